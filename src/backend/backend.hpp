@@ -1,0 +1,74 @@
+// The seam to a device. An operation (ops/) states what it needs and costs and hands over its CPU loop; what runs it,
+// or only counts it, is decided here. Nothing outside this folder knows which device there is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/tensor.hpp"
+
+namespace maestro::backend {
+
+/// What one operation costs: the counts that the cost model is made of.
+struct Work {
+    double flops = 0;  ///< floating-point operations, a multiply-add counts two
+    double bytes = 0;  ///< bytes read and written, each tensor once
+};
+
+struct Counts {
+    double flops = 0;
+    double bytes = 0;
+    std::int64_t launches = 0;
+};
+
+class Backend {
+public:
+    virtual ~Backend() = default;
+    virtual std::string_view name() const = 0;           ///< "cpu", "meta"
+    virtual std::string describe() const = 0;            ///< one line for the log: library versions, threads, isa
+    /// True where kernels run; false where they are only counted (meta).
+    virtual bool computes() const = 0;
+    /// Device memory, 64-byte aligned, uninitialized. Throws Error(device_memory). meta returns addresses that must
+    /// not be touched.
+    virtual void* allocate(std::size_t bytes) = 0;
+    virtual void release(void* pointer) noexcept = 0;
+
+    /// y[m, n] (+)= op(a) * op(b): a is [m, k] or, transposed, [k, m]; b is [k, n] or [n, k]. dtypes: all f32, all f64,
+    /// or a, b bf16 with y bf16 or f32. lda, ldb, ldy are row strides in elements.
+    struct Gemm {
+        const void* a; const void* b; void* y;
+        std::int64_t m, n, k, lda, ldb, ldy;
+        bool transpose_a, transpose_b, accumulate;
+        DType in, out;
+    };
+    virtual void gemm(const Gemm& g) = 0;
+
+    /// Runs `cpu()` on this device, or counts `work`.
+    template <class F>
+    void launch(const Work& work, F&& cpu) {
+        count(work);
+        if (computes()) cpu();
+    }
+    void count(const Work& work) {
+        counts_.flops += work.flops;
+        counts_.bytes += work.bytes;
+        ++counts_.launches;
+    }
+    const Counts& counts() const { return counts_; }
+    void reset_counts() { counts_ = {}; }
+
+private:
+    Counts counts_;
+};
+
+/// The CPU: oneDNN for products, OpenMP for the rest. `threads` >= 1 for this rank.
+std::unique_ptr<Backend> make_cpu(int threads);
+/// Counts work and memory and computes nothing.
+std::unique_ptr<Backend> make_meta();
+/// True where the processor multiplies bf16 in hardware (avx512_bf16 or amx).
+bool has_bf16_units();
+
+}  // namespace maestro::backend

@@ -1,0 +1,25 @@
+// The run's log: stdout on rank 0, and a file once one is opened. Other ranks write nothing here unless they must.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+namespace maestro::log {
+
+/// What this process writes: `speaks` is true on rank 0.
+void start(bool speaks);
+/// From now on what is logged also goes to `path` (appended). Throws Error(cannot_create).
+void open_file(const std::filesystem::path& path);
+void write(std::string_view line);       ///< stdout and file, if this rank speaks
+void write_error(std::string_view line); ///< stderr and file; any rank
+void flush();
+
+template <class... Args>
+void info(fmt::format_string<Args...> format, Args&&... args) {
+    write(fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace maestro::log
