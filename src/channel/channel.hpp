@@ -1,0 +1,152 @@
+// An edge at run time: the rows of each sample go from the producer's replica straight into the memory of the
+// consumer's replica, their gradient comes back the same way. One-sided, per sample, nothing collective in a
+// step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/tensor.hpp"
+#include "channel/transport.hpp"
+#include "comm/communicator.hpp"
+
+namespace maestro::channel {
+
+struct ChannelSpec {
+    std::string name;              ///< "vision-language"
+    std::vector<int> producers;    ///< rank of each replica of the upstream section
+    std::vector<int> consumers;    ///< of the downstream section; fanout = consumers / producers
+    std::int64_t width = 0;        ///< elements of a row
+    DType dtype = DType::f32;      ///< of rows and gradients
+    int window = 1;                ///< the producer's micro-batches in flight, >= 1
+    std::int64_t max_rows = 0;     ///< rows of a producer's micro-batch at most (slot size)
+    std::int64_t max_samples = 0;  ///< routes of a step at most, over all replicas
+    bool carries_gradient = true;
+    bool colocated = false;  ///< producers == consumers: a pointer is passed, no MPI
+};
+
+/// One sample on this edge. Every rank of the edge gets the same list, from the step plan and the metadata.
+struct Route {
+    std::int64_t sample;  ///< unique in the step
+    int producer_replica;
+    int producer_micro_batch;  ///< of that replica, in this step
+    int consumer_replica;
+    std::int64_t first_row;  ///< in the output of the producer's micro-batch
+    std::int64_t rows;       ///< may be 0
+};
+
+struct Traffic {
+    std::int64_t bytes = 0;  ///< put to other ranks
+    double seconds = 0;      ///< spent putting
+};
+
+/// Made collectively by the ranks of the edge. Owns its windows; points to the Waiter of `world`. One thread.
+/// Memory: window x max_rows x width on every consumer, and on every producer if it carries gradients. A
+/// micro-batch occupies one of `window` slots from put() to retire(); on a forward-only edge the slot comes
+/// back by itself once all its samples are released. Misuse throws Error(broken_invariant).
+class Channel {
+public:
+    Channel(const comm::Communicator& world, ChannelSpec spec, int tag);
+    ~Channel();
+    Channel(const Channel&) = delete;
+    Channel& operator=(const Channel&) = delete;
+
+    const ChannelSpec& spec() const { return spec_; }
+    int producer_replica() const { return producer_; }  ///< -1: this rank is no producer
+    int consumer_replica() const { return consumer_; }  ///< -1: this rank is no consumer
+
+    /// Not collective, moves nothing. Called by every rank of the edge, also for a step without routes.
+    void begin_step(std::int64_t step, std::span<const Route> routes);
+    /// Everything of the step is put, released and retired (checked); waits for the last releases of a
+    /// forward-only edge.
+    void end_step();
+
+    // Producer. `micro_batch` counts this replica's micro-batches in the step.
+    bool has_credit();  ///< a slot is free: the forward of one more may start
+    /// output [rows, width]: sends each routed sample's rows and frees the caller's tensor - except
+    /// colocated, where it stays valid until drained(). Needs a credit. Rows without a route are not sent and
+    /// get a zero gradient.
+    void put(int micro_batch, const Tensor& output);
+    bool drained(int micro_batch);  ///< all its gradients are here, or forward-only: all released
+    bool gradients_arrived(int micro_batch) { return drained(micro_batch); }
+    /// [rows, width] in this channel's memory, writable, valid until retire(). Needs gradients_arrived().
+    Tensor gradient(int micro_batch);
+    void retire(int micro_batch);  ///< needs drained(); frees the slot
+
+    // Consumer.
+    bool expects(std::int64_t sample) const;          ///< routed to this replica in this step
+    std::int64_t rows_of(std::int64_t sample) const;  ///< row count, known before arrival
+    bool arrived(std::int64_t sample);
+    /// [rows, width], read-only, valid until release() or put_gradient(). Needs arrived().
+    Tensor rows(std::int64_t sample);
+    /// The rows are no longer read. On a gradient edge optional: put_gradient() implies it.
+    void release(std::int64_t sample);
+    /// gradient [rows, width], once per sample, also with 0 rows. The caller's tensor is free on return.
+    void put_gradient(std::int64_t sample, const Tensor& gradient);
+
+    // The same conditions, waited for with the Waiter's deadline; an error names edge, sample or micro-batch
+    // and peer.
+    void wait_credit();
+    void wait_drained(int micro_batch);
+    void wait_arrived(std::int64_t sample);
+
+    const Traffic& traffic() const { return traffic_; }
+
+private:
+    struct Inbound {  // a sample that this consumer gets
+        Route route;
+        std::size_t word = 0;  // position in the step's routes
+        int slot = -1;
+        bool released = false;
+        bool answered = false;  // gradient or release is sent
+    };
+    struct Outbound {                    // a micro-batch of this producer
+        std::vector<std::size_t> words;  // its samples, as positions in routes_
+        Tensor output;
+        std::int64_t rows = 0;
+        int slot = -1;
+        bool put = false;
+        bool retired = false;
+    };
+    std::size_t arrival_offset(std::size_t word) const;
+    std::size_t answer_offset(std::size_t word) const;
+    std::size_t row_offset(int slot, std::int64_t row) const;
+    std::size_t memory_bytes() const;
+    Inbound& inbound(std::int64_t sample);
+    const Inbound& inbound(std::int64_t sample) const;
+    Outbound& outbound(int micro_batch);
+    void answer(Inbound& in);
+    void signal(int peer, std::size_t offset, std::uint64_t word);
+    std::string peers_left(const Outbound& out);
+
+    ChannelSpec spec_;
+    comm::Waiter* waiter_;
+    comm::Communicator edge_;  // producers, then consumers; empty if colocated
+    std::unique_ptr<Transport> transport_;
+    int producer_ = -1;
+    int consumer_ = -1;
+    int fanout_ = 1;
+    std::int64_t step_ = -1;
+    bool open_ = false;
+    std::uint64_t epoch_ = 0;  // begin_step calls so far: tags the words
+    std::vector<Route> routes_;
+    std::unordered_map<std::int64_t, Inbound> inbound_;
+    std::unordered_map<int, Outbound> outbound_;
+    std::vector<int> free_slots_;
+    Traffic traffic_;
+};
+
+/// The bytes of shared memory that rank `rank` of the world needs for this edge.
+std::size_t shared_bytes(const ChannelSpec& spec, int rank);
+
+/// Collective over `world`: refuses what does not fit into the node's shared memory (Error(bad_deck,
+/// all_ranks), naming edges, sizes and what to change), then makes the channels; nullptr where this rank
+/// takes no part.
+std::vector<std::unique_ptr<Channel>> open_channels(const comm::Communicator& world,
+                                                    std::span<const ChannelSpec> specs);
+
+}  // namespace maestro::channel

@@ -1,0 +1,50 @@
+// The one place where a rank waits: a short spin, then naps, MPI progress in between, and a deadline.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "base/error.hpp"
+
+namespace maestro::comm {
+
+class Watchdog;
+
+/// A value of the main thread that communicators and channels point to; it must outlive them.
+class Waiter {
+public:
+    explicit Waiter(double timeout_s = 120) : timeout_s_(timeout_s) {}
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+    void set_timeout(double timeout_s) { timeout_s_ = timeout_s; }
+    double timeout_s() const { return timeout_s_; }
+    /// Waits are reported to `watchdog` (not owned; nullptr: none), whose doing() also goes into the error.
+    void report_to(Watchdog* watchdog) { watchdog_ = watchdog; }
+
+    /// Returns once ready() is true, after at most timeout_s. Otherwise throws Error(peer_lost) with
+    /// describe(), which is called only when the wait is a long one. ready() may call MPI. Naps let
+    /// oversubscribed ranks run.
+    template <class Ready, class Describe>
+    void wait_until(Ready&& ready, Describe&& describe) {
+        if (ready()) return;
+        const double start = begin();
+        while (!ready()) pause(start, std::ref(describe));
+        end(start);
+    }
+
+    double waited_s() const { return waited_s_; }  ///< total, seconds
+
+private:
+    double begin();
+    void pause(double start_s, const std::function<std::string()>& describe);
+    void end(double start_s);
+
+    double timeout_s_;
+    Watchdog* watchdog_ = nullptr;
+    double waited_s_ = 0;
+    int turns_ = 0;
+    bool reported_ = false;
+    std::string text_;
+};
+
+}  // namespace maestro::comm
