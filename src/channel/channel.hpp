@@ -115,13 +115,15 @@ private:
     std::size_t arrival_offset(std::size_t word) const;
     std::size_t answer_offset(std::size_t word) const;
     std::size_t row_offset(int slot, std::int64_t row) const;
-    std::size_t memory_bytes() const;
+    int producer_peer(int replica) const;
+    int consumer_peer(int replica) const;
+    std::uint64_t tagged(int slot) const;
     Inbound& inbound(std::int64_t sample);
     const Inbound& inbound(std::int64_t sample) const;
     Outbound& outbound(int micro_batch);
     void answer(Inbound& in);
-    void signal(int peer, std::size_t offset, std::uint64_t word);
-    std::string peers_left(const Outbound& out);
+    void send(const Outbound& out);
+    std::string unanswered(int micro_batch, const Outbound& out);
 
     ChannelSpec spec_;
     comm::Waiter* waiter_;

@@ -4,8 +4,6 @@
 #include <functional>
 #include <string>
 
-#include "base/error.hpp"
-
 namespace maestro::comm {
 
 class Watchdog;
@@ -43,8 +41,7 @@ private:
     Watchdog* watchdog_ = nullptr;
     double waited_s_ = 0;
     int turns_ = 0;
-    bool reported_ = false;
-    std::string text_;
+    double next_report_s_ = 0;  // into the present wait
 };
 
 }  // namespace maestro::comm

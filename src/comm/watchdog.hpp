@@ -33,15 +33,15 @@ public:
     /// progress.
     void doing(std::string what);
     void progress();  ///< the main thread is alive and still at it
-    /// What is waited for ("edge vision-language: sample 17 from rank 0"); "" when the wait is over. Only the
-    /// end of a wait counts as progress.
+    /// What is waited for ("edge vision-language: sample 17 from rank 0"); "" when the wait is over. A wait
+    /// has a deadline of its own, so its begin and end count as progress, what it says in between does not.
     void waiting(std::string for_what);
-    std::string activity() const;  ///< "rank 1 (host), section ..., waiting for ..."
+    std::string activity() const;  ///< "rank 1 (host), section language, forward of micro-batch 3 of step 12"
     void pause();                  ///< until the next doing()
 
 private:
     void run();
-    std::string activity_locked() const;
+    void end_world(const std::string& reason);
 
     Settings settings_;
     mutable std::mutex mutex_;

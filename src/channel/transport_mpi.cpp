@@ -1,0 +1,72 @@
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+
+#include "channel/transport.hpp"
+#include "comm/check.hpp"
+
+namespace maestro::channel {
+
+namespace {
+constexpr std::size_t kChunk = std::size_t{1} << 30;  // counts of MPI are int
+
+class MpiWindowTransport final : public Transport {
+public:
+    MpiWindowTransport(const comm::Communicator& edge, std::size_t bytes) {
+        const auto size = static_cast<MPI_Aint>(std::max<std::size_t>(bytes, 64));
+        MPI_Info info = MPI_INFO_NULL;
+        MAESTRO_MPI(MPI_Info_create(&info));
+        // Each rank's part on pages of its own, and no lock but the one taken here.
+        MAESTRO_MPI(MPI_Info_set(info, "alloc_shared_noncontig", "true"));
+        MAESTRO_MPI(MPI_Info_set(info, "same_disp_unit", "true"));
+        MAESTRO_MPI(MPI_Win_allocate(size, 1, info, edge.handle(), &memory_, &window_));
+        MPI_Info_free(&info);
+        MAESTRO_MPI(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN));
+        MAESTRO_MPI(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_));
+        std::memset(memory_, 0,
+                    static_cast<std::size_t>(size));  // also takes the pages now, not within a step
+        MAESTRO_MPI(MPI_Win_sync(window_));
+        edge.barrier();
+    }
+
+    ~MpiWindowTransport() override {
+        // Freeing is collective: not while an exception flies, the others may never come.
+        if (window_ == MPI_WIN_NULL || std::uncaught_exceptions() > 0) return;
+        MPI_Win_unlock_all(window_);
+        MPI_Win_free(&window_);
+    }
+    MpiWindowTransport(const MpiWindowTransport&) = delete;
+    MpiWindowTransport& operator=(const MpiWindowTransport&) = delete;
+
+    std::byte* memory() override { return memory_; }
+
+    void put(int peer, std::size_t offset, const void* source, std::size_t bytes) override {
+        for (std::size_t done = 0; done < bytes; done += kChunk) {
+            const int count = static_cast<int>(std::min(kChunk, bytes - done));
+            MAESTRO_MPI(MPI_Put(static_cast<const std::byte*>(source) + done, count, MPI_BYTE, peer,
+                                static_cast<MPI_Aint>(offset + done), count, MPI_BYTE, window_));
+        }
+    }
+
+    void flush(int peer) override { MAESTRO_MPI(MPI_Win_flush(peer, window_)); }
+
+    std::uint64_t load(std::size_t offset) override {
+        MAESTRO_MPI(MPI_Win_sync(window_));
+        auto* word = reinterpret_cast<std::uint64_t*>(memory_ + offset);
+        const std::uint64_t value = std::atomic_ref<std::uint64_t>(*word).load(std::memory_order_acquire);
+        MAESTRO_MPI(MPI_Win_sync(window_));
+        return value;
+    }
+
+private:
+    MPI_Win window_ = MPI_WIN_NULL;
+    std::byte* memory_ = nullptr;
+};
+}  // namespace
+
+std::unique_ptr<Transport> make_mpi_window(const comm::Communicator& edge, std::size_t bytes) {
+    return std::make_unique<MpiWindowTransport>(edge, bytes);
+}
+
+}  // namespace maestro::channel

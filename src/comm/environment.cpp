@@ -1,0 +1,60 @@
+#include "comm/environment.hpp"
+
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <thread>
+
+#include "base/error.hpp"
+#include "comm/check.hpp"
+#include "comm/communicator.hpp"
+
+namespace maestro::comm {
+
+namespace {
+constexpr auto kAbortGrace = std::chrono::seconds(5);
+constexpr unsigned long kTimerSlackNs = 5000;  // the default of 50 us would double the shortest naps
+
+bool mpi_runs() {
+    int started = 0;
+    int ended = 0;
+    return MPI_Initialized(&started) == MPI_SUCCESS && started != 0 && MPI_Finalized(&ended) == MPI_SUCCESS &&
+           ended == 0;
+}
+}  // namespace
+
+Environment::Environment(int& argc, char**& argv) : exceptions_(std::uncaught_exceptions()) {
+    int provided = MPI_THREAD_SINGLE;
+    MAESTRO_MPI(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided));
+    if (provided < MPI_THREAD_MULTIPLE)
+        throw Error(ExitCode::bad_deck,
+                    "this MPI library lacks MPI_THREAD_MULTIPLE, which the watchdog needs", Scope::all_ranks);
+    for (MPI_Comm each : {MPI_COMM_WORLD, MPI_COMM_SELF})
+        MAESTRO_MPI(MPI_Comm_set_errhandler(each, MPI_ERRORS_RETURN));
+    prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
+}
+
+Environment::~Environment() {
+    if (std::uncaught_exceptions() > exceptions_) abort_world(static_cast<int>(ExitCode::broken_invariant));
+    MPI_Finalize();
+}
+
+void abort_world(int code) {
+    std::thread([code] {
+        std::this_thread::sleep_for(kAbortGrace);
+        _exit(code);
+    }).detach();
+    std::fflush(stdout);
+    std::fflush(stderr);
+    if (mpi_runs()) MPI_Abort(MPI_COMM_WORLD, code);
+    _exit(code);
+}
+
+double now_s() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace maestro::comm

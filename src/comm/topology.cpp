@@ -1,0 +1,194 @@
+#include "comm/topology.hpp"
+
+#include <fmt/format.h>
+#include <hwloc.h>
+#include <hwloc/glibc-sched.h>
+#include <sched.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <memory>
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+#include "comm/check.hpp"
+
+namespace maestro::comm {
+
+namespace {
+struct Machine {  // hwloc's view, freed at the end of the scope
+    hwloc_topology_t handle = nullptr;
+    Machine() {
+        if (hwloc_topology_init(&handle) != 0 || hwloc_topology_load(handle) != 0)
+            throw Error(ExitCode::broken_invariant, "hwloc cannot read the processors of this machine");
+    }
+    ~Machine() { hwloc_topology_destroy(handle); }
+    Machine(const Machine&) = delete;
+    Machine& operator=(const Machine&) = delete;
+};
+
+struct FreeSet {
+    void operator()(hwloc_bitmap_t set) const { hwloc_bitmap_free(set); }
+};
+using Set = std::unique_ptr<hwloc_bitmap_s, FreeSet>;
+
+Set to_set(const Machine& machine, const cpu_set_t& mask) {
+    Set set(hwloc_bitmap_alloc());
+    hwloc_cpuset_from_glibc_sched_affinity(machine.handle, set.get(), &mask, sizeof mask);
+    return set;
+}
+
+/// The processors of each physical core within `set`; each processor is a core where hwloc knows no cores.
+std::vector<Set> cores_of(const Machine& machine, hwloc_const_bitmap_t set) {
+    std::vector<Set> cores;
+    for (const hwloc_obj_type_t type : {HWLOC_OBJ_CORE, HWLOC_OBJ_PU}) {
+        for (hwloc_obj_t core = nullptr; (core = hwloc_get_next_obj_by_type(machine.handle, type, core));) {
+            if (!hwloc_bitmap_intersects(core->cpuset, set)) continue;
+            Set part(hwloc_bitmap_alloc());
+            hwloc_bitmap_and(part.get(), core->cpuset, set);
+            cores.push_back(std::move(part));
+        }
+        if (!cores.empty()) break;
+    }
+    return cores;
+}
+
+/// Cores' worth of time that a container's quota gives (control groups, version 2 or 1); 0: no limit.
+double quota_cores() {
+    std::ifstream two("/sys/fs/cgroup/cpu.max");
+    std::string quota;
+    double period = 0;
+    if (two >> quota >> period && quota != "max" && period > 0) return std::stod(quota) / period;
+    std::ifstream one("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
+    std::ifstream one_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+    double us = 0;
+    if (one >> us && one_period >> period && us > 0 && period > 0) return us / period;
+    return 0;
+}
+
+std::vector<int> processors_of(hwloc_const_bitmap_t set) {
+    std::vector<int> ids;
+    for (int id = hwloc_bitmap_first(set); id >= 0; id = hwloc_bitmap_next(set, id)) ids.push_back(id);
+    return ids;
+}
+
+std::string host_name() {
+    std::array<char, 256> name{};
+    if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+    return name.data();
+}
+}  // namespace
+
+Topology place_rank(const Communicator& world) {
+    const Communicator node = world.same_node();
+    Topology t;
+    t.host = host_name();
+    t.ranks_on_node = node.size();
+    t.rank_on_node = node.rank();
+
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    if (sched_getaffinity(0, sizeof own, &own) != 0)
+        throw Error(ExitCode::broken_invariant, "sched_getaffinity failed: more than 1024 processors?");
+    cpu_set_t all = own;
+    int sharing = 0;  // ranks with just this rank's processors, and which of them this one is
+    int place = 0;
+    const std::vector<cpu_set_t> masks = node.allgather(own);
+    for (std::size_t i = 0; i < masks.size(); ++i) {
+        CPU_OR(&all, &all, &masks[i]);
+        if (!CPU_EQUAL(&masks[i], &own)) continue;
+        if (static_cast<int>(i) < node.rank()) ++place;
+        ++sharing;
+    }
+
+    const Machine machine;
+    const Set own_set = to_set(machine, own);
+    const std::vector<Set> cores = cores_of(machine, own_set.get());
+    t.cores = std::max<int>(1, static_cast<int>(cores_of(machine, to_set(machine, all).get()).size()));
+    int available = std::max<int>(1, static_cast<int>(cores.size()));
+    const double quota = quota_cores();
+    const bool limited = quota > 0 && std::ceil(quota) < t.cores;
+    if (limited) {  // which cores the quota buys is not ours to say: no binding
+        t.cores = std::max(1, static_cast<int>(std::ceil(quota)));
+        available = std::clamp(t.cores * sharing / t.ranks_on_node, 1, available);
+    }
+    t.threads = std::max(1, available / sharing);
+    t.processors = processors_of(own_set.get());
+    t.bound = sharing == 1 && !limited;
+    if (sharing > 1 && sharing <= available && !limited) {
+        Set share(hwloc_bitmap_alloc());
+        for (int i = place * t.threads; i < (place + 1) * t.threads; ++i)
+            hwloc_bitmap_or(share.get(), share.get(), cores[static_cast<std::size_t>(i)].get());
+        t.bound = hwloc_set_cpubind(machine.handle, share.get(), HWLOC_CPUBIND_THREAD) == 0;
+        if (t.bound) t.processors = processors_of(share.get());
+    }
+    return t;
+}
+
+std::string Topology::describe() const {
+    std::string list;
+    for (std::size_t i = 0; i < processors.size();) {
+        std::size_t last = i;
+        while (last + 1 < processors.size() && processors[last + 1] == processors[last] + 1) ++last;
+        if (!list.empty()) list += ",";
+        list += last == i ? fmt::format("{}", processors[i])
+                          : fmt::format("{}-{}", processors[i], processors[last]);
+        i = last + 1;
+    }
+    return fmt::format("host {}, rank {} of {} here, {} core{} on this node, {} thread{} {} processors {}",
+                       host, rank_on_node, ranks_on_node, cores, cores == 1 ? "" : "s", threads,
+                       threads == 1 ? "" : "s", bound ? "bound to" : "free on", list);
+}
+
+std::string library_versions() {
+    std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+    int length = 0;
+    MAESTRO_MPI(MPI_Get_library_version(text.data(), &length));
+    std::string mpi(text.data(), static_cast<std::size_t>(length));
+    mpi = mpi.substr(0, mpi.find_first_of(",\n"));
+    int version = 0;
+    int subversion = 0;
+    MAESTRO_MPI(MPI_Get_version(&version, &subversion));
+    const unsigned hwloc = hwloc_get_api_version();
+    return fmt::format("{} (built with {}.{}.{}, MPI {}.{}), hwloc {}.{}.{}", mpi, OMPI_MAJOR_VERSION,
+                       OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION, version, subversion, hwloc >> 16,
+                       (hwloc >> 8) & 0xffu, hwloc & 0xffu);
+}
+
+std::uint64_t build_identity() {
+    const std::unique_ptr<XXH64_state_t, decltype(&XXH64_freeState)> state(XXH64_createState(),
+                                                                           &XXH64_freeState);
+    MAESTRO_CHECK(state != nullptr, "no memory for a hash");
+    XXH64_reset(state.get(), 0);
+    std::ifstream program("/proc/self/exe", std::ios::binary);
+    std::vector<char> block(std::size_t{1} << 20);
+    do {
+        program.read(block.data(), static_cast<std::streamsize>(block.size()));
+        XXH64_update(state.get(), block.data(), static_cast<std::size_t>(program.gcount()));
+    } while (program);
+    std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+    int length = 0;
+    MAESTRO_MPI(MPI_Get_library_version(text.data(), &length));
+    XXH64_update(state.get(), text.data(), static_cast<std::size_t>(length));
+    return XXH64_digest(state.get());
+}
+
+void check_same_build(const Communicator& world) {
+    const std::vector<std::uint64_t> builds = world.allgather(build_identity());
+    std::vector<int> others;
+    for (int rank = 0; rank < world.size(); ++rank)
+        if (builds[static_cast<std::size_t>(rank)] != builds[0]) others.push_back(rank);
+    if (others.empty()) return;
+    throw Error(
+        ExitCode::builds_differ,
+        fmt::format("rank{} {} run{} another build of the program or of MPI than rank 0; install the same "
+                    "files on every node",
+                    others.size() == 1 ? "" : "s", fmt::join(others, ", "), others.size() == 1 ? "s" : ""),
+        Scope::all_ranks);
+}
+
+}  // namespace maestro::comm

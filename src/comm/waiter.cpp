@@ -1,0 +1,71 @@
+#include "comm/waiter.hpp"
+
+#include <fmt/core.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/error.hpp"
+#include "comm/check.hpp"
+#include "comm/communicator.hpp"
+#include "comm/environment.hpp"
+#include "comm/watchdog.hpp"
+
+namespace maestro::comm {
+
+namespace {
+constexpr int kSpins = 200;  // about 50 us: a put between two cores that both run
+constexpr double kShortestNapS = 50e-6;
+constexpr double kLongestNapS = 200e-6;
+constexpr double kLongWaitS = 0.25;  // from here on the watchdog is told, once a second
+constexpr double kReportS = 1.0;
+
+// One-sided operations need the target inside MPI on some networks; a probe of an own communicator is the
+// cheapest way.
+void drive_progress() {
+    int flag = 0;
+    MAESTRO_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &flag, MPI_STATUS_IGNORE));
+}
+
+int world_rank() {
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return rank;
+}
+}  // namespace
+
+double Waiter::begin() {
+    turns_ = 0;
+    next_report_s_ = kLongWaitS;
+    return now_s();
+}
+
+void Waiter::pause(double start_s, const std::function<std::string()>& describe) {
+    drive_progress();
+    if (++turns_ < kSpins) {
+        if (turns_ % 8 == 0) sched_yield();
+        return;
+    }
+    const double elapsed = now_s() - start_s;
+    if (elapsed > timeout_s_) {
+        const std::string who = watchdog_ ? watchdog_->activity() : fmt::format("rank {}", world_rank());
+        throw Error(ExitCode::peer_lost,
+                    fmt::format("{}: no answer for {:.0f} s; waiting for {}", who, timeout_s_, describe()));
+    }
+    if (watchdog_ && elapsed > next_report_s_) {
+        watchdog_->waiting(describe());
+        next_report_s_ = elapsed + kReportS;
+    }
+    const double nap = std::min(kLongestNapS, kShortestNapS + elapsed / 100);
+    std::this_thread::sleep_for(std::chrono::duration<double>(nap));
+}
+
+void Waiter::end(double start_s) {
+    const double elapsed = now_s() - start_s;
+    waited_s_ += elapsed;
+    if (watchdog_ && next_report_s_ > kLongWaitS) watchdog_->waiting("");
+}
+
+}  // namespace maestro::comm

@@ -1,0 +1,98 @@
+#include "comm/watchdog.hpp"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include "base/error.hpp"
+#include "comm/environment.hpp"
+
+namespace maestro::comm {
+
+namespace {
+constexpr auto kLook = std::chrono::milliseconds(200);
+constexpr auto kGrace = std::chrono::seconds(5);
+// A wait that ends by its own deadline throws in the main thread, which then closes the run in order: let it
+// go first.
+constexpr double kMarginS = 2.0;
+}  // namespace
+
+Watchdog::Watchdog(Settings settings) : settings_(std::move(settings)), since_s_(now_s()) {
+    thread_ = std::thread([this] { run(); });
+}
+
+Watchdog::~Watchdog() {
+    {
+        const std::lock_guard lock(mutex_);
+        stop_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+}
+
+void Watchdog::doing(std::string what) {
+    const std::lock_guard lock(mutex_);
+    doing_ = std::move(what);
+    waiting_.clear();
+    since_s_ = now_s();
+    paused_ = false;
+}
+
+void Watchdog::progress() {
+    const std::lock_guard lock(mutex_);
+    since_s_ = now_s();
+}
+
+void Watchdog::waiting(std::string for_what) {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.empty() || for_what.empty()) since_s_ = now_s();
+    waiting_ = std::move(for_what);
+}
+
+void Watchdog::pause() {
+    const std::lock_guard lock(mutex_);
+    paused_ = true;
+}
+
+std::string Watchdog::activity() const {
+    const std::lock_guard lock(mutex_);
+    return fmt::format("rank {} ({}), {}", settings_.rank, settings_.host,
+                       doing_.empty() ? "starting" : doing_);
+}
+
+void Watchdog::run() {
+    std::unique_lock lock(mutex_);
+    while (!stop_) {
+        wake_.wait_for(lock, kLook);
+        if (stop_ || paused_ || now_s() - since_s_ < settings_.timeout_s + kMarginS) continue;
+        std::string reason =
+            fmt::format("rank {} ({}), {}: no progress for {:.0f} s", settings_.rank, settings_.host,
+                        doing_.empty() ? "starting" : doing_, settings_.timeout_s);
+        if (!waiting_.empty()) reason += "; waiting for " + waiting_;
+        lock.unlock();
+        end_world(reason);
+        return;
+    }
+}
+
+void Watchdog::end_world(const std::string& reason) {
+    constexpr int code = static_cast<int>(ExitCode::peer_lost);
+    const bool for_real = !settings_.abort;
+    if (for_real)
+        std::thread([] {
+            std::this_thread::sleep_for(kGrace);
+            _exit(code);
+        }).detach();
+    // Not through stdio: the main thread may hang inside it and hold its lock.
+    const std::string line = "maestro: " + reason + "\n";
+    if (::write(STDERR_FILENO, line.data(), line.size()) < 0) {
+        // nobody is left to be told
+    }
+    if (settings_.on_hang) settings_.on_hang(reason);
+    if (for_real) abort_world(code);
+    settings_.abort();
+}
+
+}  // namespace maestro::comm
