@@ -1,6 +1,6 @@
 #include "channel/channel.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>
@@ -352,15 +352,15 @@ void Channel::wait_arrived(std::int64_t sample) {
 }
 
 std::string Channel::unanswered(int micro_batch, const Outbound& out) {
-    std::vector<std::string> left;
+    std::string left;
     for (std::size_t word : out.words) {
         if (transport_->load(answer_offset(word)) >> kSlotBits == epoch_) continue;
         const Route& r = routes_[word];
-        left.push_back(fmt::format("sample {} at rank {}", r.sample,
-                                   spec_.consumers[static_cast<std::size_t>(r.consumer_replica)]));
+        left += fmt::format("{}sample {} at rank {}", left.empty() ? "" : ", ", r.sample,
+                            spec_.consumers[static_cast<std::size_t>(r.consumer_replica)]);
     }
     return fmt::format("{} of micro-batch {}: {}", spec_.carries_gradient ? "gradients" : "release",
-                       micro_batch, fmt::join(left, ", "));
+                       micro_batch, left);
 }
 
 }  // namespace maestro::channel

@@ -1,6 +1,6 @@
 #include "comm/topology.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <hwloc.h>
 #include <hwloc/glibc-sched.h>
 #include <sched.h>
@@ -179,15 +179,16 @@ std::uint64_t build_identity() {
 
 void check_same_build(const Communicator& world) {
     const std::vector<std::uint64_t> builds = world.allgather(build_identity());
-    std::vector<int> others;
+    std::string others;
     for (int rank = 0; rank < world.size(); ++rank)
-        if (builds[static_cast<std::size_t>(rank)] != builds[0]) others.push_back(rank);
+        if (builds[static_cast<std::size_t>(rank)] != builds[0])
+            others += fmt::format("{}{}", others.empty() ? "" : ", ", rank);
     if (others.empty()) return;
     throw Error(
         ExitCode::builds_differ,
-        fmt::format("rank{} {} run{} another build of the program or of MPI than rank 0; install the same "
-                    "files on every node",
-                    others.size() == 1 ? "" : "s", fmt::join(others, ", "), others.size() == 1 ? "s" : ""),
+        fmt::format("other builds of the program or of MPI than rank 0's run on these ranks: {}; install the "
+                    "same files on every node",
+                    others),
         Scope::all_ranks);
 }
 

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# faults.sh PROGRAM HOW CODE SECONDS TEXT: mpirun ends with CODE ("any": not 0) within SECONDS and stderr says TEXT.
+set -u
+program=$1 how=$2 code=$3 seconds=$4 text=$5
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+run=(timeout --kill-after=5 60 mpirun --allow-run-as-root --oversubscribe)
+begin=$(date +%s)
+if [ "$how" = build ]; then
+    cp "$program" "$folder/other" && echo >> "$folder/other"
+    "${run[@]}" -n 1 "$program" build : -n 1 "$folder/other" build 2> "$folder/log"
+else
+    "${run[@]}" -n 3 "$program" "$how" 2> "$folder/log"
+fi
+result=$?
+took=$(($(date +%s) - begin))
+echo "$how: exit code $result after $took s"
+cat "$folder/log"
+if [ "$code" = any ]; then [ "$result" -ne 0 ] || exit 1; else [ "$result" -eq "$code" ] || exit 1; fi
+[ "$took" -le "$seconds" ] || exit 1
+grep -q -- "$text" "$folder/log" || { echo "not said: $text"; exit 1; }
+! pgrep -f "^$program $how" || { echo "ranks are left"; exit 1; }

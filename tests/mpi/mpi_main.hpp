@@ -1,0 +1,32 @@
+// The frame of an MPI test: 0 when `body` returns on every rank, otherwise the error is printed and the world
+// ends.
+#pragma once
+
+#include <cstdio>
+#include <exception>
+
+#include "base/error.hpp"
+#include "comm/communicator.hpp"
+#include "comm/environment.hpp"
+
+namespace maestro::test {
+
+template <class Body>
+int run(int argc, char** argv, Body&& body) {
+    comm::Environment environment(argc, argv);
+    try {
+        comm::Waiter waiter(30);
+        const comm::Communicator world = comm::Communicator::world(waiter);
+        body(world);
+        world.barrier();
+        return 0;
+    } catch (const Error& e) {
+        std::fprintf(stderr, "%s\n", e.what());
+        comm::abort_world(static_cast<int>(e.code()));
+    } catch (const std::exception& e) {
+        std::fprintf(stderr, "%s\n", e.what());
+        comm::abort_world(1);
+    }
+}
+
+}  // namespace maestro::test
