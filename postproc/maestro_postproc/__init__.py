@@ -1,0 +1,6 @@
+"""Reads runs of Maestro: `load_run(path)` gives a `Run` with the rows of its metrics.h5 as numpy arrays."""
+
+from .run import Run, RunError, Steps, Timeline, load_run
+from .shares import SectionShare, section_shares
+
+__all__ = ["Run", "RunError", "SectionShare", "Steps", "Timeline", "load_run", "section_shares"]

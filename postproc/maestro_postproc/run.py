@@ -1,0 +1,166 @@
+"""A run directory in memory. The layout of metrics.h5 is described in docs/file_formats.md."""
+
+import errno
+import json
+import pathlib
+import time
+from dataclasses import dataclass, field, fields
+
+import h5py
+import numpy as np
+
+FORMAT = "maestro-metrics"
+VERSION = 1
+USAGE = 64
+BAD_DATA = 65
+INPUT_MISSING = 66
+CANNOT_CREATE = 73
+
+FORWARD, BACKWARD = 0, 1
+
+
+class RunError(Exception):
+    """What is wrong with an input or an output; `code` is the exit code of the command line."""
+
+    def __init__(self, code, message):
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass
+class Steps:
+    """One row a step. `time_s` is how long the step took, `tokens` how many of them it processed."""
+
+    step: np.ndarray
+    loss: np.ndarray
+    tokens: np.ndarray
+    time_s: np.ndarray
+    grad_norm: np.ndarray
+    learning_rate: np.ndarray
+
+    def __len__(self):
+        return len(self.step)
+
+
+@dataclass
+class Timeline:
+    """One row a task. Times are seconds since the start of the run; `wait_s` was spent waiting before `start_s`."""
+
+    section: np.ndarray
+    replica: np.ndarray
+    stage: np.ndarray
+    rank: np.ndarray
+    step: np.ndarray
+    micro_batch: np.ndarray
+    phase: np.ndarray
+    start_s: np.ndarray
+    end_s: np.ndarray
+    wait_s: np.ndarray
+
+    def __len__(self):
+        return len(self.step)
+
+    def select(self, rows):
+        """The rows that a mask or an index array names."""
+        return Timeline(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+
+@dataclass
+class Run:
+    path: pathlib.Path  # of the run directory
+    steps: Steps
+    timeline: Timeline
+    sections: list  # names; a timeline row's section is an index into it
+    deck: str = ""
+    environment: str = ""
+    exit: dict = None  # what exit.json says; None while the run goes on or after a kill
+    checkpoints: list = field(default_factory=list)  # steps, ascending
+
+    @property
+    def name(self):
+        return self.path.name
+
+
+def load_run(path):
+    """Reads a run directory (or its metrics.h5). Raises RunError; never reads more than the file holds."""
+    path = pathlib.Path(path)
+    metrics = path / "metrics.h5" if path.is_dir() else path
+    if not metrics.is_file():
+        raise RunError(INPUT_MISSING, f"{path}: no run here (no metrics.h5); give the directory that run.output names")
+    with _open(metrics) as file:
+        _check_header(file, metrics)
+        steps = Steps(**_columns(file, metrics, "steps", Steps))
+        timeline = Timeline(**_columns(file, metrics, "timeline", Timeline))
+        sections = [name for name in _text(file, "sections").split("\n") if name]
+        deck, environment = _text(file, "deck"), _text(file, "environment")
+    if len(timeline) and not (0 <= timeline.section.min() and timeline.section.max() < len(sections)):
+        raise RunError(BAD_DATA, f"{metrics}: /timeline/section names a section beyond the {len(sections)} of the deck")
+    folder = metrics.parent.resolve()
+    return Run(folder, steps, timeline, sections, deck, environment, _exit_report(folder), _checkpoints(folder))
+
+
+def _open(path, patience_s=3.0):
+    """Opens for reading. The program holds the file for moments while it appends, so a locked file is tried again."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return h5py.File(path, "r")
+        except OSError as error:
+            locked = isinstance(error, BlockingIOError) or error.errno in (errno.EAGAIN, errno.EWOULDBLOCK)
+            if isinstance(error, PermissionError):
+                raise RunError(INPUT_MISSING, f"{path}: no permission to read it") from error
+            if not locked or time.monotonic() > deadline:
+                raise RunError(BAD_DATA, f"{path}: not a readable HDF5 file ({error})") from error
+            time.sleep(0.1)
+
+
+def _check_header(file, path):
+    found = _text(file, "format")
+    if found != FORMAT:
+        raise RunError(BAD_DATA, f"{path}: not the metrics of a run; its format attribute is {found!r}, not {FORMAT!r}")
+    version = file.attrs.get("version")
+    if version is None or np.ndim(version) or int(version) != VERSION:
+        raise RunError(BAD_DATA, f"{path}: schema version {version}; this package reads version {VERSION}")
+
+
+def _text(file, name):
+    value = file.attrs.get(name, "")
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _columns(file, path, group, schema):
+    columns = {f.name: _column(file, path, f"{group}/{f.name}") for f in fields(schema)}
+    lengths = {len(values) for values in columns.values()}
+    if len(lengths) > 1:
+        raise RunError(BAD_DATA, f"{path}: the datasets of /{group} differ in length")
+    return columns
+
+
+def _column(file, path, name):
+    """A dataset of numbers, one-dimensional. What lies outside the file or is larger than the file is refused."""
+    try:
+        link = file.get(name, getlink=True)
+        data = file.get(name) if isinstance(link, h5py.HardLink) else None
+        if not isinstance(data, h5py.Dataset):
+            raise RunError(BAD_DATA, f"{path}: no dataset /{name}")
+        if data.ndim != 1 or data.dtype.kind not in "iuf" or data.is_virtual or data.external:
+            raise RunError(BAD_DATA, f"{path}: /{name} is not a plain one-dimensional dataset of numbers")
+        # Deflate cannot pack tighter than 1032:1, so a larger claim is a forged header.
+        if data.size * data.dtype.itemsize > 1032 * path.stat().st_size:
+            raise RunError(BAD_DATA, f"{path}: /{name} claims {data.size} rows, more than the file can hold")
+        return data[:]
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise RunError(BAD_DATA, f"{path}: /{name} cannot be read ({error})") from error
+
+
+def _exit_report(folder):
+    try:
+        report = json.loads((folder / "exit.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return report if isinstance(report, dict) else None
+
+
+def _checkpoints(folder):
+    names = (p.name for p in (folder / "checkpoints").glob("step-*") if p.is_dir())
+    return sorted(int(name[5:]) for name in names if name[5:].isdigit())

@@ -1,0 +1,107 @@
+"""Runs as text and as plain dictionaries: the summary of one and the comparison of two."""
+
+import difflib
+
+import numpy as np
+
+from .shares import section_shares
+
+
+def summarise(run, skip=1):
+    """What `summary` prints, as a dictionary of plain values."""
+    steps = run.steps
+    facts = {"run": str(run.path), "steps": len(steps), "sections": run.sections, "checkpoints": run.checkpoints,
+             "exit": run.exit}
+    if len(steps):
+        warm = slice(skip if len(steps) > skip else 0, None)
+        seconds = float(steps.time_s[warm].sum())
+        lowest = int(np.argmin(np.where(np.isfinite(steps.loss), steps.loss, np.inf)))
+        facts.update(
+            first_step=int(steps.step[0]), last_step=int(steps.step[-1]),
+            first_loss=float(steps.loss[0]), last_loss=float(steps.loss[-1]),
+            lowest_loss=float(steps.loss[lowest]), lowest_loss_step=int(steps.step[lowest]),
+            tokens=int(steps.tokens.sum()), seconds=float(steps.time_s.sum()), step_s=float(np.median(steps.time_s[warm])),
+            tokens_per_s=float(steps.tokens[warm].sum() / seconds) if seconds > 0 else 0.0,
+            shares=[share.as_dict() for share in section_shares(run, skip)])
+    return facts
+
+
+def summary_text(run, skip=1):
+    facts = summarise(run, skip)
+    lines = [f"run          {facts['run']}", f"ended        {_ending(run.exit)}"]
+    if not facts["steps"]:
+        return "\n".join([*lines, "steps        none recorded yet"])
+    lines += [
+        f"steps        {facts['steps']} ({facts['first_step']} to {facts['last_step']})",
+        f"loss         {facts['first_loss']:.4f} at the first, {facts['last_loss']:.4f} at the last step; lowest "
+        f"{facts['lowest_loss']:.4f} at step {facts['lowest_loss_step']}",
+        f"tokens       {facts['tokens']:,} in {facts['seconds']:.1f} s of steps",
+        f"speed        {facts['tokens_per_s']:,.0f} tokens/s; median step {facts['step_s'] * 1e3:.1f} ms",
+        f"checkpoints  {', '.join(map(str, facts['checkpoints'])) or 'none'}", "", shares_text(section_shares(run, skip))]
+    return "\n".join(lines)
+
+
+def shares_text(shares):
+    width = max([len("section"), *(len(share.section) for share in shares)])
+    lines = [f"{'section':<{width}}  ranks  compute/step  compute  waiting (min - max of ranks)     rest"]
+    for s in shares:
+        lines.append(f"{s.section:<{width}}  {s.ranks:>5}  {s.compute_s * 1e3:>9.1f} ms  {s.compute:>7.1%}  "
+                     f"{s.waiting:>7.1%} ({s.waiting_min:>6.1%} - {s.waiting_max:>6.1%})       {s.rest:>7.1%}")
+    return "\n".join(lines)
+
+
+def _ending(report):
+    if report is None:
+        return "not yet, or killed (no exit.json)"
+    text = f"code {report.get('code', '?')}"
+    if report.get("step") is not None:
+        text += f" at step {report['step']}"
+    return text + (f": {report['reason']}" if report.get("reason") else "")
+
+
+def compare(first, second, skip=1):
+    """Losses of the steps that both have, speed and waiting side by side, and the lines in which the decks differ."""
+    steps, a, b = np.intersect1d(first.steps.step, second.steps.step, return_indices=True)
+    left, right = first.steps.loss[a], second.steps.loss[b]
+    facts = {"first": summarise(first, skip), "second": summarise(second, skip), "common_steps": len(steps),
+             "equal_bit_for_bit": bool(len(steps) and np.array_equal(left, right)),
+             "largest_difference": None, "largest_difference_step": None, "first_difference_step": None,
+             "deck_difference": _difference(first.deck, second.deck)}
+    if len(steps):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            relative = np.where(left == right, 0.0, np.abs(left - right) / np.abs(left))
+        relative = np.where(np.isnan(relative), np.inf, relative)
+        worst = int(np.argmax(relative))
+        facts.update(largest_difference=float(relative[worst]), largest_difference_step=int(steps[worst]))
+        if relative[worst] > 0:
+            facts["first_difference_step"] = int(steps[np.argmax(relative > 0)])
+    return facts
+
+
+def _difference(first, second):
+    """The lines that only one of two texts has, marked - and +."""
+    lines = list(difflib.unified_diff(first.splitlines(), second.splitlines(), n=0, lineterm=""))
+    return [line for line in lines[2:] if not line.startswith("@@")]
+
+
+def compare_text(first, second, skip=1):
+    facts = compare(first, second, skip)
+    lines = []
+    if not facts["common_steps"]:
+        lines.append("losses       the runs have no step in common")
+    elif facts["equal_bit_for_bit"]:
+        lines.append(f"losses       equal bit for bit over {facts['common_steps']} common steps")
+    else:
+        lines.append(f"losses       {facts['common_steps']} common steps; first difference at step {facts['first_difference_step']}, "
+                     f"largest {facts['largest_difference']:.2e} relative at step {facts['largest_difference_step']}")
+    rows = [("", first.name, second.name)]
+    for title, key, form in (("steps", "steps", "{}"), ("last loss", "last_loss", "{:.6g}"),
+                             ("tokens/s", "tokens_per_s", "{:,.0f}"), ("median step", "step_s", "{:.4f} s")):
+        rows.append((title, *(form.format(facts[side][key]) if key in facts[side] else "-" for side in ("first", "second"))))
+    waits = [{s["section"]: s["waiting"] for s in facts[side].get("shares", [])} for side in ("first", "second")]
+    for section in dict.fromkeys([*waits[0], *waits[1]]):
+        rows.append((f"waiting, {section}", *(f"{w[section]:.1%}" if section in w else "-" for w in waits)))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines += ["", *(f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}" for row in rows), ""]
+    lines.append("decks        equal" if not facts["deck_difference"] else "decks        differ (- first, + second):")
+    return "\n".join([*lines, *("  " + line for line in facts["deck_difference"])])
