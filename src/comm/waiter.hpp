@@ -20,8 +20,8 @@ public:
     void report_to(Watchdog* watchdog) { watchdog_ = watchdog; }
 
     /// Returns once ready() is true, after at most timeout_s. Otherwise throws Error(peer_lost) with
-    /// describe(), which is called only when the wait is a long one. ready() may call MPI. Naps let
-    /// oversubscribed ranks run.
+    /// describe(), which is called only when the wait is a long one. ready() may call MPI, but not wait
+    /// itself. Naps let oversubscribed ranks run.
     template <class Ready, class Describe>
     void wait_until(Ready&& ready, Describe&& describe) {
         if (ready()) return;
