@@ -1,0 +1,25 @@
+// One AdamW update (Loshchilov and Hutter, ICLR 2019) and the norm that clipping needs.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/backend.hpp"
+
+namespace maestro::ops {
+
+struct AdamW {
+    double learning_rate;
+    double beta1, beta2;
+    double eps;
+    double weight_decay;    ///< decoupled: weights lose learning_rate * weight_decay of themselves
+    std::int64_t step;      ///< from 1, for the bias correction
+    double gradient_scale;  ///< of clipping
+};
+
+/// All f32[n].
+void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, const Tensor& first, const Tensor& second,
+           const AdamW& settings);
+/// Sum of squares, in double, the same whatever the number of threads.
+double squared_norm(backend::Backend& b, const Tensor& t);
+
+}  // namespace maestro::ops

@@ -1,0 +1,75 @@
+#include "ops/elementwise.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/dispatch.hpp"
+
+namespace maestro::ops {
+
+namespace {
+
+constexpr std::int64_t kBlock = 1 << 14;  ///< elements a thread takes at a time
+
+/// body(begin, end) over all elements.
+template <class Body>
+void blocks(std::int64_t size, Body&& body) {
+    parallel_for((size + kBlock - 1) / kBlock, kBlock,
+                 [&](std::int64_t i) { body(i * kBlock, std::min(size, (i + 1) * kBlock)); });
+}
+
+/// body(S{}, T{}) for the types of source and target; double goes with double alone.
+template <class Body>
+void by_types(const Tensor& source, const Tensor& target, Body&& body) {
+    MAESTRO_CHECK(source.size() == target.size(), "{} and {}", source.describe(), target.describe());
+    by_type(source.dtype, [&]<class S>(S s) { by_type(target.dtype, [&]<class T>(T t) { body(s, t); }); });
+}
+
+}  // namespace
+
+void add(backend::Backend& b, const Tensor& x, const Tensor& y) {
+    b.launch({static_cast<double>(y.size()), static_cast<double>(x.bytes() + 2 * y.bytes())}, [&] {
+        by_types(x, y, [&]<class S, class T>(S, T) {
+            using A = Accumulate<T>;
+            const S* in = x.as<S>();
+            T* out = y.as<T>();
+            blocks(y.size(), [&](std::int64_t begin, std::int64_t end) {
+                for (std::int64_t i = begin; i < end; ++i)
+                    out[i] = static_cast<T>(static_cast<A>(out[i]) + static_cast<A>(static_cast<Accumulate<S>>(in[i])));
+            });
+        });
+    });
+}
+
+void convert(backend::Backend& b, const Tensor& source, const Tensor& target) {
+    b.launch({0, static_cast<double>(source.bytes() + target.bytes())}, [&] {
+        by_types(source, target, [&]<class S, class T>(S, T) {
+            const S* in = source.as<S>();
+            T* out = target.as<T>();
+            blocks(source.size(), [&](std::int64_t begin, std::int64_t end) {
+                for (std::int64_t i = begin; i < end; ++i)
+                    out[i] = static_cast<T>(static_cast<Accumulate<T>>(static_cast<Accumulate<S>>(in[i])));
+            });
+        });
+    });
+}
+
+void zero(backend::Backend& b, const Tensor& t) {
+    b.launch({0, static_cast<double>(t.bytes())}, [&] {
+        if (t.bytes() > 0) std::memset(t.data, 0, t.bytes());
+    });
+}
+
+void scale(backend::Backend& b, const Tensor& t, double factor) {
+    b.launch({static_cast<double>(t.size()), 2.0 * static_cast<double>(t.bytes())}, [&] {
+        by_type(t.dtype, [&]<class T>(T) {
+            using A = Accumulate<T>;
+            T* out = t.as<T>();
+            blocks(t.size(), [&](std::int64_t begin, std::int64_t end) {
+                for (std::int64_t i = begin; i < end; ++i) out[i] = static_cast<T>(static_cast<A>(out[i]) * static_cast<A>(factor));
+            });
+        });
+    });
+}
+
+}  // namespace maestro::ops

@@ -1,0 +1,78 @@
+#include "ops/linear.hpp"
+
+#include "ops/dispatch.hpp"
+
+namespace maestro::ops {
+
+namespace {
+
+void check(const Tensor& x, const Tensor& w, const Tensor& y) {
+    MAESTRO_CHECK(x.rows() == y.rows() || x.size() == 0, "x {} against y {}", x.describe(), y.describe());
+    MAESTRO_CHECK(w.rank == 2 && w.columns() == x.columns() && w.dim(0) == y.columns(), "x {}, w {}, y {}", x.describe(),
+                  w.describe(), y.describe());
+}
+
+void product(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y, bool accumulate) {
+    check(x, w, y);
+    if (y.size() == 0) return;
+    b.gemm({.a = x.data, .b = w.data, .y = y.data, .m = y.rows(), .n = y.columns(), .k = x.columns(), .lda = x.columns(),
+            .ldb = w.columns(), .ldy = y.columns(), .transpose_a = false, .transpose_b = true, .accumulate = accumulate,
+            .in = x.dtype, .out = y.dtype});
+}
+
+}  // namespace
+
+void linear(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias) {
+    product(b, x, w, y, false);
+    if (bias.rank == 0 || y.size() == 0) return;
+    MAESTRO_CHECK(bias.size() == y.columns(), "bias {} for {}", bias.describe(), y.describe());
+    const std::int64_t columns = y.columns();
+    b.launch({static_cast<double>(y.size()), 2.0 * static_cast<double>(y.bytes())}, [&] {
+        by_type(y.dtype, [&]<class T>(T) {
+            using A = Accumulate<T>;
+            T* out = y.as<T>();
+            const T* add = bias.as<T>();
+            parallel_for(y.rows(), columns, [&](std::int64_t r) {
+                T* row = out + r * columns;
+                for (std::int64_t c = 0; c < columns; ++c)
+                    row[c] = static_cast<T>(static_cast<A>(row[c]) + static_cast<A>(add[c]));
+            });
+        });
+    });
+}
+
+void linear_accumulate(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y) { product(b, x, w, y, true); }
+
+void linear_backward_input(backend::Backend& b, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate) {
+    check(dx, w, dy);
+    if (dx.size() == 0) return;
+    b.gemm({.a = dy.data, .b = w.data, .y = dx.data, .m = dx.rows(), .n = dx.columns(), .k = dy.columns(),
+            .lda = dy.columns(), .ldb = w.columns(), .ldy = dx.columns(), .transpose_a = false, .transpose_b = false,
+            .accumulate = accumulate, .in = dy.dtype, .out = dx.dtype});
+}
+
+void linear_backward_weight(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& dw) {
+    check(x, dw, dy);
+    if (x.size() == 0) return;
+    b.gemm({.a = dy.data, .b = x.data, .y = dw.data, .m = dw.dim(0), .n = dw.columns(), .k = dy.rows(),
+            .lda = dy.columns(), .ldb = x.columns(), .ldy = dw.columns(), .transpose_a = true, .transpose_b = false,
+            .accumulate = true, .in = dy.dtype, .out = dw.dtype});
+}
+
+void bias_backward(backend::Backend& b, const Tensor& dy, const Tensor& dbias) {
+    MAESTRO_CHECK(dbias.size() == dy.columns(), "dbias {} for {}", dbias.describe(), dy.describe());
+    const std::int64_t rows = dy.rows(), columns = dy.columns();
+    b.launch({static_cast<double>(dy.size()), static_cast<double>(dy.bytes())}, [&] {
+        by_type(dy.dtype, [&]<class T>(T) {
+            using A = Accumulate<T>;
+            const T* in = dy.as<T>();
+            A* out = dbias.as<A>();
+            parallel_columns(columns, rows, [&](std::int64_t begin, std::int64_t end) {
+                for (std::int64_t r = 0; r < rows; ++r)
+                    for (std::int64_t c = begin; c < end; ++c) out[c] += static_cast<A>(in[r * columns + c]);
+            });
+        });
+    });
+}
+
+}  // namespace maestro::ops

@@ -1,0 +1,19 @@
+// y = x W^T + b, and its gradients. T rows, I inputs, O outputs; W is stored [O, I].
+#pragma once
+
+#include "backend/backend.hpp"
+
+namespace maestro::ops {
+
+/// y[T,O] = x[T,I] w[O,I]^T (+ bias[O] unless empty).
+void linear(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias = {});
+/// y += x w^T.
+void linear_accumulate(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y);
+/// dx[T,I] (+)= dy[T,O] w[O,I].
+void linear_backward_input(backend::Backend& b, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate);
+/// dw[O,I] += dy[T,O]^T x[T,I]; dw is f32 for bf16 activations.
+void linear_backward_weight(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& dw);
+/// dbias[O] += column sums of dy[T,O].
+void bias_backward(backend::Backend& b, const Tensor& dy, const Tensor& dbias);
+
+}  // namespace maestro::ops

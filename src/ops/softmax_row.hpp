@@ -1,0 +1,41 @@
+// The exponentials of one row of logits, shared by the losses.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "ops/dispatch.hpp"
+#include "ops/fast_math.hpp"
+
+namespace maestro::ops {
+
+/// Logits are kept in an arithmetic type: float or double.
+template <class Body>
+void by_logit_type(DType type, Body&& body) {
+    MAESTRO_CHECK(type == DType::f32 || type == DType::f64, "logits of {}", name_of(type));
+    if (type == DType::f32) body(float{});
+    else body(double{});
+}
+
+template <class A>
+struct SoftmaxSum {
+    A top;  ///< largest factor * logit
+    A sum;  ///< of exp(factor * logit - top)
+};
+
+/// row[c] = exp(factor * row[c] - top).
+template <class A>
+SoftmaxSum<A> exponentiate(A* row, std::int64_t columns, A factor) {
+    A top = -std::numeric_limits<A>::infinity();
+#pragma omp simd reduction(max : top)
+    for (std::int64_t c = 0; c < columns; ++c) top = std::max(top, factor * row[c]);
+    A sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (std::int64_t c = 0; c < columns; ++c) {
+        row[c] = fast_exp(factor * row[c] - top);
+        sum += row[c];
+    }
+    return {top, sum};
+}
+
+}  // namespace maestro::ops
