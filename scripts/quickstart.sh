@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# From a bare Debian 12 to a trained model: installs what is missing (as root), builds, makes the data, trains
+# inputs/vlm_glyphs.toml on 4 ranks, evaluates it and draws plots. Can be run again: training goes on where it ended.
+set -euo pipefail
+
+fresh=no
+case "${1:-}" in
+    "") ;;
+    --fresh) fresh=yes ;;
+    *)
+        echo "usage: scripts/quickstart.sh [--fresh]   (--fresh: move an earlier run aside and train anew)" >&2
+        exit 64
+        ;;
+esac
+source "$(dirname "${BASH_SOURCE[0]}")/phases.sh"
+
+deck=inputs/vlm_glyphs.toml
+run=runs/vlm_glyphs
+
+# maestro RANKS ARGUMENT...: the program under mpirun, which must never hang a script.
+maestro() {
+    local ranks=$1 options=(--oversubscribe)
+    shift
+    if ((EUID == 0)); then options+=(--allow-run-as-root); fi
+    timeout --kill-after=30 3600 mpirun "${options[@]}" -n "$ranks" build/cpu-release/maestro "$@" </dev/null
+}
+
+postproc() {
+    PYTHONPATH=postproc python3 -m maestro_postproc "$@"
+}
+
+phase "packages"
+need_packages build
+
+phase "build"
+build -DMAESTRO_TESTS=OFF -DMAESTRO_BENCH=OFF
+
+phase "data"
+python3 scripts/data/make_all.py
+
+phase "train $deck on 4 ranks"
+if [[ $fresh == yes && -e $run ]]; then
+    aside="$run.$(date +%Y%m%d-%H%M%S)"
+    mv "$run" "$aside"
+    echo "the earlier run is now $aside"
+fi
+if [[ -e $run/metrics.h5 ]]; then echo "continuing the run in $run (--fresh would train anew)"; fi
+maestro 4 train "$deck" --resume auto
+
+phase "evaluate on held-out pictures"
+ranks=$((cores < 4 ? cores : 4))
+maestro "$ranks" evaluate "$deck" --checkpoint "$run" | tee "$run/evaluation.txt"
+echo "and with the pictures exchanged among the samples, as a control:"
+maestro "$ranks" evaluate "$deck" --checkpoint "$run" --exchange-images | tee "$run/evaluation-exchanged.txt"
+
+phase "plots"
+postproc loss "$run"
+postproc timeline "$run"
+postproc waiting "$run" --out "$run/plots/waiting.png"
+echo
+postproc summary "$run"
+
+phase "done"
+python3 - "$run/evaluation.txt" "$run/evaluation-exchanged.txt" <<'PYTHON'
+import json, pathlib, sys
+
+seen, exchanged = (json.loads(pathlib.Path(name).read_text().splitlines()[-1])["exact_match"] for name in sys.argv[1:])
+print(f"held-out glyphs named exactly: {seen:.1%}; with the pictures exchanged: {exchanged:.1%}")
+PYTHON
+echo "plots: $run/plots; log: $run/log.txt; numbers: $run/metrics.h5"
