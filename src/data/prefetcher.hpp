@@ -1,5 +1,5 @@
-// Prefetcher: one thread that reads the samples a rank will need, in the order in which it will need them, while the
-// rank computes.
+// Prefetcher: one thread that reads the samples a rank will need, in the order in which it will need them,
+// while the rank computes.
 #pragma once
 
 #include <condition_variable>
@@ -24,11 +24,11 @@ public:
     Prefetcher(const Prefetcher&) = delete;
     Prefetcher& operator=(const Prefetcher&) = delete;
 
-    /// Queues the samples behind those already queued. A sample may be listed more than once; it is read once, and
-    /// held until it has been dropped as often as it was listed.
+    /// Queues the samples behind those already queued. A sample may be listed more than once; it is read
+    /// once, and held until it has been dropped as often as it was listed.
     void start(const std::vector<std::int64_t>& ids);
-    /// Waits until the sample is there; valid until its last drop. Throws what reading it threw. The sample must have
-    /// been started (checked).
+    /// Waits until the sample is there; valid until its last drop. Throws what reading it threw. The sample
+    /// must have been started (checked).
     const Sample& get(std::int64_t id);
     /// Gives the sample's memory back for the next one. A sample that is not held is left alone.
     void drop(std::int64_t id);

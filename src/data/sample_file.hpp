@@ -1,5 +1,6 @@
-// A file of samples (docs/file_formats.md): ragged arrays in HDF5, checked as a whole when opened. HDF5 is used in the
-// constructor only, and is closed before it returns; samples are read past it, by pread, so reading needs no lock.
+// A file of samples (docs/file_formats.md): ragged arrays in HDF5, checked as a whole when opened. HDF5 is
+// used in the constructor only, and is closed before it returns; samples are read past it, by pread, so
+// reading needs no lock.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,8 @@ struct StoredPicture {
     std::vector<std::uint8_t> pixels;  ///< [height, width, channels]
 };
 
-/// A sample as stored: one marker token per picture. weights[i] and flags[i] belong to token i as a target.
+/// A sample as stored: one marker token per picture. weights[i] and flags[i] belong to token i as a target;
+/// they are 0 at the first token and at markers, which nothing predicts.
 struct Sample {
     std::int64_t id = -1;
     std::vector<std::int32_t> tokens;
@@ -43,11 +45,12 @@ class SampleIndex {
 public:
     std::int64_t size() const { return static_cast<std::int64_t>(sample_offsets_.size()) - 1; }
     std::int64_t tokens(std::int64_t i) const { return at(sample_offsets_, i + 1) - at(sample_offsets_, i); }
-    /// Sum of the loss weights of the sample's tokens 1.. (nothing predicts the first).
+    /// Sum of the sample's loss weights.
     double weight(std::int64_t i) const { return at(weights_, i); }
     std::span<const PictureShape> pictures(std::int64_t i) const {
-        return std::span(shapes_).subspan(static_cast<std::size_t>(at(picture_offsets_, i)),
-                                          static_cast<std::size_t>(at(picture_offsets_, i + 1) - at(picture_offsets_, i)));
+        return std::span(shapes_).subspan(
+            static_cast<std::size_t>(at(picture_offsets_, i)),
+            static_cast<std::size_t>(at(picture_offsets_, i + 1) - at(picture_offsets_, i)));
     }
 
 private:
@@ -66,13 +69,13 @@ private:
 
 class SampleFile {
 public:
-    /// Opens and checks everything but the checksums of the samples: reads the index, and 8 bytes for each token.
-    /// Throws Error(input_missing) or Error(bad_data) with path, dataset, offset and what to do. Call from the thread
-    /// that uses HDF5.
+    /// Opens and checks everything but the checksums of the samples: reads the index, and 9 bytes for each
+    /// token. Throws Error(input_missing) or Error(bad_data) with path, dataset, offset and what to do. Call
+    /// from the thread that uses HDF5.
     explicit SampleFile(const std::filesystem::path& path);
     ~SampleFile();
-    SampleFile(SampleFile&& other) noexcept;
-    SampleFile& operator=(SampleFile&&) = delete;
+    SampleFile(const SampleFile&) = delete;
+    SampleFile& operator=(const SampleFile&) = delete;
 
     const SampleIndex& index() const { return index_; }
     std::int64_t size() const { return index_.size(); }
@@ -85,16 +88,19 @@ public:
     const std::string& tokenizer() const { return tokenizer_; }
     const std::filesystem::path& path() const { return path_; }
 
-    /// Reads sample i into `sample`, whose memory is used again, and compares the checksum. Any thread. Throws
-    /// Error(bad_data) where the file has changed or was damaged, Error(io_error) where reading fails.
+    /// Reads sample i into `sample`, whose memory is used again, and compares the checksum. Any thread.
+    /// Throws Error(bad_data) where the file has changed or was damaged, Error(io_error) where reading fails.
     void read(std::int64_t i, Sample& sample) const;
 
 private:
-    struct Extent;  ///< where a dataset's bytes lie in the file
-    class Opener;   ///< the HDF5 side of the constructor
-    void check_index() const;
+    void open();
+    void read_header();
+    void check_index(std::int64_t tokens, std::int64_t pictures, std::int64_t pixels) const;
+    std::uint64_t index_checksum() const;
+    /// Ids, markers and weights of every token; fills the weights of the index.
     void scan_tokens();
-    [[noreturn]] void refuse(std::string_view dataset, std::int64_t offset, std::string_view what) const;
+    [[noreturn]] void refuse_element(std::string_view dataset, std::int64_t element,
+                                     std::string_view what) const;
     void pread_exactly(void* target, std::int64_t bytes, std::int64_t offset, std::string_view dataset) const;
 
     std::filesystem::path path_;

@@ -1,0 +1,234 @@
+#include "data/container.hpp"
+
+#include <fmt/format.h>
+#include <hdf5.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/error.hpp"
+
+namespace maestro::data {
+namespace {
+
+static_assert(std::is_same_v<hid_t, std::int64_t>);
+
+constexpr std::size_t kLongestText = 64;
+
+/// An identifier of HDF5 that closes itself; negative where the call that made it failed.
+class Handle {
+public:
+    Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {}
+    ~Handle() {
+        if (id_ >= 0) close_(id_);
+    }
+    Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
+    Handle& operator=(Handle&&) = delete;
+    explicit operator bool() const { return id_ >= 0; }
+    operator hid_t() const { return id_; }
+
+private:
+    hid_t id_;
+    herr_t (*close_)(hid_t);
+};
+
+std::pair<hid_t, std::int64_t> type_and_bytes(Element element) {
+    switch (element) {
+        case Element::i32:
+            return {H5T_STD_I32LE, 4};
+        case Element::i64:
+            return {H5T_STD_I64LE, 8};
+        case Element::u64:
+            return {H5T_STD_U64LE, 8};
+        case Element::f32:
+            return {H5T_IEEE_F32LE, 4};
+        case Element::u8:
+            return {H5T_STD_U8LE, 1};
+    }
+    return {-1, 0};
+}
+
+std::string_view name_of(Element element) {
+    constexpr std::array<std::string_view, 5> names{"int32", "int64", "uint64", "float32", "uint8"};
+    return names[static_cast<std::size_t>(element)];
+}
+
+std::string dataset_label(std::string_view name) {
+    return fmt::format("dataset '{}'", name);
+}
+std::string attribute_label(std::string_view name) {
+    return fmt::format("attribute '{}'", name);
+}
+
+/// Superblocks before version 2 carry no checksums: a flipped bit would go unnoticed, or worse.
+void check_signature(const std::filesystem::path& path, int descriptor) {
+    constexpr std::array<unsigned char, 8> signature{0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+    std::array<unsigned char, 9> head{};
+    const auto got = ::pread(descriptor, head.data(), head.size(), 0);
+    if (got < static_cast<ssize_t>(head.size()) ||
+        std::memcmp(head.data(), signature.data(), signature.size()) != 0)
+        refuse(path, "offset 0",
+               "not an HDF5 file; sample files are made by scripts/data (docs/file_formats.md)");
+    if (head[8] != 2 && head[8] != 3)
+        refuse(path, "offset 8",
+               fmt::format("HDF5 superblock version {}, whose metadata has no checksums; write the file with "
+                           "libver='latest', as scripts/data does",
+                           head[8]));
+}
+
+}  // namespace
+
+void refuse(const std::filesystem::path& path, std::string_view where, std::string_view what) {
+    throw Error(ExitCode::bad_data, fmt::format("{}: {}: {}", path.string(), where, what));
+}
+
+Container::Container(const std::filesystem::path& path, int descriptor) : path_(path) {
+    struct stat status {};
+    if (::fstat(descriptor, &status) != 0) refuse(path, "file", std::strerror(errno));
+    file_bytes_ = status.st_size;
+    check_signature(path, descriptor);
+
+    H5Eget_auto2(H5E_DEFAULT, &former_printer_, &former_client_);
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+    const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+    H5Pset_fapl_sec2(access);
+    H5Pset_file_locking(access, false, true);  // locks fail on some network file systems
+    H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
+    // The same file as the descriptor's, whatever the path names by now.
+    file_ = H5Fopen(fmt::format("/proc/self/fd/{}", descriptor).c_str(), H5F_ACC_RDONLY, access);
+    if (file_ < 0) {
+        H5Eset_auto2(H5E_DEFAULT, former_printer_, former_client_);
+        refuse(path, "file",
+               "HDF5 cannot open it: truncated, damaged, or still being written; make it again");
+    }
+}
+
+Container::~Container() {
+    H5Fclose(file_);
+    H5Eset_auto2(H5E_DEFAULT, former_printer_, former_client_);
+}
+
+void Container::expect_members(std::span<const std::string_view> names) const {
+    H5G_info_t group{};
+    if (H5Gget_info(file_, &group) < 0) refuse(path_, "root group", "damaged; make the file again");
+    if (group.nlinks > names.size())
+        refuse(path_, "root group",
+               fmt::format("{} members where the format has at most {}; make the file again", group.nlinks,
+                           names.size()));
+    for (hsize_t i = 0; i < group.nlinks; ++i) {
+        std::array<char, 256> text{};
+        const auto length = H5Lget_name_by_idx(file_, ".", H5_INDEX_NAME, H5_ITER_INC, i, text.data(),
+                                               text.size(), H5P_DEFAULT);
+        if (length < 0) refuse(path_, "root group", "damaged; make the file again");
+        const std::string_view name = text.data();
+        bool known = false;
+        for (const auto& expected : names) known = known || expected == name;
+        if (!known) refuse(path_, dataset_label(name), "the format has no such member; make the file again");
+    }
+}
+
+bool Container::has(std::string_view dataset) const {
+    return H5Lexists(file_, std::string(dataset).c_str(), H5P_DEFAULT) > 0;
+}
+
+namespace {
+
+/// The attribute of the root group, known to be a scalar.
+Handle open_attribute(hid_t file, const std::filesystem::path& path, std::string_view name) {
+    const std::string text(name);
+    Handle attribute(H5Aexists(file, text.c_str()) > 0 ? H5Aopen(file, text.c_str(), H5P_DEFAULT) : -1,
+                     H5Aclose);
+    if (!attribute) refuse(path, attribute_label(name), "missing; make the file again with scripts/data");
+    const Handle space(H5Aget_space(attribute), H5Sclose);
+    if (!space || H5Sget_simple_extent_type(space) != H5S_SCALAR)
+        refuse(path, attribute_label(name), "not a single value; make the file again with scripts/data");
+    return attribute;
+}
+
+template <class T>
+T read_integer(hid_t file, const std::filesystem::path& path, std::string_view name, hid_t native) {
+    const Handle attribute = open_attribute(file, path, name);
+    const Handle type(H5Aget_type(attribute), H5Tclose);
+    T value = 0;
+    if (!type || H5Tget_class(type) != H5T_INTEGER || H5Tget_size(type) > sizeof(T) ||
+        H5Aread(attribute, native, &value) < 0)
+        refuse(path, attribute_label(name),
+               "not an integer of at most 64 bits; make the file again with scripts/data");
+    return value;
+}
+
+}  // namespace
+
+std::int64_t Container::integer(std::string_view attribute) const {
+    return read_integer<std::int64_t>(file_, path_, attribute, H5T_NATIVE_INT64);
+}
+
+std::uint64_t Container::unsigned_integer(std::string_view attribute) const {
+    return read_integer<std::uint64_t>(file_, path_, attribute, H5T_NATIVE_UINT64);
+}
+
+std::string Container::text(std::string_view name) const {
+    const Handle attribute = open_attribute(file_, path_, name);
+    const Handle type(H5Aget_type(attribute), H5Tclose);
+    const bool fixed = type && H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0;
+    if (!fixed || H5Tget_size(type) > kLongestText)
+        refuse(path_, attribute_label(name),
+               fmt::format("not a string of fixed length up to {}; make the file again with scripts/data",
+                           kLongestText));
+    std::string value(H5Tget_size(type), '\0');
+    if (H5Aread(attribute, type, value.data()) < 0)
+        refuse(path_, attribute_label(name), "damaged; make the file again");
+    value.resize(std::strlen(value.c_str()));
+    return value;
+}
+
+Extent Container::array(std::string_view name, Element element, int columns) const {
+    const std::string text(name);
+    const auto bad = [&](std::string_view what) {
+        refuse(path_, dataset_label(name), fmt::format("{}; make the file again with scripts/data", what));
+    };
+    if (H5Lexists(file_, text.c_str(), H5P_DEFAULT) <= 0) bad("missing");
+    H5L_info_t link{};
+    if (H5Lget_info(file_, text.c_str(), &link, H5P_DEFAULT) < 0) bad("damaged link");
+    if (link.type != H5L_TYPE_HARD) bad("a soft or external link, which a sample file must not have");
+    H5O_info_t object{};
+    if (H5Oget_info_by_name(file_, text.c_str(), &object, H5P_DEFAULT) < 0) bad("damaged object header");
+    if (object.type != H5O_TYPE_DATASET) bad("not a dataset");
+    const Handle dataset(H5Dopen2(file_, text.c_str(), H5P_DEFAULT), H5Dclose);
+    if (!dataset) bad("damaged object header");
+
+    // The layout first: asking a virtual dataset for its shape may open other files.
+    const Handle made(H5Dget_create_plist(dataset), H5Pclose);
+    if (!made || H5Pget_layout(made) != H5D_CONTIGUOUS)
+        bad("chunked, compact or virtual storage where it must be contiguous");
+    if (H5Pget_external_count(made) != 0) bad("stored in other files, which a sample file must not be");
+
+    const auto [expected, element_bytes] = type_and_bytes(element);
+    const Handle type(H5Dget_type(dataset), H5Tclose);
+    if (!type || H5Tequal(type, expected) <= 0)
+        bad(fmt::format("its type is not little-endian {}", name_of(element)));
+
+    const Handle space(H5Dget_space(dataset), H5Sclose);
+    std::array<hsize_t, 2> shape{0, 0};
+    const int rank = columns == 0 ? 1 : 2;
+    if (!space || H5Sget_simple_extent_ndims(space) != rank ||
+        H5Sget_simple_extent_dims(space, shape.data(), nullptr) < 0 ||
+        (columns != 0 && shape[1] != static_cast<hsize_t>(columns)))
+        bad(columns == 0 ? "its shape is not [n]" : fmt::format("its shape is not [n, {}]", columns));
+
+    if (shape[0] == 0) return {};
+    const auto row_bytes = static_cast<hsize_t>(element_bytes * (columns == 0 ? 1 : columns));
+    const haddr_t offset = H5Dget_offset(dataset);
+    const auto file_bytes = static_cast<hsize_t>(file_bytes_);
+    if (offset == HADDR_UNDEF) bad("declared but never written");
+    if (offset > file_bytes || shape[0] > (file_bytes - offset) / row_bytes)
+        bad(fmt::format("declares {} rows of {} bytes at offset {}, beyond the file's {} bytes (truncated?)",
+                        shape[0], row_bytes, offset, file_bytes));
+    return {static_cast<std::int64_t>(offset), static_cast<std::int64_t>(shape[0])};
+}
+
+}  // namespace maestro::data

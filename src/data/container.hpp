@@ -1,0 +1,52 @@
+// Container: the HDF5 side of reading a sample file. Knows attributes and where arrays lie, nothing of
+// samples. Follows no link out of the file and allocates nothing that the file merely claims. One thread.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace maestro::data {
+
+enum class Element { i32, i64, u64, f32, u8 };
+
+/// Where the bytes of an array lie in the file; known to be inside it.
+struct Extent {
+    std::int64_t offset = 0;  ///< bytes from the file's start; 0 where the array is empty
+    std::int64_t rows = 0;
+};
+
+/// Error(bad_data): "PATH: WHERE: what".
+[[noreturn]] void refuse(const std::filesystem::path& path, std::string_view where, std::string_view what);
+
+class Container {
+public:
+    /// `descriptor` is the open file, which the caller keeps; `path` names it in errors. Throws
+    /// Error(bad_data) unless it is HDF5 with checksummed metadata.
+    Container(const std::filesystem::path& path, int descriptor);
+    ~Container();
+    Container(const Container&) = delete;
+    Container& operator=(const Container&) = delete;
+
+    /// Every member of the root group must be a hard link with one of these names.
+    void expect_members(std::span<const std::string_view> names) const;
+    /// Scalar attributes of the root group; strings have fixed length, at most 64 bytes.
+    std::int64_t integer(std::string_view attribute) const;
+    std::uint64_t unsigned_integer(std::string_view attribute) const;
+    std::string text(std::string_view attribute) const;
+    /// An array [rows] (columns == 0) or [rows, columns], contiguous, of exactly this type.
+    Extent array(std::string_view dataset, Element element, int columns = 0) const;
+    bool has(std::string_view dataset) const;
+
+private:
+    const std::filesystem::path& path_;
+    std::int64_t file_bytes_ = 0;
+    std::int64_t file_ = -1;  ///< hid_t
+    /// HDF5 prints its errors unless told not to; the former setting comes back at the end.
+    void* former_client_ = nullptr;
+    int (*former_printer_)(std::int64_t, void*) = nullptr;
+};
+
+}  // namespace maestro::data
