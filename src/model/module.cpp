@@ -1,0 +1,103 @@
+#include "model/module.hpp"
+
+#include <cmath>
+
+#include "model/language.hpp"
+#include "model/vision.hpp"
+#include "ops/patchify.hpp"
+
+namespace maestro::model {
+
+std::int64_t picture_tokens(int height, int width, Geometry geometry) {
+    return ops::picture_patches(height, width, geometry.patch, geometry.merge) / (std::int64_t{geometry.merge} * geometry.merge);
+}
+
+std::int64_t expanded_tokens(const SampleShape& shape, Geometry geometry) {
+    std::int64_t tokens = shape.tokens;
+    if (geometry.patch > 0)
+        for (const PictureSize& p : shape.pictures) tokens += picture_tokens(p.height, p.width, geometry) - 1;
+    return tokens;
+}
+
+namespace {
+
+void check_sizes(const ModelSpec& spec, const Role& role) {
+    const auto refuse = [&](const std::string& what) {
+        throw Error(ExitCode::bad_deck, "model." + spec.name + ": " + what, Scope::all_ranks);
+    };
+    if (role.tp.count != 1) refuse("tensor parallelism is not built yet; set layout.tp = 1");
+    if (spec.layers < 1 || spec.width < 1 || spec.heads < 1 || spec.kv_heads < 1 || spec.mlp < 1) refuse("layers, width, heads, kv_heads and mlp must be at least 1");
+    if (spec.heads % spec.kv_heads != 0) refuse("heads must be a multiple of kv_heads");
+    const bool vision = spec.kind == ModelSpec::Kind::vision;
+    if (spec.head_dim < 1 || spec.head_dim % (vision ? 4 : 2) != 0 || spec.head_dim > 256)
+        refuse(std::string("head_dim must be a multiple of ") + (vision ? "4" : "2") + ", at most 256");
+    if (vision && (spec.patch < 1 || spec.merge < 1 || spec.channels < 1 || role.output_width < 1)) refuse("patch, merge and channels must be at least 1");
+    if (!vision && spec.vocabulary < 1) refuse("vocabulary must be at least 1");
+}
+
+}  // namespace
+
+std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role) {
+    check_sizes(spec, role);
+    std::unique_ptr<Module> module;
+    if (spec.kind == ModelSpec::Kind::vision) module = std::make_unique<Vision>(backend, spec, role);
+    else module = std::make_unique<Language>(backend, spec, role);
+    module->parameters().allocate(role.shards, 1 / std::sqrt(2.0 * spec.layers));
+    return module;
+}
+
+Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> shapes, bool train) {
+    const auto meta = backend::make_meta();
+    const auto module = make_module(*meta, spec, role);
+    std::vector<std::vector<std::int32_t>> tokens;
+    std::vector<std::vector<float>> weights;
+    std::vector<std::vector<std::uint8_t>> flags;
+    std::vector<std::vector<Picture>> pictures;
+    std::vector<SampleView> views;
+    std::vector<std::vector<Tensor>> inputs(role.inputs.size());
+    tokens.reserve(shapes.size());
+    weights.reserve(shapes.size());
+    flags.reserve(shapes.size());
+    pictures.reserve(shapes.size());
+    for (const SampleShape& shape : shapes) {
+        const auto count = static_cast<std::size_t>(std::max<std::int64_t>(shape.tokens, static_cast<std::int64_t>(shape.pictures.size())));
+        auto& ids = tokens.emplace_back(count, role.marker == 0 ? 1 : 0);
+        for (std::size_t p = 0; p < shape.pictures.size(); ++p) ids[p] = role.marker;
+        weights.emplace_back(count, 1.0f);
+        flags.emplace_back(count, std::uint8_t{0});
+        auto& shown = pictures.emplace_back();
+        for (const PictureSize& p : shape.pictures) shown.push_back({nullptr, p.height, p.width});
+        views.push_back({static_cast<std::int64_t>(views.size()), ids, weights.back(), flags.back(), shown});
+        for (std::size_t e = 0; e < inputs.size(); ++e) {
+            const ModelSpec& from = role.inputs[e].from;
+            std::int64_t rows = 0;
+            if (role.inputs[e].tensor == EdgeTensor::embeddings)
+                for (const PictureSize& p : shape.pictures) rows += picture_tokens(p.height, p.width, {from.patch, from.merge});
+            else rows = static_cast<std::int64_t>(count);
+            const int width = role.inputs[e].tensor == EdgeTensor::embeddings ? spec.width : from.width;
+            inputs[e].push_back(Tensor(nullptr, role.compute, {rows, width}));
+        }
+    }
+    backend::Arena saved, scratch;
+    Tensor output;
+    Result result;
+    meta->reset_counts();
+    const auto state = module->forward({.samples = views, .loss_scale = 1, .train = train}, inputs, saved, scratch, output, result);
+    Footprint footprint{.saved = saved.peak(), .scratch = 0, .forward_flops = meta->counts().flops, .backward_flops = 0};
+    if (train && role.needs_backward) {
+        std::vector<Tensor> d_inputs(inputs.size());
+        for (std::size_t e = 0; e < inputs.size(); ++e) {
+            std::int64_t rows = 0;
+            for (const Tensor& t : inputs[e]) rows += t.dim(0);
+            const int width = role.inputs[e].tensor == EdgeTensor::embeddings ? spec.width : role.inputs[e].from.width;
+            d_inputs[e] = scratch.allocate(role.compute, {rows, width});
+        }
+        meta->reset_counts();
+        module->backward(*state, output.rank != 0 ? output : Tensor{}, d_inputs, scratch);
+        footprint.backward_flops = meta->counts().flops;
+    }
+    footprint.scratch = scratch.peak();
+    return footprint;
+}
+
+}  // namespace maestro::model

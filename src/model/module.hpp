@@ -1,0 +1,153 @@
+// What a section computes: forward over a micro-batch of samples, then backward. Explicit, without a tape: every
+// module knows its gradient.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/arena.hpp"
+#include "model/parameters.hpp"
+
+namespace maestro::model {
+
+/// Pixels in host memory, [height, width, channels]; not owned.
+struct Picture {
+    const std::uint8_t* pixels = nullptr;
+    int height = 0;
+    int width = 0;
+};
+
+/// A sample as stored: one marker token a picture. weights[i] and flags[i] belong to token i as a target; bit 0 of a
+/// flag: the token counts for exact match. Owns nothing.
+struct SampleView {
+    std::int64_t id = 0;
+    std::span<const std::int32_t> tokens;
+    std::span<const float> weights;
+    std::span<const std::uint8_t> flags;
+    std::span<const Picture> pictures;
+};
+
+struct PictureSize {
+    int height = 0;
+    int width = 0;
+};
+
+/// What is known of a sample without its data.
+struct SampleShape {
+    std::int64_t tokens = 0;  ///< stored
+    std::vector<PictureSize> pictures;
+    double weight = 0;  ///< sum of the loss weights of its targets
+};
+
+/// How a vision section cuts pictures: patches of `patch` pixels, merge x merge of them to one token. patch 0: none.
+struct Geometry {
+    int patch = 0;
+    int merge = 0;
+};
+
+/// Tokens that a picture becomes in the language model.
+std::int64_t picture_tokens(int height, int width, Geometry geometry);
+/// Tokens of a sample once every marker is its picture's tokens (patch 0: a marker stays one token).
+std::int64_t expanded_tokens(const SampleShape& shape, Geometry geometry);
+
+struct MicroBatch {
+    std::span<const SampleView> samples;
+    double loss_scale = 1;  ///< 1 / sum of the loss weights of the whole step
+    bool train = true;      ///< false: loss and exact match only
+};
+
+struct Result {
+    double loss = 0;          ///< sum of weight * loss * loss_scale
+    std::int64_t tokens = 0;  ///< tokens of the language model, picture tokens included
+    std::int64_t names = 0;   ///< runs of flagged targets
+    std::int64_t exact = 0;   ///< of these, how many the arg-max gives whole
+};
+
+enum class EdgeTensor { embeddings, hidden };
+
+/// The sizes of a model; a plain copy of the deck's [model.NAME].
+struct ModelSpec {
+    enum class Kind { vision, language } kind = Kind::language;
+    std::string name;
+    int layers = 1;
+    int width = 64;
+    int heads = 1;
+    int kv_heads = 1;
+    int head_dim = 64;
+    int mlp = 128;
+    int vocabulary = 0;  ///< language
+    double rope_theta = 10000;
+    double norm_eps = 1e-6;
+    bool tie_embeddings = true;  ///< language
+    int patch = 0;               ///< vision, as the next two
+    int merge = 1;
+    int channels = 1;
+};
+
+struct InputSpec {
+    EdgeTensor tensor = EdgeTensor::embeddings;
+    ModelSpec from;  ///< the upstream model
+};
+
+/// What a section does with its model.
+struct Role {
+    std::string section;
+    std::vector<InputSpec> inputs;
+    bool emits = false;         ///< has an outgoing edge
+    int output_width = 0;       ///< of that edge (the language model's width for a vision section)
+    bool loss = false;          ///< computes the loss (a language section without an outgoing edge)
+    bool trained = true;
+    bool needs_backward = true;
+    int marker = -1;            ///< token that stands for a picture
+    double alpha = 0;           ///< of distillation: share of the KL term
+    double temperature = 1;
+    int shards = 1;             ///< of the optimizer: replicas of the section
+    std::uint64_t seed = 0;
+    DType compute = DType::f32;
+    bool recompute = false;     ///< keep only the layers' inputs and redo them in backward
+    Shard tp;                   ///< tensor-parallel part of this rank
+};
+
+/// What a module keeps between forward and backward besides the tensors in the arena.
+struct Saved {
+    virtual ~Saved() = default;
+};
+
+class Module {
+public:
+    virtual ~Module() = default;
+    ParameterStore& parameters() { return store_; }
+    const ParameterStore& parameters() const { return store_; }
+
+    /// inputs[e][i]: the rows that input edge e brings for sample i, perhaps none. What backward needs goes to `saved`
+    /// and to the result; `scratch` is free again on return. `output` is set where the role emits: rows of the samples
+    /// one after another, in `saved`.
+    virtual std::unique_ptr<Saved> forward(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs,
+                                           backend::Arena& saved, backend::Arena& scratch, Tensor& output,
+                                           Result& result) = 0;
+    /// Adds to the gradients. d_output is empty where nothing comes back; d_inputs[e] ([rows of edge e, width], in
+    /// sample order) is written unless empty.
+    virtual void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
+                          backend::Arena& scratch) = 0;
+
+protected:
+    Module(backend::Backend& backend, const Role& role) : store_(backend, role.section, role.seed, role.compute) {}
+    ParameterStore store_;
+};
+
+/// Throws Error(bad_deck, all_ranks) for sizes that do not fit together.
+std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role);
+
+/// Memory and work of one micro-batch, found by running the module's own code on the meta backend.
+struct Footprint {
+    std::size_t saved = 0;    ///< bytes kept from forward to backward
+    std::size_t scratch = 0;  ///< bytes used within a task
+    double forward_flops = 0;
+    double backward_flops = 0;
+};
+Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> samples, bool train = true);
+
+}  // namespace maestro::model

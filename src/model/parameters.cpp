@@ -1,0 +1,115 @@
+#include "model/parameters.hpp"
+
+#include <algorithm>
+
+#include "base/random.hpp"
+#include "ops/dispatch.hpp"
+#include "ops/elementwise.hpp"
+
+namespace maestro::model {
+
+namespace {
+
+constexpr double kInitialDeviation = 0.02;
+constexpr std::int64_t kAlignment = 16;  ///< elements, so that every weight starts on a cache line
+
+std::int64_t aligned(std::int64_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
+
+Tensor place(const Tensor& flat, const Parameter& p) {
+    const Tensor part = flat.slice(p.offset, p.offset + p.size());
+    return p.shape.size() == 1 ? part : part.reshape({p.shape[0], p.shape[1]});
+}
+
+}  // namespace
+
+std::int64_t Parameter::size() const {
+    std::int64_t n = 1;
+    for (const auto extent : shape) n *= extent;
+    return n;
+}
+
+ParameterStore::ParameterStore(backend::Backend& backend, std::string section, std::uint64_t seed, DType compute)
+    : backend_(backend), section_(std::move(section)), seed_(seed), compute_(compute) {}
+
+Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable) {
+    MAESTRO_CHECK(!find(name) && master_.rank == 0 && (shape.size() == 1 || shape.size() == 2), "parameter {}", name);
+    Parameter& p = parameters_.emplace_back();
+    p.name = std::move(name);
+    p.decay = shape.size() == 2;
+    p.shape = std::move(shape);
+    p.trainable = trainable;
+    p.init = init;
+    return p;
+}
+
+void ParameterStore::allocate(int shards, double residual_scale) {
+    std::int64_t trained = 0;
+    for (auto& p : parameters_)
+        if (p.trainable) {
+            p.offset = trained;
+            trained += aligned(p.size());
+        }
+    const std::int64_t unit = kAlignment * shards;
+    trained = (trained + unit - 1) / unit * unit;
+    std::int64_t total = trained;
+    for (auto& p : parameters_)
+        if (!p.trainable) {
+            p.offset = total;
+            total += aligned(p.size());
+        }
+    const DType type = ops::accumulate_type(compute_);
+    const auto make = [&](backend::Buffer& buffer, DType dtype, std::int64_t size) {
+        buffer = backend::Buffer(backend_, static_cast<std::size_t>(size) * size_of(dtype));
+        const Tensor tensor(buffer.data(), dtype, {size});
+        ops::zero(backend_, tensor);
+        return tensor;
+    };
+    master_ = make(master_buffer_, type, total);
+    gradient_ = make(gradient_buffer_, type, trained);
+    if (compute_ == DType::bf16) copy_ = make(compute_buffer_, compute_, total);
+    for (auto& p : parameters_) {
+        p.master = place(master_, p);
+        p.weight = compute_ == DType::bf16 ? place(copy_, p) : p.master;
+        if (p.trainable) p.gradient = place(gradient_, p);
+        if (backend_.computes()) initialize(p, residual_scale);
+    }
+    refresh_compute();
+}
+
+void ParameterStore::initialize(const Parameter& p, double residual_scale) {
+    ops::by_type(p.master.dtype, [&]<class T>(T) {
+        T* values = p.master.as<T>();
+        if (p.init == Init::ones || p.init == Init::zeros) {
+            std::fill(values, values + p.size(), static_cast<T>(p.init == Init::ones ? 1.0f : 0.0f));
+            return;
+        }
+        const Random random(seed_, "init/" + section_ + "." + p.name);
+        const double deviation = kInitialDeviation * (p.init == Init::residual ? residual_scale : 1.0);
+        ops::parallel_for(p.size(), 64, [&](std::int64_t i) {
+            values[i] = static_cast<T>(static_cast<Accumulate<T>>(deviation * random.normal(static_cast<std::uint64_t>(i))));
+        });
+    });
+}
+
+const Parameter* ParameterStore::find(std::string_view name) const {
+    const auto at = std::find_if(parameters_.begin(), parameters_.end(), [&](const Parameter& p) { return p.name == name; });
+    return at == parameters_.end() ? nullptr : &*at;
+}
+
+std::int64_t ParameterStore::count() const {
+    std::int64_t n = 0;
+    for (const auto& p : parameters_) n += p.size();
+    return n;
+}
+
+std::size_t ParameterStore::bytes() const { return master_buffer_.bytes() + compute_buffer_.bytes() + gradient_buffer_.bytes(); }
+
+void ParameterStore::refresh_compute() {
+    if (compute_ == DType::bf16) ops::convert(backend_, master_, copy_);
+}
+
+void ParameterStore::zero_gradients() {
+    if (gradient_.size() > 0) ops::zero(backend_, gradient_);
+}
+
+}  // namespace maestro::model

@@ -1,0 +1,78 @@
+// The weights of one section's replica. All trainable weights lie in one flat array, their gradients in another, so
+// that summing, sharding and updating run over plain ranges.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/arena.hpp"
+
+namespace maestro::model {
+
+/// The part of a tensor that this rank holds; 1 of 1 while the degrees are 1.
+struct Shard {
+    int index = 0;
+    int count = 1;
+};
+
+enum class Init { normal, residual, ones, zeros };
+
+struct Parameter {
+    std::string name;                  ///< "layers.0.attention.qkv.weight"
+    std::vector<std::int64_t> shape;   ///< one or two dimensions
+    std::int64_t offset = 0;           ///< in the flat array, elements
+    bool trainable = true;
+    bool decay = true;                 ///< matrices yes, norms and biases no
+    Init init = Init::normal;
+    Tensor master;                     ///< f32 (f64 where the model computes in f64)
+    Tensor weight;                     ///< what the model computes with; the master itself in f32 and f64
+    Tensor gradient;                   ///< of the master's type; empty where frozen
+
+    std::int64_t size() const;
+};
+
+/// Owns weights and gradients. Parameters are declared, then allocate() gives them memory and initial values.
+class ParameterStore {
+public:
+    /// `section` and `seed` key the initial weights; `compute` is f32, bf16 or f64.
+    ParameterStore(backend::Backend& backend, std::string section, std::uint64_t seed, DType compute);
+
+    /// The reference stays valid. Names are unique. Before allocate().
+    Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable);
+    /// Trainable parameters first, the flat array padded to a multiple of `shards`; `residual_scale` is the factor of
+    /// Init::residual. Fills in the initial weights.
+    void allocate(int shards, double residual_scale);
+
+    const std::deque<Parameter>& parameters() const { return parameters_; }
+    const Parameter* find(std::string_view name) const;
+    /// Every weight, flat: the trainable ones, padding, the frozen ones.
+    const Tensor& master() const { return master_; }
+    /// Of the trainable part, padding included; empty for a frozen section.
+    const Tensor& gradient() const { return gradient_; }
+    std::int64_t count() const;   ///< weights, without padding
+    std::size_t bytes() const;    ///< of all arrays
+    DType compute() const { return compute_; }
+    /// The compute copy of the masters (bf16), after an update or a load.
+    void refresh_compute();
+    void zero_gradients();
+
+private:
+    void initialize(const Parameter& parameter, double residual_scale);
+
+    backend::Backend& backend_;
+    std::string section_;
+    std::uint64_t seed_;
+    DType compute_;
+    std::deque<Parameter> parameters_;
+    backend::Buffer master_buffer_;
+    backend::Buffer compute_buffer_;
+    backend::Buffer gradient_buffer_;
+    Tensor master_;
+    Tensor copy_;
+    Tensor gradient_;
+};
+
+}  // namespace maestro::model
