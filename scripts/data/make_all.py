@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Makes the sample files that the decks of inputs/ name, in data/: those that are missing, or all with --force."""
+
+import argparse
+from pathlib import Path
+
+import make_glyphs
+import make_text
+
+# The six faces of fonts-dejavu-core and what all of them can draw; names of such characters are long.
+LARGE = ["--characters", "letters,digits,U+00A1-U+024F,U+0370-U+04FF,U+1E00-U+1EFF", "--most", "300",
+         "--faces", ",".join(make_glyphs.FACES), "--train", "40000", "--validation", "2000"]  # fmt: skip
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--large", action="store_true", help="also data/glyphs-large: 300 characters in six faces")
+    parser.add_argument("--folder", default="data", help="where the files go")
+    parser.add_argument("--force", action="store_true", help="make again what is there")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    folder, seed = Path(options.folder), ["--seed", str(options.seed)]
+
+    def absent(*names):
+        return options.force or not all((folder / name).is_file() for name in names)
+
+    if absent("glyphs-train.h5", "glyphs-validation.h5"):
+        make_glyphs.main([str(folder / "glyphs"), *seed])
+    if absent("text-only.h5", "text-only-validation.h5"):
+        make_text.main([str(folder / "text-only"), *seed])
+    if options.large and absent("glyphs-large-train.h5", "glyphs-large-validation.h5"):
+        make_glyphs.main([str(folder / "glyphs-large"), *LARGE, *seed])
+
+
+if __name__ == "__main__":
+    main()
