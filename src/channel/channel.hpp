@@ -44,10 +44,11 @@ struct Traffic {
     double seconds = 0;      ///< spent putting
 };
 
-/// Made collectively by the ranks of the edge. Owns its windows; points to the Waiter of `world`. One thread.
-/// Memory: window x max_rows x width on every consumer, and on every producer if it carries gradients. A
-/// micro-batch occupies one of `window` slots from put() to retire(); on a forward-only edge the slot comes
-/// back by itself once all its samples are released. Misuse throws Error(broken_invariant).
+/// Made by open_channels(): collectively by the ranks of the edge, and no two edges of a node at the same
+/// time. Owns its windows; points to the Waiter of `world`. One thread. Memory: window x max_rows x width on
+/// every consumer, and on every producer if it carries gradients. A micro-batch occupies one of `window`
+/// slots from put() to retire(); on a forward-only edge the slot comes back by itself once all its samples
+/// are released. Misuse throws Error(broken_invariant).
 class Channel {
 public:
     Channel(const comm::Communicator& world, ChannelSpec spec, int tag);

@@ -79,6 +79,10 @@ std::vector<std::unique_ptr<Channel>> open_channels(const comm::Communicator& wo
         for (int rank : s.producers) member = member || rank == world.rank();
         for (int rank : s.consumers) member = member || rank == world.rank();
         if (member) channels[i] = std::make_unique<Channel>(world, s, static_cast<int>(i));
+        // One at a time: Open MPI 4.1 (osc/rdma) names a window's shared file by job and communicator id, and
+        // edges without a common rank may have the same id. The file is unlinked before MPI_Win_allocate
+        // returns.
+        world.barrier();
     }
     return channels;
 }

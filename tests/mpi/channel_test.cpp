@@ -217,15 +217,10 @@ private:
     std::map<int, std::vector<double>> outputs_;
 };
 
-bool takes_part(const ChannelSpec& spec, int rank) {
-    return std::count(spec.producers.begin(), spec.producers.end(), rank) +
-               std::count(spec.consumers.begin(), spec.consumers.end(), rank) >
-           0;
-}
-
 void play_case(const comm::Communicator& world, const ChannelSpec& spec, std::uint64_t seed) {
-    if (!takes_part(spec, world.rank())) return;
-    Channel channel(world, spec, static_cast<int>(seed));
+    const auto channels = channel::open_channels(world, std::span(&spec, 1));
+    if (!channels[0]) return;
+    Channel& channel = *channels[0];
     Dice dice{Random(seed, "plan")};
     for (std::int64_t step = 0; step < 12; ++step) {
         const StepPlan plan = plan_step(spec, dice);
@@ -336,6 +331,13 @@ void opening_checks_memory(const comm::Communicator& world) {
     const auto channels = channel::open_channels(world, specs);
     const bool member = world.rank() == 0 || world.rank() == world.size() - 1;
     MAESTRO_CHECK((channels[0] != nullptr) == member && (channels[1] != nullptr) == member, "members");
+    if (world.size() >= 4) {  // edges without a common rank, each with memory of its own
+        specs[0].producers = {0};
+        specs[0].consumers = {1};
+        specs[1].producers = {2};
+        specs[1].consumers = {3};
+        for (int i = 0; i < 20; ++i) channel::open_channels(world, specs);
+    }
     specs[1].max_rows = std::int64_t{1} << 40;
     expect_error(ExitCode::bad_deck, [&] { channel::open_channels(world, specs); });
 }
