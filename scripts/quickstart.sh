@@ -36,7 +36,7 @@ phase "build"
 build -DMAESTRO_TESTS=OFF -DMAESTRO_BENCH=OFF
 
 phase "data"
-python3 scripts/data/make_all.py
+python3 scripts/data/make_all.py --large # every file that a deck of inputs/ names, in seconds
 
 phase "train $deck on 4 ranks"
 if [[ $fresh == yes && -e $run ]]; then
