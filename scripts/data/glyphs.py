@@ -24,13 +24,14 @@ def _font(face, pixels):
 
 
 def render(character, face, size, shift):
-    """uint8 [height, width, 1]: the character in the middle of a picture of size (height, width), moved by (down, right)."""
+    """uint8 [height, width, 1]: the character in the middle of a picture of size (height, width), on the line that all
+    characters of the face share, moved by (down, right) pixels."""
     height, width = size
-    font = _font(face, max(6, round(0.75 * min(size))))
-    left, top, right, bottom = font.getbbox(character)
+    font = _font(face, max(6, round(0.8 * min(size))))
+    ascent, descent = font.getmetrics()
     image = Image.new("L", (width, height), _PAPER)
-    at = ((width - (right - left)) // 2 - left + shift[1], (height - (bottom - top)) // 2 - top + shift[0])
-    ImageDraw.Draw(image).text(at, character, fill=_INK, font=font)
+    at = (width // 2 + shift[1], (height + ascent - descent) // 2 + shift[0])
+    ImageDraw.Draw(image).text(at, character, fill=_INK, font=font, anchor="ms")
     return np.asarray(image, dtype=np.uint8)[:, :, None]
 
 
