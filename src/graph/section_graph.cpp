@@ -1,0 +1,160 @@
+#include "graph/section_graph.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace maestro::graph {
+
+namespace {
+
+int find(const std::vector<Section>& sections, const std::string& name) {
+    for (std::size_t i = 0; i < sections.size(); ++i)
+        if (sections[i].name == name) return static_cast<int>(i);
+    return -1;
+}
+
+std::string names_of(const std::vector<Section>& sections) {
+    std::vector<std::string> names;
+    for (const auto& s : sections) names.push_back(s.name);
+    return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string edge_key(const Edge& edge, const char* key) { return fmt::format("edge.{}-{}.{}", edge.from_name, edge.to_name, key); }
+
+/// Kahn's algorithm; the sections that remain lie on or behind a cycle.
+std::vector<int> topological_order(const SectionGraph& graph) {
+    std::vector<int> incoming(graph.sections.size(), 0), order;
+    for (const Edge& e : graph.edges) ++incoming[static_cast<std::size_t>(e.to)];
+    for (bool found = true; found;) {
+        found = false;
+        for (std::size_t s = 0; s < incoming.size(); ++s) {
+            if (incoming[s] != 0) continue;
+            incoming[s] = -1;
+            order.push_back(static_cast<int>(s));
+            for (const Edge& e : graph.edges)
+                if (e.from == static_cast<int>(s)) --incoming[static_cast<std::size_t>(e.to)];
+            found = true;
+            break;
+        }
+    }
+    return order;
+}
+
+/// One cycle among the sections that are not in `order`, as "a -> b -> a".
+std::string cycle_text(const SectionGraph& graph) {
+    const std::set<int> free(graph.order.begin(), graph.order.end());
+    int at = -1;
+    for (std::size_t s = 0; s < graph.sections.size(); ++s)
+        if (!free.contains(static_cast<int>(s))) at = static_cast<int>(s);
+    std::vector<int> path;
+    while (std::find(path.begin(), path.end(), at) == path.end()) {
+        path.push_back(at);
+        for (const Edge& e : graph.edges)  // backwards: every section left has an upstream one that is left
+            if (e.to == at && !free.contains(e.from)) {
+                at = e.from;
+                break;
+            }
+    }
+    std::string text = graph.sections[static_cast<std::size_t>(at)].name;
+    for (auto it = path.rbegin(); it != path.rend(); ++it) {
+        text += " -> " + graph.sections[static_cast<std::size_t>(*it)].name;
+        if (*it == at) break;
+    }
+    return text;
+}
+
+void place(SectionGraph& graph, std::vector<Problem>& problems) {
+    for (auto& s : graph.sections) {
+        if (!s.colocate_with.empty()) continue;
+        s.first_rank = graph.world;
+        graph.world += s.layout.ranks();
+    }
+    for (auto& s : graph.sections) {
+        if (s.colocate_with.empty()) continue;
+        const std::string key = "section." + s.name + ".colocate_with";
+        const int host = find(graph.sections, s.colocate_with);
+        if (host < 0 || s.colocate_with == s.name) {
+            problems.push_back({key, fmt::format("there is no other section '{}'; sections: {}", s.colocate_with, names_of(graph.sections))});
+            continue;
+        }
+        const Section& other = graph.sections[static_cast<std::size_t>(host)];
+        if (!other.colocate_with.empty())
+            problems.push_back({key, fmt::format("'{}' is itself colocated with '{}'; name that section", other.name, other.colocate_with)});
+        else if (other.layout.ranks() != s.layout.ranks())
+            problems.push_back({key, fmt::format("colocated sections need equal numbers of ranks, '{}' has {} and '{}' {}", s.name,
+                                                 s.layout.ranks(), other.name, other.layout.ranks())});
+        s.first_rank = other.first_rank;
+    }
+}
+
+void connect(SectionGraph& graph, std::vector<Problem>& problems) {
+    std::set<std::pair<int, int>> seen;
+    for (auto& e : graph.edges) {
+        e.from = find(graph.sections, e.from_name);
+        e.to = find(graph.sections, e.to_name);
+        for (const auto& [index, name, key] : {std::tuple{e.from, e.from_name, "from"}, std::tuple{e.to, e.to_name, "to"}})
+            if (index < 0) problems.push_back({edge_key(e, key), fmt::format("there is no section '{}'; sections: {}", name, names_of(graph.sections))});
+        if (e.from < 0 || e.to < 0) continue;
+        if (e.from == e.to) problems.push_back({edge_key(e, "to"), "a cycle: an edge needs two sections"});
+        if (!seen.insert({e.from, e.to}).second) problems.push_back({edge_key(e, "to"), "this edge is there twice"});
+        const Section &up = graph.sections[static_cast<std::size_t>(e.from)], &down = graph.sections[static_cast<std::size_t>(e.to)];
+        const Kind source = e.tensor == EdgeTensor::embeddings ? Kind::vision : Kind::language;
+        if (up.kind != source || down.kind != Kind::language)
+            problems.push_back({edge_key(e, "tensor"), "embeddings go from a vision section, hidden states from a language section, both into a language section"});
+        if (up.layout.dp < 1 || down.layout.dp < 1) continue;
+        if (down.layout.dp % up.layout.dp != 0)
+            problems.push_back({fmt::format("section.{}.layout.dp", down.name),
+                                fmt::format("the fanout of edge {} -> {} is {}/{}, not whole; dp of '{}' must be a multiple of {}", up.name, down.name,
+                                            down.layout.dp, up.layout.dp, down.name, up.layout.dp)});
+        e.fanout = down.layout.dp / up.layout.dp;
+    }
+}
+
+}  // namespace
+
+SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges, std::vector<Problem>& problems) {
+    const std::size_t before = problems.size();
+    SectionGraph graph{.sections = std::move(sections), .edges = std::move(edges), .order = {}, .world = 0};
+    std::set<std::string> names;
+    for (const auto& s : graph.sections)
+        if (!names.insert(s.name).second) problems.push_back({"section." + s.name + ".name", "another section has this name"});
+    if (graph.sections.empty()) problems.push_back({"section", "a deck needs at least one [[section]]"});
+    place(graph, problems);
+    connect(graph, problems);
+    if (problems.size() != before) return graph;
+    graph.order = topological_order(graph);
+    if (graph.order.size() != graph.sections.size()) {
+        problems.push_back({"edge", "the edges form a cycle: " + cycle_text(graph) + "; a section may not feed itself"});
+        return graph;
+    }
+    for (auto& s : graph.sections) s.loss = true;
+    for (const int s : graph.order) {
+        auto& section = graph.sections[static_cast<std::size_t>(s)];
+        section.backward = section.train;
+        for (auto& e : graph.edges) {
+            if (e.to == s && graph.sections[static_cast<std::size_t>(e.from)].backward) section.backward = true;
+            if (e.from == s) section.loss = false;
+        }
+    }
+    for (auto& e : graph.edges) e.gradient = graph.sections[static_cast<std::size_t>(e.from)].backward;
+    for (const auto& s : graph.sections) {
+        if (s.loss && s.kind != Kind::language)
+            problems.push_back({"section." + s.name + ".name", "nothing takes its output; connect it to a language section with an [[edge]]"});
+        if (s.train && !s.backward) problems.push_back({"section." + s.name + ".mode", "it cannot be trained here"});
+    }
+    return graph;
+}
+
+std::string launch_problem(const SectionGraph& graph, int ranks) {
+    if (ranks == graph.world) return "";
+    std::vector<std::string> parts;
+    for (const auto& s : graph.sections)
+        parts.push_back(s.colocate_with.empty() ? fmt::format("{} {}", s.name, s.layout.ranks())
+                                                : fmt::format("{} with {}", s.name, s.colocate_with));
+    return fmt::format("the deck needs {} rank{} ({}), the launch has {}; run mpirun -n {}, or change section.NAME.layout.dp or colocate_with",
+                       graph.world, graph.world == 1 ? "" : "s", fmt::join(parts, ", "), ranks, graph.world);
+}
+
+}  // namespace maestro::graph

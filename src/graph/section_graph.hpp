@@ -1,0 +1,60 @@
+// The workload as a graph of sections: who feeds whom, on which ranks, and where gradients flow. Plain values.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace maestro::graph {
+
+enum class Kind { vision, language };
+enum class EdgeTensor { embeddings, hidden };
+
+struct Layout {
+    int dp = 1, tp = 1, cp = 1, pp = 1, ep = 1;
+    int ranks() const { return dp * tp * cp * pp; }
+};
+
+/// A section; its position in the list is its colour.
+struct Section {
+    std::string name;
+    Kind kind = Kind::language;
+    bool train = true;          ///< false: frozen
+    int micro_batch = 1;        ///< samples
+    int window = 1;             ///< micro-batches in flight per replica; 0: automatic
+    std::string colocate_with;  ///< "" or the section whose ranks it shares
+    Layout layout;
+    // Derived by make_graph:
+    int first_rank = 0;
+    bool backward = false;      ///< it trains, or something above it does
+    bool loss = false;          ///< no outgoing edge: it computes the loss
+};
+
+struct Edge {
+    std::string from_name, to_name;
+    EdgeTensor tensor = EdgeTensor::embeddings;
+    // Derived:
+    int from = -1, to = -1;  ///< colours
+    int fanout = 1;          ///< dp(to) / dp(from)
+    bool gradient = false;   ///< its gradient flows back
+};
+
+struct SectionGraph {
+    std::vector<Section> sections;
+    std::vector<Edge> edges;
+    std::vector<int> order;  ///< colours, upstream before downstream
+    int world = 0;           ///< ranks
+};
+
+/// What is wrong, with the deck key that it belongs to ("section.vision.layout.dp", "edge.vision-language.from").
+struct Problem {
+    std::string key;
+    std::string what;
+};
+
+/// Derives what is derived; problems are appended, and the graph is whole only if none was.
+SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges, std::vector<Problem>& problems);
+
+/// Why a launch on `ranks` ranks does not fit, and the command that does; "" if it fits.
+std::string launch_problem(const SectionGraph& graph, int ranks);
+
+}  // namespace maestro::graph

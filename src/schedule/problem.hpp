@@ -1,0 +1,44 @@
+// What the scheduler is given: sections with their replicas, edges, and what every sample costs in every section.
+// Plain values; no MPI, no files, no clock.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace maestro::schedule {
+
+struct SectionShape {
+    int replicas = 1;
+    int first_rank = 0;     ///< replica r is served by rank first_rank + r; colocated sections share ranks
+    int micro_batch = 1;    ///< samples
+    int window = 1;         ///< micro-batches in flight per replica, from the start of forward to the end of backward
+                            ///< (without a backward: to the end of forward on every consumer); 0: no limit
+    bool backward = true;
+    bool loss = false;      ///< backward follows its forward at once
+};
+
+struct EdgeShape {
+    int from = 0, to = 0;
+    bool gradient = false;
+};
+
+struct TaskCost {
+    double forward_s = 0;
+    double backward_s = 0;
+    bool active = false;  ///< the sample has work for the section
+};
+
+struct SampleCost {
+    std::int64_t id = 0;
+    std::vector<TaskCost> sections;
+};
+
+struct Problem {
+    std::vector<SectionShape> sections;
+    std::vector<EdgeShape> edges;  ///< acyclic, dp(to) a multiple of dp(from)
+    int world = 1;
+    std::vector<SampleCost> samples;
+};
+
+}  // namespace maestro::schedule

@@ -1,0 +1,45 @@
+// Who runs what in one step, and in which order: made on the coordinator, sent to every rank as integers.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "schedule/problem.hpp"
+
+namespace maestro::schedule {
+
+enum class Phase : int { forward = 0, backward = 1 };
+
+struct MicroBatch {
+    std::vector<std::int64_t> samples;  ///< ids
+    bool operator==(const MicroBatch&) const = default;
+};
+
+struct Task {
+    int section = 0;
+    int micro_batch = 0;  ///< of the rank's replica of that section
+    Phase phase = Phase::forward;
+    bool operator==(const Task&) const = default;
+};
+
+struct StepPlan {
+    std::int64_t step = 0;
+    std::vector<std::vector<std::vector<MicroBatch>>> batches;  ///< [section][replica][micro-batch]
+    std::vector<std::vector<Task>> lanes;                       ///< [rank], in strict order
+    double makespan_s = 0;      ///< by the cost model
+    double lower_bound_s = 0;
+    int critical_section = 0;   ///< the one with the largest load per replica
+    bool operator==(const StepPlan&) const = default;
+};
+
+std::vector<std::int64_t> encode(const StepPlan& plan);
+/// Throws Error(broken_invariant) for words that are no plan.
+StepPlan decode(std::span<const std::int64_t> words);
+
+/// What breaks the rules, in words; empty for a good plan: every active sample once per section, on the replicas that
+/// its edges allow, every task once, and an order in which no rank waits for ever under the windows.
+std::vector<std::string> check_plan(const Problem& problem, const StepPlan& plan);
+
+}  // namespace maestro::schedule
