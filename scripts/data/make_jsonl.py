@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Makes a sample file from your own data: JSONL, one object a line, with the pictures (PNG, JPEG) beside it.
+
+  {"text": "a <image> beside a <image>", "images": ["a.png", "b.jpg"], "answer": "a cat and a dog"}
+  {"content": [{"text": "look:"}, {"image": "a.png"}, {"answer": "a cat"}]}
+
+Picture paths are relative to the JSONL file. "answer" may be left out; its tokens count for the exact-match rate."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import byte_tokens
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+from sample_file import COUNTS_FOR_EXACT_MATCH, LARGEST_PICTURE, Sample, SampleError, SampleWriter
+
+PLACE = "<image>"
+
+
+class ByteTokens:
+    name, json = "bytes", b""
+    marker, begin, end = byte_tokens.MARKER, byte_tokens.BEGIN, byte_tokens.END
+    vocabulary = byte_tokens.VOCABULARY
+    encode = staticmethod(byte_tokens.encode)
+
+
+class HuggingFaceTokens:
+    """A tokenizer.json; marker, begin and end follow its own ids."""
+
+    name = "huggingface"
+
+    def __init__(self, path):
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise SystemExit("--tokenizer needs the Python package tokenizers: pip install tokenizers") from None
+        try:
+            self.json = Path(path).read_bytes()
+            self._tokenizer = Tokenizer.from_str(self.json.decode("utf-8"))
+        except Exception as error:  # tokenizers raises plain Exception
+            raise SystemExit(f"--tokenizer {path}: {error}; name a Hugging Face tokenizer.json") from None
+        size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        self.marker, self.begin, self.end, self.vocabulary = size, size + 1, size + 2, size + 3
+
+    def encode(self, text):
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def parts_of(record):
+    """A record as [("text" | "image" | "answer", string)]; SampleError where it is not one."""
+    if not isinstance(record, dict):
+        raise SampleError("not a JSON object")
+    unknown = set(record) - {"text", "images", "content", "answer"}
+    if unknown:
+        raise SampleError(f"unknown key {sorted(unknown)[0]!r}; allowed are text, images, content, answer")
+    if ("text" in record) == ("content" in record):
+        raise SampleError('needs either "text" (with "images") or "content"')
+    if "content" in record:
+        parts = _content(record)
+    else:
+        parts = _interleave(record["text"], record.get("images", []))
+    if "answer" in record:
+        parts.append(("answer", record["answer"]))
+    for kind, value in parts:
+        if not isinstance(value, str):
+            raise SampleError(f'"{kind}" must be a string')
+    return parts
+
+
+def _content(record):
+    if "images" in record:
+        raise SampleError('"images" belongs to "text"; in "content" write {"image": "a.png"}')
+    if not isinstance(record["content"], list):
+        raise SampleError('"content" must be a list')
+    parts = []
+    for item in record["content"]:
+        if not isinstance(item, dict) or len(item) != 1 or next(iter(item)) not in ("text", "image", "answer"):
+            raise SampleError('"content" holds objects {"text": ...}, {"image": ...} or {"answer": ...}')
+        parts.extend(item.items())
+    return parts
+
+
+def _interleave(text, images):
+    if not isinstance(text, str) or not isinstance(images, list):
+        raise SampleError('"text" must be a string and "images" a list of paths')
+    texts = text.split(PLACE)
+    if len(texts) != len(images) + 1:
+        raise SampleError(f"{len(texts) - 1} times {PLACE} in the text and {len(images)} images")
+    parts = [("text", texts[0])]
+    for image, after in zip(images, texts[1:]):
+        parts += [("image", image), ("text", after)]
+    return parts
+
+
+def load_picture(path, channels, largest):
+    try:
+        with Image.open(path) as image:
+            if max(image.size) > LARGEST_PICTURE and not largest:
+                raise SampleError(f"{path}: {image.size[0]} x {image.size[1]} pixels; at most {LARGEST_PICTURE}, or give --largest")
+            image = image.convert({1: "L", 3: "RGB"}[channels])
+            if largest:
+                image.thumbnail((largest, largest))
+            pixels = np.asarray(image, dtype=np.uint8)
+    except FileNotFoundError:
+        raise SampleError(f"{path}: no such picture") from None
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as error:
+        if isinstance(error, SampleError):
+            raise
+        raise SampleError(f"{path}: not a picture that can be read ({error})") from None
+    return pixels.reshape(*pixels.shape[:2], channels)
+
+
+def to_sample(record, folder, tokens, options):
+    sample = Sample()
+    sample.add([tokens.begin], weight=0.0)
+    for kind, value in parts_of(record):
+        if kind == "image":
+            sample.add_picture(tokens.marker, load_picture(folder / value, options.channels, options.largest))
+        elif kind == "answer":
+            sample.add(tokens.encode(value), weight=options.answer_weight, flag=COUNTS_FOR_EXACT_MATCH)
+        else:
+            sample.add(tokens.encode(value), weight=options.text_weight)
+    sample.add([tokens.end])
+    if options.longest and len(sample.tokens) > options.longest:
+        raise SampleError(f"{len(sample.tokens)} tokens; --longest allows {options.longest}")
+    return sample
+
+
+def parse_arguments(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("input", type=Path, help="JSONL file")
+    parser.add_argument("output", type=Path, help="sample file to make, .h5")
+    parser.add_argument("--tokenizer", default="bytes", help='"bytes", or the path of a Hugging Face tokenizer.json')
+    parser.add_argument("--channels", type=int, choices=(1, 3), default=3, help="1 grey, 3 colour")
+    parser.add_argument("--largest", type=int, help="shrink pictures whose longer side exceeds so many pixels")
+    parser.add_argument("--longest", type=int, help="refuse samples of more tokens (a picture counts as one)")
+    parser.add_argument("--text-weight", type=float, default=1.0, help="loss weight of text tokens")
+    parser.add_argument("--answer-weight", type=float, default=1.0, help="loss weight of answer tokens")
+    options = parser.parse_args(arguments)
+    if options.largest is not None and not 1 <= options.largest <= LARGEST_PICTURE:
+        parser.error(f"--largest: 1 to {LARGEST_PICTURE}")
+    return options
+
+
+def main(arguments=None):
+    options = parse_arguments(arguments)
+    tokens = ByteTokens() if options.tokenizer == "bytes" else HuggingFaceTokens(options.tokenizer)
+    writer = SampleWriter(options.output, vocabulary=tokens.vocabulary, marker=tokens.marker, channels=options.channels,
+                          tokenizer=tokens.name, tokenizer_json=tokens.json)  # fmt: skip
+    errors = []
+    try:
+        with open(options.input, "rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    writer.add(to_sample(json.loads(line.decode("utf-8")), options.input.parent, tokens, options))
+                except (SampleError, ValueError, RecursionError) as error:
+                    errors.append(f"{options.input}:{number}: {error}")
+    except OSError as error:
+        raise SystemExit(f"{options.input}: {error.strerror}") from None
+    if not errors and len(writer) == 0:
+        errors.append(f"{options.input}: no samples")
+    if errors:
+        print("\n".join(errors[:20]), file=sys.stderr)
+        raise SystemExit(f"{len(errors)} bad lines; {options.output} was not written")
+    writer.close()
+    print(f"{options.output}: {len(writer)} samples")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,429 @@
+#include "data/sample_file.hpp"
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <limits>
+
+#include "base/error.hpp"
+#include "unit/data/sample_writer.hpp"
+
+extern "C" std::uint32_t H5_checksum_metadata(const void* data, std::size_t bytes, std::uint32_t start);
+
+namespace maestro::data {
+namespace {
+
+using data_test::SampleArrays;
+using data_test::SampleFileWriter;
+using data_test::small_file;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class SampleFileTest : public testing::Test {
+protected:
+    SampleFileTest() {
+        std::string name = std::filesystem::temp_directory_path() / "maestro-samples-XXXXXX";
+        folder_ = ::mkdtemp(name.data());
+        path_ = folder_ / "samples.h5";
+    }
+    ~SampleFileTest() override { std::filesystem::remove_all(folder_); }
+
+    void write(const SampleArrays& arrays) { writer_.write(path_, arrays); }
+
+    /// Opening (and reading everything) throws `code` with the path and `fragments` in the message.
+    template <class... Fragments>
+    void expect_refused(ExitCode code, Fragments... fragments) {
+        try {
+            const SampleFile file(path_);
+            Sample sample;
+            for (std::int64_t i = 0; i < file.size(); ++i) file.read(i, sample);
+            ADD_FAILURE() << "accepted";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), code) << error.what();
+            EXPECT_THAT(error.what(), AllOf(HasSubstr(path_.string()), HasSubstr(fragments)...));
+        }
+    }
+    template <class... Fragments>
+    void expect_bad(Fragments... fragments) {
+        expect_refused(ExitCode::bad_data, fragments...);
+    }
+    template <class... Fragments>
+    void expect_bad_arrays(const SampleArrays& arrays, Fragments... fragments) {
+        write(arrays);
+        expect_bad(fragments...);
+    }
+
+    std::string bytes() const {
+        std::ifstream stream(path_, std::ios::binary);
+        return {std::istreambuf_iterator<char>(stream), {}};
+    }
+    void set_bytes(const std::string& bytes) const {
+        std::ofstream(path_, std::ios::binary)
+            .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    }
+
+    std::filesystem::path folder_, path_;
+    SampleFileWriter writer_;
+};
+
+/// A dataset made with a creation property list, holding zeros.
+std::function<void(hid_t)> made_with(const char* name, hid_t type, hsize_t rows,
+                                     std::function<void(hid_t)> configure) {
+    return [=](hid_t file) {
+        const hid_t space = H5Screate_simple(1, &rows, nullptr);
+        const hid_t list = H5Pcreate(H5P_DATASET_CREATE);
+        if (configure) configure(list);
+        const hid_t set = H5Dcreate2(file, name, type, space, H5P_DEFAULT, list, H5P_DEFAULT);
+        ASSERT_GE(set, 0);
+        H5Dclose(set);
+        H5Pclose(list);
+        H5Sclose(space);
+    };
+}
+
+TEST_F(SampleFileTest, ReadsWhatWasWritten) {
+    const SampleArrays arrays = small_file();
+    write(arrays);
+    const SampleFile file(path_);
+    EXPECT_EQ(file.size(), 3);
+    EXPECT_EQ(file.vocabulary(), 260);
+    EXPECT_EQ(file.marker(), 256);
+    EXPECT_EQ(file.channels(), 1);
+    EXPECT_EQ(file.tokenizer(), "bytes");
+    EXPECT_EQ(file.index().tokens(1), 7);
+    EXPECT_EQ(file.index().weight(0), 3.0);
+    EXPECT_EQ(file.index().weight(1), 4.0);
+    EXPECT_TRUE(file.index().pictures(0).empty());
+    EXPECT_THAT(file.index().pictures(1), ElementsAre(PictureShape{5, 7}, PictureShape{8, 3}));
+
+    Sample sample;
+    file.read(1, sample);
+    EXPECT_EQ(sample.id, 1);
+    EXPECT_THAT(sample.tokens, ElementsAre(257, 256, 'x', '\n', 256, 'y', 258));
+    EXPECT_THAT(sample.weights, ElementsAre(0, 0, 1, 1, 0, 1, 1));
+    EXPECT_THAT(sample.flags, ElementsAre(0, 0, 1, 1, 0, 1, 1));
+    ASSERT_EQ(sample.pictures.size(), 2u);
+    EXPECT_EQ(sample.pictures[1].height, 8);
+    EXPECT_EQ(sample.pictures[1].width, 3);
+    EXPECT_EQ(sample.pictures[1].pixels,
+              std::vector<std::uint8_t>(arrays.pixels.begin() + 35, arrays.pixels.end()));
+    file.read(2, sample);
+    EXPECT_THAT(sample.tokens, ElementsAre(257, 'c', 258));
+    EXPECT_TRUE(sample.pictures.empty());
+    EXPECT_THROW(file.read(3, sample), Error);
+}
+
+TEST_F(SampleFileTest, ReadsFilesWithoutPicturesAndWithColour) {
+    SampleArrays text;
+    text.add({257, 'a', 258});
+    write(text);
+    EXPECT_EQ(SampleFile(path_).index().tokens(0), 3);
+
+    SampleArrays colour;
+    colour.channels = 3;
+    colour.add({257, 256, 'a'}, {{2, 2}});
+    write(colour);
+    const SampleFile file(path_);
+    Sample sample;
+    file.read(0, sample);
+    EXPECT_EQ(sample.pictures[0].pixels.size(), 12u);
+}
+
+TEST_F(SampleFileTest, LeavesTheErrorPrinterOfHdf5AsItWas) {
+    H5E_auto2_t before = nullptr, after = nullptr;
+    void* client = nullptr;
+    H5Eget_auto2(H5E_DEFAULT, &before, &client);
+    write(small_file());
+    set_bytes(bytes().substr(0, 600));
+    testing::internal::CaptureStderr();
+    expect_bad();
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    H5Eget_auto2(H5E_DEFAULT, &after, &client);
+    EXPECT_EQ(before, after);
+}
+
+TEST_F(SampleFileTest, RefusesWhatIsNotASampleFile) {
+    expect_refused(ExitCode::input_missing, "No such file", "make_all.py");
+    set_bytes("");
+    expect_bad("not an HDF5 file");
+    set_bytes("word,word\n1,2\n");
+    expect_bad("not an HDF5 file");
+    path_ = folder_;
+    expect_bad("not a regular file");
+    path_ = folder_ / "pipe";
+    ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+    expect_bad("not a regular file");
+    path_ = folder_ / "old.h5";
+    writer_.checksummed_metadata = false;
+    write(small_file());
+    expect_bad("superblock version 0", "libver='latest'");
+}
+
+TEST_F(SampleFileTest, RefusesBadAttributes) {
+    for (const char* name :
+         {"format", "version", "vocabulary", "marker", "channels", "tokenizer", "index_checksum"}) {
+        writer_.leave_out = {name};
+        write(small_file());
+        expect_bad(name, "missing");
+    }
+    writer_.leave_out.clear();
+    const auto with = [](auto change) {
+        SampleArrays arrays = small_file();
+        change(arrays);
+        return arrays;
+    };
+    expect_bad_arrays(with([](auto& a) { a.format = "other"; }), "format", "maestro-samples");
+    expect_bad_arrays(with([](auto& a) { a.version = 2; }), "version", "2");
+    expect_bad_arrays(with([](auto& a) { a.tokenizer = "words"; }), "tokenizer", "words");
+    expect_bad_arrays(with([](auto& a) { a.tokenizer = "huggingface"; }), "tokenizer_json", "missing");
+    expect_bad_arrays(with([](auto& a) { a.tokenizer.assign(1000, 'x'); }), "tokenizer", "fixed length");
+    expect_bad_arrays(with([](auto& a) { a.vocabulary = 0; }), "vocabulary");
+    expect_bad_arrays(with([](auto& a) { a.vocabulary = std::int64_t{1} << 40; }), "vocabulary");
+    expect_bad_arrays(with([](auto& a) { a.marker = 260; }), "marker");
+    expect_bad_arrays(with([](auto& a) { a.marker = -1; }), "marker");
+    expect_bad_arrays(with([](auto& a) { a.channels = 0; }), "channels");
+    expect_bad_arrays(with([](auto& a) { a.channels = 1 << 30; }), "channels");
+    writer_.instead["version"] = [](hid_t file) {
+        const hsize_t rows = 3;
+        const hid_t space = H5Screate_simple(1, &rows, nullptr);
+        H5Aclose(H5Acreate2(file, "version", H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT));
+        H5Sclose(space);
+    };
+    expect_bad_arrays(small_file(), "version", "single value");
+    writer_.instead["version"] = [](hid_t file) {
+        const hid_t space = H5Screate(H5S_SCALAR);
+        H5Aclose(H5Acreate2(file, "version", H5T_IEEE_F64LE, space, H5P_DEFAULT, H5P_DEFAULT));
+        H5Sclose(space);
+    };
+    expect_bad_arrays(small_file(), "version", "integer");
+}
+
+TEST_F(SampleFileTest, RefusesMissingForeignAndMistypedDatasets) {
+    for (const char* name : {"tokens", "loss_weight", "flags", "sample_offsets", "picture_offsets",
+                             "picture_shape", "pixel_offsets", "pixels", "checksum"}) {
+        SCOPED_TRACE(name);
+        writer_ = {};
+        writer_.leave_out = {name};
+        write(small_file());
+        expect_bad(name, "missing");
+        writer_ = {};
+        writer_.instead[name] = made_with(name, H5T_STD_I16BE, 4, nullptr);
+        write(small_file());
+        expect_bad(name);
+        writer_.instead[name] = [name](hid_t file) {
+            H5Gclose(H5Gcreate2(file, name, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+        };
+        write(small_file());
+        expect_bad(name, "not a dataset");
+    }
+    writer_ = {};
+    writer_.instead["tokens"] = made_with("tokens", H5T_STD_I32BE, 14, nullptr);
+    write(small_file());
+    expect_bad("tokens", "little-endian int32");
+    writer_ = {};
+    writer_.instead["extra"] = made_with("extra", H5T_STD_I32LE, 1, nullptr);
+    write(small_file());
+    expect_bad("extra", "no such member");
+}
+
+TEST_F(SampleFileTest, RefusesOtherStorageAndLinks) {
+    const hsize_t chunk = 2;
+    const auto refused_as = [&](const std::function<void(hid_t)>& make, const char* what) {
+        writer_.instead["tokens"] = make;
+        write(small_file());
+        expect_bad("tokens", what);
+    };
+    refused_as(made_with("tokens", H5T_STD_I32LE, 14, [&](hid_t l) { H5Pset_chunk(l, 1, &chunk); }),
+               "chunked");
+    refused_as(made_with("tokens", H5T_STD_I32LE, 14, [&](hid_t l) { H5Pset_layout(l, H5D_COMPACT); }),
+               "compact");
+    refused_as(
+        made_with("tokens", H5T_STD_I32LE, 14, [](hid_t l) { H5Pset_external(l, "/etc/passwd", 0, 56); }),
+        "other files");
+    refused_as(made_with("tokens", H5T_STD_I32LE, 14,
+                         [](hid_t l) {
+                             const hsize_t rows = 14;
+                             const hid_t space = H5Screate_simple(1, &rows, nullptr);
+                             H5Pset_virtual(l, space, "/etc/passwd", "tokens", space);
+                             H5Sclose(space);
+                         }),
+               "virtual");
+    refused_as(
+        [](hid_t file) {
+            H5Lcreate_external("other.h5", "tokens", file, "tokens", H5P_DEFAULT, H5P_DEFAULT);
+        },
+        "link");
+    refused_as([](hid_t file) { H5Lcreate_soft("/loss_weight", file, "tokens", H5P_DEFAULT, H5P_DEFAULT); },
+               "link");
+    refused_as(made_with("tokens", H5T_STD_I32LE, 14, nullptr), "never written");
+    refused_as(made_with("tokens", H5T_STD_I32LE, hsize_t{1} << 47, nullptr), "tokens");
+}
+
+/// A header that claims a terabyte, with a superblock that agrees with the file's small size and a right
+/// checksum.
+TEST_F(SampleFileTest, AllocatesNothingThatAHeaderMerelyClaims) {
+    writer_.instead["sample_offsets"] = [](hid_t file) {
+        const hsize_t rows = hsize_t{1} << 37;
+        const hid_t space = H5Screate_simple(1, &rows, nullptr);
+        const hid_t set =
+            H5Dcreate2(file, "sample_offsets", H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+        H5Fflush(file, H5F_SCOPE_LOCAL);  // metadata gets its place before the data
+        const hsize_t at = 0, one = 1;
+        const std::int64_t value = 0;
+        const hid_t memory = H5Screate_simple(1, &one, nullptr);
+        H5Sselect_hyperslab(space, H5S_SELECT_SET, &at, nullptr, &one, nullptr);
+        ASSERT_GE(H5Dwrite(set, H5T_STD_I64LE, memory, space, H5P_DEFAULT, &value), 0);
+        H5Sclose(memory);
+        H5Dclose(set);
+        H5Sclose(space);
+    };
+    write(small_file());
+    ASSERT_GT(std::filesystem::file_size(path_), std::uintmax_t{1} << 40);
+    const std::uint64_t small = 1 << 16;
+    std::filesystem::resize_file(path_, small);
+    std::string whole = bytes();
+    constexpr std::size_t kEndOfFile = 28, kChecksum = 44;  // in a superblock of version 2 or 3
+    std::memcpy(whole.data() + kEndOfFile, &small, sizeof small);
+    const std::uint32_t checksum = H5_checksum_metadata(whole.data(), kChecksum, 0);
+    std::memcpy(whole.data() + kChecksum, &checksum, sizeof checksum);
+    set_bytes(whole);
+    expect_bad("sample_offsets", "beyond the file's 65536 bytes");
+}
+
+TEST_F(SampleFileTest, RefusesABadIndex) {
+    const auto refused = [&](auto change, auto... fragments) {
+        SampleArrays arrays = small_file();
+        change(arrays);
+        expect_bad_arrays(arrays, fragments...);
+    };
+    refused([](auto& a) { a.sample_offsets[1] = 12; }, "sample_offsets", "element 2", "out of order");
+    refused([](auto& a) { a.sample_offsets[1] = 0; }, "sample_offsets", "element 1");
+    refused([](auto& a) { a.sample_offsets[1] = std::numeric_limits<std::int64_t>::min(); }, "sample_offsets",
+            "element 1");
+    refused([](auto& a) { a.sample_offsets[3] = std::numeric_limits<std::int64_t>::max(); }, "sample_offsets",
+            "element 3");
+    refused([](auto& a) { a.sample_offsets[0] = -4; }, "sample_offsets", "element 0");
+    refused([](auto& a) { a.sample_offsets[3] = 13; }, "sample_offsets", "ends at 13");
+    refused([](auto& a) { a.sample_offsets.clear(); }, "sample_offsets");
+    refused([](auto& a) { a = SampleArrays{}; }, "no samples");
+    refused([](auto& a) { a.picture_offsets[1] = 3; }, "picture_offsets");
+    refused([](auto& a) { a.picture_offsets.insert(a.picture_offsets.begin(), 0); }, "picture_offsets",
+            "not as long");
+    refused([](auto& a) { a.checksum.pop_back(); }, "checksum", "not one for each");
+    refused([](auto& a) { a.loss_weight.pop_back(); }, "loss_weight", "not as long");
+    refused([](auto& a) { a.flags.push_back(0); }, "flags", "not as long");
+    refused([](auto& a) { a.pixels.pop_back(); }, "pixel_offsets");
+    refused([](auto& a) { a.pixel_offsets[1] -= 1; }, "pixel_offsets", "5 x 7");
+    refused([](auto& a) { a.pixel_offsets.erase(a.pixel_offsets.begin() + 1); }, "pixel_offsets", "one more");
+    refused([](auto& a) { a.picture_shape[0] = 0; }, "picture_shape", "element 0", "0 x 7");
+    refused([](auto& a) { a.picture_shape[3] = -3; }, "picture_shape", "element 1");
+    refused([](auto& a) { a.picture_shape[2] = 4097; }, "picture_shape", "4097");
+    refused([](auto& a) { a.picture_shape = {1 << 30, 1 << 30, 8, 3}; }, "picture_shape");
+}
+
+TEST_F(SampleFileTest, RefusesBadTokensAndWeights) {
+    const auto refused = [&](auto change, auto... fragments) {
+        SampleArrays arrays = small_file();
+        change(arrays);
+        expect_bad_arrays(arrays, fragments...);
+    };
+    refused([](auto& a) { a.tokens[2] = 260; }, "tokens", "element 2", "token id 260", "vocabulary of 260");
+    refused([](auto& a) { a.tokens[12] = -1; }, "tokens", "element 12", "sample 2");
+    refused([](auto& a) { a.tokens[8] = 'm'; }, "sample 1 has 1 markers", "2 pictures");
+    refused([](auto& a) { a.tokens[1] = 256, a.loss_weight[1] = 0, a.flags[1] = 0; },
+            "sample 0 has 1 markers");
+    refused([](auto& a) { a.loss_weight[1] = -1; }, "loss_weight", "element 1");
+    refused([](auto& a) { a.loss_weight[1] = std::numeric_limits<float>::quiet_NaN(); }, "loss_weight",
+            "finite");
+    refused([](auto& a) { a.loss_weight[1] = std::numeric_limits<float>::infinity(); }, "loss_weight",
+            "finite");
+    refused([](auto& a) { a.loss_weight[0] = 1; }, "loss_weight", "first token");
+    refused([](auto& a) { a.loss_weight[5] = 1; }, "loss_weight", "element 5", "markers");
+    refused([](auto& a) { a.flags[5] = 1; }, "flags", "element 5");
+    refused([](auto& a) { a.pixels[3] ^= 1; }, "checksum", "sample 1");
+    refused([](auto& a) { a.tokens[1] = 'z'; }, "checksum", "sample 0");
+    refused([](auto& a) { a.loss_weight[1] = 2; }, "checksum", "sample 0");
+}
+
+TEST_F(SampleFileTest, RefusesEveryTruncation) {
+    write(small_file());
+    for (auto length = std::filesystem::file_size(path_); length-- > 0;) {
+        SCOPED_TRACE(length);
+        std::filesystem::resize_file(path_, length);
+        expect_bad();
+        length -= std::min<std::uintmax_t>(length, 6);
+    }
+}
+
+/// Whatever bit is flipped, a sample is never read with other contents.
+TEST_F(SampleFileTest, SurvivesEveryFlippedBit) {
+    write(small_file());
+    const std::string whole = bytes();
+    std::vector<Sample> expected(3);
+    {
+        const SampleFile file(path_);
+        for (std::int64_t i = 0; i < 3; ++i) file.read(i, expected[static_cast<std::size_t>(i)]);
+    }
+    std::fstream stream(path_, std::ios::in | std::ios::out | std::ios::binary);
+    const auto put = [&](std::size_t at, char byte) {
+        stream.seekp(static_cast<std::streamoff>(at)).put(byte).flush();
+    };
+    int refused = 0;
+    for (std::size_t bit = 0; bit < whole.size() * 8; bit += 3) {
+        const std::size_t at = bit / 8;
+        put(at, static_cast<char>(whole[at] ^ (1 << (bit % 8))));
+        try {
+            const SampleFile file(path_);
+            ASSERT_EQ(file.size(), 3);
+            for (std::size_t i = 0; i < 3; ++i) {
+                Sample sample;
+                file.read(static_cast<std::int64_t>(i), sample);
+                ASSERT_EQ(sample.tokens, expected[i].tokens) << "bit " << bit;
+                ASSERT_EQ(sample.weights, expected[i].weights) << "bit " << bit;
+                ASSERT_EQ(sample.flags, expected[i].flags) << "bit " << bit;
+                for (std::size_t j = 0; j < sample.pictures.size(); ++j)
+                    ASSERT_EQ(sample.pictures[j].pixels, expected[i].pictures[j].pixels) << "bit " << bit;
+            }
+        } catch (const Error& error) {
+            ASSERT_EQ(error.code(), ExitCode::bad_data) << error.what();
+            ++refused;
+        }
+        put(at, whole[at]);
+    }
+    EXPECT_GT(refused, 1000);
+}
+
+TEST_F(SampleFileTest, NoticesAFileThatShrinksDuringTheRun) {
+    write(small_file());
+    const SampleFile file(path_);
+    std::filesystem::resize_file(path_, 100);
+    Sample sample;
+    try {
+        file.read(1, sample);
+        ADD_FAILURE() << "read";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::bad_data);
+        EXPECT_THAT(error.what(), HasSubstr("shorter"));
+    }
+}
+
+TEST_F(SampleFileTest, KeepsReadingAFileThatWasReplaced) {
+    write(small_file());
+    const SampleFile file(path_);
+    SampleArrays other;
+    other.add({257, 'q'});
+    const auto kept = path_;
+    path_ = folder_ / "other.h5";
+    write(other);
+    std::filesystem::rename(path_, kept);
+    Sample sample;
+    file.read(0, sample);
+    EXPECT_THAT(sample.tokens, ElementsAre(257, 'a', 'b', 258));
+}
+
+}  // namespace
+}  // namespace maestro::data
