@@ -46,6 +46,7 @@ def plot_loss(runs, path, smooth=0, axis="step"):
 def plot_timeline(run, steps, path):
     """One row a rank: tasks in the colour of their section (forward paler), waiting before a task in grey."""
     rows = tasks_of(run, steps)
+    steps = [int(step) for step in np.unique(rows.step)]
     ranks = [int(rank) for rank in np.unique(rows.rank)]
     origin = float((rows.start_s - rows.wait_s).min())
     scale, unit = _unit(float(rows.end_s.max()) - origin)
@@ -54,7 +55,8 @@ def plot_timeline(run, steps, path):
         own = rows.select(rows.rank == rank)
         own = own.select(np.argsort(own.start_s, kind="stable"))
         spans = _waits(own)
-        axes.broken_barh([((a - origin) * scale, (b - a) * scale) for a, b in spans if b > a], (row - 0.4, 0.8), color=WAITING, linewidth=0)
+        bars = [((a - origin) * scale, (b - a) * scale) for a, b in spans if b > a]
+        axes.broken_barh(bars, (row - 0.4, 0.8), color=WAITING, linewidth=0)
         for section in range(len(run.sections)):
             for phase in PHASES:
                 some = own.select((own.section == section) & (own.phase == phase))
@@ -62,9 +64,8 @@ def plot_timeline(run, steps, path):
                 axes.broken_barh(bars, (row - 0.4, 0.8), facecolor=_shade(section, phase), edgecolor="white", linewidth=0.4)
     _number_tasks(axes, rows, ranks, origin, scale)
     for step in steps[1:]:
-        border = float((rows.start_s - rows.wait_s)[rows.step == step].min()) if (rows.step == step).any() else None
-        if border is not None:
-            axes.axvline((border - origin) * scale, color="#555555", linestyle=(0, (4, 3)), linewidth=0.9)
+        border = float((rows.start_s - rows.wait_s)[rows.step == step].min())
+        axes.axvline((border - origin) * scale, color="#555555", linestyle=(0, (4, 3)), linewidth=0.9)
     axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
     axes.set_ylim(len(ranks) - 0.4, -0.6)
     axes.set_xlim(0, (float(rows.end_s.max()) - origin) * scale)
@@ -105,7 +106,8 @@ def write_trace(run, steps, path):
     events = []
     for rank in np.unique(rows.rank):
         events.append({"name": "process_name", "ph": "M", "pid": int(rank), "tid": 0, "args": {"name": f"rank {rank}"}})
-        events.append({"name": "process_sort_index", "ph": "M", "pid": int(rank), "tid": 0, "args": {"sort_index": int(rank)}})
+        events.append({"name": "process_sort_index", "ph": "M", "pid": int(rank), "tid": 0,
+                       "args": {"sort_index": int(rank)}})
         own = rows.select(rows.rank == rank)
         for section in np.unique(own.section):
             events.append({"name": "thread_name", "ph": "M", "pid": int(rank), "tid": int(section) + 1,
@@ -113,10 +115,12 @@ def write_trace(run, steps, path):
         own = own.select(np.argsort(own.start_s, kind="stable"))
         for i, (wait_from, wait_to) in enumerate(_waits(own)):
             place = {"pid": int(rank), "tid": int(own.section[i]) + 1}
-            facts = {"section": run.sections[own.section[i]], "replica": int(own.replica[i]), "stage": int(own.stage[i]),
-                     "step": int(own.step[i]), "micro_batch": int(own.micro_batch[i]), "wait_s": float(own.wait_s[i])}
+            facts = {"section": run.sections[own.section[i]], "replica": int(own.replica[i]),
+                     "stage": int(own.stage[i]), "step": int(own.step[i]), "micro_batch": int(own.micro_batch[i]),
+                     "wait_s": float(own.wait_s[i])}
             if wait_to > wait_from:
-                events.append({"name": "waiting", "cat": "waiting", "ph": "X", **place, **_span(wait_from, wait_to), "args": facts})
+                events.append({"name": "waiting", "cat": "waiting", "ph": "X", **place, **_span(wait_from, wait_to),
+                               "args": facts})
             name = PHASES[int(own.phase[i])]
             events.append({"name": f"{name} {int(own.micro_batch[i])}", "cat": name, "ph": "X", **place,
                            **_span(own.start_s[i], own.end_s[i]), "args": facts})
@@ -200,5 +204,6 @@ def _number_tasks(axes, rows, ranks, origin, scale):
     for i in range(len(rows)):
         length = rows.end_s[i] - rows.start_s[i]
         if length > 0.012 * whole:
-            axes.text((rows.start_s[i] + length / 2 - origin) * scale, ranks.index(int(rows.rank[i])), str(int(rows.micro_batch[i])),
+            middle = (rows.start_s[i] + length / 2 - origin) * scale
+            axes.text(middle, ranks.index(int(rows.rank[i])), str(int(rows.micro_batch[i])),
                       ha="center", va="center", fontsize=7, color=_ink(_shade(rows.section[i], rows.phase[i])))
