@@ -1,0 +1,87 @@
+#include "config/command_line.hpp"
+
+#include <fmt/format.h>
+
+#include <boost/program_options.hpp>
+#include <sstream>
+
+#include "base/error.hpp"
+
+namespace maestro::config {
+
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr const char* kUsage = R"(maestro trains compound models: sections of ranks, each with its own model and layout.
+
+  maestro train    DECK [--set KEY=VALUE]... [--resume auto|none|PATH] [--max-hours H] [--dry-run]
+  maestro evaluate DECK --checkpoint PATH [--exchange-images] [--set KEY=VALUE]...
+
+Run it under mpirun or srun with as many ranks as the deck's sections need, for example
+  mpirun -n 4 build/cpu-release/maestro train inputs/vlm_glyphs.toml
+`maestro COMMAND --help` tells the options of a command.)";
+
+po::options_description options_of(Command command, CommandLine& line) {
+    po::options_description options("options");
+    auto add = options.add_options();
+    add("help,h", "this text");
+    add("set", po::value(&line.set)->composing(), "KEY=VALUE: another value for a key of the deck, e.g. train.steps=100 or section.vision.layout.dp=2; may be given again");
+    if (command == Command::train) {
+        add("resume", po::value(&line.resume), "auto: go on from the newest whole checkpoint, or start afresh; none (default); or the path of a checkpoint or run");
+        add("max-hours", po::value(&line.max_hours), "stop with a checkpoint and exit code 75 after so many hours");
+        add("dry-run", po::bool_switch(&line.dry_run), "check deck and files, print sections, memory and ranks, and train nothing");
+    } else {
+        add("checkpoint", po::value(&line.checkpoint), "a checkpoint, or a run, whose newest whole one is taken");
+        add("exchange-images", po::bool_switch(&line.exchange_images), "give every picture the place of one that shows something else");
+    }
+    return options;
+}
+
+[[noreturn]] void refuse(const std::string& what) {
+    throw Error(ExitCode::usage, what + "; see maestro --help", Scope::all_ranks);
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+    CommandLine line;
+    if (argc < 2) refuse("no command; commands: train, evaluate");
+    const std::string word = argv[1];
+    if (word == "--help" || word == "-h" || word == "help" || word == "--version") {
+        line.answered = true;
+        line.answer = word == "--version" ? "maestro " MAESTRO_VERSION : kUsage;
+        return line;
+    }
+    if (word == "plan" || word == "simulate") throw Error(ExitCode::bad_deck, "maestro " + word + " is not built yet; commands: train, evaluate", Scope::all_ranks);
+    if (word != "train" && word != "evaluate") refuse(fmt::format("no command '{}'; commands: train, evaluate", word));
+    line.command = word == "train" ? Command::train : Command::evaluate;
+
+    const po::options_description visible = options_of(line.command, line);
+    po::options_description all;
+    std::vector<std::string> decks;
+    all.add(visible).add_options()("deck", po::value(&decks));
+    po::positional_options_description positional;
+    positional.add("deck", -1);
+    try {
+        po::variables_map map;
+        po::store(po::command_line_parser(argc - 1, argv + 1).options(all).positional(positional).run(), map);
+        po::notify(map);
+        if (map.contains("help")) {
+            std::ostringstream text;
+            text << "maestro " << word << " DECK\n\n" << visible;
+            line.answered = true;
+            line.answer = text.str();
+            return line;
+        }
+    } catch (const po::error& error) {
+        refuse(error.what());
+    }
+    if (decks.size() != 1) refuse(decks.empty() ? "no deck; give the path of a .toml file" : fmt::format("one deck, not {}", decks.size()));
+    line.deck = decks.front();
+    if (line.command == Command::evaluate && line.checkpoint.empty()) refuse("evaluate needs --checkpoint PATH");
+    if (line.max_hours < 0) refuse("--max-hours must not be negative");
+    return line;
+}
+
+}  // namespace maestro::config

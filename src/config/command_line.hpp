@@ -1,0 +1,28 @@
+// The command line: which command, which deck, which options.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/deck.hpp"
+
+namespace maestro::config {
+
+struct CommandLine {
+    Command command = Command::train;
+    std::string deck;
+    std::vector<std::string> set;   ///< "KEY=VALUE", in order
+    std::string resume = "none";    ///< auto, none or a path
+    double max_hours = 0;           ///< 0: no limit
+    bool dry_run = false;
+    std::string checkpoint;         ///< evaluate: a checkpoint or a run
+    bool exchange_images = false;
+    bool answered = false;          ///< --help or --version: `answer` is all there is to do
+    std::string answer;
+};
+
+/// Throws Error(usage, all_ranks) for words that are no command line; Error(bad_deck) for a command that is not built
+/// yet.
+CommandLine parse_command_line(int argc, const char* const* argv);
+
+}  // namespace maestro::config

@@ -1,0 +1,91 @@
+// The deck: everything that a run is told, as plain structs. Read once, on rank 0's text, alike on every rank.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/section_graph.hpp"
+
+namespace maestro::config {
+
+enum class Command { train, evaluate, plan, simulate };
+
+struct Run {
+    std::string name, output;
+    std::uint64_t seed = 0;
+    std::string device = "auto", precision = "fp32";
+    double timeout_s = 120;  ///< a rank that waits longer for another ends the job
+};
+struct Data {
+    std::string train, validation;
+    std::int64_t global_batch = 1;       ///< samples
+    std::int64_t sequence_length = 512;  ///< tokens of a sample at most, picture tokens included
+};
+struct Train {
+    std::int64_t steps = 1, log_every = 10;
+    std::string recompute = "none";
+};
+struct Optimizer {
+    double learning_rate = 1e-3, final_learning_rate = 0;
+    std::int64_t warmup_steps = 0, decay_steps = 0;
+    double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0, clip = 1;
+};
+struct Checkpoint {
+    std::int64_t every = 0, keep = 2;
+};
+struct Metrics {
+    double interval_s = 1;
+    bool timeline = true;
+};
+struct Schedule {
+    std::string policy = "wavefront", dispatch = "planned", costs = "model";
+    std::int64_t moves = 0;
+};
+struct Model {
+    std::string name, kind = "language";
+    std::int64_t layers = 1, width = 64, heads = 1, kv_heads = 1, head_dim = 64, mlp = 128, vocabulary = 0;
+    double rope_theta = 10000, norm_eps = 1e-6;
+    bool tie_embeddings = true;
+    std::int64_t patch = 8, merge = 1, channels = 1;
+};
+struct Distill {
+    double alpha = 0.5, temperature = 1;
+};
+struct Section {
+    std::string name, model, mode = "train", weights, colocate_with;
+    std::int64_t micro_batch = 1, window = 0;
+    graph::Layout layout;
+    Distill distill;
+};
+struct Edge {
+    std::string from, to, tensor = "embeddings";
+};
+
+struct Deck {
+    Run run;
+    Data data;
+    Train train;
+    Optimizer optimizer;
+    Checkpoint checkpoint;
+    Metrics metrics;
+    Schedule schedule;
+    std::map<std::string, Model> models;
+    std::vector<Section> sections;
+    std::vector<Edge> edges;
+    graph::SectionGraph graph;  ///< made of the above, whole
+    std::string text;           ///< the deck with its overrides, as stored in outputs
+
+    const Model& model_of(int section) const { return models.at(sections[static_cast<std::size_t>(section)].model); }
+};
+
+/// Checks everything that the deck alone can tell. `path` is named in errors; `overrides` are "KEY=VALUE" of --set.
+/// Throws Error(bad_deck, all_ranks) with all problems, a line each: "PATH:LINE:COLUMN: KEY: what; what is allowed".
+Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides, Command command);
+
+/// The file's text; Error(input_missing) or, above 1 MiB, Error(bad_deck).
+std::string read_deck_file(const std::string& path);
+
+}  // namespace maestro::config

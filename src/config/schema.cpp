@@ -1,0 +1,94 @@
+#include "config/schema.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace maestro::config {
+
+namespace {
+constexpr double kMany = 1e12;
+constexpr double kSize = 1 << 20;
+}  // namespace
+
+std::vector<Key> keys_of(Run& r) {
+    return {{"name", &r.name},
+            {"seed", &r.seed, false, 0, 9e18},
+            {"output", &r.output, true},
+            {"device", &r.device, false, 0, 0, {"auto", "cpu"}, {"cuda", "emulated"}},
+            {"precision", &r.precision, false, 0, 0, {"fp32", "bf16"}},
+            {"timeout_s", &r.timeout_s, false, 1, 86400}};
+}
+std::vector<Key> keys_of(Data& d, Command command) {
+    return {{"train", &d.train, command == Command::train},
+            {"validation", &d.validation, command == Command::evaluate},
+            {"global_batch", &d.global_batch, true, 1, kSize},
+            {"sequence_length", &d.sequence_length, true, 2, kSize}};
+}
+std::vector<Key> keys_of(Train& t) {
+    return {{"steps", &t.steps, true, 1, kMany}, {"log_every", &t.log_every, false, 1, kMany}, {"recompute", &t.recompute, false, 0, 0, {"none", "layer"}}};
+}
+std::vector<Key> keys_of(Optimizer& o) {
+    return {{"learning_rate", &o.learning_rate, true, 0, 1}, {"final_learning_rate", &o.final_learning_rate, false, 0, 1},
+            {"warmup_steps", &o.warmup_steps, false, 0, kMany}, {"decay_steps", &o.decay_steps, false, 0, kMany},
+            {"eps", &o.eps, false, 0, 1}, {"weight_decay", &o.weight_decay, false, 0, 10}, {"clip", &o.clip, false, 0, 1e9}};
+}
+std::vector<Key> keys_of(Checkpoint& c) { return {{"every", &c.every, false, 0, kMany}, {"keep", &c.keep, false, 1, kSize}}; }
+std::vector<Key> keys_of(Metrics& m) { return {{"interval_s", &m.interval_s, false, 0, 3600}, {"timeline", &m.timeline}}; }
+std::vector<Key> keys_of(Schedule& s) {
+    return {{"policy", &s.policy, false, 0, 0, {"wavefront", "fifo", "lpt"}},
+            {"dispatch", &s.dispatch, false, 0, 0, {"planned"}, {"ready"}},
+            {"costs", &s.costs, false, 0, 0, {"model"}, {"measured"}},
+            {"moves", &s.moves, false, 0, kMany}};
+}
+std::vector<Key> keys_of(Model& m) {
+    return {{"kind", &m.kind, true, 0, 0, {"vision", "language"}, {"audio"}},
+            {"layers", &m.layers, true, 1, 1000}, {"width", &m.width, true, 1, kSize}, {"heads", &m.heads, true, 1, 4096},
+            {"kv_heads", &m.kv_heads, false, 1, 4096}, {"head_dim", &m.head_dim, false, 2, 256}, {"mlp", &m.mlp, true, 1, kSize},
+            {"vocabulary", &m.vocabulary, false, 1, 1 << 24}, {"rope_theta", &m.rope_theta, false, 1, 1e12}, {"norm_eps", &m.norm_eps, false, 0, 1},
+            {"tie_embeddings", &m.tie_embeddings}, {"patch", &m.patch, false, 1, 256}, {"merge", &m.merge, false, 1, 16}, {"channels", &m.channels, false, 1, 16}};
+}
+std::vector<Key> keys_of(Section& s) {
+    return {{"name", &s.name, true}, {"model", &s.model, true}, {"mode", &s.mode, false, 0, 0, {"train", "forward"}}, {"weights", &s.weights},
+            {"micro_batch", &s.micro_batch, false, 1, kSize}, {"window", &s.window, false, 0, kSize}, {"colocate_with", &s.colocate_with}};
+}
+std::vector<Key> keys_of(graph::Layout& l) {
+    return {{"dp", &l.dp, false, 1, kSize}, {"tp", &l.tp, false, 1, kSize}, {"cp", &l.cp, false, 1, kSize}, {"pp", &l.pp, false, 1, kSize}, {"ep", &l.ep, false, 1, kSize}};
+}
+std::vector<Key> keys_of(Distill& d) { return {{"alpha", &d.alpha, false, 0, 1}, {"temperature", &d.temperature, false, 0.01, 1000}}; }
+std::vector<Key> keys_of(Edge& e) {
+    return {{"from", &e.from, true}, {"to", &e.to, true}, {"tensor", &e.tensor, false, 0, 0, {"embeddings", "hidden"}}};
+}
+
+std::string describe(const Key& key) {
+    if (!key.words.empty()) return fmt::format("one of {}", fmt::join(key.words, ", "));
+    if (std::holds_alternative<std::string*>(key.target)) return "a text";
+    if (std::holds_alternative<bool*>(key.target)) return "true or false";
+    const char* kind = std::holds_alternative<double*>(key.target) ? "a number" : "a whole number";
+    return fmt::format("{} from {:g} to {:g}", kind, key.low, key.high);
+}
+
+std::string nearest(const std::string& name, const std::vector<std::string>& names) {
+    std::string best;
+    std::size_t fewest = name.size() / 3 + 2;
+    for (const std::string& other : names) {
+        std::vector<std::size_t> row(other.size() + 1);
+        for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
+        for (std::size_t i = 1; i <= name.size(); ++i) {
+            std::size_t diagonal = row[0];
+            row[0] = i;
+            for (std::size_t j = 1; j <= other.size(); ++j) {
+                const std::size_t cost = diagonal + (name[i - 1] != other[j - 1]);
+                diagonal = row[j];
+                row[j] = std::min({cost, row[j] + 1, row[j - 1] + 1});
+            }
+        }
+        if (row.back() < fewest) {
+            fewest = row.back();
+            best = other;
+        }
+    }
+    return best;
+}
+
+}  // namespace maestro::config

@@ -1,0 +1,44 @@
+// The keys of a deck: where each goes, its type and what it may be.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "config/deck.hpp"
+
+namespace maestro::config {
+
+using Target = std::variant<std::string*, std::int64_t*, std::uint64_t*, int*, double*, bool*>;
+
+/// One key of a table. A range bounds numbers (inclusive); words list what a text may be (empty: any).
+struct Key {
+    std::string name;
+    Target target;
+    bool required = false;
+    double low = -1e300, high = 1e300;
+    std::vector<std::string> words = {};
+    std::vector<std::string> not_built = {};  ///< words of the contract that are refused as not built yet
+};
+
+std::vector<Key> keys_of(Run& run);
+std::vector<Key> keys_of(Data& data, Command command);
+std::vector<Key> keys_of(Train& train);
+std::vector<Key> keys_of(Optimizer& optimizer);
+std::vector<Key> keys_of(Checkpoint& checkpoint);
+std::vector<Key> keys_of(Metrics& metrics);
+std::vector<Key> keys_of(Schedule& schedule);
+std::vector<Key> keys_of(Model& model);
+std::vector<Key> keys_of(Section& section);
+std::vector<Key> keys_of(graph::Layout& layout);
+std::vector<Key> keys_of(Distill& distill);
+std::vector<Key> keys_of(Edge& edge);
+
+/// "text", "whole number from 1 to 64", "one of a, b".
+std::string describe(const Key& key);
+/// Of `names` the one nearest to `name` by edits, if near enough to be meant; else "".
+std::string nearest(const std::string& name, const std::vector<std::string>& names);
+
+}  // namespace maestro::config
