@@ -92,6 +92,9 @@ Container::Container(const std::filesystem::path& path, int descriptor) : path_(
     file_bytes_ = status.st_size;
     check_signature(path, descriptor);
 
+    // HDF5 cannot close a file with a damaged object header, and at exit it would complain behind our own
+    // message.
+    H5dont_atexit();
     H5Eget_auto2(H5E_DEFAULT, &former_printer_, &former_client_);
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
     const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
@@ -100,7 +103,9 @@ Container::Container(const std::filesystem::path& path, int descriptor) : path_(
     H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
     // The same file as the descriptor's, whatever the path names by now.
     file_ = H5Fopen(fmt::format("/proc/self/fd/{}", descriptor).c_str(), H5F_ACC_RDONLY, access);
-    if (file_ < 0) {
+    H5O_info_t root{};
+    if (file_ < 0 || H5Oget_info(file_, &root) < 0) {
+        H5Fclose(file_);
         H5Eset_auto2(H5E_DEFAULT, former_printer_, former_client_);
         refuse(path, "file",
                "HDF5 cannot open it: truncated, damaged, or still being written; make it again");

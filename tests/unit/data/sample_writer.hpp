@@ -17,6 +17,9 @@
 
 namespace maestro::data_test {
 
+/// HDF5 complains at exit about files too damaged to close.
+inline const bool kQuietExit = H5dont_atexit() >= 0;
+
 /// The arrays and attributes of a file. Fill with add(), change at will, then write().
 struct SampleArrays {
     std::string format = "maestro-samples";
