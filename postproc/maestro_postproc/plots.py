@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -137,7 +138,22 @@ def tasks_of(run, steps):
         raise RunError(USAGE if len(known) else BAD_DATA, f"{run.path}: no tasks of the chosen steps are recorded; {has}")
     if not np.isin(rows.phase, list(PHASES)).all():
         raise RunError(BAD_DATA, f"{run.path}: /timeline/phase holds a value that is neither 0 (forward) nor 1 (backward)")
-    return rows
+    return _one_clock(rows)
+
+
+def _one_clock(rows):
+    """Times begin at zero again when a run is resumed: later steps are moved behind the steps before them."""
+    shift, last_start, last_end = 0.0, -np.inf, -np.inf
+    start_s, end_s = rows.start_s.copy(), rows.end_s.copy()
+    for step in np.unique(rows.step):
+        own = rows.step == step
+        first = float((rows.start_s - rows.wait_s)[own].min())
+        if first + shift < last_start:
+            shift = last_end - first
+        start_s[own] += shift
+        end_s[own] += shift
+        last_start, last_end = first + shift, float(end_s[own].max())
+    return replace(rows, start_s=start_s, end_s=end_s)
 
 
 def _figure(width, height):

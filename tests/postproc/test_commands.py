@@ -69,6 +69,22 @@ def test_timeline_of_steps_that_are_not_there(run_folder, capsys):
     assert not (run_folder / "plots/timeline.png").exists()
 
 
+def test_a_resumed_run_keeps_its_order(tmp_path):
+    """The clock of the program begins again with every start."""
+    tasks = {name: np.array(values) for name, values in task_rows(4).items()}
+    for name in ("start_s", "end_s"):
+        tasks[name][tasks["step"] >= 3] -= 0.5
+    folder = write_run(tmp_path / "run", tasks=tasks)
+    assert main(["timeline", str(folder), "--steps", "1:4"]) == 0
+    events = json.loads((folder / "plots/timeline.json").read_text())["traceEvents"]
+    starts = {}
+    for event in events:
+        if event["ph"] == "X":
+            starts.setdefault(event["args"]["step"], []).append((event["ts"], event["ts"] + event["dur"]))
+    assert min(starts[3])[0] >= max(end for _, end in starts[2]) - 1e-2
+    assert min(starts[4])[0] - min(starts[3])[0] == pytest.approx(0.25e6)
+
+
 def test_unknown_phase(run_folder):
     with h5py.File(run_folder / "metrics.h5", "r+") as file:
         file["timeline/phase"][:] = 7
