@@ -145,11 +145,11 @@ class SampleWriter:
             "tokens": view(self._tokens, "<i4"),
             "loss_weight": view(self._weights, "<f4"),
             "flags": view(self._flags, "u1"),
-            "sample_offsets": view(self._sample_offsets, "<i8"),
-            "picture_offsets": view(self._picture_offsets, "<i8"),
-            "picture_shape": view(self._shapes, "<i4").reshape(-1, 2),
-            "pixel_offsets": view(self._pixel_offsets, "<i8"),
-            "checksum": view(self._checksums, "<u8"),
+            "index/sample_offsets": view(self._sample_offsets, "<i8"),
+            "index/picture_offsets": view(self._picture_offsets, "<i8"),
+            "index/picture_shape": view(self._shapes, "<i4").reshape(-1, 2),
+            "index/pixel_offsets": view(self._pixel_offsets, "<i8"),
+            "index/checksum": view(self._checksums, "<u8"),
         }
 
     def _reserve(self, arrays):
@@ -194,25 +194,26 @@ class SampleWriter:
 def index_checksum(vocabulary, marker, channels, arrays):
     return Xxh64.of(
         np.array([vocabulary, marker, channels], dtype="<i8"),
-        *(arrays[name] for name in ("sample_offsets", "picture_offsets", "picture_shape", "pixel_offsets", "checksum")),
+        *(arrays[f"index/{name}"] for name in ("sample_offsets", "picture_offsets", "picture_shape", "pixel_offsets", "checksum")),
     )
 
 
 def read_samples(path):
     """Yields every Sample of a file, with numpy arrays, after comparing all checksums."""
     with h5py.File(path, "r") as file:
-        data = {name: file[name][...] for name in file}
+        data = {}
+        file.visititems(lambda name, item: data.update({name: item[...]} if isinstance(item, h5py.Dataset) else {}))
         header = [int(file.attrs[name]) for name in ("vocabulary", "marker", "channels")]
         if file.attrs["format"] != np.bytes_(FORMAT) or file.attrs["version"] != VERSION:
             raise SampleError(f"{path}: not a sample file of version {VERSION}")
         if file.attrs["index_checksum"] != index_checksum(*header, data):
             raise SampleError(f"{path}: the index does not match its checksum")
-    for i, checksum in enumerate(data["checksum"]):
-        span = slice(*data["sample_offsets"][i : i + 2])
+    for i, checksum in enumerate(data["index/checksum"]):
+        span = slice(*data["index/sample_offsets"][i : i + 2])
         pictures = []
-        for j in range(*data["picture_offsets"][i : i + 2]):
-            shape = (*data["picture_shape"][j], header[2])
-            pictures.append(data["pixels"][slice(*data["pixel_offsets"][j : j + 2])].reshape(shape))
+        for j in range(*data["index/picture_offsets"][i : i + 2]):
+            shape = (*data["index/picture_shape"][j], header[2])
+            pictures.append(data["pixels"][slice(*data["index/pixel_offsets"][j : j + 2])].reshape(shape))
         sample = Sample(data["tokens"][span], data["loss_weight"][span], data["flags"][span], pictures)
         if Xxh64.of(sample.tokens, sample.weights, sample.flags, *pictures) != checksum:
             raise SampleError(f"{path}: sample {i} does not match its checksum")

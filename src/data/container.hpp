@@ -30,17 +30,19 @@ public:
     Container(const Container&) = delete;
     Container& operator=(const Container&) = delete;
 
-    /// Every member of the root group must be a hard link with one of these names.
-    void expect_members(std::span<const std::string_view> names) const;
+    /// The group ("/" or "/NAME") must be reached by a hard link, keep its links in its checksummed header,
+    /// and have no members but these.
+    void expect_group(std::string_view group, std::span<const std::string_view> members) const;
     /// Scalar attributes of the root group; strings have fixed length, at most 64 bytes.
     std::int64_t integer(std::string_view attribute) const;
     std::uint64_t unsigned_integer(std::string_view attribute) const;
     std::string text(std::string_view attribute) const;
     /// An array [rows] (columns == 0) or [rows, columns], contiguous, of exactly this type.
     Extent array(std::string_view dataset, Element element, int columns = 0) const;
-    bool has(std::string_view dataset) const;
 
 private:
+    void expect_hard_link(std::string_view name, std::string_view where) const;
+
     const std::filesystem::path& path_;
     std::int64_t file_bytes_ = 0;
     std::int64_t file_ = -1;  ///< hid_t

@@ -29,9 +29,10 @@ static_assert(sizeof(PictureShape) == 8);
 constexpr std::string_view kFormat = "maestro-samples";
 constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kMostChannels = 4;
-constexpr std::array<std::string_view, 10> kMembers{
-    "tokens",        "loss_weight",   "flags",  "sample_offsets", "picture_offsets",
-    "picture_shape", "pixel_offsets", "pixels", "checksum",       "tokenizer_json"};
+constexpr std::array<std::string_view, 6> kMembers{"tokens", "loss_weight", "flags",
+                                                   "pixels", "index",       "tokenizer_json"};
+constexpr std::array<std::string_view, 5> kIndexMembers{"sample_offsets", "picture_offsets", "picture_shape",
+                                                        "pixel_offsets", "checksum"};
 
 /// XXH64 with seed 0 over several arrays as if they were one.
 class Checksum {
@@ -87,6 +88,8 @@ void SampleFile::open() {
 
 void SampleFile::read_header() {
     const Container container(path_, descriptor_);
+    container.expect_group("/", kMembers);
+    container.expect_group("/index", kIndexMembers);
     if (container.text("format") != kFormat)
         refuse(path_, "attribute 'format'", fmt::format("not '{}'; is this a sample file?", kFormat));
     if (const auto version = container.integer("version"); version != kVersion)
@@ -104,7 +107,6 @@ void SampleFile::read_header() {
     vocabulary_ = in_range("vocabulary", 1, std::numeric_limits<std::int32_t>::max());
     marker_ = in_range("marker", 0, vocabulary_ - 1);
     channels_ = in_range("channels", 1, kMostChannels);
-    container.expect_members(kMembers);
     tokenizer_ = container.text("tokenizer");
     if (tokenizer_ == "huggingface")
         container.array("tokenizer_json", Element::u8);
@@ -118,11 +120,11 @@ void SampleFile::read_header() {
         values.resize(as_size(extent.rows));  // bounded by the file's size
         pread_exactly(values.data(), extent.rows * static_cast<std::int64_t>(sizeof(T)), extent.offset, name);
     };
-    load("sample_offsets", Element::i64, index_.sample_offsets_);
-    load("picture_offsets", Element::i64, index_.picture_offsets_);
-    load("picture_shape", Element::i32, index_.shapes_, 2);
-    load("pixel_offsets", Element::i64, index_.pixel_offsets_);
-    load("checksum", Element::u64, index_.checksums_);
+    load("index/sample_offsets", Element::i64, index_.sample_offsets_);
+    load("index/picture_offsets", Element::i64, index_.picture_offsets_);
+    load("index/picture_shape", Element::i32, index_.shapes_, 2);
+    load("index/pixel_offsets", Element::i64, index_.pixel_offsets_);
+    load("index/checksum", Element::u64, index_.checksums_);
 
     const Extent tokens = container.array("tokens", Element::i32);
     const Extent weights = container.array("loss_weight", Element::f32);
@@ -156,28 +158,28 @@ void SampleFile::check_index(std::int64_t tokens, std::int64_t pictures, std::in
             refuse_element(name, static_cast<std::int64_t>(offsets.size()) - 1,
                            fmt::format("ends at {} where there are {}", offsets.back(), total));
     };
-    check_offsets("sample_offsets", index_.sample_offsets_, 1, tokens);
-    if (size() < 1) refuse_element("sample_offsets", 0, "the file holds no samples");
-    check_offsets("picture_offsets", index_.picture_offsets_, 0, pictures);
+    check_offsets("index/sample_offsets", index_.sample_offsets_, 1, tokens);
+    if (size() < 1) refuse_element("index/sample_offsets", 0, "the file holds no samples");
+    check_offsets("index/picture_offsets", index_.picture_offsets_, 0, pictures);
     if (index_.picture_offsets_.size() != index_.sample_offsets_.size())
-        refuse_element("picture_offsets", static_cast<std::int64_t>(index_.picture_offsets_.size()),
+        refuse_element("index/picture_offsets", static_cast<std::int64_t>(index_.picture_offsets_.size()),
                        "not as long as 'sample_offsets'");
     if (index_.checksums_.size() != as_size(size()))
-        refuse_element("checksum", static_cast<std::int64_t>(index_.checksums_.size()),
+        refuse_element("index/checksum", static_cast<std::int64_t>(index_.checksums_.size()),
                        "not one for each sample");
-    check_offsets("pixel_offsets", index_.pixel_offsets_, 1, pixels);
+    check_offsets("index/pixel_offsets", index_.pixel_offsets_, 1, pixels);
     if (index_.pixel_offsets_.size() != index_.shapes_.size() + 1)
-        refuse_element("pixel_offsets", static_cast<std::int64_t>(index_.pixel_offsets_.size()),
+        refuse_element("index/pixel_offsets", static_cast<std::int64_t>(index_.pixel_offsets_.size()),
                        "not one more than 'picture_shape'");
     for (std::size_t j = 0; j < index_.shapes_.size(); ++j) {
         const auto [height, width] = index_.shapes_[j];
         if (height < 1 || width < 1 || height > kLargestPicture || width > kLargestPicture)
-            refuse_element("picture_shape", static_cast<std::int64_t>(j),
+            refuse_element("index/picture_shape", static_cast<std::int64_t>(j),
                            fmt::format("a picture of {} x {}; sides are 1 to {} pixels", height, width,
                                        kLargestPicture));
         const std::int64_t bytes = std::int64_t{height} * width * channels_;
         if (index_.pixel_offsets_[j + 1] - index_.pixel_offsets_[j] != bytes)
-            refuse_element("pixel_offsets", static_cast<std::int64_t>(j) + 1,
+            refuse_element("index/pixel_offsets", static_cast<std::int64_t>(j) + 1,
                            fmt::format("{} bytes for a picture of {} x {} x {}",
                                        index_.pixel_offsets_[j + 1] - index_.pixel_offsets_[j], height, width,
                                        channels_));

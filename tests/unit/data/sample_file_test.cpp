@@ -203,8 +203,9 @@ TEST_F(SampleFileTest, RefusesBadAttributes) {
 }
 
 TEST_F(SampleFileTest, RefusesMissingForeignAndMistypedDatasets) {
-    for (const char* name : {"tokens", "loss_weight", "flags", "sample_offsets", "picture_offsets",
-                             "picture_shape", "pixel_offsets", "pixels", "checksum"}) {
+    for (const char* name :
+         {"tokens", "loss_weight", "flags", "index/sample_offsets", "index/picture_offsets",
+          "index/picture_shape", "index/pixel_offsets", "pixels", "index/checksum"}) {
         SCOPED_TRACE(name);
         writer_ = {};
         writer_.leave_out = {name};
@@ -227,7 +228,21 @@ TEST_F(SampleFileTest, RefusesMissingForeignAndMistypedDatasets) {
     writer_ = {};
     writer_.instead["extra"] = made_with("extra", H5T_STD_I32LE, 1, nullptr);
     write(small_file());
-    expect_bad("extra", "no such member");
+    expect_bad("no member 'extra'");
+    for (const char* name : {"extra1", "extra2", "extra3", "extra4", "extra5"})
+        writer_.instead[name] = made_with(name, H5T_STD_I32LE, 1, nullptr);
+    write(small_file());
+    expect_bad("more members");
+    writer_ = {};
+    writer_.leave_out = {"index"};
+    write(small_file());
+    expect_bad("index", "missing");
+    writer_ = {};
+    writer_.instead["index"] = [](hid_t file) {
+        H5Lcreate_external("other.h5", "/", file, "index", H5P_DEFAULT, H5P_DEFAULT);
+    };
+    write(small_file());
+    expect_bad("index", "link");
 }
 
 TEST_F(SampleFileTest, RefusesOtherStorageAndLinks) {
@@ -266,11 +281,11 @@ TEST_F(SampleFileTest, RefusesOtherStorageAndLinks) {
 /// A header that claims a terabyte, with a superblock that agrees with the file's small size and a right
 /// checksum.
 TEST_F(SampleFileTest, AllocatesNothingThatAHeaderMerelyClaims) {
-    writer_.instead["sample_offsets"] = [](hid_t file) {
+    writer_.instead["index/sample_offsets"] = [](hid_t file) {
         const hsize_t rows = hsize_t{1} << 37;
         const hid_t space = H5Screate_simple(1, &rows, nullptr);
-        const hid_t set =
-            H5Dcreate2(file, "sample_offsets", H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+        const hid_t set = H5Dcreate2(file, "index/sample_offsets", H5T_STD_I64LE, space, H5P_DEFAULT,
+                                     H5P_DEFAULT, H5P_DEFAULT);
         H5Fflush(file, H5F_SCOPE_LOCAL);  // metadata gets its place before the data
         const hsize_t at = 0, one = 1;
         const std::int64_t value = 0;

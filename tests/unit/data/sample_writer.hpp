@@ -106,15 +106,16 @@ public:
         number(file, "marker", arrays.marker);
         number(file, "channels", arrays.channels);
         number(file, "index_checksum", static_cast<std::int64_t>(arrays.index_checksum()), H5T_STD_U64LE);
+        if (!skip("index")) H5Gclose(H5Gcreate2(file, "index", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
         dataset(file, "tokens", H5T_STD_I32LE, arrays.tokens);
         dataset(file, "loss_weight", H5T_IEEE_F32LE, arrays.loss_weight);
         dataset(file, "flags", H5T_STD_U8LE, arrays.flags);
-        dataset(file, "sample_offsets", H5T_STD_I64LE, arrays.sample_offsets);
-        dataset(file, "picture_offsets", H5T_STD_I64LE, arrays.picture_offsets);
-        dataset(file, "picture_shape", H5T_STD_I32LE, arrays.picture_shape, 2);
-        dataset(file, "pixel_offsets", H5T_STD_I64LE, arrays.pixel_offsets);
+        dataset(file, "index/sample_offsets", H5T_STD_I64LE, arrays.sample_offsets);
+        dataset(file, "index/picture_offsets", H5T_STD_I64LE, arrays.picture_offsets);
+        dataset(file, "index/picture_shape", H5T_STD_I32LE, arrays.picture_shape, 2);
+        dataset(file, "index/pixel_offsets", H5T_STD_I64LE, arrays.pixel_offsets);
         dataset(file, "pixels", H5T_STD_U8LE, arrays.pixels);
-        dataset(file, "checksum", H5T_STD_U64LE, arrays.checksum);
+        dataset(file, "index/checksum", H5T_STD_U64LE, arrays.checksum);
         for (const auto& [name, make] : instead) make(file);
         H5Fclose(file);
     }
@@ -125,7 +126,7 @@ private:
     template <class T>
     void dataset(hid_t file, const char* name, hid_t type, const std::vector<T>& values,
                  hsize_t columns = 0) const {
-        if (skip(name)) return;
+        if (skip(name) || (std::string(name).starts_with("index/") && skip("index"))) return;
         const std::array<hsize_t, 2> shape{columns == 0 ? values.size() : values.size() / columns, columns};
         const hid_t space = H5Screate_simple(columns == 0 ? 1 : 2, shape.data(), nullptr);
         const hid_t set = H5Dcreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
