@@ -49,6 +49,10 @@ void write_error(std::string_view line) {
     if (state().file) state().file->info("{}", line);
 }
 
+void write_file(std::string_view text) {
+    if (state().file) state().file->info("{}", text);
+}
+
 void flush() {
     std::fflush(stdout);
     if (state().file) state().file->flush();

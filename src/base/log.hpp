@@ -15,6 +15,7 @@ void start(bool speaks);
 void open_file(const std::filesystem::path& path);
 void write(std::string_view line);       ///< stdout and file, if this rank speaks
 void write_error(std::string_view line); ///< stderr and file; any rank
+void write_file(std::string_view text);  ///< the file only: what is too long for a terminal
 void flush();
 
 template <class... Args>

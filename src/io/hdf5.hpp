@@ -1,0 +1,78 @@
+// HDF5 handles that close themselves, and the check of every call. HDF5 is used by one thread of a process.
+#pragma once
+
+#include <hdf5.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace maestro::io {
+
+namespace detail {
+[[noreturn]] void hdf5_failed(const char* expression, const char* file, int line);
+}
+
+/// The value of an HDF5 call; negative ones throw Error(io_error) with the expression, the place and HDF5's message.
+#define MAESTRO_HDF5(expression)                                                                        \
+    [&] {                                                                                               \
+        const auto maestro_result = (expression);                                                       \
+        if (maestro_result < 0) [[unlikely]]                                                            \
+            ::maestro::io::detail::hdf5_failed(#expression, __FILE__, __LINE__);                        \
+        return maestro_result;                                                                          \
+    }()
+
+/// Owns one hid_t.
+class Handle {
+public:
+    Handle() = default;
+    Handle(hid_t id, herr_t (*closer)(hid_t)) : id_(id), close_(closer) {}
+    ~Handle() {
+        if (id_ >= 0) close_(id_);
+    }
+    Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
+    Handle& operator=(Handle&& other) noexcept {
+        std::swap(id_, other.id_);
+        std::swap(close_, other.close_);
+        return *this;
+    }
+    Handle(const Handle&) = delete;
+    Handle& operator=(const Handle&) = delete;
+    operator hid_t() const { return id_; }
+    /// Closes now, and says whether that worked: data may reach the file only here.
+    void close();
+
+private:
+    hid_t id_ = -1;
+    herr_t (*close_)(hid_t) = nullptr;
+};
+
+/// Silences HDF5's own printing; the messages go into the errors.
+void quiet_hdf5();
+
+Handle create_file(const std::filesystem::path& path);
+/// Error(bad_data) where the file is no HDF5 file.
+Handle open_file(const std::filesystem::path& path, bool writable);
+Handle make_group(hid_t parent, const std::string& name);
+
+void write_attribute(hid_t object, const std::string& name, const std::string& value);
+void write_attribute(hid_t object, const std::string& name, std::int64_t value);
+/// Error(bad_data) where it is missing or of another type.
+std::string read_text_attribute(hid_t object, const std::string& name);
+std::int64_t read_integer_attribute(hid_t object, const std::string& name);
+
+/// A whole float array under `path` (groups are made), contiguous.
+void write_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape, const float* values);
+/// Refuses (Error(bad_data)) what is missing, of another shape, external, virtual or longer than the file.
+std::vector<float> read_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape);
+
+/// A column that grows by appending; T is int32_t, int64_t or double.
+template <class T>
+void append_column(hid_t group, const std::string& name, std::span<const T> values);
+template <class T>
+std::vector<T> read_column(hid_t group, const std::string& name);
+
+}  // namespace maestro::io

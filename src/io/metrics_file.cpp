@@ -1,0 +1,112 @@
+#include "io/metrics_file.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "io/hdf5.hpp"
+
+namespace maestro::io {
+
+namespace {
+
+constexpr std::int64_t kVersion = 1;
+
+/// Appends one member of every row as a column.
+template <class T, class Row, class Member>
+void put(hid_t group, const char* name, const std::vector<Row>& rows, Member member) {
+    std::vector<T> column;
+    column.reserve(rows.size());
+    for (const Row& row : rows) column.push_back(static_cast<T>(row.*member));
+    append_column<T>(group, name, column);
+}
+
+template <class T, class Row, class Member>
+void get(hid_t group, const char* name, std::vector<Row>& rows, Member member) {
+    const std::vector<T> column = read_column<T>(group, name);
+    if (rows.empty()) rows.resize(column.size());
+    if (rows.size() != column.size()) throw Error(ExitCode::bad_data, fmt::format("{}: {} rows beside {}", name, column.size(), rows.size()));
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i].*member = static_cast<std::remove_reference_t<decltype(rows[i].*member)>>(column[i]);
+}
+
+}  // namespace
+
+void Rows::truncate(std::int64_t step) {
+    std::erase_if(steps, [&](const StepRow& r) { return r.step > step; });
+    std::erase_if(tasks, [&](const TaskRow& r) { return r.step > step; });
+}
+
+void write_rows(std::int64_t file, const Rows& rows) {
+    const Handle steps = make_group(file, "steps"), tasks = make_group(file, "timeline");
+    put<std::int64_t>(steps, "step", rows.steps, &StepRow::step);
+    put<double>(steps, "loss", rows.steps, &StepRow::loss);
+    put<std::int64_t>(steps, "tokens", rows.steps, &StepRow::tokens);
+    put<double>(steps, "time_s", rows.steps, &StepRow::time_s);
+    put<double>(steps, "grad_norm", rows.steps, &StepRow::grad_norm);
+    put<double>(steps, "learning_rate", rows.steps, &StepRow::learning_rate);
+    put<std::int32_t>(tasks, "section", rows.tasks, &TaskRow::section);
+    put<std::int32_t>(tasks, "replica", rows.tasks, &TaskRow::replica);
+    put<std::int32_t>(tasks, "stage", rows.tasks, &TaskRow::stage);
+    put<std::int32_t>(tasks, "rank", rows.tasks, &TaskRow::rank);
+    put<std::int64_t>(tasks, "step", rows.tasks, &TaskRow::step);
+    put<std::int32_t>(tasks, "micro_batch", rows.tasks, &TaskRow::micro_batch);
+    put<std::int32_t>(tasks, "phase", rows.tasks, &TaskRow::phase);
+    put<double>(tasks, "start_s", rows.tasks, &TaskRow::start_s);
+    put<double>(tasks, "end_s", rows.tasks, &TaskRow::end_s);
+    put<double>(tasks, "wait_s", rows.tasks, &TaskRow::wait_s);
+}
+
+Rows read_rows(std::int64_t file) {
+    const Handle steps(MAESTRO_HDF5(H5Gopen(file, "steps", H5P_DEFAULT)), H5Gclose);
+    const Handle tasks(MAESTRO_HDF5(H5Gopen(file, "timeline", H5P_DEFAULT)), H5Gclose);
+    Rows rows;
+    get<std::int64_t>(steps, "step", rows.steps, &StepRow::step);
+    get<double>(steps, "loss", rows.steps, &StepRow::loss);
+    get<std::int64_t>(steps, "tokens", rows.steps, &StepRow::tokens);
+    get<double>(steps, "time_s", rows.steps, &StepRow::time_s);
+    get<double>(steps, "grad_norm", rows.steps, &StepRow::grad_norm);
+    get<double>(steps, "learning_rate", rows.steps, &StepRow::learning_rate);
+    get<std::int32_t>(tasks, "section", rows.tasks, &TaskRow::section);
+    get<std::int32_t>(tasks, "replica", rows.tasks, &TaskRow::replica);
+    get<std::int32_t>(tasks, "stage", rows.tasks, &TaskRow::stage);
+    get<std::int32_t>(tasks, "rank", rows.tasks, &TaskRow::rank);
+    get<std::int64_t>(tasks, "step", rows.tasks, &TaskRow::step);
+    get<std::int32_t>(tasks, "micro_batch", rows.tasks, &TaskRow::micro_batch);
+    get<std::int32_t>(tasks, "phase", rows.tasks, &TaskRow::phase);
+    get<double>(tasks, "start_s", rows.tasks, &TaskRow::start_s);
+    get<double>(tasks, "end_s", rows.tasks, &TaskRow::end_s);
+    get<double>(tasks, "wait_s", rows.tasks, &TaskRow::wait_s);
+    return rows;
+}
+
+void create_metrics(const std::filesystem::path& path, const MetricsHeader& header, const Rows& rows) {
+    const std::filesystem::path partial = path.string() + ".partial";
+    {
+        Handle file = create_file(partial);
+        write_attribute(file, "format", std::string("maestro-metrics"));
+        write_attribute(file, "version", kVersion);
+        write_attribute(file, "deck", header.deck);
+        write_attribute(file, "environment", header.environment);
+        write_attribute(file, "sections", fmt::format("{}", fmt::join(header.sections, "\n")));
+        write_rows(file, rows);
+        MAESTRO_HDF5(H5Fflush(file, H5F_SCOPE_GLOBAL));
+        file.close();
+    }
+    std::filesystem::rename(partial, path);
+}
+
+void append_metrics(const std::filesystem::path& path, const Rows& rows) {
+    if (rows.steps.empty() && rows.tasks.empty()) return;
+    Handle file = open_file(path, true);
+    write_rows(file, rows);
+    MAESTRO_HDF5(H5Fflush(file, H5F_SCOPE_GLOBAL));
+    file.close();
+}
+
+Rows read_metrics(const std::filesystem::path& path) {
+    const Handle file = open_file(path, false);
+    return read_rows(file);
+}
+
+}  // namespace maestro::io

@@ -1,0 +1,30 @@
+#include "train/agree.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.hpp"
+
+namespace maestro::train {
+
+void agree(const comm::Communicator& world, const std::function<void()>& action) {
+    int code = 0;
+    std::string message;
+    try {
+        action();
+    } catch (const Error& error) {
+        code = static_cast<int>(error.code());
+        message = error.what();
+    } catch (const std::exception& error) {
+        code = static_cast<int>(ExitCode::broken_invariant);
+        message = error.what();
+    }
+    const std::vector<int> codes = world.allgather(code);
+    const auto failed = std::find_if(codes.begin(), codes.end(), [](int c) { return c != 0; });
+    if (failed == codes.end()) return;
+    const int first = static_cast<int>(failed - codes.begin());
+    world.broadcast(message, first);
+    throw Error(static_cast<ExitCode>(*failed), message, Scope::all_ranks);
+}
+
+}  // namespace maestro::train

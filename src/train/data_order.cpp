@@ -1,0 +1,25 @@
+#include "train/data_order.hpp"
+
+#include <fmt/core.h>
+
+#include "base/check.hpp"
+#include "base/random.hpp"
+
+namespace maestro::train {
+
+DataOrder::DataOrder(std::uint64_t seed, std::int64_t samples, std::int64_t global_batch)
+    : seed_(seed), samples_(samples), global_batch_(global_batch) {
+    MAESTRO_CHECK(global_batch >= 1 && samples >= global_batch, "{} samples, global batch {}", samples, global_batch);
+}
+
+std::span<const std::int64_t> DataOrder::batch(std::int64_t step) {
+    const std::int64_t steps_per_epoch = samples_ / global_batch_;
+    if (const std::int64_t epoch = step / steps_per_epoch; epoch != epoch_) {
+        epoch_ = epoch;
+        order_ = Random(seed_, fmt::format("order/epoch {}", epoch)).permutation(samples_);
+    }
+    const auto first = static_cast<std::size_t>(step % steps_per_epoch * global_batch_);
+    return std::span<const std::int64_t>(order_).subspan(first, static_cast<std::size_t>(global_batch_));
+}
+
+}  // namespace maestro::train

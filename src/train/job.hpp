@@ -1,0 +1,68 @@
+// Everything that a run of the step loop needs on this rank, built once before the first step: sections, edges,
+// memory. Destroyed before MPI ends.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/arena.hpp"
+#include "channel/channel.hpp"
+#include "comm/communicator.hpp"
+#include "comm/topology.hpp"
+#include "comm/watchdog.hpp"
+#include "config/deck.hpp"
+#include "data/prefetcher.hpp"
+#include "data/sample_file.hpp"
+#include "graph/section_graph.hpp"
+#include "schedule/problem.hpp"
+#include "train/replica.hpp"
+#include "train/sample_table.hpp"
+#include "train/step_runner.hpp"
+
+namespace maestro::train {
+
+/// What comes before any section is built: the deck, its graph, where this rank stands.
+struct Launch {
+    const comm::Communicator& world;
+    comm::Watchdog& watchdog;
+    comm::Topology topology;
+    config::Deck deck;
+    graph::SectionGraph graph;
+};
+
+class Job {
+public:
+    /// Collective over the world. Opens the samples, builds this rank's sections with their initial (or loaded)
+    /// weights, and the edges. Errors of files and memory are thrown on all ranks.
+    explicit Job(Launch& launch);
+
+    Launch& launch() { return launch_; }
+    const SampleTable& table() const { return *table_; }
+    const data::SampleFile& samples() const { return *samples_; }
+    data::Prefetcher& prefetcher() { return *prefetcher_; }
+    std::vector<std::unique_ptr<Replica>>& replicas() { return replicas_; }
+    const std::vector<EdgeEnd>& edges() const { return edges_; }
+    /// Sections, edges and the costs of every sample of the file, for the planner.
+    const schedule::Problem& problem() const { return problem_; }
+    const std::vector<schedule::SampleCost>& costs() const { return costs_; }
+    backend::Backend& backend() { return *backend_; }
+    /// Parameters, memory and window of each section, for the log.
+    const std::vector<std::string>& description() const { return description_; }
+
+private:
+    Launch& launch_;
+    std::unique_ptr<backend::Backend> backend_;
+    std::unique_ptr<data::SampleFile> samples_;
+    std::unique_ptr<data::Prefetcher> prefetcher_;
+    std::unique_ptr<SampleTable> table_;
+    backend::Arena scratch_;
+    std::vector<std::unique_ptr<channel::Channel>> channels_;
+    std::vector<EdgeEnd> edges_;
+    std::vector<std::unique_ptr<Replica>> replicas_;
+    schedule::Problem problem_;
+    std::vector<schedule::SampleCost> costs_;
+    std::vector<std::string> description_;
+};
+
+}  // namespace maestro::train

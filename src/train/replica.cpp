@@ -1,0 +1,160 @@
+#include "train/replica.hpp"
+
+#include <algorithm>
+
+#include "comm/environment.hpp"
+#include "ops/elementwise.hpp"
+
+namespace maestro::train {
+
+Replica::Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
+                 comm::Communicator replicas, std::vector<channel::Channel*> inputs,
+                 std::vector<channel::Channel*> outputs, backend::Arena& scratch)
+    : backend_(backend),
+      settings_(settings),
+      module_(std::move(module)),
+      replicas_(std::move(replicas)),
+      inputs_(std::move(inputs)),
+      outputs_(std::move(outputs)),
+      scratch_(scratch) {
+    if (module_->parameters().gradient().size() > 0)
+        optimizer_ = std::make_unique<Optimizer>(backend, module_->parameters(), replicas_);
+    for (int i = 0; i < settings_.window; ++i) {
+        slots_.emplace_back(backend, settings_.saved_bytes);
+        free_slots_.push_back(i);
+    }
+}
+
+std::size_t Replica::bytes() const {
+    std::size_t total = module_->parameters().bytes() + (optimizer_ ? optimizer_->bytes() : 0);
+    for (const auto& slot : slots_) total += slot.capacity();
+    return total;
+}
+
+int Replica::take_slot() {
+    if (!settings_.backward) {
+        // Rows that a colocated consumer reads stay until it has released them.
+        for (auto it = in_flight_.begin(); it != in_flight_.end();) {
+            const bool drained = std::all_of(outputs_.begin(), outputs_.end(),
+                                             [&](channel::Channel* c) { return c->drained(it->first); });
+            if (drained) free_slots_.push_back(it->second.slot);
+            it = drained ? in_flight_.erase(it) : std::next(it);
+        }
+    }
+    MAESTRO_CHECK(!free_slots_.empty(), "section {}: more than {} micro-batches in flight", settings_.section,
+                  settings_.window);
+    const int slot = free_slots_.back();
+    free_slots_.pop_back();
+    return slot;
+}
+
+TaskTimes Replica::forward(int micro_batch, std::span<const model::SampleView> samples, double loss_scale,
+                           model::Result& result) {
+    const double asked = comm::now_s();
+    for (channel::Channel* input : inputs_)
+        for (const auto& sample : samples)
+            if (input->expects(sample.id)) input->wait_arrived(sample.id);
+    for (channel::Channel* output : outputs_) output->wait_credit();
+    const double start = comm::now_s();
+
+    std::vector<std::vector<Tensor>> rows(inputs_.size());
+    for (std::size_t e = 0; e < inputs_.size(); ++e)
+        for (const auto& sample : samples)
+            rows[e].push_back(inputs_[e]->expects(sample.id)
+                                  ? inputs_[e]->rows(sample.id)
+                                  : Tensor(nullptr, settings_.dtype, {0, inputs_[e]->spec().width}));
+    InFlight flight;
+    flight.slot = take_slot();
+    backend::Arena& saved = slots_[static_cast<std::size_t>(flight.slot)];
+    saved.reset();
+    for (const auto& sample : samples) flight.samples.push_back(sample.id);
+    const model::MicroBatch batch{.samples = samples, .loss_scale = loss_scale, .train = true};
+    Tensor output;
+    {
+        backend::ArenaScope scope(scratch_);
+        flight.saved = module_->forward(batch, rows, saved, scratch_, output, result);
+    }
+    const double computed = comm::now_s();
+    for (channel::Channel* channel : outputs_) channel->put(micro_batch, output);
+    for (channel::Channel* input : inputs_)
+        for (const auto& sample : samples)
+            if (!input->spec().carries_gradient && input->expects(sample.id)) input->release(sample.id);
+    if (!settings_.backward) flight.saved.reset();
+    const bool keep = settings_.backward || !outputs_.empty();
+    if (keep)
+        in_flight_.emplace(micro_batch, std::move(flight));
+    else
+        free_slots_.push_back(flight.slot);
+    const double end = comm::now_s();
+    times_.waiting += start - asked;
+    times_.compute += computed - start;
+    times_.sending += end - computed;
+    return {start, end, start - asked};
+}
+
+TaskTimes Replica::backward(int micro_batch) {
+    const double asked = comm::now_s();
+    for (channel::Channel* output : outputs_)
+        if (output->spec().carries_gradient) output->wait_drained(micro_batch);
+    const double start = comm::now_s();
+
+    auto node = in_flight_.extract(micro_batch);
+    MAESTRO_CHECK(!node.empty(), "section {}: backward of micro-batch {} before its forward", settings_.section, micro_batch);
+    InFlight& flight = node.mapped();
+    Tensor d_output;
+    for (channel::Channel* output : outputs_) {
+        if (!output->spec().carries_gradient) continue;
+        const Tensor gradient = output->gradient(micro_batch);
+        if (d_output.rank == 0)
+            d_output = gradient;
+        else
+            ops::add(backend_, gradient, d_output);
+    }
+    backend::ArenaScope scope(scratch_);
+    std::vector<Tensor> d_inputs(inputs_.size());
+    for (std::size_t e = 0; e < inputs_.size(); ++e) {
+        if (!inputs_[e]->spec().carries_gradient) continue;
+        std::int64_t rows = 0;
+        for (const std::int64_t sample : flight.samples)
+            if (inputs_[e]->expects(sample)) rows += inputs_[e]->rows_of(sample);
+        d_inputs[e] = scratch_.allocate(settings_.dtype, {rows, inputs_[e]->spec().width});
+    }
+    module_->backward(*flight.saved, d_output, d_inputs, scratch_);
+    const double computed = comm::now_s();
+    send_input_gradients(flight.samples, d_inputs);
+    for (channel::Channel* output : outputs_)
+        if (output->spec().carries_gradient) output->retire(micro_batch);
+    free_slots_.push_back(flight.slot);
+    const double end = comm::now_s();
+    times_.waiting += start - asked;
+    times_.compute += computed - start;
+    times_.sending += end - computed;
+    return {start, end, start - asked};
+}
+
+void Replica::send_input_gradients(const std::vector<std::int64_t>& samples, std::span<const Tensor> gradients) {
+    for (std::size_t e = 0; e < inputs_.size(); ++e) {
+        if (!inputs_[e]->spec().carries_gradient) continue;
+        std::int64_t row = 0;
+        for (const std::int64_t sample : samples) {
+            if (!inputs_[e]->expects(sample)) continue;
+            const std::int64_t rows = inputs_[e]->rows_of(sample);
+            inputs_[e]->put_gradient(sample, gradients[e].slice(row, row + rows));
+            row += rows;
+        }
+    }
+}
+
+void Replica::end_step() {
+    if (!settings_.backward) {
+        for (auto& [micro_batch, flight] : in_flight_) {
+            for (channel::Channel* output : outputs_) output->wait_drained(micro_batch);
+            free_slots_.push_back(flight.slot);
+        }
+        in_flight_.clear();
+    }
+    MAESTRO_CHECK(in_flight_.empty(), "section {}: {} micro-batches without their backward", settings_.section,
+                  in_flight_.size());
+}
+
+}  // namespace maestro::train

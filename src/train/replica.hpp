@@ -1,0 +1,83 @@
+// One section on this rank: its module, memory for the micro-batches in flight, its edges and its optimizer. It runs
+// one task at a time; who decides which is the step runner.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/arena.hpp"
+#include "channel/channel.hpp"
+#include "comm/communicator.hpp"
+#include "model/module.hpp"
+#include "train/optimizer.hpp"
+#include "train/timing.hpp"
+
+namespace maestro::train {
+
+/// When a task ran, seconds of comm::now_s(), and how long it waited before.
+struct TaskTimes {
+    double start_s = 0;
+    double end_s = 0;
+    double wait_s = 0;
+};
+
+class Replica {
+public:
+    struct Settings {
+        int section = 0;         ///< colour
+        int index = 0;           ///< of the replica in its section
+        int window = 1;          ///< micro-batches in flight
+        bool backward = true;    ///< its tasks come in pairs
+        DType dtype = DType::f32;
+        std::size_t saved_bytes = 0;  ///< activations of the worst micro-batch
+    };
+    /// Channels are owned by the caller: `inputs` in the order of the module's inputs. `scratch` is shared by the
+    /// replicas of a rank. All must outlive the replica. Without `optimizer` the section is frozen.
+    Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
+            comm::Communicator replicas, std::vector<channel::Channel*> inputs,
+            std::vector<channel::Channel*> outputs, backend::Arena& scratch);
+
+    int section() const { return settings_.section; }
+    int index() const { return settings_.index; }
+    model::Module& module() { return *module_; }
+    Optimizer* optimizer() { return optimizer_.get(); }
+    const comm::Communicator& replicas() const { return replicas_; }
+    SectionTimes& times() { return times_; }
+    std::size_t bytes() const;  ///< weights, gradients, moments and activations
+
+    /// Waits for inputs and a credit, runs the micro-batch and sends its outputs. Adds to `result`.
+    TaskTimes forward(int micro_batch, std::span<const model::SampleView> samples, double loss_scale,
+                      model::Result& result);
+    /// Waits for the gradients of the outputs, runs backward, sends the gradients of the inputs.
+    TaskTimes backward(int micro_batch);
+    /// Nothing may be in flight any more (checked).
+    void end_step();
+
+private:
+    struct InFlight {
+        int slot = -1;
+        std::vector<std::int64_t> samples;
+        std::unique_ptr<model::Saved> saved;
+    };
+    int take_slot();
+    void send_input_gradients(const std::vector<std::int64_t>& samples, std::span<const Tensor> gradients);
+
+    backend::Backend& backend_;
+    Settings settings_;
+    std::unique_ptr<model::Module> module_;
+    comm::Communicator replicas_;
+    std::vector<channel::Channel*> inputs_;
+    std::vector<channel::Channel*> outputs_;
+    backend::Arena& scratch_;
+    std::unique_ptr<Optimizer> optimizer_;
+    std::vector<backend::Arena> slots_;
+    std::vector<int> free_slots_;
+    std::unordered_map<int, InFlight> in_flight_;  ///< by micro-batch
+    SectionTimes times_;
+};
+
+}  // namespace maestro::train

@@ -1,0 +1,64 @@
+#include "train/sample_table.hpp"
+
+#include <algorithm>
+
+namespace maestro::train {
+
+SampleTable::SampleTable(const data::SampleFile& file, const graph::SectionGraph& graph,
+                         std::vector<model::Geometry> geometries, std::vector<model::Geometry> language)
+    : vision_(std::move(geometries)), language_(std::move(language)) {
+    MAESTRO_CHECK(vision_.size() == graph.sections.size() && language_.size() == vision_.size(), "one geometry a section");
+    const auto& index = file.index();
+    shapes_.resize(static_cast<std::size_t>(file.size()));
+    for (std::int64_t i = 0; i < file.size(); ++i) {
+        auto& shape = shapes_[static_cast<std::size_t>(i)];
+        shape.tokens = index.tokens(i);
+        shape.weight = index.weight(i);
+        for (const auto& picture : index.pictures(i)) shape.pictures.push_back({picture.height, picture.width});
+    }
+}
+
+bool SampleTable::activates(std::int64_t sample, int section) const {
+    return vision_[static_cast<std::size_t>(section)].patch == 0 || !shape(sample).pictures.empty();
+}
+
+std::int64_t SampleTable::length(std::int64_t sample, int section) const {
+    const model::Geometry vision = vision_[static_cast<std::size_t>(section)];
+    if (vision.patch == 0) return model::expanded_tokens(shape(sample), language_[static_cast<std::size_t>(section)]);
+    return output_rows(sample, section) * vision.merge * vision.merge;
+}
+
+std::int64_t SampleTable::output_rows(std::int64_t sample, int section) const {
+    const model::Geometry vision = vision_[static_cast<std::size_t>(section)];
+    if (vision.patch == 0) return length(sample, section);
+    std::int64_t rows = 0;
+    for (const auto& picture : shape(sample).pictures) rows += model::picture_tokens(picture.height, picture.width, vision);
+    return rows;
+}
+
+std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) const {
+    const auto count = static_cast<std::size_t>(std::min<std::int64_t>(samples, size()));
+    const auto area = [](const model::SampleShape& shape) {
+        std::int64_t pixels = 0;
+        for (const auto& p : shape.pictures) pixels += std::int64_t{p.height + 63} * (p.width + 63);
+        return pixels;
+    };
+    std::vector<const model::SampleShape*> by_text, by_picture;
+    for (const auto& shape : shapes_) by_text.push_back(&shape);
+    by_picture = by_text;
+    const auto longest = [&](auto& list, auto key) {
+        std::partial_sort(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(count), list.end(),
+                          [&](auto* a, auto* b) { return key(*a) > key(*b); });
+    };
+    longest(by_text, [](const model::SampleShape& s) { return s.tokens; });
+    longest(by_picture, area);
+    std::vector<model::SampleShape> worst;
+    for (std::size_t i = 0; i < count; ++i) {
+        model::SampleShape shape = *by_picture[i];
+        shape.tokens = std::max(shape.tokens, by_text[i]->tokens);
+        worst.push_back(std::move(shape));
+    }
+    return worst;
+}
+
+}  // namespace maestro::train

@@ -1,0 +1,49 @@
+// Runs the tasks of one step on this rank, in the order of its lane, and says when each ran.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "comm/watchdog.hpp"
+#include "data/prefetcher.hpp"
+#include "io/metrics_file.hpp"
+#include "schedule/step_plan.hpp"
+#include "train/replica.hpp"
+#include "train/sample_table.hpp"
+
+namespace maestro::train {
+
+/// An edge on this rank; channel is null where the rank takes no part in it.
+struct EdgeEnd {
+    int from = 0;  ///< colours
+    int to = 0;
+    channel::Channel* channel = nullptr;
+};
+
+class StepRunner {
+public:
+    /// All are owned by the caller and outlive it. `rank` is the world's; times are recorded from `origin_s` on.
+    StepRunner(int rank, double origin_s, std::vector<Replica*> replicas, std::vector<EdgeEnd> edges,
+               const SampleTable& table, data::Prefetcher& prefetcher, comm::Watchdog& watchdog);
+
+    /// Runs this rank's lane of the plan. Gradients are left in the parameter stores. Appends one row a task.
+    model::Result run(const schedule::StepPlan& plan, double loss_scale, std::vector<io::TaskRow>& rows);
+
+private:
+    std::vector<channel::Route> routes(const schedule::StepPlan& plan, const EdgeEnd& edge) const;
+    void run_task(const schedule::StepPlan& plan, const schedule::Task& task, double loss_scale, model::Result& result,
+                  std::vector<io::TaskRow>& rows);
+
+    int rank_;
+    double origin_s_;
+    std::vector<Replica*> replicas_;
+    std::vector<EdgeEnd> edges_;
+    const SampleTable& table_;
+    data::Prefetcher& prefetcher_;
+    comm::Watchdog& watchdog_;
+};
+
+}  // namespace maestro::train

@@ -1,0 +1,25 @@
+// Where the time of a rank goes, per section: what the table at the end of log.txt is made of.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+
+namespace maestro::train {
+
+/// Seconds of one rank in one section.
+struct SectionTimes {
+    double compute = 0;   ///< forward and backward tasks
+    double waiting = 0;   ///< for inputs, credits and gradients of tasks
+    double sending = 0;   ///< putting rows and gradients
+    double reducing = 0;  ///< summing gradients, updating and gathering weights; includes waiting for the slowest rank
+};
+
+/// Collective. `mine[s]` counts where `member[s]`. The table on every rank: min, mean and max over the ranks of each
+/// section, and the share of `wall_s`.
+std::string timing_table(const comm::Communicator& world, std::span<const std::string> sections,
+                         std::span<const SectionTimes> mine, const std::vector<bool>& member, double wall_s);
+
+}  // namespace maestro::train

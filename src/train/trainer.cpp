@@ -1,0 +1,243 @@
+#include "train/trainer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/log.hpp"
+#include "comm/environment.hpp"
+#include "comm/signals.hpp"
+#include "io/run_directory.hpp"
+#include "schedule/policies.hpp"
+#include "train/agree.hpp"
+#include "train/data_order.hpp"
+#include "train/environment_report.hpp"
+#include "train/plan_source.hpp"
+#include "train/recorder.hpp"
+#include "train/saver.hpp"
+#include "train/timing.hpp"
+
+namespace maestro::train {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What rank 0 tells all at a step border, besides the plan.
+enum Order : std::int64_t { kStop = 1, kFlush = 2 };
+
+AdamSettings settings_of(const config::Optimizer& o) {
+    return {.learning_rate = o.learning_rate, .final_learning_rate = o.final_learning_rate, .warmup_steps = o.warmup_steps, .decay_steps = o.decay_steps,
+            .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay, .clip = o.clip};
+}
+
+class Trainer {
+public:
+    Trainer(Launch& launch, const config::CommandLine& line, Progress& progress)
+        : launch_(launch), line_(line), progress_(progress), deck_(launch.deck), world_(launch.world), job_(launch), adam_(settings_of(deck_.optimizer)) {}
+
+    ExitCode run();
+
+private:
+    void prepare_directory();
+    ExitCode loop();
+    void run_step(const schedule::StepPlan& plan, StepRunner& runner, Recorder& recorder, double started_s);
+    void save();
+    void report(double wall_s);
+
+    Launch& launch_;
+    const config::CommandLine& line_;
+    Progress& progress_;
+    const config::Deck& deck_;
+    const comm::Communicator& world_;
+    Job job_;
+    AdamSettings adam_;
+    std::int64_t first_step_ = 0;
+    std::int64_t saved_step_ = -1;
+    double origin_s_ = 0;
+    double planning_s_ = 0, planning_wait_s_ = 0;
+    double rate_tokens_ = 0, rate_s_ = 0;
+};
+
+ExitCode Trainer::run() {
+    for (const std::string& text : job_.description()) log::info("{}", text);
+    if (line_.dry_run) {
+        log::info("dry run: deck, samples and memory are in order; nothing was trained");
+        return ExitCode::done;
+    }
+    prepare_directory();
+    origin_s_ = comm::now_s();
+    return loop();
+}
+
+void Trainer::prepare_directory() {
+    const fs::path directory = deck_.run.output;
+    agree(world_, [&] {
+        if (world_.rank() != 0) return;
+        io::prepare_run_directory(directory, line_.resume != "none");
+        log::open_file(directory / "log.txt");
+    });
+    progress_.directory = directory;
+    const std::string environment = environment_report(launch_, job_.backend().describe());
+    for (const std::string& text : {environment, fmt::format("{}", fmt::join(job_.description(), "\n"))}) log::write_file(text);
+
+    std::string checkpoint;
+    if (line_.resume != "none" && world_.rank() == 0) {
+        const auto found = io::find_checkpoint(line_.resume == "auto" ? directory : fs::path(line_.resume));
+        checkpoint = found ? found->string() : "";
+    }
+    world_.broadcast(checkpoint);
+    if (checkpoint.empty() && line_.resume != "none" && line_.resume != "auto")
+        throw Error(ExitCode::input_missing, fmt::format("--resume {}: no whole checkpoint there", line_.resume), Scope::all_ranks);
+    io::Rows rows;
+    if (!checkpoint.empty()) {
+        load_checkpoint(job_, checkpoint);
+        agree(world_, [&] {
+            if (world_.rank() != 0) return;
+            const io::TrainState state = io::read_train_state(checkpoint);
+            first_step_ = state.step;
+            rows = state.rows;
+        });
+        std::vector<std::int64_t> step{first_step_};
+        world_.broadcast(step);
+        first_step_ = saved_step_ = progress_.step = step.front();
+        log::info("resumed from {} after step {}", checkpoint, first_step_);
+    } else if (line_.resume == "auto") {
+        log::info("nothing to resume in {}: a fresh start", directory.string());
+    }
+    agree(world_, [&] {
+        if (world_.rank() != 0) return;
+        io::MetricsHeader header{.deck = deck_.text, .environment = environment, .sections = {}};
+        for (const auto& s : launch_.graph.sections) header.sections.push_back(s.name);
+        io::create_metrics(directory / "metrics.h5", header, rows);
+    });
+}
+
+ExitCode Trainer::loop() {
+    DataOrder order(deck_.run.seed, job_.table().size(), deck_.data.global_batch);
+    PlanSource plans([&](std::int64_t step) {
+        schedule::Problem problem = job_.problem();
+        for (const std::int64_t id : order.batch(step - 1)) problem.samples.push_back(job_.costs()[static_cast<std::size_t>(id)]);
+        return schedule::make_plan(deck_.schedule.policy, problem, step);
+    });
+    std::vector<Replica*> replicas;
+    for (auto& r : job_.replicas()) replicas.push_back(r.get());
+    StepRunner runner(world_.rank(), origin_s_, replicas, job_.edges(), job_.table(), job_.prefetcher(), launch_.watchdog);
+    Recorder recorder(world_, progress_.directory / "metrics.h5", deck_.metrics.interval_s, deck_.metrics.timeline);
+    bool stopped = false;
+    for (std::int64_t step = first_step_ + 1; step <= deck_.train.steps; ++step) {
+        const double started = comm::now_s();
+        launch_.watchdog.doing(fmt::format("the plan of step {}", step));
+        std::vector<std::int64_t> words;
+        if (world_.rank() == 0) {
+            const bool late = line_.max_hours > 0 && started - origin_s_ > 3600 * line_.max_hours;
+            words.push_back((comm::stop_signal() != 0 || late ? kStop : 0) | (recorder.due() ? kFlush : 0));
+            TimedPlan timed = plans.take(step);
+            planning_s_ += timed.planning_s;
+            planning_wait_s_ += step == first_step_ + 1 ? 0 : comm::now_s() - started;
+            if (step < deck_.train.steps) plans.prepare(step + 1);
+            const auto plan = schedule::encode(timed.plan);
+            words.insert(words.end(), plan.begin(), plan.end());
+        }
+        world_.broadcast(words);
+        if (words.front() & kFlush) recorder.flush();
+        stopped = (words.front() & kStop) != 0;
+        if (stopped) break;
+        run_step(schedule::decode(std::span(words).subspan(1)), runner, recorder, started);
+        progress_.step = step;
+        if (deck_.checkpoint.every > 0 && step % deck_.checkpoint.every == 0) {
+            recorder.flush();
+            save();
+        }
+    }
+    recorder.flush();
+    if (deck_.checkpoint.every > 0 && saved_step_ != progress_.step) save();
+    report(comm::now_s() - origin_s_);
+    if (!stopped) return ExitCode::done;
+    progress_.reason = fmt::format("stopped by {} after step {}; continue with --resume auto", comm::stop_signal() ? "a signal" : "--max-hours", progress_.step);
+    log::info("{}", progress_.reason);
+    return ExitCode::stopped_early;
+}
+
+void Trainer::run_step(const schedule::StepPlan& plan, StepRunner& runner, Recorder& recorder, double started_s) {
+    double weight = 0;
+    for (std::size_t s = 0; s < plan.batches.size(); ++s)
+        if (launch_.graph.sections[s].loss)
+            for (const auto& replica : plan.batches[s])
+                for (const auto& batch : replica)
+                    for (const std::int64_t sample : batch.samples) weight += job_.table().shape(sample).weight;
+    const model::Result result = runner.run(plan, weight > 0 ? 1 / weight : 0, recorder.tasks());
+
+    launch_.watchdog.doing(fmt::format("the gradients of step {}", plan.step));
+    std::vector<double> sums(2 + plan.batches.size(), 0.0);
+    sums[0] = result.loss;
+    sums[1] = static_cast<double>(result.tokens);
+    for (auto& replica : job_.replicas()) {
+        const double begin = comm::now_s();
+        if (replica->optimizer()) sums[2 + static_cast<std::size_t>(replica->section())] = replica->optimizer()->reduce();
+        replica->times().reducing += comm::now_s() - begin;
+    }
+    world_.allreduce_sum(std::span(sums));
+    double squares = 0;
+    for (std::size_t s = 0; s < plan.batches.size(); ++s) {
+        squares += sums[2 + s];
+        if (!std::isfinite(sums[2 + s]))
+            throw Error(ExitCode::not_finite, fmt::format("step {}: the gradient of section {} is not finite (loss {}); lower the learning rate, or look at the samples of this step",
+                                                          plan.step, launch_.graph.sections[s].name, sums[0]), Scope::all_ranks);
+    }
+    if (!std::isfinite(sums[0])) throw Error(ExitCode::not_finite, fmt::format("step {}: the loss is {}", plan.step, sums[0]), Scope::all_ranks);
+    const double norm = std::sqrt(squares);
+    const double scale = adam_.clip > 0 && norm > adam_.clip ? adam_.clip / norm : 1.0;
+    for (auto& replica : job_.replicas()) {
+        const double begin = comm::now_s();
+        if (replica->optimizer()) replica->optimizer()->update(adam_, plan.step, scale);
+        replica->times().reducing += comm::now_s() - begin;
+    }
+    if (world_.rank() != 0) return;
+    const double time = comm::now_s() - started_s;
+    const double rate = learning_rate(adam_, plan.step);
+    recorder.step_done({.step = plan.step, .loss = sums[0], .tokens = static_cast<std::int64_t>(sums[1]), .time_s = time, .grad_norm = norm, .learning_rate = rate});
+    rate_tokens_ += sums[1];
+    rate_s_ += time;
+    if (plan.step % deck_.train.log_every != 0 && plan.step != deck_.train.steps && plan.step != first_step_ + 1) return;
+    const double left = (comm::now_s() - origin_s_) / static_cast<double>(plan.step - first_step_) * static_cast<double>(deck_.train.steps - plan.step);
+    log::info("step {:>6}/{}  loss {:.4f}  {:>8.0f} tokens/s  grad norm {:.3f}  learning rate {:.2e}  left {}:{:02}", plan.step, deck_.train.steps, sums[0], rate_tokens_ / rate_s_, norm,
+              rate, static_cast<int>(left) / 60, static_cast<int>(left) % 60);
+    rate_tokens_ = rate_s_ = 0;
+}
+
+void Trainer::save() {
+    launch_.watchdog.doing(fmt::format("the checkpoint after step {}", progress_.step));
+    save_checkpoint(job_, progress_.directory, progress_.step, deck_.checkpoint.keep);
+    saved_step_ = progress_.step;
+    log::info("checkpoint {}/checkpoints/step-{:06d}", progress_.directory.string(), progress_.step);
+}
+
+void Trainer::report(double wall_s) {
+    const std::size_t count = launch_.graph.sections.size();
+    std::vector<std::string> names;
+    std::vector<SectionTimes> times(count);
+    std::vector<bool> member(count, false);
+    for (const auto& s : launch_.graph.sections) names.push_back(s.name);
+    for (auto& replica : job_.replicas()) {
+        times[static_cast<std::size_t>(replica->section())] = replica->times();
+        member[static_cast<std::size_t>(replica->section())] = true;
+    }
+    log::info("{}", timing_table(world_, names, times, member, wall_s));
+    const auto steps = static_cast<double>(std::max<std::int64_t>(progress_.step - first_step_, 1));
+    log::info("planning: {:.2f} ms a step, of which {:.3f} ms were waited for", 1e3 * planning_s_ / steps, 1e3 * planning_wait_s_ / steps);
+}
+
+}  // namespace
+
+ExitCode run_training(Launch& launch, const config::CommandLine& line, Progress& progress) {
+    if (!line.dry_run && line.resume == "none")
+        agree(launch.world, [&] {
+            if (launch.world.rank() == 0 && io::holds_run(launch.deck.run.output)) io::prepare_run_directory(launch.deck.run.output, false);
+        });
+    Trainer trainer(launch, line, progress);
+    return trainer.run();
+}
+
+}  // namespace maestro::train

@@ -1,0 +1,91 @@
+"""Runs the built program under mpirun on small sample files that the data tools make once per session."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("MAESTRO_BINARY", str(ROOT / "build/cpu-release/maestro"))
+VLM = str(ROOT / "inputs/vlm_glyphs.toml")
+DISTILL = str(ROOT / "inputs/distill.toml")
+TEACHER = str(ROOT / "inputs/teacher.toml")
+
+# Layouts of the vision-language deck by number of ranks.
+ONE_RANK = ["section.language.colocate_with=vision", "section.language.layout.dp=1"]
+TWO_RANKS = ["section.language.layout.dp=1"]
+FOUR_RANKS = []
+
+
+def mpirun(ranks, *arguments, cwd, timeout=300):
+    """Runs maestro on `ranks` ranks; returns the finished process with stdout and stderr as text."""
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), BINARY, *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+
+
+def settings(values):
+    return [word for value in values for word in ("--set", value)]
+
+
+class Workspace:
+    """A working directory with data/ beside it and runs/ below."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def train(self, ranks, deck, name, values=(), *, options=(), expect=0, timeout=300):
+        result = mpirun(ranks, "train", deck, *options, *settings([f"run.output=runs/{name}", *values]), cwd=self.path,
+                        timeout=timeout)
+        assert result.returncode == expect, f"exit {result.returncode}, not {expect}\n{result.stdout[-3000:]}\n{result.stderr[-3000:]}"
+        return result
+
+    def run(self, name):
+        return self.path / "runs" / name
+
+    def steps(self, name):
+        with h5py.File(self.run(name) / "metrics.h5") as file:
+            return {key: file["steps"][key][:] for key in file["steps"]}
+
+    def losses(self, name):
+        return self.steps(name)["loss"]
+
+    def checkpoint(self, name, step, section):
+        """{group: {parameter: array}} of a section file, groups weights, adam_m and adam_v."""
+        found = {}
+
+        def visit(path, item):
+            if isinstance(item, h5py.Dataset):
+                group, _, parameter = path.partition("/")
+                found.setdefault(group, {})[parameter] = item[...]
+
+        with h5py.File(self.run(name) / f"checkpoints/step-{step:06d}/{section}.h5") as file:
+            file.visititems(visit)
+        return found
+
+    def exit_report(self, name):
+        return json.loads((self.run(name) / "exit.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """A folder with the sample files that the decks of inputs/ name."""
+    folder = tmp_path_factory.mktemp("samples")
+    subprocess.run([sys.executable, str(ROOT / "scripts/data/make_all.py"), "--folder", str(folder / "data")], check=True,
+                   capture_output=True, text=True)
+    return folder / "data"
+
+
+@pytest.fixture
+def workspace(tmp_path, data):
+    (tmp_path / "data").symlink_to(data)
+    return Workspace(tmp_path)
+
+
+def relative(a, b):
+    """Largest relative difference of two series of losses."""
+    return float(np.max(np.abs(a - b) / np.abs(b)))

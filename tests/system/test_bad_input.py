@@ -1,0 +1,114 @@
+"""Bad input: refused by one rank, with the exit code of the design and what to do; nothing half written."""
+
+import os
+import shutil
+import subprocess
+
+import h5py
+import numpy as np
+import pytest
+from conftest import TWO_RANKS, VLM, mpirun, settings
+
+
+def refuse(workspace, code, *expected, ranks=2, deck=VLM, values=(), layout=TWO_RANKS):
+    result = mpirun(ranks, "train", deck, *settings(["run.output=runs/refused", *layout, "train.steps=2", *values]), cwd=workspace.path)
+    own = [line for line in result.stderr.splitlines() if line.startswith("maestro: ") or ": " in line]
+    assert result.returncode == code, f"exit {result.returncode}, not {code}\n{result.stdout}\n{result.stderr}"
+    for text in expected:
+        assert text in result.stderr, result.stderr
+        assert result.stderr.count(text) == 1, f"one rank speaks:\n{result.stderr}"
+    assert own
+    assert not (workspace.run("refused") / "metrics.h5").exists()
+    return result
+
+
+def edited(workspace, *changes):
+    text = open(VLM).read()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    path = workspace.path / "deck.toml"
+    path.write_text(text)
+    return path
+
+
+def test_unknown_key_names_the_nearest(workspace):
+    deck = edited(workspace, ("[train]", "[train]\nstepz = 3"))
+    refuse(workspace, 78, "train.stepz", "train.steps", deck=deck)
+
+
+def test_wrong_type(workspace):
+    deck = edited(workspace, ("[train]", "[train]\nrecompute = 3"))
+    refuse(workspace, 78, "train.recompute", deck=deck)
+
+
+def test_cycle(workspace):
+    deck = edited(workspace, ("[[edge]]", '[[edge]]\nfrom = "language"\nto = "vision"\ntensor = "embeddings"\n\n[[edge]]'))
+    refuse(workspace, 78, "cycle", deck=deck)
+
+
+def test_fanout_that_is_not_whole(workspace):
+    refuse(workspace, 78, "fanout", ranks=5, layout=["section.vision.layout.dp=2", "section.language.layout.dp=3"])
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_wrong_number_of_ranks(workspace, ranks):
+    refuse(workspace, 78, "mpirun -n 2", ranks=ranks)
+
+
+def test_missing_sample_file(workspace):
+    refuse(workspace, 66, "data/none.h5", values=["data.train=data/none.h5"])
+
+
+def damaged(workspace, change):
+    source = (workspace.path / "data").resolve() / "glyphs-train.h5"
+    target = workspace.path / "damaged.h5"
+    shutil.copyfile(source, target)
+    change(target)
+    return ["data.train=damaged.h5"]
+
+
+def test_truncated_sample_file(workspace):
+    refuse(workspace, 65, "damaged.h5", values=damaged(workspace, lambda p: os.truncate(p, p.stat().st_size // 2)))
+
+
+def test_tampered_pixels_stop_the_run(workspace):
+    def tamper(path):
+        with h5py.File(path, "r+") as file:
+            pixels = file["pixels"]
+            pixels[...] = 255 - pixels[...]
+
+    values = damaged(workspace, tamper)
+    result = mpirun(2, "train", VLM, *settings(["run.output=runs/refused", *TWO_RANKS, "train.steps=2", *values]), cwd=workspace.path)
+    assert result.returncode == 65, result.stderr
+    assert "checksum" in result.stderr and "damaged.h5" in result.stderr
+
+
+def test_token_beyond_the_vocabulary(workspace):
+    refuse(workspace, 65, "vocabulary", values=["model.glyph-language.vocabulary=200"])
+
+
+def test_unwritable_output(workspace):
+    (workspace.path / "file").write_text("not a directory")
+    refuse(workspace, 73, "file/run", values=["run.output=file/run"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_full_output_directory(workspace):
+    small = workspace.path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(small)]).returncode != 0:
+        pytest.skip("this container may not mount a file system")
+    try:
+        result = mpirun(2, "train", VLM, *settings([*TWO_RANKS, "train.steps=2", "run.output=small/run"]), cwd=workspace.path)
+        assert result.returncode in (73, 74), result.stderr
+        assert not list(small.glob("run/checkpoints/step-??????")), "nothing under its final name"
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.mark.parametrize("words,code", [((), 64), (("teach", VLM), 64), (("train", "none.toml"), 66), (("train", VLM, "--what"), 64),
+                                        (("train", VLM, "--set", "run.device=cuda"), 78),
+                                        (("train", VLM, "--set", "section.language.layout.tp=2"), 78)])
+def test_command_line(workspace, words, code):
+    assert mpirun(1, *words, cwd=workspace.path).returncode == code

@@ -1,0 +1,66 @@
+"""The same deck gives the same numbers on any placement and under any policy."""
+
+import numpy as np
+import pytest
+from conftest import DISTILL, FOUR_RANKS, ONE_RANK, TEACHER, TWO_RANKS, VLM, relative
+
+LAYOUTS = {"one": (1, ONE_RANK), "two": (2, TWO_RANKS), "four": (4, FOUR_RANKS)}
+STEPS = ["train.steps=20", "checkpoint.every=0"]
+
+
+def assert_same_gradients(workspace, a, b, sections):
+    """Adam's first moment after one step is the clipped gradient times 1 - beta1."""
+    for section in sections:
+        left, right = workspace.checkpoint(a, 1, section)["adam_m"], workspace.checkpoint(b, 1, section)["adam_m"]
+        assert left.keys() == right.keys() and left
+        for name in left:
+            norm = np.linalg.norm(left[name].astype(np.float64))
+            assert norm > 0, f"{section}.{name} has no gradient"
+            assert np.linalg.norm(left[name].astype(np.float64) - right[name]) <= 1e-5 * norm, f"{section}.{name}"
+
+
+def test_layouts_and_policies_of_the_vision_language_deck(workspace):
+    for name, (ranks, values) in LAYOUTS.items():
+        workspace.train(ranks, VLM, name, [*values, *STEPS])
+        workspace.train(ranks, VLM, f"{name}-gradient", [*values, "train.steps=1", "checkpoint.every=1"])
+    for policy in ("fifo", "lpt"):
+        workspace.train(4, VLM, policy, [f"schedule.policy={policy}", *STEPS])
+        workspace.train(4, VLM, f"{policy}-gradient", [f"schedule.policy={policy}", "train.steps=1", "checkpoint.every=1"])
+    reference = workspace.losses("one")
+    assert len(reference) == 20 and reference[-1] < 0.8 * reference[0], "trains too little for a difference to show"
+    for name in ("two", "four", "fifo", "lpt"):
+        assert relative(workspace.losses(name), reference) <= 1e-5, name
+        assert_same_gradients(workspace, "one-gradient", f"{name}-gradient", ["vision", "language"])
+
+
+def test_every_parameter_moves(workspace):
+    workspace.train(2, VLM, "moved", [*TWO_RANKS, "train.steps=12", "checkpoint.every=1", "checkpoint.keep=12"])
+    for section in ("vision", "language"):
+        first, last = (workspace.checkpoint("moved", step, section)["weights"] for step in (1, 12))
+        for name in first:
+            assert np.linalg.norm(last[name] - first[name]) > 1e-4 * np.linalg.norm(last[name]), f"{section}.{name}"
+
+
+def test_distillation_across_placements(workspace):
+    workspace.train(2, TEACHER, "teacher", ["train.steps=30"])
+    values = ["section.teacher.weights=runs/teacher"]
+    workspace.train(3, DISTILL, "three", [*values, *STEPS])
+    workspace.train(1, DISTILL, "one", [*values, *STEPS, "section.student.colocate_with=teacher", "section.student.layout.dp=1"])
+    workspace.train(2, DISTILL, "two", [*values, *STEPS, "section.student.layout.dp=1"])
+    for name in ("two", "three"):
+        assert relative(workspace.losses(name), workspace.losses("one")) <= 1e-5, name
+
+
+def test_planned_runs_are_bitwise_reproducible(workspace):
+    for name in ("first", "second"):
+        workspace.train(4, VLM, name, ["train.steps=8", "checkpoint.every=0"])
+    assert np.array_equal(workspace.losses("first"), workspace.losses("second"))
+
+
+@pytest.mark.parametrize("ranks,values", LAYOUTS.values(), ids=LAYOUTS)
+def test_steps_without_a_picture_run_no_vision_task(workspace, ranks, values):
+    import h5py
+
+    workspace.train(ranks, VLM, "text", [*values, "data.train=data/text-only.h5", "train.steps=4", "checkpoint.every=0"])
+    with h5py.File(workspace.run("text") / "metrics.h5") as file:
+        assert set(file["timeline/section"][:]) == {1}, "only the language section (colour 1) has tasks"

@@ -1,0 +1,88 @@
+"""A lost, stopped or signalled rank: the job ends in time, says why, and a resume goes on."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import numpy as np
+from conftest import BINARY, TWO_RANKS, VLM, settings
+
+
+def start(workspace, name, values, *options):
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4", BINARY, "train", VLM, *options,
+               *settings([f"run.output=runs/{name}", *values])]
+    return subprocess.Popen(command, cwd=workspace.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            stdin=subprocess.DEVNULL)
+
+
+def ranks_of(job):
+    """{rank: pid} of the processes that the launcher started."""
+    found = {}
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if f"PPid:\t{job.pid}\n" not in (entry / "status").read_text():
+                continue
+            for word in (entry / "environ").read_bytes().split(b"\0"):
+                if word.startswith(b"OMPI_COMM_WORLD_RANK="):
+                    found[int(word.split(b"=")[1])] = int(entry.name)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+def wait_for_checkpoint(workspace, name, job, limit=90):
+    end = time.monotonic() + limit
+    while not list(workspace.run(name).glob("checkpoints/step-??????")):
+        assert job.poll() is None and time.monotonic() < end, job.stdout.read()
+        time.sleep(0.05)
+
+
+def wait_for_end(job, limit):
+    begin = time.monotonic()
+    job.wait(timeout=limit)
+    return time.monotonic() - begin
+
+
+def test_kill_of_any_rank_then_resume(workspace):
+    workspace.train(4, VLM, "whole", ["train.steps=16", "checkpoint.every=4"])
+    for rank in range(4):
+        name = f"killed-{rank}"
+        job = start(workspace, name, ["train.steps=100000", "checkpoint.every=4"])
+        wait_for_checkpoint(workspace, name, job)
+        time.sleep(0.05 + 0.21 * rank)
+        pids = ranks_of(job)
+        os.kill(pids[rank], signal.SIGKILL)
+        assert wait_for_end(job, 10) <= 10 and job.returncode != 0
+        assert not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids.values())
+        report = workspace.train(4, VLM, name, ["train.steps=100000", "checkpoint.every=4"], options=["--resume", "auto", "--max-hours", "0.001"],
+                                 expect=75)
+        assert "resum" in report.stdout
+        common = min(16, len(workspace.losses(name)))
+        assert np.array_equal(workspace.losses(name)[:common], workspace.losses("whole")[:common])
+
+
+def test_stopped_rank_is_named(workspace):
+    job = start(workspace, "hang", ["train.steps=100000", "checkpoint.every=4", "run.timeout_s=5"])
+    wait_for_checkpoint(workspace, "hang", job)
+    os.kill(ranks_of(job)[2], signal.SIGSTOP)
+    wait_for_end(job, 40)
+    output = job.stdout.read()
+    assert job.returncode == 76, output
+    assert "waits" in output and workspace.exit_report("hang")["code"] == 76
+
+
+def test_signal_stops_in_order(workspace):
+    job = start(workspace, "signal", ["train.steps=100000", "checkpoint.every=1000"])
+    end = time.monotonic() + 60
+    while not (workspace.run("signal") / "metrics.h5").exists():
+        assert job.poll() is None and time.monotonic() < end
+        time.sleep(0.1)
+    time.sleep(1)
+    job.send_signal(signal.SIGUSR1)
+    wait_for_end(job, 30)
+    assert job.returncode == 75, job.stdout.read()
+    report = workspace.exit_report("signal")
+    assert report["code"] == 75
+    assert (workspace.run("signal") / f"checkpoints/step-{report['step']:06d}").is_dir()

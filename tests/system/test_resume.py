@@ -1,0 +1,52 @@
+"""A resumed run equals the uninterrupted one; in another layout to rounding."""
+
+import shutil
+
+import numpy as np
+from conftest import TWO_RANKS, VLM, relative
+
+
+def test_resume_equals_uninterrupted_bit_for_bit(workspace):
+    workspace.train(4, VLM, "whole", ["train.steps=12", "checkpoint.every=6"])
+    workspace.train(4, VLM, "cut", ["train.steps=6", "checkpoint.every=6"])
+    workspace.train(4, VLM, "cut", ["train.steps=12", "checkpoint.every=6"], options=["--resume", "auto"])
+    assert np.array_equal(workspace.losses("whole"), workspace.losses("cut"))
+    for section in ("vision", "language"):
+        whole, cut = workspace.checkpoint("whole", 12, section), workspace.checkpoint("cut", 12, section)
+        for group in ("weights", "adam_m", "adam_v"):
+            for name in whole[group]:
+                assert np.array_equal(whole[group][name], cut[group][name]), f"{section} {group}/{name}"
+
+
+def test_resume_in_another_layout(workspace):
+    workspace.train(4, VLM, "four", ["train.steps=16", "checkpoint.every=8"])
+    shutil.copytree(workspace.run("four"), workspace.run("two"))
+    shutil.rmtree(workspace.run("two") / "checkpoints/step-000016")
+    workspace.train(2, VLM, "two", [*TWO_RANKS, "train.steps=16", "checkpoint.every=8"], options=["--resume", "auto"])
+    assert relative(workspace.losses("two"), workspace.losses("four")) <= 1e-5
+
+
+def test_rows_after_the_checkpoint_are_cut_and_a_finished_run_is_success(workspace):
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=6", "checkpoint.every=4"])
+    shutil.rmtree(workspace.run("run") / "checkpoints/step-000006")
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=5", "checkpoint.every=4"], options=["--resume", "auto"])
+    assert list(workspace.steps("run")["step"]) == [1, 2, 3, 4, 5]
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=5"], options=["--resume", "auto"])
+    assert list(workspace.steps("run")["step"]) == [1, 2, 3, 4, 5]
+
+
+def test_a_directory_that_holds_a_run_is_refused(workspace):
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=2"])
+    result = workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=2"], expect=73)
+    assert result.stderr.count("--resume") == 1
+
+
+def test_a_broken_newest_checkpoint_falls_back_to_the_one_before(workspace):
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=6", "checkpoint.every=3"])
+    victim = workspace.run("run") / "checkpoints/step-000006/language.h5"
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    before = workspace.losses("run")
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=6", "checkpoint.every=3"], options=["--resume", "auto"])
+    assert np.array_equal(before, workspace.losses("run"))
