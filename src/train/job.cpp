@@ -67,6 +67,13 @@ Job::Job(Launch& launch) : launch_(launch) {
         windows.push_back(window);
         if (holds(section, world.rank())) scratch = std::max(scratch, footprints.back().scratch);
     }
+    if (world.size() != graph.world) {  // a dry run in one process: memory is all that can be told
+        for (int s = 0; s < count; ++s)
+            description_.push_back(fmt::format("section {}: window {}, {:.1f} MiB a micro-batch, {:.1f} MiB scratch", graph.sections[static_cast<std::size_t>(s)].name,
+                                               windows[static_cast<std::size_t>(s)], mib(footprints[static_cast<std::size_t>(s)].saved),
+                                               mib(footprints[static_cast<std::size_t>(s)].scratch)));
+        return;
+    }
     scratch_ = backend::Arena(*backend_, scratch);
     prefetcher_ = std::make_unique<data::Prefetcher>(*samples_);
 

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// What rank 0 tells all at a step border, besides the plan.
-enum Order : std::int64_t { kStop = 1, kFlush = 2 };
+constexpr std::int64_t kStop = 1, kFlush = 2;
 
 AdamSettings settings_of(const config::Optimizer& o) {
     return {.learning_rate = o.learning_rate, .final_learning_rate = o.final_learning_rate, .warmup_steps = o.warmup_steps, .decay_steps = o.decay_steps,
