@@ -1,0 +1,103 @@
+import importlib.util
+import json
+
+import make_jsonl
+import numpy as np
+import pytest
+from PIL import Image
+from sample_file import read_samples
+
+
+@pytest.fixture
+def folder(tmp_path):
+    Image.new("RGB", (9, 5), (10, 20, 30)).save(tmp_path / "a.png")
+    Image.new("L", (16, 12), 77).save(tmp_path / "b.jpg")
+    Image.new("RGBA", (3, 4)).save(tmp_path / "c.png")
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
+    return tmp_path
+
+
+def make(folder, *records, options=()):
+    lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
+    (folder / "own.jsonl").write_text("\n".join(lines) + "\n")
+    make_jsonl.main([str(folder / "own.jsonl"), str(folder / "own.h5"), *options])
+    return list(read_samples(folder / "own.h5"))
+
+
+def test_interleaves_text_and_pictures(folder):
+    first, second, third = make(
+        folder,
+        {"text": "a <image> and <image>.", "images": ["a.png", "b.jpg"], "answer": "xy"},
+        {"content": [{"image": "c.png"}, {"text": "né"}, {"answer": "!"}]},
+        {"text": "only text"},
+    )
+    assert list(first.tokens) == [257, *b"a ", 256, *b" and ", 256, *b".", *b"xy", 258]
+    assert [p.shape for p in first.pictures] == [(5, 9, 3), (12, 16, 3)]
+    assert (first.pictures[0][0, 0] == [10, 20, 30]).all()
+    assert list(np.flatnonzero(first.flags)) == [len(first.tokens) - 3, len(first.tokens) - 2]
+    assert first.weights[0] == 0 and first.weights[3] == 0 and first.weights[1] == 1
+    assert list(second.tokens) == [257, 256, *"né".encode(), *b"!", 258]
+    assert third.pictures == []
+
+
+def test_options_shape_pictures_and_weights(folder):
+    (sample,) = make(folder, {"text": "q<image>", "images": ["b.jpg"], "answer": "z"},
+                     options=["--channels", "1", "--largest", "8", "--text-weight", "0", "--answer-weight", "3"])  # fmt: skip
+    assert sample.pictures[0].shape == (6, 8, 1)
+    assert list(sample.weights) == [0, 0, 0, 3, 1]
+
+
+@pytest.mark.parametrize(
+    "record, message",
+    [
+        ("{", "own.jsonl:2: "),
+        ("[]", "not a JSON object"),
+        ("[" * 100000, "own.jsonl:2: "),
+        ({"txt": "a"}, "unknown key 'txt'"),
+        ({"images": []}, "needs either"),
+        ({"text": "a", "content": []}, "needs either"),
+        ({"text": 3}, "must be a string"),
+        ({"text": "a <image>"}, "1 times <image> in the text and 0 images"),
+        ({"text": "a", "images": ["a.png"]}, "0 times <image>"),
+        ({"text": "<image>", "images": ["none.png"]}, "no such picture"),
+        ({"text": "<image>", "images": ["broken.png"]}, "not a picture"),
+        ({"text": "<image>", "images": [7]}, "must be a string"),
+        ({"content": [{"text": "a", "image": "b"}]}, "holds objects"),
+        ({"content": [], "images": []}, "belongs to"),
+        ({"text": "a", "answer": 1}, "must be a string"),
+    ],
+)
+def test_bad_lines_are_named(folder, capsys, record, message):
+    with pytest.raises(SystemExit, match="1 bad lines"):
+        make(folder, {"text": "good"}, record)
+    errors = capsys.readouterr().err
+    assert "own.jsonl:2: " in errors and message in errors
+    assert not (folder / "own.h5").exists()
+
+
+def test_missing_and_empty_inputs(folder):
+    with pytest.raises(SystemExit, match="No such file"):
+        make_jsonl.main([str(folder / "none.jsonl"), str(folder / "own.h5")])
+    with pytest.raises(SystemExit, match="1 bad lines"):
+        make(folder)
+
+
+def test_long_samples_are_refused_on_request(folder, capsys):
+    with pytest.raises(SystemExit):
+        make(folder, {"text": "abc"}, options=["--longest", "4"])
+    assert "5 tokens" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tokenizers") is not None, reason="tokenizers is installed")
+def test_says_when_tokenizers_is_missing(folder):
+    with pytest.raises(SystemExit, match="pip install tokenizers"):
+        make(folder, {"text": "a"}, options=["--tokenizer", "tokenizer.json"])
+
+
+def test_hugging_face_tokenizer(folder):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1, "cat": 2}, unk_token="[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.save(str(folder / "tokenizer.json"))
+    (sample,) = make(folder, {"text": "a <image> cat dog", "images": ["a.png"]}, options=["--tokenizer", str(folder / "tokenizer.json")])
+    assert list(sample.tokens) == [4, 1, 3, 2, 0, 5]
