@@ -2,73 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
 #include <limits>
 
-#include "base/error.hpp"
-#include "unit/data/sample_writer.hpp"
+#include "unit/data/sample_file_fixture.hpp"
 
 extern "C" std::uint32_t H5_checksum_metadata(const void* data, std::size_t bytes, std::uint32_t start);
 
 namespace maestro::data {
 namespace {
-
-using data_test::SampleArrays;
-using data_test::SampleFileWriter;
-using data_test::small_file;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-
-class SampleFileTest : public testing::Test {
-protected:
-    SampleFileTest() {
-        std::string name = std::filesystem::temp_directory_path() / "maestro-samples-XXXXXX";
-        folder_ = ::mkdtemp(name.data());
-        path_ = folder_ / "samples.h5";
-    }
-    ~SampleFileTest() override { std::filesystem::remove_all(folder_); }
-
-    void write(const SampleArrays& arrays) { writer_.write(path_, arrays); }
-
-    /// Opening (and reading everything) throws `code` with the path and `fragments` in the message.
-    template <class... Fragments>
-    void expect_refused(ExitCode code, Fragments... fragments) {
-        try {
-            const SampleFile file(path_);
-            Sample sample;
-            for (std::int64_t i = 0; i < file.size(); ++i) file.read(i, sample);
-            ADD_FAILURE() << "accepted";
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code(), code) << error.what();
-            EXPECT_THAT(error.what(), AllOf(HasSubstr(path_.string()), HasSubstr(fragments)...));
-        }
-    }
-    template <class... Fragments>
-    void expect_bad(Fragments... fragments) {
-        expect_refused(ExitCode::bad_data, fragments...);
-    }
-    template <class... Fragments>
-    void expect_bad_arrays(const SampleArrays& arrays, Fragments... fragments) {
-        write(arrays);
-        expect_bad(fragments...);
-    }
-
-    std::string bytes() const {
-        std::ifstream stream(path_, std::ios::binary);
-        return {std::istreambuf_iterator<char>(stream), {}};
-    }
-    void set_bytes(const std::string& bytes) const {
-        std::ofstream(path_, std::ios::binary)
-            .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    }
-
-    std::filesystem::path folder_, path_;
-    SampleFileWriter writer_;
-};
 
 /// A dataset made with a creation property list, holding zeros.
 std::function<void(hid_t)> made_with(const char* name, hid_t type, hsize_t rows,
@@ -362,82 +306,6 @@ TEST_F(SampleFileTest, RefusesBadTokensAndWeights) {
     refused([](auto& a) { a.pixels[3] ^= 1; }, "checksum", "sample 1");
     refused([](auto& a) { a.tokens[1] = 'z'; }, "checksum", "sample 0");
     refused([](auto& a) { a.loss_weight[1] = 2; }, "checksum", "sample 0");
-}
-
-TEST_F(SampleFileTest, RefusesEveryTruncation) {
-    write(small_file());
-    for (auto length = std::filesystem::file_size(path_); length-- > 0;) {
-        SCOPED_TRACE(length);
-        std::filesystem::resize_file(path_, length);
-        expect_bad();
-        length -= std::min<std::uintmax_t>(length, 6);
-    }
-}
-
-/// Whatever bit is flipped, a sample is never read with other contents.
-TEST_F(SampleFileTest, SurvivesEveryFlippedBit) {
-    write(small_file());
-    const std::string whole = bytes();
-    std::vector<Sample> expected(3);
-    {
-        const SampleFile file(path_);
-        for (std::int64_t i = 0; i < 3; ++i) file.read(i, expected[static_cast<std::size_t>(i)]);
-    }
-    std::fstream stream(path_, std::ios::in | std::ios::out | std::ios::binary);
-    const auto put = [&](std::size_t at, char byte) {
-        stream.seekp(static_cast<std::streamoff>(at)).put(byte).flush();
-    };
-    int refused = 0;
-    for (std::size_t bit = 0; bit < whole.size() * 8; bit += 3) {
-        const std::size_t at = bit / 8;
-        put(at, static_cast<char>(whole[at] ^ (1 << (bit % 8))));
-        try {
-            const SampleFile file(path_);
-            ASSERT_EQ(file.size(), 3);
-            for (std::size_t i = 0; i < 3; ++i) {
-                Sample sample;
-                file.read(static_cast<std::int64_t>(i), sample);
-                ASSERT_EQ(sample.tokens, expected[i].tokens) << "bit " << bit;
-                ASSERT_EQ(sample.weights, expected[i].weights) << "bit " << bit;
-                ASSERT_EQ(sample.flags, expected[i].flags) << "bit " << bit;
-                for (std::size_t j = 0; j < sample.pictures.size(); ++j)
-                    ASSERT_EQ(sample.pictures[j].pixels, expected[i].pictures[j].pixels) << "bit " << bit;
-            }
-        } catch (const Error& error) {
-            ASSERT_EQ(error.code(), ExitCode::bad_data) << error.what();
-            ++refused;
-        }
-        put(at, whole[at]);
-    }
-    EXPECT_GT(refused, 1000);
-}
-
-TEST_F(SampleFileTest, NoticesAFileThatShrinksDuringTheRun) {
-    write(small_file());
-    const SampleFile file(path_);
-    std::filesystem::resize_file(path_, 100);
-    Sample sample;
-    try {
-        file.read(1, sample);
-        ADD_FAILURE() << "read";
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::bad_data);
-        EXPECT_THAT(error.what(), HasSubstr("shorter"));
-    }
-}
-
-TEST_F(SampleFileTest, KeepsReadingAFileThatWasReplaced) {
-    write(small_file());
-    const SampleFile file(path_);
-    SampleArrays other;
-    other.add({257, 'q'});
-    const auto kept = path_;
-    path_ = folder_ / "other.h5";
-    write(other);
-    std::filesystem::rename(path_, kept);
-    Sample sample;
-    file.read(0, sample);
-    EXPECT_THAT(sample.tokens, ElementsAre(257, 'a', 'b', 258));
 }
 
 }  // namespace

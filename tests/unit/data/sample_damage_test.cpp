@@ -1,0 +1,89 @@
+// Files that are cut, flipped, shortened or replaced.
+#include <cstddef>
+#include <vector>
+
+#include "unit/data/sample_file_fixture.hpp"
+
+namespace maestro::data {
+namespace {
+
+using SampleDamageTest = SampleFileTest;
+
+TEST_F(SampleDamageTest, RefusesEveryTruncation) {
+    write(small_file());
+    for (auto length = std::filesystem::file_size(path_); length-- > 0;) {
+        SCOPED_TRACE(length);
+        std::filesystem::resize_file(path_, length);
+        expect_bad();
+        length -= std::min<std::uintmax_t>(length, 6);
+    }
+}
+
+/// Whatever bit is flipped, a sample is never read with other contents.
+TEST_F(SampleDamageTest, SurvivesEveryFlippedBit) {
+    write(small_file());
+    const std::string whole = bytes();
+    std::vector<Sample> expected(3);
+    {
+        const SampleFile file(path_);
+        for (std::int64_t i = 0; i < 3; ++i) file.read(i, expected[static_cast<std::size_t>(i)]);
+    }
+    std::fstream stream(path_, std::ios::in | std::ios::out | std::ios::binary);
+    const auto put = [&](std::size_t at, char byte) {
+        stream.seekp(static_cast<std::streamoff>(at)).put(byte).flush();
+    };
+    int refused = 0;
+    for (std::size_t bit = 0; bit < whole.size() * 8; bit += 3) {
+        const std::size_t at = bit / 8;
+        put(at, static_cast<char>(whole[at] ^ (1 << (bit % 8))));
+        try {
+            const SampleFile file(path_);
+            ASSERT_EQ(file.size(), 3);
+            for (std::size_t i = 0; i < 3; ++i) {
+                Sample sample;
+                file.read(static_cast<std::int64_t>(i), sample);
+                ASSERT_EQ(sample.tokens, expected[i].tokens) << "bit " << bit;
+                ASSERT_EQ(sample.weights, expected[i].weights) << "bit " << bit;
+                ASSERT_EQ(sample.flags, expected[i].flags) << "bit " << bit;
+                for (std::size_t j = 0; j < sample.pictures.size(); ++j)
+                    ASSERT_EQ(sample.pictures[j].pixels, expected[i].pictures[j].pixels) << "bit " << bit;
+            }
+        } catch (const Error& error) {
+            ASSERT_EQ(error.code(), ExitCode::bad_data) << error.what();
+            ++refused;
+        }
+        put(at, whole[at]);
+    }
+    EXPECT_GT(refused, 1000);
+}
+
+TEST_F(SampleDamageTest, NoticesAFileThatShrinksDuringTheRun) {
+    write(small_file());
+    const SampleFile file(path_);
+    std::filesystem::resize_file(path_, 100);
+    Sample sample;
+    try {
+        file.read(1, sample);
+        ADD_FAILURE() << "read";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::bad_data);
+        EXPECT_THAT(error.what(), HasSubstr("shorter"));
+    }
+}
+
+TEST_F(SampleDamageTest, KeepsReadingAFileThatWasReplaced) {
+    write(small_file());
+    const SampleFile file(path_);
+    SampleArrays other;
+    other.add({257, 'q'});
+    const auto kept = path_;
+    path_ = folder_ / "other.h5";
+    write(other);
+    std::filesystem::rename(path_, kept);
+    Sample sample;
+    file.read(0, sample);
+    EXPECT_THAT(sample.tokens, ElementsAre(257, 'a', 'b', 258));
+}
+
+}  // namespace
+}  // namespace maestro::data

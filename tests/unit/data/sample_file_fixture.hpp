@@ -1,0 +1,72 @@
+// A folder of its own for each test, and the expectation that a file is refused.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "base/error.hpp"
+#include "data/sample_file.hpp"
+#include "unit/data/sample_writer.hpp"
+
+namespace maestro::data {
+
+using data_test::SampleArrays;
+using data_test::SampleFileWriter;
+using data_test::small_file;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class SampleFileTest : public testing::Test {
+protected:
+    SampleFileTest() {
+        std::string name = std::filesystem::temp_directory_path() / "maestro-samples-XXXXXX";
+        folder_ = ::mkdtemp(name.data());
+        path_ = folder_ / "samples.h5";
+    }
+    ~SampleFileTest() override { std::filesystem::remove_all(folder_); }
+
+    void write(const SampleArrays& arrays) { writer_.write(path_, arrays); }
+
+    /// Opening (and reading everything) throws `code` with the path and `fragments` in the message.
+    template <class... Fragments>
+    void expect_refused(ExitCode code, Fragments... fragments) {
+        try {
+            const SampleFile file(path_);
+            Sample sample;
+            for (std::int64_t i = 0; i < file.size(); ++i) file.read(i, sample);
+            ADD_FAILURE() << "accepted";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), code) << error.what();
+            EXPECT_THAT(error.what(), AllOf(HasSubstr(path_.string()), HasSubstr(fragments)...));
+        }
+    }
+    template <class... Fragments>
+    void expect_bad(Fragments... fragments) {
+        expect_refused(ExitCode::bad_data, fragments...);
+    }
+    template <class... Fragments>
+    void expect_bad_arrays(const SampleArrays& arrays, Fragments... fragments) {
+        write(arrays);
+        expect_bad(fragments...);
+    }
+
+    std::string bytes() const {
+        std::ifstream stream(path_, std::ios::binary);
+        return {std::istreambuf_iterator<char>(stream), {}};
+    }
+    void set_bytes(const std::string& bytes) const {
+        std::ofstream(path_, std::ios::binary)
+            .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    }
+
+    std::filesystem::path folder_, path_;
+    SampleFileWriter writer_;
+};
+
+}  // namespace maestro::data
