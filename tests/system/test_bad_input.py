@@ -38,7 +38,7 @@ def test_unknown_key_names_the_nearest(workspace):
 
 
 def test_wrong_type(workspace):
-    deck = edited(workspace, ("[train]", "[train]\nrecompute = 3"))
+    deck = edited(workspace, ('recompute = "none"', "recompute = 3"))
     refuse(workspace, 78, "train.recompute", deck=deck)
 
 
