@@ -1,17 +1,30 @@
 #include "comm/signals.hpp"
 
+#include <array>
 #include <atomic>
 #include <csignal>
+#include <ctime>
 
 namespace maestro::comm {
 
 namespace {
+
+constexpr std::array kSignals = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+
 std::atomic<int> caught{0};  // a signal handler can reach nothing but a global
 static_assert(std::atomic<int>::is_always_lock_free);
 
 void remember(int signal) {
     caught.store(signal, std::memory_order_relaxed);
 }
+
+sigset_t all() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (int signal : kSignals) sigaddset(&set, signal);
+    return set;
+}
+
 }  // namespace
 
 void catch_stop_signals() {
@@ -19,14 +32,26 @@ void catch_stop_signals() {
     action.sa_handler = remember;
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
-    for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) sigaction(signal, &action, nullptr);
+    for (int signal : kSignals) sigaction(signal, &action, nullptr);
+    // Kernels that oneDNN compiles at run time keep data below the stack pointer, where a handler's frame would
+    // overwrite it: the computing threads take no signal, which then stays pending or goes to a thread of MPI.
+    const sigset_t set = all();
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
 int stop_signal() {
-    return caught.load(std::memory_order_relaxed);
+    if (const int signal = caught.load(std::memory_order_relaxed)) return signal;
+    sigset_t pending;
+    sigpending(&pending);
+    for (int signal : kSignals)
+        if (sigismember(&pending, signal) == 1) return signal;
+    return 0;
 }
 
 void clear_stop_signal() {
+    const sigset_t set = all();
+    const timespec at_once{};
+    while (sigtimedwait(&set, nullptr, &at_once) > 0) {}
     caught.store(0, std::memory_order_relaxed);
 }
 

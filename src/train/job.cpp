@@ -117,7 +117,7 @@ Job::Job(Launch& launch) : launch_(launch) {
                 if (e.from == s) outputs.push_back(e.channel);
             }
             replicas_.push_back(std::make_unique<Replica>(*backend_,
-                                                          Replica::Settings{.section = s, .index = world.rank() - section.first_rank, .window = window, .backward = section.backward,
+                                                          Replica::Settings{.section = s, .name = section.name, .index = world.rank() - section.first_rank, .window = window, .backward = section.backward,
                                                                             .dtype = deck.run.precision == "bf16" ? DType::bf16 : DType::f32, .saved_bytes = footprint.saved},
                                                           std::move(module), std::move(replicas), std::move(inputs), std::move(outputs), scratch_));
         });

@@ -41,7 +41,7 @@ int Replica::take_slot() {
             it = drained ? in_flight_.erase(it) : std::next(it);
         }
     }
-    MAESTRO_CHECK(!free_slots_.empty(), "section {}: more than {} micro-batches in flight", settings_.section,
+    MAESTRO_CHECK(!free_slots_.empty(), "section {}: more than {} micro-batches in flight", settings_.name,
                   settings_.window);
     const int slot = free_slots_.back();
     free_slots_.pop_back();
@@ -99,7 +99,7 @@ TaskTimes Replica::backward(int micro_batch) {
     const double start = comm::now_s();
 
     auto node = in_flight_.extract(micro_batch);
-    MAESTRO_CHECK(!node.empty(), "section {}: backward of micro-batch {} before its forward", settings_.section, micro_batch);
+    MAESTRO_CHECK(!node.empty(), "section {}: backward of micro-batch {} before its forward", settings_.name, micro_batch);
     InFlight& flight = node.mapped();
     Tensor d_output;
     for (channel::Channel* output : outputs_) {
@@ -153,7 +153,7 @@ void Replica::end_step() {
         }
         in_flight_.clear();
     }
-    MAESTRO_CHECK(in_flight_.empty(), "section {}: {} micro-batches without their backward", settings_.section,
+    MAESTRO_CHECK(in_flight_.empty(), "section {}: {} micro-batches without their backward", settings_.name,
                   in_flight_.size());
 }
 

@@ -29,6 +29,7 @@ class Replica {
 public:
     struct Settings {
         int section = 0;         ///< colour
+        std::string name = {};   ///< of the section
         int index = 0;           ///< of the replica in its section
         int window = 1;          ///< micro-batches in flight
         bool backward = true;    ///< its tasks come in pairs
@@ -43,6 +44,7 @@ public:
 
     int section() const { return settings_.section; }
     int index() const { return settings_.index; }
+    const std::string& name() const { return settings_.name; }
     model::Module& module() { return *module_; }
     Optimizer* optimizer() { return optimizer_.get(); }
     const comm::Communicator& replicas() const { return replicas_; }

@@ -38,10 +38,16 @@ std::int64_t SampleTable::output_rows(std::int64_t sample, int section) const {
 
 std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) const {
     const auto count = static_cast<std::size_t>(std::min<std::int64_t>(samples, size()));
-    const auto area = [](const model::SampleShape& shape) {
-        std::int64_t pixels = 0;
-        for (const auto& p : shape.pictures) pixels += std::int64_t{p.height + 63} * (p.width + 63);
-        return pixels;
+    const auto picture_rows = [&](const model::PictureSize& p) {
+        std::int64_t rows = 0;
+        for (const model::Geometry& g : vision_)
+            if (g.patch > 0) rows += model::picture_tokens(p.height, p.width, g);
+        return rows;
+    };
+    const auto rows_of = [&](const model::SampleShape& shape) {
+        std::int64_t rows = 0;
+        for (const auto& p : shape.pictures) rows += picture_rows(p);
+        return rows;
     };
     std::vector<const model::SampleShape*> by_text, by_picture;
     for (const auto& shape : shapes_) by_text.push_back(&shape);
@@ -51,13 +57,19 @@ std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) cons
                           [&](auto* a, auto* b) { return key(*a) > key(*b); });
     };
     longest(by_text, [](const model::SampleShape& s) { return s.tokens; });
-    longest(by_picture, area);
+    longest(by_picture, rows_of);
     std::vector<model::SampleShape> worst;
     for (std::size_t i = 0; i < count; ++i) {
         model::SampleShape shape = *by_picture[i];
         shape.tokens = std::max(shape.tokens, by_text[i]->tokens);
         worst.push_back(std::move(shape));
     }
+    // The largest picture of the file bounds the attention of the vision section, whoever holds it.
+    model::PictureSize largest;
+    for (const auto& shape : shapes_)
+        for (const auto& p : shape.pictures)
+            if (picture_rows(p) > picture_rows(largest)) largest = p;
+    if (largest.height > 0 && !worst.empty()) worst.front().pictures.push_back(largest);
     return worst;
 }
 

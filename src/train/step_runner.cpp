@@ -97,7 +97,7 @@ void StepRunner::run_task(const schedule::StepPlan& plan, const schedule::Task& 
     MAESTRO_CHECK(at != replicas_.end(), "a task of section {} on rank {}, which does not hold it", task.section, rank_);
     Replica& replica = **at;
     const bool forward = task.phase == schedule::Phase::forward;
-    watchdog_.doing(fmt::format("step {}, section {}, {} of micro-batch {}", plan.step, task.section,
+    watchdog_.doing(fmt::format("step {}, section {}, {} of micro-batch {}", plan.step, replica.name(),
                                 forward ? "forward" : "backward", task.micro_batch));
     TaskTimes times;
     if (forward) {
