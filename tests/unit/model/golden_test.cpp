@@ -1,0 +1,82 @@
+// Loss and gradients against those that PyTorch computes (tests/golden/make_golden.py).
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <map>
+
+#include "unit/model/model_fixture.hpp"
+
+namespace maestro::model::test {
+namespace {
+
+struct Golden {
+    double loss = 0;
+    std::map<std::string, std::vector<double>> gradients;
+};
+
+Golden read(const std::string& name) {
+    std::ifstream in(MAESTRO_SOURCE_DIR "/tests/golden/" + name + ".txt");
+    Golden golden;
+    std::string key;
+    in >> key >> golden.loss;
+    std::size_t count = 0;
+    while (in >> key >> count) {
+        auto& list = golden.gradients[key];
+        list.resize(count);
+        for (double& value : list) in >> value;
+    }
+    EXPECT_TRUE(in.eof());
+    return golden;
+}
+
+struct Case {
+    Job::Kind kind;
+    DType type;
+    bool recompute;
+};
+
+class GoldenTest : public testing::TestWithParam<Case> {};
+
+TEST_P(GoldenTest, LossAndEveryGradient) {
+    const Case& c = GetParam();
+    const Golden golden = read(c.kind == Job::Kind::vlm ? "vlm" : "distill");
+    const double tolerance = c.type == DType::f64 ? 1e-7 : 1e-5;
+    Job job(c.kind, c.type, c.recompute);
+    const Result result = job.run();
+    EXPECT_NEAR(result.loss, golden.loss, golden.loss * tolerance);
+    std::size_t compared = 0;
+    const auto compare = [&](const std::string& section, const Module& module) {
+        for (const Parameter& p : module.parameters().parameters()) {
+            if (!p.trainable) continue;
+            SCOPED_TRACE(section + "." + p.name);
+            const auto at = golden.gradients.find(section + "." + p.name);
+            ASSERT_NE(at, golden.gradients.end());
+            const std::vector<double> got = values(p.gradient);
+            ASSERT_EQ(got.size(), at->second.size());
+            double norm = 0, difference = 0;
+            for (std::size_t i = 0; i < got.size(); ++i) {
+                norm += at->second[i] * at->second[i];
+                difference += (got[i] - at->second[i]) * (got[i] - at->second[i]);
+            }
+            EXPECT_GT(norm, 0);
+            EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm));
+            ++compared;
+        }
+    };
+    compare(job.first_name, *job.first);
+    compare(job.last_name, *job.last);
+    EXPECT_EQ(compared, golden.gradients.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenTest,
+                         testing::Values(Case{Job::Kind::vlm, DType::f64, false}, Case{Job::Kind::vlm, DType::f64, true},
+                                         Case{Job::Kind::vlm, DType::f32, false}, Case{Job::Kind::vlm, DType::f32, true},
+                                         Case{Job::Kind::distill, DType::f64, false}, Case{Job::Kind::distill, DType::f64, true},
+                                         Case{Job::Kind::distill, DType::f32, false}, Case{Job::Kind::distill, DType::f32, true}),
+                         [](const testing::TestParamInfo<Case>& each) {
+                             return std::string(each.param.kind == Job::Kind::vlm ? "vlm" : "distill") +
+                                    (each.param.type == DType::f64 ? "_f64" : "_f32") + (each.param.recompute ? "_recompute" : "");
+                         });
+
+}  // namespace
+}  // namespace maestro::model::test

@@ -1,0 +1,167 @@
+// Two small jobs on one rank, sections chained by hand: pictures into a language model, and a teacher with a student.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/module.hpp"
+
+namespace maestro::model::test {
+
+constexpr int kMarker = 39;
+
+inline ModelSpec language_spec(int width, int mlp, bool tied = true) {
+    return {.kind = ModelSpec::Kind::language, .name = "language", .layers = 2, .width = width, .heads = 4, .kv_heads = 2,
+            .head_dim = 8, .mlp = mlp, .vocabulary = 40, .rope_theta = 10000, .tie_embeddings = tied};
+}
+
+inline ModelSpec vision_spec() {
+    return {.kind = ModelSpec::Kind::vision, .name = "vision", .layers = 2, .width = 16, .heads = 4, .kv_heads = 2,
+            .head_dim = 8, .mlp = 24, .rope_theta = 100, .patch = 2, .merge = 2, .channels = 3};
+}
+
+/// A sample that owns what its view shows. Weights as in make_golden.py.
+struct Owned {
+    std::vector<std::int32_t> tokens;
+    std::vector<float> weights;
+    std::vector<std::uint8_t> flags;
+    std::vector<std::vector<std::uint8_t>> pixels;
+    std::vector<Picture> pictures;
+};
+
+class Samples {
+public:
+    void add(std::vector<std::int32_t> tokens, const std::vector<PictureSize>& sizes = {}) {
+        Owned& sample = *owned_.emplace_back(std::make_unique<Owned>());
+        sample.tokens = std::move(tokens);
+        for (std::size_t j = 0; j < sample.tokens.size(); ++j) {
+            sample.weights.push_back(0.5f * static_cast<float>((j + owned_.size() - 1) % 3));
+            if (j > 0 && sample.tokens[j] != kMarker) weight_ += static_cast<double>(sample.weights.back());
+        }
+        sample.flags.assign(sample.tokens.size(), 0);
+        for (const PictureSize& size : sizes) {
+            auto& pixels = sample.pixels.emplace_back();
+            for (int i = 0; i < size.height * size.width * 3; ++i)
+                pixels.push_back(static_cast<std::uint8_t>((5 * i * i + 31 * i + 17 * pictures_) % 256));
+            ++pictures_;
+            sample.pictures.push_back({pixels.data(), size.height, size.width});
+        }
+        views_.push_back({static_cast<std::int64_t>(views_.size()), sample.tokens, sample.weights, sample.flags, sample.pictures});
+        shapes_.push_back({static_cast<std::int64_t>(sample.tokens.size()), sizes, 1});
+    }
+    Owned& at(std::size_t i) { return *owned_[i]; }
+    MicroBatch batch(bool train = true) const { return {.samples = views_, .loss_scale = 1 / weight_, .train = train}; }
+    const std::vector<SampleView>& views() const { return views_; }
+    const std::vector<SampleShape>& shapes() const { return shapes_; }
+
+private:
+    std::vector<std::unique_ptr<Owned>> owned_;
+    std::vector<SampleView> views_;
+    std::vector<SampleShape> shapes_;
+    double weight_ = 0;
+    int pictures_ = 0;
+};
+
+inline void fill_weights(Module& module, const std::string& section) {
+    for (const Parameter& p : module.parameters().parameters()) {
+        double phase = 0;
+        for (const char c : section + "." + p.name) phase += static_cast<unsigned char>(c);
+        for (std::int64_t i = 0; i < p.size(); ++i) {
+            const auto x = static_cast<double>(i);
+            const double wave = std::sin(0.37 * x + 0.0013 * x * x + phase);
+            const double value = p.name.ends_with("norm.weight") ? 1 + 0.1 * wave : 0.2 * wave;
+            if (p.master.dtype == DType::f64) p.master.as<double>()[i] = value;
+            else p.master.as<float>()[i] = static_cast<float>(value);
+        }
+    }
+    module.parameters().refresh_compute();
+    module.parameters().zero_gradients();
+}
+
+inline std::vector<double> values(const Tensor& tensor) {
+    std::vector<double> out(static_cast<std::size_t>(tensor.size()));
+    if (tensor.dtype == DType::f64) std::copy_n(tensor.as<double>(), out.size(), out.begin());
+    else std::copy_n(tensor.as<float>(), out.size(), out.begin());
+    return out;
+}
+
+/// An upstream section (vision or teacher) and a language section with the loss.
+class Job {
+public:
+    enum class Kind { vlm, distill };
+    Job(Kind kind, DType type, bool recompute = false) : kind_(kind), backend_(backend::make_cpu(1)) {
+        const bool vlm = kind == Kind::vlm;
+        first_name = vlm ? "vision" : "teacher";
+        last_name = vlm ? "language" : "student";
+        first_spec = vlm ? vision_spec() : language_spec(24, 32);
+        last_spec = vlm ? language_spec(24, 32) : language_spec(16, 24, false);
+        first_role = {.section = first_name, .inputs = {}, .emits = true, .output_width = 24, .trained = vlm, .needs_backward = vlm,
+                      .marker = kMarker, .compute = type, .recompute = recompute, .tp = {}};
+        last_role = {.section = last_name, .inputs = {{vlm ? EdgeTensor::embeddings : EdgeTensor::hidden, first_spec}},
+                     .loss = true, .marker = kMarker, .alpha = vlm ? 0 : 0.3, .temperature = vlm ? 1.0 : 2.0,
+                     .compute = type, .recompute = recompute, .tp = {}};
+        if (vlm) {
+            samples.add({3, kMarker, 5, 7, kMarker, 11, 12, 13}, {{5, 7}, {8, 4}});
+            samples.add({kMarker, 9, 2, 30, 31}, {{3, 9}});
+            samples.add({1, 2, 8, 4, 2, 17});
+        } else {
+            samples.add({3, 14, 15, 9, 2, 6});
+            samples.add({5, 35, 8, 9, 7, 9, 3, 2, 38});
+        }
+        first = make_module(*backend_, first_spec, first_role);
+        last = make_module(*backend_, last_spec, last_role);
+        fill_weights(*first, first_name);
+        fill_weights(*last, last_name);
+    }
+
+    /// Arenas of `first_size` and `last_size`, by default ample; peaks of both are kept.
+    Result run(bool train = true, Footprint first_size = ample(), Footprint last_size = ample()) {
+        backend::Arena first_saved(*backend_, first_size.saved), first_scratch(*backend_, first_size.scratch);
+        backend::Arena last_saved(*backend_, last_size.saved), last_scratch(*backend_, last_size.scratch);
+        first->parameters().zero_gradients();
+        last->parameters().zero_gradients();
+        const MicroBatch batch = samples.batch(train);
+        Result result;
+        Tensor rows, none;
+        const auto first_state = first->forward(batch, {}, first_saved, first_scratch, rows, result);
+        std::vector<std::vector<Tensor>> inputs(1);
+        std::int64_t begin = 0;
+        for (const SampleView& sample : samples.views()) {
+            auto count = static_cast<std::int64_t>(sample.tokens.size());
+            if (kind_ == Kind::vlm) {
+                count = 0;
+                for (const Picture& p : sample.pictures) count += picture_tokens(p.height, p.width, {2, 2});
+            }
+            inputs[0].push_back(rows.slice(begin, begin + count));
+            begin += count;
+        }
+        const auto last_state = last->forward(batch, inputs, last_saved, last_scratch, none, result);
+        if (train) {
+            const Tensor d_rows = last_scratch.allocate(last_role.compute, {rows.dim(0), rows.dim(1)});
+            last->backward(*last_state, {}, std::vector<Tensor>{d_rows}, last_scratch);
+            if (kind_ == Kind::vlm) first->backward(*first_state, d_rows, {}, first_scratch);
+        }
+        first_used = {.saved = first_saved.peak(), .scratch = first_scratch.peak()};
+        last_used = {.saved = last_saved.peak(), .scratch = last_scratch.peak()};
+        return result;
+    }
+    static Footprint ample() { return {.saved = std::size_t{16} << 20, .scratch = std::size_t{16} << 20}; }
+
+    std::string first_name, last_name;
+    ModelSpec first_spec, last_spec;
+    Role first_role, last_role;
+    Samples samples;
+    Footprint first_used, last_used;
+
+private:
+    Kind kind_;
+    std::unique_ptr<backend::Backend> backend_;
+
+public:
+    std::unique_ptr<Module> first, last;
+};
+
+}  // namespace maestro::model::test
