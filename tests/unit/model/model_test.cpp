@@ -1,0 +1,145 @@
+#include <gmock/gmock.h>
+
+#include "unit/model/model_fixture.hpp"
+
+namespace maestro::model::test {
+namespace {
+
+using Kind = Job::Kind;
+
+TEST(Model, Bf16LossIsNearThatOfF32) {
+    for (const Kind kind : {Kind::vlm, Kind::distill}) {
+        const double exact = Job(kind, DType::f32).run().loss, rounded = Job(kind, DType::bf16).run().loss;
+        EXPECT_NE(rounded, exact);
+        EXPECT_NEAR(rounded, exact, 2e-2 * exact);
+    }
+}
+
+TEST(Model, GradientsAreTheSlopesOfTheLoss) {
+    constexpr double kStep = 1e-5;
+    for (const Kind kind : {Kind::vlm, Kind::distill}) {
+        Job job(kind, DType::f64);
+        job.run();
+        std::vector<const Parameter*> picked;
+        for (const char* name : {"patch.bias", "layers.0.attention.q_norm.weight", "merger.weight"})
+            if (const Parameter* p = job.first->parameters().find(name); p && p->trainable) picked.push_back(p);
+        for (const char* name : {"embedding.weight", "head.weight", "layers.0.attention.qkv.weight", "layers.1.mlp.gate_up.weight", "norm.weight"})
+            if (const Parameter* p = job.last->parameters().find(name)) picked.push_back(p);
+        ASSERT_GE(picked.size(), 5u);
+        std::vector<std::vector<double>> slopes;
+        for (const Parameter* p : picked) slopes.push_back(values(p->gradient));
+        for (std::size_t i = 0; i < picked.size(); ++i)
+            for (const std::int64_t at : {std::int64_t{3}, picked[i]->size() / 2, picked[i]->size() - 1}) {
+                SCOPED_TRACE(picked[i]->name + " " + std::to_string(at));
+                double& value = picked[i]->master.as<double>()[at];
+                const double old = value;
+                value = old + kStep;
+                const double above = job.run().loss;
+                value = old - kStep;
+                const double below = job.run().loss;
+                value = old;
+                const double slope = slopes[i][static_cast<std::size_t>(at)];
+                EXPECT_NEAR((above - below) / (2 * kStep), slope, 1e-8 + 1e-6 * std::abs(slope));
+            }
+    }
+}
+
+TEST(Model, InitialWeightsDoNotDependOnShards) {
+    const auto cpu = backend::make_cpu(1);
+    Role role = Job(Kind::vlm, DType::f32).last_role;
+    role.seed = 7;
+    const auto one = make_module(*cpu, language_spec(24, 32), role);
+    role.shards = 7;
+    const auto seven = make_module(*cpu, language_spec(24, 32), role);
+    EXPECT_EQ(seven->parameters().gradient().size() % 7, 0);
+    EXPECT_EQ(one->parameters().count(), seven->parameters().count());
+    for (const Parameter& p : one->parameters().parameters())
+        EXPECT_EQ(values(p.master), values(seven->parameters().find(p.name)->master)) << p.name;
+}
+
+TEST(Model, MeasureIsWhatARunTakes) {
+    for (const Kind kind : {Kind::vlm, Kind::distill})
+        for (const DType type : {DType::f32, DType::bf16})
+            for (const bool recompute : {false, true})
+                for (const bool train : {true, false}) {
+                    SCOPED_TRACE(testing::Message() << (kind == Kind::vlm ? "vlm " : "distill ") << name_of(type) << " recompute " << recompute << " train " << train);
+                    Job job(kind, type, recompute);
+                    const Footprint first = measure(job.first_spec, job.first_role, job.samples.shapes(), train);
+                    const Footprint last = measure(job.last_spec, job.last_role, job.samples.shapes(), train);
+                    const double loss = job.run(train).loss;
+                    EXPECT_EQ(job.run(train, first, last).loss, loss);
+                    // measure() takes every token for a target: without a backward pass, the logits decide and are fewer here.
+                    EXPECT_EQ(job.first_used.saved, first.saved);
+                    EXPECT_EQ(job.first_used.scratch, first.scratch);
+                    EXPECT_EQ(job.last_used.saved, last.saved);
+                    EXPECT_LE(job.last_used.scratch, last.scratch);
+                    if (train) {
+                        EXPECT_EQ(job.last_used.scratch, last.scratch);
+                    }
+                }
+}
+
+/// Without layers' contributions and with a table of unit vectors, a token predicts itself.
+TEST(Model, CountsNamesThatMatchWhole) {
+    const auto cpu = backend::make_cpu(1);
+    ModelSpec spec = language_spec(40, 8);
+    Role role = Job(Kind::vlm, DType::f32).last_role;
+    role.inputs.clear();
+    const auto module = make_module(*cpu, spec, role);
+    for (const Parameter& p : module->parameters().parameters()) {
+        float* weights = p.master.as<float>();
+        std::fill_n(weights, p.size(), p.name.ends_with("norm.weight") ? 1.0f : 0.0f);
+        for (int i = 0; p.name == "embedding.weight" && i < 40; ++i) weights[i * 40 + i] = 1;
+    }
+    Samples samples;
+    samples.add({kMarker, 5, 5, 5, kMarker, 6, 6, 7}, {{4, 4}, {4, 4}});  // right, then a wrong last token
+    samples.add({kMarker, 8, 8, 9, 9}, {{4, 4}});                        // wrong where it does not count: right
+    samples.add({3, 3, 3});                                              // flagged, but without a picture: no name
+    const std::vector<std::vector<std::uint8_t>> flags = {{0, 0, 1, 1, 0, 0, 1, 1}, {0, 0, 1, 0, 1}, {1, 1, 1}};
+    for (std::size_t s = 0; s < flags.size(); ++s) {
+        std::copy(flags[s].begin(), flags[s].end(), samples.at(s).flags.begin());
+        std::fill(samples.at(s).weights.begin(), samples.at(s).weights.end(), 1.0f);
+    }
+    backend::Arena saved(*cpu, std::size_t{4} << 20), scratch(*cpu, std::size_t{4} << 20);
+    Tensor output;
+    Result result;
+    module->forward(samples.batch(false), {}, saved, scratch, output, result);
+    EXPECT_EQ(result.names, 3);
+    EXPECT_EQ(result.exact, 2);
+    EXPECT_EQ(result.tokens, 16);
+}
+
+TEST(Model, LogitsExistForAChunkOnly) {
+    ModelSpec spec = language_spec(24, 32);
+    spec.vocabulary = 50000;
+    const std::size_t all = std::size_t{5000} * 50000 * sizeof(float);
+    const std::vector<SampleShape> shapes = {{.tokens = 5000, .pictures = {}, .weight = 1}};
+    Job vlm(Kind::vlm, DType::f32), distill(Kind::distill, DType::f32);
+    EXPECT_LT(measure(spec, vlm.last_role, shapes).scratch, all / 4);
+    EXPECT_LT(measure(spec, distill.last_role, shapes).scratch, all / 4);
+}
+
+/// Targets past the first chunk of logits: the loss of a batch is the sum of its samples' losses.
+TEST(Model, LossDoesNotDependOnTheChunks) {
+    Job many(Kind::distill, DType::f64);
+    Samples samples;
+    for (int s = 0; s < 60; ++s) {
+        std::vector<std::int32_t> tokens;
+        for (int j = 0; j < 9 + s % 5; ++j) tokens.push_back((7 * s + 3 * j * j) % 38);
+        samples.add(tokens);
+    }
+    double sum = 0;
+    for (const SampleView& sample : samples.views()) {
+        Job one(Kind::distill, DType::f64);
+        one.samples = Samples();
+        one.samples.add({sample.tokens.begin(), sample.tokens.end()});
+        std::copy(sample.weights.begin(), sample.weights.end(), one.samples.at(0).weights.begin());
+        sum += one.run().loss / one.samples.batch().loss_scale;
+    }
+    many.samples = std::move(samples);
+    const double scale = many.samples.batch().loss_scale;
+    EXPECT_NEAR(many.run().loss, sum * scale, 1e-10 * sum * scale);
+}
+
+}  // namespace
+}  // namespace maestro::model::test
