@@ -16,36 +16,51 @@ using namespace maestro;
 
 namespace {
 
-ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Waiter& waiter, train::Progress& progress, std::string& host) {
-    const config::CommandLine line = config::parse_command_line(argc, argv);                  // 1. what is asked
+ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Waiter& waiter,
+             train::Progress& progress, std::string& host) {
+    const config::CommandLine line = config::parse_command_line(argc, argv);  // 1. what is asked
     if (line.answered) {
         log::info("{}", line.answer);
         return ExitCode::done;
     }
-    comm::check_same_build(world);                                                            // 2. by whom
+    comm::check_same_build(world);  // 2. by whom
     std::string text;
     train::agree(world, [&] {
         if (world.rank() == 0) text = config::read_deck_file(line.deck);
     });
     world.broadcast(text);
-    config::Deck deck = config::parse_deck(text, line.deck, line.set, line.command);          // 3. the deck and its graph
+    config::Deck deck =
+        config::parse_deck(text, line.deck, line.set, line.command);  // 3. the deck and its graph
     const bool placed = line.command == config::Command::train && !(line.dry_run && world.size() == 1);
-    if (const std::string problem = graph::launch_problem(deck.graph, world.size()); placed && !problem.empty())
+    if (const std::string problem = graph::launch_problem(deck.graph, world.size());
+        placed && !problem.empty())
         throw Error(ExitCode::bad_deck, line.deck + ": " + problem, Scope::all_ranks);
     waiter.set_timeout(deck.run.timeout_s);
-    const comm::Topology topology = comm::place_rank(world);                                  // 4. cores and threads
+    const comm::Topology topology = comm::place_rank(world);  // 4. cores and threads
     host = topology.host;
     comm::catch_stop_signals();
-    comm::Watchdog watchdog({.timeout_s = deck.run.timeout_s, .rank = world.rank(), .host = host, .on_hang = [&](const std::string& reason) {
-        io::write_exit_report(progress.directory, {.code = 76, .reason = reason, .rank = world.rank(), .host = host, .step = progress.step});
-    }, .abort = {}});
+    comm::Watchdog watchdog({.timeout_s = deck.run.timeout_s,
+                             .rank = world.rank(),
+                             .host = host,
+                             .on_hang =
+                                 [&](const std::string& reason) {
+                                     io::write_exit_report(progress.directory, {.code = 76,
+                                                                                .reason = reason,
+                                                                                .rank = world.rank(),
+                                                                                .host = host,
+                                                                                .step = progress.step});
+                                 },
+                             .abort = {}});
     waiter.report_to(&watchdog);
     const graph::SectionGraph graph = deck.graph;
-    train::Launch launch{.world = world, .watchdog = watchdog, .topology = topology, .deck = std::move(deck), .graph = graph};
+    train::Launch launch{
+        .world = world, .watchdog = watchdog, .topology = topology, .deck = std::move(deck), .graph = graph};
     ExitCode code = ExitCode::done;
     try {
-        if (line.command == config::Command::evaluate) train::run_evaluation(launch, line);   // 5. the work
-        else code = train::run_training(launch, line, progress);
+        if (line.command == config::Command::evaluate)
+            train::run_evaluation(launch, line);  // 5. the work
+        else
+            code = train::run_training(launch, line, progress);
     } catch (...) {
         waiter.report_to(nullptr);
         throw;
@@ -64,7 +79,10 @@ int main(int argc, char** argv) {
     train::Progress progress;
     std::string host;
     const auto report = [&](int code, const std::string& reason) {
-        if (!progress.directory.empty()) io::write_exit_report(progress.directory, {.code = code, .reason = reason, .rank = world.rank(), .host = host, .step = progress.step});
+        if (!progress.directory.empty())
+            io::write_exit_report(
+                progress.directory,
+                {.code = code, .reason = reason, .rank = world.rank(), .host = host, .step = progress.step});
     };
     try {
         const auto code = static_cast<int>(run(argc, argv, world, waiter, progress, host));
@@ -75,7 +93,8 @@ int main(int argc, char** argv) {
         const bool alone = error.scope() == Scope::this_rank;
         if (alone || world.rank() == 0) {
             report(code, error.what());
-            log::write_error(alone ? fmt::format("maestro: rank {}: {}", world.rank(), error.what()) : fmt::format("maestro: {}", error.what()));
+            log::write_error(alone ? fmt::format("maestro: rank {}: {}", world.rank(), error.what())
+                                   : fmt::format("maestro: {}", error.what()));
         }
         if (alone && world.size() > 1) comm::abort_world(code);
         return code;

@@ -1,5 +1,5 @@
-// Memory sized before the first step. Buffer owns one allocation; Arena hands out pieces of one and takes them back
-// all at once, or back to a mark.
+// Memory sized before the first step. Buffer owns one allocation; Arena hands out pieces of one and takes
+// them back all at once, or back to a mark.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,8 @@ namespace maestro::backend {
 class Buffer {
 public:
     Buffer() = default;
-    Buffer(Backend& backend, std::size_t bytes) : backend_(&backend), data_(backend.allocate(bytes)), bytes_(bytes) {}
+    Buffer(Backend& backend, std::size_t bytes)
+        : backend_(&backend), data_(backend.allocate(bytes)), bytes_(bytes) {}
     ~Buffer() { reset(); }
     Buffer(Buffer&& other) noexcept { swap(other); }
     Buffer& operator=(Buffer&& other) noexcept {
@@ -41,8 +42,8 @@ private:
     std::size_t bytes_ = 0;
 };
 
-/// A bump allocator over one Buffer. Without a capacity it only measures: addresses are not to be touched and peak()
-/// tells what a real one needs. Not thread-safe.
+/// A bump allocator over one Buffer. Without a capacity it only measures: addresses are not to be touched and
+/// peak() tells what a real one needs. Not thread-safe.
 class Arena {
 public:
     Arena() = default;  ///< measures
@@ -54,8 +55,8 @@ public:
     std::size_t mark() const { return used_; }
     void release(std::size_t mark) { used_ = mark; }
     void reset() { used_ = 0; }
-    std::size_t peak() const { return peak_; }           ///< bytes
-    std::size_t capacity() const { return capacity_; }   ///< bytes
+    std::size_t peak() const { return peak_; }          ///< bytes
+    std::size_t capacity() const { return capacity_; }  ///< bytes
 
 private:
     Buffer buffer_;

@@ -1,5 +1,5 @@
-// The seam to a device. An operation (ops/) states what it needs and costs and hands over its CPU loop; what runs it,
-// or only counts it, is decided here. Nothing outside this folder knows which device there is.
+// The seam to a device. An operation (ops/) states what it needs and costs and hands over its CPU loop; what
+// runs it, or only counts it, is decided here. Nothing outside this folder knows which device there is.
 #pragma once
 
 #include <cstddef>
@@ -27,19 +27,21 @@ struct Counts {
 class Backend {
 public:
     virtual ~Backend() = default;
-    virtual std::string_view name() const = 0;           ///< "cpu", "meta"
-    virtual std::string describe() const = 0;            ///< one line for the log: library versions, threads, isa
+    virtual std::string_view name() const = 0;  ///< "cpu", "meta"
+    virtual std::string describe() const = 0;   ///< one line for the log: library versions, threads, isa
     /// True where kernels run; false where they are only counted (meta).
     virtual bool computes() const = 0;
-    /// Device memory, 64-byte aligned, uninitialized. Throws Error(device_memory). meta returns addresses that must
-    /// not be touched.
+    /// Device memory, 64-byte aligned, uninitialized. Throws Error(device_memory). meta returns addresses
+    /// that must not be touched.
     virtual void* allocate(std::size_t bytes) = 0;
     virtual void release(void* pointer) noexcept = 0;
 
-    /// y[m, n] (+)= op(a) * op(b): a is [m, k] or, transposed, [k, m]; b is [k, n] or [n, k]. dtypes: all f32, all f64,
-    /// or a, b bf16 with y bf16 or f32. lda, ldb, ldy are row strides in elements.
+    /// y[m, n] (+)= op(a) * op(b): a is [m, k] or, transposed, [k, m]; b is [k, n] or [n, k]. dtypes: all
+    /// f32, all f64, or a, b bf16 with y bf16 or f32. lda, ldb, ldy are row strides in elements.
     struct Gemm {
-        const void* a; const void* b; void* y;
+        const void* a;
+        const void* b;
+        void* y;
         std::int64_t m, n, k, lda, ldb, ldy;
         bool transpose_a, transpose_b, accumulate;
         DType in, out;

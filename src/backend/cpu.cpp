@@ -16,8 +16,8 @@ namespace {
 
 using dnnl::memory;
 
-/// bf16 products. oneDNN compiles one kernel a shape, which costs more than a product of this size, so the one
-/// variable length (rows, or the summed length of a weight gradient) is cut into powers of two.
+/// bf16 products. oneDNN compiles one kernel a shape, which costs more than a product of this size, so the
+/// one variable length (rows, or the summed length of a weight gradient) is cut into powers of two.
 class Bf16Products {
 public:
     void run(const Backend::Gemm& g) {
@@ -45,22 +45,23 @@ public:
 
 private:
     static constexpr std::int64_t kLargest = 1024;
-    using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, bool,
-                           bool, bool>;
+    using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                           bool, bool, bool, bool>;
     struct Product {
         memory::desc a, b, y;
         dnnl::matmul primitive;
     };
 
-    static memory::desc describe(std::int64_t rows, std::int64_t columns, std::int64_t stride, bool transposed,
-                                 memory::data_type type) {
+    static memory::desc describe(std::int64_t rows, std::int64_t columns, std::int64_t stride,
+                                 bool transposed, memory::data_type type) {
         const memory::dims shape{rows, columns};
         const memory::dims strides = transposed ? memory::dims{1, stride} : memory::dims{stride, 1};
         return {shape, type, strides};
     }
 
     const Product& find(const Backend::Gemm& g) {
-        const Key key{g.m, g.n, g.k, g.lda, g.ldb, g.ldy, g.transpose_a, g.transpose_b, g.accumulate, g.out == DType::f32};
+        const Key key{g.m,   g.n,           g.k,           g.lda,        g.ldb,
+                      g.ldy, g.transpose_a, g.transpose_b, g.accumulate, g.out == DType::f32};
         const auto at = products_.find(key);
         if (at != products_.end()) return at->second;
         using type = memory::data_type;
@@ -101,21 +102,25 @@ public:
     std::string_view name() const override { return "cpu"; }
     std::string describe() const override {
         const dnnl_version_t* v = dnnl_version();
-        return fmt::format("cpu: oneDNN {}.{}.{}, {} thread{} a rank, bf16 units {}", v->major, v->minor, v->patch,
-                           threads_, threads_ == 1 ? "" : "s", has_bf16_units() ? "yes" : "no");
+        return fmt::format("cpu: oneDNN {}.{}.{}, {} thread{} a rank, bf16 units {}", v->major, v->minor,
+                           v->patch, threads_, threads_ == 1 ? "" : "s", has_bf16_units() ? "yes" : "no");
     }
     bool computes() const override { return true; }
     void* allocate(std::size_t bytes) override {
         const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
         void* pointer = std::aligned_alloc(64, rounded);
-        if (!pointer) throw Error(ExitCode::device_memory, fmt::format("cannot allocate {} MiB of memory", bytes >> 20));
+        if (!pointer)
+            throw Error(ExitCode::device_memory,
+                        fmt::format("cannot allocate {} MiB of memory", bytes >> 20));
         return pointer;
     }
     void release(void* pointer) noexcept override { std::free(pointer); }
     void gemm(const Gemm& g) override {
-        const double elements = static_cast<double>(g.m * g.k + g.k * g.n) * static_cast<double>(size_of(g.in)) +
-                                static_cast<double>(g.m * g.n) * static_cast<double>(size_of(g.out));
-        count({2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k), elements});
+        const double elements =
+            static_cast<double>(g.m * g.k + g.k * g.n) * static_cast<double>(size_of(g.in)) +
+            static_cast<double>(g.m * g.n) * static_cast<double>(size_of(g.out));
+        count(
+            {2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k), elements});
         if (g.in == DType::bf16) {
             try {
                 bf16_products_.run(g);
@@ -144,17 +149,21 @@ void cpu_gemm(const Backend::Gemm& g, double alpha) {
         MAESTRO_CHECK(status == dnnl_success, "dnnl_sgemm returned {}", static_cast<int>(status));
     } else {
         MAESTRO_CHECK(g.in == DType::f64, "no product of {}", name_of(g.in));
-        cblas_dgemm(CblasRowMajor, g.transpose_a ? CblasTrans : CblasNoTrans, g.transpose_b ? CblasTrans : CblasNoTrans,
-                    static_cast<int>(g.m), static_cast<int>(g.n), static_cast<int>(g.k), alpha,
-                    static_cast<const double*>(g.a), static_cast<int>(g.lda), static_cast<const double*>(g.b),
-                    static_cast<int>(g.ldb), g.accumulate ? 1.0 : 0.0, static_cast<double*>(g.y), static_cast<int>(g.ldy));
+        cblas_dgemm(CblasRowMajor, g.transpose_a ? CblasTrans : CblasNoTrans,
+                    g.transpose_b ? CblasTrans : CblasNoTrans, static_cast<int>(g.m), static_cast<int>(g.n),
+                    static_cast<int>(g.k), alpha, static_cast<const double*>(g.a), static_cast<int>(g.lda),
+                    static_cast<const double*>(g.b), static_cast<int>(g.ldb), g.accumulate ? 1.0 : 0.0,
+                    static_cast<double*>(g.y), static_cast<int>(g.ldy));
     }
 }
 
-std::unique_ptr<Backend> make_cpu(int threads) { return std::make_unique<Cpu>(threads); }
+std::unique_ptr<Backend> make_cpu(int threads) {
+    return std::make_unique<Cpu>(threads);
+}
 
 bool has_bf16_units() {
-    return dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16 || __builtin_cpu_supports("avx512bf16") != 0;
+    return dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16 ||
+           __builtin_cpu_supports("avx512bf16") != 0;
 }
 
 }  // namespace maestro::backend

@@ -1,5 +1,5 @@
-// The matrix products of the CPU, without a Backend's counting: for operations that make many small ones inside their
-// own loops.
+// The matrix products of the CPU, without a Backend's counting: for operations that make many small ones
+// inside their own loops.
 #pragma once
 
 #include "backend/backend.hpp"

@@ -20,6 +20,8 @@ public:
 
 }  // namespace
 
-std::unique_ptr<Backend> make_meta() { return std::make_unique<Meta>(); }
+std::unique_ptr<Backend> make_meta() {
+    return std::make_unique<Meta>();
+}
 
 }  // namespace maestro::backend

@@ -1,5 +1,5 @@
-// Broken invariants: on in release builds, the failing expression kept. Calls of a library have check macros of
-// their own beside that library (comm/check.hpp, io/check.hpp).
+// Broken invariants: on in release builds, the failing expression kept. Calls of a library have check macros
+// of their own beside that library (comm/check.hpp, io/check.hpp).
 #pragma once
 
 #include <fmt/core.h>
@@ -7,12 +7,14 @@
 #include "base/error.hpp"
 
 namespace maestro::detail {
-[[noreturn]] void check_failed(const char* expression, const char* file, int line, const std::string& message);
+[[noreturn]] void check_failed(const char* expression, const char* file, int line,
+                               const std::string& message);
 }
 
-/// MAESTRO_CHECK(condition, "format", args...): throws Error(broken_invariant) with the expression, file and line.
-#define MAESTRO_CHECK(condition, ...)                                                                      \
-    do {                                                                                                   \
-        if (!(condition)) [[unlikely]]                                                                     \
-            ::maestro::detail::check_failed(#condition, __FILE__, __LINE__, ::fmt::format(__VA_ARGS__));   \
+/// MAESTRO_CHECK(condition, "format", args...): throws Error(broken_invariant) with the expression, file and
+/// line.
+#define MAESTRO_CHECK(condition, ...)                                                                    \
+    do {                                                                                                 \
+        if (!(condition)) [[unlikely]]                                                                   \
+            ::maestro::detail::check_failed(#condition, __FILE__, __LINE__, ::fmt::format(__VA_ARGS__)); \
     } while (0)

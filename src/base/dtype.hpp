@@ -28,32 +28,46 @@ using Accumulate = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 constexpr std::size_t size_of(DType type) {
     switch (type) {
-        case DType::f32: return 4;
-        case DType::bf16: return 2;
-        case DType::f64: return 8;
-        case DType::i32: return 4;
-        case DType::u8: return 1;
+        case DType::f32:
+            return 4;
+        case DType::bf16:
+            return 2;
+        case DType::f64:
+            return 8;
+        case DType::i32:
+            return 4;
+        case DType::u8:
+            return 1;
     }
     return 0;
 }
 
 constexpr const char* name_of(DType type) {
     switch (type) {
-        case DType::f32: return "f32";
-        case DType::bf16: return "bf16";
-        case DType::f64: return "f64";
-        case DType::i32: return "i32";
-        case DType::u8: return "u8";
+        case DType::f32:
+            return "f32";
+        case DType::bf16:
+            return "bf16";
+        case DType::f64:
+            return "f64";
+        case DType::i32:
+            return "i32";
+        case DType::u8:
+            return "u8";
     }
     return "?";
 }
 
 template <class T>
 constexpr DType dtype_of() {
-    if constexpr (std::is_same_v<T, float>) return DType::f32;
-    else if constexpr (std::is_same_v<T, bf16>) return DType::bf16;
-    else if constexpr (std::is_same_v<T, double>) return DType::f64;
-    else if constexpr (std::is_same_v<T, std::int32_t>) return DType::i32;
+    if constexpr (std::is_same_v<T, float>)
+        return DType::f32;
+    else if constexpr (std::is_same_v<T, bf16>)
+        return DType::bf16;
+    else if constexpr (std::is_same_v<T, double>)
+        return DType::f64;
+    else if constexpr (std::is_same_v<T, std::int32_t>)
+        return DType::i32;
     else {
         static_assert(std::is_same_v<T, std::uint8_t>);
         return DType::u8;

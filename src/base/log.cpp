@@ -21,7 +21,9 @@ State& state() {
 }
 }  // namespace
 
-void start(bool speaks) { state().speaks = speaks; }
+void start(bool speaks) {
+    state().speaks = speaks;
+}
 
 void open_file(const std::filesystem::path& path) {
     try {
@@ -30,7 +32,8 @@ void open_file(const std::filesystem::path& path) {
         state().file->set_pattern("%Y-%m-%d %H:%M:%S  %v");
         state().file->flush_on(spdlog::level::info);
     } catch (const spdlog::spdlog_ex& e) {
-        throw Error(ExitCode::cannot_create, fmt::format("{}: cannot open the log: {}", path.string(), e.what()));
+        throw Error(ExitCode::cannot_create,
+                    fmt::format("{}: cannot open the log: {}", path.string(), e.what()));
     }
 }
 

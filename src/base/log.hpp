@@ -1,4 +1,5 @@
-// The run's log: stdout on rank 0, and a file once one is opened. Other ranks write nothing here unless they must.
+// The run's log: stdout on rank 0, and a file once one is opened. Other ranks write nothing here unless they
+// must.
 #pragma once
 
 #include <fmt/core.h>
@@ -13,9 +14,9 @@ namespace maestro::log {
 void start(bool speaks);
 /// From now on what is logged also goes to `path` (appended). Throws Error(cannot_create).
 void open_file(const std::filesystem::path& path);
-void write(std::string_view line);       ///< stdout and file, if this rank speaks
-void write_error(std::string_view line); ///< stderr and file; any rank
-void write_file(std::string_view text);  ///< the file only: what is too long for a terminal
+void write(std::string_view line);        ///< stdout and file, if this rank speaks
+void write_error(std::string_view line);  ///< stderr and file; any rank
+void write_file(std::string_view text);   ///< the file only: what is too long for a terminal
 void flush();
 
 template <class... Args>

@@ -1,5 +1,5 @@
-// Counter-based random numbers: the value depends on (seed, stream, index) alone, never on who asks or in which
-// order. Philox4x32-10, J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+// Counter-based random numbers: the value depends on (seed, stream, index) alone, never on who asks or in
+// which order. Philox4x32-10, J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@ public:
     Random(std::uint64_t seed, std::string_view stream);
 
     std::uint64_t bits(std::uint64_t index) const;
-    double uniform(std::uint64_t index) const;           ///< in [0, 1)
-    double normal(std::uint64_t index) const;            ///< mean 0, variance 1 (Box-Muller)
+    double uniform(std::uint64_t index) const;  ///< in [0, 1)
+    double normal(std::uint64_t index) const;   ///< mean 0, variance 1 (Box-Muller)
     /// A permutation of 0..n-1 (Fisher-Yates).
     std::vector<std::int64_t> permutation(std::int64_t n) const;
 

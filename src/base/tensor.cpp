@@ -19,7 +19,8 @@ std::int64_t Tensor::size() const {
 }
 
 Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
-    MAESTRO_CHECK(rank > 0 && begin >= 0 && begin <= end && end <= dim(0), "rows {}..{} of {}", begin, end, describe());
+    MAESTRO_CHECK(rank > 0 && begin >= 0 && begin <= end && end <= dim(0), "rows {}..{} of {}", begin, end,
+                  describe());
     Tensor part = *this;
     const std::int64_t row = dim(0) == 0 ? 0 : size() / dim(0);
     part.shape[0] = end - begin;

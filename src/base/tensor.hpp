@@ -21,7 +21,7 @@ struct Tensor {
     Tensor() = default;
     Tensor(void* data_, DType dtype_, std::initializer_list<std::int64_t> shape_);
 
-    std::int64_t size() const;                           ///< elements
+    std::int64_t size() const;  ///< elements
     std::size_t bytes() const { return static_cast<std::size_t>(size()) * size_of(dtype); }
     std::int64_t dim(int i) const { return shape[static_cast<std::size_t>(i)]; }
     /// All dimensions but the last as one: rows() x columns() == size().
@@ -36,10 +36,11 @@ struct Tensor {
     /// The elements as T; T must match dtype (checked).
     template <class T>
     T* as() const {
-        MAESTRO_CHECK(dtype == dtype_of<T>(), "tensor holds {}, not {}", name_of(dtype), name_of(dtype_of<T>()));
+        MAESTRO_CHECK(dtype == dtype_of<T>(), "tensor holds {}, not {}", name_of(dtype),
+                      name_of(dtype_of<T>()));
         return static_cast<T*>(data);
     }
-    std::string describe() const;                        ///< "f32[12, 64]"
+    std::string describe() const;  ///< "f32[12, 64]"
 };
 
 }  // namespace maestro

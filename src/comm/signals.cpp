@@ -33,8 +33,9 @@ void catch_stop_signals() {
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     for (int signal : kSignals) sigaction(signal, &action, nullptr);
-    // Kernels that oneDNN compiles at run time keep data below the stack pointer, where a handler's frame would
-    // overwrite it: the computing threads take no signal, which then stays pending or goes to a thread of MPI.
+    // Kernels that oneDNN compiles at run time keep data below the stack pointer, where a handler's frame
+    // would overwrite it: the computing threads take no signal, which then stays pending or goes to a thread
+    // of MPI.
     const sigset_t set = all();
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
@@ -51,7 +52,8 @@ int stop_signal() {
 void clear_stop_signal() {
     const sigset_t set = all();
     const timespec at_once{};
-    while (sigtimedwait(&set, nullptr, &at_once) > 0) {}
+    while (sigtimedwait(&set, nullptr, &at_once) > 0) {
+    }
     caught.store(0, std::memory_order_relaxed);
 }
 

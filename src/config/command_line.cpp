@@ -13,7 +13,8 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr const char* kUsage = R"(maestro trains compound models: sections of ranks, each with its own model and layout.
+constexpr const char* kUsage =
+    R"(maestro trains compound models: sections of ranks, each with its own model and layout.
 
   maestro train    DECK [--set KEY=VALUE]... [--resume auto|none|PATH] [--max-hours H] [--dry-run]
   maestro evaluate DECK --checkpoint PATH [--exchange-images] [--set KEY=VALUE]...
@@ -26,14 +27,22 @@ po::options_description options_of(Command command, CommandLine& line) {
     po::options_description options("options");
     auto add = options.add_options();
     add("help,h", "this text");
-    add("set", po::value(&line.set)->composing(), "KEY=VALUE: another value for a key of the deck, e.g. train.steps=100 or section.vision.layout.dp=2; may be given again");
+    add("set", po::value(&line.set)->composing(),
+        "KEY=VALUE: another value for a key of the deck, e.g. train.steps=100 or section.vision.layout.dp=2; "
+        "may be given again");
     if (command == Command::train) {
-        add("resume", po::value(&line.resume), "auto: go on from the newest whole checkpoint, or start afresh; none (default); or the path of a checkpoint or run");
-        add("max-hours", po::value(&line.max_hours), "stop with a checkpoint and exit code 75 after so many hours");
-        add("dry-run", po::bool_switch(&line.dry_run), "check deck and files, print sections, memory and ranks, and train nothing");
+        add("resume", po::value(&line.resume),
+            "auto: go on from the newest whole checkpoint, or start afresh; none (default); or the path of a "
+            "checkpoint or run");
+        add("max-hours", po::value(&line.max_hours),
+            "stop with a checkpoint and exit code 75 after so many hours");
+        add("dry-run", po::bool_switch(&line.dry_run),
+            "check deck and files, print sections, memory and ranks, and train nothing");
     } else {
-        add("checkpoint", po::value(&line.checkpoint), "a checkpoint, or a run, whose newest whole one is taken");
-        add("exchange-images", po::bool_switch(&line.exchange_images), "give every picture the place of one that shows something else");
+        add("checkpoint", po::value(&line.checkpoint),
+            "a checkpoint, or a run, whose newest whole one is taken");
+        add("exchange-images", po::bool_switch(&line.exchange_images),
+            "give every picture the place of one that shows something else");
     }
     return options;
 }
@@ -53,8 +62,11 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
         line.answer = word == "--version" ? "maestro " MAESTRO_VERSION : kUsage;
         return line;
     }
-    if (word == "plan" || word == "simulate") throw Error(ExitCode::bad_deck, "maestro " + word + " is not built yet; commands: train, evaluate", Scope::all_ranks);
-    if (word != "train" && word != "evaluate") refuse(fmt::format("no command '{}'; commands: train, evaluate", word));
+    if (word == "plan" || word == "simulate")
+        throw Error(ExitCode::bad_deck, "maestro " + word + " is not built yet; commands: train, evaluate",
+                    Scope::all_ranks);
+    if (word != "train" && word != "evaluate")
+        refuse(fmt::format("no command '{}'; commands: train, evaluate", word));
     line.command = word == "train" ? Command::train : Command::evaluate;
 
     const po::options_description visible = options_of(line.command, line);
@@ -77,9 +89,12 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     } catch (const po::error& error) {
         refuse(error.what());
     }
-    if (decks.size() != 1) refuse(decks.empty() ? "no deck; give the path of a .toml file" : fmt::format("one deck, not {}", decks.size()));
+    if (decks.size() != 1)
+        refuse(decks.empty() ? "no deck; give the path of a .toml file"
+                             : fmt::format("one deck, not {}", decks.size()));
     line.deck = decks.front();
-    if (line.command == Command::evaluate && line.checkpoint.empty()) refuse("evaluate needs --checkpoint PATH");
+    if (line.command == Command::evaluate && line.checkpoint.empty())
+        refuse("evaluate needs --checkpoint PATH");
     if (line.max_hours < 0) refuse("--max-hours must not be negative");
     return line;
 }

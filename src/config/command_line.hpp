@@ -11,18 +11,18 @@ namespace maestro::config {
 struct CommandLine {
     Command command = Command::train;
     std::string deck;
-    std::vector<std::string> set;   ///< "KEY=VALUE", in order
-    std::string resume = "none";    ///< auto, none or a path
-    double max_hours = 0;           ///< 0: no limit
+    std::vector<std::string> set;  ///< "KEY=VALUE", in order
+    std::string resume = "none";   ///< auto, none or a path
+    double max_hours = 0;          ///< 0: no limit
     bool dry_run = false;
-    std::string checkpoint;         ///< evaluate: a checkpoint or a run
+    std::string checkpoint;  ///< evaluate: a checkpoint or a run
     bool exchange_images = false;
-    bool answered = false;          ///< --help or --version: `answer` is all there is to do
+    bool answered = false;  ///< --help or --version: `answer` is all there is to do
     std::string answer;
 };
 
-/// Throws Error(usage, all_ranks) for words that are no command line; Error(bad_deck) for a command that is not built
-/// yet.
+/// Throws Error(usage, all_ranks) for words that are no command line; Error(bad_deck) for a command that is
+/// not built yet.
 CommandLine parse_command_line(int argc, const char* const* argv);
 
 }  // namespace maestro::config

@@ -23,7 +23,9 @@ namespace {
 constexpr std::size_t kLargestDeck = 1 << 20;
 
 bool good_name(const std::string& name) {
-    return !name.empty() && name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") == std::string::npos;
+    return !name.empty() &&
+           name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") ==
+               std::string::npos;
 }
 
 /// Reads tables into the deck's structs and collects what is wrong.
@@ -38,18 +40,23 @@ private:
     using Slots = std::vector<Key>;
 
     void fail(const toml::source_region& where, const std::string& key, const std::string& what) {
-        errors_.push_back(fmt::format("{}:{}:{}: {}: {}", path_, where.begin.line, where.begin.column, key, what));
+        errors_.push_back(
+            fmt::format("{}:{}:{}: {}: {}", path_, where.begin.line, where.begin.column, key, what));
     }
     /// Of a key that was set anywhere; a problem found later points there.
     void fail_at(const std::string& key, const std::string& what) {
-        if (const auto at = overridden_.find(key); at != overridden_.end()) errors_.push_back(fmt::format("--set {}: {}", key, what));
-        else if (const auto place = places_.find(key); place != places_.end()) fail(place->second, key, what);
-        else errors_.push_back(fmt::format("{}: {}: {}", path_, key, what));
+        if (const auto at = overridden_.find(key); at != overridden_.end())
+            errors_.push_back(fmt::format("--set {}: {}", key, what));
+        else if (const auto place = places_.find(key); place != places_.end())
+            fail(place->second, key, what);
+        else
+            errors_.push_back(fmt::format("{}: {}: {}", path_, key, what));
     }
     /// Puts a value into its place; the problem, or "".
     static std::string store(const Key& key, const toml::node& node);
     static std::string check_text(const Key& key, const std::string& value);
-    void fill(const toml::table& table, const std::string& prefix, Slots keys, const std::set<std::string>& inner = {});
+    void fill(const toml::table& table, const std::string& prefix, Slots keys,
+              const std::set<std::string>& inner = {});
     void overrides_into(const std::vector<std::string>& overrides);
     std::string set_text(const Key& key, const std::string& value);
     void check_required();
@@ -74,7 +81,8 @@ std::string DeckReader::check_text(const Key& key, const std::string& value) {
 
 template <class T>
 std::string store_number(const Key& key, T* target, double value) {
-    if (!(value >= key.low && value <= key.high)) return fmt::format("{:g} is out of range; allowed: {}", value, describe(key));
+    if (!(value >= key.low && value <= key.high))
+        return fmt::format("{:g} is out of range; allowed: {}", value, describe(key));
     *target = static_cast<T>(value);
     return "";
 }
@@ -126,7 +134,8 @@ std::string DeckReader::set_text(const Key& key, const std::string& value) {
         key.target);
 }
 
-void DeckReader::fill(const toml::table& table, const std::string& prefix, Slots keys, const std::set<std::string>& inner) {
+void DeckReader::fill(const toml::table& table, const std::string& prefix, Slots keys,
+                      const std::set<std::string>& inner) {
     std::vector<std::string> names(inner.begin(), inner.end());
     for (const Key& key : keys) names.push_back(key.name);
     for (const Key& key : keys) slots_.insert_or_assign(prefix + key.name, key);
@@ -137,8 +146,10 @@ void DeckReader::fill(const toml::table& table, const std::string& prefix, Slots
         const auto at = slots_.find(full);
         if (at == slots_.end()) {
             const std::string near = nearest(std::string(name.str()), names);
-            fail(node.source(), full, fmt::format("unknown key; {}", near.empty() ? fmt::format("known keys: {}", fmt::join(names, ", "))
-                                                                                   : fmt::format("did you mean {}{}?", prefix, near)));
+            fail(node.source(), full,
+                 fmt::format("unknown key; {}", near.empty()
+                                                    ? fmt::format("known keys: {}", fmt::join(names, ", "))
+                                                    : fmt::format("did you mean {}{}?", prefix, near)));
         } else if (const std::string problem = store(at->second, node); !problem.empty()) {
             fail(node.source(), full, problem);
         }
@@ -159,7 +170,8 @@ void DeckReader::overrides_into(const std::vector<std::string>& overrides) {
         const auto at = slots_.find(name);
         if (at == slots_.end()) {
             const std::string near = nearest(name, names);
-            errors_.push_back(fmt::format("--set {}: unknown key{}", name, near.empty() ? "" : "; did you mean " + near + "?"));
+            errors_.push_back(fmt::format("--set {}: unknown key{}", name,
+                                          near.empty() ? "" : "; did you mean " + near + "?"));
             continue;
         }
         if (const std::string problem = set_text(at->second, text.substr(equals + 1)); !problem.empty())
@@ -171,7 +183,8 @@ void DeckReader::overrides_into(const std::vector<std::string>& overrides) {
 void DeckReader::check_required() {
     for (const auto& [name, key] : slots_) {
         const bool there = places_.contains(name) || overridden_.contains(name);
-        if (key.required && !there) errors_.push_back(fmt::format("{}: {}: missing; it must be {}", path_, name, describe(key)));
+        if (key.required && !there)
+            errors_.push_back(fmt::format("{}: {}: missing; it must be {}", path_, name, describe(key)));
     }
 }
 
@@ -182,16 +195,19 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
         {"run", [&](const auto& t) { fill(t, "run.", keys_of(deck.run)); }},
         {"data", [&](const auto& t) { fill(t, "data.", keys_of(deck.data, command_)); }},
         {"train", [&](const auto& t) { fill(t, "train.", keys_of(deck.train)); }},
-        {"optimizer", [&](const auto& t) {
+        {"optimizer",
+         [&](const auto& t) {
              fill(t, "optimizer.", keys_of(deck.optimizer), {"betas"});
              const auto* betas = t.get("betas");
              if (!betas) return;
              const auto* list = betas->as_array();
              if (!list || list->size() != 2 || !(*list)[0].is_number() || !(*list)[1].is_number())
-                 return fail(betas->source(), "optimizer.betas", "wrong type; allowed: two numbers, [0.9, 0.95]");
+                 return fail(betas->source(), "optimizer.betas",
+                             "wrong type; allowed: two numbers, [0.9, 0.95]");
              deck.optimizer.beta1 = *(*list)[0].template value<double>();
              deck.optimizer.beta2 = *(*list)[1].template value<double>();
-             if (!(deck.optimizer.beta1 >= 0 && deck.optimizer.beta1 < 1 && deck.optimizer.beta2 >= 0 && deck.optimizer.beta2 < 1))
+             if (!(deck.optimizer.beta1 >= 0 && deck.optimizer.beta1 < 1 && deck.optimizer.beta2 >= 0 &&
+                   deck.optimizer.beta2 < 1))
                  fail(betas->source(), "optimizer.betas", "out of range; allowed: from 0 to below 1");
          }},
         {"checkpoint", [&](const auto& t) { fill(t, "checkpoint.", keys_of(deck.checkpoint)); }},
@@ -202,19 +218,23 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     for (const auto& [name, read_table] : tables) {
         known.push_back(name);
         const auto* node = root.get(name);
-        if (node && !node->is_table()) fail(node->source(), name, fmt::format("wrong type; allowed: a table, [{}]", name));
+        if (node && !node->is_table())
+            fail(node->source(), name, fmt::format("wrong type; allowed: a table, [{}]", name));
         read_table(node && node->is_table() ? *node->as_table() : empty);
     }
     for (const auto& [name, node] : root) {
         if (std::find(known.begin(), known.end(), name.str()) != known.end()) continue;
         const std::string near = nearest(std::string(name.str()), known);
-        fail(node.source(), std::string(name.str()), fmt::format("unknown table; {}", near.empty() ? fmt::format("known: {}", fmt::join(known, ", ")) : "did you mean " + near + "?"));
+        fail(node.source(), std::string(name.str()),
+             fmt::format("unknown table; {}", near.empty() ? fmt::format("known: {}", fmt::join(known, ", "))
+                                                           : "did you mean " + near + "?"));
     }
     if (const auto* models = root.get_as<toml::table>("model"))
         for (const auto& [name, node] : *models) {
             const std::string model_name(name.str());
             if (!node.is_table() || !good_name(model_name)) {
-                fail(node.source(), "model." + model_name, "needs a table [model.NAME], NAME of letters, digits, _ and -");
+                fail(node.source(), "model." + model_name,
+                     "needs a table [model.NAME], NAME of letters, digits, _ and -");
                 continue;
             }
             Model& model = deck.models[model_name];
@@ -228,8 +248,10 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
         const auto* list = node ? node->as_array() : nullptr;
         if (node && !list) fail(node->source(), key, fmt::format("wrong type; write [[{}]]", key));
         for (std::size_t i = 0; list && i < list->size(); ++i) {
-            if (const auto* table = (*list)[i].as_table()) found.push_back(table);
-            else fail((*list)[i].source(), key, fmt::format("wrong type; write [[{}]]", key));
+            if (const auto* table = (*list)[i].as_table())
+                found.push_back(table);
+            else
+                fail((*list)[i].source(), key, fmt::format("wrong type; write [[{}]]", key));
         }
         return found;
     };
@@ -239,18 +261,25 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     for (std::size_t i = 0; i < sections.size(); ++i) {
         const toml::table& table = *sections[i];
         const std::string name = table["name"].value_or(std::string(fmt::format("#{}", i + 1)));
-        if (name.starts_with("#") || !good_name(name)) fail(table.source(), "section.name", "every [[section]] needs a name of letters, digits, _ and -");
+        if (name.starts_with("#") || !good_name(name))
+            fail(table.source(), "section.name",
+                 "every [[section]] needs a name of letters, digits, _ and -");
         const std::string prefix = "section." + name + ".";
         fill(table, prefix, keys_of(deck.sections[i]), {"layout", "distill"});
-        for (const auto& [inner, keys] : {std::pair{"layout", keys_of(deck.sections[i].layout)}, std::pair{"distill", keys_of(deck.sections[i].distill)}}) {
+        for (const auto& [inner, keys] : {std::pair{"layout", keys_of(deck.sections[i].layout)},
+                                          std::pair{"distill", keys_of(deck.sections[i].distill)}}) {
             const auto* node = table.get(inner);
-            if (node && !node->is_table()) fail(node->source(), prefix + inner, "wrong type; allowed: a table");
+            if (node && !node->is_table())
+                fail(node->source(), prefix + inner, "wrong type; allowed: a table");
             fill(node && node->is_table() ? *node->as_table() : empty, prefix + inner + ".", keys);
         }
     }
     for (std::size_t i = 0; i < edges.size(); ++i) {
         const toml::table& table = *edges[i];
-        fill(table, fmt::format("edge.{}-{}.", table["from"].value_or(std::string("?")), table["to"].value_or(std::string("?"))), keys_of(deck.edges[i]));
+        fill(table,
+             fmt::format("edge.{}-{}.", table["from"].value_or(std::string("?")),
+                         table["to"].value_or(std::string("?"))),
+             keys_of(deck.edges[i]));
     }
     overrides_into(overrides);
     check_required();
@@ -263,10 +292,13 @@ void DeckReader::finish(Deck& deck) {
         const std::string key = "model." + name + ".";
         if (m.kv_heads == 0) m.kv_heads = m.heads;
         if (m.head_dim == 0) m.head_dim = m.width / m.heads;
-        if (m.heads % m.kv_heads != 0) fail_at(key + "kv_heads", fmt::format("{} heads are no multiple of it", m.heads));
+        if (m.heads % m.kv_heads != 0)
+            fail_at(key + "kv_heads", fmt::format("{} heads are no multiple of it", m.heads));
         const int unit = m.kind == "vision" ? 4 : 2;
-        if (m.head_dim < unit || m.head_dim % unit != 0) fail_at(key + "head_dim", fmt::format("{} is no multiple of {}", m.head_dim, unit));
-        if (m.kind == "language" && m.vocabulary == 0) fail_at(key + "vocabulary", "missing; a language model needs it");
+        if (m.head_dim < unit || m.head_dim % unit != 0)
+            fail_at(key + "head_dim", fmt::format("{} is no multiple of {}", m.head_dim, unit));
+        if (m.kind == "language" && m.vocabulary == 0)
+            fail_at(key + "vocabulary", "missing; a language model needs it");
     }
     std::vector<graph::Section> sections;
     for (const Section& s : deck.sections) {
@@ -275,27 +307,45 @@ void DeckReader::finish(Deck& deck) {
         if (model == deck.models.end()) {
             std::vector<std::string> names;
             for (const auto& [name, m] : deck.models) names.push_back(name);
-            fail_at(key + "model", fmt::format("there is no [model.{}]; models: {}", s.model, fmt::join(names, ", ")));
+            fail_at(key + "model",
+                    fmt::format("there is no [model.{}]; models: {}", s.model, fmt::join(names, ", ")));
             continue;
         }
-        for (const auto& [name, degree] : {std::pair{"tp", s.layout.tp}, std::pair{"cp", s.layout.cp}, std::pair{"pp", s.layout.pp}, std::pair{"ep", s.layout.ep}})
-            if (degree != 1) fail_at(key + "layout." + name, fmt::format("{} is not built yet; allowed: 1", degree));
-        if (s.weights.ends_with(".safetensors")) fail_at(key + "weights", "foreign weights are not built yet; allowed: a Maestro run or checkpoint, or \"random\"");
-        if (s.mode == "forward" && s.weights.empty()) fail_at(key + "weights", "a frozen section needs weights: a run, a checkpoint, or \"random\"");
-        sections.push_back({.name = s.name, .kind = model->second.kind == "vision" ? graph::Kind::vision : graph::Kind::language, .train = s.mode == "train",
-                            .micro_batch = static_cast<int>(s.micro_batch), .window = static_cast<int>(s.window), .colocate_with = s.colocate_with, .layout = s.layout});
+        for (const auto& [name, degree] : {std::pair{"tp", s.layout.tp}, std::pair{"cp", s.layout.cp},
+                                           std::pair{"pp", s.layout.pp}, std::pair{"ep", s.layout.ep}})
+            if (degree != 1)
+                fail_at(key + "layout." + name, fmt::format("{} is not built yet; allowed: 1", degree));
+        if (s.weights.ends_with(".safetensors"))
+            fail_at(key + "weights",
+                    "foreign weights are not built yet; allowed: a Maestro run or checkpoint, or \"random\"");
+        if (s.mode == "forward" && s.weights.empty())
+            fail_at(key + "weights", "a frozen section needs weights: a run, a checkpoint, or \"random\"");
+        sections.push_back(
+            {.name = s.name,
+             .kind = model->second.kind == "vision" ? graph::Kind::vision : graph::Kind::language,
+             .train = s.mode == "train",
+             .micro_batch = static_cast<int>(s.micro_batch),
+             .window = static_cast<int>(s.window),
+             .colocate_with = s.colocate_with,
+             .layout = s.layout});
     }
     if (!errors_.empty()) return;
     std::vector<graph::Edge> edges;
     for (const Edge& e : deck.edges)
-        edges.push_back({.from_name = e.from, .to_name = e.to, .tensor = e.tensor == "hidden" ? graph::EdgeTensor::hidden : graph::EdgeTensor::embeddings});
+        edges.push_back(
+            {.from_name = e.from,
+             .to_name = e.to,
+             .tensor = e.tensor == "hidden" ? graph::EdgeTensor::hidden : graph::EdgeTensor::embeddings});
     std::vector<graph::Problem> problems;
     deck.graph = graph::make_graph(std::move(sections), std::move(edges), problems);
     for (const auto& problem : problems) fail_at(problem.key, problem.what);
     if (!problems.empty()) return;
     for (const auto& e : deck.graph.edges)
-        if (e.tensor == graph::EdgeTensor::hidden && deck.model_of(e.from).vocabulary != deck.model_of(e.to).vocabulary)
-            fail_at("model." + deck.model_of(e.to).name + ".vocabulary", fmt::format("student and teacher need one vocabulary, '{}' has {}", e.from_name, deck.model_of(e.from).vocabulary));
+        if (e.tensor == graph::EdgeTensor::hidden &&
+            deck.model_of(e.from).vocabulary != deck.model_of(e.to).vocabulary)
+            fail_at("model." + deck.model_of(e.to).name + ".vocabulary",
+                    fmt::format("student and teacher need one vocabulary, '{}' has {}", e.from_name,
+                                deck.model_of(e.from).vocabulary));
     if (deck.optimizer.decay_steps > 0 && deck.optimizer.decay_steps < deck.optimizer.warmup_steps)
         fail_at("optimizer.decay_steps", "ends before warmup_steps; it counts from the start of training");
     for (const auto& [key, value] : settings_) deck.text += fmt::format("# --set {}={}\n", key, value);
@@ -303,7 +353,8 @@ void DeckReader::finish(Deck& deck) {
 
 }  // namespace
 
-Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides, Command command) {
+Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides,
+                Command command) {
     DeckReader reader(path, command);
     Deck deck;
     const auto refuse = [](const std::vector<std::string>& errors) {
@@ -312,7 +363,8 @@ Deck parse_deck(std::string_view text, const std::string& path, const std::vecto
     try {
         deck = reader.read(toml::parse(text, path), overrides);
     } catch (const toml::parse_error& error) {
-        refuse({fmt::format("{}:{}:{}: {}", path, error.source().begin.line, error.source().begin.column, error.description())});
+        refuse({fmt::format("{}:{}:{}: {}", path, error.source().begin.line, error.source().begin.column,
+                            error.description())});
     }
     if (!reader.errors().empty()) refuse(reader.errors());
     deck.text = std::string(text) + (deck.text.empty() ? "" : "\n" + deck.text);
@@ -322,8 +374,13 @@ Deck parse_deck(std::string_view text, const std::string& path, const std::vecto
 std::string read_deck_file(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     std::ostringstream text;
-    if (!file || !(text << file.rdbuf())) throw Error(ExitCode::input_missing, fmt::format("{}: cannot read the deck; give the path of a .toml file", path), Scope::all_ranks);
-    if (text.str().size() > kLargestDeck) throw Error(ExitCode::bad_deck, fmt::format("{}: larger than 1 MiB, this is no deck", path), Scope::all_ranks);
+    if (!file || !(text << file.rdbuf()))
+        throw Error(ExitCode::input_missing,
+                    fmt::format("{}: cannot read the deck; give the path of a .toml file", path),
+                    Scope::all_ranks);
+    if (text.str().size() > kLargestDeck)
+        throw Error(ExitCode::bad_deck, fmt::format("{}: larger than 1 MiB, this is no deck", path),
+                    Scope::all_ranks);
     return text.str();
 }
 

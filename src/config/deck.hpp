@@ -1,4 +1,5 @@
-// The deck: everything that a run is told, as plain structs. Read once, on rank 0's text, alike on every rank.
+// The deck: everything that a run is told, as plain structs. Read once, on rank 0's text, alike on every
+// rank.
 #pragma once
 
 #include <cstdint>
@@ -78,12 +79,16 @@ struct Deck {
     graph::SectionGraph graph;  ///< made of the above, whole
     std::string text;           ///< the deck with its overrides, as stored in outputs
 
-    const Model& model_of(int section) const { return models.at(sections[static_cast<std::size_t>(section)].model); }
+    const Model& model_of(int section) const {
+        return models.at(sections[static_cast<std::size_t>(section)].model);
+    }
 };
 
-/// Checks everything that the deck alone can tell. `path` is named in errors; `overrides` are "KEY=VALUE" of --set.
-/// Throws Error(bad_deck, all_ranks) with all problems, a line each: "PATH:LINE:COLUMN: KEY: what; what is allowed".
-Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides, Command command);
+/// Checks everything that the deck alone can tell. `path` is named in errors; `overrides` are "KEY=VALUE" of
+/// --set. Throws Error(bad_deck, all_ranks) with all problems, a line each: "PATH:LINE:COLUMN: KEY: what;
+/// what is allowed".
+Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides,
+                Command command);
 
 /// The file's text; Error(input_missing) or, above 1 MiB, Error(bad_deck).
 std::string read_deck_file(const std::string& path);

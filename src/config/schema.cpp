@@ -26,15 +26,25 @@ std::vector<Key> keys_of(Data& d, Command command) {
             {"sequence_length", &d.sequence_length, true, 2, kSize}};
 }
 std::vector<Key> keys_of(Train& t) {
-    return {{"steps", &t.steps, true, 1, kMany}, {"log_every", &t.log_every, false, 1, kMany}, {"recompute", &t.recompute, false, 0, 0, {"none", "layer"}}};
+    return {{"steps", &t.steps, true, 1, kMany},
+            {"log_every", &t.log_every, false, 1, kMany},
+            {"recompute", &t.recompute, false, 0, 0, {"none", "layer"}}};
 }
 std::vector<Key> keys_of(Optimizer& o) {
-    return {{"learning_rate", &o.learning_rate, true, 0, 1}, {"final_learning_rate", &o.final_learning_rate, false, 0, 1},
-            {"warmup_steps", &o.warmup_steps, false, 0, kMany}, {"decay_steps", &o.decay_steps, false, 0, kMany},
-            {"eps", &o.eps, false, 0, 1}, {"weight_decay", &o.weight_decay, false, 0, 10}, {"clip", &o.clip, false, 0, 1e9}};
+    return {{"learning_rate", &o.learning_rate, true, 0, 1},
+            {"final_learning_rate", &o.final_learning_rate, false, 0, 1},
+            {"warmup_steps", &o.warmup_steps, false, 0, kMany},
+            {"decay_steps", &o.decay_steps, false, 0, kMany},
+            {"eps", &o.eps, false, 0, 1},
+            {"weight_decay", &o.weight_decay, false, 0, 10},
+            {"clip", &o.clip, false, 0, 1e9}};
 }
-std::vector<Key> keys_of(Checkpoint& c) { return {{"every", &c.every, false, 0, kMany}, {"keep", &c.keep, false, 1, kSize}}; }
-std::vector<Key> keys_of(Metrics& m) { return {{"interval_s", &m.interval_s, false, 0, 3600}, {"timeline", &m.timeline}}; }
+std::vector<Key> keys_of(Checkpoint& c) {
+    return {{"every", &c.every, false, 0, kMany}, {"keep", &c.keep, false, 1, kSize}};
+}
+std::vector<Key> keys_of(Metrics& m) {
+    return {{"interval_s", &m.interval_s, false, 0, 3600}, {"timeline", &m.timeline}};
+}
 std::vector<Key> keys_of(Schedule& s) {
     return {{"policy", &s.policy, false, 0, 0, {"wavefront", "fifo", "lpt"}},
             {"dispatch", &s.dispatch, false, 0, 0, {"planned"}, {"ready"}},
@@ -43,21 +53,43 @@ std::vector<Key> keys_of(Schedule& s) {
 }
 std::vector<Key> keys_of(Model& m) {
     return {{"kind", &m.kind, true, 0, 0, {"vision", "language"}, {"audio"}},
-            {"layers", &m.layers, true, 1, 1000}, {"width", &m.width, true, 1, kSize}, {"heads", &m.heads, true, 1, 4096},
-            {"kv_heads", &m.kv_heads, false, 1, 4096}, {"head_dim", &m.head_dim, false, 2, 256}, {"mlp", &m.mlp, true, 1, kSize},
-            {"vocabulary", &m.vocabulary, false, 1, 1 << 24}, {"rope_theta", &m.rope_theta, false, 1, 1e12}, {"norm_eps", &m.norm_eps, false, 0, 1},
-            {"tie_embeddings", &m.tie_embeddings}, {"patch", &m.patch, false, 1, 256}, {"merge", &m.merge, false, 1, 16}, {"channels", &m.channels, false, 1, 16}};
+            {"layers", &m.layers, true, 1, 1000},
+            {"width", &m.width, true, 1, kSize},
+            {"heads", &m.heads, true, 1, 4096},
+            {"kv_heads", &m.kv_heads, false, 1, 4096},
+            {"head_dim", &m.head_dim, false, 2, 256},
+            {"mlp", &m.mlp, true, 1, kSize},
+            {"vocabulary", &m.vocabulary, false, 1, 1 << 24},
+            {"rope_theta", &m.rope_theta, false, 1, 1e12},
+            {"norm_eps", &m.norm_eps, false, 0, 1},
+            {"tie_embeddings", &m.tie_embeddings},
+            {"patch", &m.patch, false, 1, 256},
+            {"merge", &m.merge, false, 1, 16},
+            {"channels", &m.channels, false, 1, 16}};
 }
 std::vector<Key> keys_of(Section& s) {
-    return {{"name", &s.name, true}, {"model", &s.model, true}, {"mode", &s.mode, false, 0, 0, {"train", "forward"}}, {"weights", &s.weights},
-            {"micro_batch", &s.micro_batch, false, 1, kSize}, {"window", &s.window, false, 0, kSize}, {"colocate_with", &s.colocate_with}};
+    return {{"name", &s.name, true},
+            {"model", &s.model, true},
+            {"mode", &s.mode, false, 0, 0, {"train", "forward"}},
+            {"weights", &s.weights},
+            {"micro_batch", &s.micro_batch, false, 1, kSize},
+            {"window", &s.window, false, 0, kSize},
+            {"colocate_with", &s.colocate_with}};
 }
 std::vector<Key> keys_of(graph::Layout& l) {
-    return {{"dp", &l.dp, false, 1, kSize}, {"tp", &l.tp, false, 1, kSize}, {"cp", &l.cp, false, 1, kSize}, {"pp", &l.pp, false, 1, kSize}, {"ep", &l.ep, false, 1, kSize}};
+    return {{"dp", &l.dp, false, 1, kSize},
+            {"tp", &l.tp, false, 1, kSize},
+            {"cp", &l.cp, false, 1, kSize},
+            {"pp", &l.pp, false, 1, kSize},
+            {"ep", &l.ep, false, 1, kSize}};
 }
-std::vector<Key> keys_of(Distill& d) { return {{"alpha", &d.alpha, false, 0, 1}, {"temperature", &d.temperature, false, 0.01, 1000}}; }
+std::vector<Key> keys_of(Distill& d) {
+    return {{"alpha", &d.alpha, false, 0, 1}, {"temperature", &d.temperature, false, 0.01, 1000}};
+}
 std::vector<Key> keys_of(Edge& e) {
-    return {{"from", &e.from, true}, {"to", &e.to, true}, {"tensor", &e.tensor, false, 0, 0, {"embeddings", "hidden"}}};
+    return {{"from", &e.from, true},
+            {"to", &e.to, true},
+            {"tensor", &e.tensor, false, 0, 0, {"embeddings", "hidden"}}};
 }
 
 std::string describe(const Key& key) {

@@ -21,7 +21,9 @@ std::string names_of(const std::vector<Section>& sections) {
     return fmt::format("{}", fmt::join(names, ", "));
 }
 
-std::string edge_key(const Edge& edge, const char* key) { return fmt::format("edge.{}-{}.{}", edge.from_name, edge.to_name, key); }
+std::string edge_key(const Edge& edge, const char* key) {
+    return fmt::format("edge.{}-{}.{}", edge.from_name, edge.to_name, key);
+}
 
 /// Kahn's algorithm; the sections that remain lie on or behind a cycle.
 std::vector<int> topological_order(const SectionGraph& graph) {
@@ -76,15 +78,18 @@ void place(SectionGraph& graph, std::vector<Problem>& problems) {
         const std::string key = "section." + s.name + ".colocate_with";
         const int host = find(graph.sections, s.colocate_with);
         if (host < 0 || s.colocate_with == s.name) {
-            problems.push_back({key, fmt::format("there is no other section '{}'; sections: {}", s.colocate_with, names_of(graph.sections))});
+            problems.push_back({key, fmt::format("there is no other section '{}'; sections: {}",
+                                                 s.colocate_with, names_of(graph.sections))});
             continue;
         }
         const Section& other = graph.sections[static_cast<std::size_t>(host)];
         if (!other.colocate_with.empty())
-            problems.push_back({key, fmt::format("'{}' is itself colocated with '{}'; name that section", other.name, other.colocate_with)});
+            problems.push_back({key, fmt::format("'{}' is itself colocated with '{}'; name that section",
+                                                 other.name, other.colocate_with)});
         else if (other.layout.ranks() != s.layout.ranks())
-            problems.push_back({key, fmt::format("colocated sections need equal numbers of ranks, '{}' has {} and '{}' {}", s.name,
-                                                 s.layout.ranks(), other.name, other.layout.ranks())});
+            problems.push_back(
+                {key, fmt::format("colocated sections need equal numbers of ranks, '{}' has {} and '{}' {}",
+                                  s.name, s.layout.ranks(), other.name, other.layout.ranks())});
         s.first_rank = other.first_rank;
     }
 }
@@ -94,39 +99,51 @@ void connect(SectionGraph& graph, std::vector<Problem>& problems) {
     for (auto& e : graph.edges) {
         e.from = find(graph.sections, e.from_name);
         e.to = find(graph.sections, e.to_name);
-        for (const auto& [index, name, key] : {std::tuple{e.from, e.from_name, "from"}, std::tuple{e.to, e.to_name, "to"}})
-            if (index < 0) problems.push_back({edge_key(e, key), fmt::format("there is no section '{}'; sections: {}", name, names_of(graph.sections))});
+        for (const auto& [index, name, key] :
+             {std::tuple{e.from, e.from_name, "from"}, std::tuple{e.to, e.to_name, "to"}})
+            if (index < 0)
+                problems.push_back({edge_key(e, key), fmt::format("there is no section '{}'; sections: {}",
+                                                                  name, names_of(graph.sections))});
         if (e.from < 0 || e.to < 0) continue;
         if (e.from == e.to) problems.push_back({edge_key(e, "to"), "a cycle: an edge needs two sections"});
-        if (!seen.insert({e.from, e.to}).second) problems.push_back({edge_key(e, "to"), "this edge is there twice"});
-        const Section &up = graph.sections[static_cast<std::size_t>(e.from)], &down = graph.sections[static_cast<std::size_t>(e.to)];
+        if (!seen.insert({e.from, e.to}).second)
+            problems.push_back({edge_key(e, "to"), "this edge is there twice"});
+        const Section &up = graph.sections[static_cast<std::size_t>(e.from)],
+                      &down = graph.sections[static_cast<std::size_t>(e.to)];
         const Kind source = e.tensor == EdgeTensor::embeddings ? Kind::vision : Kind::language;
         if (up.kind != source || down.kind != Kind::language)
-            problems.push_back({edge_key(e, "tensor"), "embeddings go from a vision section, hidden states from a language section, both into a language section"});
+            problems.push_back({edge_key(e, "tensor"),
+                                "embeddings go from a vision section, hidden states from a language section, "
+                                "both into a language section"});
         if (up.layout.dp < 1 || down.layout.dp < 1) continue;
         if (down.layout.dp % up.layout.dp != 0)
-            problems.push_back({fmt::format("section.{}.layout.dp", down.name),
-                                fmt::format("the fanout of edge {} -> {} is {}/{}, not whole; dp of '{}' must be a multiple of {}", up.name, down.name,
-                                            down.layout.dp, up.layout.dp, down.name, up.layout.dp)});
+            problems.push_back(
+                {fmt::format("section.{}.layout.dp", down.name),
+                 fmt::format(
+                     "the fanout of edge {} -> {} is {}/{}, not whole; dp of '{}' must be a multiple of {}",
+                     up.name, down.name, down.layout.dp, up.layout.dp, down.name, up.layout.dp)});
         e.fanout = down.layout.dp / up.layout.dp;
     }
 }
 
 }  // namespace
 
-SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges, std::vector<Problem>& problems) {
+SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
+                        std::vector<Problem>& problems) {
     const std::size_t before = problems.size();
     SectionGraph graph{.sections = std::move(sections), .edges = std::move(edges), .order = {}, .world = 0};
     std::set<std::string> names;
     for (const auto& s : graph.sections)
-        if (!names.insert(s.name).second) problems.push_back({"section." + s.name + ".name", "another section has this name"});
+        if (!names.insert(s.name).second)
+            problems.push_back({"section." + s.name + ".name", "another section has this name"});
     if (graph.sections.empty()) problems.push_back({"section", "a deck needs at least one [[section]]"});
     place(graph, problems);
     connect(graph, problems);
     if (problems.size() != before) return graph;
     graph.order = topological_order(graph);
     if (graph.order.size() != graph.sections.size()) {
-        problems.push_back({"edge", "the edges form a cycle: " + cycle_text(graph) + "; a section may not feed itself"});
+        problems.push_back(
+            {"edge", "the edges form a cycle: " + cycle_text(graph) + "; a section may not feed itself"});
         return graph;
     }
     for (auto& s : graph.sections) s.loss = true;
@@ -134,15 +151,19 @@ SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges, 
         auto& section = graph.sections[static_cast<std::size_t>(s)];
         section.backward = section.train;
         for (auto& e : graph.edges) {
-            if (e.to == s && graph.sections[static_cast<std::size_t>(e.from)].backward) section.backward = true;
+            if (e.to == s && graph.sections[static_cast<std::size_t>(e.from)].backward)
+                section.backward = true;
             if (e.from == s) section.loss = false;
         }
     }
     for (auto& e : graph.edges) e.gradient = graph.sections[static_cast<std::size_t>(e.from)].backward;
     for (const auto& s : graph.sections) {
         if (s.loss && s.kind != Kind::language)
-            problems.push_back({"section." + s.name + ".name", "nothing takes its output; connect it to a language section with an [[edge]]"});
-        if (s.train && !s.backward) problems.push_back({"section." + s.name + ".mode", "it cannot be trained here"});
+            problems.push_back(
+                {"section." + s.name + ".name",
+                 "nothing takes its output; connect it to a language section with an [[edge]]"});
+        if (s.train && !s.backward)
+            problems.push_back({"section." + s.name + ".mode", "it cannot be trained here"});
     }
     return graph;
 }
@@ -153,8 +174,10 @@ std::string launch_problem(const SectionGraph& graph, int ranks) {
     for (const auto& s : graph.sections)
         parts.push_back(s.colocate_with.empty() ? fmt::format("{} {}", s.name, s.layout.ranks())
                                                 : fmt::format("{} with {}", s.name, s.colocate_with));
-    return fmt::format("the deck needs {} rank{} ({}), the launch has {}; run mpirun -n {}, or change section.NAME.layout.dp or colocate_with",
-                       graph.world, graph.world == 1 ? "" : "s", fmt::join(parts, ", "), ranks, graph.world);
+    return fmt::format(
+        "the deck needs {} rank{} ({}), the launch has {}; run mpirun -n {}, or change "
+        "section.NAME.layout.dp or colocate_with",
+        graph.world, graph.world == 1 ? "" : "s", fmt::join(parts, ", "), ranks, graph.world);
 }
 
 }  // namespace maestro::graph

@@ -1,4 +1,5 @@
-// The workload as a graph of sections: who feeds whom, on which ranks, and where gradients flow. Plain values.
+// The workload as a graph of sections: who feeds whom, on which ranks, and where gradients flow. Plain
+// values.
 #pragma once
 
 #include <string>
@@ -25,8 +26,8 @@ struct Section {
     Layout layout;
     // Derived by make_graph:
     int first_rank = 0;
-    bool backward = false;      ///< it trains, or something above it does
-    bool loss = false;          ///< no outgoing edge: it computes the loss
+    bool backward = false;  ///< it trains, or something above it does
+    bool loss = false;      ///< no outgoing edge: it computes the loss
 };
 
 struct Edge {
@@ -45,14 +46,16 @@ struct SectionGraph {
     int world = 0;           ///< ranks
 };
 
-/// What is wrong, with the deck key that it belongs to ("section.vision.layout.dp", "edge.vision-language.from").
+/// What is wrong, with the deck key that it belongs to ("section.vision.layout.dp",
+/// "edge.vision-language.from").
 struct Problem {
     std::string key;
     std::string what;
 };
 
 /// Derives what is derived; problems are appended, and the graph is whole only if none was.
-SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges, std::vector<Problem>& problems);
+SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
+                        std::vector<Problem>& problems);
 
 /// Why a launch on `ranks` ranks does not fit, and the command that does; "" if it fits.
 std::string launch_problem(const SectionGraph& graph, int ranks);

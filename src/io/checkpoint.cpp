@@ -24,10 +24,13 @@ namespace {
 constexpr std::int64_t kVersion = 1;
 constexpr const char* kGroups[] = {"weights", "adam_m", "adam_v"};
 
-[[noreturn]] void failed(const fs::path& path, const std::string& what) { throw Error(ExitCode::io_error, fmt::format("{}: {}", path.string(), what)); }
+[[noreturn]] void failed(const fs::path& path, const std::string& what) {
+    throw Error(ExitCode::io_error, fmt::format("{}: {}", path.string(), what));
+}
 
 struct File {
-    explicit File(const fs::path& path, int flags) : descriptor(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
+    explicit File(const fs::path& path, int flags)
+        : descriptor(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
     ~File() {
         if (descriptor >= 0) ::close(descriptor);
     }
@@ -45,7 +48,8 @@ void sync(const fs::path& path) {
 ManifestEntry fingerprint(const fs::path& path) {
     const File file(path, O_RDONLY);
     if (file.descriptor < 0) failed(path, "cannot be read back");
-    const std::unique_ptr<XXH64_state_t, void (*)(XXH64_state_t*)> state(XXH64_createState(), [](XXH64_state_t* s) { XXH64_freeState(s); });
+    const std::unique_ptr<XXH64_state_t, void (*)(XXH64_state_t*)> state(
+        XXH64_createState(), [](XXH64_state_t* s) { XXH64_freeState(s); });
     XXH64_reset(state.get(), 0);
     ManifestEntry entry{.file = path.filename().string(), .bytes = 0, .hash = 0};
     std::vector<char> block(1 << 20);
@@ -66,16 +70,24 @@ void reserve(const fs::path& partial, std::uint64_t bytes) {
     const fs::path probe = partial / fmt::format(".reserve-{}", ::getpid());
     {
         const File file(probe, O_WRONLY | O_CREAT | O_TRUNC);
-        const bool held = file.descriptor >= 0 && (bytes == 0 || ::posix_fallocate(file.descriptor, 0, static_cast<off_t>(bytes)) == 0);
+        const bool held =
+            file.descriptor >= 0 &&
+            (bytes == 0 || ::posix_fallocate(file.descriptor, 0, static_cast<off_t>(bytes)) == 0);
         std::error_code ignored;
         fs::remove(probe, ignored);
-        if (!held) failed(partial, fmt::format("the disk has no room for {} MiB; free space, then run again with --resume auto", (bytes >> 20) + 1));
+        if (!held)
+            failed(
+                partial,
+                fmt::format("the disk has no room for {} MiB; free space, then run again with --resume auto",
+                            (bytes >> 20) + 1));
     }
 }
 
 std::int64_t step_of(const fs::path& path) {
     const std::string name = path.filename().string();
-    if (!name.starts_with("step-") || name.size() < 11 || name.find_first_not_of("0123456789", 5) != std::string::npos || name.size() > 20) return -1;
+    if (!name.starts_with("step-") || name.size() < 11 ||
+        name.find_first_not_of("0123456789", 5) != std::string::npos || name.size() > 20)
+        return -1;
     return std::stoll(name.substr(5));
 }
 
@@ -85,7 +97,8 @@ std::vector<fs::path> list(const fs::path& checkpoints) {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(checkpoints, error))
         if (step_of(entry.path()) >= 0) found.push_back(entry.path());
-    std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return step_of(a) > step_of(b); });
+    std::sort(found.begin(), found.end(),
+              [](const auto& a, const auto& b) { return step_of(a) > step_of(b); });
     return found;
 }
 
@@ -98,7 +111,9 @@ bool whole(const fs::path& checkpoint) {
             const std::string name = entry.at("file");
             if (name.find('/') != std::string::npos) return false;
             const ManifestEntry found = fingerprint(checkpoint / name);
-            if (found.bytes != entry.at("bytes").get<std::uint64_t>() || fmt::format("{:016x}", found.hash) != entry.at("xxh64").get<std::string>()) return false;
+            if (found.bytes != entry.at("bytes").get<std::uint64_t>() ||
+                fmt::format("{:016x}", found.hash) != entry.at("xxh64").get<std::string>())
+                return false;
         }
         return true;
     } catch (const std::exception&) {
@@ -125,11 +140,14 @@ fs::path begin_checkpoint(const fs::path& run, std::int64_t step) {
     std::error_code error;
     fs::remove_all(partial, error);
     fs::create_directories(partial, error);
-    if (error) throw Error(ExitCode::io_error, fmt::format("{}: cannot be made: {}", partial.string(), error.message()));
+    if (error)
+        throw Error(ExitCode::io_error,
+                    fmt::format("{}: cannot be made: {}", partial.string(), error.message()));
     return partial;
 }
 
-ManifestEntry write_section(const fs::path& partial, const std::string& section, std::int64_t step, std::span<const StoredParameter> parameters) {
+ManifestEntry write_section(const fs::path& partial, const std::string& section, std::int64_t step,
+                            std::span<const StoredParameter> parameters) {
     std::uint64_t bytes = 0;
     for (const auto& p : parameters) {
         std::uint64_t size = sizeof(float);
@@ -142,13 +160,16 @@ ManifestEntry write_section(const fs::path& partial, const std::string& section,
         write_attribute(file, "section", section);
         write_attribute(file, "step", step);
         for (const auto& p : parameters)
-            for (const auto& [group, values] : {std::pair{kGroups[0], p.weight}, std::pair{kGroups[1], p.first}, std::pair{kGroups[2], p.second}})
+            for (const auto& [group, values] :
+                 {std::pair{kGroups[0], p.weight}, std::pair{kGroups[1], p.first},
+                  std::pair{kGroups[2], p.second}})
                 if (values) write_floats(file, fmt::format("{}/{}", group, p.name), p.shape, values);
     });
 }
 
 ManifestEntry write_train_state(const fs::path& partial, const TrainState& state) {
-    const std::uint64_t bytes = state.rows.tasks.size() * 64 + state.rows.steps.size() * 48 + state.deck.size() + (1 << 20);
+    const std::uint64_t bytes =
+        state.rows.tasks.size() * 64 + state.rows.steps.size() * 48 + state.deck.size() + (1 << 20);
     return write_file(partial / "train.h5", bytes, [&](hid_t file) {
         write_attribute(file, "format", std::string("maestro-train"));
         write_attribute(file, "version", kVersion);
@@ -158,9 +179,13 @@ ManifestEntry write_train_state(const fs::path& partial, const TrainState& state
     });
 }
 
-fs::path finish_checkpoint(const fs::path& partial, std::span<const ManifestEntry> entries, std::int64_t keep) {
-    nlohmann::ordered_json json{{"format", "maestro-checkpoint"}, {"version", kVersion}, {"files", nlohmann::ordered_json::array()}};
-    for (const auto& e : entries) json["files"].push_back({{"file", e.file}, {"bytes", e.bytes}, {"xxh64", fmt::format("{:016x}", e.hash)}});
+fs::path finish_checkpoint(const fs::path& partial, std::span<const ManifestEntry> entries,
+                           std::int64_t keep) {
+    nlohmann::ordered_json json{
+        {"format", "maestro-checkpoint"}, {"version", kVersion}, {"files", nlohmann::ordered_json::array()}};
+    for (const auto& e : entries)
+        json["files"].push_back(
+            {{"file", e.file}, {"bytes", e.bytes}, {"xxh64", fmt::format("{:016x}", e.hash)}});
     {
         std::ofstream file(partial / "manifest.json");
         file << json.dump(2) << '\n';
@@ -201,10 +226,14 @@ std::optional<fs::path> find_checkpoint(const fs::path& path) {
 
 TrainState read_train_state(const fs::path& checkpoint) {
     const Handle file = open_file(checkpoint / "train.h5", false);
-    return {.step = read_integer_attribute(file, "step"), .deck = read_text_attribute(file, "deck"), .rows = read_rows(file)};
+    return {.step = read_integer_attribute(file, "step"),
+            .deck = read_text_attribute(file, "deck"),
+            .rows = read_rows(file)};
 }
 
-std::vector<float> read_parameter(const fs::path& checkpoint, const std::string& section, const std::string& name, const std::vector<std::int64_t>& shape, Stored what) {
+std::vector<float> read_parameter(const fs::path& checkpoint, const std::string& section,
+                                  const std::string& name, const std::vector<std::int64_t>& shape,
+                                  Stored what) {
     const fs::path path = checkpoint / (section + ".h5");
     try {
         const Handle file = open_file(path, false);
@@ -216,14 +245,16 @@ std::vector<float> read_parameter(const fs::path& checkpoint, const std::string&
 
 bool has_parameter(const fs::path& checkpoint, const std::string& section, const std::string& name) {
     const Handle file = open_file(checkpoint / (section + ".h5"), false);
-    return H5Lexists(file, kGroups[0], H5P_DEFAULT) > 0 && H5Lexists(file, fmt::format("{}/{}", kGroups[0], name).c_str(), H5P_DEFAULT) > 0;
+    return H5Lexists(file, kGroups[0], H5P_DEFAULT) > 0 &&
+           H5Lexists(file, fmt::format("{}/{}", kGroups[0], name).c_str(), H5P_DEFAULT) > 0;
 }
 
 std::vector<std::string> sections_of(const fs::path& checkpoint) {
     std::vector<std::string> names;
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(checkpoint, error))
-        if (entry.path().extension() == ".h5" && entry.path().stem() != "train") names.push_back(entry.path().stem().string());
+        if (entry.path().extension() == ".h5" && entry.path().stem() != "train")
+            names.push_back(entry.path().stem().string());
     std::sort(names.begin(), names.end());
     return names;
 }

@@ -13,9 +13,12 @@ constexpr hsize_t kChunkRows = 4096;
 
 template <class T>
 hid_t type_of() {
-    if constexpr (std::is_same_v<T, std::int32_t>) return H5T_NATIVE_INT32;
-    else if constexpr (std::is_same_v<T, std::int64_t>) return H5T_NATIVE_INT64;
-    else return H5T_NATIVE_DOUBLE;
+    if constexpr (std::is_same_v<T, std::int32_t>)
+        return H5T_NATIVE_INT32;
+    else if constexpr (std::is_same_v<T, std::int64_t>)
+        return H5T_NATIVE_INT64;
+    else
+        return H5T_NATIVE_DOUBLE;
 }
 
 /// Without HDF5's file lock: a reader that holds metrics.h5 open must not stop training.
@@ -32,15 +35,19 @@ Handle unlocked_access() {
 /// Nothing is read that lies outside the file or that the file is too short for.
 void check_storage(hid_t file, hid_t dataset, const std::string& name, std::uint64_t bytes) {
     const Handle creation(MAESTRO_HDF5(H5Dget_create_plist(dataset)), H5Pclose);
-    if (H5Pget_layout(creation) == H5D_VIRTUAL || H5Pget_external_count(creation) != 0) bad(name, "stored outside the file");
+    if (H5Pget_layout(creation) == H5D_VIRTUAL || H5Pget_external_count(creation) != 0)
+        bad(name, "stored outside the file");
     hsize_t size = 0;
     MAESTRO_HDF5(H5Fget_filesize(file, &size));
-    if (H5Pget_layout(creation) == H5D_CONTIGUOUS && bytes > size) bad(name, fmt::format("claims {} bytes in a file of {}", bytes, size));
+    if (H5Pget_layout(creation) == H5D_CONTIGUOUS && bytes > size)
+        bad(name, fmt::format("claims {} bytes in a file of {}", bytes, size));
 }
 
 Handle open_dataset(hid_t parent, const std::string& name) {
     H5L_info_t info;
-    if (H5Lexists(parent, name.c_str(), H5P_DEFAULT) <= 0 || H5Lget_info(parent, name.c_str(), &info, H5P_DEFAULT) < 0) bad(name, "missing");
+    if (H5Lexists(parent, name.c_str(), H5P_DEFAULT) <= 0 ||
+        H5Lget_info(parent, name.c_str(), &info, H5P_DEFAULT) < 0)
+        bad(name, "missing");
     if (info.type != H5L_TYPE_HARD) bad(name, "a link out of the file");
     const hid_t id = H5Dopen(parent, name.c_str(), H5P_DEFAULT);
     if (id < 0) bad(name, "not a dataset");
@@ -60,7 +67,8 @@ void hdf5_failed(const char* expression, const char* file, int line) {
             return 0;
         },
         &message);
-    throw Error(ExitCode::io_error, fmt::format("{}:{}: {}: {}", file, line, expression, message.empty() ? "HDF5 gives no reason" : message));
+    throw Error(ExitCode::io_error, fmt::format("{}:{}: {}: {}", file, line, expression,
+                                                message.empty() ? "HDF5 gives no reason" : message));
 }
 
 }  // namespace detail
@@ -71,12 +79,17 @@ void Handle::close() {
     MAESTRO_HDF5(close_(id));
 }
 
-void quiet_hdf5() { H5Eset_auto(H5E_DEFAULT, nullptr, nullptr); }
+void quiet_hdf5() {
+    H5Eset_auto(H5E_DEFAULT, nullptr, nullptr);
+}
 
 Handle create_file(const std::filesystem::path& path) {
     quiet_hdf5();
     const hid_t id = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, unlocked_access());
-    if (id < 0) throw Error(ExitCode::cannot_create, fmt::format("{}: cannot create it; is the directory writable and the disk not full?", path.string()));
+    if (id < 0)
+        throw Error(ExitCode::cannot_create,
+                    fmt::format("{}: cannot create it; is the directory writable and the disk not full?",
+                                path.string()));
     return {id, H5Fclose};
 }
 
@@ -88,7 +101,8 @@ Handle open_file(const std::filesystem::path& path, bool writable) {
 }
 
 Handle make_group(hid_t parent, const std::string& name) {
-    if (H5Lexists(parent, name.c_str(), H5P_DEFAULT) > 0) return {MAESTRO_HDF5(H5Gopen(parent, name.c_str(), H5P_DEFAULT)), H5Gclose};
+    if (H5Lexists(parent, name.c_str(), H5P_DEFAULT) > 0)
+        return {MAESTRO_HDF5(H5Gopen(parent, name.c_str(), H5P_DEFAULT)), H5Gclose};
     return {MAESTRO_HDF5(H5Gcreate(parent, name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT)), H5Gclose};
 }
 
@@ -97,13 +111,16 @@ void write_attribute(hid_t object, const std::string& name, const std::string& v
     MAESTRO_HDF5(H5Tset_size(type, value.size() + 1));
     MAESTRO_HDF5(H5Tset_cset(type, H5T_CSET_UTF8));
     const Handle space(MAESTRO_HDF5(H5Screate(H5S_SCALAR)), H5Sclose);
-    const Handle attribute(MAESTRO_HDF5(H5Acreate(object, name.c_str(), type, space, H5P_DEFAULT, H5P_DEFAULT)), H5Aclose);
+    const Handle attribute(
+        MAESTRO_HDF5(H5Acreate(object, name.c_str(), type, space, H5P_DEFAULT, H5P_DEFAULT)), H5Aclose);
     MAESTRO_HDF5(H5Awrite(attribute, type, value.c_str()));
 }
 
 void write_attribute(hid_t object, const std::string& name, std::int64_t value) {
     const Handle space(MAESTRO_HDF5(H5Screate(H5S_SCALAR)), H5Sclose);
-    const Handle attribute(MAESTRO_HDF5(H5Acreate(object, name.c_str(), H5T_NATIVE_INT64, space, H5P_DEFAULT, H5P_DEFAULT)), H5Aclose);
+    const Handle attribute(
+        MAESTRO_HDF5(H5Acreate(object, name.c_str(), H5T_NATIVE_INT64, space, H5P_DEFAULT, H5P_DEFAULT)),
+        H5Aclose);
     MAESTRO_HDF5(H5Awrite(attribute, H5T_NATIVE_INT64, &value));
 }
 
@@ -113,7 +130,8 @@ std::string read_text_attribute(hid_t object, const std::string& name) {
     const Handle attribute(MAESTRO_HDF5(H5Aopen(object, name.c_str(), H5P_DEFAULT)), H5Aclose);
     const Handle type(MAESTRO_HDF5(H5Aget_type(attribute)), H5Tclose);
     const std::size_t size = H5Tget_size(type);
-    if (H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) > 0 || size > kLongest) bad(name, "the attribute is no plain text");
+    if (H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) > 0 || size > kLongest)
+        bad(name, "the attribute is no plain text");
     std::string text(size, '\0');
     MAESTRO_HDF5(H5Aread(attribute, type, text.data()));
     text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
@@ -130,12 +148,16 @@ std::int64_t read_integer_attribute(hid_t object, const std::string& name) {
     return value;
 }
 
-void write_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape, const float* values) {
+void write_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape,
+                  const float* values) {
     const std::vector<hsize_t> extent(shape.begin(), shape.end());
-    const Handle space(MAESTRO_HDF5(H5Screate_simple(static_cast<int>(extent.size()), extent.data(), nullptr)), H5Sclose);
+    const Handle space(
+        MAESTRO_HDF5(H5Screate_simple(static_cast<int>(extent.size()), extent.data(), nullptr)), H5Sclose);
     const Handle links(MAESTRO_HDF5(H5Pcreate(H5P_LINK_CREATE)), H5Pclose);
     MAESTRO_HDF5(H5Pset_create_intermediate_group(links, 1));
-    Handle dataset(MAESTRO_HDF5(H5Dcreate(file, path.c_str(), H5T_IEEE_F32LE, space, links, H5P_DEFAULT, H5P_DEFAULT)), H5Dclose);
+    Handle dataset(
+        MAESTRO_HDF5(H5Dcreate(file, path.c_str(), H5T_IEEE_F32LE, space, links, H5P_DEFAULT, H5P_DEFAULT)),
+        H5Dclose);
     MAESTRO_HDF5(H5Dwrite(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values));
     dataset.close();
 }
@@ -153,7 +175,8 @@ std::vector<float> read_floats(hid_t file, const std::string& path, const std::v
         size *= static_cast<std::size_t>(shape[i]);
     }
     if (!same || H5Tget_class(type) != H5T_FLOAT || H5Tget_size(type) != 4)
-        bad(path, fmt::format("holds shape [{}], the deck's model needs float32 [{}]", fmt::join(found, ", "), fmt::join(shape, ", ")));
+        bad(path, fmt::format("holds shape [{}], the deck's model needs float32 [{}]", fmt::join(found, ", "),
+                              fmt::join(shape, ", ")));
     check_storage(file, dataset, path, size * sizeof(float));
     std::vector<float> values(size);
     MAESTRO_HDF5(H5Dread(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()));
@@ -174,12 +197,15 @@ void append_column(hid_t group, const std::string& name, std::span<const T> valu
         const Handle space(MAESTRO_HDF5(H5Screate_simple(1, &none, &endless)), H5Sclose);
         const Handle creation(MAESTRO_HDF5(H5Pcreate(H5P_DATASET_CREATE)), H5Pclose);
         MAESTRO_HDF5(H5Pset_chunk(creation, 1, &chunk));
-        dataset = Handle(MAESTRO_HDF5(H5Dcreate(group, name.c_str(), type, space, H5P_DEFAULT, creation, H5P_DEFAULT)), H5Dclose);
+        dataset = Handle(
+            MAESTRO_HDF5(H5Dcreate(group, name.c_str(), type, space, H5P_DEFAULT, creation, H5P_DEFAULT)),
+            H5Dclose);
     }
     if (values.empty()) return;
     const hsize_t count = values.size(), whole = rows + count;
     MAESTRO_HDF5(H5Dset_extent(dataset, &whole));
-    const Handle space(MAESTRO_HDF5(H5Dget_space(dataset)), H5Sclose), memory(MAESTRO_HDF5(H5Screate_simple(1, &count, nullptr)), H5Sclose);
+    const Handle space(MAESTRO_HDF5(H5Dget_space(dataset)), H5Sclose),
+        memory(MAESTRO_HDF5(H5Screate_simple(1, &count, nullptr)), H5Sclose);
     MAESTRO_HDF5(H5Sselect_hyperslab(space, H5S_SELECT_SET, &rows, nullptr, &count, nullptr));
     MAESTRO_HDF5(H5Dwrite(dataset, type, memory, space, H5P_DEFAULT, values.data()));
 }
@@ -191,7 +217,8 @@ std::vector<T> read_column(hid_t group, const std::string& name) {
     hsize_t rows = 0;
     if (H5Sget_simple_extent_ndims(space) != 1) bad(name, "not a column");
     MAESTRO_HDF5(H5Sget_simple_extent_dims(space, &rows, nullptr));
-    if (rows > 0 && H5Dget_storage_size(dataset) < rows * sizeof(T) / 64) bad(name, "claims more rows than it stores");
+    if (rows > 0 && H5Dget_storage_size(dataset) < rows * sizeof(T) / 64)
+        bad(name, "claims more rows than it stores");
     std::vector<T> values(rows);
     if (rows > 0) MAESTRO_HDF5(H5Dread(dataset, type_of<T>(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()));
     return values;

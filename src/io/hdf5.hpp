@@ -16,13 +16,14 @@ namespace detail {
 [[noreturn]] void hdf5_failed(const char* expression, const char* file, int line);
 }
 
-/// The value of an HDF5 call; negative ones throw Error(io_error) with the expression, the place and HDF5's message.
-#define MAESTRO_HDF5(expression)                                                                        \
-    [&] {                                                                                               \
-        const auto maestro_result = (expression);                                                       \
-        if (maestro_result < 0) [[unlikely]]                                                            \
-            ::maestro::io::detail::hdf5_failed(#expression, __FILE__, __LINE__);                        \
-        return maestro_result;                                                                          \
+/// The value of an HDF5 call; negative ones throw Error(io_error) with the expression, the place and HDF5's
+/// message.
+#define MAESTRO_HDF5(expression)                                                 \
+    [&] {                                                                        \
+        const auto maestro_result = (expression);                                \
+        if (maestro_result < 0) [[unlikely]]                                     \
+            ::maestro::io::detail::hdf5_failed(#expression, __FILE__, __LINE__); \
+        return maestro_result;                                                   \
     }()
 
 /// Owns one hid_t.
@@ -65,7 +66,8 @@ std::string read_text_attribute(hid_t object, const std::string& name);
 std::int64_t read_integer_attribute(hid_t object, const std::string& name);
 
 /// A whole float array under `path` (groups are made), contiguous.
-void write_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape, const float* values);
+void write_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape,
+                  const float* values);
 /// Refuses (Error(bad_data)) what is missing, of another shape, external, virtual or longer than the file.
 std::vector<float> read_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape);
 

@@ -26,8 +26,11 @@ template <class T, class Row, class Member>
 void get(hid_t group, const char* name, std::vector<Row>& rows, Member member) {
     const std::vector<T> column = read_column<T>(group, name);
     if (rows.empty()) rows.resize(column.size());
-    if (rows.size() != column.size()) throw Error(ExitCode::bad_data, fmt::format("{}: {} rows beside {}", name, column.size(), rows.size()));
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i].*member = static_cast<std::remove_reference_t<decltype(rows[i].*member)>>(column[i]);
+    if (rows.size() != column.size())
+        throw Error(ExitCode::bad_data,
+                    fmt::format("{}: {} rows beside {}", name, column.size(), rows.size()));
+    for (std::size_t i = 0; i < rows.size(); ++i)
+        rows[i].*member = static_cast<std::remove_reference_t<decltype(rows[i].*member)>>(column[i]);
 }
 
 }  // namespace

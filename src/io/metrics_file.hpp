@@ -1,5 +1,5 @@
-// metrics.h5: a row a step and a row a task (docs/file_formats.md). Opened for each append only, so that the file is
-// whole in between and others can read it at any time.
+// metrics.h5: a row a step and a row a task (docs/file_formats.md). Opened for each append only, so that the
+// file is whole in between and others can read it at any time.
 #pragma once
 
 #include <cstdint>

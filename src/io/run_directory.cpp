@@ -13,12 +13,16 @@ namespace fs = std::filesystem;
 bool holds_run(const fs::path& directory) {
     std::error_code ignored;
     return fs::exists(directory / "metrics.h5", ignored) ||
-           (fs::is_directory(directory / "checkpoints", ignored) && !fs::is_empty(directory / "checkpoints", ignored));
+           (fs::is_directory(directory / "checkpoints", ignored) &&
+            !fs::is_empty(directory / "checkpoints", ignored));
 }
 
 void prepare_run_directory(const fs::path& directory, bool resume) {
     if (!resume && holds_run(directory))
-        throw Error(ExitCode::cannot_create, fmt::format("{}: holds a run already; continue it with --resume auto, or set another run.output", directory.string()));
+        throw Error(
+            ExitCode::cannot_create,
+            fmt::format("{}: holds a run already; continue it with --resume auto, or set another run.output",
+                        directory.string()));
     std::error_code error;
     fs::create_directories(directory / "checkpoints", error);
     const fs::path probe = directory / ".probe";
@@ -29,7 +33,10 @@ void prepare_run_directory(const fs::path& directory, bool resume) {
     fs::remove(probe, error);
     if (!written) {
         fs::remove(directory / "checkpoints", error);  // only if empty: what was there stays
-        throw Error(ExitCode::cannot_create, fmt::format("{}: cannot write there; choose another run.output, or free space and permissions", directory.string()));
+        throw Error(
+            ExitCode::cannot_create,
+            fmt::format("{}: cannot write there; choose another run.output, or free space and permissions",
+                        directory.string()));
     }
 }
 
@@ -37,8 +44,11 @@ void check_free_space(const fs::path& directory, std::uint64_t bytes) {
     std::error_code error;
     const fs::space_info space = fs::space(directory, error);
     if (!error && space.available < bytes)
-        throw Error(ExitCode::io_error, fmt::format("{}: {} MiB are needed and {} MiB are free; free space, then run again with --resume auto",
-                                                    directory.string(), (bytes >> 20) + 1, space.available >> 20));
+        throw Error(
+            ExitCode::io_error,
+            fmt::format(
+                "{}: {} MiB are needed and {} MiB are free; free space, then run again with --resume auto",
+                directory.string(), (bytes >> 20) + 1, space.available >> 20));
 }
 
 }  // namespace maestro::io

@@ -8,8 +8,8 @@ namespace maestro::io {
 /// Does it hold a run (metrics or checkpoints)?
 bool holds_run(const std::filesystem::path& directory);
 
-/// Makes the directory and tries it with a small file. Throws Error(cannot_create) where it cannot be written, or where
-/// it holds a run and `resume` is false.
+/// Makes the directory and tries it with a small file. Throws Error(cannot_create) where it cannot be
+/// written, or where it holds a run and `resume` is false.
 void prepare_run_directory(const std::filesystem::path& directory, bool resume);
 
 /// Throws Error(io_error) where less than `bytes` are free below `directory`.

@@ -42,18 +42,26 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
       backend_(backend),
       spec_(spec),
       role_(role),
-      embedding_(&store_.declare("embedding.weight", {spec.vocabulary, spec.width}, Init::normal, role.trained)),
+      embedding_(
+          &store_.declare("embedding.weight", {spec.vocabulary, spec.width}, Init::normal, role.trained)),
       layers_(backend, spec, role, true, store_),
       norm_(&store_.declare("norm.weight", {spec.width}, Init::ones, role.trained)),
-      head_(spec.tie_embeddings ? embedding_ : &store_.declare("head.weight", {spec.vocabulary, spec.width}, Init::normal, role.trained)) {
+      head_(spec.tie_embeddings
+                ? embedding_
+                : &store_.declare("head.weight", {spec.vocabulary, spec.width}, Init::normal, role.trained)) {
     for (const InputSpec& input : role.inputs) {
         const bool teacher = input.tensor == EdgeTensor::hidden;
-        const std::string name = teacher_heads_.empty() ? "teacher_head.weight" : "teacher_head_" + std::to_string(teacher_heads_.size()) + ".weight";
-        teacher_heads_.push_back(teacher ? &store_.declare(name, {spec.vocabulary, input.from.width}, Init::normal, false) : nullptr);
+        const std::string name = teacher_heads_.empty()
+                                     ? "teacher_head.weight"
+                                     : "teacher_head_" + std::to_string(teacher_heads_.size()) + ".weight";
+        teacher_heads_.push_back(
+            teacher ? &store_.declare(name, {spec.vocabulary, input.from.width}, Init::normal, false)
+                    : nullptr);
     }
 }
 
-void Language::lay_out(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs, State& state, Targets& targets) const {
+void Language::lay_out(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs, State& state,
+                       Targets& targets) const {
     state.sequences.offsets.push_back(0);
     state.places.resize(inputs.size());
     targets.samples.push_back(0);
@@ -64,13 +72,15 @@ void Language::lay_out(const MicroBatch& batch, std::span<const std::vector<Tens
         std::int32_t name = -1;  // of the picture that was seen last
         for (std::size_t j = 0; j < sample.tokens.size(); ++j) {
             if (const std::int32_t token = sample.tokens[j]; token == role_.marker) {
-                MAESTRO_CHECK(picture < sample.pictures.size(), "sample {} has more markers than pictures", sample.id);
+                MAESTRO_CHECK(picture < sample.pictures.size(), "sample {} has more markers than pictures",
+                              sample.id);
                 const Picture& shown = sample.pictures[picture++];
                 name = -1;
                 bool replaced = false;
                 for (std::size_t e = 0; e < inputs.size(); ++e) {
                     if (role_.inputs[e].tensor != EdgeTensor::embeddings) continue;
-                    const std::int64_t rows = picture_tokens(shown.height, shown.width, {role_.inputs[e].from.patch, role_.inputs[e].from.merge});
+                    const std::int64_t rows = picture_tokens(
+                        shown.height, shown.width, {role_.inputs[e].from.patch, role_.inputs[e].from.merge});
                     for (std::int64_t r = 0; r < rows; ++r) {
                         state.places[e].push_back(static_cast<std::int32_t>(state.ids.size()));
                         state.ids.push_back(-1);
@@ -97,7 +107,8 @@ void Language::lay_out(const MicroBatch& batch, std::span<const std::vector<Tens
 }
 
 std::unique_ptr<Saved> Language::forward(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs,
-                                         backend::Arena& saved, backend::Arena& scratch, Tensor& output, Result& result) {
+                                         backend::Arena& saved, backend::Arena& scratch, Tensor& output,
+                                         Result& result) {
     MAESTRO_CHECK(inputs.size() == role_.inputs.size(), "{} edges of {}", inputs.size(), role_.inputs.size());
     auto state = std::make_unique<State>();
     Targets targets;
@@ -119,11 +130,14 @@ std::unique_ptr<Saved> Language::forward(const MicroBatch& batch, std::span<cons
         std::size_t at = 0;
         for (const Tensor& rows_of_sample : inputs[e]) {
             const auto count = static_cast<std::size_t>(rows_of_sample.dim(0));
-            MAESTRO_CHECK(at + count <= state->places[e].size(), "edge {} brings more rows than there are places", e);
-            ops::scatter_rows(backend_, rows_of_sample, std::span(state->places[e]).subspan(at, count), stream);
+            MAESTRO_CHECK(at + count <= state->places[e].size(),
+                          "edge {} brings more rows than there are places", e);
+            ops::scatter_rows(backend_, rows_of_sample, std::span(state->places[e]).subspan(at, count),
+                              stream);
             at += count;
         }
-        MAESTRO_CHECK(at == state->places[e].size(), "edge {} brings {} rows for {} places", e, at, state->places[e].size());
+        MAESTRO_CHECK(at == state->places[e].size(), "edge {} brings {} rows for {} places", e, at,
+                      state->places[e].size());
     }
     state->stack = layers_.forward(stream, state->sequences, saved, scratch);
 
@@ -142,19 +156,23 @@ std::unique_ptr<Saved> Language::forward(const MicroBatch& batch, std::span<cons
     return state;
 }
 
-void Language::loss(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
-                    const Tensor& normed, const Tensor& d_normed, backend::Arena& arena, Result& result) {
+void Language::loss(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs,
+                    const Targets& targets, const Tensor& normed, const Tensor& d_normed,
+                    backend::Arena& arena, Result& result) {
     const auto total = static_cast<std::int64_t>(targets.rows.size());
     const DType type = role_.compute, logit_type = ops::accumulate_type(type);
     const bool backward = d_normed.rank != 0;
-    const auto teacher = std::find_if(teacher_heads_.begin(), teacher_heads_.end(), [](const Parameter* p) { return p != nullptr; });
+    const auto teacher = std::find_if(teacher_heads_.begin(), teacher_heads_.end(),
+                                      [](const Parameter* p) { return p != nullptr; });
     const bool distill = teacher != teacher_heads_.end() && role_.alpha > 0 && batch.train;
     std::vector<std::uint8_t> wrong(static_cast<std::size_t>(targets.name_count), 0);
     std::vector<std::int32_t> best(static_cast<std::size_t>(kLossRows));
     for (std::int64_t begin = 0; begin < total; begin += kLossRows) {
         backend::ArenaScope scope(arena);
         const std::int64_t count = std::min(kLossRows, total - begin);
-        const auto part = [&](const auto& list) { return std::span(list).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)); };
+        const auto part = [&](const auto& list) {
+            return std::span(list).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
+        };
         const Tensor hidden = arena.allocate(type, {count, spec_.width});
         const Tensor logits = arena.allocate(logit_type, {count, spec_.vocabulary});
         ops::gather_rows(backend_, normed, part(targets.rows), hidden);
@@ -162,7 +180,8 @@ void Language::loss(const MicroBatch& batch, std::span<const std::vector<Tensor>
         if (!batch.train) {
             ops::argmax_rows(backend_, logits, std::span(best).first(static_cast<std::size_t>(count)));
             for (std::size_t i = 0; backend_.computes() && i < static_cast<std::size_t>(count); ++i)
-                if (const auto name = part(targets.names)[i]; name >= 0 && best[i] != part(targets.tokens)[i]) wrong[static_cast<std::size_t>(name)] = 1;
+                if (const auto name = part(targets.names)[i]; name >= 0 && best[i] != part(targets.tokens)[i])
+                    wrong[static_cast<std::size_t>(name)] = 1;
         }
         if (distill) {
             const auto edge = static_cast<std::size_t>(teacher - teacher_heads_.begin());
@@ -172,14 +191,19 @@ void Language::loss(const MicroBatch& batch, std::span<const std::vector<Tensor>
                 const auto from = std::max(static_cast<std::int64_t>(targets.samples[s]), begin);
                 const auto to = std::min(static_cast<std::int64_t>(targets.samples[s + 1]), begin + count);
                 if (from < to)
-                    ops::gather_rows(backend_, inputs[edge][s], std::span(targets.local).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from)),
-                                     states.slice(from - begin, to - begin));
+                    ops::gather_rows(
+                        backend_, inputs[edge][s],
+                        std::span(targets.local)
+                            .subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from)),
+                        states.slice(from - begin, to - begin));
             }
             ops::linear(backend_, states, (*teacher)->weight, teacher_logits);
-            result.loss += ops::distillation(backend_, logits, teacher_logits, part(targets.tokens), part(targets.weights), role_.alpha,
-                                             role_.temperature, batch.loss_scale, arena);
+            result.loss += ops::distillation(backend_, logits, teacher_logits, part(targets.tokens),
+                                             part(targets.weights), role_.alpha, role_.temperature,
+                                             batch.loss_scale, arena);
         } else {
-            result.loss += ops::cross_entropy(backend_, logits, part(targets.tokens), part(targets.weights), batch.loss_scale);
+            result.loss += ops::cross_entropy(backend_, logits, part(targets.tokens), part(targets.weights),
+                                              batch.loss_scale);
         }
         if (!backward) continue;
         Tensor d_logits = logits;
@@ -197,17 +221,22 @@ void Language::loss(const MicroBatch& batch, std::span<const std::vector<Tensor>
     }
 }
 
-void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs, backend::Arena& scratch) {
+void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
+                        backend::Arena& scratch) {
     auto& state = static_cast<State&>(saved);
     backend::ArenaScope scope(scratch);
     Tensor d_normed = state.d_normed;
     if (d_output.rank != 0) {
-        if (d_normed.rank == 0) d_normed = d_output;
-        else ops::add(backend_, d_output, d_normed);
+        if (d_normed.rank == 0)
+            d_normed = d_output;
+        else
+            ops::add(backend_, d_output, d_normed);
     }
-    MAESTRO_CHECK(d_normed.rank != 0, "section {} has neither a loss nor a gradient to run back", role_.section);
+    MAESTRO_CHECK(d_normed.rank != 0, "section {} has neither a loss nor a gradient to run back",
+                  role_.section);
     const Tensor d_stream = scratch.allocate(role_.compute, {d_normed.dim(0), spec_.width});
-    ops::rms_norm_backward(backend_, d_normed, state.stack.output, norm_->weight, state.rstd, d_stream, norm_->gradient, false);
+    ops::rms_norm_backward(backend_, d_normed, state.stack.output, norm_->weight, state.rstd, d_stream,
+                           norm_->gradient, false);
     layers_.backward(state.stack, state.sequences, d_stream, scratch);
     if (role_.trained) ops::embedding_backward(backend_, state.ids, d_stream, embedding_->gradient);
     for (std::size_t e = 0; e < d_inputs.size(); ++e)

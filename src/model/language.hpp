@@ -1,5 +1,6 @@
-// The decoder: token embedding with the rows of other sections in the places of their markers, causal layers, and
-// either hidden states for another section or the loss, whose logits exist for a chunk of rows at a time only.
+// The decoder: token embedding with the rows of other sections in the places of their markers, causal layers,
+// and either hidden states for another section or the loss, whose logits exist for a chunk of rows at a time
+// only.
 #pragma once
 
 #include "model/transformer.hpp"
@@ -10,13 +11,16 @@ class Language final : public Module {
 public:
     Language(backend::Backend& backend, const ModelSpec& spec, const Role& role);
     std::unique_ptr<Saved> forward(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs,
-                                   backend::Arena& saved, backend::Arena& scratch, Tensor& output, Result& result) override;
-    void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs, backend::Arena& scratch) override;
+                                   backend::Arena& saved, backend::Arena& scratch, Tensor& output,
+                                   Result& result) override;
+    void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
+                  backend::Arena& scratch) override;
 
 private:
     struct State;
     struct Targets;
-    void lay_out(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs, State& state, Targets& targets) const;
+    void lay_out(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs, State& state,
+                 Targets& targets) const;
     void loss(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
               const Tensor& normed, const Tensor& d_normed, backend::Arena& scratch, Result& result);
 

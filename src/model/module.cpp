@@ -9,7 +9,8 @@
 namespace maestro::model {
 
 std::int64_t picture_tokens(int height, int width, Geometry geometry) {
-    return ops::picture_patches(height, width, geometry.patch, geometry.merge) / (std::int64_t{geometry.merge} * geometry.merge);
+    return ops::picture_patches(height, width, geometry.patch, geometry.merge) /
+           (std::int64_t{geometry.merge} * geometry.merge);
 }
 
 std::int64_t expanded_tokens(const SampleShape& shape, Geometry geometry) {
@@ -26,12 +27,14 @@ void check_sizes(const ModelSpec& spec, const Role& role) {
         throw Error(ExitCode::bad_deck, "model." + spec.name + ": " + what, Scope::all_ranks);
     };
     if (role.tp.count != 1) refuse("tensor parallelism is not built yet; set layout.tp = 1");
-    if (spec.layers < 1 || spec.width < 1 || spec.heads < 1 || spec.kv_heads < 1 || spec.mlp < 1) refuse("layers, width, heads, kv_heads and mlp must be at least 1");
+    if (spec.layers < 1 || spec.width < 1 || spec.heads < 1 || spec.kv_heads < 1 || spec.mlp < 1)
+        refuse("layers, width, heads, kv_heads and mlp must be at least 1");
     if (spec.heads % spec.kv_heads != 0) refuse("heads must be a multiple of kv_heads");
     const bool vision = spec.kind == ModelSpec::Kind::vision;
     if (spec.head_dim < 1 || spec.head_dim % (vision ? 4 : 2) != 0 || spec.head_dim > 256)
         refuse(std::string("head_dim must be a multiple of ") + (vision ? "4" : "2") + ", at most 256");
-    if (vision && (spec.patch < 1 || spec.merge < 1 || spec.channels < 1 || role.output_width < 1)) refuse("patch, merge and channels must be at least 1");
+    if (vision && (spec.patch < 1 || spec.merge < 1 || spec.channels < 1 || role.output_width < 1))
+        refuse("patch, merge and channels must be at least 1");
     if (!vision && spec.vocabulary < 1) refuse("vocabulary must be at least 1");
 }
 
@@ -40,8 +43,10 @@ void check_sizes(const ModelSpec& spec, const Role& role) {
 std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role) {
     check_sizes(spec, role);
     std::unique_ptr<Module> module;
-    if (spec.kind == ModelSpec::Kind::vision) module = std::make_unique<Vision>(backend, spec, role);
-    else module = std::make_unique<Language>(backend, spec, role);
+    if (spec.kind == ModelSpec::Kind::vision)
+        module = std::make_unique<Vision>(backend, spec, role);
+    else
+        module = std::make_unique<Language>(backend, spec, role);
     module->parameters().allocate(role.shards, 1 / std::sqrt(2.0 * spec.layers));
     return module;
 }
@@ -60,7 +65,8 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     flags.reserve(shapes.size());
     pictures.reserve(shapes.size());
     for (const SampleShape& shape : shapes) {
-        const auto count = static_cast<std::size_t>(std::max<std::int64_t>(shape.tokens, static_cast<std::int64_t>(shape.pictures.size())));
+        const auto count = static_cast<std::size_t>(
+            std::max<std::int64_t>(shape.tokens, static_cast<std::int64_t>(shape.pictures.size())));
         auto& ids = tokens.emplace_back(count, role.marker == 0 ? 1 : 0);
         for (std::size_t p = 0; p < shape.pictures.size(); ++p) ids[p] = role.marker;
         weights.emplace_back(count, 1.0f);
@@ -72,8 +78,10 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
             const ModelSpec& from = role.inputs[e].from;
             std::int64_t rows = 0;
             if (role.inputs[e].tensor == EdgeTensor::embeddings)
-                for (const PictureSize& p : shape.pictures) rows += picture_tokens(p.height, p.width, {from.patch, from.merge});
-            else rows = static_cast<std::int64_t>(count);
+                for (const PictureSize& p : shape.pictures)
+                    rows += picture_tokens(p.height, p.width, {from.patch, from.merge});
+            else
+                rows = static_cast<std::int64_t>(count);
             const int width = role.inputs[e].tensor == EdgeTensor::embeddings ? spec.width : from.width;
             inputs[e].push_back(Tensor(nullptr, role.compute, {rows, width}));
         }
@@ -82,14 +90,17 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     Tensor output;
     Result result;
     meta->reset_counts();
-    const auto state = module->forward({.samples = views, .loss_scale = 1, .train = train}, inputs, saved, scratch, output, result);
-    Footprint footprint{.saved = saved.peak(), .scratch = 0, .forward_flops = meta->counts().flops, .backward_flops = 0};
+    const auto state = module->forward({.samples = views, .loss_scale = 1, .train = train}, inputs, saved,
+                                       scratch, output, result);
+    Footprint footprint{
+        .saved = saved.peak(), .scratch = 0, .forward_flops = meta->counts().flops, .backward_flops = 0};
     if (train && role.needs_backward) {
         std::vector<Tensor> d_inputs(inputs.size());
         for (std::size_t e = 0; e < inputs.size(); ++e) {
             std::int64_t rows = 0;
             for (const Tensor& t : inputs[e]) rows += t.dim(0);
-            const int width = role.inputs[e].tensor == EdgeTensor::embeddings ? spec.width : role.inputs[e].from.width;
+            const int width =
+                role.inputs[e].tensor == EdgeTensor::embeddings ? spec.width : role.inputs[e].from.width;
             d_inputs[e] = scratch.allocate(role.compute, {rows, width});
         }
         meta->reset_counts();

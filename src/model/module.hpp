@@ -1,5 +1,5 @@
-// What a section computes: forward over a micro-batch of samples, then backward. Explicit, without a tape: every
-// module knows its gradient.
+// What a section computes: forward over a micro-batch of samples, then backward. Explicit, without a tape:
+// every module knows its gradient.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Picture {
     int width = 0;
 };
 
-/// A sample as stored: one marker token a picture. weights[i] and flags[i] belong to token i as a target; bit 0 of a
-/// flag: the token counts for exact match. Owns nothing.
+/// A sample as stored: one marker token a picture. weights[i] and flags[i] belong to token i as a target; bit
+/// 0 of a flag: the token counts for exact match. Owns nothing.
 struct SampleView {
     std::int64_t id = 0;
     std::span<const std::int32_t> tokens;
@@ -42,7 +42,8 @@ struct SampleShape {
     double weight = 0;  ///< sum of the loss weights of its targets
 };
 
-/// How a vision section cuts pictures: patches of `patch` pixels, merge x merge of them to one token. patch 0: none.
+/// How a vision section cuts pictures: patches of `patch` pixels, merge x merge of them to one token. patch
+/// 0: none.
 struct Geometry {
     int patch = 0;
     int merge = 0;
@@ -96,19 +97,19 @@ struct InputSpec {
 struct Role {
     std::string section;
     std::vector<InputSpec> inputs;
-    bool emits = false;         ///< has an outgoing edge
-    int output_width = 0;       ///< of that edge (the language model's width for a vision section)
-    bool loss = false;          ///< computes the loss (a language section without an outgoing edge)
+    bool emits = false;    ///< has an outgoing edge
+    int output_width = 0;  ///< of that edge (the language model's width for a vision section)
+    bool loss = false;     ///< computes the loss (a language section without an outgoing edge)
     bool trained = true;
     bool needs_backward = true;
-    int marker = -1;            ///< token that stands for a picture
-    double alpha = 0;           ///< of distillation: share of the KL term
+    int marker = -1;   ///< token that stands for a picture
+    double alpha = 0;  ///< of distillation: share of the KL term
     double temperature = 1;
-    int shards = 1;             ///< of the optimizer: replicas of the section
+    int shards = 1;  ///< of the optimizer: replicas of the section
     std::uint64_t seed = 0;
     DType compute = DType::f32;
-    bool recompute = false;     ///< keep only the layers' inputs and redo them in backward
-    Shard tp;                   ///< tensor-parallel part of this rank
+    bool recompute = false;  ///< keep only the layers' inputs and redo them in backward
+    Shard tp;                ///< tensor-parallel part of this rank
 };
 
 /// What a module keeps between forward and backward besides the tensors in the arena.
@@ -122,19 +123,20 @@ public:
     ParameterStore& parameters() { return store_; }
     const ParameterStore& parameters() const { return store_; }
 
-    /// inputs[e][i]: the rows that input edge e brings for sample i, perhaps none. What backward needs goes to `saved`
-    /// and to the result; `scratch` is free again on return. `output` is set where the role emits: rows of the samples
-    /// one after another, in `saved`.
-    virtual std::unique_ptr<Saved> forward(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs,
-                                           backend::Arena& saved, backend::Arena& scratch, Tensor& output,
-                                           Result& result) = 0;
-    /// Adds to the gradients. d_output is empty where nothing comes back; d_inputs[e] ([rows of edge e, width], in
-    /// sample order) is written unless empty.
+    /// inputs[e][i]: the rows that input edge e brings for sample i, perhaps none. What backward needs goes
+    /// to `saved` and to the result; `scratch` is free again on return. `output` is set where the role emits:
+    /// rows of the samples one after another, in `saved`.
+    virtual std::unique_ptr<Saved> forward(const MicroBatch& batch,
+                                           std::span<const std::vector<Tensor>> inputs, backend::Arena& saved,
+                                           backend::Arena& scratch, Tensor& output, Result& result) = 0;
+    /// Adds to the gradients. d_output is empty where nothing comes back; d_inputs[e] ([rows of edge e,
+    /// width], in sample order) is written unless empty.
     virtual void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
                           backend::Arena& scratch) = 0;
 
 protected:
-    Module(backend::Backend& backend, const Role& role) : store_(backend, role.section, role.seed, role.compute) {}
+    Module(backend::Backend& backend, const Role& role)
+        : store_(backend, role.section, role.seed, role.compute) {}
     ParameterStore store_;
 };
 
@@ -148,6 +150,7 @@ struct Footprint {
     double forward_flops = 0;
     double backward_flops = 0;
 };
-Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> samples, bool train = true);
+Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> samples,
+                  bool train = true);
 
 }  // namespace maestro::model

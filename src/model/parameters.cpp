@@ -13,7 +13,9 @@ namespace {
 constexpr double kInitialDeviation = 0.02;
 constexpr std::int64_t kAlignment = 16;  ///< elements, so that every weight starts on a cache line
 
-std::int64_t aligned(std::int64_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
+std::int64_t aligned(std::int64_t size) {
+    return (size + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 Tensor place(const Tensor& flat, const Parameter& p) {
     const Tensor part = flat.slice(p.offset, p.offset + p.size());
@@ -28,11 +30,14 @@ std::int64_t Parameter::size() const {
     return n;
 }
 
-ParameterStore::ParameterStore(backend::Backend& backend, std::string section, std::uint64_t seed, DType compute)
+ParameterStore::ParameterStore(backend::Backend& backend, std::string section, std::uint64_t seed,
+                               DType compute)
     : backend_(backend), section_(std::move(section)), seed_(seed), compute_(compute) {}
 
-Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable) {
-    MAESTRO_CHECK(!find(name) && master_.rank == 0 && (shape.size() == 1 || shape.size() == 2), "parameter {}", name);
+Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> shape, Init init,
+                                   bool trainable) {
+    MAESTRO_CHECK(!find(name) && master_.rank == 0 && (shape.size() == 1 || shape.size() == 2),
+                  "parameter {}", name);
     Parameter& p = parameters_.emplace_back();
     p.name = std::move(name);
     p.decay = shape.size() == 2;
@@ -86,13 +91,15 @@ void ParameterStore::initialize(const Parameter& p, double residual_scale) {
         const Random random(seed_, "init/" + section_ + "." + p.name);
         const double deviation = kInitialDeviation * (p.init == Init::residual ? residual_scale : 1.0);
         ops::parallel_for(p.size(), 64, [&](std::int64_t i) {
-            values[i] = static_cast<T>(static_cast<Accumulate<T>>(deviation * random.normal(static_cast<std::uint64_t>(i))));
+            values[i] = static_cast<T>(
+                static_cast<Accumulate<T>>(deviation * random.normal(static_cast<std::uint64_t>(i))));
         });
     });
 }
 
 const Parameter* ParameterStore::find(std::string_view name) const {
-    const auto at = std::find_if(parameters_.begin(), parameters_.end(), [&](const Parameter& p) { return p.name == name; });
+    const auto at = std::find_if(parameters_.begin(), parameters_.end(),
+                                 [&](const Parameter& p) { return p.name == name; });
     return at == parameters_.end() ? nullptr : &*at;
 }
 
@@ -102,7 +109,9 @@ std::int64_t ParameterStore::count() const {
     return n;
 }
 
-std::size_t ParameterStore::bytes() const { return master_buffer_.bytes() + compute_buffer_.bytes() + gradient_buffer_.bytes(); }
+std::size_t ParameterStore::bytes() const {
+    return master_buffer_.bytes() + compute_buffer_.bytes() + gradient_buffer_.bytes();
+}
 
 void ParameterStore::refresh_compute() {
     if (compute_ == DType::bf16) ops::convert(backend_, master_, copy_);

@@ -1,5 +1,5 @@
-// The weights of one section's replica. All trainable weights lie in one flat array, their gradients in another, so
-// that summing, sharding and updating run over plain ranges.
+// The weights of one section's replica. All trainable weights lie in one flat array, their gradients in
+// another, so that summing, sharding and updating run over plain ranges.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +21,15 @@ struct Shard {
 enum class Init { normal, residual, ones, zeros };
 
 struct Parameter {
-    std::string name;                  ///< "layers.0.attention.qkv.weight"
-    std::vector<std::int64_t> shape;   ///< one or two dimensions
-    std::int64_t offset = 0;           ///< in the flat array, elements
+    std::string name;                 ///< "layers.0.attention.qkv.weight"
+    std::vector<std::int64_t> shape;  ///< one or two dimensions
+    std::int64_t offset = 0;          ///< in the flat array, elements
     bool trainable = true;
-    bool decay = true;                 ///< matrices yes, norms and biases no
+    bool decay = true;  ///< matrices yes, norms and biases no
     Init init = Init::normal;
-    Tensor master;                     ///< f32 (f64 where the model computes in f64)
-    Tensor weight;                     ///< what the model computes with; the master itself in f32 and f64
-    Tensor gradient;                   ///< of the master's type; empty where frozen
+    Tensor master;    ///< f32 (f64 where the model computes in f64)
+    Tensor weight;    ///< what the model computes with; the master itself in f32 and f64
+    Tensor gradient;  ///< of the master's type; empty where frozen
 
     std::int64_t size() const;
 };
@@ -42,8 +42,8 @@ public:
 
     /// The reference stays valid. Names are unique. Before allocate().
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable);
-    /// Trainable parameters first, the flat array padded to a multiple of `shards`; `residual_scale` is the factor of
-    /// Init::residual. Fills in the initial weights.
+    /// Trainable parameters first, the flat array padded to a multiple of `shards`; `residual_scale` is the
+    /// factor of Init::residual. Fills in the initial weights.
     void allocate(int shards, double residual_scale);
 
     const std::deque<Parameter>& parameters() const { return parameters_; }
@@ -52,8 +52,8 @@ public:
     const Tensor& master() const { return master_; }
     /// Of the trainable part, padding included; empty for a frozen section.
     const Tensor& gradient() const { return gradient_; }
-    std::int64_t count() const;   ///< weights, without padding
-    std::size_t bytes() const;    ///< of all arrays
+    std::int64_t count() const;  ///< weights, without padding
+    std::size_t bytes() const;   ///< of all arrays
     DType compute() const { return compute_; }
     /// The compute copy of the masters (bf16), after an update or a load.
     void refresh_compute();

@@ -12,12 +12,20 @@
 
 namespace maestro::model {
 
-Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role, bool causal, ParameterStore& store)
-    : backend_(backend), spec_(spec), type_(role.compute), causal_(causal), recompute_(role.recompute), trained_(role.trained) {
-    const std::int64_t heads = std::int64_t{spec.heads} * spec.head_dim, keys = std::int64_t{spec.kv_heads} * spec.head_dim;
+Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role, bool causal,
+                         ParameterStore& store)
+    : backend_(backend),
+      spec_(spec),
+      type_(role.compute),
+      causal_(causal),
+      recompute_(role.recompute),
+      trained_(role.trained) {
+    const std::int64_t heads = std::int64_t{spec.heads} * spec.head_dim,
+                       keys = std::int64_t{spec.kv_heads} * spec.head_dim;
     for (int i = 0; i < spec.layers; ++i) {
         const auto declare = [&](const char* name, std::vector<std::int64_t> shape, Init init) {
-            return &store.declare("layers." + std::to_string(i) + "." + name, std::move(shape), init, role.trained);
+            return &store.declare("layers." + std::to_string(i) + "." + name, std::move(shape), init,
+                                  role.trained);
         };
         layers_.push_back({
             .attention_norm = declare("attention.norm.weight", {spec.width}, Init::ones),
@@ -32,8 +40,9 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
     }
 }
 
-LayerActivations Transformer::run(const Layer& layer, const Tensor& input, const Tensor& output, const Sequences& sequences,
-                                  backend::Arena& saved, backend::Arena& scratch) const {
+LayerActivations Transformer::run(const Layer& layer, const Tensor& input, const Tensor& output,
+                                  const Sequences& sequences, backend::Arena& saved,
+                                  backend::Arena& scratch) const {
     const std::int64_t rows = input.dim(0), width = spec_.width, dim = spec_.head_dim;
     const DType statistics = ops::accumulate_type(type_);
     const std::int64_t heads = spec_.heads, keys = spec_.kv_heads;
@@ -55,8 +64,8 @@ LayerActivations Transformer::run(const Layer& layer, const Tensor& input, const
 
     ops::rms_norm(backend_, input, layer.attention_norm->weight, a.normed, a.rstd, spec_.norm_eps);
     ops::linear(backend_, a.normed, layer.qkv->weight, a.qkv);
-    ops::head_norm_rotary(backend_, a.qkv, layer.q_norm->weight, layer.k_norm->weight, sequences.cos, sequences.sin, a.q,
-                          a.k, a.head_rstd, spec_.norm_eps);
+    ops::head_norm_rotary(backend_, a.qkv, layer.q_norm->weight, layer.k_norm->weight, sequences.cos,
+                          sequences.sin, a.q, a.k, a.head_rstd, spec_.norm_eps);
     ops::attention(backend_, a.q, a.k, a.qkv, sequences.offsets, causal_, a.mixed, a.lse, scratch);
     ops::convert(backend_, input, a.middle);
     ops::linear_accumulate(backend_, a.mixed, layer.output->weight, a.middle);
@@ -95,7 +104,8 @@ void Transformer::backward(StackActivations& stack, const Sequences& sequences, 
         backend::ArenaScope scope(scratch);
         if (recompute_) {
             const Tensor again = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
-            const LayerActivations a = run(layers_[i], stack.layers[i].input, again, sequences, scratch, scratch);
+            const LayerActivations a =
+                run(layers_[i], stack.layers[i].input, again, sequences, scratch, scratch);
             run_back(layers_[i], a, sequences, d_stream, scratch);
         } else {
             run_back(layers_[i], stack.layers[i], sequences, d_stream, scratch);
@@ -103,13 +113,14 @@ void Transformer::backward(StackActivations& stack, const Sequences& sequences, 
     }
 }
 
-void Transformer::run_back(const Layer& layer, const LayerActivations& a, const Sequences& sequences, const Tensor& d_stream,
-                           backend::Arena& scratch) const {
+void Transformer::run_back(const Layer& layer, const LayerActivations& a, const Sequences& sequences,
+                           const Tensor& d_stream, backend::Arena& scratch) const {
     const std::int64_t rows = d_stream.dim(0), width = spec_.width;
     const auto like = [&](const Tensor& t) { return scratch.allocate(type_, {rows, t.columns()}); };
     {
         backend::ArenaScope scope(scratch);
-        const Tensor d_gated = like(a.gated), d_gate_up = like(a.gate_up), d_normed = scratch.allocate(type_, {rows, width});
+        const Tensor d_gated = like(a.gated), d_gate_up = like(a.gate_up),
+                     d_normed = scratch.allocate(type_, {rows, width});
         ops::linear_backward_input(backend_, d_stream, layer.down->weight, d_gated, false);
         if (trained_) ops::linear_backward_weight(backend_, d_stream, a.gated, layer.down->gradient);
         ops::swiglu_backward(backend_, d_gated, a.gate_up, d_gate_up);
@@ -122,10 +133,11 @@ void Transformer::run_back(const Layer& layer, const LayerActivations& a, const 
     const Tensor d_mixed = like(a.mixed), d_q = like(a.q), d_k = like(a.k), d_qkv = like(a.qkv);
     ops::linear_backward_input(backend_, d_stream, layer.output->weight, d_mixed, false);
     if (trained_) ops::linear_backward_weight(backend_, d_stream, a.mixed, layer.output->gradient);
-    ops::attention_backward(backend_, d_mixed, a.mixed, a.q, a.k, a.qkv, a.lse, sequences.offsets, causal_, d_q, d_k, d_qkv,
-                            scratch);
-    ops::head_norm_rotary_backward(backend_, d_q, d_k, a.qkv, layer.q_norm->weight, layer.k_norm->weight, sequences.cos,
-                                   sequences.sin, a.head_rstd, d_qkv, layer.q_norm->gradient, layer.k_norm->gradient);
+    ops::attention_backward(backend_, d_mixed, a.mixed, a.q, a.k, a.qkv, a.lse, sequences.offsets, causal_,
+                            d_q, d_k, d_qkv, scratch);
+    ops::head_norm_rotary_backward(backend_, d_q, d_k, a.qkv, layer.q_norm->weight, layer.k_norm->weight,
+                                   sequences.cos, sequences.sin, a.head_rstd, d_qkv, layer.q_norm->gradient,
+                                   layer.k_norm->gradient);
     const Tensor d_normed = scratch.allocate(type_, {rows, width});
     ops::linear_backward_input(backend_, d_qkv, layer.qkv->weight, d_normed, false);
     if (trained_) ops::linear_backward_weight(backend_, d_qkv, a.normed, layer.qkv->gradient);

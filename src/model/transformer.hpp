@@ -1,5 +1,5 @@
-// A stack of pre-norm transformer layers in the Qwen3 form, over packed sequences; shared by vision and language.
-// T rows, C width.
+// A stack of pre-norm transformer layers in the Qwen3 form, over packed sequences; shared by vision and
+// language. T rows, C width.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ struct Sequences {
 
 /// Activations of one layer that backward reads.
 struct LayerActivations {
-    Tensor input;                        ///< [T, C]
+    Tensor input;                                           ///< [T, C]
     Tensor normed, rstd, qkv, q, k, head_rstd, mixed, lse;  ///< attention
-    Tensor middle;                       ///< residual stream after attention
+    Tensor middle;                                          ///< residual stream after attention
     Tensor mlp_normed, mlp_rstd, gate_up, gated;
 };
 
@@ -33,7 +33,8 @@ struct StackActivations {
 class Transformer {
 public:
     /// Declares its parameters under "layers.N.". The store must outlive it.
-    Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role, bool causal, ParameterStore& store);
+    Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role, bool causal,
+                ParameterStore& store);
 
     /// input [T, C] must live in `saved`.
     StackActivations forward(const Tensor& input, const Sequences& sequences, backend::Arena& saved,
@@ -46,10 +47,10 @@ private:
     struct Layer {
         const Parameter *attention_norm, *qkv, *q_norm, *k_norm, *output, *mlp_norm, *gate_up, *down;
     };
-    LayerActivations run(const Layer& layer, const Tensor& input, const Tensor& output, const Sequences& sequences,
-                         backend::Arena& saved, backend::Arena& scratch) const;
-    void run_back(const Layer& layer, const LayerActivations& a, const Sequences& sequences, const Tensor& d_stream,
-                  backend::Arena& scratch) const;
+    LayerActivations run(const Layer& layer, const Tensor& input, const Tensor& output,
+                         const Sequences& sequences, backend::Arena& saved, backend::Arena& scratch) const;
+    void run_back(const Layer& layer, const LayerActivations& a, const Sequences& sequences,
+                  const Tensor& d_stream, backend::Arena& scratch) const;
 
     backend::Backend& backend_;
     ModelSpec spec_;

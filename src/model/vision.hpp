@@ -1,5 +1,5 @@
-// The vision encoder: patches of any picture size, transformer layers with 2-D rotary positions and attention within
-// the picture, merge x merge patches to one token, and a projector to the language model's width.
+// The vision encoder: patches of any picture size, transformer layers with 2-D rotary positions and attention
+// within the picture, merge x merge patches to one token, and a projector to the language model's width.
 #pragma once
 
 #include "model/transformer.hpp"
@@ -10,8 +10,10 @@ class Vision final : public Module {
 public:
     Vision(backend::Backend& backend, const ModelSpec& spec, const Role& role);
     std::unique_ptr<Saved> forward(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs,
-                                   backend::Arena& saved, backend::Arena& scratch, Tensor& output, Result& result) override;
-    void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs, backend::Arena& scratch) override;
+                                   backend::Arena& saved, backend::Arena& scratch, Tensor& output,
+                                   Result& result) override;
+    void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
+                  backend::Arena& scratch) override;
 
 private:
     struct State;

@@ -12,11 +12,11 @@ namespace {
 constexpr std::int64_t kBlock = 1 << 13;
 }
 
-void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, const Tensor& first, const Tensor& second,
-           const AdamW& s) {
+void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, const Tensor& first,
+           const Tensor& second, const AdamW& s) {
     const std::int64_t size = weights.size();
-    MAESTRO_CHECK(gradient.size() == size && first.size() == size && second.size() == size, "{} weights, {} gradients", size,
-                  gradient.size());
+    MAESTRO_CHECK(gradient.size() == size && first.size() == size && second.size() == size,
+                  "{} weights, {} gradients", size, gradient.size());
     b.launch({15.0 * static_cast<double>(size), 7.0 * static_cast<double>(weights.bytes())}, [&] {
         float* w = weights.as<float>();
         const float* g = gradient.as<float>();
@@ -52,7 +52,9 @@ double squared_norm(backend::Backend& b, const Tensor& t) {
                 const std::int64_t end = std::min(t.size(), (block + 1) * kBlock);
                 double sum = 0;
 #pragma omp simd reduction(+ : sum)
-                for (std::int64_t i = block * kBlock; i < end; ++i) sum += static_cast<double>(static_cast<Accumulate<T>>(values[i])) * static_cast<double>(static_cast<Accumulate<T>>(values[i]));
+                for (std::int64_t i = block * kBlock; i < end; ++i)
+                    sum += static_cast<double>(static_cast<Accumulate<T>>(values[i])) *
+                           static_cast<double>(static_cast<Accumulate<T>>(values[i]));
                 sums[static_cast<std::size_t>(block)] = sum;
             });
         });

@@ -17,8 +17,8 @@ struct AdamW {
 };
 
 /// All f32[n].
-void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, const Tensor& first, const Tensor& second,
-           const AdamW& settings);
+void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, const Tensor& first,
+           const Tensor& second, const AdamW& settings);
 /// Sum of squares, in double, the same whatever the number of threads.
 double squared_norm(backend::Backend& b, const Tensor& t);
 

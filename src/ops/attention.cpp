@@ -21,18 +21,26 @@ struct Shape {
 
 Shape shape_of(const Tensor& q, const Tensor& k, const Tensor& qkv, const Tensor& lse,
                std::span<const std::int32_t> offsets, bool causal) {
-    Shape s{.rows = q.rows(), .heads = lse.columns(), .key_heads = 0, .dim = 0, .width = qkv.columns(), .longest = 0};
+    Shape s{.rows = q.rows(),
+            .heads = lse.columns(),
+            .key_heads = 0,
+            .dim = 0,
+            .width = qkv.columns(),
+            .longest = 0};
     MAESTRO_CHECK(s.heads > 0 && q.columns() % s.heads == 0, "q {}, lse {}", q.describe(), lse.describe());
     s.dim = q.columns() / s.heads;
     s.key_heads = k.columns() / s.dim;
-    MAESTRO_CHECK(s.key_heads > 0 && s.heads % s.key_heads == 0 && (s.heads + 2 * s.key_heads) * s.dim == s.width,
-                  "q {}, k {}, qkv {}", q.describe(), k.describe(), qkv.describe());
-    MAESTRO_CHECK(!offsets.empty() && offsets.front() == 0 && offsets.back() == s.rows, "offsets do not cover {} rows", s.rows);
+    MAESTRO_CHECK(
+        s.key_heads > 0 && s.heads % s.key_heads == 0 && (s.heads + 2 * s.key_heads) * s.dim == s.width,
+        "q {}, k {}, qkv {}", q.describe(), k.describe(), qkv.describe());
+    MAESTRO_CHECK(!offsets.empty() && offsets.front() == 0 && offsets.back() == s.rows,
+                  "offsets do not cover {} rows", s.rows);
     for (std::size_t i = 1; i < offsets.size(); ++i) {
         const std::int64_t length = offsets[i] - offsets[i - 1];
         MAESTRO_CHECK(length >= 0, "offsets descend at {}", i);
         s.longest = std::max(s.longest, length);
-        s.score_pairs += static_cast<double>(s.heads) * static_cast<double>(length) * static_cast<double>(length) * (causal ? 0.5 : 1.0);
+        s.score_pairs += static_cast<double>(s.heads) * static_cast<double>(length) *
+                         static_cast<double>(length) * (causal ? 0.5 : 1.0);
     }
     return s;
 }
@@ -53,14 +61,26 @@ void unpack(const A* source, std::int64_t rows, std::int64_t dim, T* target, std
 template <class A>
 void product(const A* a, const A* b, A* y, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t lda,
              std::int64_t ldb, std::int64_t ldy, bool ta, bool tb, bool accumulate, double alpha = 1.0) {
-    backend::cpu_gemm({.a = a, .b = b, .y = y, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb, .ldy = ldy,
-                       .transpose_a = ta, .transpose_b = tb, .accumulate = accumulate, .in = dtype_of<A>(),
+    backend::cpu_gemm({.a = a,
+                       .b = b,
+                       .y = y,
+                       .m = m,
+                       .n = n,
+                       .k = k,
+                       .lda = lda,
+                       .ldb = ldb,
+                       .ldy = ldy,
+                       .transpose_a = ta,
+                       .transpose_b = tb,
+                       .accumulate = accumulate,
+                       .in = dtype_of<A>(),
                        .out = dtype_of<A>()},
                       alpha);
 }
 
 /// Scratch of one thread: `arrays` of [longest, dim] and `blocks` of [kQueryBlock, longest].
-Tensor thread_scratch(backend::Arena& arena, DType type, const Shape& s, std::int64_t arrays, std::int64_t blocks) {
+Tensor thread_scratch(backend::Arena& arena, DType type, const Shape& s, std::int64_t arrays,
+                      std::int64_t blocks) {
     const std::int64_t each = s.longest * s.dim * arrays + kQueryBlock * s.longest * blocks;
     return arena.allocate(accumulate_type(type), {omp_get_max_threads(), std::max<std::int64_t>(each, 1)});
 }
@@ -73,7 +93,8 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
     const Shape s = shape_of(q, k, qkv, lse, offsets, causal);
     backend::ArenaScope scope(arena);
     const Tensor scratch = thread_scratch(arena, q.dtype, s, 4, 1);
-    const backend::Work work{4.0 * s.score_pairs * static_cast<double>(s.dim), static_cast<double>(2 * q.bytes() + 2 * k.bytes())};
+    const backend::Work work{4.0 * s.score_pairs * static_cast<double>(s.dim),
+                             static_cast<double>(2 * q.bytes() + 2 * k.bytes())};
     b.launch(work, [&] {
         by_type(q.dtype, [&]<class T>(T) {
             using A = Accumulate<T>;
@@ -90,14 +111,18 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
                 A* queries = values + s.longest * s.dim;
                 A* result = queries + s.longest * s.dim;
                 A* scores = result + s.longest * s.dim;
-                pack(k.as<T>() + (first * s.key_heads + key_head) * s.dim, s.key_heads * s.dim, length, s.dim, keys);
-                pack(qkv.as<T>() + first * s.width + (s.heads + s.key_heads + key_head) * s.dim, s.width, length, s.dim, values);
+                pack(k.as<T>() + (first * s.key_heads + key_head) * s.dim, s.key_heads * s.dim, length, s.dim,
+                     keys);
+                pack(qkv.as<T>() + first * s.width + (s.heads + s.key_heads + key_head) * s.dim, s.width,
+                     length, s.dim, values);
                 for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
-                    pack(q.as<T>() + (first * s.heads + head) * s.dim, s.heads * s.dim, length, s.dim, queries);
+                    pack(q.as<T>() + (first * s.heads + head) * s.dim, s.heads * s.dim, length, s.dim,
+                         queries);
                     for (std::int64_t begin = 0; begin < length; begin += kQueryBlock) {
                         const std::int64_t rows = std::min(kQueryBlock, length - begin);
                         const std::int64_t seen = causal ? begin + rows : length;
-                        product(queries + begin * s.dim, keys, scores, rows, seen, s.dim, s.dim, s.dim, seen, false, true, false, scale);
+                        product(queries + begin * s.dim, keys, scores, rows, seen, s.dim, s.dim, s.dim, seen,
+                                false, true, false, scale);
                         for (std::int64_t r = 0; r < rows; ++r) {
                             A* row = scores + r * seen;
                             const std::int64_t valid = causal ? begin + r + 1 : length;
@@ -115,24 +140,30 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
                             for (std::int64_t c = valid; c < seen; ++c) row[c] = 0;
                             lse.as<A>()[(first + begin + r) * s.heads + head] = top + std::log(sum);
                         }
-                        product(scores, values, result + begin * s.dim, rows, s.dim, seen, seen, s.dim, s.dim, false, false, false);
+                        product(scores, values, result + begin * s.dim, rows, s.dim, seen, seen, s.dim, s.dim,
+                                false, false, false);
                     }
-                    unpack(result, length, s.dim, out.as<T>() + (first * s.heads + head) * s.dim, s.heads * s.dim);
+                    unpack(result, length, s.dim, out.as<T>() + (first * s.heads + head) * s.dim,
+                           s.heads * s.dim);
                 }
             });
         });
     });
 }
 
-void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& out, const Tensor& q, const Tensor& k,
-                        const Tensor& qkv, const Tensor& lse, std::span<const std::int32_t> offsets, bool causal,
-                        const Tensor& dq, const Tensor& dk, const Tensor& dqkv, backend::Arena& arena) {
+void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& out, const Tensor& q,
+                        const Tensor& k, const Tensor& qkv, const Tensor& lse,
+                        std::span<const std::int32_t> offsets, bool causal, const Tensor& dq,
+                        const Tensor& dk, const Tensor& dqkv, backend::Arena& arena) {
     const Shape s = shape_of(q, k, qkv, lse, offsets, causal);
-    MAESTRO_CHECK(dq.size() == q.size() && dk.size() == k.size() && dqkv.size() == qkv.size() && dout.size() == q.size(),
-                  "dq {}, dk {}, dqkv {}, dout {}", dq.describe(), dk.describe(), dqkv.describe(), dout.describe());
+    MAESTRO_CHECK(dq.size() == q.size() && dk.size() == k.size() && dqkv.size() == qkv.size() &&
+                      dout.size() == q.size(),
+                  "dq {}, dk {}, dqkv {}, dout {}", dq.describe(), dk.describe(), dqkv.describe(),
+                  dout.describe());
     backend::ArenaScope scope(arena);
     const Tensor scratch = thread_scratch(arena, q.dtype, s, 7, 2);
-    const backend::Work work{10.0 * s.score_pairs * static_cast<double>(s.dim), static_cast<double>(4 * q.bytes() + 4 * k.bytes())};
+    const backend::Work work{10.0 * s.score_pairs * static_cast<double>(s.dim),
+                             static_cast<double>(4 * q.bytes() + 4 * k.bytes())};
     b.launch(work, [&] {
         by_type(q.dtype, [&]<class T>(T) {
             using A = Accumulate<T>;
@@ -154,7 +185,8 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                 A* d_values = d_keys + array;
                 A* weights = d_values + array;
                 A* d_scores = weights + kQueryBlock * s.longest;
-                pack(k.as<T>() + (first * s.key_heads + key_head) * s.dim, s.key_heads * s.dim, length, s.dim, keys);
+                pack(k.as<T>() + (first * s.key_heads + key_head) * s.dim, s.key_heads * s.dim, length, s.dim,
+                     keys);
                 const std::int64_t value_at = first * s.width + (s.heads + s.key_heads + key_head) * s.dim;
                 pack(qkv.as<T>() + value_at, s.width, length, s.dim, values);
                 std::fill(d_keys, d_keys + 2 * array, A(0));
@@ -166,15 +198,18 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                         const std::int64_t rows = std::min(kQueryBlock, length - begin);
                         const std::int64_t seen = causal ? begin + rows : length;
                         const A* block_gradient = gradient + begin * s.dim;
-                        product(queries + begin * s.dim, keys, weights, rows, seen, s.dim, s.dim, s.dim, seen, false, true, false, scale);
-                        product(block_gradient, values, d_scores, rows, seen, s.dim, s.dim, s.dim, seen, false, true, false);
+                        product(queries + begin * s.dim, keys, weights, rows, seen, s.dim, s.dim, s.dim, seen,
+                                false, true, false, scale);
+                        product(block_gradient, values, d_scores, rows, seen, s.dim, s.dim, s.dim, seen,
+                                false, true, false);
                         for (std::int64_t r = 0; r < rows; ++r) {
                             const std::int64_t token = first + begin + r;
                             const std::int64_t valid = causal ? begin + r + 1 : length;
                             const A total = lse.as<A>()[token * s.heads + head];
                             const T* o = out.as<T>() + (token * s.heads + head) * s.dim;
                             A dot = 0;  // sum of gradient * output, the softmax's shared term
-                            for (std::int64_t c = 0; c < s.dim; ++c) dot += block_gradient[r * s.dim + c] * static_cast<A>(o[c]);
+                            for (std::int64_t c = 0; c < s.dim; ++c)
+                                dot += block_gradient[r * s.dim + c] * static_cast<A>(o[c]);
                             A* p = weights + r * seen;
                             A* d = d_scores + r * seen;
 #pragma omp simd
@@ -184,13 +219,17 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                             }
                             for (std::int64_t c = valid; c < seen; ++c) p[c] = d[c] = 0;
                         }
-                        product(weights, block_gradient, d_values, seen, s.dim, rows, seen, s.dim, s.dim, true, false, true);
-                        product(d_scores, queries + begin * s.dim, d_keys, seen, s.dim, rows, seen, s.dim, s.dim, true, false, true, scale);
-                        product(d_scores, keys, d_queries + begin * s.dim, rows, s.dim, seen, seen, s.dim, s.dim, false, false, false, scale);
+                        product(weights, block_gradient, d_values, seen, s.dim, rows, seen, s.dim, s.dim,
+                                true, false, true);
+                        product(d_scores, queries + begin * s.dim, d_keys, seen, s.dim, rows, seen, s.dim,
+                                s.dim, true, false, true, scale);
+                        product(d_scores, keys, d_queries + begin * s.dim, rows, s.dim, seen, seen, s.dim,
+                                s.dim, false, false, false, scale);
                     }
                     unpack(d_queries, length, s.dim, dq.as<T>() + at, stride);
                 }
-                unpack(d_keys, length, s.dim, dk.as<T>() + (first * s.key_heads + key_head) * s.dim, s.key_heads * s.dim);
+                unpack(d_keys, length, s.dim, dk.as<T>() + (first * s.key_heads + key_head) * s.dim,
+                       s.key_heads * s.dim);
                 unpack(d_values, length, s.dim, dqkv.as<T>() + value_at, s.width);
             });
         });

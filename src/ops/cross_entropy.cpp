@@ -10,8 +10,8 @@ namespace maestro::ops {
 double cross_entropy(backend::Backend& b, const Tensor& logits, std::span<const std::int32_t> targets,
                      std::span<const float> weights, double scale) {
     const std::int64_t rows = logits.rows(), vocabulary = logits.columns();
-    MAESTRO_CHECK(static_cast<std::size_t>(rows) == targets.size() && weights.size() == targets.size(), "{} targets for {}",
-                  targets.size(), logits.describe());
+    MAESTRO_CHECK(static_cast<std::size_t>(rows) == targets.size() && weights.size() == targets.size(),
+                  "{} targets for {}", targets.size(), logits.describe());
     std::vector<double> losses(targets.size(), 0.0);
     b.launch({6.0 * static_cast<double>(logits.size()), 2.0 * static_cast<double>(logits.bytes())}, [&] {
         by_logit_type(logits.dtype, [&]<class A>(A) {
@@ -23,10 +23,12 @@ double cross_entropy(backend::Backend& b, const Tensor& logits, std::span<const 
                     std::fill(row, row + vocabulary, A(0));
                     return;
                 }
-                MAESTRO_CHECK(targets[i] < vocabulary, "target {} of a vocabulary of {}", targets[i], vocabulary);
+                MAESTRO_CHECK(targets[i] < vocabulary, "target {} of a vocabulary of {}", targets[i],
+                              vocabulary);
                 const A own = row[targets[i]];
                 const SoftmaxSum<A> sum = exponentiate(row, vocabulary, A(1));
-                losses[i] = weight * (static_cast<double>(sum.top) + std::log(static_cast<double>(sum.sum)) - static_cast<double>(own));
+                losses[i] = weight * (static_cast<double>(sum.top) + std::log(static_cast<double>(sum.sum)) -
+                                      static_cast<double>(own));
                 const A factor = static_cast<A>(weight) / sum.sum;
                 for (std::int64_t c = 0; c < vocabulary; ++c) row[c] *= factor;
                 row[targets[i]] -= static_cast<A>(weight);
@@ -39,7 +41,8 @@ double cross_entropy(backend::Backend& b, const Tensor& logits, std::span<const 
 }
 
 void argmax_rows(backend::Backend& b, const Tensor& logits, std::span<std::int32_t> out) {
-    MAESTRO_CHECK(static_cast<std::size_t>(logits.rows()) == out.size(), "{} places for {}", out.size(), logits.describe());
+    MAESTRO_CHECK(static_cast<std::size_t>(logits.rows()) == out.size(), "{} places for {}", out.size(),
+                  logits.describe());
     b.launch({static_cast<double>(logits.size()), static_cast<double>(logits.bytes())}, [&] {
         by_logit_type(logits.dtype, [&]<class A>(A) {
             for (std::size_t r = 0; r < out.size(); ++r) {

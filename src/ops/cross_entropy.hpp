@@ -8,8 +8,8 @@
 
 namespace maestro::ops {
 
-/// logits[n,V] (f32 or f64) become scale * weights[i] * (softmax - onehot(targets[i])). Returns the sum of scale *
-/// weights[i] * -log softmax[targets[i]], in double. A row of weight 0 gets a zero gradient.
+/// logits[n,V] (f32 or f64) become scale * weights[i] * (softmax - onehot(targets[i])). Returns the sum of
+/// scale * weights[i] * -log softmax[targets[i]], in double. A row of weight 0 gets a zero gradient.
 double cross_entropy(backend::Backend& b, const Tensor& logits, std::span<const std::int32_t> targets,
                      std::span<const float> weights, double scale);
 /// out[i] = index of the largest logit of row i, the first of equal ones.

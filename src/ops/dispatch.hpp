@@ -12,18 +12,28 @@ namespace maestro::ops {
 template <class Body>
 void by_type(DType type, Body&& body) {
     switch (type) {
-        case DType::f32: body(float{}); return;
-        case DType::bf16: body(bf16{}); return;
-        case DType::f64: body(double{}); return;
-        default: MAESTRO_CHECK(false, "no arithmetic on {}", name_of(type));
+        case DType::f32:
+            body(float{});
+            return;
+        case DType::bf16:
+            body(bf16{});
+            return;
+        case DType::f64:
+            body(double{});
+            return;
+        default:
+            MAESTRO_CHECK(false, "no arithmetic on {}", name_of(type));
     }
 }
 
-/// The type of weight gradients, of statistics and of logits for activations of type T: what Accumulate<T> says.
-inline DType accumulate_type(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
+/// The type of weight gradients, of statistics and of logits for activations of type T: what Accumulate<T>
+/// says.
+inline DType accumulate_type(DType type) {
+    return type == DType::f64 ? DType::f64 : DType::f32;
+}
 
-/// body(i) for i in [0, n), over the rank's threads where there is enough work to pay for waking them. Every i writes
-/// its own result, so the number of threads does not change it.
+/// body(i) for i in [0, n), over the rank's threads where there is enough work to pay for waking them. Every
+/// i writes its own result, so the number of threads does not change it.
 template <class Body>
 void parallel_for(std::int64_t n, std::int64_t work_each, Body&& body) {
     constexpr std::int64_t kWorth = 1 << 16;
@@ -35,15 +45,16 @@ void parallel_for(std::int64_t n, std::int64_t work_each, Body&& body) {
     }
 }
 
-/// Columns [begin, end) of this thread, for sums over rows: body(begin, end) once per thread, disjoint, so that each
-/// column is summed in row order whatever the number of threads.
+/// Columns [begin, end) of this thread, for sums over rows: body(begin, end) once per thread, disjoint, so
+/// that each column is summed in row order whatever the number of threads.
 template <class Body>
 void parallel_columns(std::int64_t columns, std::int64_t rows, Body&& body) {
     constexpr std::int64_t kWorth = 1 << 16;
     const std::int64_t threads = columns * rows > kWorth ? omp_get_max_threads() : 1;
     const std::int64_t block = ((columns + threads - 1) / threads + 15) / 16 * 16;
     const std::int64_t blocks = block == 0 ? 0 : (columns + block - 1) / block;
-    parallel_for(blocks, block * rows, [&](std::int64_t i) { body(i * block, std::min(columns, (i + 1) * block)); });
+    parallel_for(blocks, block * rows,
+                 [&](std::int64_t i) { body(i * block, std::min(columns, (i + 1) * block)); });
 }
 
 }  // namespace maestro::ops

@@ -13,8 +13,8 @@ double distillation(backend::Backend& b, const Tensor& student, const Tensor& te
                     std::span<const std::int32_t> targets, std::span<const float> weights, double alpha,
                     double temperature, double scale, backend::Arena& scratch) {
     const std::int64_t rows = student.rows(), vocabulary = student.columns();
-    MAESTRO_CHECK(teacher.size() == student.size() && teacher.dtype == student.dtype, "student {}, teacher {}",
-                  student.describe(), teacher.describe());
+    MAESTRO_CHECK(teacher.size() == student.size() && teacher.dtype == student.dtype,
+                  "student {}, teacher {}", student.describe(), teacher.describe());
     backend::ArenaScope scope(scratch);
     const Tensor soft = scratch.allocate(student.dtype, {rows, vocabulary});
     b.launch({0, 2.0 * static_cast<double>(student.bytes())}, [&] {
@@ -31,7 +31,8 @@ double distillation(backend::Backend& b, const Tensor& student, const Tensor& te
                 A* p = teacher.as<A>() + r * vocabulary;
                 A* gradient = student.as<A>() + r * vocabulary;
                 const A factor = static_cast<A>(1 / temperature);
-                // KL = sum p (log p - log q); the logarithms come from the logits, before they are overwritten.
+                // KL = sum p (log p - log q); the logarithms come from the logits, before they are
+                // overwritten.
                 A top_p = -std::numeric_limits<A>::infinity(), top_q = top_p;
                 for (std::int64_t c = 0; c < vocabulary; ++c) {
                     top_p = std::max(top_p, factor * p[c]);
@@ -53,7 +54,8 @@ double distillation(backend::Backend& b, const Tensor& student, const Tensor& te
                 const double weight = scale * static_cast<double>(weights[i]) * alpha;
                 losses[i] = weight * temperature * temperature * kl;
                 const A slope = static_cast<A>(weight * temperature);
-                for (std::int64_t c = 0; c < vocabulary; ++c) gradient[c] += slope * (q[c] / sum_q - p[c] / sum_p);
+                for (std::int64_t c = 0; c < vocabulary; ++c)
+                    gradient[c] += slope * (q[c] / sum_q - p[c] / sum_p);
             });
         });
     });

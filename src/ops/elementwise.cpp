@@ -35,7 +35,8 @@ void add(backend::Backend& b, const Tensor& x, const Tensor& y) {
             T* out = y.as<T>();
             blocks(y.size(), [&](std::int64_t begin, std::int64_t end) {
                 for (std::int64_t i = begin; i < end; ++i)
-                    out[i] = static_cast<T>(static_cast<A>(out[i]) + static_cast<A>(static_cast<Accumulate<S>>(in[i])));
+                    out[i] = static_cast<T>(static_cast<A>(out[i]) +
+                                            static_cast<A>(static_cast<Accumulate<S>>(in[i])));
             });
         });
     });
@@ -66,7 +67,8 @@ void scale(backend::Backend& b, const Tensor& t, double factor) {
             using A = Accumulate<T>;
             T* out = t.as<T>();
             blocks(t.size(), [&](std::int64_t begin, std::int64_t end) {
-                for (std::int64_t i = begin; i < end; ++i) out[i] = static_cast<T>(static_cast<A>(out[i]) * static_cast<A>(factor));
+                for (std::int64_t i = begin; i < end; ++i)
+                    out[i] = static_cast<T>(static_cast<A>(out[i]) * static_cast<A>(factor));
             });
         });
     });

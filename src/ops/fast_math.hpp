@@ -1,5 +1,5 @@
-// exp that a compiler can vectorise. Float: Cephes-style range reduction and polynomial, relative error about 1e-7;
-// double: the library's.
+// exp that a compiler can vectorise. Float: Cephes-style range reduction and polynomial, relative error about
+// 1e-7; double: the library's.
 #pragma once
 
 #include <bit>
@@ -8,7 +8,9 @@
 
 namespace maestro::ops {
 
-inline double fast_exp(double x) { return std::exp(x); }
+inline double fast_exp(double x) {
+    return std::exp(x);
+}
 
 inline float fast_exp(float x) {
     x = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);
@@ -25,10 +27,14 @@ inline float fast_exp(float x) {
 }
 
 template <class A>
-inline A sigmoid(A x) { return A(1) / (A(1) + fast_exp(-x)); }
+inline A sigmoid(A x) {
+    return A(1) / (A(1) + fast_exp(-x));
+}
 
 /// tanh(x) = 2 sigmoid(2x) - 1.
 template <class A>
-inline A fast_tanh(A x) { return A(2) * sigmoid(A(2) * x) - A(1); }
+inline A fast_tanh(A x) {
+    return A(2) * sigmoid(A(2) * x) - A(1);
+}
 
 }  // namespace maestro::ops

@@ -24,7 +24,8 @@ void gelu(backend::Backend& b, const Tensor& x, const Tensor& y) {
 #pragma omp simd
                 for (std::int64_t c = r * columns; c < (r + 1) * columns; ++c) {
                     const A v = static_cast<A>(in[c]);
-                    out[c] = static_cast<T>(A(0.5) * v * (A(1) + fast_tanh(kRoot<A> * (v + kCubic<A> * v * v * v))));
+                    out[c] = static_cast<T>(A(0.5) * v *
+                                            (A(1) + fast_tanh(kRoot<A> * (v + kCubic<A> * v * v * v))));
                 }
             });
         });
@@ -32,8 +33,8 @@ void gelu(backend::Backend& b, const Tensor& x, const Tensor& y) {
 }
 
 void gelu_backward(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& dx) {
-    MAESTRO_CHECK(x.size() == dy.size() && dx.size() == x.size(), "dy {}, x {}, dx {}", dy.describe(), x.describe(),
-                  dx.describe());
+    MAESTRO_CHECK(x.size() == dy.size() && dx.size() == x.size(), "dy {}, x {}, dx {}", dy.describe(),
+                  x.describe(), dx.describe());
     b.launch({18.0 * static_cast<double>(x.size()), 3.0 * static_cast<double>(x.bytes())}, [&] {
         by_type(x.dtype, [&]<class T>(T) {
             using A = Accumulate<T>;

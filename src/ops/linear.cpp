@@ -8,16 +8,27 @@ namespace {
 
 void check(const Tensor& x, const Tensor& w, const Tensor& y) {
     MAESTRO_CHECK(x.rows() == y.rows() || x.size() == 0, "x {} against y {}", x.describe(), y.describe());
-    MAESTRO_CHECK(w.rank == 2 && w.columns() == x.columns() && w.dim(0) == y.columns(), "x {}, w {}, y {}", x.describe(),
-                  w.describe(), y.describe());
+    MAESTRO_CHECK(w.rank == 2 && w.columns() == x.columns() && w.dim(0) == y.columns(), "x {}, w {}, y {}",
+                  x.describe(), w.describe(), y.describe());
 }
 
 void product(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y, bool accumulate) {
     check(x, w, y);
     if (y.size() == 0) return;
-    b.gemm({.a = x.data, .b = w.data, .y = y.data, .m = y.rows(), .n = y.columns(), .k = x.columns(), .lda = x.columns(),
-            .ldb = w.columns(), .ldy = y.columns(), .transpose_a = false, .transpose_b = true, .accumulate = accumulate,
-            .in = x.dtype, .out = y.dtype});
+    b.gemm({.a = x.data,
+            .b = w.data,
+            .y = y.data,
+            .m = y.rows(),
+            .n = y.columns(),
+            .k = x.columns(),
+            .lda = x.columns(),
+            .ldb = w.columns(),
+            .ldy = y.columns(),
+            .transpose_a = false,
+            .transpose_b = true,
+            .accumulate = accumulate,
+            .in = x.dtype,
+            .out = y.dtype});
 }
 
 }  // namespace
@@ -41,22 +52,47 @@ void linear(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor&
     });
 }
 
-void linear_accumulate(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y) { product(b, x, w, y, true); }
+void linear_accumulate(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y) {
+    product(b, x, w, y, true);
+}
 
-void linear_backward_input(backend::Backend& b, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate) {
+void linear_backward_input(backend::Backend& b, const Tensor& dy, const Tensor& w, const Tensor& dx,
+                           bool accumulate) {
     check(dx, w, dy);
     if (dx.size() == 0) return;
-    b.gemm({.a = dy.data, .b = w.data, .y = dx.data, .m = dx.rows(), .n = dx.columns(), .k = dy.columns(),
-            .lda = dy.columns(), .ldb = w.columns(), .ldy = dx.columns(), .transpose_a = false, .transpose_b = false,
-            .accumulate = accumulate, .in = dy.dtype, .out = dx.dtype});
+    b.gemm({.a = dy.data,
+            .b = w.data,
+            .y = dx.data,
+            .m = dx.rows(),
+            .n = dx.columns(),
+            .k = dy.columns(),
+            .lda = dy.columns(),
+            .ldb = w.columns(),
+            .ldy = dx.columns(),
+            .transpose_a = false,
+            .transpose_b = false,
+            .accumulate = accumulate,
+            .in = dy.dtype,
+            .out = dx.dtype});
 }
 
 void linear_backward_weight(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& dw) {
     check(x, dw, dy);
     if (x.size() == 0) return;
-    b.gemm({.a = dy.data, .b = x.data, .y = dw.data, .m = dw.dim(0), .n = dw.columns(), .k = dy.rows(),
-            .lda = dy.columns(), .ldb = x.columns(), .ldy = dw.columns(), .transpose_a = true, .transpose_b = false,
-            .accumulate = true, .in = dy.dtype, .out = dw.dtype});
+    b.gemm({.a = dy.data,
+            .b = x.data,
+            .y = dw.data,
+            .m = dw.dim(0),
+            .n = dw.columns(),
+            .k = dy.rows(),
+            .lda = dy.columns(),
+            .ldb = x.columns(),
+            .ldy = dw.columns(),
+            .transpose_a = true,
+            .transpose_b = false,
+            .accumulate = true,
+            .in = dy.dtype,
+            .out = dw.dtype});
 }
 
 void bias_backward(backend::Backend& b, const Tensor& dy, const Tensor& dbias) {

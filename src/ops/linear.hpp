@@ -10,7 +10,8 @@ void linear(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor&
 /// y += x w^T.
 void linear_accumulate(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y);
 /// dx[T,I] (+)= dy[T,O] w[O,I].
-void linear_backward_input(backend::Backend& b, const Tensor& dy, const Tensor& w, const Tensor& dx, bool accumulate);
+void linear_backward_input(backend::Backend& b, const Tensor& dy, const Tensor& w, const Tensor& dx,
+                           bool accumulate);
 /// dw[O,I] += dy[T,O]^T x[T,I]; dw is f32 for bf16 activations.
 void linear_backward_weight(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& dw);
 /// dbias[O] += column sums of dy[T,O].

@@ -10,7 +10,8 @@ namespace {
 
 /// Calls body(row, column) for every patch in order.
 template <class Body>
-void for_each_patch(std::int64_t height, std::int64_t width, std::int64_t patch, std::int64_t merge, Body&& body) {
+void for_each_patch(std::int64_t height, std::int64_t width, std::int64_t patch, std::int64_t merge,
+                    Body&& body) {
     const std::int64_t block = patch * merge;
     const std::int64_t rows = (height + block - 1) / block, columns = (width + block - 1) / block;
     for (std::int64_t by = 0; by < rows; ++by)
@@ -21,7 +22,8 @@ void for_each_patch(std::int64_t height, std::int64_t width, std::int64_t patch,
 
 }  // namespace
 
-std::int64_t picture_patches(std::int64_t height, std::int64_t width, std::int64_t patch, std::int64_t merge) {
+std::int64_t picture_patches(std::int64_t height, std::int64_t width, std::int64_t patch,
+                             std::int64_t merge) {
     const std::int64_t block = patch * merge;
     return (height + block - 1) / block * ((width + block - 1) / block) * merge * merge;
 }
@@ -36,7 +38,8 @@ void patch_positions(std::int64_t height, std::int64_t width, std::int64_t patch
 
 void patchify(backend::Backend& b, const std::uint8_t* pixels, std::int64_t height, std::int64_t width,
               std::int64_t channels, std::int64_t patch, std::int64_t merge, const Tensor& patches) {
-    MAESTRO_CHECK(patches.rows() == picture_patches(height, width, patch, merge) && patches.columns() == patch * patch * channels,
+    MAESTRO_CHECK(patches.rows() == picture_patches(height, width, patch, merge) &&
+                      patches.columns() == patch * patch * channels,
                   "patches {} of a {} x {} x {} picture", patches.describe(), height, width, channels);
     b.launch({2.0 * static_cast<double>(patches.size()), static_cast<double>(patches.bytes())}, [&] {
         by_type(patches.dtype, [&]<class T>(T) {
@@ -48,7 +51,8 @@ void patchify(backend::Backend& b, const std::uint8_t* pixels, std::int64_t heig
                     for (std::int64_t dx = 0; dx < patch; ++dx) {
                         const std::int64_t x = std::min(column * patch + dx, width - 1);
                         for (std::int64_t c = 0; c < channels; ++c)
-                            *out++ = static_cast<T>(static_cast<A>(pixels[(y * width + x) * channels + c]) / A(127.5) - A(1));
+                            *out++ = static_cast<T>(
+                                static_cast<A>(pixels[(y * width + x) * channels + c]) / A(127.5) - A(1));
                     }
                 }
             });

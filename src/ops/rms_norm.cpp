@@ -6,10 +6,11 @@
 
 namespace maestro::ops {
 
-void rms_norm(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& rstd, double eps) {
+void rms_norm(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& rstd,
+              double eps) {
     const std::int64_t rows = x.rows(), columns = x.columns();
-    MAESTRO_CHECK(y.size() == x.size() && w.size() == columns && rstd.size() == rows, "x {}, w {}, y {}, rstd {}",
-                  x.describe(), w.describe(), y.describe(), rstd.describe());
+    MAESTRO_CHECK(y.size() == x.size() && w.size() == columns && rstd.size() == rows,
+                  "x {}, w {}, y {}, rstd {}", x.describe(), w.describe(), y.describe(), rstd.describe());
     b.launch({4.0 * static_cast<double>(x.size()), 2.0 * static_cast<double>(x.bytes())}, [&] {
         by_type(x.dtype, [&]<class T>(T) {
             using A = Accumulate<T>;
@@ -21,18 +22,20 @@ void rms_norm(backend::Backend& b, const Tensor& x, const Tensor& w, const Tenso
                 const T* row = in + r * columns;
                 A sum = 0;
 #pragma omp simd reduction(+ : sum)
-                for (std::int64_t c = 0; c < columns; ++c) sum += static_cast<A>(row[c]) * static_cast<A>(row[c]);
+                for (std::int64_t c = 0; c < columns; ++c)
+                    sum += static_cast<A>(row[c]) * static_cast<A>(row[c]);
                 const A s = A(1) / std::sqrt(sum / static_cast<A>(columns) + static_cast<A>(eps));
                 scale[r] = s;
                 for (std::int64_t c = 0; c < columns; ++c)
-                    out[r * columns + c] = static_cast<T>(static_cast<A>(row[c]) * s * static_cast<A>(weight[c]));
+                    out[r * columns + c] =
+                        static_cast<T>(static_cast<A>(row[c]) * s * static_cast<A>(weight[c]));
             });
         });
     });
 }
 
-void rms_norm_backward(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd,
-                       const Tensor& dx, const Tensor& dw, bool accumulate) {
+void rms_norm_backward(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& w,
+                       const Tensor& rstd, const Tensor& dx, const Tensor& dw, bool accumulate) {
     const std::int64_t rows = x.rows(), columns = x.columns();
     MAESTRO_CHECK(dy.size() == x.size() && dx.size() == x.size() && rstd.size() == rows, "dy {}, x {}, dx {}",
                   dy.describe(), x.describe(), dx.describe());
@@ -55,7 +58,8 @@ void rms_norm_backward(backend::Backend& b, const Tensor& dy, const Tensor& x, c
                 const A s = scale[r];
                 const A shared = dot * s * s * s / static_cast<A>(columns);
                 for (std::int64_t c = 0; c < columns; ++c) {
-                    const A g = static_cast<A>(gr[c]) * static_cast<A>(weight[c]) * s - static_cast<A>(xr[c]) * shared;
+                    const A g = static_cast<A>(gr[c]) * static_cast<A>(weight[c]) * s -
+                                static_cast<A>(xr[c]) * shared;
                     target[c] = static_cast<T>(accumulate ? static_cast<A>(target[c]) + g : g);
                 }
             });

@@ -19,14 +19,16 @@ void set_angle(const Tensor& cos, const Tensor& sin, std::int64_t at, double ang
 
 template <class Angle>
 void fill(backend::Backend& b, std::size_t rows, const Tensor& cos, const Tensor& sin, Angle&& angle) {
-    MAESTRO_CHECK(static_cast<std::size_t>(cos.rows()) == rows && sin.size() == cos.size(), "{} positions for {}", rows,
-                  cos.describe());
+    MAESTRO_CHECK(static_cast<std::size_t>(cos.rows()) == rows && sin.size() == cos.size(),
+                  "{} positions for {}", rows, cos.describe());
     const std::int64_t half = cos.columns();
     b.launch({0, 2.0 * static_cast<double>(cos.bytes())}, [&] {
         for (std::int64_t t = 0; t < cos.rows(); ++t)
             for (std::int64_t j = 0; j < half; ++j) {
-                if (cos.dtype == DType::f64) set_angle<double>(cos, sin, t * half + j, angle(t, j));
-                else set_angle<float>(cos, sin, t * half + j, angle(t, j));
+                if (cos.dtype == DType::f64)
+                    set_angle<double>(cos, sin, t * half + j, angle(t, j));
+                else
+                    set_angle<float>(cos, sin, t * half + j, angle(t, j));
             }
     });
 }
@@ -40,25 +42,27 @@ Heads heads(const Tensor& qkv, const Tensor& cos, const Tensor& q, const Tensor&
     MAESTRO_CHECK(h.dim > 0 && h.dim <= kMaxHeadDim, "head of {} channels (at most {})", h.dim, kMaxHeadDim);
     h.query = q.columns() / h.dim;
     h.key = k.columns() / h.dim;
-    MAESTRO_CHECK((h.query + 2 * h.key) * h.dim == h.width && q.rows() == qkv.rows() && k.rows() == qkv.rows(),
-                  "qkv {}, q {}, k {}, heads of {}", qkv.describe(), q.describe(), k.describe(), h.dim);
+    MAESTRO_CHECK(
+        (h.query + 2 * h.key) * h.dim == h.width && q.rows() == qkv.rows() && k.rows() == qkv.rows(),
+        "qkv {}, q {}, k {}, heads of {}", qkv.describe(), q.describe(), k.describe(), h.dim);
     return h;
 }
 
 }  // namespace
 
-void fill_rotary_1d(backend::Backend& b, std::span<const std::int32_t> positions, double theta, const Tensor& cos,
-                    const Tensor& sin) {
+void fill_rotary_1d(backend::Backend& b, std::span<const std::int32_t> positions, double theta,
+                    const Tensor& cos, const Tensor& sin) {
     const auto dim = static_cast<double>(2 * cos.columns());
     fill(b, positions.size(), cos, sin, [&](std::int64_t t, std::int64_t j) {
         return positions[static_cast<std::size_t>(t)] * std::pow(theta, -2.0 * static_cast<double>(j) / dim);
     });
 }
 
-void fill_rotary_2d(backend::Backend& b, std::span<const std::int32_t> y, std::span<const std::int32_t> x, double theta,
-                    const Tensor& cos, const Tensor& sin) {
+void fill_rotary_2d(backend::Backend& b, std::span<const std::int32_t> y, std::span<const std::int32_t> x,
+                    double theta, const Tensor& cos, const Tensor& sin) {
     const std::int64_t quarter = cos.columns() / 2;
-    MAESTRO_CHECK(cos.columns() % 2 == 0 && y.size() == x.size(), "2-D rotary needs heads of a multiple of 4 channels");
+    MAESTRO_CHECK(cos.columns() % 2 == 0 && y.size() == x.size(),
+                  "2-D rotary needs heads of a multiple of 4 channels");
     fill(b, y.size(), cos, sin, [&](std::int64_t t, std::int64_t j) {
         const auto position = j < quarter ? y[static_cast<std::size_t>(t)] : x[static_cast<std::size_t>(t)];
         return position * std::pow(theta, -static_cast<double>(j % quarter) / static_cast<double>(quarter));
@@ -66,109 +70,124 @@ void fill_rotary_2d(backend::Backend& b, std::span<const std::int32_t> y, std::s
 }
 
 void head_norm_rotary(backend::Backend& b, const Tensor& qkv, const Tensor& q_norm, const Tensor& k_norm,
-                      const Tensor& cos, const Tensor& sin, const Tensor& q, const Tensor& k, const Tensor& rstd,
-                      double eps) {
+                      const Tensor& cos, const Tensor& sin, const Tensor& q, const Tensor& k,
+                      const Tensor& rstd, double eps) {
     const Heads h = heads(qkv, cos, q, k);
-    b.launch({10.0 * static_cast<double>(q.size() + k.size()), 2.0 * static_cast<double>(q.bytes() + k.bytes())}, [&] {
-        by_type(qkv.dtype, [&]<class T>(T) {
-            using A = Accumulate<T>;
-            const std::int64_t half = h.dim / 2;
-            parallel_for(qkv.rows(), (h.query + h.key) * h.dim * 4, [&](std::int64_t t) {
-                const A* c = cos.as<A>() + t * half;
-                const A* s = sin.as<A>() + t * half;
-                for (std::int64_t head = 0; head < h.query + h.key; ++head) {
-                    const bool query = head < h.query;
-                    const Tensor& norm = query ? q_norm : k_norm;
-                    const T* x = qkv.as<T>() + t * h.width + head * h.dim;
-                    T* y = query ? q.as<T>() + (t * h.query + head) * h.dim
-                                 : k.as<T>() + (t * h.key + head - h.query) * h.dim;
-                    std::array<A, kMaxHeadDim> v;
-                    for (std::int64_t j = 0; j < h.dim; ++j) v[static_cast<std::size_t>(j)] = static_cast<A>(x[j]);
-                    if (norm.rank != 0) {
-                        A sum = 0;
-                        for (std::int64_t j = 0; j < h.dim; ++j) sum += v[static_cast<std::size_t>(j)] * v[static_cast<std::size_t>(j)];
-                        const A scale = A(1) / std::sqrt(sum / static_cast<A>(h.dim) + static_cast<A>(eps));
-                        rstd.as<A>()[t * (h.query + h.key) + head] = scale;
-                        const T* w = norm.as<T>();
-                        for (std::int64_t j = 0; j < h.dim; ++j) v[static_cast<std::size_t>(j)] *= scale * static_cast<A>(w[j]);
-                    }
+    b.launch(
+        {10.0 * static_cast<double>(q.size() + k.size()), 2.0 * static_cast<double>(q.bytes() + k.bytes())},
+        [&] {
+            by_type(qkv.dtype, [&]<class T>(T) {
+                using A = Accumulate<T>;
+                const std::int64_t half = h.dim / 2;
+                parallel_for(qkv.rows(), (h.query + h.key) * h.dim * 4, [&](std::int64_t t) {
+                    const A* c = cos.as<A>() + t * half;
+                    const A* s = sin.as<A>() + t * half;
+                    for (std::int64_t head = 0; head < h.query + h.key; ++head) {
+                        const bool query = head < h.query;
+                        const Tensor& norm = query ? q_norm : k_norm;
+                        const T* x = qkv.as<T>() + t * h.width + head * h.dim;
+                        T* y = query ? q.as<T>() + (t * h.query + head) * h.dim
+                                     : k.as<T>() + (t * h.key + head - h.query) * h.dim;
+                        std::array<A, kMaxHeadDim> v;
+                        for (std::int64_t j = 0; j < h.dim; ++j)
+                            v[static_cast<std::size_t>(j)] = static_cast<A>(x[j]);
+                        if (norm.rank != 0) {
+                            A sum = 0;
+                            for (std::int64_t j = 0; j < h.dim; ++j)
+                                sum += v[static_cast<std::size_t>(j)] * v[static_cast<std::size_t>(j)];
+                            const A scale =
+                                A(1) / std::sqrt(sum / static_cast<A>(h.dim) + static_cast<A>(eps));
+                            rstd.as<A>()[t * (h.query + h.key) + head] = scale;
+                            const T* w = norm.as<T>();
+                            for (std::int64_t j = 0; j < h.dim; ++j)
+                                v[static_cast<std::size_t>(j)] *= scale * static_cast<A>(w[j]);
+                        }
 #pragma omp simd
-                    for (std::int64_t j = 0; j < half; ++j) {
-                        const A lo = v[static_cast<std::size_t>(j)], hi = v[static_cast<std::size_t>(j + half)];
-                        y[j] = static_cast<T>(lo * c[j] - hi * s[j]);
-                        y[j + half] = static_cast<T>(hi * c[j] + lo * s[j]);
+                        for (std::int64_t j = 0; j < half; ++j) {
+                            const A lo = v[static_cast<std::size_t>(j)],
+                                    hi = v[static_cast<std::size_t>(j + half)];
+                            y[j] = static_cast<T>(lo * c[j] - hi * s[j]);
+                            y[j + half] = static_cast<T>(hi * c[j] + lo * s[j]);
+                        }
                     }
-                }
+                });
             });
         });
-    });
 }
 
 void head_norm_rotary_backward(backend::Backend& b, const Tensor& dq, const Tensor& dk, const Tensor& qkv,
-                               const Tensor& q_norm, const Tensor& k_norm, const Tensor& cos, const Tensor& sin,
-                               const Tensor& rstd, const Tensor& dqkv, const Tensor& dq_norm, const Tensor& dk_norm) {
+                               const Tensor& q_norm, const Tensor& k_norm, const Tensor& cos,
+                               const Tensor& sin, const Tensor& rstd, const Tensor& dqkv,
+                               const Tensor& dq_norm, const Tensor& dk_norm) {
     const Heads h = heads(qkv, cos, dq, dk);
     MAESTRO_CHECK(dqkv.size() == qkv.size(), "dqkv {} for {}", dqkv.describe(), qkv.describe());
-    b.launch({20.0 * static_cast<double>(dq.size() + dk.size()), 3.0 * static_cast<double>(dq.bytes() + dk.bytes())}, [&] {
-        by_type(qkv.dtype, [&]<class T>(T) {
-            using A = Accumulate<T>;
-            const std::int64_t half = h.dim / 2;
-            // One head at a time over all rows, so that the sums of the norm weights run in row order on one thread.
-            parallel_for(h.query + h.key, qkv.rows() * h.dim * 8, [&](std::int64_t head) {
-                const bool query = head < h.query;
-                const Tensor& norm = query ? q_norm : k_norm;
-                std::array<A, kMaxHeadDim> v{};
-                for (std::int64_t t = 0; t < qkv.rows(); ++t) {
-                    const A* c = cos.as<A>() + t * half;
-                    const A* s = sin.as<A>() + t * half;
-                    const T* g = query ? dq.as<T>() + (t * h.query + head) * h.dim
-                                       : dk.as<T>() + (t * h.key + head - h.query) * h.dim;
-                    T* out = dqkv.as<T>() + t * h.width + head * h.dim;
-#pragma omp simd
-                    for (std::int64_t j = 0; j < half; ++j) {
-                        const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
-                        v[static_cast<std::size_t>(j)] = lo * c[j] + hi * s[j];
-                        v[static_cast<std::size_t>(j + half)] = hi * c[j] - lo * s[j];
-                    }
-                    if (norm.rank == 0) {
-                        for (std::int64_t j = 0; j < h.dim; ++j) out[j] = static_cast<T>(v[static_cast<std::size_t>(j)]);
-                        continue;
-                    }
-                    const T* x = qkv.as<T>() + t * h.width + head * h.dim;
-                    const T* w = norm.as<T>();
-                    const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
-                    A dot = 0;
-                    for (std::int64_t j = 0; j < h.dim; ++j)
-                        dot += v[static_cast<std::size_t>(j)] * static_cast<A>(w[j]) * static_cast<A>(x[j]);
-                    const A shared = dot * scale * scale * scale / static_cast<A>(h.dim);
-                    for (std::int64_t j = 0; j < h.dim; ++j)
-                        out[j] = static_cast<T>(v[static_cast<std::size_t>(j)] * static_cast<A>(w[j]) * scale -
-                                                static_cast<A>(x[j]) * shared);
-                }
-            });
-            // The norm weights are shared by the heads: summed by one thread each, head after head.
-            for (const bool query : {true, false}) {
-                const Tensor& target = query ? dq_norm : dk_norm;
-                if (target.rank == 0) continue;
-                A* dw = target.as<A>();
-                const std::int64_t first = query ? 0 : h.query, count = query ? h.query : h.key;
-                for (std::int64_t t = 0; t < qkv.rows(); ++t)
-                    for (std::int64_t head = first; head < first + count; ++head) {
+    b.launch(
+        {20.0 * static_cast<double>(dq.size() + dk.size()),
+         3.0 * static_cast<double>(dq.bytes() + dk.bytes())},
+        [&] {
+            by_type(qkv.dtype, [&]<class T>(T) {
+                using A = Accumulate<T>;
+                const std::int64_t half = h.dim / 2;
+                // One head at a time over all rows, so that the sums of the norm weights run in row order on
+                // one thread.
+                parallel_for(h.query + h.key, qkv.rows() * h.dim * 8, [&](std::int64_t head) {
+                    const bool query = head < h.query;
+                    const Tensor& norm = query ? q_norm : k_norm;
+                    std::array<A, kMaxHeadDim> v{};
+                    for (std::int64_t t = 0; t < qkv.rows(); ++t) {
                         const A* c = cos.as<A>() + t * half;
                         const A* s = sin.as<A>() + t * half;
-                        const T* g = (query ? dq : dk).as<T>() + (t * count + head - first) * h.dim;
-                        const T* x = qkv.as<T>() + t * h.width + head * h.dim;
-                        const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
+                        const T* g = query ? dq.as<T>() + (t * h.query + head) * h.dim
+                                           : dk.as<T>() + (t * h.key + head - h.query) * h.dim;
+                        T* out = dqkv.as<T>() + t * h.width + head * h.dim;
 #pragma omp simd
                         for (std::int64_t j = 0; j < half; ++j) {
                             const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
-                            dw[j] += (lo * c[j] + hi * s[j]) * static_cast<A>(x[j]) * scale;
-                            dw[j + half] += (hi * c[j] - lo * s[j]) * static_cast<A>(x[j + half]) * scale;
+                            v[static_cast<std::size_t>(j)] = lo * c[j] + hi * s[j];
+                            v[static_cast<std::size_t>(j + half)] = hi * c[j] - lo * s[j];
                         }
+                        if (norm.rank == 0) {
+                            for (std::int64_t j = 0; j < h.dim; ++j)
+                                out[j] = static_cast<T>(v[static_cast<std::size_t>(j)]);
+                            continue;
+                        }
+                        const T* x = qkv.as<T>() + t * h.width + head * h.dim;
+                        const T* w = norm.as<T>();
+                        const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
+                        A dot = 0;
+                        for (std::int64_t j = 0; j < h.dim; ++j)
+                            dot +=
+                                v[static_cast<std::size_t>(j)] * static_cast<A>(w[j]) * static_cast<A>(x[j]);
+                        const A shared = dot * scale * scale * scale / static_cast<A>(h.dim);
+                        for (std::int64_t j = 0; j < h.dim; ++j)
+                            out[j] =
+                                static_cast<T>(v[static_cast<std::size_t>(j)] * static_cast<A>(w[j]) * scale -
+                                               static_cast<A>(x[j]) * shared);
                     }
-            }
+                });
+                // The norm weights are shared by the heads: summed by one thread each, head after head.
+                for (const bool query : {true, false}) {
+                    const Tensor& target = query ? dq_norm : dk_norm;
+                    if (target.rank == 0) continue;
+                    A* dw = target.as<A>();
+                    const std::int64_t first = query ? 0 : h.query, count = query ? h.query : h.key;
+                    for (std::int64_t t = 0; t < qkv.rows(); ++t)
+                        for (std::int64_t head = first; head < first + count; ++head) {
+                            const A* c = cos.as<A>() + t * half;
+                            const A* s = sin.as<A>() + t * half;
+                            const T* g = (query ? dq : dk).as<T>() + (t * count + head - first) * h.dim;
+                            const T* x = qkv.as<T>() + t * h.width + head * h.dim;
+                            const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
+#pragma omp simd
+                            for (std::int64_t j = 0; j < half; ++j) {
+                                const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
+                                dw[j] += (lo * c[j] + hi * s[j]) * static_cast<A>(x[j]) * scale;
+                                dw[j + half] += (hi * c[j] - lo * s[j]) * static_cast<A>(x[j + half]) * scale;
+                            }
+                        }
+                }
+            });
         });
-    });
 }
 
 }  // namespace maestro::ops

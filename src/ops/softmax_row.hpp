@@ -13,8 +13,10 @@ namespace maestro::ops {
 template <class Body>
 void by_logit_type(DType type, Body&& body) {
     MAESTRO_CHECK(type == DType::f32 || type == DType::f64, "logits of {}", name_of(type));
-    if (type == DType::f32) body(float{});
-    else body(double{});
+    if (type == DType::f32)
+        body(float{});
+    else
+        body(double{});
 }
 
 template <class A>

@@ -7,8 +7,8 @@ namespace maestro::ops {
 
 void swiglu(backend::Backend& b, const Tensor& gate_up, const Tensor& y) {
     const std::int64_t width = y.columns();
-    MAESTRO_CHECK(gate_up.columns() == 2 * width && gate_up.rows() == y.rows(), "gate_up {}, y {}", gate_up.describe(),
-                  y.describe());
+    MAESTRO_CHECK(gate_up.columns() == 2 * width && gate_up.rows() == y.rows(), "gate_up {}, y {}",
+                  gate_up.describe(), y.describe());
     b.launch({8.0 * static_cast<double>(y.size()), 3.0 * static_cast<double>(y.bytes())}, [&] {
         by_type(y.dtype, [&]<class T>(T) {
             using A = Accumulate<T>;
@@ -30,8 +30,8 @@ void swiglu(backend::Backend& b, const Tensor& gate_up, const Tensor& y) {
 
 void swiglu_backward(backend::Backend& b, const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up) {
     const std::int64_t width = dy.columns();
-    MAESTRO_CHECK(gate_up.size() == 2 * dy.size() && dgate_up.size() == gate_up.size(), "dy {}, gate_up {}, dgate_up {}",
-                  dy.describe(), gate_up.describe(), dgate_up.describe());
+    MAESTRO_CHECK(gate_up.size() == 2 * dy.size() && dgate_up.size() == gate_up.size(),
+                  "dy {}, gate_up {}, dgate_up {}", dy.describe(), gate_up.describe(), dgate_up.describe());
     b.launch({14.0 * static_cast<double>(dy.size()), 5.0 * static_cast<double>(dy.bytes())}, [&] {
         by_type(dy.dtype, [&]<class T>(T) {
             using A = Accumulate<T>;

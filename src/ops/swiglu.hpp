@@ -1,4 +1,5 @@
-// The gated activation of the MLP (Shazeer, "GLU variants improve transformer", 2020). T rows, F hidden channels.
+// The gated activation of the MLP (Shazeer, "GLU variants improve transformer", 2020). T rows, F hidden
+// channels.
 #pragma once
 
 #include "backend/backend.hpp"

@@ -1,5 +1,5 @@
-// What the scheduler is given: sections with their replicas, edges, and what every sample costs in every section.
-// Plain values; no MPI, no files, no clock.
+// What the scheduler is given: sections with their replicas, edges, and what every sample costs in every
+// section. Plain values; no MPI, no files, no clock.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@ namespace maestro::schedule {
 
 struct SectionShape {
     int replicas = 1;
-    int first_rank = 0;     ///< replica r is served by rank first_rank + r; colocated sections share ranks
-    int micro_batch = 1;    ///< samples
-    int window = 1;         ///< micro-batches in flight per replica, from the start of forward to the end of backward
-                            ///< (without a backward: to the end of forward on every consumer); 0: no limit
+    int first_rank = 0;   ///< replica r is served by rank first_rank + r; colocated sections share ranks
+    int micro_batch = 1;  ///< samples
+    int window = 1;       ///< micro-batches in flight per replica, from the start of forward to the end of
+                     ///< backward (without a backward: to the end of forward on every consumer); 0: no limit
     bool backward = true;
-    bool loss = false;      ///< backward follows its forward at once
+    bool loss = false;  ///< backward follows its forward at once
 };
 
 struct EdgeShape {

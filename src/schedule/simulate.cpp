@@ -61,7 +61,8 @@ public:
             for (const auto& [id, down_node] : node_of[static_cast<std::size_t>(edge.to)]) {
                 const auto at = up.find(id);
                 if (at == up.end()) continue;
-                Node &u = nodes[static_cast<std::size_t>(at->second)], &d = nodes[static_cast<std::size_t>(down_node)];
+                Node &u = nodes[static_cast<std::size_t>(at->second)],
+                     &d = nodes[static_cast<std::size_t>(down_node)];
                 if (std::find(d.upstream.begin(), d.upstream.end(), at->second) != d.upstream.end()) continue;
                 d.upstream.push_back(at->second);
                 u.downstream.push_back(down_node);
@@ -75,13 +76,16 @@ public:
         }
     }
 
-    const SectionShape& shape(const Node& n) const { return problem_.sections[static_cast<std::size_t>(n.section)]; }
+    const SectionShape& shape(const Node& n) const {
+        return problem_.sections[static_cast<std::size_t>(n.section)];
+    }
     int node_at(int section, int replica, int index) const {
         return first_[static_cast<std::size_t>(section)][static_cast<std::size_t>(replica)] + index;
     }
     bool window_open(const Node& n) const {
         const int window = shape(n).window;
-        return window == 0 || in_flight_[static_cast<std::size_t>(n.section)][static_cast<std::size_t>(n.replica)] < window;
+        return window == 0 ||
+               in_flight_[static_cast<std::size_t>(n.section)][static_cast<std::size_t>(n.replica)] < window;
     }
     bool can_start(int node, Phase phase) const {
         const Node& n = nodes[static_cast<std::size_t>(node)];
@@ -91,7 +95,8 @@ public:
     double start(int node, Phase phase) {
         Node& n = nodes[static_cast<std::size_t>(node)];
         (phase == Phase::forward ? n.forward_started : n.backward_started) = true;
-        if (phase == Phase::forward) ++in_flight_[static_cast<std::size_t>(n.section)][static_cast<std::size_t>(n.replica)];
+        if (phase == Phase::forward)
+            ++in_flight_[static_cast<std::size_t>(n.section)][static_cast<std::size_t>(n.replica)];
         return phase == Phase::forward ? n.forward_s : n.backward_s;
     }
     void finish(int node, Phase phase) {
@@ -138,7 +143,9 @@ Timeline run(const Problem& problem, Machine& machine, const std::function<Choic
         double time;
         int rank;
         Choice choice;
-        bool operator>(const Event& other) const { return time != other.time ? time > other.time : rank > other.rank; }
+        bool operator>(const Event& other) const {
+            return time != other.time ? time > other.time : rank > other.rank;
+        }
     };
     std::priority_queue<Event, std::vector<Event>, std::greater<>> events;
     std::vector<bool> busy(static_cast<std::size_t>(problem.world), false);
@@ -175,19 +182,23 @@ Timeline run(const Problem& problem, Machine& machine, const std::function<Choic
 /// The rule's choice for one rank; see DispatchRule.
 class Dispatcher {
 public:
-    Dispatcher(const Problem& problem, const DispatchRule& rule, Machine& machine) : problem_(problem), rule_(rule), machine_(machine) {
+    Dispatcher(const Problem& problem, const DispatchRule& rule, Machine& machine)
+        : problem_(problem), rule_(rule), machine_(machine) {
         lanes_.resize(static_cast<std::size_t>(problem.world));
         for (std::size_t i = 0; i < machine.nodes.size(); ++i) {
             const Node& n = machine.nodes[i];
             auto& lane = lanes_[static_cast<std::size_t>(n.rank)];
-            if (lane.empty() || machine.nodes[static_cast<std::size_t>(lane.back().back())].section != n.section) lane.emplace_back();
+            if (lane.empty() ||
+                machine.nodes[static_cast<std::size_t>(lane.back().back())].section != n.section)
+                lane.emplace_back();
             lane.back().push_back(static_cast<int>(i));
         }
     }
 
     Choice choose(int rank) {
         auto& sections = lanes_[static_cast<std::size_t>(rank)];
-        // Downstream sections first: what is nearest to the loss frees memory and feeds the others' backwards.
+        // Downstream sections first: what is nearest to the loss frees memory and feeds the others'
+        // backwards.
         Choice best;
         int best_order = std::numeric_limits<int>::max();
         for (auto& list : sections) {
@@ -197,7 +208,8 @@ public:
             const Choice forward = first_ready(list, Phase::forward);
             Choice mine = forward;
             int order = shape.loss ? 1 : 3;
-            if (backward.node != kNone && (shape.loss || forward.node == kNone || sections.size() > 1 || fed(list))) {
+            if (backward.node != kNone &&
+                (shape.loss || forward.node == kNone || sections.size() > 1 || fed(list))) {
                 mine = backward;
                 order = shape.loss ? 0 : 2;
             }
@@ -211,15 +223,20 @@ public:
 
 private:
     Choice first_ready(const std::vector<int>& list, Phase phase) const {
-        const bool any = problem_.sections[static_cast<std::size_t>(machine_.nodes[static_cast<std::size_t>(list.front())].section)].loss;
+        const bool any = problem_
+                             .sections[static_cast<std::size_t>(
+                                 machine_.nodes[static_cast<std::size_t>(list.front())].section)]
+                             .loss;
         for (const int node : list) {
             if (machine_.can_start(node, phase)) return {node, phase};
             const Node& n = machine_.nodes[static_cast<std::size_t>(node)];
-            if (phase == Phase::forward && !n.forward_started && (!any || !machine_.window_open(n))) break;  // in list order
+            if (phase == Phase::forward && !n.forward_started && (!any || !machine_.window_open(n)))
+                break;  // in list order
         }
         return {};
     }
-    /// Has every consumer of this replica `depth` micro-batches that wait for nothing, or nothing left to wait for?
+    /// Has every consumer of this replica `depth` micro-batches that wait for nothing, or nothing left to
+    /// wait for?
     bool fed(const std::vector<int>& list) const {
         std::unordered_map<int, std::pair<int, int>> waiting;  // rank of the consumer -> ready, blocked
         for (const int node : list)
@@ -229,7 +246,9 @@ private:
                 auto& [ready, blocked] = waiting[consumer.rank];
                 ++(consumer.inputs_left == 0 ? ready : blocked);
             }
-        return std::all_of(waiting.begin(), waiting.end(), [&](const auto& w) { return w.second.second == 0 || w.second.first >= rule_.depth; });
+        return std::all_of(waiting.begin(), waiting.end(), [&](const auto& w) {
+            return w.second.second == 0 || w.second.first >= rule_.depth;
+        });
     }
 
     const Problem& problem_;

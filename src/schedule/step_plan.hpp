@@ -28,9 +28,9 @@ struct StepPlan {
     std::int64_t step = 0;
     std::vector<std::vector<std::vector<MicroBatch>>> batches;  ///< [section][replica][micro-batch]
     std::vector<std::vector<Task>> lanes;                       ///< [rank], in strict order
-    double makespan_s = 0;      ///< by the cost model
+    double makespan_s = 0;                                      ///< by the cost model
     double lower_bound_s = 0;
-    int critical_section = 0;   ///< the one with the largest load per replica
+    int critical_section = 0;  ///< the one with the largest load per replica
     bool operator==(const StepPlan&) const = default;
 };
 
@@ -38,8 +38,9 @@ std::vector<std::int64_t> encode(const StepPlan& plan);
 /// Throws Error(broken_invariant) for words that are no plan.
 StepPlan decode(std::span<const std::int64_t> words);
 
-/// What breaks the rules, in words; empty for a good plan: every active sample once per section, on the replicas that
-/// its edges allow, every task once, and an order in which no rank waits for ever under the windows.
+/// What breaks the rules, in words; empty for a good plan: every active sample once per section, on the
+/// replicas that its edges allow, every task once, and an order in which no rank waits for ever under the
+/// windows.
 std::vector<std::string> check_plan(const Problem& problem, const StepPlan& plan);
 
 }  // namespace maestro::schedule

@@ -7,8 +7,8 @@
 
 namespace maestro::train {
 
-/// Collective over `world`: every rank runs `action`, which must not communicate. If it throws on any rank, all
-/// throw the error of the first such rank, with Scope::all_ranks.
+/// Collective over `world`: every rank runs `action`, which must not communicate. If it throws on any rank,
+/// all throw the error of the first such rank, with Scope::all_ranks.
 void agree(const comm::Communicator& world, const std::function<void()>& action);
 
 }  // namespace maestro::train

@@ -53,16 +53,22 @@ schedule::Problem problem_of(const config::Deck& deck, const std::vector<int>& w
     problem.world = deck.graph.world;
     for (std::size_t s = 0; s < deck.graph.sections.size(); ++s) {
         const graph::Section& section = deck.graph.sections[s];
-        problem.sections.push_back({.replicas = section.layout.dp, .first_rank = section.first_rank, .micro_batch = section.micro_batch, .window = windows[s],
-                                    .backward = section.backward, .loss = section.loss});
+        problem.sections.push_back({.replicas = section.layout.dp,
+                                    .first_rank = section.first_rank,
+                                    .micro_batch = section.micro_batch,
+                                    .window = windows[s],
+                                    .backward = section.backward,
+                                    .loss = section.loss});
     }
     for (const graph::Edge& e : deck.graph.edges) problem.edges.push_back({e.from, e.to, e.gradient});
     return problem;
 }
 
-std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::int32_t marker, const SampleTable& table) {
+std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::int32_t marker,
+                                               const SampleTable& table) {
     std::vector<SectionCost> sections;
-    for (std::size_t s = 0; s < deck.sections.size(); ++s) sections.push_back(probe(deck, static_cast<int>(s), marker));
+    for (std::size_t s = 0; s < deck.sections.size(); ++s)
+        sections.push_back(probe(deck, static_cast<int>(s), marker));
     std::vector<schedule::SampleCost> costs(static_cast<std::size_t>(table.size()));
     for (std::int64_t i = 0; i < table.size(); ++i) {
         auto& cost = costs[static_cast<std::size_t>(i)];
@@ -75,10 +81,12 @@ std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::in
                 if (deck.graph.sections[s].backward) task.backward_s += sections[s].backward(n);
             };
             const model::Geometry geometry = geometry_of(deck, static_cast<int>(s));
-            if (geometry.patch == 0) count(static_cast<double>(table.length(i, static_cast<int>(s))));
+            if (geometry.patch == 0)
+                count(static_cast<double>(table.length(i, static_cast<int>(s))));
             else
                 for (const auto& p : table.shape(i).pictures)
-                    count(static_cast<double>(model::picture_tokens(p.height, p.width, geometry)) * geometry.merge * geometry.merge);
+                    count(static_cast<double>(model::picture_tokens(p.height, p.width, geometry)) *
+                          geometry.merge * geometry.merge);
             cost.sections.push_back(task);
         }
     }

@@ -1,5 +1,5 @@
-// A simple cost model: the floating-point operations of each section, counted by its own code on the meta backend at a
-// few lengths, as polynomials of degree two, over a nominal rate.
+// A simple cost model: the floating-point operations of each section, counted by its own code on the meta
+// backend at a few lengths, as polynomials of degree two, over a nominal rate.
 #pragma once
 
 #include <vector>
@@ -13,6 +13,7 @@ namespace maestro::train {
 /// Sections, edges and ranks of the deck for the scheduler, without samples. `windows[s]` are resolved.
 schedule::Problem problem_of(const config::Deck& deck, const std::vector<int>& windows);
 /// Of every sample of the table, by its id. Seconds at the nominal rate.
-std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::int32_t marker, const SampleTable& table);
+std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::int32_t marker,
+                                               const SampleTable& table);
 
 }  // namespace maestro::train

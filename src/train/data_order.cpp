@@ -9,7 +9,8 @@ namespace maestro::train {
 
 DataOrder::DataOrder(std::uint64_t seed, std::int64_t samples, std::int64_t global_batch)
     : seed_(seed), samples_(samples), global_batch_(global_batch) {
-    MAESTRO_CHECK(global_batch >= 1 && samples >= global_batch, "{} samples, global batch {}", samples, global_batch);
+    MAESTRO_CHECK(global_batch >= 1 && samples >= global_batch, "{} samples, global batch {}", samples,
+                  global_batch);
 }
 
 std::span<const std::int64_t> DataOrder::batch(std::int64_t step) {

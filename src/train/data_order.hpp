@@ -1,6 +1,6 @@
-// Which samples a step trains on: a fresh permutation of the file every epoch, cut into whole global batches; what
-// does not fill one is left out of that epoch, so no step holds a sample twice. A function of (seed, step) alone, so
-// ranks, layouts and resumes agree.
+// Which samples a step trains on: a fresh permutation of the file every epoch, cut into whole global batches;
+// what does not fill one is left out of that epoch, so no step holds a sample twice. A function of (seed,
+// step) alone, so ranks, layouts and resumes agree.
 #pragma once
 
 #include <cstdint>

@@ -14,10 +14,14 @@ std::string environment_report(const Launch& launch, const std::string& backend)
     std::string sections;
     for (const auto& s : launch.graph.sections)
         if (launch.world.rank() >= s.first_rank && launch.world.rank() < s.first_rank + s.layout.ranks())
-            sections += fmt::format("{}{} replica {}", sections.empty() ? "" : ", ", s.name, launch.world.rank() - s.first_rank);
-    const auto ranks = launch.world.gather(fmt::format("rank {}: {}; {}", launch.world.rank(), launch.topology.describe(), sections));
-    std::string text = fmt::format("maestro {} on {} {} {}\n{}\nHDF5 {}.{}.{} (built with {}.{}.{})\n{}", MAESTRO_VERSION, system.sysname, system.release, system.machine,
-                                   comm::library_versions(), major, minor, release, H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE, backend);
+            sections += fmt::format("{}{} replica {}", sections.empty() ? "" : ", ", s.name,
+                                    launch.world.rank() - s.first_rank);
+    const auto ranks = launch.world.gather(
+        fmt::format("rank {}: {}; {}", launch.world.rank(), launch.topology.describe(), sections));
+    std::string text =
+        fmt::format("maestro {} on {} {} {}\n{}\nHDF5 {}.{}.{} (built with {}.{}.{})\n{}", MAESTRO_VERSION,
+                    system.sysname, system.release, system.machine, comm::library_versions(), major, minor,
+                    release, H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE, backend);
     for (const std::string& line : ranks) text += "\n" + line;
     launch.world.broadcast(text);
     return text;

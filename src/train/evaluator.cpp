@@ -23,26 +23,32 @@ struct PlacedPicture {
     std::vector<std::int32_t> label;
 };
 
-/// For every picture of the file one that shows something else: sorted by what they show, each takes the place of the
-/// one that lies as far on as the most frequent label is frequent.
-std::map<std::pair<std::int64_t, std::size_t>, std::pair<std::int64_t, std::size_t>> exchange(const data::SampleFile& samples) {
+/// For every picture of the file one that shows something else: sorted by what they show, each takes the
+/// place of the one that lies as far on as the most frequent label is frequent.
+std::map<std::pair<std::int64_t, std::size_t>, std::pair<std::int64_t, std::size_t>> exchange(
+    const data::SampleFile& samples) {
     std::vector<PlacedPicture> pictures;
     data::Sample sample;
     for (std::int64_t i = 0; i < samples.size(); ++i) {
         samples.read(i, sample);
         for (std::size_t t = 0, index = 0; t < sample.tokens.size(); ++t) {
-            if (sample.tokens[t] == samples.marker()) pictures.push_back({i, index++, {}});
-            else if (index > 0 && (sample.flags[t] & data::kCountsForExactMatch) != 0) pictures.back().label.push_back(sample.tokens[t]);
+            if (sample.tokens[t] == samples.marker())
+                pictures.push_back({i, index++, {}});
+            else if (index > 0 && (sample.flags[t] & data::kCountsForExactMatch) != 0)
+                pictures.back().label.push_back(sample.tokens[t]);
         }
     }
-    std::stable_sort(pictures.begin(), pictures.end(), [](const auto& a, const auto& b) { return a.label < b.label; });
+    std::stable_sort(pictures.begin(), pictures.end(),
+                     [](const auto& a, const auto& b) { return a.label < b.label; });
     std::size_t most = 0;
     for (std::size_t i = 0, run = 0; i < pictures.size(); ++i) {
         run = i > 0 && pictures[i].label == pictures[i - 1].label ? run + 1 : 1;
         most = std::max(most, run);
     }
     if (2 * most > pictures.size())
-        throw Error(ExitCode::bad_data, fmt::format("{}: more than half of the pictures show the same; they cannot be exchanged", samples.path().string()));
+        throw Error(ExitCode::bad_data,
+                    fmt::format("{}: more than half of the pictures show the same; they cannot be exchanged",
+                                samples.path().string()));
     std::map<std::pair<std::int64_t, std::size_t>, std::pair<std::int64_t, std::size_t>> places;
     for (std::size_t i = 0; i < pictures.size(); ++i) {
         const PlacedPicture& other = pictures[(i + most) % pictures.size()];
@@ -53,10 +59,12 @@ std::map<std::pair<std::int64_t, std::size_t>, std::pair<std::int64_t, std::size
 
 class Evaluator {
 public:
-    Evaluator(Launch& launch, const config::CommandLine& line) : launch_(launch), deck_(launch.deck), backend_(backend::make_cpu(launch.topology.threads)) {
+    Evaluator(Launch& launch, const config::CommandLine& line)
+        : launch_(launch), deck_(launch.deck), backend_(backend::make_cpu(launch.topology.threads)) {
         agree(launch.world, [&] {
             samples_ = std::make_unique<data::SampleFile>(deck_.data.validation);
-            if (samples_->size() == 0) throw Error(ExitCode::bad_data, deck_.data.validation + ": holds no samples");
+            if (samples_->size() == 0)
+                throw Error(ExitCode::bad_data, deck_.data.validation + ": holds no samples");
             if (line.exchange_images) places_ = exchange(*samples_);
             build(line.checkpoint);
         });
@@ -127,24 +135,30 @@ private:
         }
         std::map<int, std::vector<Tensor>> outputs;  // by section: rows of each sample
         for (Part& part : parts_) {
-            const model::Footprint footprint = model::measure(spec_of(deck_, part.section), part.role, shapes, false);
-            if (part.saved.capacity() < footprint.saved) part.saved = backend::Arena(*backend_, footprint.saved + footprint.saved / 2);
-            if (part.scratch.capacity() < footprint.scratch) part.scratch = backend::Arena(*backend_, footprint.scratch + footprint.scratch / 2);
+            const model::Footprint footprint =
+                model::measure(spec_of(deck_, part.section), part.role, shapes, false);
+            if (part.saved.capacity() < footprint.saved)
+                part.saved = backend::Arena(*backend_, footprint.saved + footprint.saved / 2);
+            if (part.scratch.capacity() < footprint.scratch)
+                part.scratch = backend::Arena(*backend_, footprint.scratch + footprint.scratch / 2);
             part.saved.reset();
             part.scratch.reset();
             std::vector<std::vector<Tensor>> inputs;
             for (const graph::Edge& e : launch_.graph.edges)
                 if (e.to == part.section) inputs.push_back(outputs.at(e.from));
             Tensor output;
-            const auto state = part.module->forward({.samples = views, .loss_scale = scale, .train = false}, inputs, part.saved, part.scratch, output, result);
+            const auto state = part.module->forward({.samples = views, .loss_scale = scale, .train = false},
+                                                    inputs, part.saved, part.scratch, output, result);
             if (output.rank == 0) continue;
             const model::Geometry vision = geometry_of(deck_, part.section);
             std::int64_t row = 0;
             for (const auto& shape : shapes) {
                 std::int64_t rows = 0;
-                if (vision.patch == 0) rows = model::expanded_tokens(shape, expansion_of(deck_, part.section));
+                if (vision.patch == 0)
+                    rows = model::expanded_tokens(shape, expansion_of(deck_, part.section));
                 else
-                    for (const auto& p : shape.pictures) rows += model::picture_tokens(p.height, p.width, vision);
+                    for (const auto& p : shape.pictures)
+                        rows += model::picture_tokens(p.height, p.width, vision);
                 outputs[part.section].push_back(output.slice(row, row + rows));
                 row += rows;
             }
@@ -165,11 +179,14 @@ void run_evaluation(Launch& launch, const config::CommandLine& line) {
     Evaluator evaluator(launch, line);
     const double start = comm::now_s();
     const model::Result mine = evaluator.run();
-    std::vector<double> sums{mine.loss, static_cast<double>(mine.tokens), static_cast<double>(mine.names), static_cast<double>(mine.exact)};
+    std::vector<double> sums{mine.loss, static_cast<double>(mine.tokens), static_cast<double>(mine.names),
+                             static_cast<double>(mine.exact)};
     launch.world.allreduce_sum(std::span(sums));
     const std::string match = sums[2] > 0 ? fmt::format("{:.6f}", sums[3] / sums[2]) : "null";
-    log::info("{}: loss {:.4f}, {:.0f} of {:.0f} names exact, {:.0f} tokens in {:.1f} s", launch.deck.data.validation, sums[0], sums[3], sums[2], sums[1], comm::now_s() - start);
-    log::info("{{\"loss\": {:.9g}, \"exact_match\": {}, \"names\": {:.0f}, \"tokens\": {:.0f}}}", sums[0], match, sums[2], sums[1]);
+    log::info("{}: loss {:.4f}, {:.0f} of {:.0f} names exact, {:.0f} tokens in {:.1f} s",
+              launch.deck.data.validation, sums[0], sums[3], sums[2], sums[1], comm::now_s() - start);
+    log::info("{{\"loss\": {:.9g}, \"exact_match\": {}, \"names\": {:.0f}, \"tokens\": {:.0f}}}", sums[0],
+              match, sums[2], sums[1]);
 }
 
 }  // namespace maestro::train

@@ -6,8 +6,8 @@
 
 namespace maestro::train {
 
-/// Collective; ignores placement and layout: every rank holds all sections and takes its share of the samples. Rank 0
-/// prints a JSON object as the last line of stdout.
+/// Collective; ignores placement and layout: every rank holds all sections and takes its share of the
+/// samples. Rank 0 prints a JSON object as the last line of stdout.
 void run_evaluation(Launch& launch, const config::CommandLine& line);
 
 }  // namespace maestro::train

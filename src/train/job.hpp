@@ -1,5 +1,5 @@
-// Everything that a run of the step loop needs on this rank, built once before the first step: sections, edges,
-// memory. Destroyed before MPI ends.
+// Everything that a run of the step loop needs on this rank, built once before the first step: sections,
+// edges, memory. Destroyed before MPI ends.
 #pragma once
 
 #include <memory>
@@ -33,8 +33,8 @@ struct Launch {
 
 class Job {
 public:
-    /// Collective over the world. Opens the samples, builds this rank's sections with their initial (or loaded)
-    /// weights, and the edges. Errors of files and memory are thrown on all ranks.
+    /// Collective over the world. Opens the samples, builds this rank's sections with their initial (or
+    /// loaded) weights, and the edges. Errors of files and memory are thrown on all ranks.
     explicit Job(Launch& launch);
 
     Launch& launch() { return launch_; }

@@ -16,19 +16,24 @@ Tensor floats(const backend::Buffer& buffer) {
     return Tensor(buffer.data(), DType::f32, {static_cast<std::int64_t>(buffer.bytes() / sizeof(float))});
 }
 
-std::span<float> as_span(const Tensor& tensor) { return {tensor.as<float>(), static_cast<std::size_t>(tensor.size())}; }
+std::span<float> as_span(const Tensor& tensor) {
+    return {tensor.as<float>(), static_cast<std::size_t>(tensor.size())};
+}
 
 }  // namespace
 
 double learning_rate(const AdamSettings& s, std::int64_t step) {
-    if (step <= s.warmup_steps) return s.learning_rate * static_cast<double>(step) / static_cast<double>(s.warmup_steps);
+    if (step <= s.warmup_steps)
+        return s.learning_rate * static_cast<double>(step) / static_cast<double>(s.warmup_steps);
     if (step >= s.decay_steps) return s.decay_steps > 0 ? s.final_learning_rate : s.learning_rate;
-    const double done = static_cast<double>(step - s.warmup_steps) / static_cast<double>(s.decay_steps - s.warmup_steps);
+    const double done =
+        static_cast<double>(step - s.warmup_steps) / static_cast<double>(s.decay_steps - s.warmup_steps);
     return s.final_learning_rate +
            0.5 * (s.learning_rate - s.final_learning_rate) * (1 + std::cos(std::numbers::pi * done));
 }
 
-Optimizer::Optimizer(backend::Backend& backend, model::ParameterStore& store, const comm::Communicator& section)
+Optimizer::Optimizer(backend::Backend& backend, model::ParameterStore& store,
+                     const comm::Communicator& section)
     : backend_(backend), store_(store), section_(section) {
     const std::int64_t size = store.gradient().size();
     MAESTRO_CHECK(size % section.size() == 0, "{} parameters in {} shards", size, section.size());
@@ -56,7 +61,8 @@ void Optimizer::update(const AdamSettings& settings, std::int64_t step, double g
         const std::int64_t to = std::min(parameter.offset + parameter.size(), begin_ + shard_);
         if (from >= to) continue;
         const auto part = [&](const Tensor& whole) { return whole.slice(from - begin_, to - begin_); };
-        ops::adamw(backend_, part(shard), part(floats(gradient_)), part(floats(first_)), part(floats(second_)),
+        ops::adamw(backend_, part(shard), part(floats(gradient_)), part(floats(first_)),
+                   part(floats(second_)),
                    {.learning_rate = learning_rate(settings, step),
                     .beta1 = settings.beta1,
                     .beta2 = settings.beta2,

@@ -1,6 +1,6 @@
-// AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019) over the replicas of a section:
-// each replica keeps the moments of one shard of the flat parameter array (as ZeRO stage 1: Rajbhandari et al.,
-// SC 2020), updates it, and all gather the new weights.
+// AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019) over the replicas of a
+// section: each replica keeps the moments of one shard of the flat parameter array (as ZeRO stage 1:
+// Rajbhandari et al., SC 2020), updates it, and all gather the new weights.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,12 @@ double learning_rate(const AdamSettings& settings, std::int64_t step);
 
 class Optimizer {
 public:
-    /// `store` and `section` (the replicas) must outlive it. The store must be padded to section.size() shards.
+    /// `store` and `section` (the replicas) must outlive it. The store must be padded to section.size()
+    /// shards.
     Optimizer(backend::Backend& backend, model::ParameterStore& store, const comm::Communicator& section);
 
-    /// Collective over the section: sums the gradients over the replicas; this one keeps its shard. Returns the
-    /// sum of squares of the shard.
+    /// Collective over the section: sums the gradients over the replicas; this one keeps its shard. Returns
+    /// the sum of squares of the shard.
     double reduce();
     /// Collective over the section, after reduce(): one AdamW update of the shard with the gradient times
     /// `gradient_scale`, then the new weights everywhere.

@@ -1,4 +1,5 @@
-// The coordinator's planner: makes the plan of the next step in a thread of its own while the current one runs.
+// The coordinator's planner: makes the plan of the next step in a thread of its own while the current one
+// runs.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@ public:
     explicit PlanSource(std::function<schedule::StepPlan(std::int64_t)> make) : make_(std::move(make)) {}
     /// Begins the plan of `step`, unless it is begun already.
     void prepare(std::int64_t step);
-    /// The plan of `step`, waiting for it if need be; prepare(step) is implied. Errors of the planner are thrown here.
+    /// The plan of `step`, waiting for it if need be; prepare(step) is implied. Errors of the planner are
+    /// thrown here.
     TimedPlan take(std::int64_t step);
 
 private:

@@ -7,7 +7,9 @@
 
 namespace maestro::train {
 
-bool Recorder::due() const { return comm::now_s() - last_s_ >= interval_s_; }
+bool Recorder::due() const {
+    return comm::now_s() - last_s_ >= interval_s_;
+}
 
 void Recorder::flush() {
     if (!timeline_) tasks_.clear();
@@ -17,7 +19,8 @@ void Recorder::flush() {
         if (world_.rank() != 0) return;
         io::Rows rows{.steps = steps_, .tasks = {}};
         for (const auto& part : gathered) rows.tasks.insert(rows.tasks.end(), part.begin(), part.end());
-        std::stable_sort(rows.tasks.begin(), rows.tasks.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+        std::stable_sort(rows.tasks.begin(), rows.tasks.end(),
+                         [](const auto& a, const auto& b) { return a.step < b.step; });
         io::append_metrics(path_, rows);
     });
     steps_.clear();

@@ -1,4 +1,5 @@
-// Rows of metrics on their way to metrics.h5: kept on every rank, gathered and appended now and then by rank 0.
+// Rows of metrics on their way to metrics.h5: kept on every rank, gathered and appended now and then by rank
+// 0.
 #pragma once
 
 #include <filesystem>

@@ -99,7 +99,8 @@ TaskTimes Replica::backward(int micro_batch) {
     const double start = comm::now_s();
 
     auto node = in_flight_.extract(micro_batch);
-    MAESTRO_CHECK(!node.empty(), "section {}: backward of micro-batch {} before its forward", settings_.name, micro_batch);
+    MAESTRO_CHECK(!node.empty(), "section {}: backward of micro-batch {} before its forward", settings_.name,
+                  micro_batch);
     InFlight& flight = node.mapped();
     Tensor d_output;
     for (channel::Channel* output : outputs_) {
@@ -132,7 +133,8 @@ TaskTimes Replica::backward(int micro_batch) {
     return {start, end, start - asked};
 }
 
-void Replica::send_input_gradients(const std::vector<std::int64_t>& samples, std::span<const Tensor> gradients) {
+void Replica::send_input_gradients(const std::vector<std::int64_t>& samples,
+                                   std::span<const Tensor> gradients) {
     for (std::size_t e = 0; e < inputs_.size(); ++e) {
         if (!inputs_[e]->spec().carries_gradient) continue;
         std::int64_t row = 0;

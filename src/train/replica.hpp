@@ -1,5 +1,5 @@
-// One section on this rank: its module, memory for the micro-batches in flight, its edges and its optimizer. It runs
-// one task at a time; who decides which is the step runner.
+// One section on this rank: its module, memory for the micro-batches in flight, its edges and its optimizer.
+// It runs one task at a time; who decides which is the step runner.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,16 @@ struct TaskTimes {
 class Replica {
 public:
     struct Settings {
-        int section = 0;         ///< colour
-        std::string name = {};   ///< of the section
-        int index = 0;           ///< of the replica in its section
-        int window = 1;          ///< micro-batches in flight
-        bool backward = true;    ///< its tasks come in pairs
+        int section = 0;        ///< colour
+        std::string name = {};  ///< of the section
+        int index = 0;          ///< of the replica in its section
+        int window = 1;         ///< micro-batches in flight
+        bool backward = true;   ///< its tasks come in pairs
         DType dtype = DType::f32;
         std::size_t saved_bytes = 0;  ///< activations of the worst micro-batch
     };
-    /// Channels are owned by the caller: `inputs` in the order of the module's inputs. `scratch` is shared by the
-    /// replicas of a rank. All must outlive the replica. Without `optimizer` the section is frozen.
+    /// Channels are owned by the caller: `inputs` in the order of the module's inputs. `scratch` is shared by
+    /// the replicas of a rank. All must outlive the replica. Without `optimizer` the section is frozen.
     Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
             comm::Communicator replicas, std::vector<channel::Channel*> inputs,
             std::vector<channel::Channel*> outputs, backend::Arena& scratch);

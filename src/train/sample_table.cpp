@@ -7,14 +7,16 @@ namespace maestro::train {
 SampleTable::SampleTable(const data::SampleFile& file, const graph::SectionGraph& graph,
                          std::vector<model::Geometry> geometries, std::vector<model::Geometry> language)
     : vision_(std::move(geometries)), language_(std::move(language)) {
-    MAESTRO_CHECK(vision_.size() == graph.sections.size() && language_.size() == vision_.size(), "one geometry a section");
+    MAESTRO_CHECK(vision_.size() == graph.sections.size() && language_.size() == vision_.size(),
+                  "one geometry a section");
     const auto& index = file.index();
     shapes_.resize(static_cast<std::size_t>(file.size()));
     for (std::int64_t i = 0; i < file.size(); ++i) {
         auto& shape = shapes_[static_cast<std::size_t>(i)];
         shape.tokens = index.tokens(i);
         shape.weight = index.weight(i);
-        for (const auto& picture : index.pictures(i)) shape.pictures.push_back({picture.height, picture.width});
+        for (const auto& picture : index.pictures(i))
+            shape.pictures.push_back({picture.height, picture.width});
     }
 }
 
@@ -24,7 +26,8 @@ bool SampleTable::activates(std::int64_t sample, int section) const {
 
 std::int64_t SampleTable::length(std::int64_t sample, int section) const {
     const model::Geometry vision = vision_[static_cast<std::size_t>(section)];
-    if (vision.patch == 0) return model::expanded_tokens(shape(sample), language_[static_cast<std::size_t>(section)]);
+    if (vision.patch == 0)
+        return model::expanded_tokens(shape(sample), language_[static_cast<std::size_t>(section)]);
     return output_rows(sample, section) * vision.merge * vision.merge;
 }
 
@@ -32,7 +35,8 @@ std::int64_t SampleTable::output_rows(std::int64_t sample, int section) const {
     const model::Geometry vision = vision_[static_cast<std::size_t>(section)];
     if (vision.patch == 0) return length(sample, section);
     std::int64_t rows = 0;
-    for (const auto& picture : shape(sample).pictures) rows += model::picture_tokens(picture.height, picture.width, vision);
+    for (const auto& picture : shape(sample).pictures)
+        rows += model::picture_tokens(picture.height, picture.width, vision);
     return rows;
 }
 

@@ -1,5 +1,5 @@
-// What the whole run knows of every sample without its data: lengths, pictures, weight, the rows it sends over each
-// edge and the sections it activates. Read once at the start.
+// What the whole run knows of every sample without its data: lengths, pictures, weight, the rows it sends
+// over each edge and the sections it activates. Read once at the start.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,23 @@ namespace maestro::train {
 
 class SampleTable {
 public:
-    /// `geometries[s]`: patches of section s where it is a vision section, else default; `language[s]`: the geometry
-    /// by which section s expands picture markers.
+    /// `geometries[s]`: patches of section s where it is a vision section, else default; `language[s]`: the
+    /// geometry by which section s expands picture markers.
     SampleTable(const data::SampleFile& file, const graph::SectionGraph& graph,
                 std::vector<model::Geometry> geometries, std::vector<model::Geometry> language);
 
     std::int64_t size() const { return static_cast<std::int64_t>(shapes_.size()); }
-    const model::SampleShape& shape(std::int64_t sample) const { return shapes_[static_cast<std::size_t>(sample)]; }
+    const model::SampleShape& shape(std::int64_t sample) const {
+        return shapes_[static_cast<std::size_t>(sample)];
+    }
     /// Does the sample have work for the section? A vision section: pictures; every other: always.
     bool activates(std::int64_t sample, int section) const;
     /// Tokens (language) or patches (vision) that the section processes.
     std::int64_t length(std::int64_t sample, int section) const;
     /// Rows that the section puts out for the sample.
     std::int64_t output_rows(std::int64_t sample, int section) const;
-    /// A micro-batch of `samples` that no other of that size exceeds: the i-th longest text with the i-th largest
-    /// pictures of the file.
+    /// A micro-batch of `samples` that no other of that size exceeds: the i-th longest text with the i-th
+    /// largest pictures of the file.
     std::vector<model::SampleShape> worst_micro_batch(int samples) const;
 
 private:

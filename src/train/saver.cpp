@@ -18,12 +18,16 @@ Replica* find(Job& job, int section) {
     return nullptr;
 }
 
-io::ManifestEntry write_section(Replica& replica, const std::filesystem::path& partial, const std::string& name, std::int64_t step,
-                                const std::vector<float>& first, const std::vector<float>& second) {
+io::ManifestEntry write_section(Replica& replica, const std::filesystem::path& partial,
+                                const std::string& name, std::int64_t step, const std::vector<float>& first,
+                                const std::vector<float>& second) {
     std::vector<io::StoredParameter> stored;
     for (const model::Parameter& p : replica.module().parameters().parameters()) {
         const bool moments = p.trainable && !first.empty();
-        stored.push_back({.name = p.name, .shape = p.shape, .weight = p.master.as<float>(), .first = moments ? first.data() + p.offset : nullptr,
+        stored.push_back({.name = p.name,
+                          .shape = p.shape,
+                          .weight = p.master.as<float>(),
+                          .first = moments ? first.data() + p.offset : nullptr,
                           .second = moments ? second.data() + p.offset : nullptr});
     }
     return io::write_section(partial, name, step, stored);
@@ -39,17 +43,25 @@ void save_checkpoint(Job& job, const std::filesystem::path& run, std::int64_t st
         if (coordinator) io::begin_checkpoint(run, step);
     });
     std::string written;  // "file bytes hash" lines of this rank
-    const auto note = [&](const io::ManifestEntry& e) { written += fmt::format("{} {} {}\n", e.file, e.bytes, e.hash); };
+    const auto note = [&](const io::ManifestEntry& e) {
+        written += fmt::format("{} {} {}\n", e.file, e.bytes, e.hash);
+    };
     std::vector<std::vector<float>> moments(job.replicas().size() * 2);
     for (std::size_t i = 0; i < job.replicas().size(); ++i)
-        if (Optimizer* optimizer = job.replicas()[i]->optimizer()) optimizer->gather(moments[2 * i], moments[2 * i + 1]);
+        if (Optimizer* optimizer = job.replicas()[i]->optimizer())
+            optimizer->gather(moments[2 * i], moments[2 * i + 1]);
     agree(world, [&] {
         for (std::size_t i = 0; i < job.replicas().size(); ++i) {
             Replica& replica = *job.replicas()[i];
             if (replica.index() != 0) continue;
-            note(write_section(replica, partial, job.launch().graph.sections[static_cast<std::size_t>(replica.section())].name, step, moments[2 * i], moments[2 * i + 1]));
+            note(write_section(replica, partial,
+                               job.launch().graph.sections[static_cast<std::size_t>(replica.section())].name,
+                               step, moments[2 * i], moments[2 * i + 1]));
         }
-        if (coordinator) note(io::write_train_state(partial, {.step = step, .deck = job.launch().deck.text, .rows = io::read_metrics(run / "metrics.h5")}));
+        if (coordinator)
+            note(io::write_train_state(partial, {.step = step,
+                                                 .deck = job.launch().deck.text,
+                                                 .rows = io::read_metrics(run / "metrics.h5")}));
     });
     const std::vector<std::string> all = world.gather(written);
     agree(world, [&] {
@@ -75,7 +87,8 @@ void load_checkpoint(Job& job, const std::filesystem::path& checkpoint) {
             std::vector<float> first(static_cast<std::size_t>(store.gradient().size()), 0.0f), second = first;
             for (const model::Parameter& p : store.parameters()) {
                 if (!p.trainable) continue;
-                for (const auto& [what, target] : {std::pair{io::Stored::first, &first}, std::pair{io::Stored::second, &second}}) {
+                for (const auto& [what, target] :
+                     {std::pair{io::Stored::first, &first}, std::pair{io::Stored::second, &second}}) {
                     const auto values = io::read_parameter(checkpoint, name, p.name, p.shape, what);
                     std::copy(values.begin(), values.end(), target->begin() + p.offset);
                 }

@@ -8,8 +8,8 @@
 
 namespace maestro::train {
 
-/// Collective. Writes RUN/checkpoints/step-NNNNNN; section leaders write their files, rank 0 the rest. Errors are
-/// thrown on all ranks and leave nothing under the final name.
+/// Collective. Writes RUN/checkpoints/step-NNNNNN; section leaders write their files, rank 0 the rest. Errors
+/// are thrown on all ranks and leave nothing under the final name.
 void save_checkpoint(Job& job, const std::filesystem::path& run, std::int64_t step, std::int64_t keep);
 
 /// Collective. Weights and moments of every section from a whole checkpoint.

@@ -47,10 +47,14 @@ model::Role role_of(const config::Deck& deck, int section, std::int32_t marker) 
                      .recompute = deck.train.recompute == "layer",
                      .tp = {}};
     for (const graph::Edge& e : deck.graph.edges) {
-        if (e.from == section) role.output_width = s.kind == graph::Kind::vision ? static_cast<int>(deck.model_of(e.to).width) : static_cast<int>(deck.model_of(section).width);
+        if (e.from == section)
+            role.output_width = s.kind == graph::Kind::vision
+                                    ? static_cast<int>(deck.model_of(e.to).width)
+                                    : static_cast<int>(deck.model_of(section).width);
         if (e.to != section) continue;
         const bool hidden = e.tensor == graph::EdgeTensor::hidden;
-        role.inputs.push_back({hidden ? model::EdgeTensor::hidden : model::EdgeTensor::embeddings, spec_of(deck, e.from)});
+        role.inputs.push_back(
+            {hidden ? model::EdgeTensor::hidden : model::EdgeTensor::embeddings, spec_of(deck, e.from)});
         if (hidden) role.alpha = given.distill.alpha;
     }
     return role;
@@ -73,19 +77,29 @@ void check_samples(const config::Deck& deck, const data::SampleFile& samples) {
     for (std::size_t s = 0; s < deck.sections.size(); ++s) {
         const config::Model& m = deck.model_of(static_cast<int>(s));
         if (m.kind == "language" && samples.vocabulary() > m.vocabulary)
-            throw Error(ExitCode::bad_data, fmt::format("{}: holds token ids up to {}, beyond the vocabulary of {} that model.{} has; set it to at least {}", path,
-                                                        samples.vocabulary() - 1, m.vocabulary, m.name, samples.vocabulary()));
+            throw Error(ExitCode::bad_data, fmt::format("{}: holds token ids up to {}, beyond the vocabulary "
+                                                        "of {} that model.{} has; set it to at least {}",
+                                                        path, samples.vocabulary() - 1, m.vocabulary, m.name,
+                                                        samples.vocabulary()));
         if (m.kind == "vision" && samples.channels() != m.channels)
-            throw Error(ExitCode::bad_data, fmt::format("{}: pictures of {} channels, model.{}.channels is {}", path, samples.channels(), m.name, m.channels));
+            throw Error(ExitCode::bad_data,
+                        fmt::format("{}: pictures of {} channels, model.{}.channels is {}", path,
+                                    samples.channels(), m.name, m.channels));
     }
     if (samples.size() < deck.data.global_batch)
-        throw Error(ExitCode::bad_deck, fmt::format("data.global_batch: {} samples, but {} holds {}; it may be at most that", deck.data.global_batch, path, samples.size()));
+        throw Error(ExitCode::bad_deck,
+                    fmt::format("data.global_batch: {} samples, but {} holds {}; it may be at most that",
+                                deck.data.global_batch, path, samples.size()));
 }
 
 namespace {
 
 std::filesystem::path checkpoint_of(const std::string& path) {
-    if (!std::filesystem::exists(path)) throw Error(ExitCode::input_missing, fmt::format("{}: there are no weights; train that deck first, or name a run or a checkpoint", path));
+    if (!std::filesystem::exists(path))
+        throw Error(
+            ExitCode::input_missing,
+            fmt::format("{}: there are no weights; train that deck first, or name a run or a checkpoint",
+                        path));
     const auto found = io::find_checkpoint(path);
     if (!found) throw Error(ExitCode::bad_data, fmt::format("{}: no whole checkpoint there", path));
     return *found;
@@ -95,7 +109,8 @@ std::string section_in(const std::filesystem::path& checkpoint, const std::strin
     const auto names = io::sections_of(checkpoint);
     if (std::find(names.begin(), names.end(), section) != names.end()) return section;
     if (names.size() == 1) return names.front();
-    throw Error(ExitCode::bad_data, fmt::format("{}: holds no section '{}', only {}", checkpoint.string(), section, fmt::join(names, ", ")));
+    throw Error(ExitCode::bad_data, fmt::format("{}: holds no section '{}', only {}", checkpoint.string(),
+                                                section, fmt::join(names, ", ")));
 }
 
 void fill(const model::Parameter& parameter, const std::vector<float>& values) {
@@ -114,11 +129,14 @@ void load_weights(const std::string& path, const std::string& section, model::Pa
     store.refresh_compute();
 }
 
-void load_teacher_head(const std::string& path, const std::string& teacher, bool tied, model::ParameterStore& student) {
+void load_teacher_head(const std::string& path, const std::string& teacher, bool tied,
+                       model::ParameterStore& student) {
     const model::Parameter* head = student.find("teacher_head.weight");
     MAESTRO_CHECK(head, "a student without its teacher's head");
     const auto checkpoint = checkpoint_of(path);
-    fill(*head, io::read_parameter(checkpoint, section_in(checkpoint, teacher), tied ? "embedding.weight" : "head.weight", head->shape, io::Stored::weight));
+    fill(*head,
+         io::read_parameter(checkpoint, section_in(checkpoint, teacher),
+                            tied ? "embedding.weight" : "head.weight", head->shape, io::Stored::weight));
     student.refresh_compute();
 }
 
@@ -129,7 +147,8 @@ void load_initial_weights(const config::Deck& deck, int section, model::Paramete
     for (const graph::Edge& e : deck.graph.edges)
         if (e.to == section && e.tensor == graph::EdgeTensor::hidden) {
             const config::Section& teacher = deck.sections[static_cast<std::size_t>(e.from)];
-            if (given(teacher)) load_teacher_head(teacher.weights, teacher.name, deck.model_of(e.from).tie_embeddings, store);
+            if (given(teacher))
+                load_teacher_head(teacher.weights, teacher.name, deck.model_of(e.from).tie_embeddings, store);
         }
 }
 

@@ -15,14 +15,16 @@ model::Role role_of(const config::Deck& deck, int section, std::int32_t marker);
 model::Geometry geometry_of(const config::Deck& deck, int section);
 /// By which a language section expands markers: that of the embeddings that reach it, or its student's.
 model::Geometry expansion_of(const config::Deck& deck, int section);
-/// Refuses samples that do not fit the deck: token ids, channels, lengths, number. Error(bad_data or bad_deck).
+/// Refuses samples that do not fit the deck: token ids, channels, lengths, number. Error(bad_data or
+/// bad_deck).
 void check_samples(const config::Deck& deck, const data::SampleFile& samples);
 
-/// Weights of a checkpoint into a store, by name: the section's own, or the only section there is. Refreshes the
-/// compute copies. Error(input_missing, bad_data).
+/// Weights of a checkpoint into a store, by name: the section's own, or the only section there is. Refreshes
+/// the compute copies. Error(input_missing, bad_data).
 void load_weights(const std::string& path, const std::string& section, model::ParameterStore& store);
 /// The output head of a teacher, from its weights, into the student's "teacher_head.weight".
-void load_teacher_head(const std::string& path, const std::string& teacher, bool tied, model::ParameterStore& student);
+void load_teacher_head(const std::string& path, const std::string& teacher, bool tied,
+                       model::ParameterStore& student);
 /// Everything that the deck's `weights` keys name for this section.
 void load_initial_weights(const config::Deck& deck, int section, model::ParameterStore& store);
 

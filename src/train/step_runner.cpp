@@ -63,15 +63,17 @@ std::vector<channel::Route> StepRunner::routes(const schedule::StepPlan& plan, c
     return found;
 }
 
-model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale, std::vector<io::TaskRow>& rows) {
+model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
+                              std::vector<io::TaskRow>& rows) {
     const auto& lane = plan.lanes[static_cast<std::size_t>(rank_)];
     std::vector<std::int64_t> needed;  // in the order of first use
     for (const auto& task : lane)
         if (task.phase == schedule::Phase::forward)
             for (const Replica* replica : replicas_)
                 if (replica->section() == task.section) {
-                    const auto& batch = plan.batches[static_cast<std::size_t>(task.section)][static_cast<std::size_t>(
-                        replica->index())][static_cast<std::size_t>(task.micro_batch)];
+                    const auto& batch =
+                        plan.batches[static_cast<std::size_t>(task.section)][static_cast<std::size_t>(
+                            replica->index())][static_cast<std::size_t>(task.micro_batch)];
                     needed.insert(needed.end(), batch.samples.begin(), batch.samples.end());
                 }
     prefetcher_.start(needed);
@@ -94,15 +96,17 @@ void StepRunner::run_task(const schedule::StepPlan& plan, const schedule::Task& 
                           model::Result& result, std::vector<io::TaskRow>& rows) {
     const auto at = std::find_if(replicas_.begin(), replicas_.end(),
                                  [&](const Replica* r) { return r->section() == task.section; });
-    MAESTRO_CHECK(at != replicas_.end(), "a task of section {} on rank {}, which does not hold it", task.section, rank_);
+    MAESTRO_CHECK(at != replicas_.end(), "a task of section {} on rank {}, which does not hold it",
+                  task.section, rank_);
     Replica& replica = **at;
     const bool forward = task.phase == schedule::Phase::forward;
     watchdog_.doing(fmt::format("step {}, section {}, {} of micro-batch {}", plan.step, replica.name(),
                                 forward ? "forward" : "backward", task.micro_batch));
     TaskTimes times;
     if (forward) {
-        const auto& batch = plan.batches[static_cast<std::size_t>(task.section)][static_cast<std::size_t>(
-            replica.index())][static_cast<std::size_t>(task.micro_batch)];
+        const auto& batch =
+            plan.batches[static_cast<std::size_t>(task.section)][static_cast<std::size_t>(replica.index())]
+                        [static_cast<std::size_t>(task.micro_batch)];
         const Views views = view(prefetcher_, batch);
         times = replica.forward(task.micro_batch, views.samples, loss_scale, result);
     } else {

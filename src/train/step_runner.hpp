@@ -25,7 +25,8 @@ struct EdgeEnd {
 
 class StepRunner {
 public:
-    /// All are owned by the caller and outlive it. `rank` is the world's; times are recorded from `origin_s` on.
+    /// All are owned by the caller and outlive it. `rank` is the world's; times are recorded from `origin_s`
+    /// on.
     StepRunner(int rank, double origin_s, std::vector<Replica*> replicas, std::vector<EdgeEnd> edges,
                const SampleTable& table, data::Prefetcher& prefetcher, comm::Watchdog& watchdog);
 
@@ -34,8 +35,8 @@ public:
 
 private:
     std::vector<channel::Route> routes(const schedule::StepPlan& plan, const EdgeEnd& edge) const;
-    void run_task(const schedule::StepPlan& plan, const schedule::Task& task, double loss_scale, model::Result& result,
-                  std::vector<io::TaskRow>& rows);
+    void run_task(const schedule::StepPlan& plan, const schedule::Task& task, double loss_scale,
+                  model::Result& result, std::vector<io::TaskRow>& rows);
 
     int rank_;
     double origin_s_;

@@ -14,20 +14,22 @@ struct Entry {
     SectionTimes times;
 };
 
-constexpr std::array kColumns = {std::pair{"compute", &SectionTimes::compute}, std::pair{"waiting", &SectionTimes::waiting},
-                                 std::pair{"sending", &SectionTimes::sending},
-                                 std::pair{"reducing", &SectionTimes::reducing}};
+constexpr std::array kColumns = {
+    std::pair{"compute", &SectionTimes::compute}, std::pair{"waiting", &SectionTimes::waiting},
+    std::pair{"sending", &SectionTimes::sending}, std::pair{"reducing", &SectionTimes::reducing}};
 
 }  // namespace
 
 std::string timing_table(const comm::Communicator& world, std::span<const std::string> sections,
                          std::span<const SectionTimes> mine, const std::vector<bool>& member, double wall_s) {
-    std::string table = fmt::format("time per section over {:.1f} s, seconds: min / mean / max over its ranks (mean share)\n", wall_s);
+    std::string table = fmt::format(
+        "time per section over {:.1f} s, seconds: min / mean / max over its ranks (mean share)\n", wall_s);
     table += fmt::format("  {:<16} {:>5}", "section", "ranks");
     for (const auto& [name, field] : kColumns) table += fmt::format("  {:>32}", name);
     for (std::size_t s = 0; s < sections.size(); ++s) {
         const std::vector<Entry> all = world.allgather(Entry{member[s] ? 1 : 0, mine[s]});
-        const auto ranks = std::count_if(all.begin(), all.end(), [](const Entry& e) { return e.member != 0; });
+        const auto ranks =
+            std::count_if(all.begin(), all.end(), [](const Entry& e) { return e.member != 0; });
         table += fmt::format("\n  {:<16} {:>5}", sections[s], ranks);
         for (const auto& [name, field] : kColumns) {
             double low = 1e300, high = 0, sum = 0;
@@ -38,8 +40,8 @@ std::string timing_table(const comm::Communicator& world, std::span<const std::s
                 sum += entry.times.*field;
             }
             const double mean = ranks == 0 ? 0 : sum / static_cast<double>(ranks);
-            table += fmt::format("  {:>32}", fmt::format("{:.2f} / {:.2f} / {:.2f} ({:.1f}%)", low, mean, high,
-                                                         wall_s > 0 ? 100 * mean / wall_s : 0));
+            table += fmt::format("  {:>32}", fmt::format("{:.2f} / {:.2f} / {:.2f} ({:.1f}%)", low, mean,
+                                                         high, wall_s > 0 ? 100 * mean / wall_s : 0));
         }
     }
     return table;

@@ -11,14 +11,15 @@ namespace maestro::train {
 
 /// Seconds of one rank in one section.
 struct SectionTimes {
-    double compute = 0;   ///< forward and backward tasks
-    double waiting = 0;   ///< for inputs, credits and gradients of tasks
-    double sending = 0;   ///< putting rows and gradients
-    double reducing = 0;  ///< summing gradients, updating and gathering weights; includes waiting for the slowest rank
+    double compute = 0;  ///< forward and backward tasks
+    double waiting = 0;  ///< for inputs, credits and gradients of tasks
+    double sending = 0;  ///< putting rows and gradients
+    double reducing =
+        0;  ///< summing gradients, updating and gathering weights; includes waiting for the slowest rank
 };
 
-/// Collective. `mine[s]` counts where `member[s]`. The table on every rank: min, mean and max over the ranks of each
-/// section, and the share of `wall_s`.
+/// Collective. `mine[s]` counts where `member[s]`. The table on every rank: min, mean and max over the ranks
+/// of each section, and the share of `wall_s`.
 std::string timing_table(const comm::Communicator& world, std::span<const std::string> sections,
                          std::span<const SectionTimes> mine, const std::vector<bool>& member, double wall_s);
 

@@ -28,14 +28,27 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kStop = 1, kFlush = 2;
 
 AdamSettings settings_of(const config::Optimizer& o) {
-    return {.learning_rate = o.learning_rate, .final_learning_rate = o.final_learning_rate, .warmup_steps = o.warmup_steps, .decay_steps = o.decay_steps,
-            .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay, .clip = o.clip};
+    return {.learning_rate = o.learning_rate,
+            .final_learning_rate = o.final_learning_rate,
+            .warmup_steps = o.warmup_steps,
+            .decay_steps = o.decay_steps,
+            .beta1 = o.beta1,
+            .beta2 = o.beta2,
+            .eps = o.eps,
+            .weight_decay = o.weight_decay,
+            .clip = o.clip};
 }
 
 class Trainer {
 public:
     Trainer(Launch& launch, const config::CommandLine& line, Progress& progress)
-        : launch_(launch), line_(line), progress_(progress), deck_(launch.deck), world_(launch.world), job_(launch), adam_(settings_of(deck_.optimizer)) {}
+        : launch_(launch),
+          line_(line),
+          progress_(progress),
+          deck_(launch.deck),
+          world_(launch.world),
+          job_(launch),
+          adam_(settings_of(deck_.optimizer)) {}
 
     ExitCode run();
 
@@ -80,7 +93,8 @@ void Trainer::prepare_directory() {
     });
     progress_.directory = directory;
     const std::string environment = environment_report(launch_, job_.backend().describe());
-    for (const std::string& text : {environment, fmt::format("{}", fmt::join(job_.description(), "\n"))}) log::write_file(text);
+    for (const std::string& text : {environment, fmt::format("{}", fmt::join(job_.description(), "\n"))})
+        log::write_file(text);
 
     std::string checkpoint;
     if (line_.resume != "none" && world_.rank() == 0) {
@@ -89,7 +103,8 @@ void Trainer::prepare_directory() {
     }
     world_.broadcast(checkpoint);
     if (checkpoint.empty() && line_.resume != "none" && line_.resume != "auto")
-        throw Error(ExitCode::input_missing, fmt::format("--resume {}: no whole checkpoint there", line_.resume), Scope::all_ranks);
+        throw Error(ExitCode::input_missing,
+                    fmt::format("--resume {}: no whole checkpoint there", line_.resume), Scope::all_ranks);
     io::Rows rows;
     if (!checkpoint.empty()) {
         load_checkpoint(job_, checkpoint);
@@ -118,13 +133,16 @@ ExitCode Trainer::loop() {
     DataOrder order(deck_.run.seed, job_.table().size(), deck_.data.global_batch);
     PlanSource plans([&](std::int64_t step) {
         schedule::Problem problem = job_.problem();
-        for (const std::int64_t id : order.batch(step - 1)) problem.samples.push_back(job_.costs()[static_cast<std::size_t>(id)]);
+        for (const std::int64_t id : order.batch(step - 1))
+            problem.samples.push_back(job_.costs()[static_cast<std::size_t>(id)]);
         return schedule::make_plan(deck_.schedule.policy, problem, step);
     });
     std::vector<Replica*> replicas;
     for (auto& r : job_.replicas()) replicas.push_back(r.get());
-    StepRunner runner(world_.rank(), origin_s_, replicas, job_.edges(), job_.table(), job_.prefetcher(), launch_.watchdog);
-    Recorder recorder(world_, progress_.directory / "metrics.h5", deck_.metrics.interval_s, deck_.metrics.timeline);
+    StepRunner runner(world_.rank(), origin_s_, replicas, job_.edges(), job_.table(), job_.prefetcher(),
+                      launch_.watchdog);
+    Recorder recorder(world_, progress_.directory / "metrics.h5", deck_.metrics.interval_s,
+                      deck_.metrics.timeline);
     bool stopped = false;
     for (std::int64_t step = first_step_ + 1; step <= deck_.train.steps; ++step) {
         const double started = comm::now_s();
@@ -155,18 +173,21 @@ ExitCode Trainer::loop() {
     if (deck_.checkpoint.every > 0 && saved_step_ != progress_.step) save();
     report(comm::now_s() - origin_s_);
     if (!stopped) return ExitCode::done;
-    progress_.reason = fmt::format("stopped by {} after step {}; continue with --resume auto", comm::stop_signal() ? "a signal" : "--max-hours", progress_.step);
+    progress_.reason = fmt::format("stopped by {} after step {}; continue with --resume auto",
+                                   comm::stop_signal() ? "a signal" : "--max-hours", progress_.step);
     log::info("{}", progress_.reason);
     return ExitCode::stopped_early;
 }
 
-void Trainer::run_step(const schedule::StepPlan& plan, StepRunner& runner, Recorder& recorder, double started_s) {
+void Trainer::run_step(const schedule::StepPlan& plan, StepRunner& runner, Recorder& recorder,
+                       double started_s) {
     double weight = 0;
     for (std::size_t s = 0; s < plan.batches.size(); ++s)
         if (launch_.graph.sections[s].loss)
             for (const auto& replica : plan.batches[s])
                 for (const auto& batch : replica)
-                    for (const std::int64_t sample : batch.samples) weight += job_.table().shape(sample).weight;
+                    for (const std::int64_t sample : batch.samples)
+                        weight += job_.table().shape(sample).weight;
     const model::Result result = runner.run(plan, weight > 0 ? 1 / weight : 0, recorder.tasks());
 
     launch_.watchdog.doing(fmt::format("the gradients of step {}", plan.step));
@@ -175,7 +196,8 @@ void Trainer::run_step(const schedule::StepPlan& plan, StepRunner& runner, Recor
     sums[1] = static_cast<double>(result.tokens);
     for (auto& replica : job_.replicas()) {
         const double begin = comm::now_s();
-        if (replica->optimizer()) sums[2 + static_cast<std::size_t>(replica->section())] = replica->optimizer()->reduce();
+        if (replica->optimizer())
+            sums[2 + static_cast<std::size_t>(replica->section())] = replica->optimizer()->reduce();
         replica->times().reducing += comm::now_s() - begin;
     }
     world_.allreduce_sum(std::span(sums));
@@ -183,10 +205,15 @@ void Trainer::run_step(const schedule::StepPlan& plan, StepRunner& runner, Recor
     for (std::size_t s = 0; s < plan.batches.size(); ++s) {
         squares += sums[2 + s];
         if (!std::isfinite(sums[2 + s]))
-            throw Error(ExitCode::not_finite, fmt::format("step {}: the gradient of section {} is not finite (loss {}); lower the learning rate, or look at the samples of this step",
-                                                          plan.step, launch_.graph.sections[s].name, sums[0]), Scope::all_ranks);
+            throw Error(ExitCode::not_finite,
+                        fmt::format("step {}: the gradient of section {} is not finite (loss {}); lower the "
+                                    "learning rate, or look at the samples of this step",
+                                    plan.step, launch_.graph.sections[s].name, sums[0]),
+                        Scope::all_ranks);
     }
-    if (!std::isfinite(sums[0])) throw Error(ExitCode::not_finite, fmt::format("step {}: the loss is {}", plan.step, sums[0]), Scope::all_ranks);
+    if (!std::isfinite(sums[0]))
+        throw Error(ExitCode::not_finite, fmt::format("step {}: the loss is {}", plan.step, sums[0]),
+                    Scope::all_ranks);
     const double norm = std::sqrt(squares);
     const double scale = adam_.clip > 0 && norm > adam_.clip ? adam_.clip / norm : 1.0;
     for (auto& replica : job_.replicas()) {
@@ -197,13 +224,24 @@ void Trainer::run_step(const schedule::StepPlan& plan, StepRunner& runner, Recor
     if (world_.rank() != 0) return;
     const double time = comm::now_s() - started_s;
     const double rate = learning_rate(adam_, plan.step);
-    recorder.step_done({.step = plan.step, .loss = sums[0], .tokens = static_cast<std::int64_t>(sums[1]), .time_s = time, .grad_norm = norm, .learning_rate = rate});
+    recorder.step_done({.step = plan.step,
+                        .loss = sums[0],
+                        .tokens = static_cast<std::int64_t>(sums[1]),
+                        .time_s = time,
+                        .grad_norm = norm,
+                        .learning_rate = rate});
     rate_tokens_ += sums[1];
     rate_s_ += time;
-    if (plan.step % deck_.train.log_every != 0 && plan.step != deck_.train.steps && plan.step != first_step_ + 1) return;
-    const double left = (comm::now_s() - origin_s_) / static_cast<double>(plan.step - first_step_) * static_cast<double>(deck_.train.steps - plan.step);
-    log::info("step {:>6}/{}  loss {:.4f}  {:>8.0f} tokens/s  grad norm {:.3f}  learning rate {:.2e}  left {}:{:02}", plan.step, deck_.train.steps, sums[0], rate_tokens_ / rate_s_, norm,
-              rate, static_cast<int>(left) / 60, static_cast<int>(left) % 60);
+    if (plan.step % deck_.train.log_every != 0 && plan.step != deck_.train.steps &&
+        plan.step != first_step_ + 1)
+        return;
+    const double left = (comm::now_s() - origin_s_) / static_cast<double>(plan.step - first_step_) *
+                        static_cast<double>(deck_.train.steps - plan.step);
+    log::info(
+        "step {:>6}/{}  loss {:.4f}  {:>8.0f} tokens/s  grad norm {:.3f}  learning rate {:.2e}  left "
+        "{}:{:02}",
+        plan.step, deck_.train.steps, sums[0], rate_tokens_ / rate_s_, norm, rate,
+        static_cast<int>(left) / 60, static_cast<int>(left) % 60);
     rate_tokens_ = rate_s_ = 0;
 }
 
@@ -226,7 +264,8 @@ void Trainer::report(double wall_s) {
     }
     log::info("{}", timing_table(world_, names, times, member, wall_s));
     const auto steps = static_cast<double>(std::max<std::int64_t>(progress_.step - first_step_, 1));
-    log::info("planning: {:.2f} ms a step, of which {:.3f} ms were waited for", 1e3 * planning_s_ / steps, 1e3 * planning_wait_s_ / steps);
+    log::info("planning: {:.2f} ms a step, of which {:.3f} ms were waited for", 1e3 * planning_s_ / steps,
+              1e3 * planning_wait_s_ / steps);
 }
 
 }  // namespace
@@ -234,7 +273,8 @@ void Trainer::report(double wall_s) {
 ExitCode run_training(Launch& launch, const config::CommandLine& line, Progress& progress) {
     if (!line.dry_run && line.resume == "none")
         agree(launch.world, [&] {
-            if (launch.world.rank() == 0 && io::holds_run(launch.deck.run.output)) io::prepare_run_directory(launch.deck.run.output, false);
+            if (launch.world.rank() == 0 && io::holds_run(launch.deck.run.output))
+                io::prepare_run_directory(launch.deck.run.output, false);
         });
     Trainer trainer(launch, line, progress);
     return trainer.run();
