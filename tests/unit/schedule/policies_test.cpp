@@ -1,0 +1,167 @@
+#include "schedule/policies.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "base/random.hpp"
+#include "schedule/simulate.hpp"
+
+namespace maestro::schedule {
+namespace {
+
+/// Numbers of one random problem, in order of asking.
+class Dice {
+public:
+    explicit Dice(std::uint64_t seed) : random_(seed, "dice") {}
+    int up_to(int n) { return static_cast<int>(random_.bits(next_++) % static_cast<std::uint64_t>(n)); }
+    double cost() { return 0.1 + random_.uniform(next_++); }
+
+private:
+    Random random_;
+    std::uint64_t next_ = 0;
+};
+
+/// One to three upstream sections of a loss section, perhaps in a chain, perhaps all on the same ranks.
+Problem random_problem(std::uint64_t seed) {
+    Dice dice(seed);
+    Problem problem;
+    const int upstream = 1 + dice.up_to(3), groups = 1 + dice.up_to(2), fanout = 1 + dice.up_to(4);
+    const bool colocated = dice.up_to(4) == 0, chain = dice.up_to(3) == 0;
+    const int replicas = groups * fanout, batch = 1 + dice.up_to(4);
+    const int samples = 1 + dice.up_to(24), pictures = dice.up_to(5);
+    int rank = 0;
+    for (int s = 0; s <= upstream; ++s) {
+        const bool loss = s == upstream;
+        const int own = loss || colocated ? replicas : groups;
+        // Wide enough for fifo, which feeds the replicas of a group in turn.
+        problem.sections.push_back({.replicas = own,
+                                    .first_rank = colocated ? 0 : rank,
+                                    .micro_batch = loss ? batch : 1 + dice.up_to(4),
+                                    .window = loss ? 1 : fanout * batch + 8,
+                                    .backward = loss || dice.up_to(3) != 0,
+                                    .loss = loss});
+        rank += own;
+    }
+    problem.world = colocated ? replicas : rank;
+    for (int s = 0; s < upstream; ++s) {
+        const int to = chain ? s + 1 : upstream;
+        if (chain && s > 0 && problem.sections[static_cast<std::size_t>(s - 1)].backward)
+            problem.sections[static_cast<std::size_t>(s)].backward = true;
+        problem.edges.push_back({s, to, problem.sections[static_cast<std::size_t>(s)].backward});
+    }
+    for (int i = 0; i < samples; ++i) {
+        SampleCost cost{.id = 100 + i, .sections = {}};
+        const bool pictured = dice.up_to(4) < pictures;
+        for (int s = 0; s <= upstream; ++s) {
+            const bool active = s == upstream || (pictured && (chain || dice.up_to(2) == 0));
+            const bool backward = problem.sections[static_cast<std::size_t>(s)].backward;
+            cost.sections.push_back(
+                {active ? dice.cost() : 0, active && backward ? 2 * dice.cost() : 0, active});
+        }
+        problem.samples.push_back(cost);
+    }
+    return problem;
+}
+
+TEST(Policies, KeepTheRulesOnRandomProblems) {
+    for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+        const Problem problem = random_problem(seed);
+        for (const char* policy : {"wavefront", "fifo", "lpt"}) {
+            const StepPlan plan = make_plan(policy, problem, 7);
+            ASSERT_THAT(check_plan(problem, plan), testing::IsEmpty()) << policy << ", seed " << seed;
+            ASSERT_GE(plan.makespan_s, plan.lower_bound_s * (1 - 1e-9)) << policy << ", seed " << seed;
+            ASSERT_NEAR(simulate(problem, plan).makespan_s, plan.makespan_s, 1e-9)
+                << policy << ", seed " << seed;
+            ASSERT_EQ(decode(encode(plan)), plan);
+        }
+    }
+}
+
+TEST(Policies, SeeWhatBreaksTheRules) {
+    const Problem problem = random_problem(3);
+    const StepPlan good = plan_wavefront(problem, 1);
+    StepPlan missing = good;
+    missing.batches.back().front().front().samples.pop_back();
+    EXPECT_THAT(check_plan(problem, missing), testing::Not(testing::IsEmpty()));
+    StepPlan backwards = good;
+    for (auto& lane : backwards.lanes) std::reverse(lane.begin(), lane.end());
+    EXPECT_THAT(check_plan(problem, backwards), testing::Not(testing::IsEmpty()));
+    StepPlan twice = good;
+    twice.lanes.back().push_back(twice.lanes.back().front());
+    EXPECT_THAT(check_plan(problem, twice), testing::Not(testing::IsEmpty()));
+}
+
+/// Two ranks: an encoder with `load` times the language section's work, `share` of the samples with pictures.
+Problem two_ranks(std::uint64_t seed, double load, double share) {
+    Dice dice(seed);
+    Problem problem{
+        .sections =
+            {{.replicas = 1, .first_rank = 0, .micro_batch = 2, .window = 8},
+             {.replicas = 1, .first_rank = 1, .micro_batch = 4, .window = 1, .backward = true, .loss = true}},
+        .edges = {{0, 1, true}},
+        .world = 2,
+        .samples = {}};
+    double language = 0;
+    for (int i = 0; i < 64; ++i) {
+        const double forward = dice.cost();
+        language += 3 * forward;
+        const bool pictured = dice.up_to(1000) < static_cast<int>(1000 * share);
+        problem.samples.push_back(
+            {.id = i, .sections = {{pictured ? dice.cost() : 0, 0, pictured}, {forward, 2 * forward, true}}});
+    }
+    double vision = 0;
+    for (const auto& s : problem.samples) vision += 3 * s.sections[0].forward_s;
+    for (auto& s : problem.samples) {
+        s.sections[0].forward_s *= load * language / vision;
+        s.sections[0].backward_s = 2 * s.sections[0].forward_s;
+    }
+    return problem;
+}
+
+TEST(Policies, WavefrontHidesTheEncoder) {
+    double wavefront = 0, fifo = 0;
+    int count = 0;
+    for (const double load : {0.5, 0.7, 0.9})
+        for (const double share : {0.33, 0.5})
+            for (std::uint64_t seed = 0; seed < 10; ++seed, ++count) {
+                const Problem problem = two_ranks(seed, load, share);
+                double language = 0;
+                for (const auto& s : problem.samples)
+                    language += s.sections[1].forward_s + s.sections[1].backward_s;
+                wavefront += plan_wavefront(problem, 1).makespan_s / language;
+                fifo += plan_fifo(problem, 1).makespan_s / language;
+            }
+    EXPECT_LE(wavefront / count, 1.08);
+    EXPECT_GE(fifo / count, wavefront / count + 0.03);
+}
+
+TEST(Policies, RefuseWindowsThatCannotWork) {
+    Problem problem = two_ranks(1, 0.5, 1.0);
+    problem.sections[0].window = 1;  // a language micro-batch needs two of the encoder's
+    try {
+        plan_wavefront(problem, 1);
+        FAIL() << "no error";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::bad_deck);
+        EXPECT_THAT(error.what(), testing::HasSubstr("raise the window"));
+    }
+}
+
+TEST(StepPlan, RefusesWordsThatAreNoPlan) {
+    const auto words = encode(plan_wavefront(random_problem(5), 1));
+    for (std::size_t length = 0; length < words.size(); ++length)
+        EXPECT_THROW(decode(std::span(words).first(length)), Error);
+    for (std::size_t i = 4; i < words.size(); ++i) {
+        auto hostile = words;
+        hostile[i] = std::int64_t{1} << 60;
+        try {
+            decode(hostile);  // a sample id or micro-batch may be any number
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::broken_invariant);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace maestro::schedule
