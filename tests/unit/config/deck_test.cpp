@@ -1,0 +1,144 @@
+#include "config/deck.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "config/command_line.hpp"
+
+namespace maestro::config {
+namespace {
+
+using testing::HasSubstr;
+
+std::string input(const std::string& name) {
+    return read_deck_file(std::string(MAESTRO_SOURCE_DIR) + "/inputs/" + name);
+}
+
+Deck parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
+    return parse_deck(text, "deck.toml", overrides, Command::train);
+}
+
+/// The message of the error that parsing ends with; the code is checked.
+std::string refusal(const std::string& text, const std::vector<std::string>& overrides = {}) {
+    try {
+        parse(text, overrides);
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::bad_deck);
+        EXPECT_EQ(error.scope(), Scope::all_ranks);
+        return error.what();
+    }
+    return "no error";
+}
+
+std::string edited(const std::string& old_text, const std::string& new_text) {
+    std::string text = input("vlm_glyphs.toml");
+    const auto at = text.find(old_text);
+    EXPECT_NE(at, std::string::npos) << old_text;
+    return text.replace(at, old_text.size(), new_text);
+}
+
+TEST(Deck, EveryInputIsGood) {
+    for (const char* name : {"vlm_glyphs.toml", "glyphs_large.toml", "teacher.toml", "distill.toml"})
+        for (const Command command : {Command::train, Command::evaluate}) {
+            const Deck deck = parse_deck(input(name), name, {}, command);
+            EXPECT_GE(deck.optimizer.warmup_steps, 20) << name;
+            EXPECT_LE(deck.optimizer.learning_rate, 3e-3) << name;
+            EXPECT_EQ(deck.optimizer.clip, 1) << name;
+        }
+    EXPECT_EQ(parse(input("vlm_glyphs.toml")).graph.world, 4);
+    EXPECT_EQ(parse(input("distill.toml")).graph.world, 3);
+}
+
+TEST(Deck, ErrorsNamePlaceKeyAndWhatIsAllowed) {
+    EXPECT_THAT(refusal(edited("[train]", "[train]\nstepz = 3")),
+                HasSubstr("train.stepz: unknown key; did you mean train.steps?"));
+    EXPECT_THAT(refusal(edited("[train]", "[training]")), HasSubstr("did you mean train?"));
+    EXPECT_THAT(refusal(edited("steps = 1600", "steps = \"many\"")),
+                HasSubstr("train.steps: wrong type; allowed: a whole number"));
+    EXPECT_THAT(refusal(edited("steps = 1600", "steps = 0")), HasSubstr("train.steps: 0 is out of range"));
+    EXPECT_THAT(refusal(edited("steps = 1600", "")), HasSubstr("train.steps: missing"));
+    EXPECT_THAT(refusal(edited("device = \"cpu\"", "device = \"cuda\"")),
+                HasSubstr("'cuda' is not built yet"));
+    EXPECT_THAT(refusal(edited("betas = [0.9, 0.95]", "betas = [0.9]")), HasSubstr("two numbers"));
+    EXPECT_THAT(refusal(edited("model = \"glyph-vision\"", "model = \"glyph\"")),
+                HasSubstr("there is no [model.glyph]"));
+    EXPECT_THAT(refusal(edited("dp = 1", "dp = 2")), HasSubstr("fanout"));
+    EXPECT_THAT(refusal(edited("from = \"vision\"", "from = \"audio\"")),
+                HasSubstr("there is no section 'audio'"));
+    EXPECT_THAT(refusal(edited("steps = 1600", "steps = 0")), HasSubstr("deck.toml:20:9: "));
+}
+
+TEST(Deck, AllErrorsComeAtOnce) {
+    std::string text = edited("steps = 1600", "steps = 0");
+    text.replace(text.find("precision = \"fp32\""), 18, "precision = \"fp99\"");
+    const std::string message = refusal(text, {"run.sed=1"});
+    EXPECT_THAT(message, HasSubstr("train.steps"));
+    EXPECT_THAT(message, HasSubstr("run.precision"));
+    EXPECT_THAT(message, HasSubstr("--set run.sed: unknown key; did you mean run.seed?"));
+}
+
+TEST(Deck, HostileTextIsRefused) {
+    EXPECT_THAT(refusal("[("), HasSubstr("deck.toml:1:"));
+    EXPECT_THAT(refusal(""), HasSubstr("missing"));
+    EXPECT_THAT(refusal("a = " + std::string(100000, '[')), HasSubstr("deck.toml:1:"));
+    EXPECT_THAT(refusal("section = 3\nedge = [1]\nmodel = 4\n"), HasSubstr("[[section]]"));
+    EXPECT_NE(refusal(std::string("\xff\xfe\0", 3)), "no error");
+}
+
+TEST(Deck, OverridesAreTypedByTheSchema) {
+    const std::string text = input("vlm_glyphs.toml");
+    const Deck deck =
+        parse(text, {"train.steps=7", "train.steps=8", "optimizer.clip=0.5", "metrics.timeline=false",
+                     "run.output=a b", "section.vision.window=9", "model.glyph-language.layers=2",
+                     "section.language.layout.dp=1", "edge.vision-language.tensor=embeddings"});
+    EXPECT_EQ(deck.train.steps, 8);
+    EXPECT_EQ(deck.optimizer.clip, 0.5);
+    EXPECT_FALSE(deck.metrics.timeline);
+    EXPECT_EQ(deck.run.output, "a b");
+    EXPECT_EQ(deck.sections[0].window, 9);
+    EXPECT_EQ(deck.models.at("glyph-language").layers, 2);
+    EXPECT_EQ(deck.graph.world, 2);
+    EXPECT_THAT(deck.text, HasSubstr("# --set train.steps=8"));
+    EXPECT_THAT(refusal(text, {"train.steps=3.5"}), HasSubstr("--set train.steps: '3.5' does not fit"));
+    EXPECT_THAT(refusal(text, {"train.steps"}), HasSubstr("not of the form KEY=VALUE"));
+    EXPECT_THAT(refusal(text, {"metrics.timeline=yes"}), HasSubstr("true or false"));
+    EXPECT_THAT(refusal(text, {"section.language.layout.tp=2"}),
+                HasSubstr("--set section.language.layout.tp: 2 is not built yet"));
+}
+
+CommandLine command_line(std::vector<const char*> words) {
+    words.insert(words.begin(), "maestro");
+    return parse_command_line(static_cast<int>(words.size()), words.data());
+}
+
+TEST(CommandLine, IsReadOrRefused) {
+    const CommandLine line = command_line(
+        {"train", "deck.toml", "--set", "a=1", "--set", "b=2", "--resume", "auto", "--max-hours", "1.5"});
+    EXPECT_EQ(line.deck, "deck.toml");
+    EXPECT_THAT(line.set, testing::ElementsAre("a=1", "b=2"));
+    EXPECT_EQ(line.resume, "auto");
+    EXPECT_EQ(line.max_hours, 1.5);
+    EXPECT_TRUE(command_line({"evaluate", "d", "--checkpoint", "c", "--exchange-images"}).exchange_images);
+    EXPECT_THAT(command_line({"--help"}).answer, HasSubstr("maestro train"));
+    EXPECT_THAT(command_line({"train", "--help"}).answer, HasSubstr("--dry-run"));
+    const auto code = [](std::vector<const char*> words) {
+        try {
+            command_line(std::move(words));
+        } catch (const Error& error) {
+            return error.code();
+        }
+        return ExitCode::done;
+    };
+    EXPECT_EQ(code({}), ExitCode::usage);
+    EXPECT_EQ(code({"teach"}), ExitCode::usage);
+    EXPECT_EQ(code({"train"}), ExitCode::usage);
+    EXPECT_EQ(code({"train", "a", "b"}), ExitCode::usage);
+    EXPECT_EQ(code({"train", "a", "--what"}), ExitCode::usage);
+    EXPECT_EQ(code({"evaluate", "a"}), ExitCode::usage);
+    EXPECT_EQ(code({"plan", "a"}), ExitCode::bad_deck);
+    EXPECT_EQ(code({"simulate", "a"}), ExitCode::bad_deck);
+}
+
+}  // namespace
+}  // namespace maestro::config
