@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "base/error.hpp"
 #include "config/command_line.hpp"
 
@@ -84,6 +86,20 @@ TEST(Deck, HostileTextIsRefused) {
     EXPECT_THAT(refusal("a = " + std::string(100000, '[')), HasSubstr("deck.toml:1:"));
     EXPECT_THAT(refusal("section = 3\nedge = [1]\nmodel = 4\n"), HasSubstr("[[section]]"));
     EXPECT_NE(refusal(std::string("\xff\xfe\0", 3)), "no error");
+}
+
+TEST(Deck, TheFuzzersCorpusIsParsedOrRefused) {
+    int files = 0;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(std::string(MAESTRO_SOURCE_DIR) + "/tests/fuzz/corpus/deck")) {
+        ++files;
+        try {
+            parse(read_deck_file(entry.path().string()));
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::bad_deck) << entry.path();
+        }
+    }
+    EXPECT_GE(files, 8);
 }
 
 TEST(Deck, OverridesAreTypedByTheSchema) {
