@@ -1,0 +1,35 @@
+// Central differences in double precision, against which every backward is held.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "base/tensor.hpp"
+
+namespace maestro::testing_support {
+
+/// |gradient - central differences of loss() over every element of x|, relative to the differences' norm, is
+/// at most `tolerance`. x and gradient are f64 of one size.
+inline void expect_gradient(const char* what, const Tensor& x, const Tensor& gradient,
+                            const std::function<double()>& loss, double tolerance = 1e-7) {
+    constexpr double kStep = 1e-5;
+    double difference = 0, norm = 0;
+    for (std::int64_t i = 0; i < x.size(); ++i) {
+        double& value = x.as<double>()[i];
+        const double kept = value;
+        value = kept + kStep;
+        const double above = loss();
+        value = kept - kStep;
+        const double below = loss();
+        value = kept;
+        const double slope = (above - below) / (2 * kStep);
+        difference += std::pow(slope - gradient.as<double>()[i], 2);
+        norm += slope * slope;
+    }
+    EXPECT_GT(norm, 1e-8) << what << ": no gradient to compare with";
+    EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm)) << what;
+}
+
+}  // namespace maestro::testing_support

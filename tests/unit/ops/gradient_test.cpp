@@ -1,0 +1,217 @@
+// Every operation's backward against central differences, in double.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "backend/arena.hpp"
+#include "base/random.hpp"
+#include "ops/attention.hpp"
+#include "ops/cross_entropy.hpp"
+#include "ops/distillation.hpp"
+#include "ops/elementwise.hpp"
+#include "ops/embedding.hpp"
+#include "ops/gelu.hpp"
+#include "ops/linear.hpp"
+#include "ops/rms_norm.hpp"
+#include "ops/rotary.hpp"
+#include "ops/rows.hpp"
+#include "ops/swiglu.hpp"
+#include "support/finite_difference.hpp"
+
+namespace maestro::ops {
+namespace {
+
+using testing_support::expect_gradient;
+
+class Gradient : public testing::Test {
+protected:
+    Tensor random(std::initializer_list<std::int64_t> shape) {
+        const Tensor t = zeros(shape);
+        const Random numbers(7, "gradient/" + std::to_string(stream_++));
+        for (std::int64_t i = 0; i < t.size(); ++i)
+            t.as<double>()[i] = numbers.normal(static_cast<std::uint64_t>(i));
+        return t;
+    }
+    Tensor zeros(std::initializer_list<std::int64_t> shape) {
+        const Tensor t = arena_.allocate(DType::f64, shape);
+        zero(b_, t);
+        return t;
+    }
+    static double dot(const Tensor& a, const Tensor& b) {
+        double sum = 0;
+        for (std::int64_t i = 0; i < a.size(); ++i) sum += a.as<double>()[i] * b.as<double>()[i];
+        return sum;
+    }
+
+    std::unique_ptr<backend::Backend> backend_ = backend::make_cpu(1);
+    backend::Backend& b_ = *backend_;
+    backend::Arena arena_{b_, 8 << 20};
+    backend::Arena scratch_{b_, 8 << 20};
+    int stream_ = 0;
+};
+
+TEST_F(Gradient, Linear) {
+    const Tensor x = random({5, 7}), w = random({4, 7}), bias = random({4}), probe = random({5, 4}),
+                 y = zeros({5, 4});
+    const auto loss = [&] {
+        linear(b_, x, w, y, bias);
+        linear_accumulate(b_, x, w, y);
+        return dot(y, probe);
+    };
+    const Tensor dx = zeros({5, 7}), dw = zeros({4, 7}), dbias = zeros({4});
+    linear_backward_input(b_, probe, w, dx, false);
+    linear_backward_input(b_, probe, w, dx, true);
+    linear_backward_weight(b_, probe, x, dw);
+    linear_backward_weight(b_, probe, x, dw);
+    bias_backward(b_, probe, dbias);
+    expect_gradient("x", x, dx, loss);
+    expect_gradient("w", w, dw, loss);
+    expect_gradient("bias", bias, dbias, loss);
+}
+
+TEST_F(Gradient, RmsNorm) {
+    const Tensor x = random({6, 9}), w = random({9}), probe = random({6, 9}), y = zeros({6, 9}),
+                 rstd = zeros({6});
+    const auto loss = [&] {
+        rms_norm(b_, x, w, y, rstd, 1e-6);
+        return dot(y, probe);
+    };
+    loss();
+    const Tensor dx = zeros({6, 9}), dw = zeros({9});
+    rms_norm_backward(b_, probe, x, w, rstd, dx, dw, false);
+    expect_gradient("x", x, dx, loss);
+    expect_gradient("w", w, dw, loss);
+    const Tensor twice = zeros({6, 9});
+    for (int i = 0; i < 2; ++i) rms_norm_backward(b_, probe, x, w, rstd, twice, {}, true);
+    for (std::int64_t i = 0; i < dx.size(); ++i)
+        EXPECT_DOUBLE_EQ(twice.as<double>()[i], 2 * dx.as<double>()[i]);
+}
+
+TEST_F(Gradient, Activations) {
+    const Tensor gate_up = random({4, 10}), probe = random({4, 5}), y = zeros({4, 5}), d = zeros({4, 10});
+    swiglu_backward(b_, probe, gate_up, d);
+    expect_gradient("swiglu", gate_up, d, [&] {
+        swiglu(b_, gate_up, y);
+        return dot(y, probe);
+    });
+    const Tensor x = random({4, 5}), dx = zeros({4, 5});
+    gelu_backward(b_, probe, x, dx);
+    expect_gradient("gelu", x, dx, [&] {
+        gelu(b_, x, y);
+        return dot(y, probe);
+    });
+}
+
+TEST_F(Gradient, HeadNormAndRotation) {
+    constexpr std::int64_t kRows = 5, kHeads = 4, kKeys = 2, kDim = 6;
+    const Tensor qkv = random({kRows, (kHeads + 2 * kKeys) * kDim}), q_norm = random({kDim}),
+                 k_norm = random({kDim});
+    const Tensor cos = zeros({kRows, kDim / 2}), sin = zeros({kRows, kDim / 2});
+    const std::vector<std::int32_t> positions{0, 1, 2, 0, 7};
+    fill_rotary_1d(b_, positions, 10000, cos, sin);
+    const Tensor q = zeros({kRows, kHeads * kDim}), k = zeros({kRows, kKeys * kDim}),
+                 rstd = zeros({kRows, kHeads + kKeys});
+    const Tensor probe_q = random({kRows, kHeads * kDim}), probe_k = random({kRows, kKeys * kDim});
+    for (const bool norm : {true, false}) {
+        const Tensor qw = norm ? q_norm : Tensor{}, kw = norm ? k_norm : Tensor{};
+        const auto loss = [&] {
+            head_norm_rotary(b_, qkv, qw, kw, cos, sin, q, k, rstd, 1e-6);
+            return dot(q, probe_q) + dot(k, probe_k);
+        };
+        loss();
+        const Tensor d = zeros({kRows, (kHeads + 2 * kKeys) * kDim}), dqw = zeros({kDim}),
+                     dkw = zeros({kDim});
+        head_norm_rotary_backward(b_, probe_q, probe_k, qkv, qw, kw, cos, sin, rstd, d, norm ? dqw : Tensor{},
+                                  norm ? dkw : Tensor{});
+        expect_gradient("qkv", qkv, d, loss);
+        if (!norm) continue;
+        expect_gradient("q norm", q_norm, dqw, loss);
+        expect_gradient("k norm", k_norm, dkw, loss);
+    }
+}
+
+TEST_F(Gradient, PackedAttention) {
+    constexpr std::int64_t kHeads = 4, kKeys = 2, kDim = 3;
+    const std::vector<std::int32_t> offsets{0, 1, 1, 6, 76};  // lengths 1, 0, 5 and more than a block
+    const std::int64_t rows = offsets.back();
+    const Tensor q = random({rows, kHeads * kDim}), k = random({rows, kKeys * kDim}),
+                 qkv = random({rows, (kHeads + 2 * kKeys) * kDim});
+    const Tensor out = zeros({rows, kHeads * kDim}), lse = zeros({rows, kHeads}),
+                 probe = random({rows, kHeads * kDim});
+    for (const bool causal : {true, false}) {
+        const auto loss = [&] {
+            attention(b_, q, k, qkv, offsets, causal, out, lse, scratch_);
+            return dot(out, probe);
+        };
+        loss();
+        const Tensor dq = zeros({rows, kHeads * kDim}), dk = zeros({rows, kKeys * kDim}),
+                     dqkv = zeros({rows, (kHeads + 2 * kKeys) * kDim});
+        attention_backward(b_, probe, out, q, k, qkv, lse, offsets, causal, dq, dk, dqkv, scratch_);
+        expect_gradient("q", q, dq, loss);
+        expect_gradient("k", k, dk, loss);
+        expect_gradient("values", qkv, dqkv, loss);
+        // Against the definition, for one row of the last sequence.
+        const std::int64_t row = 40, head = 3, first = 6, last = causal ? row : rows - 1, key = head / 2;
+        std::vector<double> weights, expected(kDim, 0.0);
+        double sum = 0;
+        for (std::int64_t t = first; t <= last; ++t) {
+            double score = 0;
+            for (std::int64_t c = 0; c < kDim; ++c)
+                score += q.as<double>()[(row * kHeads + head) * kDim + c] *
+                         k.as<double>()[(t * kKeys + key) * kDim + c];
+            weights.push_back(std::exp(score / std::sqrt(3.0)));
+            sum += weights.back();
+        }
+        loss();
+        for (std::int64_t c = 0; c < kDim; ++c) {
+            for (std::int64_t t = first; t <= last; ++t)
+                expected[static_cast<std::size_t>(c)] +=
+                    weights[static_cast<std::size_t>(t - first)] / sum *
+                    qkv.as<double>()[t * qkv.columns() + (kHeads + kKeys + key) * kDim + c];
+            EXPECT_NEAR(out.as<double>()[(row * kHeads + head) * kDim + c],
+                        expected[static_cast<std::size_t>(c)], 1e-12);
+        }
+    }
+}
+
+TEST_F(Gradient, EmbeddingAndRows) {
+    const std::vector<std::int32_t> ids{2, -1, 0, 2}, places{3, 0};
+    const Tensor table = random({3, 4}), y = zeros({4, 4}), probe = random({4, 4}), d = zeros({3, 4});
+    embedding_backward(b_, ids, probe, d);
+    expect_gradient("table", table, d, [&] {
+        embedding(b_, ids, table, y);
+        return dot(y, probe);
+    });
+    const Tensor few = random({2, 4}), d_few = zeros({2, 4});
+    gather_rows(b_, probe, places, d_few);
+    expect_gradient("rows", few, d_few, [&] {
+        zero(b_, y);
+        scatter_rows(b_, few, places, y);
+        return dot(y, probe);
+    });
+}
+
+TEST_F(Gradient, Losses) {
+    const std::vector<std::int32_t> targets{3, 0, -1, 4, 2};
+    const std::vector<float> weights{1, 2.5f, 1, 0, 0.5f};
+    const Tensor student = random({5, 6}), teacher = random({5, 6}), s = zeros({5, 6}), t = zeros({5, 6});
+    const auto entropy = [&] {
+        convert(b_, student, s);
+        return cross_entropy(b_, s, targets, weights, 0.3);
+    };
+    entropy();
+    const Tensor d = zeros({5, 6});
+    convert(b_, s, d);
+    expect_gradient("cross entropy", student, d, entropy);
+    const auto distilled = [&] {
+        convert(b_, student, s);
+        convert(b_, teacher, t);
+        return distillation(b_, s, t, targets, weights, 0.6, 2.0, 0.3, scratch_);
+    };
+    distilled();
+    convert(b_, s, d);
+    expect_gradient("distillation", student, d, distilled);
+}
+
+}  // namespace
+}  // namespace maestro::ops
