@@ -33,9 +33,10 @@ void catch_stop_signals() {
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     for (int signal : kSignals) sigaction(signal, &action, nullptr);
-    // Kernels that oneDNN compiles at run time keep data below the stack pointer, where a handler's frame
-    // would overwrite it: the computing threads take no signal, which then stays pending or goes to a thread
-    // of MPI.
+    // A signal in the middle of a task ended a run with a corrupted heap; blocked, it does not. The likely
+    // cause, not proven: kernels compiled at run time that keep data below the stack pointer, where a
+    // handler's frame goes. So the computing threads take no signal: it stays pending, or goes to a thread of
+    // MPI.
     const sigset_t set = all();
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
