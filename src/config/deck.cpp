@@ -284,6 +284,10 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     overrides_into(overrides);
     check_required();
     if (errors_.empty()) finish(deck);
+    for (const auto& [name, key] : slots_)
+        deck.settings[name] =
+            std::visit([](const auto* value) { return fmt::format("{}", *value); }, key.target);
+    deck.settings["optimizer.betas"] = fmt::format("{}, {}", deck.optimizer.beta1, deck.optimizer.beta2);
     return deck;
 }
 

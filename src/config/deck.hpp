@@ -76,8 +76,9 @@ struct Deck {
     std::map<std::string, Model> models;
     std::vector<Section> sections;
     std::vector<Edge> edges;
-    graph::SectionGraph graph;  ///< made of the above, whole
-    std::string text;           ///< the deck with its overrides, as stored in outputs
+    graph::SectionGraph graph;                    ///< made of the above, whole
+    std::string text;                             ///< the deck with its overrides, as stored in outputs
+    std::map<std::string, std::string> settings;  ///< every key by its full name, with its value
 
     const Model& model_of(int section) const {
         return models.at(sections[static_cast<std::size_t>(section)].model);
@@ -89,6 +90,10 @@ struct Deck {
 /// what is allowed".
 Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides,
                 Command command);
+
+/// Why a run that was made with `stored` settings cannot go on with `deck`: a line for each key that differs
+/// and decides what is computed; empty if it can. Layout, micro-batches, schedule and outputs may differ.
+std::vector<std::string> resume_conflicts(const Deck& deck, const std::map<std::string, std::string>& stored);
 
 /// The file's text; Error(input_missing) or, above 1 MiB, Error(bad_deck).
 std::string read_deck_file(const std::string& path);

@@ -133,11 +133,12 @@ void SampleFile::read_header() {
     if (weights.rows != tokens.rows) refuse_element("loss_weight", weights.rows, "not as long as 'tokens'");
     if (flags.rows != tokens.rows) refuse_element("flags", flags.rows, "not as long as 'tokens'");
     check_index(tokens.rows, static_cast<std::int64_t>(index_.shapes_.size()), pixels.rows);
-    if (const auto stored = container.unsigned_integer("index_checksum"); stored != index_checksum())
+    identity_ = index_checksum();
+    if (const auto stored = container.unsigned_integer("index_checksum"); stored != identity_)
         refuse(
             path_, "attribute 'index_checksum'",
             fmt::format("{:016x}, but the index has {:016x}: the file was damaged or changed; make it again",
-                        stored, index_checksum()));
+                        stored, identity_));
     tokens_at_ = tokens.offset;
     weights_at_ = weights.offset;
     flags_at_ = flags.offset;

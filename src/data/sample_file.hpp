@@ -84,6 +84,8 @@ public:
     /// The token that stands for a picture.
     std::int32_t marker() const { return marker_; }
     int channels() const { return channels_; }
+    /// Of the contents, wherever the file lies: a checksum of the index, which holds those of the samples.
+    std::uint64_t identity() const { return identity_; }
     /// "bytes", or "huggingface" with the tokenizer in the file.
     const std::string& tokenizer() const { return tokenizer_; }
     const std::filesystem::path& path() const { return path_; }
@@ -109,6 +111,7 @@ private:
     std::int32_t marker_ = 0;
     int channels_ = 0;
     std::string tokenizer_;
+    std::uint64_t identity_ = 0;
     SampleIndex index_;
     std::int64_t tokens_at_ = 0, weights_at_ = 0, flags_at_ = 0, pixels_at_ = 0;  ///< offsets in the file
 };

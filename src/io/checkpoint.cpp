@@ -169,12 +169,14 @@ ManifestEntry write_section(const fs::path& partial, const std::string& section,
 
 ManifestEntry write_train_state(const fs::path& partial, const TrainState& state) {
     const std::uint64_t bytes =
-        state.rows.tasks.size() * 64 + state.rows.steps.size() * 48 + state.deck.size() + (1 << 20);
+        state.rows.tasks.size() * 64 + state.rows.steps.size() * 48 + 2 * state.deck.size() + (1 << 20);
     return write_file(partial / "train.h5", bytes, [&](hid_t file) {
         write_attribute(file, "format", std::string("maestro-train"));
         write_attribute(file, "version", kVersion);
         write_attribute(file, "step", state.step);
         write_attribute(file, "deck", state.deck);
+        write_attribute(file, "settings", nlohmann::json(state.settings).dump());
+        write_attribute(file, "samples", fmt::format("{:016x}", state.samples));
         write_rows(file, state.rows);
     });
 }
@@ -225,10 +227,20 @@ std::optional<fs::path> find_checkpoint(const fs::path& path) {
 }
 
 TrainState read_train_state(const fs::path& checkpoint) {
-    const Handle file = open_file(checkpoint / "train.h5", false);
-    return {.step = read_integer_attribute(file, "step"),
-            .deck = read_text_attribute(file, "deck"),
-            .rows = read_rows(file)};
+    const fs::path path = checkpoint / "train.h5";
+    const Handle file = open_file(path, false);
+    try {
+        return {.step = read_integer_attribute(file, "step"),
+                .deck = read_text_attribute(file, "deck"),
+                .settings = nlohmann::json::parse(read_text_attribute(file, "settings")),
+                .samples = std::stoull(read_text_attribute(file, "samples"), nullptr, 16),
+                .rows = read_rows(file)};
+    } catch (const Error& error) {
+        throw Error(error.code(), fmt::format("{}: {}", path.string(), error.what()));
+    } catch (const std::exception& error) {  // of json and stoull
+        throw Error(ExitCode::bad_data,
+                    fmt::format("{}: not written by this program: {}", path.string(), error.what()));
+    }
 }
 
 std::vector<float> read_parameter(const fs::path& checkpoint, const std::string& section,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,6 +33,8 @@ struct ManifestEntry {
 struct TrainState {
     std::int64_t step = 0;  ///< steps done
     std::string deck;
+    std::map<std::string, std::string> settings;  ///< every key of the deck, with its value
+    std::uint64_t samples = 0;                    ///< identity of the sample file
     Rows rows;
 };
 

@@ -25,6 +25,8 @@ hid_t type_of() {
 Handle unlocked_access() {
     Handle access(MAESTRO_HDF5(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
     MAESTRO_HDF5(H5Pset_file_locking(access, false, true));
+    // Attributes above 64 KiB (the environment of a thousand ranks) need the object headers of 1.8.
+    MAESTRO_HDF5(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_LATEST));
     return access;
 }
 

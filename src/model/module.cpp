@@ -92,8 +92,10 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     meta->reset_counts();
     const auto state = module->forward({.samples = views, .loss_scale = 1, .train = train}, inputs, saved,
                                        scratch, output, result);
-    Footprint footprint{
-        .saved = saved.peak(), .scratch = 0, .forward_flops = meta->counts().flops, .backward_flops = 0};
+    Footprint footprint{.saved = saved.peak(),
+                        .parameters = module->parameters().bytes(),
+                        .trainable = module->parameters().gradient().size(),
+                        .forward_flops = meta->counts().flops};
     if (train && role.needs_backward) {
         std::vector<Tensor> d_inputs(inputs.size());
         for (std::size_t e = 0; e < inputs.size(); ++e) {

@@ -145,8 +145,10 @@ std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& 
 
 /// Memory and work of one micro-batch, found by running the module's own code on the meta backend.
 struct Footprint {
-    std::size_t saved = 0;    ///< bytes kept from forward to backward
-    std::size_t scratch = 0;  ///< bytes used within a task
+    std::size_t saved = 0;       ///< bytes kept from forward to backward
+    std::size_t scratch = 0;     ///< bytes used within a task
+    std::size_t parameters = 0;  ///< bytes of weights and gradients
+    std::int64_t trainable = 0;  ///< weights with a gradient, padding included
     double forward_flops = 0;
     double backward_flops = 0;
 };

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "train/job.hpp"
+#include "train/launch.hpp"
 
 namespace maestro::train {
 

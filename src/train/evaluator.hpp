@@ -2,7 +2,7 @@
 #pragma once
 
 #include "config/command_line.hpp"
-#include "train/job.hpp"
+#include "train/launch.hpp"
 
 namespace maestro::train {
 

@@ -8,28 +8,16 @@
 
 #include "backend/arena.hpp"
 #include "channel/channel.hpp"
-#include "comm/communicator.hpp"
-#include "comm/topology.hpp"
-#include "comm/watchdog.hpp"
-#include "config/deck.hpp"
 #include "data/prefetcher.hpp"
 #include "data/sample_file.hpp"
-#include "graph/section_graph.hpp"
 #include "schedule/problem.hpp"
+#include "train/launch.hpp"
+#include "train/memory.hpp"
 #include "train/replica.hpp"
 #include "train/sample_table.hpp"
 #include "train/step_runner.hpp"
 
 namespace maestro::train {
-
-/// What comes before any section is built: the deck, its graph, where this rank stands.
-struct Launch {
-    const comm::Communicator& world;
-    comm::Watchdog& watchdog;
-    comm::Topology topology;
-    config::Deck deck;
-    graph::SectionGraph graph;
-};
 
 class Job {
 public:
@@ -51,6 +39,10 @@ public:
     const std::vector<std::string>& description() const { return description_; }
 
 private:
+    void read_samples();
+    void open_edges(const std::vector<SectionMemory>& memory);
+    void build_section(int section, const SectionMemory& memory);
+
     Launch& launch_;
     std::unique_ptr<backend::Backend> backend_;
     std::unique_ptr<data::SampleFile> samples_;

@@ -26,17 +26,23 @@ bool SampleTable::activates(std::int64_t sample, int section) const {
 
 std::int64_t SampleTable::length(std::int64_t sample, int section) const {
     const model::Geometry vision = vision_[static_cast<std::size_t>(section)];
-    if (vision.patch == 0)
-        return model::expanded_tokens(shape(sample), language_[static_cast<std::size_t>(section)]);
-    return output_rows(sample, section) * vision.merge * vision.merge;
+    const std::int64_t rows = output_rows(sample, section);
+    return vision.patch == 0 ? rows : rows * vision.merge * vision.merge;
 }
 
 std::int64_t SampleTable::output_rows(std::int64_t sample, int section) const {
+    return rows_of(std::span(&shape(sample), 1), section);
+}
+
+std::int64_t SampleTable::rows_of(std::span<const model::SampleShape> batch, int section) const {
     const model::Geometry vision = vision_[static_cast<std::size_t>(section)];
-    if (vision.patch == 0) return length(sample, section);
     std::int64_t rows = 0;
-    for (const auto& picture : shape(sample).pictures)
-        rows += model::picture_tokens(picture.height, picture.width, vision);
+    for (const model::SampleShape& shape : batch) {
+        if (vision.patch == 0)
+            rows += model::expanded_tokens(shape, language_[static_cast<std::size_t>(section)]);
+        else
+            for (const auto& p : shape.pictures) rows += model::picture_tokens(p.height, p.width, vision);
+    }
     return rows;
 }
 

@@ -29,6 +29,8 @@ public:
     std::int64_t length(std::int64_t sample, int section) const;
     /// Rows that the section puts out for the sample.
     std::int64_t output_rows(std::int64_t sample, int section) const;
+    /// The same for a micro-batch of these shapes.
+    std::int64_t rows_of(std::span<const model::SampleShape> batch, int section) const;
     /// A micro-batch of `samples` that no other of that size exceeds: the i-th longest text with the i-th
     /// largest pictures of the file.
     std::vector<model::SampleShape> worst_micro_batch(int samples) const;

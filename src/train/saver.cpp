@@ -61,6 +61,8 @@ void save_checkpoint(Job& job, const std::filesystem::path& run, std::int64_t st
         if (coordinator)
             note(io::write_train_state(partial, {.step = step,
                                                  .deck = job.launch().deck.text,
+                                                 .settings = job.launch().deck.settings,
+                                                 .samples = job.samples().identity(),
                                                  .rows = io::read_metrics(run / "metrics.h5")}));
     });
     const std::vector<std::string> all = world.gather(written);

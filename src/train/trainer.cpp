@@ -54,6 +54,7 @@ public:
 
 private:
     void prepare_directory();
+    void check_resume(const io::TrainState& state, const std::string& checkpoint) const;
     ExitCode loop();
     void run_step(const schedule::StepPlan& plan, StepRunner& runner, Recorder& recorder, double started_s);
     void save();
@@ -107,13 +108,14 @@ void Trainer::prepare_directory() {
                     fmt::format("--resume {}: no whole checkpoint there", line_.resume), Scope::all_ranks);
     io::Rows rows;
     if (!checkpoint.empty()) {
-        load_checkpoint(job_, checkpoint);
         agree(world_, [&] {
             if (world_.rank() != 0) return;
-            const io::TrainState state = io::read_train_state(checkpoint);
+            io::TrainState state = io::read_train_state(checkpoint);
+            check_resume(state, checkpoint);
             first_step_ = state.step;
-            rows = state.rows;
+            rows = std::move(state.rows);
         });
+        load_checkpoint(job_, checkpoint);
         std::vector<std::int64_t> step{first_step_};
         world_.broadcast(step);
         first_step_ = saved_step_ = progress_.step = step.front();
@@ -127,6 +129,19 @@ void Trainer::prepare_directory() {
         for (const auto& s : launch_.graph.sections) header.sections.push_back(s.name);
         io::create_metrics(directory / "metrics.h5", header, rows);
     });
+}
+
+void Trainer::check_resume(const io::TrainState& state, const std::string& checkpoint) const {
+    auto conflicts = config::resume_conflicts(deck_, state.settings);
+    if (state.samples != job_.samples().identity())
+        conflicts.push_back(
+            fmt::format("data.train: {} does not hold the samples of that run", deck_.data.train));
+    if (conflicts.empty()) return;
+    throw Error(
+        ExitCode::bad_deck,
+        fmt::format(
+            "--resume: {} was made with another deck; set these as they were, or start a new run:\n  {}",
+            checkpoint, fmt::join(conflicts, "\n  ")));
 }
 
 ExitCode Trainer::loop() {

@@ -107,6 +107,10 @@ def test_full_output_directory(workspace):
         subprocess.run(["umount", str(small)], check=True)
 
 
+def test_more_memory_than_there_is(workspace):
+    refuse(workspace, 80, "MiB are free there", "section vision", values=["section.vision.window=1000000"])
+
+
 @pytest.mark.parametrize("words,code", [((), 64), (("teach", VLM), 64), (("train", "none.toml"), 66), (("train", VLM, "--what"), 64),
                                         (("train", VLM, "--set", "run.device=cuda"), 78),
                                         (("train", VLM, "--set", "section.language.layout.tp=2"), 78)])

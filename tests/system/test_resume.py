@@ -26,6 +26,23 @@ def test_resume_in_another_layout(workspace):
     assert relative(workspace.losses("two"), workspace.losses("four")) <= 1e-5
 
 
+def test_resume_with_another_deck_is_refused(workspace):
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=3"])
+    before = (workspace.run("run") / "metrics.h5").read_bytes()
+    result = workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=6", "optimizer.clip=2", "data.train=data/text-only.h5"],
+                             options=["--resume", "auto"], expect=78)
+    for text in ("optimizer.clip: 1 in the checkpoint, 2 now", "data.train: data/text-only.h5"):
+        assert result.stderr.count(text) == 1, result.stderr
+    assert (workspace.run("run") / "metrics.h5").read_bytes() == before
+
+
+def test_resume_with_the_samples_moved(workspace):
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=3"])
+    shutil.copyfile(workspace.path / "data/glyphs-train.h5", workspace.path / "moved.h5")
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=4", "data.train=moved.h5"], options=["--resume", "auto"])
+    assert list(workspace.steps("run")["step"]) == [1, 2, 3, 4]
+
+
 def test_rows_after_the_checkpoint_are_cut_and_a_finished_run_is_success(workspace):
     workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=6", "checkpoint.every=4"])
     shutil.rmtree(workspace.run("run") / "checkpoints/step-000006")

@@ -128,6 +128,36 @@ CommandLine command_line(std::vector<const char*> words) {
     return parse_command_line(static_cast<int>(words.size()), words.data());
 }
 
+TEST(Resume, AcceptsWhatLeavesTheResultAlone) {
+    const Deck before = parse(input("vlm_glyphs.toml"));
+    const Deck after = parse(input("vlm_glyphs.toml"),
+                             {"train.steps=9999", "run.output=elsewhere", "checkpoint.every=7",
+                              "checkpoint.keep=9", "section.language.layout.dp=1", "section.vision.window=3",
+                              "section.language.colocate_with=vision", "schedule.policy=fifo"});
+    EXPECT_THAT(resume_conflicts(after, before.settings), testing::IsEmpty());
+    EXPECT_EQ(before.settings.at("optimizer.learning_rate"), "0.003");
+    EXPECT_EQ(before.settings.at("model.glyph-vision.kind"), "vision");
+}
+
+TEST(Resume, NamesEveryKeyThatChangesTheResult) {
+    const Deck before = parse(input("vlm_glyphs.toml"));
+    const std::vector<std::string> changes = {
+        "run.seed=7",        "run.precision=bf16",           "data.global_batch=48",
+        "optimizer.clip=2",  "optimizer.decay_steps=100000", "optimizer.learning_rate=0.001",
+        "optimizer.eps=1e-6"};
+    for (const std::string& change : changes) {
+        const auto conflicts = resume_conflicts(parse(input("vlm_glyphs.toml"), {change}), before.settings);
+        ASSERT_EQ(conflicts.size(), 1u) << change;
+        EXPECT_THAT(conflicts.front(), testing::StartsWith(change.substr(0, change.find('=')) + ": "));
+        EXPECT_THAT(conflicts.front(), HasSubstr(before.settings.at(change.substr(0, change.find('=')))));
+    }
+    const auto betas =
+        resume_conflicts(parse(edited("betas = [0.9, 0.95]", "betas = [0.9, 0.99]")), before.settings);
+    EXPECT_THAT(betas, testing::ElementsAre("optimizer.betas: 0.9, 0.95 in the checkpoint, 0.9, 0.99 now"));
+    EXPECT_THAT(resume_conflicts(parse(input("distill.toml")), before.settings),
+                testing::SizeIs(testing::Gt(10)));
+}
+
 TEST(CommandLine, IsReadOrRefused) {
     const CommandLine line = command_line(
         {"train", "deck.toml", "--set", "a=1", "--set", "b=2", "--resume", "auto", "--max-hours", "1.5"});

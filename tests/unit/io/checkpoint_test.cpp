@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "io/exit_report.hpp"
+#include "io/hdf5.hpp"
 #include "io/run_directory.hpp"
 
 namespace maestro::io {
@@ -37,6 +38,8 @@ protected:
         entries.push_back(write_train_state(
             partial, {.step = step,
                       .deck = "deck",
+                      .settings = {{"optimizer.clip", "1"}, {"run.name", "a \"name\"\nof two lines"}},
+                      .samples = 0xfedcba9876543210,
                       .rows = {.steps = {{step, 0.5, 9, 1, 2, 3}}, .tasks = {{.rank = 3, .step = step}}}}));
         return finish_checkpoint(partial, entries, keep);
     }
@@ -67,6 +70,9 @@ TEST_F(Run, ComesBackAsItWasSaved) {
     const TrainState state = read_train_state(checkpoint);
     EXPECT_EQ(state.step, 12);
     EXPECT_EQ(state.deck, "deck");
+    EXPECT_EQ(state.settings.size(), 2u);
+    EXPECT_EQ(state.settings.at("run.name"), "a \"name\"\nof two lines");
+    EXPECT_EQ(state.samples, 0xfedcba9876543210u);
     ASSERT_EQ(state.rows.steps.size(), 1u);
     EXPECT_EQ(state.rows.steps[0].tokens, 9);
     EXPECT_EQ(state.rows.tasks.at(0).rank, 3);
@@ -130,6 +136,13 @@ TEST_F(Run, MetricsGrowAndAreCut) {
     EXPECT_EQ(rows.tasks.size(), 4u);
     std::ofstream(run_ / "junk.h5") << "no HDF5";
     EXPECT_EQ(code_of([&] { read_metrics(run_ / "junk.h5"); }), ExitCode::bad_data);
+}
+
+TEST_F(Run, HoldsTheEnvironmentOfManyRanks) {
+    const std::string environment(300'000, 'e');
+    create_metrics(run_ / "metrics.h5", {.deck = "deck", .environment = environment, .sections = {}}, {});
+    const Handle file = open_file(run_ / "metrics.h5", false);
+    EXPECT_EQ(read_text_attribute(file, "environment"), environment);
 }
 
 TEST_F(Run, ARunIsNotOverwritten) {

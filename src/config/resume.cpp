@@ -1,0 +1,51 @@
+// Which keys of a deck may change when a run is resumed.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "config/deck.hpp"
+
+namespace maestro::config {
+
+namespace {
+
+/// They change where, how long or how fast a run computes, not what. The samples themselves are compared by
+/// their checksums, so their path is free, and weights come from the checkpoint.
+constexpr std::array<std::string_view, 9> kFreeKeys = {"run.name",      "run.output",      "run.device",
+                                                       "run.timeout_s", "data.train",      "data.validation",
+                                                       "train.steps",   "train.log_every", "train.recompute"};
+constexpr std::array<std::string_view, 3> kFreeTables = {"checkpoint.", "metrics.", "schedule."};
+constexpr std::array<std::string_view, 4> kFreeOfSections = {".weights", ".micro_batch", ".window",
+                                                             ".colocate_with"};
+
+bool is_free(std::string_view key) {
+    const auto any = [](const auto& list, auto&& fits) {
+        return std::any_of(list.begin(), list.end(), fits);
+    };
+    if (any(kFreeKeys, [&](auto name) { return key == name; })) return true;
+    if (any(kFreeTables, [&](auto table) { return key.starts_with(table); })) return true;
+    return key.starts_with("section.") &&
+           (key.find(".layout.") != std::string_view::npos ||
+            any(kFreeOfSections, [&](auto end) { return key.ends_with(end); }));
+}
+
+}  // namespace
+
+std::vector<std::string> resume_conflicts(const Deck& deck,
+                                          const std::map<std::string, std::string>& stored) {
+    std::vector<std::string> conflicts;
+    for (const auto& [key, value] : deck.settings) {
+        const auto at = stored.find(key);
+        if (is_free(key) || (at != stored.end() && at->second == value)) continue;
+        conflicts.push_back(at == stored.end()
+                                ? fmt::format("{}: {} now, not there in the checkpoint", key, value)
+                                : fmt::format("{}: {} in the checkpoint, {} now", key, at->second, value));
+    }
+    for (const auto& [key, value] : stored)
+        if (!is_free(key) && !deck.settings.contains(key))
+            conflicts.push_back(fmt::format("{}: {} in the checkpoint, not there now", key, value));
+    return conflicts;
+}
+
+}  // namespace maestro::config
