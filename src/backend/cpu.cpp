@@ -2,10 +2,13 @@
 #include <fmt/format.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <tuple>
+#include <vector>
 
 #include "backend/backend.hpp"
 #include "backend/cpu_gemm.hpp"
@@ -17,34 +20,84 @@ namespace {
 using dnnl::memory;
 
 /// bf16 products. oneDNN compiles one kernel a shape, which costs more than a product of this size, so the
-/// one variable length (rows, or the summed length of a weight gradient) is cut into powers of two.
+/// one variable length (rows, or the summed length of a weight gradient) is cut into powers of two from
+/// kLargest to kSmallest; what is left over is padded to the next power of two.
 class Bf16Products {
 public:
     void run(const Backend::Gemm& g) {
         const bool cut_k = g.transpose_a;  // a weight gradient: the rows are summed over
         const std::int64_t length = cut_k ? g.k : g.m;
         for (std::int64_t at = 0; at < length;) {
+            const std::int64_t left = length - at;
             std::int64_t piece = kLargest;
-            while (piece > length - at) piece /= 2;
+            while (piece > left && piece > kSmallest) piece /= 2;
             Backend::Gemm part = g;
             const auto* a = static_cast<const bf16*>(g.a);
+            part.a = a + at * g.lda;
             if (cut_k) {
-                part.k = piece;
-                part.a = a + at * g.lda;
+                part.k = std::min(piece, left);
                 part.b = static_cast<const bf16*>(g.b) + at * g.ldb;
                 part.accumulate = g.accumulate || at > 0;
             } else {
-                part.m = piece;
-                part.a = a + at * g.lda;
+                part.m = std::min(piece, left);
                 part.y = static_cast<std::byte*>(g.y) + static_cast<std::size_t>(at * g.ldy) * size_of(g.out);
             }
-            execute(part);
+            if (piece <= left)
+                execute(part);
+            else if (cut_k)
+                execute_padded_sum(part);
+            else
+                execute_padded_rows(part);
             at += piece;
         }
     }
 
 private:
-    static constexpr std::int64_t kLargest = 1024;
+    static constexpr std::int64_t kLargest = 1024, kSmallest = 64;
+
+    static std::int64_t padded(std::int64_t length) {
+        std::int64_t power = 8;
+        while (power < length) power *= 2;
+        return power;
+    }
+    /// `rows` rows of `columns` elements, then zeros up to `whole` rows, dense.
+    static void* copy_padded(std::vector<std::byte>& to, const void* from, std::int64_t rows,
+                             std::int64_t whole, std::int64_t columns, std::int64_t stride,
+                             std::size_t element) {
+        const std::size_t line = static_cast<std::size_t>(columns) * element;
+        to.resize(std::max(to.size(), static_cast<std::size_t>(whole) * line));
+        for (std::int64_t r = 0; r < rows; ++r)
+            std::memcpy(to.data() + static_cast<std::size_t>(r) * line,
+                        static_cast<const std::byte*>(from) + static_cast<std::size_t>(r * stride) * element,
+                        line);
+        std::memset(to.data() + static_cast<std::size_t>(rows) * line, 0,
+                    static_cast<std::size_t>(whole - rows) * line);
+        return to.data();
+    }
+    void execute_padded_sum(Backend::Gemm g) {
+        const std::int64_t whole = padded(g.k);
+        g.a = copy_padded(a_, g.a, g.k, whole, g.m, g.lda, sizeof(bf16));
+        g.b = copy_padded(b_, g.b, g.k, whole, g.n, g.ldb, sizeof(bf16));
+        g.lda = g.m;
+        g.ldb = g.n;
+        g.k = whole;
+        execute(g);
+    }
+    void execute_padded_rows(Backend::Gemm g) {
+        const std::int64_t rows = g.m, whole = padded(rows), stride = g.ldy;
+        auto* const result = static_cast<std::byte*>(g.y);
+        g.a = copy_padded(a_, g.a, rows, whole, g.k, g.lda, sizeof(bf16));
+        g.y = copy_padded(y_, result, g.accumulate ? rows : 0, whole, g.n, stride, size_of(g.out));
+        g.lda = g.k;
+        g.ldy = g.n;
+        g.m = whole;
+        execute(g);
+        const std::size_t line = static_cast<std::size_t>(g.n) * size_of(g.out);
+        for (std::int64_t r = 0; r < rows; ++r)
+            std::memcpy(result + static_cast<std::size_t>(r * stride) * size_of(g.out),
+                        y_.data() + static_cast<std::size_t>(r) * line, line);
+    }
+
     using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                            bool, bool, bool, bool>;
     struct Product {
@@ -90,6 +143,7 @@ private:
     dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
     dnnl::stream stream_{engine_};
     std::map<Key, Product> products_;
+    std::vector<std::byte> a_, b_, y_;  ///< padded copies, of kSmallest rows at most
 };
 
 class Cpu final : public Backend {

@@ -212,7 +212,7 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                                 dot += block_gradient[r * s.dim + c] * static_cast<A>(o[c]);
                             A* p = weights + r * seen;
                             A* d = d_scores + r * seen;
-#pragma omp simd
+                            MAESTRO_INDEPENDENT
                             for (std::int64_t c = 0; c < valid; ++c) {
                                 p[c] = fast_exp(p[c] - total);
                                 d[c] = p[c] * (d[c] - dot);

@@ -21,7 +21,7 @@ void gelu(backend::Backend& b, const Tensor& x, const Tensor& y) {
             T* out = y.as<T>();
             const std::int64_t columns = x.columns();
             parallel_for(x.rows(), columns * 8, [&](std::int64_t r) {
-#pragma omp simd
+                MAESTRO_INDEPENDENT
                 for (std::int64_t c = r * columns; c < (r + 1) * columns; ++c) {
                     const A v = static_cast<A>(in[c]);
                     out[c] = static_cast<T>(A(0.5) * v *
@@ -43,7 +43,7 @@ void gelu_backward(backend::Backend& b, const Tensor& dy, const Tensor& x, const
             T* out = dx.as<T>();
             const std::int64_t columns = x.columns();
             parallel_for(x.rows(), columns * 12, [&](std::int64_t r) {
-#pragma omp simd
+                MAESTRO_INDEPENDENT
                 for (std::int64_t c = r * columns; c < (r + 1) * columns; ++c) {
                     const A v = static_cast<A>(in[c]);
                     const A t = fast_tanh(kRoot<A> * (v + kCubic<A> * v * v * v));

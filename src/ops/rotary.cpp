@@ -102,7 +102,7 @@ void head_norm_rotary(backend::Backend& b, const Tensor& qkv, const Tensor& q_no
                             for (std::int64_t j = 0; j < h.dim; ++j)
                                 v[static_cast<std::size_t>(j)] *= scale * static_cast<A>(w[j]);
                         }
-#pragma omp simd
+                        MAESTRO_INDEPENDENT
                         for (std::int64_t j = 0; j < half; ++j) {
                             const A lo = v[static_cast<std::size_t>(j)],
                                     hi = v[static_cast<std::size_t>(j + half)];
@@ -140,7 +140,7 @@ void head_norm_rotary_backward(backend::Backend& b, const Tensor& dq, const Tens
                         const T* g = query ? dq.as<T>() + (t * h.query + head) * h.dim
                                            : dk.as<T>() + (t * h.key + head - h.query) * h.dim;
                         T* out = dqkv.as<T>() + t * h.width + head * h.dim;
-#pragma omp simd
+                        MAESTRO_INDEPENDENT
                         for (std::int64_t j = 0; j < half; ++j) {
                             const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
                             v[static_cast<std::size_t>(j)] = lo * c[j] + hi * s[j];
@@ -178,7 +178,7 @@ void head_norm_rotary_backward(backend::Backend& b, const Tensor& dq, const Tens
                             const T* g = (query ? dq : dk).as<T>() + (t * count + head - first) * h.dim;
                             const T* x = qkv.as<T>() + t * h.width + head * h.dim;
                             const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
-#pragma omp simd
+                            MAESTRO_INDEPENDENT
                             for (std::int64_t j = 0; j < half; ++j) {
                                 const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
                                 dw[j] += (lo * c[j] + hi * s[j]) * static_cast<A>(x[j]) * scale;

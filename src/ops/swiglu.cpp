@@ -18,7 +18,7 @@ void swiglu(backend::Backend& b, const Tensor& gate_up, const Tensor& y) {
                 const T* gate = in + r * 2 * width;
                 const T* up = gate + width;
                 T* row = out + r * width;
-#pragma omp simd
+                MAESTRO_INDEPENDENT
                 for (std::int64_t c = 0; c < width; ++c) {
                     const A g = static_cast<A>(gate[c]);
                     row[c] = static_cast<T>(g * sigmoid(g) * static_cast<A>(up[c]));
@@ -44,7 +44,7 @@ void swiglu_backward(backend::Backend& b, const Tensor& dy, const Tensor& gate_u
                 const T* g_row = gradient + r * width;
                 T* d_gate = out + r * 2 * width;
                 T* d_up = d_gate + width;
-#pragma omp simd
+                MAESTRO_INDEPENDENT
                 for (std::int64_t c = 0; c < width; ++c) {
                     const A x = static_cast<A>(gate[c]);
                     const A s = sigmoid(x);
