@@ -1,10 +1,12 @@
 // How near a whole language section comes to the rate of one large product of the same library, on one core:
 // forward and backward of micro-batches of four 512-token samples, four layers of width 1024. Ratios within
 // one run.
+#include <benchmark/benchmark.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "base/random.hpp"
@@ -15,26 +17,10 @@ using namespace maestro;
 
 namespace {
 
-double now_s() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-template <class Body>
-double median_s(int runs, Body&& body) {
-    body();  // kernels are compiled, memory is touched
-    std::vector<double> times;
-    for (int i = 0; i < runs; ++i) {
-        const double start = now_s();
-        body();
-        times.push_back(now_s() - start);
-    }
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
-}
-
-/// FLOP/s of a 2048 x 1024 x 3072 product.
-double product_rate(backend::Backend& backend, DType type) {
-    backend::Arena arena(backend, 64 << 20);
+/// A 2048 x 1024 x 3072 product.
+void product(benchmark::State& state, DType type) {
+    const auto backend = backend::make_cpu(1);
+    backend::Arena arena(*backend, 64 << 20);
     const Tensor x = arena.allocate(type, {2048, 1024}), w = arena.allocate(type, {3072, 1024}),
                  y = arena.allocate(type, {2048, 3072});
     const Random random(1, "product");
@@ -46,24 +32,26 @@ double product_rate(backend::Backend& backend, DType type) {
             else
                 t.as<bf16>()[i] = bf16(value);
         }
-    return 2.0 * 2048 * 1024 * 3072 / median_s(9, [&] { ops::linear(backend, x, w, y); });
+    ops::linear(*backend, x, w, y);  // kernels are compiled, memory is touched
+    for (auto _ : state) ops::linear(*backend, x, w, y);
+    state.counters["FLOP/s"] =
+        benchmark::Counter(2.0 * 2048 * 1024 * 3072, benchmark::Counter::kIsIterationInvariantRate);
 }
 
-struct Rate {
-    double flops_per_s, tokens_per_s;
-};
-
-Rate section_rate(backend::Backend& backend, DType type) {
-    model::ModelSpec spec{.kind = model::ModelSpec::Kind::language,
-                          .name = "bench",
-                          .layers = 4,
-                          .width = 1024,
-                          .heads = 16,
-                          .kv_heads = 8,
-                          .head_dim = 64,
-                          .mlp = 3072,
-                          .vocabulary = 8192};
-    model::Role role{.section = "bench", .inputs = {}, .loss = true, .seed = 1, .compute = type, .tp = {}};
+/// Forward and backward of one micro-batch.
+void section(benchmark::State& state, DType type) {
+    const auto backend = backend::make_cpu(1);
+    const model::ModelSpec spec{.kind = model::ModelSpec::Kind::language,
+                                .name = "bench",
+                                .layers = 4,
+                                .width = 1024,
+                                .heads = 16,
+                                .kv_heads = 8,
+                                .head_dim = 64,
+                                .mlp = 3072,
+                                .vocabulary = 8192};
+    const model::Role role{
+        .section = "bench", .inputs = {}, .loss = true, .seed = 1, .compute = type, .tp = {}};
     constexpr std::size_t kSamples = 4, kTokens = 512;
     std::vector<std::vector<std::int32_t>> tokens(kSamples, std::vector<std::int32_t>(kTokens));
     const std::vector<float> weights(kTokens, 1.0f);
@@ -77,31 +65,67 @@ Rate section_rate(backend::Backend& backend, DType type) {
     }
     const std::vector<model::SampleShape> shapes(kSamples, {kTokens, {}, 0});
     const model::Footprint footprint = model::measure(spec, role, shapes);
-    const auto module = model::make_module(backend, spec, role);
-    backend::Arena saved(backend, footprint.saved), scratch(backend, footprint.scratch);
-    const double time = median_s(5, [&] {
+    const auto module = model::make_module(*backend, spec, role);
+    backend::Arena saved(*backend, footprint.saved), scratch(*backend, footprint.scratch);
+    const auto step = [&] {
         saved.reset();
         Tensor output;
         model::Result result;
-        const auto state = module->forward({.samples = samples, .loss_scale = 1.0 / (kSamples * kTokens)}, {},
-                                           saved, scratch, output, result);
-        module->backward(*state, {}, {}, scratch);
-    });
-    return {(footprint.forward_flops + footprint.backward_flops) / time, kSamples * kTokens / time};
+        const auto kept = module->forward({.samples = samples, .loss_scale = 1.0 / (kSamples * kTokens)}, {},
+                                          saved, scratch, output, result);
+        module->backward(*kept, {}, {}, scratch);
+    };
+    step();
+    for (auto _ : state) step();
+    state.counters["FLOP/s"] = benchmark::Counter(footprint.forward_flops + footprint.backward_flops,
+                                                  benchmark::Counter::kIsIterationInvariantRate);
+    state.counters["tokens/s"] =
+        benchmark::Counter(kSamples * kTokens, benchmark::Counter::kIsIterationInvariantRate);
 }
+
+/// Prints what Google Benchmark prints, and keeps the medians for the ratios.
+class Reporter final : public benchmark::ConsoleReporter {
+public:
+    Reporter() : ConsoleReporter(isatty(STDOUT_FILENO) ? OO_ColorTabular : OO_Tabular) {}
+    void ReportRuns(const std::vector<Run>& runs) override {
+        ConsoleReporter::ReportRuns(runs);
+        for (const Run& run : runs)
+            if (run.aggregate_name == "median")
+                for (const auto& [name, counter] : run.counters)
+                    medians_[run.run_name.function_name + " " + name] = counter.value;
+    }
+    double ratio(const std::string& over, const std::string& under) const {
+        const auto a = medians_.find(over), b = medians_.find(under);
+        return a == medians_.end() || b == medians_.end() ? 0 : a->second / b->second;
+    }
+
+private:
+    std::map<std::string, double> medians_;
+};
 
 }  // namespace
 
-int main() {
-    const auto backend = backend::make_cpu(1);
-    fmt::print("{}\n", backend->describe());
-    const double product = product_rate(*backend, DType::f32);
-    const Rate section = section_rate(*backend, DType::f32);
-    fmt::print("fp32: product {:.1f} GFLOP/s, section {:.1f} GFLOP/s, ratio {:.3f}, {:.0f} tokens/s\n",
-               product / 1e9, section.flops_per_s / 1e9, section.flops_per_s / product, section.tokens_per_s);
-    const double product16 = product_rate(*backend, DType::bf16);
-    const Rate section16 = section_rate(*backend, DType::bf16);
-    fmt::print("bf16: product {:.1f} GFLOP/s ({:.2f} x fp32), section {:.0f} tokens/s, {:.2f} x fp32\n",
-               product16 / 1e9, product16 / product, section16.tokens_per_s,
-               section16.tokens_per_s / section.tokens_per_s);
+BENCHMARK_CAPTURE(product, fp32, DType::f32);
+BENCHMARK_CAPTURE(product, bf16, DType::bf16);
+BENCHMARK_CAPTURE(section, fp32, DType::f32);
+BENCHMARK_CAPTURE(section, bf16, DType::bf16);
+
+int main(int argc, char** argv) {
+    // The four are repeated in turn, so that a slower minute of the machine meets all of them.
+    std::vector<char*> words(argv, argv + argc);
+    std::string repetitions = "--benchmark_repetitions=5",
+                turns = "--benchmark_enable_random_interleaving=true",
+                medians = "--benchmark_report_aggregates_only=true", time = "--benchmark_min_time=1";
+    words.insert(words.begin() + 1, {repetitions.data(), turns.data(), medians.data(), time.data()});
+    int count = static_cast<int>(words.size());
+    benchmark::Initialize(&count, words.data());
+    if (benchmark::ReportUnrecognizedArguments(count, words.data())) return 64;
+    benchmark::AddCustomContext("backend", backend::make_cpu(1)->describe());
+    Reporter reporter;
+    benchmark::RunSpecifiedBenchmarks(&reporter);
+    fmt::print("section over product, fp32: {:.3f}\n",
+               reporter.ratio("section/fp32 FLOP/s", "product/fp32 FLOP/s"));
+    fmt::print("bf16 over fp32: product {:.2f}, section {:.2f}\n",
+               reporter.ratio("product/bf16 FLOP/s", "product/fp32 FLOP/s"),
+               reporter.ratio("section/bf16 tokens/s", "section/fp32 tokens/s"));
 }
