@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""How well the vision section hides behind the language section on two cores: one rank each, policies in turn.
+"""How well the vision section hides behind the language section on two cores: one rank and core each.
 
-Prints, for every policy, the median over the runs of the vision section's work over the language section's, the share
-of the step that the language section waits, and the step time over the time that the language section is busy.
+In every round each policy runs in turn, and the language section alone: one rank on one core, on the same samples with as
+many text tokens where pictures were. Prints the medians over the rounds of: the vision section's work over the language
+section's, the share of the step that the language section waits, the step over the time that the language section is
+busy in the same run, and the step over the step of the language section alone.
 """
 
 import argparse
+import os
 import pathlib
+import re
 import shutil
 import statistics
 import subprocess
@@ -16,47 +20,102 @@ import h5py
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SETTINGS = ["section.language.layout.dp=1", "section.vision.micro_batch=8", "section.vision.window=8", "section.language.micro_batch=8",
-            "data.global_batch=128", "checkpoint.every=0", "model.glyph-vision.width=128", "model.glyph-vision.heads=4",
-            "model.glyph-vision.mlp=320"]
+sys.path.insert(0, str(ROOT / "scripts/data"))
+import sample_file  # noqa: E402
+
+DECK = ROOT / "inputs/vlm_glyphs.toml"
+SAMPLES = "data/glyphs-train.h5"
+TOKEN_PIXELS = 16  # of a side: patches of 8, 2 x 2 of them a token
+FILLER = ord(" ")
+LANGUAGE = ["section.language.layout.dp=1", "section.language.micro_batch=8", "data.global_batch=128", "checkpoint.every=0"]
+VISION = ["section.vision.micro_batch=8", "section.vision.window=8", "model.glyph-vision.width=128", "model.glyph-vision.heads=4",
+          "model.glyph-vision.mlp=320"]
 
 
-def measure(run, skip):
-    """(vision work / language work, language waiting share, step / language busy) over the steps after `skip`."""
-    with h5py.File(run / "metrics.h5") as file:
-        step_time = file["steps/time_s"][:][skip:].sum()
-        timeline = {key: file["timeline"][key][:] for key in ("section", "step", "start_s", "end_s", "wait_s")}
-    late = timeline["step"] > skip
-    busy = [float(np.sum((timeline["end_s"] - timeline["start_s"])[late & (timeline["section"] == s)])) for s in (0, 1)]
-    waits = float(np.sum(timeline["wait_s"][late & (timeline["section"] == 1)]))
-    return busy[0] / busy[1], waits / step_time, step_time / busy[1]
+def without_pictures(source, target):
+    """The same samples with a text token for every token that a picture would become."""
+    with h5py.File(source) as file:
+        vocabulary, marker = int(file.attrs["vocabulary"]), int(file.attrs["marker"])
+    writer = sample_file.SampleWriter(target, vocabulary=vocabulary, marker=marker)
+    for sample in sample_file.read_samples(source):
+        pictures = iter(sample.pictures)
+        flat = sample_file.Sample()
+        for token, weight, flag in zip(sample.tokens.tolist(), sample.weights.tolist(), sample.flags.tolist()):
+            if token != marker:
+                flat.add([token], weight, flag)
+                continue
+            height, width, _ = next(pictures).shape
+            flat.add([FILLER] * (-(-height // TOKEN_PIXELS) * -(-width // TOKEN_PIXELS)), 0.0)
+        writer.add(flat)
+    writer.close()
+
+
+def language_deck(target):
+    """The deck without its vision section and edge."""
+    head, *tables = re.split(r"(?m)^(?=\[\[)", DECK.read_text())
+    target.write_text(head + next(t for t in tables if t.startswith("[[section]]") and 'name = "language"' in t))
+
+
+class Bench:
+    def __init__(self, options):
+        self.options = options
+        self.folder = pathlib.Path(options.output)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        without_pictures(SAMPLES, self.folder / "without-pictures.h5")
+        language_deck(self.folder / "language.toml")
+        self.core = str(min(os.sched_getaffinity(0)))
+
+    def run(self, ranks, deck, values, before=()):
+        run = self.folder / "run"
+        shutil.rmtree(run, ignore_errors=True)
+        settings = [*LANGUAGE, f"run.output={run}", f"train.steps={self.options.steps}", *values]
+        command = [*before, "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), self.options.binary,
+                   "train", str(deck), *(word for value in settings for word in ("--set", value))]
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+        with h5py.File(run / "metrics.h5") as file:
+            times = file["steps/time_s"][:][self.options.skip :]
+            tokens = int(file["steps/tokens"][:].sum())
+            timeline = {key: file["timeline"][key][:] for key in ("section", "step", "start_s", "end_s", "wait_s")}
+        late = timeline["step"] > self.options.skip
+        busy = [float(np.sum((timeline["end_s"] - timeline["start_s"])[late & (timeline["section"] == s)])) for s in (0, 1)]
+        waits = float(np.sum(timeline["wait_s"][late & (timeline["section"] == 1)]))
+        return {"step": float(times.sum()), "tokens": tokens, "vision": busy[0], "language": busy[1], "waits": waits}
+
+    def alone(self):
+        return self.run(1, self.folder / "language.toml", [f"data.train={self.folder / 'without-pictures.h5'}"], ("taskset", "-c", self.core))
+
+    def policy(self, name, layers):
+        return self.run(2, DECK, [*VISION, f"schedule.policy={name}", f"model.glyph-vision.layers={layers}"])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=str(ROOT / "build/cpu-release/maestro"))
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--vision-layers", type=int, nargs="+", default=[9, 15])
+    parser.add_argument("--skip", type=int, default=5, help="steps at the start that do not count")
+    parser.add_argument("--vision-layers", type=int, nargs="+", default=[8, 11, 14])
     parser.add_argument("--output", default="runs/bench-waiting")
     options = parser.parse_args()
-    print("vision layers  policy     vision/language  language waits  step/language busy")
+    os.chdir(ROOT)
+    bench = Bench(options)
+    print("vision layers  policy     vision/language  language waits  step/language busy  step/language alone")
     for layers in options.vision_layers:
-        results = {"wavefront": [], "fifo": []}
-        for _ in range(options.runs):
-            for policy in results:
-                shutil.rmtree(options.output, ignore_errors=True)
-                values = [*SETTINGS, f"run.output={options.output}", f"train.steps={options.steps}", f"schedule.policy={policy}",
-                          f"model.glyph-vision.layers={layers}"]
-                command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", options.binary, "train", str(ROOT / "inputs/vlm_glyphs.toml"),
-                           *(word for value in values for word in ("--set", value))]
-                done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
-                if done.returncode != 0:
-                    sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
-                results[policy].append(measure(pathlib.Path(options.output), 5))
-        for policy, rows in results.items():
-            work, waiting, step = (statistics.median(column) for column in zip(*rows))
-            print(f"{layers:13}  {policy:9}  {work:15.2f}  {waiting:13.1%}  {step:18.3f}", flush=True)
+        rows = {"wavefront": [], "fifo": []}
+        for _ in range(options.rounds):
+            alone = bench.alone()
+            for policy in rows:
+                it = bench.policy(policy, layers)
+                if it["tokens"] != alone["tokens"]:
+                    sys.exit(f"{it['tokens']} tokens with pictures, {alone['tokens']} without")
+                rows[policy].append((it["vision"] / it["language"], it["waits"] / it["step"], it["step"] / it["language"],
+                                     it["step"] / alone["step"]))
+        for policy, row in rows.items():
+            work, waiting, busy, ratio = (statistics.median(column) for column in zip(*row))
+            print(f"{layers:13}  {policy:9}  {work:15.2f}  {waiting:13.1%}  {busy:18.3f}  {ratio:19.3f}", flush=True)
 
 
 if __name__ == "__main__":
