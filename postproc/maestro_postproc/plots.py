@@ -134,7 +134,7 @@ def tasks_of(run, steps):
     rows = run.timeline.select(np.isin(run.timeline.step, steps))
     if not len(rows):
         known = np.unique(run.timeline.step)
-        has = f"it has those of steps {known[0]} to {known[-1]}" if len(known) else "it has none (metrics.timeline = false?)"
+        has = f"it has those of steps {known[0]} to {known[-1]}" if len(known) else "it has none (metrics.timeline_every = 0?)"
         raise RunError(USAGE if len(known) else BAD_DATA, f"{run.path}: no tasks of the chosen steps are recorded; {has}")
     if not np.isin(rows.phase, list(PHASES)).all():
         raise RunError(BAD_DATA, f"{run.path}: /timeline/phase holds a value that is neither 0 (forward) nor 1 (backward)")

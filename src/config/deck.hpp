@@ -39,7 +39,7 @@ struct Checkpoint {
 };
 struct Metrics {
     double interval_s = 1;
-    bool timeline = true;
+    std::int64_t timeline_every = 1;  ///< steps; 0: no timeline
 };
 struct Schedule {
     std::string policy = "wavefront", dispatch = "planned", costs = "model";

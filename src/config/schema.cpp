@@ -43,7 +43,8 @@ std::vector<Key> keys_of(Checkpoint& c) {
     return {{"every", &c.every, false, 0, kMany}, {"keep", &c.keep, false, 1, kSize}};
 }
 std::vector<Key> keys_of(Metrics& m) {
-    return {{"interval_s", &m.interval_s, false, 0, 3600}, {"timeline", &m.timeline}};
+    return {{"interval_s", &m.interval_s, false, 0, 3600},
+            {"timeline_every", &m.timeline_every, false, 0, kMany}};
 }
 std::vector<Key> keys_of(Schedule& s) {
     return {{"policy", &s.policy, false, 0, 0, {"wavefront", "fifo", "lpt"}},

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "io/hdf5.hpp"
+#include "io/run_directory.hpp"
 
 namespace maestro::io {
 
@@ -101,6 +102,8 @@ void create_metrics(const std::filesystem::path& path, const MetricsHeader& head
 
 void append_metrics(const std::filesystem::path& path, const Rows& rows) {
     if (rows.steps.empty() && rows.tasks.empty()) return;
+    // HDF5 hides a full disk and leaves a broken file; a column grows by a chunk of 32 KiB at least.
+    check_free_space(path.parent_path(), rows.tasks.size() * 64 + rows.steps.size() * 48 + (2 << 20));
     Handle file = open_file(path, true);
     write_rows(file, rows);
     MAESTRO_HDF5(H5Fflush(file, H5F_SCOPE_GLOBAL));

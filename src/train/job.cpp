@@ -10,7 +10,7 @@
 
 namespace maestro::train {
 
-Job::Job(Launch& launch) : launch_(launch) {
+Job::Job(Launch& launch, bool load_weights) : launch_(launch), load_weights_(load_weights) {
     const config::Deck& deck = launch.deck;
     const comm::Communicator& world = launch.world;
     const auto count = static_cast<int>(launch.graph.sections.size());
@@ -97,7 +97,7 @@ void Job::build_section(int s, const SectionMemory& memory) {
         if (!mine) return;
         const model::Role role = role_of(deck, s, samples_->marker());
         auto module = model::make_module(*backend_, spec_of(deck, s), role);
-        load_initial_weights(deck, s, module->parameters());
+        if (load_weights_) load_initial_weights(deck, s, module->parameters());
         parameters = module->parameters().count();
         std::vector<channel::Channel*> inputs, outputs;
         for (const EdgeEnd& e : edges_) {

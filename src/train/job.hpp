@@ -21,9 +21,10 @@ namespace maestro::train {
 
 class Job {
 public:
-    /// Collective over the world. Opens the samples, builds this rank's sections with their initial (or
-    /// loaded) weights, and the edges. Errors of files and memory are thrown on all ranks.
-    explicit Job(Launch& launch);
+    /// Collective over the world. Opens the samples, builds this rank's sections and the edges. Errors of
+    /// files and memory are thrown on all ranks. With `load_weights` those that the deck names are read;
+    /// without, a checkpoint will bring all.
+    Job(Launch& launch, bool load_weights);
 
     Launch& launch() { return launch_; }
     const SampleTable& table() const { return *table_; }
@@ -44,6 +45,7 @@ private:
     void build_section(int section, const SectionMemory& memory);
 
     Launch& launch_;
+    bool load_weights_;
     std::unique_ptr<backend::Backend> backend_;
     std::unique_ptr<data::SampleFile> samples_;
     std::unique_ptr<data::Prefetcher> prefetcher_;

@@ -12,7 +12,6 @@ bool Recorder::due() const {
 }
 
 void Recorder::flush() {
-    if (!timeline_) tasks_.clear();
     const auto gathered = world_.gather(std::span<const io::TaskRow>(tasks_));
     tasks_.clear();
     agree(world_, [&] {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <vector>
 
 #include "comm/communicator.hpp"
@@ -12,10 +13,14 @@ namespace maestro::train {
 
 class Recorder {
 public:
-    Recorder(const comm::Communicator& world, std::filesystem::path path, double interval_s, bool timeline)
-        : world_(world), path_(std::move(path)), interval_s_(interval_s), timeline_(timeline) {}
-    /// Where the tasks of a step go.
-    std::vector<io::TaskRow>& tasks() { return tasks_; }
+    Recorder(const comm::Communicator& world, std::filesystem::path path, double interval_s,
+             std::int64_t timeline_every)
+        : world_(world), path_(std::move(path)), interval_s_(interval_s), timeline_every_(timeline_every) {}
+    /// Keeps the tasks of a step, if it is one of those that are recorded.
+    void tasks_done(std::int64_t step, std::span<const io::TaskRow> rows) {
+        if (timeline_every_ > 0 && step % timeline_every_ == 0)
+            tasks_.insert(tasks_.end(), rows.begin(), rows.end());
+    }
     void step_done(const io::StepRow& row) { steps_.push_back(row); }
     bool due() const;  ///< rank 0: longer than the interval since the last flush
     /// Collective: everything so far goes to the file.
@@ -25,7 +30,7 @@ private:
     const comm::Communicator& world_;
     std::filesystem::path path_;
     double interval_s_;
-    bool timeline_;
+    std::int64_t timeline_every_;
     double last_s_ = 0;
     std::vector<io::StepRow> steps_;
     std::vector<io::TaskRow> tasks_;

@@ -41,20 +41,21 @@ AdamSettings settings_of(const config::Optimizer& o) {
 
 class Trainer {
 public:
-    Trainer(Launch& launch, const config::CommandLine& line, Progress& progress)
+    Trainer(Launch& launch, const config::CommandLine& line, Progress& progress, std::string checkpoint)
         : launch_(launch),
           line_(line),
           progress_(progress),
           deck_(launch.deck),
           world_(launch.world),
-          job_(launch),
+          checkpoint_(std::move(checkpoint)),
+          job_(launch, checkpoint_.empty()),
           adam_(settings_of(deck_.optimizer)) {}
 
     ExitCode run();
 
 private:
     void prepare_directory();
-    void check_resume(const io::TrainState& state, const std::string& checkpoint) const;
+    void check_resume(const io::TrainState& state) const;
     ExitCode loop();
     void run_step(const schedule::StepPlan& plan, StepRunner& runner, Recorder& recorder, double started_s);
     void save();
@@ -65,6 +66,7 @@ private:
     Progress& progress_;
     const config::Deck& deck_;
     const comm::Communicator& world_;
+    std::string checkpoint_;  ///< where to go on; empty for a fresh start
     Job job_;
     AdamSettings adam_;
     std::int64_t first_step_ = 0;
@@ -97,29 +99,20 @@ void Trainer::prepare_directory() {
     for (const std::string& text : {environment, fmt::format("{}", fmt::join(job_.description(), "\n"))})
         log::write_file(text);
 
-    std::string checkpoint;
-    if (line_.resume != "none" && world_.rank() == 0) {
-        const auto found = io::find_checkpoint(line_.resume == "auto" ? directory : fs::path(line_.resume));
-        checkpoint = found ? found->string() : "";
-    }
-    world_.broadcast(checkpoint);
-    if (checkpoint.empty() && line_.resume != "none" && line_.resume != "auto")
-        throw Error(ExitCode::input_missing,
-                    fmt::format("--resume {}: no whole checkpoint there", line_.resume), Scope::all_ranks);
     io::Rows rows;
-    if (!checkpoint.empty()) {
+    if (!checkpoint_.empty()) {
         agree(world_, [&] {
             if (world_.rank() != 0) return;
-            io::TrainState state = io::read_train_state(checkpoint);
-            check_resume(state, checkpoint);
+            io::TrainState state = io::read_train_state(checkpoint_);
+            check_resume(state);
             first_step_ = state.step;
             rows = std::move(state.rows);
         });
-        load_checkpoint(job_, checkpoint);
+        load_checkpoint(job_, checkpoint_);
         std::vector<std::int64_t> step{first_step_};
         world_.broadcast(step);
         first_step_ = saved_step_ = progress_.step = step.front();
-        log::info("resumed from {} after step {}", checkpoint, first_step_);
+        log::info("resumed from {} after step {}", checkpoint_, first_step_);
     } else if (line_.resume == "auto") {
         log::info("nothing to resume in {}: a fresh start", directory.string());
     }
@@ -131,7 +124,7 @@ void Trainer::prepare_directory() {
     });
 }
 
-void Trainer::check_resume(const io::TrainState& state, const std::string& checkpoint) const {
+void Trainer::check_resume(const io::TrainState& state) const {
     auto conflicts = config::resume_conflicts(deck_, state.settings);
     if (state.samples != job_.samples().identity())
         conflicts.push_back(
@@ -141,7 +134,7 @@ void Trainer::check_resume(const io::TrainState& state, const std::string& check
         ExitCode::bad_deck,
         fmt::format(
             "--resume: {} was made with another deck; set these as they were, or start a new run:\n  {}",
-            checkpoint, fmt::join(conflicts, "\n  ")));
+            checkpoint_, fmt::join(conflicts, "\n  ")));
 }
 
 ExitCode Trainer::loop() {
@@ -157,7 +150,7 @@ ExitCode Trainer::loop() {
     StepRunner runner(world_.rank(), origin_s_, replicas, job_.edges(), job_.table(), job_.prefetcher(),
                       launch_.watchdog);
     Recorder recorder(world_, progress_.directory / "metrics.h5", deck_.metrics.interval_s,
-                      deck_.metrics.timeline);
+                      deck_.metrics.timeline_every);
     bool stopped = false;
     for (std::int64_t step = first_step_ + 1; step <= deck_.train.steps; ++step) {
         const double started = comm::now_s();
@@ -203,7 +196,9 @@ void Trainer::run_step(const schedule::StepPlan& plan, StepRunner& runner, Recor
                 for (const auto& batch : replica)
                     for (const std::int64_t sample : batch.samples)
                         weight += job_.table().shape(sample).weight;
-    const model::Result result = runner.run(plan, weight > 0 ? 1 / weight : 0, recorder.tasks());
+    std::vector<io::TaskRow> tasks;
+    const model::Result result = runner.run(plan, weight > 0 ? 1 / weight : 0, tasks);
+    recorder.tasks_done(plan.step, tasks);
 
     launch_.watchdog.doing(fmt::format("the gradients of step {}", plan.step));
     std::vector<double> sums(2 + plan.batches.size(), 0.0);
@@ -283,6 +278,20 @@ void Trainer::report(double wall_s) {
               1e3 * planning_wait_s_ / steps);
 }
 
+/// Collective. The checkpoint that --resume means; empty where the run starts afresh.
+std::string find_resume(const Launch& launch, const config::CommandLine& line) {
+    std::string checkpoint;
+    if (line.resume != "none" && launch.world.rank() == 0) {
+        const auto found = io::find_checkpoint(line.resume == "auto" ? launch.deck.run.output : line.resume);
+        checkpoint = found ? found->string() : "";
+    }
+    launch.world.broadcast(checkpoint);
+    if (checkpoint.empty() && line.resume != "none" && line.resume != "auto")
+        throw Error(ExitCode::input_missing,
+                    fmt::format("--resume {}: no whole checkpoint there", line.resume), Scope::all_ranks);
+    return checkpoint;
+}
+
 }  // namespace
 
 ExitCode run_training(Launch& launch, const config::CommandLine& line, Progress& progress) {
@@ -291,7 +300,7 @@ ExitCode run_training(Launch& launch, const config::CommandLine& line, Progress&
             if (launch.world.rank() == 0 && io::holds_run(launch.deck.run.output))
                 io::prepare_run_directory(launch.deck.run.output, false);
         });
-    Trainer trainer(launch, line, progress);
+    Trainer trainer(launch, line, progress, find_resume(launch, line));
     return trainer.run();
 }
 

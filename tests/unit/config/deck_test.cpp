@@ -105,12 +105,14 @@ TEST(Deck, TheFuzzersCorpusIsParsedOrRefused) {
 TEST(Deck, OverridesAreTypedByTheSchema) {
     const std::string text = input("vlm_glyphs.toml");
     const Deck deck =
-        parse(text, {"train.steps=7", "train.steps=8", "optimizer.clip=0.5", "metrics.timeline=false",
-                     "run.output=a b", "section.vision.window=9", "model.glyph-language.layers=2",
-                     "section.language.layout.dp=1", "edge.vision-language.tensor=embeddings"});
+        parse(text, {"train.steps=7", "train.steps=8", "optimizer.clip=0.5", "metrics.timeline_every=0",
+                     "model.glyph-language.tie_embeddings=false", "run.output=a b", "section.vision.window=9",
+                     "model.glyph-language.layers=2", "section.language.layout.dp=1",
+                     "edge.vision-language.tensor=embeddings"});
     EXPECT_EQ(deck.train.steps, 8);
     EXPECT_EQ(deck.optimizer.clip, 0.5);
-    EXPECT_FALSE(deck.metrics.timeline);
+    EXPECT_EQ(deck.metrics.timeline_every, 0);
+    EXPECT_FALSE(deck.models.at("glyph-language").tie_embeddings);
     EXPECT_EQ(deck.run.output, "a b");
     EXPECT_EQ(deck.sections[0].window, 9);
     EXPECT_EQ(deck.models.at("glyph-language").layers, 2);
@@ -118,7 +120,7 @@ TEST(Deck, OverridesAreTypedByTheSchema) {
     EXPECT_THAT(deck.text, HasSubstr("# --set train.steps=8"));
     EXPECT_THAT(refusal(text, {"train.steps=3.5"}), HasSubstr("--set train.steps: '3.5' does not fit"));
     EXPECT_THAT(refusal(text, {"train.steps"}), HasSubstr("not of the form KEY=VALUE"));
-    EXPECT_THAT(refusal(text, {"metrics.timeline=yes"}), HasSubstr("true or false"));
+    EXPECT_THAT(refusal(text, {"model.glyph-language.tie_embeddings=yes"}), HasSubstr("true or false"));
     EXPECT_THAT(refusal(text, {"section.language.layout.tp=2"}),
                 HasSubstr("--set section.language.layout.tp: 2 is not built yet"));
 }
