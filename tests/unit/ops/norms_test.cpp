@@ -1,0 +1,99 @@
+// RMSNorm and rotary positions: plain loops, and the properties that make rotary positions relative.
+#include "ops/rms_norm.hpp"
+#include "ops/rotary.hpp"
+#include "support/tensors.hpp"
+
+namespace maestro::ops {
+namespace {
+
+using testing_support::rounding;
+
+class Norms : public testing_support::Tensors {};
+
+TEST_F(Norms, RmsNormEqualsItsFormula) {
+    for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
+        const DType statistics = type == DType::f64 ? DType::f64 : DType::f32;
+        const Tensor x = random(type, {5, 33}, 3), w = random(type, {33}), y = filled(type, {5, 33}),
+                     rstd = filled(statistics, {5});
+        rms_norm(b_, x, w, y, rstd, 1e-3);
+        std::vector<double> expected, scales;
+        for (std::int64_t r = 0; r < 5; ++r) {
+            double sum = 0;
+            for (std::int64_t c = 0; c < 33; ++c) sum += std::pow(get(x, r * 33 + c), 2);
+            scales.push_back(1 / std::sqrt(sum / 33 + 1e-3));
+            for (std::int64_t c = 0; c < 33; ++c)
+                expected.push_back(get(x, r * 33 + c) * scales.back() * get(w, c));
+        }
+        expect_near(y, expected, rounding(type), name_of(type));
+        expect_near(rstd, scales, rounding(statistics), name_of(type));
+    }
+}
+
+class Rotary : public testing_support::Tensors {
+protected:
+    static constexpr std::int64_t kDim = 16;
+    /// The dot product of two rotated vectors at two places.
+    double dot(const std::vector<std::int32_t>& y, const std::vector<std::int32_t>& x, const Tensor& qkv) {
+        const Tensor cos = filled(DType::f64, {2, kDim / 2}), sin = filled(DType::f64, {2, kDim / 2});
+        if (y.empty())
+            fill_rotary_1d(b_, x, 10000, cos, sin);
+        else
+            fill_rotary_2d(b_, y, x, 10000, cos, sin);
+        const Tensor q = filled(DType::f64, {2, kDim}), k = filled(DType::f64, {2, kDim}),
+                     rstd = filled(DType::f64, {2, 2});
+        head_norm_rotary(b_, qkv, {}, {}, cos, sin, q, k, rstd, 1e-6);
+        double sum = 0;
+        for (std::int64_t d = 0; d < kDim; ++d) sum += get(q, d) * get(k, kDim + d);
+        return sum;
+    }
+};
+
+TEST_F(Rotary, DotProductsDependOnTheDistanceAlone) {
+    const Tensor qkv = random(DType::f64, {2, 3 * kDim});
+    const double near = dot({}, {3, 5}, qkv);
+    EXPECT_NEAR(dot({}, {103, 105}, qkv), near, 1e-9);
+    EXPECT_GT(std::abs(dot({}, {3, 6}, qkv) - near), 1e-3);
+    const double here = dot({1, 4}, {7, 2}, qkv);
+    EXPECT_NEAR(dot({11, 14}, {57, 52}, qkv), here, 1e-9);
+    EXPECT_GT(std::abs(dot({1, 5}, {7, 2}, qkv) - here), 1e-3);
+    EXPECT_GT(std::abs(dot({1, 4}, {7, 3}, qkv) - here), 1e-3);
+}
+
+TEST_F(Rotary, TurnsPairsOfTheTwoHalvesByTheirAngles) {
+    const std::vector<std::int32_t> positions{0, 1, 250};
+    const Tensor cos = filled(DType::f64, {3, 4}), sin = filled(DType::f64, {3, 4});
+    fill_rotary_1d(b_, positions, 100, cos, sin);
+    const Tensor qkv = random(DType::f64, {3, 24}), q = filled(DType::f64, {3, 8}),
+                 k = filled(DType::f64, {3, 8}), rstd = filled(DType::f64, {3, 2});
+    head_norm_rotary(b_, qkv, {}, {}, cos, sin, q, k, rstd, 1e-6);
+    for (std::int64_t t = 0; t < 3; ++t)
+        for (std::int64_t j = 0; j < 4; ++j) {
+            const double angle =
+                positions[static_cast<std::size_t>(t)] * std::pow(100.0, -2.0 * static_cast<double>(j) / 8);
+            const double low = get(qkv, t * 24 + j), high = get(qkv, t * 24 + j + 4);
+            EXPECT_NEAR(get(q, t * 8 + j), low * std::cos(angle) - high * std::sin(angle), 1e-12);
+            EXPECT_NEAR(get(q, t * 8 + j + 4), high * std::cos(angle) + low * std::sin(angle), 1e-12);
+        }
+}
+
+TEST_F(Rotary, HeadNormComesBeforeTheRotation) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+        const Tensor qkv = random(type, {1, 4 * 8}), w = random(type, {8}), v = random(type, {8});
+        const DType statistics = DType::f32;
+        const Tensor cos = filled(statistics, {1, 4}, 1), sin = filled(statistics, {1, 4}, 0);
+        const Tensor q = filled(type, {1, 16}), k = filled(type, {1, 8}), rstd = filled(statistics, {1, 3});
+        head_norm_rotary(b_, qkv, w, v, cos, sin, q, k, rstd, 0);
+        std::vector<double> expected;
+        for (std::int64_t head = 0; head < 3; ++head) {
+            double sum = 0;
+            for (std::int64_t d = 0; d < 8; ++d) sum += std::pow(get(qkv, head * 8 + d), 2);
+            for (std::int64_t d = 0; d < 8; ++d)
+                expected.push_back(get(qkv, head * 8 + d) / std::sqrt(sum / 8) * get(head < 2 ? w : v, d));
+        }
+        expect_near(q, {expected.begin(), expected.begin() + 16}, rounding(type), name_of(type));
+        expect_near(k, {expected.begin() + 16, expected.end()}, rounding(type), name_of(type));
+    }
+}
+
+}  // namespace
+}  // namespace maestro::ops
