@@ -1,10 +1,15 @@
 // What make_graph derives and refuses.
 #include "graph/section_graph.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace maestro::graph {
 namespace {
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
 
 Section section(const char* name, Kind kind, int dp) {
     Section made;
@@ -39,11 +44,93 @@ TEST(SectionGraph, DerivesRanksOrderAndGradients) {
     }
 }
 
-TEST(SectionGraph, RefusesFanoutThatIsNotWhole) {
+/// The problems of a graph, as "key: what" lines.
+std::string problems_of(std::vector<Section> sections, std::vector<Edge> edges) {
     std::vector<Problem> problems;
-    make_graph({section("vision", Kind::vision, 2), section("language", Kind::language, 3)},
-               {edge("vision", "language")}, problems);
-    EXPECT_FALSE(problems.empty());
+    make_graph(std::move(sections), std::move(edges), problems);
+    std::string text;
+    for (const Problem& p : problems) text += p.key + ": " + p.what + "\n";
+    return text;
+}
+
+Edge hidden(const char* from, const char* to) {
+    Edge made = edge(from, to);
+    made.tensor = EdgeTensor::hidden;
+    return made;
+}
+
+TEST(SectionGraph, RefusesFanoutThatIsNotWhole) {
+    const std::string text =
+        problems_of({section("vision", Kind::vision, 2), section("language", Kind::language, 3)},
+                    {edge("vision", "language")});
+    EXPECT_THAT(
+        text, AllOf(HasSubstr("section.language.layout.dp"), HasSubstr("3/2"), HasSubstr("a multiple of 2")));
+    EXPECT_EQ(problems_of({section("vision", Kind::vision, 2), section("language", Kind::language, 4)},
+                          {edge("vision", "language")}),
+              "");
+}
+
+TEST(SectionGraph, NamesTheCycle) {
+    const std::vector<Section> sections{section("a", Kind::language, 1), section("b", Kind::language, 1),
+                                        section("c", Kind::language, 1), section("d", Kind::language, 1)};
+    EXPECT_THAT(
+        problems_of(sections, {hidden("a", "b"), hidden("b", "c"), hidden("c", "b"), hidden("c", "d")}),
+        AnyOf(HasSubstr("b -> c -> b"), HasSubstr("c -> b -> c")));
+    EXPECT_THAT(problems_of(sections, {hidden("a", "a")}), HasSubstr("edge.a-a.to: a cycle"));
+}
+
+TEST(SectionGraph, RefusesWhatDoesNotFit) {
+    const auto v = section("v", Kind::vision, 1), l = section("l", Kind::language, 1),
+               m = section("m", Kind::language, 2);
+    EXPECT_THAT(problems_of({v, l}, {edge("v", "l"), edge("v", "l")}), HasSubstr("this edge is there twice"));
+    EXPECT_THAT(problems_of({v, l}, {edge("v", "x")}), AllOf(HasSubstr("no section 'x'"), HasSubstr("v, l")));
+    EXPECT_THAT(problems_of({v, v, l}, {edge("v", "l")}), HasSubstr("another section has this name"));
+    EXPECT_THAT(problems_of({v, l}, {hidden("v", "l")}), HasSubstr("edge.v-l.tensor"));
+    EXPECT_THAT(problems_of({v, l}, {}), HasSubstr("nothing takes its output"));
+    EXPECT_THAT(problems_of({}, {}), HasSubstr("at least one"));
+    auto guest = v;
+    guest.colocate_with = "m";
+    EXPECT_THAT(problems_of({guest, m}, {edge("v", "m")}),
+                HasSubstr("equal numbers of ranks, 'v' has 1 and 'm' 2"));
+    guest.colocate_with = "nobody";
+    EXPECT_THAT(problems_of({guest, m}, {edge("v", "m")}), HasSubstr("no other section 'nobody'"));
+    guest.colocate_with = "l";
+    auto chained = l;
+    chained.colocate_with = "v";
+    EXPECT_THAT(problems_of({guest, chained}, {edge("v", "l")}), HasSubstr("is itself colocated"));
+}
+
+TEST(SectionGraph, PlacesColocatedSectionsOnTheSameRanks) {
+    auto language = section("l", Kind::language, 2);
+    language.colocate_with = "v";
+    std::vector<Problem> problems;
+    const auto graph = make_graph({section("t", Kind::language, 1), section("v", Kind::vision, 2), language},
+                                  {edge("v", "l"), hidden("t", "l")}, problems);
+    ASSERT_TRUE(problems.empty()) << problems[0].what;
+    EXPECT_EQ(graph.world, 3);
+    EXPECT_EQ(graph.sections[1].first_rank, 1);
+    EXPECT_EQ(graph.sections[2].first_rank, 1);
+    EXPECT_EQ(graph.edges[1].fanout, 2);
+    EXPECT_THAT(launch_problem(graph, 2), AllOf(HasSubstr("t 1, v 2, l with v"), HasSubstr("mpirun -n 3")));
+}
+
+// A gradient flows through a frozen section if something above it trains, and stops where nothing does.
+TEST(SectionGraph, SendsGradientsWhereTheyAreNeeded) {
+    for (const bool top_trains : {true, false}) {
+        auto top = section("top", Kind::vision, 1), middle = section("middle", Kind::language, 1),
+             teacher = section("teacher", Kind::language, 1);
+        top.train = top_trains;
+        middle.train = teacher.train = false;
+        std::vector<Problem> problems;
+        const auto graph = make_graph(
+            {top, middle, teacher, section("last", Kind::language, 1)},
+            {edge("top", "middle"), hidden("middle", "last"), hidden("teacher", "last")}, problems);
+        ASSERT_TRUE(problems.empty()) << problems[0].what;
+        EXPECT_EQ(graph.sections[1].backward, top_trains);
+        EXPECT_EQ(graph.edges[1].gradient, top_trains);
+        EXPECT_FALSE(graph.edges[2].gradient) << "nothing trains at or above the teacher";
+        EXPECT_TRUE(graph.sections[3].loss);
+    }
 }
 
 }  // namespace

@@ -1,0 +1,87 @@
+// What a step trains on and how fast: functions of (seed, step) alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+
+#include "base/error.hpp"
+#include "train/data_order.hpp"
+#include "train/optimizer.hpp"
+#include "train/plan_source.hpp"
+
+namespace maestro::train {
+namespace {
+
+std::vector<std::int64_t> batch(DataOrder& order, std::int64_t step) {
+    const auto ids = order.batch(step);
+    return {ids.begin(), ids.end()};
+}
+
+TEST(DataOrder, HoldsEverySampleOnceAnEpochAndNoneTwiceAStep) {
+    DataOrder order(1, 103, 10);  // 10 steps an epoch, 3 samples left out
+    std::set<std::int64_t> left_out;
+    for (std::int64_t epoch = 0; epoch < 20; ++epoch) {
+        std::set<std::int64_t> seen;
+        for (std::int64_t step = 10 * epoch; step < 10 * (epoch + 1); ++step)
+            for (const std::int64_t id : batch(order, step)) {
+                EXPECT_TRUE(id >= 0 && id < 103);
+                EXPECT_TRUE(seen.insert(id).second) << "sample " << id << " twice in epoch " << epoch;
+            }
+        EXPECT_EQ(seen.size(), 100u);
+        for (std::int64_t id = 0; id < 103; ++id)
+            if (!seen.contains(id)) left_out.insert(id);
+    }
+    EXPECT_GT(left_out.size(), 20u) << "other samples are left out in other epochs";
+}
+
+TEST(DataOrder, DependsOnSeedAndStepAlone) {
+    DataOrder one(1, 50, 8), two(1, 50, 8), other(2, 50, 8);
+    const auto late = batch(one, 1000);
+    EXPECT_EQ(batch(two, 1000), late) << "whatever was asked before";
+    batch(two, 3);
+    EXPECT_EQ(batch(two, 1000), late);
+    EXPECT_NE(batch(other, 1000), late);
+    EXPECT_NE(batch(one, 0), batch(one, 6)) << "another epoch, another order";
+    EXPECT_THROW(DataOrder(1, 7, 8), Error);
+}
+
+TEST(LearningRate, RisesFallsAndStays) {
+    const AdamSettings s{
+        .learning_rate = 1, .final_learning_rate = 0.1, .warmup_steps = 10, .decay_steps = 110};
+    EXPECT_DOUBLE_EQ(learning_rate(s, 1), 0.1);
+    EXPECT_DOUBLE_EQ(learning_rate(s, 10), 1);
+    EXPECT_DOUBLE_EQ(learning_rate(s, 60), 0.55) << "half way down the cosine";
+    EXPECT_DOUBLE_EQ(learning_rate(s, 35), 0.1 + 0.45 * (1 + std::cos(std::acos(-1.0) / 4)));
+    EXPECT_DOUBLE_EQ(learning_rate(s, 110), 0.1);
+    EXPECT_DOUBLE_EQ(learning_rate(s, 5000), 0.1);
+    for (std::int64_t step = 10; step < 110; ++step)
+        EXPECT_GT(learning_rate(s, step), learning_rate(s, step + 1));
+    EXPECT_DOUBLE_EQ(learning_rate({.learning_rate = 1}, 77), 1) << "no decay: it stays";
+    EXPECT_DOUBLE_EQ(learning_rate({.learning_rate = 1}, 1), 1) << "no warm-up";
+}
+
+TEST(PlanSource, PlansAStepAheadAndPassesErrorsOn) {
+    std::vector<std::int64_t> made;
+    PlanSource source([&](std::int64_t step) {
+        if (step == 4) throw std::runtime_error("no plan");
+        made.push_back(step);
+        schedule::StepPlan plan;
+        plan.step = step;
+        return plan;
+    });
+    EXPECT_EQ(source.take(1).plan.step, 1);
+    source.prepare(2);
+    source.prepare(2);
+    EXPECT_EQ(source.take(2).plan.step, 2);
+    source.prepare(3);
+    EXPECT_EQ(source.take(3).plan.step, 3);
+    EXPECT_THAT(made, testing::ElementsAre(1, 2, 3)) << "each plan is made once";
+    source.prepare(4);
+    EXPECT_THROW(source.take(4), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace maestro::train

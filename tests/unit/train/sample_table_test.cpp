@@ -1,0 +1,113 @@
+// Lengths, rows and the worst micro-batch, from a real sample file.
+#include "train/sample_table.hpp"
+
+#include <set>
+
+#include "config/deck.hpp"
+#include "train/costs.hpp"
+#include "train/sections.hpp"
+#include "unit/data/sample_file_fixture.hpp"
+
+namespace maestro::train {
+namespace {
+
+class Table : public data::SampleFileTest {
+protected:
+    void SetUp() override {
+        data::SampleArrays
+            arrays;  // long texts without, short ones with pictures, so that no sample is the worst
+        std::vector<std::int32_t> text(60, 'a');
+        arrays.add(text);
+        arrays.add({257, 256, 'x', 258}, {{100, 30}});
+        arrays.add({257, 256, 'x', 256, 'y', 256, 'z', 258}, {{16, 16}, {17, 15}, {40, 40}});
+        text.resize(45);
+        arrays.add(text);
+        arrays.add({257, 256, 'x', 'y', 'z', 258}, {{8, 8}});
+        write(arrays);
+        deck_ = config::parse_deck(
+            config::read_deck_file(std::string(MAESTRO_SOURCE_DIR) + "/inputs/vlm_glyphs.toml"), "deck", {},
+            config::Command::train);
+        file_ = std::make_unique<data::SampleFile>(path_);
+        std::vector<model::Geometry> vision, language;
+        for (int s = 0; s < 2; ++s) {
+            vision.push_back(geometry_of(deck_, s));
+            language.push_back(expansion_of(deck_, s));
+        }
+        table_ = std::make_unique<SampleTable>(*file_, deck_.graph, vision, language);
+    }
+    /// Tokens of sample i once its pictures are expanded: patches of 8 pixels, 2 x 2 of them a token.
+    std::int64_t expanded(std::int64_t i) const {
+        std::int64_t tokens = file_->index().tokens(i);
+        for (const auto& p : file_->index().pictures(i))
+            tokens += (p.height + 15) / 16 * ((p.width + 15) / 16) - 1;
+        return tokens;
+    }
+    config::Deck deck_;
+    std::unique_ptr<data::SampleFile> file_;
+    std::unique_ptr<SampleTable> table_;
+};
+
+TEST_F(Table, KnowsWhatEachSectionGets) {
+    ASSERT_EQ(table_->size(), file_->size());
+    bool with = false, without = false;
+    for (std::int64_t i = 0; i < table_->size(); ++i) {
+        const bool pictures = !file_->index().pictures(i).empty();
+        (pictures ? with : without) = true;
+        EXPECT_EQ(table_->activates(i, 0), pictures);
+        EXPECT_TRUE(table_->activates(i, 1));
+        EXPECT_EQ(table_->length(i, 1), expanded(i));
+        EXPECT_EQ(table_->length(i, 0), 4 * table_->output_rows(i, 0));
+        EXPECT_EQ(table_->output_rows(i, 0) - static_cast<std::int64_t>(file_->index().pictures(i).size()),
+                  expanded(i) - file_->index().tokens(i));
+    }
+    EXPECT_TRUE(with && without);
+}
+
+TEST_F(Table, NoMicroBatchExceedsTheWorst) {
+    const auto n = table_->size();
+    for (int count = 1; count <= 3; ++count) {
+        const auto worst = table_->worst_micro_batch(count);
+        for (int s = 0; s < 2; ++s) {
+            const auto bound = model::measure(spec_of(deck_, s), role_of(deck_, s, file_->marker()), worst);
+            // Every choice of `count` samples, by counting in base n.
+            std::int64_t choices = 1;
+            for (int i = 0; i < count; ++i) choices *= n;
+            for (std::int64_t choice = 0; choice < choices; ++choice) {
+                std::vector<model::SampleShape> shapes;
+                std::set<std::int64_t> ids;
+                for (std::int64_t rest = choice; static_cast<int>(shapes.size()) < count; rest /= n) {
+                    ids.insert(rest % n);
+                    shapes.push_back(table_->shape(rest % n));
+                }
+                if (static_cast<int>(ids.size()) != count) continue;
+                const auto it = model::measure(spec_of(deck_, s), role_of(deck_, s, file_->marker()), shapes);
+                EXPECT_LE(it.saved, bound.saved);
+                EXPECT_LE(it.scratch, bound.scratch);
+                EXPECT_LE(table_->rows_of(shapes, s), table_->rows_of(worst, s));
+            }
+        }
+    }
+}
+
+TEST_F(Table, CostsAreThoseOfTheModelsOwnCode) {
+    const auto costs = sample_costs(deck_, file_->marker(), *table_);
+    for (std::int64_t i = 0; i < table_->size(); ++i)
+        for (int s = 0; s < 2; ++s) {
+            const auto& cost = costs[static_cast<std::size_t>(i)].sections[static_cast<std::size_t>(s)];
+            EXPECT_EQ(cost.active, table_->activates(i, s));
+            if (!cost.active) {
+                EXPECT_EQ(cost.forward_s, 0);
+                continue;
+            }
+            const auto counted = model::measure(spec_of(deck_, s), role_of(deck_, s, file_->marker()),
+                                                std::span(&table_->shape(i), 1));
+            EXPECT_GT(cost.backward_s, cost.forward_s);
+            // The fit is by length alone: it gives picture tokens an embedding and a prediction, which they
+            // lack.
+            EXPECT_NEAR(cost.forward_s * 1e11, counted.forward_flops, 0.2 * counted.forward_flops)
+                << "sample " << i << ", section " << s;
+        }
+}
+
+}  // namespace
+}  // namespace maestro::train
