@@ -51,6 +51,37 @@ def test_distillation_across_placements(workspace):
         assert relative(workspace.losses(name), workspace.losses("one")) <= 1e-5, name
 
 
+def test_an_untrained_teacher_needs_no_file(workspace):
+    values = ["section.teacher.weights=random", "train.steps=6", "checkpoint.every=6"]
+    for policy in ("wavefront", "fifo"):
+        workspace.train(3, DISTILL, policy, [*values, f"schedule.policy={policy}"])
+    assert relative(workspace.losses("fifo"), workspace.losses("wavefront")) <= 1e-5
+    assert not workspace.checkpoint("fifo", 6, "teacher").get("adam_m"), "a frozen section has no moments"
+    assert_same_weights(workspace, "wavefront", "fifo", 6, "teacher")
+
+
+def assert_same_weights(workspace, a, b, step, section):
+    left, right = (workspace.checkpoint(name, step, section)["weights"] for name in (a, b))
+    assert left.keys() == right.keys() and all(np.array_equal(left[name], right[name]) for name in left)
+
+
+def test_recomputation_changes_nothing(workspace):
+    """Under fifo, whose order does not follow the costs, which know of the recomputation."""
+    for mode in ("none", "layer"):
+        workspace.train(2, VLM, mode, [*TWO_RANKS, "schedule.policy=fifo", "train.steps=10", "checkpoint.every=10", f"train.recompute={mode}"])
+    assert np.array_equal(workspace.losses("none"), workspace.losses("layer"))
+    for section in ("vision", "language"):
+        assert_same_weights(workspace, "none", "layer", 10, section)
+
+
+def test_bf16_follows_fp32(workspace):
+    for precision in ("fp32", "bf16"):
+        workspace.train(2, VLM, precision, [*TWO_RANKS, "train.steps=40", "checkpoint.every=0", f"run.precision={precision}"])
+    exact, rounded = workspace.losses("fp32"), workspace.losses("bf16")
+    assert not np.array_equal(exact, rounded)
+    assert relative(rounded, exact) <= 0.02 and rounded[-1] < 0.6 * rounded[0], list(zip(exact, rounded))
+
+
 def test_planned_runs_are_bitwise_reproducible(workspace):
     for name in ("first", "second"):
         workspace.train(4, VLM, name, ["train.steps=8", "checkpoint.every=0"])

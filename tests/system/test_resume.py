@@ -3,13 +3,16 @@
 import shutil
 
 import numpy as np
+import pytest
 from conftest import TWO_RANKS, VLM, relative
 
 
-def test_resume_equals_uninterrupted_bit_for_bit(workspace):
-    workspace.train(4, VLM, "whole", ["train.steps=12", "checkpoint.every=6"])
-    workspace.train(4, VLM, "cut", ["train.steps=6", "checkpoint.every=6"])
-    workspace.train(4, VLM, "cut", ["train.steps=12", "checkpoint.every=6"], options=["--resume", "auto"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_resume_equals_uninterrupted_bit_for_bit(workspace, precision):
+    values = ["checkpoint.every=6", f"run.precision={precision}"]
+    workspace.train(4, VLM, "whole", ["train.steps=12", *values])
+    workspace.train(4, VLM, "cut", ["train.steps=6", *values])
+    workspace.train(4, VLM, "cut", ["train.steps=12", *values], options=["--resume", "auto"])
     assert np.array_equal(workspace.losses("whole"), workspace.losses("cut"))
     for section in ("vision", "language"):
         whole, cut = workspace.checkpoint("whole", 12, section), workspace.checkpoint("cut", 12, section)
