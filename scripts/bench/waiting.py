@@ -13,13 +13,12 @@ import pathlib
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 
 import h5py
 import numpy as np
+from runs import ROOT, train
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts/data"))
 import sample_file  # noqa: E402
 
@@ -67,22 +66,14 @@ class Bench:
         self.core = str(min(os.sched_getaffinity(0)))
 
     def run(self, ranks, deck, values, before=()):
-        run = self.folder / "run"
-        shutil.rmtree(run, ignore_errors=True)
-        settings = [*LANGUAGE, f"run.output={run}", f"train.steps={self.options.steps}", *values]
-        command = [*before, "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), self.options.binary,
-                   "train", str(deck), *(word for value in settings for word in ("--set", value))]
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
-        with h5py.File(run / "metrics.h5") as file:
-            times = file["steps/time_s"][:][self.options.skip :]
-            tokens = int(file["steps/tokens"][:].sum())
-            timeline = {key: file["timeline"][key][:] for key in ("section", "step", "start_s", "end_s", "wait_s")}
-        late = timeline["step"] > self.options.skip
+        skip = self.options.skip
+        rows = train(ranks, deck, self.folder / "run", [*LANGUAGE, f"train.steps={self.options.steps}", *values], before=before)
+        steps, timeline = rows["steps"], rows["timeline"]
+        late = timeline["step"] > skip
         busy = [float(np.sum((timeline["end_s"] - timeline["start_s"])[late & (timeline["section"] == s)])) for s in (0, 1)]
         waits = float(np.sum(timeline["wait_s"][late & (timeline["section"] == 1)]))
-        return {"step": float(times.sum()), "tokens": tokens, "vision": busy[0], "language": busy[1], "waits": waits}
+        return {"step": float(steps["time_s"][skip:].sum()), "tokens": int(steps["tokens"].sum()), "vision": busy[0], "language": busy[1],
+                "waits": waits}
 
     def alone(self):
         return self.run(1, self.folder / "language.toml", [f"data.train={self.folder / 'without-pictures.h5'}"], ("taskset", "-c", self.core))
@@ -93,7 +84,6 @@ class Bench:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/cpu-release/maestro"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--skip", type=int, default=5, help="steps at the start that do not count")
