@@ -85,6 +85,18 @@ Tensor thread_scratch(backend::Arena& arena, DType type, const Shape& s, std::in
     return arena.allocate(accumulate_type(type), {omp_get_max_threads(), std::max<std::int64_t>(each, 1)});
 }
 
+/// body(first row, rows, key head) for every sequence that has rows and every key head, over the threads.
+template <class Body>
+void for_each_key_head(const Shape& s, std::span<const std::int32_t> offsets, std::int64_t work_each,
+                       Body&& body) {
+    const auto sequences = static_cast<std::int64_t>(offsets.size()) - 1;
+    parallel_for(sequences * s.key_heads, work_each, [&](std::int64_t task) {
+        const auto sequence = static_cast<std::size_t>(task / s.key_heads);
+        const std::int64_t first = offsets[sequence], length = offsets[sequence + 1] - first;
+        if (length > 0) body(first, length, task % s.key_heads);
+    });
+}
+
 }  // namespace
 
 void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tensor& qkv,
@@ -100,53 +112,50 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
             using A = Accumulate<T>;
             const std::int64_t group = s.heads / s.key_heads;
             const double scale = 1.0 / std::sqrt(static_cast<double>(s.dim));
-            const auto sequences = static_cast<std::int64_t>(offsets.size()) - 1;
-            parallel_for(sequences * s.key_heads, s.longest * s.dim * group * 8, [&](std::int64_t task) {
-                const auto sequence = static_cast<std::size_t>(task / s.key_heads);
-                const std::int64_t key_head = task % s.key_heads;
-                const std::int64_t first = offsets[sequence], length = offsets[sequence + 1] - first;
-                if (length == 0) return;
-                A* keys = scratch.slice(omp_get_thread_num(), omp_get_thread_num() + 1).as<A>();
-                A* values = keys + s.longest * s.dim;
-                A* queries = values + s.longest * s.dim;
-                A* result = queries + s.longest * s.dim;
-                A* scores = result + s.longest * s.dim;
-                pack(k.as<T>() + (first * s.key_heads + key_head) * s.dim, s.key_heads * s.dim, length, s.dim,
-                     keys);
-                pack(qkv.as<T>() + first * s.width + (s.heads + s.key_heads + key_head) * s.dim, s.width,
-                     length, s.dim, values);
-                for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
-                    pack(q.as<T>() + (first * s.heads + head) * s.dim, s.heads * s.dim, length, s.dim,
-                         queries);
-                    for (std::int64_t begin = 0; begin < length; begin += kQueryBlock) {
-                        const std::int64_t rows = std::min(kQueryBlock, length - begin);
-                        const std::int64_t seen = causal ? begin + rows : length;
-                        product(queries + begin * s.dim, keys, scores, rows, seen, s.dim, s.dim, s.dim, seen,
-                                false, true, false, scale);
-                        for (std::int64_t r = 0; r < rows; ++r) {
-                            A* row = scores + r * seen;
-                            const std::int64_t valid = causal ? begin + r + 1 : length;
-                            A top = -std::numeric_limits<A>::infinity();
+            for_each_key_head(
+                s, offsets, s.longest * s.dim * group * 8,
+                [&](std::int64_t first, std::int64_t length, std::int64_t key_head) {
+                    A* keys = scratch.slice(omp_get_thread_num(), omp_get_thread_num() + 1).as<A>();
+                    A* values = keys + s.longest * s.dim;
+                    A* queries = values + s.longest * s.dim;
+                    A* result = queries + s.longest * s.dim;
+                    A* scores = result + s.longest * s.dim;
+                    pack(k.as<T>() + (first * s.key_heads + key_head) * s.dim, s.key_heads * s.dim, length,
+                         s.dim, keys);
+                    pack(qkv.as<T>() + first * s.width + (s.heads + s.key_heads + key_head) * s.dim, s.width,
+                         length, s.dim, values);
+                    for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
+                        pack(q.as<T>() + (first * s.heads + head) * s.dim, s.heads * s.dim, length, s.dim,
+                             queries);
+                        for (std::int64_t begin = 0; begin < length; begin += kQueryBlock) {
+                            const std::int64_t rows = std::min(kQueryBlock, length - begin);
+                            const std::int64_t seen = causal ? begin + rows : length;
+                            product(queries + begin * s.dim, keys, scores, rows, seen, s.dim, s.dim, s.dim,
+                                    seen, false, true, false, scale);
+                            for (std::int64_t r = 0; r < rows; ++r) {
+                                A* row = scores + r * seen;
+                                const std::int64_t valid = causal ? begin + r + 1 : length;
+                                A top = -std::numeric_limits<A>::infinity();
 #pragma omp simd reduction(max : top)
-                            for (std::int64_t c = 0; c < valid; ++c) top = std::max(top, row[c]);
-                            A sum = 0;
+                                for (std::int64_t c = 0; c < valid; ++c) top = std::max(top, row[c]);
+                                A sum = 0;
 #pragma omp simd reduction(+ : sum)
-                            for (std::int64_t c = 0; c < valid; ++c) {
-                                row[c] = fast_exp(row[c] - top);
-                                sum += row[c];
+                                for (std::int64_t c = 0; c < valid; ++c) {
+                                    row[c] = fast_exp(row[c] - top);
+                                    sum += row[c];
+                                }
+                                const A inverse = A(1) / sum;
+                                for (std::int64_t c = 0; c < valid; ++c) row[c] *= inverse;
+                                for (std::int64_t c = valid; c < seen; ++c) row[c] = 0;
+                                lse.as<A>()[(first + begin + r) * s.heads + head] = top + std::log(sum);
                             }
-                            const A inverse = A(1) / sum;
-                            for (std::int64_t c = 0; c < valid; ++c) row[c] *= inverse;
-                            for (std::int64_t c = valid; c < seen; ++c) row[c] = 0;
-                            lse.as<A>()[(first + begin + r) * s.heads + head] = top + std::log(sum);
+                            product(scores, values, result + begin * s.dim, rows, s.dim, seen, seen, s.dim,
+                                    s.dim, false, false, false);
                         }
-                        product(scores, values, result + begin * s.dim, rows, s.dim, seen, seen, s.dim, s.dim,
-                                false, false, false);
+                        unpack(result, length, s.dim, out.as<T>() + (first * s.heads + head) * s.dim,
+                               s.heads * s.dim);
                     }
-                    unpack(result, length, s.dim, out.as<T>() + (first * s.heads + head) * s.dim,
-                           s.heads * s.dim);
-                }
-            });
+                });
         });
     });
 }
@@ -169,69 +178,67 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
             using A = Accumulate<T>;
             const std::int64_t group = s.heads / s.key_heads;
             const double scale = 1.0 / std::sqrt(static_cast<double>(s.dim));
-            const auto sequences = static_cast<std::int64_t>(offsets.size()) - 1;
-            parallel_for(sequences * s.key_heads, s.longest * s.dim * group * 20, [&](std::int64_t task) {
-                const auto sequence = static_cast<std::size_t>(task / s.key_heads);
-                const std::int64_t key_head = task % s.key_heads;
-                const std::int64_t first = offsets[sequence], length = offsets[sequence + 1] - first;
-                if (length == 0) return;
-                const std::int64_t array = s.longest * s.dim;
-                A* keys = scratch.slice(omp_get_thread_num(), omp_get_thread_num() + 1).as<A>();
-                A* values = keys + array;
-                A* queries = values + array;
-                A* gradient = queries + array;
-                A* d_queries = gradient + array;
-                A* d_keys = d_queries + array;
-                A* d_values = d_keys + array;
-                A* weights = d_values + array;
-                A* d_scores = weights + kQueryBlock * s.longest;
-                pack(k.as<T>() + (first * s.key_heads + key_head) * s.dim, s.key_heads * s.dim, length, s.dim,
-                     keys);
-                const std::int64_t value_at = first * s.width + (s.heads + s.key_heads + key_head) * s.dim;
-                pack(qkv.as<T>() + value_at, s.width, length, s.dim, values);
-                std::fill(d_keys, d_keys + 2 * array, A(0));
-                for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
-                    const std::int64_t at = (first * s.heads + head) * s.dim, stride = s.heads * s.dim;
-                    pack(q.as<T>() + at, stride, length, s.dim, queries);
-                    pack(dout.as<T>() + at, stride, length, s.dim, gradient);
-                    for (std::int64_t begin = 0; begin < length; begin += kQueryBlock) {
-                        const std::int64_t rows = std::min(kQueryBlock, length - begin);
-                        const std::int64_t seen = causal ? begin + rows : length;
-                        const A* block_gradient = gradient + begin * s.dim;
-                        product(queries + begin * s.dim, keys, weights, rows, seen, s.dim, s.dim, s.dim, seen,
-                                false, true, false, scale);
-                        product(block_gradient, values, d_scores, rows, seen, s.dim, s.dim, s.dim, seen,
-                                false, true, false);
-                        for (std::int64_t r = 0; r < rows; ++r) {
-                            const std::int64_t token = first + begin + r;
-                            const std::int64_t valid = causal ? begin + r + 1 : length;
-                            const A total = lse.as<A>()[token * s.heads + head];
-                            const T* o = out.as<T>() + (token * s.heads + head) * s.dim;
-                            A dot = 0;  // sum of gradient * output, the softmax's shared term
-                            for (std::int64_t c = 0; c < s.dim; ++c)
-                                dot += block_gradient[r * s.dim + c] * static_cast<A>(o[c]);
-                            A* p = weights + r * seen;
-                            A* d = d_scores + r * seen;
-                            MAESTRO_INDEPENDENT
-                            for (std::int64_t c = 0; c < valid; ++c) {
-                                p[c] = fast_exp(p[c] - total);
-                                d[c] = p[c] * (d[c] - dot);
+            for_each_key_head(
+                s, offsets, s.longest * s.dim * group * 20,
+                [&](std::int64_t first, std::int64_t length, std::int64_t key_head) {
+                    const std::int64_t array = s.longest * s.dim;
+                    A* keys = scratch.slice(omp_get_thread_num(), omp_get_thread_num() + 1).as<A>();
+                    A* values = keys + array;
+                    A* queries = values + array;
+                    A* gradient = queries + array;
+                    A* d_queries = gradient + array;
+                    A* d_keys = d_queries + array;
+                    A* d_values = d_keys + array;
+                    A* weights = d_values + array;
+                    A* d_scores = weights + kQueryBlock * s.longest;
+                    pack(k.as<T>() + (first * s.key_heads + key_head) * s.dim, s.key_heads * s.dim, length,
+                         s.dim, keys);
+                    const std::int64_t value_at =
+                        first * s.width + (s.heads + s.key_heads + key_head) * s.dim;
+                    pack(qkv.as<T>() + value_at, s.width, length, s.dim, values);
+                    std::fill(d_keys, d_keys + 2 * array, A(0));
+                    for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
+                        const std::int64_t at = (first * s.heads + head) * s.dim, stride = s.heads * s.dim;
+                        pack(q.as<T>() + at, stride, length, s.dim, queries);
+                        pack(dout.as<T>() + at, stride, length, s.dim, gradient);
+                        for (std::int64_t begin = 0; begin < length; begin += kQueryBlock) {
+                            const std::int64_t rows = std::min(kQueryBlock, length - begin);
+                            const std::int64_t seen = causal ? begin + rows : length;
+                            const A* block_gradient = gradient + begin * s.dim;
+                            product(queries + begin * s.dim, keys, weights, rows, seen, s.dim, s.dim, s.dim,
+                                    seen, false, true, false, scale);
+                            product(block_gradient, values, d_scores, rows, seen, s.dim, s.dim, s.dim, seen,
+                                    false, true, false);
+                            for (std::int64_t r = 0; r < rows; ++r) {
+                                const std::int64_t token = first + begin + r;
+                                const std::int64_t valid = causal ? begin + r + 1 : length;
+                                const A total = lse.as<A>()[token * s.heads + head];
+                                const T* o = out.as<T>() + (token * s.heads + head) * s.dim;
+                                A dot = 0;  // sum of gradient * output, the softmax's shared term
+                                for (std::int64_t c = 0; c < s.dim; ++c)
+                                    dot += block_gradient[r * s.dim + c] * static_cast<A>(o[c]);
+                                A* p = weights + r * seen;
+                                A* d = d_scores + r * seen;
+                                MAESTRO_INDEPENDENT
+                                for (std::int64_t c = 0; c < valid; ++c) {
+                                    p[c] = fast_exp(p[c] - total);
+                                    d[c] = p[c] * (d[c] - dot);
+                                }
+                                for (std::int64_t c = valid; c < seen; ++c) p[c] = d[c] = 0;
                             }
-                            for (std::int64_t c = valid; c < seen; ++c) p[c] = d[c] = 0;
+                            product(weights, block_gradient, d_values, seen, s.dim, rows, seen, s.dim, s.dim,
+                                    true, false, true);
+                            product(d_scores, queries + begin * s.dim, d_keys, seen, s.dim, rows, seen, s.dim,
+                                    s.dim, true, false, true, scale);
+                            product(d_scores, keys, d_queries + begin * s.dim, rows, s.dim, seen, seen, s.dim,
+                                    s.dim, false, false, false, scale);
                         }
-                        product(weights, block_gradient, d_values, seen, s.dim, rows, seen, s.dim, s.dim,
-                                true, false, true);
-                        product(d_scores, queries + begin * s.dim, d_keys, seen, s.dim, rows, seen, s.dim,
-                                s.dim, true, false, true, scale);
-                        product(d_scores, keys, d_queries + begin * s.dim, rows, s.dim, seen, seen, s.dim,
-                                s.dim, false, false, false, scale);
+                        unpack(d_queries, length, s.dim, dq.as<T>() + at, stride);
                     }
-                    unpack(d_queries, length, s.dim, dq.as<T>() + at, stride);
-                }
-                unpack(d_keys, length, s.dim, dk.as<T>() + (first * s.key_heads + key_head) * s.dim,
-                       s.key_heads * s.dim);
-                unpack(d_values, length, s.dim, dqkv.as<T>() + value_at, s.width);
-            });
+                    unpack(d_keys, length, s.dim, dk.as<T>() + (first * s.key_heads + key_head) * s.dim,
+                           s.key_heads * s.dim);
+                    unpack(d_values, length, s.dim, dqkv.as<T>() + value_at, s.width);
+                });
         });
     });
 }

@@ -85,6 +85,10 @@ TaskTimes Replica::forward(int micro_batch, std::span<const model::SampleView> s
         in_flight_.emplace(micro_batch, std::move(flight));
     else
         free_slots_.push_back(flight.slot);
+    return task_done(asked, start, computed);
+}
+
+TaskTimes Replica::task_done(double asked, double start, double computed) {
     const double end = comm::now_s();
     times_.waiting += start - asked;
     times_.compute += computed - start;
@@ -126,11 +130,7 @@ TaskTimes Replica::backward(int micro_batch) {
     for (channel::Channel* output : outputs_)
         if (output->spec().carries_gradient) output->retire(micro_batch);
     free_slots_.push_back(flight.slot);
-    const double end = comm::now_s();
-    times_.waiting += start - asked;
-    times_.compute += computed - start;
-    times_.sending += end - computed;
-    return {start, end, start - asked};
+    return task_done(asked, start, computed);
 }
 
 void Replica::send_input_gradients(const std::vector<std::int64_t>& samples,

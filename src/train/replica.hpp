@@ -66,6 +66,7 @@ private:
         std::unique_ptr<model::Saved> saved;
     };
     int take_slot();
+    TaskTimes task_done(double asked, double start, double computed);  ///< adds to times()
     void send_input_gradients(const std::vector<std::int64_t>& samples, std::span<const Tensor> gradients);
 
     backend::Backend& backend_;
