@@ -70,7 +70,5 @@ private:
 std::unique_ptr<Backend> make_cpu(int threads);
 /// Counts work and memory and computes nothing.
 std::unique_ptr<Backend> make_meta();
-/// True where the processor multiplies bf16 in hardware (avx512_bf16 or amx).
-bool has_bf16_units();
 
 }  // namespace maestro::backend

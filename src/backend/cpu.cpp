@@ -146,6 +146,18 @@ private:
     std::vector<std::byte> a_, b_, y_;  ///< padded copies, of kSmallest rows at most
 };
 
+/// What multiplies bf16, as far as oneDNN uses it.
+const char* bf16_hardware() {
+    switch (dnnl::get_effective_cpu_isa()) {
+        case dnnl::cpu_isa::avx512_core_amx:
+            return "matrix units";
+        case dnnl::cpu_isa::avx512_core_bf16:
+            return "dot products";
+        default:
+            return "emulation";
+    }
+}
+
 class Cpu final : public Backend {
 public:
     explicit Cpu(int threads) : threads_(threads) {
@@ -156,8 +168,8 @@ public:
     std::string_view name() const override { return "cpu"; }
     std::string describe() const override {
         const dnnl_version_t* v = dnnl_version();
-        return fmt::format("cpu: oneDNN {}.{}.{}, {} thread{} a rank, bf16 units {}", v->major, v->minor,
-                           v->patch, threads_, threads_ == 1 ? "" : "s", has_bf16_units() ? "yes" : "no");
+        return fmt::format("cpu: oneDNN {}.{}.{}, {} thread{} a rank, bf16 by {}", v->major, v->minor,
+                           v->patch, threads_, threads_ == 1 ? "" : "s", bf16_hardware());
     }
     bool computes() const override { return true; }
     void* allocate(std::size_t bytes) override {
@@ -213,11 +225,6 @@ void cpu_gemm(const Backend::Gemm& g, double alpha) {
 
 std::unique_ptr<Backend> make_cpu(int threads) {
     return std::make_unique<Cpu>(threads);
-}
-
-bool has_bf16_units() {
-    return dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16 ||
-           __builtin_cpu_supports("avx512bf16") != 0;
 }
 
 }  // namespace maestro::backend

@@ -1,5 +1,8 @@
 #include "train/costs.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 
 #include "train/sections.hpp"
@@ -62,6 +65,20 @@ schedule::Problem problem_of(const config::Deck& deck, const std::vector<int>& w
     }
     for (const graph::Edge& e : deck.graph.edges) problem.edges.push_back({e.from, e.to, e.gradient});
     return problem;
+}
+
+std::string describe_load(const config::Deck& deck, const std::vector<schedule::SampleCost>& costs) {
+    std::vector<double> loads(deck.sections.size(), 0.0);
+    for (const schedule::SampleCost& cost : costs)
+        for (std::size_t s = 0; s < loads.size(); ++s)
+            loads[s] += (cost.sections[s].forward_s + cost.sections[s].backward_s) /
+                        deck.graph.sections[s].layout.ranks();
+    const double largest = std::max(*std::max_element(loads.begin(), loads.end()), 1e-300);
+    std::string text;
+    for (std::size_t s = 0; s < loads.size(); ++s)
+        text += fmt::format("{}{} {:.2f}{}", s == 0 ? "" : ", ", deck.graph.sections[s].name,
+                            loads[s] / largest, loads[s] == largest ? " (critical)" : "");
+    return "work per rank, by the cost model: " + text;
 }
 
 std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::int32_t marker,

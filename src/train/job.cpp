@@ -35,7 +35,9 @@ Job::Job(Launch& launch, bool load_weights) : launch_(launch), load_weights_(loa
     std::vector<int> windows;
     for (const SectionMemory& m : memory) windows.push_back(m.window);
     problem_ = problem_of(deck, windows);
-    if (world.rank() == 0) costs_ = sample_costs(deck, samples_->marker(), *table_);
+    if (world.rank() != 0) return;
+    costs_ = sample_costs(deck, samples_->marker(), *table_);
+    description_.push_back(describe_load(deck, costs_));
 }
 
 void Job::read_samples() {

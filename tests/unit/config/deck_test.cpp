@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "base/error.hpp"
 #include "config/command_line.hpp"
@@ -128,6 +129,18 @@ TEST(Deck, OverridesAreTypedByTheSchema) {
 CommandLine command_line(std::vector<const char*> words) {
     words.insert(words.begin(), "maestro");
     return parse_command_line(static_cast<int>(words.size()), words.data());
+}
+
+TEST(Documentation, DescribesEveryKey) {
+    std::ifstream file(std::string(MAESTRO_SOURCE_DIR) + "/docs/deck.md");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    for (const char* name : {"vlm_glyphs.toml", "distill.toml"})
+        for (const auto& [key, value] : parse(input(name)).settings) {
+            const std::string last = key.substr(key.rfind('.') + 1);
+            const bool there = text.find("`" + last + "`") != std::string::npos ||
+                               text.find("." + last + "`") != std::string::npos;
+            EXPECT_TRUE(there) << key << " is not in docs/deck.md";
+        }
 }
 
 TEST(Resume, AcceptsWhatLeavesTheResultAlone) {
