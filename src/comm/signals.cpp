@@ -33,10 +33,10 @@ void catch_stop_signals() {
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     for (int signal : kSignals) sigaction(signal, &action, nullptr);
-    // A signal in the middle of a task ended a run with a corrupted heap; blocked, it does not. The likely
-    // cause, not proven: kernels compiled at run time that keep data below the stack pointer, where a
-    // handler's frame goes. So the computing threads take no signal: it stays pending, or goes to a thread of
-    // MPI.
+    // oneDNN 2.6 computes some fp32 products (inner length 100, say) with the stack pointer in a buffer on
+    // the heap: the frame of any handler that runs then overwrites what lies below the buffer. So this
+    // thread, and those that it starts later, take none of these signals: they stay pending, or go to a
+    // thread of MPI.
     const sigset_t set = all();
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
