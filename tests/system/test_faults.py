@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import time
@@ -72,6 +73,26 @@ def test_kill_of_any_rank_then_resume(workspace):
         assert "resum" in report.stdout
         common = min(16, len(workspace.losses(name)))
         assert np.array_equal(workspace.losses(name)[:common], workspace.losses("whole")[:common])
+
+
+def test_kills_at_random_moments_cost_nothing_but_time(workspace):
+    """A checkpoint after every step, so that kills also fall into its writing; at the end the losses are the whole run's."""
+    values = ["train.steps=60", "checkpoint.every=1"]
+    workspace.train(4, VLM, "whole", values)
+    moments = random.Random(1)
+    for _ in range(8):
+        job = start(workspace, "killed", values, "--resume", "auto")
+        time.sleep(moments.uniform(0.5, 3))
+        pids = ranks_of(job)
+        if pids:
+            os.kill(moments.choice(list(pids.values())), signal.SIGKILL)
+        wait_for_end(job, 10)
+        end = time.monotonic() + 10
+        while any(alive(pid) for pid in pids.values()):
+            assert time.monotonic() < end, "ranks are left after 10 seconds"
+            time.sleep(0.05)
+    workspace.train(4, VLM, "killed", values, options=["--resume", "auto"])
+    assert np.array_equal(workspace.losses("killed"), workspace.losses("whole"))
 
 
 def test_stopped_rank_is_named(workspace):
