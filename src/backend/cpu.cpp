@@ -168,8 +168,10 @@ public:
     std::string_view name() const override { return "cpu"; }
     std::string describe() const override {
         const dnnl_version_t* v = dnnl_version();
-        return fmt::format("cpu: oneDNN {}.{}.{}, {} thread{} a rank, bf16 by {}", v->major, v->minor,
-                           v->patch, threads_, threads_ == 1 ? "" : "s", bf16_hardware());
+        return fmt::format("cpu: oneDNN {}.{}.{} (built with {}.{}.{}), {}, {} thread{} a rank, bf16 by {}",
+                           v->major, v->minor, v->patch, DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR,
+                           DNNL_VERSION_PATCH, openblas_get_config(), threads_, threads_ == 1 ? "" : "s",
+                           bf16_hardware());
     }
     bool computes() const override { return true; }
     void* allocate(std::size_t bytes) override {

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersion = 2;
 constexpr const char* kGroups[] = {"weights", "adam_m", "adam_v"};
 
 [[noreturn]] void failed(const fs::path& path, const std::string& what) {
@@ -102,11 +102,14 @@ std::vector<fs::path> list(const fs::path& checkpoints) {
     return found;
 }
 
+/// Error(bad_data) for one of another version: to pass it over could overwrite it.
 bool whole(const fs::path& checkpoint) {
+    nlohmann::json version = kVersion;
     try {
         std::ifstream file(checkpoint / "manifest.json");
         const auto json = nlohmann::json::parse(file);
-        if (json.at("format") != "maestro-checkpoint" || json.at("version") != kVersion) return false;
+        if (json.at("format") != "maestro-checkpoint") return false;
+        version = json.at("version");
         for (const auto& entry : json.at("files")) {
             const std::string name = entry.at("file");
             if (name.find('/') != std::string::npos) return false;
@@ -115,10 +118,16 @@ bool whole(const fs::path& checkpoint) {
                 fmt::format("{:016x}", found.hash) != entry.at("xxh64").get<std::string>())
                 return false;
         }
-        return true;
     } catch (const std::exception&) {
         return false;
     }
+    if (version != kVersion)
+        throw Error(
+            ExitCode::bad_data,
+            fmt::format("{}: a checkpoint of version {}, this build reads version {}; use the build that "
+                        "wrote it, or another run.output",
+                        checkpoint.string(), version.dump(), kVersion));
+    return true;
 }
 
 template <class Write>

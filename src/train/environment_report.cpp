@@ -4,6 +4,12 @@
 #include <hdf5.h>
 #include <sys/utsname.h>
 
+#if defined(__clang__)
+#define MAESTRO_COMPILER "clang " __clang_version__
+#else
+#define MAESTRO_COMPILER "g++ " __VERSION__
+#endif
+
 namespace maestro::train {
 
 std::string environment_report(const Launch& launch, const std::string& backend) {
@@ -19,9 +25,10 @@ std::string environment_report(const Launch& launch, const std::string& backend)
     const auto ranks = launch.world.gather(
         fmt::format("rank {}: {}; {}", launch.world.rank(), launch.topology.describe(), sections));
     std::string text =
-        fmt::format("maestro {} on {} {} {}\n{}\nHDF5 {}.{}.{} (built with {}.{}.{})\n{}", MAESTRO_VERSION,
-                    system.sysname, system.release, system.machine, comm::library_versions(), major, minor,
-                    release, H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE, backend);
+        fmt::format("maestro {}, compiled by " MAESTRO_COMPILER
+                    ", on {} {} {}\n{}\nHDF5 {}.{}.{} (built with {}.{}.{})\n{}",
+                    MAESTRO_VERSION, system.sysname, system.release, system.machine, comm::library_versions(),
+                    major, minor, release, H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE, backend);
     for (const std::string& line : ranks) text += "\n" + line;
     launch.world.broadcast(text);
     return text;

@@ -281,10 +281,11 @@ void Trainer::report(double wall_s) {
 /// Collective. The checkpoint that --resume means; empty where the run starts afresh.
 std::string find_resume(const Launch& launch, const config::CommandLine& line) {
     std::string checkpoint;
-    if (line.resume != "none" && launch.world.rank() == 0) {
+    agree(launch.world, [&] {
+        if (line.resume == "none" || launch.world.rank() != 0) return;
         const auto found = io::find_checkpoint(line.resume == "auto" ? launch.deck.run.output : line.resume);
         checkpoint = found ? found->string() : "";
-    }
+    });
     launch.world.broadcast(checkpoint);
     if (checkpoint.empty() && line.resume != "none" && line.resume != "auto")
         throw Error(ExitCode::input_missing,

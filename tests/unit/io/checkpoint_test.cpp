@@ -114,6 +114,17 @@ TEST_F(Run, WalksBackToTheNewestWholeOne) {
     EXPECT_EQ(find_checkpoint(run_), std::nullopt);
 }
 
+TEST_F(Run, DoesNotPassOverAnotherVersion) {
+    const fs::path manifest = save(3) / "manifest.json";
+    std::ifstream in(manifest);
+    std::string text{std::istreambuf_iterator<char>(in), {}};
+    text.replace(text.find("\"version\": 2"), 12, "\"version\": 9");
+    std::ofstream(manifest) << text;
+    EXPECT_EQ(code_of([&] { find_checkpoint(run_); }), ExitCode::bad_data);
+    fs::remove(manifest.parent_path() / "language.h5");
+    EXPECT_EQ(find_checkpoint(run_), std::nullopt) << "what is not whole is nobody's";
+}
+
 TEST_F(Run, KeepsTwoAtLeast) {
     for (std::int64_t step = 1; step <= 5; ++step) save(step, 1);
     EXPECT_TRUE(fs::exists(run_ / "checkpoints/step-000005"));
