@@ -103,6 +103,17 @@ std::string DeckReader::store(const Key& key, const toml::node& node) {
             } else if constexpr (std::is_same_v<T, double>) {
                 if (!node.is_floating_point() && !node.is_integer()) return wrong;
                 return store_number(key, target, *node.value<double>());
+            } else if constexpr (std::is_same_v<T, Pair>) {
+                const auto* list = node.as_array();
+                if (!list || list->size() != 2 || !(*list)[0].is_number() || !(*list)[1].is_number())
+                    return wrong;
+                Pair pair;
+                for (std::size_t i = 0; i < 2; ++i)
+                    if (auto problem = store_number(key, &pair[i], *(*list)[i].value<double>());
+                        !problem.empty())
+                        return problem;
+                *target = pair;
+                return "";
             } else {
                 if (!node.is_integer()) return wrong;
                 return store_number(key, target, static_cast<double>(node.as_integer()->get()));
@@ -123,6 +134,12 @@ std::string DeckReader::set_text(const Key& key, const std::string& value) {
                 if (value != "true" && value != "false") return wrong;
                 *target = value == "true";
                 return "";
+            } else if constexpr (std::is_same_v<T, Pair>) {
+                try {
+                    return store(key, *toml::parse("pair = " + value).get("pair"));
+                } catch (const toml::parse_error&) {
+                    return wrong;
+                }
             } else {
                 char* end = nullptr;
                 const double number = std::strtod(value.c_str(), &end);
@@ -195,21 +212,7 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
         {"run", [&](const auto& t) { fill(t, "run.", keys_of(deck.run)); }},
         {"data", [&](const auto& t) { fill(t, "data.", keys_of(deck.data, command_)); }},
         {"train", [&](const auto& t) { fill(t, "train.", keys_of(deck.train)); }},
-        {"optimizer",
-         [&](const auto& t) {
-             fill(t, "optimizer.", keys_of(deck.optimizer), {"betas"});
-             const auto* betas = t.get("betas");
-             if (!betas) return;
-             const auto* list = betas->as_array();
-             if (!list || list->size() != 2 || !(*list)[0].is_number() || !(*list)[1].is_number())
-                 return fail(betas->source(), "optimizer.betas",
-                             "wrong type; allowed: two numbers, [0.9, 0.95]");
-             deck.optimizer.beta1 = *(*list)[0].template value<double>();
-             deck.optimizer.beta2 = *(*list)[1].template value<double>();
-             if (!(deck.optimizer.beta1 >= 0 && deck.optimizer.beta1 < 1 && deck.optimizer.beta2 >= 0 &&
-                   deck.optimizer.beta2 < 1))
-                 fail(betas->source(), "optimizer.betas", "out of range; allowed: from 0 to below 1");
-         }},
+        {"optimizer", [&](const auto& t) { fill(t, "optimizer.", keys_of(deck.optimizer)); }},
         {"checkpoint", [&](const auto& t) { fill(t, "checkpoint.", keys_of(deck.checkpoint)); }},
         {"metrics", [&](const auto& t) { fill(t, "metrics.", keys_of(deck.metrics)); }},
         {"schedule", [&](const auto& t) { fill(t, "schedule.", keys_of(deck.schedule)); }},
@@ -285,9 +288,14 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     check_required();
     if (errors_.empty()) finish(deck);
     for (const auto& [name, key] : slots_)
-        deck.settings[name] =
-            std::visit([](const auto* value) { return fmt::format("{}", *value); }, key.target);
-    deck.settings["optimizer.betas"] = fmt::format("{}, {}", deck.optimizer.beta1, deck.optimizer.beta2);
+        deck.settings[name] = std::visit(
+            [](const auto* value) {
+                if constexpr (std::is_same_v<decltype(value), const Pair*>)
+                    return fmt::format("[{}, {}]", (*value)[0], (*value)[1]);
+                else
+                    return fmt::format("{}", *value);
+            },
+            key.target);
     return deck;
 }
 

@@ -2,6 +2,7 @@
 // rank.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -32,7 +33,8 @@ struct Train {
 struct Optimizer {
     double learning_rate = 1e-3, final_learning_rate = 0;
     std::int64_t warmup_steps = 0, decay_steps = 0;
-    double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0, clip = 1;
+    std::array<double, 2> betas = {0.9, 0.95};
+    double eps = 1e-8, weight_decay = 0, clip = 1;
 };
 struct Checkpoint {
     std::int64_t every = 0, keep = 2;

@@ -35,6 +35,7 @@ std::vector<Key> keys_of(Optimizer& o) {
             {"final_learning_rate", &o.final_learning_rate, false, 0, 1},
             {"warmup_steps", &o.warmup_steps, false, 0, kMany},
             {"decay_steps", &o.decay_steps, false, 0, kMany},
+            {"betas", &o.betas, false, 0, 0.999999},
             {"eps", &o.eps, false, 0, 1},
             {"weight_decay", &o.weight_decay, false, 0, 10},
             {"clip", &o.clip, false, 0, 1e9}};
@@ -97,6 +98,8 @@ std::string describe(const Key& key) {
     if (!key.words.empty()) return fmt::format("one of {}", fmt::join(key.words, ", "));
     if (std::holds_alternative<std::string*>(key.target)) return "a text";
     if (std::holds_alternative<bool*>(key.target)) return "true or false";
+    if (std::holds_alternative<Pair*>(key.target))
+        return fmt::format("two numbers from {:g} to {:g}, such as [0.9, 0.95]", key.low, key.high);
     const char* kind = std::holds_alternative<double*>(key.target) ? "a number" : "a whole number";
     return fmt::format("{} from {:g} to {:g}", kind, key.low, key.high);
 }

@@ -11,9 +11,11 @@
 
 namespace maestro::config {
 
-using Target = std::variant<std::string*, std::int64_t*, std::uint64_t*, int*, double*, bool*>;
+using Pair = std::array<double, 2>;
+using Target = std::variant<std::string*, std::int64_t*, std::uint64_t*, int*, double*, bool*, Pair*>;
 
-/// One key of a table. A range bounds numbers (inclusive); words list what a text may be (empty: any).
+/// One key of a table. A range bounds numbers (inclusive), each of a pair; words list what a text may be
+/// (empty: any).
 struct Key {
     std::string name;
     Target target;

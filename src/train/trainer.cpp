@@ -32,8 +32,8 @@ AdamSettings settings_of(const config::Optimizer& o) {
             .final_learning_rate = o.final_learning_rate,
             .warmup_steps = o.warmup_steps,
             .decay_steps = o.decay_steps,
-            .beta1 = o.beta1,
-            .beta2 = o.beta2,
+            .beta1 = o.betas[0],
+            .beta2 = o.betas[1],
             .eps = o.eps,
             .weight_decay = o.weight_decay,
             .clip = o.clip};

@@ -12,6 +12,7 @@
 namespace maestro::config {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 std::string input(const std::string& name) {
@@ -115,6 +116,11 @@ TEST(Deck, OverridesAreTypedByTheSchema) {
     EXPECT_EQ(deck.metrics.timeline_every, 0);
     EXPECT_FALSE(deck.models.at("glyph-language").tie_embeddings);
     EXPECT_EQ(deck.run.output, "a b");
+    EXPECT_EQ(parse(text, {"optimizer.betas=[0.8, 0.9]"}).optimizer.betas, (std::array{0.8, 0.9}));
+    for (const char* value : {"0.8", "[0.8]", "[0.8, 1]", "[0.8, x]", "[0.8, 0.9", ""})
+        EXPECT_THAT(refusal(text, {std::string("optimizer.betas=") + value}),
+                    AllOf(HasSubstr("--set optimizer.betas"), HasSubstr("two numbers")))
+            << value;
     EXPECT_EQ(deck.sections[0].window, 9);
     EXPECT_EQ(deck.models.at("glyph-language").layers, 2);
     EXPECT_EQ(deck.graph.world, 2);
@@ -168,7 +174,8 @@ TEST(Resume, NamesEveryKeyThatChangesTheResult) {
     }
     const auto betas =
         resume_conflicts(parse(edited("betas = [0.9, 0.95]", "betas = [0.9, 0.99]")), before.settings);
-    EXPECT_THAT(betas, testing::ElementsAre("optimizer.betas: 0.9, 0.95 in the checkpoint, 0.9, 0.99 now"));
+    EXPECT_THAT(betas,
+                testing::ElementsAre("optimizer.betas: [0.9, 0.95] in the checkpoint, [0.9, 0.99] now"));
     EXPECT_THAT(resume_conflicts(parse(input("distill.toml")), before.settings),
                 testing::SizeIs(testing::Gt(10)));
 }
