@@ -33,6 +33,42 @@ def test_layouts_and_policies_of_the_vision_language_deck(workspace):
         assert_same_gradients(workspace, "one-gradient", f"{name}-gradient", ["vision", "language"])
 
 
+def test_unusual_layouts_of_the_vision_language_deck(workspace):
+    """Two vision replicas, both sections on two shared ranks, windows of one micro-batch, sizes that divide nothing."""
+    few = ["train.steps=8", "checkpoint.every=0", "data.global_batch=50"]
+    dp = lambda vision, language: [f"section.vision.layout.dp={vision}", f"section.language.layout.dp={language}"]  # noqa: E731
+    colocated = ["section.language.colocate_with=vision"]
+    sizes = ["section.vision.micro_batch=5", "section.language.micro_batch=7"]
+    workspace.train(1, VLM, "one", [*few, *ONE_RANK])
+    reference = workspace.losses("one")
+    cases = {
+        "fanout-2": (6, dp(2, 4)),
+        "shared-2": (2, [*dp(2, 2), *colocated, *sizes]),
+        "sizes": (3, [*dp(1, 2), *sizes, "section.vision.window=4"]),
+        "tight": (3, [*dp(1, 2), "section.vision.micro_batch=1", "section.vision.window=16", "section.language.micro_batch=1"]),
+        "whole": (2, [*dp(1, 1), "section.vision.micro_batch=50", "section.vision.window=0", "section.language.micro_batch=50"]),
+        "lpt-shared-2": (2, [*dp(2, 2), *colocated, "schedule.policy=lpt"]),
+        "fifo-fanout-2": (6, [*dp(2, 4), "schedule.policy=fifo"]),
+    }
+    for name, (ranks, values) in cases.items():
+        workspace.train(ranks, VLM, name, [*few, *values])
+        assert relative(workspace.losses(name), reference) <= 1e-5, name
+
+
+def test_unusual_layouts_of_the_distillation_deck(workspace):
+    few = ["section.teacher.weights=random", "train.steps=8", "checkpoint.every=0", "data.global_batch=18"]
+    dp = lambda teacher, student: [f"section.teacher.layout.dp={teacher}", f"section.student.layout.dp={student}"]  # noqa: E731
+    workspace.train(1, DISTILL, "one", [*few, *dp(1, 1), "section.student.colocate_with=teacher"])
+    cases = {
+        "fanout-2": (6, dp(2, 4)),
+        "shared-2": (2, [*dp(2, 2), "section.teacher.colocate_with=student"]),
+        "tight": (3, [*dp(1, 2), "section.teacher.micro_batch=1", "section.teacher.window=8", "section.student.micro_batch=5"]),
+    }
+    for name, (ranks, values) in cases.items():
+        workspace.train(ranks, DISTILL, name, [*few, *values])
+        assert relative(workspace.losses(name), workspace.losses("one")) <= 1e-5, name
+
+
 def test_every_parameter_moves(workspace):
     workspace.train(2, VLM, "moved", [*TWO_RANKS, "train.steps=12", "checkpoint.every=1", "checkpoint.keep=12"])
     for section in ("vision", "language"):
