@@ -1,14 +1,20 @@
 """A lost, stopped or signalled rank: the job ends in time, says why, and a resume goes on."""
 
+import json
 import os
 import pathlib
 import random
 import signal
 import subprocess
+import sys
 import time
 
+import h5py
 import numpy as np
-from conftest import BINARY, TWO_RANKS, VLM, settings
+from conftest import BINARY, ROOT, TWO_RANKS, VLM, settings
+
+sys.path.insert(0, str(ROOT / "scripts/data"))
+from sample_file import Xxh64  # noqa: E402
 
 
 def start(workspace, name, values, *options):
@@ -103,6 +109,24 @@ def test_stopped_rank_is_named(workspace):
     output = job.stdout.read()
     assert job.returncode == 76, output
     assert "waiting for edge vision-language" in output and workspace.exit_report("hang")["code"] == 76
+
+
+def test_a_number_that_is_none_ends_the_run(workspace):
+    """A weight of a checkpoint becomes NaN, its manifest is made to fit; the step after the resume finds it."""
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=3"])
+    checkpoint = workspace.run("run") / "checkpoints/step-000003"
+    with h5py.File(checkpoint / "language.h5", "r+") as file:
+        file["weights/layers.0.mlp.down.weight"][0, 0] = np.nan
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    for entry in manifest["files"]:
+        data = (checkpoint / entry["file"]).read_bytes()
+        entry.update(bytes=len(data), xxh64=f"{Xxh64.of(np.frombuffer(data, np.uint8)):016x}")
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    result = workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=6"], options=["--resume", "auto"], expect=79)
+    assert result.stderr.count("step 4: ") == 1 and "not finite" in result.stderr, result.stderr
+    report = workspace.exit_report("run")
+    assert report["code"] == 79 and report["step"] == 3
+    assert not (workspace.run("run") / "checkpoints/step-000004").exists()
 
 
 def test_signal_stops_in_order(workspace):
