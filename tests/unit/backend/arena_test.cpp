@@ -66,6 +66,20 @@ TEST(Buffer, MovesItsMemory) {
     EXPECT_EQ(three.data(), data);
 }
 
+#if defined(__x86_64__)
+TEST(Cpu, FlushesDenormalsOnEveryThread) {
+    const auto cpu = make_cpu(2);
+    int kept = 0;
+#pragma omp parallel num_threads(2) reduction(+ : kept)
+    {
+        volatile float tiny = 1e-38f;
+        tiny = tiny * 0.01f;
+        kept += tiny != 0.0f;
+    }
+    EXPECT_EQ(kept, 0);
+}
+#endif
+
 TEST(Cpu, SaysWhenMemoryCannotBeHad) {
     try {
         make_cpu(1)->allocate(std::size_t{1} << 60);
