@@ -95,7 +95,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     line.deck = decks.front();
     if (line.command == Command::evaluate && line.checkpoint.empty())
         refuse("evaluate needs --checkpoint PATH");
-    if (line.max_hours < 0) refuse("--max-hours must not be negative");
+    if (!(line.max_hours >= 0)) refuse("--max-hours must be a number of hours, not negative");
     return line;
 }
 
