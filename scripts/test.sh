@@ -16,7 +16,8 @@ phase "tests of the program (ctest)"
 ctest --test-dir build/cpu-release -j2 --output-on-failure --no-tests=error "$@" || failed=1
 
 phase "tests of the Python tools (pytest)"
-folders=$(find scripts tests -name 'test_*.py' -not -path 'tests/system/*' -printf '%h\n' | sort -u) # ctest runs tests/system
+# ctest runs those of tests/system and tests/slurm
+folders=$(find scripts tests -name 'test_*.py' -not -path 'tests/system/*' -not -path 'tests/slurm/*' -printf '%h\n' | sort -u)
 for folder in $folders; do
     echo "$folder"
     python3 -m pytest -q -p no:cacheprovider "$folder" || failed=1
