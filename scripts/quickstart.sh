@@ -19,7 +19,7 @@ run=runs/vlm_glyphs
 
 # maestro RANKS ARGUMENT...: the program under mpirun, which must never hang a script.
 maestro() {
-    local ranks=$1 options=(--oversubscribe)
+    local ranks=$1 options=(--oversubscribe --bind-to none) # the ranks bind themselves
     shift
     if ((EUID == 0)); then options+=(--allow-run-as-root); fi
     timeout --kill-after=30 3600 mpirun "${options[@]}" -n "$ranks" build/cpu-release/maestro "$@" </dev/null

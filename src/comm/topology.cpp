@@ -109,11 +109,14 @@ Topology place_rank(const Communicator& world) {
     const Set own_set = to_set(machine, own);
     const std::vector<Set> cores = cores_of(machine, own_set.get());
     t.cores = std::max<int>(1, static_cast<int>(cores_of(machine, to_set(machine, all).get()).size()));
+    t.all_cores = std::max<int>(
+        t.cores,
+        static_cast<int>(cores_of(machine, hwloc_topology_get_allowed_cpuset(machine.handle)).size()));
     int available = std::max<int>(1, static_cast<int>(cores.size()));
     const double quota = quota_cores();
     const bool limited = quota > 0 && std::ceil(quota) < t.cores;
     if (limited) {  // which cores the quota buys is not ours to say: no binding
-        t.cores = std::max(1, static_cast<int>(std::ceil(quota)));
+        t.cores = t.all_cores = std::max(1, static_cast<int>(std::ceil(quota)));
         available = std::clamp(t.cores * sharing / t.ranks_on_node, 1, available);
     }
     t.threads = std::max(1, available / sharing);
@@ -129,6 +132,14 @@ Topology place_rank(const Communicator& world) {
     return t;
 }
 
+std::string Topology::note() const {
+    if (cores >= all_cores) return "";
+    return fmt::format(
+        "note: the launcher has bound the ranks on {} to {} of its {} cores; with mpirun --bind-to none they "
+        "share all",
+        host, cores, all_cores);
+}
+
 std::string Topology::describe() const {
     std::string list;
     for (std::size_t i = 0; i < processors.size();) {
@@ -139,9 +150,10 @@ std::string Topology::describe() const {
                           : fmt::format("{}-{}", processors[i], processors[last]);
         i = last + 1;
     }
-    return fmt::format("host {}, rank {} of {} here, {} core{} on this node, {} thread{} {} processors {}",
-                       host, rank_on_node, ranks_on_node, cores, cores == 1 ? "" : "s", threads,
-                       threads == 1 ? "" : "s", bound ? "bound to" : "free on", list);
+    return fmt::format(
+        "host {}, rank {} of {} here, {} of {} core{} on this node, {} thread{} {} processors {}", host,
+        rank_on_node, ranks_on_node, cores, all_cores, all_cores == 1 ? "" : "s", threads,
+        threads == 1 ? "" : "s", bound ? "bound to" : "free on", list);
 }
 
 std::string library_versions() {

@@ -11,13 +11,16 @@ namespace maestro::comm {
 
 struct Topology {
     std::string host;
-    int cores = 1;  ///< physical cores that the ranks of this node may use together
+    int cores = 1;      ///< physical cores that the ranks of this node may use together
+    int all_cores = 1;  ///< that the node has for them, were they not bound by the launcher
     int ranks_on_node = 1;
     int rank_on_node = 0;
     int threads = 1;              ///< of this rank: cores / ranks, at least 1
     bool bound = false;           ///< threads have cores of their own (by us or the launcher)
     std::vector<int> processors;  ///< logical processors that this rank may run on
 
+    /// What to tell the user where the launcher has left cores unused; "" where it has not.
+    std::string note() const;
     std::string describe() const;  ///< "host a, rank 1 of 2 here, 4 threads on processors 4-7"
 };
 

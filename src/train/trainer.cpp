@@ -99,6 +99,7 @@ void Trainer::prepare_directory() {
     for (const std::string& text : {environment, fmt::format("{}", fmt::join(job_.description(), "\n"))})
         log::write_file(text);
 
+    if (const std::string note = launch_.topology.note(); !note.empty()) log::info("{}", note);
     io::Rows rows;
     if (!checkpoint_.empty()) {
         agree(world_, [&] {
