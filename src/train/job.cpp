@@ -120,7 +120,7 @@ void Job::build_section(int s, const SectionMemory& memory) {
     parameters = static_cast<std::int64_t>(world.max(static_cast<double>(parameters)));
     const int last = section.first_rank + section.layout.ranks() - 1;
     description_.push_back(
-        fmt::format("section {} (colour {}): {} on {}, {} parameters, {}, micro_batch {}, {}", section.name,
+        fmt::format("section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}", section.name,
                     s, deck.sections[static_cast<std::size_t>(s)].model,
                     last == section.first_rank ? fmt::format("rank {}", last)
                                                : fmt::format("ranks {}-{}", section.first_rank, last),
