@@ -72,6 +72,7 @@ private:
 };
 
 std::string DeckReader::check_text(const Key& key, const std::string& value) {
+    if (key.required && value.empty()) return "it is empty; allowed: a text of at least one character";
     if (std::find(key.not_built.begin(), key.not_built.end(), value) != key.not_built.end())
         return fmt::format("'{}' is not built yet; allowed: {}", value, describe(key));
     if (!key.words.empty() && std::find(key.words.begin(), key.words.end(), value) == key.words.end())
