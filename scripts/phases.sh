@@ -23,32 +23,50 @@ finish() {
 }
 trap finish EXIT
 
-# need_packages build [test]: as root installs those of packages.txt that are missing; otherwise names them and ends (69).
+# missing_packages WHO...: those of packages.txt for WHO that are not installed.
+missing_packages() {
+    local who package
+    while read -r who package; do
+        if [[ " $* " == *" $who "* && $(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null) != ii* ]]; then
+            echo "$package"
+        fi
+    done <scripts/packages.txt
+}
+
+install_packages() {
+    echo "installing $*"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -q
+    apt-get install -y -q --no-install-recommends "$@"
+}
+
+# need_packages WHO...: as root installs what is missing; otherwise names it and ends (69).
 need_packages() {
     if ! command -v dpkg-query >/dev/null; then
         echo "This is not Debian: see that scripts/packages.txt is satisfied. Going on."
         return
     fi
-    local wanted=() missing=() who package
-    while read -r who package; do
-        if [[ " $* " == *" $who "* ]]; then wanted+=("$package"); fi
-    done <scripts/packages.txt
-    for package in "${wanted[@]}"; do
-        if [[ $(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null) != ii* ]]; then missing+=("$package"); fi
-    done
+    local missing
+    mapfile -t missing < <(missing_packages "$@")
     if ((${#missing[@]} == 0)); then
-        echo "all ${#wanted[@]} packages are there"
-        return
-    fi
-    if ((EUID != 0)); then
+        echo "all packages are there"
+    elif ((EUID == 0)); then
+        install_packages "${missing[@]}"
+    else
         printf 'These packages are missing: %s\nInstall them as root, then run this again:\n  apt-get install --no-install-recommends %s\n' \
             "${missing[*]}" "${missing[*]}" >&2
         exit 69
     fi
-    echo "installing ${missing[*]}"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -q
-    apt-get install -y -q --no-install-recommends "${missing[@]}"
+}
+
+# want_packages WHO WHAT: as need_packages, but goes on without them and says that WHAT then do not run.
+want_packages() {
+    local missing
+    mapfile -t missing < <(missing_packages "$1")
+    if ((${#missing[@]} == 0)); then return; fi
+    if ((EUID != 0)) || ! install_packages "${missing[@]}"; then
+        echo "without ${missing[*]}: $2 are skipped"
+    fi
 }
 
 # build OPTION...: configures and builds the preset cpu-release.

@@ -6,6 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/phases.sh"
 
 phase "packages"
 need_packages build test
+want_packages slurm "the tests of the Slurm jobs"
 
 phase "build"
 build -DMAESTRO_TESTS=ON -DMAESTRO_BENCH=ON
