@@ -1,7 +1,9 @@
 // What faults.sh runs: three ranks pass a token round, and rank 1 does what the argument says.
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -61,6 +63,7 @@ void run(const comm::Communicator& world, comm::Watchdog& watchdog, const std::s
 
 int main(int argc, char** argv) {
     comm::Environment environment(argc, argv);
+    if (const char* path = std::getenv("MAESTRO_STARTED")) std::ofstream(path) << "started\n";
     try {
         comm::Waiter waiter(3);
         const comm::Communicator world = comm::Communicator::world(waiter);
