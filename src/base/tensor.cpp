@@ -8,7 +8,10 @@ Tensor::Tensor(void* data_, DType dtype_, std::initializer_list<std::int64_t> sh
     : data(data_), dtype(dtype_), rank(static_cast<int>(shape_.size())) {
     MAESTRO_CHECK(shape_.size() <= shape.size(), "at most {} dimensions", shape.size());
     std::size_t i = 0;
-    for (auto extent : shape_) shape[i++] = extent;
+    for (auto extent : shape_) {
+        MAESTRO_CHECK(extent >= 0, "a dimension of {}", extent);
+        shape[i++] = extent;
+    }
 }
 
 std::int64_t Tensor::size() const {
