@@ -194,7 +194,7 @@ public:
     bool computes() const override { return true; }
     void* allocate(std::size_t bytes) override {
         const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
-        void* pointer = std::aligned_alloc(64, rounded);
+        void* pointer = rounded < bytes ? nullptr : std::aligned_alloc(64, rounded);
         if (!pointer)
             throw Error(ExitCode::device_memory,
                         fmt::format("cannot allocate {} MiB of memory", bytes >> 20));
