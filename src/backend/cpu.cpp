@@ -44,13 +44,13 @@ public:
             part.a = a + at * g.lda;
             if (cut_k) {
                 part.k = std::min(piece, left);
-                part.b = static_cast<const bf16*>(g.b) + at * g.ldb;
+                part.b = static_cast<const bf16*>(g.b) + at * (g.transpose_b ? 1 : g.ldb);
                 part.accumulate = g.accumulate || at > 0;
             } else {
                 part.m = std::min(piece, left);
                 part.y = static_cast<std::byte*>(g.y) + static_cast<std::size_t>(at * g.ldy) * size_of(g.out);
             }
-            if (piece <= left)
+            if (piece <= left || (cut_k && g.transpose_b))  // no operation asks for the latter
                 execute(part);
             else if (cut_k)
                 execute_padded_sum(part);

@@ -69,6 +69,7 @@ TEST_F(Gemm, OfBf16WithEveryLength) {
             compare({DType::bf16, DType::bf16, length, 40, 33}, false, false, accumulate);  // dx = dy w
             compare({DType::bf16, DType::f32, length, 20, 33}, false, true, accumulate);    // logits
             compare({DType::bf16, DType::f32, 33, 40, length}, true, false, accumulate);    // dw = dy^T x
+            compare({DType::bf16, DType::f32, 17, 9, length}, true, true, accumulate);
         }
     }
 }
