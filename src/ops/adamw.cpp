@@ -25,6 +25,7 @@ void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, c
         const double correction1 = 1 - std::pow(s.beta1, static_cast<double>(s.step));
         const double correction2 = 1 - std::pow(s.beta2, static_cast<double>(s.step));
         const auto beta1 = static_cast<float>(s.beta1), beta2 = static_cast<float>(s.beta2);
+        const auto rest1 = static_cast<float>(1 - s.beta1), rest2 = static_cast<float>(1 - s.beta2);
         const auto rate = static_cast<float>(s.learning_rate / correction1);
         const auto root = static_cast<float>(1 / std::sqrt(correction2));
         const auto eps = static_cast<float>(s.eps), scale = static_cast<float>(s.gradient_scale);
@@ -34,8 +35,8 @@ void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, c
 #pragma omp simd
             for (std::int64_t i = block * kBlock; i < end; ++i) {
                 const float x = g[i] * scale;
-                m[i] = beta1 * m[i] + (1 - beta1) * x;
-                v[i] = beta2 * v[i] + (1 - beta2) * x * x;
+                m[i] = beta1 * m[i] + rest1 * x;
+                v[i] = beta2 * v[i] + rest2 * x * x;
                 w[i] = w[i] * keep - rate * m[i] / (std::sqrt(v[i]) * root + eps);
             }
         });

@@ -12,6 +12,8 @@ double cross_entropy(backend::Backend& b, const Tensor& logits, std::span<const 
     const std::int64_t rows = logits.rows(), vocabulary = logits.columns();
     MAESTRO_CHECK(static_cast<std::size_t>(rows) == targets.size() && weights.size() == targets.size(),
                   "{} targets for {}", targets.size(), logits.describe());
+    for (const std::int32_t target : targets)  // here, because no exception leaves a parallel loop
+        MAESTRO_CHECK(target < vocabulary, "target {} of a vocabulary of {}", target, vocabulary);
     std::vector<double> losses(targets.size(), 0.0);
     b.launch({6.0 * static_cast<double>(logits.size()), 2.0 * static_cast<double>(logits.bytes())}, [&] {
         by_logit_type(logits.dtype, [&]<class A>(A) {
@@ -23,8 +25,6 @@ double cross_entropy(backend::Backend& b, const Tensor& logits, std::span<const 
                     std::fill(row, row + vocabulary, A(0));
                     return;
                 }
-                MAESTRO_CHECK(targets[i] < vocabulary, "target {} of a vocabulary of {}", targets[i],
-                              vocabulary);
                 const A own = row[targets[i]];
                 const SoftmaxSum<A> sum = exponentiate(row, vocabulary, A(1));
                 losses[i] = weight * (static_cast<double>(sum.top) + std::log(static_cast<double>(sum.sum)) -

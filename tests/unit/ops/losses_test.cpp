@@ -1,6 +1,8 @@
 // Losses against plain sums in long double, also where exponentials overflow.
 #include <gmock/gmock.h>
 
+#include "base/error.hpp"
+
 #include "ops/cross_entropy.hpp"
 #include "ops/distillation.hpp"
 #include "support/tensors.hpp"
@@ -89,6 +91,12 @@ TEST_F(Losses, AStudentThatEqualsItsTeacherHasNoDivergence) {
                  teacher = as_type(DType::f32, student, {kRows, kWords});
     EXPECT_NEAR(distillation(b_, student, teacher, targets_, weights_, 1, 2, 1, scratch_), 0, 1e-5);
     for (const double value : values(student)) EXPECT_NEAR(value, 0, 1e-6);
+}
+
+TEST_F(Losses, ATargetBeyondTheVocabularyIsAnError) {
+    const Tensor logits = random(DType::f32, {2, 5});
+    const std::vector<std::int32_t> targets{4, 5};
+    EXPECT_THROW(cross_entropy(b_, logits, targets, std::vector<float>{1, 1}, 1), Error);
 }
 
 TEST_F(Losses, ArgmaxTakesTheFirstOfEqualOnes) {

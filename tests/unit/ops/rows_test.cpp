@@ -31,6 +31,7 @@ TEST_F(Rows, EmbeddingTakesRowsAndAddsTheirGradients) {
             EXPECT_EQ(get(dtable, id * 6),
                       1 + 0.5 * static_cast<double>(std::count(ids.begin(), ids.end(), id)));
     }
+    EXPECT_THROW(embedding(b_, ids, random(DType::f32, {4, 6}), filled(DType::f32, {0, 6})), Error);
     const std::vector<std::int32_t> beyond{4};
     EXPECT_THROW(embedding(b_, beyond, random(DType::f32, {4, 6}), filled(DType::f32, {1, 6})), Error);
 }
