@@ -61,6 +61,7 @@ private:
     std::string set_text(const Key& key, const std::string& value);
     void check_required();
     void finish(Deck& deck);
+    void check_edges(const Deck& deck);
 
     std::string path_;
     Command command_;
@@ -316,6 +317,11 @@ void DeckReader::finish(Deck& deck) {
     std::vector<graph::Section> sections;
     for (const Section& s : deck.sections) {
         const std::string key = "section." + s.name + ".";
+        if (!good_name(s.name) || s.name == "train")
+            fail_at(key + "name",
+                    fmt::format("'{}' is no name of a section; allowed: letters, digits, _ and -, but not "
+                                "'train', which names a file of every checkpoint",
+                                s.name));
         const auto model = deck.models.find(s.model);
         if (model == deck.models.end()) {
             std::vector<std::string> names;
@@ -359,9 +365,63 @@ void DeckReader::finish(Deck& deck) {
             fail_at("model." + deck.model_of(e.to).name + ".vocabulary",
                     fmt::format("student and teacher need one vocabulary, '{}' has {}", e.from_name,
                                 deck.model_of(e.from).vocabulary));
+    check_edges(deck);
     if (deck.optimizer.decay_steps > 0 && deck.optimizer.decay_steps < deck.optimizer.warmup_steps)
         fail_at("optimizer.decay_steps", "ends before warmup_steps; it counts from the start of training");
     for (const auto& [key, value] : settings_) deck.text += fmt::format("# --set {}={}\n", key, value);
+}
+
+/// What the graph cannot know: sizes of models, and what the language model takes.
+void DeckReader::check_edges(const Deck& deck) {
+    const auto& graph = deck.graph;
+    const auto of = [&](int s) -> const graph::Section& {
+        return graph.sections[static_cast<std::size_t>(s)];
+    };
+    // The patches by which a section's picture markers are expanded; {0, 0}: they stay tokens.
+    const auto expansion = [&](int section) {
+        for (const auto& e : graph.edges)
+            if (e.to == section && e.tensor == graph::EdgeTensor::embeddings)
+                return std::pair{deck.model_of(e.from).patch, deck.model_of(e.from).merge};
+        return std::pair{std::int64_t{0}, std::int64_t{0}};
+    };
+    for (std::size_t i = 0; i < graph.edges.size(); ++i) {
+        const graph::Edge& e = graph.edges[i];
+        const std::string key = fmt::format("edge.{}-{}.", e.from_name, e.to_name);
+        for (std::size_t j = 0; j < i; ++j) {
+            const graph::Edge& other = graph.edges[j];
+            if (other.to == e.to && other.tensor == e.tensor)
+                fail_at(
+                    key + "to",
+                    fmt::format("'{}' takes {} from '{}' already; more than one such edge is not built yet",
+                                e.to_name, deck.edges[i].tensor, other.from_name));
+            if (other.from == e.from && e.tensor == graph::EdgeTensor::embeddings &&
+                deck.model_of(other.to).width != deck.model_of(e.to).width)
+                fail_at(
+                    key + "to",
+                    fmt::format("'{}' feeds sections of different width ({} and {}); that is not built yet",
+                                e.from_name, deck.model_of(other.to).width, deck.model_of(e.to).width));
+        }
+        if (e.tensor == graph::EdgeTensor::hidden) {
+            if (!of(e.to).loss)
+                fail_at(key + "to",
+                        fmt::format("hidden states teach a section that computes the loss, '{}' has an "
+                                    "outgoing edge",
+                                    e.to_name));
+            if (expansion(e.from) != expansion(e.to))
+                fail_at(key + "from",
+                        "teacher and student see pictures differently, so their rows do not match; give both "
+                        "a vision section of the same patch and merge, or neither");
+        }
+        const graph::Section &up = of(e.from), &down = of(e.to);
+        const int whole = std::min<int>(down.micro_batch, static_cast<int>(deck.data.global_batch));
+        if (up.window > 0 && std::int64_t{up.window} * up.micro_batch < whole)
+            fail_at("section." + up.name + ".window",
+                    fmt::format("{} micro-batches of {} samples in flight are fewer than the {} samples of a "
+                                "micro-batch of "
+                                "'{}'; allowed: at least {}, or 0",
+                                up.window, up.micro_batch, whole, down.name,
+                                (whole + up.micro_batch - 1) / up.micro_batch));
+    }
 }
 
 }  // namespace

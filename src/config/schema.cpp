@@ -9,6 +9,7 @@ namespace maestro::config {
 namespace {
 constexpr double kMany = 1e12;
 constexpr double kSize = 1 << 20;
+constexpr double kWindow = 65535;  // what a channel counts to
 }  // namespace
 
 std::vector<Key> keys_of(Run& r) {
@@ -36,7 +37,7 @@ std::vector<Key> keys_of(Optimizer& o) {
             {"warmup_steps", &o.warmup_steps, false, 0, kMany},
             {"decay_steps", &o.decay_steps, false, 0, kMany},
             {"betas", &o.betas, false, 0, 0.999999},
-            {"eps", &o.eps, false, 0, 1},
+            {"eps", &o.eps, false, 1e-16, 1},
             {"weight_decay", &o.weight_decay, false, 0, 10},
             {"clip", &o.clip, false, 0, 1e9}};
 }
@@ -75,7 +76,7 @@ std::vector<Key> keys_of(Section& s) {
             {"mode", &s.mode, false, 0, 0, {"train", "forward"}},
             {"weights", &s.weights},
             {"micro_batch", &s.micro_batch, false, 1, kSize},
-            {"window", &s.window, false, 0, kSize},
+            {"window", &s.window, false, 0, kWindow},
             {"colocate_with", &s.colocate_with}};
 }
 std::vector<Key> keys_of(graph::Layout& l) {

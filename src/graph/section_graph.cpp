@@ -126,6 +126,28 @@ void connect(SectionGraph& graph, std::vector<Problem>& problems) {
     }
 }
 
+/// Embeddings carry gradients back, hidden states do not. A section runs backward where a loss is reached
+/// over embeddings and it trains, or something above it does that reaches it so.
+void derive_gradients(SectionGraph& graph) {
+    const auto at = [&](int s) -> Section& { return graph.sections[static_cast<std::size_t>(s)]; };
+    const auto carries = [](const Edge& e) { return e.tensor == EdgeTensor::embeddings; };
+    for (auto& s : graph.sections) s.loss = true;
+    for (const Edge& e : graph.edges) at(e.from).loss = false;
+    std::vector<bool> reaches(graph.sections.size(), false);
+    for (auto s = graph.order.rbegin(); s != graph.order.rend(); ++s) {
+        bool any = at(*s).loss;
+        for (const Edge& e : graph.edges)
+            any = any || (e.from == *s && carries(e) && reaches[static_cast<std::size_t>(e.to)]);
+        reaches[static_cast<std::size_t>(*s)] = any;
+    }
+    for (const int s : graph.order) {
+        bool above = at(s).train;
+        for (const Edge& e : graph.edges) above = above || (e.to == s && carries(e) && at(e.from).backward);
+        at(s).backward = above && reaches[static_cast<std::size_t>(s)];
+    }
+    for (auto& e : graph.edges) e.gradient = carries(e) && at(e.from).backward;
+}
+
 }  // namespace
 
 SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
@@ -146,24 +168,16 @@ SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
             {"edge", "the edges form a cycle: " + cycle_text(graph) + "; a section may not feed itself"});
         return graph;
     }
-    for (auto& s : graph.sections) s.loss = true;
-    for (const int s : graph.order) {
-        auto& section = graph.sections[static_cast<std::size_t>(s)];
-        section.backward = section.train;
-        for (auto& e : graph.edges) {
-            if (e.to == s && graph.sections[static_cast<std::size_t>(e.from)].backward)
-                section.backward = true;
-            if (e.from == s) section.loss = false;
-        }
-    }
-    for (auto& e : graph.edges) e.gradient = graph.sections[static_cast<std::size_t>(e.from)].backward;
+    derive_gradients(graph);
     for (const auto& s : graph.sections) {
         if (s.loss && s.kind != Kind::language)
             problems.push_back(
                 {"section." + s.name + ".name",
                  "nothing takes its output; connect it to a language section with an [[edge]]"});
         if (s.train && !s.backward)
-            problems.push_back({"section." + s.name + ".mode", "it cannot be trained here"});
+            problems.push_back(
+                {"section." + s.name + ".mode",
+                 "no gradient reaches it: hidden states carry none back; set it to \"forward\""});
     }
     return graph;
 }

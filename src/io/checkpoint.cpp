@@ -225,6 +225,17 @@ fs::path finish_checkpoint(const fs::path& partial, std::span<const ManifestEntr
     return final_path;
 }
 
+void set_aside_newer(const fs::path& run, std::int64_t step) {
+    for (const fs::path& path : list(run / "checkpoints")) {
+        if (step_of(path) <= step) continue;
+        const fs::path aside = path.string() + ".abandoned";
+        std::error_code error;
+        fs::remove_all(aside, error);
+        fs::rename(path, aside, error);
+        if (error) failed(path, "cannot be renamed: " + error.message());
+    }
+}
+
 std::optional<fs::path> find_checkpoint(const fs::path& path) {
     if (fs::exists(path / "manifest.json")) {
         if (whole(path)) return path;

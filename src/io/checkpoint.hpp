@@ -49,6 +49,10 @@ ManifestEntry write_train_state(const std::filesystem::path& partial, const Trai
 std::filesystem::path finish_checkpoint(const std::filesystem::path& partial,
                                         std::span<const ManifestEntry> entries, std::int64_t keep);
 
+/// Checkpoints of `run` after `step` become step-NNNNNN.abandoned: a run that goes on from `step` leaves
+/// them.
+void set_aside_newer(const std::filesystem::path& run, std::int64_t step);
+
 /// `path` is a checkpoint or a run directory: the newest whole checkpoint, verified by its manifest; none:
 /// nullopt.
 std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& path);

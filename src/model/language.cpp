@@ -51,12 +51,10 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
                 : &store_.declare("head.weight", {spec.vocabulary, spec.width}, Init::normal, role.trained)) {
     for (const InputSpec& input : role.inputs) {
         const bool teacher = input.tensor == EdgeTensor::hidden;
-        const std::string name = teacher_heads_.empty()
-                                     ? "teacher_head.weight"
-                                     : "teacher_head_" + std::to_string(teacher_heads_.size()) + ".weight";
-        teacher_heads_.push_back(
-            teacher ? &store_.declare(name, {spec.vocabulary, input.from.width}, Init::normal, false)
-                    : nullptr);
+        teacher_heads_.push_back(teacher ? &store_.declare("teacher_head.weight",
+                                                           {spec.vocabulary, input.from.width}, Init::normal,
+                                                           false)
+                                         : nullptr);
     }
 }
 

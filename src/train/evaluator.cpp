@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <numeric>
@@ -65,6 +66,7 @@ public:
             samples_ = std::make_unique<data::SampleFile>(deck_.data.validation);
             if (samples_->size() == 0)
                 throw Error(ExitCode::bad_data, deck_.data.validation + ": holds no samples");
+            check_samples(deck_, *samples_, false);
             if (line.exchange_images) places_ = exchange(*samples_);
             build(line.checkpoint);
         });
@@ -182,6 +184,9 @@ void run_evaluation(Launch& launch, const config::CommandLine& line) {
     std::vector<double> sums{mine.loss, static_cast<double>(mine.tokens), static_cast<double>(mine.names),
                              static_cast<double>(mine.exact)};
     launch.world.allreduce_sum(std::span(sums));
+    if (!std::isfinite(sums[0]))
+        throw Error(ExitCode::not_finite, fmt::format("{}: the loss is {}", line.checkpoint, sums[0]),
+                    Scope::all_ranks);
     const std::string match = sums[2] > 0 ? fmt::format("{:.6f}", sums[3] / sums[2]) : "null";
     log::info("{}: loss {:.4f}, {:.0f} of {:.0f} names exact, {:.0f} tokens in {:.1f} s",
               launch.deck.data.validation, sums[0], sums[3], sums[2], sums[1], comm::now_s() - start);

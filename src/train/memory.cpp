@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "comm/memory.hpp"
 #include "train/sections.hpp"
@@ -11,6 +12,7 @@ namespace maestro::train {
 
 namespace {
 
+constexpr double kMostWindows = 65535;  ///< what a channel counts to
 constexpr double kShare = 0.8;  ///< of the free memory that open windows may fill; the rest is for files, MPI
 
 double mib(double bytes) {
@@ -74,8 +76,17 @@ std::vector<SectionMemory> plan_memory(const Launch& launch, const SampleTable& 
         const auto i = static_cast<std::size_t>(s);
         const graph::Section& section = sections[i];
         const model::Role role = role_of(deck, s, marker);
-        const auto worst = table.worst_micro_batch(section.micro_batch);
+        const auto worst = table.worst_micro_batch(
+            static_cast<int>(std::min<std::int64_t>(section.micro_batch, deck.data.global_batch)));
         plan[i].footprint = model::measure(spec_of(deck, s), role, worst);
+        if (section.layout.dp > 1 && plan[i].footprint.trainable > INT_MAX)
+            throw Error(
+                ExitCode::bad_deck,
+                fmt::format(
+                    "section {}: {} trainable weights; more than {} on several replicas are not built "
+                    "yet, set layout.dp = 1",
+                    section.name, plan[i].footprint.trainable, INT_MAX),
+                Scope::all_ranks);
         if (role.emits) plan[i].max_rows = table.rows_of(worst, s);
         fixed[i] = fixed_bytes(plan[i].footprint, section);
         slot[i] = slot_bytes(plan[i], role.output_width * static_cast<std::int64_t>(size_of(role.compute)));
@@ -105,7 +116,8 @@ std::vector<SectionMemory> plan_memory(const Launch& launch, const SampleTable& 
         plan[i].window = section.window;
         if (section.window == 0) {
             const std::int64_t a_step = std::int64_t{section.micro_batch} * section.layout.dp;
-            const double most = static_cast<double>((deck.data.global_batch + a_step - 1) / a_step);
+            const double most =
+                std::min(static_cast<double>((deck.data.global_batch + a_step - 1) / a_step), kMostWindows);
             const double fit = mine(section) && !section.loss ? spare / open / std::max(slot[i], 1.0) : most;
             plan[i].window = static_cast<int>(std::clamp(-launch.world.max(-fit), 1.0, most));
             if (mine(section) && !section.loss) needed += slot[i] * plan[i].window;

@@ -31,16 +31,18 @@ std::size_t Replica::bytes() const {
     return total;
 }
 
-int Replica::take_slot() {
-    if (!settings_.backward) {
-        // Rows that a colocated consumer reads stay until it has released them.
-        for (auto it = in_flight_.begin(); it != in_flight_.end();) {
-            const bool drained = std::all_of(outputs_.begin(), outputs_.end(),
-                                             [&](channel::Channel* c) { return c->drained(it->first); });
-            if (drained) free_slots_.push_back(it->second.slot);
-            it = drained ? in_flight_.erase(it) : std::next(it);
-        }
+bool Replica::collect_drained() {
+    // Rows that a colocated consumer reads stay until it has released them.
+    for (auto it = in_flight_.begin(); it != in_flight_.end();) {
+        const bool drained = std::all_of(outputs_.begin(), outputs_.end(),
+                                         [&](channel::Channel* c) { return c->drained(it->first); });
+        if (drained) free_slots_.push_back(it->second.slot);
+        it = drained ? in_flight_.erase(it) : std::next(it);
     }
+    return !free_slots_.empty();
+}
+
+int Replica::take_slot() {
     MAESTRO_CHECK(!free_slots_.empty(), "section {}: more than {} micro-batches in flight", settings_.name,
                   settings_.window);
     const int slot = free_slots_.back();
@@ -55,6 +57,10 @@ TaskTimes Replica::forward(int micro_batch, std::span<const model::SampleView> s
         for (const auto& sample : samples)
             if (input->expects(sample.id)) input->wait_arrived(sample.id);
     for (channel::Channel* output : outputs_) output->wait_credit();
+    // Without a backward a slot is free once all consumers are done with one and the same micro-batch.
+    if (!settings_.backward && !outputs_.empty())
+        replicas_.waiter().wait_until([&] { return collect_drained(); },
+                                      [&] { return settings_.name + ": all consumers of one micro-batch"; });
     const double start = comm::now_s();
 
     std::vector<std::vector<Tensor>> rows(inputs_.size());

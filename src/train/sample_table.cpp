@@ -80,6 +80,8 @@ std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) cons
         for (const auto& p : shape.pictures)
             if (picture_rows(p) > picture_rows(largest)) largest = p;
     if (largest.height > 0 && !worst.empty()) worst.front().pictures.push_back(largest);
+    // The longest text may stand in a sample without pictures: none of its tokens is a marker.
+    for (auto& shape : worst) shape.tokens += static_cast<std::int64_t>(shape.pictures.size());
     return worst;
 }
 

@@ -72,7 +72,7 @@ model::Geometry expansion_of(const config::Deck& deck, int section) {
     return {};
 }
 
-void check_samples(const config::Deck& deck, const data::SampleFile& samples) {
+void check_samples(const config::Deck& deck, const data::SampleFile& samples, bool for_training) {
     const std::string path = samples.path().string();
     for (std::size_t s = 0; s < deck.sections.size(); ++s) {
         const config::Model& m = deck.model_of(static_cast<int>(s));
@@ -86,7 +86,7 @@ void check_samples(const config::Deck& deck, const data::SampleFile& samples) {
                         fmt::format("{}: pictures of {} channels, model.{}.channels is {}", path,
                                     samples.channels(), m.name, m.channels));
     }
-    if (samples.size() < deck.data.global_batch)
+    if (for_training && samples.size() < deck.data.global_batch)
         throw Error(ExitCode::bad_deck,
                     fmt::format("data.global_batch: {} samples, but {} holds {}; it may be at most that",
                                 deck.data.global_batch, path, samples.size()));

@@ -17,7 +17,7 @@ model::Geometry geometry_of(const config::Deck& deck, int section);
 model::Geometry expansion_of(const config::Deck& deck, int section);
 /// Refuses samples that do not fit the deck: token ids, channels, lengths, number. Error(bad_data or
 /// bad_deck).
-void check_samples(const config::Deck& deck, const data::SampleFile& samples);
+void check_samples(const config::Deck& deck, const data::SampleFile& samples, bool for_training = true);
 
 /// Weights of a checkpoint into a store, by name: the section's own, or the only section there is. Refreshes
 /// the compute copies. Error(input_missing, bad_data).

@@ -91,7 +91,11 @@ void Trainer::prepare_directory() {
     const fs::path directory = deck_.run.output;
     agree(world_, [&] {
         if (world_.rank() != 0) return;
-        io::prepare_run_directory(directory, line_.resume != "none");
+        std::error_code ignored;  // only the run's own checkpoint continues it; another one starts a new run
+        const bool own = !checkpoint_.empty() && fs::equivalent(fs::path(checkpoint_).parent_path(),
+                                                                directory / "checkpoints", ignored);
+        const bool leftover = line_.resume == "auto" && checkpoint_.empty();
+        io::prepare_run_directory(directory, own || leftover);
         log::open_file(directory / "log.txt");
     });
     progress_.directory = directory;
@@ -107,6 +111,7 @@ void Trainer::prepare_directory() {
             io::TrainState state = io::read_train_state(checkpoint_);
             check_resume(state);
             first_step_ = state.step;
+            io::set_aside_newer(deck_.run.output, first_step_);
             rows = std::move(state.rows);
         });
         load_checkpoint(job_, checkpoint_);
@@ -182,8 +187,10 @@ ExitCode Trainer::loop() {
     if (deck_.checkpoint.every > 0 && saved_step_ != progress_.step) save();
     report(comm::now_s() - origin_s_);
     if (!stopped) return ExitCode::done;
-    progress_.reason = fmt::format("stopped by {} after step {}; continue with --resume auto",
-                                   comm::stop_signal() ? "a signal" : "--max-hours", progress_.step);
+    progress_.reason = fmt::format(
+        "stopped by {} after step {}; {}", comm::stop_signal() ? "a signal" : "--max-hours", progress_.step,
+        deck_.checkpoint.every > 0 ? "continue with --resume auto"
+                                   : "nothing was saved, because checkpoint.every is 0");
     log::info("{}", progress_.reason);
     return ExitCode::stopped_early;
 }

@@ -7,7 +7,7 @@ import subprocess
 import h5py
 import numpy as np
 import pytest
-from conftest import TWO_RANKS, VLM, mpirun, settings
+from conftest import DISTILL, TWO_RANKS, VLM, mpirun, settings
 
 
 def refuse(workspace, code, *expected, ranks=2, deck=VLM, values=(), layout=TWO_RANKS):
@@ -54,6 +54,21 @@ def test_fanout_that_is_not_whole(workspace):
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_wrong_number_of_ranks(workspace, ranks):
     refuse(workspace, 78, "mpirun -n 2", ranks=ranks)
+
+
+@pytest.mark.parametrize("values,text", [
+    (["section.vision.name=train"], "names a file of every checkpoint"),
+    (["section.vision.name=../x"], "is no name of a section"),
+    (["section.vision.micro_batch=1", "section.vision.window=6"], "allowed: at least 8"),
+    (["section.vision.window=70000"], "out of range"),
+])
+def test_values_that_would_fail_later(workspace, values, text):
+    refuse(workspace, 78, text, values=values)
+
+
+def test_a_teacher_cannot_train_over_hidden_states(workspace):
+    refuse(workspace, 78, "hidden states carry none back", ranks=3, deck=DISTILL, layout=[],
+           values=["section.teacher.mode=train", "section.teacher.weights=random"])
 
 
 def test_missing_sample_file(workspace):
@@ -108,7 +123,7 @@ def test_full_output_directory(workspace):
 
 
 def test_more_memory_than_there_is(workspace):
-    refuse(workspace, 80, "MiB are free there", "section vision", values=["section.vision.window=1000000"])
+    refuse(workspace, 80, "MiB are free there", "section vision", values=["model.glyph-vision.width=8192", "model.glyph-vision.layers=1000"])
 
 
 @pytest.mark.parametrize("words,code", [((), 64), (("teach", VLM), 64), (("train", "none.toml"), 66), (("train", VLM, "--what"), 64),

@@ -43,5 +43,7 @@ def test_distillation_is_judged_by_its_student(workspace):
 def test_what_cannot_be_evaluated_is_refused(workspace):
     assert "runs/none" in evaluate(workspace, 2, VLM, "--checkpoint", "runs/none", expect=66)
     workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=1"])
+    for deck, text in (("model.glyph-language.vocabulary=100", "beyond the vocabulary"), ("model.glyph-vision.channels=3", "channels")):
+        assert text in evaluate(workspace, 1, VLM, "--checkpoint", "runs/run", expect=65, values=[deck])
     message = evaluate(workspace, 2, VLM, "--checkpoint", "runs/run", expect=65, values=["model.glyph-language.width=64"])
     assert message.count("the deck's model needs") == 1

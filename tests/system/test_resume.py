@@ -46,6 +46,26 @@ def test_resume_with_the_samples_moved(workspace):
     assert list(workspace.steps("run")["step"]) == [1, 2, 3, 4]
 
 
+def test_going_on_from_an_older_checkpoint_sets_the_newer_aside(workspace):
+    keep = ["checkpoint.every=1", "checkpoint.keep=9"]
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=4", *keep])
+    older = str(workspace.run("run") / "checkpoints/step-000002")
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=3", *keep], options=["--resume", older])
+    names = sorted(path.name for path in (workspace.run("run") / "checkpoints").glob("step-*"))
+    assert names == ["step-000001", "step-000002", "step-000003", "step-000003.abandoned", "step-000004.abandoned"]
+    assert list(workspace.steps("run")["step"]) == [1, 2, 3]
+
+
+def test_a_checkpoint_of_another_run_does_not_take_over_a_run(workspace):
+    for name in ("a", "b"):
+        workspace.train(2, VLM, name, [*TWO_RANKS, "train.steps=2"])
+    before = (workspace.run("b") / "metrics.h5").read_bytes()
+    workspace.train(2, VLM, "b", [*TWO_RANKS, "train.steps=4"], options=["--resume", "runs/a"], expect=73)
+    assert (workspace.run("b") / "metrics.h5").read_bytes() == before
+    workspace.train(2, VLM, "c", [*TWO_RANKS, "train.steps=4"], options=["--resume", "runs/a"])
+    assert list(workspace.steps("c")["step"]) == [1, 2, 3, 4]
+
+
 def test_rows_after_the_checkpoint_are_cut_and_a_finished_run_is_success(workspace):
     workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=6", "checkpoint.every=4"])
     shutil.rmtree(workspace.run("run") / "checkpoints/step-000006")

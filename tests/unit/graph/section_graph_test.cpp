@@ -104,7 +104,9 @@ TEST(SectionGraph, PlacesColocatedSectionsOnTheSameRanks) {
     auto language = section("l", Kind::language, 2);
     language.colocate_with = "v";
     std::vector<Problem> problems;
-    const auto graph = make_graph({section("t", Kind::language, 1), section("v", Kind::vision, 2), language},
+    auto teacher = section("t", Kind::language, 1);
+    teacher.train = false;
+    const auto graph = make_graph({teacher, section("v", Kind::vision, 2), language},
                                   {edge("v", "l"), hidden("t", "l")}, problems);
     ASSERT_TRUE(problems.empty()) << problems[0].what;
     EXPECT_EQ(graph.world, 3);
@@ -114,23 +116,27 @@ TEST(SectionGraph, PlacesColocatedSectionsOnTheSameRanks) {
     EXPECT_THAT(launch_problem(graph, 2), AllOf(HasSubstr("t 1, v 2, l with v"), HasSubstr("mpirun -n 3")));
 }
 
-// A gradient flows through a frozen section if something above it trains, and stops where nothing does.
-TEST(SectionGraph, SendsGradientsWhereTheyAreNeeded) {
-    for (const bool top_trains : {true, false}) {
-        auto top = section("top", Kind::vision, 1), middle = section("middle", Kind::language, 1),
-             teacher = section("teacher", Kind::language, 1);
-        top.train = top_trains;
-        middle.train = teacher.train = false;
+// Hidden states carry no gradient back: what only they connect to a loss cannot be trained, and runs no
+// backward.
+TEST(SectionGraph, SendsGradientsOverEmbeddingsAlone) {
+    for (const bool vision_trains : {true, false}) {
+        auto vision = section("vision", Kind::vision, 1), teacher = section("teacher", Kind::language, 1);
+        vision.train = vision_trains;
+        teacher.train = false;
         std::vector<Problem> problems;
         const auto graph = make_graph(
-            {top, middle, teacher, section("last", Kind::language, 1)},
-            {edge("top", "middle"), hidden("middle", "last"), hidden("teacher", "last")}, problems);
+            {vision, teacher, section("student", Kind::language, 1)},
+            {edge("vision", "teacher"), edge("vision", "student"), hidden("teacher", "student")}, problems);
         ASSERT_TRUE(problems.empty()) << problems[0].what;
-        EXPECT_EQ(graph.sections[1].backward, top_trains);
-        EXPECT_EQ(graph.edges[1].gradient, top_trains);
-        EXPECT_FALSE(graph.edges[2].gradient) << "nothing trains at or above the teacher";
-        EXPECT_TRUE(graph.sections[3].loss);
+        EXPECT_EQ(graph.sections[0].backward, vision_trains);
+        EXPECT_FALSE(graph.sections[1].backward);
+        EXPECT_EQ(graph.edges[1].gradient, vision_trains);
+        EXPECT_FALSE(graph.edges[2].gradient);
+        EXPECT_TRUE(graph.sections[2].loss);
     }
+    EXPECT_THAT(problems_of({section("teacher", Kind::language, 1), section("student", Kind::language, 1)},
+                            {hidden("teacher", "student")}),
+                AllOf(HasSubstr("section.teacher.mode"), HasSubstr("forward")));
 }
 
 }  // namespace
