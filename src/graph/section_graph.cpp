@@ -169,6 +169,13 @@ SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
         return graph;
     }
     derive_gradients(graph);
+    for (const Edge& e : graph.edges)
+        if (e.gradient && !graph.sections[static_cast<std::size_t>(e.to)].backward)
+            problems.push_back(
+                {edge_key(e, "to"),
+                 fmt::format("'{}' trains, but no gradient comes back from '{}'; give that one a section "
+                             "of its own with mode = \"forward\"",
+                             e.from_name, e.to_name)});
     for (const auto& s : graph.sections) {
         if (s.loss && s.kind != Kind::language)
             problems.push_back(

@@ -119,21 +119,23 @@ TEST(SectionGraph, PlacesColocatedSectionsOnTheSameRanks) {
 // Hidden states carry no gradient back: what only they connect to a loss cannot be trained, and runs no
 // backward.
 TEST(SectionGraph, SendsGradientsOverEmbeddingsAlone) {
-    for (const bool vision_trains : {true, false}) {
-        auto vision = section("vision", Kind::vision, 1), teacher = section("teacher", Kind::language, 1);
-        vision.train = vision_trains;
-        teacher.train = false;
-        std::vector<Problem> problems;
-        const auto graph = make_graph(
-            {vision, teacher, section("student", Kind::language, 1)},
-            {edge("vision", "teacher"), edge("vision", "student"), hidden("teacher", "student")}, problems);
-        ASSERT_TRUE(problems.empty()) << problems[0].what;
-        EXPECT_EQ(graph.sections[0].backward, vision_trains);
-        EXPECT_FALSE(graph.sections[1].backward);
-        EXPECT_EQ(graph.edges[1].gradient, vision_trains);
-        EXPECT_FALSE(graph.edges[2].gradient);
-        EXPECT_TRUE(graph.sections[2].loss);
-    }
+    auto vision = section("vision", Kind::vision, 1), teacher = section("teacher", Kind::language, 1),
+         own = vision;
+    own.name = "eye";
+    own.train = teacher.train = false;
+    std::vector<Problem> problems;
+    const auto graph = make_graph(
+        {vision, own, teacher, section("student", Kind::language, 1)},
+        {edge("eye", "teacher"), edge("vision", "student"), hidden("teacher", "student")}, problems);
+    ASSERT_TRUE(problems.empty()) << problems[0].what;
+    EXPECT_TRUE(graph.sections[0].backward && graph.edges[1].gradient);
+    EXPECT_FALSE(graph.sections[1].backward || graph.edges[0].gradient);
+    EXPECT_FALSE(graph.sections[2].backward || graph.edges[2].gradient);
+    EXPECT_TRUE(graph.sections[3].loss);
+    EXPECT_THAT(
+        problems_of({vision, teacher, section("student", Kind::language, 1)},
+                    {edge("vision", "teacher"), edge("vision", "student"), hidden("teacher", "student")}),
+        AllOf(HasSubstr("edge.vision-teacher.to"), HasSubstr("no gradient comes back from 'teacher'")));
     EXPECT_THAT(problems_of({section("teacher", Kind::language, 1), section("student", Kind::language, 1)},
                             {hidden("teacher", "student")}),
                 AllOf(HasSubstr("section.teacher.mode"), HasSubstr("forward")));
