@@ -1,83 +1,84 @@
 #include "data/prefetcher.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.hpp"
 
 namespace maestro::data {
 
-Prefetcher::Prefetcher(const SampleFile& file) : file_(file), thread_([this] { work(); }) {}
+Prefetcher::Prefetcher(const SampleFile& file, std::int64_t bytes_ahead)
+    : file_(file), bytes_ahead_(bytes_ahead), thread_([this] { work(); }) {}
 
 Prefetcher::~Prefetcher() {
     {
         const std::lock_guard lock(mutex_);
         stop_ = true;
     }
-    queued_.notify_all();
+    changed_.notify_all();
     thread_.join();
 }
 
-void Prefetcher::start(const std::vector<std::int64_t>& ids) {
+std::int64_t Prefetcher::start(Request request) {
+    std::int64_t bytes = 0, ticket = 0;
+    for (const std::int64_t id : request.samples) bytes += file_.bytes(id, request.pixels);
     {
         const std::lock_guard lock(mutex_);
-        for (const std::int64_t id : ids)
-            if (slots_[id].uses++ == 0) queue_.push_back(id);
+        ticket = tickets_++;
+        queue_.push_back({ticket, bytes, std::move(request)});
     }
-    queued_.notify_one();
+    changed_.notify_one();
+    return ticket;
 }
 
-const Sample& Prefetcher::get(std::int64_t id) {
+std::vector<Sample> Prefetcher::take(std::int64_t ticket) {
     std::unique_lock lock(mutex_);
-    const auto at = slots_.find(id);
-    MAESTRO_CHECK(at != slots_.end(), "sample {} was not started", id);
-    // References into an unordered_map survive insertions by other calls.
-    Slot& slot = at->second;
-    arrived_.wait(lock, [&] { return slot.ready; });
-    if (slot.error) std::rethrow_exception(slot.error);
-    return *slot.sample;
+    const bool known =
+        ticket == reading_ || ready_.contains(ticket) ||
+        std::any_of(queue_.begin(), queue_.end(), [&](const Queued& q) { return q.ticket == ticket; });
+    MAESTRO_CHECK(known, "request {} was not started, or taken before", ticket);
+    wanted_ = ticket;
+    changed_.notify_one();
+    arrived_.wait(lock, [&] { return ready_.contains(ticket); });
+    wanted_ = -1;
+    Ready ready = std::move(ready_.extract(ticket).mapped());
+    bytes_ready_ -= ready.bytes;
+    lock.unlock();
+    changed_.notify_one();
+    if (ready.error) std::rethrow_exception(ready.error);
+    return std::move(ready.samples);
 }
 
-void Prefetcher::drop(std::int64_t id) {
-    const std::lock_guard lock(mutex_);
-    const auto at = slots_.find(id);
-    if (at == slots_.end() || --at->second.uses > 0) return;
-    if (at->second.sample) spare_.push_back(std::move(at->second.sample));
-    slots_.erase(at);
-}
-
-std::unique_ptr<Sample> Prefetcher::take_spare() {
-    if (spare_.empty()) return std::make_unique<Sample>();
-    auto sample = std::move(spare_.back());
-    spare_.pop_back();
-    return sample;
+std::deque<Prefetcher::Queued>::iterator Prefetcher::next() {
+    const auto wanted =
+        std::find_if(queue_.begin(), queue_.end(), [&](const Queued& q) { return q.ticket == wanted_; });
+    if (wanted != queue_.end() || queue_.empty()) return wanted;
+    const bool room = bytes_ready_ == 0 || bytes_ready_ + queue_.front().bytes <= bytes_ahead_;
+    return room ? queue_.begin() : queue_.end();
 }
 
 void Prefetcher::work() {
     std::unique_lock lock(mutex_);
     while (true) {
-        queued_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+        changed_.wait(lock, [&] { return stop_ || next() != queue_.end(); });
         if (stop_) return;
-        const std::int64_t id = queue_.front();
-        queue_.pop_front();
-        // Dropped before it was read, or dropped and started anew and read already.
-        if (const auto at = slots_.find(id); at == slots_.end() || at->second.ready) continue;
-        auto sample = take_spare();
-        std::exception_ptr error;
+        const auto at = next();
+        const Queued job = std::move(*at);
+        queue_.erase(at);
+        reading_ = job.ticket;
+        Ready ready{.bytes = job.bytes, .error = {}, .samples = {}};
         lock.unlock();
         try {
-            file_.read(id, *sample);
+            ready.samples.resize(job.request.samples.size());
+            for (std::size_t i = 0; i < ready.samples.size(); ++i)
+                file_.read(job.request.samples[i], ready.samples[i], job.request.pixels);
         } catch (...) {
-            error = std::current_exception();
+            ready.error = std::current_exception();
         }
         lock.lock();
-        const auto at = slots_.find(id);
-        if (at == slots_.end() || at->second.ready) {
-            spare_.push_back(std::move(sample));
-            continue;
-        }
-        at->second.sample = std::move(sample);
-        at->second.error = error;
-        at->second.ready = true;
+        reading_ = -1;
+        bytes_ready_ += ready.bytes;
+        ready_.emplace(job.ticket, std::move(ready));
         arrived_.notify_all();
     }
 }

@@ -1,12 +1,11 @@
-// Prefetcher: one thread that reads the samples a rank will need, in the order in which it will need them,
-// while the rank computes.
+// Prefetcher: one thread that reads the samples of the tasks a rank will run, in that order, while the rank
+// computes. What lies ready is bounded in bytes.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -16,40 +15,54 @@
 
 namespace maestro::data {
 
+/// The samples of one task.
+struct Request {
+    std::vector<std::int64_t> samples;
+    Pixels pixels = Pixels::keep;
+};
+
 class Prefetcher {
 public:
-    /// `file` must outlive the prefetcher.
-    explicit Prefetcher(const SampleFile& file);
+    /// `file` must outlive the prefetcher. At most `bytes_ahead`, or one request where that is more, lie
+    /// ready.
+    Prefetcher(const SampleFile& file, std::int64_t bytes_ahead);
     ~Prefetcher();
     Prefetcher(const Prefetcher&) = delete;
     Prefetcher& operator=(const Prefetcher&) = delete;
 
-    /// Queues the samples behind those already queued. A sample may be listed more than once; it is read
-    /// once, and held until it has been dropped as often as it was listed.
-    void start(const std::vector<std::int64_t>& ids);
-    /// Waits until the sample is there; valid until its last drop. Throws what reading it threw. The sample
-    /// must have been started (checked).
-    const Sample& get(std::int64_t id);
-    /// Gives the sample's memory back for the next one. A sample that is not held is left alone.
-    void drop(std::int64_t id);
+    /// Queues the request behind those already queued; returns the ticket to take it with.
+    std::int64_t start(Request request);
+    /// Waits until the request's samples are there and hands them over, in its order. A ticket counts once
+    /// (checked). Throws what reading threw. Tickets taken in the order of their start are read ahead; any
+    /// other order works too.
+    std::vector<Sample> take(std::int64_t ticket);
 
 private:
-    struct Slot {
-        int uses = 0;
-        bool ready = false;
+    struct Ready {
+        std::int64_t bytes = 0;
         std::exception_ptr error;
-        std::unique_ptr<Sample> sample;
+        std::vector<Sample> samples;
+    };
+    struct Queued {
+        std::int64_t ticket = 0;
+        std::int64_t bytes = 0;
+        Request request;
     };
     void work();
-    std::unique_ptr<Sample> take_spare();
+    /// The request to read now, or the queue's end.
+    std::deque<Queued>::iterator next();
 
     const SampleFile& file_;
+    const std::int64_t bytes_ahead_;
     std::mutex mutex_;
-    std::condition_variable queued_;
+    std::condition_variable changed_;  ///< for the thread: something queued, taken or wanted
     std::condition_variable arrived_;
-    std::deque<std::int64_t> queue_;
-    std::unordered_map<std::int64_t, Slot> slots_;
-    std::vector<std::unique_ptr<Sample>> spare_;
+    std::deque<Queued> queue_;
+    std::unordered_map<std::int64_t, Ready> ready_;
+    std::int64_t bytes_ready_ = 0;
+    std::int64_t tickets_ = 0;
+    std::int64_t reading_ = -1;  ///< ticket in the thread's hands
+    std::int64_t wanted_ = -1;   ///< ticket that take() waits for
     bool stop_ = false;
     std::thread thread_;
 };

@@ -57,11 +57,11 @@ std::size_t as_size(std::int64_t value) {
 
 }  // namespace
 
-SampleFile::SampleFile(const std::filesystem::path& path) : path_(path) {
+SampleFile::SampleFile(const std::filesystem::path& path, Share share) : path_(path) {
     open();
     try {
         read_header();
-        scan_tokens();
+        scan_tokens(share);
     } catch (...) {
         ::close(descriptor_);
         throw;
@@ -199,17 +199,21 @@ std::uint64_t SampleFile::index_checksum() const {
     return checksum.value();
 }
 
-void SampleFile::scan_tokens() {
+void SampleFile::scan_tokens(Share share) {
     constexpr std::int64_t kBlock = 1 << 18;
-    const std::int64_t total = index_.sample_offsets_.back();
-    const auto block = as_size(std::min(kBlock, total));
+    const auto bound = [&](int index) {
+        return size() / share.count * index + size() % share.count * index / share.count;
+    };
+    std::int64_t sample = bound(share.index), markers = 0;
+    const std::int64_t start = index_.sample_offsets_[as_size(sample)],
+                       end = index_.sample_offsets_[as_size(bound(share.index + 1))];
+    const auto block = as_size(std::min(kBlock, end - start));
     std::vector<std::int32_t> tokens(block);
     std::vector<float> weights(block);
     std::vector<std::uint8_t> flags(block);
     index_.weights_.assign(as_size(size()), 0.0);
-    std::int64_t sample = 0, markers = 0;
-    for (std::int64_t begin = 0; begin < total; begin += kBlock) {
-        const std::int64_t count = std::min(kBlock, total - begin);
+    for (std::int64_t begin = start; begin < end; begin += kBlock) {
+        const std::int64_t count = std::min(kBlock, end - begin);
         pread_exactly(tokens.data(), count * 4, tokens_at_ + begin * 4, "tokens");
         pread_exactly(weights.data(), count * 4, weights_at_ + begin * 4, "loss_weight");
         pread_exactly(flags.data(), count, flags_at_ + begin, "flags");
@@ -244,7 +248,7 @@ void SampleFile::scan_tokens() {
     }
 }
 
-void SampleFile::read(std::int64_t i, Sample& sample) const {
+void SampleFile::read(std::int64_t i, Sample& sample, Pixels pixels) const {
     MAESTRO_CHECK(i >= 0 && i < size(), "sample {} of {}", i, size());
     const std::int64_t begin = index_.sample_offsets_[as_size(i)], count = index_.tokens(i);
     sample.id = i;
@@ -266,15 +270,29 @@ void SampleFile::read(std::int64_t i, Sample& sample) const {
         picture.height = pictures[j].height;
         picture.width = pictures[j].width;
         const std::int64_t bytes = index_.pixel_offsets_[at + 1] - index_.pixel_offsets_[at];
-        picture.pixels.resize(as_size(bytes));
-        pread_exactly(picture.pixels.data(), bytes, pixels_at_ + index_.pixel_offsets_[at], "pixels");
-        checksum.add(picture.pixels);
+        picture.pixels.resize(pixels == Pixels::keep ? as_size(bytes) : 0);
+        std::array<std::uint8_t, 1 << 14> block;
+        const auto step = pixels == Pixels::keep ? bytes : static_cast<std::int64_t>(block.size());
+        for (std::int64_t done = 0; done < bytes; done += step) {
+            const std::int64_t part = std::min(step, bytes - done);
+            std::uint8_t* const target = pixels == Pixels::keep ? picture.pixels.data() : block.data();
+            pread_exactly(target, part, pixels_at_ + index_.pixel_offsets_[at] + done, "pixels");
+            checksum.add(target, as_size(part));
+        }
     }
     if (checksum.value() != index_.checksums_[as_size(i)])
         refuse_element(
             "checksum", i,
             fmt::format("sample {} at offset {} of 'tokens' does not match its checksum: damaged or changed",
                         i, begin));
+}
+
+std::int64_t SampleFile::bytes(std::int64_t i, Pixels pixels) const {
+    std::int64_t total = index_.tokens(i) * 9;
+    for (const PictureShape& p : index_.pictures(i))
+        total += static_cast<std::int64_t>(sizeof(StoredPicture)) +
+                 (pixels == Pixels::keep ? std::int64_t{p.height} * p.width * channels_ : 0);
+    return total;
 }
 
 void SampleFile::refuse_element(std::string_view dataset, std::int64_t element, std::string_view what) const {

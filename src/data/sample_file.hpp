@@ -18,6 +18,15 @@ inline constexpr int kLargestPicture = 4096;
 /// Bits of Sample::flags.
 inline constexpr std::uint8_t kCountsForExactMatch = 1;
 
+/// What read() does with the pixels of pictures, besides comparing the checksum.
+enum class Pixels { keep, check };
+
+/// A part of the samples: the index-th of `count` about equal ranges.
+struct Share {
+    int index = 0;
+    int count = 1;
+};
+
 struct PictureShape {
     int height = 0;
     int width = 0;
@@ -27,7 +36,7 @@ struct PictureShape {
 struct StoredPicture {
     int height = 0;
     int width = 0;
-    std::vector<std::uint8_t> pixels;  ///< [height, width, channels]
+    std::vector<std::uint8_t> pixels;  ///< [height, width, channels]; empty under Pixels::check
 };
 
 /// A sample as stored: one marker token per picture. weights[i] and flags[i] belong to token i as a target;
@@ -70,14 +79,17 @@ private:
 class SampleFile {
 public:
     /// Opens and checks everything but the checksums of the samples: reads the index, and 9 bytes for each
-    /// token. Throws Error(input_missing) or Error(bad_data) with path, dataset, offset and what to do. Call
-    /// from the thread that uses HDF5.
-    explicit SampleFile(const std::filesystem::path& path);
+    /// token of the share. Weights of samples outside the share are 0 in weights(). Throws
+    /// Error(input_missing) or Error(bad_data) with path, dataset, offset and what to do. Call from the
+    /// thread that uses HDF5.
+    explicit SampleFile(const std::filesystem::path& path, Share share = {});
     ~SampleFile();
     SampleFile(const SampleFile&) = delete;
     SampleFile& operator=(const SampleFile&) = delete;
 
     const SampleIndex& index() const { return index_; }
+    /// [N], the weights found in this share and 0 elsewhere: to be summed over those who hold the others.
+    std::span<double> weights() { return index_.weights_; }
     std::int64_t size() const { return index_.size(); }
     /// Token ids are in [0, vocabulary).
     std::int32_t vocabulary() const { return vocabulary_; }
@@ -92,15 +104,17 @@ public:
 
     /// Reads sample i into `sample`, whose memory is used again, and compares the checksum. Any thread.
     /// Throws Error(bad_data) where the file has changed or was damaged, Error(io_error) where reading fails.
-    void read(std::int64_t i, Sample& sample) const;
+    void read(std::int64_t i, Sample& sample, Pixels pixels = Pixels::keep) const;
+    /// Bytes of the sample in memory once read.
+    std::int64_t bytes(std::int64_t i, Pixels pixels) const;
 
 private:
     void open();
     void read_header();
     void check_index(std::int64_t tokens, std::int64_t pictures, std::int64_t pixels) const;
     std::uint64_t index_checksum() const;
-    /// Ids, markers and weights of every token; fills the weights of the index.
-    void scan_tokens();
+    /// Ids, markers and weights of every token of the share; fills the weights of the index.
+    void scan_tokens(Share share);
     [[noreturn]] void refuse_element(std::string_view dataset, std::int64_t element,
                                      std::string_view what) const;
     void pread_exactly(void* target, std::int64_t bytes, std::int64_t offset, std::string_view dataset) const;

@@ -62,8 +62,8 @@ class Evaluator {
 public:
     Evaluator(Launch& launch, const config::CommandLine& line)
         : launch_(launch), deck_(launch.deck), backend_(backend::make_cpu(launch.topology.threads)) {
+        samples_ = open_samples(launch.world, deck_.data.validation);
         agree(launch.world, [&] {
-            samples_ = std::make_unique<data::SampleFile>(deck_.data.validation);
             if (samples_->size() == 0)
                 throw Error(ExitCode::bad_data, deck_.data.validation + ": holds no samples");
             check_samples(deck_, *samples_, false);

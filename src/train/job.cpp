@@ -29,7 +29,7 @@ Job::Job(Launch& launch, bool load_weights) : launch_(launch), load_weights_(loa
         if (holds(launch.graph.sections[s], world.rank()))
             scratch = std::max(scratch, memory[s].footprint.scratch);
     scratch_ = backend::Arena(*backend_, scratch);
-    prefetcher_ = std::make_unique<data::Prefetcher>(*samples_);
+    prefetcher_ = std::make_unique<data::Prefetcher>(*samples_, kBytesAhead);
     open_edges(memory);
     for (int s = 0; s < count; ++s) build_section(s, memory[static_cast<std::size_t>(s)]);
     std::vector<int> windows;
@@ -42,10 +42,8 @@ Job::Job(Launch& launch, bool load_weights) : launch_(launch), load_weights_(loa
 
 void Job::read_samples() {
     const config::Deck& deck = launch_.deck;
-    agree(launch_.world, [&] {
-        samples_ = std::make_unique<data::SampleFile>(deck.data.train);
-        check_samples(deck, *samples_);
-    });
+    samples_ = open_samples(launch_.world, deck.data.train);
+    agree(launch_.world, [&] { check_samples(deck, *samples_); });
     const auto count = static_cast<int>(launch_.graph.sections.size());
     std::vector<model::Geometry> geometries, expansions;
     for (int s = 0; s < count; ++s) {

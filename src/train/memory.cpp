@@ -32,6 +32,16 @@ double slot_bytes(const SectionMemory& memory, std::int64_t row_bytes) {
            2.0 * static_cast<double>(memory.max_rows * row_bytes);
 }
 
+/// Bytes of a micro-batch of samples as read.
+double sample_bytes(std::span<const model::SampleShape> batch, int channels) {
+    double bytes = 0;
+    for (const model::SampleShape& shape : batch) {
+        bytes += 9.0 * static_cast<double>(shape.tokens);
+        for (const auto& p : shape.pictures) bytes += 1.0 * p.height * p.width * channels;
+    }
+    return bytes;
+}
+
 /// Collective; on all ranks alike, for the node that lacks most.
 void refuse_what_does_not_fit(const Launch& launch, double needed, double available,
                               const std::vector<SectionMemory>& plan, const std::vector<double>& fixed,
@@ -52,9 +62,9 @@ void refuse_what_does_not_fit(const Launch& launch, double needed, double availa
         list += fmt::format(
             "\n  section {}: {:.0f} MiB of weights, gradients and moments, {} x {:.0f} MiB of activations "
             "and "
-            "rows, {:.0f} MiB of scratch",
+            "rows, {:.0f} MiB of scratch, {:.0f} MiB of samples",
             launch.graph.sections[i].name, mib(fixed[i]), plan[i].slots, mib(slot[i]),
-            mib(static_cast<double>(plan[i].footprint.scratch)));
+            mib(static_cast<double>(plan[i].footprint.scratch)), mib(plan[i].samples));
     throw Error(
         ExitCode::device_memory,
         fmt::format("the ranks on {} need {:.0f} MiB of memory, {:.0f} MiB are free there; use a smaller "
@@ -87,6 +97,11 @@ std::vector<SectionMemory> plan_memory(const Launch& launch, const SampleTable& 
                     "yet, set layout.dp = 1",
                     section.name, plan[i].footprint.trainable, INT_MAX),
                 Scope::all_ranks);
+        // What is in use, and what lies ready behind it: at most the rest of a step.
+        const double in_use = sample_bytes(worst, table.sees_pixels(s) ? spec_of(deck, s).channels : 0);
+        const double batches = static_cast<double>(deck.data.global_batch) /
+                               static_cast<double>(section.micro_batch * section.layout.dp);
+        plan[i].samples = in_use + std::max(in_use, std::min<double>(kBytesAhead, in_use * batches));
         if (role.emits) plan[i].max_rows = table.rows_of(worst, s);
         fixed[i] = fixed_bytes(plan[i].footprint, section);
         slot[i] = slot_bytes(plan[i], role.output_width * static_cast<std::int64_t>(size_of(role.compute)));
@@ -98,17 +113,18 @@ std::vector<SectionMemory> plan_memory(const Launch& launch, const SampleTable& 
         return holds(s, placed ? launch.world.rank() : s.first_rank);
     };
     const auto slots_of = [](const graph::Section& s, int window) { return s.loss ? 1 : window; };
-    double needed = 0, scratch = 0, open = 0;
+    double needed = 0, scratch = 0, samples = 0, open = 0;
     for (std::size_t i = 0; i < sections.size(); ++i) {
         if (!mine(sections[i])) continue;
         needed += fixed[i];
         scratch = std::max(scratch, static_cast<double>(plan[i].footprint.scratch));
+        samples = std::max(samples, plan[i].samples);
         if (sections[i].window == 0 && !sections[i].loss)
             open += 1;
         else
             needed += slot[i] * slots_of(sections[i], sections[i].window);
     }
-    needed += scratch;
+    needed += scratch + samples;
     const auto available = static_cast<double>(comm::available_memory());
     const double spare = kShare * available / launch.topology.ranks_on_node - needed;
     for (std::size_t i = 0; i < sections.size(); ++i) {

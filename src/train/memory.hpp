@@ -11,8 +11,12 @@
 
 namespace maestro::train {
 
+/// Samples that lie ready on a rank, at most; one micro-batch more is in use.
+inline constexpr std::int64_t kBytesAhead = std::int64_t{64} << 20;
+
 struct SectionMemory {
     model::Footprint footprint;  ///< of the worst micro-batch
+    double samples = 0;          ///< bytes of its samples
     std::int64_t max_rows = 0;   ///< that the section puts out for it
     int window = 1;              ///< micro-batches in flight; resolved where the deck says 0
     int slots = 1;               ///< activations kept at a time: the window, 1 for a section with the loss

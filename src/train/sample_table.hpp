@@ -23,6 +23,8 @@ public:
     const model::SampleShape& shape(std::int64_t sample) const {
         return shapes_[static_cast<std::size_t>(sample)];
     }
+    /// Does the section read the pixels of pictures?
+    bool sees_pixels(int section) const { return vision_[static_cast<std::size_t>(section)].patch > 0; }
     /// Does the sample have work for the section? A vision section: pictures; every other: always.
     bool activates(std::int64_t sample, int section) const;
     /// Tokens (language) or patches (vision) that the section processes.

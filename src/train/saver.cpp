@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 #include <sstream>
 
 #include "train/agree.hpp"
@@ -24,6 +25,14 @@ io::ManifestEntry write_section(Replica& replica, const std::filesystem::path& p
     std::vector<io::StoredParameter> stored;
     for (const model::Parameter& p : replica.module().parameters().parameters()) {
         const bool moments = p.trainable && !first.empty();
+        const auto weights = p.master.as<float>();
+        for (std::int64_t i = 0; p.trainable && i < p.master.size(); ++i)
+            if (!std::isfinite(weights[i]))
+                throw Error(
+                    ExitCode::not_finite,
+                    fmt::format("section {}: element {} of {} is {} after step {}; this checkpoint is not "
+                                "kept. Go on from the last one with a smaller optimizer.learning_rate",
+                                name, i, p.name, weights[i], step));
         stored.push_back({.name = p.name,
                           .shape = p.shape,
                           .weight = p.master.as<float>(),

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "io/checkpoint.hpp"
+#include "train/agree.hpp"
 
 namespace maestro::train {
 
@@ -70,6 +71,15 @@ model::Geometry expansion_of(const config::Deck& deck, int section) {
     for (const graph::Edge& e : deck.graph.edges)
         if (e.to == section && e.tensor == graph::EdgeTensor::embeddings) return geometry_of(deck, e.from);
     return {};
+}
+
+std::unique_ptr<data::SampleFile> open_samples(const comm::Communicator& world, const std::string& path) {
+    std::unique_ptr<data::SampleFile> samples;
+    agree(world, [&] {
+        samples = std::make_unique<data::SampleFile>(path, data::Share{world.rank(), world.size()});
+    });
+    world.allreduce_sum(samples->weights());
+    return samples;
 }
 
 void check_samples(const config::Deck& deck, const data::SampleFile& samples, bool for_training) {

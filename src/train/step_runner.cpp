@@ -6,21 +6,20 @@ namespace maestro::train {
 
 namespace {
 
-/// The samples of a micro-batch as the module sees them; they live in the prefetcher until dropped.
+/// The samples of a micro-batch as the module sees them; they point into `samples`.
 struct Views {
     std::vector<std::vector<model::Picture>> pictures;
     std::vector<model::SampleView> samples;
 };
 
-Views view(data::Prefetcher& prefetcher, const schedule::MicroBatch& batch) {
+Views view(const std::vector<data::Sample>& samples) {
     Views views;
-    views.pictures.reserve(batch.samples.size());
-    for (const std::int64_t id : batch.samples) {
-        const data::Sample& sample = prefetcher.get(id);
+    views.pictures.reserve(samples.size());
+    for (const data::Sample& sample : samples) {
         auto& pictures = views.pictures.emplace_back();
         for (const auto& picture : sample.pictures)
             pictures.push_back({picture.pixels.data(), picture.height, picture.width});
-        views.samples.push_back({id, sample.tokens, sample.weights, sample.flags, pictures});
+        views.samples.push_back({sample.id, sample.tokens, sample.weights, sample.flags, pictures});
     }
     return views;
 }
@@ -66,48 +65,51 @@ std::vector<channel::Route> StepRunner::routes(const schedule::StepPlan& plan, c
 model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
                               std::vector<io::TaskRow>& rows) {
     const auto& lane = plan.lanes[static_cast<std::size_t>(rank_)];
-    std::vector<std::int64_t> needed;  // in the order of first use
-    for (const auto& task : lane)
-        if (task.phase == schedule::Phase::forward)
-            for (const Replica* replica : replicas_)
-                if (replica->section() == task.section) {
-                    const auto& batch =
-                        plan.batches[static_cast<std::size_t>(task.section)][static_cast<std::size_t>(
-                            replica->index())][static_cast<std::size_t>(task.micro_batch)];
-                    needed.insert(needed.end(), batch.samples.begin(), batch.samples.end());
-                }
-    prefetcher_.start(needed);
+    std::vector<std::int64_t> tickets(lane.size(), -1);
+    for (std::size_t i = 0; i < lane.size(); ++i)
+        if (lane[i].phase == schedule::Phase::forward)
+            tickets[i] = prefetcher_.start(
+                {.samples = batch_of(plan, lane[i]).samples,
+                 .pixels = table_.sees_pixels(lane[i].section) ? data::Pixels::keep : data::Pixels::check});
     for (const EdgeEnd& edge : edges_)
         if (edge.channel) edge.channel->begin_step(plan.step, routes(plan, edge));
     for (Replica* replica : replicas_) replica->module().parameters().zero_gradients();
 
     model::Result result;
-    for (const auto& task : lane) run_task(plan, task, loss_scale, result, rows);
+    for (std::size_t i = 0; i < lane.size(); ++i)
+        run_task(plan, lane[i], tickets[i], loss_scale, result, rows);
 
     watchdog_.doing("the end of the step's edges");
     for (Replica* replica : replicas_) replica->end_step();
     for (const EdgeEnd& edge : edges_)
         if (edge.channel) edge.channel->end_step();
-    for (const std::int64_t sample : needed) prefetcher_.drop(sample);
     return result;
 }
 
-void StepRunner::run_task(const schedule::StepPlan& plan, const schedule::Task& task, double loss_scale,
-                          model::Result& result, std::vector<io::TaskRow>& rows) {
+Replica& StepRunner::replica_of(const schedule::Task& task) const {
     const auto at = std::find_if(replicas_.begin(), replicas_.end(),
                                  [&](const Replica* r) { return r->section() == task.section; });
     MAESTRO_CHECK(at != replicas_.end(), "a task of section {} on rank {}, which does not hold it",
                   task.section, rank_);
-    Replica& replica = **at;
+    return **at;
+}
+
+const schedule::MicroBatch& StepRunner::batch_of(const schedule::StepPlan& plan,
+                                                 const schedule::Task& task) const {
+    return plan.batches[static_cast<std::size_t>(task.section)][static_cast<std::size_t>(
+        replica_of(task).index())][static_cast<std::size_t>(task.micro_batch)];
+}
+
+void StepRunner::run_task(const schedule::StepPlan& plan, const schedule::Task& task, std::int64_t ticket,
+                          double loss_scale, model::Result& result, std::vector<io::TaskRow>& rows) {
+    Replica& replica = replica_of(task);
     const bool forward = task.phase == schedule::Phase::forward;
     watchdog_.doing(fmt::format("step {}, section {}, {} of micro-batch {}", plan.step, replica.name(),
                                 forward ? "forward" : "backward", task.micro_batch));
     TaskTimes times;
     if (forward) {
-        const auto& batch =
-            plan.batches[static_cast<std::size_t>(task.section)][static_cast<std::size_t>(replica.index())]
-                        [static_cast<std::size_t>(task.micro_batch)];
-        const Views views = view(prefetcher_, batch);
+        const std::vector<data::Sample> samples = prefetcher_.take(ticket);
+        const Views views = view(samples);
         times = replica.forward(task.micro_batch, views.samples, loss_scale, result);
     } else {
         times = replica.backward(task.micro_batch);

@@ -35,8 +35,11 @@ public:
 
 private:
     std::vector<channel::Route> routes(const schedule::StepPlan& plan, const EdgeEnd& edge) const;
-    void run_task(const schedule::StepPlan& plan, const schedule::Task& task, double loss_scale,
-                  model::Result& result, std::vector<io::TaskRow>& rows);
+    Replica& replica_of(const schedule::Task& task) const;
+    const schedule::MicroBatch& batch_of(const schedule::StepPlan& plan, const schedule::Task& task) const;
+    /// `ticket`: of the prefetcher, for a forward task.
+    void run_task(const schedule::StepPlan& plan, const schedule::Task& task, std::int64_t ticket,
+                  double loss_scale, model::Result& result, std::vector<io::TaskRow>& rows);
 
     int rank_;
     double origin_s_;

@@ -111,22 +111,37 @@ def test_stopped_rank_is_named(workspace):
     assert "waiting for edge vision-language" in output and workspace.exit_report("hang")["code"] == 76
 
 
-def test_a_number_that_is_none_ends_the_run(workspace):
-    """A weight of a checkpoint becomes NaN, its manifest is made to fit; the step after the resume finds it."""
-    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=3"])
-    checkpoint = workspace.run("run") / "checkpoints/step-000003"
+def set_nan(checkpoint, dataset, element):
+    """Makes a weight of the checkpoint NaN, and its manifest fit."""
     with h5py.File(checkpoint / "language.h5", "r+") as file:
-        file["weights/layers.0.mlp.down.weight"][0, 0] = np.nan
+        file[dataset][element] = np.nan
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     for entry in manifest["files"]:
         data = (checkpoint / entry["file"]).read_bytes()
         entry.update(bytes=len(data), xxh64=f"{Xxh64.of(np.frombuffer(data, np.uint8)):016x}")
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_number_that_is_none_ends_the_run(workspace):
+    """The step after the resume finds a NaN among the weights."""
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=3"])
+    set_nan(workspace.run("run") / "checkpoints/step-000003", "weights/layers.0.mlp.down.weight", (0, 0))
     result = workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=6"], options=["--resume", "auto"], expect=79)
     assert result.stderr.count("step 4: ") == 1 and "not finite" in result.stderr, result.stderr
     report = workspace.exit_report("run")
     assert report["code"] == 79 and report["step"] == 3
     assert not (workspace.run("run") / "checkpoints/step-000004").exists()
+
+
+def test_a_weight_that_is_none_is_not_saved(workspace):
+    """The row of a byte that no text holds: no loss and no gradient meets it, the checkpoint does."""
+    settings = [*TWO_RANKS, "model.glyph-language.tie_embeddings=false"]
+    workspace.train(2, VLM, "run", [*settings, "train.steps=3"])
+    checkpoints = workspace.run("run") / "checkpoints"
+    set_nan(checkpoints / "step-000003", "weights/embedding.weight", (1, 7))
+    result = workspace.train(2, VLM, "run", [*settings, "train.steps=6"], options=["--resume", "auto"], expect=79)
+    assert "section language: element" in result.stderr and "of embedding.weight is nan" in result.stderr
+    assert [c.name for c in checkpoints.glob("step-*") if c.suffix != ".partial"] == ["step-000003"]
 
 
 def test_signal_stops_in_order(workspace):

@@ -36,55 +36,73 @@ protected:
     std::unique_ptr<SampleFile> file_;
 };
 
-TEST_F(PrefetcherTest, HandsOutSamplesInAnyOrder) {
-    Prefetcher prefetcher(*file_);
+constexpr std::int64_t kAhead = 1 << 20;
+
+TEST_F(PrefetcherTest, HandsOutRequestsInAnyOrder) {
+    Prefetcher prefetcher(*file_, kAhead);
     for (int step = 0; step < 5; ++step) {
-        prefetcher.start({3, 0, 42, 199});
-        for (const std::int64_t id : {199, 3, 42, 0}) {
-            const Sample& sample = prefetcher.get(id);
-            EXPECT_EQ(sample.id, id);
-            EXPECT_EQ(sample.tokens[1], id % 256);
-            EXPECT_EQ(sample.pictures.size(), id % 2 == 0 ? 1u : 0u);
+        const std::vector<std::vector<std::int64_t>> requests{{3, 0}, {42}, {199, 3, 3}};
+        std::vector<std::int64_t> tickets;
+        for (const auto& ids : requests) tickets.push_back(prefetcher.start({.samples = ids}));
+        for (const std::size_t r : {2, 0, 1}) {
+            const auto samples = prefetcher.take(tickets[r]);
+            ASSERT_EQ(samples.size(), requests[r].size());
+            for (std::size_t i = 0; i < samples.size(); ++i) {
+                const std::int64_t id = requests[r][i];
+                EXPECT_EQ(samples[i].id, id);
+                EXPECT_EQ(samples[i].tokens[1], id % 256);
+                ASSERT_EQ(samples[i].pictures.size(), id % 2 == 0 ? 1u : 0u);
+                if (id % 2 != 0) continue;
+                EXPECT_EQ(samples[i].pictures[0].pixels.size(), static_cast<std::size_t>((3 + id % 5) * 4));
+            }
         }
-        for (const std::int64_t id : {3, 0, 42, 199}) prefetcher.drop(id);
+        EXPECT_THROW(prefetcher.take(tickets[0]), Error);  // taken before
+    }
+    EXPECT_THROW(prefetcher.take(99), Error);  // never started
+}
+
+TEST_F(PrefetcherTest, LeavesPixelsThatNobodyReads) {
+    Prefetcher prefetcher(*file_, kAhead);
+    const auto samples = prefetcher.take(prefetcher.start({.samples = {4}, .pixels = Pixels::check}));
+    ASSERT_EQ(samples[0].pictures.size(), 1u);
+    EXPECT_EQ(samples[0].pictures[0].height, 7);
+    EXPECT_TRUE(samples[0].pictures[0].pixels.empty());
+    EXPECT_LT(file_->bytes(4, Pixels::check), file_->bytes(4, Pixels::keep));
+}
+
+TEST_F(PrefetcherTest, GoesOnWhereOneRequestIsMoreThanItMayHold) {
+    for (const std::int64_t ahead : {std::int64_t{0}, std::int64_t{1}, file_->bytes(0, Pixels::keep) * 3}) {
+        Prefetcher prefetcher(*file_, ahead);
+        std::vector<std::int64_t> tickets;
+        for (int i = 0; i < 60; ++i) tickets.push_back(prefetcher.start({.samples = {i, i + 1}}));
+        // Against the order of reading, then along it.
+        for (int i = 59; i >= 30; --i)
+            EXPECT_EQ(prefetcher.take(tickets[static_cast<std::size_t>(i)])[1].id, i + 1);
+        for (int i = 0; i < 30; ++i)
+            EXPECT_EQ(prefetcher.take(tickets[static_cast<std::size_t>(i)])[0].id, i);
     }
 }
 
-TEST_F(PrefetcherTest, HoldsASampleUntilItsLastDrop) {
-    Prefetcher prefetcher(*file_);
-    prefetcher.start({5, 5});
-    prefetcher.start({5});
-    prefetcher.drop(5);
-    prefetcher.drop(5);
-    EXPECT_EQ(prefetcher.get(5).id, 5);
-    prefetcher.drop(5);
-    prefetcher.drop(5);
-    EXPECT_THROW(prefetcher.get(5), Error);
-    prefetcher.start({5});
-    EXPECT_EQ(prefetcher.get(5).id, 5);
-}
-
-TEST_F(PrefetcherTest, ThrowsInGetWhatReadingThrew) {
-    Prefetcher prefetcher(*file_);
-    prefetcher.start({76, 77, 78});
-    EXPECT_EQ(prefetcher.get(78).id, 78);
-    try {
-        prefetcher.get(77);
-        ADD_FAILURE() << "read";
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ExitCode::bad_data);
+TEST_F(PrefetcherTest, ThrowsInTakeWhatReadingThrew) {
+    for (const Pixels pixels : {Pixels::keep, Pixels::check}) {
+        Prefetcher prefetcher(*file_, kAhead);
+        const auto good = prefetcher.start({.samples = {76}, .pixels = pixels});
+        const auto bad = prefetcher.start({.samples = {78, 77}, .pixels = pixels});
+        try {
+            prefetcher.take(bad);
+            ADD_FAILURE() << "read";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::bad_data);
+        }
+        EXPECT_EQ(prefetcher.take(good)[0].id, 76);
     }
-    EXPECT_EQ(prefetcher.get(76).id, 76);
 }
 
 TEST_F(PrefetcherTest, StopsWithWorkLeft) {
-    std::vector<std::int64_t> all(kSamples);
-    for (int i = 0; i < kSamples; ++i) all[static_cast<std::size_t>(i)] = i;
     for (int i = 0; i < 20; ++i) {
-        Prefetcher prefetcher(*file_);
-        prefetcher.start(all);
-        for (const std::int64_t id : all)
-            if (id % 3 == 0) prefetcher.drop(id);
+        Prefetcher prefetcher(*file_, kAhead);
+        for (int id = 0; id < kSamples; ++id) prefetcher.start({.samples = {id}});
+        EXPECT_EQ(prefetcher.take(i)[0].id, i);
     }
 }
 

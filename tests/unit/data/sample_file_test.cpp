@@ -77,6 +77,28 @@ TEST_F(SampleFileTest, ReadsFilesWithoutPicturesAndWithColour) {
     EXPECT_EQ(sample.pictures[0].pixels.size(), 12u);
 }
 
+TEST_F(SampleFileTest, SharesCheckEverySampleOnce) {
+    SampleArrays arrays;
+    for (int i = 0; i < 11; ++i)
+        arrays.add(std::vector<std::int32_t>(static_cast<std::size_t>(2 + i % 3), 'a'));
+    write(arrays);
+    const SampleFile whole(path_);
+    for (const int count : {1, 2, 3, 11, 16}) {
+        std::vector<double> sum(11, 0.0);
+        for (int index = 0; index < count; ++index) {
+            SampleFile part(path_, {index, count});
+            for (std::size_t i = 0; i < 11; ++i) {
+                EXPECT_TRUE(sum[i] == 0 || part.weights()[i] == 0) << "sample " << i << " checked twice";
+                sum[i] += part.weights()[i];
+            }
+        }
+        for (std::int64_t i = 0; i < 11; ++i) {
+            EXPECT_GT(whole.index().weight(i), 0);
+            EXPECT_EQ(sum[static_cast<std::size_t>(i)], whole.index().weight(i)) << count << " shares";
+        }
+    }
+}
+
 TEST_F(SampleFileTest, LeavesTheErrorPrinterOfHdf5AsItWas) {
     H5E_auto2_t before = nullptr, after = nullptr;
     void* client = nullptr;
