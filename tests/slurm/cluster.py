@@ -59,6 +59,8 @@ def obstacle():
     """Why no Slurm can be started here, or nothing."""
     if os.geteuid() != 0:
         return "slurmd has to be root"
+    if not os.path.ismount("/sys/fs/cgroup"):
+        return "no control groups are mounted on /sys/fs/cgroup, without which slurmd does not start"
     missing = [program for program in [*DAEMONS, *CLIENTS, "setpriv"] if not find(program)]
     return f"not installed: {', '.join(missing)}" if missing else None
 
