@@ -8,6 +8,7 @@
 #include "comm/watchdog.hpp"
 #include "config/command_line.hpp"
 #include "io/exit_report.hpp"
+#include "simulation/simulation.hpp"
 #include "train/agree.hpp"
 #include "train/evaluator.hpp"
 #include "train/trainer.hpp"
@@ -29,8 +30,15 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Waite
         if (world.rank() == 0) text = config::read_deck_file(line.deck);
     });
     world.broadcast(text);
+    const auto times = line.costs.empty() ? config::Times::model : config::Times::given;
     config::Deck deck =
-        config::parse_deck(text, line.deck, line.set, line.command);  // 3. the deck and its graph
+        config::parse_deck(text, line.deck, line.set, line.command, times);  // 3. the deck and its graph
+    if (line.command == config::Command::simulate) {
+        train::agree(world, [&] {
+            if (world.rank() == 0) simulation::run_simulation(line, deck);
+        });
+        return ExitCode::done;
+    }
     const bool placed = line.command == config::Command::train && !(line.dry_run && world.size() == 1);
     if (const std::string problem = graph::launch_problem(deck.graph, world.size());
         placed && !problem.empty())

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/program_options.hpp>
 #include <sstream>
 
@@ -18,9 +19,11 @@ constexpr const char* kUsage =
 
   maestro train    DECK [--set KEY=VALUE]... [--resume auto|none|PATH] [--max-hours H] [--dry-run]
   maestro evaluate DECK --checkpoint PATH [--exchange-images] [--set KEY=VALUE]...
+  maestro simulate DECK --costs COSTS.csv [--policy P] [--timeline OUT.csv] [--set KEY=VALUE]...
 
-Run it under mpirun or srun with as many ranks as the deck's sections need, for example
+Training runs under mpirun or srun with as many ranks as the deck's sections need, for example
   mpirun -n 4 build/cpu-release/maestro train inputs/vlm_glyphs.toml
+Evaluation runs on any number of ranks, a simulation as one process for a deck of any size.
 `maestro COMMAND --help` tells the options of a command.)";
 
 po::options_description options_of(Command command, CommandLine& line) {
@@ -38,6 +41,19 @@ po::options_description options_of(Command command, CommandLine& line) {
             "stop with a checkpoint and exit code 75 after so many hours");
         add("dry-run", po::bool_switch(&line.dry_run),
             "check deck and files, print sections, memory and ranks, and train nothing");
+    } else if (command == Command::simulate) {
+        add("costs", po::value(&line.costs),
+            "CSV file of task times, sample,section,forward_s,backward_s, from anywhere; the deck then needs "
+            "no "
+            "model, data or training");
+        add("policy", po::value(&line.policy),
+            "wavefront, fifo, lpt, or one-size: every section on all ranks in turn; default: the deck's");
+        add("timeline", po::value(&line.timeline),
+            "CSV file to write, a line for every sample of every task");
+        add("noise", po::value(&line.noise),
+            "task times differ from those planned with, by so much (0.2: 20%)");
+        add("seed", po::value(&line.seed), "of the noise, default 1");
+        add("cluster", po::value(&line.cluster), "not built yet");
     } else {
         add("checkpoint", po::value(&line.checkpoint),
             "a checkpoint, or a run, whose newest whole one is taken");
@@ -51,23 +67,38 @@ po::options_description options_of(Command command, CommandLine& line) {
     throw Error(ExitCode::usage, what + "; see maestro --help", Scope::all_ranks);
 }
 
+void check_simulation(const CommandLine& line) {
+    if (!line.cluster.empty() || line.costs.empty())
+        throw Error(
+            ExitCode::bad_deck,
+            "simulate: times from the models and a cluster file are not built yet; give --costs COSTS.csv",
+            Scope::all_ranks);
+    const std::vector<std::string> policies{"wavefront", "fifo", "lpt", "one-size"};
+    if (!line.policy.empty() && std::find(policies.begin(), policies.end(), line.policy) == policies.end())
+        refuse(
+            fmt::format("--policy {}: no such policy; policies: {}", line.policy, fmt::join(policies, ", ")));
+    if (!(line.noise >= 0 && line.noise <= 2)) refuse("--noise must be a number from 0 to 2");
+}
+
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
     CommandLine line;
-    if (argc < 2) refuse("no command; commands: train, evaluate");
+    if (argc < 2) refuse("no command; commands: train, evaluate, simulate");
     const std::string word = argv[1];
     if (word == "--help" || word == "-h" || word == "help" || word == "--version") {
         line.answered = true;
         line.answer = word == "--version" ? "maestro " MAESTRO_VERSION : kUsage;
         return line;
     }
-    if (word == "plan" || word == "simulate")
-        throw Error(ExitCode::bad_deck, "maestro " + word + " is not built yet; commands: train, evaluate",
+    if (word == "plan")
+        throw Error(ExitCode::bad_deck, "maestro plan is not built yet; commands: train, evaluate, simulate",
                     Scope::all_ranks);
-    if (word != "train" && word != "evaluate")
-        refuse(fmt::format("no command '{}'; commands: train, evaluate", word));
-    line.command = word == "train" ? Command::train : Command::evaluate;
+    if (word != "train" && word != "evaluate" && word != "simulate")
+        refuse(fmt::format("no command '{}'; commands: train, evaluate, simulate", word));
+    line.command = word == "train"      ? Command::train
+                   : word == "evaluate" ? Command::evaluate
+                                        : Command::simulate;
 
     const po::options_description visible = options_of(line.command, line);
     po::options_description all;
@@ -95,6 +126,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     line.deck = decks.front();
     if (line.command == Command::evaluate && line.checkpoint.empty())
         refuse("evaluate needs --checkpoint PATH");
+    if (line.command == Command::simulate) check_simulation(line);
     if (!(line.max_hours >= 0)) refuse("--max-hours must be a number of hours, not negative");
     return line;
 }

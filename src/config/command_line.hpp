@@ -1,6 +1,7 @@
 // The command line: which command, which deck, which options.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,10 @@ struct CommandLine {
     bool dry_run = false;
     std::string checkpoint;  ///< evaluate: a checkpoint or a run
     bool exchange_images = false;
-    bool answered = false;  ///< --help or --version: `answer` is all there is to do
+    std::string policy, costs, cluster, timeline;  ///< simulate
+    double noise = 0;                              ///< simulate: sigma of the task times
+    std::uint64_t seed = 1;                        ///< simulate: of the noise
+    bool answered = false;                         ///< --help or --version: `answer` is all there is to do
     std::string answer;
 };
 

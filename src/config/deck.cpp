@@ -31,7 +31,8 @@ bool good_name(const std::string& name) {
 /// Reads tables into the deck's structs and collects what is wrong.
 class DeckReader {
 public:
-    DeckReader(std::string path, Command command) : path_(std::move(path)), command_(command) {}
+    DeckReader(std::string path, Command command, Times times)
+        : path_(std::move(path)), command_(command), needs_(needs_of(command, times)), times_(times) {}
 
     Deck read(const toml::table& root, const std::vector<std::string>& overrides);
     const std::vector<std::string>& errors() const { return errors_; }
@@ -59,12 +60,19 @@ private:
               const std::set<std::string>& inner = {});
     void overrides_into(const std::vector<std::string>& overrides);
     std::string set_text(const Key& key, const std::string& value);
+    /// Of a section's model; any where the times are given.
+    graph::Kind kind_of(const std::string& kind) const {
+        if (times_ == Times::given) return graph::Kind::any;
+        return kind == "vision" ? graph::Kind::vision : graph::Kind::language;
+    }
     void check_required();
     void finish(Deck& deck);
     void check_edges(const Deck& deck);
 
     std::string path_;
     Command command_;
+    Needs needs_;
+    Times times_;
     std::vector<std::string> errors_;
     std::map<std::string, Key> slots_;  ///< every key there is, by its full name
     std::map<std::string, toml::source_region> places_;
@@ -211,13 +219,13 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     Deck deck;
     const toml::table empty;
     const std::vector<std::pair<std::string, std::function<void(const toml::table&)>>> tables = {
-        {"run", [&](const auto& t) { fill(t, "run.", keys_of(deck.run)); }},
-        {"data", [&](const auto& t) { fill(t, "data.", keys_of(deck.data, command_)); }},
-        {"train", [&](const auto& t) { fill(t, "train.", keys_of(deck.train)); }},
-        {"optimizer", [&](const auto& t) { fill(t, "optimizer.", keys_of(deck.optimizer)); }},
+        {"run", [&](const auto& t) { fill(t, "run.", keys_of(deck.run, needs_)); }},
+        {"data", [&](const auto& t) { fill(t, "data.", keys_of(deck.data, needs_)); }},
+        {"train", [&](const auto& t) { fill(t, "train.", keys_of(deck.train, needs_)); }},
+        {"optimizer", [&](const auto& t) { fill(t, "optimizer.", keys_of(deck.optimizer, needs_)); }},
         {"checkpoint", [&](const auto& t) { fill(t, "checkpoint.", keys_of(deck.checkpoint)); }},
         {"metrics", [&](const auto& t) { fill(t, "metrics.", keys_of(deck.metrics)); }},
-        {"schedule", [&](const auto& t) { fill(t, "schedule.", keys_of(deck.schedule)); }},
+        {"schedule", [&](const auto& t) { fill(t, "schedule.", keys_of(deck.schedule, command_)); }},
     };
     std::vector<std::string> known{"model", "section", "edge"};
     for (const auto& [name, read_table] : tables) {
@@ -270,7 +278,7 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
             fail(table.source(), "section.name",
                  "every [[section]] needs a name of letters, digits, _ and -");
         const std::string prefix = "section." + name + ".";
-        fill(table, prefix, keys_of(deck.sections[i]), {"layout", "distill"});
+        fill(table, prefix, keys_of(deck.sections[i], needs_), {"layout", "distill"});
         for (const auto& [inner, keys] : {std::pair{"layout", keys_of(deck.sections[i].layout)},
                                           std::pair{"distill", keys_of(deck.sections[i].distill)}}) {
             const auto* node = table.get(inner);
@@ -323,7 +331,7 @@ void DeckReader::finish(Deck& deck) {
                                 "'train', which names a file of every checkpoint",
                                 s.name));
         const auto model = deck.models.find(s.model);
-        if (model == deck.models.end()) {
+        if (needs_.models && model == deck.models.end()) {
             std::vector<std::string> names;
             for (const auto& [name, m] : deck.models) names.push_back(name);
             fail_at(key + "model",
@@ -334,19 +342,18 @@ void DeckReader::finish(Deck& deck) {
                                            std::pair{"pp", s.layout.pp}, std::pair{"ep", s.layout.ep}})
             if (degree != 1)
                 fail_at(key + "layout." + name, fmt::format("{} is not built yet; allowed: 1", degree));
-        if (s.weights.ends_with(".safetensors"))
+        if (needs_.models && s.weights.ends_with(".safetensors"))
             fail_at(key + "weights",
                     "foreign weights are not built yet; allowed: a Maestro run or checkpoint, or \"random\"");
-        if (s.mode == "forward" && s.weights.empty())
+        if (needs_.models && s.mode == "forward" && s.weights.empty())
             fail_at(key + "weights", "a frozen section needs weights: a run, a checkpoint, or \"random\"");
-        sections.push_back(
-            {.name = s.name,
-             .kind = model->second.kind == "vision" ? graph::Kind::vision : graph::Kind::language,
-             .train = s.mode == "train",
-             .micro_batch = static_cast<int>(s.micro_batch),
-             .window = static_cast<int>(s.window),
-             .colocate_with = s.colocate_with,
-             .layout = s.layout});
+        sections.push_back({.name = s.name,
+                            .kind = kind_of(model == deck.models.end() ? "" : model->second.kind),
+                            .train = s.mode == "train",
+                            .micro_batch = static_cast<int>(s.micro_batch),
+                            .window = static_cast<int>(s.window),
+                            .colocate_with = s.colocate_with,
+                            .layout = s.layout});
     }
     if (!errors_.empty()) return;
     std::vector<graph::Edge> edges;
@@ -359,13 +366,13 @@ void DeckReader::finish(Deck& deck) {
     deck.graph = graph::make_graph(std::move(sections), std::move(edges), problems);
     for (const auto& problem : problems) fail_at(problem.key, problem.what);
     if (!problems.empty()) return;
+    if (times_ == Times::model) check_edges(deck);
     for (const auto& e : deck.graph.edges)
-        if (e.tensor == graph::EdgeTensor::hidden &&
+        if (needs_.models && e.tensor == graph::EdgeTensor::hidden &&
             deck.model_of(e.from).vocabulary != deck.model_of(e.to).vocabulary)
             fail_at("model." + deck.model_of(e.to).name + ".vocabulary",
                     fmt::format("student and teacher need one vocabulary, '{}' has {}", e.from_name,
                                 deck.model_of(e.from).vocabulary));
-    check_edges(deck);
     if (deck.optimizer.decay_steps > 0 && deck.optimizer.decay_steps < deck.optimizer.warmup_steps)
         fail_at("optimizer.decay_steps", "ends before warmup_steps; it counts from the start of training");
     for (const auto& [key, value] : settings_) deck.text += fmt::format("# --set {}={}\n", key, value);
@@ -427,8 +434,8 @@ void DeckReader::check_edges(const Deck& deck) {
 }  // namespace
 
 Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides,
-                Command command) {
-    DeckReader reader(path, command);
+                Command command, Times times) {
+    DeckReader reader(path, command, times);
     Deck deck;
     const auto refuse = [](const std::vector<std::string>& errors) {
         throw Error(ExitCode::bad_deck, fmt::format("{}", fmt::join(errors, "\n")), Scope::all_ranks);

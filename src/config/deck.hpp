@@ -14,6 +14,9 @@
 namespace maestro::config {
 
 enum class Command { train, evaluate, plan, simulate };
+/// Where task times come from: the models of the deck, or outside (simulate --costs), when no model, data,
+/// training or device is needed.
+enum class Times { model, given };
 
 struct Run {
     std::string name, output;
@@ -91,7 +94,7 @@ struct Deck {
 /// --set. Throws Error(bad_deck, all_ranks) with all problems, a line each: "PATH:LINE:COLUMN: KEY: what;
 /// what is allowed".
 Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides,
-                Command command);
+                Command command, Times times = Times::model);
 
 /// Why a run that was made with `stored` settings cannot go on with `deck`: a line for each key that differs
 /// and decides what is computed; empty if it can. Layout, micro-batches, schedule and outputs may differ.

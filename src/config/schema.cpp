@@ -12,27 +12,38 @@ constexpr double kSize = 1 << 20;
 constexpr double kWindow = 65535;  // what a channel counts to
 }  // namespace
 
-std::vector<Key> keys_of(Run& r) {
+Needs needs_of(Command command, Times times) {
+    const bool runs = command == Command::train || command == Command::evaluate;
+    const bool given = times == Times::given;
+    return {.output = runs,
+            .train = command == Command::train || (command == Command::simulate && !given),
+            .validation = command == Command::evaluate,
+            .batch = !given,
+            .models = !given,
+            .training = runs};
+}
+
+std::vector<Key> keys_of(Run& r, const Needs& needs) {
     return {{"name", &r.name},
             {"seed", &r.seed, false, 0, 9e18},
-            {"output", &r.output, true},
+            {"output", &r.output, needs.output},
             {"device", &r.device, false, 0, 0, {"auto", "cpu"}, {"cuda", "emulated"}},
             {"precision", &r.precision, false, 0, 0, {"fp32", "bf16"}},
             {"timeout_s", &r.timeout_s, false, 1, 86400}};
 }
-std::vector<Key> keys_of(Data& d, Command command) {
-    return {{"train", &d.train, command == Command::train},
-            {"validation", &d.validation, command == Command::evaluate},
-            {"global_batch", &d.global_batch, true, 1, kSize},
-            {"sequence_length", &d.sequence_length, true, 2, kSize}};
+std::vector<Key> keys_of(Data& d, const Needs& needs) {
+    return {{"train", &d.train, needs.train},
+            {"validation", &d.validation, needs.validation},
+            {"global_batch", &d.global_batch, needs.batch, 1, kSize},
+            {"sequence_length", &d.sequence_length, needs.batch, 2, kSize}};
 }
-std::vector<Key> keys_of(Train& t) {
-    return {{"steps", &t.steps, true, 1, kMany},
+std::vector<Key> keys_of(Train& t, const Needs& needs) {
+    return {{"steps", &t.steps, needs.training, 1, kMany},
             {"log_every", &t.log_every, false, 1, kMany},
             {"recompute", &t.recompute, false, 0, 0, {"none", "layer"}}};
 }
-std::vector<Key> keys_of(Optimizer& o) {
-    return {{"learning_rate", &o.learning_rate, true, 0, 1},
+std::vector<Key> keys_of(Optimizer& o, const Needs& needs) {
+    return {{"learning_rate", &o.learning_rate, needs.training, 0, 1},
             {"final_learning_rate", &o.final_learning_rate, false, 0, 1},
             {"warmup_steps", &o.warmup_steps, false, 0, kMany},
             {"decay_steps", &o.decay_steps, false, 0, kMany},
@@ -48,9 +59,15 @@ std::vector<Key> keys_of(Metrics& m) {
     return {{"interval_s", &m.interval_s, false, 0, 3600},
             {"timeline_every", &m.timeline_every, false, 0, kMany}};
 }
-std::vector<Key> keys_of(Schedule& s) {
+std::vector<Key> keys_of(Schedule& s, Command command) {
+    // A simulation knows more than training has.
+    const bool simulated = command == Command::simulate;
+    const std::vector<std::string> dispatches =
+        simulated ? std::vector<std::string>{"planned", "ready"} : std::vector<std::string>{"planned"};
+    const std::vector<std::string> later =
+        simulated ? std::vector<std::string>{} : std::vector<std::string>{"ready"};
     return {{"policy", &s.policy, false, 0, 0, {"wavefront", "fifo", "lpt"}},
-            {"dispatch", &s.dispatch, false, 0, 0, {"planned"}, {"ready"}},
+            {"dispatch", &s.dispatch, false, 0, 0, dispatches, later},
             {"costs", &s.costs, false, 0, 0, {"model"}, {"measured"}},
             {"moves", &s.moves, false, 0, kMany}};
 }
@@ -70,9 +87,9 @@ std::vector<Key> keys_of(Model& m) {
             {"merge", &m.merge, false, 1, 16},
             {"channels", &m.channels, false, 1, 16}};
 }
-std::vector<Key> keys_of(Section& s) {
+std::vector<Key> keys_of(Section& s, const Needs& needs) {
     return {{"name", &s.name, true},
-            {"model", &s.model, true},
+            {"model", &s.model, needs.models},
             {"mode", &s.mode, false, 0, 0, {"train", "forward"}},
             {"weights", &s.weights},
             {"micro_batch", &s.micro_batch, false, 1, kSize},

@@ -25,15 +25,21 @@ struct Key {
     std::vector<std::string> not_built = {};  ///< words of the contract that are refused as not built yet
 };
 
-std::vector<Key> keys_of(Run& run);
-std::vector<Key> keys_of(Data& data, Command command);
-std::vector<Key> keys_of(Train& train);
-std::vector<Key> keys_of(Optimizer& optimizer);
+/// Which keys a command cannot do without.
+struct Needs {
+    bool output = true, train = false, validation = false, batch = true, models = true, training = true;
+};
+Needs needs_of(Command command, Times times);
+
+std::vector<Key> keys_of(Run& run, const Needs& needs);
+std::vector<Key> keys_of(Data& data, const Needs& needs);
+std::vector<Key> keys_of(Train& train, const Needs& needs);
+std::vector<Key> keys_of(Optimizer& optimizer, const Needs& needs);
 std::vector<Key> keys_of(Checkpoint& checkpoint);
 std::vector<Key> keys_of(Metrics& metrics);
-std::vector<Key> keys_of(Schedule& schedule);
+std::vector<Key> keys_of(Schedule& schedule, Command command);
 std::vector<Key> keys_of(Model& model);
-std::vector<Key> keys_of(Section& section);
+std::vector<Key> keys_of(Section& section, const Needs& needs);
 std::vector<Key> keys_of(graph::Layout& layout);
 std::vector<Key> keys_of(Distill& distill);
 std::vector<Key> keys_of(Edge& edge);

@@ -111,7 +111,7 @@ void connect(SectionGraph& graph, std::vector<Problem>& problems) {
         const Section &up = graph.sections[static_cast<std::size_t>(e.from)],
                       &down = graph.sections[static_cast<std::size_t>(e.to)];
         const Kind source = e.tensor == EdgeTensor::embeddings ? Kind::vision : Kind::language;
-        if (up.kind != source || down.kind != Kind::language)
+        if (up.kind != Kind::any && (up.kind != source || down.kind != Kind::language))
             problems.push_back({edge_key(e, "tensor"),
                                 "embeddings go from a vision section, hidden states from a language section, "
                                 "both into a language section"});
@@ -126,11 +126,13 @@ void connect(SectionGraph& graph, std::vector<Problem>& problems) {
     }
 }
 
-/// Embeddings carry gradients back, hidden states do not. A section runs backward where a loss is reached
+/// Embeddings carry gradients back, hidden states do not, and where only times are known every edge does. A section runs backward where a loss is reached
 /// over embeddings and it trains, or something above it does that reaches it so.
 void derive_gradients(SectionGraph& graph) {
     const auto at = [&](int s) -> Section& { return graph.sections[static_cast<std::size_t>(s)]; };
-    const auto carries = [](const Edge& e) { return e.tensor == EdgeTensor::embeddings; };
+    const auto carries = [&](const Edge& e) {
+        return e.tensor == EdgeTensor::embeddings || at(e.from).kind == Kind::any;
+    };
     for (auto& s : graph.sections) s.loss = true;
     for (const Edge& e : graph.edges) at(e.from).loss = false;
     std::vector<bool> reaches(graph.sections.size(), false);
@@ -177,7 +179,7 @@ SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
                              "of its own with mode = \"forward\"",
                              e.from_name, e.to_name)});
     for (const auto& s : graph.sections) {
-        if (s.loss && s.kind != Kind::language)
+        if (s.loss && s.kind == Kind::vision)
             problems.push_back(
                 {"section." + s.name + ".name",
                  "nothing takes its output; connect it to a language section with an [[edge]]"});

@@ -7,7 +7,11 @@
 
 namespace maestro::graph {
 
-enum class Kind { vision, language };
+enum class Kind {
+    vision,
+    language,
+    any,  ///< only its task times are known
+};
 enum class EdgeTensor { embeddings, hidden };
 
 struct Layout {

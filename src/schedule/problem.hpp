@@ -21,12 +21,14 @@ struct SectionShape {
 struct EdgeShape {
     int from = 0, to = 0;
     bool gradient = false;
+    double latency_s = 0;  ///< from the end of a task to its rows' arrival, before their transfer
 };
 
 struct TaskCost {
     double forward_s = 0;
     double backward_s = 0;
-    bool active = false;  ///< the sample has work for the section
+    bool active = false;    ///< the sample has work for the section
+    double transfer_s = 0;  ///< to move the section's output for it over an edge, either way
 };
 
 struct SampleCost {
@@ -39,6 +41,9 @@ struct Problem {
     std::vector<EdgeShape> edges;  ///< acyclic, dp(to) a multiple of dp(from)
     int world = 1;
     std::vector<SampleCost> samples;
+    /// A task of zero backward seconds does not exist (times from outside). Otherwise every active sample of
+    /// a section with a backward has one.
+    bool zero_is_none = false;
 };
 
 }  // namespace maestro::schedule

@@ -1,6 +1,7 @@
-// A discrete-event simulation of one step: runs the lanes of a plan, or makes them by a dispatch rule.
+// A discrete-event simulation of one step under a plan.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "schedule/step_plan.hpp"
@@ -21,19 +22,24 @@ struct Timeline {
     bool stuck = false;  ///< tasks are left that nothing can start
 };
 
-/// Runs every rank's lane in its order, as early as inputs and windows allow.
-Timeline simulate(const Problem& problem, const StepPlan& plan);
-
-/// How a free rank chooses among the tasks that could start.
-struct DispatchRule {
-    /// Upstream sections: run a backward that is ready as soon as every consumer has this many of the
-    /// section's micro-batches waiting; before that, forward first. A large number: forward first always.
-    int depth = 1;
+enum class Dispatch {
+    planned,  ///< every rank its tasks in strict order
+    ready,    ///< a rank starts the first of its order that can start
 };
 
-/// Fills plan.lanes and makespan_s from plan.batches. Micro-batches of a replica start their forward in list
-/// order, but a loss section takes the first of its list whose inputs are there. Returns false when stuck:
-/// the windows are too small for these micro-batches.
-bool dispatch(const Problem& problem, const DispatchRule& rule, StepPlan& plan);
+/// The same problem with task times multiplied by log-normal numbers of mean 1 and this sigma, by the seed:
+/// what a plan may meet that was made for the problem as it was.
+Problem with_noise(Problem problem, double sigma, std::uint64_t seed);
+
+/// Runs the plan, each task as early as inputs and windows allow. The plan's micro-batches must be those of
+/// the problem's samples (step_plan.hpp's check_plan).
+Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatch = Dispatch::planned);
+
+/// What a monolithic framework does: all ranks are alike, sample i goes to rank i mod ranks, and its tasks
+/// run there one after another: forwards upstream first, then the backwards. TimedTask::task.micro_batch is
+/// the sample's place in the problem.
+Timeline simulate_one_size(const Problem& problem);
+/// The larger of the work over the ranks and the longest sample, seconds.
+double one_size_bound(const Problem& problem);
 
 }  // namespace maestro::schedule

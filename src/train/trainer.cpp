@@ -149,7 +149,7 @@ ExitCode Trainer::loop() {
         schedule::Problem problem = job_.problem();
         for (const std::int64_t id : order.batch(step - 1))
             problem.samples.push_back(job_.costs()[static_cast<std::size_t>(id)]);
-        return schedule::make_plan(deck_.schedule.policy, problem, step);
+        return schedule::make_plan(deck_.schedule.policy, problem, step, deck_.schedule.moves);
     });
     std::vector<Replica*> replicas;
     for (auto& r : job_.replicas()) replicas.push_back(r.get());

@@ -5,7 +5,10 @@
 
 #include "base/error.hpp"
 #include "base/random.hpp"
+#include "schedule/bounds.hpp"
 #include "schedule/simulate.hpp"
+#include "schedule/wavefront.hpp"
+#include "unit/schedule/exact.hpp"
 
 namespace maestro::schedule {
 namespace {
@@ -68,7 +71,7 @@ TEST(Policies, KeepTheRulesOnRandomProblems) {
     for (std::uint64_t seed = 0; seed < 3000; ++seed) {
         const Problem problem = random_problem(seed);
         for (const char* policy : {"wavefront", "fifo", "lpt"}) {
-            const StepPlan plan = make_plan(policy, problem, 7);
+            const StepPlan plan = make_plan(policy, problem, 7, 20);
             ASSERT_THAT(check_plan(problem, plan), testing::IsEmpty()) << policy << ", seed " << seed;
             ASSERT_GE(plan.makespan_s, plan.lower_bound_s * (1 - 1e-9)) << policy << ", seed " << seed;
             ASSERT_NEAR(simulate(problem, plan).makespan_s, plan.makespan_s, 1e-9)
@@ -76,6 +79,56 @@ TEST(Policies, KeepTheRulesOnRandomProblems) {
             ASSERT_EQ(decode(encode(plan)), plan);
         }
     }
+}
+
+TEST(Policies, RunReadyTasksUnderEveryPlan) {
+    for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+        const Problem problem = random_problem(seed);
+        for (const char* policy : {"wavefront", "fifo", "lpt"}) {
+            const StepPlan plan = make_plan(policy, problem, 7, 20);
+            std::size_t tasks = 0;
+            for (const auto& lane : plan.lanes) tasks += lane.size();
+            const Timeline timeline = simulate(with_noise(problem, 0.3, seed), plan, Dispatch::ready);
+            ASSERT_FALSE(timeline.stuck) << policy << ", seed " << seed;
+            ASSERT_EQ(timeline.tasks.size(), tasks) << policy << ", seed " << seed;
+        }
+    }
+}
+
+/// As random_problem, but small, of single samples and without windows: what the exact solver takes.
+Problem tiny_problem(std::uint64_t seed) {
+    Problem problem = random_problem(seed);
+    int rank = 0;
+    const int most = seed % 2 == 0 ? 1 : 2;
+    for (auto& s : problem.sections) {
+        s.replicas = std::min(s.replicas, s.loss ? 2 : most);
+        if (problem.sections.back().replicas == 1) s.replicas = 1;
+        s.micro_batch = 1;
+        s.window = 0;
+        s.first_rank = rank;
+        rank += s.replicas;
+    }
+    problem.world = rank;
+    problem.samples.resize(std::min<std::size_t>(problem.samples.size(), 4));
+    return problem;
+}
+
+TEST(Wavefront, IsAsShortAsTheExactSolverFindsForTinyProblems) {
+    double ours = 0, best = 0;
+    int proven = 0;
+    for (std::uint64_t seed = 0; seed < 150; ++seed) {
+        const Problem problem = tiny_problem(seed);
+        const StepPlan plan = plan_wavefront(problem, 1);
+        const auto exact = schedule_test::shortest(problem, plan.makespan_s * (1 + 1e-9), 300'000);
+        if (!exact.proven) continue;
+        ++proven;
+        ASSERT_GE(exact.makespan_s, plan.lower_bound_s * (1 - 1e-9)) << "the bound is none, seed " << seed;
+        ASSERT_LE(plan.makespan_s, exact.makespan_s * 1.1) << "seed " << seed;
+        ours += plan.makespan_s;
+        best += exact.makespan_s;
+    }
+    EXPECT_GE(proven, 120);
+    EXPECT_LE(ours / best, 1.005);
 }
 
 TEST(Policies, SeeWhatBreaksTheRules) {

@@ -1,0 +1,186 @@
+// How near the wavefront comes to the lower bound, and how long a plan takes: synthetic costs, log-normal, of
+// vision-language steps. docs/benchmarks.md tells the figures.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <numbers>
+#include <random>
+#include <string>
+#include <string_view>
+
+#include "schedule/bounds.hpp"
+#include "schedule/policies.hpp"
+#include "schedule/simulate.hpp"
+
+using namespace maestro::schedule;
+
+namespace {
+
+struct Family {
+    const char* name;
+    const char* asked;
+    int per_replica;
+    double load, share, sigma;
+    int window_fanouts;  ///< window of an encoder in fan-outs; 0: none
+    bool frozen;
+    int groups_from, groups_to;
+};
+
+constexpr Family kFamilies[] = {
+    {"mix of a third", "0.5%", 16, 0.9, 1.0 / 3, 0.6, 0, false, 1, 4},
+    {"  window of 4 fan-outs", "0.5%", 16, 0.9, 1.0 / 3, 0.6, 4, false, 1, 4},
+    {"  3 a replica, load 0.5", "3%", 3, 0.5, 1.0 / 3, 0.6, 0, false, 1, 4},
+    {"all with pictures", "1.5%", 16, 0.9, 1.0, 0.6, 0, false, 1, 4},
+    {"  frozen encoder", "0.8%", 16, 0.9, 1.0, 0.6, 0, true, 1, 4},
+    {"mix, sigma 1", "2.5%", 16, 0.9, 1.0 / 3, 1.0, 0, false, 2, 2},
+};
+
+class Dice {
+public:
+    explicit Dice(std::uint64_t seed) : engine_(seed) {}
+    double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
+    double log_normal(double sigma) {
+        const double radius = std::sqrt(-2 * std::log(1 - uniform()));
+        return std::exp(sigma * radius * std::cos(2 * std::numbers::pi * uniform()));
+    }
+
+private:
+    std::mt19937_64 engine_;
+};
+
+/// `encoders` upstream sections of `groups` replicas each, before one language section.
+Problem make_problem(const Family& f, int encoders, int groups, int fanout, std::uint64_t seed) {
+    Dice dice(seed * 7919 + static_cast<std::uint64_t>(encoders * 1000 + groups * 100 + fanout));
+    Problem problem;
+    const int replicas = groups * fanout, language = encoders;
+    for (int e = 0; e < encoders; ++e) {
+        problem.sections.push_back({.replicas = groups,
+                                    .first_rank = e * groups,
+                                    .micro_batch = 1,
+                                    .window = f.window_fanouts * fanout,
+                                    .backward = !f.frozen});
+        problem.edges.push_back({e, language, !f.frozen});
+    }
+    problem.sections.push_back({.replicas = replicas,
+                                .first_rank = encoders * groups,
+                                .micro_batch = 1,
+                                .window = 0,
+                                .backward = true,
+                                .loss = true});
+    problem.world = encoders * groups + replicas;
+    std::vector<double> work(static_cast<std::size_t>(encoders) + 1, 0.0);
+    for (int i = 0; i < replicas * f.per_replica; ++i) {
+        SampleCost sample{.id = i, .sections = {}};
+        for (int s = 0; s <= encoders; ++s) {
+            const bool backward = s == language || !f.frozen;
+            const bool active = s == language || dice.uniform() < f.share;
+            const double forward = active ? dice.log_normal(f.sigma) : 0;
+            sample.sections.push_back({forward, backward ? 2 * forward : 0, active});
+            work[static_cast<std::size_t>(s)] += forward * (backward ? 3 : 1);
+        }
+        problem.samples.push_back(std::move(sample));
+    }
+    for (auto& sample : problem.samples)
+        for (int e = 0; e < encoders; ++e) {
+            const auto s = static_cast<std::size_t>(e);
+            if (!sample.sections[s].active) continue;
+            const double scale = f.load * work.back() / replicas / (work[s] / groups);
+            sample.sections[s].forward_s *= scale;
+            sample.sections[s].backward_s *= scale;
+        }
+    return problem;
+}
+
+double gap(const StepPlan& plan) {
+    return std::max(0.0, plan.makespan_s / plan.lower_bound_s - 1);
+}
+
+void gaps(int seeds, bool detail) {
+    fmt::print("mean gap to the lower bound over {} seeds, fan-outs 1, 2, 4, 8, 16, groups 1, 2, 4\n", seeds);
+    fmt::print("{:<26}{:>9}{:>8}{:>11}{:>9}{:>9}{:>9}{:>16}\n", "family", "encoders", "asked", "wavefront",
+               "worst", "lpt", "fifo", "fifo/wavefront");
+    for (const Family& f : kFamilies)
+        for (const int encoders : {1, 2}) {
+            double wavefront = 0, lpt = 0, fifo = 0, ratio = 0, worst = 0;
+            int count = 0;
+            for (int groups = f.groups_from; groups <= f.groups_to; groups *= 2)
+                for (const int fanout : {1, 2, 4, 8, 16}) {
+                    double here = 0;
+                    for (int seed = 0; seed < seeds; ++seed, ++count) {
+                        const Problem problem =
+                            make_problem(f, encoders, groups, fanout, static_cast<std::uint64_t>(seed));
+                        const StepPlan ours = make_plan("wavefront", problem, 1),
+                                       data = make_plan("fifo", problem, 1);
+                        here += gap(ours);
+                        lpt += gap(make_plan("lpt", problem, 1));
+                        fifo += gap(data);
+                        ratio += data.makespan_s / ours.makespan_s;
+                    }
+                    wavefront += here;
+                    worst = std::max(worst, here / seeds);
+                    if (detail)
+                        fmt::print("    {} encoders, {} groups, fan-out {}: {:.2f}%\n", encoders, groups,
+                                   fanout, 100 * here / seeds);
+                }
+            fmt::print("{:<26}{:>9}{:>8}{:>10.2f}%{:>8.2f}%{:>8.1f}%{:>8.1f}%{:>16.2f}\n", f.name, encoders,
+                       f.asked, 100 * wavefront / count, 100 * worst, 100 * lpt / count, 100 * fifo / count,
+                       ratio / count);
+        }
+}
+
+/// 20% noise on the task times of a plan made without it; gaps to the bound of the noisy times.
+void noise(int seeds) {
+    fmt::print("\n20% noise on task times, mean gap over {} seeds\n{:<26}{:>9}{:>8}{:>9}{:>9}\n", seeds,
+               "family", "encoders", "asked", "ready", "planned");
+    for (const Family& f : kFamilies)
+        for (const int encoders : {1, 2}) {
+            double gaps[2] = {0, 0};
+            int count = 0;
+            for (int groups = f.groups_from; groups <= f.groups_to; groups *= 2)
+                for (const int fanout : {1, 2, 4, 8, 16})
+                    for (int seed = 0; seed < seeds; ++seed, ++count) {
+                        const auto number = static_cast<std::uint64_t>(seed);
+                        const Problem problem = make_problem(f, encoders, groups, fanout, number);
+                        const StepPlan plan = make_plan("wavefront", problem, 1);
+                        const Problem noisy = with_noise(problem, 0.2, number);
+                        const double bound = lower_bound(noisy);
+                        gaps[0] += simulate(noisy, plan, Dispatch::ready).makespan_s / bound - 1;
+                        gaps[1] += simulate(noisy, plan).makespan_s / bound - 1;
+                    }
+            fmt::print("{:<26}{:>9}{:>8}{:>8.1f}%{:>8.1f}%\n", f.name, encoders, f.share < 1 ? "8%" : "11%",
+                       100 * gaps[0] / count, 100 * gaps[1] / count);
+        }
+}
+
+void times() {
+    fmt::print("\ntime of a plan, one core\n");
+    for (const auto& [groups, fanout] : {std::pair{4, 4}, {8, 8}, {4, 16}, {16, 4}, {32, 16}}) {
+        const Problem problem = make_problem(kFamilies[0], 1, groups, fanout, 1);
+        double best = 1e9;
+        StepPlan plan;
+        for (int i = 0; i < 5; ++i) {
+            const auto start = std::chrono::steady_clock::now();
+            plan = make_plan("wavefront", problem, 1);
+            best = std::min(best,
+                            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+        }
+        fmt::print("{:>6} samples, {:>2} groups of {:>2}: {:>7.2f} ms, gap {:.2f}%\n", problem.samples.size(),
+                   groups, fanout, best * 1e3, 100 * gap(plan));
+    }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const int seeds = argc > 1 ? std::atoi(argv[1]) : 10;
+    if (seeds < 1) {
+        fmt::print(stderr, "usage: schedule_bench [SEEDS] [--detail]\n");
+        return 64;
+    }
+    gaps(seeds, argc > 2 && std::string_view(argv[2]) == "--detail");
+    noise(seeds);
+    times();
+    return 0;
+}

@@ -1,0 +1,169 @@
+#include "schedule/bounds.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <map>
+#include <numeric>
+
+namespace maestro::schedule {
+
+namespace {
+
+double total(const Problem& problem, const SampleCost& sample, std::size_t section) {
+    const TaskCost& cost = sample.sections[section];
+    if (!cost.active) return 0;
+    return cost.forward_s + (problem.sections[section].backward ? cost.backward_s : 0);
+}
+
+/// Longest path of a sample's tasks from a source to the start of `section` (heads) or from its end to the
+/// end of the step (tails), seconds.
+std::vector<double> heads(const Problem& problem, const SampleCost& sample) {
+    std::vector<double> head(problem.sections.size(), 0.0);
+    for (std::size_t pass = 0; pass < problem.sections.size(); ++pass)
+        for (const EdgeShape& e : problem.edges) {
+            const auto up = static_cast<std::size_t>(e.from), down = static_cast<std::size_t>(e.to);
+            if (!sample.sections[up].active) continue;
+            const double arrival =
+                head[up] + sample.sections[up].forward_s + e.latency_s + sample.sections[up].transfer_s;
+            head[down] = std::max(head[down], arrival);
+        }
+    return head;
+}
+
+std::vector<double> tails(const Problem& problem, const SampleCost& sample) {
+    std::vector<double> tail(problem.sections.size(), 0.0);
+    for (std::size_t pass = 0; pass < problem.sections.size(); ++pass)
+        for (const EdgeShape& e : problem.edges) {
+            const auto up = static_cast<std::size_t>(e.from), down = static_cast<std::size_t>(e.to);
+            if (!e.gradient || !sample.sections[up].active || !sample.sections[down].active) continue;
+            const double rest =
+                tail[up] + sample.sections[up].backward_s + e.latency_s + sample.sections[up].transfer_s;
+            tail[down] = std::max(tail[down], rest);
+        }
+    return tail;
+}
+
+/// Sum over the machines of a section of the least time that each is idle at one end of the step. `plain`:
+/// the heads (or tails) of the section's samples; `shared`: their tasks on a section whose replicas each
+/// serve `fanout` of these machines, one task at a time.
+double idle(std::vector<double> plain, std::vector<double> shared, int machines, int fanout) {
+    const auto count = std::min(plain.size(), static_cast<std::size_t>(machines));
+    const auto smallest = [&](std::vector<double>& values) {
+        std::partial_sort(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count), values.end());
+        values.resize(count);
+    };
+    smallest(plain);
+    double sum = std::accumulate(plain.begin(), plain.end(), 0.0);
+    if (shared.empty()) return sum;
+    smallest(shared);
+    // The k-th machine of a replica waits for k tasks: the first task counts for all, the last for one.
+    const int groups = machines / fanout;
+    double queued = 0;
+    for (std::size_t k = 0; k < count; ++k) queued += shared[k] * (fanout - static_cast<int>(k) / groups);
+    return std::max(sum, queued);
+}
+
+/// Of k m + 1 jobs on m machines some machine does k + 1: at best the k + 1 smallest of the largest k m + 1.
+double pairing(std::vector<double> jobs, int machines) {
+    std::sort(jobs.begin(), jobs.end(), std::greater<>());
+    double bound = 0;
+    std::vector<double> before(jobs.size() + 1, 0.0);
+    std::partial_sum(jobs.begin(), jobs.end(), before.begin() + 1);
+    const auto m = static_cast<std::size_t>(machines);
+    for (std::size_t k = 0; k * m < jobs.size(); ++k)
+        bound = std::max(bound, before[k * m + 1] - before[k * m - k]);
+    return bound;
+}
+
+double section_bound(const Problem& problem, std::size_t section,
+                     const std::vector<std::vector<double>>& head,
+                     const std::vector<std::vector<double>>& tail) {
+    const SectionShape& shape = problem.sections[section];
+    std::vector<double> jobs, heads_of, tails_of;
+    for (std::size_t i = 0; i < problem.samples.size(); ++i) {
+        if (!problem.samples[i].sections[section].active) continue;
+        jobs.push_back(total(problem, problem.samples[i], section));
+        heads_of.push_back(head[i][section]);
+        tails_of.push_back(tail[i][section]);
+    }
+    if (jobs.size() < static_cast<std::size_t>(shape.replicas))
+        return jobs.empty() ? 0 : *std::max_element(jobs.begin(), jobs.end());
+    double first = idle(heads_of, {}, shape.replicas, 1), last = idle(tails_of, {}, shape.replicas, 1);
+    // Machines wait for every upstream section, so also for the mean of several with one fanout.
+    std::map<int, int> sections_of;  // fanout -> upstream sections
+    for (const EdgeShape& e : problem.edges)
+        if (e.to == static_cast<int>(section))
+            ++sections_of[shape.replicas / problem.sections[static_cast<std::size_t>(e.from)].replicas];
+    const auto waits = [&](const auto& counts, int fanout, double share) {
+        std::vector<double> forwards, backwards;
+        for (const SampleCost& sample : problem.samples) {
+            if (!sample.sections[section].active) continue;
+            forwards.push_back(0);
+            backwards.push_back(0);
+            for (const EdgeShape& e : problem.edges) {
+                const TaskCost& cost = sample.sections[static_cast<std::size_t>(e.from)];
+                if (!cost.active || !counts(e)) continue;
+                forwards.back() += share * cost.forward_s;
+                if (e.gradient) backwards.back() += share * cost.backward_s;
+            }
+        }
+        first = std::max(first, idle(heads_of, forwards, shape.replicas, fanout));
+        last = std::max(last, idle(tails_of, backwards, shape.replicas, fanout));
+    };
+    for (const auto& [fanout, count] : sections_of) {
+        const auto of_fanout = [&, fanout = fanout](const EdgeShape& e) {
+            return e.to == static_cast<int>(section) &&
+                   shape.replicas / problem.sections[static_cast<std::size_t>(e.from)].replicas == fanout;
+        };
+        waits(of_fanout, fanout, 1.0 / count);
+        if (count == 1) continue;
+        for (const EdgeShape& one : problem.edges)
+            if (of_fanout(one)) waits([&](const EdgeShape& e) { return &e == &one; }, fanout, 1.0);
+    }
+    const double work = std::accumulate(jobs.begin(), jobs.end(), 0.0);
+    return std::max((work + first + last) / shape.replicas, pairing(std::move(jobs), shape.replicas));
+}
+
+}  // namespace
+
+std::vector<double> loads(const Problem& problem) {
+    std::vector<double> load(problem.sections.size(), 0.0);
+    for (std::size_t s = 0; s < load.size(); ++s) {
+        for (const auto& sample : problem.samples) load[s] += total(problem, sample, s);
+        load[s] /= problem.sections[s].replicas;
+    }
+    return load;
+}
+
+double lower_bound(const Problem& problem) {
+    std::vector<std::vector<double>> head, tail;
+    double bound = 0;
+    for (const auto& sample : problem.samples) {
+        head.push_back(heads(problem, sample));
+        tail.push_back(tails(problem, sample));
+        for (std::size_t s = 0; s < problem.sections.size(); ++s)
+            if (sample.sections[s].active)
+                bound = std::max(bound, head.back()[s] + total(problem, sample, s) + tail.back()[s]);
+    }
+    for (std::size_t s = 0; s < problem.sections.size(); ++s)
+        bound = std::max(bound, section_bound(problem, s, head, tail));
+    // Sections that share ranks share their time; the mean over a section's ranks bounds their longest.
+    const std::vector<double> load = loads(problem);
+    std::vector<double> rank_load(static_cast<std::size_t>(problem.world), 0.0);
+    for (std::size_t s = 0; s < load.size(); ++s)
+        for (int r = 0; r < problem.sections[s].replicas; ++r)
+            rank_load[static_cast<std::size_t>(problem.sections[s].first_rank + r)] += load[s];
+    for (const auto& shape : problem.sections) {
+        const auto first = rank_load.begin() + shape.first_rank;
+        bound = std::max(bound, std::accumulate(first, first + shape.replicas, 0.0) / shape.replicas);
+    }
+    return bound;
+}
+
+int critical_section(const Problem& problem) {
+    const std::vector<double> load = loads(problem);
+    return static_cast<int>(std::max_element(load.begin(), load.end()) - load.begin());
+}
+
+}  // namespace maestro::schedule

@@ -1,0 +1,297 @@
+#include "schedule/choosers.hpp"
+
+#include <algorithm>
+#include <functional>
+
+namespace maestro::schedule {
+
+void NodeHeap::push(int priority, int node) {
+    heap_.emplace_back(priority, node);
+    std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+}
+
+void NodeHeap::pop() {
+    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+    heap_.pop_back();
+}
+
+ReadyOrder::ReadyOrder(const Machine& machine, const std::vector<std::vector<Choice>>& lanes)
+    : machine_(machine), position_(machine.nodes().size(), {0, 0}), lanes_(lanes.size()) {
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane)
+        for (std::size_t k = 0; k < lanes[lane].size(); ++k) {
+            const Choice& task = lanes[lane][k];
+            position_[static_cast<std::size_t>(task.node)][task.phase == Phase::backward] =
+                static_cast<int>(k);
+        }
+}
+
+NodeHeap& ReadyOrder::forwards_of(const Node& n) {
+    auto& list = lanes_[static_cast<std::size_t>(n.lane)].forwards;
+    for (auto& [section, heap] : list)
+        if (section == n.section) return heap;
+    return list.emplace_back(n.section, NodeHeap{}).second;
+}
+
+void ReadyOrder::ready(int node, Phase phase, double) {
+    const Node& n = machine_.node(node);
+    const auto& position = position_[static_cast<std::size_t>(node)];
+    if (phase == Phase::forward)
+        forwards_of(n).push(position[0], node);
+    else
+        lanes_[static_cast<std::size_t>(n.lane)].backwards.push(position[1], node);
+}
+
+void ReadyOrder::started(const Choice& choice, double) {
+    const Node& n = machine_.node(choice.node);
+    (choice.phase == Phase::forward ? forwards_of(n) : lanes_[static_cast<std::size_t>(n.lane)].backwards)
+        .pop();
+}
+
+Choice ReadyOrder::choose(int lane, double) {
+    Lane& own = lanes_[static_cast<std::size_t>(lane)];
+    Choice best;
+    int first = std::numeric_limits<int>::max();
+    if (!own.backwards.empty()) {
+        best = {own.backwards.top(), Phase::backward};
+        first = own.backwards.top_priority();
+    }
+    for (const auto& [section, heap] : own.forwards) {
+        if (heap.empty() || heap.top_priority() >= first || !machine_.window_open(machine_.node(heap.top())))
+            continue;
+        best = {heap.top(), Phase::forward};
+        first = heap.top_priority();
+    }
+    return best;
+}
+
+ListOrder::ListOrder(const Machine& machine) : machine_(machine) {
+    const Instance& instance = machine.instance();
+    lanes_.resize(static_cast<std::size_t>(instance.lanes));
+    for (std::size_t s = 0; s < instance.sections.size(); ++s)
+        for (int r = 0; r < instance.sections[s].replicas; ++r)
+            lanes_[static_cast<std::size_t>(instance.sections[s].first_rank + r)].push_back(
+                {.loss = instance.sections[s].loss,
+                 .next = machine.first_node(static_cast<int>(s), r),
+                 .end = machine.first_node(static_cast<int>(s), r + 1),
+                 .backwards = {}});
+}
+
+ListOrder::Slot& ListOrder::slot_of(const Node& n) {
+    // Lanes hold their sections in the order of colours.
+    std::size_t at = 0;
+    const Instance& instance = machine_.instance();
+    for (int s = 0; s < n.section; ++s)
+        if (const SectionShape& shape = instance.shape(s);
+            n.lane >= shape.first_rank && n.lane < shape.first_rank + shape.replicas)
+            ++at;
+    return lanes_[static_cast<std::size_t>(n.lane)][at];
+}
+
+void ListOrder::ready(int node, Phase phase, double) {
+    if (phase == Phase::backward) slot_of(machine_.node(node)).backwards.push(node, node);
+}
+
+void ListOrder::started(const Choice& choice, double) {
+    Slot& slot = slot_of(machine_.node(choice.node));
+    if (choice.phase == Phase::forward)
+        ++slot.next;
+    else
+        slot.backwards.pop();
+}
+
+Choice ListOrder::choose(int lane, double) {
+    Choice best;
+    int best_order = std::numeric_limits<int>::max();
+    auto& slots = lanes_[static_cast<std::size_t>(lane)];
+    for (Slot& slot : slots) {
+        const Choice forward{slot.next, Phase::forward};
+        Choice mine;
+        if (slot.next < slot.end && machine_.can_start(forward)) mine = forward;
+        int order = slot.loss ? 1 : 3;
+        if (!slot.backwards.empty() && (slot.loss || mine.node < 0 || slots.size() > 1)) {
+            mine = {slot.backwards.top(), Phase::backward};
+            order = slot.loss ? 0 : 2;
+        }
+        if (mine.node >= 0 && order < best_order) {
+            best = mine;
+            best_order = order;
+        }
+    }
+    return best;
+}
+
+StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
+    const Instance& instance = machine.instance();
+    const int anchors = instance.shape(instance.anchor).replicas;
+    on_lane_.resize(static_cast<std::size_t>(instance.lanes));
+    for (std::size_t s = 0; s < instance.sections.size(); ++s) {
+        first_slot_.push_back(static_cast<int>(slots_.size()));
+        const SectionShape& shape = instance.sections[s];
+        for (int r = 0; r < shape.replicas; ++r) {
+            Slot slot;
+            slot.section = static_cast<int>(s);
+            slot.replica = r;
+            slot.loss = shape.loss;
+            slot.anchor = static_cast<int>(s) == instance.anchor;
+            slot.first_anchor = (r * anchors + shape.replicas - 1) / shape.replicas;
+            const int last = ((r + 1) * anchors + shape.replicas - 1) / shape.replicas;
+            slot.forwards.resize(
+                shape.loss ? 1 : static_cast<std::size_t>(std::max(last - slot.first_anchor, 1)));
+            const bool source = std::none_of(instance.edges.begin(), instance.edges.end(),
+                                             [&](const EdgeShape& e) { return e.to == static_cast<int>(s); });
+            if (source && !shape.loss) {
+                const Family own{slot.first_anchor, last - slot.first_anchor, {}};
+                const auto same = std::find_if(families_.begin(), families_.end(), [&](const Family& f) {
+                    return f.first_anchor == own.first_anchor && f.anchors == own.anchors;
+                });
+                slot.family = static_cast<int>(same - families_.begin());
+                if (same == families_.end()) families_.push_back(own);
+            }
+            on_lane_[static_cast<std::size_t>(shape.first_rank + r)].push_back(
+                static_cast<int>(slots_.size()));
+            slots_.push_back(std::move(slot));
+        }
+    }
+}
+
+void StarveFirst::begin(const Rule& rule, const std::vector<int>& priority, bool in_order) {
+    rule_ = rule;
+    priority_ = &priority;
+    const Instance& instance = machine_.instance();
+    food_s_.assign(static_cast<std::size_t>(instance.shape(instance.anchor).replicas), 0.0);
+    sent_s_ = food_s_;
+    in_sequence_.assign(static_cast<std::size_t>(instance.samples), 0);
+    for (Family& family : families_) family.sequence.clear();
+    for (Slot& slot : slots_) {
+        slot.followed = 0;
+        for (NodeHeap& heap : slot.forwards) heap.clear();
+        slot.backwards.clear();
+        slot.target = -1;
+        slot.next = -1;
+        if (!(slot.anchor ? rule.strict : in_order && !slot.loss)) continue;
+        slot.next = machine_.first_node(slot.section, slot.replica);
+        slot.last = machine_.first_node(slot.section, slot.replica + 1);
+    }
+}
+
+void StarveFirst::ready(int node, Phase phase, double now) {
+    const Node& n = machine_.node(node);
+    Slot& slot = slot_of(n);
+    const int priority = (*priority_)[static_cast<std::size_t>(node)];
+    if (phase == Phase::backward) {
+        slot.backwards.push(priority, node);
+        return;
+    }
+    if (slot.loss) {
+        if (slot.next < 0) slot.forwards.front().push(priority, node);
+        if (slot.anchor && counts(n)) eat_later(n, now);
+        return;
+    }
+    if (slot.next >= 0) return;
+    const int heap = machine_.node(anchor_node(n)).replica - slot.first_anchor;
+    slot.forwards[static_cast<std::size_t>(heap)].push(priority, node);
+}
+
+void StarveFirst::started(const Choice& choice, double end_s) {
+    const Node& n = machine_.node(choice.node);
+    Slot& slot = slot_of(n);
+    if (choice.phase == Phase::backward) {
+        slot.backwards.pop();
+        return;
+    }
+    if (slot.loss) {
+        if (slot.next >= 0)
+            ++slot.next;
+        else
+            slot.forwards.front().pop();
+        if (!slot.anchor) return;
+        if (!counts(n)) eat_later(n, end_s - n.forward_s);
+    } else if (slot.next >= 0) {
+        ++slot.next;
+    } else {
+        slot.target = anchor_node(n);
+        const Node& anchor = machine_.node(slot.target);
+        if (!follows(slot)) {
+            slot.forwards[static_cast<std::size_t>(anchor.replica - slot.first_anchor)].pop();
+        } else if (char& known = in_sequence_[static_cast<std::size_t>(n.first_sample)]; !known) {
+            known = 1;
+            families_[static_cast<std::size_t>(slot.family)].sequence.push_back(n.first_sample);
+            if (n.first_sample == anchor.first_sample)
+                sent_s_[static_cast<std::size_t>(anchor.replica)] += anchor.forward_s + anchor.backward_s;
+        }
+    }
+}
+
+StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
+    if (slot.next >= 0) {
+        if (slot.next >= slot.last || !machine_.can_start({slot.next, Phase::forward})) return {};
+        if (slot.loss) return {slot.next, 0};
+        const int lane = machine_.node(anchor_node(machine_.node(slot.next))).replica;
+        return {slot.next, food_s_[static_cast<std::size_t>(lane)]};
+    }
+    if (slot.loss) {
+        if (slot.forwards.front().empty()) return {};
+        return {slot.forwards.front().top(), 0};
+    }
+    return follows(slot) ? next_in_sequence(slot) : hungriest(slot);
+}
+
+StarveFirst::Forward StarveFirst::next_in_sequence(Slot& slot) {
+    std::vector<int>& sequence = families_[static_cast<std::size_t>(slot.family)].sequence;
+    for (; slot.followed < sequence.size(); ++slot.followed) {
+        const int node = machine_.node_of(slot.section, sequence[slot.followed]);
+        if (node < 0 || machine_.node(node).started) continue;
+        const int lane = machine_.node(anchor_node(machine_.node(node))).replica;
+        return {node, food_s_[static_cast<std::size_t>(lane)]};
+    }
+    return hungriest(slot);
+}
+
+/// The first node of the anchor lane that runs out of work first, once what is sent has arrived.
+StarveFirst::Forward StarveFirst::hungriest(Slot& slot) {
+    Forward best;
+    double least = std::numeric_limits<double>::infinity();
+    const bool bundles = machine_.instance().shape(machine_.instance().anchor).micro_batch > 1;
+    for (std::size_t h = 0; h < slot.forwards.size(); ++h) {
+        const std::size_t lane = static_cast<std::size_t>(slot.first_anchor) + h;
+        const double runs_out = food_s_[lane] + sent_s_[lane];
+        if (runs_out >= least && !bundles) continue;
+        NodeHeap& heap = slot.forwards[h];
+        while (follows(slot) && !heap.empty() &&
+               in_sequence_[static_cast<std::size_t>(machine_.node(heap.top()).first_sample)])
+            heap.pop();
+        if (heap.empty()) continue;
+        const int node = heap.top();
+        const bool completes = bundles && slot.target >= 0 && anchor_node(machine_.node(node)) == slot.target;
+        if (!completes && runs_out >= least) continue;
+        best = {node, food_s_[lane]};
+        least = runs_out;
+        if (completes) break;
+    }
+    return best;
+}
+
+Choice StarveFirst::choose(int lane, double now) {
+    Choice best;
+    int best_order = std::numeric_limits<int>::max();
+    const auto& own = on_lane_[static_cast<std::size_t>(lane)];
+    for (const int s : own) {
+        Slot& slot = slots_[static_cast<std::size_t>(s)];
+        Forward forward = best_forward(slot);
+        if (forward.node >= 0 && !machine_.window_open(machine_.node(forward.node))) forward.node = -1;
+        Choice mine{forward.node, Phase::forward};
+        int order = slot.loss ? 1 : 3;
+        if (!slot.backwards.empty() &&
+            (slot.loss || forward.node < 0 || own.size() > 1 || forward.starves_s - now >= rule_.fed_s)) {
+            mine = {slot.backwards.top(), Phase::backward};
+            order = slot.loss ? 0 : 2;
+        }
+        if (mine.node >= 0 && order < best_order) {
+            best = mine;
+            best_order = order;
+        }
+    }
+    return best;
+}
+
+}  // namespace maestro::schedule

@@ -1,0 +1,164 @@
+// How a free lane of the machine chooses its next task: by a fixed order, strictly in the order of each
+// section's list, or starve-first.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "schedule/machine.hpp"
+
+namespace maestro::schedule {
+
+/// A min-heap of nodes by priority.
+class NodeHeap {
+public:
+    void clear() { heap_.clear(); }
+    bool empty() const { return heap_.empty(); }
+    int top() const { return heap_.front().second; }
+    int top_priority() const { return heap_.front().first; }
+    void push(int priority, int node);
+    void pop();
+
+private:
+    std::vector<std::pair<int, int>> heap_;
+};
+
+/// Replays lanes: every lane its tasks in strict order, each as early as it may start.
+class FixedOrder {
+public:
+    FixedOrder(const Machine& machine, std::vector<std::vector<Choice>> lanes)
+        : machine_(machine), lanes_(std::move(lanes)), next_(lanes_.size(), 0) {}
+    void ready(int, Phase, double) {}
+    void started(const Choice&, double) {}
+    Choice choose(int lane, double) {
+        auto& at = next_[static_cast<std::size_t>(lane)];
+        const auto& list = lanes_[static_cast<std::size_t>(lane)];
+        if (at == list.size() || !machine_.can_start(list[at])) return {};
+        return list[at++];
+    }
+
+private:
+    const Machine& machine_;
+    std::vector<std::vector<Choice>> lanes_;
+    std::vector<std::size_t> next_;
+};
+
+/// Work-conserving under a plan: a lane starts the first task of its planned order whose inputs are there and
+/// whose window is open.
+class ReadyOrder {
+public:
+    ReadyOrder(const Machine& machine, const std::vector<std::vector<Choice>>& lanes);
+    void ready(int node, Phase phase, double now);
+    void started(const Choice& choice, double end_s);
+    Choice choose(int lane, double now);
+
+private:
+    struct Lane {
+        std::vector<std::pair<int, NodeHeap>> forwards;  ///< by section: windows differ
+        NodeHeap backwards;
+    };
+    NodeHeap& forwards_of(const Node& n);
+    const Machine& machine_;
+    std::vector<std::array<int, 2>> position_;  ///< [node], of its forward and backward
+    std::vector<Lane> lanes_;
+};
+
+/// Every section in the order of its list: a loss section runs each backward at once, an upstream section
+/// forwards before backwards unless its window is full. On shared ranks the section nearest to the loss goes
+/// first.
+class ListOrder {
+public:
+    explicit ListOrder(const Machine& machine);
+    void ready(int node, Phase phase, double now);
+    void started(const Choice& choice, double end_s);
+    Choice choose(int lane, double now);
+
+private:
+    struct Slot {  ///< a replica of a section
+        bool loss = false;
+        int next = 0, end = 0;  ///< nodes not yet forward
+        NodeHeap backwards;
+    };
+    const Machine& machine_;
+    std::vector<std::vector<Slot>> lanes_;
+    Slot& slot_of(const Node& n);
+};
+
+/// What starve-first may be told.
+struct Rule {
+    /// An upstream lane runs backwards once each anchor lane that still waits for it has work for this long,
+    /// seconds; before that it feeds the one that would starve first.
+    double fed_s = 0;
+    bool count_text = false;  ///< does work that skips the upstream sections count as food?
+    bool apart = false;       ///< sources choose apart, instead of following one sequence
+    bool strict = false;      ///< anchor lanes wait for the next of their order, also where another is ready
+};
+
+/// Work-conserving list scheduling by priority. An anchor lane starts the ready micro-batch of the least
+/// priority value; an upstream lane feeds the anchor lane that would starve first. Sources that serve the
+/// same anchor lanes follow one sequence, so that a sample's inputs arrive about together.
+class StarveFirst {
+public:
+    explicit StarveFirst(const Machine& machine);
+    /// Before every run. `priority`: [node], smaller first, kept by reference; nodes of an anchor lane are
+    /// numbered in that order. `in_order`: upstream sections forward strictly in the order of their nodes.
+    void begin(const Rule& rule, const std::vector<int>& priority, bool in_order);
+    void ready(int node, Phase phase, double now);
+    void started(const Choice& choice, double end_s);
+    Choice choose(int lane, double now);
+
+private:
+    struct Slot {
+        int section = 0, replica = 0;
+        bool loss = false, anchor = false;
+        int first_anchor = 0;            ///< anchor replicas that an upstream replica works for
+        std::vector<NodeHeap> forwards;  ///< by anchor replica; a loss section: one
+        NodeHeap backwards;
+        int next = -1, last = 0;   ///< nodes to forward in order; -1: free choice
+        int target = -1;           ///< anchor node whose inputs it is about to complete
+        int family = -1;           ///< of a source: those that serve the same anchor lanes
+        std::size_t followed = 0;  ///< of the family's sequence
+    };
+    struct Family {
+        int first_anchor = 0, anchors = 0;
+        std::vector<int> sequence;  ///< samples, in the order in which they are sent
+    };
+    struct Forward {
+        int node = -1;
+        double starves_s = 0;  ///< when the anchor lane that it is for runs out of work
+    };
+    bool follows(const Slot& slot) const { return slot.family >= 0 && !rule_.apart; }
+    Forward best_forward(Slot& slot);
+    Forward next_in_sequence(Slot& slot);
+    Forward hungriest(Slot& slot);
+    Slot& slot_of(const Node& n) {
+        return slots_[static_cast<std::size_t>(first_slot_[static_cast<std::size_t>(n.section)] + n.replica)];
+    }
+    bool counts(const Node& n) const { return rule_.count_text || n.up_first < n.up_last; }
+    /// The lane of the anchor node will have it to work on.
+    void eat_later(const Node& n, double now) {
+        double& food = food_s_[static_cast<std::size_t>(n.replica)];
+        food = std::max(food, now) + n.forward_s + n.backward_s;
+        double& sent = sent_s_[static_cast<std::size_t>(n.replica)];
+        sent = std::max(0.0, sent - n.forward_s - n.backward_s);
+    }
+    int anchor_node(const Node& n) const {
+        return machine_.node_of(machine_.instance().anchor, n.first_sample);
+    }
+
+    const Machine& machine_;
+    Rule rule_;
+    const std::vector<int>* priority_ = nullptr;
+    std::vector<Slot> slots_;
+    std::vector<int> first_slot_;            ///< [section]
+    std::vector<std::vector<int>> on_lane_;  ///< [lane], slots
+    std::vector<double> food_s_;             ///< [anchor replica], when it would run out of work
+    std::vector<double> sent_s_;             ///< [anchor replica], work in sequences that is not yet food
+    std::vector<Family> families_;
+    std::vector<char> in_sequence_;  ///< [sample]
+};
+
+}  // namespace maestro::schedule

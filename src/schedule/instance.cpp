@@ -1,0 +1,76 @@
+#include "schedule/instance.hpp"
+
+#include <map>
+#include <numeric>
+
+#include "base/check.hpp"
+
+namespace maestro::schedule {
+
+int anchor_section(const Problem& problem) {
+    int anchor = -1;
+    for (std::size_t s = 0; s < problem.sections.size(); ++s)
+        if (problem.sections[s].loss &&
+            (anchor < 0 ||
+             problem.sections[s].replicas > problem.sections[static_cast<std::size_t>(anchor)].replicas))
+            anchor = static_cast<int>(s);
+    MAESTRO_CHECK(anchor >= 0, "no section computes a loss");
+    return anchor;
+}
+
+int groups_of(const Problem& problem) {
+    int groups = 0;
+    for (const auto& s : problem.sections) groups = std::gcd(groups, s.replicas);
+    return groups;
+}
+
+Instance part(const Problem& problem, int groups, const std::vector<int>& samples) {
+    Instance instance;
+    instance.sections = problem.sections;
+    instance.edges = problem.edges;
+    instance.anchor = anchor_section(problem);
+    instance.zero_is_none = problem.zero_is_none;
+    instance.samples = static_cast<int>(samples.size());
+    std::map<int, int> first;  // of the problem -> of the instance
+    for (SectionShape& shape : instance.sections) {
+        shape.replicas /= groups;
+        const auto [at, added] = first.emplace(shape.first_rank, instance.lanes);
+        if (added) instance.lanes += shape.replicas;
+        shape.first_rank = at->second;
+    }
+    const std::size_t count = instance.sections.size() * samples.size();
+    instance.forward.resize(count);
+    instance.backward.resize(count);
+    instance.transfer.resize(count);
+    instance.active.resize(count);
+    instance.pictured.resize(samples.size());
+    instance.ids.reserve(samples.size());
+    for (int i = 0; i < instance.samples; ++i) {
+        const SampleCost& sample =
+            problem.samples[static_cast<std::size_t>(samples[static_cast<std::size_t>(i)])];
+        instance.ids.push_back(sample.id);
+        for (std::size_t s = 0; s < instance.sections.size(); ++s) {
+            const TaskCost& cost = sample.sections[s];
+            if (!cost.active) continue;
+            const std::size_t at = instance.at(static_cast<int>(s), i);
+            instance.active[at] = 1;
+            instance.forward[at] = cost.forward_s;
+            instance.transfer[at] = cost.transfer_s;
+            instance.backward[at] = instance.sections[s].backward ? cost.backward_s : 0;
+            if (static_cast<int>(s) != instance.anchor) instance.pictured[static_cast<std::size_t>(i)] = 1;
+        }
+    }
+    return instance;
+}
+
+Instance whole(const Problem& problem) {
+    std::vector<int> all(problem.samples.size());
+    std::iota(all.begin(), all.end(), 0);
+    Instance instance = part(problem, 1, all);
+    for (std::size_t s = 0; s < problem.sections.size(); ++s)
+        instance.sections[s].first_rank = problem.sections[s].first_rank;
+    instance.lanes = problem.world;
+    return instance;
+}
+
+}  // namespace maestro::schedule

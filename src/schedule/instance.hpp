@@ -1,0 +1,49 @@
+// Instance: a problem as flat arrays, whole or one group of it. A group is a set of replicas that serve each
+// other and nobody else, so that groups can be scheduled apart.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "schedule/problem.hpp"
+
+namespace maestro::schedule {
+
+struct Instance {
+    std::vector<SectionShape> sections;  ///< replicas and first_rank within the instance
+    std::vector<EdgeShape> edges;
+    int lanes = 0;   ///< ranks of the instance
+    int anchor = 0;  ///< the section that assignments are made for: the loss section with the most replicas
+    int samples = 0;
+    bool zero_is_none = false;
+    std::vector<std::int64_t> ids;       ///< [samples]
+    std::vector<double> forward;         ///< [section * samples + sample], seconds; 0 where not active
+    std::vector<double> backward;        ///< likewise; 0 where the section has none
+    std::vector<double> transfer;        ///< likewise
+    std::vector<std::uint8_t> active;    ///< likewise
+    std::vector<std::uint8_t> pictured;  ///< [samples]: active in a section that others skip
+
+    std::size_t at(int section, int sample) const {
+        return static_cast<std::size_t>(section) * static_cast<std::size_t>(samples) +
+               static_cast<std::size_t>(sample);
+    }
+    double total(int section, int sample) const {
+        return forward[at(section, sample)] + backward[at(section, sample)];
+    }
+    const SectionShape& shape(int section) const { return sections[static_cast<std::size_t>(section)]; }
+    /// The replica of `section` that works on what replica `a` of the anchor gets.
+    int replica_of(int section, int a) const { return a * shape(section).replicas / shape(anchor).replicas; }
+};
+
+/// The loss section with the most replicas. Throws Error(broken_invariant) where no section has a loss.
+int anchor_section(const Problem& problem);
+
+/// How many groups of replicas serve nobody else.
+int groups_of(const Problem& problem);
+
+Instance whole(const Problem& problem);
+
+/// Group `group` of `groups`, with the samples of these places in the problem.
+Instance part(const Problem& problem, int groups, const std::vector<int>& samples);
+
+}  // namespace maestro::schedule

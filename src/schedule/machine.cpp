@@ -1,0 +1,121 @@
+#include "schedule/machine.hpp"
+
+#include <limits>
+
+#include "base/check.hpp"
+
+namespace maestro::schedule {
+
+void Machine::build(const std::vector<Batches>& batches) {
+    const Instance& instance = instance_;
+    const auto count = instance.sections.size();
+    MAESTRO_CHECK(batches.size() == count, "micro-batches of {} sections, {} expected", batches.size(),
+                  count);
+    first_.resize(count);
+    nodes_.clear();
+    slots_.clear();
+    tasks_ = 0;
+    node_of_.assign(count * static_cast<std::size_t>(instance.samples), -1);
+    depth_.assign(static_cast<std::size_t>(instance.lanes), 2);
+    std::size_t total = 0;
+    for (const Batches& b : batches) total += b.ends.size();
+    nodes_.reserve(total);
+    int slots = 0;
+    for (std::size_t s = 0; s < count; ++s) {
+        const SectionShape& shape = instance.sections[s];
+        const Batches& own = batches[s];
+        MAESTRO_CHECK(static_cast<int>(own.replica_ends.size()) == shape.replicas + 1,
+                      "section {}: micro-batches of {} replicas", s, own.replica_ends.size() - 1);
+        slots_.push_back(slots);
+        first_[s].clear();
+        slots += shape.replicas;
+        int sample = 0, batch = 0;
+        for (int r = 0; r < shape.replicas; ++r) {
+            const int lane = shape.first_rank + r;
+            if (shape.loss) depth_[static_cast<std::size_t>(lane)] = 1;
+            first_[s].push_back(static_cast<int>(nodes_.size()));
+            for (int index = 0; batch < own.replica_ends[static_cast<std::size_t>(r) + 1]; ++batch, ++index) {
+                Node node;
+                node.section = static_cast<int>(s);
+                node.replica = r;
+                node.lane = lane;
+                node.index = index;
+                node.first_sample = own.samples[static_cast<std::size_t>(sample)];
+                for (; sample < own.ends[static_cast<std::size_t>(batch)]; ++sample) {
+                    const std::size_t at =
+                        instance.at(static_cast<int>(s), own.samples[static_cast<std::size_t>(sample)]);
+                    node.forward_s += instance.forward[at];
+                    node.backward_s += instance.backward[at];
+                    node_of_[at] = static_cast<int>(nodes_.size());
+                }
+                node.has_backward = shape.backward && (node.backward_s > 0 || !instance.zero_is_none);
+                tasks_ += node.has_backward ? 2 : 1;
+                nodes_.push_back(node);
+            }
+        }
+        first_[s].push_back(static_cast<int>(nodes_.size()));
+    }
+    in_flight_.assign(static_cast<std::size_t>(slots), 0);
+    touched_.assign(static_cast<std::size_t>(instance.lanes), 0);
+    busy_.assign(static_cast<std::size_t>(instance.lanes), 0);
+    events_.clear();
+    waiting_.clear();
+    link(batches);
+}
+
+void Machine::link(const std::vector<Batches>& batches) {
+    std::vector<Pair>& pairs = pairs_;
+    pairs.clear();
+    for (const EdgeShape& e : instance_.edges) {
+        const auto first = pairs.size();
+        const auto gradient = [&](int up, int down) {
+            return e.gradient && nodes_[static_cast<std::size_t>(up)].has_backward &&
+                   nodes_[static_cast<std::size_t>(down)].has_backward;
+        };
+        for (const int sample : batches[static_cast<std::size_t>(e.from)].samples) {
+            const int up = node_of(e.from, sample), down = node_of(e.to, sample);
+            if (down >= 0)
+                pairs.push_back(
+                    {up, down, gradient(up, down), instance_.transfer[instance_.at(e.from, sample)]});
+        }
+        // Micro-batches of several samples on both sides: one link for all that they share.
+        if (instance_.shape(e.from).micro_batch > 1 && instance_.shape(e.to).micro_batch > 1) {
+            const auto begin = pairs.begin() + static_cast<std::ptrdiff_t>(first);
+            std::stable_sort(begin, pairs.end(), [](const Pair& a, const Pair& b) {
+                return a.up != b.up ? a.up < b.up : a.down < b.down;
+            });
+            auto last = begin;
+            for (auto p = begin; p != pairs.end(); ++p)
+                if (p != begin && p->up == last->up && p->down == last->down)
+                    last->delay_s += p->delay_s;
+                else if (p != begin)
+                    *++last = *p;
+            if (begin != pairs.end()) pairs.erase(last + 1, pairs.end());
+        }
+        for (auto p = pairs.begin() + static_cast<std::ptrdiff_t>(first); p != pairs.end(); ++p)
+            p->delay_s += e.latency_s;
+    }
+    for (const Pair& p : pairs) {
+        Node &up = nodes_[static_cast<std::size_t>(p.up)], &down = nodes_[static_cast<std::size_t>(p.down)];
+        ++up.down_last;
+        ++down.up_last;
+        ++down.inputs_left;
+        ++up.consumers_left;
+        if (p.gradient) ++up.gradients_left;
+    }
+    int at = 0;
+    for (Node& n : nodes_) {
+        const int down = n.down_last, up = n.up_last;
+        n.down_first = n.down_last = at;
+        n.up_first = n.up_last = at + down;
+        at += down + up;
+    }
+    links_.resize(static_cast<std::size_t>(at));
+    for (const Pair& p : pairs) {
+        Node &up = nodes_[static_cast<std::size_t>(p.up)], &down = nodes_[static_cast<std::size_t>(p.down)];
+        links_[static_cast<std::size_t>(up.down_last++)] = {p.down, p.gradient, p.delay_s};
+        links_[static_cast<std::size_t>(down.up_last++)] = {p.up, p.gradient, p.delay_s};
+    }
+}
+
+}  // namespace maestro::schedule

@@ -1,0 +1,252 @@
+// Machine: the state of one step while it is executed in simulated time. Nodes are micro-batches; a node has
+// a forward and perhaps a backward task. Rules: docs/scheduling.md.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "schedule/instance.hpp"
+#include "schedule/step_plan.hpp"
+
+namespace maestro::schedule {
+
+/// The micro-batches of one section, replica after replica.
+struct Batches {
+    std::vector<int> samples;          ///< of the instance
+    std::vector<int> ends;             ///< of each micro-batch, in samples
+    std::vector<int> replica_ends{0};  ///< [replicas + 1], in micro-batches
+    void close_batch() { ends.push_back(static_cast<int>(samples.size())); }
+    void close_replica() { replica_ends.push_back(static_cast<int>(ends.size())); }
+};
+
+struct Node {
+    double forward_s = 0, backward_s = 0;
+    int section = 0, replica = 0, lane = 0, index = 0;
+    int first_sample = 0;                                          ///< of the instance
+    int down_first = 0, down_last = 0, up_first = 0, up_last = 0;  ///< in the machine's links
+    int inputs_left = 0;     ///< upstream nodes whose forward has not arrived
+    int gradients_left = 0;  ///< downstream nodes whose gradient has not arrived
+    int consumers_left = 0;  ///< downstream nodes whose forward is not done
+    bool has_backward = false, started = false, forward_done = false, backward_started = false;
+};
+
+struct Link {
+    int node = 0;
+    bool gradient = false;
+    double delay_s = 0;  ///< of the transfer, either way
+};
+
+struct Choice {
+    int node = -1;  ///< -1: none
+    Phase phase = Phase::forward;
+};
+
+/// One executed task.
+struct Executed {
+    int node = 0;
+    Phase phase = Phase::forward;
+    double start_s = 0, end_s = 0;
+};
+
+class Machine {
+public:
+    explicit Machine(const Instance& instance) : instance_(instance) {}
+    /// For batches[section]; both are kept by reference as long as the machine is used.
+    Machine(const Instance& instance, const std::vector<Batches>& batches) : Machine(instance) {
+        build(batches);
+    }
+    /// Other micro-batches, with the memory of the last ones.
+    void build(const std::vector<Batches>& batches);
+
+    const Instance& instance() const { return instance_; }
+    std::span<const Node> nodes() const { return nodes_; }
+    const Node& node(int n) const { return nodes_[static_cast<std::size_t>(n)]; }
+    int first_node(int section, int replica) const {
+        return first_[static_cast<std::size_t>(section)][static_cast<std::size_t>(replica)];
+    }
+    /// The node of a sample in a section, -1 where it has no work there.
+    int node_of(int section, int sample) const { return node_of_[instance_.at(section, sample)]; }
+    std::span<const Link> downstream(const Node& n) const {
+        return std::span(links_).subspan(static_cast<std::size_t>(n.down_first),
+                                         static_cast<std::size_t>(n.down_last - n.down_first));
+    }
+    std::span<const Link> upstream(const Node& n) const {
+        return std::span(links_).subspan(static_cast<std::size_t>(n.up_first),
+                                         static_cast<std::size_t>(n.up_last - n.up_first));
+    }
+    bool window_open(const Node& n) const {
+        const int window = instance_.shape(n.section).window;
+        return window == 0 || in_flight_[slot(n)] < window;
+    }
+    bool can_start(const Choice& c) const {
+        const Node& n = node(c.node);
+        if (c.phase == Phase::forward) return !n.started && n.inputs_left == 0 && window_open(n);
+        return n.has_backward && n.forward_done && !n.backward_started && n.gradients_left == 0;
+    }
+
+    /// Executes the step; once for each build. `chooser` has
+    ///   void ready(int node, Phase phase, double now)  its inputs are there (a window may still be shut)
+    ///   Choice choose(int lane, double now)            what a free lane starts; it must be able to start
+    ///   void started(const Choice&, double end_s)
+    /// A lane is asked again whenever something that it may wait for has happened. Returns the makespan, or
+    /// infinity where tasks are left that nothing can start. `executed` gets the tasks in order of their
+    /// start.
+    template <class Chooser>
+    double run(Chooser& chooser, std::vector<Executed>* executed = nullptr);
+
+private:
+    enum What { forward_ends, backward_ends, input_arrives, gradient_arrives };
+    struct Event {
+        double time = 0;
+        std::int64_t id = 0;  ///< 4 * node + what; breaks ties
+        int node() const { return static_cast<int>(id >> 2); }
+        What what() const { return static_cast<What>(id & 3); }
+        bool operator>(const Event& o) const { return time != o.time ? time > o.time : id > o.id; }
+    };
+    struct Pair {
+        int up = 0, down = 0;
+        bool gradient = false;
+        double delay_s = 0;
+    };
+    void link(const std::vector<Batches>& batches);
+    std::size_t slot(const Node& n) const {
+        return static_cast<std::size_t>(slots_[static_cast<std::size_t>(n.section)] + n.replica);
+    }
+    void touch(int lane) {
+        if (touched_[static_cast<std::size_t>(lane)]) return;
+        touched_[static_cast<std::size_t>(lane)] = 1;
+        waiting_.push_back(lane);
+    }
+    void push(double time, int node, What what) {
+        events_.push_back({time, std::int64_t{node} * 4 + what});
+        std::push_heap(events_.begin(), events_.end(), std::greater<>());
+    }
+    void retire(const Node& n) {
+        --in_flight_[slot(n)];
+        touch(n.lane);
+    }
+    template <class Chooser>
+    void input_arrived(Chooser& chooser, int n, double now) {
+        Node& node = nodes_[static_cast<std::size_t>(n)];
+        if (--node.inputs_left > 0) return;
+        chooser.ready(n, Phase::forward, now);
+        touch(node.lane);
+    }
+    template <class Chooser>
+    void gradient_arrived(Chooser& chooser, int n, double now) {
+        Node& node = nodes_[static_cast<std::size_t>(n)];
+        if (--node.gradients_left > 0 || !node.forward_done) return;
+        chooser.ready(n, Phase::backward, now);
+        touch(node.lane);
+    }
+    template <class Chooser>
+    void finish(Chooser& chooser, const Event& event);
+
+    const Instance& instance_;
+    std::vector<Node> nodes_;
+    std::vector<Link> links_;
+    std::vector<Pair> pairs_;
+    std::vector<std::vector<int>> first_;  ///< [section][replica + 1]
+    std::vector<int> node_of_;             ///< [section * samples + sample]
+    std::vector<int> slots_;               ///< first slot of a section; a slot is a replica of a section
+    std::vector<int> in_flight_;           ///< [slot]
+    std::vector<int> depth_;               ///< [lane]: lanes nearer to the loss choose first
+    std::vector<Event> events_;
+    std::vector<int> waiting_;  ///< lanes to ask
+    std::vector<char> touched_, busy_;
+    std::size_t tasks_ = 0;
+};
+
+template <class Chooser>
+void Machine::finish(Chooser& chooser, const Event& event) {
+    Node& n = nodes_[static_cast<std::size_t>(event.node())];
+    switch (event.what()) {
+        case forward_ends: {
+            busy_[static_cast<std::size_t>(n.lane)] = 0;
+            touch(n.lane);
+            n.forward_done = true;
+            for (const Link& d : downstream(n))
+                if (d.delay_s > 0)
+                    push(event.time + d.delay_s, d.node, input_arrives);
+                else
+                    input_arrived(chooser, d.node, event.time);
+            for (int u = n.up_first; u < n.up_last; ++u) {
+                Node& up = nodes_[static_cast<std::size_t>(links_[static_cast<std::size_t>(u)].node)];
+                if (--up.consumers_left == 0 && !up.has_backward) retire(up);
+            }
+            if (!n.has_backward && n.consumers_left == 0) retire(n);
+            if (n.has_backward && n.gradients_left == 0)
+                chooser.ready(event.node(), Phase::backward, event.time);
+            break;
+        }
+        case backward_ends:
+            busy_[static_cast<std::size_t>(n.lane)] = 0;
+            for (int u = n.up_first; u < n.up_last; ++u) {
+                const Link& up = links_[static_cast<std::size_t>(u)];
+                if (!up.gradient) continue;
+                if (up.delay_s > 0)
+                    push(event.time + up.delay_s, up.node, gradient_arrives);
+                else
+                    gradient_arrived(chooser, up.node, event.time);
+            }
+            retire(n);
+            break;
+        case input_arrives:
+            input_arrived(chooser, event.node(), event.time);
+            break;
+        case gradient_arrives:
+            gradient_arrived(chooser, event.node(), event.time);
+    }
+}
+
+template <class Chooser>
+double Machine::run(Chooser& chooser, std::vector<Executed>* executed) {
+    for (std::size_t n = 0; n < nodes_.size(); ++n)
+        if (nodes_[n].inputs_left == 0) chooser.ready(static_cast<int>(n), Phase::forward, 0.0);
+    for (int lane = 0; lane < instance_.lanes; ++lane) touch(lane);
+    double now = 0, makespan = 0;
+    std::size_t done = 0;
+    while (true) {
+        if (waiting_.size() > 1)
+            std::sort(waiting_.begin(), waiting_.end(), [&](int a, int b) {
+                const int da = depth_[static_cast<std::size_t>(a)], db = depth_[static_cast<std::size_t>(b)];
+                return da != db ? da < db : a < b;
+            });
+        for (const int lane : waiting_) {
+            touched_[static_cast<std::size_t>(lane)] = 0;
+            if (busy_[static_cast<std::size_t>(lane)]) continue;
+            const Choice choice = chooser.choose(lane, now);
+            if (choice.node < 0) continue;
+            Node& n = nodes_[static_cast<std::size_t>(choice.node)];
+            const bool forward = choice.phase == Phase::forward;
+            if (forward) {
+                n.started = true;
+                ++in_flight_[slot(n)];
+            } else {
+                n.backward_started = true;
+            }
+            const double end = now + (forward ? n.forward_s : n.backward_s);
+            makespan = std::max(makespan, end);
+            push(end, choice.node, forward ? forward_ends : backward_ends);
+            busy_[static_cast<std::size_t>(lane)] = 1;
+            chooser.started(choice, end);
+            ++done;
+            if (executed) executed->push_back({choice.node, choice.phase, now, end});
+        }
+        waiting_.clear();
+        if (events_.empty()) break;
+        now = events_.front().time;
+        while (!events_.empty() && events_.front().time <= now) {
+            const Event event = events_.front();
+            std::pop_heap(events_.begin(), events_.end(), std::greater<>());
+            events_.pop_back();
+            finish(chooser, event);
+        }
+    }
+    return done == tasks_ ? makespan : std::numeric_limits<double>::infinity();
+}
+
+}  // namespace maestro::schedule

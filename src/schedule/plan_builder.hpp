@@ -1,0 +1,29 @@
+// PlanBuilder: puts executed groups together to a step plan.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "schedule/machine.hpp"
+
+namespace maestro::schedule {
+
+class PlanBuilder {
+public:
+    /// `problem` is kept by reference.
+    PlanBuilder(const Problem& problem, int groups);
+    /// Adds what a machine executed for group `group` (0 .. groups - 1); batches are the machine's.
+    void add(const Machine& machine, const std::vector<Batches>& batches,
+             const std::vector<Executed>& executed, int group);
+    StepPlan finish(std::int64_t step);
+
+private:
+    const Problem& problem_;
+    int groups_;
+    StepPlan plan_;
+};
+
+/// Throws Error(bad_deck): the windows are too small for the micro-batch sizes; names the sections.
+[[noreturn]] void refuse_windows(const Problem& problem, std::string_view policy);
+
+}  // namespace maestro::schedule

@@ -1,0 +1,107 @@
+// The search for a good schedule of one group: which anchor replica gets which sample, and in which order
+// samples are wanted. Every solution is judged by executing it.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "schedule/choosers.hpp"
+#include "schedule/plan_builder.hpp"
+
+namespace maestro::schedule {
+
+inline constexpr double kNever = std::numeric_limits<double>::infinity();
+
+/// Random numbers of a search: SplitMix64 (Steele, Lea, Flood, 2014).
+class Dice {
+public:
+    explicit Dice(std::uint64_t seed) : state_(seed) {}
+    int below(int n) { return static_cast<int>(next() % static_cast<std::uint64_t>(n)); }
+    double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+
+private:
+    std::uint64_t next() {
+        std::uint64_t z = (state_ += 0x9e3779b97f4a7c15);
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+        return z ^ (z >> 31);
+    }
+    std::uint64_t state_;
+};
+
+/// What the search decides.
+struct Solution {
+    std::vector<int> order;  ///< samples, the most wanted first
+    std::vector<int> lane;   ///< [sample], anchor replica
+    Rule rule;
+};
+
+struct Outcome {
+    double makespan_s = kNever;
+    double ends_s = 0;           ///< mean over the anchor replicas of the end of their last task
+    std::vector<double> idle_s;  ///< [anchor replica], time without work before its end
+    std::vector<double> tail_s;  ///< [anchor replica], from its end to that of its last sample's backwards
+    int last_lane = 0;           ///< anchor replica whose end and tail are the latest
+    bool better_than(const Outcome& o) const;
+};
+
+/// One way to construct a solution.
+struct Recipe {
+    int order = 0;        ///< which of Group::orders
+    double fed = kNever;  ///< Rule::fed_s in mean tasks of the anchor
+};
+/// All there are.
+std::vector<Recipe> recipes();
+
+class Group {
+public:
+    Group(Instance instance, std::uint64_t seed);
+    Group(const Group&) = delete;
+    Group& operator=(const Group&) = delete;
+
+    int samples() const { return instance_.samples; }
+    const Outcome& best() const { return outcome_; }
+
+    /// Tries the recipes until one ends by `enough_s`; the best has infinite makespan where none runs within
+    /// the windows. Returns those tried, the best first.
+    std::vector<Recipe> construct(const std::vector<Recipe>& recipes, double enough_s);
+    /// Uses up to `moves` executions; stops where the makespan is `enough_s`.
+    void improve(std::int64_t moves, double enough_s);
+    /// Sample i changes places with sample j of another group if that makes the longer of the two shorter.
+    bool try_exchange(int i, Group& other, int j);
+    /// The best solution's micro-batches and tasks.
+    void emit(PlanBuilder& builder, int group);
+
+private:
+    void measure_samples();
+    void spread();
+    std::vector<std::vector<int>> orders() const;
+    bool try_solution(const Solution& solution);
+    bool level();
+    /// A neighbour of solution_; `last_lane`: see Outcome.
+    Solution varied(int last_lane);
+    void compose(const Solution& solution, bool singly, std::vector<Batches>& batches) const;
+    Outcome execute(const Solution& solution);
+    void judge(const Machine& machine, Outcome& outcome);
+
+    Instance instance_, single_;  ///< single_: upstream sections sample by sample
+    Dice dice_;
+    int lanes_ = 1;
+    bool bundles_ = false;  ///< an upstream section has micro-batches of several samples
+    double mean_s_ = 0;
+    std::vector<double> own_, before_,
+        after_;  ///< [sample], seconds on the anchor, upstream forward, backward
+    Solution solution_;
+    Outcome outcome_;
+    // Memory that executions use again.
+    Machine machine_, single_machine_;
+    StarveFirst chooser_, single_chooser_;
+    std::vector<Batches> batches_, single_batches_;
+    std::vector<Executed> executed_;
+    std::vector<int> priority_, place_;
+    std::vector<double> end_;
+    std::vector<std::vector<std::vector<int>>> upstream_;  ///< [section][replica], samples in forward order
+};
+
+}  // namespace maestro::schedule

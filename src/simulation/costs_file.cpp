@@ -1,0 +1,153 @@
+#include "simulation/costs_file.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "base/error.hpp"
+
+namespace maestro::simulation {
+
+namespace {
+
+constexpr std::string_view kHeader = "sample,section,forward_s,backward_s";
+constexpr std::size_t kMostProblems = 10;
+constexpr double kLongest = 1e9;  ///< seconds
+
+std::string_view trimmed(std::string_view text) {
+    const auto first = text.find_first_not_of(" \t\r");
+    if (first == std::string_view::npos) return {};
+    return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+class CostsReader {
+public:
+    CostsReader(const std::string& path, const graph::SectionGraph& graph) : path_(path), graph_(graph) {
+        for (std::size_t s = 0; s < graph.sections.size(); ++s)
+            colour_.emplace(graph.sections[s].name, static_cast<int>(s));
+    }
+
+    std::vector<schedule::SampleCost> read(std::string_view text) {
+        bool header = false;
+        for (line_ = 1; !text.empty() && problems_.size() < kMostProblems; ++line_) {
+            const auto end = text.find('\n');
+            const std::string_view line = trimmed(text.substr(0, end));
+            text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+            if (!header) {
+                if (line != kHeader) fail(fmt::format("the first line must be '{}'", kHeader));
+                if (line != kHeader) break;
+                header = true;
+            } else if (!line.empty()) {
+                row(line);
+            }
+        }
+        if (problems_.empty() && samples_.empty())
+            fail("holds no times; give a line for every sample and section");
+        if (problems_.empty()) check_loss();
+        if (!problems_.empty())
+            throw Error(ExitCode::bad_data, fmt::format("{}", fmt::join(problems_, "\n")), Scope::all_ranks);
+        std::vector<schedule::SampleCost> list;
+        for (auto& [id, sample] : samples_) list.push_back(std::move(sample));
+        return list;
+    }
+
+private:
+    void fail(const std::string& what) { problems_.push_back(fmt::format("{}:{}: {}", path_, line_, what)); }
+
+    bool number(std::string_view text, const char* column, double& value) {
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= kLongest)
+            return true;
+        fail(fmt::format("{}: '{}' is no number of seconds; allowed: 0 to {:g}", column, text, kLongest));
+        return false;
+    }
+
+    void row(std::string_view line) {
+        std::array<std::string_view, 4> field;
+        std::size_t count = 0;
+        for (std::string_view rest = line;; ++count) {
+            const auto comma = rest.find(',');
+            if (count < field.size()) field[count] = trimmed(rest.substr(0, comma));
+            if (comma == std::string_view::npos) break;
+            rest = rest.substr(comma + 1);
+        }
+        if (++count != field.size()) {
+            fail(fmt::format("{} fields; allowed: 4, {}", count, kHeader));
+            return;
+        }
+        std::int64_t id = 0;
+        const auto [end, error] = std::from_chars(field[0].data(), field[0].data() + field[0].size(), id);
+        if (error != std::errc() || end != field[0].data() + field[0].size() || id < 0) {
+            fail(fmt::format("sample: '{}' is no sample; allowed: a whole number from 0", field[0]));
+            return;
+        }
+        const auto section = colour_.find(field[1]);
+        if (section == colour_.end()) {
+            std::vector<std::string> names;
+            for (const auto& s : graph_.sections) names.push_back(s.name);
+            fail(fmt::format("section: '{}' is not in the deck; allowed: {}", field[1],
+                             fmt::join(names, ", ")));
+            return;
+        }
+        schedule::TaskCost cost{.active = true};
+        if (!number(field[2], "forward_s", cost.forward_s)) return;
+        if (!field[3].empty() && !number(field[3], "backward_s", cost.backward_s)) return;
+        const graph::Section& shape = graph_.sections[static_cast<std::size_t>(section->second)];
+        if (cost.backward_s > 0 && !shape.backward) {
+            fail(
+                fmt::format("backward_s: {} for section '{}', which runs forward only (mode = \"forward\"); "
+                            "allowed: empty or 0",
+                            field[3], shape.name));
+            return;
+        }
+        auto& sample = samples_[id];
+        sample.id = id;
+        sample.sections.resize(graph_.sections.size());
+        auto& place = sample.sections[static_cast<std::size_t>(section->second)];
+        if (place.active) fail(fmt::format("sample {} has times for section '{}' already", id, shape.name));
+        place = cost;
+    }
+
+    /// Every sample ends in the sections with a loss.
+    void check_loss() {
+        for (const auto& [id, sample] : samples_)
+            for (std::size_t s = 0; s < sample.sections.size(); ++s)
+                if (graph_.sections[s].loss && !sample.sections[s].active) {
+                    problems_.push_back(fmt::format(
+                        "{}: sample {} has no times for section '{}', in which every sample ends; add a line",
+                        path_, id, graph_.sections[s].name));
+                    if (problems_.size() == kMostProblems) return;
+                }
+    }
+
+    const std::string& path_;
+    const graph::SectionGraph& graph_;
+    std::map<std::string, int, std::less<>> colour_;
+    std::map<std::int64_t, schedule::SampleCost> samples_;
+    std::vector<std::string> problems_;
+    int line_ = 0;
+};
+
+}  // namespace
+
+std::vector<schedule::SampleCost> parse_costs(std::string_view text, const std::string& path,
+                                              const graph::SectionGraph& graph) {
+    return CostsReader(path, graph).read(text);
+}
+
+std::vector<schedule::SampleCost> read_costs(const std::string& path, const graph::SectionGraph& graph) {
+    std::ifstream file(path, std::ios::binary);
+    std::ostringstream text;
+    if (!file || !(text << file.rdbuf()))
+        throw Error(ExitCode::input_missing,
+                    fmt::format("{}: cannot read the costs; give the path of a CSV file", path),
+                    Scope::all_ranks);
+    return parse_costs(text.str(), path, graph);
+}
+
+}  // namespace maestro::simulation

@@ -1,0 +1,174 @@
+#include "simulation/simulation.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "schedule/bounds.hpp"
+#include "schedule/policies.hpp"
+#include "simulation/costs_file.hpp"
+
+namespace maestro::simulation {
+
+namespace {
+
+/// Seconds that the ranks of each section work on it.
+std::vector<double> busy_of(const Result& result) {
+    std::vector<double> busy(result.problem.sections.size(), 0.0);
+    for (const auto& t : result.timeline.tasks)
+        busy[static_cast<std::size_t>(t.task.section)] += t.end_s - t.start_s;
+    return busy;
+}
+
+double gap_of(const Result& result) {
+    return result.lower_bound_s > 0 ? result.timeline.makespan_s / result.lower_bound_s - 1 : 0;
+}
+
+int ranks_of(const Result& result, std::size_t section) {
+    return result.policy == "one-size" ? result.problem.world : result.problem.sections[section].replicas;
+}
+
+/// Writes beside and renames, so that a file under its name is whole; a device or pipe is written to.
+void write_whole(const std::string& path, const std::string& text) {
+    std::error_code unknown;
+    const auto kind = std::filesystem::status(path, unknown).type();
+    const bool plain =
+        kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::not_found;
+    const std::string partial = plain ? path + ".partial" : path;
+    const auto fail = [&](ExitCode code) {
+        const std::string why = std::strerror(errno);
+        if (plain) std::remove(partial.c_str());
+        throw Error(code, fmt::format("--timeline {}: {}; give a path that can be written", path, why),
+                    Scope::all_ranks);
+    };
+    errno = 0;
+    std::ofstream file(partial, std::ios::binary | std::ios::trunc);
+    if (!file) fail(ExitCode::cannot_create);
+    file << text;
+    file.close();
+    if (!file) fail(ExitCode::io_error);
+    if (plain && std::rename(partial.c_str(), path.c_str()) != 0) fail(ExitCode::cannot_create);
+}
+
+}  // namespace
+
+schedule::Problem problem_of(const graph::SectionGraph& graph) {
+    schedule::Problem problem;
+    problem.world = graph.world;
+    for (const graph::Section& s : graph.sections)
+        problem.sections.push_back({.replicas = s.layout.dp,
+                                    .first_rank = s.first_rank,
+                                    .micro_batch = s.micro_batch,
+                                    .window = s.window,
+                                    .backward = s.backward,
+                                    .loss = s.loss});
+    for (const graph::Edge& e : graph.edges) problem.edges.push_back({e.from, e.to, e.gradient});
+    return problem;
+}
+
+Result simulate_step(schedule::Problem problem, const Options& options) {
+    Result result;
+    result.policy = options.policy;
+    if (options.policy == "one-size") {
+        result.problem = schedule::with_noise(std::move(problem), options.noise, options.seed);
+        result.timeline = schedule::simulate_one_size(result.problem);
+        result.lower_bound_s = schedule::one_size_bound(result.problem);
+        for (const auto& t : result.timeline.tasks)
+            result.samples.push_back(
+                {result.problem.samples[static_cast<std::size_t>(t.task.micro_batch)].id});
+        return result;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const schedule::StepPlan plan = schedule::make_plan(options.policy, problem, 1, options.moves);
+    result.schedule_ms =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    result.problem = schedule::with_noise(std::move(problem), options.noise, options.seed);
+    result.lower_bound_s = schedule::lower_bound(result.problem);
+    result.timeline = schedule::simulate(result.problem, plan, options.dispatch);
+    for (const auto& t : result.timeline.tasks)
+        result.samples.push_back(
+            plan.batches[static_cast<std::size_t>(t.task.section)][static_cast<std::size_t>(t.replica)]
+                        [static_cast<std::size_t>(t.task.micro_batch)]
+                            .samples);
+    return result;
+}
+
+std::string describe(const Result& result, const graph::SectionGraph& graph) {
+    std::string text =
+        fmt::format("{:<20}{:>8}{:>14}{:>10}{:>10}\n", "section", "ranks", "work/rank s", "of bound", "idle");
+    const std::vector<double> busy = busy_of(result);
+    const int critical = schedule::critical_section(result.problem);
+    for (std::size_t s = 0; s < busy.size(); ++s) {
+        const double load = busy[s] / ranks_of(result, s);
+        text +=
+            fmt::format("{:<20}{:>8}{:>14.6g}{:>9.1f}%{:>9.1f}%{}\n", graph.sections[s].name,
+                        ranks_of(result, s), load, 100 * load / std::max(result.lower_bound_s, 1e-300),
+                        100 * (1 - load / std::max(result.timeline.makespan_s, 1e-300)),
+                        static_cast<int>(s) == critical && result.policy != "one-size" ? "  critical" : "");
+    }
+    return text +
+           fmt::format(
+               "{}: {} samples on {} ranks in {:.6g} s; no schedule is shorter than {:.6g} s, gap {:.2f}%",
+               result.policy, result.problem.samples.size(), result.problem.world, result.timeline.makespan_s,
+               result.lower_bound_s, 100 * gap_of(result));
+}
+
+std::string to_json(const Result& result, const graph::SectionGraph& graph) {
+    nlohmann::ordered_json json;
+    json["policy"] = result.policy;
+    json["samples"] = result.problem.samples.size();
+    json["ranks"] = result.problem.world;
+    json["makespan_s"] = result.timeline.makespan_s;
+    json["lower_bound_s"] = result.lower_bound_s;
+    json["gap"] = gap_of(result);
+    json["schedule_ms"] = result.schedule_ms;
+    const std::vector<double> busy = busy_of(result);
+    for (std::size_t s = 0; s < busy.size(); ++s) {
+        const double load = busy[s] / ranks_of(result, s);
+        json["sections"][graph.sections[s].name] = {
+            {"ranks", ranks_of(result, s)},
+            {"work_s", load},
+            {"idle", result.timeline.makespan_s > 0 ? 1 - load / result.timeline.makespan_s : 0.0}};
+    }
+    return json.dump();
+}
+
+std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
+    std::string text = "section,replica,sample,phase,start_s,end_s\n";
+    for (std::size_t k = 0; k < result.timeline.tasks.size(); ++k) {
+        const schedule::TimedTask& t = result.timeline.tasks[k];
+        for (const std::int64_t sample : result.samples[k])
+            text += fmt::format("{},{},{},{},{:.9f},{:.9f}\n",
+                                graph.sections[static_cast<std::size_t>(t.task.section)].name, t.replica,
+                                sample, t.task.phase == schedule::Phase::forward ? "forward" : "backward",
+                                t.start_s, t.end_s);
+    }
+    return text;
+}
+
+void run_simulation(const config::CommandLine& line, const config::Deck& deck) {
+    schedule::Problem problem = problem_of(deck.graph);
+    problem.zero_is_none = true;
+    problem.samples = read_costs(line.costs, deck.graph);
+    const Result result = simulate_step(
+        std::move(problem), {.policy = line.policy.empty() ? deck.schedule.policy : line.policy,
+                             .moves = deck.schedule.moves,
+                             .dispatch = deck.schedule.dispatch == "ready" ? schedule::Dispatch::ready
+                                                                           : schedule::Dispatch::planned,
+                             .noise = line.noise,
+                             .seed = line.seed});
+    if (!line.timeline.empty()) write_whole(line.timeline, to_csv(result, deck.graph));
+    log::info("{}", describe(result, deck.graph));
+    log::info("{}", to_json(result, deck.graph));
+}
+
+}  // namespace maestro::simulation

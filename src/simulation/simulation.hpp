@@ -1,0 +1,47 @@
+// `maestro simulate`: a step of a deck on paper, under a policy.
+#pragma once
+
+#include <string>
+
+#include "config/command_line.hpp"
+#include "config/deck.hpp"
+#include "schedule/simulate.hpp"
+
+namespace maestro::simulation {
+
+struct Result {
+    std::string policy;
+    schedule::Problem problem;
+    schedule::Timeline timeline;
+    /// Of each task of the timeline, the samples of its micro-batch.
+    std::vector<std::vector<std::int64_t>> samples;
+    double lower_bound_s = 0;
+    double schedule_ms = 0;  ///< time that making the plan took
+};
+
+/// Sections and edges of the graph, without samples; windows as in the deck, 0: none.
+schedule::Problem problem_of(const graph::SectionGraph& graph);
+
+struct Options {
+    std::string policy = "wavefront";  ///< also one-size
+    std::int64_t moves = 0;            ///< of the wavefront's search
+    schedule::Dispatch dispatch = schedule::Dispatch::planned;
+    double noise = 0;  ///< sigma of the task times, which the plan does not know
+    std::uint64_t seed = 1;
+};
+
+/// Plans and executes one step; the lower bound is that of the times with their noise. Throws Error(bad_deck)
+/// where the windows are too small.
+Result simulate_step(schedule::Problem problem, const Options& options);
+
+/// A table of the sections, as text of several lines.
+std::string describe(const Result& result, const graph::SectionGraph& graph);
+/// One line: a JSON object (design: policy, samples, makespan_s, lower_bound_s, gap, schedule_ms, sections).
+std::string to_json(const Result& result, const graph::SectionGraph& graph);
+/// `section,replica,sample,phase,start_s,end_s`, a line for every sample of every task.
+std::string to_csv(const Result& result, const graph::SectionGraph& graph);
+
+/// The command: reads, simulates, prints, writes the timeline where one is asked for.
+void run_simulation(const config::CommandLine& line, const config::Deck& deck);
+
+}  // namespace maestro::simulation

@@ -1,0 +1,252 @@
+"""`maestro simulate --costs`: its timelines keep the rules of the machine, checked here from the files alone, and the
+baselines are what an independent simulation makes of their definitions."""
+
+import csv
+import json
+import random
+import subprocess
+
+import pytest
+from conftest import BINARY, mpirun
+
+DECK = """
+[[section]]
+name = "vision"
+{mode}
+micro_batch = {batch}
+window = {window}
+  [section.layout]
+  dp = {groups}
+[[section]]
+name = "language"
+micro_batch = {language_batch}
+  [section.layout]
+  dp = {replicas}
+[[edge]]
+from = "vision"
+to = "language"
+"""
+
+
+def write_case(folder, *, seed=1, groups=1, fanout=4, per_replica=6, share=0.4, window=0, batch=1, language_batch=1, frozen=False):
+    """A deck and a costs file in `folder`; returns {(sample, section): (forward, backward)}."""
+    dice = random.Random(seed)
+    (folder / "deck.toml").write_text(
+        DECK.format(mode='mode = "forward"' if frozen else "", batch=batch, window=window, groups=groups,
+                    language_batch=language_batch, replicas=groups * fanout))
+    costs = {}
+    for sample in range(groups * fanout * per_replica):
+        forward = round(dice.lognormvariate(0, 0.6), 6)
+        costs[sample, "language"] = (forward, 2 * forward)
+        if dice.random() < share:
+            forward = round(dice.lognormvariate(-0.5, 0.6) / fanout, 6)
+            costs[sample, "vision"] = (forward, 0 if frozen else 2 * forward)
+    rows = [f"{sample},{section},{f:.6f},{b:.6f}" for (sample, section), (f, b) in costs.items()]
+    dice.shuffle(rows)
+    (folder / "costs.csv").write_text("\n".join(["sample,section,forward_s,backward_s", *rows]) + "\n")
+    return costs
+
+
+def simulate(folder, *options):
+    command = [BINARY, "simulate", "deck.toml", "--costs", "costs.csv", "--timeline", "out.csv", *options]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    with open(folder / "out.csv", newline="") as file:
+        rows = [(r["section"], int(r["replica"]), int(r["sample"]), r["phase"], float(r["start_s"]), float(r["end_s"]))
+                for r in csv.DictReader(file)]
+    return json.loads(result.stdout.splitlines()[-1]), rows
+
+
+def check_rules(rows, costs, *, groups, fanout, window, batch):
+    """What design and docs/scheduling.md promise of every schedule."""
+    at = {(section, sample, phase): (replica, start, end) for section, replica, sample, phase, start, end in rows}
+    assert len(at) == len(rows), "a task twice"
+    expected = {(section, sample, phase) for (sample, section), (_, backward) in costs.items()
+                for phase in ("forward", "backward") if phase == "forward" or backward > 0}
+    assert set(at) == expected
+    tiny = 2e-9  # times are rounded to nine decimals
+    for (sample, section), (_, backward) in costs.items():
+        replica, _, end = at[section, sample, "forward"]
+        if backward > 0:
+            assert at[section, sample, "backward"][0] == replica
+            assert at[section, sample, "backward"][1] >= end - tiny
+        if section == "vision":
+            below = at["language", sample, "forward"]
+            assert below[0] // fanout == replica and below[1] >= end - tiny
+            if backward > 0:
+                assert at["vision", sample, "backward"][1] >= at["language", sample, "backward"][2] - tiny
+    # A replica runs one task at a time; a task of several samples takes the sum of theirs.
+    tasks = {}
+    for section, replica, sample, phase, start, end in rows:
+        tasks.setdefault((section, replica, start, end, phase), []).append(sample)
+    lanes = {}
+    for (section, replica, start, end, phase), samples in tasks.items():
+        assert len(samples) <= batch[section]
+        work = sum(costs[s, section][phase == "backward"] for s in samples)
+        assert end - start == pytest.approx(work, abs=1e-8)
+        lanes.setdefault((section, replica), []).append((start, end))
+    for lane in lanes.values():
+        lane.sort()
+        assert all(a[1] <= b[0] + tiny for a, b in zip(lane, lane[1:]))
+    if window:
+        for replica in range(groups):
+            events = []
+            for (section, own, start, end, phase), samples in tasks.items():
+                if section != "vision" or own != replica or phase != "forward":
+                    continue
+                last = samples[0]
+                if costs[last, "vision"][1] > 0:
+                    done = at["vision", last, "backward"][2]
+                else:
+                    done = max(at["language", s, "forward"][2] for s in samples)
+                events += [(start, 1), (done, -1)]
+            in_flight = 0
+            for time, change in sorted((round(t, 8), c) for t, c in events):
+                in_flight += change
+                assert in_flight <= window
+
+
+def in_order(costs, order, lane_of, *, groups, fanout, window):
+    """The makespan when every section keeps to `order`: an upstream replica forwards before it runs backwards unless its
+    window is full, a language replica runs a backward right after its forward. Micro-batches of one sample."""
+    lanes = {("language", r): [s for s in order if lane_of[s] == r] for r in range(groups * fanout)}
+    lanes |= {("vision", g): [s for s in order if lane_of[s] // fanout == g and (s, "vision") in costs] for g in range(groups)}
+    free = dict.fromkeys(lanes, 0.0)
+    busy = {}                      # lane -> (end, sample, phase)
+    arrived, returned = set(), {g: [] for g in range(groups)}  # encoded samples, samples whose gradient is back
+    in_flight = dict.fromkeys(range(groups), 0)
+    now = last = 0.0
+    while True:
+        for (section, replica), queue in sorted(lanes.items()):
+            lane = (section, replica)
+            if lane in busy:
+                continue
+            if section == "language":
+                if queue and ((queue[0], "vision") not in costs or queue[0] in arrived):
+                    sample = queue.pop(0)
+                    busy[lane] = (now + sum(costs[sample, "language"]), sample, "all")
+            elif queue and (window == 0 or in_flight[replica] < window):
+                sample = queue.pop(0)
+                in_flight[replica] += 1
+                busy[lane] = (now + costs[sample, "vision"][0], sample, "forward")
+            elif returned[replica]:
+                sample = min(returned[replica], key=order.index)
+                returned[replica].remove(sample)
+                busy[lane] = (now + costs[sample, "vision"][1], sample, "backward")
+        if not busy:
+            return last
+        now = last = min(end for end, _, _ in busy.values())
+        for lane in [lane for lane, (end, _, _) in busy.items() if end <= now]:
+            end, sample, phase = busy.pop(lane)
+            if phase == "forward":
+                arrived.add(sample)
+            elif phase == "backward":
+                in_flight[lane[1]] -= 1
+            elif (sample, "vision") in costs and costs[sample, "vision"][1] > 0:
+                returned[lane[1] // fanout].append(sample)
+
+
+CASES = [
+    dict(),
+    dict(seed=2, groups=2, fanout=3, window=6),
+    dict(seed=3, fanout=1, share=1.0, window=2),
+    dict(seed=4, groups=2, fanout=4, share=1.0, frozen=True, window=12),
+    dict(seed=5, fanout=4, batch=2, language_batch=3, window=16),
+    dict(seed=6, groups=4, fanout=2, share=0.0),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("policy", ["wavefront", "fifo", "lpt"])
+@pytest.mark.parametrize("dispatch", ["planned", "ready"])
+def test_timelines_keep_the_rules(tmp_path, case, policy, dispatch):
+    costs = write_case(tmp_path, **case)
+    summary, rows = simulate(tmp_path, "--policy", policy, "--set", f"schedule.dispatch={dispatch}")
+    shape = dict(groups=case.get("groups", 1), fanout=case.get("fanout", 4), window=case.get("window", 0))
+    check_rules(rows, costs, **shape, batch={"vision": case.get("batch", 1), "language": case.get("language_batch", 1)})
+    assert summary["policy"] == policy and summary["samples"] == len({s for s, _ in costs})
+    assert summary["makespan_s"] == pytest.approx(max(r[5] for r in rows), abs=1e-8)
+    assert summary["makespan_s"] >= summary["lower_bound_s"] * (1 - 1e-12) > 0
+    assert summary["gap"] == pytest.approx(summary["makespan_s"] / summary["lower_bound_s"] - 1)
+    assert summary["schedule_ms"] > 0
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "batch" not in c and not c.get("frozen")])
+def test_baselines_are_what_their_definition_says(tmp_path, case):
+    costs = write_case(tmp_path, **case)
+    groups, fanout, window = case.get("groups", 1), case.get("fanout", 4), case.get("window", 0)
+    samples = sorted({s for s, _ in costs})
+    fifo, _ = simulate(tmp_path, "--policy", "fifo")
+    lane_of = {s: i % (groups * fanout) for i, s in enumerate(samples)}
+    assert fifo["makespan_s"] == pytest.approx(in_order(costs, samples, lane_of, groups=groups, fanout=fanout, window=window))
+    lpt, _ = simulate(tmp_path, "--policy", "lpt")
+    order = sorted(samples, key=lambda s: -sum(costs[s, "language"]))
+    load = [0.0] * (groups * fanout)
+    for s in order:
+        lane_of[s] = load.index(min(load))
+        load[lane_of[s]] += sum(costs[s, "language"])
+    assert lpt["makespan_s"] == pytest.approx(in_order(costs, order, lane_of, groups=groups, fanout=fanout, window=window))
+    one, rows = simulate(tmp_path, "--policy", "one-size")
+    servers = [0.0] * (groups * fanout + groups)
+    for i, s in enumerate(samples):
+        servers[i % len(servers)] += sum(sum(costs.get((s, section), (0, 0))) for section in ("vision", "language"))
+    assert one["makespan_s"] == pytest.approx(max(servers))
+    assert len(rows) == sum(2 for _ in costs)
+
+
+def test_noise_repeats_by_its_seed(tmp_path):
+    write_case(tmp_path)
+    first, again, other = (simulate(tmp_path, "--noise", "0.2", "--seed", seed)[0]["makespan_s"] for seed in "778")
+    assert first == again != other
+
+
+def test_large_decks_on_paper(tmp_path):
+    """10,000 ranks."""
+    write_case(tmp_path, groups=400, fanout=24, per_replica=4, share=0.3)
+    summary, _ = simulate(tmp_path)
+    assert summary["ranks"] == 10000 and summary["gap"] < 0.1
+
+
+def test_under_mpirun_one_rank_speaks(tmp_path):
+    write_case(tmp_path)
+    result = mpirun(2, "simulate", "deck.toml", "--costs", "costs.csv", cwd=tmp_path)
+    assert result.returncode == 0 and result.stdout.count("lower_bound_s") == 1
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("sample,section,forward_s,backward_s\n0,langauge,1,2\n", "costs.csv:2: section: 'langauge'"),
+    ("sample,section,forward_s,backward_s\n0,language,nan,2\n", "costs.csv:2: forward_s: 'nan'"),
+    ("sample,section,forward_s,backward_s\n0,language,1,-2\n", "costs.csv:2: backward_s: '-2'"),
+    ("sample,section,forward_s,backward_s\n0,language,1e300,2\n", "costs.csv:2: forward_s: '1e300'"),
+    ("sample,section,forward_s,backward_s\n-1,language,1,2\n", "costs.csv:2: sample: '-1'"),
+    ("sample,section,forward_s,backward_s\n0,language,1,2\n0,language,1,2\n", "costs.csv:3: sample 0 has times"),
+    ("sample,section,forward_s,backward_s\n0,language,1\n", "costs.csv:2: 3 fields"),
+    ("sample,section,forward_s,backward_s\n0,vision,1,2\n", "sample 0 has no times for section 'language'"),
+    ("sample,section,forward_s,backward_s\n", "holds no times"),
+    ("sample,section\n0,vision\n", "costs.csv:1: the first line must be"),
+    ("\x00\xff", "costs.csv:1: the first line must be"),
+])
+def test_bad_costs_are_refused(tmp_path, text, expected):
+    write_case(tmp_path)
+    (tmp_path / "costs.csv").write_text(text, encoding="latin-1")
+    result = subprocess.run([BINARY, "simulate", "deck.toml", "--costs", "costs.csv", "--timeline", "out.csv"], cwd=tmp_path,
+                            capture_output=True, text=True)
+    assert result.returncode == 65 and result.stderr.count(expected) == 1, result.stderr
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("code, options, expected", [
+    (64, ["--costs", "costs.csv", "--policy", "best"], "--policy best: no such policy"),
+    (64, ["--costs", "costs.csv", "--noise", "nan"], "--noise"),
+    (66, ["--costs", "absent.csv"], "absent.csv"),
+    (73, ["--costs", "costs.csv", "--timeline", "absent/out.csv"], "--timeline absent/out.csv"),
+    (74, ["--costs", "costs.csv", "--timeline", "/dev/full"], "--timeline /dev/full"),
+    (78, ["--costs", "costs.csv", "--set", "section.language.layout.dp=3", "--set", "section.vision.layout.dp=2"], "fanout"),
+    (78, ["--costs", "costs.csv", "--set", "section.vision.window=1", "--set", "section.language.micro_batch=4",
+          "--policy", "wavefront"], "raise the window"),
+    (78, [], "not built yet"),
+])
+def test_bad_requests_are_refused(tmp_path, code, options, expected):
+    write_case(tmp_path, share=1.0)
+    result = subprocess.run([BINARY, "simulate", "deck.toml", *options], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == code and expected in result.stderr, (result.returncode, result.stderr)
