@@ -20,6 +20,7 @@ CASES = {
     "4 ranks": (4, []),
     "4 ranks, lpt": (4, ["schedule.policy=lpt"]),
     "4 ranks, fifo": (4, ["schedule.policy=fifo"]),
+    "4 ranks, ready": (4, ["schedule.dispatch=ready"]),
 }
 
 

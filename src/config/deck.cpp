@@ -32,7 +32,7 @@ bool good_name(const std::string& name) {
 class DeckReader {
 public:
     DeckReader(std::string path, Command command, Times times)
-        : path_(std::move(path)), command_(command), needs_(needs_of(command, times)), times_(times) {}
+        : path_(std::move(path)), needs_(needs_of(command, times)), times_(times) {}
 
     Deck read(const toml::table& root, const std::vector<std::string>& overrides);
     const std::vector<std::string>& errors() const { return errors_; }
@@ -70,7 +70,6 @@ private:
     void check_edges(const Deck& deck);
 
     std::string path_;
-    Command command_;
     Needs needs_;
     Times times_;
     std::vector<std::string> errors_;
@@ -225,7 +224,7 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
         {"optimizer", [&](const auto& t) { fill(t, "optimizer.", keys_of(deck.optimizer, needs_)); }},
         {"checkpoint", [&](const auto& t) { fill(t, "checkpoint.", keys_of(deck.checkpoint)); }},
         {"metrics", [&](const auto& t) { fill(t, "metrics.", keys_of(deck.metrics)); }},
-        {"schedule", [&](const auto& t) { fill(t, "schedule.", keys_of(deck.schedule, command_)); }},
+        {"schedule", [&](const auto& t) { fill(t, "schedule.", keys_of(deck.schedule)); }},
     };
     std::vector<std::string> known{"model", "section", "edge"};
     for (const auto& [name, read_table] : tables) {

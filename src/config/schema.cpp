@@ -59,15 +59,9 @@ std::vector<Key> keys_of(Metrics& m) {
     return {{"interval_s", &m.interval_s, false, 0, 3600},
             {"timeline_every", &m.timeline_every, false, 0, kMany}};
 }
-std::vector<Key> keys_of(Schedule& s, Command command) {
-    // A simulation knows more than training has.
-    const bool simulated = command == Command::simulate;
-    const std::vector<std::string> dispatches =
-        simulated ? std::vector<std::string>{"planned", "ready"} : std::vector<std::string>{"planned"};
-    const std::vector<std::string> later =
-        simulated ? std::vector<std::string>{} : std::vector<std::string>{"ready"};
+std::vector<Key> keys_of(Schedule& s) {
     return {{"policy", &s.policy, false, 0, 0, {"wavefront", "fifo", "lpt"}},
-            {"dispatch", &s.dispatch, false, 0, 0, dispatches, later},
+            {"dispatch", &s.dispatch, false, 0, 0, {"planned", "ready"}},
             {"costs", &s.costs, false, 0, 0, {"model"}, {"measured"}},
             {"moves", &s.moves, false, 0, kMany}};
 }

@@ -22,46 +22,70 @@ ReadyOrder::ReadyOrder(const Machine& machine, const std::vector<std::vector<Cho
             const Choice& task = lanes[lane][k];
             position_[static_cast<std::size_t>(task.node)][task.phase == Phase::backward] =
                 static_cast<int>(k);
+            const Node& n = machine_.node(task.node);
+            if (task.phase == Phase::forward && !machine_.instance().shape(n.section).loss)
+                slot_of(n).forwards.push_back(task.node);
         }
 }
 
-NodeHeap& ReadyOrder::forwards_of(const Node& n) {
-    auto& list = lanes_[static_cast<std::size_t>(n.lane)].forwards;
-    for (auto& [section, heap] : list)
-        if (section == n.section) return heap;
-    return list.emplace_back(n.section, NodeHeap{}).second;
+ReadyOrder::Slot& ReadyOrder::slot_of(const Node& n) {
+    auto& slots = lanes_[static_cast<std::size_t>(n.lane)].slots;
+    for (Slot& slot : slots)
+        if (slot.section == n.section) return slot;
+    slots.emplace_back();
+    slots.back().section = n.section;
+    return slots.back();
 }
 
 void ReadyOrder::ready(int node, Phase phase, double) {
     const Node& n = machine_.node(node);
     const auto& position = position_[static_cast<std::size_t>(node)];
-    if (phase == Phase::forward)
-        forwards_of(n).push(position[0], node);
-    else
+    if (phase == Phase::backward)
         lanes_[static_cast<std::size_t>(n.lane)].backwards.push(position[1], node);
+    else if (machine_.instance().shape(n.section).loss)
+        slot_of(n).ready.push(position[0], node);
 }
 
 void ReadyOrder::started(const Choice& choice, double) {
     const Node& n = machine_.node(choice.node);
-    (choice.phase == Phase::forward ? forwards_of(n) : lanes_[static_cast<std::size_t>(n.lane)].backwards)
-        .pop();
+    Lane& lane = lanes_[static_cast<std::size_t>(n.lane)];
+    const bool loss = machine_.instance().shape(n.section).loss;
+    if (choice.phase == Phase::backward) {
+        lane.backwards.remove(choice.node);
+        if (loss) lane.follows = -1;
+    } else if (loss) {
+        slot_of(n).ready.pop();
+        lane.follows = n.has_backward ? choice.node : -1;
+    } else {
+        ++slot_of(n).next;
+    }
 }
 
 Choice ReadyOrder::choose(int lane, double) {
     Lane& own = lanes_[static_cast<std::size_t>(lane)];
+    if (own.follows >= 0) return {own.follows, Phase::backward};
     Choice best;
     int first = std::numeric_limits<int>::max();
     if (!own.backwards.empty()) {
         best = {own.backwards.top(), Phase::backward};
         first = own.backwards.top_priority();
     }
-    for (const auto& [section, heap] : own.forwards) {
-        if (heap.empty() || heap.top_priority() >= first || !machine_.window_open(machine_.node(heap.top())))
-            continue;
-        best = {heap.top(), Phase::forward};
-        first = heap.top_priority();
+    for (const Slot& slot : own.slots) {
+        Choice forward;
+        if (!slot.ready.empty()) forward.node = slot.ready.top();
+        if (slot.next < slot.forwards.size()) forward.node = slot.forwards[slot.next];
+        if (forward.node < 0 || !machine_.can_start(forward)) continue;
+        const int position = position_[static_cast<std::size_t>(forward.node)][0];
+        if (position >= first) continue;
+        best = forward;
+        first = position;
     }
     return best;
+}
+
+void NodeHeap::remove(int node) {
+    std::erase_if(heap_, [&](const auto& entry) { return entry.second == node; });
+    std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
 }
 
 ListOrder::ListOrder(const Machine& machine) : machine_(machine) {
@@ -164,6 +188,13 @@ void StarveFirst::begin(const Rule& rule, const std::vector<int>& priority, bool
     for (Family& family : families_) family.sequence.clear();
     for (Slot& slot : slots_) {
         slot.followed = 0;
+        const SectionShape& shape = instance.shape(slot.section);
+        const auto lanes = static_cast<int>(slot.forwards.size());
+        slot.quota = 0;
+        if (rule.fair && !slot.loss && shape.window > 0)
+            slot.quota = std::max((shape.window * shape.micro_batch + lanes - 1) / lanes,
+                                  instance.shape(instance.anchor).micro_batch);
+        if (slot.quota > 0) slot.held.assign(slot.forwards.size(), 0);
         for (NodeHeap& heap : slot.forwards) heap.clear();
         slot.backwards.clear();
         slot.target = -1;
@@ -197,9 +228,14 @@ void StarveFirst::started(const Choice& choice, double end_s) {
     Slot& slot = slot_of(n);
     if (choice.phase == Phase::backward) {
         slot.backwards.pop();
+        hold(n, -1);
         return;
     }
+    if (!slot.loss) hold(n, 1);
     if (slot.loss) {
+        if (slot.anchor)
+            for (const Link& up : machine_.upstream(n))
+                if (!machine_.node(up.node).has_backward) hold(machine_.node(up.node), -1);
         if (slot.next >= 0)
             ++slot.next;
         else
@@ -220,6 +256,13 @@ void StarveFirst::started(const Choice& choice, double end_s) {
                 sent_s_[static_cast<std::size_t>(anchor.replica)] += anchor.forward_s + anchor.backward_s;
         }
     }
+}
+
+void StarveFirst::hold(const Node& n, int change) {
+    Slot& slot = slot_of(n);
+    if (slot.quota > 0)
+        slot.held[static_cast<std::size_t>(machine_.node(anchor_node(n)).replica - slot.first_anchor)] +=
+            change;
 }
 
 StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
@@ -263,7 +306,7 @@ StarveFirst::Forward StarveFirst::hungriest(Slot& slot) {
         if (heap.empty()) continue;
         const int node = heap.top();
         const bool completes = bundles && slot.target >= 0 && anchor_node(machine_.node(node)) == slot.target;
-        if (!completes && runs_out >= least) continue;
+        if (!completes && (runs_out >= least || (slot.quota > 0 && slot.held[h] >= slot.quota))) continue;
         best = {node, food_s_[lane]};
         least = runs_out;
         if (completes) break;

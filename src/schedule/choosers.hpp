@@ -21,6 +21,7 @@ public:
     int top_priority() const { return heap_.front().first; }
     void push(int priority, int node);
     void pop();
+    void remove(int node);  ///< wherever it stands
 
 private:
     std::vector<std::pair<int, int>> heap_;
@@ -47,7 +48,8 @@ private:
 };
 
 /// Work-conserving under a plan: a lane starts the first task of its planned order whose inputs are there and
-/// whose window is open.
+/// whose window is open. Forwards of a section that sends on keep their order, lest they take the window from
+/// what others need first; a loss section runs a backward right after its forward.
 class ReadyOrder {
 public:
     ReadyOrder(const Machine& machine, const std::vector<std::vector<Choice>>& lanes);
@@ -56,11 +58,18 @@ public:
     Choice choose(int lane, double now);
 
 private:
-    struct Lane {
-        std::vector<std::pair<int, NodeHeap>> forwards;  ///< by section: windows differ
-        NodeHeap backwards;
+    struct Slot {  ///< a section on the lane
+        int section = 0;
+        std::vector<int> forwards;  ///< of a section that sends on: nodes in planned order
+        std::size_t next = 0;
+        NodeHeap ready;  ///< of a loss section: forwards
     };
-    NodeHeap& forwards_of(const Node& n);
+    struct Lane {
+        std::vector<Slot> slots;
+        NodeHeap backwards;
+        int follows = -1;  ///< node of a loss section whose backward is due
+    };
+    Slot& slot_of(const Node& n);
     const Machine& machine_;
     std::vector<std::array<int, 2>> position_;  ///< [node], of its forward and backward
     std::vector<Lane> lanes_;
@@ -93,6 +102,7 @@ struct Rule {
     /// seconds; before that it feeds the one that would starve first.
     double fed_s = 0;
     bool count_text = false;  ///< does work that skips the upstream sections count as food?
+    bool fair = false;        ///< no anchor lane may hold more than its part of an upstream window
     bool apart = false;       ///< sources choose apart, instead of following one sequence
     bool strict = false;      ///< anchor lanes wait for the next of their order, also where another is ready
 };
@@ -121,6 +131,8 @@ private:
         int target = -1;           ///< anchor node whose inputs it is about to complete
         int family = -1;           ///< of a source: those that serve the same anchor lanes
         std::size_t followed = 0;  ///< of the family's sequence
+        int quota = 0;             ///< samples in flight for an anchor lane at most; 0: no limit
+        std::vector<int> held;     ///< [anchor replica - first_anchor], samples in flight
     };
     struct Family {
         int first_anchor = 0, anchors = 0;
@@ -131,6 +143,8 @@ private:
         double starves_s = 0;  ///< when the anchor lane that it is for runs out of work
     };
     bool follows(const Slot& slot) const { return slot.family >= 0 && !rule_.apart; }
+    /// Counts what an upstream replica has in flight for an anchor replica.
+    void hold(const Node& n, int change);
     Forward best_forward(Slot& slot);
     Forward next_in_sequence(Slot& slot);
     Forward hungriest(Slot& slot);

@@ -35,10 +35,14 @@ bool Outcome::better_than(const Outcome& o) const {
     return makespan_s <= o.makespan_s * (1 + kSame) && ends_s < o.ends_s * (1 - kSame);
 }
 
-std::vector<Recipe> recipes() {
+std::vector<Recipe> recipes(const std::vector<SectionShape>& sections) {
+    const bool windows = std::any_of(sections.begin(), sections.end(),
+                                     [](const SectionShape& s) { return !s.loss && s.window > 0; });
     std::vector<Recipe> all;
     for (const double fed : {1.0, 3.0, kNever, 0.0})
-        for (int order = 0; order < kOrders; ++order) all.push_back({order, fed});
+        for (int order = 0; order < kOrders; ++order)
+            for (const bool fair : {false, true})
+                if (windows || !fair) all.push_back({order, fed, fair});
     return all;
 }
 
@@ -79,8 +83,8 @@ void Group::measure_samples() {
 /// First the samples with upstream work, by descending cost, each to the lane with the least of it; then the
 /// rest level the lanes. Where there is not enough of the rest to cover head starts and last backwards, every
 /// lane first gets one sample that is soon there and one that is soon done with.
-void Group::spread() {
-    solution_.lane.assign(own_.size(), 0);
+std::vector<int> Group::spread() const {
+    std::vector<int> lanes(own_.size(), 0);
     std::vector<int> heavy, light;
     for (int i = 0; i < samples(); ++i)
         (instance_.pictured[static_cast<std::size_t>(i)] ? heavy : light).push_back(i);
@@ -88,7 +92,7 @@ void Group::spread() {
     std::vector<double> load(static_cast<std::size_t>(lanes_), 0.0);
     const auto give = [&](int i, std::size_t lane) {
         load[lane] += at(own_, i);
-        solution_.lane[static_cast<std::size_t>(i)] = static_cast<int>(lane);
+        lanes[static_cast<std::size_t>(i)] = static_cast<int>(lane);
     };
     auto begin = heavy.begin(), end = heavy.end();
     if (static_cast<int>(light.size()) < lanes_ && static_cast<int>(heavy.size()) >= 3 * lanes_) {
@@ -105,6 +109,7 @@ void Group::spread() {
     };
     std::for_each(begin, end, to_least);
     std::for_each(light.begin(), light.end(), to_least);
+    return lanes;
 }
 
 /// Orders to try: samples with upstream work in several ways, then the others by descending cost.
@@ -151,15 +156,15 @@ std::vector<std::vector<int>> Group::orders() const {
 }
 
 std::vector<Recipe> Group::construct(const std::vector<Recipe>& recipes, double enough_s) {
-    spread();
-    outcome_ = {};
-    Solution candidate = solution_;
+    Solution candidate;
+    candidate.lane = spread();
     const auto all = orders();
     std::vector<std::pair<double, std::size_t>> tried;
     for (std::size_t k = 0; k < recipes.size() && outcome_.makespan_s > enough_s; ++k) {
         candidate.order = all[static_cast<std::size_t>(recipes[k].order)];
         candidate.rule = {};
         candidate.rule.fed_s = recipes[k].fed * mean_s_;
+        candidate.rule.fair = recipes[k].fair;
         const Outcome outcome = execute(candidate);
         tried.emplace_back(outcome.makespan_s, k);
         if (!outcome.better_than(outcome_)) continue;
@@ -182,7 +187,10 @@ bool Group::try_solution(const Solution& solution) {
 
 void Group::improve(std::int64_t moves, double enough_s) {
     if (samples() < 2 || outcome_.makespan_s == kNever) return;
-    for (bool better = true; better && moves > 0 && outcome_.makespan_s > enough_s; --moves) better = level();
+    // Text-only samples first: that leaves the upstream sections' order alone.
+    for (const bool all : {false, true})
+        for (bool better = true; better && moves > 0 && outcome_.makespan_s > enough_s; --moves)
+            better = level(all);
     // Annealing of small groups, descent of large ones.
     const bool anneal = samples() <= kAnnealed;
     Outcome current_outcome = outcome_;
@@ -211,7 +219,7 @@ void Group::improve(std::int64_t moves, double enough_s) {
 
 /// Lets samples of a kind change places between lanes until work, idle time and tails level out; keeps the
 /// result if it is better when executed.
-bool Group::level() {
+bool Group::level(bool all) {
     Solution candidate = solution_;
     std::vector<std::vector<int>> on(static_cast<std::size_t>(lanes_));
     std::vector<double> end = outcome_.idle_s;
@@ -232,6 +240,7 @@ bool Group::level() {
             for (std::size_t g = 0; g < on[worst].size(); ++g) {
                 const int i = on[worst][g];
                 const bool pictured = instance_.pictured[static_cast<std::size_t>(i)] != 0;
+                if (pictured && !all) continue;
                 const double out = at(own_, i);
                 const auto consider = [&](double in, bool is_swap, std::size_t t) {
                     const double most = std::max(end[worst] - out + in, end[lane] + out - in);
@@ -295,6 +304,7 @@ Solution Group::varied(int last_lane) {
         constexpr std::array<double, 6> kFed{0, 0.5, 1, 2, 4, 1e9};
         next.rule.fed_s = kFed[static_cast<std::size_t>(dice_.below(6))] * mean_s_;
         next.rule.count_text = dice_.below(2) == 0;
+        next.rule.fair = dice_.below(2) == 0;
         next.rule.apart = dice_.below(4) == 0;
         next.rule.strict = samples() <= kAnnealed && dice_.below(2) == 0;
     } else if (kind < 8) {

@@ -50,9 +50,10 @@ struct Outcome {
 struct Recipe {
     int order = 0;        ///< which of Group::orders
     double fed = kNever;  ///< Rule::fed_s in mean tasks of the anchor
+    bool fair = false;    ///< Rule::fair
 };
-/// All there are.
-std::vector<Recipe> recipes();
+/// All that differ for these sections.
+std::vector<Recipe> recipes(const std::vector<SectionShape>& sections);
 
 class Group {
 public:
@@ -63,8 +64,8 @@ public:
     int samples() const { return instance_.samples; }
     const Outcome& best() const { return outcome_; }
 
-    /// Tries the recipes until one ends by `enough_s`; the best has infinite makespan where none runs within
-    /// the windows. Returns those tried, the best first.
+    /// Tries the recipes until one ends by `enough_s` and keeps what is better than before; the makespan
+    /// stays infinite where none runs within the windows. Returns those tried, the best first.
     std::vector<Recipe> construct(const std::vector<Recipe>& recipes, double enough_s);
     /// Uses up to `moves` executions; stops where the makespan is `enough_s`.
     void improve(std::int64_t moves, double enough_s);
@@ -75,10 +76,10 @@ public:
 
 private:
     void measure_samples();
-    void spread();
+    std::vector<int> spread() const;
     std::vector<std::vector<int>> orders() const;
     bool try_solution(const Solution& solution);
-    bool level();
+    bool level(bool all);
     /// A neighbour of solution_; `last_lane`: see Outcome.
     Solution varied(int last_lane);
     void compose(const Solution& solution, bool singly, std::vector<Batches>& batches) const;

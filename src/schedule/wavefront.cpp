@@ -17,6 +17,8 @@ namespace {
 
 constexpr double kEnough = 2e-4;  ///< of the bound; nearer is not worth the search
 constexpr std::size_t kFew = 96;  ///< samples
+constexpr int kRetried = 2;       ///< groups
+constexpr double kAlike = 1.002;  ///< makespans of groups
 constexpr int kDeals = 16;
 constexpr std::size_t kMany = 512;                   ///< samples
 constexpr std::size_t kTried = 6, kTriedOfMany = 2;  ///< recipes for the groups after the first
@@ -99,32 +101,46 @@ private:
     void polish() {
         const int rounds = 8 * groups_;
         for (int round = 0; round < rounds; ++round) {
-            int worst = 0, other = 0;
-            double most = 0;
-            for (int g = 0; g < groups_; ++g) {
-                double weighed = 0;
-                for (std::size_t s = 0; s < sections_; ++s) weighed += weight(load(g, s));
-                if (weighed <= most) continue;
-                most = weighed;
-                worst = g;
+            std::size_t fullest = 0;
+            int worst = 0, least = 0;
+            for (int g = 0; g < groups_; ++g)
+                for (std::size_t s = 0; s < sections_; ++s)
+                    if (load(g, s) > load(worst, fullest)) {
+                        worst = g;
+                        fullest = s;
+                    }
+            for (int g = 0; g < groups_; ++g)
+                if (load(g, fullest) < load(least, fullest)) least = g;
+            if (load(worst, fullest) <= 1 + 1e-4 || groups_ < 2) break;
+            int other = least;
+            if (round % 2 == 1) {
+                other = dice_.below(groups_ - 1);
+                other += other >= worst ? 1 : 0;
             }
-            if (most <= 1 + 1e-4) break;
-            other = dice_.below(groups_ - 1);
-            other += other >= worst ? 1 : 0;
             auto &give = dealt_[static_cast<std::size_t>(worst)],
                  &take = dealt_[static_cast<std::size_t>(other)];
             if (give.empty() || take.empty()) continue;
             double best = pair_weight(worst, other, -1, -1) * (1 - 1e-9);
             std::size_t best_i = give.size(), best_j = 0;
-            const int tries = static_cast<int>(std::min<std::size_t>(give.size() * take.size(), 256));
-            for (int k = 0; k < tries; ++k) {
-                const auto i = static_cast<std::size_t>(dice_.below(static_cast<int>(give.size())));
-                const auto j = static_cast<std::size_t>(dice_.below(static_cast<int>(take.size())));
-                const double now = pair_weight(worst, other, give[i], take[j]);
-                if (now >= best) continue;
-                best = now;
-                best_i = i;
-                best_j = j;
+            // Of the other group those that differ by about half of what the loads differ.
+            const double half = (load(worst, fullest) - load(other, fullest)) / 2;
+            std::sort(take.begin(), take.end(),
+                      [&](int a, int b) { return cost(a, fullest) < cost(b, fullest); });
+            for (std::size_t i = 0; i < give.size(); ++i) {
+                const double wanted = cost(give[i], fullest) - half;
+                const auto near =
+                    std::lower_bound(take.begin(), take.end(), wanted,
+                                     [&](int j, double value) { return cost(j, fullest) < value; });
+                const auto first = std::max<std::ptrdiff_t>(near - take.begin() - 2, 0);
+                const auto last =
+                    std::min<std::ptrdiff_t>(first + 4, static_cast<std::ptrdiff_t>(take.size()));
+                for (auto j = first; j < last; ++j) {
+                    const double now = pair_weight(worst, other, give[i], take[static_cast<std::size_t>(j)]);
+                    if (now >= best) continue;
+                    best = now;
+                    best_i = i;
+                    best_j = static_cast<std::size_t>(j);
+                }
             }
             if (best_i == give.size()) continue;
             for (std::size_t s = 0; s < sections_; ++s) {
@@ -182,7 +198,8 @@ std::vector<std::unique_ptr<Group>> schedule_groups(const Problem& problem,
                                                     std::int64_t moves, double enough_s) {
     const auto groups = static_cast<int>(dealt.size());
     std::vector<std::unique_ptr<Group>> parts;
-    std::vector<Recipe> good = recipes();
+    const std::vector<Recipe> all = recipes(problem.sections);
+    std::vector<Recipe> good = all;
     for (const auto& samples : dealt) {
         parts.push_back(std::make_unique<Group>(part(problem, groups, samples), parts.size()));
         const std::vector<Recipe> ranked = parts.back()->construct(good, enough_s);
@@ -190,10 +207,22 @@ std::vector<std::unique_ptr<Group>> schedule_groups(const Problem& problem,
         const std::size_t tried = problem.samples.size() > kMany ? kTriedOfMany : kTried;
         if (parts.size() == 1 && ranked.size() > tried && problem.samples.size() > kFew)
             good.assign(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(tried));
-        if (parts.back()->best().makespan_s == kNever) parts.back()->construct(recipes(), enough_s);
+        if (parts.back()->best().makespan_s == kNever) parts.back()->construct(all, enough_s);
         parts.back()->improve(moves, enough_s);
     }
-    if (groups > 1) exchange(parts, moves * groups / 2, enough_s);
+    if (groups == 1) return parts;
+    // More for those that end well after the others.
+    const auto longest = [](const auto& a, const auto& b) {
+        return a->best().makespan_s < b->best().makespan_s;
+    };
+    for (int more = 0; more < kRetried; ++more) {
+        Group& worst = **std::max_element(parts.begin(), parts.end(), longest);
+        const double least = (*std::min_element(parts.begin(), parts.end(), longest))->best().makespan_s;
+        if (worst.best().makespan_s <= std::max(enough_s, least * kAlike) || good.size() == all.size()) break;
+        worst.construct(all, enough_s);
+        worst.improve(moves, enough_s);
+    }
+    exchange(parts, moves * groups / 2, enough_s);
     return parts;
 }
 

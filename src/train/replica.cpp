@@ -50,9 +50,24 @@ int Replica::take_slot() {
     return slot;
 }
 
+bool Replica::can_forward(std::span<const std::int64_t> samples) {
+    for (channel::Channel* input : inputs_)
+        for (const std::int64_t sample : samples)
+            if (input->expects(sample) && !input->arrived(sample)) return false;
+    for (channel::Channel* output : outputs_)
+        if (!output->has_credit()) return false;
+    return !free_slots_.empty() || (!settings_.backward && !outputs_.empty() && collect_drained());
+}
+
+bool Replica::can_backward(int micro_batch) {
+    if (!in_flight_.contains(micro_batch)) return false;
+    return std::all_of(outputs_.begin(), outputs_.end(), [&](channel::Channel* output) {
+        return !output->spec().carries_gradient || output->drained(micro_batch);
+    });
+}
+
 TaskTimes Replica::forward(int micro_batch, std::span<const model::SampleView> samples, double loss_scale,
-                           model::Result& result) {
-    const double asked = comm::now_s();
+                           model::Result& result, double asked_s) {
     for (channel::Channel* input : inputs_)
         for (const auto& sample : samples)
             if (input->expects(sample.id)) input->wait_arrived(sample.id);
@@ -91,7 +106,7 @@ TaskTimes Replica::forward(int micro_batch, std::span<const model::SampleView> s
         in_flight_.emplace(micro_batch, std::move(flight));
     else
         free_slots_.push_back(flight.slot);
-    return task_done(asked, start, computed);
+    return task_done(asked_s, start, computed);
 }
 
 TaskTimes Replica::task_done(double asked, double start, double computed) {
@@ -102,8 +117,7 @@ TaskTimes Replica::task_done(double asked, double start, double computed) {
     return {start, end, start - asked};
 }
 
-TaskTimes Replica::backward(int micro_batch) {
-    const double asked = comm::now_s();
+TaskTimes Replica::backward(int micro_batch, double asked_s) {
     for (channel::Channel* output : outputs_)
         if (output->spec().carries_gradient) output->wait_drained(micro_batch);
     const double start = comm::now_s();
@@ -136,7 +150,7 @@ TaskTimes Replica::backward(int micro_batch) {
     for (channel::Channel* output : outputs_)
         if (output->spec().carries_gradient) output->retire(micro_batch);
     free_slots_.push_back(flight.slot);
-    return task_done(asked, start, computed);
+    return task_done(asked_s, start, computed);
 }
 
 void Replica::send_input_gradients(const std::vector<std::int64_t>& samples,

@@ -45,17 +45,24 @@ public:
     int section() const { return settings_.section; }
     int index() const { return settings_.index; }
     const std::string& name() const { return settings_.name; }
+    bool sends() const { return !outputs_.empty(); }  ///< has an outgoing edge
     model::Module& module() { return *module_; }
     Optimizer* optimizer() { return optimizer_.get(); }
     const comm::Communicator& replicas() const { return replicas_; }
     SectionTimes& times() { return times_; }
     std::size_t bytes() const;  ///< weights, gradients, moments and activations
 
-    /// Waits for inputs and a credit, runs the micro-batch and sends its outputs. Adds to `result`.
+    /// Would forward() start without waiting? Are all inputs of these samples here, and a credit and a slot
+    /// free?
+    bool can_forward(std::span<const std::int64_t> samples);
+    /// Would backward() start without waiting, its forward being done?
+    bool can_backward(int micro_batch);
+    /// Waits for inputs and a credit, runs the micro-batch and sends its outputs. Adds to `result`. Waiting
+    /// counts from `asked_s` (comm::now_s()) on.
     TaskTimes forward(int micro_batch, std::span<const model::SampleView> samples, double loss_scale,
-                      model::Result& result);
+                      model::Result& result, double asked_s);
     /// Waits for the gradients of the outputs, runs backward, sends the gradients of the inputs.
-    TaskTimes backward(int micro_batch);
+    TaskTimes backward(int micro_batch, double asked_s);
     /// Nothing may be in flight any more (checked).
     void end_step();
 

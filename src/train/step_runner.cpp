@@ -1,6 +1,9 @@
 #include "train/step_runner.hpp"
 
 #include <algorithm>
+#include <numeric>
+
+#include "comm/environment.hpp"
 
 namespace maestro::train {
 
@@ -26,9 +29,11 @@ Views view(const std::vector<data::Sample>& samples) {
 
 }  // namespace
 
-StepRunner::StepRunner(int rank, double origin_s, std::vector<Replica*> replicas, std::vector<EdgeEnd> edges,
-                       const SampleTable& table, data::Prefetcher& prefetcher, comm::Watchdog& watchdog)
-    : rank_(rank),
+StepRunner::StepRunner(const comm::Communicator& world, double origin_s, std::vector<Replica*> replicas,
+                       std::vector<EdgeEnd> edges, const SampleTable& table, data::Prefetcher& prefetcher,
+                       comm::Watchdog& watchdog, bool ready)
+    : world_(world),
+      ready_(ready),
       origin_s_(origin_s),
       replicas_(std::move(replicas)),
       edges_(std::move(edges)),
@@ -64,20 +69,23 @@ std::vector<channel::Route> StepRunner::routes(const schedule::StepPlan& plan, c
 
 model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
                               std::vector<io::TaskRow>& rows) {
-    const auto& lane = plan.lanes[static_cast<std::size_t>(rank_)];
-    std::vector<std::int64_t> tickets(lane.size(), -1);
-    for (std::size_t i = 0; i < lane.size(); ++i)
-        if (lane[i].phase == schedule::Phase::forward)
-            tickets[i] = prefetcher_.start(
-                {.samples = batch_of(plan, lane[i]).samples,
-                 .pixels = table_.sees_pixels(lane[i].section) ? data::Pixels::keep : data::Pixels::check});
+    model::Result result;
+    Step step{plan, plan.lanes[static_cast<std::size_t>(world_.rank())], {}, loss_scale, result, rows};
+    for (const schedule::Task& task : step.lane)
+        step.tickets.push_back(
+            task.phase == schedule::Phase::backward
+                ? -1
+                : prefetcher_.start({.samples = batch_of(plan, task).samples,
+                                     .pixels = table_.sees_pixels(task.section) ? data::Pixels::keep
+                                                                                : data::Pixels::check}));
     for (const EdgeEnd& edge : edges_)
         if (edge.channel) edge.channel->begin_step(plan.step, routes(plan, edge));
     for (Replica* replica : replicas_) replica->module().parameters().zero_gradients();
 
-    model::Result result;
-    for (std::size_t i = 0; i < lane.size(); ++i)
-        run_task(plan, lane[i], tickets[i], loss_scale, result, rows);
+    if (ready_)
+        run_ready(step);
+    else
+        for (std::size_t i = 0; i < step.lane.size(); ++i) run_task(step, i, comm::now_s());
 
     watchdog_.doing("the end of the step's edges");
     for (Replica* replica : replicas_) replica->end_step();
@@ -86,11 +94,60 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
     return result;
 }
 
+void StepRunner::run_ready(Step& step) {
+    std::vector<std::size_t> open(step.lane.size());
+    std::iota(open.begin(), open.end(), std::size_t{0});
+    while (!open.empty()) {
+        const double asked_s = comm::now_s();
+        auto next = open.end();
+        const auto look = [&] {
+            std::vector<int> passed;  // sections whose next forward cannot start yet
+            for (next = open.begin(); next != open.end(); ++next) {
+                const schedule::Task& task = step.lane[*next];
+                const bool forward = task.phase == schedule::Phase::forward;
+                if (forward && std::find(passed.begin(), passed.end(), task.section) != passed.end())
+                    continue;
+                if (can_start(step, *next)) break;
+                if (forward && replica_of(task).sends()) passed.push_back(task.section);
+            }
+            return next != open.end();
+        };
+        watchdog_.doing(fmt::format("step {}, any of {} tasks", step.plan.step, open.size()));
+        world_.waiter().wait_until(look, [&] {
+            const schedule::Task& first = step.lane[open.front()];
+            return fmt::format("the inputs of any of {} tasks, the first of section {}, {} of micro-batch {}",
+                               open.size(), replica_of(first).name(),
+                               first.phase == schedule::Phase::forward ? "forward" : "backward",
+                               first.micro_batch);
+        });
+        const std::size_t task = *next;
+        open.erase(next);
+        run_task(step, task, asked_s);
+        // The only slot of a loss section is free again after the backward.
+        const schedule::Task& done = step.lane[task];
+        if (done.phase != schedule::Phase::forward || replica_of(done).sends()) continue;
+        const auto backward = std::find_if(open.begin(), open.end(), [&](std::size_t i) {
+            return step.lane[i].section == done.section && step.lane[i].micro_batch == done.micro_batch;
+        });
+        if (backward == open.end()) continue;
+        const std::size_t follows = *backward;
+        open.erase(backward);
+        run_task(step, follows, comm::now_s());
+    }
+}
+
+bool StepRunner::can_start(const Step& step, std::size_t index) {
+    const schedule::Task& task = step.lane[index];
+    Replica& replica = replica_of(task);
+    return task.phase == schedule::Phase::forward ? replica.can_forward(batch_of(step.plan, task).samples)
+                                                  : replica.can_backward(task.micro_batch);
+}
+
 Replica& StepRunner::replica_of(const schedule::Task& task) const {
     const auto at = std::find_if(replicas_.begin(), replicas_.end(),
                                  [&](const Replica* r) { return r->section() == task.section; });
     MAESTRO_CHECK(at != replicas_.end(), "a task of section {} on rank {}, which does not hold it",
-                  task.section, rank_);
+                  task.section, world_.rank());
     return **at;
 }
 
@@ -100,30 +157,30 @@ const schedule::MicroBatch& StepRunner::batch_of(const schedule::StepPlan& plan,
         replica_of(task).index())][static_cast<std::size_t>(task.micro_batch)];
 }
 
-void StepRunner::run_task(const schedule::StepPlan& plan, const schedule::Task& task, std::int64_t ticket,
-                          double loss_scale, model::Result& result, std::vector<io::TaskRow>& rows) {
+void StepRunner::run_task(Step& step, std::size_t index, double asked_s) {
+    const schedule::Task& task = step.lane[index];
     Replica& replica = replica_of(task);
     const bool forward = task.phase == schedule::Phase::forward;
-    watchdog_.doing(fmt::format("step {}, section {}, {} of micro-batch {}", plan.step, replica.name(),
+    watchdog_.doing(fmt::format("step {}, section {}, {} of micro-batch {}", step.plan.step, replica.name(),
                                 forward ? "forward" : "backward", task.micro_batch));
     TaskTimes times;
     if (forward) {
-        const std::vector<data::Sample> samples = prefetcher_.take(ticket);
+        const std::vector<data::Sample> samples = prefetcher_.take(step.tickets[index]);
         const Views views = view(samples);
-        times = replica.forward(task.micro_batch, views.samples, loss_scale, result);
+        times = replica.forward(task.micro_batch, views.samples, step.loss_scale, step.result, asked_s);
     } else {
-        times = replica.backward(task.micro_batch);
+        times = replica.backward(task.micro_batch, asked_s);
     }
-    rows.push_back({.section = task.section,
-                    .replica = replica.index(),
-                    .stage = 0,
-                    .rank = rank_,
-                    .step = plan.step,
-                    .micro_batch = task.micro_batch,
-                    .phase = forward ? 0 : 1,
-                    .start_s = times.start_s - origin_s_,
-                    .end_s = times.end_s - origin_s_,
-                    .wait_s = times.wait_s});
+    step.rows.push_back({.section = task.section,
+                         .replica = replica.index(),
+                         .stage = 0,
+                         .rank = world_.rank(),
+                         .step = step.plan.step,
+                         .micro_batch = task.micro_batch,
+                         .phase = forward ? 0 : 1,
+                         .start_s = times.start_s - origin_s_,
+                         .end_s = times.end_s - origin_s_,
+                         .wait_s = times.wait_s});
 }
 
 }  // namespace maestro::train

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "comm/communicator.hpp"
 #include "comm/watchdog.hpp"
 #include "data/prefetcher.hpp"
 #include "io/metrics_file.hpp"
@@ -25,10 +26,11 @@ struct EdgeEnd {
 
 class StepRunner {
 public:
-    /// All are owned by the caller and outlive it. `rank` is the world's; times are recorded from `origin_s`
-    /// on.
-    StepRunner(int rank, double origin_s, std::vector<Replica*> replicas, std::vector<EdgeEnd> edges,
-               const SampleTable& table, data::Prefetcher& prefetcher, comm::Watchdog& watchdog);
+    /// All are owned by the caller and outlive it; times are recorded from `origin_s` on. `ready`: see
+    /// run_ready.
+    StepRunner(const comm::Communicator& world, double origin_s, std::vector<Replica*> replicas,
+               std::vector<EdgeEnd> edges, const SampleTable& table, data::Prefetcher& prefetcher,
+               comm::Watchdog& watchdog, bool ready);
 
     /// Runs this rank's lane of the plan. Gradients are left in the parameter stores. Appends one row a task.
     model::Result run(const schedule::StepPlan& plan, double loss_scale, std::vector<io::TaskRow>& rows);
@@ -37,11 +39,24 @@ private:
     std::vector<channel::Route> routes(const schedule::StepPlan& plan, const EdgeEnd& edge) const;
     Replica& replica_of(const schedule::Task& task) const;
     const schedule::MicroBatch& batch_of(const schedule::StepPlan& plan, const schedule::Task& task) const;
-    /// `ticket`: of the prefetcher, for a forward task.
-    void run_task(const schedule::StepPlan& plan, const schedule::Task& task, std::int64_t ticket,
-                  double loss_scale, model::Result& result, std::vector<io::TaskRow>& rows);
+    /// What a step needs at hand.
+    struct Step {
+        const schedule::StepPlan& plan;
+        std::span<const schedule::Task> lane;
+        std::vector<std::int64_t> tickets;  ///< of the prefetcher, by task; -1 for a backward
+        double loss_scale;
+        model::Result& result;
+        std::vector<io::TaskRow>& rows;
+    };
+    /// dispatch = "ready": the first task of the lane that can start, so that a rank waits only when none
+    /// can. Forwards of a section that sends on keep their order, lest they take the window from what others
+    /// need first; a loss section runs a backward right after its forward.
+    void run_ready(Step& step);
+    bool can_start(const Step& step, std::size_t task);
+    void run_task(Step& step, std::size_t task, double asked_s);
 
-    int rank_;
+    const comm::Communicator& world_;
+    bool ready_;
     double origin_s_;
     std::vector<Replica*> replicas_;
     std::vector<EdgeEnd> edges_;

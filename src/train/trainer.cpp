@@ -153,8 +153,8 @@ ExitCode Trainer::loop() {
     });
     std::vector<Replica*> replicas;
     for (auto& r : job_.replicas()) replicas.push_back(r.get());
-    StepRunner runner(world_.rank(), origin_s_, replicas, job_.edges(), job_.table(), job_.prefetcher(),
-                      launch_.watchdog);
+    StepRunner runner(world_, origin_s_, replicas, job_.edges(), job_.table(), job_.prefetcher(),
+                      launch_.watchdog, deck_.schedule.dispatch == "ready");
     Recorder recorder(world_, progress_.directory / "metrics.h5", deck_.metrics.interval_s,
                       deck_.metrics.timeline_every);
     bool stopped = false;

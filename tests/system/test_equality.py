@@ -49,6 +49,9 @@ def test_unusual_layouts_of_the_vision_language_deck(workspace):
         "whole": (2, [*dp(1, 1), "section.vision.micro_batch=50", "section.vision.window=0", "section.language.micro_batch=50"]),
         "lpt-shared-2": (2, [*dp(2, 2), *colocated, "schedule.policy=lpt"]),
         "fifo-fanout-2": (6, [*dp(2, 4), "schedule.policy=fifo"]),
+        "ready-fanout-2": (6, [*dp(2, 4), *sizes, "section.vision.window=4", "schedule.dispatch=ready"]),
+        "ready-shared-2": (2, [*dp(2, 2), *colocated, *sizes, "schedule.dispatch=ready"]),
+        "ready-fifo": (3, [*dp(1, 2), "schedule.policy=fifo", "schedule.dispatch=ready"]),
     }
     for name, (ranks, values) in cases.items():
         workspace.train(ranks, VLM, name, [*few, *values])
@@ -63,6 +66,8 @@ def test_unusual_layouts_of_the_distillation_deck(workspace):
         "fanout-2": (6, dp(2, 4)),
         "shared-2": (2, [*dp(2, 2), "section.teacher.colocate_with=student"]),
         "tight": (3, [*dp(1, 2), "section.teacher.micro_batch=1", "section.teacher.window=8", "section.student.micro_batch=5"]),
+        "ready-tight": (3, [*dp(1, 2), "section.teacher.micro_batch=1", "section.teacher.window=8", "section.student.micro_batch=5",
+                            "schedule.dispatch=ready"]),
     }
     for name, (ranks, values) in cases.items():
         workspace.train(ranks, DISTILL, name, [*few, *values])
