@@ -1,11 +1,6 @@
 #include "config/deck.hpp"
 
-#ifndef NDEBUG
-#define NDEBUG  // toml++ 3.3.0 aborts on "[(" with its assertions on
-#endif
-#define TOML_EXCEPTIONS 1
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <cmath>
 #include <fstream>
@@ -14,7 +9,7 @@
 #include <sstream>
 
 #include "base/error.hpp"
-#include "config/schema.hpp"
+#include "config/table_reader.hpp"
 
 namespace maestro::config {
 
@@ -22,197 +17,37 @@ namespace {
 
 constexpr std::size_t kLargestDeck = 1 << 20;
 
-bool good_name(const std::string& name) {
-    return !name.empty() &&
-           name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") ==
-               std::string::npos;
-}
-
 /// Reads tables into the deck's structs and collects what is wrong.
 class DeckReader {
 public:
     DeckReader(std::string path, Command command, Times times)
-        : path_(std::move(path)), needs_(needs_of(command, times)), times_(times) {}
+        : tables_(std::move(path)), needs_(needs_of(command, times)), times_(times) {}
 
     Deck read(const toml::table& root, const std::vector<std::string>& overrides);
-    const std::vector<std::string>& errors() const { return errors_; }
+    TableReader& tables() { return tables_; }
 
 private:
-    using Slots = std::vector<Key>;
-
     void fail(const toml::source_region& where, const std::string& key, const std::string& what) {
-        errors_.push_back(
-            fmt::format("{}:{}:{}: {}: {}", path_, where.begin.line, where.begin.column, key, what));
+        tables_.fail(where, key, what);
     }
-    /// Of a key that was set anywhere; a problem found later points there.
-    void fail_at(const std::string& key, const std::string& what) {
-        if (const auto at = overridden_.find(key); at != overridden_.end())
-            errors_.push_back(fmt::format("--set {}: {}", key, what));
-        else if (const auto place = places_.find(key); place != places_.end())
-            fail(place->second, key, what);
-        else
-            errors_.push_back(fmt::format("{}: {}: {}", path_, key, what));
+    void fail_at(const std::string& key, const std::string& what) { tables_.fail_at(key, what); }
+    void fill(const toml::table& table, const std::string& prefix, const std::vector<Key>& keys,
+              const std::set<std::string>& inner = {}) {
+        tables_.fill(table, prefix, keys, inner);
     }
-    /// Puts a value into its place; the problem, or "".
-    static std::string store(const Key& key, const toml::node& node);
-    static std::string check_text(const Key& key, const std::string& value);
-    void fill(const toml::table& table, const std::string& prefix, Slots keys,
-              const std::set<std::string>& inner = {});
-    void overrides_into(const std::vector<std::string>& overrides);
-    std::string set_text(const Key& key, const std::string& value);
+    bool good() const { return tables_.errors().empty(); }
     /// Of a section's model; any where the times are given.
     graph::Kind kind_of(const std::string& kind) const {
         if (times_ == Times::given) return graph::Kind::any;
         return kind == "vision" ? graph::Kind::vision : graph::Kind::language;
     }
-    void check_required();
     void finish(Deck& deck);
     void check_edges(const Deck& deck);
 
-    std::string path_;
+    TableReader tables_;
     Needs needs_;
     Times times_;
-    std::vector<std::string> errors_;
-    std::map<std::string, Key> slots_;  ///< every key there is, by its full name
-    std::map<std::string, toml::source_region> places_;
-    std::set<std::string> overridden_;
-    std::vector<std::pair<std::string, std::string>> settings_;
 };
-
-std::string DeckReader::check_text(const Key& key, const std::string& value) {
-    if (key.required && value.empty()) return "it is empty; allowed: a text of at least one character";
-    if (std::find(key.not_built.begin(), key.not_built.end(), value) != key.not_built.end())
-        return fmt::format("'{}' is not built yet; allowed: {}", value, describe(key));
-    if (!key.words.empty() && std::find(key.words.begin(), key.words.end(), value) == key.words.end())
-        return fmt::format("'{}' is not known; allowed: {}", value, describe(key));
-    return "";
-}
-
-template <class T>
-std::string store_number(const Key& key, T* target, double value) {
-    if (!(value >= key.low && value <= key.high))
-        return fmt::format("{:g} is out of range; allowed: {}", value, describe(key));
-    *target = static_cast<T>(value);
-    return "";
-}
-
-std::string DeckReader::store(const Key& key, const toml::node& node) {
-    const std::string wrong = fmt::format("wrong type; allowed: {}", describe(key));
-    return std::visit(
-        [&](auto* target) -> std::string {
-            using T = std::remove_pointer_t<decltype(target)>;
-            if constexpr (std::is_same_v<T, std::string>) {
-                if (!node.is_string()) return wrong;
-                *target = node.as_string()->get();
-                return check_text(key, *target);
-            } else if constexpr (std::is_same_v<T, bool>) {
-                if (!node.is_boolean()) return wrong;
-                *target = node.as_boolean()->get();
-                return "";
-            } else if constexpr (std::is_same_v<T, double>) {
-                if (!node.is_floating_point() && !node.is_integer()) return wrong;
-                return store_number(key, target, *node.value<double>());
-            } else if constexpr (std::is_same_v<T, Pair>) {
-                const auto* list = node.as_array();
-                if (!list || list->size() != 2 || !(*list)[0].is_number() || !(*list)[1].is_number())
-                    return wrong;
-                Pair pair;
-                for (std::size_t i = 0; i < 2; ++i)
-                    if (auto problem = store_number(key, &pair[i], *(*list)[i].value<double>());
-                        !problem.empty())
-                        return problem;
-                *target = pair;
-                return "";
-            } else {
-                if (!node.is_integer()) return wrong;
-                return store_number(key, target, static_cast<double>(node.as_integer()->get()));
-            }
-        },
-        key.target);
-}
-
-std::string DeckReader::set_text(const Key& key, const std::string& value) {
-    return std::visit(
-        [&](auto* target) -> std::string {
-            using T = std::remove_pointer_t<decltype(target)>;
-            const std::string wrong = fmt::format("'{}' does not fit; allowed: {}", value, describe(key));
-            if constexpr (std::is_same_v<T, std::string>) {
-                *target = value;
-                return check_text(key, value);
-            } else if constexpr (std::is_same_v<T, bool>) {
-                if (value != "true" && value != "false") return wrong;
-                *target = value == "true";
-                return "";
-            } else if constexpr (std::is_same_v<T, Pair>) {
-                try {
-                    return store(key, *toml::parse("pair = " + value).get("pair"));
-                } catch (const toml::parse_error&) {
-                    return wrong;
-                }
-            } else {
-                char* end = nullptr;
-                const double number = std::strtod(value.c_str(), &end);
-                if (value.empty() || *end != '\0' || !std::isfinite(number)) return wrong;
-                if (!std::is_same_v<T, double> && number != std::floor(number)) return wrong;
-                return store_number(key, target, number);
-            }
-        },
-        key.target);
-}
-
-void DeckReader::fill(const toml::table& table, const std::string& prefix, Slots keys,
-                      const std::set<std::string>& inner) {
-    std::vector<std::string> names(inner.begin(), inner.end());
-    for (const Key& key : keys) names.push_back(key.name);
-    for (const Key& key : keys) slots_.insert_or_assign(prefix + key.name, key);
-    for (const auto& [name, node] : table) {
-        const std::string full = prefix + std::string(name.str());
-        places_.insert_or_assign(full, node.source());
-        if (inner.contains(std::string(name.str()))) continue;
-        const auto at = slots_.find(full);
-        if (at == slots_.end()) {
-            const std::string near = nearest(std::string(name.str()), names);
-            fail(node.source(), full,
-                 fmt::format("unknown key; {}", near.empty()
-                                                    ? fmt::format("known keys: {}", fmt::join(names, ", "))
-                                                    : fmt::format("did you mean {}{}?", prefix, near)));
-        } else if (const std::string problem = store(at->second, node); !problem.empty()) {
-            fail(node.source(), full, problem);
-        }
-    }
-}
-
-void DeckReader::overrides_into(const std::vector<std::string>& overrides) {
-    std::vector<std::string> names;
-    for (const auto& [name, key] : slots_) names.push_back(name);
-    for (const std::string& text : overrides) {
-        const auto equals = text.find('=');
-        const std::string name = text.substr(0, equals);
-        if (equals == std::string::npos || name.empty()) {
-            errors_.push_back(fmt::format("--set {}: not of the form KEY=VALUE", text));
-            continue;
-        }
-        overridden_.insert(name);
-        const auto at = slots_.find(name);
-        if (at == slots_.end()) {
-            const std::string near = nearest(name, names);
-            errors_.push_back(fmt::format("--set {}: unknown key{}", name,
-                                          near.empty() ? "" : "; did you mean " + near + "?"));
-            continue;
-        }
-        if (const std::string problem = set_text(at->second, text.substr(equals + 1)); !problem.empty())
-            errors_.push_back(fmt::format("--set {}: {}", name, problem));
-        settings_.emplace_back(name, text.substr(equals + 1));
-    }
-}
-
-void DeckReader::check_required() {
-    for (const auto& [name, key] : slots_) {
-        const bool there = places_.contains(name) || overridden_.contains(name);
-        if (key.required && !there)
-            errors_.push_back(fmt::format("{}: {}: missing; it must be {}", path_, name, describe(key)));
-    }
-}
 
 Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& overrides) {
     Deck deck;
@@ -293,10 +128,10 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
                          table["to"].value_or(std::string("?"))),
              keys_of(deck.edges[i]));
     }
-    overrides_into(overrides);
-    check_required();
-    if (errors_.empty()) finish(deck);
-    for (const auto& [name, key] : slots_)
+    tables_.override_with(overrides);
+    tables_.check_required();
+    if (good()) finish(deck);
+    for (const auto& [name, key] : tables_.slots())
         deck.settings[name] = std::visit(
             [](const auto* value) {
                 if constexpr (std::is_same_v<decltype(value), const Pair*>)
@@ -354,7 +189,7 @@ void DeckReader::finish(Deck& deck) {
                             .colocate_with = s.colocate_with,
                             .layout = s.layout});
     }
-    if (!errors_.empty()) return;
+    if (!good()) return;
     std::vector<graph::Edge> edges;
     for (const Edge& e : deck.edges)
         edges.push_back(
@@ -374,7 +209,8 @@ void DeckReader::finish(Deck& deck) {
                                 deck.model_of(e.from).vocabulary));
     if (deck.optimizer.decay_steps > 0 && deck.optimizer.decay_steps < deck.optimizer.warmup_steps)
         fail_at("optimizer.decay_steps", "ends before warmup_steps; it counts from the start of training");
-    for (const auto& [key, value] : settings_) deck.text += fmt::format("# --set {}={}\n", key, value);
+    for (const auto& [key, value] : tables_.overrides())
+        deck.text += fmt::format("# --set {}={}\n", key, value);
 }
 
 /// What the graph cannot know: sizes of models, and what the language model takes.
@@ -435,17 +271,8 @@ void DeckReader::check_edges(const Deck& deck) {
 Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides,
                 Command command, Times times) {
     DeckReader reader(path, command, times);
-    Deck deck;
-    const auto refuse = [](const std::vector<std::string>& errors) {
-        throw Error(ExitCode::bad_deck, fmt::format("{}", fmt::join(errors, "\n")), Scope::all_ranks);
-    };
-    try {
-        deck = reader.read(toml::parse(text, path), overrides);
-    } catch (const toml::parse_error& error) {
-        refuse({fmt::format("{}:{}:{}: {}", path, error.source().begin.line, error.source().begin.column,
-                            error.description())});
-    }
-    if (!reader.errors().empty()) refuse(reader.errors());
+    Deck deck = read_toml(text, reader.tables(),
+                          [&](const toml::table& root) { return reader.read(root, overrides); });
     deck.text = std::string(text) + (deck.text.empty() ? "" : "\n" + deck.text);
     return deck;
 }

@@ -11,7 +11,8 @@
 #include "base/log.hpp"
 #include "comm/environment.hpp"
 #include "train/agree.hpp"
-#include "train/sections.hpp"
+#include "train/weights.hpp"
+#include "workload/models.hpp"
 
 namespace maestro::train {
 
@@ -66,7 +67,7 @@ public:
         agree(launch.world, [&] {
             if (samples_->size() == 0)
                 throw Error(ExitCode::bad_data, deck_.data.validation + ": holds no samples");
-            check_samples(deck_, *samples_, false);
+            workload::check_samples(deck_, *samples_, false);
             if (line.exchange_images) places_ = exchange(*samples_);
             build(line.checkpoint);
         });
@@ -103,10 +104,10 @@ private:
 
     void build(const std::string& checkpoint) {
         for (const int s : launch_.graph.order) {
-            model::Role role = role_of(deck_, s, samples_->marker());
+            model::Role role = workload::role_of(deck_, s, samples_->marker());
             role.needs_backward = false;
             role.shards = 1;
-            auto module = model::make_module(*backend_, spec_of(deck_, s), role);
+            auto module = model::make_module(*backend_, workload::spec_of(deck_, s), role);
             const auto& section = deck_.sections[static_cast<std::size_t>(s)];
             load_weights(checkpoint, section.name, module->parameters());
             parts_.push_back({s, role, std::move(module), {}, {}});
@@ -138,7 +139,7 @@ private:
         std::map<int, std::vector<Tensor>> outputs;  // by section: rows of each sample
         for (Part& part : parts_) {
             const model::Footprint footprint =
-                model::measure(spec_of(deck_, part.section), part.role, shapes, false);
+                model::measure(workload::spec_of(deck_, part.section), part.role, shapes, false);
             if (part.saved.capacity() < footprint.saved)
                 part.saved = backend::Arena(*backend_, footprint.saved + footprint.saved / 2);
             if (part.scratch.capacity() < footprint.scratch)
@@ -152,12 +153,12 @@ private:
             const auto state = part.module->forward({.samples = views, .loss_scale = scale, .train = false},
                                                     inputs, part.saved, part.scratch, output, result);
             if (output.rank == 0) continue;
-            const model::Geometry vision = geometry_of(deck_, part.section);
+            const model::Geometry vision = workload::geometry_of(deck_, part.section);
             std::int64_t row = 0;
             for (const auto& shape : shapes) {
                 std::int64_t rows = 0;
                 if (vision.patch == 0)
-                    rows = model::expanded_tokens(shape, expansion_of(deck_, part.section));
+                    rows = model::expanded_tokens(shape, workload::expansion_of(deck_, part.section));
                 else
                     for (const auto& p : shape.pictures)
                         rows += model::picture_tokens(p.height, p.width, vision);

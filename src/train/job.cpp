@@ -5,8 +5,9 @@
 #include <algorithm>
 
 #include "train/agree.hpp"
-#include "train/costs.hpp"
-#include "train/sections.hpp"
+#include "train/weights.hpp"
+#include "workload/costs.hpp"
+#include "workload/models.hpp"
 
 namespace maestro::train {
 
@@ -34,23 +35,23 @@ Job::Job(Launch& launch, bool load_weights) : launch_(launch), load_weights_(loa
     for (int s = 0; s < count; ++s) build_section(s, memory[static_cast<std::size_t>(s)]);
     std::vector<int> windows;
     for (const SectionMemory& m : memory) windows.push_back(m.window);
-    problem_ = problem_of(deck, windows);
+    problem_ = workload::problem_of(deck, windows);
     if (world.rank() != 0) return;
-    costs_ = sample_costs(deck, samples_->marker(), *table_);
-    description_.push_back(describe_load(deck, costs_));
+    costs_ = workload::sample_costs(deck, samples_->marker(), *table_);
+    description_.push_back(workload::describe_load(deck, costs_));
 }
 
 void Job::read_samples() {
     const config::Deck& deck = launch_.deck;
     samples_ = open_samples(launch_.world, deck.data.train);
-    agree(launch_.world, [&] { check_samples(deck, *samples_); });
+    agree(launch_.world, [&] { workload::check_samples(deck, *samples_); });
     const auto count = static_cast<int>(launch_.graph.sections.size());
     std::vector<model::Geometry> geometries, expansions;
     for (int s = 0; s < count; ++s) {
-        geometries.push_back(geometry_of(deck, s));
-        expansions.push_back(expansion_of(deck, s));
+        geometries.push_back(workload::geometry_of(deck, s));
+        expansions.push_back(workload::expansion_of(deck, s));
     }
-    table_ = std::make_unique<SampleTable>(*samples_, launch_.graph, geometries, expansions);
+    table_ = std::make_unique<workload::SampleTable>(*samples_, launch_.graph, geometries, expansions);
     for (int s = 0; s < count; ++s)
         for (std::int64_t i = 0;
              launch_.graph.sections[static_cast<std::size_t>(s)].loss && i < table_->size(); ++i)
@@ -71,7 +72,7 @@ void Job::open_edges(const std::vector<SectionMemory>& memory) {
         channel::ChannelSpec spec{.name = up.name + "-" + down.name, .producers = {}, .consumers = {}};
         for (int r = 0; r < up.layout.dp; ++r) spec.producers.push_back(up.first_rank + r);
         for (int r = 0; r < down.layout.dp; ++r) spec.consumers.push_back(down.first_rank + r);
-        const model::Role role = role_of(deck, e.from, samples_->marker());
+        const model::Role role = workload::role_of(deck, e.from, samples_->marker());
         spec.width = role.output_width;
         spec.dtype = role.compute;
         spec.window = memory[static_cast<std::size_t>(e.from)].window;
@@ -95,8 +96,8 @@ void Job::build_section(int s, const SectionMemory& memory) {
     std::int64_t parameters = 0;
     agree(world, [&] {
         if (!mine) return;
-        const model::Role role = role_of(deck, s, samples_->marker());
-        auto module = model::make_module(*backend_, spec_of(deck, s), role);
+        const model::Role role = workload::role_of(deck, s, samples_->marker());
+        auto module = model::make_module(*backend_, workload::spec_of(deck, s), role);
         if (load_weights_) load_initial_weights(deck, s, module->parameters());
         parameters = module->parameters().count();
         std::vector<channel::Channel*> inputs, outputs;

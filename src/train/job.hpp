@@ -14,8 +14,8 @@
 #include "train/launch.hpp"
 #include "train/memory.hpp"
 #include "train/replica.hpp"
-#include "train/sample_table.hpp"
 #include "train/step_runner.hpp"
+#include "workload/sample_table.hpp"
 
 namespace maestro::train {
 
@@ -27,7 +27,7 @@ public:
     Job(Launch& launch, bool load_weights);
 
     Launch& launch() { return launch_; }
-    const SampleTable& table() const { return *table_; }
+    const workload::SampleTable& table() const { return *table_; }
     const data::SampleFile& samples() const { return *samples_; }
     data::Prefetcher& prefetcher() { return *prefetcher_; }
     std::vector<std::unique_ptr<Replica>>& replicas() { return replicas_; }
@@ -49,7 +49,7 @@ private:
     std::unique_ptr<backend::Backend> backend_;
     std::unique_ptr<data::SampleFile> samples_;
     std::unique_ptr<data::Prefetcher> prefetcher_;
-    std::unique_ptr<SampleTable> table_;
+    std::unique_ptr<workload::SampleTable> table_;
     backend::Arena scratch_;
     std::vector<std::unique_ptr<channel::Channel>> channels_;
     std::vector<EdgeEnd> edges_;

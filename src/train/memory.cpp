@@ -6,7 +6,8 @@
 #include <climits>
 
 #include "comm/memory.hpp"
-#include "train/sections.hpp"
+#include "train/weights.hpp"
+#include "workload/models.hpp"
 
 namespace maestro::train {
 
@@ -76,7 +77,8 @@ void refuse_what_does_not_fit(const Launch& launch, double needed, double availa
 
 }  // namespace
 
-std::vector<SectionMemory> plan_memory(const Launch& launch, const SampleTable& table, std::int32_t marker) {
+std::vector<SectionMemory> plan_memory(const Launch& launch, const workload::SampleTable& table,
+                                       std::int32_t marker) {
     const config::Deck& deck = launch.deck;
     const auto& sections = launch.graph.sections;
     const auto count = static_cast<int>(sections.size());
@@ -85,10 +87,10 @@ std::vector<SectionMemory> plan_memory(const Launch& launch, const SampleTable& 
     for (int s = 0; s < count; ++s) {
         const auto i = static_cast<std::size_t>(s);
         const graph::Section& section = sections[i];
-        const model::Role role = role_of(deck, s, marker);
+        const model::Role role = workload::role_of(deck, s, marker);
         const auto worst = table.worst_micro_batch(
             static_cast<int>(std::min<std::int64_t>(section.micro_batch, deck.data.global_batch)));
-        plan[i].footprint = model::measure(spec_of(deck, s), role, worst);
+        plan[i].footprint = model::measure(workload::spec_of(deck, s), role, worst);
         if (section.layout.dp > 1 && plan[i].footprint.trainable > INT_MAX)
             throw Error(
                 ExitCode::bad_deck,
@@ -98,7 +100,8 @@ std::vector<SectionMemory> plan_memory(const Launch& launch, const SampleTable& 
                     section.name, plan[i].footprint.trainable, INT_MAX),
                 Scope::all_ranks);
         // What is in use, and what lies ready behind it: at most the rest of a step.
-        const double in_use = sample_bytes(worst, table.sees_pixels(s) ? spec_of(deck, s).channels : 0);
+        const double in_use =
+            sample_bytes(worst, table.sees_pixels(s) ? workload::spec_of(deck, s).channels : 0);
         const double batches = static_cast<double>(deck.data.global_batch) /
                                static_cast<double>(section.micro_batch * section.layout.dp);
         plan[i].samples = in_use + std::max(in_use, std::min<double>(kBytesAhead, in_use * batches));

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "train/launch.hpp"
-#include "train/sample_table.hpp"
+#include "workload/sample_table.hpp"
 
 namespace maestro::train {
 
@@ -25,7 +25,8 @@ struct SectionMemory {
 /// Of every section, the same on every rank. Collective. Windows that the deck leaves open (0) are given what
 /// is free on the fullest rank. Throws Error(device_memory, all_ranks), naming host and sections, where a
 /// node's ranks need more than it has.
-std::vector<SectionMemory> plan_memory(const Launch& launch, const SampleTable& table, std::int32_t marker);
+std::vector<SectionMemory> plan_memory(const Launch& launch, const workload::SampleTable& table,
+                                       std::int32_t marker);
 
 /// One line of the log.
 std::string describe(const SectionMemory& memory);

@@ -7,7 +7,8 @@
 #include <sstream>
 
 #include "train/agree.hpp"
-#include "train/sections.hpp"
+#include "train/weights.hpp"
+#include "workload/models.hpp"
 
 namespace maestro::train {
 

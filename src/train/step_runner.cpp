@@ -30,8 +30,8 @@ Views view(const std::vector<data::Sample>& samples) {
 }  // namespace
 
 StepRunner::StepRunner(const comm::Communicator& world, double origin_s, std::vector<Replica*> replicas,
-                       std::vector<EdgeEnd> edges, const SampleTable& table, data::Prefetcher& prefetcher,
-                       comm::Watchdog& watchdog, bool ready)
+                       std::vector<EdgeEnd> edges, const workload::SampleTable& table,
+                       data::Prefetcher& prefetcher, comm::Watchdog& watchdog, bool ready)
     : world_(world),
       ready_(ready),
       origin_s_(origin_s),

@@ -13,7 +13,7 @@
 #include "io/metrics_file.hpp"
 #include "schedule/step_plan.hpp"
 #include "train/replica.hpp"
-#include "train/sample_table.hpp"
+#include "workload/sample_table.hpp"
 
 namespace maestro::train {
 
@@ -29,7 +29,7 @@ public:
     /// All are owned by the caller and outlive it; times are recorded from `origin_s` on. `ready`: see
     /// run_ready.
     StepRunner(const comm::Communicator& world, double origin_s, std::vector<Replica*> replicas,
-               std::vector<EdgeEnd> edges, const SampleTable& table, data::Prefetcher& prefetcher,
+               std::vector<EdgeEnd> edges, const workload::SampleTable& table, data::Prefetcher& prefetcher,
                comm::Watchdog& watchdog, bool ready);
 
     /// Runs this rank's lane of the plan. Gradients are left in the parameter stores. Appends one row a task.
@@ -60,7 +60,7 @@ private:
     double origin_s_;
     std::vector<Replica*> replicas_;
     std::vector<EdgeEnd> edges_;
-    const SampleTable& table_;
+    const workload::SampleTable& table_;
     data::Prefetcher& prefetcher_;
     comm::Watchdog& watchdog_;
 };

@@ -11,12 +11,12 @@
 #include "io/run_directory.hpp"
 #include "schedule/policies.hpp"
 #include "train/agree.hpp"
-#include "train/data_order.hpp"
 #include "train/environment_report.hpp"
 #include "train/plan_source.hpp"
 #include "train/recorder.hpp"
 #include "train/saver.hpp"
 #include "train/timing.hpp"
+#include "workload/data_order.hpp"
 
 namespace maestro::train {
 
@@ -144,7 +144,7 @@ void Trainer::check_resume(const io::TrainState& state) const {
 }
 
 ExitCode Trainer::loop() {
-    DataOrder order(deck_.run.seed, job_.table().size(), deck_.data.global_batch);
+    workload::DataOrder order(deck_.run.seed, job_.table().size(), deck_.data.global_batch);
     PlanSource plans([&](std::int64_t step) {
         schedule::Problem problem = job_.problem();
         for (const std::int64_t id : order.batch(step - 1))

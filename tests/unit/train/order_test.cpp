@@ -8,20 +8,20 @@
 #include <stdexcept>
 
 #include "base/error.hpp"
-#include "train/data_order.hpp"
 #include "train/optimizer.hpp"
 #include "train/plan_source.hpp"
+#include "workload/data_order.hpp"
 
 namespace maestro::train {
 namespace {
 
-std::vector<std::int64_t> batch(DataOrder& order, std::int64_t step) {
+std::vector<std::int64_t> batch(workload::DataOrder& order, std::int64_t step) {
     const auto ids = order.batch(step);
     return {ids.begin(), ids.end()};
 }
 
 TEST(DataOrder, HoldsEverySampleOnceAnEpochAndNoneTwiceAStep) {
-    DataOrder order(1, 103, 10);  // 10 steps an epoch, 3 samples left out
+    workload::DataOrder order(1, 103, 10);  // 10 steps an epoch, 3 samples left out
     std::set<std::int64_t> left_out;
     for (std::int64_t epoch = 0; epoch < 20; ++epoch) {
         std::set<std::int64_t> seen;
@@ -38,14 +38,14 @@ TEST(DataOrder, HoldsEverySampleOnceAnEpochAndNoneTwiceAStep) {
 }
 
 TEST(DataOrder, DependsOnSeedAndStepAlone) {
-    DataOrder one(1, 50, 8), two(1, 50, 8), other(2, 50, 8);
+    workload::DataOrder one(1, 50, 8), two(1, 50, 8), other(2, 50, 8);
     const auto late = batch(one, 1000);
     EXPECT_EQ(batch(two, 1000), late) << "whatever was asked before";
     batch(two, 3);
     EXPECT_EQ(batch(two, 1000), late);
     EXPECT_NE(batch(other, 1000), late);
     EXPECT_NE(batch(one, 0), batch(one, 6)) << "another epoch, another order";
-    EXPECT_THROW(DataOrder(1, 7, 8), Error);
+    EXPECT_THROW(workload::DataOrder(1, 7, 8), Error);
 }
 
 TEST(LearningRate, RisesFallsAndStays) {

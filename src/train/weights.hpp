@@ -1,29 +1,19 @@
-// What the deck says of each section, as the model's own structs.
+// What a section starts from: the samples it reads and the weights that the deck names.
 #pragma once
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "comm/communicator.hpp"
 #include "config/deck.hpp"
 #include "data/sample_file.hpp"
-#include "model/module.hpp"
+#include "model/parameters.hpp"
 
 namespace maestro::train {
 
-model::ModelSpec spec_of(const config::Deck& deck, int section);
-model::Role role_of(const config::Deck& deck, int section, std::int32_t marker);
-/// Patches of a vision section; patch 0 for the others.
-model::Geometry geometry_of(const config::Deck& deck, int section);
-/// By which a language section expands markers: that of the embeddings that reach it, or its student's.
-model::Geometry expansion_of(const config::Deck& deck, int section);
 /// Opens a file of samples on every rank, each of which checks its share of the tokens. Collective; throws on
 /// all ranks what SampleFile throws on one.
 std::unique_ptr<data::SampleFile> open_samples(const comm::Communicator& world, const std::string& path);
-/// Refuses samples that do not fit the deck: token ids, channels, lengths, number. Error(bad_data or
-/// bad_deck).
-void check_samples(const config::Deck& deck, const data::SampleFile& samples, bool for_training = true);
 
 /// Weights of a checkpoint into a store, by name: the section's own, or the only section there is. Refreshes
 /// the compute copies. Error(input_missing, bad_data).

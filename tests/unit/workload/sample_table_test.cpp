@@ -1,14 +1,14 @@
 // Lengths, rows and the worst micro-batch, from a real sample file.
-#include "train/sample_table.hpp"
+#include "workload/sample_table.hpp"
 
 #include <set>
 
 #include "config/deck.hpp"
-#include "train/costs.hpp"
-#include "train/sections.hpp"
 #include "unit/data/sample_file_fixture.hpp"
+#include "workload/costs.hpp"
+#include "workload/models.hpp"
 
-namespace maestro::train {
+namespace maestro::workload {
 namespace {
 
 class Table : public data::SampleFileTest {
@@ -110,4 +110,4 @@ TEST_F(Table, CostsAreThoseOfTheModelsOwnCode) {
 }
 
 }  // namespace
-}  // namespace maestro::train
+}  // namespace maestro::workload

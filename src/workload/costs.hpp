@@ -7,9 +7,9 @@
 
 #include "config/deck.hpp"
 #include "schedule/problem.hpp"
-#include "train/sample_table.hpp"
+#include "workload/sample_table.hpp"
 
-namespace maestro::train {
+namespace maestro::workload {
 
 /// Sections, edges and ranks of the deck for the scheduler, without samples. `windows[s]` are resolved.
 schedule::Problem problem_of(const config::Deck& deck, const std::vector<int>& windows);
@@ -19,4 +19,4 @@ std::string describe_load(const config::Deck& deck, const std::vector<schedule::
 std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::int32_t marker,
                                                const SampleTable& table);
 
-}  // namespace maestro::train
+}  // namespace maestro::workload

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-namespace maestro::train {
+namespace maestro::workload {
 
 class DataOrder {
 public:
@@ -24,4 +24,4 @@ private:
     std::vector<std::int64_t> order_;  ///< of epoch_
 };
 
-}  // namespace maestro::train
+}  // namespace maestro::workload

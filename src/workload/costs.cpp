@@ -1,13 +1,13 @@
-#include "train/costs.hpp"
+#include "workload/costs.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "train/sections.hpp"
+#include "workload/models.hpp"
 
-namespace maestro::train {
+namespace maestro::workload {
 
 namespace {
 
@@ -110,4 +110,4 @@ std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::in
     return costs;
 }
 
-}  // namespace maestro::train
+}  // namespace maestro::workload

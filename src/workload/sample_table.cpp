@@ -1,8 +1,8 @@
-#include "train/sample_table.hpp"
+#include "workload/sample_table.hpp"
 
 #include <algorithm>
 
-namespace maestro::train {
+namespace maestro::workload {
 
 SampleTable::SampleTable(const data::SampleFile& file, const graph::SectionGraph& graph,
                          std::vector<model::Geometry> geometries, std::vector<model::Geometry> language)
@@ -85,4 +85,4 @@ std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) cons
     return worst;
 }
 
-}  // namespace maestro::train
+}  // namespace maestro::workload

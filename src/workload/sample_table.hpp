@@ -10,7 +10,7 @@
 #include "graph/section_graph.hpp"
 #include "model/module.hpp"
 
-namespace maestro::train {
+namespace maestro::workload {
 
 class SampleTable {
 public:
@@ -43,4 +43,4 @@ private:
     std::vector<model::Geometry> language_;
 };
 
-}  // namespace maestro::train
+}  // namespace maestro::workload

@@ -1,11 +1,11 @@
-#include "train/data_order.hpp"
+#include "workload/data_order.hpp"
 
 #include <fmt/core.h>
 
 #include "base/check.hpp"
 #include "base/random.hpp"
 
-namespace maestro::train {
+namespace maestro::workload {
 
 DataOrder::DataOrder(std::uint64_t seed, std::int64_t samples, std::int64_t global_batch)
     : seed_(seed), samples_(samples), global_batch_(global_batch) {
@@ -23,4 +23,4 @@ std::span<const std::int64_t> DataOrder::batch(std::int64_t step) {
     return std::span<const std::int64_t>(order_).subspan(first, static_cast<std::size_t>(global_batch_));
 }
 
-}  // namespace maestro::train
+}  // namespace maestro::workload

@@ -1,0 +1,171 @@
+#include "config/table_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.hpp"
+
+namespace maestro::config {
+
+bool good_name(const std::string& name) {
+    return !name.empty() &&
+           name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") ==
+               std::string::npos;
+}
+
+void TableReader::fail(const toml::source_region& where, const std::string& key, const std::string& what) {
+    errors_.push_back(
+        fmt::format("{}:{}:{}: {}: {}", path_, where.begin.line, where.begin.column, key, what));
+}
+
+void TableReader::fail_at(const std::string& key, const std::string& what) {
+    if (overridden_.contains(key))
+        errors_.push_back(fmt::format("--set {}: {}", key, what));
+    else if (const auto place = places_.find(key); place != places_.end())
+        fail(place->second, key, what);
+    else
+        errors_.push_back(fmt::format("{}: {}: {}", path_, key, what));
+}
+
+std::string TableReader::check_text(const Key& key, const std::string& value) {
+    if (key.required && value.empty()) return "it is empty; allowed: a text of at least one character";
+    if (std::find(key.not_built.begin(), key.not_built.end(), value) != key.not_built.end())
+        return fmt::format("'{}' is not built yet; allowed: {}", value, describe(key));
+    if (!key.words.empty() && std::find(key.words.begin(), key.words.end(), value) == key.words.end())
+        return fmt::format("'{}' is not known; allowed: {}", value, describe(key));
+    return "";
+}
+
+template <class T>
+std::string store_number(const Key& key, T* target, double value) {
+    if (!(value >= key.low && value <= key.high))
+        return fmt::format("{:g} is out of range; allowed: {}", value, describe(key));
+    *target = static_cast<T>(value);
+    return "";
+}
+
+std::string TableReader::store(const Key& key, const toml::node& node) {
+    const std::string wrong = fmt::format("wrong type; allowed: {}", describe(key));
+    return std::visit(
+        [&](auto* target) -> std::string {
+            using T = std::remove_pointer_t<decltype(target)>;
+            if constexpr (std::is_same_v<T, std::string>) {
+                if (!node.is_string()) return wrong;
+                *target = node.as_string()->get();
+                return check_text(key, *target);
+            } else if constexpr (std::is_same_v<T, bool>) {
+                if (!node.is_boolean()) return wrong;
+                *target = node.as_boolean()->get();
+                return "";
+            } else if constexpr (std::is_same_v<T, double>) {
+                if (!node.is_floating_point() && !node.is_integer()) return wrong;
+                return store_number(key, target, *node.value<double>());
+            } else if constexpr (std::is_same_v<T, Pair>) {
+                const auto* list = node.as_array();
+                if (!list || list->size() != 2 || !(*list)[0].is_number() || !(*list)[1].is_number())
+                    return wrong;
+                Pair pair;
+                for (std::size_t i = 0; i < 2; ++i)
+                    if (auto problem = store_number(key, &pair[i], *(*list)[i].value<double>());
+                        !problem.empty())
+                        return problem;
+                *target = pair;
+                return "";
+            } else {
+                if (!node.is_integer()) return wrong;
+                return store_number(key, target, static_cast<double>(node.as_integer()->get()));
+            }
+        },
+        key.target);
+}
+
+std::string TableReader::set_text(const Key& key, const std::string& value) {
+    return std::visit(
+        [&](auto* target) -> std::string {
+            using T = std::remove_pointer_t<decltype(target)>;
+            const std::string wrong = fmt::format("'{}' does not fit; allowed: {}", value, describe(key));
+            if constexpr (std::is_same_v<T, std::string>) {
+                *target = value;
+                return check_text(key, value);
+            } else if constexpr (std::is_same_v<T, bool>) {
+                if (value != "true" && value != "false") return wrong;
+                *target = value == "true";
+                return "";
+            } else if constexpr (std::is_same_v<T, Pair>) {
+                try {
+                    return store(key, *toml::parse("pair = " + value).get("pair"));
+                } catch (const toml::parse_error&) {
+                    return wrong;
+                }
+            } else {
+                char* end = nullptr;
+                const double number = std::strtod(value.c_str(), &end);
+                if (value.empty() || *end != '\0' || !std::isfinite(number)) return wrong;
+                if (!std::is_same_v<T, double> && number != std::floor(number)) return wrong;
+                return store_number(key, target, number);
+            }
+        },
+        key.target);
+}
+
+void TableReader::fill(const toml::table& table, const std::string& prefix, const std::vector<Key>& keys,
+                       const std::set<std::string>& inner) {
+    std::vector<std::string> names(inner.begin(), inner.end());
+    for (const Key& key : keys) names.push_back(key.name);
+    for (const Key& key : keys) slots_.insert_or_assign(prefix + key.name, key);
+    for (const auto& [name, node] : table) {
+        const std::string full = prefix + std::string(name.str());
+        places_.insert_or_assign(full, node.source());
+        if (inner.contains(std::string(name.str()))) continue;
+        const auto at = slots_.find(full);
+        if (at == slots_.end()) {
+            const std::string near = nearest(std::string(name.str()), names);
+            fail(node.source(), full,
+                 fmt::format("unknown key; {}", near.empty()
+                                                    ? fmt::format("known keys: {}", fmt::join(names, ", "))
+                                                    : fmt::format("did you mean {}{}?", prefix, near)));
+        } else if (const std::string problem = store(at->second, node); !problem.empty()) {
+            fail(node.source(), full, problem);
+        }
+    }
+}
+
+void TableReader::override_with(const std::vector<std::string>& overrides) {
+    std::vector<std::string> names;
+    for (const auto& [name, key] : slots_) names.push_back(name);
+    for (const std::string& text : overrides) {
+        const auto equals = text.find('=');
+        const std::string name = text.substr(0, equals);
+        if (equals == std::string::npos || name.empty()) {
+            errors_.push_back(fmt::format("--set {}: not of the form KEY=VALUE", text));
+            continue;
+        }
+        overridden_.insert(name);
+        const auto at = slots_.find(name);
+        if (at == slots_.end()) {
+            const std::string near = nearest(name, names);
+            errors_.push_back(fmt::format("--set {}: unknown key{}", name,
+                                          near.empty() ? "" : "; did you mean " + near + "?"));
+            continue;
+        }
+        if (const std::string problem = set_text(at->second, text.substr(equals + 1)); !problem.empty())
+            errors_.push_back(fmt::format("--set {}: {}", name, problem));
+        overrides_.emplace_back(name, text.substr(equals + 1));
+    }
+}
+
+void TableReader::check_required() {
+    for (const auto& [name, key] : slots_) {
+        const bool there = places_.contains(name) || overridden_.contains(name);
+        if (key.required && !there)
+            errors_.push_back(fmt::format("{}: {}: missing; it must be {}", path_, name, describe(key)));
+    }
+}
+
+void refuse_all(const std::vector<std::string>& errors) {
+    throw Error(ExitCode::bad_deck, fmt::format("{}", fmt::join(errors, "\n")), Scope::all_ranks);
+}
+
+}  // namespace maestro::config

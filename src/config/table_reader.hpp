@@ -1,0 +1,80 @@
+// Reads TOML tables into plain structs by a schema, and collects everything that is wrong with its place.
+#pragma once
+
+#ifndef NDEBUG
+#define NDEBUG  // toml++ 3.3.0 aborts on "[(" with its assertions on
+#endif
+#define TOML_EXCEPTIONS 1
+#include <toml++/toml.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/schema.hpp"
+
+namespace maestro::config {
+
+/// May this be the name of a section, a model? Letters, digits, _ and -.
+bool good_name(const std::string& name);
+
+class TableReader {
+public:
+    /// `path` is named in errors.
+    explicit TableReader(std::string path) : path_(std::move(path)) {}
+
+    /// Puts the table's values into the targets of `keys`, whose full names begin with `prefix`; `inner` are
+    /// tables inside it that are read on their own.
+    void fill(const toml::table& table, const std::string& prefix, const std::vector<Key>& keys,
+              const std::set<std::string>& inner = {});
+    /// "KEY=VALUE" of --set, for keys that were filled before.
+    void override_with(const std::vector<std::string>& overrides);
+    /// Required keys that no table and no override gave.
+    void check_required();
+
+    void fail(const toml::source_region& where, const std::string& key, const std::string& what);
+    /// Of a key that was set anywhere; a problem found later points there.
+    void fail_at(const std::string& key, const std::string& what);
+
+    const std::string& path() const { return path_; }
+    const std::vector<std::string>& errors() const { return errors_; }
+    const std::map<std::string, Key>& slots() const { return slots_; }
+    /// The overrides that were taken, in order.
+    const std::vector<std::pair<std::string, std::string>>& overrides() const { return overrides_; }
+
+private:
+    /// Puts a value into its place; the problem, or "".
+    static std::string store(const Key& key, const toml::node& node);
+    static std::string set_text(const Key& key, const std::string& value);
+    static std::string check_text(const Key& key, const std::string& value);
+
+    std::string path_;
+    std::vector<std::string> errors_;
+    std::map<std::string, Key> slots_;  ///< every key there is, by its full name
+    std::map<std::string, toml::source_region> places_;
+    std::set<std::string> overridden_;
+    std::vector<std::pair<std::string, std::string>> overrides_;
+};
+
+[[noreturn]] void refuse_all(const std::vector<std::string>& errors);
+
+/// Parses `text` and hands the root table to `read`, which returns what it made; throws Error(bad_deck,
+/// all_ranks) with the parser's or the reader's problems, a line each.
+template <class Read>
+auto read_toml(std::string_view text, TableReader& reader, Read&& read) {
+    toml::table root;
+    try {
+        root = toml::parse(text, reader.path());
+    } catch (const toml::parse_error& error) {
+        const auto& at = error.source().begin;
+        refuse_all({reader.path() + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) + ": " +
+                    std::string(error.description())});
+    }
+    auto made = read(root);
+    if (!reader.errors().empty()) refuse_all(reader.errors());
+    return made;
+}
+
+}  // namespace maestro::config
