@@ -27,7 +27,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Waite
     comm::check_same_build(world);  // 2. by whom
     std::string text;
     train::agree(world, [&] {
-        if (world.rank() == 0) text = config::read_deck_file(line.deck);
+        if (world.rank() == 0) text = config::read_text(line.deck);
     });
     world.broadcast(text);
     const auto times = line.costs.empty() ? config::Times::model : config::Times::given;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/tensor.hpp"
 
@@ -14,14 +15,31 @@ namespace maestro::backend {
 
 /// What one operation costs: the counts that the cost model is made of.
 struct Work {
-    double flops = 0;  ///< floating-point operations, a multiply-add counts two
-    double bytes = 0;  ///< bytes read and written, each tensor once
+    double flops = 0;          ///< floating-point operations, a multiply-add counts two
+    double bytes = 0;          ///< bytes read and written, each tensor once
+    double side = 0;           ///< smallest side of the products that it consists of; 0: element-wise
+    DType dtype = DType::f32;  ///< of the products
 };
 
 struct Counts {
     double flops = 0;
     double bytes = 0;
+    double seconds = 0;  ///< by the device's rates; only meta counts them
     std::int64_t launches = 0;
+};
+
+/// What a device can do, to turn work into seconds: an operation takes `operation_s` and the longer of its
+/// arithmetic and its memory traffic.
+struct DeviceRates {
+    struct Product {
+        double side = 1;                       ///< smallest side of the product
+        double f32_flops = 0, bf16_flops = 0;  ///< per second
+    };
+    std::vector<Product> products;  ///< ascending sides; between them rates are interpolated over log(side)
+    double element_flops = 0;       ///< per second, of element-wise operations
+    double bytes = 0;               ///< per second, of memory
+    double operation_s = 0;
+    double seconds(const Work& work) const;
 };
 
 class Backend {
@@ -57,10 +75,14 @@ public:
     void count(const Work& work) {
         counts_.flops += work.flops;
         counts_.bytes += work.bytes;
+        counts_.seconds += seconds_of(work);
         ++counts_.launches;
     }
     const Counts& counts() const { return counts_; }
     void reset_counts() { counts_ = {}; }
+
+protected:
+    virtual double seconds_of(const Work&) const { return 0; }
 
 private:
     Counts counts_;
@@ -68,7 +90,7 @@ private:
 
 /// The CPU: oneDNN for products, OpenMP for the rest. `threads` >= 1 for this rank.
 std::unique_ptr<Backend> make_cpu(int threads);
-/// Counts work and memory and computes nothing.
-std::unique_ptr<Backend> make_meta();
+/// Counts work, memory and, by the rates, seconds; computes nothing.
+std::unique_ptr<Backend> make_meta(DeviceRates rates = {});
 
 }  // namespace maestro::backend

@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
 #include "backend/backend.hpp"
 
 namespace maestro::backend {
@@ -6,6 +10,7 @@ namespace {
 
 class Meta final : public Backend {
 public:
+    explicit Meta(DeviceRates rates) : rates_(std::move(rates)) {}
     std::string_view name() const override { return "meta"; }
     std::string describe() const override { return "meta: counts, computes nothing"; }
     bool computes() const override { return false; }
@@ -14,14 +19,43 @@ public:
     void gemm(const Gemm& g) override {
         count({2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k),
                static_cast<double>(g.m * g.k + g.k * g.n) * static_cast<double>(size_of(g.in)) +
-                   static_cast<double>(g.m * g.n) * static_cast<double>(size_of(g.out))});
+                   static_cast<double>(g.m * g.n) * static_cast<double>(size_of(g.out)),
+               static_cast<double>(std::min({g.m, g.n, g.k})), g.in});
     }
+
+protected:
+    double seconds_of(const Work& work) const override { return rates_.seconds(work); }
+
+private:
+    DeviceRates rates_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_meta() {
-    return std::make_unique<Meta>();
+double DeviceRates::seconds(const Work& work) const {
+    double rate = element_flops;
+    if (work.side > 0 && !products.empty()) {
+        const auto of = [&](const Product& p) {
+            return work.dtype == DType::bf16 ? p.bf16_flops : p.f32_flops;
+        };
+        const auto above = std::lower_bound(products.begin(), products.end(), work.side,
+                                            [](const Product& p, double side) { return p.side < side; });
+        if (above == products.begin()) {
+            rate = of(*above) * work.side / above->side;  // narrow products: as much slower
+        } else if (above == products.end()) {
+            rate = of(products.back());
+        } else {
+            const Product& below = *(above - 1);
+            const double share = std::log(work.side / below.side) / std::log(above->side / below.side);
+            rate = of(below) + share * (of(*above) - of(below));
+        }
+    }
+    const double arithmetic = rate > 0 ? work.flops / rate : 0;
+    return operation_s + std::max(arithmetic, bytes > 0 ? work.bytes / bytes : 0);
+}
+
+std::unique_ptr<Backend> make_meta(DeviceRates rates) {
+    return std::make_unique<Meta>(std::move(rates));
 }
 
 }  // namespace maestro::backend

@@ -19,7 +19,7 @@ constexpr const char* kUsage =
 
   maestro train    DECK [--set KEY=VALUE]... [--resume auto|none|PATH] [--max-hours H] [--dry-run]
   maestro evaluate DECK --checkpoint PATH [--exchange-images] [--set KEY=VALUE]...
-  maestro simulate DECK --costs COSTS.csv [--policy P] [--timeline OUT.csv] [--set KEY=VALUE]...
+  maestro simulate DECK --cluster CLUSTER.toml | --costs COSTS.csv [--policy P] [--timeline OUT.csv]
 
 Training runs under mpirun or srun with as many ranks as the deck's sections need, for example
   mpirun -n 4 build/cpu-release/maestro train inputs/vlm_glyphs.toml
@@ -53,7 +53,11 @@ po::options_description options_of(Command command, CommandLine& line) {
         add("noise", po::value(&line.noise),
             "task times differ from those planned with, by so much (0.2: 20%)");
         add("seed", po::value(&line.seed), "of the noise, default 1");
-        add("cluster", po::value(&line.cluster), "not built yet");
+        add("cluster", po::value(&line.cluster),
+            "TOML file of what the machines can do (inputs/clusters/): task times then come from the deck's "
+            "models "
+            "and samples");
+        add("step", po::value(&line.step), "which step's samples, default 1; not with --costs");
     } else {
         add("checkpoint", po::value(&line.checkpoint),
             "a checkpoint, or a run, whose newest whole one is taken");
@@ -68,11 +72,11 @@ po::options_description options_of(Command command, CommandLine& line) {
 }
 
 void check_simulation(const CommandLine& line) {
-    if (!line.cluster.empty() || line.costs.empty())
-        throw Error(
-            ExitCode::bad_deck,
-            "simulate: times from the models and a cluster file are not built yet; give --costs COSTS.csv",
-            Scope::all_ranks);
+    if (line.cluster.empty() == line.costs.empty())
+        refuse(
+            "simulate needs task times: either --cluster CLUSTER.toml, such as inputs/clusters/h100.toml, or "
+            "--costs COSTS.csv");
+    if (line.step < 1) refuse("--step counts from 1");
     const std::vector<std::string> policies{"wavefront", "fifo", "lpt", "one-size"};
     if (!line.policy.empty() && std::find(policies.begin(), policies.end(), line.policy) == policies.end())
         refuse(

@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <set>
-#include <sstream>
 
 #include "base/error.hpp"
+#include "base/text_file.hpp"
 #include "config/table_reader.hpp"
 
 namespace maestro::config {
@@ -277,17 +276,16 @@ Deck parse_deck(std::string_view text, const std::string& path, const std::vecto
     return deck;
 }
 
-std::string read_deck_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream text;
-    if (!file || !(text << file.rdbuf()))
+std::string read_text(const std::string& path) {
+    const std::optional<std::string> text = read_text_file(path);
+    if (!text)
         throw Error(ExitCode::input_missing,
-                    fmt::format("{}: cannot read the deck; give the path of a .toml file", path),
+                    fmt::format("{}: cannot be read; give the path of a .toml file", path), Scope::all_ranks);
+    if (text->size() > kLargestDeck)
+        throw Error(ExitCode::bad_deck,
+                    fmt::format("{}: larger than 1 MiB, this is no deck or cluster file", path),
                     Scope::all_ranks);
-    if (text.str().size() > kLargestDeck)
-        throw Error(ExitCode::bad_deck, fmt::format("{}: larger than 1 MiB, this is no deck", path),
-                    Scope::all_ranks);
-    return text.str();
+    return *text;
 }
 
 }  // namespace maestro::config

@@ -100,7 +100,7 @@ Deck parse_deck(std::string_view text, const std::string& path, const std::vecto
 /// and decides what is computed; empty if it can. Layout, micro-batches, schedule and outputs may differ.
 std::vector<std::string> resume_conflicts(const Deck& deck, const std::map<std::string, std::string>& stored);
 
-/// The file's text; Error(input_missing) or, above 1 MiB, Error(bad_deck).
-std::string read_deck_file(const std::string& path);
+/// The text of a TOML file; Error(input_missing) or, above 1 MiB, Error(bad_deck).
+std::string read_text(const std::string& path);
 
 }  // namespace maestro::config

@@ -126,8 +126,9 @@ void connect(SectionGraph& graph, std::vector<Problem>& problems) {
     }
 }
 
-/// Embeddings carry gradients back, hidden states do not, and where only times are known every edge does. A section runs backward where a loss is reached
-/// over embeddings and it trains, or something above it does that reaches it so.
+/// Embeddings carry gradients back, hidden states do not, and where only times are known every edge does. A
+/// section runs backward where a loss is reached over embeddings and it trains, or something above it does
+/// that reaches it so.
 void derive_gradients(SectionGraph& graph) {
     const auto at = [&](int s) -> Section& { return graph.sections[static_cast<std::size_t>(s)]; };
     const auto carries = [&](const Edge& e) {

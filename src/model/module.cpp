@@ -51,8 +51,9 @@ std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& 
     return module;
 }
 
-Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> shapes, bool train) {
-    const auto meta = backend::make_meta();
+Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> shapes, bool train,
+                  const backend::DeviceRates& rates) {
+    const auto meta = backend::make_meta(rates);
     const auto module = make_module(*meta, spec, role);
     std::vector<std::vector<std::int32_t>> tokens;
     std::vector<std::vector<float>> weights;
@@ -95,7 +96,8 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     Footprint footprint{.saved = saved.peak(),
                         .parameters = module->parameters().bytes(),
                         .trainable = module->parameters().gradient().size(),
-                        .forward_flops = meta->counts().flops};
+                        .forward_flops = meta->counts().flops,
+                        .forward_s = meta->counts().seconds};
     if (train && role.needs_backward) {
         std::vector<Tensor> d_inputs(inputs.size());
         for (std::size_t e = 0; e < inputs.size(); ++e) {
@@ -108,6 +110,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
         meta->reset_counts();
         module->backward(*state, output.rank != 0 ? output : Tensor{}, d_inputs, scratch);
         footprint.backward_flops = meta->counts().flops;
+        footprint.backward_s = meta->counts().seconds;
     }
     footprint.scratch = scratch.peak();
     return footprint;

@@ -151,8 +151,10 @@ struct Footprint {
     std::int64_t trainable = 0;  ///< weights with a gradient, padding included
     double forward_flops = 0;
     double backward_flops = 0;
+    double forward_s = 0;  ///< by the rates
+    double backward_s = 0;
 };
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> samples,
-                  bool train = true);
+                  bool train = true, const backend::DeviceRates& rates = {});
 
 }  // namespace maestro::model

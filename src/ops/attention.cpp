@@ -106,7 +106,8 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
     backend::ArenaScope scope(arena);
     const Tensor scratch = thread_scratch(arena, q.dtype, s, 4, 1);
     const backend::Work work{4.0 * s.score_pairs * static_cast<double>(s.dim),
-                             static_cast<double>(2 * q.bytes() + 2 * k.bytes())};
+                             static_cast<double>(2 * q.bytes() + 2 * k.bytes()), static_cast<double>(s.dim),
+                             q.dtype};
     b.launch(work, [&] {
         by_type(q.dtype, [&]<class T>(T) {
             using A = Accumulate<T>;
@@ -172,7 +173,8 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
     backend::ArenaScope scope(arena);
     const Tensor scratch = thread_scratch(arena, q.dtype, s, 7, 2);
     const backend::Work work{10.0 * s.score_pairs * static_cast<double>(s.dim),
-                             static_cast<double>(4 * q.bytes() + 4 * k.bytes())};
+                             static_cast<double>(4 * q.bytes() + 4 * k.bytes()), static_cast<double>(s.dim),
+                             q.dtype};
     b.launch(work, [&] {
         by_type(q.dtype, [&]<class T>(T) {
             using A = Accumulate<T>;

@@ -5,11 +5,10 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include "base/error.hpp"
+#include "base/text_file.hpp"
 
 namespace maestro::simulation {
 
@@ -141,13 +140,12 @@ std::vector<schedule::SampleCost> parse_costs(std::string_view text, const std::
 }
 
 std::vector<schedule::SampleCost> read_costs(const std::string& path, const graph::SectionGraph& graph) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream text;
-    if (!file || !(text << file.rdbuf()))
+    const std::optional<std::string> text = read_text_file(path);
+    if (!text)
         throw Error(ExitCode::input_missing,
                     fmt::format("{}: cannot read the costs; give the path of a CSV file", path),
                     Scope::all_ranks);
-    return parse_costs(text.str(), path, graph);
+    return parse_costs(*text, path, graph);
 }
 
 }  // namespace maestro::simulation

@@ -16,6 +16,10 @@
 #include "schedule/bounds.hpp"
 #include "schedule/policies.hpp"
 #include "simulation/costs_file.hpp"
+#include "workload/costs.hpp"
+#include "workload/data_order.hpp"
+#include "workload/models.hpp"
+#include "workload/sample_table.hpp"
 
 namespace maestro::simulation {
 
@@ -75,6 +79,31 @@ schedule::Problem problem_of(const graph::SectionGraph& graph) {
     return problem;
 }
 
+schedule::Problem problem_on(const config::Deck& deck, const config::Cluster& cluster, std::int64_t step,
+                             double& tokens) {
+    const data::SampleFile samples(deck.data.train);
+    workload::check_samples(deck, samples);
+    std::vector<model::Geometry> geometries, expansions;
+    for (int s = 0; s < static_cast<int>(deck.sections.size()); ++s) {
+        geometries.push_back(workload::geometry_of(deck, s));
+        expansions.push_back(workload::expansion_of(deck, s));
+    }
+    const workload::SampleTable table(samples, deck.graph, geometries, expansions);
+    const auto costs = workload::sample_costs(deck, samples.marker(), table, &cluster);
+    schedule::Problem problem = problem_of(deck.graph);
+    for (schedule::EdgeShape& edge : problem.edges)
+        edge.latency_s = workload::link_of(deck, cluster).latency_s;
+    workload::DataOrder order(deck.run.seed, table.size(), deck.data.global_batch);
+    tokens = 0;
+    for (const std::int64_t id : order.batch(step - 1)) {
+        problem.samples.push_back(costs[static_cast<std::size_t>(id)]);
+        for (std::size_t s = 0; s < problem.sections.size(); ++s)
+            if (problem.sections[s].loss)
+                tokens += static_cast<double>(table.length(id, static_cast<int>(s)));
+    }
+    return problem;
+}
+
 Result simulate_step(schedule::Problem problem, const Options& options) {
     Result result;
     result.policy = options.policy;
@@ -115,11 +144,14 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
                         100 * (1 - load / std::max(result.timeline.makespan_s, 1e-300)),
                         static_cast<int>(s) == critical && result.policy != "one-size" ? "  critical" : "");
     }
-    return text +
-           fmt::format(
-               "{}: {} samples on {} ranks in {:.6g} s; no schedule is shorter than {:.6g} s, gap {:.2f}%",
-               result.policy, result.problem.samples.size(), result.problem.world, result.timeline.makespan_s,
-               result.lower_bound_s, 100 * gap_of(result));
+    text += fmt::format(
+        "{}: {} samples on {} ranks in {:.6g} s; no schedule is shorter than {:.6g} s, gap {:.2f}%",
+        result.policy, result.problem.samples.size(), result.problem.world, result.timeline.makespan_s,
+        result.lower_bound_s, 100 * gap_of(result));
+    if (result.tokens > 0)
+        text += fmt::format("\n{:.6g} tokens, {:.6g} tokens/s", result.tokens,
+                            result.tokens / result.timeline.makespan_s);
+    return text;
 }
 
 std::string to_json(const Result& result, const graph::SectionGraph& graph) {
@@ -131,6 +163,12 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
     json["lower_bound_s"] = result.lower_bound_s;
     json["gap"] = gap_of(result);
     json["schedule_ms"] = result.schedule_ms;
+    if (result.tokens > 0) {
+        json["tokens"] = result.tokens;
+        json["tokens_per_s"] = result.tokens / result.timeline.makespan_s;
+        json["tokens_per_rank_hour"] =
+            3600 * result.tokens / result.timeline.makespan_s / result.problem.world;
+    }
     const std::vector<double> busy = busy_of(result);
     for (std::size_t s = 0; s < busy.size(); ++s) {
         const double load = busy[s] / ranks_of(result, s);
@@ -156,16 +194,24 @@ std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
 }
 
 void run_simulation(const config::CommandLine& line, const config::Deck& deck) {
-    schedule::Problem problem = problem_of(deck.graph);
-    problem.zero_is_none = true;
-    problem.samples = read_costs(line.costs, deck.graph);
-    const Result result = simulate_step(
+    schedule::Problem problem;
+    double tokens = 0;
+    if (line.costs.empty()) {
+        const config::Cluster cluster = config::parse_cluster(config::read_text(line.cluster), line.cluster);
+        problem = problem_on(deck, cluster, line.step, tokens);
+    } else {
+        problem = problem_of(deck.graph);
+        problem.zero_is_none = true;
+        problem.samples = read_costs(line.costs, deck.graph);
+    }
+    Result result = simulate_step(
         std::move(problem), {.policy = line.policy.empty() ? deck.schedule.policy : line.policy,
                              .moves = deck.schedule.moves,
                              .dispatch = deck.schedule.dispatch == "ready" ? schedule::Dispatch::ready
                                                                            : schedule::Dispatch::planned,
                              .noise = line.noise,
                              .seed = line.seed});
+    result.tokens = tokens;
     if (!line.timeline.empty()) write_whole(line.timeline, to_csv(result, deck.graph));
     log::info("{}", describe(result, deck.graph));
     log::info("{}", to_json(result, deck.graph));

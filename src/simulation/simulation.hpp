@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "config/cluster.hpp"
 #include "config/command_line.hpp"
 #include "config/deck.hpp"
 #include "schedule/simulate.hpp"
@@ -17,6 +18,7 @@ struct Result {
     std::vector<std::vector<std::int64_t>> samples;
     double lower_bound_s = 0;
     double schedule_ms = 0;  ///< time that making the plan took
+    double tokens = 0;       ///< of the language models in the step; 0: not known
 };
 
 /// Sections and edges of the graph, without samples; windows as in the deck, 0: none.
@@ -29,6 +31,11 @@ struct Options {
     double noise = 0;  ///< sigma of the task times, which the plan does not know
     std::uint64_t seed = 1;
 };
+
+/// The deck's problem for the samples of one step (counted from 1), with the task times of its models on the
+/// cluster; `tokens` gets those of the sections with a loss. Throws what reading the samples throws.
+schedule::Problem problem_on(const config::Deck& deck, const config::Cluster& cluster, std::int64_t step,
+                             double& tokens);
 
 /// Plans and executes one step; the lower bound is that of the times with their noise. Throws Error(bad_deck)
 /// where the windows are too small.

@@ -1,10 +1,12 @@
-// A simple cost model: the floating-point operations of each section, counted by its own code on the meta
-// backend at a few lengths, as polynomials of degree two, over a nominal rate.
+// The cost model: the work of each section, counted by its own code on the meta backend at a few lengths, and
+// turned into seconds by the rates of a device.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "backend/backend.hpp"
+#include "config/cluster.hpp"
 #include "config/deck.hpp"
 #include "schedule/problem.hpp"
 #include "workload/sample_table.hpp"
@@ -15,8 +17,13 @@ namespace maestro::workload {
 schedule::Problem problem_of(const config::Deck& deck, const std::vector<int>& windows);
 /// One line of the log: the work per rank of each section over the samples, as a share of the largest.
 std::string describe_load(const config::Deck& deck, const std::vector<schedule::SampleCost>& costs);
-/// Of every sample of the table, by its id. Seconds at the nominal rate.
+/// Of every sample of the table, by its id. Seconds on the cluster's device, transfers between its ranks
+/// included; without a cluster at a nominal rate, of which only ratios mean something.
 std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::int32_t marker,
-                                               const SampleTable& table);
+                                               const SampleTable& table,
+                                               const config::Cluster* cluster = nullptr);
+backend::DeviceRates rates_of(const config::Device& device);
+/// Between the deck's ranks: those of a node if all fit on one, else the network.
+const config::Link& link_of(const config::Deck& deck, const config::Cluster& cluster);
 
 }  // namespace maestro::workload

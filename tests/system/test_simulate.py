@@ -4,10 +4,11 @@ baselines are what an independent simulation makes of their definitions."""
 import csv
 import json
 import random
+import re
 import subprocess
 
 import pytest
-from conftest import BINARY, mpirun
+from conftest import BINARY, ROOT, VLM, mpirun
 
 DECK = """
 [[section]]
@@ -207,6 +208,25 @@ def test_large_decks_on_paper(tmp_path):
     assert summary["ranks"] == 10000 and summary["gap"] < 0.1
 
 
+def test_times_come_from_models_and_a_cluster_file(workspace):
+    """A device of twice the rates takes half the time; the plan of the whole step keeps its order."""
+    text = (ROOT / "inputs/clusters/h100.toml").read_text()
+    (workspace.path / "one.toml").write_text(text)
+    faster = re.sub(r"(?m)^(memory_bandwidth|element_flops|fp32_flops|bf16_flops|bandwidth) = ([0-9.e]+)",
+                    lambda m: f"{m[1]} = {2 * float(m[2])}", text)
+    faster = re.sub(r"(?m)^(operation_s|latency_s) = ([0-9.e-]+)", lambda m: f"{m[1]} = {float(m[2]) / 2}", faster)
+    (workspace.path / "two.toml").write_text(faster)
+    found = []
+    for name in ("one", "two"):
+        result = subprocess.run([BINARY, "simulate", VLM, "--cluster", f"{name}.toml"], cwd=workspace.path, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        found.append(json.loads(result.stdout.splitlines()[-1]))
+    assert found[1]["makespan_s"] == pytest.approx(found[0]["makespan_s"] / 2)
+    assert found[0]["samples"] == 96 and found[0]["tokens"] > 96
+    assert found[0]["tokens_per_s"] == pytest.approx(found[0]["tokens"] / found[0]["makespan_s"])
+    assert found[0]["tokens_per_rank_hour"] == pytest.approx(900 * found[0]["tokens_per_s"])
+
+
 def test_under_mpirun_one_rank_speaks(tmp_path):
     write_case(tmp_path)
     result = mpirun(2, "simulate", "deck.toml", "--costs", "costs.csv", cwd=tmp_path)
@@ -244,7 +264,8 @@ def test_bad_costs_are_refused(tmp_path, text, expected):
     (78, ["--costs", "costs.csv", "--set", "section.language.layout.dp=3", "--set", "section.vision.layout.dp=2"], "fanout"),
     (78, ["--costs", "costs.csv", "--set", "section.vision.window=1", "--set", "section.language.micro_batch=4",
           "--policy", "wavefront"], "raise the window"),
-    (78, [], "not built yet"),
+    (64, [], "either --cluster"),
+    (78, ["--cluster", "absent.toml"], "section.vision.model: missing"),
 ])
 def test_bad_requests_are_refused(tmp_path, code, options, expected):
     write_case(tmp_path, share=1.0)

@@ -16,7 +16,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 std::string input(const std::string& name) {
-    return read_deck_file(std::string(MAESTRO_SOURCE_DIR) + "/inputs/" + name);
+    return read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/" + name);
 }
 
 Deck parse(const std::string& text, const std::vector<std::string>& overrides = {}) {
@@ -96,7 +96,7 @@ TEST(Deck, TheFuzzersCorpusIsParsedOrRefused) {
          std::filesystem::directory_iterator(std::string(MAESTRO_SOURCE_DIR) + "/tests/fuzz/corpus/deck")) {
         ++files;
         try {
-            parse(read_deck_file(entry.path().string()));
+            parse(read_text(entry.path().string()));
         } catch (const Error& error) {
             EXPECT_EQ(error.code(), ExitCode::bad_deck) << entry.path();
         }
@@ -206,7 +206,10 @@ TEST(CommandLine, IsReadOrRefused) {
     EXPECT_EQ(code({"train", "a", "--what"}), ExitCode::usage);
     EXPECT_EQ(code({"evaluate", "a"}), ExitCode::usage);
     EXPECT_EQ(code({"plan", "a"}), ExitCode::bad_deck);
-    EXPECT_EQ(code({"simulate", "a"}), ExitCode::bad_deck);
+    EXPECT_EQ(code({"simulate", "a"}), ExitCode::usage);
+    EXPECT_EQ(code({"simulate", "a", "--costs", "c", "--cluster", "c"}), ExitCode::usage);
+    EXPECT_EQ(code({"simulate", "a", "--costs", "c", "--step", "0"}), ExitCode::usage);
+    EXPECT_EQ(command_line({"simulate", "a", "--cluster", "c", "--step", "7"}).step, 7);
 }
 
 }  // namespace

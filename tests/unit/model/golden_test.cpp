@@ -68,15 +68,16 @@ TEST_P(GoldenTest, LossAndEveryGradient) {
     EXPECT_EQ(compared, golden.gradients.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GoldenTest,
-                         testing::Values(Case{Job::Kind::vlm, DType::f64, false}, Case{Job::Kind::vlm, DType::f64, true},
-                                         Case{Job::Kind::vlm, DType::f32, false}, Case{Job::Kind::vlm, DType::f32, true},
-                                         Case{Job::Kind::distill, DType::f64, false}, Case{Job::Kind::distill, DType::f64, true},
-                                         Case{Job::Kind::distill, DType::f32, false}, Case{Job::Kind::distill, DType::f32, true}),
-                         [](const testing::TestParamInfo<Case>& each) {
-                             return std::string(each.param.kind == Job::Kind::vlm ? "vlm" : "distill") +
-                                    (each.param.type == DType::f64 ? "_f64" : "_f32") + (each.param.recompute ? "_recompute" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, GoldenTest,
+    testing::Values(Case{Job::Kind::vlm, DType::f64, false}, Case{Job::Kind::vlm, DType::f64, true},
+                    Case{Job::Kind::vlm, DType::f32, false}, Case{Job::Kind::vlm, DType::f32, true},
+                    Case{Job::Kind::distill, DType::f64, false}, Case{Job::Kind::distill, DType::f64, true},
+                    Case{Job::Kind::distill, DType::f32, false}, Case{Job::Kind::distill, DType::f32, true}),
+    [](const testing::TestParamInfo<Case>& each) {
+        return std::string(each.param.kind == Job::Kind::vlm ? "vlm" : "distill") +
+               (each.param.type == DType::f64 ? "_f64" : "_f32") + (each.param.recompute ? "_recompute" : "");
+    });
 
 }  // namespace
 }  // namespace maestro::model::test

@@ -22,8 +22,10 @@ TEST(Model, GradientsAreTheSlopesOfTheLoss) {
         job.run();
         std::vector<const Parameter*> picked;
         for (const char* name : {"patch.bias", "layers.0.attention.q_norm.weight", "merger.weight"})
-            if (const Parameter* p = job.first->parameters().find(name); p && p->trainable) picked.push_back(p);
-        for (const char* name : {"embedding.weight", "head.weight", "layers.0.attention.qkv.weight", "layers.1.mlp.gate_up.weight", "norm.weight"})
+            if (const Parameter* p = job.first->parameters().find(name); p && p->trainable)
+                picked.push_back(p);
+        for (const char* name : {"embedding.weight", "head.weight", "layers.0.attention.qkv.weight",
+                                 "layers.1.mlp.gate_up.weight", "norm.weight"})
             if (const Parameter* p = job.last->parameters().find(name)) picked.push_back(p);
         ASSERT_GE(picked.size(), 5u);
         std::vector<std::vector<double>> slopes;
@@ -62,13 +64,17 @@ TEST(Model, MeasureIsWhatARunTakes) {
         for (const DType type : {DType::f32, DType::bf16})
             for (const bool recompute : {false, true})
                 for (const bool train : {true, false}) {
-                    SCOPED_TRACE(testing::Message() << (kind == Kind::vlm ? "vlm " : "distill ") << name_of(type) << " recompute " << recompute << " train " << train);
+                    SCOPED_TRACE(testing::Message()
+                                 << (kind == Kind::vlm ? "vlm " : "distill ") << name_of(type)
+                                 << " recompute " << recompute << " train " << train);
                     Job job(kind, type, recompute);
-                    const Footprint first = measure(job.first_spec, job.first_role, job.samples.shapes(), train);
+                    const Footprint first =
+                        measure(job.first_spec, job.first_role, job.samples.shapes(), train);
                     const Footprint last = measure(job.last_spec, job.last_role, job.samples.shapes(), train);
                     const double loss = job.run(train).loss;
                     EXPECT_EQ(job.run(train, first, last).loss, loss);
-                    // measure() takes every token for a target: without a backward pass, the logits decide and are fewer here.
+                    // measure() takes every token for a target: without a backward pass, the logits decide
+                    // and are fewer here.
                     EXPECT_EQ(job.first_used.saved, first.saved);
                     EXPECT_EQ(job.first_used.scratch, first.scratch);
                     EXPECT_EQ(job.last_used.saved, last.saved);
@@ -93,9 +99,10 @@ TEST(Model, CountsNamesThatMatchWhole) {
     }
     Samples samples;
     samples.add({kMarker, 5, 5, 5, kMarker, 6, 6, 7}, {{4, 4}, {4, 4}});  // right, then a wrong last token
-    samples.add({kMarker, 8, 8, 9, 9}, {{4, 4}});                        // wrong where it does not count: right
-    samples.add({3, 3, 3});                                              // flagged, but without a picture: no name
-    const std::vector<std::vector<std::uint8_t>> flags = {{0, 0, 1, 1, 0, 0, 1, 1}, {0, 0, 1, 0, 1}, {1, 1, 1}};
+    samples.add({kMarker, 8, 8, 9, 9}, {{4, 4}});  // wrong where it does not count: right
+    samples.add({3, 3, 3});                        // flagged, but without a picture: no name
+    const std::vector<std::vector<std::uint8_t>> flags = {
+        {0, 0, 1, 1, 0, 0, 1, 1}, {0, 0, 1, 0, 1}, {1, 1, 1}};
     for (std::size_t s = 0; s < flags.size(); ++s) {
         std::copy(flags[s].begin(), flags[s].end(), samples.at(s).flags.begin());
         std::fill(samples.at(s).weights.begin(), samples.at(s).weights.end(), 1.0f);

@@ -24,9 +24,9 @@ protected:
         arrays.add(text);
         arrays.add({257, 256, 'x', 'y', 'z', 258}, {{8, 8}});
         write(arrays);
-        deck_ = config::parse_deck(
-            config::read_deck_file(std::string(MAESTRO_SOURCE_DIR) + "/inputs/vlm_glyphs.toml"), "deck", {},
-            config::Command::train);
+        deck_ =
+            config::parse_deck(config::read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/vlm_glyphs.toml"),
+                               "deck", {}, config::Command::train);
         file_ = std::make_unique<data::SampleFile>(path_);
         std::vector<model::Geometry> vision, language;
         for (int s = 0; s < 2; ++s) {

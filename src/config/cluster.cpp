@@ -1,0 +1,74 @@
+#include "config/cluster.hpp"
+
+#include <fmt/format.h>
+
+#include "config/table_reader.hpp"
+
+namespace maestro::config {
+
+namespace {
+
+constexpr double kMost = 1e21;
+
+const toml::table& table_of(const toml::table& root, const char* name, TableReader& reader) {
+    static const toml::table empty;
+    const auto* node = root.get(name);
+    if (node && !node->is_table())
+        reader.fail(node->source(), name, fmt::format("wrong type; allowed: a table, [{}]", name));
+    return node && node->is_table() ? *node->as_table() : empty;
+}
+
+Cluster read(const toml::table& root, TableReader& reader) {
+    Cluster cluster;
+    const std::vector<std::string> known{"cluster", "device", "product", "node", "network"};
+    for (const auto& [name, node] : root) {
+        if (std::find(known.begin(), known.end(), name.str()) != known.end()) continue;
+        const std::string near = nearest(std::string(name.str()), known);
+        reader.fail(
+            node.source(), std::string(name.str()),
+            fmt::format("unknown table; {}", near.empty() ? fmt::format("known: {}", fmt::join(known, ", "))
+                                                          : "did you mean " + near + "?"));
+    }
+    reader.fill(
+        table_of(root, "cluster", reader), "cluster.",
+        {{"name", &cluster.name, true}, {"ranks_per_node", &cluster.ranks_per_node, true, 1, 1 << 20}});
+    reader.fill(table_of(root, "device", reader), "device.",
+                {{"memory", &cluster.device.memory, true, 1, kMost},
+                 {"memory_bandwidth", &cluster.device.memory_bandwidth, true, 1, kMost},
+                 {"element_flops", &cluster.device.element_flops, true, 1, kMost},
+                 {"operation_s", &cluster.device.operation_s, false, 0, 1}});
+    for (auto [name, link] : {std::pair{"node", &cluster.node}, std::pair{"network", &cluster.network}})
+        reader.fill(
+            table_of(root, name, reader), fmt::format("{}.", name),
+            {{"latency_s", &link->latency_s, true, 0, 1}, {"bandwidth", &link->bandwidth, true, 1, kMost}});
+    const auto* products = root.get("product") ? root.get("product")->as_array() : nullptr;
+    if (!products || products->empty() || !products->is_array_of_tables()) {
+        reader.fail(root.get("product") ? root.get("product")->source() : root.source(), "product",
+                    "missing; write one [[product]] or more, with side, fp32_flops and bf16_flops");
+        return cluster;
+    }
+    cluster.device.products.resize(products->size());
+    for (std::size_t i = 0; i < products->size(); ++i) {
+        ProductRate& rate = cluster.device.products[i];
+        const toml::table& table = *(*products)[i].as_table();
+        const std::string prefix = fmt::format("product.#{}.", i + 1);
+        reader.fill(table, prefix,
+                    {{"side", &rate.side, true, 1, 1e9},
+                     {"fp32_flops", &rate.fp32_flops, true, 1, kMost},
+                     {"bf16_flops", &rate.bf16_flops, true, 1, kMost}});
+        if (i > 0 && rate.side <= cluster.device.products[i - 1].side)
+            reader.fail(table.source(), prefix + "side",
+                        "not larger than the one before; list them ascending");
+    }
+    reader.check_required();
+    return cluster;
+}
+
+}  // namespace
+
+Cluster parse_cluster(std::string_view text, const std::string& path) {
+    TableReader reader(path);
+    return read_toml(text, reader, [&](const toml::table& root) { return read(root, reader); });
+}
+
+}  // namespace maestro::config

@@ -1,0 +1,18 @@
+// Any bytes as COSTS.csv: read or refused with an Error, nothing else.
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/error.hpp"
+#include "simulation/costs_file.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    static const maestro::config::Deck deck = maestro::config::parse_deck(
+        "[[section]]\nname = \"v\"\n[[section]]\nname = \"l\"\n[[edge]]\nfrom = \"v\"\nto = \"l\"\n", "deck",
+        {}, maestro::config::Command::simulate, maestro::config::Times::given);
+    try {
+        maestro::simulation::parse_costs({reinterpret_cast<const char*>(data), size}, "fuzz.csv", deck.graph);
+    } catch (const maestro::Error&) {
+    }
+    return 0;
+}

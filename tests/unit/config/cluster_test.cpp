@@ -1,0 +1,61 @@
+#include "config/cluster.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/error.hpp"
+#include "config/deck.hpp"
+
+namespace maestro::config {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kFolder = std::string(MAESTRO_SOURCE_DIR) + "/inputs/clusters";
+
+std::string refusal(const std::string& old_text, const std::string& new_text) {
+    std::string text = read_text(kFolder + "/h100.toml");
+    const auto at = text.find(old_text);
+    EXPECT_NE(at, std::string::npos) << old_text;
+    text.replace(at, old_text.size(), new_text);
+    try {
+        parse_cluster(text, "c.toml");
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::bad_deck);
+        EXPECT_EQ(error.scope(), Scope::all_ranks);
+        return error.what();
+    }
+    return "no error";
+}
+
+TEST(Cluster, EveryInputIsGood) {
+    int count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
+        const Cluster cluster = parse_cluster(read_text(entry.path().string()), entry.path().string());
+        EXPECT_GE(cluster.device.products.size(), 1u) << entry.path();
+        EXPECT_GE(cluster.node.bandwidth, cluster.network.bandwidth) << entry.path();
+        ++count;
+    }
+    EXPECT_GE(count, 2);
+}
+
+TEST(Cluster, ErrorsNamePlaceKeyAndWhatIsAllowed) {
+    EXPECT_THAT(refusal("memory_bandwidth =", "memory_bandwith ="),
+                HasSubstr("device.memory_bandwith: unknown key; did you mean device.memory_bandwidth?"));
+    EXPECT_THAT(refusal("memory_bandwidth =", "memory_bandwith ="),
+                HasSubstr("device.memory_bandwidth: missing"));
+    EXPECT_THAT(refusal("[network]", "[networks]"), HasSubstr("unknown table; did you mean network?"));
+    EXPECT_THAT(refusal("latency_s = 4e-6", "latency_s = -1"),
+                HasSubstr("node.latency_s: -1 is out of range"));
+    EXPECT_THAT(refusal("latency_s = 4e-6", "latency_s = nan"), HasSubstr("node.latency_s"));
+    EXPECT_THAT(refusal("ranks_per_node = 8", "ranks_per_node = 8.5"), HasSubstr("wrong type"));
+    EXPECT_THAT(refusal("side = 128", "side = 32"),
+                HasSubstr("product.#2.side: not larger than the one before"));
+    EXPECT_THAT(refusal("[[product]]", "[product]"), HasSubstr("c.toml:"));
+    EXPECT_THAT(refusal("[cluster]", "[cluster"), HasSubstr("c.toml:"));
+}
+
+}  // namespace
+}  // namespace maestro::config
