@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "base/log.hpp"
+#include "calibration/calibrate.hpp"
 #include "comm/environment.hpp"
 #include "comm/signals.hpp"
 #include "comm/topology.hpp"
@@ -25,6 +26,10 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Waite
         return ExitCode::done;
     }
     comm::check_same_build(world);  // 2. by whom
+    if (line.command == config::Command::calibrate) {
+        calibration::run_calibration(world, comm::place_rank(world), line.out);
+        return ExitCode::done;
+    }
     std::string text;
     train::agree(world, [&] {
         if (world.rank() == 0) text = config::read_text(line.deck);

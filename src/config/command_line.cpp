@@ -20,16 +20,22 @@ constexpr const char* kUsage =
   maestro train    DECK [--set KEY=VALUE]... [--resume auto|none|PATH] [--max-hours H] [--dry-run]
   maestro evaluate DECK --checkpoint PATH [--exchange-images] [--set KEY=VALUE]...
   maestro simulate DECK --cluster CLUSTER.toml | --costs COSTS.csv [--policy P] [--timeline OUT.csv]
+  maestro calibrate --out CLUSTER.toml
 
 Training runs under mpirun or srun with as many ranks as the deck's sections need, for example
   mpirun -n 4 build/cpu-release/maestro train inputs/vlm_glyphs.toml
-Evaluation runs on any number of ranks, a simulation as one process for a deck of any size.
+Evaluation runs on any number of ranks, a simulation as one process for a deck of any size. Calibration
+measures the machine with as many ranks as will train on it.
 `maestro COMMAND --help` tells the options of a command.)";
 
 po::options_description options_of(Command command, CommandLine& line) {
     po::options_description options("options");
     auto add = options.add_options();
     add("help,h", "this text");
+    if (command == Command::calibrate) {
+        add("out", po::value(&line.out), "the cluster file to write");
+        return options;
+    }
     add("set", po::value(&line.set)->composing(),
         "KEY=VALUE: another value for a key of the deck, e.g. train.steps=100 or section.vision.layout.dp=2; "
         "may be given again");
@@ -57,6 +63,10 @@ po::options_description options_of(Command command, CommandLine& line) {
             "TOML file of what the machines can do (inputs/clusters/): task times then come from the deck's "
             "models "
             "and samples");
+        add("measured", po::value(&line.measured),
+            "with --cluster: a run of this deck, whose task times correct those of the models, section by "
+            "section; layout "
+            "and policy may differ");
         add("step", po::value(&line.step), "which step's samples, default 1; not with --costs");
     } else {
         add("checkpoint", po::value(&line.checkpoint),
@@ -77,6 +87,7 @@ void check_simulation(const CommandLine& line) {
             "simulate needs task times: either --cluster CLUSTER.toml, such as inputs/clusters/h100.toml, or "
             "--costs COSTS.csv");
     if (line.step < 1) refuse("--step counts from 1");
+    if (!line.measured.empty() && line.cluster.empty()) refuse("--measured needs --cluster");
     const std::vector<std::string> policies{"wavefront", "fifo", "lpt", "one-size"};
     if (!line.policy.empty() && std::find(policies.begin(), policies.end(), line.policy) == policies.end())
         refuse(
@@ -88,7 +99,7 @@ void check_simulation(const CommandLine& line) {
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
     CommandLine line;
-    if (argc < 2) refuse("no command; commands: train, evaluate, simulate");
+    if (argc < 2) refuse("no command; commands: train, evaluate, simulate, calibrate");
     const std::string word = argv[1];
     if (word == "--help" || word == "-h" || word == "help" || word == "--version") {
         line.answered = true;
@@ -96,13 +107,15 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
         return line;
     }
     if (word == "plan")
-        throw Error(ExitCode::bad_deck, "maestro plan is not built yet; commands: train, evaluate, simulate",
+        throw Error(ExitCode::bad_deck,
+                    "maestro plan is not built yet; commands: train, evaluate, simulate, calibrate",
                     Scope::all_ranks);
-    if (word != "train" && word != "evaluate" && word != "simulate")
-        refuse(fmt::format("no command '{}'; commands: train, evaluate, simulate", word));
+    if (word != "train" && word != "evaluate" && word != "simulate" && word != "calibrate")
+        refuse(fmt::format("no command '{}'; commands: train, evaluate, simulate, calibrate", word));
     line.command = word == "train"      ? Command::train
                    : word == "evaluate" ? Command::evaluate
-                                        : Command::simulate;
+                   : word == "simulate" ? Command::simulate
+                                        : Command::calibrate;
 
     const po::options_description visible = options_of(line.command, line);
     po::options_description all;
@@ -116,13 +129,18 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
         po::notify(map);
         if (map.contains("help")) {
             std::ostringstream text;
-            text << "maestro " << word << " DECK\n\n" << visible;
+            text << "maestro " << word << (word == "calibrate" ? "" : " DECK") << "\n\n" << visible;
             line.answered = true;
             line.answer = text.str();
             return line;
         }
     } catch (const po::error& error) {
         refuse(error.what());
+    }
+    if (line.command == Command::calibrate) {
+        if (!decks.empty()) refuse("calibrate takes no deck");
+        if (line.out.empty()) refuse("calibrate needs --out FILE");
+        return line;
     }
     if (decks.size() != 1)
         refuse(decks.empty() ? "no deck; give the path of a .toml file"

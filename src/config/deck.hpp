@@ -13,7 +13,7 @@
 
 namespace maestro::config {
 
-enum class Command { train, evaluate, plan, simulate };
+enum class Command { train, evaluate, plan, simulate, calibrate };
 /// Where task times come from: the models of the deck, or outside (simulate --costs), when no model, data,
 /// training or device is needed.
 enum class Times { model, given };

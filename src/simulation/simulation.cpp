@@ -3,16 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <array>
 #include <chrono>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/text_file.hpp"
+#include "io/metrics_file.hpp"
 #include "schedule/bounds.hpp"
 #include "schedule/policies.hpp"
 #include "simulation/costs_file.hpp"
@@ -41,26 +41,49 @@ int ranks_of(const Result& result, std::size_t section) {
     return result.policy == "one-size" ? result.problem.world : result.problem.sections[section].replicas;
 }
 
-/// Writes beside and renames, so that a file under its name is whole; a device or pipe is written to.
-void write_whole(const std::string& path, const std::string& text) {
-    std::error_code unknown;
-    const auto kind = std::filesystem::status(path, unknown).type();
-    const bool plain =
-        kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::not_found;
-    const std::string partial = plain ? path + ".partial" : path;
-    const auto fail = [&](ExitCode code) {
-        const std::string why = std::strerror(errno);
-        if (plain) std::remove(partial.c_str());
-        throw Error(code, fmt::format("--timeline {}: {}; give a path that can be written", path, why),
+/// Scales the costs, so that their sums over the steps of the run are what its tasks took. The first steps,
+/// in which memory is touched for the first time, do not count if there are more.
+void correct(std::vector<schedule::SampleCost>& costs, const config::Deck& deck, workload::DataOrder& order,
+             const std::string& run) {
+    constexpr std::int64_t kWarmUp = 3;
+    const std::string path = run + "/metrics.h5";
+    if (!std::filesystem::exists(path))
+        throw Error(ExitCode::input_missing,
+                    fmt::format("--measured {}: there is no metrics.h5; name the directory of a run", run),
                     Scope::all_ranks);
-    };
-    errno = 0;
-    std::ofstream file(partial, std::ios::binary | std::ios::trunc);
-    if (!file) fail(ExitCode::cannot_create);
-    file << text;
-    file.close();
-    if (!file) fail(ExitCode::io_error);
-    if (plain && std::rename(partial.c_str(), path.c_str()) != 0) fail(ExitCode::cannot_create);
+    const std::vector<io::TaskRow> tasks = io::read_metrics(path).tasks;
+    const std::size_t sections = deck.sections.size();
+    std::vector<std::array<double, 2>> took(sections), said(sections);
+    std::set<std::int64_t> steps;
+    for (const io::TaskRow& t : tasks) steps.insert(t.step);
+    while (steps.size() > 2 * kWarmUp && *steps.begin() <= kWarmUp) steps.erase(steps.begin());
+    for (const io::TaskRow& t : tasks) {
+        if (t.section < 0 || static_cast<std::size_t>(t.section) >= sections || t.phase < 0 || t.phase > 1 ||
+            t.step < 1)
+            throw Error(ExitCode::bad_data,
+                        fmt::format("{}: a task of section {}; is this a run of the deck?", path, t.section),
+                        Scope::all_ranks);
+        if (steps.contains(t.step))
+            took[static_cast<std::size_t>(t.section)][static_cast<std::size_t>(t.phase)] +=
+                t.end_s - t.start_s;
+    }
+    for (const std::int64_t step : steps)
+        for (const std::int64_t id : order.batch(step - 1))
+            for (std::size_t s = 0; s < sections; ++s) {
+                said[s][0] += costs[static_cast<std::size_t>(id)].sections[s].forward_s;
+                said[s][1] += costs[static_cast<std::size_t>(id)].sections[s].backward_s;
+            }
+    for (std::size_t s = 0; s < sections; ++s) {
+        std::array<double, 2> factor{1, 1};
+        for (std::size_t phase = 0; phase < 2; ++phase)
+            if (took[s][phase] > 0 && said[s][phase] > 0) factor[phase] = took[s][phase] / said[s][phase];
+        log::info("{}: section {} took {:.3f} times the model's time forward, {:.3f} backward", run,
+                  deck.sections[s].name, factor[0], factor[1]);
+        for (schedule::SampleCost& cost : costs) {
+            cost.sections[s].forward_s *= factor[0];
+            cost.sections[s].backward_s *= factor[1];
+        }
+    }
 }
 
 }  // namespace
@@ -80,7 +103,7 @@ schedule::Problem problem_of(const graph::SectionGraph& graph) {
 }
 
 schedule::Problem problem_on(const config::Deck& deck, const config::Cluster& cluster, std::int64_t step,
-                             double& tokens) {
+                             const std::string& measured, double& tokens) {
     const data::SampleFile samples(deck.data.train);
     workload::check_samples(deck, samples);
     std::vector<model::Geometry> geometries, expansions;
@@ -89,11 +112,12 @@ schedule::Problem problem_on(const config::Deck& deck, const config::Cluster& cl
         expansions.push_back(workload::expansion_of(deck, s));
     }
     const workload::SampleTable table(samples, deck.graph, geometries, expansions);
-    const auto costs = workload::sample_costs(deck, samples.marker(), table, &cluster);
+    auto costs = workload::sample_costs(deck, samples.marker(), table, &cluster);
+    workload::DataOrder order(deck.run.seed, table.size(), deck.data.global_batch);
+    if (!measured.empty()) correct(costs, deck, order, measured);
     schedule::Problem problem = problem_of(deck.graph);
     for (schedule::EdgeShape& edge : problem.edges)
         edge.latency_s = workload::link_of(deck, cluster).latency_s;
-    workload::DataOrder order(deck.run.seed, table.size(), deck.data.global_batch);
     tokens = 0;
     for (const std::int64_t id : order.batch(step - 1)) {
         problem.samples.push_back(costs[static_cast<std::size_t>(id)]);
@@ -198,7 +222,7 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck) {
     double tokens = 0;
     if (line.costs.empty()) {
         const config::Cluster cluster = config::parse_cluster(config::read_text(line.cluster), line.cluster);
-        problem = problem_on(deck, cluster, line.step, tokens);
+        problem = problem_on(deck, cluster, line.step, line.measured, tokens);
     } else {
         problem = problem_of(deck.graph);
         problem.zero_is_none = true;
@@ -212,7 +236,7 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck) {
                              .noise = line.noise,
                              .seed = line.seed});
     result.tokens = tokens;
-    if (!line.timeline.empty()) write_whole(line.timeline, to_csv(result, deck.graph));
+    if (!line.timeline.empty()) write_text_file(line.timeline, to_csv(result, deck.graph));
     log::info("{}", describe(result, deck.graph));
     log::info("{}", to_json(result, deck.graph));
 }

@@ -33,9 +33,11 @@ struct Options {
 };
 
 /// The deck's problem for the samples of one step (counted from 1), with the task times of its models on the
-/// cluster; `tokens` gets those of the sections with a loss. Throws what reading the samples throws.
+/// cluster; `tokens` gets those of the sections with a loss. With `measured` (a run directory, or "") forward
+/// and backward times of each section are scaled to those that the run's tasks took. Throws what reading
+/// samples and metrics throws.
 schedule::Problem problem_on(const config::Deck& deck, const config::Cluster& cluster, std::int64_t step,
-                             double& tokens);
+                             const std::string& measured, double& tokens);
 
 /// Plans and executes one step; the lower bound is that of the times with their noise. Throws Error(bad_deck)
 /// where the windows are too small.

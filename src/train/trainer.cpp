@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/log.hpp"
 #include "comm/environment.hpp"
@@ -73,6 +74,8 @@ private:
     std::int64_t saved_step_ = -1;
     double origin_s_ = 0;
     double planning_s_ = 0, planning_wait_s_ = 0;
+    double planned_s_ = 0, bound_s_ = 0;            ///< sums of the plans, by the cost model
+    std::map<std::size_t, std::int64_t> critical_;  ///< steps by critical section
     double rate_tokens_ = 0, rate_s_ = 0;
 };
 
@@ -167,6 +170,9 @@ ExitCode Trainer::loop() {
             words.push_back((comm::stop_signal() != 0 || late ? kStop : 0) | (recorder.due() ? kFlush : 0));
             TimedPlan timed = plans.take(step);
             planning_s_ += timed.planning_s;
+            planned_s_ += timed.plan.makespan_s;
+            bound_s_ += timed.plan.lower_bound_s;
+            ++critical_[static_cast<std::size_t>(timed.plan.critical_section)];
             planning_wait_s_ += step == first_step_ + 1 ? 0 : comm::now_s() - started;
             if (step < deck_.train.steps) plans.prepare(step + 1);
             const auto plan = schedule::encode(timed.plan);
@@ -284,6 +290,13 @@ void Trainer::report(double wall_s) {
     const auto steps = static_cast<double>(std::max<std::int64_t>(progress_.step - first_step_, 1));
     log::info("planning: {:.2f} ms a step, of which {:.3f} ms were waited for", 1e3 * planning_s_ / steps,
               1e3 * planning_wait_s_ / steps);
+    if (bound_s_ <= 0) return;
+    std::string critical;
+    for (const auto& [section, times_critical] : critical_)
+        critical += fmt::format("{}{} in {:.0f}% of the steps", critical.empty() ? "" : ", ", names[section],
+                                100 * static_cast<double>(times_critical) / steps);
+    log::info("plans by the cost model: {:.2f}% above the lower bound, critical section {}",
+              100 * std::max(planned_s_ / bound_s_ - 1, 0.0), critical);
 }
 
 /// Collective. The checkpoint that --resume means; empty where the run starts afresh.

@@ -8,7 +8,7 @@ import re
 import subprocess
 
 import pytest
-from conftest import BINARY, ROOT, VLM, mpirun
+from conftest import BINARY, ROOT, TWO_RANKS, VLM, mpirun
 
 DECK = """
 [[section]]
@@ -227,6 +227,24 @@ def test_times_come_from_models_and_a_cluster_file(workspace):
     assert found[0]["tokens_per_rank_hour"] == pytest.approx(900 * found[0]["tokens_per_s"])
 
 
+def test_calibration_and_a_run_make_a_prediction(workspace):
+    """The file that calibration writes is one; measured times replace the models'."""
+    assert mpirun(2, "calibrate", "--out", "this.toml", cwd=workspace.path).returncode == 0
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=12", "checkpoint.every=0"])
+    settings = ["--set", "section.language.layout.dp=1"]
+    command = [BINARY, "simulate", VLM, "--cluster", "this.toml", *settings]
+    plain, measured = (subprocess.run([*command, *more], cwd=workspace.path, capture_output=True, text=True)
+                       for more in ([], ["--measured", "runs/run"]))
+    assert plain.returncode == measured.returncode == 0, plain.stderr + measured.stderr
+    factors = [float(f) for f in re.findall(r"took ([0-9.]+) times.*forward, ([0-9.]+) backward", measured.stdout)[1]]
+    work = [json.loads(r.stdout.splitlines()[-1])["sections"]["language"]["work_s"] for r in (plain, measured)]
+    assert min(factors) * 0.999 <= work[1] / work[0] <= max(factors) * 1.001
+    for words, code in ((["--measured", "absent"], 66), (["--measured", "."], 66)):
+        assert subprocess.run([*command, *words], cwd=workspace.path, capture_output=True).returncode == code
+    assert mpirun(2, "calibrate", "--out", "absent/this.toml", cwd=workspace.path).returncode == 73
+    assert mpirun(1, "calibrate", cwd=workspace.path).returncode == 64
+
+
 def test_under_mpirun_one_rank_speaks(tmp_path):
     write_case(tmp_path)
     result = mpirun(2, "simulate", "deck.toml", "--costs", "costs.csv", cwd=tmp_path)
@@ -259,8 +277,8 @@ def test_bad_costs_are_refused(tmp_path, text, expected):
     (64, ["--costs", "costs.csv", "--policy", "best"], "--policy best: no such policy"),
     (64, ["--costs", "costs.csv", "--noise", "nan"], "--noise"),
     (66, ["--costs", "absent.csv"], "absent.csv"),
-    (73, ["--costs", "costs.csv", "--timeline", "absent/out.csv"], "--timeline absent/out.csv"),
-    (74, ["--costs", "costs.csv", "--timeline", "/dev/full"], "--timeline /dev/full"),
+    (73, ["--costs", "costs.csv", "--timeline", "absent/out.csv"], "absent/out.csv: "),
+    (74, ["--costs", "costs.csv", "--timeline", "/dev/full"], "/dev/full: "),
     (78, ["--costs", "costs.csv", "--set", "section.language.layout.dp=3", "--set", "section.vision.layout.dp=2"], "fanout"),
     (78, ["--costs", "costs.csv", "--set", "section.vision.window=1", "--set", "section.language.micro_batch=4",
           "--policy", "wavefront"], "raise the window"),

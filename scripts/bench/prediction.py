@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""How near a simulation comes to real steps of inputs/vlm_glyphs.toml on two cores: the machine is calibrated, one run under
+`wavefront` gives measured task times, and steps under each policy and layout are predicted and run."""
+
+import argparse
+import json
+import pathlib
+
+import numpy as np
+from runs import BINARY, call, mpirun, train
+
+DECK = "inputs/vlm_glyphs.toml"
+TWO = ["section.language.layout.dp=1"]
+LAYOUTS = {
+    "2 ranks, wavefront": (2, [*TWO]),
+    "2 ranks, fifo": (2, [*TWO, "schedule.policy=fifo"]),
+    "2 ranks, lpt": (2, [*TWO, "schedule.policy=lpt"]),
+    "2 ranks, two layers more in vision": None,  # another model: corrected by the same run
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--skip", type=int, default=10, help="steps at the start that do not count")
+    parser.add_argument("--output", default="runs/bench-prediction")
+    options = parser.parse_args()
+    cluster = f"{options.output}/cluster.toml"
+    pathlib.Path(options.output).mkdir(parents=True, exist_ok=True)
+    mpirun(2, "calibrate", "--out", cluster)
+    print(f"{'layout':36}{'step s, real':>14}{'predicted':>11}{'error':>8}   {'from models alone':>18}{'error':>8}")
+    base = None
+    for name, case in LAYOUTS.items():
+        ranks, values = case or (2, [*TWO, "model.glyph-vision.layers=5"])
+        run = f"{options.output}/{name.replace(' ', '-').replace(',', '')}"
+        rows = train(ranks, DECK, run, [*values, f"train.steps={options.steps}", "checkpoint.every=0"])
+        base = base or run
+        steps = range(options.skip + 1, options.steps + 1)
+        real = np.median(rows["steps"]["time_s"][options.skip:])
+        settings = [word for value in values for word in ("--set", value)]
+
+        def predicted(*more):
+            found = [json.loads(call([BINARY, "simulate", DECK, "--cluster", cluster, *more, "--step", str(step), *settings]).splitlines()[-1])
+                     for step in steps[::5]]
+            return np.median([f["makespan_s"] for f in found])
+
+        corrected, alone = predicted("--measured", base), predicted()
+        print(f"{name:36}{real:14.4f}{corrected:11.4f}{corrected / real - 1:8.1%}   {alone:18.4f}{alone / real - 1:8.1%}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

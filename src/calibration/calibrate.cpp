@@ -1,0 +1,211 @@
+#include "calibration/calibrate.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "backend/arena.hpp"
+#include "base/log.hpp"
+#include "base/text_file.hpp"
+#include "comm/environment.hpp"
+#include "comm/memory.hpp"
+#include "ops/elementwise.hpp"
+#include "ops/swiglu.hpp"
+
+namespace maestro::calibration {
+
+namespace {
+
+constexpr double kAtLeastS = 0.03;  ///< of one measurement
+constexpr int kRepeats = 5;
+constexpr std::array kSides{8, 16, 32, 64, 128, 256, 512, 1024};
+
+/// Seconds of one call: the best of several series.
+double time_of(const std::function<void()>& call) {
+    call();
+    double best = 1e300;
+    std::int64_t calls = 1;
+    for (int repeat = 0; repeat < kRepeats;) {
+        const double start = comm::now_s();
+        for (std::int64_t i = 0; i < calls; ++i) call();
+        const double elapsed = comm::now_s() - start;
+        if (elapsed < kAtLeastS) {
+            calls *= 2;
+            continue;
+        }
+        best = std::min(best, elapsed / static_cast<double>(calls));
+        ++repeat;
+    }
+    return best;
+}
+
+double median(std::vector<double> values) {
+    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                     values.end());
+    return values[values.size() / 2];
+}
+
+class Calibration {
+public:
+    Calibration(const comm::Communicator& world, const comm::Topology& topology)
+        : world_(world),
+          topology_(topology),
+          backend_(backend::make_cpu(topology.threads)),
+          arena_(*backend_, std::size_t{512} << 20) {}
+
+    config::Cluster run() {
+        config::Cluster cluster;
+        cluster.name = fmt::format("{}, {} ranks of {} threads", topology_.host, topology_.ranks_on_node,
+                                   topology_.threads);
+        cluster.ranks_per_node = topology_.ranks_on_node;
+        cluster.device.memory = static_cast<double>(comm::available_memory()) / topology_.ranks_on_node;
+        cluster.device.operation_s = agreed([&] { return operation(); });
+        cluster.device.element_flops = agreed([&] { return elements(); });
+        cluster.device.memory_bandwidth = agreed([&] { return bandwidth(); });
+        for (const int side : kSides)
+            cluster.device.products.push_back({static_cast<double>(side),
+                                               agreed([&] { return product(side, DType::f32); }),
+                                               agreed([&] { return product(side, DType::bf16); })});
+        links(cluster);
+        return cluster;
+    }
+
+private:
+    /// All ranks at once; the median of what they find.
+    double agreed(const std::function<double()>& measure) {
+        world_.barrier();
+        return median(world_.allgather(measure()));
+    }
+
+    Tensor tensor(DType type, std::initializer_list<std::int64_t> shape) {
+        const Tensor t = arena_.allocate(type, shape);
+        std::memset(t.data, 0, t.bytes());
+        return t;
+    }
+
+    double operation() {
+        backend::ArenaScope scope(arena_);
+        const Tensor x = tensor(DType::f32, {64}), y = tensor(DType::f32, {64});
+        return time_of([&] { ops::add(*backend_, x, y); });
+    }
+
+    double elements() {
+        backend::ArenaScope scope(arena_);
+        const Tensor x = tensor(DType::f32, {64, 512}), y = tensor(DType::f32, {64, 256});
+        backend_->reset_counts();
+        ops::swiglu(*backend_, x, y);
+        const double flops = backend_->counts().flops;
+        return flops / time_of([&] { ops::swiglu(*backend_, x, y); });
+    }
+
+    double bandwidth() {
+        backend::ArenaScope scope(arena_);
+        const Tensor x = tensor(DType::f32, {1 << 24}), y = tensor(DType::f32, {1 << 24});
+        backend_->reset_counts();
+        ops::add(*backend_, x, y);
+        const double bytes = backend_->counts().bytes;
+        return bytes / time_of([&] { ops::add(*backend_, x, y); });
+    }
+
+    /// FLOP/s of a product with one short side.
+    double product(std::int64_t side, DType type) {
+        backend::ArenaScope scope(arena_);
+        const std::int64_t other = std::max<std::int64_t>(512, side);
+        const Tensor a = tensor(type, {other, other}), b = tensor(type, {side, other}),
+                     y = tensor(type, {other, side});
+        const double seconds = time_of([&] {
+            backend_->gemm({a.data, b.data, y.data, other, side, other, other, other, side, false, true,
+                            false, type, type});
+        });
+        return 2.0 * static_cast<double>(other * other * side) / seconds;
+    }
+
+    void links(config::Cluster& cluster) {
+        const std::vector<std::array<char, 64>> hosts = world_.allgather([&] {
+            std::array<char, 64> name{};
+            topology_.host.copy(name.data(), name.size() - 1);
+            return name;
+        }());
+        const auto other = [&](bool same) {
+            for (int r = 1; r < world_.size(); ++r)
+                if ((hosts[static_cast<std::size_t>(r)] == hosts.front()) == same) return r;
+            return -1;
+        };
+        cluster.node =
+            other(true) > 0 ? between(other(true)) : config::Link{0, cluster.device.memory_bandwidth / 2};
+        cluster.network = other(false) > 0 ? between(other(false)) : cluster.node;
+    }
+
+    /// From rank 0 to `rank` and back.
+    config::Link between(int rank) {
+        config::Link link;
+        if (world_.rank() == 0 || world_.rank() == rank) {
+            const comm::Communicator pair = world_.group({0, rank}, 7, "calibration");
+            const auto there_and_back = [&](std::size_t bytes) {
+                std::vector<char> data(bytes);
+                double best = 1e300;
+                for (int i = 0; i < 50; ++i) {
+                    const double start = comm::now_s();
+                    pair.broadcast(std::span<char>(data), 0);
+                    pair.broadcast(std::span<char>(data), 1);
+                    best = std::min(best, (comm::now_s() - start) / 2);
+                }
+                return best;
+            };
+            constexpr std::size_t kLarge = std::size_t{8} << 20;
+            link.latency_s = there_and_back(8);
+            link.bandwidth =
+                static_cast<double>(kLarge) / std::max(there_and_back(kLarge) - link.latency_s, 1e-9);
+        }
+        std::vector<double> values{link.latency_s, link.bandwidth};
+        world_.broadcast(values);
+        return {values[0], values[1]};
+    }
+
+    const comm::Communicator& world_;
+    const comm::Topology& topology_;
+    std::unique_ptr<backend::Backend> backend_;
+    backend::Arena arena_;
+};
+
+}  // namespace
+
+config::Cluster measure_machine(const comm::Communicator& world, const comm::Topology& topology) {
+    return Calibration(world, topology).run();
+}
+
+std::string to_toml(const config::Cluster& c, const std::string& comment) {
+    std::string text = fmt::format(
+        "# {}\n\n[cluster]\nname = \"{}\"\nranks_per_node = {}\n\n[device]\nmemory = "
+        "{:.4g}\nmemory_bandwidth = {:.4g}\n"
+        "element_flops = {:.4g}\noperation_s = {:.4g}\n",
+        comment, c.name, c.ranks_per_node, c.device.memory, c.device.memory_bandwidth, c.device.element_flops,
+        c.device.operation_s);
+    for (const config::ProductRate& p : c.device.products)
+        text += fmt::format("\n[[product]]\nside = {}\nfp32_flops = {:.4g}\nbf16_flops = {:.4g}\n", p.side,
+                            p.fp32_flops, p.bf16_flops);
+    for (const auto& [name, link] : {std::pair{"node", c.node}, std::pair{"network", c.network}})
+        text += fmt::format("\n[{}]\nlatency_s = {:.4g}\nbandwidth = {:.4g}\n", name, link.latency_s,
+                            link.bandwidth);
+    return text;
+}
+
+void run_calibration(const comm::Communicator& world, const comm::Topology& topology,
+                     const std::string& path) {
+    const config::Cluster cluster = measure_machine(world, topology);
+    if (world.rank() != 0) return;
+    write_text_file(
+        path, to_toml(cluster, fmt::format("Measured by maestro calibrate on {} ranks.", world.size())));
+    log::info(
+        "{}: {}; fp32 {:.3g} FLOP/s, bf16 {:.3g} FLOP/s, memory {:.3g} bytes/s, link {:.3g} s and {:.3g} "
+        "bytes/s",
+        path, cluster.name, cluster.device.products.back().fp32_flops,
+        cluster.device.products.back().bf16_flops, cluster.device.memory_bandwidth, cluster.node.latency_s,
+        cluster.node.bandwidth);
+}
+
+}  // namespace maestro::calibration
