@@ -58,6 +58,19 @@ class Xxh64:
         return cls._library.XXH64(data, len(data), 0)
 
 
+def without_times(kind):
+    """Creation properties without the time of creation, so that the same contents give the same bytes."""
+    properties = h5py.h5p.create(kind)
+    properties.set_obj_track_times(False)
+    return properties
+
+
+def new_file(path):
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
+    return h5py.File(h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, without_times(h5py.h5p.FILE_CREATE), access))
+
+
 class SampleWriter:
     """Collects samples; close() writes them under a temporary name, compares what lies there, and renames.
 
@@ -123,7 +136,7 @@ class SampleWriter:
         partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
         try:
             self._reserve(arrays)
-            with h5py.File(partial, "w", libver=("v110", "v110")) as file:
+            with new_file(partial) as file:
                 self._write(file, arrays)
             with h5py.File(partial, "r") as file:
                 self._verify(file, arrays)
@@ -160,6 +173,7 @@ class SampleWriter:
             raise OSError(f"{self.path}: needs {needed} bytes, and the disk has {space.f_bavail * space.f_frsize}")
 
     def _write(self, file, arrays):
+        h5py.h5g.create(file.id, b"index", gcpl=without_times(h5py.h5p.GROUP_CREATE))
         for name, values in arrays.items():
             file.create_dataset(name, data=values)
         pixels = file.create_dataset("pixels", shape=(self._pixel_offsets[-1],), dtype="u1")
