@@ -184,7 +184,7 @@ void StarveFirst::begin(const Rule& rule, const std::vector<int>& priority, bool
     const Instance& instance = machine_.instance();
     food_s_.assign(static_cast<std::size_t>(instance.shape(instance.anchor).replicas), 0.0);
     sent_s_ = food_s_;
-    in_sequence_.assign(static_cast<std::size_t>(instance.samples), 0);
+    in_sequence_.assign(machine_.nodes().size(), 0);
     for (Family& family : families_) family.sequence.clear();
     for (Slot& slot : slots_) {
         slot.followed = 0;
@@ -249,11 +249,10 @@ void StarveFirst::started(const Choice& choice, double end_s) {
         const Node& anchor = machine_.node(slot.target);
         if (!follows(slot)) {
             slot.forwards[static_cast<std::size_t>(anchor.replica - slot.first_anchor)].pop();
-        } else if (char& known = in_sequence_[static_cast<std::size_t>(n.first_sample)]; !known) {
+        } else if (char& known = in_sequence_[static_cast<std::size_t>(slot.target)]; !known) {
             known = 1;
-            families_[static_cast<std::size_t>(slot.family)].sequence.push_back(n.first_sample);
-            if (n.first_sample == anchor.first_sample)
-                sent_s_[static_cast<std::size_t>(anchor.replica)] += anchor.forward_s + anchor.backward_s;
+            families_[static_cast<std::size_t>(slot.family)].sequence.push_back(slot.target);
+            sent_s_[static_cast<std::size_t>(anchor.replica)] += anchor.forward_s + anchor.backward_s;
         }
     }
 }
@@ -282,10 +281,12 @@ StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
 StarveFirst::Forward StarveFirst::next_in_sequence(Slot& slot) {
     std::vector<int>& sequence = families_[static_cast<std::size_t>(slot.family)].sequence;
     for (; slot.followed < sequence.size(); ++slot.followed) {
-        const int node = machine_.node_of(slot.section, sequence[slot.followed]);
-        if (node < 0 || machine_.node(node).started) continue;
-        const int lane = machine_.node(anchor_node(machine_.node(node))).replica;
-        return {node, food_s_[static_cast<std::size_t>(lane)]};
+        const Node& anchor = machine_.node(sequence[slot.followed]);
+        for (const int sample : machine_.samples_of(anchor)) {
+            const int node = machine_.node_of(slot.section, sample);
+            if (node >= 0 && !machine_.node(node).started)
+                return {node, food_s_[static_cast<std::size_t>(anchor.replica)]};
+        }
     }
     return hungriest(slot);
 }
@@ -301,7 +302,7 @@ StarveFirst::Forward StarveFirst::hungriest(Slot& slot) {
         if (runs_out >= least && !bundles) continue;
         NodeHeap& heap = slot.forwards[h];
         while (follows(slot) && !heap.empty() &&
-               in_sequence_[static_cast<std::size_t>(machine_.node(heap.top()).first_sample)])
+               in_sequence_[static_cast<std::size_t>(anchor_node(machine_.node(heap.top())))])
             heap.pop();
         if (heap.empty()) continue;
         const int node = heap.top();

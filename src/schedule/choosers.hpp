@@ -103,6 +103,7 @@ struct Rule {
     double fed_s = 0;
     bool count_text = false;  ///< does work that skips the upstream sections count as food?
     bool fair = false;        ///< no anchor lane may hold more than its part of an upstream window
+    bool aligned = false;     ///< upstream micro-batches do not reach over two of the anchor (search.cpp)
     bool apart = false;       ///< sources choose apart, instead of following one sequence
     bool strict = false;      ///< anchor lanes wait for the next of their order, also where another is ready
 };
@@ -136,7 +137,7 @@ private:
     };
     struct Family {
         int first_anchor = 0, anchors = 0;
-        std::vector<int> sequence;  ///< samples, in the order in which they are sent
+        std::vector<int> sequence;  ///< anchor nodes, in the order in which they are fed
     };
     struct Forward {
         int node = -1;
@@ -172,7 +173,7 @@ private:
     std::vector<double> food_s_;             ///< [anchor replica], when it would run out of work
     std::vector<double> sent_s_;             ///< [anchor replica], work in sequences that is not yet food
     std::vector<Family> families_;
-    std::vector<char> in_sequence_;  ///< [sample]
+    std::vector<char> in_sequence_;  ///< [node], of the anchor
 };
 
 }  // namespace maestro::schedule

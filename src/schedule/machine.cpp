@@ -8,6 +8,7 @@ namespace maestro::schedule {
 
 void Machine::build(const std::vector<Batches>& batches) {
     const Instance& instance = instance_;
+    batches_ = &batches;
     const auto count = instance.sections.size();
     MAESTRO_CHECK(batches.size() == count, "micro-batches of {} sections, {} expected", batches.size(),
                   count);
@@ -41,6 +42,8 @@ void Machine::build(const std::vector<Batches>& batches) {
                 node.lane = lane;
                 node.index = index;
                 node.first_sample = own.samples[static_cast<std::size_t>(sample)];
+                node.samples_first = sample;
+                node.samples_last = own.ends[static_cast<std::size_t>(batch)];
                 for (; sample < own.ends[static_cast<std::size_t>(batch)]; ++sample) {
                     const std::size_t at =
                         instance.at(static_cast<int>(s), own.samples[static_cast<std::size_t>(sample)]);

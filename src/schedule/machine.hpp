@@ -26,6 +26,7 @@ struct Node {
     double forward_s = 0, backward_s = 0;
     int section = 0, replica = 0, lane = 0, index = 0;
     int first_sample = 0;                                          ///< of the instance
+    int samples_first = 0, samples_last = 0;                       ///< in the batches of the section
     int down_first = 0, down_last = 0, up_first = 0, up_last = 0;  ///< in the machine's links
     int inputs_left = 0;     ///< upstream nodes whose forward has not arrived
     int gradients_left = 0;  ///< downstream nodes whose gradient has not arrived
@@ -69,6 +70,12 @@ public:
     }
     /// The node of a sample in a section, -1 where it has no work there.
     int node_of(int section, int sample) const { return node_of_[instance_.at(section, sample)]; }
+    /// The samples of a node, in its order.
+    std::span<const int> samples_of(const Node& n) const {
+        return std::span((*batches_)[static_cast<std::size_t>(n.section)].samples)
+            .subspan(static_cast<std::size_t>(n.samples_first),
+                     static_cast<std::size_t>(n.samples_last - n.samples_first));
+    }
     std::span<const Link> downstream(const Node& n) const {
         return std::span(links_).subspan(static_cast<std::size_t>(n.down_first),
                                          static_cast<std::size_t>(n.down_last - n.down_first));
@@ -146,6 +153,7 @@ private:
     void finish(Chooser& chooser, const Event& event);
 
     const Instance& instance_;
+    const std::vector<Batches>* batches_ = nullptr;
     std::vector<Node> nodes_;
     std::vector<Link> links_;
     std::vector<Pair> pairs_;

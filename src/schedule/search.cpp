@@ -160,17 +160,21 @@ std::vector<Recipe> Group::construct(const std::vector<Recipe>& recipes, double 
     candidate.lane = spread();
     const auto all = orders();
     std::vector<std::pair<double, std::size_t>> tried;
-    for (std::size_t k = 0; k < recipes.size() && outcome_.makespan_s > enough_s; ++k) {
-        candidate.order = all[static_cast<std::size_t>(recipes[k].order)];
-        candidate.rule = {};
-        candidate.rule.fed_s = recipes[k].fed * mean_s_;
-        candidate.rule.fair = recipes[k].fair;
-        const Outcome outcome = execute(candidate);
-        tried.emplace_back(outcome.makespan_s, k);
-        if (!outcome.better_than(outcome_)) continue;
-        outcome_ = outcome;
-        solution_ = candidate;
-    }
+    // Within the tightest windows an upstream micro-batch must not wait for two of the anchor.
+    for (const bool aligned : {false, true})
+        for (std::size_t k = 0; k < recipes.size() && outcome_.makespan_s > enough_s; ++k) {
+            if (aligned && (!bundles_ || outcome_.makespan_s < kNever)) break;
+            candidate.order = all[static_cast<std::size_t>(recipes[k].order)];
+            candidate.rule = {};
+            candidate.rule.fed_s = recipes[k].fed * mean_s_;
+            candidate.rule.fair = recipes[k].fair;
+            candidate.rule.aligned = aligned;
+            const Outcome outcome = execute(candidate);
+            tried.emplace_back(outcome.makespan_s, k);
+            if (!outcome.better_than(outcome_)) continue;
+            outcome_ = outcome;
+            solution_ = candidate;
+        }
     std::sort(tried.begin(), tried.end());
     std::vector<Recipe> ranked;
     for (const auto& [makespan, k] : tried) ranked.push_back(recipes[k]);
@@ -346,7 +350,11 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
             const int size = one_by_one && !shape.loss ? 1 : shape.micro_batch;
             int filled = 0;
             for (std::size_t k = 0; k < list.size(); ++k) {
-                if (filled == size || (mixed && filled > 0 && pictured(list[k]) != pictured(list[k - 1]))) {
+                const bool other_kind = mixed && filled > 0 && pictured(list[k]) != pictured(list[k - 1]);
+                const bool other_bundle = solution.rule.aligned && !one_by_one && !shape.loss && filled > 0 &&
+                                          single_machine_.node_of(instance_.anchor, list[k]) !=
+                                              single_machine_.node_of(instance_.anchor, list[k - 1]);
+                if (filled == size || other_kind || other_bundle) {
                     own.close_batch();
                     filled = 0;
                 }

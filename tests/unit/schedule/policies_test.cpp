@@ -189,6 +189,20 @@ TEST(Policies, WavefrontHidesTheEncoder) {
     EXPECT_GE(fifo / count, wavefront / count + 0.03);
 }
 
+/// The deck's check lets a window pass that holds one micro-batch of the section below; then there is a plan.
+TEST(Wavefront, FindsAPlanWithinTheTightestWindows) {
+    for (std::uint64_t seed = 0; seed < 400; ++seed) {
+        Problem problem = random_problem(seed);
+        const auto& last = problem.sections.back();
+        const bool deep = problem.edges.size() > 1 && problem.edges.front().to != problem.edges.back().to;
+        if (deep || last.first_rank == 0) continue;  // one level of upstream sections on ranks of their own
+        for (auto& s : problem.sections)
+            if (!s.loss) s.window = (last.micro_batch + s.micro_batch - 1) / s.micro_batch;
+        const StepPlan plan = plan_wavefront(problem, 1, 5);
+        ASSERT_THAT(check_plan(problem, plan), testing::IsEmpty()) << "seed " << seed;
+    }
+}
+
 TEST(Policies, RefuseWindowsThatCannotWork) {
     Problem problem = two_ranks(1, 0.5, 1.0);
     problem.sections[0].window = 1;  // a language micro-batch needs two of the encoder's
