@@ -15,6 +15,32 @@ void NodeHeap::pop() {
     heap_.pop_back();
 }
 
+void NodeHeap::remove(int node) {
+    std::erase_if(heap_, [&](const auto& entry) { return entry.second == node; });
+    std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
+}
+
+namespace {
+
+/// Of the sections that share a lane the one nearest to the loss goes first: what frees memory and feeds the
+/// others' backwards.
+class NearestToLoss {
+public:
+    void offer(const Choice& choice, bool loss) {
+        const int order = (loss ? 0 : 2) + (choice.phase == Phase::forward ? 1 : 0);
+        if (choice.node < 0 || order >= order_) return;
+        best_ = choice;
+        order_ = order;
+    }
+    Choice best() const { return best_; }
+
+private:
+    Choice best_;
+    int order_ = 4;
+};
+
+}  // namespace
+
 ReadyOrder::ReadyOrder(const Machine& machine, const std::vector<std::vector<Choice>>& lanes)
     : machine_(machine), position_(machine.nodes().size(), {0, 0}), lanes_(lanes.size()) {
     for (std::size_t lane = 0; lane < lanes.size(); ++lane)
@@ -83,11 +109,6 @@ Choice ReadyOrder::choose(int lane, double) {
     return best;
 }
 
-void NodeHeap::remove(int node) {
-    std::erase_if(heap_, [&](const auto& entry) { return entry.second == node; });
-    std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
-}
-
 ListOrder::ListOrder(const Machine& machine) : machine_(machine) {
     const Instance& instance = machine.instance();
     lanes_.resize(static_cast<std::size_t>(instance.lanes));
@@ -124,24 +145,16 @@ void ListOrder::started(const Choice& choice, double) {
 }
 
 Choice ListOrder::choose(int lane, double) {
-    Choice best;
-    int best_order = std::numeric_limits<int>::max();
+    NearestToLoss nearest;
     auto& slots = lanes_[static_cast<std::size_t>(lane)];
     for (Slot& slot : slots) {
-        const Choice forward{slot.next, Phase::forward};
-        Choice mine;
-        if (slot.next < slot.end && machine_.can_start(forward)) mine = forward;
-        int order = slot.loss ? 1 : 3;
-        if (!slot.backwards.empty() && (slot.loss || mine.node < 0 || slots.size() > 1)) {
+        Choice mine{slot.next, Phase::forward};
+        if (slot.next == slot.end || !machine_.can_start(mine)) mine.node = -1;
+        if (!slot.backwards.empty() && (slot.loss || mine.node < 0 || slots.size() > 1))
             mine = {slot.backwards.top(), Phase::backward};
-            order = slot.loss ? 0 : 2;
-        }
-        if (mine.node >= 0 && order < best_order) {
-            best = mine;
-            best_order = order;
-        }
+        nearest.offer(mine, slot.loss);
     }
-    return best;
+    return nearest.best();
 }
 
 StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
@@ -316,26 +329,19 @@ StarveFirst::Forward StarveFirst::hungriest(Slot& slot) {
 }
 
 Choice StarveFirst::choose(int lane, double now) {
-    Choice best;
-    int best_order = std::numeric_limits<int>::max();
+    NearestToLoss nearest;
     const auto& own = on_lane_[static_cast<std::size_t>(lane)];
     for (const int s : own) {
         Slot& slot = slots_[static_cast<std::size_t>(s)];
-        Forward forward = best_forward(slot);
-        if (forward.node >= 0 && !machine_.window_open(machine_.node(forward.node))) forward.node = -1;
+        const Forward forward = best_forward(slot);
         Choice mine{forward.node, Phase::forward};
-        int order = slot.loss ? 1 : 3;
+        if (mine.node >= 0 && !machine_.window_open(machine_.node(mine.node))) mine.node = -1;
         if (!slot.backwards.empty() &&
-            (slot.loss || forward.node < 0 || own.size() > 1 || forward.starves_s - now >= rule_.fed_s)) {
+            (slot.loss || mine.node < 0 || own.size() > 1 || forward.starves_s - now >= rule_.fed_s))
             mine = {slot.backwards.top(), Phase::backward};
-            order = slot.loss ? 0 : 2;
-        }
-        if (mine.node >= 0 && order < best_order) {
-            best = mine;
-            best_order = order;
-        }
+        nearest.offer(mine, slot.loss);
     }
-    return best;
+    return nearest.best();
 }
 
 }  // namespace maestro::schedule

@@ -110,7 +110,7 @@ struct Rule {
 
 /// Work-conserving list scheduling by priority. An anchor lane starts the ready micro-batch of the least
 /// priority value; an upstream lane feeds the anchor lane that would starve first. Sources that serve the
-/// same anchor lanes follow one sequence, so that a sample's inputs arrive about together.
+/// same anchor lanes follow one sequence, so that a micro-batch's inputs arrive about together.
 class StarveFirst {
 public:
     explicit StarveFirst(const Machine& machine);

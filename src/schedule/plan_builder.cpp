@@ -10,6 +10,8 @@
 namespace maestro::schedule {
 
 PlanBuilder::PlanBuilder(const Problem& problem, int groups) : problem_(problem), groups_(groups) {
+    plan_.lower_bound_s = lower_bound(problem);
+    plan_.critical_section = critical_section(problem);
     plan_.lanes.resize(static_cast<std::size_t>(problem.world));
     for (const SectionShape& s : problem.sections)
         plan_.batches.emplace_back(static_cast<std::size_t>(s.replicas));
@@ -44,8 +46,6 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
 
 StepPlan PlanBuilder::finish(std::int64_t step) {
     plan_.step = step;
-    plan_.lower_bound_s = lower_bound(problem_);
-    plan_.critical_section = critical_section(problem_);
     return std::move(plan_);
 }
 

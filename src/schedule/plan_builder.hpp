@@ -15,6 +15,7 @@ public:
     /// Adds what a machine executed for group `group` (0 .. groups - 1); batches are the machine's.
     void add(const Machine& machine, const std::vector<Batches>& batches,
              const std::vector<Executed>& executed, int group);
+    double lower_bound_s() const { return plan_.lower_bound_s; }
     StepPlan finish(std::int64_t step);
 
 private:

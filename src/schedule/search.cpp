@@ -80,14 +80,21 @@ void Group::measure_samples() {
     mean_s_ = count > 0 ? std::accumulate(own_.begin(), own_.end(), 0.0) / static_cast<double>(count) : 0;
 }
 
+Group::Kinds Group::kinds() const {
+    Kinds kinds;
+    for (int i = 0; i < samples(); ++i)
+        (instance_.pictured[static_cast<std::size_t>(i)] ? kinds.heavy : kinds.light).push_back(i);
+    kinds.bare =
+        static_cast<int>(kinds.light.size()) < lanes_ && static_cast<int>(kinds.heavy.size()) >= 3 * lanes_;
+    return kinds;
+}
+
 /// First the samples with upstream work, by descending cost, each to the lane with the least of it; then the
 /// rest level the lanes. Where there is not enough of the rest to cover head starts and last backwards, every
 /// lane first gets one sample that is soon there and one that is soon done with.
 std::vector<int> Group::spread() const {
     std::vector<int> lanes(own_.size(), 0);
-    std::vector<int> heavy, light;
-    for (int i = 0; i < samples(); ++i)
-        (instance_.pictured[static_cast<std::size_t>(i)] ? heavy : light).push_back(i);
+    auto [heavy, light, bare] = kinds();
     const auto sort = [](auto first, auto last, auto less) { std::stable_sort(first, last, less); };
     std::vector<double> load(static_cast<std::size_t>(lanes_), 0.0);
     const auto give = [&](int i, std::size_t lane) {
@@ -95,7 +102,7 @@ std::vector<int> Group::spread() const {
         lanes[static_cast<std::size_t>(i)] = static_cast<int>(lane);
     };
     auto begin = heavy.begin(), end = heavy.end();
-    if (static_cast<int>(light.size()) < lanes_ && static_cast<int>(heavy.size()) >= 3 * lanes_) {
+    if (bare) {
         sort(begin, end, [&](int a, int b) { return at(before_, a) < at(before_, b); });
         for (int k = 0; k < lanes_; ++k) give(*begin++, static_cast<std::size_t>(k));
         sort(begin, end, [&](int a, int b) { return at(after_, a) > at(after_, b); });
@@ -114,9 +121,7 @@ std::vector<int> Group::spread() const {
 
 /// Orders to try: samples with upstream work in several ways, then the others by descending cost.
 std::vector<std::vector<int>> Group::orders() const {
-    std::vector<int> heavy, light;
-    for (int i = 0; i < samples(); ++i)
-        (instance_.pictured[static_cast<std::size_t>(i)] ? heavy : light).push_back(i);
+    auto [heavy, light, bare] = kinds();
     std::stable_sort(light.begin(), light.end(), [&](int a, int b) { return at(own_, a) > at(own_, b); });
     std::vector<std::vector<int>> all(kOrders, heavy);
     // Johnson (1954): upstream forward, then the anchor's work.
@@ -134,7 +139,7 @@ std::vector<std::vector<int>> Group::orders() const {
     // Long backwards first.
     std::stable_sort(all[3].begin(), all[3].end(),
                      [&](int a, int b) { return at(after_, a) > at(after_, b); });
-    if (static_cast<int>(light.size()) < lanes_ && static_cast<int>(heavy.size()) >= 3 * lanes_) {
+    if (bare) {
         // The lanes begin with what is soon there and end with what is soon done with.
         std::vector<int> kind(own_.size(), 1);
         std::vector<int> quick = heavy;

@@ -76,6 +76,11 @@ public:
 
 private:
     void measure_samples();
+    struct Kinds {
+        std::vector<int> heavy, light;  ///< samples with upstream work, and without
+        bool bare = false;              ///< too few light ones to cover head starts and last backwards
+    };
+    Kinds kinds() const;
     std::vector<int> spread() const;
     std::vector<std::vector<int>> orders() const;
     bool try_solution(const Solution& solution);

@@ -1,8 +1,6 @@
 #include "schedule/wavefront.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -111,7 +109,7 @@ private:
                     }
             for (int g = 0; g < groups_; ++g)
                 if (load(g, fullest) < load(least, fullest)) least = g;
-            if (load(worst, fullest) <= 1 + 1e-4 || groups_ < 2) break;
+            if (load(worst, fullest) <= 1 + 1e-4) break;
             int other = least;
             if (round % 2 == 1) {
                 other = dice_.below(groups_ - 1);
@@ -230,7 +228,8 @@ std::vector<std::unique_ptr<Group>> schedule_groups(const Problem& problem,
 
 StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t moves) {
     const int groups = groups_of(problem);
-    const double enough = lower_bound(problem) * (1 + kEnough);
+    PlanBuilder builder(problem, groups);
+    const double enough = builder.lower_bound_s() * (1 + kEnough);
     if (moves == 0) moves = default_moves(problem.samples.size());
     // How few samples are dealt to groups decides much: several deals are tried.
     const int deals = groups > 1 && problem.samples.size() <= kFew ? kDeals : 1;
@@ -246,7 +245,6 @@ StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t 
         best = std::move(parts);
     }
     if (best.empty()) refuse_windows(problem, "wavefront");
-    PlanBuilder builder(problem, groups);
     for (int g = 0; g < groups; ++g) best[static_cast<std::size_t>(g)]->emit(builder, g);
     return builder.finish(step);
 }

@@ -88,34 +88,15 @@ void correct(std::vector<schedule::SampleCost>& costs, const config::Deck& deck,
 
 }  // namespace
 
-schedule::Problem problem_of(const graph::SectionGraph& graph) {
-    schedule::Problem problem;
-    problem.world = graph.world;
-    for (const graph::Section& s : graph.sections)
-        problem.sections.push_back({.replicas = s.layout.dp,
-                                    .first_rank = s.first_rank,
-                                    .micro_batch = s.micro_batch,
-                                    .window = s.window,
-                                    .backward = s.backward,
-                                    .loss = s.loss});
-    for (const graph::Edge& e : graph.edges) problem.edges.push_back({e.from, e.to, e.gradient});
-    return problem;
-}
-
 schedule::Problem problem_on(const config::Deck& deck, const config::Cluster& cluster, std::int64_t step,
                              const std::string& measured, double& tokens) {
     const data::SampleFile samples(deck.data.train);
     workload::check_samples(deck, samples);
-    std::vector<model::Geometry> geometries, expansions;
-    for (int s = 0; s < static_cast<int>(deck.sections.size()); ++s) {
-        geometries.push_back(workload::geometry_of(deck, s));
-        expansions.push_back(workload::expansion_of(deck, s));
-    }
-    const workload::SampleTable table(samples, deck.graph, geometries, expansions);
+    const workload::SampleTable table = workload::table_of(deck, samples);
     auto costs = workload::sample_costs(deck, samples.marker(), table, &cluster);
     workload::DataOrder order(deck.run.seed, table.size(), deck.data.global_batch);
     if (!measured.empty()) correct(costs, deck, order, measured);
-    schedule::Problem problem = problem_of(deck.graph);
+    schedule::Problem problem = workload::problem_of(deck.graph);
     for (schedule::EdgeShape& edge : problem.edges)
         edge.latency_s = workload::link_of(deck, cluster).latency_s;
     tokens = 0;
@@ -224,7 +205,7 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck) {
         const config::Cluster cluster = config::parse_cluster(config::read_text(line.cluster), line.cluster);
         problem = problem_on(deck, cluster, line.step, line.measured, tokens);
     } else {
-        problem = problem_of(deck.graph);
+        problem = workload::problem_of(deck.graph);
         problem.zero_is_none = true;
         problem.samples = read_costs(line.costs, deck.graph);
     }

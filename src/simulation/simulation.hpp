@@ -21,9 +21,6 @@ struct Result {
     double tokens = 0;       ///< of the language models in the step; 0: not known
 };
 
-/// Sections and edges of the graph, without samples; windows as in the deck, 0: none.
-schedule::Problem problem_of(const graph::SectionGraph& graph);
-
 struct Options {
     std::string policy = "wavefront";  ///< also one-size
     std::int64_t moves = 0;            ///< of the wavefront's search

@@ -33,9 +33,8 @@ Job::Job(Launch& launch, bool load_weights) : launch_(launch), load_weights_(loa
     prefetcher_ = std::make_unique<data::Prefetcher>(*samples_, kBytesAhead);
     open_edges(memory);
     for (int s = 0; s < count; ++s) build_section(s, memory[static_cast<std::size_t>(s)]);
-    std::vector<int> windows;
-    for (const SectionMemory& m : memory) windows.push_back(m.window);
-    problem_ = workload::problem_of(deck, windows);
+    problem_ = workload::problem_of(launch.graph);
+    for (std::size_t s = 0; s < memory.size(); ++s) problem_.sections[s].window = memory[s].window;
     if (world.rank() != 0) return;
     costs_ = workload::sample_costs(deck, samples_->marker(), *table_);
     description_.push_back(workload::describe_load(deck, costs_));
@@ -46,12 +45,7 @@ void Job::read_samples() {
     samples_ = open_samples(launch_.world, deck.data.train);
     agree(launch_.world, [&] { workload::check_samples(deck, *samples_); });
     const auto count = static_cast<int>(launch_.graph.sections.size());
-    std::vector<model::Geometry> geometries, expansions;
-    for (int s = 0; s < count; ++s) {
-        geometries.push_back(workload::geometry_of(deck, s));
-        expansions.push_back(workload::expansion_of(deck, s));
-    }
-    table_ = std::make_unique<workload::SampleTable>(*samples_, launch_.graph, geometries, expansions);
+    table_ = std::make_unique<workload::SampleTable>(workload::table_of(deck, *samples_));
     for (int s = 0; s < count; ++s)
         for (std::int64_t i = 0;
              launch_.graph.sections[static_cast<std::size_t>(s)].loss && i < table_->size(); ++i)

@@ -74,19 +74,17 @@ backend::DeviceRates rates_of(const config::Device& device) {
     return rates;
 }
 
-schedule::Problem problem_of(const config::Deck& deck, const std::vector<int>& windows) {
+schedule::Problem problem_of(const graph::SectionGraph& graph) {
     schedule::Problem problem;
-    problem.world = deck.graph.world;
-    for (std::size_t s = 0; s < deck.graph.sections.size(); ++s) {
-        const graph::Section& section = deck.graph.sections[s];
-        problem.sections.push_back({.replicas = section.layout.dp,
-                                    .first_rank = section.first_rank,
-                                    .micro_batch = section.micro_batch,
-                                    .window = windows[s],
-                                    .backward = section.backward,
-                                    .loss = section.loss});
-    }
-    for (const graph::Edge& e : deck.graph.edges) problem.edges.push_back({e.from, e.to, e.gradient});
+    problem.world = graph.world;
+    for (const graph::Section& s : graph.sections)
+        problem.sections.push_back({.replicas = s.layout.dp,
+                                    .first_rank = s.first_rank,
+                                    .micro_batch = s.micro_batch,
+                                    .window = s.window,
+                                    .backward = s.backward,
+                                    .loss = s.loss});
+    for (const graph::Edge& e : graph.edges) problem.edges.push_back({e.from, e.to, e.gradient});
     return problem;
 }
 

@@ -67,6 +67,15 @@ model::Geometry expansion_of(const config::Deck& deck, int section) {
     return {};
 }
 
+SampleTable table_of(const config::Deck& deck, const data::SampleFile& samples) {
+    std::vector<model::Geometry> geometries, expansions;
+    for (int s = 0; s < static_cast<int>(deck.graph.sections.size()); ++s) {
+        geometries.push_back(geometry_of(deck, s));
+        expansions.push_back(expansion_of(deck, s));
+    }
+    return SampleTable(samples, deck.graph, std::move(geometries), std::move(expansions));
+}
+
 void check_samples(const config::Deck& deck, const data::SampleFile& samples, bool for_training) {
     const std::string path = samples.path().string();
     for (std::size_t s = 0; s < deck.sections.size(); ++s) {

@@ -7,6 +7,7 @@
 #include "config/deck.hpp"
 #include "simulation/costs_file.hpp"
 #include "simulation/simulation.hpp"
+#include "workload/costs.hpp"
 
 namespace maestro::simulation {
 namespace {
@@ -20,7 +21,7 @@ config::Deck deck(const std::string& more = "") {
 
 double makespan(const std::string& costs, const std::string& policy, const std::string& more = "") {
     const config::Deck d = deck(more);
-    schedule::Problem problem = problem_of(d.graph);
+    schedule::Problem problem = workload::problem_of(d.graph);
     problem.zero_is_none = true;
     problem.samples = parse_costs("sample,section,forward_s,backward_s\n" + costs, "c.csv", d.graph);
     return simulate_step(std::move(problem), {.policy = policy}).timeline.makespan_s;

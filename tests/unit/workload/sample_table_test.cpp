@@ -28,12 +28,7 @@ protected:
             config::parse_deck(config::read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/vlm_glyphs.toml"),
                                "deck", {}, config::Command::train);
         file_ = std::make_unique<data::SampleFile>(path_);
-        std::vector<model::Geometry> vision, language;
-        for (int s = 0; s < 2; ++s) {
-            vision.push_back(geometry_of(deck_, s));
-            language.push_back(expansion_of(deck_, s));
-        }
-        table_ = std::make_unique<SampleTable>(*file_, deck_.graph, vision, language);
+        table_ = std::make_unique<SampleTable>(table_of(deck_, *file_));
     }
     /// Tokens of sample i once its pictures are expanded: patches of 8 pixels, 2 x 2 of them a token.
     std::int64_t expanded(std::int64_t i) const {
