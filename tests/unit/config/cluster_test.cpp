@@ -57,5 +57,19 @@ TEST(Cluster, ErrorsNamePlaceKeyAndWhatIsAllowed) {
     EXPECT_THAT(refusal("[cluster]", "[cluster"), HasSubstr("c.toml:"));
 }
 
+TEST(Cluster, CorpusOfTheFuzzerIsReadOrRefused) {
+    int count = 0;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(MAESTRO_SOURCE_DIR "/tests/fuzz/corpus/cluster")) {
+        ++count;
+        try {
+            parse_cluster(read_text(entry.path().string()), "corpus");
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::bad_deck) << entry.path();
+        }
+    }
+    EXPECT_GE(count, 1);
+}
+
 }  // namespace
 }  // namespace maestro::config
