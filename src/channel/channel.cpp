@@ -16,27 +16,9 @@ namespace {
 constexpr int kSlotBits = 16;
 constexpr std::uint64_t kSlotMask = (std::uint64_t{1} << kSlotBits) - 1;
 constexpr std::size_t kWord = sizeof(std::uint64_t);
-constexpr std::size_t kAlign = 64;
-
-int position(const std::vector<int>& ranks, int rank) {
-    const auto at = std::find(ranks.begin(), ranks.end(), rank);
-    return at == ranks.end() ? -1 : static_cast<int>(at - ranks.begin());
-}
-
-std::size_t words_bytes(const ChannelSpec& spec) {
-    const std::size_t bytes = 2 * kWord * static_cast<std::size_t>(spec.max_samples);
-    return (bytes + kAlign - 1) / kAlign * kAlign;
-}
 
 std::size_t row_bytes(const ChannelSpec& spec) {
     return static_cast<std::size_t>(spec.width) * size_of(spec.dtype);
-}
-
-/// What a rank of the edge exposes: the words, and slots for incoming rows or gradients.
-std::size_t exposed_bytes(const ChannelSpec& spec, bool is_consumer) {
-    const bool rows_come_in = (is_consumer && !spec.colocated) || spec.carries_gradient;
-    const std::size_t slots = rows_come_in ? static_cast<std::size_t>(spec.window) : 0;
-    return words_bytes(spec) + slots * static_cast<std::size_t>(spec.max_rows) * row_bytes(spec);
 }
 
 void check_spec(const ChannelSpec& s) {
@@ -50,26 +32,20 @@ void check_spec(const ChannelSpec& s) {
     MAESTRO_CHECK(!s.colocated || s.producers == s.consumers, "edge {}: colocated on different ranks",
                   s.name);
     for (int rank : s.producers)
-        MAESTRO_CHECK(s.colocated || position(s.consumers, rank) < 0, "edge {}: rank {} is on both sides",
+        MAESTRO_CHECK(s.colocated || replica_on(s.consumers, rank) < 0, "edge {}: rank {} is on both sides",
                       s.name, rank);
 }
 }  // namespace
 
-std::size_t shared_bytes(const ChannelSpec& spec, int rank) {
-    const bool consumer = position(spec.consumers, rank) >= 0;
-    const bool producer = position(spec.producers, rank) >= 0;
-    return spec.colocated || !(consumer || producer) ? 0 : exposed_bytes(spec, consumer);
-}
-
 Channel::Channel(const comm::Communicator& world, ChannelSpec spec, int tag)
     : spec_(std::move(spec)), waiter_(&world.waiter()) {
     check_spec(spec_);
-    producer_ = position(spec_.producers, world.rank());
-    consumer_ = position(spec_.consumers, world.rank());
+    producer_ = replica_on(spec_.producers, world.rank());
+    consumer_ = replica_on(spec_.consumers, world.rank());
     MAESTRO_CHECK(producer_ >= 0 || consumer_ >= 0, "edge {}: rank {} takes no part", spec_.name,
                   world.rank());
     fanout_ = static_cast<int>(spec_.consumers.size() / spec_.producers.size());
-    const std::size_t bytes = exposed_bytes(spec_, consumer_ >= 0);
+    const std::size_t bytes = rank_bytes(spec_, world.rank());
     if (spec_.colocated) {
         transport_ = make_local(bytes);
     } else {
@@ -218,7 +194,7 @@ void Channel::send(const Outbound& out) {
     for (std::size_t index : out.words) {
         const Route& r = routes_[index];
         const int peer = consumer_peer(r.consumer_replica);
-        if (position(peers, peer) < 0) peers.push_back(peer);
+        if (std::find(peers.begin(), peers.end(), peer) == peers.end()) peers.push_back(peer);
         if (spec_.colocated || r.rows == 0) continue;
         const Tensor part = out.output.slice(r.first_row, r.first_row + r.rows);
         transport_->put(peer, row_offset(out.slot, r.first_row), part.data, part.bytes());

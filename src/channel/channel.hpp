@@ -11,23 +11,11 @@
 #include <vector>
 
 #include "base/tensor.hpp"
+#include "channel/spec.hpp"
 #include "channel/transport.hpp"
 #include "comm/communicator.hpp"
 
 namespace maestro::channel {
-
-struct ChannelSpec {
-    std::string name;              ///< "vision-language"
-    std::vector<int> producers;    ///< rank of each replica of the upstream section
-    std::vector<int> consumers;    ///< of the downstream section; fanout = consumers / producers
-    std::int64_t width = 0;        ///< elements of a row
-    DType dtype = DType::f32;      ///< of rows and gradients
-    int window = 1;                ///< the producer's micro-batches in flight, >= 1
-    std::int64_t max_rows = 0;     ///< rows of a producer's micro-batch at most (slot size)
-    std::int64_t max_samples = 0;  ///< routes of a step at most, over all replicas
-    bool carries_gradient = true;
-    bool colocated = false;  ///< producers == consumers: a pointer is passed, no MPI
-};
 
 /// One sample on this edge. Every rank of the edge gets the same list, from the step plan and the metadata.
 struct Route {
@@ -142,9 +130,6 @@ private:
     std::vector<int> free_slots_;
     Traffic traffic_;
 };
-
-/// The bytes of shared memory that rank `rank` of the world needs for this edge.
-std::size_t shared_bytes(const ChannelSpec& spec, int rank);
 
 /// Collective over `world`: refuses what does not fit into the node's shared memory (Error(bad_deck,
 /// all_ranks), naming edges, sizes and what to change), then makes the channels; nullptr where this rank

@@ -54,4 +54,15 @@ std::uint64_t available_memory() {
     return available;
 }
 
+Resident resident_memory() {
+    Resident resident;
+    std::ifstream status("/proc/self/status");
+    std::string key, rest;
+    while (status >> key) {
+        if (key == "VmRSS:" || key == "VmHWM:") status >> (key == "VmRSS:" ? resident.now : resident.most);
+        std::getline(status, rest);
+    }
+    return {resident.now * 1024, resident.most * 1024};
+}
+
 }  // namespace maestro::comm

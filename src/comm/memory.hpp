@@ -9,4 +9,9 @@ namespace maestro::comm {
 /// a container's) where that is less.
 std::uint64_t available_memory();
 
+struct Resident {
+    std::uint64_t now = 0, most = 0;  ///< bytes of this process in memory, now and at most so far
+};
+Resident resident_memory();
+
 }  // namespace maestro::comm

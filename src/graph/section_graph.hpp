@@ -32,6 +32,9 @@ struct Section {
     int first_rank = 0;
     bool backward = false;  ///< it trains, or something above it does
     bool loss = false;      ///< no outgoing edge: it computes the loss
+
+    /// Does this rank of the world hold a replica of it?
+    bool holds(int rank) const { return rank >= first_rank && rank < first_rank + layout.ranks(); }
 };
 
 struct Edge {

@@ -7,6 +7,7 @@
 #include "config/command_line.hpp"
 #include "config/deck.hpp"
 #include "schedule/simulate.hpp"
+#include "simulation/inputs.hpp"
 
 namespace maestro::simulation {
 
@@ -17,28 +18,28 @@ struct Result {
     /// Of each task of the timeline, the samples of its micro-batch.
     std::vector<std::vector<std::int64_t>> samples;
     double lower_bound_s = 0;
-    double schedule_ms = 0;  ///< time that making the plan took
-    double tokens = 0;       ///< of the language models in the step; 0: not known
+    double schedule_ms = 0;                    ///< time that making the plan took
+    double tokens = 0;                         ///< of the language models in the step; 0: not known
+    double step_s = 0;                         ///< with the gradients' sum and the optimizer; 0: not known
+    std::vector<workload::RankMemory> memory;  ///< of a rank of each section; empty: not known
+    double device_memory = 0;                  ///< bytes that it has
 };
 
 struct Options {
     std::string policy = "wavefront";  ///< also one-size
+    std::int64_t step = 1;             ///< of the plan
     std::int64_t moves = 0;            ///< of the wavefront's search
     schedule::Dispatch dispatch = schedule::Dispatch::planned;
     double noise = 0;  ///< sigma of the task times, which the plan does not know
     std::uint64_t seed = 1;
 };
 
-/// The deck's problem for the samples of one step (counted from 1), with the task times of its models on the
-/// cluster; `tokens` gets those of the sections with a loss. With `measured` (a run directory, or "") forward
-/// and backward times of each section are scaled to those that the run's tasks took. Throws what reading
-/// samples and metrics throws.
-schedule::Problem problem_on(const config::Deck& deck, const config::Cluster& cluster, std::int64_t step,
-                             const std::string& measured, double& tokens);
-
 /// Plans and executes one step; the lower bound is that of the times with their noise. Throws Error(bad_deck)
 /// where the windows are too small.
 Result simulate_step(schedule::Problem problem, const Options& options);
+
+/// Adds what the models and the cluster tell beside the times of tasks: memory, tokens, the end of the step.
+void complete(Result& result, const graph::SectionGraph& graph, const Inputs& inputs);
 
 /// A table of the sections, as text of several lines.
 std::string describe(const Result& result, const graph::SectionGraph& graph);

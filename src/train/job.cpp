@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "comm/memory.hpp"
 #include "train/agree.hpp"
 #include "train/weights.hpp"
 #include "workload/costs.hpp"
@@ -11,81 +12,77 @@
 
 namespace maestro::train {
 
-Job::Job(Launch& launch, bool load_weights) : launch_(launch), load_weights_(load_weights) {
+Job::Job(Launch& launch, bool load_weights)
+    : launch_(launch), load_weights_(load_weights), resident_at_start_(comm::resident_memory().now) {
     const config::Deck& deck = launch.deck;
     const comm::Communicator& world = launch.world;
     const auto count = static_cast<int>(launch.graph.sections.size());
     backend_ = backend::make_cpu(launch.topology.threads);
     read_samples();
-    const std::vector<SectionMemory> memory = plan_memory(launch, *table_, samples_->marker());
+    const workload::MemoryPlan memory = plan_memory(launch, *table_, samples_->marker());
     if (world.size() != launch.graph.world) {  // a dry run in one process: memory is all that can be told
         for (int s = 0; s < count; ++s)
-            description_.push_back(fmt::format("section {}: {}",
-                                               launch.graph.sections[static_cast<std::size_t>(s)].name,
-                                               describe(memory[static_cast<std::size_t>(s)])));
+            description_.push_back(
+                fmt::format("section {}: {}", launch.graph.sections[static_cast<std::size_t>(s)].name,
+                            workload::describe(memory.sections[static_cast<std::size_t>(s)])));
         return;
     }
+    planned_ = workload::memory_of(memory, launch.graph, world.rank());
     std::size_t scratch = 0;
-    for (std::size_t s = 0; s < memory.size(); ++s)
-        if (holds(launch.graph.sections[s], world.rank()))
-            scratch = std::max(scratch, memory[s].footprint.scratch);
+    for (std::size_t s = 0; s < memory.sections.size(); ++s)
+        if (launch.graph.sections[s].holds(world.rank()))
+            scratch = std::max(scratch, memory.sections[s].footprint.scratch);
     scratch_ = backend::Arena(*backend_, scratch);
-    prefetcher_ = std::make_unique<data::Prefetcher>(*samples_, kBytesAhead);
-    open_edges(memory);
-    for (int s = 0; s < count; ++s) build_section(s, memory[static_cast<std::size_t>(s)]);
+    prefetcher_ = std::make_unique<data::Prefetcher>(*samples_, workload::kBytesAhead);
+    open_edges(memory.channels);
+    for (int s = 0; s < count; ++s) build_section(s, memory.sections[static_cast<std::size_t>(s)]);
     problem_ = workload::problem_of(launch.graph);
-    for (std::size_t s = 0; s < memory.size(); ++s) problem_.sections[s].window = memory[s].window;
+    for (std::size_t s = 0; s < memory.sections.size(); ++s)
+        problem_.sections[s].window = memory.sections[s].window;
     if (world.rank() != 0) return;
     costs_ = workload::sample_costs(deck, samples_->marker(), *table_);
     description_.push_back(workload::describe_load(deck, costs_));
+}
+
+MemoryUse Job::memory_use() const {
+    std::size_t taken = scratch_.capacity(), used = scratch_.peak();
+    for (const auto& channel : channels_)
+        if (channel) {
+            const std::size_t bytes = channel::rank_bytes(channel->spec(), launch_.world.rank());
+            taken += bytes;
+            used += bytes;  // windows are filled at the start
+        }
+    for (const auto& replica : replicas_) {
+        taken += replica->bytes();
+        used += replica->used_bytes();
+    }
+    const auto most = static_cast<double>(comm::resident_memory().most);
+    return {.planned = planned_.total(),
+            .planned_buffers = planned_.buffers(),
+            .buffers = static_cast<double>(taken),
+            .used = static_cast<double>(used),
+            .resident = most - static_cast<double>(resident_at_start_)};
 }
 
 void Job::read_samples() {
     const config::Deck& deck = launch_.deck;
     samples_ = open_samples(launch_.world, deck.data.train);
     agree(launch_.world, [&] { workload::check_samples(deck, *samples_); });
-    const auto count = static_cast<int>(launch_.graph.sections.size());
     table_ = std::make_unique<workload::SampleTable>(workload::table_of(deck, *samples_));
-    for (int s = 0; s < count; ++s)
-        for (std::int64_t i = 0;
-             launch_.graph.sections[static_cast<std::size_t>(s)].loss && i < table_->size(); ++i)
-            if (table_->length(i, s) > deck.data.sequence_length)
-                throw Error(ExitCode::bad_data,
-                            fmt::format("{}: sample {} has {} tokens with its pictures, data.sequence_length "
-                                        "is {}; raise it or cut the sample",
-                                        deck.data.train, i, table_->length(i, s), deck.data.sequence_length),
-                            Scope::all_ranks);
+    workload::check_lengths(deck, *table_);
 }
 
-void Job::open_edges(const std::vector<SectionMemory>& memory) {
-    const config::Deck& deck = launch_.deck;
-    std::vector<channel::ChannelSpec> specs;
-    for (const graph::Edge& e : launch_.graph.edges) {
-        const graph::Section &up = launch_.graph.sections[static_cast<std::size_t>(e.from)],
-                             &down = launch_.graph.sections[static_cast<std::size_t>(e.to)];
-        channel::ChannelSpec spec{.name = up.name + "-" + down.name, .producers = {}, .consumers = {}};
-        for (int r = 0; r < up.layout.dp; ++r) spec.producers.push_back(up.first_rank + r);
-        for (int r = 0; r < down.layout.dp; ++r) spec.consumers.push_back(down.first_rank + r);
-        const model::Role role = workload::role_of(deck, e.from, samples_->marker());
-        spec.width = role.output_width;
-        spec.dtype = role.compute;
-        spec.window = memory[static_cast<std::size_t>(e.from)].window;
-        spec.max_rows = memory[static_cast<std::size_t>(e.from)].max_rows;
-        spec.max_samples = deck.data.global_batch;
-        spec.carries_gradient = e.gradient;
-        spec.colocated = up.first_rank == down.first_rank;
-        specs.push_back(std::move(spec));
-    }
+void Job::open_edges(const std::vector<channel::ChannelSpec>& specs) {
     channels_ = channel::open_channels(launch_.world, specs);
     for (std::size_t e = 0; e < specs.size(); ++e)
         edges_.push_back({launch_.graph.edges[e].from, launch_.graph.edges[e].to, channels_[e].get()});
 }
 
-void Job::build_section(int s, const SectionMemory& memory) {
+void Job::build_section(int s, const workload::SectionMemory& memory) {
     const config::Deck& deck = launch_.deck;
     const comm::Communicator& world = launch_.world;
     const graph::Section& section = launch_.graph.sections[static_cast<std::size_t>(s)];
-    const bool mine = holds(section, world.rank());
+    const bool mine = section.holds(world.rank());
     comm::Communicator replicas = world.split(mine ? 0 : -1, world.rank(), section.name);
     std::int64_t parameters = 0;
     agree(world, [&] {
@@ -104,7 +101,7 @@ void Job::build_section(int s, const SectionMemory& memory) {
             Replica::Settings{.section = s,
                               .name = section.name,
                               .index = world.rank() - section.first_rank,
-                              .window = memory.slots,
+                              .window = memory.slots(),
                               .backward = section.backward,
                               .dtype = role.compute,
                               .saved_bytes = memory.footprint.saved},
@@ -112,12 +109,12 @@ void Job::build_section(int s, const SectionMemory& memory) {
     });
     parameters = static_cast<std::int64_t>(world.max(static_cast<double>(parameters)));
     const int last = section.first_rank + section.layout.ranks() - 1;
-    description_.push_back(
-        fmt::format("section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}", section.name,
-                    s, deck.sections[static_cast<std::size_t>(s)].model,
-                    last == section.first_rank ? fmt::format("rank {}", last)
-                                               : fmt::format("ranks {}-{}", section.first_rank, last),
-                    parameters, section.train ? "trained" : "frozen", section.micro_batch, describe(memory)));
+    description_.push_back(fmt::format(
+        "section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}", section.name, s,
+        deck.sections[static_cast<std::size_t>(s)].model,
+        last == section.first_rank ? fmt::format("rank {}", last)
+                                   : fmt::format("ranks {}-{}", section.first_rank, last),
+        parameters, section.train ? "trained" : "frozen", section.micro_batch, workload::describe(memory)));
 }
 
 }  // namespace maestro::train

@@ -38,11 +38,13 @@ public:
     backend::Backend& backend() { return *backend_; }
     /// Parameters, memory and window of each section, for the log.
     const std::vector<std::string>& description() const { return description_; }
+    /// What is planned for this rank's memory, and what has been taken and used of it so far.
+    MemoryUse memory_use() const;
 
 private:
     void read_samples();
-    void open_edges(const std::vector<SectionMemory>& memory);
-    void build_section(int section, const SectionMemory& memory);
+    void open_edges(const std::vector<channel::ChannelSpec>& specs);
+    void build_section(int section, const workload::SectionMemory& memory);
 
     Launch& launch_;
     bool load_weights_;
@@ -57,6 +59,8 @@ private:
     schedule::Problem problem_;
     std::vector<schedule::SampleCost> costs_;
     std::vector<std::string> description_;
+    workload::RankMemory planned_;
+    std::uint64_t resident_at_start_;
 };
 
 }  // namespace maestro::train

@@ -17,9 +17,4 @@ struct Launch {
     graph::SectionGraph graph;
 };
 
-/// Does world rank `rank` hold a replica of the section?
-inline bool holds(const graph::Section& section, int rank) {
-    return rank >= section.first_rank && rank < section.first_rank + section.layout.ranks();
-}
-
 }  // namespace maestro::train

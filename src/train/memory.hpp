@@ -1,34 +1,29 @@
-// What the sections need in memory, found before any of it is taken: by the model's own code on the meta
-// backend, for the worst micro-batch that the samples can give.
+// Does the job fit into the machines' memory? Asked before any of it is taken; and what it took in the end.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "train/launch.hpp"
-#include "workload/sample_table.hpp"
+#include "workload/memory.hpp"
 
 namespace maestro::train {
 
-/// Samples that lie ready on a rank, at most; one micro-batch more is in use.
-inline constexpr std::int64_t kBytesAhead = std::int64_t{64} << 20;
+/// The same on every rank. Collective. Windows that the deck leaves open (0) are given what is free on the
+/// fullest rank. Throws Error(device_memory, all_ranks), naming host and sections, where a node's ranks need
+/// more than it has.
+workload::MemoryPlan plan_memory(const Launch& launch, const workload::SampleTable& table,
+                                 std::int32_t marker);
 
-struct SectionMemory {
-    model::Footprint footprint;  ///< of the worst micro-batch
-    double samples = 0;          ///< bytes of its samples
-    std::int64_t max_rows = 0;   ///< that the section puts out for it
-    int window = 1;              ///< micro-batches in flight; resolved where the deck says 0
-    int slots = 1;               ///< activations kept at a time: the window, 1 for a section with the loss
+/// Bytes of this rank.
+struct MemoryUse {
+    double planned = 0;          ///< what memory_of() says
+    double planned_buffers = 0;  ///< the part of it that buffers and windows are to take
+    double buffers = 0;          ///< that they took
+    double used = 0;             ///< of these, what was ever in use
+    double resident = 0;         ///< the process at its largest, above what it was after start-up
 };
-
-/// Of every section, the same on every rank. Collective. Windows that the deck leaves open (0) are given what
-/// is free on the fullest rank. Throws Error(device_memory, all_ranks), naming host and sections, where a
-/// node's ranks need more than it has.
-std::vector<SectionMemory> plan_memory(const Launch& launch, const workload::SampleTable& table,
-                                       std::int32_t marker);
-
-/// One line of the log.
-std::string describe(const SectionMemory& memory);
+/// Collective. A line of the log, of the rank that needs most by the plan, on every rank.
+std::string describe_use(const comm::Communicator& world, const MemoryUse& mine);
 
 }  // namespace maestro::train

@@ -31,6 +31,12 @@ std::size_t Replica::bytes() const {
     return total;
 }
 
+std::size_t Replica::used_bytes() const {
+    std::size_t total = bytes();
+    for (const auto& slot : slots_) total -= slot.capacity() - slot.peak();
+    return total;
+}
+
 bool Replica::collect_drained() {
     // Rows that a colocated consumer reads stay until it has released them.
     for (auto it = in_flight_.begin(); it != in_flight_.end();) {

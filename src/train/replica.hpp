@@ -50,7 +50,8 @@ public:
     Optimizer* optimizer() { return optimizer_.get(); }
     const comm::Communicator& replicas() const { return replicas_; }
     SectionTimes& times() { return times_; }
-    std::size_t bytes() const;  ///< weights, gradients, moments and activations
+    std::size_t bytes() const;       ///< taken: weights, gradients, moments and activations
+    std::size_t used_bytes() const;  ///< the part of them that was ever in use
 
     /// Would forward() start without waiting? Are all inputs of these samples here, and a credit and a slot
     /// free?

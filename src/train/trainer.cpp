@@ -287,6 +287,7 @@ void Trainer::report(double wall_s) {
         member[static_cast<std::size_t>(replica->section())] = true;
     }
     log::info("{}", timing_table(world_, names, times, member, wall_s));
+    log::info("{}", describe_use(world_, job_.memory_use()));
     const auto steps = static_cast<double>(std::max<std::int64_t>(progress_.step - first_step_, 1));
     log::info("planning: {:.2f} ms a step, of which {:.3f} ms were waited for", 1e3 * planning_s_ / steps,
               1e3 * planning_wait_s_ / steps);

@@ -19,6 +19,7 @@ constexpr double kNominalRate = 1e11;     ///< FLOP/s; only ratios matter to a p
 /// costs that are polynomials of degree two.
 struct LengthCost {
     std::vector<double> lengths, forward, backward;
+    double picture_forward = 0, picture_backward = 0;  ///< more for each of them that is a picture's
 
     double at(const std::vector<double>& each, double n) const {
         if (lengths.size() == 1 || n <= lengths.front()) return n * each.front();
@@ -29,38 +30,80 @@ struct LengthCost {
     }
 };
 
-/// Of micro-batches of equal samples, by the model's own code on the meta backend.
-LengthCost probe(const config::Deck& deck, int section, std::int32_t marker,
-                 const backend::DeviceRates* rates, double longest) {
-    const model::ModelSpec spec = spec_of(deck, section);
-    const model::Role role = role_of(deck, section, marker);
-    // Counts are polynomials; times are not, since rates depend on shapes: more lengths, and whole
-    // micro-batches.
-    const auto batch = rates ? static_cast<std::size_t>(std::min<std::int64_t>(
-                                   deck.sections[static_cast<std::size_t>(section)].micro_batch, kMostProbed))
-                             : 1;
-    LengthCost cost;
-    for (int i = 0;; ++i) {
+/// Runs a section's own code on the meta backend, over micro-batches of equal samples.
+class Probe {
+public:
+    Probe(const config::Deck& deck, int section, std::int32_t marker, const backend::DeviceRates* rates)
+        : spec_(spec_of(deck, section)),
+          role_(role_of(deck, section, marker)),
+          expansion_(expansion_of(deck, section)),
+          rates_(rates) {
+        // Counts are polynomials; times are not, since rates depend on shapes: more lengths, and whole
+        // micro-batches.
+        if (rates)
+            batch_ = std::min<std::int64_t>(deck.sections[static_cast<std::size_t>(section)].micro_batch,
+                                            kMostProbed);
+    }
+
+    LengthCost up_to(double longest) const {
+        LengthCost cost;
+        for (int i = 0;; ++i) {
+            const double length = add(cost, i);
+            if (i > 0 && (!rates_ || length >= longest)) break;
+        }
+        if (expansion_.patch > 0) add_picture_tokens(cost);
+        return cost;
+    }
+
+private:
+    struct Seconds {
+        double forward, backward;
+    };
+    /// Of one sample.
+    Seconds measure(const model::SampleShape& shape) const {
+        const std::vector<model::SampleShape> samples(static_cast<std::size_t>(batch_), shape);
+        const model::Footprint f =
+            model::measure(spec_, role_, samples, true, rates_ ? *rates_ : backend::DeviceRates{});
+        const auto count = static_cast<double>(batch_);
+        if (rates_) return {f.forward_s / count, f.backward_s / count};
+        return {f.forward_flops / kNominalRate / count, f.backward_flops / kNominalRate / count};
+    }
+
+    /// Appends the i-th length; returns it.
+    double add(LengthCost& cost, int i) const {
         model::SampleShape shape;
         double length = 0;
-        if (spec.kind == model::ModelSpec::Kind::vision) {
-            const int side = spec.patch * spec.merge * (rates ? 1 << i : (i == 0 ? 2 : 6));
+        if (spec_.kind == model::ModelSpec::Kind::vision) {
+            const int side = spec_.patch * spec_.merge * (rates_ ? 1 << i : (i == 0 ? 2 : 6));
             shape = {.tokens = 1, .pictures = {{side, side}}, .weight = 1};
-            length = std::pow(side / spec.patch, 2);
+            length = std::pow(side / spec_.patch, 2);
         } else {
-            length = rates ? 16.0 * std::pow(2, i) : (i == 0 ? 32 : 256);
+            length = rates_ ? 16.0 * std::pow(2, i) : (i == 0 ? 32 : 256);
             shape = {.tokens = static_cast<std::int64_t>(length), .pictures = {}, .weight = 1};
         }
-        const std::vector<model::SampleShape> samples(batch, shape);
-        const model::Footprint f =
-            model::measure(spec, role, samples, true, rates ? *rates : backend::DeviceRates{});
-        const double all = length * static_cast<double>(batch);
+        const Seconds seconds = measure(shape);
         cost.lengths.push_back(length);
-        cost.forward.push_back(rates ? f.forward_s / all : f.forward_flops / kNominalRate / all);
-        cost.backward.push_back(rates ? f.backward_s / all : f.backward_flops / kNominalRate / all);
-        if (i > 0 && (!rates || length >= longest)) return cost;
+        cost.forward.push_back(seconds.forward / length);
+        cost.backward.push_back(seconds.backward / length);
+        return length;
     }
-}
+
+    /// A token that stands for a part of a picture is neither embedded nor predicted.
+    void add_picture_tokens(LengthCost& cost) const {
+        constexpr int kSide = 8, kText = 16;  // tokens
+        const int pixels = kSide * expansion_.patch * expansion_.merge;
+        const Seconds seconds = measure({.tokens = kText + 1, .pictures = {{pixels, pixels}}, .weight = 1});
+        constexpr double kPicture = kSide * kSide;
+        cost.picture_forward = (seconds.forward - cost.at(cost.forward, kText + kPicture)) / kPicture;
+        cost.picture_backward = (seconds.backward - cost.at(cost.backward, kText + kPicture)) / kPicture;
+    }
+
+    model::ModelSpec spec_;
+    model::Role role_;
+    model::Geometry expansion_;
+    const backend::DeviceRates* rates_;
+    std::int64_t batch_ = 1;
+};
 
 }  // namespace
 
@@ -129,7 +172,7 @@ std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::in
     std::vector<LengthCost> sections;
     for (int s = 0; s < count; ++s)
         sections.push_back(
-            probe(deck, s, marker, rates ? &*rates : nullptr, longest[static_cast<std::size_t>(s)]));
+            Probe(deck, s, marker, rates ? &*rates : nullptr).up_to(longest[static_cast<std::size_t>(s)]));
     std::vector<schedule::SampleCost> costs(static_cast<std::size_t>(table.size()));
     for (std::int64_t i = 0; i < table.size(); ++i) {
         auto& cost = costs[static_cast<std::size_t>(i)];
@@ -140,9 +183,16 @@ std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::in
             task.active = table.activates(i, s);
             lengths_of(i, s, [&](double n) {
                 task.forward_s += own.at(own.forward, n);
-                if (deck.graph.sections[static_cast<std::size_t>(s)].backward)
-                    task.backward_s += own.at(own.backward, n);
+                task.backward_s += own.at(own.backward, n);
             });
+            if (const model::Geometry expansion = expansion_of(deck, s); expansion.patch > 0) {
+                double pictures = 0;
+                for (const auto& p : table.shape(i).pictures)
+                    pictures += static_cast<double>(model::picture_tokens(p.height, p.width, expansion));
+                task.forward_s += pictures * own.picture_forward;
+                task.backward_s += pictures * own.picture_backward;
+            }
+            if (!deck.graph.sections[static_cast<std::size_t>(s)].backward) task.backward_s = 0;
             if (cluster && !deck.graph.sections[static_cast<std::size_t>(s)].loss) {
                 const model::Role role = role_of(deck, s, marker);
                 task.transfer_s = static_cast<double>(table.output_rows(i, s) * role.output_width) *

@@ -96,4 +96,16 @@ void check_samples(const config::Deck& deck, const data::SampleFile& samples, bo
                                 deck.data.global_batch, path, samples.size()));
 }
 
+void check_lengths(const config::Deck& deck, const SampleTable& table) {
+    for (std::size_t s = 0; s < deck.graph.sections.size(); ++s)
+        for (std::int64_t i = 0; deck.graph.sections[s].loss && i < table.size(); ++i)
+            if (const std::int64_t length = table.length(i, static_cast<int>(s));
+                length > deck.data.sequence_length)
+                throw Error(ExitCode::bad_data,
+                            fmt::format("{}: sample {} has {} tokens with its pictures, data.sequence_length "
+                                        "is {}; raise it or cut the sample",
+                                        deck.data.train, i, length, deck.data.sequence_length),
+                            Scope::all_ranks);
+}
+
 }  // namespace maestro::workload

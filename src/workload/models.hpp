@@ -22,4 +22,7 @@ SampleTable table_of(const config::Deck& deck, const data::SampleFile& samples);
 /// bad_deck).
 void check_samples(const config::Deck& deck, const data::SampleFile& samples, bool for_training = true);
 
+/// Refuses samples longer than data.sequence_length. Error(bad_data, all_ranks).
+void check_lengths(const config::Deck& deck, const SampleTable& table);
+
 }  // namespace maestro::workload

@@ -97,9 +97,10 @@ TEST_F(Table, CostsAreThoseOfTheModelsOwnCode) {
             const auto counted = model::measure(spec_of(deck_, s), role_of(deck_, s, file_->marker()),
                                                 std::span(&table_->shape(i), 1));
             EXPECT_GT(cost.backward_s, cost.forward_s);
-            // The fit is by length alone: it gives picture tokens an embedding and a prediction, which they
-            // lack.
-            EXPECT_NEAR(cost.forward_s * 1e11, counted.forward_flops, 0.2 * counted.forward_flops)
+            // Shares that do not grow with the length are left out: nothing follows the last token.
+            EXPECT_NEAR(cost.forward_s * 1e11, counted.forward_flops, 0.03 * counted.forward_flops)
+                << "sample " << i << ", section " << s;
+            EXPECT_NEAR(cost.backward_s * 1e11, counted.backward_flops, 0.03 * counted.backward_flops)
                 << "sample " << i << ", section " << s;
         }
 }

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Memory on paper and in fact: decks of several sizes are trained for a few steps; of the rank that needs most, what was
+planned beside what buffers and windows took and what the process grew by."""
+
+import argparse
+import re
+import shutil
+
+from runs import ROOT, mpirun
+
+DECK = "inputs/vlm_glyphs.toml"
+LARGE = ["model.glyph-language.width=768", "model.glyph-language.layers=8", "model.glyph-language.heads=12",
+         "model.glyph-language.kv_heads=12", "model.glyph-language.head_dim=64", "model.glyph-language.mlp=3072",
+         "section.language.layout.dp=1", "data.global_batch=24"]
+QUIET = ["checkpoint.every=0"]
+CASES = {
+    "glyphs, 4 ranks": (4, QUIET),
+    "large language model, micro-batches of 1": (2, [*LARGE, *QUIET, "section.language.micro_batch=1", "section.vision.micro_batch=1"]),
+    "large, micro-batches of 8": (2, [*LARGE, *QUIET]),
+    "large, layers recomputed": (2, [*LARGE, *QUIET, "train.recompute=layer"]),
+    "large, bf16": (2, [*LARGE, *QUIET, "run.precision=bf16"]),
+    "large, with checkpoints": (2, [*LARGE, "checkpoint.every=3"]),
+    "large, on one rank with the encoder": (1, [*LARGE, *QUIET, "section.language.colocate_with=vision"]),
+}
+LINE = re.compile(r"memory of rank (\d+): ([\d.]+) MiB planned, ([\d.]+) of it buffers and windows; they took ([\d.]+) MiB, "
+                  r"([\d.]+) of it used; the process grew by ([\d.]+) MiB")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--output", default="runs/bench-memory")
+    options = parser.parse_args()
+    print(f"{'MiB':44}{'planned':>10}{'grew by':>10}{'error':>8}   {'buffers: planned':>17}{'taken':>10}{'used':>10}")
+    for number, (name, (ranks, values)) in enumerate(CASES.items()):
+        output = f"{options.output}/{number}"
+        shutil.rmtree(ROOT / output, ignore_errors=True)
+        settings = [word for value in [*values, f"train.steps={options.steps}", f"run.output={output}"] for word in ("--set", value)]
+        text = mpirun(ranks, "train", DECK, *settings)
+        _, planned, buffers, taken, used, grew = map(float, LINE.search(text).groups())
+        print(f"{name:44}{planned:10.1f}{grew:10.1f}{planned / grew - 1:8.1%}   {buffers:17.1f}{taken:10.1f}{used:10.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+#include "workload/memory.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "workload/models.hpp"
+
+namespace maestro::workload {
+
+namespace {
+
+constexpr double kMostWindows = 65535;  ///< what a channel counts to
+
+double mib(double bytes) {
+    return bytes / (1 << 20);
+}
+
+/// Bytes of a micro-batch of samples as read.
+double sample_bytes(std::span<const model::SampleShape> batch, int channels) {
+    double bytes = 0;
+    for (const model::SampleShape& shape : batch) {
+        bytes += 9.0 * static_cast<double>(shape.tokens);
+        for (const auto& p : shape.pictures) bytes += 1.0 * p.height * p.width * channels;
+    }
+    return bytes;
+}
+
+/// Bytes that one more micro-batch in flight of `section` costs this rank.
+double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph, int section, int rank) {
+    double bytes = 0;
+    if (graph.sections[static_cast<std::size_t>(section)].holds(rank))
+        bytes += static_cast<double>(plan.sections[static_cast<std::size_t>(section)].footprint.saved);
+    for (std::size_t e = 0; e < plan.channels.size(); ++e) {
+        const channel::ChannelSpec& spec = plan.channels[e];
+        const bool consumer = channel::replica_on(spec.consumers, rank) >= 0;
+        const bool producer = channel::replica_on(spec.producers, rank) >= 0;
+        if (graph.edges[e].from == section && (consumer || producer) && channel::has_slots(spec, consumer))
+            bytes += static_cast<double>(channel::slot_bytes(spec));
+    }
+    return bytes;
+}
+
+channel::ChannelSpec spec_of(const config::Deck& deck, const graph::Edge& edge, const SectionMemory& producer,
+                             std::int32_t marker) {
+    const auto& up = deck.graph.sections[static_cast<std::size_t>(edge.from)];
+    const auto& down = deck.graph.sections[static_cast<std::size_t>(edge.to)];
+    const model::Role role = role_of(deck, edge.from, marker);
+    channel::ChannelSpec spec{.name = up.name + "-" + down.name,
+                              .producers = {},
+                              .consumers = {},
+                              .width = role.output_width,
+                              .dtype = role.compute,
+                              .window = producer.window,
+                              .max_rows = producer.max_rows,
+                              .max_samples = deck.data.global_batch,
+                              .carries_gradient = edge.gradient,
+                              .colocated = up.first_rank == down.first_rank};
+    for (int r = 0; r < up.layout.dp; ++r) spec.producers.push_back(up.first_rank + r);
+    for (int r = 0; r < down.layout.dp; ++r) spec.consumers.push_back(down.first_rank + r);
+    return spec;
+}
+
+}  // namespace
+
+void MemoryPlan::set_window(int section, int window, const graph::SectionGraph& graph) {
+    sections[static_cast<std::size_t>(section)].window = window;
+    for (std::size_t e = 0; e < channels.size(); ++e)
+        if (graph.edges[e].from == section) channels[e].window = window;
+}
+
+std::string RankMemory::describe() const {
+    std::string text = fmt::format("{:.0f} MiB", mib(total()));
+    const char* before = ": ";
+    for (const auto& [bytes, what] :
+         {std::pair{weights, "of weights and gradients"}, std::pair{optimizer, "of the optimizer's shard"},
+          std::pair{activations, "of activations"}, std::pair{scratch, "of scratch"},
+          std::pair{channels, "of rows under way"}, std::pair{samples, "of samples"},
+          std::pair{checkpoint, "while a checkpoint is written"}})
+        if (bytes > 0) {
+            text += fmt::format("{}{:.0f} {}", before, mib(bytes), what);
+            before = ", ";
+        }
+    return text;
+}
+
+MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, std::int32_t marker) {
+    MemoryPlan plan;
+    for (int s = 0; s < static_cast<int>(deck.graph.sections.size()); ++s) {
+        const graph::Section& section = deck.graph.sections[static_cast<std::size_t>(s)];
+        SectionMemory memory{.footprint = {}, .window = section.window, .loss = section.loss};
+        const model::Role role = role_of(deck, s, marker);
+        const auto worst = table.worst_micro_batch(
+            static_cast<int>(std::min<std::int64_t>(section.micro_batch, deck.data.global_batch)));
+        memory.footprint = model::measure(spec_of(deck, s), role, worst);
+        // What is in use, and what lies ready behind it: at most the rest of a step.
+        const double in_use = sample_bytes(worst, table.sees_pixels(s) ? spec_of(deck, s).channels : 0);
+        const auto a_round = static_cast<double>(std::int64_t{section.micro_batch} * section.layout.dp);
+        const double batches = static_cast<double>(deck.data.global_batch) / a_round;
+        memory.samples = in_use + std::max(in_use, std::min<double>(kBytesAhead, in_use * batches));
+        memory.most = static_cast<int>(std::clamp(std::ceil(batches), 1.0, kMostWindows));
+        if (role.emits) memory.max_rows = table.rows_of(worst, s);
+        plan.sections.push_back(memory);
+    }
+    for (const graph::Edge& e : deck.graph.edges)
+        plan.channels.push_back(spec_of(deck, e, plan.sections[static_cast<std::size_t>(e.from)], marker));
+    for (int s = 0; s < static_cast<int>(plan.sections.size()); ++s)
+        if (plan.sections[static_cast<std::size_t>(s)].loss &&
+            plan.sections[static_cast<std::size_t>(s)].window == 0)
+            plan.set_window(s, plan.sections[static_cast<std::size_t>(s)].most, deck.graph);
+    plan.checkpoints = deck.checkpoint.every > 0;
+    return plan;
+}
+
+RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank) {
+    RankMemory memory;
+    for (std::size_t s = 0; s < plan.sections.size(); ++s) {
+        if (!graph.sections[s].holds(rank)) continue;
+        const SectionMemory& own = plan.sections[s];
+        const double trainable = sizeof(float) * static_cast<double>(own.footprint.trainable);
+        memory.weights += static_cast<double>(own.footprint.parameters);
+        memory.optimizer += 3 * trainable / graph.sections[s].layout.dp;
+        if (plan.checkpoints) memory.checkpoint += 2 * trainable;
+        memory.activations += static_cast<double>(own.footprint.saved) * own.slots();
+        memory.scratch = std::max(memory.scratch, static_cast<double>(own.footprint.scratch));
+        memory.samples = std::max(memory.samples, own.samples);
+    }
+    for (const channel::ChannelSpec& spec : plan.channels)
+        memory.channels += static_cast<double>(channel::rank_bytes(spec, rank));
+    return memory;
+}
+
+std::vector<int> windows_within(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank,
+                                double bytes) {
+    const double spare = bytes - memory_of(plan, graph, rank).total();
+    std::vector<double> each;
+    int open = 0;
+    for (int s = 0; s < static_cast<int>(plan.sections.size()); ++s) {
+        const bool chosen = plan.sections[static_cast<std::size_t>(s)].window > 0;
+        each.push_back(chosen ? 0.0 : bytes_in_flight(plan, graph, s, rank));
+        if (each.back() > 0) ++open;
+    }
+    std::vector<int> windows;
+    for (std::size_t s = 0; s < plan.sections.size(); ++s) {
+        const SectionMemory& section = plan.sections[s];
+        if (section.window > 0)
+            windows.push_back(section.window);
+        else if (each[s] == 0)
+            windows.push_back(section.most);
+        else
+            windows.push_back(
+                static_cast<int>(std::clamp(spare / open / each[s], 1.0, static_cast<double>(section.most))));
+    }
+    return windows;
+}
+
+void choose_windows(MemoryPlan& plan, const graph::SectionGraph& graph, double bytes) {
+    std::vector<int> windows;
+    for (const SectionMemory& s : plan.sections) windows.push_back(s.window > 0 ? s.window : s.most);
+    for (const graph::Section& section : graph.sections) {  // ranks of a section are alike
+        const std::vector<int> own = windows_within(plan, graph, section.first_rank, bytes);
+        for (std::size_t s = 0; s < windows.size(); ++s) windows[s] = std::min(windows[s], own[s]);
+    }
+    for (std::size_t s = 0; s < windows.size(); ++s) plan.set_window(static_cast<int>(s), windows[s], graph);
+}
+
+int fullest_rank(const MemoryPlan& plan, const graph::SectionGraph& graph) {
+    int fullest = 0;
+    double most = 0;
+    for (const graph::Section& section : graph.sections)
+        if (const double bytes = memory_of(plan, graph, section.first_rank).total(); bytes > most) {
+            most = bytes;
+            fullest = section.first_rank;
+        }
+    return fullest;
+}
+
+std::string describe(const SectionMemory& memory) {
+    return fmt::format(
+        "window {}, {:.1f} MiB a micro-batch, {:.1f} MiB scratch, {:.1f} MiB weights and gradients",
+        memory.window, mib(static_cast<double>(memory.footprint.saved)),
+        mib(static_cast<double>(memory.footprint.scratch)),
+        mib(static_cast<double>(memory.footprint.parameters)));
+}
+
+}  // namespace maestro::workload

@@ -1,0 +1,69 @@
+// What the sections need in memory, on paper: by the model's own code on the meta backend, for the worst
+// micro-batch that the samples can give. One account for the check before training, the choice of windows
+// and the simulator.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "channel/spec.hpp"
+#include "config/deck.hpp"
+#include "model/module.hpp"
+#include "workload/sample_table.hpp"
+
+namespace maestro::workload {
+
+/// Samples that lie ready on a rank, at most; one micro-batch more is in use.
+inline constexpr std::int64_t kBytesAhead = std::int64_t{64} << 20;
+
+struct SectionMemory {
+    model::Footprint footprint;  ///< of the worst micro-batch
+    double samples = 0;          ///< bytes of its samples, and of those that lie ready
+    std::int64_t max_rows = 0;   ///< that the section puts out for it
+    int window = 0;              ///< micro-batches in flight; 0: not chosen yet
+    int most = 1;                ///< more in flight than this are of no use
+    bool loss = false;           ///< its backward follows at once: one micro-batch in flight
+
+    int slots() const { return loss ? 1 : window; }  ///< activations kept at a time
+};
+
+struct MemoryPlan {
+    std::vector<SectionMemory> sections;         ///< by colour
+    std::vector<channel::ChannelSpec> channels;  ///< by edge
+    bool checkpoints = false;                    ///< are written
+    void set_window(int section, int window, const graph::SectionGraph& graph);
+};
+
+/// Bytes of one rank over its sections and edges.
+struct RankMemory {
+    double weights = 0;      ///< and gradients
+    double optimizer = 0;    ///< its shard of gradients and moments
+    double activations = 0;  ///< of the micro-batches in flight
+    double scratch = 0;      ///< within a task
+    double channels = 0;     ///< rows and gradients under way
+    double samples = 0;      ///< as read, in use and ready
+    double checkpoint = 0;   ///< moments while a checkpoint is written
+    /// What is taken before the first step and kept.
+    double buffers() const { return weights + optimizer + activations + scratch + channels; }
+    double total() const { return buffers() + samples + checkpoint; }
+    std::string describe() const;  ///< "812 MiB: 300 of weights and gradients, ..."
+};
+
+/// Windows as in the deck, 0 where it leaves them open.
+MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, std::int32_t marker);
+/// Of one rank of the world; open windows count nothing.
+RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank);
+/// For every section the window that a rank with `bytes` of memory allows: the deck's, or what the rank's
+/// open windows share evenly (at least 1); what is of most use where this rank holds nothing of it.
+std::vector<int> windows_within(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank,
+                                double bytes);
+/// Chooses the open windows for ranks that all have `bytes`. No rank is asked; sizes are those of the deck.
+void choose_windows(MemoryPlan& plan, const graph::SectionGraph& graph, double bytes);
+/// The rank that needs most.
+int fullest_rank(const MemoryPlan& plan, const graph::SectionGraph& graph);
+
+/// One line of the log.
+std::string describe(const SectionMemory& memory);
+
+}  // namespace maestro::workload

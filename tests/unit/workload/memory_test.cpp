@@ -1,0 +1,95 @@
+// Memory on paper: windows from a device's memory, and who holds what.
+#include "workload/memory.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "unit/data/sample_file_fixture.hpp"
+#include "workload/models.hpp"
+
+namespace maestro::workload {
+namespace {
+
+class Memory : public data::SampleFileTest {
+protected:
+    void SetUp() override {
+        data::SampleArrays arrays;
+        for (int i = 0; i < 40; ++i) arrays.add({257, 256, 'x', 258}, {{64, 32 + i}});
+        write(arrays);
+        file_ = std::make_unique<data::SampleFile>(path_);
+    }
+    MemoryPlan plan(const std::vector<std::string>& settings) {
+        deck_ =
+            config::parse_deck(config::read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/vlm_glyphs.toml"),
+                               "deck", settings, config::Command::train);
+        return measure_memory(deck_, table_of(deck_, *file_), file_->marker());
+    }
+    double total(const MemoryPlan& plan, int rank) const {
+        return memory_of(plan, deck_.graph, rank).total();
+    }
+    config::Deck deck_;
+    std::unique_ptr<data::SampleFile> file_;
+};
+
+TEST_F(Memory, CountsEachPartByItsRule) {
+    const MemoryPlan memory = plan({});
+    const RankMemory vision = memory_of(memory, deck_.graph, 0), language = memory_of(memory, deck_.graph, 2);
+    const auto& up = memory.sections[0];
+    const auto& down = memory.sections[1];
+    EXPECT_EQ(vision.weights, up.footprint.parameters);
+    EXPECT_EQ(vision.weights, 8.0 * static_cast<double>(up.footprint.trainable));  // fp32 weight and gradient
+    EXPECT_EQ(vision.optimizer, 12.0 * static_cast<double>(up.footprint.trainable));
+    EXPECT_EQ(language.optimizer, 12.0 * static_cast<double>(down.footprint.trainable) / 3);
+    EXPECT_EQ(vision.activations, 6.0 * static_cast<double>(up.footprint.saved));
+    EXPECT_EQ(language.activations, static_cast<double>(down.footprint.saved));  // its backward follows
+    // Both ends of the edge have the six slots: rows here, gradients there.
+    const double rows = 6.0 * static_cast<double>(up.max_rows) * 128 * sizeof(float) + 2 * 8 * 96;
+    EXPECT_EQ(vision.channels, rows);
+    EXPECT_EQ(language.channels, rows);
+    EXPECT_EQ(memory_of(plan({"checkpoint.every=0"}), deck_.graph, 0).checkpoint, 0);
+}
+
+TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
+    // Of the encoder's rank, or of a language model's, which also keeps the encoder's rows: every rank fits,
+    // and one micro-batch more in flight would not.
+    for (const char* width : {"model.glyph-language.width=128", "model.glyph-language.width=1024"}) {
+        const MemoryPlan open =
+            plan({"section.vision.window=0", "section.vision.micro_batch=1", width, "checkpoint.every=0"});
+        const auto largest = [&](int window) {
+            MemoryPlan with = open;
+            with.set_window(0, window, deck_.graph);
+            return std::max(total(with, 0), total(with, 1));
+        };
+        std::set<int> found;
+        for (const double share : {0.0, 0.1, 0.35, 0.99}) {
+            MemoryPlan chosen = open;
+            const double bytes = largest(1) + share * (largest(96) - largest(1));
+            choose_windows(chosen, deck_.graph, bytes);
+            const int window = chosen.sections[0].window;
+            EXPECT_EQ(chosen.channels[0].window, window);
+            EXPECT_LE(largest(window), bytes);
+            EXPECT_GT(largest(window + 1), bytes);
+            found.insert(window);
+        }
+        EXPECT_EQ(found.size(), 4U);
+    }
+    MemoryPlan memory = plan({"section.vision.window=0", "section.vision.micro_batch=1"});
+    choose_windows(memory, deck_.graph, 1e15);
+    EXPECT_EQ(memory.sections[0].window, 96);  // the batch; more would be of no use
+    MemoryPlan none = plan({"section.vision.window=0"});
+    choose_windows(none, deck_.graph, 1);  // does not fit at all: one, and the caller sees that it does not
+    EXPECT_EQ(none.sections[0].window, 1);
+}
+
+TEST_F(Memory, SectionsOnOneRankShareScratchAndPassPointers) {
+    const MemoryPlan memory = plan({"section.language.colocate_with=vision", "section.language.layout.dp=1"});
+    const RankMemory both = memory_of(memory, deck_.graph, 0);
+    EXPECT_EQ(both.scratch, static_cast<double>(std::max(memory.sections[0].footprint.scratch,
+                                                         memory.sections[1].footprint.scratch)));
+    EXPECT_EQ(channel::shared_bytes(memory.channels[0], 0), 0U);
+    EXPECT_GT(both.channels, 0);  // slots for gradients
+}
+
+}  // namespace
+}  // namespace maestro::workload
