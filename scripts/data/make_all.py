@@ -5,6 +5,7 @@ import argparse
 from pathlib import Path
 
 import make_glyphs
+import make_mixed
 import make_text
 
 # The six faces of fonts-dejavu-core and what all of them can draw; names of such characters are long.
@@ -28,6 +29,8 @@ def main(arguments=None):
         make_glyphs.main([str(folder / "glyphs"), *seed])
     if absent("text-only.h5", "text-only-validation.h5"):
         make_text.main([str(folder / "text-only"), *seed])
+    if absent("mixed.h5"):
+        make_mixed.main([str(folder / "mixed.h5"), *seed])
     if options.large and absent("glyphs-large-train.h5", "glyphs-large-validation.h5"):
         make_glyphs.main([str(folder / "glyphs-large"), *LARGE, *seed])
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -65,6 +66,21 @@ std::size_t Channel::arrival_offset(std::size_t word) const {
 
 std::size_t Channel::answer_offset(std::size_t word) const {
     return (static_cast<std::size_t>(spec_.max_samples) + word) * kWord;
+}
+
+std::size_t Channel::due_offset(std::size_t offset) const {
+    return 2 * static_cast<std::size_t>(spec_.max_samples) * kWord + offset;
+}
+
+void Channel::put_due(int peer, std::size_t offset, std::int64_t rows) {
+    if (!is_delayed(spec_)) return;
+    const double due = comm::now_s() + spec_.latency_s + static_cast<double>(rows) * spec_.row_s;
+    transport_->put(peer, due_offset(offset), &due, sizeof due);
+    transport_->flush(peer);  // `due` is ours; and it is there before the word
+}
+
+bool Channel::is_due(std::size_t offset) {
+    return !is_delayed(spec_) || comm::now_s() >= std::bit_cast<double>(transport_->load(due_offset(offset)));
 }
 
 std::size_t Channel::row_offset(int slot, std::int64_t row) const {
@@ -201,8 +217,11 @@ void Channel::send(const Outbound& out) {
         traffic_.bytes += static_cast<std::int64_t>(part.bytes());
     }
     for (int peer : peers) transport_->flush(peer);  // rows before the words that announce them
-    for (std::size_t index : out.words)
-        transport_->put(consumer_peer(routes_[index].consumer_replica), arrival_offset(index), &word, kWord);
+    for (std::size_t index : out.words) {
+        const int peer = consumer_peer(routes_[index].consumer_replica);
+        put_due(peer, arrival_offset(index), routes_[index].rows);
+        transport_->put(peer, arrival_offset(index), &word, kWord);
+    }
     for (int peer : peers) transport_->flush(peer);
     traffic_.seconds += comm::now_s() - start;
 }
@@ -210,7 +229,8 @@ void Channel::send(const Outbound& out) {
 bool Channel::drained(int micro_batch) {
     const Outbound& out = outbound(micro_batch);
     return out.retired || std::all_of(out.words.begin(), out.words.end(), [&](std::size_t word) {
-               return transport_->load(answer_offset(word)) >> kSlotBits == epoch_;
+               return transport_->load(answer_offset(word)) >> kSlotBits == epoch_ &&
+                      is_due(answer_offset(word));
            });
 }
 
@@ -242,7 +262,7 @@ bool Channel::arrived(std::int64_t sample) {
     Inbound& in = inbound(sample);
     if (in.slot >= 0) return true;
     const std::uint64_t word = transport_->load(arrival_offset(in.word));
-    if (word >> kSlotBits != epoch_) return false;
+    if (word >> kSlotBits != epoch_ || !is_due(arrival_offset(in.word))) return false;
     in.slot = static_cast<int>(word & kSlotMask);
     return true;
 }
@@ -289,6 +309,7 @@ void Channel::put_gradient(std::int64_t sample, const Tensor& gradient) {
 void Channel::answer(Inbound& in) {
     const std::uint64_t word = tagged(in.slot);
     const int peer = producer_peer(in.route.producer_replica);
+    put_due(peer, answer_offset(in.word), spec_.carries_gradient ? in.route.rows : 0);
     transport_->put(peer, answer_offset(in.word), &word, kWord);
     transport_->flush(peer);
     in.answered = true;

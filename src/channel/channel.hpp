@@ -103,6 +103,10 @@ private:
     };
     std::size_t arrival_offset(std::size_t word) const;
     std::size_t answer_offset(std::size_t word) const;
+    /// Of an emulated link: where the time stands from which the word at `offset` is seen.
+    std::size_t due_offset(std::size_t offset) const;
+    void put_due(int peer, std::size_t offset, std::int64_t rows);
+    bool is_due(std::size_t offset);
     std::size_t row_offset(int slot, std::int64_t row) const;
     int producer_peer(int replica) const;
     int consumer_peer(int replica) const;

@@ -22,7 +22,14 @@ struct ChannelSpec {
     std::int64_t max_samples = 0;  ///< routes of a step at most, over all replicas
     bool carries_gradient = true;
     bool colocated = false;  ///< producers == consumers: a pointer is passed, no MPI
+    /// Of an emulated link between ranks of one machine: rows, and gradients, are seen so long after they
+    /// were put, and so much longer for each row.
+    double latency_s = 0, row_s = 0;
 };
+
+inline bool is_delayed(const ChannelSpec& spec) {
+    return !spec.colocated && (spec.latency_s > 0 || spec.row_s > 0);
+}
 
 /// Replica that `rank` holds on one side of an edge, -1 if none.
 inline int replica_on(const std::vector<int>& side, int rank) {
@@ -35,10 +42,11 @@ inline std::size_t slot_bytes(const ChannelSpec& spec) {
     return static_cast<std::size_t>(spec.max_rows * spec.width) * size_of(spec.dtype);
 }
 
-/// Bytes of the words that announce and answer the samples of a step.
+/// Bytes of the words that announce and answer the samples of a step; on an emulated link each has a time.
 inline std::size_t words_bytes(const ChannelSpec& spec) {
     constexpr std::size_t kAlign = 64;
-    const std::size_t bytes = 2 * sizeof(std::uint64_t) * static_cast<std::size_t>(spec.max_samples);
+    const std::size_t words = is_delayed(spec) ? 4 : 2;
+    const std::size_t bytes = words * sizeof(std::uint64_t) * static_cast<std::size_t>(spec.max_samples);
     return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 

@@ -57,4 +57,10 @@ double now_s() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+void sleep_until(double time_s) {
+    using Clock = std::chrono::steady_clock;
+    std::this_thread::sleep_until(Clock::time_point(
+        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(time_s))));
+}
+
 }  // namespace maestro::comm

@@ -23,5 +23,7 @@ private:
 
 /// MPI_Wtime's clock without MPI: seconds of a steady clock.
 double now_s();
+/// Returns at once where that time of now_s() has passed; else late by some 10 us.
+void sleep_until(double time_s);
 
 }  // namespace maestro::comm

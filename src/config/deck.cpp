@@ -58,6 +58,7 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
         {"optimizer", [&](const auto& t) { fill(t, "optimizer.", keys_of(deck.optimizer, needs_)); }},
         {"checkpoint", [&](const auto& t) { fill(t, "checkpoint.", keys_of(deck.checkpoint)); }},
         {"metrics", [&](const auto& t) { fill(t, "metrics.", keys_of(deck.metrics)); }},
+        {"emulated", [&](const auto& t) { fill(t, "emulated.", keys_of(deck.emulated)); }},
         {"schedule", [&](const auto& t) { fill(t, "schedule.", keys_of(deck.schedule)); }},
     };
     std::vector<std::string> known{"model", "section", "edge"};
@@ -206,6 +207,14 @@ void DeckReader::finish(Deck& deck) {
             fail_at("model." + deck.model_of(e.to).name + ".vocabulary",
                     fmt::format("student and teacher need one vocabulary, '{}' has {}", e.from_name,
                                 deck.model_of(e.from).vocabulary));
+    if (needs_.training && deck.run.device == "emulated") {
+        if (deck.emulated.cluster.empty())
+            fail_at("emulated.cluster",
+                    "missing; device = \"emulated\" needs the path of a cluster file, such as "
+                    "inputs/clusters/h100.toml");
+        if (needs_.validation)
+            fail_at("run.device", "an emulated device computes nothing to evaluate; allowed: auto, cpu");
+    }
     if (deck.optimizer.decay_steps > 0 && deck.optimizer.decay_steps < deck.optimizer.warmup_steps)
         fail_at("optimizer.decay_steps", "ends before warmup_steps; it counts from the start of training");
     for (const auto& [key, value] : tables_.overrides())

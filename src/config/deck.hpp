@@ -42,6 +42,12 @@ struct Optimizer {
 struct Checkpoint {
     std::int64_t every = 0, keep = 2;
 };
+/// device = "emulated"
+struct Emulated {
+    std::string cluster;           ///< path of a cluster file
+    double time_scale = 1;         ///< seconds of the run for one of the cluster
+    double message_scale = 0.001;  ///< of the bytes of rows, gradients and weights
+};
 struct Metrics {
     double interval_s = 1;
     std::int64_t timeline_every = 1;  ///< steps; 0: no timeline
@@ -77,6 +83,7 @@ struct Deck {
     Optimizer optimizer;
     Checkpoint checkpoint;
     Metrics metrics;
+    Emulated emulated;
     Schedule schedule;
     std::map<std::string, Model> models;
     std::vector<Section> sections;

@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<std::string_view, 9> kFreeKeys = {"run.name",      "run.output",      "run.device",
                                                        "run.timeout_s", "data.train",      "data.validation",
                                                        "train.steps",   "train.log_every", "train.recompute"};
-constexpr std::array<std::string_view, 3> kFreeTables = {"checkpoint.", "metrics.", "schedule."};
+constexpr std::array<std::string_view, 4> kFreeTables = {"checkpoint.", "metrics.", "schedule.", "emulated."};
 constexpr std::array<std::string_view, 4> kFreeOfSections = {".weights", ".micro_batch", ".window",
                                                              ".colocate_with"};
 
@@ -35,6 +35,11 @@ bool is_free(std::string_view key) {
 std::vector<std::string> resume_conflicts(const Deck& deck,
                                           const std::map<std::string, std::string>& stored) {
     std::vector<std::string> conflicts;
+    const auto device = stored.find("run.device");
+    if (device != stored.end() && (device->second == "emulated") != (deck.run.device == "emulated"))
+        conflicts.push_back(
+            fmt::format("run.device: {} in the checkpoint, {} now; an emulated run holds no weights",
+                        device->second, deck.run.device));
     for (const auto& [key, value] : deck.settings) {
         const auto at = stored.find(key);
         if (is_free(key) || (at != stored.end() && at->second == value)) continue;

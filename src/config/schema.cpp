@@ -27,7 +27,7 @@ std::vector<Key> keys_of(Run& r, const Needs& needs) {
     return {{"name", &r.name},
             {"seed", &r.seed, false, 0, 9e18},
             {"output", &r.output, needs.output},
-            {"device", &r.device, false, 0, 0, {"auto", "cpu"}, {"cuda", "emulated"}},
+            {"device", &r.device, false, 0, 0, {"auto", "cpu", "emulated"}, {"cuda"}},
             {"precision", &r.precision, false, 0, 0, {"fp32", "bf16"}},
             {"timeout_s", &r.timeout_s, false, 1, 86400}};
 }
@@ -58,6 +58,11 @@ std::vector<Key> keys_of(Checkpoint& c) {
 std::vector<Key> keys_of(Metrics& m) {
     return {{"interval_s", &m.interval_s, false, 0, 3600},
             {"timeline_every", &m.timeline_every, false, 0, kMany}};
+}
+std::vector<Key> keys_of(Emulated& e) {
+    return {{"cluster", &e.cluster},
+            {"time_scale", &e.time_scale, false, 1e-6, 1e6},
+            {"message_scale", &e.message_scale, false, 0, 1}};
 }
 std::vector<Key> keys_of(Schedule& s) {
     return {{"policy", &s.policy, false, 0, 0, {"wavefront", "fifo", "lpt"}},

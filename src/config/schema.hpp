@@ -37,6 +37,7 @@ std::vector<Key> keys_of(Train& train, const Needs& needs);
 std::vector<Key> keys_of(Optimizer& optimizer, const Needs& needs);
 std::vector<Key> keys_of(Checkpoint& checkpoint);
 std::vector<Key> keys_of(Metrics& metrics);
+std::vector<Key> keys_of(Emulated& emulated);
 std::vector<Key> keys_of(Schedule& schedule);
 std::vector<Key> keys_of(Model& model);
 std::vector<Key> keys_of(Section& section, const Needs& needs);

@@ -57,6 +57,7 @@ std::int64_t expanded_tokens(const SampleShape& shape, Geometry geometry);
 struct MicroBatch {
     std::span<const SampleView> samples;
     double loss_scale = 1;  ///< 1 / sum of the loss weights of the whole step
+    std::int64_t step = 0;  ///< counted from 1; 0 outside of training
     bool train = true;      ///< false: loss and exact match only
 };
 

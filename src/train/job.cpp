@@ -19,7 +19,8 @@ Job::Job(Launch& launch, bool load_weights)
     const auto count = static_cast<int>(launch.graph.sections.size());
     backend_ = backend::make_cpu(launch.topology.threads);
     read_samples();
-    const workload::MemoryPlan memory = plan_memory(launch, *table_, samples_->marker());
+    if (deck.run.device == "emulated") open_cluster();
+    const workload::MemoryPlan memory = take_stock();
     if (world.size() != launch.graph.world) {  // a dry run in one process: memory is all that can be told
         for (int s = 0; s < count; ++s)
             description_.push_back(
@@ -40,8 +41,45 @@ Job::Job(Launch& launch, bool load_weights)
     for (std::size_t s = 0; s < memory.sections.size(); ++s)
         problem_.sections[s].window = memory.sections[s].window;
     if (world.rank() != 0) return;
-    costs_ = workload::sample_costs(deck, samples_->marker(), *table_);
+    costs_ = workload::sample_costs(deck, samples_->marker(), *table_,
+                                    emulation_ ? &emulation_->cluster() : nullptr);
+    if (emulation_)
+        for (schedule::EdgeShape& edge : problem_.edges)
+            edge.latency_s = workload::link_of(deck, emulation_->cluster()).latency_s;
     description_.push_back(workload::describe_load(deck, costs_));
+}
+
+/// Collective.
+void Job::open_cluster() {
+    const std::string& path = launch_.deck.emulated.cluster;
+    if (launch_.world.same_node().size() != launch_.world.size())
+        throw Error(ExitCode::bad_deck,
+                    "run.device: an emulated cluster runs on one machine, because its links go by one clock",
+                    Scope::all_ranks);
+    std::string text;
+    agree(launch_.world, [&] {
+        if (launch_.world.rank() == 0) text = config::read_text(path);
+    });
+    launch_.world.broadcast(text);
+    emulation_ = std::make_unique<emulation::Emulation>(launch_.deck, config::parse_cluster(text, path),
+                                                        samples_->marker());
+    description_.push_back(emulation_->describe());
+}
+
+/// What the sections take of this machine's memory, windows chosen. Collective.
+workload::MemoryPlan Job::take_stock() {
+    workload::MemoryPlan plan = workload::measure_memory(launch_.deck, *table_, samples_->marker());
+    if (emulation_) {
+        emulation_->fit(plan);
+        for (const graph::Section& section : launch_.graph.sections)
+            description_.push_back(fmt::format(
+                "on the emulated device a rank of {} has window {} and needs {}", section.name,
+                plan.sections[static_cast<std::size_t>(&section - launch_.graph.sections.data())].window,
+                workload::memory_of(plan, launch_.graph, section.first_rank).describe()));
+        plan = emulation_->scaled(plan, *table_);
+    }
+    fit_memory(launch_, plan);
+    return plan;
 }
 
 MemoryUse Job::memory_use() const {
@@ -88,8 +126,10 @@ void Job::build_section(int s, const workload::SectionMemory& memory) {
     agree(world, [&] {
         if (!mine) return;
         const model::Role role = workload::role_of(deck, s, samples_->marker());
-        auto module = model::make_module(*backend_, workload::spec_of(deck, s), role);
-        if (load_weights_) load_initial_weights(deck, s, module->parameters());
+        auto module = emulation_ ? emulation_->make_module(*backend_, s)
+                                 : model::make_module(*backend_, workload::spec_of(deck, s), role);
+        if (load_weights_ && !emulation_) load_initial_weights(deck, s, module->parameters());
+        const workload::StepEnd end = emulation_ ? emulation_->end_of(s) : workload::StepEnd{};
         parameters = module->parameters().count();
         std::vector<channel::Channel*> inputs, outputs;
         for (const EdgeEnd& e : edges_) {
@@ -104,7 +144,9 @@ void Job::build_section(int s, const workload::SectionMemory& memory) {
                               .window = memory.slots(),
                               .backward = section.backward,
                               .dtype = role.compute,
-                              .saved_bytes = memory.footprint.saved},
+                              .saved_bytes = memory.footprint.saved,
+                              .reduce_s = end.reduce_s,
+                              .update_s = end.update_s},
             std::move(module), std::move(replicas), std::move(inputs), std::move(outputs), scratch_));
     });
     parameters = static_cast<std::int64_t>(world.max(static_cast<double>(parameters)));

@@ -10,6 +10,7 @@
 #include "channel/channel.hpp"
 #include "data/prefetcher.hpp"
 #include "data/sample_file.hpp"
+#include "emulation/emulation.hpp"
 #include "schedule/problem.hpp"
 #include "train/launch.hpp"
 #include "train/memory.hpp"
@@ -43,6 +44,8 @@ public:
 
 private:
     void read_samples();
+    void open_cluster();
+    workload::MemoryPlan take_stock();
     void open_edges(const std::vector<channel::ChannelSpec>& specs);
     void build_section(int section, const workload::SectionMemory& memory);
 
@@ -52,6 +55,7 @@ private:
     std::unique_ptr<data::SampleFile> samples_;
     std::unique_ptr<data::Prefetcher> prefetcher_;
     std::unique_ptr<workload::SampleTable> table_;
+    std::unique_ptr<emulation::Emulation> emulation_;  ///< null on a real device
     backend::Arena scratch_;
     std::vector<std::unique_ptr<channel::Channel>> channels_;
     std::vector<EdgeEnd> edges_;

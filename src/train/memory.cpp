@@ -41,9 +41,7 @@ void refuse_what_does_not_fit(const Launch& launch, const workload::MemoryPlan& 
 
 }  // namespace
 
-workload::MemoryPlan plan_memory(const Launch& launch, const workload::SampleTable& table,
-                                 std::int32_t marker) {
-    workload::MemoryPlan plan = workload::measure_memory(launch.deck, table, marker);
+void fit_memory(const Launch& launch, workload::MemoryPlan& plan) {
     for (std::size_t s = 0; s < plan.sections.size(); ++s)
         if (launch.graph.sections[s].layout.dp > 1 && plan.sections[s].footprint.trainable > INT_MAX)
             throw Error(
@@ -61,7 +59,7 @@ workload::MemoryPlan plan_memory(const Launch& launch, const workload::SampleTab
             launch, plan,
             workload::memory_of(plan, launch.graph, workload::fullest_rank(plan, launch.graph)).total(),
             available);
-        return plan;
+        return;
     }
     std::vector<double> least;
     for (const int window : workload::windows_within(plan, launch.graph, launch.world.rank(), share))
@@ -71,7 +69,6 @@ workload::MemoryPlan plan_memory(const Launch& launch, const workload::SampleTab
         plan.set_window(static_cast<int>(s), static_cast<int>(-least[s]), launch.graph);
     refuse_what_does_not_fit(launch, plan,
                              workload::memory_of(plan, launch.graph, launch.world.rank()).total(), available);
-    return plan;
 }
 
 std::string describe_use(const comm::Communicator& world, const MemoryUse& mine) {

@@ -9,11 +9,10 @@
 
 namespace maestro::train {
 
-/// The same on every rank. Collective. Windows that the deck leaves open (0) are given what is free on the
-/// fullest rank. Throws Error(device_memory, all_ranks), naming host and sections, where a node's ranks need
-/// more than it has.
-workload::MemoryPlan plan_memory(const Launch& launch, const workload::SampleTable& table,
-                                 std::int32_t marker);
+/// Collective. Windows that are still open (0) are given what is free on the fullest rank, the same on every
+/// rank. Throws Error(device_memory, all_ranks), naming host and sections, where a node's ranks need more
+/// than it has.
+void fit_memory(const Launch& launch, workload::MemoryPlan& plan);
 
 /// Bytes of this rank.
 struct MemoryUse {

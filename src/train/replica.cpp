@@ -72,8 +72,26 @@ bool Replica::can_backward(int micro_batch) {
     });
 }
 
-TaskTimes Replica::forward(int micro_batch, std::span<const model::SampleView> samples, double loss_scale,
-                           model::Result& result, double asked_s) {
+double Replica::reduce() {
+    if (!optimizer_) return 0;
+    const double begin = comm::now_s();
+    const double squares = optimizer_->reduce();
+    if (settings_.reduce_s > 0) comm::sleep_until(begin + settings_.reduce_s);
+    times_.reducing += comm::now_s() - begin;
+    return squares;
+}
+
+void Replica::update(const AdamSettings& adam, std::int64_t step, double gradient_scale) {
+    if (!optimizer_) return;
+    const double begin = comm::now_s();
+    optimizer_->update(adam, step, gradient_scale);
+    if (settings_.update_s > 0) comm::sleep_until(begin + settings_.update_s);
+    times_.reducing += comm::now_s() - begin;
+}
+
+TaskTimes Replica::forward(int micro_batch, const model::MicroBatch& batch, model::Result& result,
+                           double asked_s) {
+    const std::span<const model::SampleView> samples = batch.samples;
     for (channel::Channel* input : inputs_)
         for (const auto& sample : samples)
             if (input->expects(sample.id)) input->wait_arrived(sample.id);
@@ -95,7 +113,6 @@ TaskTimes Replica::forward(int micro_batch, std::span<const model::SampleView> s
     backend::Arena& saved = slots_[static_cast<std::size_t>(flight.slot)];
     saved.reset();
     for (const auto& sample : samples) flight.samples.push_back(sample.id);
-    const model::MicroBatch batch{.samples = samples, .loss_scale = loss_scale, .train = true};
     Tensor output;
     {
         backend::ArenaScope scope(scratch_);

@@ -35,6 +35,8 @@ public:
         bool backward = true;   ///< its tasks come in pairs
         DType dtype = DType::f32;
         std::size_t saved_bytes = 0;  ///< activations of the worst micro-batch
+        /// Of an emulated device: what reduce() and update() take at least.
+        double reduce_s = 0, update_s = 0;
     };
     /// Channels are owned by the caller: `inputs` in the order of the module's inputs. `scratch` is shared by
     /// the replicas of a rank. All must outlive the replica. Without `optimizer` the section is frozen.
@@ -48,6 +50,9 @@ public:
     bool sends() const { return !outputs_.empty(); }  ///< has an outgoing edge
     model::Module& module() { return *module_; }
     Optimizer* optimizer() { return optimizer_.get(); }
+    /// Collective over the section: Optimizer's; 0 and nothing where the section is frozen.
+    double reduce();
+    void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
     const comm::Communicator& replicas() const { return replicas_; }
     SectionTimes& times() { return times_; }
     std::size_t bytes() const;       ///< taken: weights, gradients, moments and activations
@@ -60,8 +65,7 @@ public:
     bool can_backward(int micro_batch);
     /// Waits for inputs and a credit, runs the micro-batch and sends its outputs. Adds to `result`. Waiting
     /// counts from `asked_s` (comm::now_s()) on.
-    TaskTimes forward(int micro_batch, std::span<const model::SampleView> samples, double loss_scale,
-                      model::Result& result, double asked_s);
+    TaskTimes forward(int micro_batch, const model::MicroBatch& batch, model::Result& result, double asked_s);
     /// Waits for the gradients of the outputs, runs backward, sends the gradients of the inputs.
     TaskTimes backward(int micro_batch, double asked_s);
     /// Nothing may be in flight any more (checked).

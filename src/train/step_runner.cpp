@@ -167,7 +167,10 @@ void StepRunner::run_task(Step& step, std::size_t index, double asked_s) {
     if (forward) {
         const std::vector<data::Sample> samples = prefetcher_.take(step.tickets[index]);
         const Views views = view(samples);
-        times = replica.forward(task.micro_batch, views.samples, step.loss_scale, step.result, asked_s);
+        times = replica.forward(
+            task.micro_batch,
+            {.samples = views.samples, .loss_scale = step.loss_scale, .step = step.plan.step, .train = true},
+            step.result, asked_s);
     } else {
         times = replica.backward(task.micro_batch, asked_s);
     }

@@ -218,12 +218,8 @@ void Trainer::run_step(const schedule::StepPlan& plan, StepRunner& runner, Recor
     std::vector<double> sums(2 + plan.batches.size(), 0.0);
     sums[0] = result.loss;
     sums[1] = static_cast<double>(result.tokens);
-    for (auto& replica : job_.replicas()) {
-        const double begin = comm::now_s();
-        if (replica->optimizer())
-            sums[2 + static_cast<std::size_t>(replica->section())] = replica->optimizer()->reduce();
-        replica->times().reducing += comm::now_s() - begin;
-    }
+    for (auto& replica : job_.replicas())
+        sums[2 + static_cast<std::size_t>(replica->section())] = replica->reduce();
     world_.allreduce_sum(std::span(sums));
     double squares = 0;
     for (std::size_t s = 0; s < plan.batches.size(); ++s) {
@@ -240,11 +236,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, StepRunner& runner, Recor
                     Scope::all_ranks);
     const double norm = std::sqrt(squares);
     const double scale = adam_.clip > 0 && norm > adam_.clip ? adam_.clip / norm : 1.0;
-    for (auto& replica : job_.replicas()) {
-        const double begin = comm::now_s();
-        if (replica->optimizer()) replica->optimizer()->update(adam_, plan.step, scale);
-        replica->times().reducing += comm::now_s() - begin;
-    }
+    for (auto& replica : job_.replicas()) replica->update(adam_, plan.step, scale);
     if (world_.rank() != 0) return;
     const double time = comm::now_s() - started_s;
     const double rate = learning_rate(adam_, plan.step);

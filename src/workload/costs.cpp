@@ -12,8 +12,15 @@ namespace maestro::workload {
 
 namespace {
 
-constexpr std::int64_t kMostProbed = 64;  ///< samples of a micro-batch
-constexpr double kNominalRate = 1e11;     ///< FLOP/s; only ratios matter to a plan
+constexpr double kMostProbed = 256;    ///< samples of a micro-batch
+constexpr double kNominalRate = 1e11;  ///< FLOP/s; only ratios matter to a plan
+
+/// Of the lengths that a section meets in the samples.
+struct Lengths {
+    double longest = 1;
+    double sum = 0;
+    std::int64_t samples = 0;  ///< with work for the section
+};
 
 /// A cost per token or patch at some lengths; between them it is linear in the length, which is exact for
 /// costs that are polynomials of degree two.
@@ -30,26 +37,29 @@ struct LengthCost {
     }
 };
 
+/// 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: four to an octave.
+int quarter_octave(int i) {
+    return i < 4 ? i + 1 : (4 + i % 4) << (i / 4 - 1);
+}
+
 /// Runs a section's own code on the meta backend, over micro-batches of equal samples.
 class Probe {
 public:
-    Probe(const config::Deck& deck, int section, std::int32_t marker, const backend::DeviceRates* rates)
+    Probe(const config::Deck& deck, int section, std::int32_t marker, const backend::DeviceRates* rates,
+          const Lengths& lengths)
         : spec_(spec_of(deck, section)),
           role_(role_of(deck, section, marker)),
           expansion_(expansion_of(deck, section)),
-          rates_(rates) {
-        // Counts are polynomials; times are not, since rates depend on shapes: more lengths, and whole
-        // micro-batches.
-        if (rates)
-            batch_ = std::min<std::int64_t>(deck.sections[static_cast<std::size_t>(section)].micro_batch,
-                                            kMostProbed);
-    }
+          rates_(rates),
+          longest_(lengths.longest),
+          others_(static_cast<double>(deck.sections[static_cast<std::size_t>(section)].micro_batch - 1) *
+                  lengths.sum / static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {}
 
-    LengthCost up_to(double longest) const {
+    LengthCost run() const {
         LengthCost cost;
         for (int i = 0;; ++i) {
             const double length = add(cost, i);
-            if (i > 0 && (!rates_ || length >= longest)) break;
+            if (i > 0 && (!rates_ || length >= longest_)) break;
         }
         if (expansion_.patch > 0) add_picture_tokens(cost);
         return cost;
@@ -59,12 +69,13 @@ private:
     struct Seconds {
         double forward, backward;
     };
-    /// Of one sample.
-    Seconds measure(const model::SampleShape& shape) const {
-        const std::vector<model::SampleShape> samples(static_cast<std::size_t>(batch_), shape);
+    /// Of one sample. Counts are polynomials in its length; times are not, since rates depend on shapes and
+    /// an operation costs something in itself: others of its length fill the micro-batch to its usual size.
+    Seconds measure(const model::SampleShape& shape, double length) const {
+        const double count = rates_ ? std::round(std::min(1 + others_ / length, kMostProbed)) : 1;
+        const std::vector<model::SampleShape> samples(static_cast<std::size_t>(count), shape);
         const model::Footprint f =
             model::measure(spec_, role_, samples, true, rates_ ? *rates_ : backend::DeviceRates{});
-        const auto count = static_cast<double>(batch_);
         if (rates_) return {f.forward_s / count, f.backward_s / count};
         return {f.forward_flops / kNominalRate / count, f.backward_flops / kNominalRate / count};
     }
@@ -74,14 +85,14 @@ private:
         model::SampleShape shape;
         double length = 0;
         if (spec_.kind == model::ModelSpec::Kind::vision) {
-            const int side = spec_.patch * spec_.merge * (rates_ ? 1 << i : (i == 0 ? 2 : 6));
+            const int side = spec_.patch * spec_.merge * (rates_ ? quarter_octave(i) : (i == 0 ? 2 : 6));
             shape = {.tokens = 1, .pictures = {{side, side}}, .weight = 1};
             length = std::pow(side / spec_.patch, 2);
         } else {
-            length = rates_ ? 16.0 * std::pow(2, i) : (i == 0 ? 32 : 256);
+            length = rates_ ? 4.0 * quarter_octave(2 * i) : (i == 0 ? 32 : 256);
             shape = {.tokens = static_cast<std::int64_t>(length), .pictures = {}, .weight = 1};
         }
-        const Seconds seconds = measure(shape);
+        const Seconds seconds = measure(shape, length);
         cost.lengths.push_back(length);
         cost.forward.push_back(seconds.forward / length);
         cost.backward.push_back(seconds.backward / length);
@@ -90,10 +101,11 @@ private:
 
     /// A token that stands for a part of a picture is neither embedded nor predicted.
     void add_picture_tokens(LengthCost& cost) const {
-        constexpr int kSide = 8, kText = 16;  // tokens
+        constexpr int kSide = 16, kText = 256;  // tokens
         const int pixels = kSide * expansion_.patch * expansion_.merge;
-        const Seconds seconds = measure({.tokens = kText + 1, .pictures = {{pixels, pixels}}, .weight = 1});
         constexpr double kPicture = kSide * kSide;
+        const Seconds seconds =
+            measure({.tokens = kText + 1, .pictures = {{pixels, pixels}}, .weight = 1}, kText + kPicture);
         cost.picture_forward = (seconds.forward - cost.at(cost.forward, kText + kPicture)) / kPicture;
         cost.picture_backward = (seconds.backward - cost.at(cost.backward, kText + kPicture)) / kPicture;
     }
@@ -102,7 +114,8 @@ private:
     model::Role role_;
     model::Geometry expansion_;
     const backend::DeviceRates* rates_;
-    std::int64_t batch_ = 1;
+    double longest_;
+    double others_;  ///< length of the other samples of a micro-batch, on average
 };
 
 }  // namespace
@@ -148,7 +161,7 @@ std::string describe_load(const config::Deck& deck, const std::vector<schedule::
 std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::int32_t marker,
                                                const SampleTable& table, const config::Cluster* cluster) {
     const auto count = static_cast<int>(deck.sections.size());
-    std::vector<double> longest(deck.sections.size(), 1.0);
+    std::vector<Lengths> lengths(deck.sections.size());
     // Of a picture, for a vision section.
     const auto pictures_of = [&](std::int64_t i, int s, const auto& each) {
         const model::Geometry geometry = geometry_of(deck, s);
@@ -163,16 +176,20 @@ std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::in
             each(static_cast<double>(table.length(i, s)));
     };
     for (std::int64_t i = 0; i < table.size(); ++i)
-        for (int s = 0; s < count; ++s)
+        for (int s = 0; s < count; ++s) {
+            Lengths& met = lengths[static_cast<std::size_t>(s)];
+            if (table.activates(i, s)) ++met.samples;
             lengths_of(i, s, [&](double n) {
-                longest[static_cast<std::size_t>(s)] = std::max(longest[static_cast<std::size_t>(s)], n);
+                met.longest = std::max(met.longest, n);
+                met.sum += n;
             });
+        }
     std::optional<backend::DeviceRates> rates;
     if (cluster) rates = rates_of(cluster->device);
     std::vector<LengthCost> sections;
     for (int s = 0; s < count; ++s)
         sections.push_back(
-            Probe(deck, s, marker, rates ? &*rates : nullptr).up_to(longest[static_cast<std::size_t>(s)]));
+            Probe(deck, s, marker, rates ? &*rates : nullptr, lengths[static_cast<std::size_t>(s)]).run());
     std::vector<schedule::SampleCost> costs(static_cast<std::size_t>(table.size()));
     for (std::int64_t i = 0; i < table.size(); ++i) {
         auto& cost = costs[static_cast<std::size_t>(i)];

@@ -11,6 +11,7 @@
 
 #include "base/check.hpp"
 #include "base/random.hpp"
+#include "comm/environment.hpp"
 #include "mpi/mpi_main.hpp"
 
 namespace {
@@ -254,6 +255,8 @@ void random_cases(const comm::Communicator& world) {
                     spec.max_rows = 40;
                     spec.max_samples = 24;
                     spec.carries_gradient = gradient;
+                    if (seed % 4 == 0) spec.latency_s = 5e-4;
+                    if (seed % 8 == 0) spec.row_s = 5e-5;
                     play_case(world, spec, seed++);
                 }
 }
@@ -274,6 +277,44 @@ void colocated_cases(const comm::Communicator& world) {
             spec.colocated = true;
             play_case(world, spec, 500 + static_cast<std::uint64_t>(2 * window + gradient));
         }
+}
+
+/// Ranks of one machine share a clock: nothing is seen before its time.
+void emulated_links_delay(const comm::Communicator& world) {
+    ChannelSpec spec;
+    spec.name = "slow";
+    spec.producers = {0};
+    spec.consumers = {1};
+    spec.width = 2;
+    spec.max_rows = 4;
+    spec.max_samples = 1;
+    spec.latency_s = 0.02;
+    spec.row_s = 0.01;
+    const auto channels = channel::open_channels(world, std::span(&spec, 1));
+    std::vector<float> memory(8, 1.0f);
+    const Tensor rows(memory.data(), DType::f32, {4, 2});
+    const Route route{7, 0, 0, 0, 0, 4};
+    std::vector<double> times(4, 0.0);  // sent, arrived, answered, drained
+    if (Channel* channel = channels[0].get()) {
+        channel->begin_step(1, std::span(&route, 1));
+        if (world.rank() == 0) {
+            times[0] = comm::now_s();
+            channel->put(0, rows);
+            channel->wait_drained(0);
+            times[3] = comm::now_s();
+            channel->retire(0);
+        } else {
+            channel->wait_arrived(7);
+            times[1] = comm::now_s();
+            times[2] = comm::now_s();
+            channel->put_gradient(7, rows);
+        }
+        channel->end_step();
+    }
+    world.allreduce_sum(std::span(times));
+    const double least = spec.latency_s + 4 * spec.row_s;
+    MAESTRO_CHECK(times[1] - times[0] >= least, "rows seen after {} s", times[1] - times[0]);
+    MAESTRO_CHECK(times[3] - times[2] >= least, "gradients seen after {} s", times[3] - times[2]);
 }
 
 template <class Call>
@@ -349,6 +390,9 @@ int main(int argc, char** argv) {
         random_cases(world);
         colocated_cases(world);
         misuse_is_refused(world);
-        if (world.size() > 1) opening_checks_memory(world);
+        if (world.size() > 1) {
+            opening_checks_memory(world);
+            emulated_links_delay(world);
+        }
     });
 }

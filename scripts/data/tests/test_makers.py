@@ -4,6 +4,7 @@ import unicodedata
 import byte_tokens
 import make_all
 import make_glyphs
+import make_mixed
 import make_text
 import pytest
 from glyphs import FACES, distinct, parse_characters, render
@@ -108,8 +109,28 @@ def test_bad_options_are_refused(tmp_path, bad):
 
 def test_make_all_makes_what_is_missing(tmp_path, capsys):
     make_all.main(["--folder", str(tmp_path)])
-    names = ["glyphs-train.h5", "glyphs-validation.h5", "text-only-validation.h5", "text-only.h5"]
+    names = ["glyphs-train.h5", "glyphs-validation.h5", "mixed.h5", "text-only-validation.h5", "text-only.h5"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     capsys.readouterr()
     make_all.main(["--folder", str(tmp_path)])
     assert capsys.readouterr().out == ""
+
+
+def test_mixed_samples_have_the_sizes_asked_for(tmp_path):
+    def make(share, name="a.h5"):
+        make_mixed.main([str(tmp_path / name), "--samples", "300", "--share", str(share), "--tokens", "200", "--pixels", "2000",
+                         "--sigma", "0.5"])
+        return list(read_samples(tmp_path / name))
+
+    third, all_of_them = make(1 / 3), make(1)
+    with_pictures = [i for i, sample in enumerate(third) if sample.pictures]
+    assert len(with_pictures) == 100 and all(sample.pictures for sample in all_of_them)
+    lengths = [len(sample.tokens) - len(sample.pictures) for sample in third]
+    assert sum(lengths) / 300 == pytest.approx(200, rel=0.15)
+    areas = [picture.shape[0] * picture.shape[1] for sample in all_of_them for picture in sample.pictures]
+    assert sum(areas) / 300 == pytest.approx(2000, rel=0.15)
+    assert [len(sample.tokens) - 1 for sample in all_of_them] == lengths  # only the pictures differ
+    assert [third[i].pictures[0].shape for i in with_pictures] == [all_of_them[i].pictures[0].shape for i in with_pictures]
+    make(1 / 3, "b.h5")
+    make(1 / 3, "c.h5")
+    assert (tmp_path / "b.h5").read_bytes() == (tmp_path / "c.h5").read_bytes()

@@ -1,0 +1,120 @@
+#include "emulation/emulated_module.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "comm/environment.hpp"
+#include "emulation/emulation.hpp"
+#include "ops/elementwise.hpp"
+
+namespace maestro::emulation {
+
+namespace {
+
+Tensor meta_rows(std::int64_t rows, std::int64_t width, DType dtype) {
+    return Tensor(nullptr, dtype, {rows, width});
+}
+
+class EmulatedModule final : public model::Module {
+public:
+    EmulatedModule(backend::Backend& backend, const model::ModelSpec& spec, const model::Role& role,
+                   std::int64_t trainable, const backend::DeviceRates& rates, const Scales& scales)
+        : Module(backend, role),
+          backend_(backend),
+          spec_(spec),
+          role_(role),
+          scales_(scales),
+          meta_(backend::make_meta(rates)),
+          model_(model::make_module(*meta_, spec, role)) {
+        store_.declare("emulated.weight", {role.trained ? scales.of(trainable) : 1}, model::Init::zeros,
+                       role.trained);
+        store_.allocate(role.shards, 1);
+    }
+
+    std::unique_ptr<model::Saved> forward(const model::MicroBatch& batch,
+                                          std::span<const std::vector<Tensor>> inputs, backend::Arena& saved,
+                                          backend::Arena&, Tensor& output, model::Result& result) override {
+        const double start = comm::now_s();
+        std::vector<std::vector<Tensor>> rows(inputs.size());
+        auto state = std::make_unique<State>();
+        for (std::size_t e = 0; e < inputs.size(); ++e) {
+            std::int64_t total = 0;
+            for (const Tensor& t : inputs[e]) {
+                rows[e].push_back(meta_rows(t.dim(0), input_width(e), role_.compute));
+                total += t.dim(0);
+            }
+            state->input_rows.push_back(total);
+        }
+        backend::Arena kept, scratch;  // measure only
+        Tensor all;
+        model::Result counted;
+        meta_->reset_counts();
+        state->model = model_->forward(batch, rows, kept, scratch, all, counted);
+        if (role_.emits) {
+            state->output_rows = all.dim(0);
+            output = saved.allocate(role_.compute, {all.dim(0), scales_.of(all.columns())});
+            ops::zero(backend_, output);
+        }
+        result.tokens += counted.tokens;
+        if (role_.loss) {
+            double weight = 0;
+            for (const model::SampleView& sample : batch.samples)
+                for (const float w : sample.weights) weight += w;
+            result.loss += emulated_loss(batch.step) * weight * batch.loss_scale;
+        }
+        comm::sleep_until(start + scales_.time * meta_->counts().seconds);
+        return state;
+    }
+
+    void backward(model::Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
+                  backend::Arena&) override {
+        const double start = comm::now_s();
+        auto& state = static_cast<State&>(saved);
+        std::vector<Tensor> gradients(d_inputs.size());
+        for (std::size_t e = 0; e < d_inputs.size(); ++e) {
+            if (d_inputs[e].rank == 0) continue;
+            ops::zero(backend_, d_inputs[e]);
+            gradients[e] = meta_rows(state.input_rows[e], input_width(e), role_.compute);
+        }
+        backend::Arena scratch;
+        meta_->reset_counts();
+        model_->backward(
+            *state.model,
+            d_output.rank == 0 ? Tensor{} : meta_rows(state.output_rows, output_width(), role_.compute),
+            gradients, scratch);
+        comm::sleep_until(start + scales_.time * meta_->counts().seconds);
+    }
+
+private:
+    struct State final : model::Saved {
+        std::unique_ptr<model::Saved> model;
+        std::vector<std::int64_t> input_rows;  ///< by edge
+        std::int64_t output_rows = 0;
+    };
+    std::int64_t input_width(std::size_t edge) const {
+        const model::InputSpec& input = role_.inputs[edge];
+        return input.tensor == model::EdgeTensor::embeddings ? spec_.width : input.from.width;
+    }
+    std::int64_t output_width() const { return role_.output_width; }
+
+    backend::Backend& backend_;
+    model::ModelSpec spec_;
+    model::Role role_;
+    Scales scales_;
+    std::unique_ptr<backend::Backend> meta_;
+    std::unique_ptr<model::Module> model_;
+};
+
+}  // namespace
+
+std::int64_t Scales::of(std::int64_t width) const {
+    return std::max<std::int64_t>(1, std::llround(static_cast<double>(width) * messages));
+}
+
+std::unique_ptr<model::Module> make_emulated_module(backend::Backend& backend, const model::ModelSpec& spec,
+                                                    const model::Role& role, std::int64_t trainable,
+                                                    const backend::DeviceRates& rates, const Scales& scales) {
+    return std::make_unique<EmulatedModule>(backend, spec, role, trainable, rates, scales);
+}
+
+}  // namespace maestro::emulation

@@ -1,0 +1,108 @@
+#include "emulation/emulation.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/error.hpp"
+#include "emulation/emulated_module.hpp"
+#include "workload/costs.hpp"
+#include "workload/models.hpp"
+
+namespace maestro::emulation {
+
+namespace {
+
+constexpr std::size_t kAlignment = 64;  ///< of what arenas hand out
+
+Scales scales_of(const config::Deck& deck) {
+    return {.time = deck.emulated.time_scale, .messages = deck.emulated.message_scale};
+}
+
+}  // namespace
+
+double emulated_loss(std::int64_t step) {
+    return 1 + 3 / (1 + 0.05 * static_cast<double>(step - 1));
+}
+
+Emulation::Emulation(const config::Deck& deck, config::Cluster cluster, std::int32_t marker)
+    : deck_(deck),
+      cluster_(std::move(cluster)),
+      marker_(marker),
+      ends_(workload::step_ends(deck, marker, cluster_)) {}
+
+std::string Emulation::describe() const {
+    return fmt::format(
+        "emulated cluster {} ({}): a second there takes {:g} s here, messages have {:g} of their size, "
+        "losses "
+        "depend on the step alone, and nothing is learned",
+        cluster_.name, deck_.emulated.cluster, deck_.emulated.time_scale, deck_.emulated.message_scale);
+}
+
+void Emulation::fit(workload::MemoryPlan& plan) const {
+    const graph::SectionGraph& graph = deck_.graph;
+    workload::choose_windows(plan, graph, cluster_.device.memory);
+    const int rank = workload::fullest_rank(plan, graph);
+    const workload::RankMemory memory = workload::memory_of(plan, graph, rank);
+    if (memory.total() <= cluster_.device.memory) return;
+    throw Error(
+        ExitCode::device_memory,
+        fmt::format(
+            "rank {} would need {}; the emulated device of {} has {:.0f} MiB; use a smaller window or "
+            "micro_batch, train.recompute = \"layer\", or more replicas",
+            rank, memory.describe(), deck_.emulated.cluster, cluster_.device.memory / (1 << 20)),
+        Scope::all_ranks);
+}
+
+workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
+                                       const workload::SampleTable& table) const {
+    workload::MemoryPlan small = plan;
+    const Scales scales = scales_of(deck_);
+    const config::Link& link = workload::link_of(deck_, cluster_);
+    const auto padded = [](double bytes) { return static_cast<std::size_t>(bytes) + kAlignment; };
+    for (std::size_t e = 0; e < small.channels.size(); ++e) {
+        channel::ChannelSpec& spec = small.channels[e];
+        const double row_bytes = static_cast<double>(spec.width) * static_cast<double>(size_of(spec.dtype));
+        spec.latency_s = scales.time * link.latency_s;
+        spec.row_s = scales.time * row_bytes / link.bandwidth;
+        spec.width = scales.of(spec.width);
+    }
+    for (std::size_t s = 0; s < small.sections.size(); ++s) {
+        workload::SectionMemory& section = small.sections[s];
+        const model::Role role = workload::role_of(deck_, static_cast<int>(s), marker_);
+        const auto element = static_cast<double>(size_of(role.compute));
+        const auto batch = table.worst_micro_batch(static_cast<int>(
+            std::min<std::int64_t>(deck_.graph.sections[s].micro_batch, deck_.data.global_batch)));
+        double scratch = 0;
+        for (std::size_t e = 0; e < small.channels.size(); ++e)
+            if (deck_.graph.edges[e].to == static_cast<int>(s))
+                scratch += static_cast<double>(
+                    padded(static_cast<double>(table.rows_of(batch, deck_.graph.edges[e].from)) * element *
+                           static_cast<double>(small.channels[e].width)));
+        section.footprint.saved = role.emits ? padded(static_cast<double>(section.max_rows) * element *
+                                                      static_cast<double>(scales.of(role.output_width)))
+                                             : kAlignment;
+        section.footprint.scratch = padded(scratch);
+        const auto backend = backend::make_meta();
+        const auto module = make_module(*backend, static_cast<int>(s));
+        section.footprint.parameters = module->parameters().bytes();
+        section.footprint.trainable = module->parameters().gradient().size();
+    }
+    return small;
+}
+
+std::unique_ptr<model::Module> Emulation::make_module(backend::Backend& backend, int section) const {
+    const model::ModelSpec spec = workload::spec_of(deck_, section);
+    const model::Role role = workload::role_of(deck_, section, marker_);
+    const auto meta = backend::make_meta();
+    const std::int64_t trainable = model::make_module(*meta, spec, role)->parameters().gradient().size();
+    return make_emulated_module(backend, spec, role, trainable, workload::rates_of(cluster_.device),
+                                scales_of(deck_));
+}
+
+workload::StepEnd Emulation::end_of(int section) const {
+    const workload::StepEnd& end = ends_[static_cast<std::size_t>(section)];
+    return {deck_.emulated.time_scale * end.reduce_s, deck_.emulated.time_scale * end.update_s};
+}
+
+}  // namespace maestro::emulation

@@ -1,0 +1,48 @@
+// device = "emulated": the real program, its plans, messages and waits, on a cluster that is not there. A
+// task takes the time that the model's own code needs by the cluster file; rows and gradients of a scaled
+// size really move, and are seen when the cluster's links would have brought them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.hpp"
+#include "config/cluster.hpp"
+#include "config/deck.hpp"
+#include "model/module.hpp"
+#include "workload/memory.hpp"
+#include "workload/sample_table.hpp"
+#include "workload/step_end.hpp"
+
+namespace maestro::emulation {
+
+/// Loss of `step`, counted from 1, of every emulated run: falls from 4 towards 1.
+double emulated_loss(std::int64_t step);
+
+class Emulation {
+public:
+    /// `deck` must outlive it.
+    Emulation(const config::Deck& deck, config::Cluster cluster, std::int32_t marker);
+
+    const config::Cluster& cluster() const { return cluster_; }
+    std::string describe() const;  ///< one line for the log
+    /// Windows as the emulated device's memory allows. Throws Error(device_memory, all_ranks) where a rank
+    /// needs more than that has.
+    void fit(workload::MemoryPlan& plan) const;
+    /// What this program takes for such a plan: rows of scaled width, hardly any weights.
+    workload::MemoryPlan scaled(const workload::MemoryPlan& plan, const workload::SampleTable& table) const;
+    /// A section that takes the time of its model. Its parameters are one array of zeros, of scaled size.
+    std::unique_ptr<model::Module> make_module(backend::Backend& backend, int section) const;
+    /// Seconds of this run that the end of a step takes.
+    workload::StepEnd end_of(int section) const;
+
+private:
+    const config::Deck& deck_;
+    config::Cluster cluster_;
+    std::int32_t marker_;
+    std::vector<workload::StepEnd> ends_;
+};
+
+}  // namespace maestro::emulation

@@ -1,0 +1,94 @@
+"""device = "emulated": the real program on a cluster that is not there."""
+
+import json
+import re
+import subprocess
+
+import h5py
+import numpy as np
+import pytest
+from conftest import BINARY, ROOT, VLM, mpirun, settings
+
+EMULATED = str(ROOT / "inputs/emulated_vlm.toml")
+CLUSTER = f"emulated.cluster={ROOT}/inputs/clusters/h100.toml"
+SMALL = [CLUSTER, "section.vision.layout.dp=1", "section.language.layout.dp=3", "data.global_batch=24", "emulated.time_scale=1", "train.steps=4"]
+
+
+def closed_form(steps):
+    return 1 + 3 / (1 + 0.05 * np.arange(steps))
+
+
+def simulated(workspace, step, values):
+    command = [BINARY, "simulate", EMULATED, "--cluster", ROOT / "inputs/clusters/h100.toml", "--step", str(step), *settings(values)]
+    result = subprocess.run(command, cwd=workspace.path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def timeline(workspace, name):
+    with h5py.File(workspace.run(name) / "metrics.h5") as file:
+        return {key: file["timeline"][key][:] for key in file["timeline"]}
+
+
+@pytest.mark.parametrize("values, ranks", [
+    ([], 4),
+    (["schedule.policy=fifo"], 4),
+    (["schedule.dispatch=ready", "section.vision.window=0"], 4),
+    (["section.vision.mode=forward", "section.vision.weights=random"], 4),
+    (["section.language.layout.dp=1", "section.language.colocate_with=vision", "section.language.micro_batch=3"], 1),
+    (["emulated.message_scale=0.1", "run.precision=fp32"], 4),
+])
+def test_tasks_take_the_models_time_and_losses_the_steps(workspace, values, ranks):
+    values = [*SMALL, *values]
+    result = workspace.train(ranks, EMULATED, "run", values)
+    np.testing.assert_allclose(workspace.losses("run"), closed_form(4), rtol=1e-12)
+    rows, steps = timeline(workspace, "run"), workspace.steps("run")
+    for step in (1, 4):
+        paper = simulated(workspace, step, values)
+        mine = rows["step"] == step
+        assert steps["tokens"][step - 1] == paper["tokens"]
+        for colour, name in enumerate(("vision", "language")):
+            of_section = mine & (rows["section"] == colour)
+            worked = (rows["end_s"] - rows["start_s"])[of_section].sum()
+            # A task that sleeps is never early; how late it is depends on the machine.
+            assert worked >= 0.97 * paper["sections"][name]["work_s"] * paper["sections"][name]["ranks"]
+        assert rows["end_s"][mine].max() - rows["start_s"][mine].min() >= 0.97 * paper["lower_bound_s"]
+    assert "nothing is learned" in result.stdout
+
+
+def test_an_emulated_run_resumes_and_a_real_one_does_not_from_it(workspace):
+    emulated = ["run.device=emulated", CLUSTER, "checkpoint.every=2"]
+    workspace.train(4, VLM, "run", [*emulated, "train.steps=2"])
+    workspace.train(4, VLM, "run", [*emulated, "train.steps=5"], options=["--resume", "auto"])
+    np.testing.assert_allclose(workspace.losses("run"), closed_form(5), rtol=1e-12)
+    real = workspace.train(4, VLM, "run", ["train.steps=6"], options=["--resume", "auto"], expect=78)
+    assert "run.device: emulated in the checkpoint, cpu now" in real.stderr
+
+
+@pytest.mark.parametrize("code, expected, values", [
+    (78, "emulated.cluster: missing", []),
+    (66, "absent.toml", ["emulated.cluster=absent.toml"]),
+    (78, "time_scale", [CLUSTER, "emulated.time_scale=0"]),
+    (78, "message_scale", [CLUSTER, "emulated.message_scale=1.5"]),
+    (80, "the emulated device of", [CLUSTER, "model.glyph-vision.width=8192", "model.glyph-vision.layers=1000"]),
+])
+def test_bad_requests_are_refused(workspace, code, expected, values):
+    result = workspace.train(4, VLM, "run", ["run.device=emulated", "train.steps=1", *values], expect=code)
+    assert expected in result.stderr and result.stderr.count("maestro:") <= 1, result.stderr
+    assert not workspace.run("run").exists()
+
+
+def test_nothing_is_evaluated_on_an_emulated_device(workspace):
+    result = mpirun(1, "evaluate", EMULATED, "--checkpoint", "runs/none", *settings([CLUSTER, "data.validation=data/mixed.h5"]), cwd=workspace.path)
+    assert result.returncode == 78 and "run.device" in result.stderr
+
+
+def test_a_dry_run_tells_the_memory_on_paper(workspace):
+    result = mpirun(1, "train", EMULATED, "--dry-run", *settings([CLUSTER]), cwd=workspace.path)
+    assert result.returncode == 0, result.stderr
+    found = re.findall(r"rank of (\w+) has window (\d+) and needs (\d+) MiB", result.stdout)
+    paper = simulated(workspace, 1, [])["sections"]
+    assert [name for name, _, _ in found] == ["vision", "language"]
+    for name, window, mib in found:
+        assert int(window) == paper[name]["window"]
+        assert float(mib) * 2**20 == pytest.approx(paper[name]["memory_bytes"], rel=1e-3)
