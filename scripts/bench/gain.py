@@ -1,52 +1,52 @@
 #!/usr/bin/env python3
-"""What scheduling gains: the time of a step under each policy over the share of samples with pictures and the encoder's
-load, simulated (`maestro simulate`), means over seeds. Times are given over the lower bound of the deck's layout; for
-`one-size` all ranks do everything in turn, so it may fall below 1 where the layout leaves ranks idle."""
+"""What scheduling gains: the time from a step's first task to its last under each policy, over the share of samples with
+pictures and the encoder's load, for inputs/emulated_vlm.toml on a cluster file. Simulated (`maestro simulate`, means over
+steps), and at three points measured on the emulated cluster. Times are given over the lower bound of the deck's layout; for
+`one-size` all ranks do everything in turn, so it may fall below 1 where the layout leaves ranks idle. The load is the
+encoder's work per rank over the language model's; its number of layers sets it."""
 
 import argparse
-import json
 import pathlib
-import subprocess
-import sys
-import tempfile
-import tomllib
+from concurrent.futures import ThreadPoolExecutor
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts/data"))
-import make_costs  # noqa: E402
+from emulated import emulate, samples, simulate
+from runs import ROOT
 
 POLICIES = ["one-size", "fifo", "lpt", "wavefront"]
 SHARES = [0.0, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1.0]
 LOADS = [0.3, 0.6, 0.9]
+MEASURED = [(0.6, 0.33), (0.9, 0.33), (0.9, 0.67)]
+LAYERS = 24
+RANKS = 20
 
 
-def simulate(binary, deck, costs, policy):
-    command = [binary, "simulate", deck, "--costs", costs, "--policy", policy]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+def layers_for(data, load):
+    """Of the encoder, so that its load comes near."""
+    sections = simulate([data, f"model.vit.layers={LAYERS}"])["sections"]
+    now = sections["vision"]["work_s"] / sections["language"]["work_s"]
+    return max(1, round(LAYERS * load / now)) if now > 0 else LAYERS
 
 
-def measure(binary, path, seeds):
-    """{(load, share, policy): step time over the lower bound}."""
-    with open(path, "rb") as file:
-        deck = tomllib.load(file)
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        costs = f"{folder}/costs.csv"
-        for load in LOADS:
-            for share in SHARES:
-                sums = dict.fromkeys(POLICIES, 0.0)
-                for seed in range(seeds):
-                    make_costs.write(costs, make_costs.draw(deck, per_replica=16, share=share, load=load, sigma=0.6, seed=seed))
-                    results = {policy: simulate(binary, path, costs, policy) for policy in POLICIES}
-                    for policy in POLICIES:
-                        sums[policy] += results[policy]["makespan_s"] / results["wavefront"]["lower_bound_s"] / seeds
-                for policy in POLICIES:
-                    found[load, share, policy] = sums[policy]
-    return found
+def case(data, layers, policy):
+    return [data, f"model.vit.layers={layers}"] + ([] if policy == "one-size" else [f"schedule.policy={policy}"])
 
 
-def plot(found, path):
+def curve_point(data, layers, policy, steps):
+    """Simulated time over the lower bound of the layout."""
+    sum_time = sum_bound = 0
+    for step in range(1, steps + 1):
+        sum_time += simulate(case(data, layers, policy), "--policy", policy, "--step", step)["makespan_s"]
+        sum_bound += simulate(case(data, layers, "wavefront"), "--step", step)["lower_bound_s"]
+    return sum_time / sum_bound
+
+
+def measured_point(data, layers, policy, steps, output, scale):
+    """Emulated time over the lower bound, the first step left out."""
+    _, spans = emulate(RANKS, case(data, layers, policy), output, scale, steps)
+    return spans[1:].sum() / sum(simulate(case(data, layers, policy), "--step", step)["lower_bound_s"] for step in range(2, steps + 1))
+
+
+def plot(found, measured, path):
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
@@ -54,12 +54,17 @@ def plot(found, path):
     colours = {"one-size": "#999999", "fifo": "#d55e00", "lpt": "#e6a000", "wavefront": "#0072b2"}
     for axis, load in zip(axes, LOADS):
         for policy in POLICIES:
-            axis.plot(SHARES, [found[load, share, policy] for share in SHARES], marker="o", markersize=3.5, color=colours[policy],
+            axis.plot(SHARES, [found[load, share, policy] for share in SHARES], marker=".", markersize=5, color=colours[policy],
                       label=policy, linewidth=2 if policy == "wavefront" else 1.4)
+            points = [(share, value) for (at, share, name), value in measured.items() if (at, name) == (load, policy)]
+            if points:
+                axis.plot(*zip(*points), linestyle="none", marker="o", markersize=8, markerfacecolor="none", color=colours[policy], markeredgewidth=1.6)
         axis.set_title(f"encoder load {load}")
         axis.set_xlabel("share of samples with pictures")
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("step time / lower bound")
+    axes[0].set_ylabel("time of a step's tasks / lower bound")
+    if measured:
+        axes[0].plot([], [], linestyle="none", marker="o", markersize=8, markerfacecolor="none", color="black", label="emulated")
     axes[0].legend(frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
@@ -67,19 +72,33 @@ def plot(found, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--deck", default="inputs/paper_vlm.toml")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--binary", default="build/cpu-release/maestro")
+    parser.add_argument("--steps", type=int, default=4, help="per point")
+    parser.add_argument("--scale", type=float, default=4, help="seconds of this machine for one of the cluster, emulated")
+    parser.add_argument("--output", default="runs/bench-gain")
     parser.add_argument("--plot", help="PNG file to write")
     options = parser.parse_args()
-    found = measure(options.binary, options.deck, options.seeds)
+    (ROOT / options.output).mkdir(parents=True, exist_ok=True)
+    files = {share: samples(f"{options.output}/share-{share}.h5", 512, share) for share in SHARES}
+    layers = {(load, share): layers_for(files[share], load) for load in LOADS for share in SHARES}
+    with ThreadPoolExecutor(2) as pool:
+        points = [(load, share, policy) for load in LOADS for share in SHARES for policy in POLICIES]
+        values = pool.map(lambda p: curve_point(files[p[1]], layers[p[0], p[1]], p[2], options.steps), points)
+        found = dict(zip(points, values))
     print("load  share  " + "".join(f"{policy:>11}" for policy in POLICIES) + "   fifo/wavefront")
     for load in LOADS:
         for share in SHARES:
             times = [found[load, share, policy] for policy in POLICIES]
-            print(f"{load:4}  {share:5}  " + "".join(f"{t:11.3f}" for t in times) + f"{times[1] / times[3]:17.2f}")
+            print(f"{load:4}  {share:5}  " + "".join(f"{t:11.3f}" for t in times) + f"{times[1] / times[3]:17.2f}", flush=True)
+    print("\nemulated     " + "".join(f"{policy:>11}" for policy in POLICIES) + "   fifo/wavefront")
+    measured = {}
+    for load, share in MEASURED:
+        for policy in POLICIES[1:]:
+            measured[load, share, policy] = measured_point(files[share], layers[load, share], policy, 2 * options.steps,
+                                                           f"{options.output}/run", options.scale)
+        times = [measured[load, share, policy] for policy in POLICIES[1:]]
+        print(f"{load:4}  {share:5}  {'':11}" + "".join(f"{t:11.3f}" for t in times) + f"{times[0] / times[2]:17.2f}", flush=True)
     if options.plot:
-        plot(found, pathlib.Path(options.plot))
+        plot(found, measured, pathlib.Path(options.plot))
 
 
 if __name__ == "__main__":

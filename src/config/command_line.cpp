@@ -19,7 +19,7 @@ constexpr const char* kUsage =
 
   maestro train    DECK [--set KEY=VALUE]... [--resume auto|none|PATH] [--max-hours H] [--dry-run]
   maestro evaluate DECK --checkpoint PATH [--exchange-images] [--set KEY=VALUE]...
-  maestro simulate DECK --cluster CLUSTER.toml | --costs COSTS.csv [--policy P] [--timeline OUT.csv]
+  maestro simulate DECK --cluster CLUSTER.toml | --replay RUN | --costs COSTS.csv [--policy P] [--timeline OUT.csv]
   maestro calibrate --out CLUSTER.toml
 
 Training runs under mpirun or srun with as many ranks as the deck's sections need, for example
@@ -27,6 +27,10 @@ Training runs under mpirun or srun with as many ranks as the deck's sections nee
 Evaluation runs on any number of ranks, a simulation as one process for a deck of any size. Calibration
 measures the machine with as many ranks as will train on it.
 `maestro COMMAND --help` tells the options of a command.)";
+
+[[noreturn]] void refuse(const std::string& what) {
+    throw Error(ExitCode::usage, what + "; see maestro --help", Scope::all_ranks);
+}
 
 po::options_description options_of(Command command, CommandLine& line) {
     po::options_description options("options");
@@ -67,7 +71,13 @@ po::options_description options_of(Command command, CommandLine& line) {
             "with --cluster: a run of this deck, whose task times correct those of the models, section by "
             "section; layout "
             "and policy may differ");
-        add("step", po::value(&line.step), "which step's samples, default 1; not with --costs");
+        add("replay", po::value(&line.replay),
+            "a run, whose task times of one step are taken; policy, dp, window and order may differ from the "
+            "run's; with --cluster its links and memory");
+        add("step", po::value(&line.step)->notifier([](std::int64_t step) {
+            if (step < 1) refuse("--step counts from 1");
+        }),
+            "which step's samples, default 1, of --replay the last recorded one; not with --costs");
     } else {
         add("checkpoint", po::value(&line.checkpoint),
             "a checkpoint, or a run, whose newest whole one is taken");
@@ -77,16 +87,13 @@ po::options_description options_of(Command command, CommandLine& line) {
     return options;
 }
 
-[[noreturn]] void refuse(const std::string& what) {
-    throw Error(ExitCode::usage, what + "; see maestro --help", Scope::all_ranks);
-}
-
 void check_simulation(const CommandLine& line) {
-    if (line.cluster.empty() == line.costs.empty())
+    const bool models = !line.cluster.empty() || !line.replay.empty();
+    if (models == !line.costs.empty())
         refuse(
             "simulate needs task times: either --cluster CLUSTER.toml, such as inputs/clusters/h100.toml, or "
-            "--costs COSTS.csv");
-    if (line.step < 1) refuse("--step counts from 1");
+            "--replay RUN, or --costs COSTS.csv");
+    if (!line.measured.empty() && !line.replay.empty()) refuse("either --measured or --replay");
     if (!line.measured.empty() && line.cluster.empty()) refuse("--measured needs --cluster");
     const std::vector<std::string> policies{"wavefront", "fifo", "lpt", "one-size"};
     if (!line.policy.empty() && std::find(policies.begin(), policies.end(), line.policy) == policies.end())

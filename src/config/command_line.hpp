@@ -18,11 +18,11 @@ struct CommandLine {
     bool dry_run = false;
     std::string checkpoint;  ///< evaluate: a checkpoint or a run
     bool exchange_images = false;
-    std::string policy, costs, cluster, measured, timeline;  ///< simulate
-    double noise = 0;                                        ///< simulate: sigma of the task times
-    std::uint64_t seed = 1;                                  ///< simulate: of the noise
-    std::int64_t step = 1;                                   ///< simulate: whose samples
-    std::string out;                                         ///< calibrate
+    std::string policy, costs, cluster, measured, replay, timeline;  ///< simulate
+    double noise = 0;                                                ///< simulate: sigma of the task times
+    std::uint64_t seed = 1;                                          ///< simulate: of the noise
+    std::int64_t step = 0;  ///< simulate: whose samples; 0: by default
+    std::string out;        ///< calibrate
     bool answered = false;  ///< --help or --version: `answer` is all there is to do
     std::string answer;
 };

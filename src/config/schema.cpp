@@ -67,7 +67,7 @@ std::vector<Key> keys_of(Emulated& e) {
 std::vector<Key> keys_of(Schedule& s) {
     return {{"policy", &s.policy, false, 0, 0, {"wavefront", "fifo", "lpt"}},
             {"dispatch", &s.dispatch, false, 0, 0, {"planned", "ready"}},
-            {"costs", &s.costs, false, 0, 0, {"model"}, {"measured"}},
+            {"costs", &s.costs, false, 0, 0, {"model", "measured"}},
             {"moves", &s.moves, false, 0, kMany}};
 }
 std::vector<Key> keys_of(Model& m) {

@@ -177,8 +177,7 @@ ManifestEntry write_section(const fs::path& partial, const std::string& section,
 }
 
 ManifestEntry write_train_state(const fs::path& partial, const TrainState& state) {
-    const std::uint64_t bytes =
-        state.rows.tasks.size() * 64 + state.rows.steps.size() * 48 + 2 * state.deck.size() + (1 << 20);
+    const std::uint64_t bytes = state.rows.bytes() + 2 * state.deck.size() + (1 << 20);
     return write_file(partial / "train.h5", bytes, [&](hid_t file) {
         write_attribute(file, "format", std::string("maestro-train"));
         write_attribute(file, "version", kVersion);

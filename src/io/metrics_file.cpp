@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "base/error.hpp"
 #include "io/hdf5.hpp"
@@ -13,6 +14,7 @@ namespace maestro::io {
 namespace {
 
 constexpr std::int64_t kVersion = 1;
+constexpr const char* kAssignment = "assignment";
 
 /// Appends one member of every row as a column.
 template <class T, class Row, class Member>
@@ -39,6 +41,7 @@ void get(hid_t group, const char* name, std::vector<Row>& rows, Member member) {
 void Rows::truncate(std::int64_t step) {
     std::erase_if(steps, [&](const StepRow& r) { return r.step > step; });
     std::erase_if(tasks, [&](const TaskRow& r) { return r.step > step; });
+    std::erase_if(assignment, [&](const AssignmentRow& r) { return r.step > step; });
 }
 
 void write_rows(std::int64_t file, const Rows& rows) {
@@ -59,6 +62,12 @@ void write_rows(std::int64_t file, const Rows& rows) {
     put<double>(tasks, "start_s", rows.tasks, &TaskRow::start_s);
     put<double>(tasks, "end_s", rows.tasks, &TaskRow::end_s);
     put<double>(tasks, "wait_s", rows.tasks, &TaskRow::wait_s);
+    const Handle assignment = make_group(file, kAssignment);
+    put<std::int64_t>(assignment, "step", rows.assignment, &AssignmentRow::step);
+    put<std::int32_t>(assignment, "section", rows.assignment, &AssignmentRow::section);
+    put<std::int32_t>(assignment, "replica", rows.assignment, &AssignmentRow::replica);
+    put<std::int32_t>(assignment, "micro_batch", rows.assignment, &AssignmentRow::micro_batch);
+    put<std::int64_t>(assignment, "sample", rows.assignment, &AssignmentRow::sample);
 }
 
 Rows read_rows(std::int64_t file) {
@@ -81,6 +90,13 @@ Rows read_rows(std::int64_t file) {
     get<double>(tasks, "start_s", rows.tasks, &TaskRow::start_s);
     get<double>(tasks, "end_s", rows.tasks, &TaskRow::end_s);
     get<double>(tasks, "wait_s", rows.tasks, &TaskRow::wait_s);
+    if (MAESTRO_HDF5(H5Lexists(file, kAssignment, H5P_DEFAULT)) == 0) return rows;  // of an older build
+    const Handle assignment(MAESTRO_HDF5(H5Gopen(file, kAssignment, H5P_DEFAULT)), H5Gclose);
+    get<std::int64_t>(assignment, "step", rows.assignment, &AssignmentRow::step);
+    get<std::int32_t>(assignment, "section", rows.assignment, &AssignmentRow::section);
+    get<std::int32_t>(assignment, "replica", rows.assignment, &AssignmentRow::replica);
+    get<std::int32_t>(assignment, "micro_batch", rows.assignment, &AssignmentRow::micro_batch);
+    get<std::int64_t>(assignment, "sample", rows.assignment, &AssignmentRow::sample);
     return rows;
 }
 
@@ -101,9 +117,9 @@ void create_metrics(const std::filesystem::path& path, const MetricsHeader& head
 }
 
 void append_metrics(const std::filesystem::path& path, const Rows& rows) {
-    if (rows.steps.empty() && rows.tasks.empty()) return;
+    if (rows.empty()) return;
     // HDF5 hides a full disk and leaves a broken file; a column grows by a chunk of 32 KiB at least.
-    check_free_space(path.parent_path(), rows.tasks.size() * 64 + rows.steps.size() * 48 + (2 << 20));
+    check_free_space(path.parent_path(), rows.bytes() + (2 << 20));
     Handle file = open_file(path, true);
     write_rows(file, rows);
     MAESTRO_HDF5(H5Fflush(file, H5F_SCOPE_GLOBAL));
@@ -113,6 +129,14 @@ void append_metrics(const std::filesystem::path& path, const Rows& rows) {
 Rows read_metrics(const std::filesystem::path& path) {
     const Handle file = open_file(path, false);
     return read_rows(file);
+}
+
+std::vector<std::string> read_sections(const std::filesystem::path& path) {
+    const Handle file = open_file(path, false);
+    std::vector<std::string> names;
+    std::istringstream text(read_text_attribute(file, "sections"));
+    for (std::string name; std::getline(text, name);) names.push_back(name);
+    return names;
 }
 
 }  // namespace maestro::io

@@ -1,5 +1,5 @@
-// metrics.h5: a row a step and a row a task (docs/file_formats.md). Opened for each append only, so that the
-// file is whole in between and others can read it at any time.
+// metrics.h5: a row a step, a row a task and a row a sample of a section (docs/file_formats.md). Opened for
+// each append only, so that the file is whole in between and others can read it at any time.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,13 @@ struct TaskRow {
     double start_s = 0, end_s = 0, wait_s = 0;
 };
 
+/// Which micro-batch of a section held a sample.
+struct AssignmentRow {
+    std::int64_t step = 0;
+    int section = 0, replica = 0, micro_batch = 0;
+    std::int64_t sample = 0;
+};
+
 struct MetricsHeader {
     std::string deck, environment;
     std::vector<std::string> sections;
@@ -33,6 +40,9 @@ struct MetricsHeader {
 struct Rows {
     std::vector<StepRow> steps;
     std::vector<TaskRow> tasks;
+    std::vector<AssignmentRow> assignment;  ///< of the steps whose tasks are recorded
+    bool empty() const { return steps.empty() && tasks.empty() && assignment.empty(); }
+    std::size_t bytes() const { return tasks.size() * 64 + steps.size() * 48 + assignment.size() * 28; }
     /// Drops what came after `step`.
     void truncate(std::int64_t step);
 };
@@ -42,6 +52,8 @@ void create_metrics(const std::filesystem::path& path, const MetricsHeader& head
 /// Short open, append, flush, close. Throws Error(io_error).
 void append_metrics(const std::filesystem::path& path, const Rows& rows);
 Rows read_metrics(const std::filesystem::path& path);
+/// Names of the run's sections, by their colours.
+std::vector<std::string> read_sections(const std::filesystem::path& path);
 
 /// The same columns inside another file, for checkpoints.
 void write_rows(std::int64_t hdf5_file, const Rows& rows);

@@ -20,13 +20,20 @@ struct Inputs {
     std::vector<workload::StepEnd> one_size_ends;
     double device_memory = 0;  ///< bytes of a rank
     double latency_s = 0;      ///< of a message
+    std::int64_t step = 1;
+    double measured_s = 0;  ///< of a replay: from the first task's start to the last one's end, in the run
+    double rest_s = 0;      ///< of a replay: what its step took besides
 };
 
-/// The deck's step (counted from 1), with the task times of its models on the cluster. Windows of 0 are
-/// chosen from the device's memory. With `measured` (a run directory, or "") forward and backward times of
-/// each section are scaled to those that the run's tasks took. Throws what reading samples and metrics
-/// throws.
-Inputs inputs_on(const config::Deck& deck, const config::Cluster& cluster, std::int64_t step,
-                 const std::string& measured);
+/// Where task times come from besides the models. Directories of runs, or "".
+struct Source {
+    std::string measured;   ///< scales the times of each section and phase to what its tasks took there
+    std::string replay;     ///< gives the times of one step's tasks
+    std::int64_t step = 0;  ///< counted from 1; 0: the first, of a replay the last that was recorded
+};
+
+/// The deck's step with the task times of its models on the cluster (null: of a replay, links cost nothing).
+/// Windows of 0 are chosen from the device's memory. Throws what reading samples and metrics throws.
+Inputs inputs_on(const config::Deck& deck, const config::Cluster* cluster, const Source& source);
 
 }  // namespace maestro::simulation

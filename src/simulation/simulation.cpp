@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/log.hpp"
 #include "base/text_file.hpp"
@@ -27,7 +29,8 @@ std::vector<double> busy_of(const Result& result) {
 }
 
 double gap_of(const Result& result) {
-    return result.lower_bound_s > 0 ? result.timeline.makespan_s / result.lower_bound_s - 1 : 0;
+    const double gap = result.lower_bound_s > 0 ? result.timeline.makespan_s / result.lower_bound_s - 1 : 0;
+    return std::abs(gap) < 1e-12 ? 0 : gap;  // of rounding
 }
 
 int ranks_of(const Result& result, std::size_t section) {
@@ -65,17 +68,22 @@ Result simulate_step(schedule::Problem problem, const Options& options) {
 
 void complete(Result& result, const graph::SectionGraph& graph, const Inputs& inputs) {
     result.tokens = inputs.tokens;
-    if (inputs.ends.empty()) return;
     const bool everywhere = result.policy == "one-size";
+    if (inputs.measured_s > 0) {
+        result.measured_s = inputs.measured_s;
+        result.step_s = result.timeline.makespan_s + inputs.rest_s;
+    }
+    if (!everywhere && !inputs.memory.sections.empty()) {
+        result.device_memory = inputs.device_memory;
+        for (const graph::Section& s : graph.sections)
+            result.memory.push_back(workload::memory_of(inputs.memory, graph, s.first_rank));
+    }
+    if (inputs.ends.empty()) return;
     std::vector<double> ends(static_cast<std::size_t>(graph.world), 0.0);
     for (const schedule::TimedTask& t : result.timeline.tasks)
         ends[static_cast<std::size_t>(t.rank)] = std::max(ends[static_cast<std::size_t>(t.rank)], t.end_s);
     result.step_s = workload::step_seconds(graph, everywhere ? inputs.one_size_ends : inputs.ends,
                                            std::move(ends), inputs.latency_s, everywhere);
-    if (everywhere) return;  // its layout is not the deck's
-    result.device_memory = inputs.device_memory;
-    for (const graph::Section& s : graph.sections)
-        result.memory.push_back(workload::memory_of(inputs.memory, graph, s.first_rank));
 }
 
 std::string describe(const Result& result, const graph::SectionGraph& graph) {
@@ -120,6 +128,7 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
     json["lower_bound_s"] = result.lower_bound_s;
     json["gap"] = gap_of(result);
     json["schedule_ms"] = result.schedule_ms;
+    if (result.measured_s > 0) json["measured_s"] = result.measured_s;
     if (result.step_s > 0) {
         json["step_s"] = result.step_s;
         json["tokens"] = result.tokens;
@@ -163,8 +172,15 @@ std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
 void run_simulation(const config::CommandLine& line, const config::Deck& deck) {
     Inputs inputs;
     if (line.costs.empty()) {
-        const config::Cluster cluster = config::parse_cluster(config::read_text(line.cluster), line.cluster);
-        inputs = inputs_on(deck, cluster, line.step, line.measured);
+        std::optional<config::Cluster> cluster;
+        if (!line.cluster.empty())
+            cluster = config::parse_cluster(config::read_text(line.cluster), line.cluster);
+        inputs = inputs_on(deck, cluster ? &*cluster : nullptr,
+                           {.measured = line.measured, .replay = line.replay, .step = line.step});
+        if (!line.replay.empty())
+            log::info(
+                "{}: the tasks of step {} took {:.6g} s from first to last, the rest of the step {:.6g} s",
+                line.replay, inputs.step, inputs.measured_s, inputs.rest_s);
     } else {
         inputs.problem = workload::problem_of(deck.graph);
         inputs.problem.zero_is_none = true;
@@ -172,7 +188,7 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck) {
     }
     Result result = simulate_step(
         inputs.problem, {.policy = line.policy.empty() ? deck.schedule.policy : line.policy,
-                         .step = line.step,
+                         .step = inputs.step,
                          .moves = deck.schedule.moves,
                          .dispatch = deck.schedule.dispatch == "ready" ? schedule::Dispatch::ready
                                                                        : schedule::Dispatch::planned,

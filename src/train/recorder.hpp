@@ -8,6 +8,7 @@
 
 #include "comm/communicator.hpp"
 #include "io/metrics_file.hpp"
+#include "schedule/step_plan.hpp"
 
 namespace maestro::train {
 
@@ -16,11 +17,9 @@ public:
     Recorder(const comm::Communicator& world, std::filesystem::path path, double interval_s,
              std::int64_t timeline_every)
         : world_(world), path_(std::move(path)), interval_s_(interval_s), timeline_every_(timeline_every) {}
-    /// Keeps the tasks of a step, if it is one of those that are recorded.
-    void tasks_done(std::int64_t step, std::span<const io::TaskRow> rows) {
-        if (timeline_every_ > 0 && step % timeline_every_ == 0)
-            tasks_.insert(tasks_.end(), rows.begin(), rows.end());
-    }
+    /// Keeps the tasks of a step, and on rank 0 which samples they held, if it is one of those that are
+    /// recorded.
+    void tasks_done(const schedule::StepPlan& plan, std::span<const io::TaskRow> rows);
     void step_done(const io::StepRow& row) { steps_.push_back(row); }
     bool due() const;  ///< rank 0: longer than the interval since the last flush
     /// Collective: everything so far goes to the file.
@@ -34,6 +33,7 @@ private:
     double last_s_ = 0;
     std::vector<io::StepRow> steps_;
     std::vector<io::TaskRow> tasks_;
+    std::vector<io::AssignmentRow> assignment_;
 };
 
 }  // namespace maestro::train

@@ -17,6 +17,7 @@
 #include "train/recorder.hpp"
 #include "train/saver.hpp"
 #include "train/timing.hpp"
+#include "workload/correction.hpp"
 #include "workload/data_order.hpp"
 
 namespace maestro::train {
@@ -27,6 +28,7 @@ namespace fs = std::filesystem;
 
 /// What rank 0 tells all at a step border, besides the plan.
 constexpr std::int64_t kStop = 1, kFlush = 2;
+constexpr double kCostMemory = 0.95;  ///< weight of the last step's task times in those of the next
 
 AdamSettings settings_of(const config::Optimizer& o) {
     return {.learning_rate = o.learning_rate,
@@ -50,7 +52,10 @@ public:
           world_(launch.world),
           checkpoint_(std::move(checkpoint)),
           job_(launch, checkpoint_.empty()),
-          adam_(settings_of(deck_.optimizer)) {}
+          adam_(settings_of(deck_.optimizer)),
+          measured_costs_(deck_.schedule.costs == "measured"),
+          correction_(deck_.sections.size(), kCostMemory),
+          planning_(correction_) {}
 
     ExitCode run();
 
@@ -59,6 +64,8 @@ private:
     void check_resume(const io::TrainState& state) const;
     ExitCode loop();
     void run_step(const schedule::StepPlan& plan, StepRunner& runner, Recorder& recorder, double started_s);
+    /// schedule.costs = "measured": of the step's tasks, seconds by section and phase over all ranks.
+    void learn_costs(const schedule::StepPlan& plan, std::span<const double> took);
     void save();
     void report(double wall_s);
 
@@ -76,6 +83,9 @@ private:
     double planning_s_ = 0, planning_wait_s_ = 0;
     double planned_s_ = 0, bound_s_ = 0;            ///< sums of the plans, by the cost model
     std::map<std::size_t, std::int64_t> critical_;  ///< steps by critical section
+    bool measured_costs_;
+    workload::Correction correction_;  ///< by all steps so far; rank 0
+    workload::Correction planning_;    ///< the planner's own copy, of when it began
     double rate_tokens_ = 0, rate_s_ = 0;
 };
 
@@ -152,6 +162,8 @@ ExitCode Trainer::loop() {
         schedule::Problem problem = job_.problem();
         for (const std::int64_t id : order.batch(step - 1))
             problem.samples.push_back(job_.costs()[static_cast<std::size_t>(id)]);
+        if (measured_costs_)
+            for (schedule::SampleCost& cost : problem.samples) planning_.apply(cost);
         return schedule::make_plan(deck_.schedule.policy, problem, step, deck_.schedule.moves);
     });
     std::vector<Replica*> replicas;
@@ -174,6 +186,7 @@ ExitCode Trainer::loop() {
             bound_s_ += timed.plan.lower_bound_s;
             ++critical_[static_cast<std::size_t>(timed.plan.critical_section)];
             planning_wait_s_ += step == first_step_ + 1 ? 0 : comm::now_s() - started;
+            planning_ = correction_;  // the planner is idle
             if (step < deck_.train.steps) plans.prepare(step + 1);
             const auto plan = schedule::encode(timed.plan);
             words.insert(words.end(), plan.begin(), plan.end());
@@ -212,17 +225,22 @@ void Trainer::run_step(const schedule::StepPlan& plan, StepRunner& runner, Recor
                         weight += job_.table().shape(sample).weight;
     std::vector<io::TaskRow> tasks;
     const model::Result result = runner.run(plan, weight > 0 ? 1 / weight : 0, tasks);
-    recorder.tasks_done(plan.step, tasks);
+    recorder.tasks_done(plan, tasks);
 
     launch_.watchdog.doing(fmt::format("the gradients of step {}", plan.step));
-    std::vector<double> sums(2 + plan.batches.size(), 0.0);
+    const std::size_t sections = plan.batches.size();
+    std::vector<double> sums(2 + 3 * sections, 0.0);  // loss, tokens; by section: squares, task times
+    for (const io::TaskRow& t : tasks)
+        sums[2 + sections + 2 * static_cast<std::size_t>(t.section) + static_cast<std::size_t>(t.phase)] +=
+            t.end_s - t.start_s;
     sums[0] = result.loss;
     sums[1] = static_cast<double>(result.tokens);
     for (auto& replica : job_.replicas())
         sums[2 + static_cast<std::size_t>(replica->section())] = replica->reduce();
     world_.allreduce_sum(std::span(sums));
+    if (measured_costs_ && world_.rank() == 0) learn_costs(plan, std::span(sums).subspan(2 + sections));
     double squares = 0;
-    for (std::size_t s = 0; s < plan.batches.size(); ++s) {
+    for (std::size_t s = 0; s < sections; ++s) {
         squares += sums[2 + s];
         if (!std::isfinite(sums[2 + s]))
             throw Error(ExitCode::not_finite,
@@ -261,6 +279,17 @@ void Trainer::run_step(const schedule::StepPlan& plan, StepRunner& runner, Recor
     rate_tokens_ = rate_s_ = 0;
 }
 
+void Trainer::learn_costs(const schedule::StepPlan& plan, std::span<const double> took) {
+    correction_.next_step();
+    for (std::size_t s = 0; s < plan.batches.size(); ++s) {
+        for (const auto& replica : plan.batches[s])
+            for (const auto& batch : replica)
+                for (const std::int64_t id : batch.samples)
+                    correction_.said(s, job_.costs()[static_cast<std::size_t>(id)].sections[s]);
+        for (std::size_t phase = 0; phase < 2; ++phase) correction_.took(s, phase, took[2 * s + phase]);
+    }
+}
+
 void Trainer::save() {
     launch_.watchdog.doing(fmt::format("the checkpoint after step {}", progress_.step));
     save_checkpoint(job_, progress_.directory, progress_.step, deck_.checkpoint.keep);
@@ -283,6 +312,12 @@ void Trainer::report(double wall_s) {
     const auto steps = static_cast<double>(std::max<std::int64_t>(progress_.step - first_step_, 1));
     log::info("planning: {:.2f} ms a step, of which {:.3f} ms were waited for", 1e3 * planning_s_ / steps,
               1e3 * planning_wait_s_ / steps);
+    if (measured_costs_ && world_.rank() == 0)
+        for (std::size_t s = 0; s < count; ++s) {
+            const auto [forward, backward] = correction_.factors(s);
+            log::info("section {} takes {:.3g} times the cost model's time forward, {:.3g} backward",
+                      names[s], forward, backward);
+        }
     if (bound_s_ <= 0) return;
     std::string critical;
     for (const auto& [section, times_critical] : critical_)

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 from conftest import BINARY, ROOT, VLM, mpirun, settings
+from oracle import in_order
 
 EMULATED = str(ROOT / "inputs/emulated_vlm.toml")
 CLUSTER = f"emulated.cluster={ROOT}/inputs/clusters/h100.toml"
@@ -92,3 +93,44 @@ def test_a_dry_run_tells_the_memory_on_paper(workspace):
     for name, window, mib in found:
         assert int(window) == paper[name]["window"]
         assert float(mib) * 2**20 == pytest.approx(paper[name]["memory_bytes"], rel=1e-3)
+
+
+def test_a_replay_predicts_other_layouts_from_a_runs_tasks(workspace):
+    """An independent machine in Python plays the recorded task times; a run is never faster than its replay."""
+    values = [*SMALL, "schedule.policy=fifo", "train.steps=3"]
+    workspace.train(4, EMULATED, "run", values)
+    with h5py.File(workspace.run("run") / "metrics.h5") as file:
+        tasks, held = ({key: file[name][key][:] for key in file[name]} for name in ("timeline", "assignment"))
+    names = ("vision", "language")
+    costs, place = {}, {}
+    for step, section, replica, batch, sample in zip(*(held[k] for k in ("step", "section", "replica", "micro_batch", "sample"))):
+        if step != 2:
+            continue
+        of_batch = (tasks["step"] == 2) & (tasks["section"] == section) & (tasks["replica"] == replica) & (tasks["micro_batch"] == batch)
+        costs[sample, names[section]] = [float((tasks["end_s"] - tasks["start_s"])[of_batch & (tasks["phase"] == p)].sum()) for p in (0, 1)]
+        if section == 1:
+            place[sample] = batch * 3 + replica  # fifo deals them in the order of the data
+    order = sorted(place, key=place.get)
+
+    def replay(*options, expect=0, run="runs/run"):
+        command = [BINARY, "simulate", EMULATED, "--replay", run, *settings(SMALL), *options]
+        result = subprocess.run(command, cwd=workspace.path, capture_output=True, text=True)
+        assert result.returncode == expect, result.stderr
+        return json.loads(result.stdout.splitlines()[-1]) if expect == 0 else result.stderr
+
+    of_step = tasks["step"] == 2
+    took = tasks["end_s"][of_step].max() - tasks["start_s"][of_step].min()
+    same = replay("--step", "2", "--policy", "fifo")
+    assert same["measured_s"] == pytest.approx(took)
+    assert same["makespan_s"] == pytest.approx(in_order(costs, order, {s: i % 3 for i, s in enumerate(order)}, groups=1, fanout=3, window=16))
+    assert 0.5 * took < same["makespan_s"] <= took and same["step_s"] >= same["makespan_s"]
+    for fanout, window in ((2, 3), (5, 4)):
+        other = replay("--step", "2", "--policy", "fifo", "--set", f"section.language.layout.dp={fanout}", "--set", f"section.vision.window={window}")
+        lanes = {s: i % fanout for i, s in enumerate(order)}
+        assert other["makespan_s"] == pytest.approx(in_order(costs, order, lanes, groups=1, fanout=fanout, window=window))
+    assert replay("--step", "2")["makespan_s"] <= same["makespan_s"] * 1.001
+    assert replay()["samples"] == 24  # the last step
+    assert "step 9 is not recorded" in replay("--step", "9", expect=65)
+    assert "run.seed" in replay("--set", "run.seed=5", expect=65)
+    assert "runs/none" in replay(run="runs/none", expect=66)
+    assert "either --measured or --replay" in replay("--measured", "runs/run", expect=64)

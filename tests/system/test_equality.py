@@ -51,6 +51,7 @@ def test_unusual_layouts_of_the_vision_language_deck(workspace):
         "fifo-fanout-2": (6, [*dp(2, 4), "schedule.policy=fifo"]),
         "ready-fanout-2": (6, [*dp(2, 4), *sizes, "section.vision.window=4", "schedule.dispatch=ready"]),
         "ready-shared-2": (2, [*dp(2, 2), *colocated, *sizes, "schedule.dispatch=ready"]),
+        "measured-costs": (3, [*dp(1, 2), "schedule.costs=measured"]),
         "ready-fifo": (3, [*dp(1, 2), "schedule.policy=fifo", "schedule.dispatch=ready"]),
     }
     for name, (ranks, values) in cases.items():

@@ -40,7 +40,9 @@ protected:
                       .deck = "deck",
                       .settings = {{"optimizer.clip", "1"}, {"run.name", "a \"name\"\nof two lines"}},
                       .samples = 0xfedcba9876543210,
-                      .rows = {.steps = {{step, 0.5, 9, 1, 2, 3}}, .tasks = {{.rank = 3, .step = step}}}}));
+                      .rows = {.steps = {{step, 0.5, 9, 1, 2, 3}},
+                               .tasks = {{.rank = 3, .step = step}},
+                               .assignment = {{.step = step, .section = 1, .sample = 40 + step}}}}));
         return finish_checkpoint(partial, entries, keep);
     }
     static ExitCode code_of(const std::function<void()>& action) {
@@ -137,12 +139,18 @@ TEST_F(Run, MetricsGrowAndAreCut) {
     create_metrics(path, {.deck = "d", .environment = "e", .sections = {"vision", "language"}}, {});
     for (std::int64_t step = 1; step <= 3; ++step)
         append_metrics(path, {.steps = {{.step = step, .loss = 1.0 / static_cast<double>(step)}},
-                              .tasks = {{.section = 1, .step = step}, {.section = 0, .step = step}}});
+                              .tasks = {{.section = 1, .step = step}, {.section = 0, .step = step}},
+                              .assignment = {{.step = step, .replica = 2, .sample = 7 * step}}});
     Rows rows = read_metrics(path);
     ASSERT_EQ(rows.steps.size(), 3u);
     EXPECT_EQ(rows.steps[2].loss, 1.0 / 3);
     EXPECT_EQ(rows.tasks.size(), 6u);
+    ASSERT_EQ(rows.assignment.size(), 3u);
+    EXPECT_EQ(rows.assignment[1].sample, 14);
+    EXPECT_EQ(rows.assignment[1].replica, 2);
+    EXPECT_EQ(read_sections(path), (std::vector<std::string>{"vision", "language"}));
     rows.truncate(2);
+    EXPECT_EQ(rows.assignment.size(), 2u);
     EXPECT_EQ(rows.steps.size(), 2u);
     EXPECT_EQ(rows.tasks.size(), 4u);
     std::ofstream(run_ / "junk.h5") << "no HDF5";

@@ -1,0 +1,121 @@
+#include "simulation/replay.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <tuple>
+
+#include "base/error.hpp"
+
+namespace maestro::simulation {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) {
+    throw Error(ExitCode::bad_data, what, Scope::all_ranks);
+}
+
+}  // namespace
+
+io::Rows read_run(const std::string& run, const char* option, const config::Deck& deck) {
+    const std::string path = run + "/metrics.h5";
+    if (!std::filesystem::exists(path))
+        throw Error(ExitCode::input_missing,
+                    fmt::format("{} {}: there is no metrics.h5; name the directory of a run", option, run),
+                    Scope::all_ranks);
+    const std::vector<std::string> names = io::read_sections(path);
+    if (!std::equal(names.begin(), names.end(), deck.sections.begin(), deck.sections.end(),
+                    [](const std::string& name, const config::Section& s) { return name == s.name; }))
+        refuse(
+            fmt::format("{}: a run of the sections {}; the deck has others", path, fmt::join(names, ", ")));
+    io::Rows rows = io::read_metrics(path);
+    const auto known = [&](int section) {
+        return section >= 0 && static_cast<std::size_t>(section) < names.size();
+    };
+    for (const io::TaskRow& t : rows.tasks)
+        if (!known(t.section) || t.phase < 0 || t.phase > 1 || t.step < 1 || !(t.end_s >= t.start_s))
+            refuse(path + ": /timeline holds a row that is no task");
+    for (const io::AssignmentRow& a : rows.assignment)
+        if (!known(a.section) || a.step < 1)
+            refuse(path + ": /assignment holds a row that is no sample of a section");
+    return rows;
+}
+
+Replay read_replay(const std::string& run, std::int64_t step, const config::Deck& deck) {
+    const io::Rows rows = read_run(run, "--replay", deck);
+    std::set<std::int64_t> recorded, whole;
+    for (const io::AssignmentRow& a : rows.assignment) recorded.insert(a.step);
+    for (const io::StepRow& s : rows.steps)
+        if (recorded.contains(s.step)) whole.insert(s.step);
+    if (whole.empty())
+        refuse(
+            fmt::format("--replay {}: no step's tasks are recorded there with their samples; train with "
+                        "metrics.timeline_every of 1 or more",
+                        run));
+    if (step > 0 && !whole.contains(step))
+        refuse(
+            fmt::format("--replay {}: step {} is not recorded; the nearest is {}", run, step,
+                        whole.upper_bound(step) == whole.end() ? *whole.rbegin() : *whole.upper_bound(step)));
+    Replay replay{.run = run, .step = step > 0 ? step : *whole.rbegin(), .sections = {}};
+
+    using Key = std::tuple<int, int, int>;  // section, replica, micro-batch
+    std::map<Key, Replay::MicroBatch> found;
+    for (const io::AssignmentRow& a : rows.assignment)
+        if (a.step == replay.step) found[{a.section, a.replica, a.micro_batch}].samples.push_back(a.sample);
+    double first = 1e300, last = 0;
+    for (const io::TaskRow& t : rows.tasks) {
+        if (t.step != replay.step) continue;
+        const auto at = found.find({t.section, t.replica, t.micro_batch});
+        if (at == found.end())
+            refuse(fmt::format("--replay {}: a task of step {} holds no samples", run, t.step));
+        at->second.seconds[t.phase] += t.end_s - t.start_s;
+        first = std::min(first, t.start_s);
+        last = std::max(last, t.end_s);
+    }
+    replay.tasks_s = std::max(last - first, 0.0);
+    for (const io::StepRow& s : rows.steps)
+        if (s.step == replay.step) replay.rest_s = std::max(s.time_s - replay.tasks_s, 0.0);
+    replay.sections.resize(deck.sections.size());
+    for (auto& [key, batch] : found)
+        replay.sections[static_cast<std::size_t>(std::get<0>(key))].push_back(std::move(batch));
+    return replay;
+}
+
+void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& replay,
+                   std::span<const std::int64_t> batch, const config::Deck& deck) {
+    for (std::size_t s = 0; s < replay.sections.size(); ++s) {
+        std::set<std::int64_t> due;
+        for (const std::int64_t id : batch)
+            if (costs[static_cast<std::size_t>(id)].sections[s].active) due.insert(id);
+        for (const Replay::MicroBatch& micro : replay.sections[s]) {
+            double sums[2] = {0, 0};
+            for (const std::int64_t id : micro.samples) {
+                if (due.erase(id) == 0)
+                    refuse(
+                        fmt::format("--replay {}: section {} worked on sample {} in step {}, the deck does "
+                                    "not; samples, data.global_batch and run.seed must be the run's",
+                                    replay.run, deck.sections[s].name, id, replay.step));
+                const schedule::TaskCost& cost = costs[static_cast<std::size_t>(id)].sections[s];
+                sums[0] += cost.forward_s;
+                sums[1] += cost.backward_s;
+            }
+            for (const std::int64_t id : micro.samples) {
+                schedule::TaskCost& cost = costs[static_cast<std::size_t>(id)].sections[s];
+                const auto share = [&](double own, double sum) {
+                    return sum > 0 ? own / sum : 1 / static_cast<double>(micro.samples.size());
+                };
+                cost.forward_s = micro.seconds[0] * share(cost.forward_s, sums[0]);
+                cost.backward_s = micro.seconds[1] * share(cost.backward_s, sums[1]);
+            }
+        }
+        if (!due.empty())
+            refuse(
+                fmt::format("--replay {}: section {} did not work on sample {} in step {}, the deck does; "
+                            "samples, data.global_batch and run.seed must be the run's",
+                            replay.run, deck.sections[s].name, *due.begin(), replay.step));
+    }
+}
+
+}  // namespace maestro::simulation

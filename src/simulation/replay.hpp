@@ -1,0 +1,42 @@
+// What a real run recorded of its tasks, as input of a simulation.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/deck.hpp"
+#include "io/metrics_file.hpp"
+#include "schedule/problem.hpp"
+
+namespace maestro::simulation {
+
+/// The rows of RUN/metrics.h5, checked. `option` is named in errors: Error(input_missing) where there is no
+/// such file, Error(bad_data) where its sections are not the deck's.
+io::Rows read_run(const std::string& run, const char* option, const config::Deck& deck);
+
+/// One recorded step.
+struct Replay {
+    struct MicroBatch {
+        std::vector<std::int64_t> samples;
+        double seconds[2] = {0, 0};  ///< forward, backward
+    };
+    std::string run;
+    std::int64_t step = 0;
+    std::vector<std::vector<MicroBatch>> sections;  ///< by colour
+    double tasks_s = 0;                             ///< from the first task's start to the last one's end
+    double rest_s = 0;                              ///< of the step besides: gradients, optimizer, the border
+};
+
+/// `step` 0: the last one that was recorded as a whole.
+Replay read_replay(const std::string& run, std::int64_t step, const config::Deck& deck);
+
+/// Gives the samples of `batch` (the deck's, of that step) the times of their tasks; those of a micro-batch
+/// share its time as their costs say. Error(bad_data) where the run had other samples in that step.
+void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& replay,
+                   std::span<const std::int64_t> batch, const config::Deck& deck);
+
+}  // namespace maestro::simulation

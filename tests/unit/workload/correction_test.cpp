@@ -1,0 +1,57 @@
+// Factors by which measured tasks correct the cost model.
+#include "workload/correction.hpp"
+
+#include <gtest/gtest.h>
+
+namespace maestro::workload {
+namespace {
+
+schedule::SampleCost cost(double forward, double backward, bool first_active = true) {
+    return {.id = 0,
+            .sections = {{forward, backward, first_active, 0}, {2 * forward, 2 * backward, true, 0}}};
+}
+
+void observe(Correction& correction, const schedule::SampleCost& sample, double factor) {
+    for (std::size_t s = 0; s < 2; ++s) {
+        correction.said(s, sample.sections[s]);
+        correction.took(s, 0, factor * sample.sections[s].forward_s);
+        correction.took(s, 1, 2 * factor * sample.sections[s].backward_s);
+    }
+}
+
+TEST(Correction, ScalesEachSectionAndPhase) {
+    Correction correction(2);
+    schedule::SampleCost sample = cost(1, 4);
+    correction.apply(sample);
+    EXPECT_EQ(sample.sections[0].forward_s, 1);  // nothing measured, nothing changed
+    observe(correction, cost(1, 4), 3);
+    observe(correction, cost(5, 2), 3);
+    EXPECT_DOUBLE_EQ(correction.factors(0)[0], 3);
+    EXPECT_DOUBLE_EQ(correction.factors(1)[1], 6);
+    correction.apply(sample);
+    EXPECT_DOUBLE_EQ(sample.sections[0].backward_s, 24);
+    EXPECT_DOUBLE_EQ(sample.sections[1].forward_s, 6);
+}
+
+TEST(Correction, LeavesOutSamplesWithoutWork) {
+    Correction correction(2);
+    correction.said(0, cost(100, 100, false).sections[0]);
+    correction.said(0, cost(1, 1).sections[0]);
+    correction.took(0, 0, 2);
+    EXPECT_DOUBLE_EQ(correction.factors(0)[0], 2);
+    EXPECT_DOUBLE_EQ(correction.factors(0)[1], 1);  // no backward was measured: a frozen section
+}
+
+TEST(Correction, ForgetsWhatIsLongAgo) {
+    Correction correction(2, 0.5);
+    observe(correction, cost(1, 1), 1);
+    for (int step = 0; step < 30; ++step) {
+        correction.next_step();
+        observe(correction, cost(1, 1), 7);
+    }
+    EXPECT_NEAR(correction.factors(0)[0], 7, 1e-6);
+    EXPECT_NEAR(correction.factors(1)[1], 14, 1e-6);
+}
+
+}  // namespace
+}  // namespace maestro::workload
