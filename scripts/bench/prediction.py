@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """How near a simulation comes to real steps of inputs/vlm_glyphs.toml on two cores: the machine is calibrated, one run under
-`wavefront` gives measured task times, and steps under each policy and layout are predicted and run."""
+`wavefront` gives measured task times, and steps under each policy and layout are predicted and run. "Replayed" are the tasks of
+that one run, step by step, under the other policy."""
 
 import argparse
 import json
@@ -28,7 +29,7 @@ def main():
     cluster = f"{options.output}/cluster.toml"
     pathlib.Path(options.output).mkdir(parents=True, exist_ok=True)
     mpirun(2, "calibrate", "--out", cluster)
-    print(f"{'layout':36}{'step s, real':>14}{'predicted':>11}{'error':>8}   {'from models alone':>18}{'error':>8}")
+    print(f"{'layout':36}{'step s, real':>14}{'predicted':>11}{'error':>8}   {'replayed':>9}{'error':>8}   {'from models alone':>18}{'error':>8}")
     base = None
     for name, case in LAYOUTS.items():
         ranks, values = case or (2, [*TWO, "model.glyph-vision.layers=5"])
@@ -40,12 +41,13 @@ def main():
         settings = [word for value in values for word in ("--set", value)]
 
         def predicted(*more):
-            found = [json.loads(call([BINARY, "simulate", DECK, "--cluster", cluster, *more, "--step", str(step), *settings]).splitlines()[-1])
-                     for step in steps[::5]]
-            return np.median([f["makespan_s"] for f in found])
+            found = [json.loads(call([BINARY, "simulate", DECK, *more, "--step", str(step), *settings]).splitlines()[-1]) for step in steps[::5]]
+            return np.median([f["step_s"] for f in found])
 
-        corrected, alone = predicted("--measured", base), predicted()
-        print(f"{name:36}{real:14.4f}{corrected:11.4f}{corrected / real - 1:8.1%}   {alone:18.4f}{alone / real - 1:8.1%}", flush=True)
+        corrected, alone = predicted("--cluster", cluster, "--measured", base), predicted("--cluster", cluster)
+        replayed = predicted("--replay", base) if case else None  # of another model there is no run to replay
+        replay = f"{replayed:9.4f}{replayed / real - 1:8.1%}" if replayed else f"{'-':>9}{'':8}"
+        print(f"{name:36}{real:14.4f}{corrected:11.4f}{corrected / real - 1:8.1%}   {replay}   {alone:18.4f}{alone / real - 1:8.1%}", flush=True)
 
 
 if __name__ == "__main__":

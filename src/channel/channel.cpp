@@ -74,7 +74,9 @@ std::size_t Channel::due_offset(std::size_t offset) const {
 
 void Channel::put_due(int peer, std::size_t offset, std::int64_t rows) {
     if (!is_delayed(spec_)) return;
-    const double due = comm::now_s() + spec_.latency_s + static_cast<double>(rows) * spec_.row_s;
+    double& free = link_free_s_[peer];  // rows follow each other
+    free = std::max(free, comm::now_s()) + static_cast<double>(rows) * spec_.row_s;
+    const double due = free + spec_.latency_s;
     transport_->put(peer, due_offset(offset), &due, sizeof due);
     transport_->flush(peer);  // `due` is ours; and it is there before the word
 }
@@ -351,7 +353,8 @@ void Channel::wait_arrived(std::int64_t sample) {
 std::string Channel::unanswered(int micro_batch, const Outbound& out) {
     std::string left;
     for (std::size_t word : out.words) {
-        if (transport_->load(answer_offset(word)) >> kSlotBits == epoch_) continue;
+        if (transport_->load(answer_offset(word)) >> kSlotBits == epoch_ && is_due(answer_offset(word)))
+            continue;
         const Route& r = routes_[word];
         left += fmt::format("{}sample {} at rank {}", left.empty() ? "" : ", ", r.sample,
                             spec_.consumers[static_cast<std::size_t>(r.consumer_replica)]);

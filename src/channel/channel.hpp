@@ -132,6 +132,7 @@ private:
     std::unordered_map<std::int64_t, Inbound> inbound_;
     std::unordered_map<int, Outbound> outbound_;
     std::vector<int> free_slots_;
+    std::unordered_map<int, double> link_free_s_;  ///< of an emulated link: when a peer's is free again
     Traffic traffic_;
 };
 

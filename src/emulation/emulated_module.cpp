@@ -92,8 +92,7 @@ private:
         std::int64_t output_rows = 0;
     };
     std::int64_t input_width(std::size_t edge) const {
-        const model::InputSpec& input = role_.inputs[edge];
-        return input.tensor == model::EdgeTensor::embeddings ? spec_.width : input.from.width;
+        return model::row_width(role_.inputs[edge], spec_.width);
     }
     std::int64_t output_width() const { return role_.output_width; }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.hpp"
@@ -54,6 +55,23 @@ void Emulation::fit(workload::MemoryPlan& plan) const {
         Scope::all_ranks);
 }
 
+void Emulation::check_times(const std::vector<schedule::SampleCost>& costs) const {
+    double longest = 0;
+    for (const schedule::SampleCost& cost : costs)
+        for (std::size_t s = 0; s < cost.sections.size(); ++s)
+            longest =
+                std::max(longest, deck_.graph.sections[s].micro_batch *
+                                      std::max(cost.sections[s].forward_s, cost.sections[s].backward_s));
+    longest *= deck_.emulated.time_scale;
+    if (longest > deck_.run.timeout_s)
+        throw Error(
+            ExitCode::bad_deck,
+            fmt::format("emulated.time_scale: a task would take {:.0f} s here, and run.timeout_s lets a "
+                        "rank be silent for {:.0f}; make the one smaller or the other larger",
+                        longest, deck_.run.timeout_s),
+            Scope::all_ranks);
+}
+
 workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
                                        const workload::SampleTable& table) const {
     workload::MemoryPlan small = plan;
@@ -95,7 +113,10 @@ std::unique_ptr<model::Module> Emulation::make_module(backend::Backend& backend,
     const model::ModelSpec spec = workload::spec_of(deck_, section);
     const model::Role role = workload::role_of(deck_, section, marker_);
     const auto meta = backend::make_meta();
-    const std::int64_t trainable = model::make_module(*meta, spec, role)->parameters().gradient().size();
+    std::int64_t trainable = 0;
+    const auto real = model::make_module(*meta, spec, role);
+    for (const model::Parameter& p : real->parameters().parameters())
+        if (p.trainable) trainable += p.size();
     return make_emulated_module(backend, spec, role, trainable, workload::rates_of(cluster_.device),
                                 scales_of(deck_));
 }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <sstream>
 
 #include "base/error.hpp"
@@ -109,6 +111,7 @@ void create_metrics(const std::filesystem::path& path, const MetricsHeader& head
         write_attribute(file, "deck", header.deck);
         write_attribute(file, "environment", header.environment);
         write_attribute(file, "sections", fmt::format("{}", fmt::join(header.sections, "\n")));
+        if (header.time_scale != 1) write_attribute(file, "time_scale", fmt::format("{}", header.time_scale));
         write_rows(file, rows);
         MAESTRO_HDF5(H5Fflush(file, H5F_SCOPE_GLOBAL));
         file.close();
@@ -137,6 +140,15 @@ std::vector<std::string> read_sections(const std::filesystem::path& path) {
     std::istringstream text(read_text_attribute(file, "sections"));
     for (std::string name; std::getline(text, name);) names.push_back(name);
     return names;
+}
+
+double read_time_scale(const std::filesystem::path& path) {
+    const Handle file = open_file(path, false);
+    if (MAESTRO_HDF5(H5Aexists(file, "time_scale")) == 0) return 1;
+    const std::string text = read_text_attribute(file, "time_scale");
+    double scale = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), scale);
+    return error == std::errc() && end == text.data() + text.size() ? scale : std::nan("");
 }
 
 }  // namespace maestro::io

@@ -35,6 +35,7 @@ struct AssignmentRow {
 struct MetricsHeader {
     std::string deck, environment;
     std::vector<std::string> sections;
+    double time_scale = 1;  ///< of an emulated run: its seconds for one of the cluster
 };
 
 struct Rows {
@@ -54,6 +55,8 @@ void append_metrics(const std::filesystem::path& path, const Rows& rows);
 Rows read_metrics(const std::filesystem::path& path);
 /// Names of the run's sections, by their colours.
 std::vector<std::string> read_sections(const std::filesystem::path& path);
+/// MetricsHeader::time_scale; NaN where it is no number.
+double read_time_scale(const std::filesystem::path& path);
 
 /// The same columns inside another file, for checkpoints.
 void write_rows(std::int64_t hdf5_file, const Rows& rows);

@@ -83,7 +83,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
                     rows += picture_tokens(p.height, p.width, {from.patch, from.merge});
             else
                 rows = static_cast<std::int64_t>(count);
-            const int width = role.inputs[e].tensor == EdgeTensor::embeddings ? spec.width : from.width;
+            const int width = row_width(role.inputs[e], spec.width);
             inputs[e].push_back(Tensor(nullptr, role.compute, {rows, width}));
         }
     }
@@ -103,8 +103,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
         for (std::size_t e = 0; e < inputs.size(); ++e) {
             std::int64_t rows = 0;
             for (const Tensor& t : inputs[e]) rows += t.dim(0);
-            const int width =
-                role.inputs[e].tensor == EdgeTensor::embeddings ? spec.width : role.inputs[e].from.width;
+            const int width = row_width(role.inputs[e], spec.width);
             d_inputs[e] = scratch.allocate(role.compute, {rows, width});
         }
         meta->reset_counts();

@@ -94,6 +94,11 @@ struct InputSpec {
     ModelSpec from;  ///< the upstream model
 };
 
+/// Elements of a row that the edge brings to a section of `width`.
+inline int row_width(const InputSpec& input, int width) {
+    return input.tensor == EdgeTensor::embeddings ? width : input.from.width;
+}
+
 /// What a section does with its model.
 struct Role {
     std::string section;

@@ -25,7 +25,7 @@ std::vector<double> heads(const Problem& problem, const SampleCost& sample) {
             const auto up = static_cast<std::size_t>(e.from), down = static_cast<std::size_t>(e.to);
             if (!sample.sections[up].active) continue;
             const double arrival =
-                head[up] + sample.sections[up].forward_s + e.latency_s + sample.sections[up].transfer_s;
+                head[up] + sample.sections[up].forward_s + e.delay_s(sample.sections[up].transfer_s);
             head[down] = std::max(head[down], arrival);
         }
     return head;
@@ -38,7 +38,7 @@ std::vector<double> tails(const Problem& problem, const SampleCost& sample) {
             const auto up = static_cast<std::size_t>(e.from), down = static_cast<std::size_t>(e.to);
             if (!e.gradient || !sample.sections[up].active || !sample.sections[down].active) continue;
             const double rest =
-                tail[up] + sample.sections[up].backward_s + e.latency_s + sample.sections[up].transfer_s;
+                tail[up] + sample.sections[up].backward_s + e.delay_s(sample.sections[up].transfer_s);
             tail[down] = std::max(tail[down], rest);
         }
     return tail;

@@ -78,8 +78,8 @@ void Machine::link(const std::vector<Batches>& batches) {
         for (const int sample : batches[static_cast<std::size_t>(e.from)].samples) {
             const int up = node_of(e.from, sample), down = node_of(e.to, sample);
             if (down >= 0)
-                pairs.push_back(
-                    {up, down, gradient(up, down), instance_.transfer[instance_.at(e.from, sample)]});
+                pairs.push_back({up, down, gradient(up, down),
+                                 e.colocated ? 0.0 : instance_.transfer[instance_.at(e.from, sample)]});
         }
         // Micro-batches of several samples on both sides: one link for all that they share.
         if (instance_.shape(e.from).micro_batch > 1 && instance_.shape(e.to).micro_batch > 1) {
@@ -96,7 +96,7 @@ void Machine::link(const std::vector<Batches>& batches) {
             if (begin != pairs.end()) pairs.erase(last + 1, pairs.end());
         }
         for (auto p = pairs.begin() + static_cast<std::ptrdiff_t>(first); p != pairs.end(); ++p)
-            p->delay_s += e.latency_s;
+            p->delay_s = e.delay_s(p->delay_s);
     }
     for (const Pair& p : pairs) {
         Node &up = nodes_[static_cast<std::size_t>(p.up)], &down = nodes_[static_cast<std::size_t>(p.down)];

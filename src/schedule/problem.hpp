@@ -21,7 +21,9 @@ struct SectionShape {
 struct EdgeShape {
     int from = 0, to = 0;
     bool gradient = false;
-    double latency_s = 0;  ///< from the end of a task to its rows' arrival, before their transfer
+    double latency_s = 0;    ///< from the end of a task to its rows' arrival, before their transfer
+    bool colocated = false;  ///< a pointer is passed: neither latency nor transfer
+    double delay_s(double transfer_s) const { return colocated ? 0 : latency_s + transfer_s; }
 };
 
 struct TaskCost {

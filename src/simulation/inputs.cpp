@@ -24,7 +24,8 @@ namespace {
 void correct(std::vector<schedule::SampleCost>& costs, const config::Deck& deck, workload::DataOrder& order,
              const std::string& run) {
     constexpr std::int64_t kWarmUp = 3;
-    const std::vector<io::TaskRow> tasks = read_run(run, "--measured", deck).tasks;
+    const io::Rows rows = read_run(run, "--measured", deck);
+    const std::vector<io::TaskRow>& tasks = rows.tasks;
     workload::Correction correction(deck.sections.size());
     std::set<std::int64_t> steps;
     for (const io::TaskRow& t : tasks) steps.insert(t.step);
@@ -33,10 +34,21 @@ void correct(std::vector<schedule::SampleCost>& costs, const config::Deck& deck,
         if (steps.contains(t.step))
             correction.took(static_cast<std::size_t>(t.section), static_cast<std::size_t>(t.phase),
                             t.end_s - t.start_s);
-    for (const std::int64_t step : steps)
-        for (const std::int64_t id : order.batch(step - 1))
+    for (const std::int64_t step : steps) {
+        std::set<std::int64_t> had;
+        for (const io::AssignmentRow& a : rows.assignment)
+            if (a.step == step) had.insert(a.sample);
+        for (const std::int64_t id : order.batch(step - 1)) {
+            if (had.erase(id) == 0 && !rows.assignment.empty())
+                throw Error(ExitCode::bad_data,
+                            fmt::format("--measured {}: step {} did not have sample {}, the deck's does; "
+                                        "samples, data.global_batch and run.seed must be the run's",
+                                        run, step, id),
+                            Scope::all_ranks);
             for (std::size_t s = 0; s < deck.sections.size(); ++s)
                 correction.said(s, costs[static_cast<std::size_t>(id)].sections[s]);
+        }
+    }
     for (std::size_t s = 0; s < deck.sections.size(); ++s)
         log::info("{}: section {} took {:.3f} times the model's time forward, {:.3f} backward", run,
                   deck.sections[s].name, correction.factors(s)[0], correction.factors(s)[1]);
@@ -53,7 +65,8 @@ Inputs inputs_on(const config::Deck& deck, const config::Cluster* cluster, const
     auto costs = workload::sample_costs(deck, samples.marker(), table, cluster);
     workload::DataOrder order(deck.run.seed, table.size(), deck.data.global_batch);
     Inputs inputs;
-    inputs.problem = workload::problem_of(deck.graph);
+    inputs.latency_s = cluster ? workload::link_of(deck, *cluster).latency_s : 0;
+    inputs.problem = workload::problem_of(deck.graph, inputs.latency_s);
     inputs.step = std::max<std::int64_t>(source.step, 1);
     if (!source.measured.empty()) correct(costs, deck, order, source.measured);
     if (!source.replay.empty()) {
@@ -66,7 +79,6 @@ Inputs inputs_on(const config::Deck& deck, const config::Cluster* cluster, const
     if (cluster) {
         inputs.memory = workload::measure_memory(deck, table, samples.marker());
         inputs.device_memory = cluster->device.memory;
-        inputs.latency_s = workload::link_of(deck, *cluster).latency_s;
         workload::choose_windows(inputs.memory, deck.graph, cluster->device.memory);
         for (std::size_t s = 0; s < inputs.problem.sections.size(); ++s)
             inputs.problem.sections[s].window = inputs.memory.sections[s].window;
@@ -75,7 +87,7 @@ Inputs inputs_on(const config::Deck& deck, const config::Cluster* cluster, const
             inputs.one_size_ends = workload::step_ends(deck, samples.marker(), *cluster, true);
         }
     }
-    for (schedule::EdgeShape& edge : inputs.problem.edges) edge.latency_s = inputs.latency_s;
+    inputs.counts = workload::step_counts(deck, samples.marker(), table, order.batch(inputs.step - 1));
     for (const std::int64_t id : order.batch(inputs.step - 1)) {
         inputs.problem.samples.push_back(costs[static_cast<std::size_t>(id)]);
         for (std::size_t s = 0; s < inputs.problem.sections.size(); ++s)

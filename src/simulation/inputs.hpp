@@ -7,6 +7,7 @@
 #include "config/cluster.hpp"
 #include "config/deck.hpp"
 #include "schedule/problem.hpp"
+#include "workload/counts.hpp"
 #include "workload/memory.hpp"
 #include "workload/step_end.hpp"
 
@@ -18,8 +19,9 @@ struct Inputs {
     workload::MemoryPlan memory;          ///< empty where no models are known, as the next
     std::vector<workload::StepEnd> ends;  ///< by section
     std::vector<workload::StepEnd> one_size_ends;
-    double device_memory = 0;  ///< bytes of a rank
-    double latency_s = 0;      ///< of a message
+    std::vector<workload::StepCounts> counts;  ///< by section
+    double device_memory = 0;                  ///< bytes of a rank
+    double latency_s = 0;                      ///< of a message
     std::int64_t step = 1;
     double measured_s = 0;  ///< of a replay: from the first task's start to the last one's end, in the run
     double rest_s = 0;      ///< of a replay: what its step took besides

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <filesystem>
 #include <set>
 #include <tuple>
@@ -12,6 +14,8 @@
 namespace maestro::simulation {
 
 namespace {
+
+constexpr double kLongest = 1e9;  ///< seconds
 
 [[noreturn]] void refuse(const std::string& what) {
     throw Error(ExitCode::bad_data, what, Scope::all_ranks);
@@ -35,8 +39,18 @@ io::Rows read_run(const std::string& run, const char* option, const config::Deck
         return section >= 0 && static_cast<std::size_t>(section) < names.size();
     };
     for (const io::TaskRow& t : rows.tasks)
-        if (!known(t.section) || t.phase < 0 || t.phase > 1 || t.step < 1 || !(t.end_s >= t.start_s))
+        if (!known(t.section) || t.phase < 0 || t.phase > 1 || t.step < 1 || !std::isfinite(t.start_s) ||
+            !(t.end_s >= t.start_s && t.end_s - t.start_s <= kLongest))
             refuse(path + ": /timeline holds a row that is no task");
+    for (const io::StepRow& s : rows.steps)
+        if (!(s.time_s >= 0 && s.time_s <= kLongest)) refuse(path + ": /steps holds a time that is none");
+    const double scale = io::read_time_scale(path);
+    if (!(scale > 0 && scale <= kLongest)) refuse(path + ": its time_scale is no factor");
+    for (io::TaskRow& t : rows.tasks) {
+        t.start_s /= scale;
+        t.end_s /= scale;
+    }
+    for (io::StepRow& s : rows.steps) s.time_s /= scale;
     for (const io::AssignmentRow& a : rows.assignment)
         if (!known(a.section) || a.step < 1)
             refuse(path + ": /assignment holds a row that is no sample of a section");
@@ -55,15 +69,15 @@ Replay read_replay(const std::string& run, std::int64_t step, const config::Deck
                         "metrics.timeline_every of 1 or more",
                         run));
     if (step > 0 && !whole.contains(step))
-        refuse(
-            fmt::format("--replay {}: step {} is not recorded; the nearest is {}", run, step,
-                        whole.upper_bound(step) == whole.end() ? *whole.rbegin() : *whole.upper_bound(step)));
+        refuse(fmt::format("--replay {}: step {} is not recorded; {} are, from {} to {}", run, step,
+                           whole.size(), *whole.begin(), *whole.rbegin()));
     Replay replay{.run = run, .step = step > 0 ? step : *whole.rbegin(), .sections = {}};
 
     using Key = std::tuple<int, int, int>;  // section, replica, micro-batch
     std::map<Key, Replay::MicroBatch> found;
     for (const io::AssignmentRow& a : rows.assignment)
         if (a.step == replay.step) found[{a.section, a.replica, a.micro_batch}].samples.push_back(a.sample);
+    std::map<Key, std::array<int, 2>> runs;  // forwards and backwards of each
     double first = 1e300, last = 0;
     for (const io::TaskRow& t : rows.tasks) {
         if (t.step != replay.step) continue;
@@ -71,8 +85,25 @@ Replay read_replay(const std::string& run, std::int64_t step, const config::Deck
         if (at == found.end())
             refuse(fmt::format("--replay {}: a task of step {} holds no samples", run, t.step));
         at->second.seconds[t.phase] += t.end_s - t.start_s;
+        ++runs[at->first][static_cast<std::size_t>(t.phase)];
         first = std::min(first, t.start_s);
         last = std::max(last, t.end_s);
+    }
+    for (std::size_t s = 0; s < deck.sections.size(); ++s) {
+        int batches = 0, forwards = 0, backwards = 0;
+        bool twice = false;
+        for (const auto& [key, batch] : found) {
+            if (std::get<0>(key) != static_cast<int>(s)) continue;
+            ++batches;
+            forwards += runs[key][0];
+            backwards += runs[key][1];
+            twice = twice || runs[key][0] > 1 || runs[key][1] > 1;
+        }
+        if (twice || forwards != batches || (backwards != 0 && backwards != batches))
+            refuse(fmt::format("--replay {}: /timeline lacks tasks of step {}", run, replay.step));
+        if (deck.graph.sections[s].backward && backwards < batches)
+            refuse(fmt::format("--replay {}: section {} ran no backward there, the deck's does", run,
+                               deck.sections[s].name));
     }
     replay.tasks_s = std::max(last - first, 0.0);
     for (const io::StepRow& s : rows.steps)

@@ -14,8 +14,9 @@
 
 namespace maestro::simulation {
 
-/// The rows of RUN/metrics.h5, checked. `option` is named in errors: Error(input_missing) where there is no
-/// such file, Error(bad_data) where its sections are not the deck's.
+/// The rows of RUN/metrics.h5, checked; times of an emulated run in seconds of its cluster. `option` is named
+/// in errors: Error(input_missing) where there is no such file, Error(bad_data) where its sections are not
+/// the deck's.
 io::Rows read_run(const std::string& run, const char* option, const config::Deck& deck);
 
 /// One recorded step.

@@ -68,6 +68,7 @@ Result simulate_step(schedule::Problem problem, const Options& options) {
 
 void complete(Result& result, const graph::SectionGraph& graph, const Inputs& inputs) {
     result.tokens = inputs.tokens;
+    result.counts = inputs.counts;
     const bool everywhere = result.policy == "one-size";
     if (inputs.measured_s > 0) {
         result.measured_s = inputs.measured_s;
@@ -115,6 +116,19 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
         text += fmt::format(
             "\nwith gradients and optimizer a step takes {:.6g} s; {:.6g} tokens, {:.6g} tokens/s",
             result.step_s, result.tokens, result.tokens / result.step_s);
+    if (!result.counts.empty()) {
+        const auto total = [&](double workload::StepCounts::*what) {
+            double sum = 0;
+            for (const workload::StepCounts& c : result.counts) sum += c.*what;
+            return sum;
+        };
+        text += fmt::format("\n{:.4g} FLOP, {:.4g} GB of memory traffic", total(&workload::StepCounts::flops),
+                            total(&workload::StepCounts::memory_bytes) / 1e9);
+        if (result.policy != "one-size")
+            text += fmt::format(", {:.4g} GB over edges, {:.4g} GB to sum gradients and gather weights",
+                                total(&workload::StepCounts::edge_bytes) / 1e9,
+                                total(&workload::StepCounts::ring_bytes) / 1e9);
+    }
     if (memory) text += fmt::format("\na rank of the device has {:.3f} GB", result.device_memory / 1e9);
     return text;
 }
@@ -142,6 +156,16 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
             {"ranks", ranks_of(result, s)},
             {"work_s", load},
             {"idle", result.timeline.makespan_s > 0 ? 1 - load / result.timeline.makespan_s : 0.0}};
+        if (!result.counts.empty()) {
+            const workload::StepCounts& counts = result.counts[s];
+            auto& section = json["sections"][graph.sections[s].name];
+            section["flops"] = counts.flops;
+            section["memory_traffic_bytes"] = counts.memory_bytes;
+            if (result.policy != "one-size") {
+                section["edge_bytes"] = counts.edge_bytes;
+                section["ring_bytes"] = counts.ring_bytes;
+            }
+        }
         if (result.memory.empty()) continue;
         json["sections"][graph.sections[s].name]["window"] = result.problem.sections[s].window;
         json["sections"][graph.sections[s].name]["memory_bytes"] = result.memory[s].total();

@@ -22,6 +22,7 @@ struct Result {
     double tokens = 0;                         ///< of the language models in the step; 0: not known
     double step_s = 0;                         ///< with the gradients' sum and the optimizer; 0: not known
     double measured_s = 0;                     ///< of a replay: what the run's tasks took, first to last
+    std::vector<workload::StepCounts> counts;  ///< of each section; empty: not known
     std::vector<workload::RankMemory> memory;  ///< of a rank of each section; empty: not known
     double device_memory = 0;                  ///< bytes that it has
 };

@@ -37,15 +37,17 @@ Job::Job(Launch& launch, bool load_weights)
     prefetcher_ = std::make_unique<data::Prefetcher>(*samples_, workload::kBytesAhead);
     open_edges(memory.channels);
     for (int s = 0; s < count; ++s) build_section(s, memory.sections[static_cast<std::size_t>(s)]);
-    problem_ = workload::problem_of(launch.graph);
+    problem_ = workload::problem_of(
+        launch.graph, emulation_ ? workload::link_of(deck, emulation_->cluster()).latency_s : 0);
     for (std::size_t s = 0; s < memory.sections.size(); ++s)
         problem_.sections[s].window = memory.sections[s].window;
+    agree(world, [&] {
+        if (world.rank() != 0) return;
+        costs_ = workload::sample_costs(deck, samples_->marker(), *table_,
+                                        emulation_ ? &emulation_->cluster() : nullptr);
+        if (emulation_) emulation_->check_times(costs_);
+    });
     if (world.rank() != 0) return;
-    costs_ = workload::sample_costs(deck, samples_->marker(), *table_,
-                                    emulation_ ? &emulation_->cluster() : nullptr);
-    if (emulation_)
-        for (schedule::EdgeShape& edge : problem_.edges)
-            edge.latency_s = workload::link_of(deck, emulation_->cluster()).latency_s;
     description_.push_back(workload::describe_load(deck, costs_));
 }
 

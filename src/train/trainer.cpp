@@ -66,6 +66,8 @@ private:
     void run_step(const schedule::StepPlan& plan, StepRunner& runner, Recorder& recorder, double started_s);
     /// schedule.costs = "measured": of the step's tasks, seconds by section and phase over all ranks.
     void learn_costs(const schedule::StepPlan& plan, std::span<const double> took);
+    /// Seconds of this run for one of the cost model's: other than 1 on an emulated device.
+    double time_scale() const { return deck_.run.device == "emulated" ? deck_.emulated.time_scale : 1; }
     void save();
     void report(double wall_s);
 
@@ -138,6 +140,7 @@ void Trainer::prepare_directory() {
     agree(world_, [&] {
         if (world_.rank() != 0) return;
         io::MetricsHeader header{.deck = deck_.text, .environment = environment, .sections = {}};
+        header.time_scale = time_scale();
         for (const auto& s : launch_.graph.sections) header.sections.push_back(s.name);
         io::create_metrics(directory / "metrics.h5", header, rows);
     });
@@ -286,7 +289,8 @@ void Trainer::learn_costs(const schedule::StepPlan& plan, std::span<const double
             for (const auto& batch : replica)
                 for (const std::int64_t id : batch.samples)
                     correction_.said(s, job_.costs()[static_cast<std::size_t>(id)].sections[s]);
-        for (std::size_t phase = 0; phase < 2; ++phase) correction_.took(s, phase, took[2 * s + phase]);
+        for (std::size_t phase = 0; phase < 2; ++phase)
+            correction_.took(s, phase, took[2 * s + phase] / time_scale());
     }
 }
 

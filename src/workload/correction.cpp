@@ -17,7 +17,15 @@ void Correction::said(std::size_t section, const schedule::TaskCost& cost) {
 }
 
 std::array<double, 2> Correction::factors(std::size_t section) const {
-    std::array<double, 2> factors{1, 1};
+    double took = 0, said = 0;
+    for (const Section& s : sections_)
+        for (std::size_t phase = 0; phase < 2; ++phase)
+            if (s.took[phase] > 0 && s.said[phase] > 0) {
+                took += s.took[phase];
+                said += s.said[phase];
+            }
+    const double overall = said > 0 ? took / said : 1;
+    std::array<double, 2> factors{overall, overall};
     const Section& own = sections_[section];
     for (std::size_t phase = 0; phase < 2; ++phase)
         if (own.took[phase] > 0 && own.said[phase] > 0) factors[phase] = own.took[phase] / own.said[phase];

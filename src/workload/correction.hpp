@@ -20,7 +20,8 @@ public:
     void took(std::size_t section, std::size_t phase, double seconds) {
         sections_[section].took[phase] += seconds;
     }
-    /// Forward and backward; 1 where nothing was measured.
+    /// Forward and backward. Where nothing was measured, that of all that was: the model's seconds may be of
+    /// another unit. 1 where there is none.
     std::array<double, 2> factors(std::size_t section) const;
     void apply(schedule::SampleCost& cost) const;
 

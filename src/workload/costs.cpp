@@ -12,7 +12,9 @@ namespace maestro::workload {
 
 namespace {
 
-constexpr double kMostProbed = 256;    ///< samples of a micro-batch
+constexpr double kMostProbed = 256;                 ///< samples of a micro-batch
+constexpr int kProbedSide = 16, kProbedText = 256;  ///< tokens of a picture's side, and beside it
+constexpr double kProbedPicture = kProbedSide * kProbedSide;
 constexpr double kNominalRate = 1e11;  ///< FLOP/s; only ratios matter to a plan
 
 /// Of the lengths that a section meets in the samples.
@@ -39,7 +41,7 @@ struct LengthCost {
 
 /// 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: four to an octave.
 int quarter_octave(int i) {
-    return i < 4 ? i + 1 : (4 + i % 4) << (i / 4 - 1);
+    return i < 3 ? i + 1 : (4 + (i + 1) % 4) << ((i + 1) / 4 - 1);
 }
 
 /// Runs a section's own code on the meta backend, over micro-batches of equal samples.
@@ -51,7 +53,7 @@ public:
           role_(role_of(deck, section, marker)),
           expansion_(expansion_of(deck, section)),
           rates_(rates),
-          longest_(lengths.longest),
+          longest_(std::max(lengths.longest, expansion_.patch > 0 ? kProbedText + kProbedPicture : 0.0)),
           others_(static_cast<double>(deck.sections[static_cast<std::size_t>(section)].micro_batch - 1) *
                   lengths.sum / static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {}
 
@@ -101,13 +103,12 @@ private:
 
     /// A token that stands for a part of a picture is neither embedded nor predicted.
     void add_picture_tokens(LengthCost& cost) const {
-        constexpr int kSide = 16, kText = 256;  // tokens
-        const int pixels = kSide * expansion_.patch * expansion_.merge;
-        constexpr double kPicture = kSide * kSide;
+        const int pixels = kProbedSide * expansion_.patch * expansion_.merge;
+        constexpr double kWhole = kProbedText + kProbedPicture;
         const Seconds seconds =
-            measure({.tokens = kText + 1, .pictures = {{pixels, pixels}}, .weight = 1}, kText + kPicture);
-        cost.picture_forward = (seconds.forward - cost.at(cost.forward, kText + kPicture)) / kPicture;
-        cost.picture_backward = (seconds.backward - cost.at(cost.backward, kText + kPicture)) / kPicture;
+            measure({.tokens = kProbedText + 1, .pictures = {{pixels, pixels}}, .weight = 1}, kWhole);
+        cost.picture_forward = (seconds.forward - cost.at(cost.forward, kWhole)) / kProbedPicture;
+        cost.picture_backward = (seconds.backward - cost.at(cost.backward, kWhole)) / kProbedPicture;
     }
 
     model::ModelSpec spec_;
@@ -130,7 +131,7 @@ backend::DeviceRates rates_of(const config::Device& device) {
     return rates;
 }
 
-schedule::Problem problem_of(const graph::SectionGraph& graph) {
+schedule::Problem problem_of(const graph::SectionGraph& graph, double latency_s) {
     schedule::Problem problem;
     problem.world = graph.world;
     for (const graph::Section& s : graph.sections)
@@ -140,7 +141,10 @@ schedule::Problem problem_of(const graph::SectionGraph& graph) {
                                     .window = s.window,
                                     .backward = s.backward,
                                     .loss = s.loss});
-    for (const graph::Edge& e : graph.edges) problem.edges.push_back({e.from, e.to, e.gradient});
+    for (const graph::Edge& e : graph.edges)
+        problem.edges.push_back({e.from, e.to, e.gradient, latency_s,
+                                 graph.sections[static_cast<std::size_t>(e.from)].first_rank ==
+                                     graph.sections[static_cast<std::size_t>(e.to)].first_rank});
     return problem;
 }
 

@@ -13,8 +13,9 @@
 
 namespace maestro::workload {
 
-/// Sections, edges and ranks for the scheduler, without samples; windows as in the deck, 0: none.
-schedule::Problem problem_of(const graph::SectionGraph& graph);
+/// Sections, edges and ranks for the scheduler, without samples; windows as in the deck, 0: none. `latency_s`
+/// is that of an edge between ranks.
+schedule::Problem problem_of(const graph::SectionGraph& graph, double latency_s = 0);
 /// One line of the log: the work per rank of each section over the samples, as a share of the largest.
 std::string describe_load(const config::Deck& deck, const std::vector<schedule::SampleCost>& costs);
 /// Of every sample of the table, by its id. Seconds on the cluster's device, transfers between its ranks

@@ -77,7 +77,7 @@ std::string RankMemory::describe() const {
          {std::pair{weights, "of weights and gradients"}, std::pair{optimizer, "of the optimizer's shard"},
           std::pair{activations, "of activations"}, std::pair{scratch, "of scratch"},
           std::pair{channels, "of rows under way"}, std::pair{samples, "of samples"},
-          std::pair{checkpoint, "while a checkpoint is written"}})
+          std::pair{passing, "while gradients are summed or a checkpoint is written"}})
         if (bytes > 0) {
             text += fmt::format("{}{:.0f} {}", before, mib(bytes), what);
             before = ", ";
@@ -99,7 +99,14 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
         const auto a_round = static_cast<double>(std::int64_t{section.micro_batch} * section.layout.dp);
         const double batches = static_cast<double>(deck.data.global_batch) / a_round;
         memory.samples = in_use + std::max(in_use, std::min<double>(kBytesAhead, in_use * batches));
-        memory.most = static_cast<int>(std::clamp(std::ceil(batches), 1.0, kMostWindows));
+        for (const graph::Edge& e : deck.graph.edges)
+            if (e.from == s) {
+                const auto below = static_cast<int>(std::min<std::int64_t>(
+                    deck.graph.sections[static_cast<std::size_t>(e.to)].micro_batch, deck.data.global_batch));
+                memory.least =
+                    std::max(memory.least, (below + section.micro_batch - 1) / section.micro_batch);
+            }
+        memory.most = static_cast<int>(std::clamp(std::ceil(batches), 1.0 * memory.least, kMostWindows));
         if (role.emits) memory.max_rows = table.rows_of(worst, s);
         plan.sections.push_back(memory);
     }
@@ -115,17 +122,21 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
 
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank) {
     RankMemory memory;
+    double checkpoint = 0;  // of all sections at once
     for (std::size_t s = 0; s < plan.sections.size(); ++s) {
         if (!graph.sections[s].holds(rank)) continue;
         const SectionMemory& own = plan.sections[s];
         const double trainable = sizeof(float) * static_cast<double>(own.footprint.trainable);
         memory.weights += static_cast<double>(own.footprint.parameters);
         memory.optimizer += 3 * trainable / graph.sections[s].layout.dp;
-        if (plan.checkpoints) memory.checkpoint += 2 * trainable;
+        if (plan.checkpoints) checkpoint += 2 * trainable;
+        // Open MPI's reduce-scatter keeps the array twice.
+        if (graph.sections[s].layout.dp > 1) memory.passing = std::max(memory.passing, 2 * trainable);
         memory.activations += static_cast<double>(own.footprint.saved) * own.slots();
         memory.scratch = std::max(memory.scratch, static_cast<double>(own.footprint.scratch));
         memory.samples = std::max(memory.samples, own.samples);
     }
+    memory.passing = std::max(memory.passing, checkpoint);
     for (const channel::ChannelSpec& spec : plan.channels)
         memory.channels += static_cast<double>(channel::rank_bytes(spec, rank));
     return memory;
@@ -149,8 +160,8 @@ std::vector<int> windows_within(const MemoryPlan& plan, const graph::SectionGrap
         else if (each[s] == 0)
             windows.push_back(section.most);
         else
-            windows.push_back(
-                static_cast<int>(std::clamp(spare / open / each[s], 1.0, static_cast<double>(section.most))));
+            windows.push_back(static_cast<int>(
+                std::clamp(spare / open / each[s], 1.0 * section.least, 1.0 * section.most)));
     }
     return windows;
 }

@@ -22,7 +22,8 @@ struct SectionMemory {
     double samples = 0;          ///< bytes of its samples, and of those that lie ready
     std::int64_t max_rows = 0;   ///< that the section puts out for it
     int window = 0;              ///< micro-batches in flight; 0: not chosen yet
-    int most = 1;                ///< more in flight than this are of no use
+    int least = 1;               ///< for the samples of a micro-batch of a section that it feeds
+    int most = 1;                ///< an open window is never wider: a replica's share of the batch
     bool loss = false;           ///< its backward follows at once: one micro-batch in flight
 
     int slots() const { return loss ? 1 : window; }  ///< activations kept at a time
@@ -43,10 +44,10 @@ struct RankMemory {
     double scratch = 0;      ///< within a task
     double channels = 0;     ///< rows and gradients under way
     double samples = 0;      ///< as read, in use and ready
-    double checkpoint = 0;   ///< moments while a checkpoint is written
+    double passing = 0;  ///< for a while: moments for a checkpoint, or MPI's copies as gradients are summed
     /// What is taken before the first step and kept.
     double buffers() const { return weights + optimizer + activations + scratch + channels; }
-    double total() const { return buffers() + samples + checkpoint; }
+    double total() const { return buffers() + samples + passing; }
     std::string describe() const;  ///< "812 MiB: 300 of weights and gradients, ..."
 };
 
@@ -55,7 +56,7 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
 /// Of one rank of the world; open windows count nothing.
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank);
 /// For every section the window that a rank with `bytes` of memory allows: the deck's, or what the rank's
-/// open windows share evenly (at least 1); what is of most use where this rank holds nothing of it.
+/// open windows share evenly, from `least` to `most`; `most` where this rank holds nothing of it.
 std::vector<int> windows_within(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank,
                                 double bytes);
 /// Chooses the open windows for ranks that all have `bytes`. No rank is asked; sizes are those of the deck.

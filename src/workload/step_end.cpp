@@ -26,14 +26,18 @@ StepEnd end_of(const model::ModelSpec& spec, model::Role role, int replicas, con
     if (size == 0) return {};
     const double ring = ring_s(sizeof(float) * static_cast<double>(size), replicas, link);
     const auto part = [&](std::int64_t elements) { return Tensor(nullptr, DType::f32, {elements}); };
+    // A shard is a range of the flat array; it cuts through one parameter at either end.
+    std::int64_t trainable = 0;
+    for (const model::Parameter& p : store.parameters()) trainable += p.trainable ? 1 : 0;
+    const std::int64_t pieces = std::min(trainable, (trainable + replicas - 1) / replicas + 1);
     StepEnd end;
     meta->reset_counts();
     ops::squared_norm(*meta, part(size / replicas));
     end.reduce_s = ring + meta->counts().seconds;
     meta->reset_counts();
-    for (const model::Parameter& p : store.parameters()) {
-        const Tensor shard = part((p.size() + replicas - 1) / replicas);
-        if (p.trainable) ops::adamw(*meta, shard, shard, shard, shard, {});
+    for (std::int64_t i = 0; i < pieces; ++i) {
+        const Tensor shard = part((size / replicas + pieces - 1) / pieces);
+        ops::adamw(*meta, shard, shard, shard, shard, {});
     }
     store.refresh_compute();
     store.zero_gradients();

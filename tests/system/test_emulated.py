@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 
 import h5py
@@ -64,6 +65,10 @@ def test_an_emulated_run_resumes_and_a_real_one_does_not_from_it(workspace):
     np.testing.assert_allclose(workspace.losses("run"), closed_form(5), rtol=1e-12)
     real = workspace.train(4, VLM, "run", ["train.steps=6"], options=["--resume", "auto"], expect=78)
     assert "run.device: emulated in the checkpoint, cpu now" in real.stderr
+    workspace.train(3, VLM, "run", [*emulated, "train.steps=6", "section.language.layout.dp=2", "emulated.time_scale=2"], options=["--resume", "auto"])
+    np.testing.assert_allclose(workspace.losses("run"), closed_form(6), rtol=1e-12)
+    other = workspace.train(4, VLM, "run", [*emulated, "train.steps=7", "emulated.message_scale=1"], options=["--resume", "auto"], expect=78)
+    assert "emulated.message_scale: 0.001 in the checkpoint, 1 now" in other.stderr
 
 
 @pytest.mark.parametrize("code, expected, values", [
@@ -71,6 +76,7 @@ def test_an_emulated_run_resumes_and_a_real_one_does_not_from_it(workspace):
     (66, "absent.toml", ["emulated.cluster=absent.toml"]),
     (78, "time_scale", [CLUSTER, "emulated.time_scale=0"]),
     (78, "message_scale", [CLUSTER, "emulated.message_scale=1.5"]),
+    (78, "run.timeout_s", [CLUSTER, "emulated.time_scale=1e6"]),
     (80, "the emulated device of", [CLUSTER, "model.glyph-vision.width=8192", "model.glyph-vision.layers=1000"]),
 ])
 def test_bad_requests_are_refused(workspace, code, expected, values):
@@ -93,6 +99,64 @@ def test_a_dry_run_tells_the_memory_on_paper(workspace):
     for name, window, mib in found:
         assert int(window) == paper[name]["window"]
         assert float(mib) * 2**20 == pytest.approx(paper[name]["memory_bytes"], rel=1e-3)
+
+
+def replay_of_frozen(workspace, replay):
+    frozen = ["section.vision.mode=forward", "section.vision.weights=random"]
+    workspace.train(4, EMULATED, "frozen", [*SMALL, *frozen, "train.steps=2", "emulated.time_scale=2"])
+    paper = json.loads(subprocess.run(
+        [BINARY, "simulate", EMULATED, "--replay", "runs/frozen", *settings([*SMALL, *frozen])], cwd=workspace.path, capture_output=True,
+        text=True, check=True).stdout.splitlines()[-1])
+    model = simulated(workspace, 2, [*SMALL, *frozen])
+    # In seconds of the cluster, though each took two here.
+    assert 0.97 * model["makespan_s"] < paper["makespan_s"] < 1.5 * model["makespan_s"]
+    return replay(run="runs/frozen", expect=65)
+
+
+def damaged(workspace, name, change):
+    """A copy of the run, its metrics changed by `change`; what replaying it says."""
+    folder = workspace.path / "runs" / name
+    folder.mkdir()
+    shutil.copy(workspace.run("run") / "metrics.h5", folder)
+    with h5py.File(folder / "metrics.h5", "r+") as file:
+        change(file)
+    result = subprocess.run([BINARY, "simulate", EMULATED, "--replay", folder, *settings(SMALL)], cwd=workspace.path,
+                            capture_output=True, text=True, timeout=60)
+    assert result.returncode == 65, (result.returncode, result.stderr)
+    return result.stderr
+
+
+def test_damaged_metrics_are_not_replayed(workspace):
+    workspace.train(4, EMULATED, "run", [*SMALL, "train.steps=1"])
+
+    def put(dataset, value, at=0):
+        def change(file):
+            file[dataset][at] = value
+        return change
+
+    def shorten(group):
+        def change(file):
+            for name in file[group]:
+                file[group][name].resize(len(file[group][name]) - 1, axis=0)
+        return change
+
+    for number, (change, expected) in enumerate([
+        (put("timeline/end_s", np.inf), "no task"),
+        (put("timeline/start_s", -np.inf), "no task"),
+        (put("timeline/end_s", np.nan), "no task"),
+        (put("timeline/section", 7), "no task"),
+        (put("timeline/micro_batch", 9999), "holds no samples"),
+        (put("assignment/section", -1), "no sample"),
+        (put("assignment/sample", 2**40), "must be the run's"),
+        (put("assignment/sample", -5), "must be the run's"),
+        (put("steps/time_s", -1.0), "a time that is none"),
+        (shorten("timeline"), "lacks tasks"),
+        (shorten("assignment"), "holds no samples"),
+        (lambda file: file.attrs.__setitem__("time_scale", np.bytes_("0")), "time_scale"),
+        (lambda file: file.attrs.__setitem__("sections", np.bytes_("vision")), "the deck has others"),
+        (lambda file: file["assignment"].__delitem__("replica"), "replica"),
+    ]):
+        assert expected in damaged(workspace, f"damaged-{number}", change), number
 
 
 def test_a_replay_predicts_other_layouts_from_a_runs_tasks(workspace):
@@ -132,5 +196,6 @@ def test_a_replay_predicts_other_layouts_from_a_runs_tasks(workspace):
     assert replay()["samples"] == 24  # the last step
     assert "step 9 is not recorded" in replay("--step", "9", expect=65)
     assert "run.seed" in replay("--set", "run.seed=5", expect=65)
+    assert "section vision ran no backward there" in replay_of_frozen(workspace, replay)
     assert "runs/none" in replay(run="runs/none", expect=66)
     assert "either --measured or --replay" in replay("--measured", "runs/run", expect=64)

@@ -47,15 +47,19 @@ TEST_F(Memory, CountsEachPartByItsRule) {
     const double rows = 6.0 * static_cast<double>(up.max_rows) * 128 * sizeof(float) + 2 * 8 * 96;
     EXPECT_EQ(vision.channels, rows);
     EXPECT_EQ(language.channels, rows);
-    EXPECT_EQ(memory_of(plan({"checkpoint.every=0"}), deck_.graph, 0).checkpoint, 0);
+    EXPECT_EQ(vision.passing, 8.0 * static_cast<double>(up.footprint.trainable));  // moments for a checkpoint
+    const MemoryPlan quiet = plan({"checkpoint.every=0"});
+    EXPECT_EQ(memory_of(quiet, deck_.graph, 0).passing, 0);
+    // Several replicas: MPI sums gradients in two copies.
+    EXPECT_EQ(memory_of(quiet, deck_.graph, 1).passing, 8.0 * static_cast<double>(down.footprint.trainable));
 }
 
 TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
     // Of the encoder's rank, or of a language model's, which also keeps the encoder's rows: every rank fits,
     // and one micro-batch more in flight would not.
     for (const char* width : {"model.glyph-language.width=128", "model.glyph-language.width=1024"}) {
-        const MemoryPlan open =
-            plan({"section.vision.window=0", "section.vision.micro_batch=1", width, "checkpoint.every=0"});
+        const MemoryPlan open = plan({"section.vision.window=0", "section.vision.micro_batch=1",
+                                      "section.language.micro_batch=1", width, "checkpoint.every=0"});
         const auto largest = [&](int window) {
             MemoryPlan with = open;
             with.set_window(0, window, deck_.graph);
@@ -78,8 +82,11 @@ TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
     choose_windows(memory, deck_.graph, 1e15);
     EXPECT_EQ(memory.sections[0].window, 96);  // the batch; more would be of no use
     MemoryPlan none = plan({"section.vision.window=0"});
-    choose_windows(none, deck_.graph, 1);  // does not fit at all: one, and the caller sees that it does not
-    EXPECT_EQ(none.sections[0].window, 1);
+    choose_windows(none, deck_.graph, 1);   // does not fit at all: one, and the caller sees that it does not
+    EXPECT_EQ(none.sections[0].window, 1);  // twelve samples, more than a micro-batch of language has
+    none = plan({"section.vision.window=0", "section.vision.micro_batch=1"});
+    choose_windows(none, deck_.graph, 1);
+    EXPECT_EQ(none.sections[0].window, 8);  // as many as those have
 }
 
 TEST_F(Memory, SectionsOnOneRankShareScratchAndPassPointers) {

@@ -6,6 +6,7 @@
 #include "config/deck.hpp"
 #include "unit/data/sample_file_fixture.hpp"
 #include "workload/costs.hpp"
+#include "workload/counts.hpp"
 #include "workload/models.hpp"
 
 namespace maestro::workload {
@@ -103,6 +104,30 @@ TEST_F(Table, CostsAreThoseOfTheModelsOwnCode) {
             EXPECT_NEAR(cost.backward_s * 1e11, counted.backward_flops, 0.03 * counted.backward_flops)
                 << "sample " << i << ", section " << s;
         }
+}
+
+TEST_F(Table, CountsOfAStepAreSumsOverItsSamples) {
+    const std::vector<std::int64_t> ids{1, 2, 4};
+    const auto counts = step_counts(deck_, file_->marker(), *table_, ids);
+    for (int s = 0; s < 2; ++s) {
+        double flops = 0, rows = 0;
+        for (const std::int64_t id : ids) {
+            const auto one = model::measure(spec_of(deck_, s), role_of(deck_, s, file_->marker()),
+                                            std::span(&table_->shape(id), 1));
+            flops += one.forward_flops + one.backward_flops;
+            rows += static_cast<double>(table_->output_rows(id, s));
+        }
+        const StepCounts& own = counts[static_cast<std::size_t>(s)];
+        EXPECT_NEAR(own.flops, flops, 0.02 * flops);
+        // Rows of 128 floats to the language model, and their gradients back.
+        EXPECT_EQ(own.edge_bytes, s == 0 ? 2 * rows * 128 * sizeof(float) : 0);
+        EXPECT_GT(own.memory_bytes, 0);
+    }
+    EXPECT_EQ(counts[0].ring_bytes, 0);  // one replica
+    const auto language = model::measure(spec_of(deck_, 1), role_of(deck_, 1, file_->marker()),
+                                         std::span(&table_->shape(1), 1));
+    // Three replicas: each passes on two thirds of the gradient, and of the weights.
+    EXPECT_EQ(counts[1].ring_bytes, 3 * 2 * (2.0 / 3) * 4 * static_cast<double>(language.trainable));
 }
 
 }  // namespace
