@@ -20,6 +20,7 @@ CASES = {
     "large, layers recomputed": (2, [*LARGE, *QUIET, "train.recompute=layer"]),
     "large, bf16": (2, [*LARGE, *QUIET, "run.precision=bf16"]),
     "large, with checkpoints": (2, [*LARGE, "checkpoint.every=3"]),
+    "large, two replicas": (3, [*[v for v in LARGE if ".dp=" not in v], *QUIET, "section.language.layout.dp=2"]),
     "large, on one rank with the encoder": (1, [*LARGE, *QUIET, "section.language.colocate_with=vision"]),
 }
 LINE = re.compile(r"memory of rank (\d+): ([\d.]+) MiB planned, ([\d.]+) of it buffers and windows; they took ([\d.]+) MiB, "

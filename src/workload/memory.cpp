@@ -91,9 +91,12 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
         const graph::Section& section = deck.graph.sections[static_cast<std::size_t>(s)];
         SectionMemory memory{.footprint = {}, .window = section.window, .loss = section.loss};
         const model::Role role = role_of(deck, s, marker);
-        const auto worst = table.worst_micro_batch(
-            static_cast<int>(std::min<std::int64_t>(section.micro_batch, deck.data.global_batch)));
+        const auto batch =
+            static_cast<int>(std::min<std::int64_t>(section.micro_batch, deck.data.global_batch));
+        const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
         memory.footprint = model::measure(spec_of(deck, s), role, worst);
+        // What is kept grows with the rows alone, and no micro-batch has more of them than the longest.
+        memory.footprint.saved = model::measure(spec_of(deck, s), role, longest).saved;
         // What is in use, and what lies ready behind it: at most the rest of a step.
         const double in_use = sample_bytes(worst, table.sees_pixels(s) ? spec_of(deck, s).channels : 0);
         const auto a_round = static_cast<double>(std::int64_t{section.micro_batch} * section.layout.dp);
@@ -107,7 +110,7 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
                     std::max(memory.least, (below + section.micro_batch - 1) / section.micro_batch);
             }
         memory.most = static_cast<int>(std::clamp(std::ceil(batches), 1.0 * memory.least, kMostWindows));
-        if (role.emits) memory.max_rows = table.rows_of(worst, s);
+        if (role.emits) memory.max_rows = table.rows_of(longest, s);
         plan.sections.push_back(memory);
     }
     for (const graph::Edge& e : deck.graph.edges)
@@ -130,8 +133,9 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
         memory.weights += static_cast<double>(own.footprint.parameters);
         memory.optimizer += 3 * trainable / graph.sections[s].layout.dp;
         if (plan.checkpoints) checkpoint += 2 * trainable;
-        // Open MPI's reduce-scatter keeps the array twice.
-        if (graph.sections[s].layout.dp > 1) memory.passing = std::max(memory.passing, 2 * trainable);
+        // Open MPI's reduce-scatter fills a copy of the array on two replicas, two on more.
+        const int copies = std::min(graph.sections[s].layout.dp - 1, 2);
+        memory.passing = std::max(memory.passing, copies * trainable);
         memory.activations += static_cast<double>(own.footprint.saved) * own.slots();
         memory.scratch = std::max(memory.scratch, static_cast<double>(own.footprint.scratch));
         memory.samples = std::max(memory.samples, own.samples);

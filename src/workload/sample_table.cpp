@@ -1,6 +1,7 @@
 #include "workload/sample_table.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace maestro::workload {
 
@@ -44,6 +45,18 @@ std::int64_t SampleTable::rows_of(std::span<const model::SampleShape> batch, int
             for (const auto& p : shape.pictures) rows += model::picture_tokens(p.height, p.width, vision);
     }
     return rows;
+}
+
+std::vector<model::SampleShape> SampleTable::longest_micro_batch(int samples, int section) const {
+    std::vector<std::int64_t> ids(shapes_.size());
+    std::iota(ids.begin(), ids.end(), std::int64_t{0});
+    const auto count = static_cast<std::ptrdiff_t>(std::min<std::int64_t>(samples, size()));
+    std::partial_sort(ids.begin(), ids.begin() + count, ids.end(), [&](std::int64_t a, std::int64_t b) {
+        return length(a, section) > length(b, section);
+    });
+    std::vector<model::SampleShape> longest;
+    for (std::ptrdiff_t i = 0; i < count; ++i) longest.push_back(shape(ids[static_cast<std::size_t>(i)]));
+    return longest;
 }
 
 std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) const {

@@ -33,6 +33,8 @@ public:
     std::int64_t output_rows(std::int64_t sample, int section) const;
     /// The same for a micro-batch of these shapes.
     std::int64_t rows_of(std::span<const model::SampleShape> batch, int section) const;
+    /// The `samples` that are longest in the section: no micro-batch of that size has more rows.
+    std::vector<model::SampleShape> longest_micro_batch(int samples, int section) const;
     /// A micro-batch of `samples` that no other of that size exceeds: the i-th longest text with the i-th
     /// largest pictures of the file.
     std::vector<model::SampleShape> worst_micro_batch(int samples) const;
