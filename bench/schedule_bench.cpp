@@ -97,8 +97,9 @@ double gap(const StepPlan& plan) {
     return std::max(0.0, plan.makespan_s / plan.lower_bound_s - 1);
 }
 
-void gaps(int seeds, bool detail) {
-    fmt::print("mean gap to the lower bound over {} seeds, fan-outs 1, 2, 4, 8, 16, groups 1, 2, 4\n", seeds);
+void gaps(int seeds, bool detail, std::int64_t moves) {
+    fmt::print("mean gap to the lower bound over {} seeds, fan-outs 1, 2, 4, 8, 16, groups 1, 2, 4{}\n",
+               seeds, moves > 0 ? fmt::format(", {} moves", moves) : "");
     fmt::print("{:<26}{:>9}{:>8}{:>11}{:>9}{:>9}{:>9}{:>16}\n", "family", "encoders", "asked", "wavefront",
                "worst", "lpt", "fifo", "fifo/wavefront");
     for (const Family& f : kFamilies)
@@ -111,7 +112,7 @@ void gaps(int seeds, bool detail) {
                     for (int seed = 0; seed < seeds; ++seed, ++count) {
                         const Problem problem =
                             make_problem(f, encoders, groups, fanout, static_cast<std::uint64_t>(seed));
-                        const StepPlan ours = make_plan("wavefront", problem, 1),
+                        const StepPlan ours = make_plan("wavefront", problem, 1, moves),
                                        data = make_plan("fifo", problem, 1);
                         here += gap(ours);
                         lpt += gap(make_plan("lpt", problem, 1));
@@ -176,10 +177,15 @@ void times() {
 int main(int argc, char** argv) {
     const int seeds = argc > 1 ? std::atoi(argv[1]) : 10;
     if (seeds < 1) {
-        fmt::print(stderr, "usage: schedule_bench [SEEDS] [--detail]\n");
+        fmt::print(stderr, "usage: schedule_bench [SEEDS] [--detail | MOVES]\n");
         return 64;
     }
-    gaps(seeds, argc > 2 && std::string_view(argv[2]) == "--detail");
+    const bool detail = argc > 2 && std::string_view(argv[2]) == "--detail";
+    if (argc > 2 && !detail) {  // more search than the default: gaps alone
+        gaps(seeds, false, std::atoll(argv[2]));
+        return 0;
+    }
+    gaps(seeds, detail, 0);
     noise(seeds);
     times();
     return 0;

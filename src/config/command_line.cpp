@@ -52,32 +52,31 @@ po::options_description options_of(Command command, CommandLine& line) {
         add("dry-run", po::bool_switch(&line.dry_run),
             "check deck and files, print sections, memory and ranks, and train nothing");
     } else if (command == Command::simulate) {
-        add("costs", po::value(&line.costs),
-            "CSV file of task times, sample,section,forward_s,backward_s, from anywhere; the deck then needs "
-            "no "
-            "model, data or training");
-        add("policy", po::value(&line.policy),
-            "wavefront, fifo, lpt, or one-size: every section on all ranks in turn; default: the deck's");
-        add("timeline", po::value(&line.timeline),
-            "CSV file to write, a line for every sample of every task");
-        add("noise", po::value(&line.noise),
-            "task times differ from those planned with, by so much (0.2: 20%)");
-        add("seed", po::value(&line.seed), "of the noise, default 1");
         add("cluster", po::value(&line.cluster),
             "TOML file of what the machines can do (inputs/clusters/): task times then come from the deck's "
-            "models "
-            "and samples");
+            "models and samples");
         add("measured", po::value(&line.measured),
             "with --cluster: a run of this deck, whose task times correct those of the models, section by "
-            "section; layout "
-            "and policy may differ");
+            "section; layout and policy may differ");
         add("replay", po::value(&line.replay),
-            "a run, whose task times of one step are taken; policy, dp, window and order may differ from the "
-            "run's; with --cluster its links and memory");
+            "a run, whose tasks of one step give the times; policy, dp, window and micro_batch may differ "
+            "from "
+            "the run's; with --cluster its links and memory count too");
+        add("costs", po::value(&line.costs),
+            "CSV file of task times from anywhere (sample, section, forward_s, backward_s); the deck then "
+            "needs "
+            "no model, data or training");
         add("step", po::value(&line.step)->notifier([](std::int64_t step) {
             if (step < 1) refuse("--step counts from 1");
         }),
             "which step's samples, default 1, of --replay the last recorded one; not with --costs");
+        add("policy", po::value(&line.policy),
+            "wavefront, fifo, lpt, or one-size: every section on all ranks in turn; default: the deck's");
+        add("noise", po::value(&line.noise),
+            "task times differ from those planned with, by so much (0.2: 20%)");
+        add("seed", po::value(&line.seed), "of the noise, default 1");
+        add("timeline", po::value(&line.timeline),
+            "CSV file to write, a line for every sample of every task");
     } else {
         add("checkpoint", po::value(&line.checkpoint),
             "a checkpoint, or a run, whose newest whole one is taken");

@@ -11,6 +11,7 @@ namespace maestro::schedule {
 
 PlanBuilder::PlanBuilder(const Problem& problem, int groups) : problem_(problem), groups_(groups) {
     plan_.lower_bound_s = lower_bound(problem);
+    plan_.load_s = loads(problem);
     plan_.critical_section = critical_section(problem);
     plan_.lanes.resize(static_cast<std::size_t>(problem.world));
     for (const SectionShape& s : problem.sections)

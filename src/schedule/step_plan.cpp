@@ -40,6 +40,8 @@ std::vector<std::int64_t> encode(const StepPlan& plan) {
     std::vector<std::int64_t> words{plan.step, std::bit_cast<std::int64_t>(plan.makespan_s),
                                     std::bit_cast<std::int64_t>(plan.lower_bound_s), plan.critical_section};
     const auto count = [&](const auto& list) { words.push_back(static_cast<std::int64_t>(list.size())); };
+    count(plan.load_s);
+    for (const double load : plan.load_s) words.push_back(std::bit_cast<std::int64_t>(load));
     count(plan.batches);
     for (const auto& section : plan.batches) {
         count(section);
@@ -67,6 +69,8 @@ StepPlan decode(std::span<const std::int64_t> words) {
     plan.makespan_s = std::bit_cast<double>(in.word());
     plan.lower_bound_s = std::bit_cast<double>(in.word());
     plan.critical_section = static_cast<int>(in.word());
+    plan.load_s.resize(in.count());
+    for (double& load : plan.load_s) load = std::bit_cast<double>(in.word());
     plan.batches.resize(in.count());
     for (auto& section : plan.batches) {
         section.resize(in.count());

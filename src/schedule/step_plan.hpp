@@ -30,7 +30,8 @@ struct StepPlan {
     std::vector<std::vector<Task>> lanes;                       ///< [rank], in strict order
     double makespan_s = 0;                                      ///< by the cost model
     double lower_bound_s = 0;
-    int critical_section = 0;  ///< the one with the largest load per replica
+    std::vector<double> load_s;  ///< [section] work per replica; over lower_bound_s its share of the bound
+    int critical_section = 0;    ///< the one with the largest load per replica
     bool operator==(const StepPlan&) const = default;
 };
 

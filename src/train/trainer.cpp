@@ -84,6 +84,7 @@ private:
     double origin_s_ = 0;
     double planning_s_ = 0, planning_wait_s_ = 0;
     double planned_s_ = 0, bound_s_ = 0;            ///< sums of the plans, by the cost model
+    std::vector<double> load_s_;                    ///< likewise, of a replica of each section
     std::map<std::size_t, std::int64_t> critical_;  ///< steps by critical section
     bool measured_costs_;
     workload::Correction correction_;  ///< by all steps so far; rank 0
@@ -187,6 +188,8 @@ ExitCode Trainer::loop() {
             planning_s_ += timed.planning_s;
             planned_s_ += timed.plan.makespan_s;
             bound_s_ += timed.plan.lower_bound_s;
+            load_s_.resize(timed.plan.load_s.size());
+            for (std::size_t s = 0; s < load_s_.size(); ++s) load_s_[s] += timed.plan.load_s[s];
             ++critical_[static_cast<std::size_t>(timed.plan.critical_section)];
             planning_wait_s_ += step == first_step_ + 1 ? 0 : comm::now_s() - started;
             planning_ = correction_;  // the planner is idle
@@ -327,8 +330,14 @@ void Trainer::report(double wall_s) {
     for (const auto& [section, times_critical] : critical_)
         critical += fmt::format("{}{} in {:.0f}% of the steps", critical.empty() ? "" : ", ", names[section],
                                 100 * static_cast<double>(times_critical) / steps);
-    log::info("plans by the cost model: {:.2f}% above the lower bound, critical section {}",
-              100 * std::max(planned_s_ / bound_s_ - 1, 0.0), critical);
+    std::string shares;
+    for (std::size_t s = 0; s < count; ++s)
+        shares += fmt::format("{}{} {:.0f}%", s == 0 ? "" : ", ", names[s], 100 * load_s_[s] / bound_s_);
+    log::info(
+        "plans by the cost model: {:.2f}% above the lower bound, of which a replica works: {}; critical "
+        "section "
+        "{}",
+        100 * std::max(planned_s_ / bound_s_ - 1, 0.0), shares, critical);
 }
 
 /// Collective. The checkpoint that --resume means; empty where the run starts afresh.
