@@ -1,6 +1,7 @@
 #include "schedule/bounds.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
@@ -9,6 +10,9 @@
 namespace maestro::schedule {
 
 namespace {
+
+constexpr std::size_t kFewJobs = 32;
+constexpr double kMostWays = 256;
 
 double total(const Problem& problem, const SampleCost& sample, std::size_t section) {
     const TaskCost& cost = sample.sections[section];
@@ -76,6 +80,54 @@ double pairing(std::vector<double> jobs, int machines) {
     return bound;
 }
 
+/// Of few jobs: the tasks of every subset with heads and tails above some limits need their work, and the
+/// times before the first and after the last of them on each machine (Carlier).
+double subset_bound(const std::vector<double>& jobs, const std::vector<double>& heads,
+                    const std::vector<double>& tails, int machines) {
+    if (jobs.size() > kFewJobs) return 0;
+    double bound = 0;
+    for (const double head : heads)
+        for (const double tail : tails) {
+            double work = 0;
+            std::vector<double> first, last;
+            for (std::size_t i = 0; i < jobs.size(); ++i) {
+                if (heads[i] < head || tails[i] < tail) continue;
+                work += jobs[i];
+                first.push_back(heads[i]);
+                last.push_back(tails[i]);
+            }
+            if (first.size() < static_cast<std::size_t>(machines)) continue;
+            bound = std::max(bound, (work + idle(std::move(first), {}, machines, 1) +
+                                     idle(std::move(last), {}, machines, 1)) /
+                                        machines);
+        }
+    return bound;
+}
+
+/// Of very few jobs: the best of all ways to deal them to the machines, each bounded by itself.
+double dealing_bound(const std::vector<double>& jobs, const std::vector<double>& heads,
+                     const std::vector<double>& tails, int machines) {
+    const double ways = std::pow(machines, static_cast<double>(jobs.size()));
+    if (machines == 1 || ways > kMostWays) return 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (int way = 0; way < static_cast<int>(ways); ++way) {
+        double longest = 0;
+        for (int machine = 0; machine < machines && longest < least; ++machine) {
+            std::vector<double> own, first, last;
+            int rest = way;
+            for (std::size_t i = 0; i < jobs.size(); ++i, rest /= machines) {
+                if (rest % machines != machine) continue;
+                own.push_back(jobs[i]);
+                first.push_back(heads[i]);
+                last.push_back(tails[i]);
+            }
+            longest = std::max(longest, subset_bound(own, first, last, 1));
+        }
+        least = std::min(least, longest);
+    }
+    return least;
+}
+
 double section_bound(const Problem& problem, std::size_t section,
                      const std::vector<std::vector<double>>& head,
                      const std::vector<std::vector<double>>& tail) {
@@ -122,7 +174,10 @@ double section_bound(const Problem& problem, std::size_t section,
             if (of_fanout(one)) waits([&](const EdgeShape& e) { return &e == &one; }, fanout, 1.0);
     }
     const double work = std::accumulate(jobs.begin(), jobs.end(), 0.0);
-    return std::max((work + first + last) / shape.replicas, pairing(std::move(jobs), shape.replicas));
+    const double subset = std::max(subset_bound(jobs, heads_of, tails_of, shape.replicas),
+                                   dealing_bound(jobs, heads_of, tails_of, shape.replicas));
+    return std::max(
+        subset, std::max((work + first + last) / shape.replicas, pairing(std::move(jobs), shape.replicas)));
 }
 
 }  // namespace

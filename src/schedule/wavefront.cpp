@@ -18,6 +18,7 @@ constexpr std::size_t kFew = 96;  ///< samples
 constexpr int kRetried = 2;       ///< groups
 constexpr double kAlike = 1.002;  ///< makespans of groups
 constexpr int kDeals = 16;
+constexpr double kSome = 256;                        ///< samples
 constexpr std::size_t kMany = 512;                   ///< samples
 constexpr std::size_t kTried = 6, kTriedOfMany = 2;  ///< recipes for the groups after the first
 constexpr double kDealNoise = 1.0;
@@ -170,7 +171,7 @@ private:
 /// Executions of a group that its search may use: few where samples are many, because the gap is small then.
 std::int64_t default_moves(std::size_t samples) {
     const double n = static_cast<double>(samples + 1);
-    return static_cast<std::int64_t>(std::clamp(1.5e6 / (n * n), 2.0, 4000.0));
+    return static_cast<std::int64_t>(std::clamp(n > kSome ? 1.5e6 / (n * n) : 6e4 / n, 2.0, 3000.0));
 }
 
 /// Samples of the group that ends last change places with those of others while that shortens the step.
