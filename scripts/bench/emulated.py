@@ -3,11 +3,10 @@
 paper and with real ranks, plans and messages on this machine. Ratios of step times, the first step left out."""
 
 import argparse
-import json
 import pathlib
 
 import numpy as np
-from runs import BINARY, ROOT, call, train
+from runs import ROOT, call, simulate, train
 
 DECK = "inputs/emulated_vlm.toml"
 CLUSTER = "inputs/clusters/h100.toml"
@@ -24,9 +23,8 @@ def samples(path, count, share=1 / 3, seed=1):
     return f"data.train={path}"
 
 
-def simulate(values, *options):
-    settings = [word for value in values for word in ("--set", value)]
-    return json.loads(call([BINARY, "simulate", DECK, "--cluster", CLUSTER, *map(str, options), *settings]).splitlines()[-1])
+def on_paper(values, *options):
+    return simulate(DECK, values, "--cluster", CLUSTER, *options)
 
 
 def emulate(ranks, values, output, scale, steps):
@@ -50,7 +48,7 @@ def main():
         for policy in ("fifo", "lpt", "wavefront"):
             values = [*layout, data, f"schedule.policy={policy}", f"model.vit.layers={layers}"]
             measured, spans = emulate(ranks, values, f"{options.output}/run", options.scale, options.steps)
-            paper = [simulate(values, "--step", step) for step in range(1, options.steps + 1)]
+            paper = [on_paper(values, "--step", step) for step in range(1, options.steps + 1)]
             simulated, makespans = (np.array([p[key] for p in paper]) for key in ("step_s", "makespan_s"))
             ratios = (measured / simulated)[1:]
             print(f"{ranks:5}  {policy:10}{measured[1:].mean():16.4f}{simulated[1:].mean():11.4f}{measured[1:].sum() / simulated[1:].sum():8.3f}"

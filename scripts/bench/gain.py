@@ -9,7 +9,7 @@ import argparse
 import pathlib
 from concurrent.futures import ThreadPoolExecutor
 
-from emulated import emulate, samples, simulate
+from emulated import emulate, on_paper, samples
 from runs import ROOT
 
 POLICIES = ["one-size", "fifo", "lpt", "wavefront"]
@@ -22,7 +22,7 @@ RANKS = 20
 
 def layers_for(data, load):
     """Of the encoder, so that its load comes near."""
-    sections = simulate([data, f"model.vit.layers={LAYERS}"])["sections"]
+    sections = on_paper([data, f"model.vit.layers={LAYERS}"])["sections"]
     now = sections["vision"]["work_s"] / sections["language"]["work_s"]
     return max(1, round(LAYERS * load / now)) if now > 0 else LAYERS
 
@@ -35,15 +35,15 @@ def curve_point(data, layers, policy, steps):
     """Simulated time over the lower bound of the layout."""
     sum_time = sum_bound = 0
     for step in steps:
-        sum_time += simulate(case(data, layers, policy), "--policy", policy, "--step", step)["makespan_s"]
-        sum_bound += simulate(case(data, layers, "wavefront"), "--step", step)["lower_bound_s"]
+        sum_time += on_paper(case(data, layers, policy), "--policy", policy, "--step", step)["makespan_s"]
+        sum_bound += on_paper(case(data, layers, "wavefront"), "--step", step)["lower_bound_s"]
     return sum_time / sum_bound
 
 
 def measured_point(data, layers, policy, steps, output, scale):
     """Emulated time over the lower bound, the first step left out."""
     _, spans = emulate(RANKS, case(data, layers, policy), output, scale, steps[-1])
-    return spans[1:].sum() / sum(simulate(case(data, layers, policy), "--step", step)["lower_bound_s"] for step in steps)
+    return spans[1:].sum() / sum(on_paper(case(data, layers, policy), "--step", step)["lower_bound_s"] for step in steps)
 
 
 def plot(found, measured, path):

@@ -6,7 +6,7 @@ import argparse
 import re
 import shutil
 
-from runs import ROOT, mpirun
+from runs import ROOT, mpirun, settings
 
 DECK = "inputs/vlm_glyphs.toml"
 LARGE = ["model.glyph-language.width=768", "model.glyph-language.layers=8", "model.glyph-language.heads=12",
@@ -36,8 +36,7 @@ def main():
     for number, (name, (ranks, values)) in enumerate(CASES.items()):
         output = f"{options.output}/{number}"
         shutil.rmtree(ROOT / output, ignore_errors=True)
-        settings = [word for value in [*values, f"train.steps={options.steps}", f"run.output={output}"] for word in ("--set", value)]
-        text = mpirun(ranks, "train", DECK, *settings)
+        text = mpirun(ranks, "train", DECK, *settings([*values, f"train.steps={options.steps}", f"run.output={output}"]))
         _, planned, buffers, taken, used, grew = map(float, LINE.search(text).groups())
         print(f"{name:44}{planned:10.1f}{grew:10.1f}{planned / grew - 1:8.1%}   {buffers:17.1f}{taken:10.1f}{used:10.1f}", flush=True)
 

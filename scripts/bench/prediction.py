@@ -4,11 +4,10 @@
 that one run, step by step, under the other policy."""
 
 import argparse
-import json
 import pathlib
 
 import numpy as np
-from runs import BINARY, call, mpirun, train
+from runs import mpirun, simulate, train
 
 DECK = "inputs/vlm_glyphs.toml"
 TWO = ["section.language.layout.dp=1"]
@@ -38,11 +37,9 @@ def main():
         base = base or run
         steps = range(options.skip + 1, options.steps + 1)
         real = np.median(rows["steps"]["time_s"][options.skip:])
-        settings = [word for value in values for word in ("--set", value)]
 
         def predicted(*more):
-            found = [json.loads(call([BINARY, "simulate", DECK, *more, "--step", str(step), *settings]).splitlines()[-1]) for step in steps[::5]]
-            return np.median([f["step_s"] for f in found])
+            return np.median([simulate(DECK, values, *more, "--step", step)["step_s"] for step in steps[::5]])
 
         corrected, alone = predicted("--cluster", cluster, "--measured", base), predicted("--cluster", cluster)
         replayed = predicted("--replay", base) if case else None  # of another model there is no run to replay

@@ -25,17 +25,25 @@ def mpirun(ranks, *words, before=()):
     return call([*before, "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), BINARY, *map(str, words)])
 
 
+def settings(values):
+    """As options of the command line."""
+    return [word for value in values for word in ("--set", value)]
+
+
+def simulate(deck, values, *options):
+    """What `maestro simulate` prints last, as a dictionary."""
+    return json.loads(call([BINARY, "simulate", deck, *map(str, options), *settings(values)]).splitlines()[-1])
+
+
 def train(ranks, deck, output, values, *, options=(), before=(), fresh=True):
     """Trains into `output` and returns the columns of /steps and /timeline, by name."""
     output = pathlib.Path(output)
     if fresh:
         shutil.rmtree(ROOT / output, ignore_errors=True)
-    settings = [word for value in [f"run.output={output}", *values] for word in ("--set", value)]
-    mpirun(ranks, "train", deck, *options, *settings, before=before)
+    mpirun(ranks, "train", deck, *options, *settings([f"run.output={output}", *values]), before=before)
     with h5py.File(ROOT / output / "metrics.h5") as file:
         return {group: {name: file[group][name][:] for name in file[group]} for group in ("steps", "timeline")}
 
 
 def evaluate(deck, checkpoint, *options, values=()):
-    settings = [word for value in values for word in ("--set", value)]
-    return json.loads(mpirun(2, "evaluate", deck, "--checkpoint", checkpoint, *options, *settings).splitlines()[-1])
+    return json.loads(mpirun(2, "evaluate", deck, "--checkpoint", checkpoint, *options, *settings(values)).splitlines()[-1])

@@ -123,6 +123,7 @@ void connect(SectionGraph& graph, std::vector<Problem>& problems) {
                      "the fanout of edge {} -> {} is {}/{}, not whole; dp of '{}' must be a multiple of {}",
                      up.name, down.name, down.layout.dp, up.layout.dp, down.name, up.layout.dp)});
         e.fanout = down.layout.dp / up.layout.dp;
+        e.colocated = up.first_rank == down.first_rank;
     }
 }
 

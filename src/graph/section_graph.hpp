@@ -44,6 +44,7 @@ struct Edge {
     int from = -1, to = -1;  ///< colours
     int fanout = 1;          ///< dp(to) / dp(from)
     bool gradient = false;   ///< its gradient flows back
+    bool colocated = false;  ///< both sections are on the same ranks
 };
 
 struct SectionGraph {

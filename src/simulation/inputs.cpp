@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <map>
 #include <set>
 
 #include "base/error.hpp"
@@ -34,12 +34,11 @@ void correct(std::vector<schedule::SampleCost>& costs, const config::Deck& deck,
         if (steps.contains(t.step))
             correction.took(static_cast<std::size_t>(t.section), static_cast<std::size_t>(t.phase),
                             t.end_s - t.start_s);
-    for (const std::int64_t step : steps) {
-        std::set<std::int64_t> had;
-        for (const io::AssignmentRow& a : rows.assignment)
-            if (a.step == step) had.insert(a.sample);
+    std::map<std::int64_t, std::set<std::int64_t>> had;  // samples by step
+    for (const io::AssignmentRow& a : rows.assignment) had[a.step].insert(a.sample);
+    for (const std::int64_t step : steps)
         for (const std::int64_t id : order.batch(step - 1)) {
-            if (had.erase(id) == 0 && !rows.assignment.empty())
+            if (!had.empty() && !had[step].contains(id))
                 throw Error(ExitCode::bad_data,
                             fmt::format("--measured {}: step {} did not have sample {}, the deck's does; "
                                         "samples, data.global_batch and run.seed must be the run's",
@@ -48,7 +47,6 @@ void correct(std::vector<schedule::SampleCost>& costs, const config::Deck& deck,
             for (std::size_t s = 0; s < deck.sections.size(); ++s)
                 correction.said(s, costs[static_cast<std::size_t>(id)].sections[s]);
         }
-    }
     for (std::size_t s = 0; s < deck.sections.size(); ++s)
         log::info("{}: section {} took {:.3f} times the model's time forward, {:.3f} backward", run,
                   deck.sections[s].name, correction.factors(s)[0], correction.factors(s)[1]);
@@ -82,10 +80,8 @@ Inputs inputs_on(const config::Deck& deck, const config::Cluster* cluster, const
         workload::choose_windows(inputs.memory, deck.graph, cluster->device.memory);
         for (std::size_t s = 0; s < inputs.problem.sections.size(); ++s)
             inputs.problem.sections[s].window = inputs.memory.sections[s].window;
-        if (source.replay.empty()) {
-            inputs.ends = workload::step_ends(deck, samples.marker(), *cluster);
-            inputs.one_size_ends = workload::step_ends(deck, samples.marker(), *cluster, true);
-        }
+        if (source.replay.empty())
+            inputs.ends = workload::step_ends(deck, samples.marker(), *cluster, source.one_size);
     }
     inputs.counts = workload::step_counts(deck, samples.marker(), table, order.batch(inputs.step - 1));
     for (const std::int64_t id : order.batch(inputs.step - 1)) {

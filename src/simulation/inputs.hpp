@@ -15,10 +15,9 @@ namespace maestro::simulation {
 
 struct Inputs {
     schedule::Problem problem;
-    double tokens = 0;                    ///< of the sections with a loss, over the step; 0: not known
-    workload::MemoryPlan memory;          ///< empty where no models are known, as the next
-    std::vector<workload::StepEnd> ends;  ///< by section
-    std::vector<workload::StepEnd> one_size_ends;
+    double tokens = 0;                         ///< of the sections with a loss, over the step; 0: not known
+    workload::MemoryPlan memory;               ///< empty where no models are known, as the next
+    std::vector<workload::StepEnd> ends;       ///< by section
     std::vector<workload::StepCounts> counts;  ///< by section
     double device_memory = 0;                  ///< bytes of a rank
     double latency_s = 0;                      ///< of a message
@@ -32,6 +31,7 @@ struct Source {
     std::string measured;   ///< scales the times of each section and phase to what its tasks took there
     std::string replay;     ///< gives the times of one step's tasks
     std::int64_t step = 0;  ///< counted from 1; 0: the first, of a replay the last that was recorded
+    bool one_size = false;  ///< every section on every rank at the end of the step
 };
 
 /// The deck's step with the task times of its models on the cluster (null: of a replay, links cost nothing).

@@ -83,8 +83,7 @@ void complete(Result& result, const graph::SectionGraph& graph, const Inputs& in
     std::vector<double> ends(static_cast<std::size_t>(graph.world), 0.0);
     for (const schedule::TimedTask& t : result.timeline.tasks)
         ends[static_cast<std::size_t>(t.rank)] = std::max(ends[static_cast<std::size_t>(t.rank)], t.end_s);
-    result.step_s = workload::step_seconds(graph, everywhere ? inputs.one_size_ends : inputs.ends,
-                                           std::move(ends), inputs.latency_s, everywhere);
+    result.step_s = workload::step_seconds(graph, inputs.ends, std::move(ends), inputs.latency_s, everywhere);
 }
 
 std::string describe(const Result& result, const graph::SectionGraph& graph) {
@@ -194,13 +193,17 @@ std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
 }
 
 void run_simulation(const config::CommandLine& line, const config::Deck& deck) {
+    const std::string policy = line.policy.empty() ? deck.schedule.policy : line.policy;
     Inputs inputs;
     if (line.costs.empty()) {
         std::optional<config::Cluster> cluster;
         if (!line.cluster.empty())
             cluster = config::parse_cluster(config::read_text(line.cluster), line.cluster);
         inputs = inputs_on(deck, cluster ? &*cluster : nullptr,
-                           {.measured = line.measured, .replay = line.replay, .step = line.step});
+                           {.measured = line.measured,
+                            .replay = line.replay,
+                            .step = line.step,
+                            .one_size = policy == "one-size"});
         if (!line.replay.empty())
             log::info(
                 "{}: the tasks of step {} took {:.6g} s from first to last, the rest of the step {:.6g} s",
@@ -211,7 +214,7 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck) {
         inputs.problem.samples = read_costs(line.costs, deck.graph);
     }
     Result result = simulate_step(
-        inputs.problem, {.policy = line.policy.empty() ? deck.schedule.policy : line.policy,
+        inputs.problem, {.policy = policy,
                          .step = inputs.step,
                          .moves = deck.schedule.moves,
                          .dispatch = deck.schedule.dispatch == "ready" ? schedule::Dispatch::ready

@@ -73,11 +73,13 @@ workload::MemoryPlan Job::take_stock() {
     workload::MemoryPlan plan = workload::measure_memory(launch_.deck, *table_, samples_->marker());
     if (emulation_) {
         emulation_->fit(plan);
-        for (const graph::Section& section : launch_.graph.sections)
-            description_.push_back(fmt::format(
-                "on the emulated device a rank of {} has window {} and needs {}", section.name,
-                plan.sections[static_cast<std::size_t>(&section - launch_.graph.sections.data())].window,
-                workload::memory_of(plan, launch_.graph, section.first_rank).describe()));
+        for (std::size_t s = 0; s < plan.sections.size(); ++s) {
+            const graph::Section& section = launch_.graph.sections[s];
+            description_.push_back(
+                fmt::format("on the emulated device a rank of {} has window {} and needs {}", section.name,
+                            plan.sections[s].window,
+                            workload::memory_of(plan, launch_.graph, section.first_rank).describe()));
+        }
         plan = emulation_->scaled(plan, *table_);
     }
     fit_memory(launch_, plan);

@@ -142,9 +142,7 @@ schedule::Problem problem_of(const graph::SectionGraph& graph, double latency_s)
                                     .backward = s.backward,
                                     .loss = s.loss});
     for (const graph::Edge& e : graph.edges)
-        problem.edges.push_back({e.from, e.to, e.gradient, latency_s,
-                                 graph.sections[static_cast<std::size_t>(e.from)].first_rank ==
-                                     graph.sections[static_cast<std::size_t>(e.to)].first_rank});
+        problem.edges.push_back({e.from, e.to, e.gradient, latency_s, e.colocated});
     return problem;
 }
 

@@ -23,9 +23,7 @@ std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marke
             counts[s].flops += work.forward_s + work.backward_s;
             counts[s].memory_bytes += traffic.forward_s + traffic.backward_s;
             for (const graph::Edge& e : deck.graph.edges)
-                if (e.from == static_cast<int>(s) &&
-                    deck.graph.sections[s].first_rank !=
-                        deck.graph.sections[static_cast<std::size_t>(e.to)].first_rank)
+                if (e.from == static_cast<int>(s) && !e.colocated)
                     counts[s].edge_bytes += (e.gradient ? 2 : 1) * traffic.transfer_s;
         }
     for (std::size_t s = 0; s < counts.size(); ++s) {

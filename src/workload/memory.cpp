@@ -56,7 +56,7 @@ channel::ChannelSpec spec_of(const config::Deck& deck, const graph::Edge& edge, 
                               .max_rows = producer.max_rows,
                               .max_samples = deck.data.global_batch,
                               .carries_gradient = edge.gradient,
-                              .colocated = up.first_rank == down.first_rank};
+                              .colocated = edge.colocated};
     for (int r = 0; r < up.layout.dp; ++r) spec.producers.push_back(up.first_rank + r);
     for (int r = 0; r < down.layout.dp; ++r) spec.consumers.push_back(down.first_rank + r);
     return spec;
