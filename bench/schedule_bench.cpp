@@ -131,13 +131,31 @@ void gaps(int seeds, bool detail, std::int64_t moves) {
         }
 }
 
-/// 20% noise on the task times of a plan made without it; gaps to the bound of the noisy times.
+/// Work of the replica that has the most under this plan, seconds: no order of the same assignment is
+/// shorter.
+double fullest_replica(const Problem& problem, const StepPlan& plan) {
+    double fullest = 0;
+    for (std::size_t s = 0; s < plan.batches.size(); ++s)
+        for (const auto& replica : plan.batches[s]) {
+            double work = 0;
+            for (const MicroBatch& batch : replica)
+                for (const std::int64_t sample : batch.samples) {
+                    const TaskCost& cost = problem.samples[static_cast<std::size_t>(sample)].sections[s];
+                    work += cost.forward_s + cost.backward_s;
+                }
+            fullest = std::max(fullest, work);
+        }
+    return fullest;
+}
+
+/// 20% noise on the task times of a plan made without it; gaps to the bound of the noisy times. "fixed": of
+/// the fullest replica, which no dispatch can undercut unless it changes the assignment.
 void noise(int seeds) {
-    fmt::print("\n20% noise on task times, mean gap over {} seeds\n{:<26}{:>9}{:>8}{:>9}{:>9}\n", seeds,
-               "family", "encoders", "asked", "ready", "planned");
+    fmt::print("\n20% noise on task times, mean gap over {} seeds\n{:<26}{:>9}{:>8}{:>9}{:>9}{:>9}\n", seeds,
+               "family", "encoders", "asked", "ready", "planned", "fixed");
     for (const Family& f : kFamilies)
         for (const int encoders : {1, 2}) {
-            double gaps[2] = {0, 0};
+            double gaps[3] = {0, 0, 0};
             int count = 0;
             for (int groups = f.groups_from; groups <= f.groups_to; groups *= 2)
                 for (const int fanout : {1, 2, 4, 8, 16})
@@ -149,9 +167,11 @@ void noise(int seeds) {
                         const double bound = lower_bound(noisy);
                         gaps[0] += simulate(noisy, plan, Dispatch::ready).makespan_s / bound - 1;
                         gaps[1] += simulate(noisy, plan).makespan_s / bound - 1;
+                        gaps[2] += std::max(0.0, fullest_replica(noisy, plan) / bound - 1);
                     }
-            fmt::print("{:<26}{:>9}{:>8}{:>8.1f}%{:>8.1f}%\n", f.name, encoders, f.share < 1 ? "8%" : "11%",
-                       100 * gaps[0] / count, 100 * gaps[1] / count);
+            fmt::print("{:<26}{:>9}{:>8}{:>8.1f}%{:>8.1f}%{:>8.1f}%\n", f.name, encoders,
+                       f.share < 1 ? "8%" : "11%", 100 * gaps[0] / count, 100 * gaps[1] / count,
+                       100 * gaps[2] / count);
         }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace maestro::schedule {
 
@@ -41,16 +42,18 @@ private:
 
 }  // namespace
 
-ReadyOrder::ReadyOrder(const Machine& machine, const std::vector<std::vector<Choice>>& lanes)
-    : machine_(machine), position_(machine.nodes().size(), {0, 0}), lanes_(lanes.size()) {
+ReadyOrder::ReadyOrder(const Machine& machine, const std::vector<std::vector<Choice>>& lanes,
+                       std::vector<bool> in_turn)
+    : machine_(machine),
+      position_(machine.nodes().size(), {0, 0}),
+      in_turn_(std::move(in_turn)),
+      lanes_(lanes.size()) {
     for (std::size_t lane = 0; lane < lanes.size(); ++lane)
         for (std::size_t k = 0; k < lanes[lane].size(); ++k) {
             const Choice& task = lanes[lane][k];
             position_[static_cast<std::size_t>(task.node)][task.phase == Phase::backward] =
                 static_cast<int>(k);
-            const Node& n = machine_.node(task.node);
-            if (task.phase == Phase::forward && !machine_.instance().shape(n.section).loss)
-                slot_of(n).forwards.push_back(task.node);
+            if (task.phase == Phase::forward) slot_of(machine_.node(task.node)).forwards.push_back(task.node);
         }
 }
 
@@ -68,7 +71,7 @@ void ReadyOrder::ready(int node, Phase phase, double) {
     const auto& position = position_[static_cast<std::size_t>(node)];
     if (phase == Phase::backward)
         lanes_[static_cast<std::size_t>(n.lane)].backwards.push(position[1], node);
-    else if (machine_.instance().shape(n.section).loss)
+    else if (machine_.instance().shape(n.section).loss && !in_turn_[static_cast<std::size_t>(node)])
         slot_of(n).ready.push(position[0], node);
 }
 
@@ -79,12 +82,12 @@ void ReadyOrder::started(const Choice& choice, double) {
     if (choice.phase == Phase::backward) {
         lane.backwards.remove(choice.node);
         if (loss) lane.follows = -1;
-    } else if (loss) {
-        slot_of(n).ready.pop();
-        lane.follows = n.has_backward ? choice.node : -1;
-    } else {
-        ++slot_of(n).next;
+        return;
     }
+    Slot& slot = slot_of(n);
+    if (!in_turn_[static_cast<std::size_t>(choice.node)] && loss) slot.ready.pop();
+    if (loss && n.has_backward) lane.follows = choice.node;
+    while (slot.next < slot.forwards.size() && machine_.node(slot.forwards[slot.next]).started) ++slot.next;
 }
 
 Choice ReadyOrder::choose(int lane, double) {
@@ -97,10 +100,10 @@ Choice ReadyOrder::choose(int lane, double) {
         first = own.backwards.top_priority();
     }
     for (const Slot& slot : own.slots) {
-        Choice forward;
-        if (!slot.ready.empty()) forward.node = slot.ready.top();
-        if (slot.next < slot.forwards.size()) forward.node = slot.forwards[slot.next];
-        if (forward.node < 0 || !machine_.can_start(forward)) continue;
+        if (slot.next == slot.forwards.size()) continue;
+        Choice forward{slot.forwards[slot.next], Phase::forward};
+        if (!machine_.can_start(forward) && !slot.ready.empty()) forward.node = slot.ready.top();
+        if (!machine_.can_start(forward)) continue;
         const int position = position_[static_cast<std::size_t>(forward.node)][0];
         if (position >= first) continue;
         best = forward;

@@ -47,12 +47,15 @@ private:
     std::vector<std::size_t> next_;
 };
 
-/// Work-conserving under a plan: a lane starts the first task of its planned order whose inputs are there and
-/// whose window is open. Forwards of a section that sends on keep their order, lest they take the window from
-/// what others need first; a loss section runs a backward right after its forward.
+/// A lane starts the first task of its planned order whose inputs are there and whose window is open.
+/// Forwards of a section that sends on keep their order, lest they take the window from what others need
+/// first, and so do tasks that the plan wants in turn; a loss section runs a backward right after its
+/// forward.
 class ReadyOrder {
 public:
-    ReadyOrder(const Machine& machine, const std::vector<std::vector<Choice>>& lanes);
+    /// `in_turn`: [node], see Task::in_turn.
+    ReadyOrder(const Machine& machine, const std::vector<std::vector<Choice>>& lanes,
+               std::vector<bool> in_turn);
     void ready(int node, Phase phase, double now);
     void started(const Choice& choice, double end_s);
     Choice choose(int lane, double now);
@@ -60,9 +63,9 @@ public:
 private:
     struct Slot {  ///< a section on the lane
         int section = 0;
-        std::vector<int> forwards;  ///< of a section that sends on: nodes in planned order
-        std::size_t next = 0;
-        NodeHeap ready;  ///< of a loss section: forwards
+        std::vector<int> forwards;  ///< nodes in planned order
+        std::size_t next = 0;       ///< the first not started
+        NodeHeap ready;             ///< of a loss section: forwards, but for those in turn
     };
     struct Lane {
         std::vector<Slot> slots;
@@ -72,6 +75,7 @@ private:
     Slot& slot_of(const Node& n);
     const Machine& machine_;
     std::vector<std::array<int, 2>> position_;  ///< [node], of its forward and backward
+    std::vector<bool> in_turn_;
     std::vector<Lane> lanes_;
 };
 

@@ -9,6 +9,12 @@
 
 namespace maestro::schedule {
 
+namespace {
+
+constexpr int kCovers = 2;  ///< micro-batches of a rank that are started in turn; more change nothing
+
+}  // namespace
+
 PlanBuilder::PlanBuilder(const Problem& problem, int groups) : problem_(problem), groups_(groups) {
     plan_.lower_bound_s = lower_bound(problem);
     plan_.load_s = loads(problem);
@@ -38,10 +44,34 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
     }
     for (const Executed& e : executed) {
         const Node& n = machine.node(e.node);
-        const SectionShape& shape = problem_.sections[static_cast<std::size_t>(n.section)];
-        const int rank = shape.first_rank + group * (shape.replicas / groups_) + n.replica;
-        plan_.lanes[static_cast<std::size_t>(rank)].push_back({n.section, n.index, e.phase});
+        plan_.lanes[static_cast<std::size_t>(rank_of(n, group))].push_back({n.section, n.index, e.phase});
         plan_.makespan_s = std::max(plan_.makespan_s, e.end_s);
+    }
+    keep_turns(machine, executed, group);
+}
+
+int PlanBuilder::rank_of(const Node& node, int group) const {
+    const SectionShape& shape = problem_.sections[static_cast<std::size_t>(node.section)];
+    return shape.first_rank + group * (shape.replicas / groups_) + node.replica;
+}
+
+/// The last micro-batches of a replica that need nothing from upstream, where backwards upstream follow.
+void PlanBuilder::keep_turns(const Machine& machine, const std::vector<Executed>& executed, int group) {
+    std::vector<bool> covers(problem_.sections.size(), false);
+    for (const EdgeShape& e : problem_.edges)
+        if (e.gradient) covers[static_cast<std::size_t>(e.to)] = true;
+    std::vector<int> kept(plan_.lanes.size(), 0);
+    std::vector<std::size_t> later(plan_.lanes.size(), 0);  // tasks of the lane that follow
+    for (auto e = executed.rbegin(); e != executed.rend(); ++e) {
+        const Node& n = machine.node(e->node);
+        const auto rank = static_cast<std::size_t>(rank_of(n, group));
+        Task& task = plan_.lanes[rank][plan_.lanes[rank].size() - ++later[rank]];
+        const auto section = static_cast<std::size_t>(n.section);
+        if (e->phase == Phase::backward || !problem_.sections[section].loss || !covers[section] ||
+            n.up_first < n.up_last || kept[rank] == kCovers)
+            continue;
+        task.in_turn = true;
+        ++kept[rank];
     }
 }
 

@@ -19,6 +19,9 @@ public:
     StepPlan finish(std::int64_t step);
 
 private:
+    void keep_turns(const Machine& machine, const std::vector<Executed>& executed, int group);
+    int rank_of(const Node& node, int group) const;
+
     const Problem& problem_;
     int groups_;
     StepPlan plan_;

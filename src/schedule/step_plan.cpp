@@ -57,7 +57,7 @@ std::vector<std::int64_t> encode(const StepPlan& plan) {
     for (const auto& lane : plan.lanes) {
         count(lane);
         for (const Task& t : lane)
-            words.insert(words.end(), {t.section, t.micro_batch, static_cast<int>(t.phase)});
+            words.insert(words.end(), {t.section, t.micro_batch, static_cast<int>(t.phase), t.in_turn});
     }
     return words;
 }
@@ -86,11 +86,12 @@ StepPlan decode(std::span<const std::int64_t> words) {
     for (auto& lane : plan.lanes) {
         lane.resize(in.count());
         for (Task& t : lane) {
-            const std::int64_t section = in.word(), batch = in.word(), phase = in.word();
+            const std::int64_t section = in.word(), batch = in.word(), phase = in.word(), turn = in.word();
             MAESTRO_CHECK(section >= 0 && static_cast<std::size_t>(section) < plan.batches.size() &&
-                              batch >= 0 && (phase == 0 || phase == 1),
-                          "a plan names section {}, micro-batch {}, phase {}", section, batch, phase);
-            t = {static_cast<int>(section), static_cast<int>(batch), static_cast<Phase>(phase)};
+                              batch >= 0 && (phase == 0 || phase == 1) && (turn == 0 || turn == 1),
+                          "a plan names section {}, micro-batch {}, phase {}, turn {}", section, batch, phase,
+                          turn);
+            t = {static_cast<int>(section), static_cast<int>(batch), static_cast<Phase>(phase), turn == 1};
         }
     }
     MAESTRO_CHECK(in.at_end(), "a plan of {} words goes on after its end", words.size());

@@ -21,6 +21,9 @@ struct Task {
     int section = 0;
     int micro_batch = 0;  ///< of the rank's replica of that section
     Phase phase = Phase::forward;
+    /// Of a forward: never before an earlier one of its section on the rank, also where ranks start what is
+    /// ready. Such are a rank's last samples without upstream work, which cover the last backwards upstream.
+    bool in_turn = false;
     bool operator==(const Task&) const = default;
 };
 

@@ -105,10 +105,11 @@ void StepRunner::run_ready(Step& step) {
             for (next = open.begin(); next != open.end(); ++next) {
                 const schedule::Task& task = step.lane[*next];
                 const bool forward = task.phase == schedule::Phase::forward;
-                if (forward && std::find(passed.begin(), passed.end(), task.section) != passed.end())
+                const bool in_order = forward && (task.in_turn || replica_of(task).sends());
+                if (in_order && std::find(passed.begin(), passed.end(), task.section) != passed.end())
                     continue;
                 if (can_start(step, *next)) break;
-                if (forward && replica_of(task).sends()) passed.push_back(task.section);
+                if (forward) passed.push_back(task.section);
             }
             return next != open.end();
         };

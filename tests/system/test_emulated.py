@@ -1,5 +1,6 @@
 """device = "emulated": the real program on a cluster that is not there."""
 
+import csv
 import json
 import re
 import shutil
@@ -56,6 +57,29 @@ def test_tasks_take_the_models_time_and_losses_the_steps(workspace, values, rank
             assert worked >= 0.97 * paper["sections"][name]["work_s"] * paper["sections"][name]["ranks"]
         assert rows["end_s"][mine].max() - rows["start_s"][mine].min() >= 0.97 * paper["lower_bound_s"]
     assert "nothing is learned" in result.stdout
+
+
+def test_ready_ranks_keep_the_last_text_for_the_last_backward(workspace):
+    # The language rank first waits for a picture; its text could start at once, but the plan has it cover the
+    # encoder's last backward.
+    values = ["section.vision.layout.dp=1", "section.language.layout.dp=1", "data.global_batch=3", "schedule.dispatch=ready"]
+    command = [BINARY, "simulate", EMULATED, "--cluster", ROOT / "inputs/clusters/h100.toml", "--timeline", "paper.csv", *settings(values)]
+    subprocess.run(command, cwd=workspace.path, check=True, capture_output=True)
+    with open(workspace.path / "paper.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["phase"] == "forward"]
+    pictures = {row["sample"] for row in rows if row["section"] == "vision"}
+    paper = [row["sample"] for row in rows if row["section"] == "language"]
+    assert float(next(row["start_s"] for row in rows if row["section"] == "language")) > 0
+    assert paper[-1] not in pictures and pictures == set(paper[:-1])
+
+    workspace.train(2, EMULATED, "run", [CLUSTER, *values, "train.steps=1", "emulated.time_scale=20"])
+    with h5py.File(workspace.run("run") / "metrics.h5") as file:
+        held = {key: file["assignment"][key][:] for key in file["assignment"]}
+    sample_of = dict(zip(held["micro_batch"][held["section"] == 1], held["sample"][held["section"] == 1], strict=True))
+    rows = timeline(workspace, "run")
+    forwards = (rows["section"] == 1) & (rows["phase"] == 0)
+    order = rows["micro_batch"][forwards][np.argsort(rows["start_s"][forwards])]
+    assert [str(sample_of[batch]) for batch in order] == paper
 
 
 def test_an_emulated_run_resumes_and_a_real_one_does_not_from_it(workspace):

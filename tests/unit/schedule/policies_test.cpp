@@ -215,6 +215,52 @@ TEST(Policies, RefuseWindowsThatCannotWork) {
     }
 }
 
+/// One encoder rank, one language rank: a sample with a picture (1 s forward, 3 s backward, then 1 s each),
+/// and `texts` samples of 1 s each way.
+Problem one_picture(int texts, bool frozen) {
+    Problem problem{
+        .sections = {{.replicas = 1, .first_rank = 0, .window = 0, .backward = !frozen},
+                     {.replicas = 1, .first_rank = 1, .window = 1, .backward = true, .loss = true}},
+        .edges = {{0, 1, !frozen}},
+        .world = 2,
+        .samples = {{.id = 0, .sections = {{1, frozen ? 0.0 : 3.0, true}, {1, 1, true}}}}};
+    for (int i = 1; i <= texts; ++i)
+        problem.samples.push_back({.id = i, .sections = {{0, 0, false}, {1, 1, true}}});
+    return problem;
+}
+
+std::vector<int> in_turn(const StepPlan& plan) {
+    std::vector<int> places;
+    for (std::size_t k = 0; k < plan.lanes[1].size(); ++k)
+        if (plan.lanes[1][k].in_turn) places.push_back(static_cast<int>(k));
+    return places;
+}
+
+TEST(Ready, KeepsTheTextThatCoversTheLastBackwardUpstream) {
+    // The picture waits for its encoder and goes first: 1 + 2 + 3 = 6. Text first would end at 2 + 2 + 3 = 7.
+    const Problem problem = one_picture(1, false);
+    const StepPlan plan = plan_wavefront(problem, 1);
+    EXPECT_DOUBLE_EQ(plan.makespan_s, 6);
+    EXPECT_THAT(in_turn(plan), testing::ElementsAre(2));
+    EXPECT_DOUBLE_EQ(simulate(problem, plan, Dispatch::ready).makespan_s, 6);
+}
+
+TEST(Ready, StartsOtherTextWhileAPictureIsLate) {
+    const Problem problem = one_picture(4, false);
+    const StepPlan plan = plan_wavefront(problem, 1);
+    EXPECT_DOUBLE_EQ(plan.makespan_s, 10);  // a text, then the picture, then the others
+    EXPECT_THAT(in_turn(plan), testing::ElementsAre(6, 8));
+    Problem late = problem;
+    late.samples[0].sections[0].forward_s = 5;
+    EXPECT_GE(simulate(late, plan).makespan_s, 11);
+    // Two texts, a second's wait, the picture, the last two texts.
+    EXPECT_DOUBLE_EQ(simulate(late, plan, Dispatch::ready).makespan_s, 11);
+}
+
+TEST(Ready, HoldsNothingBackWhereNoBackwardFollows) {
+    EXPECT_THAT(in_turn(plan_wavefront(one_picture(4, true), 1)), testing::IsEmpty());
+}
+
 TEST(StepPlan, RefusesWordsThatAreNoPlan) {
     const auto words = encode(plan_wavefront(random_problem(5), 1));
     for (std::size_t length = 0; length < words.size(); ++length)
