@@ -3,21 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 namespace maestro::schedule {
 
 namespace {
 
-constexpr double kSame = 1e-9;  ///< relative; shorter by less is not shorter
-constexpr int kOrders = 4;
+constexpr double kSame = 1e-9;         ///< relative; shorter by less is not shorter
 constexpr int kAnnealed = 96;          ///< groups of up to so many samples are annealed
 constexpr double kTemperature = 0.03;  ///< at the start, of the makespan
-
-double at(const std::vector<double>& values, int i) {
-    return values[static_cast<std::size_t>(i)];
-}
 
 Instance singly(Instance instance) {
     for (SectionShape& shape : instance.sections) {
@@ -60,110 +54,13 @@ Group::Group(Instance instance, std::uint64_t seed)
     upstream_.resize(instance_.sections.size());
     for (std::size_t s = 0; s < upstream_.size(); ++s)
         upstream_[s].resize(static_cast<std::size_t>(instance_.sections[s].replicas));
-    measure_samples();
-}
-
-void Group::measure_samples() {
-    const auto count = static_cast<std::size_t>(samples());
-    own_.assign(count, 0.0);
-    before_ = after_ = own_;
-    for (std::size_t i = 0; i < count; ++i)
-        for (int s = 0; s < static_cast<int>(instance_.sections.size()); ++s) {
-            const std::size_t place = instance_.at(s, static_cast<int>(i));
-            if (s == instance_.anchor) {
-                own_[i] = instance_.forward[place] + instance_.backward[place];
-            } else {
-                before_[i] += instance_.forward[place];
-                after_[i] += instance_.backward[place];
-            }
-        }
-    mean_s_ = count > 0 ? std::accumulate(own_.begin(), own_.end(), 0.0) / static_cast<double>(count) : 0;
-}
-
-Group::Kinds Group::kinds() const {
-    Kinds kinds;
-    for (int i = 0; i < samples(); ++i)
-        (instance_.pictured[static_cast<std::size_t>(i)] ? kinds.heavy : kinds.light).push_back(i);
-    kinds.bare =
-        static_cast<int>(kinds.light.size()) < lanes_ && static_cast<int>(kinds.heavy.size()) >= 3 * lanes_;
-    return kinds;
-}
-
-/// First the samples with upstream work, by descending cost, each to the lane with the least of it; then the
-/// rest level the lanes. Where there is not enough of the rest to cover head starts and last backwards, every
-/// lane first gets one sample that is soon there and one that is soon done with.
-std::vector<int> Group::spread() const {
-    std::vector<int> lanes(own_.size(), 0);
-    auto [heavy, light, bare] = kinds();
-    const auto sort = [](auto first, auto last, auto less) { std::stable_sort(first, last, less); };
-    std::vector<double> load(static_cast<std::size_t>(lanes_), 0.0);
-    const auto give = [&](int i, std::size_t lane) {
-        load[lane] += at(own_, i);
-        lanes[static_cast<std::size_t>(i)] = static_cast<int>(lane);
-    };
-    auto begin = heavy.begin(), end = heavy.end();
-    if (bare) {
-        sort(begin, end, [&](int a, int b) { return at(before_, a) < at(before_, b); });
-        for (int k = 0; k < lanes_; ++k) give(*begin++, static_cast<std::size_t>(k));
-        sort(begin, end, [&](int a, int b) { return at(after_, a) > at(after_, b); });
-        for (int k = 0; k < lanes_; ++k) give(*--end, static_cast<std::size_t>(k));
-    }
-    const auto longer = [&](int a, int b) { return at(own_, a) > at(own_, b); };
-    sort(begin, end, longer);
-    sort(light.begin(), light.end(), longer);
-    const auto to_least = [&](int i) {
-        give(i, static_cast<std::size_t>(std::min_element(load.begin(), load.end()) - load.begin()));
-    };
-    std::for_each(begin, end, to_least);
-    std::for_each(light.begin(), light.end(), to_least);
-    return lanes;
-}
-
-/// Orders to try: samples with upstream work in several ways, then the others by descending cost.
-std::vector<std::vector<int>> Group::orders() const {
-    auto [heavy, light, bare] = kinds();
-    std::stable_sort(light.begin(), light.end(), [&](int a, int b) { return at(own_, a) > at(own_, b); });
-    std::vector<std::vector<int>> all(kOrders, heavy);
-    // Johnson (1954): upstream forward, then the anchor's work.
-    std::stable_sort(all[0].begin(), all[0].end(), [&](int a, int b) {
-        const bool short_a = at(before_, a) < at(own_, a), short_b = at(before_, b) < at(own_, b);
-        if (short_a != short_b) return short_a;
-        return short_a ? at(before_, a) < at(before_, b) : at(own_, a) > at(own_, b);
-    });
-    // Longest chain first.
-    const auto chain = [&](int i) { return at(before_, i) + at(own_, i) + at(after_, i); };
-    std::stable_sort(all[1].begin(), all[1].end(), [&](int a, int b) { return chain(a) > chain(b); });
-    // Much that follows for little that goes before.
-    const auto rest = [&](int i) { return at(own_, i) + at(after_, i) - at(before_, i); };
-    std::stable_sort(all[2].begin(), all[2].end(), [&](int a, int b) { return rest(a) > rest(b); });
-    // Long backwards first.
-    std::stable_sort(all[3].begin(), all[3].end(),
-                     [&](int a, int b) { return at(after_, a) > at(after_, b); });
-    if (bare) {
-        // The lanes begin with what is soon there and end with what is soon done with.
-        std::vector<int> kind(own_.size(), 1);
-        std::vector<int> quick = heavy;
-        std::stable_sort(quick.begin(), quick.end(),
-                         [&](int a, int b) { return at(before_, a) < at(before_, b); });
-        for (int k = 0; k < lanes_; ++k)
-            kind[static_cast<std::size_t>(quick[static_cast<std::size_t>(k)])] = 0;
-        std::stable_sort(quick.begin() + lanes_, quick.end(),
-                         [&](int a, int b) { return at(after_, a) < at(after_, b); });
-        for (int k = 0; k < lanes_; ++k)
-            kind[static_cast<std::size_t>(quick[static_cast<std::size_t>(lanes_ + k)])] = 2;
-        for (auto& order : all)
-            std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-                return kind[static_cast<std::size_t>(a)] < kind[static_cast<std::size_t>(b)];
-            });
-    }
-    for (auto& order : all) order.insert(order.end(), light.begin(), light.end());
-    return all;
+    work_ = measure(instance_);
 }
 
 std::vector<Recipe> Group::construct(const std::vector<Recipe>& recipes, double enough_s) {
     Solution candidate;
-    candidate.lane = spread();
-    const auto all = orders();
+    candidate.lane = spread(instance_, work_);
+    const auto all = orders(instance_, work_);
     std::vector<std::pair<double, std::size_t>> tried;
     // Within the tightest windows an upstream micro-batch must not wait for two of the anchor.
     for (const bool aligned : {false, true})
@@ -171,7 +68,7 @@ std::vector<Recipe> Group::construct(const std::vector<Recipe>& recipes, double 
             if (aligned && (!bundles_ || outcome_.makespan_s < kNever)) break;
             candidate.order = all[static_cast<std::size_t>(recipes[k].order)];
             candidate.rule = {};
-            candidate.rule.fed_s = recipes[k].fed * mean_s_;
+            candidate.rule.fed_s = recipes[k].fed * work_.mean_s;
             candidate.rule.fair = recipes[k].fair;
             candidate.rule.aligned = aligned;
             const Outcome outcome = execute(candidate);
@@ -199,7 +96,7 @@ void Group::improve(std::int64_t moves, double enough_s) {
     // Text-only samples first: that leaves the upstream sections' order alone.
     for (const bool all : {false, true})
         for (bool better = true; better && moves > 0 && outcome_.makespan_s > enough_s; --moves)
-            better = level(all);
+            better = try_level(all);
     // Annealing of small groups, descent of large ones.
     const bool anneal = samples() <= kAnnealed;
     Outcome current_outcome = outcome_;
@@ -226,67 +123,13 @@ void Group::improve(std::int64_t moves, double enough_s) {
     outcome_ = best_outcome;
 }
 
-/// Lets samples of a kind change places between lanes until work, idle time and tails level out; keeps the
-/// result if it is better when executed.
-bool Group::level(bool all) {
+/// Levels the lanes by what they were idle for and what followed their last samples; keeps the result if it
+/// is better when executed.
+bool Group::try_level(bool all) {
+    std::vector<double> extra_s = outcome_.idle_s;
+    for (std::size_t lane = 0; lane < extra_s.size(); ++lane) extra_s[lane] += outcome_.tail_s[lane];
     Solution candidate = solution_;
-    std::vector<std::vector<int>> on(static_cast<std::size_t>(lanes_));
-    std::vector<double> end = outcome_.idle_s;
-    for (std::size_t lane = 0; lane < end.size(); ++lane) end[lane] += outcome_.tail_s[lane];
-    for (int i = 0; i < samples(); ++i) {
-        const auto lane = static_cast<std::size_t>(candidate.lane[static_cast<std::size_t>(i)]);
-        on[lane].push_back(i);
-        end[lane] += at(own_, i);
-    }
-    bool changed = false;
-    for (int round = 0; round < 2 * lanes_; ++round) {
-        const auto worst = static_cast<std::size_t>(std::max_element(end.begin(), end.end()) - end.begin());
-        double best = end[worst] * (1 - 1e-5);
-        std::size_t partner = 0, give = 0, take = 0;
-        bool found = false, swap = false;
-        for (std::size_t lane = 0; lane < on.size(); ++lane) {
-            if (lane == worst || end[lane] >= best) continue;
-            for (std::size_t g = 0; g < on[worst].size(); ++g) {
-                const int i = on[worst][g];
-                const bool pictured = instance_.pictured[static_cast<std::size_t>(i)] != 0;
-                if (pictured && !all) continue;
-                const double out = at(own_, i);
-                const auto consider = [&](double in, bool is_swap, std::size_t t) {
-                    const double most = std::max(end[worst] - out + in, end[lane] + out - in);
-                    if (most >= best) return;
-                    best = most;
-                    partner = lane;
-                    give = g;
-                    take = t;
-                    swap = is_swap;
-                    found = true;
-                };
-                if (!pictured) consider(0, false, 0);
-                for (std::size_t t = 0; t < on[lane].size(); ++t)
-                    if ((instance_.pictured[static_cast<std::size_t>(on[lane][t])] != 0) == pictured)
-                        consider(at(own_, on[lane][t]), true, t);
-            }
-        }
-        if (!found) break;
-        changed = true;
-        const int i = on[worst][give];
-        const double out = at(own_, i);
-        candidate.lane[static_cast<std::size_t>(i)] = static_cast<int>(partner);
-        end[worst] -= out;
-        end[partner] += out;
-        if (swap) {
-            const int j = on[partner][take];
-            candidate.lane[static_cast<std::size_t>(j)] = static_cast<int>(worst);
-            end[worst] += at(own_, j);
-            end[partner] -= at(own_, j);
-            on[worst][give] = j;
-            on[partner][take] = i;
-        } else {
-            on[worst].erase(on[worst].begin() + static_cast<std::ptrdiff_t>(give));
-            on[partner].push_back(i);
-        }
-    }
-    return changed && try_solution(candidate);
+    return level(instance_, work_, extra_s, all, candidate.lane) && try_solution(candidate);
 }
 
 /// One random change: two samples change lanes or one changes its lane; two change places in the order or one
@@ -311,7 +154,7 @@ Solution Group::varied(int last_lane) {
             std::rotate(to, from, from + 1);
     } else if (kind < 5) {
         constexpr std::array<double, 6> kFed{0, 0.5, 1, 2, 4, 1e9};
-        next.rule.fed_s = kFed[static_cast<std::size_t>(dice_.below(6))] * mean_s_;
+        next.rule.fed_s = kFed[static_cast<std::size_t>(dice_.below(6))] * work_.mean_s;
         next.rule.count_text = dice_.below(2) == 0;
         next.rule.fair = dice_.below(2) == 0;
         next.rule.apart = dice_.below(4) == 0;
@@ -449,9 +292,9 @@ bool Group::try_exchange(int i, Group& other, int j) {
         const auto a = static_cast<std::size_t>(i), b = static_cast<std::size_t>(j);
         std::swap(instance_.pictured[a], other.instance_.pictured[b]);
         std::swap(instance_.ids[a], other.instance_.ids[b]);
-        std::swap(own_[a], other.own_[b]);
-        std::swap(before_[a], other.before_[b]);
-        std::swap(after_[a], other.after_[b]);
+        std::swap(work_.own[a], other.work_.own[b]);
+        std::swap(work_.before[a], other.work_.before[b]);
+        std::swap(work_.after[a], other.work_.after[b]);
         for (Group* g : {this, &other})
             if (g->bundles_) g->single_ = singly(g->instance_);
     };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "schedule/choosers.hpp"
+#include "schedule/construct.hpp"
 #include "schedule/plan_builder.hpp"
 
 namespace maestro::schedule {
@@ -75,16 +76,8 @@ public:
     void emit(PlanBuilder& builder, int group);
 
 private:
-    void measure_samples();
-    struct Kinds {
-        std::vector<int> heavy, light;  ///< samples with upstream work, and without
-        bool bare = false;              ///< too few light ones to cover head starts and last backwards
-    };
-    Kinds kinds() const;
-    std::vector<int> spread() const;
-    std::vector<std::vector<int>> orders() const;
     bool try_solution(const Solution& solution);
-    bool level(bool all);
+    bool try_level(bool all);
     /// A neighbour of solution_; `last_lane`: see Outcome.
     Solution varied(int last_lane);
     void compose(const Solution& solution, bool singly, std::vector<Batches>& batches) const;
@@ -95,9 +88,7 @@ private:
     Dice dice_;
     int lanes_ = 1;
     bool bundles_ = false;  ///< an upstream section has micro-batches of several samples
-    double mean_s_ = 0;
-    std::vector<double> own_, before_,
-        after_;  ///< [sample], seconds on the anchor, upstream forward, backward
+    SampleWork work_;
     Solution solution_;
     Outcome outcome_;
     // Memory that executions use again.

@@ -1,0 +1,183 @@
+#include "schedule/construct.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace maestro::schedule {
+
+namespace {
+
+double at(const std::vector<double>& values, int i) {
+    return values[static_cast<std::size_t>(i)];
+}
+
+struct Kinds {
+    std::vector<int> heavy, light;  ///< samples with upstream work, and without
+    bool bare = false;              ///< too few light ones to cover head starts and last backwards
+};
+
+Kinds kinds_of(const Instance& instance) {
+    const int lanes = instance.shape(instance.anchor).replicas;
+    Kinds kinds;
+    for (int i = 0; i < instance.samples; ++i)
+        (instance.pictured[static_cast<std::size_t>(i)] ? kinds.heavy : kinds.light).push_back(i);
+    kinds.bare =
+        static_cast<int>(kinds.light.size()) < lanes && static_cast<int>(kinds.heavy.size()) >= 3 * lanes;
+    return kinds;
+}
+
+}  // namespace
+
+SampleWork measure(const Instance& instance) {
+    SampleWork work;
+    const auto count = static_cast<std::size_t>(instance.samples);
+    work.own.assign(count, 0.0);
+    work.before = work.after = work.own;
+    for (std::size_t i = 0; i < count; ++i)
+        for (int s = 0; s < static_cast<int>(instance.sections.size()); ++s) {
+            const std::size_t place = instance.at(s, static_cast<int>(i));
+            if (s == instance.anchor) {
+                work.own[i] = instance.forward[place] + instance.backward[place];
+            } else {
+                work.before[i] += instance.forward[place];
+                work.after[i] += instance.backward[place];
+            }
+        }
+    work.mean_s =
+        count > 0 ? std::accumulate(work.own.begin(), work.own.end(), 0.0) / static_cast<double>(count) : 0;
+    return work;
+}
+
+std::vector<int> spread(const Instance& instance, const SampleWork& work) {
+    const int replicas = instance.shape(instance.anchor).replicas;
+    std::vector<int> lanes(work.own.size(), 0);
+    auto [heavy, light, bare] = kinds_of(instance);
+    const auto sort = [](auto first, auto last, auto less) { std::stable_sort(first, last, less); };
+    std::vector<double> load(static_cast<std::size_t>(replicas), 0.0);
+    const auto give = [&](int i, std::size_t lane) {
+        load[lane] += at(work.own, i);
+        lanes[static_cast<std::size_t>(i)] = static_cast<int>(lane);
+    };
+    auto begin = heavy.begin(), end = heavy.end();
+    if (bare) {
+        sort(begin, end, [&](int a, int b) { return at(work.before, a) < at(work.before, b); });
+        for (int k = 0; k < replicas; ++k) give(*begin++, static_cast<std::size_t>(k));
+        sort(begin, end, [&](int a, int b) { return at(work.after, a) > at(work.after, b); });
+        for (int k = 0; k < replicas; ++k) give(*--end, static_cast<std::size_t>(k));
+    }
+    const auto longer = [&](int a, int b) { return at(work.own, a) > at(work.own, b); };
+    sort(begin, end, longer);
+    sort(light.begin(), light.end(), longer);
+    const auto to_least = [&](int i) {
+        give(i, static_cast<std::size_t>(std::min_element(load.begin(), load.end()) - load.begin()));
+    };
+    std::for_each(begin, end, to_least);
+    std::for_each(light.begin(), light.end(), to_least);
+    return lanes;
+}
+
+std::vector<std::vector<int>> orders(const Instance& instance, const SampleWork& work) {
+    const int lanes = instance.shape(instance.anchor).replicas;
+    auto [heavy, light, bare] = kinds_of(instance);
+    std::stable_sort(light.begin(), light.end(),
+                     [&](int a, int b) { return at(work.own, a) > at(work.own, b); });
+    std::vector<std::vector<int>> all(kOrders, heavy);
+    // Johnson (1954): upstream forward, then the anchor's work.
+    std::stable_sort(all[0].begin(), all[0].end(), [&](int a, int b) {
+        const bool short_a = at(work.before, a) < at(work.own, a),
+                   short_b = at(work.before, b) < at(work.own, b);
+        if (short_a != short_b) return short_a;
+        return short_a ? at(work.before, a) < at(work.before, b) : at(work.own, a) > at(work.own, b);
+    });
+    // Longest chain first.
+    const auto chain = [&](int i) { return at(work.before, i) + at(work.own, i) + at(work.after, i); };
+    std::stable_sort(all[1].begin(), all[1].end(), [&](int a, int b) { return chain(a) > chain(b); });
+    // Much that follows for little that goes before.
+    const auto rest = [&](int i) { return at(work.own, i) + at(work.after, i) - at(work.before, i); };
+    std::stable_sort(all[2].begin(), all[2].end(), [&](int a, int b) { return rest(a) > rest(b); });
+    // Long backwards first.
+    std::stable_sort(all[3].begin(), all[3].end(),
+                     [&](int a, int b) { return at(work.after, a) > at(work.after, b); });
+    if (bare) {
+        // The lanes begin with what is soon there and end with what is soon done with.
+        std::vector<int> kind(work.own.size(), 1);
+        std::vector<int> quick = heavy;
+        std::stable_sort(quick.begin(), quick.end(),
+                         [&](int a, int b) { return at(work.before, a) < at(work.before, b); });
+        for (int k = 0; k < lanes; ++k)
+            kind[static_cast<std::size_t>(quick[static_cast<std::size_t>(k)])] = 0;
+        std::stable_sort(quick.begin() + lanes, quick.end(),
+                         [&](int a, int b) { return at(work.after, a) < at(work.after, b); });
+        for (int k = 0; k < lanes; ++k)
+            kind[static_cast<std::size_t>(quick[static_cast<std::size_t>(lanes + k)])] = 2;
+        for (auto& order : all)
+            std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+                return kind[static_cast<std::size_t>(a)] < kind[static_cast<std::size_t>(b)];
+            });
+    }
+    for (auto& order : all) order.insert(order.end(), light.begin(), light.end());
+    return all;
+}
+
+bool level(const Instance& instance, const SampleWork& work, const std::vector<double>& extra_s, bool all,
+           std::vector<int>& replica_of) {
+    const int lanes = instance.shape(instance.anchor).replicas;
+    std::vector<std::vector<int>> on(static_cast<std::size_t>(lanes));
+    std::vector<double> end = extra_s;
+    for (int i = 0; i < instance.samples; ++i) {
+        const auto lane = static_cast<std::size_t>(replica_of[static_cast<std::size_t>(i)]);
+        on[lane].push_back(i);
+        end[lane] += at(work.own, i);
+    }
+    bool changed = false;
+    for (int round = 0; round < 2 * lanes; ++round) {
+        const auto worst = static_cast<std::size_t>(std::max_element(end.begin(), end.end()) - end.begin());
+        double best = end[worst] * (1 - 1e-5);
+        std::size_t partner = 0, give = 0, take = 0;
+        bool found = false, swap = false;
+        for (std::size_t lane = 0; lane < on.size(); ++lane) {
+            if (lane == worst || end[lane] >= best) continue;
+            for (std::size_t g = 0; g < on[worst].size(); ++g) {
+                const int i = on[worst][g];
+                const bool pictured = instance.pictured[static_cast<std::size_t>(i)] != 0;
+                if (pictured && !all) continue;
+                const double out = at(work.own, i);
+                const auto consider = [&](double in, bool is_swap, std::size_t t) {
+                    const double most = std::max(end[worst] - out + in, end[lane] + out - in);
+                    if (most >= best) return;
+                    best = most;
+                    partner = lane;
+                    give = g;
+                    take = t;
+                    swap = is_swap;
+                    found = true;
+                };
+                if (!pictured) consider(0, false, 0);
+                for (std::size_t t = 0; t < on[lane].size(); ++t)
+                    if ((instance.pictured[static_cast<std::size_t>(on[lane][t])] != 0) == pictured)
+                        consider(at(work.own, on[lane][t]), true, t);
+            }
+        }
+        if (!found) break;
+        changed = true;
+        const int i = on[worst][give];
+        const double out = at(work.own, i);
+        replica_of[static_cast<std::size_t>(i)] = static_cast<int>(partner);
+        end[worst] -= out;
+        end[partner] += out;
+        if (swap) {
+            const int j = on[partner][take];
+            replica_of[static_cast<std::size_t>(j)] = static_cast<int>(worst);
+            end[worst] += at(work.own, j);
+            end[partner] -= at(work.own, j);
+            on[worst][give] = j;
+            on[partner][take] = i;
+        } else {
+            on[worst].erase(on[worst].begin() + static_cast<std::ptrdiff_t>(give));
+            on[partner].push_back(i);
+        }
+    }
+    return changed;
+}
+
+}  // namespace maestro::schedule
