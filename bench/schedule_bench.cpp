@@ -163,7 +163,7 @@ void noise(int seeds) {
                         const auto number = static_cast<std::uint64_t>(seed);
                         const Problem problem = make_problem(f, encoders, groups, fanout, number);
                         const StepPlan plan = make_plan("wavefront", problem, 1);
-                        const Problem noisy = with_noise(problem, 0.2, number);
+                        const Problem noisy = with_noise(problem, plan, 0.2, number);
                         const double bound = lower_bound(noisy);
                         gaps[0] += simulate(noisy, plan, Dispatch::ready).makespan_s / bound - 1;
                         gaps[1] += simulate(noisy, plan).makespan_s / bound - 1;
@@ -177,8 +177,14 @@ void noise(int seeds) {
 
 void times() {
     fmt::print("\ntime of a plan, one core\n");
-    for (const auto& [groups, fanout] : {std::pair{4, 4}, {8, 8}, {4, 16}, {16, 4}, {32, 16}}) {
-        const Problem problem = make_problem(kFamilies[0], 1, groups, fanout, 1);
+    struct Case {
+        int family, encoders, groups, fanout;
+    };
+    for (const auto& [family, encoders, groups, fanout] :
+         {Case{0, 1, 4, 4}, Case{0, 1, 8, 8}, Case{0, 1, 4, 16}, Case{0, 1, 16, 4}, Case{0, 1, 1, 64},
+          Case{0, 2, 8, 8}, Case{1, 1, 8, 8}, Case{1, 2, 8, 8}, Case{3, 1, 8, 8}, Case{3, 2, 8, 8},
+          Case{0, 1, 32, 16}, Case{1, 2, 32, 16}, Case{3, 2, 32, 16}}) {
+        const Problem problem = make_problem(kFamilies[family], encoders, groups, fanout, 1);
         double best = 1e9;
         StepPlan plan;
         for (int i = 0; i < 5; ++i) {
@@ -187,8 +193,9 @@ void times() {
             best = std::min(best,
                             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
         }
-        fmt::print("{:>6} samples, {:>2} groups of {:>2}: {:>7.2f} ms, gap {:.2f}%\n", problem.samples.size(),
-                   groups, fanout, best * 1e3, 100 * gap(plan));
+        fmt::print("{:>6} samples, {:>2} groups of {:>2}, encoders {}, {:<24}: {:>7.2f} ms, gap {:.2f}%\n",
+                   problem.samples.size(), groups, fanout, encoders, kFamilies[family].name, best * 1e3,
+                   100 * gap(plan));
     }
 }
 

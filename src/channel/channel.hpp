@@ -61,8 +61,7 @@ public:
     /// get a zero gradient.
     void put(int micro_batch, const Tensor& output);
     bool drained(int micro_batch);  ///< all its gradients are here, or forward-only: all released
-    bool gradients_arrived(int micro_batch) { return drained(micro_batch); }
-    /// [rows, width] in this channel's memory, writable, valid until retire(). Needs gradients_arrived().
+    /// [rows, width] in this channel's memory, writable, valid until retire(). Needs drained().
     Tensor gradient(int micro_batch);
     void retire(int micro_batch);  ///< needs drained(); frees the slot
 

@@ -58,16 +58,20 @@ void Emulation::fit(workload::MemoryPlan& plan) const {
 void Emulation::check_times(const std::vector<schedule::SampleCost>& costs) const {
     double longest = 0;
     for (const schedule::SampleCost& cost : costs)
-        for (std::size_t s = 0; s < cost.sections.size(); ++s)
-            longest =
-                std::max(longest, deck_.graph.sections[s].micro_batch *
-                                      std::max(cost.sections[s].forward_s, cost.sections[s].backward_s));
+        for (std::size_t s = 0; s < cost.sections.size(); ++s) {
+            const auto samples = static_cast<double>(
+                std::min<std::int64_t>(deck_.graph.sections[s].micro_batch, deck_.data.global_batch));
+            longest = std::max(longest,
+                               samples * std::max(cost.sections[s].forward_s, cost.sections[s].backward_s));
+        }
+    for (const workload::StepEnd& end : ends_) longest = std::max({longest, end.reduce_s, end.update_s});
     longest *= deck_.emulated.time_scale;
     if (longest > deck_.run.timeout_s)
         throw Error(
             ExitCode::bad_deck,
-            fmt::format("emulated.time_scale: a task would take {:.0f} s here, and run.timeout_s lets a "
-                        "rank be silent for {:.0f}; make the one smaller or the other larger",
+            fmt::format("emulated.time_scale: a task, a sum of gradients or an update would take {:.0f} s "
+                        "here, and run.timeout_s lets a rank be silent for {:.0f}; make the one smaller or "
+                        "the other larger",
                         longest, deck_.run.timeout_s),
             Scope::all_ranks);
 }
@@ -76,10 +80,10 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
                                        const workload::SampleTable& table) const {
     workload::MemoryPlan small = plan;
     const Scales scales = scales_of(deck_);
-    const config::Link& link = workload::link_of(deck_, cluster_);
     const auto padded = [](double bytes) { return static_cast<std::size_t>(bytes) + kAlignment; };
     for (std::size_t e = 0; e < small.channels.size(); ++e) {
         channel::ChannelSpec& spec = small.channels[e];
+        const config::Link& link = workload::link_from(deck_.graph, cluster_, deck_.graph.edges[e].from);
         const double row_bytes = static_cast<double>(spec.width) * static_cast<double>(size_of(spec.dtype));
         spec.latency_s = scales.time * link.latency_s;
         spec.row_s = scales.time * row_bytes / link.bandwidth;

@@ -9,6 +9,8 @@ namespace maestro::graph {
 
 namespace {
 
+constexpr int kMostRanks = 1 << 20;
+
 int find(const std::vector<Section>& sections, const std::string& name) {
     for (std::size_t i = 0; i < sections.size(); ++i)
         if (sections[i].name == name) return static_cast<int>(i);
@@ -71,6 +73,13 @@ void place(SectionGraph& graph, std::vector<Problem>& problems) {
     for (auto& s : graph.sections) {
         if (!s.colocate_with.empty()) continue;
         s.first_rank = graph.world;
+        const Layout& l = s.layout;  // as doubles: any degrees may stand in a deck
+        if (1.0 * l.dp * l.tp * l.cp * l.pp > kMostRanks - graph.world) {
+            problems.push_back(
+                {fmt::format("section.{}.layout.dp", s.name),
+                 fmt::format("with this section the deck needs more than {} ranks", kMostRanks)});
+            return;
+        }
         graph.world += s.layout.ranks();
     }
     for (auto& s : graph.sections) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <sstream>
 
 #include "base/error.hpp"
@@ -111,6 +112,7 @@ void create_metrics(const std::filesystem::path& path, const MetricsHeader& head
         write_attribute(file, "deck", header.deck);
         write_attribute(file, "environment", header.environment);
         write_attribute(file, "sections", fmt::format("{}", fmt::join(header.sections, "\n")));
+        write_attribute(file, "windows", fmt::format("{}", fmt::join(header.windows, "\n")));
         if (header.time_scale != 1) write_attribute(file, "time_scale", fmt::format("{}", header.time_scale));
         write_rows(file, rows);
         MAESTRO_HDF5(H5Fflush(file, H5F_SCOPE_GLOBAL));
@@ -134,21 +136,46 @@ Rows read_metrics(const std::filesystem::path& path) {
     return read_rows(file);
 }
 
+namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+    std::vector<std::string> lines;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) lines.push_back(line);
+    return lines;
+}
+
+template <class Number>
+std::optional<Number> number_of(const std::string& text) {
+    Number number{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return number;
+}
+
+}  // namespace
+
 std::vector<std::string> read_sections(const std::filesystem::path& path) {
     const Handle file = open_file(path, false);
-    std::vector<std::string> names;
-    std::istringstream text(read_text_attribute(file, "sections"));
-    for (std::string name; std::getline(text, name);) names.push_back(name);
-    return names;
+    return lines_of(read_text_attribute(file, "sections"));
+}
+
+std::vector<int> read_windows(const std::filesystem::path& path) {
+    const Handle file = open_file(path, false);
+    if (MAESTRO_HDF5(H5Aexists(file, "windows")) == 0) return {};  // of an older build
+    std::vector<int> windows;
+    for (const std::string& line : lines_of(read_text_attribute(file, "windows"))) {
+        const auto window = number_of<int>(line);
+        if (!window) return {};
+        windows.push_back(*window);
+    }
+    return windows;
 }
 
 double read_time_scale(const std::filesystem::path& path) {
     const Handle file = open_file(path, false);
     if (MAESTRO_HDF5(H5Aexists(file, "time_scale")) == 0) return 1;
-    const std::string text = read_text_attribute(file, "time_scale");
-    double scale = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), scale);
-    return error == std::errc() && end == text.data() + text.size() ? scale : std::nan("");
+    return number_of<double>(read_text_attribute(file, "time_scale")).value_or(std::nan(""));
 }
 
 }  // namespace maestro::io

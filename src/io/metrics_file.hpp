@@ -35,7 +35,8 @@ struct AssignmentRow {
 struct MetricsHeader {
     std::string deck, environment;
     std::vector<std::string> sections;
-    double time_scale = 1;  ///< of an emulated run: its seconds for one of the cluster
+    std::vector<int> windows{};  ///< by section, in micro-batches
+    double time_scale = 1;       ///< of an emulated run: its seconds for one of the cluster
 };
 
 struct Rows {
@@ -55,6 +56,8 @@ void append_metrics(const std::filesystem::path& path, const Rows& rows);
 Rows read_metrics(const std::filesystem::path& path);
 /// Names of the run's sections, by their colours.
 std::vector<std::string> read_sections(const std::filesystem::path& path);
+/// MetricsHeader::windows; empty where there is none or one is no number.
+std::vector<int> read_windows(const std::filesystem::path& path);
 /// MetricsHeader::time_scale; NaN where it is no number.
 double read_time_scale(const std::filesystem::path& path);
 

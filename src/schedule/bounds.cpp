@@ -14,6 +14,17 @@ namespace {
 constexpr std::size_t kFewJobs = 32;
 constexpr double kMostWays = 256;
 
+bool runs_backward(const Problem& problem, const SampleCost& sample, int section) {
+    const TaskCost& cost = sample.sections[static_cast<std::size_t>(section)];
+    return cost.active && problem.sections[static_cast<std::size_t>(section)].backward &&
+           (cost.backward_s > 0 || !problem.zero_is_none);
+}
+
+/// Does the sample's backward upstream wait for one downstream?
+bool returns(const Problem& problem, const SampleCost& sample, const EdgeShape& e) {
+    return e.gradient && runs_backward(problem, sample, e.from) && runs_backward(problem, sample, e.to);
+}
+
 double total(const Problem& problem, const SampleCost& sample, std::size_t section) {
     const TaskCost& cost = sample.sections[section];
     if (!cost.active) return 0;
@@ -40,7 +51,7 @@ std::vector<double> tails(const Problem& problem, const SampleCost& sample) {
     for (std::size_t pass = 0; pass < problem.sections.size(); ++pass)
         for (const EdgeShape& e : problem.edges) {
             const auto up = static_cast<std::size_t>(e.from), down = static_cast<std::size_t>(e.to);
-            if (!e.gradient || !sample.sections[up].active || !sample.sections[down].active) continue;
+            if (!returns(problem, sample, e)) continue;
             const double rest =
                 tail[up] + sample.sections[up].backward_s + e.delay_s(sample.sections[up].transfer_s);
             tail[down] = std::max(tail[down], rest);
@@ -157,7 +168,7 @@ double section_bound(const Problem& problem, std::size_t section,
                 const TaskCost& cost = sample.sections[static_cast<std::size_t>(e.from)];
                 if (!cost.active || !counts(e)) continue;
                 forwards.back() += share * cost.forward_s;
-                if (e.gradient) backwards.back() += share * cost.backward_s;
+                if (returns(problem, sample, e)) backwards.back() += share * cost.backward_s;
             }
         }
         first = std::max(first, idle(heads_of, forwards, shape.replicas, fanout));

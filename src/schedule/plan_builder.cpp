@@ -1,10 +1,7 @@
 #include "schedule/plan_builder.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "base/error.hpp"
 #include "schedule/bounds.hpp"
 
 namespace maestro::schedule {
@@ -55,42 +52,30 @@ int PlanBuilder::rank_of(const Node& node, int group) const {
     return shape.first_rank + group * (shape.replicas / groups_) + node.replica;
 }
 
-/// The last micro-batches of a replica that need nothing from upstream, where backwards upstream follow.
+/// Of a replica's micro-batches after the last that has work upstream, where backwards there follow.
 void PlanBuilder::keep_turns(const Machine& machine, const std::vector<Executed>& executed, int group) {
     std::vector<bool> covers(problem_.sections.size(), false);
     for (const EdgeShape& e : problem_.edges)
         if (e.gradient) covers[static_cast<std::size_t>(e.to)] = true;
-    std::vector<int> kept(plan_.lanes.size(), 0);
-    std::vector<std::size_t> later(plan_.lanes.size(), 0);  // tasks of the lane that follow
+    const auto lanes = static_cast<std::size_t>(machine.instance().lanes);
+    std::vector<int> left(lanes, kCovers);
+    std::vector<std::size_t> later(lanes, 0);  // tasks of the lane that follow
     for (auto e = executed.rbegin(); e != executed.rend(); ++e) {
         const Node& n = machine.node(e->node);
-        const auto rank = static_cast<std::size_t>(rank_of(n, group));
-        Task& task = plan_.lanes[rank][plan_.lanes[rank].size() - ++later[rank]];
-        const auto section = static_cast<std::size_t>(n.section);
-        if (e->phase == Phase::backward || !problem_.sections[section].loss || !covers[section] ||
-            n.up_first < n.up_last || kept[rank] == kCovers)
-            continue;
+        const auto lane = static_cast<std::size_t>(n.lane), section = static_cast<std::size_t>(n.section);
+        std::vector<Task>& tasks = plan_.lanes[static_cast<std::size_t>(rank_of(n, group))];
+        Task& task = tasks[tasks.size() - ++later[lane]];
+        if (e->phase == Phase::backward || !covers[section] || !problem_.sections[section].loss) continue;
+        if (n.up_first < n.up_last) left[lane] = 0;
+        if (left[lane] == 0) continue;
+        --left[lane];
         task.in_turn = true;
-        ++kept[rank];
     }
 }
 
 StepPlan PlanBuilder::finish(std::int64_t step) {
     plan_.step = step;
     return std::move(plan_);
-}
-
-void refuse_windows(const Problem& problem, std::string_view policy) {
-    std::string windows;
-    for (std::size_t s = 0; s < problem.sections.size(); ++s)
-        windows += fmt::format("{}colour {}: window {}, micro_batch {}", s ? "; " : "", s,
-                               problem.sections[s].window, problem.sections[s].micro_batch);
-    throw Error(
-        ExitCode::bad_deck,
-        fmt::format(
-            "policy {} cannot order the micro-batches within the windows ({}); raise the window of the "
-            "upstream section, or its micro_batch",
-            policy, windows));
 }
 
 }  // namespace maestro::schedule

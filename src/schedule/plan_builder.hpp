@@ -1,7 +1,7 @@
-// PlanBuilder: puts executed groups together to a step plan.
+// PlanBuilder: puts executed groups together to a step plan, and marks the tasks that `ready` ranks start in
+// turn.
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 #include "schedule/machine.hpp"
@@ -26,8 +26,5 @@ private:
     int groups_;
     StepPlan plan_;
 };
-
-/// Throws Error(bad_deck): the windows are too small for the micro-batch sizes; names the sections.
-[[noreturn]] void refuse_windows(const Problem& problem, std::string_view policy);
 
 }  // namespace maestro::schedule

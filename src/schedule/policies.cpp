@@ -13,9 +13,10 @@ namespace maestro::schedule {
 
 namespace {
 
-/// Every section takes the samples in `order`; lane[sample] is the replica of the anchor.
-StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance& instance,
-                       const std::vector<int>& order, const std::vector<int>& lane, std::string_view policy) {
+/// Micro-batches of every section in `order`; lane[sample] is the replica of the anchor. sizes: [section],
+/// samples.
+std::vector<Batches> cut(const Instance& instance, const std::vector<int>& order,
+                         const std::vector<int>& lane, const std::vector<int>& sizes) {
     std::vector<Batches> batches(instance.sections.size());
     for (std::size_t s = 0; s < batches.size(); ++s) {
         const SectionShape& shape = instance.sections[s];
@@ -27,21 +28,54 @@ StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance
                     .push_back(i);
         for (const auto& list : on) {
             for (std::size_t k = 0; k < list.size(); ++k) {
-                if (k > 0 && k % static_cast<std::size_t>(shape.micro_batch) == 0) batches[s].close_batch();
+                if (k > 0 && k % static_cast<std::size_t>(sizes[s]) == 0) batches[s].close_batch();
                 batches[s].samples.push_back(list[k]);
             }
             if (!list.empty()) batches[s].close_batch();
             batches[s].close_replica();
         }
     }
-    Machine machine(instance, batches);
-    ListOrder chooser(machine);
-    std::vector<Executed> executed;
-    if (machine.run(chooser, &executed) == std::numeric_limits<double>::infinity())
-        refuse_windows(problem, policy);
-    PlanBuilder builder(problem, 1);
-    builder.add(machine, batches, executed, 0);
-    return builder.finish(step);
+    return batches;
+}
+
+/// Halves the micro-batches of the loss sections, once they hold one sample each those of the others. False:
+/// all hold one.
+bool halve(const Instance& instance, std::vector<int>& sizes) {
+    for (const bool loss : {true, false}) {
+        bool halved = false;
+        for (std::size_t s = 0; s < sizes.size(); ++s) {
+            if (instance.sections[s].loss != loss || sizes[s] == 1) continue;
+            sizes[s] = (sizes[s] + 1) / 2;
+            halved = true;
+        }
+        if (halved) return true;
+    }
+    return false;
+}
+
+/// Every section takes the samples in `order`. The samples of one micro-batch may stand far apart in it, too
+/// far for a window upstream; then smaller micro-batches do: with one sample each the first that is not done
+/// can always go on.
+StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance& instance,
+                       const std::vector<int>& order, const std::vector<int>& lane) {
+    std::vector<int> sizes;
+    for (const SectionShape& shape : instance.sections) sizes.push_back(shape.micro_batch);
+    for (bool squeezed = false;; squeezed = true) {
+        const std::vector<Batches> batches = cut(instance, order, lane, sizes);
+        Machine machine(instance, batches);
+        ListOrder chooser(machine);
+        std::vector<Executed> executed;
+        if (machine.run(chooser, &executed) == std::numeric_limits<double>::infinity()) {
+            MAESTRO_CHECK(halve(instance, sizes), "{} samples in order do not run one by one",
+                          instance.samples);
+            continue;
+        }
+        PlanBuilder builder(problem, 1);
+        builder.add(machine, batches, executed, 0);
+        StepPlan plan = builder.finish(step);
+        plan.squeezed = squeezed;
+        return plan;
+    }
 }
 
 }  // namespace
@@ -52,7 +86,7 @@ StepPlan plan_fifo(const Problem& problem, std::int64_t step) {
     std::iota(order.begin(), order.end(), 0);
     for (std::size_t i = 0; i < lane.size(); ++i)
         lane[i] = static_cast<int>(i) % instance.shape(instance.anchor).replicas;
-    return plan_in_order(problem, step, instance, order, lane, "fifo");
+    return plan_in_order(problem, step, instance, order, lane);
 }
 
 StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
@@ -68,7 +102,7 @@ StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
         lane[static_cast<std::size_t>(i)] = static_cast<int>(least - load.begin());
         *least += instance.total(instance.anchor, i);
     }
-    return plan_in_order(problem, step, instance, order, lane, "lpt");
+    return plan_in_order(problem, step, instance, order, lane);
 }
 
 StepPlan make_plan(std::string_view policy, const Problem& problem, std::int64_t step, std::int64_t moves) {

@@ -8,6 +8,9 @@
 
 namespace maestro::schedule {
 
+// Every problem has a plan under every policy. Where a window upstream is too small for the micro-batches of
+// a step as they are, fifo and lpt cut them smaller, and so does wavefront as a last resort.
+
 /// Sample i to replica i mod dp of the loss section, every section strictly in data order, forward before
 /// backward upstream.
 StepPlan plan_fifo(const Problem& problem, std::int64_t step);
@@ -15,8 +18,7 @@ StepPlan plan_fifo(const Problem& problem, std::int64_t step);
 /// order.
 StepPlan plan_lpt(const Problem& problem, std::int64_t step);
 
-/// By its name in the deck: wavefront, fifo, lpt. `moves`: see plan_wavefront. Throws Error(bad_deck) where
-/// the windows are too small for the micro-batch sizes, naming the sections.
+/// By its name in the deck: wavefront, fifo, lpt. `moves`: see plan_wavefront.
 StepPlan make_plan(std::string_view policy, const Problem& problem, std::int64_t step,
                    std::int64_t moves = 0);
 

@@ -49,7 +49,7 @@ struct Outcome {
 
 /// One way to construct a solution.
 struct Recipe {
-    int order = 0;        ///< which of Group::orders
+    int order = 0;        ///< which of orders() (construct.hpp)
     double fed = kNever;  ///< Rule::fed_s in mean tasks of the anchor
     bool fair = false;    ///< Rule::fair
 };

@@ -10,27 +10,67 @@
 
 namespace maestro::schedule {
 
+namespace {
+
+/// Of the tasks of each sample in each section.
+class Noise {
+public:
+    Noise(const Problem& problem, double sigma, std::uint64_t seed)
+        : random_(seed, "noise"), sigma_(sigma), sections_(problem.sections.size()) {}
+    /// `like`: the place of the sample whose numbers it gets.
+    void apply(TaskCost& cost, std::size_t section, std::size_t like) const {
+        const std::uint64_t at = 2 * (like * sections_ + section);
+        cost.forward_s *= factor(at);
+        cost.backward_s *= factor(at + 1);
+    }
+
+private:
+    double factor(std::uint64_t at) const {
+        return std::exp(sigma_ * random_.normal(at) - sigma_ * sigma_ / 2);
+    }
+    Random random_;
+    double sigma_;
+    std::size_t sections_;
+};
+
+/// Places of the problem's samples by their ids.
+std::unordered_map<std::int64_t, std::size_t> places(const Problem& problem) {
+    std::unordered_map<std::int64_t, std::size_t> place;
+    for (std::size_t i = 0; i < problem.samples.size(); ++i) place.emplace(problem.samples[i].id, i);
+    return place;
+}
+
+}  // namespace
+
+Problem with_noise(Problem problem, const StepPlan& plan, double sigma, std::uint64_t seed) {
+    const Noise noise(problem, sigma, seed);
+    const auto place = places(problem);
+    for (std::size_t s = 0; s < plan.batches.size(); ++s)
+        for (const auto& replica : plan.batches[s])
+            for (const MicroBatch& batch : replica)
+                for (const std::int64_t id : batch.samples)
+                    noise.apply(problem.samples[place.at(id)].sections[s], s,
+                                place.at(batch.samples.front()));
+    return problem;
+}
+
 Problem with_noise(Problem problem, double sigma, std::uint64_t seed) {
-    const Random random(seed, "noise");
-    std::uint64_t at = 0;
-    const auto factor = [&] { return std::exp(sigma * random.normal(at++) - sigma * sigma / 2); };
-    for (SampleCost& sample : problem.samples)
-        for (TaskCost& cost : sample.sections) {
-            cost.forward_s *= factor();
-            cost.backward_s *= factor();
-        }
+    const Noise noise(problem, sigma, seed);
+    for (std::size_t i = 0; i < problem.samples.size(); ++i)
+        for (std::size_t s = 0; s < problem.sections.size(); ++s)
+            noise.apply(problem.samples[i].sections[s], s, i);
     return problem;
 }
 
 Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatch) {
     const Instance instance = whole(problem);
-    std::unordered_map<std::int64_t, int> place;
-    for (int i = 0; i < instance.samples; ++i) place.emplace(instance.ids[static_cast<std::size_t>(i)], i);
+    const auto place = places(problem);
     std::vector<Batches> batches(instance.sections.size());
     for (std::size_t s = 0; s < batches.size(); ++s)
         for (const auto& replica : plan.batches[s]) {
             for (const MicroBatch& batch : replica) {
-                for (const std::int64_t id : batch.samples) batches[s].samples.push_back(place.at(id));
+                for (const std::int64_t id : batch.samples)
+                    batches[s].samples.push_back(static_cast<int>(place.at(id)));
                 batches[s].close_batch();
             }
             batches[s].close_replica();

@@ -27,8 +27,12 @@ enum class Dispatch {
     ready,    ///< a rank starts the first of its order that can start
 };
 
-/// The same problem with task times multiplied by log-normal numbers of mean 1 and this sigma, by the seed:
-/// what a plan may meet that was made for the problem as it was.
+/// The same problem with the times of the plan's tasks multiplied by log-normal numbers of mean 1 and this
+/// sigma, by the seed: what a plan may meet that was made for the problem as it was. The samples of a
+/// micro-batch share its number, that of its first sample, so that plans with equal micro-batches meet the
+/// same.
+Problem with_noise(Problem problem, const StepPlan& plan, double sigma, std::uint64_t seed);
+/// Every sample for itself.
 Problem with_noise(Problem problem, double sigma, std::uint64_t seed);
 
 /// Runs the plan, each task as early as inputs and windows allow. The plan's micro-batches must be those of

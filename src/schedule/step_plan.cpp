@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <map>
 #include <set>
@@ -38,7 +39,8 @@ private:
 
 std::vector<std::int64_t> encode(const StepPlan& plan) {
     std::vector<std::int64_t> words{plan.step, std::bit_cast<std::int64_t>(plan.makespan_s),
-                                    std::bit_cast<std::int64_t>(plan.lower_bound_s), plan.critical_section};
+                                    std::bit_cast<std::int64_t>(plan.lower_bound_s), plan.critical_section,
+                                    plan.squeezed};
     const auto count = [&](const auto& list) { words.push_back(static_cast<std::int64_t>(list.size())); };
     count(plan.load_s);
     for (const double load : plan.load_s) words.push_back(std::bit_cast<std::int64_t>(load));
@@ -69,6 +71,7 @@ StepPlan decode(std::span<const std::int64_t> words) {
     plan.makespan_s = std::bit_cast<double>(in.word());
     plan.lower_bound_s = std::bit_cast<double>(in.word());
     plan.critical_section = static_cast<int>(in.word());
+    plan.squeezed = in.word() != 0;
     plan.load_s.resize(in.count());
     for (double& load : plan.load_s) load = std::bit_cast<double>(in.word());
     plan.batches.resize(in.count());
@@ -137,9 +140,20 @@ std::vector<std::string> check_plan(const Problem& problem, const StepPlan& plan
     }
     std::set<std::tuple<std::size_t, int, int, int>> tasks;
     std::size_t expected = 0;
-    for (std::size_t s = 0; s < problem.sections.size(); ++s)
+    std::map<std::int64_t, const SampleCost*> costs;
+    for (const SampleCost& sample : problem.samples) costs.emplace(sample.id, &sample);
+    for (std::size_t s = 0; s < problem.sections.size(); ++s) {
+        const auto returns = [&](std::int64_t id) {
+            const auto at = costs.find(id);
+            return !problem.zero_is_none || (at != costs.end() && at->second->sections[s].backward_s > 0);
+        };
         for (const auto& replica : plan.batches[s])
-            expected += replica.size() * (problem.sections[s].backward ? 2 : 1);
+            for (const MicroBatch& batch : replica) {
+                const bool backward = problem.sections[s].backward &&
+                                      std::any_of(batch.samples.begin(), batch.samples.end(), returns);
+                expected += backward ? 2 : 1;
+            }
+    }
     if (static_cast<int>(plan.lanes.size()) != problem.world) return {"a lane for every rank is needed"};
     for (std::size_t rank = 0; rank < plan.lanes.size(); ++rank)
         for (const Task& t : plan.lanes[rank]) {

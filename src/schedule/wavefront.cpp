@@ -7,6 +7,7 @@
 
 #include "schedule/bounds.hpp"
 #include "schedule/plan_builder.hpp"
+#include "schedule/policies.hpp"
 #include "schedule/search.hpp"
 
 namespace maestro::schedule {
@@ -22,6 +23,7 @@ constexpr double kSome = 256;                        ///< samples
 constexpr std::size_t kMany = 512;                   ///< samples
 constexpr std::size_t kTried = 6, kTriedOfMany = 2;  ///< recipes for the groups after the first
 constexpr double kDealNoise = 1.0;
+constexpr int kPolished = 4096;  ///< changes of a deal
 
 /// Samples of each group. Constructive: by descending cost, those with upstream work first, to the group
 /// whose fullest section stays lowest. Then pairs change groups while that levels the loads of all sections.
@@ -98,7 +100,7 @@ private:
     }
 
     void polish() {
-        const int rounds = 8 * groups_;
+        const int rounds = std::min(8 * groups_, kPolished);
         for (int round = 0; round < rounds; ++round) {
             std::size_t fullest = 0;
             int worst = 0, least = 0;
@@ -192,6 +194,7 @@ void exchange(std::vector<std::unique_ptr<Group>>& groups, std::int64_t moves, d
     }
 }
 
+/// Empty where a group has no solution within its windows.
 std::vector<std::unique_ptr<Group>> schedule_groups(const Problem& problem,
                                                     const std::vector<std::vector<int>>& dealt,
                                                     std::int64_t moves, double enough_s) {
@@ -207,6 +210,7 @@ std::vector<std::unique_ptr<Group>> schedule_groups(const Problem& problem,
         if (parts.size() == 1 && ranked.size() > tried && problem.samples.size() > kFew)
             good.assign(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(tried));
         if (parts.back()->best().makespan_s == kNever) parts.back()->construct(all, enough_s);
+        if (parts.back()->best().makespan_s == kNever) return {};
         parts.back()->improve(moves, enough_s);
     }
     if (groups == 1) return parts;
@@ -239,13 +243,13 @@ StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t 
     double shortest = kNever;
     for (int deal = 0; deal < deals && shortest > enough; ++deal) {
         auto parts = schedule_groups(problem, dealer.deal(deal == 0 ? 0 : kDealNoise), moves / deals, enough);
-        double makespan = 0;
+        double makespan = parts.empty() ? kNever : 0;
         for (const auto& group : parts) makespan = std::max(makespan, group->best().makespan_s);
         if (makespan >= shortest) continue;
         shortest = makespan;
         best = std::move(parts);
     }
-    if (best.empty()) refuse_windows(problem, "wavefront");
+    if (best.empty()) return plan_lpt(problem, step);
     for (int g = 0; g < groups; ++g) best[static_cast<std::size_t>(g)]->emit(builder, g);
     return builder.finish(step);
 }

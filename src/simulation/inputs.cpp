@@ -63,8 +63,8 @@ Inputs inputs_on(const config::Deck& deck, const config::Cluster* cluster, const
     auto costs = workload::sample_costs(deck, samples.marker(), table, cluster);
     workload::DataOrder order(deck.run.seed, table.size(), deck.data.global_batch);
     Inputs inputs;
-    inputs.latency_s = cluster ? workload::link_of(deck, *cluster).latency_s : 0;
-    inputs.problem = workload::problem_of(deck.graph, inputs.latency_s);
+    if (cluster) inputs.latency_s = workload::link_among(*cluster, 0, deck.graph.world - 1).latency_s;
+    inputs.problem = workload::problem_of(deck.graph, cluster);
     inputs.step = std::max<std::int64_t>(source.step, 1);
     if (!source.measured.empty()) correct(costs, deck, order, source.measured);
     if (!source.replay.empty()) {
@@ -73,6 +73,8 @@ Inputs inputs_on(const config::Deck& deck, const config::Cluster* cluster, const
         inputs.measured_s = replay.tasks_s;
         inputs.rest_s = replay.rest_s;
         replace_times(costs, replay, order.batch(replay.step - 1), deck);
+        for (std::size_t s = 0; s < replay.windows.size(); ++s)
+            if (int& window = inputs.problem.sections[s].window; window == 0) window = replay.windows[s];
     }
     if (cluster) {
         inputs.memory = workload::measure_memory(deck, table, samples.marker());

@@ -35,7 +35,8 @@ struct Source {
 };
 
 /// The deck's step with the task times of its models on the cluster (null: of a replay, links cost nothing).
-/// Windows of 0 are chosen from the device's memory. Throws what reading samples and metrics throws.
+/// Windows of 0 are chosen from the device's memory, without a cluster they are those of the replayed run.
+/// Throws what reading samples and metrics throws.
 Inputs inputs_on(const config::Deck& deck, const config::Cluster* cluster, const Source& source);
 
 }  // namespace maestro::simulation

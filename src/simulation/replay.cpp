@@ -108,6 +108,11 @@ Replay read_replay(const std::string& run, std::int64_t step, const config::Deck
     replay.tasks_s = std::max(last - first, 0.0);
     for (const io::StepRow& s : rows.steps)
         if (s.step == replay.step) replay.rest_s = std::max(s.time_s - replay.tasks_s, 0.0);
+    replay.windows = io::read_windows(run + "/metrics.h5");
+    if (!replay.windows.empty() &&
+        (replay.windows.size() != deck.sections.size() ||
+         std::any_of(replay.windows.begin(), replay.windows.end(), [](int w) { return w < 1; })))
+        refuse(fmt::format("--replay {}: metrics.h5 does not hold a window for each section", run));
     replay.sections.resize(deck.sections.size());
     for (auto& [key, batch] : found)
         replay.sections[static_cast<std::size_t>(std::get<0>(key))].push_back(std::move(batch));

@@ -30,6 +30,7 @@ struct Replay {
     std::vector<std::vector<MicroBatch>> sections;  ///< by colour
     double tasks_s = 0;                             ///< from the first task's start to the last one's end
     double rest_s = 0;                              ///< of the step besides: gradients, optimizer, the border
+    std::vector<int> windows{};                     ///< by colour, the run's; empty: of an older build
 };
 
 /// `step` 0: the last one that was recorded as a whole.

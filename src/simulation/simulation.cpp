@@ -37,6 +37,16 @@ int ranks_of(const Result& result, std::size_t section) {
     return result.policy == "one-size" ? result.problem.world : result.problem.sections[section].replicas;
 }
 
+/// Share of the step in which the section's ranks run no task, of it or of another section.
+double idle_of(const Result& result, std::size_t section) {
+    const int ranks = ranks_of(result, section);
+    const int first = result.policy == "one-size" ? 0 : result.problem.sections[section].first_rank;
+    double busy = 0;
+    for (const auto& t : result.timeline.tasks)
+        if (t.rank >= first && t.rank < first + ranks) busy += t.end_s - t.start_s;
+    return result.timeline.makespan_s > 0 ? 1 - busy / ranks / result.timeline.makespan_s : 0.0;
+}
+
 }  // namespace
 
 Result simulate_step(schedule::Problem problem, const Options& options) {
@@ -55,7 +65,8 @@ Result simulate_step(schedule::Problem problem, const Options& options) {
     const schedule::StepPlan plan = schedule::make_plan(options.policy, problem, options.step, options.moves);
     result.schedule_ms =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-    result.problem = schedule::with_noise(std::move(problem), options.noise, options.seed);
+    result.squeezed = plan.squeezed;
+    result.problem = schedule::with_noise(std::move(problem), plan, options.noise, options.seed);
     result.lower_bound_s = schedule::lower_bound(result.problem);
     result.timeline = schedule::simulate(result.problem, plan, options.dispatch);
     for (const auto& t : result.timeline.tasks)
@@ -95,9 +106,9 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
     const int critical = schedule::critical_section(result.problem);
     for (std::size_t s = 0; s < busy.size(); ++s) {
         const double load = busy[s] / ranks_of(result, s);
-        text += fmt::format("{:<20}{:>8}{:>14.6g}{:>9.1f}%{:>9.1f}%", graph.sections[s].name,
-                            ranks_of(result, s), load, 100 * load / std::max(result.lower_bound_s, 1e-300),
-                            100 * (1 - load / std::max(result.timeline.makespan_s, 1e-300)));
+        text +=
+            fmt::format("{:<20}{:>8}{:>14.6g}{:>9.1f}%{:>9.1f}%", graph.sections[s].name, ranks_of(result, s),
+                        load, 100 * load / std::max(result.lower_bound_s, 1e-300), 100 * idle_of(result, s));
         if (memory) {
             const double bytes = result.memory[s].total();
             text += fmt::format(
@@ -111,6 +122,9 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
         "{}: {} samples on {} ranks in {:.6g} s; no schedule is shorter than {:.6g} s, gap {:.2f}%",
         result.policy, result.problem.samples.size(), result.problem.world, result.timeline.makespan_s,
         result.lower_bound_s, 100 * gap_of(result));
+    if (result.squeezed)
+        text +=
+            "\nmicro-batches are made smaller, because a window is too small for the samples as they come";
     if (result.step_s > 0)
         text += fmt::format(
             "\nwith gradients and optimizer a step takes {:.6g} s; {:.6g} tokens, {:.6g} tokens/s",
@@ -152,9 +166,7 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
     for (std::size_t s = 0; s < busy.size(); ++s) {
         const double load = busy[s] / ranks_of(result, s);
         json["sections"][graph.sections[s].name] = {
-            {"ranks", ranks_of(result, s)},
-            {"work_s", load},
-            {"idle", result.timeline.makespan_s > 0 ? 1 - load / result.timeline.makespan_s : 0.0}};
+            {"ranks", ranks_of(result, s)}, {"work_s", load}, {"idle", idle_of(result, s)}};
         if (!result.counts.empty()) {
             const workload::StepCounts& counts = result.counts[s];
             auto& section = json["sections"][graph.sections[s].name];

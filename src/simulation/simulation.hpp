@@ -18,6 +18,7 @@ struct Result {
     /// Of each task of the timeline, the samples of its micro-batch.
     std::vector<std::vector<std::int64_t>> samples;
     double lower_bound_s = 0;
+    bool squeezed = false;                     ///< see schedule::StepPlan
     double schedule_ms = 0;                    ///< time that making the plan took
     double tokens = 0;                         ///< of the language models in the step; 0: not known
     double step_s = 0;                         ///< with the gradients' sum and the optimizer; 0: not known

@@ -37,8 +37,7 @@ Job::Job(Launch& launch, bool load_weights)
     prefetcher_ = std::make_unique<data::Prefetcher>(*samples_, workload::kBytesAhead);
     open_edges(memory.channels);
     for (int s = 0; s < count; ++s) build_section(s, memory.sections[static_cast<std::size_t>(s)]);
-    problem_ = workload::problem_of(
-        launch.graph, emulation_ ? workload::link_of(deck, emulation_->cluster()).latency_s : 0);
+    problem_ = workload::problem_of(launch.graph, emulation_ ? &emulation_->cluster() : nullptr);
     for (std::size_t s = 0; s < memory.sections.size(); ++s)
         problem_.sections[s].window = memory.sections[s].window;
     agree(world, [&] {

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "schedule/step_plan.hpp"
 
@@ -30,6 +33,22 @@ private:
     std::function<schedule::StepPlan(std::int64_t)> make_;
     std::future<TimedPlan> next_;
     std::int64_t next_step_ = -1;
+};
+
+/// What the plans of a run were like, for the log; on the coordinator.
+class PlanTotals {
+public:
+    /// `waited_s`: for the plan at the step's border.
+    void add(const TimedPlan& timed, double waited_s);
+    /// Lines of text; `names` of the sections. Empty without a step.
+    std::vector<std::string> describe(const std::vector<std::string>& names) const;
+
+private:
+    std::int64_t steps_ = 0, squeezed_ = 0;
+    double planning_s_ = 0, waited_s_ = 0;
+    double planned_s_ = 0, bound_s_ = 0;    ///< sums over the plans, by the cost model
+    std::vector<double> load_s_;            ///< likewise, of a replica of each section
+    std::map<int, std::int64_t> critical_;  ///< steps by critical section
 };
 
 }  // namespace maestro::train

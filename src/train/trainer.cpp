@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "base/log.hpp"
 #include "comm/environment.hpp"
@@ -82,10 +81,7 @@ private:
     std::int64_t first_step_ = 0;
     std::int64_t saved_step_ = -1;
     double origin_s_ = 0;
-    double planning_s_ = 0, planning_wait_s_ = 0;
-    double planned_s_ = 0, bound_s_ = 0;            ///< sums of the plans, by the cost model
-    std::vector<double> load_s_;                    ///< likewise, of a replica of each section
-    std::map<std::size_t, std::int64_t> critical_;  ///< steps by critical section
+    PlanTotals plan_totals_;
     bool measured_costs_;
     workload::Correction correction_;  ///< by all steps so far; rank 0
     workload::Correction planning_;    ///< the planner's own copy, of when it began
@@ -143,6 +139,7 @@ void Trainer::prepare_directory() {
         io::MetricsHeader header{.deck = deck_.text, .environment = environment, .sections = {}};
         header.time_scale = time_scale();
         for (const auto& s : launch_.graph.sections) header.sections.push_back(s.name);
+        for (const auto& s : job_.problem().sections) header.windows.push_back(s.window);
         io::create_metrics(directory / "metrics.h5", header, rows);
     });
 }
@@ -185,13 +182,7 @@ ExitCode Trainer::loop() {
             const bool late = line_.max_hours > 0 && started - origin_s_ > 3600 * line_.max_hours;
             words.push_back((comm::stop_signal() != 0 || late ? kStop : 0) | (recorder.due() ? kFlush : 0));
             TimedPlan timed = plans.take(step);
-            planning_s_ += timed.planning_s;
-            planned_s_ += timed.plan.makespan_s;
-            bound_s_ += timed.plan.lower_bound_s;
-            load_s_.resize(timed.plan.load_s.size());
-            for (std::size_t s = 0; s < load_s_.size(); ++s) load_s_[s] += timed.plan.load_s[s];
-            ++critical_[static_cast<std::size_t>(timed.plan.critical_section)];
-            planning_wait_s_ += step == first_step_ + 1 ? 0 : comm::now_s() - started;
+            plan_totals_.add(timed, step == first_step_ + 1 ? 0 : comm::now_s() - started);
             planning_ = correction_;  // the planner is idle
             if (step < deck_.train.steps) plans.prepare(step + 1);
             const auto plan = schedule::encode(timed.plan);
@@ -316,28 +307,13 @@ void Trainer::report(double wall_s) {
     }
     log::info("{}", timing_table(world_, names, times, member, wall_s));
     log::info("{}", describe_use(world_, job_.memory_use()));
-    const auto steps = static_cast<double>(std::max<std::int64_t>(progress_.step - first_step_, 1));
-    log::info("planning: {:.2f} ms a step, of which {:.3f} ms were waited for", 1e3 * planning_s_ / steps,
-              1e3 * planning_wait_s_ / steps);
+    for (const std::string& line : plan_totals_.describe(names)) log::info("{}", line);
     if (measured_costs_ && world_.rank() == 0)
         for (std::size_t s = 0; s < count; ++s) {
             const auto [forward, backward] = correction_.factors(s);
             log::info("section {} takes {:.3g} times the cost model's time forward, {:.3g} backward",
                       names[s], forward, backward);
         }
-    if (bound_s_ <= 0) return;
-    std::string critical;
-    for (const auto& [section, times_critical] : critical_)
-        critical += fmt::format("{}{} in {:.0f}% of the steps", critical.empty() ? "" : ", ", names[section],
-                                100 * static_cast<double>(times_critical) / steps);
-    std::string shares;
-    for (std::size_t s = 0; s < count; ++s)
-        shares += fmt::format("{}{} {:.0f}%", s == 0 ? "" : ", ", names[s], 100 * load_s_[s] / bound_s_);
-    log::info(
-        "plans by the cost model: {:.2f}% above the lower bound, of which a replica works: {}; critical "
-        "section "
-        "{}",
-        100 * std::max(planned_s_ / bound_s_ - 1, 0.0), shares, critical);
 }
 
 /// Collective. The checkpoint that --resume means; empty where the run starts afresh.

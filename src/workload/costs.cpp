@@ -131,7 +131,7 @@ backend::DeviceRates rates_of(const config::Device& device) {
     return rates;
 }
 
-schedule::Problem problem_of(const graph::SectionGraph& graph, double latency_s) {
+schedule::Problem problem_of(const graph::SectionGraph& graph, const config::Cluster* cluster) {
     schedule::Problem problem;
     problem.world = graph.world;
     for (const graph::Section& s : graph.sections)
@@ -142,7 +142,8 @@ schedule::Problem problem_of(const graph::SectionGraph& graph, double latency_s)
                                     .backward = s.backward,
                                     .loss = s.loss});
     for (const graph::Edge& e : graph.edges)
-        problem.edges.push_back({e.from, e.to, e.gradient, latency_s, e.colocated});
+        problem.edges.push_back({e.from, e.to, e.gradient,
+                                 cluster ? link_from(graph, *cluster, e.from).latency_s : 0, e.colocated});
     return problem;
 }
 
@@ -216,7 +217,7 @@ std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::in
                 const model::Role role = role_of(deck, s, marker);
                 task.transfer_s = static_cast<double>(table.output_rows(i, s) * role.output_width) *
                                   static_cast<double>(size_of(role.compute)) /
-                                  link_of(deck, *cluster).bandwidth;
+                                  link_from(deck.graph, *cluster, s).bandwidth;
             }
             cost.sections.push_back(task);
         }
@@ -224,8 +225,22 @@ std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::in
     return costs;
 }
 
-const config::Link& link_of(const config::Deck& deck, const config::Cluster& cluster) {
-    return deck.graph.world <= cluster.ranks_per_node ? cluster.node : cluster.network;
+const config::Link& link_among(const config::Cluster& cluster, int first, int last) {
+    const auto node_of = [&](int rank) { return rank / static_cast<int>(cluster.ranks_per_node); };
+    return node_of(first) == node_of(last) ? cluster.node : cluster.network;
+}
+
+const config::Link& link_from(const graph::SectionGraph& graph, const config::Cluster& cluster, int section) {
+    int first = graph.world, last = 0;
+    const auto reach = [&](int s) {
+        const graph::Section& other = graph.sections[static_cast<std::size_t>(s)];
+        first = std::min(first, other.first_rank);
+        last = std::max(last, other.first_rank + other.layout.ranks() - 1);
+    };
+    reach(section);
+    for (const graph::Edge& e : graph.edges)
+        if (e.from == section) reach(e.to);
+    return link_among(cluster, first, last);
 }
 
 }  // namespace maestro::workload

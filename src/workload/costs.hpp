@@ -13,9 +13,9 @@
 
 namespace maestro::workload {
 
-/// Sections, edges and ranks for the scheduler, without samples; windows as in the deck, 0: none. `latency_s`
-/// is that of an edge between ranks.
-schedule::Problem problem_of(const graph::SectionGraph& graph, double latency_s = 0);
+/// Sections, edges and ranks for the scheduler, without samples; windows as in the deck, 0: none. Without a
+/// cluster edges have no latency.
+schedule::Problem problem_of(const graph::SectionGraph& graph, const config::Cluster* cluster = nullptr);
 /// One line of the log: the work per rank of each section over the samples, as a share of the largest.
 std::string describe_load(const config::Deck& deck, const std::vector<schedule::SampleCost>& costs);
 /// Of every sample of the table, by its id. Seconds on the cluster's device, transfers between its ranks
@@ -24,7 +24,9 @@ std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::in
                                                const SampleTable& table,
                                                const config::Cluster* cluster = nullptr);
 backend::DeviceRates rates_of(const config::Device& device);
-/// Between the deck's ranks: those of a node if all fit on one, else the network.
-const config::Link& link_of(const config::Deck& deck, const config::Cluster& cluster);
+/// Among the ranks `first` to `last` of the world: that of a node if one holds them all, else the network.
+const config::Link& link_among(const config::Cluster& cluster, int first, int last);
+/// Of the edges out of a section: among its ranks and those of the sections that it feeds.
+const config::Link& link_from(const graph::SectionGraph& graph, const config::Cluster& cluster, int section);
 
 }  // namespace maestro::workload

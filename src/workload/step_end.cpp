@@ -54,10 +54,8 @@ std::vector<StepEnd> step_ends(const config::Deck& deck, std::int32_t marker, co
         const graph::Section& section = deck.graph.sections[static_cast<std::size_t>(s)];
         const int replicas = everywhere ? deck.graph.world : section.layout.dp;
         const int first = everywhere ? 0 : section.first_rank;
-        const auto node_of = [&](int rank) { return rank / static_cast<int>(cluster.ranks_per_node); };
-        const bool one_node = node_of(first) == node_of(first + replicas - 1);
         ends.push_back(end_of(spec_of(deck, s), role_of(deck, s, marker), replicas,
-                              one_node ? cluster.node : cluster.network, rates_of(cluster.device)));
+                              link_among(cluster, first, first + replicas - 1), rates_of(cluster.device)));
     }
     return ends;
 }

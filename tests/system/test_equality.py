@@ -49,6 +49,7 @@ def test_unusual_layouts_of_the_vision_language_deck(workspace):
         "whole": (2, [*dp(1, 1), "section.vision.micro_batch=50", "section.vision.window=0", "section.language.micro_batch=50"]),
         "lpt-shared-2": (2, [*dp(2, 2), *colocated, "schedule.policy=lpt"]),
         "fifo-fanout-2": (6, [*dp(2, 4), "schedule.policy=fifo"]),
+        "fifo-tight": (4, [*dp(1, 3), "section.vision.micro_batch=8", "section.vision.window=1", "schedule.policy=fifo"]),
         "ready-fanout-2": (6, [*dp(2, 4), *sizes, "section.vision.window=4", "schedule.dispatch=ready"]),
         "ready-shared-2": (2, [*dp(2, 2), *colocated, *sizes, "schedule.dispatch=ready"]),
         "measured-costs": (3, [*dp(1, 2), "schedule.costs=measured"]),
@@ -67,6 +68,7 @@ def test_unusual_layouts_of_the_distillation_deck(workspace):
         "fanout-2": (6, dp(2, 4)),
         "shared-2": (2, [*dp(2, 2), "section.teacher.colocate_with=student"]),
         "tight": (3, [*dp(1, 2), "section.teacher.micro_batch=1", "section.teacher.window=8", "section.student.micro_batch=5"]),
+        "fifo-tight": (3, [*dp(1, 2), "section.teacher.micro_batch=4", "section.teacher.window=1", "schedule.policy=fifo"]),
         "ready-tight": (3, [*dp(1, 2), "section.teacher.micro_batch=1", "section.teacher.window=8", "section.student.micro_batch=5",
                             "schedule.dispatch=ready"]),
     }

@@ -115,6 +115,7 @@ CASES = [
     dict(seed=4, groups=2, fanout=4, share=1.0, frozen=True, window=12),
     dict(seed=5, fanout=4, batch=2, language_batch=3, window=16),
     dict(seed=6, groups=4, fanout=2, share=0.0),
+    dict(seed=7, groups=2, fanout=3, share=0.8, language_batch=4, window=1),  # micro-batches are made smaller
 ]
 
 
@@ -189,6 +190,17 @@ def test_times_come_from_models_and_a_cluster_file(workspace):
     assert found[0]["tokens_per_rank_hour"] == pytest.approx(900 * found[0]["tokens_per_s"])
 
 
+def test_idle_is_of_ranks_whoever_works_on_them(workspace):
+    command = [BINARY, "simulate", VLM, "--cluster", str(ROOT / "inputs/clusters/h100.toml"), "--set", "section.language.layout.dp=1"]
+    for options in (["--set", "section.language.colocate_with=vision"], ["--set", "data.global_batch=40", "--policy", "one-size"]):
+        result = subprocess.run([*command, *options], cwd=workspace.path, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        found = json.loads(result.stdout.splitlines()[-1])
+        work = sum(section["work_s"] for section in found["sections"].values())
+        for section in found["sections"].values():
+            assert section["idle"] == pytest.approx(1 - work / found["makespan_s"], abs=1e-9)
+
+
 def test_calibration_and_a_run_make_a_prediction(workspace):
     """The file that calibration writes is one; measured times replace the models'."""
     assert mpirun(2, "calibrate", "--out", "this.toml", cwd=workspace.path).returncode == 0
@@ -242,8 +254,6 @@ def test_bad_costs_are_refused(tmp_path, text, expected):
     (73, ["--costs", "costs.csv", "--timeline", "absent/out.csv"], "absent/out.csv: "),
     (74, ["--costs", "costs.csv", "--timeline", "/dev/full"], "/dev/full: "),
     (78, ["--costs", "costs.csv", "--set", "section.language.layout.dp=3", "--set", "section.vision.layout.dp=2"], "fanout"),
-    (78, ["--costs", "costs.csv", "--set", "section.vision.window=1", "--set", "section.language.micro_batch=4",
-          "--policy", "wavefront"], "raise the window"),
     (64, [], "either --cluster"),
     (78, ["--cluster", "absent.toml"], "section.vision.model: missing"),
 ])

@@ -1,0 +1,234 @@
+#include "unit/schedule/rules.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+namespace maestro::schedule_test {
+
+namespace {
+
+using schedule::Dispatch;
+using schedule::EdgeShape;
+using schedule::Phase;
+using schedule::Problem;
+using schedule::SampleCost;
+using schedule::StepPlan;
+using schedule::TaskCost;
+using schedule::TimedTask;
+using schedule::Timeline;
+
+constexpr double kRounding = 1e-9;
+
+struct Span {
+    double start_s = 0, end_s = 0;
+};
+
+/// A micro-batch: its samples, and when its tasks ran.
+struct Batch {
+    int section = 0, replica = 0, index = 0;
+    std::vector<const SampleCost*> samples;
+    std::vector<Span> forward, backward;
+};
+
+class Checker {
+public:
+    Checker(const Problem& problem, const StepPlan& plan) : problem_(problem), plan_(plan) {
+        std::map<std::int64_t, const SampleCost*> sample_of;
+        for (const SampleCost& sample : problem.samples) sample_of[sample.id] = &sample;
+        for (int s = 0; s < sections(); ++s)
+            for (int r = 0; r < static_cast<int>(plan.batches[at(s)].size()); ++r)
+                for (int b = 0; b < static_cast<int>(plan.batches[at(s)][at(r)].size()); ++b) {
+                    Batch& batch = batches_[{s, r, b}];
+                    batch.section = s;
+                    batch.replica = r;
+                    batch.index = b;
+                    for (const std::int64_t id : plan.batches[at(s)][at(r)][at(b)].samples)
+                        batch.samples.push_back(sample_of.at(id));
+                }
+    }
+
+    std::vector<std::string> run(const Timeline& timeline, Dispatch dispatch) {
+        collect(timeline);
+        for (auto& [key, batch] : batches_) check_tasks(batch);
+        if (wrong_.empty()) check_samples();
+        if (!wrong_.empty()) return wrong_;  // the rest needs every task once
+        check_ranks(timeline, dispatch);
+        for (const EdgeShape& e : problem_.edges) check_edge(e);
+        check_windows();
+        double last = 0;
+        for (const TimedTask& t : timeline.tasks) last = std::max(last, t.end_s);
+        if (std::abs(last - timeline.makespan_s) > kRounding) complain("the makespan is not the last end");
+        return wrong_;
+    }
+
+private:
+    static std::size_t at(int i) { return static_cast<std::size_t>(i); }
+    int sections() const { return static_cast<int>(problem_.sections.size()); }
+    template <class... Args>
+    void complain(fmt::format_string<Args...> text, Args&&... args) {
+        wrong_.push_back(fmt::format(text, std::forward<Args>(args)...));
+    }
+    static std::string name(const Batch& b) {
+        return fmt::format("section {}, replica {}, micro-batch {}", b.section, b.replica, b.index);
+    }
+    const TaskCost& cost(const SampleCost& sample, int section) const { return sample.sections[at(section)]; }
+
+    void collect(const Timeline& timeline) {
+        for (const TimedTask& t : timeline.tasks) {
+            const auto found = batches_.find({t.task.section, t.replica, t.task.micro_batch});
+            if (found == batches_.end()) {
+                complain("a task of no micro-batch");
+                continue;
+            }
+            Batch& batch = found->second;
+            (t.task.phase == Phase::forward ? batch.forward : batch.backward).push_back({t.start_s, t.end_s});
+            if (t.rank != problem_.sections[at(batch.section)].first_rank + batch.replica)
+                complain("{} runs on rank {}", name(batch), t.rank);
+        }
+    }
+
+    bool due_backward(const Batch& batch) const {
+        if (!problem_.sections[at(batch.section)].backward) return false;
+        if (!problem_.zero_is_none) return true;
+        return std::any_of(batch.samples.begin(), batch.samples.end(), [&](const SampleCost* sample) {
+            return cost(*sample, batch.section).backward_s > 0;
+        });
+    }
+
+    void check_tasks(const Batch& batch) {
+        if (batch.forward.size() != 1) complain("{}: {} forwards", name(batch), batch.forward.size());
+        if (batch.backward.size() != (due_backward(batch) ? 1U : 0U))
+            complain("{}: {} backwards", name(batch), batch.backward.size());
+        double forward = 0, backward = 0;
+        for (const SampleCost* sample : batch.samples) {
+            forward += cost(*sample, batch.section).forward_s;
+            backward += cost(*sample, batch.section).backward_s;
+        }
+        for (const Span& s : batch.forward)
+            if (std::abs(s.end_s - s.start_s - forward) > kRounding)
+                complain("{}: forward takes other than its samples", name(batch));
+        for (const Span& s : batch.backward) {
+            if (std::abs(s.end_s - s.start_s - backward) > kRounding)
+                complain("{}: backward takes other than its samples", name(batch));
+            if (!batch.forward.empty() && s.start_s < batch.forward.front().end_s - kRounding)
+                complain("{}: backward before forward", name(batch));
+        }
+    }
+
+    void check_samples() {
+        for (const auto& [key, batch] : batches_) {
+            if (static_cast<int>(batch.samples.size()) > problem_.sections[at(batch.section)].micro_batch)
+                complain("{}: {} samples", name(batch), batch.samples.size());
+            for (const SampleCost* sample : batch.samples) {
+                if (!cost(*sample, batch.section).active)
+                    complain("{}: sample {} skips it", name(batch), sample->id);
+                if (!holder_.emplace(std::pair{batch.section, sample->id}, &batch).second)
+                    complain("{}: sample {} twice", name(batch), sample->id);
+            }
+        }
+        for (const SampleCost& sample : problem_.samples)
+            for (int s = 0; s < sections(); ++s)
+                if (cost(sample, s).active && !holder_.contains({s, sample.id}))
+                    complain("section {}: sample {} is missing", s, sample.id);
+    }
+
+    void check_ranks(const Timeline& timeline, Dispatch dispatch) {
+        std::map<int, std::vector<const TimedTask*>> of_rank;
+        for (const TimedTask& t : timeline.tasks) of_rank[t.rank].push_back(&t);
+        for (auto& [rank, tasks] : of_rank) {
+            // Tasks of no duration stand before those that start with their end.
+            std::stable_sort(tasks.begin(), tasks.end(), [](const TimedTask* a, const TimedTask* b) {
+                return std::tuple(a->start_s, a->end_s) < std::tuple(b->start_s, b->end_s);
+            });
+            for (std::size_t k = 1; k < tasks.size(); ++k)
+                if (tasks[k]->start_s < tasks[k - 1]->end_s - kRounding)
+                    complain("rank {} runs two tasks at {}", rank, tasks[k]->start_s);
+            check_order(rank, dispatch);
+        }
+    }
+
+    void check_order(int rank, Dispatch dispatch) {
+        std::map<int, double> forwards;  // section -> the latest start of a forward so far
+        double latest = 0;
+        for (const schedule::Task& task : plan_.lanes[at(rank)]) {
+            const int replica = rank - problem_.sections[at(task.section)].first_rank;
+            const Batch& batch = batches_.at({task.section, replica, task.micro_batch});
+            const bool forward = task.phase == Phase::forward;
+            const double start = (forward ? batch.forward : batch.backward).front().start_s;
+            if (dispatch == Dispatch::planned && start < latest - kRounding)
+                complain("rank {} leaves its order at {}", rank, start);
+            latest = std::max(latest, start);
+            if (!forward) continue;
+            double& before = forwards[task.section];
+            const bool keeps = task.in_turn || !problem_.sections[at(task.section)].loss;
+            if (keeps && start < before - kRounding) complain("{} is started before its turn", name(batch));
+            before = std::max(before, start);
+        }
+    }
+
+    void check_edge(const EdgeShape& e) {
+        const int fanout = problem_.sections[at(e.to)].replicas / problem_.sections[at(e.from)].replicas;
+        for (const SampleCost& sample : problem_.samples) {
+            if (!cost(sample, e.from).active || !cost(sample, e.to).active) continue;
+            const Batch &up = *holder_.at({e.from, sample.id}), &down = *holder_.at({e.to, sample.id});
+            const double delay = e.colocated ? 0 : e.latency_s + cost(sample, e.from).transfer_s;
+            if (down.replica / fanout != up.replica)
+                complain("sample {} goes from replica {} to {}", sample.id, up.replica, down.replica);
+            if (down.forward.front().start_s < up.forward.front().end_s + delay - kRounding)
+                complain("{}: forward before its input of sample {}", name(down), sample.id);
+            if (e.gradient && !up.backward.empty() && !down.backward.empty() &&
+                up.backward.front().start_s < down.backward.front().end_s + delay - kRounding)
+                complain("{}: backward before its gradient of sample {}", name(up), sample.id);
+        }
+    }
+
+    /// When a micro-batch gives its place in the window free.
+    double leaves(const Batch& batch) const {
+        if (!batch.backward.empty()) return batch.backward.front().end_s;
+        double last = batch.forward.front().end_s;
+        for (const EdgeShape& e : problem_.edges) {
+            if (e.from != batch.section) continue;
+            for (const SampleCost* sample : batch.samples)
+                if (const auto down = holder_.find({e.to, sample->id}); down != holder_.end())
+                    last = std::max(last, down->second->forward.front().end_s);
+        }
+        return last;
+    }
+
+    void check_windows() {
+        std::map<std::pair<int, int>, std::vector<std::pair<double, int>>> changes;
+        for (const auto& [key, batch] : batches_) {
+            auto& list = changes[{batch.section, batch.replica}];
+            list.emplace_back(batch.forward.front().start_s + kRounding, 1);
+            list.emplace_back(leaves(batch), -1);
+        }
+        for (auto& [key, list] : changes) {
+            const int window = problem_.sections[at(key.first)].window;
+            std::sort(list.begin(), list.end());
+            int in_flight = 0, most = 0;
+            for (const auto& [time, change] : list) most = std::max(most, in_flight += change);
+            if (window > 0 && most > window)
+                complain("section {}, replica {}: {} in flight, window {}", key.first, key.second, most,
+                         window);
+        }
+    }
+
+    const Problem& problem_;
+    const StepPlan& plan_;
+    std::map<std::tuple<int, int, int>, Batch> batches_;
+    std::map<std::pair<int, std::int64_t>, const Batch*> holder_;  ///< (section, sample)
+    std::vector<std::string> wrong_;
+};
+
+}  // namespace
+
+std::vector<std::string> broken_rules(const Problem& problem, const StepPlan& plan, const Timeline& timeline,
+                                      Dispatch dispatch) {
+    return Checker(problem, plan).run(timeline, dispatch);
+}
+
+}  // namespace maestro::schedule_test
