@@ -7,6 +7,8 @@ namespace maestro::schedule {
 
 namespace {
 
+constexpr double kLevel = 1.001;  ///< of the fullest replica; what is shorter by less is as level
+
 double at(const std::vector<double>& values, int i) {
     return values[static_cast<std::size_t>(i)];
 }
@@ -14,6 +16,20 @@ double at(const std::vector<double>& values, int i) {
 struct Kinds {
     std::vector<int> heavy, light;  ///< samples with upstream work, and without
     bool bare = false;              ///< too few light ones to cover head starts and last backwards
+};
+
+struct Spread {
+    std::vector<int> lane;       ///< [sample]
+    std::vector<double> load_s;  ///< [lane]
+
+    void give(int sample, double seconds, std::size_t to) {
+        load_s[to] += seconds;
+        lane[static_cast<std::size_t>(sample)] = static_cast<int>(to);
+    }
+    std::size_t least() const {
+        return static_cast<std::size_t>(std::min_element(load_s.begin(), load_s.end()) - load_s.begin());
+    }
+    double fullest_s() const { return *std::max_element(load_s.begin(), load_s.end()); }
 };
 
 Kinds kinds_of(const Instance& instance) {
@@ -49,31 +65,33 @@ SampleWork measure(const Instance& instance) {
 }
 
 std::vector<int> spread(const Instance& instance, const SampleWork& work) {
-    const int replicas = instance.shape(instance.anchor).replicas;
-    std::vector<int> lanes(work.own.size(), 0);
+    const auto replicas = static_cast<std::size_t>(instance.shape(instance.anchor).replicas);
     auto [heavy, light, bare] = kinds_of(instance);
     const auto sort = [](auto first, auto last, auto less) { std::stable_sort(first, last, less); };
-    std::vector<double> load(static_cast<std::size_t>(replicas), 0.0);
-    const auto give = [&](int i, std::size_t lane) {
-        load[lane] += at(work.own, i);
-        lanes[static_cast<std::size_t>(i)] = static_cast<int>(lane);
-    };
+    Spread start{std::vector<int>(work.own.size(), 0), std::vector<double>(replicas, 0.0)};
     auto begin = heavy.begin(), end = heavy.end();
     if (bare) {
         sort(begin, end, [&](int a, int b) { return at(work.before, a) < at(work.before, b); });
-        for (int k = 0; k < replicas; ++k) give(*begin++, static_cast<std::size_t>(k));
+        for (std::size_t k = 0; k < replicas; ++k, ++begin) start.give(*begin, at(work.own, *begin), k);
         sort(begin, end, [&](int a, int b) { return at(work.after, a) > at(work.after, b); });
-        for (int k = 0; k < replicas; ++k) give(*--end, static_cast<std::size_t>(k));
+        for (std::size_t k = 0; k < replicas; ++k) {
+            --end;
+            start.give(*end, at(work.own, *end), k);
+        }
     }
     const auto longer = [&](int a, int b) { return at(work.own, a) > at(work.own, b); };
     sort(begin, end, longer);
     sort(light.begin(), light.end(), longer);
-    const auto to_least = [&](int i) {
-        give(i, static_cast<std::size_t>(std::min_element(load.begin(), load.end()) - load.begin()));
+    std::vector<int> order(begin, end);
+    order.insert(order.end(), light.begin(), light.end());
+    const auto to_least = [&](Spread spread) {
+        for (const int i : order) spread.give(i, at(work.own, i), spread.least());
+        return spread;
     };
-    std::for_each(begin, end, to_least);
-    std::for_each(light.begin(), light.end(), to_least);
-    return lanes;
+    const Spread kinds_apart = to_least(start);
+    sort(order.begin(), order.end(), longer);
+    const Spread together = to_least(start);
+    return together.fullest_s() * kLevel < kinds_apart.fullest_s() ? together.lane : kinds_apart.lane;
 }
 
 std::vector<std::vector<int>> orders(const Instance& instance, const SampleWork& work) {

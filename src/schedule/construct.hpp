@@ -17,9 +17,9 @@ struct SampleWork {
 SampleWork measure(const Instance& instance);
 
 /// Anchor replica of each sample. First the samples with upstream work, by descending cost, each to the
-/// replica with the least of it; then the rest level the replicas. Where there is not enough of the rest to
-/// cover head starts and last backwards, every replica first gets one sample that is soon there and one that
-/// is soon done with.
+/// replica with the least of it; then the rest level the replicas; where they are too few and too long to,
+/// all go by descending cost. Where there is not enough of the rest to cover head starts and last backwards,
+/// every replica first gets one sample that is soon there and one that is soon done with.
 std::vector<int> spread(const Instance& instance, const SampleWork& work);
 
 /// How many orders() there are.

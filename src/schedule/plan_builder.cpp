@@ -8,7 +8,7 @@ namespace maestro::schedule {
 
 namespace {
 
-constexpr int kCovers = 2;  ///< micro-batches of a rank that are started in turn; more change nothing
+constexpr int kCovers = 2;  ///< micro-batches of a rank that are started in turn: enough to cover a backward
 
 }  // namespace
 

@@ -55,32 +55,30 @@ Group::Group(Instance instance, std::uint64_t seed)
     for (std::size_t s = 0; s < upstream_.size(); ++s)
         upstream_[s].resize(static_cast<std::size_t>(instance_.sections[s].replicas));
     work_ = measure(instance_);
+    spread_ = spread(instance_, work_);
+    orders_ = orders(instance_, work_);
 }
 
-std::vector<Recipe> Group::construct(const std::vector<Recipe>& recipes, double enough_s) {
+double Group::construct(const Recipe& recipe) {
     Solution candidate;
-    candidate.lane = spread(instance_, work_);
-    const auto all = orders(instance_, work_);
-    std::vector<std::pair<double, std::size_t>> tried;
-    // Within the tightest windows an upstream micro-batch must not wait for two of the anchor.
-    for (const bool aligned : {false, true})
-        for (std::size_t k = 0; k < recipes.size() && outcome_.makespan_s > enough_s; ++k) {
-            if (aligned && (!bundles_ || outcome_.makespan_s < kNever)) break;
-            candidate.order = all[static_cast<std::size_t>(recipes[k].order)];
-            candidate.rule = {};
-            candidate.rule.fed_s = recipes[k].fed * work_.mean_s;
-            candidate.rule.fair = recipes[k].fair;
-            candidate.rule.aligned = aligned;
-            const Outcome outcome = execute(candidate);
-            tried.emplace_back(outcome.makespan_s, k);
-            if (!outcome.better_than(outcome_)) continue;
-            outcome_ = outcome;
-            solution_ = candidate;
-        }
-    std::sort(tried.begin(), tried.end());
-    std::vector<Recipe> ranked;
-    for (const auto& [makespan, k] : tried) ranked.push_back(recipes[k]);
-    return ranked;
+    candidate.lane = spread_;
+    candidate.order = orders_[static_cast<std::size_t>(recipe.order)];
+    candidate.rule.fed_s = recipe.fed * work_.mean_s;
+    candidate.rule.fair = recipe.fair;
+    candidate.rule.aligned = aligned_;
+    const Outcome outcome = execute(candidate);
+    if (outcome.better_than(outcome_)) {
+        outcome_ = outcome;
+        solution_ = candidate;
+    }
+    return outcome.makespan_s;
+}
+
+void Group::construct_aligned(const std::vector<Recipe>& recipes) {
+    if (!bundles_) return;
+    aligned_ = true;
+    for (const Recipe& recipe : recipes) construct(recipe);
+    aligned_ = false;
 }
 
 bool Group::try_solution(const Solution& solution) {

@@ -8,28 +8,12 @@
 
 #include "schedule/choosers.hpp"
 #include "schedule/construct.hpp"
+#include "schedule/dice.hpp"
 #include "schedule/plan_builder.hpp"
 
 namespace maestro::schedule {
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
-
-/// Random numbers of a search: SplitMix64 (Steele, Lea, Flood, 2014).
-class Dice {
-public:
-    explicit Dice(std::uint64_t seed) : state_(seed) {}
-    int below(int n) { return static_cast<int>(next() % static_cast<std::uint64_t>(n)); }
-    double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-
-private:
-    std::uint64_t next() {
-        std::uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-        return z ^ (z >> 31);
-    }
-    std::uint64_t state_;
-};
 
 /// What the search decides.
 struct Solution {
@@ -65,9 +49,12 @@ public:
     int samples() const { return instance_.samples; }
     const Outcome& best() const { return outcome_; }
 
-    /// Tries the recipes until one ends by `enough_s` and keeps what is better than before; the makespan
-    /// stays infinite where none runs within the windows. Returns those tried, the best first.
-    std::vector<Recipe> construct(const std::vector<Recipe>& recipes, double enough_s);
+    /// Executes one recipe and keeps the result if it is better than before; returns its makespan, infinite
+    /// where it does not run within the windows.
+    double construct(const Recipe& recipe);
+    /// Where no recipe runs: they again, so that within the tightest windows no upstream micro-batch waits
+    /// for two of the anchor.
+    void construct_aligned(const std::vector<Recipe>& recipes);
     /// Uses up to `moves` executions; stops where the makespan is `enough_s`.
     void improve(std::int64_t moves, double enough_s);
     /// Sample i changes places with sample j of another group if that makes the longer of the two shorter.
@@ -87,8 +74,11 @@ private:
     Instance instance_, single_;  ///< single_: upstream sections sample by sample
     Dice dice_;
     int lanes_ = 1;
+    bool aligned_ = false;  ///< Rule::aligned of what is constructed
     bool bundles_ = false;  ///< an upstream section has micro-batches of several samples
     SampleWork work_;
+    std::vector<int> spread_;               ///< where construction begins
+    std::vector<std::vector<int>> orders_;  ///< likewise
     Solution solution_;
     Outcome outcome_;
     // Memory that executions use again.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "schedule/bounds.hpp"
+#include "schedule/dealer.hpp"
 #include "schedule/plan_builder.hpp"
 #include "schedule/policies.hpp"
 #include "schedule/search.hpp"
@@ -14,161 +15,14 @@ namespace maestro::schedule {
 
 namespace {
 
-constexpr double kEnough = 2e-4;  ///< of the bound; nearer is not worth the search
-constexpr std::size_t kFew = 96;  ///< samples
-constexpr int kRetried = 2;       ///< groups
-constexpr double kAlike = 1.002;  ///< makespans of groups
+constexpr double kEnough = 2e-4;    ///< of the bound; nearer is not worth the search
+constexpr std::size_t kFew = 96;    ///< samples
+constexpr double kSome = 256;       ///< samples
+constexpr std::size_t kMany = 512;  ///< samples
+constexpr double kAlike = 1.002;    ///< makespans of groups
+constexpr double kFailed = 10;      ///< times the bound: what a recipe counts that does not run
 constexpr int kDeals = 16;
-constexpr double kSome = 256;                        ///< samples
-constexpr std::size_t kMany = 512;                   ///< samples
-constexpr std::size_t kTried = 6, kTriedOfMany = 2;  ///< recipes for the groups after the first
 constexpr double kDealNoise = 1.0;
-constexpr int kPolished = 4096;  ///< changes of a deal
-
-/// Samples of each group. Constructive: by descending cost, those with upstream work first, to the group
-/// whose fullest section stays lowest. Then pairs change groups while that levels the loads of all sections.
-class Dealer {
-public:
-    Dealer(const Problem& problem, int groups)
-        : all_(whole(problem)), groups_(groups), sections_(all_.sections.size()), dice_(1) {
-        for (std::size_t s = 0; s < sections_; ++s) scale_.push_back(groups / std::max(total(s), 1e-300));
-        const std::vector<double> work = loads(problem);
-        const double most = std::max(*std::max_element(work.begin(), work.end()), 1e-300);
-        for (std::size_t s = 0; s < sections_; ++s) scale_[s] *= work[s] / most;
-    }
-
-    /// `noise`: of the costs in the order of dealing, for another result each time; 0: none.
-    std::vector<std::vector<int>> deal(double noise) {
-        std::vector<int> order(static_cast<std::size_t>(all_.samples));
-        std::iota(order.begin(), order.end(), 0);
-        std::vector<double> key(order.size(), 0.0);
-        for (int i = 0; i < all_.samples; ++i)
-            for (std::size_t s = 0; s < sections_; ++s)
-                key[static_cast<std::size_t>(i)] = std::max(key[static_cast<std::size_t>(i)], cost(i, s));
-        for (double& k : key) k *= 1 + noise * dice_.uniform();
-        std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-            const auto i = static_cast<std::size_t>(a), j = static_cast<std::size_t>(b);
-            if (all_.pictured[i] != all_.pictured[j]) return all_.pictured[i] > all_.pictured[j];
-            return key[i] > key[j];
-        });
-        dealt_.assign(static_cast<std::size_t>(groups_), {});
-        load_.assign(static_cast<std::size_t>(groups_) * sections_, 0.0);
-        for (const int i : order) {
-            int best = 0;
-            double lowest = kNever;
-            for (int g = 0; g < groups_; ++g) {
-                double fullest = 0;
-                for (std::size_t s = 0; s < sections_; ++s)
-                    fullest = std::max(fullest, load(g, s) + cost(i, s));
-                if (fullest >= lowest) continue;
-                lowest = fullest;
-                best = g;
-            }
-            dealt_[static_cast<std::size_t>(best)].push_back(i);
-            for (std::size_t s = 0; s < sections_; ++s) load(best, s) += cost(i, s);
-        }
-        if (groups_ > 1) polish();
-        if (noise > 0) scatter();
-        return dealt_;
-    }
-
-private:
-    double total(std::size_t s) const {
-        double sum = 0;
-        for (int i = 0; i < all_.samples; ++i) sum += all_.total(static_cast<int>(s), i);
-        return sum;
-    }
-    /// A group's fair share of the fullest section counts 1.
-    double cost(int i, std::size_t s) const { return all_.total(static_cast<int>(s), i) * scale_[s]; }
-    double& load(int g, std::size_t s) { return load_[static_cast<std::size_t>(g) * sections_ + s]; }
-    /// What a group's loads weigh: rises steeply beyond its share.
-    static double weight(double load) {
-        const double l2 = load * load, l4 = l2 * l2, l8 = l4 * l4;
-        return l8 * l8 * l8 * l8;
-    }
-
-    /// A few samples go anywhere.
-    void scatter() {
-        for (int moved = dice_.below(3); moved > 0; --moved) {
-            auto& from = dealt_[static_cast<std::size_t>(dice_.below(groups_))];
-            auto& to = dealt_[static_cast<std::size_t>(dice_.below(groups_))];
-            if (from.empty() || &from == &to) continue;
-            const auto i = static_cast<std::ptrdiff_t>(dice_.below(static_cast<int>(from.size())));
-            to.push_back(from[static_cast<std::size_t>(i)]);
-            from.erase(from.begin() + i);
-        }
-    }
-
-    void polish() {
-        const int rounds = std::min(8 * groups_, kPolished);
-        for (int round = 0; round < rounds; ++round) {
-            std::size_t fullest = 0;
-            int worst = 0, least = 0;
-            for (int g = 0; g < groups_; ++g)
-                for (std::size_t s = 0; s < sections_; ++s)
-                    if (load(g, s) > load(worst, fullest)) {
-                        worst = g;
-                        fullest = s;
-                    }
-            for (int g = 0; g < groups_; ++g)
-                if (load(g, fullest) < load(least, fullest)) least = g;
-            if (load(worst, fullest) <= 1 + 1e-4) break;
-            int other = least;
-            if (round % 2 == 1) {
-                other = dice_.below(groups_ - 1);
-                other += other >= worst ? 1 : 0;
-            }
-            auto &give = dealt_[static_cast<std::size_t>(worst)],
-                 &take = dealt_[static_cast<std::size_t>(other)];
-            if (give.empty() || take.empty()) continue;
-            double best = pair_weight(worst, other, -1, -1) * (1 - 1e-9);
-            std::size_t best_i = give.size(), best_j = 0;
-            // Of the other group those that differ by about half of what the loads differ.
-            const double half = (load(worst, fullest) - load(other, fullest)) / 2;
-            std::sort(take.begin(), take.end(),
-                      [&](int a, int b) { return cost(a, fullest) < cost(b, fullest); });
-            for (std::size_t i = 0; i < give.size(); ++i) {
-                const double wanted = cost(give[i], fullest) - half;
-                const auto near =
-                    std::lower_bound(take.begin(), take.end(), wanted,
-                                     [&](int j, double value) { return cost(j, fullest) < value; });
-                const auto first = std::max<std::ptrdiff_t>(near - take.begin() - 2, 0);
-                const auto last =
-                    std::min<std::ptrdiff_t>(first + 4, static_cast<std::ptrdiff_t>(take.size()));
-                for (auto j = first; j < last; ++j) {
-                    const double now = pair_weight(worst, other, give[i], take[static_cast<std::size_t>(j)]);
-                    if (now >= best) continue;
-                    best = now;
-                    best_i = i;
-                    best_j = static_cast<std::size_t>(j);
-                }
-            }
-            if (best_i == give.size()) continue;
-            for (std::size_t s = 0; s < sections_; ++s) {
-                const double difference = cost(give[best_i], s) - cost(take[best_j], s);
-                load(worst, s) -= difference;
-                load(other, s) += difference;
-            }
-            std::swap(give[best_i], take[best_j]);
-        }
-    }
-    /// Of two groups once i and j have changed places (-1: as they are).
-    double pair_weight(int a, int b, int i, int j) {
-        double sum = 0;
-        for (std::size_t s = 0; s < sections_; ++s) {
-            const double difference = i < 0 ? 0 : cost(i, s) - cost(j, s);
-            sum += weight(load(a, s) - difference) + weight(load(b, s) + difference);
-        }
-        return sum;
-    }
-
-    Instance all_;
-    int groups_;
-    std::size_t sections_;
-    Dice dice_;
-    std::vector<double> scale_, load_;
-    std::vector<std::vector<int>> dealt_;
-};
 
 /// Executions of a group that its search may use: few where samples are many, because the gap is small then.
 std::int64_t default_moves(std::size_t samples) {
@@ -194,38 +48,119 @@ void exchange(std::vector<std::unique_ptr<Group>>& groups, std::int64_t moves, d
     }
 }
 
+/// Which recipes do well. Groups are alike: what was good for others is tried first.
+class Cookbook {
+public:
+    Cookbook(std::vector<Recipe> recipes, std::size_t groups, double enough_s)
+        : recipes_(std::move(recipes)),
+          seen_(recipes_.size()),
+          had_(groups, std::vector<bool>(recipes_.size(), false)),
+          enough_s_(enough_s) {}
+
+    const std::vector<Recipe>& recipes() const { return recipes_; }
+    std::size_t size() const { return recipes_.size(); }
+
+    /// The group has up to `count` recipes that did best for others.
+    void try_good(std::size_t g, Group& group, std::size_t count) { try_first(ranked(), g, group, count); }
+    /// The group has up to `count` recipes that it has not had: first those that no group has. False: it has
+    /// had all.
+    bool try_new(std::size_t g, Group& group, std::size_t count) {
+        std::vector<std::size_t> order;
+        for (std::size_t k = 0; k < recipes_.size(); ++k)
+            if (seen_[k].times == 0) order.push_back(k);
+        const std::vector<std::size_t> known = ranked();
+        order.insert(order.end(), known.begin(), known.end());
+        return try_first(order, g, group, count);
+    }
+
+private:
+    struct Seen {
+        int times = 0;
+        double sum_s = 0;
+        double mean_s() const { return sum_s / times; }
+    };
+    /// Those that a group has had, the best first.
+    std::vector<std::size_t> ranked() const {
+        std::vector<std::size_t> order;
+        for (std::size_t k = 0; k < recipes_.size(); ++k)
+            if (seen_[k].times > 0) order.push_back(k);
+        std::stable_sort(order.begin(), order.end(),
+                         [&](std::size_t a, std::size_t b) { return seen_[a].mean_s() < seen_[b].mean_s(); });
+        return order;
+    }
+    bool try_first(const std::vector<std::size_t>& order, std::size_t g, Group& group, std::size_t count) {
+        bool any = false;
+        for (const std::size_t k : order) {
+            if (count == 0 || group.best().makespan_s <= enough_s_) return true;
+            if (had_[g][k]) continue;
+            had_[g][k] = any = true;
+            --count;
+            ++seen_[k].times;
+            seen_[k].sum_s += std::min(group.construct(recipes_[k]), kFailed * enough_s_);
+        }
+        return any;
+    }
+
+    std::vector<Recipe> recipes_;
+    std::vector<Seen> seen_;              ///< [recipe]
+    std::vector<std::vector<bool>> had_;  ///< [group][recipe]
+    double enough_s_;
+};
+
+/// How much a plan may try, by the number of samples and groups.
+struct Effort {
+    std::size_t good = 0,
+                fresh = 0;       ///< recipes of a group: the best of the others', and those not tried yet
+    std::size_t first = 0;       ///< recipes of the first group
+    int retries = 0;             ///< groups that get more recipes, the last to end first
+    std::size_t retry = 0;       ///< how many more
+    std::int64_t exchanges = 0;  ///< of samples between groups; 0: half of the groups' moves
+};
+
+Effort effort_of(std::size_t samples, int groups) {
+    constexpr auto kAll = static_cast<std::size_t>(-1);
+    if (samples <= kFew) return {.fresh = kAll, .first = kAll};
+    if (samples <= kMany) return {.good = 6, .first = kAll, .retries = 2, .retry = kAll};
+    return {.good = 2,
+            .fresh = 1,
+            .first = groups == 1 ? kAll : 6,
+            .retries = groups / 2,
+            .retry = 2,
+            .exchanges = std::max(groups / 2, 2)};
+}
+
 /// Empty where a group has no solution within its windows.
 std::vector<std::unique_ptr<Group>> schedule_groups(const Problem& problem,
                                                     const std::vector<std::vector<int>>& dealt,
                                                     std::int64_t moves, double enough_s) {
     const auto groups = static_cast<int>(dealt.size());
+    const Effort effort = effort_of(problem.samples.size(), groups);
     std::vector<std::unique_ptr<Group>> parts;
-    const std::vector<Recipe> all = recipes(problem.sections);
-    std::vector<Recipe> good = all;
+    Cookbook book(recipes(problem.sections), dealt.size(), enough_s);
     for (const auto& samples : dealt) {
-        parts.push_back(std::make_unique<Group>(part(problem, groups, samples), parts.size()));
-        const std::vector<Recipe> ranked = parts.back()->construct(good, enough_s);
-        // Groups are alike: what is best for the first large one is tried for the others.
-        const std::size_t tried = problem.samples.size() > kMany ? kTriedOfMany : kTried;
-        if (parts.size() == 1 && ranked.size() > tried && problem.samples.size() > kFew)
-            good.assign(ranked.begin(), ranked.begin() + static_cast<std::ptrdiff_t>(tried));
-        if (parts.back()->best().makespan_s == kNever) parts.back()->construct(all, enough_s);
-        if (parts.back()->best().makespan_s == kNever) return {};
-        parts.back()->improve(moves, enough_s);
+        const std::size_t g = parts.size();
+        parts.push_back(std::make_unique<Group>(part(problem, groups, samples), g));
+        Group& group = *parts.back();
+        book.try_good(g, group, effort.good);
+        book.try_new(g, group, g == 0 ? effort.first : effort.fresh);
+        if (group.best().makespan_s == kNever) book.try_new(g, group, book.size());
+        if (group.best().makespan_s == kNever) group.construct_aligned(book.recipes());
+        if (group.best().makespan_s == kNever) return {};
+        group.improve(moves, enough_s);
     }
     if (groups == 1) return parts;
     // More for those that end well after the others.
     const auto longest = [](const auto& a, const auto& b) {
         return a->best().makespan_s < b->best().makespan_s;
     };
-    for (int more = 0; more < kRetried; ++more) {
-        Group& worst = **std::max_element(parts.begin(), parts.end(), longest);
+    for (int more = 0; more < effort.retries; ++more) {
+        const auto worst = std::max_element(parts.begin(), parts.end(), longest);
         const double least = (*std::min_element(parts.begin(), parts.end(), longest))->best().makespan_s;
-        if (worst.best().makespan_s <= std::max(enough_s, least * kAlike) || good.size() == all.size()) break;
-        worst.construct(all, enough_s);
-        worst.improve(moves, enough_s);
+        if ((*worst)->best().makespan_s <= std::max(enough_s, least * kAlike)) break;
+        if (!book.try_new(static_cast<std::size_t>(worst - parts.begin()), **worst, effort.retry)) break;
+        (*worst)->improve(moves, enough_s);
     }
-    exchange(parts, moves * groups / 2, enough_s);
+    exchange(parts, effort.exchanges > 0 ? effort.exchanges : moves * groups / 2, enough_s);
     return parts;
 }
 

@@ -1,0 +1,142 @@
+#include "schedule/dealer.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "schedule/bounds.hpp"
+
+namespace maestro::schedule {
+
+namespace {
+
+constexpr int kPolished = 4096;  ///< changes of a deal
+
+/// What a group's loads weigh: rises steeply beyond its share.
+double weight(double load) {
+    const double l2 = load * load, l4 = l2 * l2, l8 = l4 * l4;
+    return l8 * l8 * l8 * l8;
+}
+
+}  // namespace
+
+Dealer::Dealer(const Problem& problem, int groups)
+    : all_(whole(problem)), groups_(groups), sections_(all_.sections.size()), dice_(1) {
+    for (std::size_t s = 0; s < sections_; ++s) scale_.push_back(groups / std::max(total(s), 1e-300));
+    const std::vector<double> work = loads(problem);
+    const double most = std::max(*std::max_element(work.begin(), work.end()), 1e-300);
+    for (std::size_t s = 0; s < sections_; ++s) scale_[s] *= work[s] / most;
+}
+
+std::vector<std::vector<int>> Dealer::deal(double noise) {
+    std::vector<int> order(static_cast<std::size_t>(all_.samples));
+    std::iota(order.begin(), order.end(), 0);
+    std::vector<double> key(order.size(), 0.0);
+    for (int i = 0; i < all_.samples; ++i)
+        for (std::size_t s = 0; s < sections_; ++s)
+            key[static_cast<std::size_t>(i)] = std::max(key[static_cast<std::size_t>(i)], cost(i, s));
+    for (double& k : key) k *= 1 + noise * dice_.uniform();
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+        const auto i = static_cast<std::size_t>(a), j = static_cast<std::size_t>(b);
+        if (all_.pictured[i] != all_.pictured[j]) return all_.pictured[i] > all_.pictured[j];
+        return key[i] > key[j];
+    });
+    dealt_.assign(static_cast<std::size_t>(groups_), {});
+    load_.assign(static_cast<std::size_t>(groups_) * sections_, 0.0);
+    for (const int i : order) {
+        int best = 0;
+        double lowest = std::numeric_limits<double>::infinity();
+        for (int g = 0; g < groups_; ++g) {
+            double fullest = 0;
+            for (std::size_t s = 0; s < sections_; ++s) fullest = std::max(fullest, load(g, s) + cost(i, s));
+            if (fullest >= lowest) continue;
+            lowest = fullest;
+            best = g;
+        }
+        dealt_[static_cast<std::size_t>(best)].push_back(i);
+        for (std::size_t s = 0; s < sections_; ++s) load(best, s) += cost(i, s);
+    }
+    if (groups_ > 1) polish();
+    if (noise > 0) scatter();
+    return dealt_;
+}
+
+double Dealer::total(std::size_t s) const {
+    double sum = 0;
+    for (int i = 0; i < all_.samples; ++i) sum += all_.total(static_cast<int>(s), i);
+    return sum;
+}
+
+/// A few samples go anywhere.
+void Dealer::scatter() {
+    for (int moved = dice_.below(3); moved > 0; --moved) {
+        auto& from = dealt_[static_cast<std::size_t>(dice_.below(groups_))];
+        auto& to = dealt_[static_cast<std::size_t>(dice_.below(groups_))];
+        if (from.empty() || &from == &to) continue;
+        const auto i = static_cast<std::ptrdiff_t>(dice_.below(static_cast<int>(from.size())));
+        to.push_back(from[static_cast<std::size_t>(i)]);
+        from.erase(from.begin() + i);
+    }
+}
+
+void Dealer::polish() {
+    const int rounds = std::min(8 * groups_, kPolished);
+    for (int round = 0; round < rounds; ++round) {
+        std::size_t fullest = 0;
+        int worst = 0, least = 0;
+        for (int g = 0; g < groups_; ++g)
+            for (std::size_t s = 0; s < sections_; ++s)
+                if (load(g, s) > load(worst, fullest)) {
+                    worst = g;
+                    fullest = s;
+                }
+        for (int g = 0; g < groups_; ++g)
+            if (load(g, fullest) < load(least, fullest)) least = g;
+        if (load(worst, fullest) <= 1 + 1e-4) break;
+        int other = least;
+        if (round % 2 == 1) {
+            other = dice_.below(groups_ - 1);
+            other += other >= worst ? 1 : 0;
+        }
+        auto &give = dealt_[static_cast<std::size_t>(worst)], &take = dealt_[static_cast<std::size_t>(other)];
+        if (give.empty() || take.empty()) continue;
+        double best = pair_weight(worst, other, -1, -1) * (1 - 1e-9);
+        std::size_t best_i = give.size(), best_j = 0;
+        // Of the other group those that differ by about half of what the loads differ.
+        const double half = (load(worst, fullest) - load(other, fullest)) / 2;
+        std::sort(take.begin(), take.end(),
+                  [&](int a, int b) { return cost(a, fullest) < cost(b, fullest); });
+        for (std::size_t i = 0; i < give.size(); ++i) {
+            const double wanted = cost(give[i], fullest) - half;
+            const auto near = std::lower_bound(take.begin(), take.end(), wanted,
+                                               [&](int j, double value) { return cost(j, fullest) < value; });
+            const auto first = std::max<std::ptrdiff_t>(near - take.begin() - 2, 0);
+            const auto last = std::min<std::ptrdiff_t>(first + 4, static_cast<std::ptrdiff_t>(take.size()));
+            for (auto j = first; j < last; ++j) {
+                const double now = pair_weight(worst, other, give[i], take[static_cast<std::size_t>(j)]);
+                if (now >= best) continue;
+                best = now;
+                best_i = i;
+                best_j = static_cast<std::size_t>(j);
+            }
+        }
+        if (best_i == give.size()) continue;
+        for (std::size_t s = 0; s < sections_; ++s) {
+            const double difference = cost(give[best_i], s) - cost(take[best_j], s);
+            load(worst, s) -= difference;
+            load(other, s) += difference;
+        }
+        std::swap(give[best_i], take[best_j]);
+    }
+}
+/// Of two groups once i and j have changed places (-1: as they are).
+double Dealer::pair_weight(int a, int b, int i, int j) {
+    double sum = 0;
+    for (std::size_t s = 0; s < sections_; ++s) {
+        const double difference = i < 0 ? 0 : cost(i, s) - cost(j, s);
+        sum += weight(load(a, s) - difference) + weight(load(b, s) + difference);
+    }
+    return sum;
+}
+
+}  // namespace maestro::schedule
