@@ -126,6 +126,16 @@ void write_attribute(hid_t object, const std::string& name, std::int64_t value) 
     MAESTRO_HDF5(H5Awrite(attribute, H5T_NATIVE_INT64, &value));
 }
 
+namespace {
+
+/// One value, not an array of them: a reader has room for one.
+void expect_one(hid_t attribute, const std::string& name) {
+    const Handle space(MAESTRO_HDF5(H5Aget_space(attribute)), H5Sclose);
+    if (H5Sget_simple_extent_npoints(space) != 1) bad(name, "the attribute is not one value");
+}
+
+}  // namespace
+
 std::string read_text_attribute(hid_t object, const std::string& name) {
     constexpr std::size_t kLongest = 64 << 20;
     if (H5Aexists(object, name.c_str()) <= 0) bad(name, "the attribute is missing");
@@ -134,6 +144,7 @@ std::string read_text_attribute(hid_t object, const std::string& name) {
     const std::size_t size = H5Tget_size(type);
     if (H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) > 0 || size > kLongest)
         bad(name, "the attribute is no plain text");
+    expect_one(attribute, name);
     std::string text(size, '\0');
     MAESTRO_HDF5(H5Aread(attribute, type, text.data()));
     text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
@@ -145,6 +156,7 @@ std::int64_t read_integer_attribute(hid_t object, const std::string& name) {
     const Handle attribute(MAESTRO_HDF5(H5Aopen(object, name.c_str(), H5P_DEFAULT)), H5Aclose);
     const Handle type(MAESTRO_HDF5(H5Aget_type(attribute)), H5Tclose);
     if (H5Tget_class(type) != H5T_INTEGER) bad(name, "the attribute is no whole number");
+    expect_one(attribute, name);
     std::int64_t value = 0;
     MAESTRO_HDF5(H5Aread(attribute, H5T_NATIVE_INT64, &value));
     return value;

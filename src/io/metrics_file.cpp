@@ -164,11 +164,8 @@ std::vector<int> read_windows(const std::filesystem::path& path) {
     const Handle file = open_file(path, false);
     if (MAESTRO_HDF5(H5Aexists(file, "windows")) == 0) return {};  // of an older build
     std::vector<int> windows;
-    for (const std::string& line : lines_of(read_text_attribute(file, "windows"))) {
-        const auto window = number_of<int>(line);
-        if (!window) return {};
-        windows.push_back(*window);
-    }
+    for (const std::string& line : lines_of(read_text_attribute(file, "windows")))
+        windows.push_back(number_of<int>(line).value_or(0));
     return windows;
 }
 

@@ -56,7 +56,7 @@ void append_metrics(const std::filesystem::path& path, const Rows& rows);
 Rows read_metrics(const std::filesystem::path& path);
 /// Names of the run's sections, by their colours.
 std::vector<std::string> read_sections(const std::filesystem::path& path);
-/// MetricsHeader::windows; empty where there is none or one is no number.
+/// MetricsHeader::windows; 0 for one that is no number; empty in a file of an older build.
 std::vector<int> read_windows(const std::filesystem::path& path);
 /// MetricsHeader::time_scale; NaN where it is no number.
 double read_time_scale(const std::filesystem::path& path);

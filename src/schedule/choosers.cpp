@@ -208,7 +208,7 @@ void StarveFirst::begin(const Rule& rule, const std::vector<int>& priority, bool
         const auto lanes = static_cast<int>(slot.forwards.size());
         slot.quota = 0;
         if (rule.fair && !slot.loss && shape.window > 0)
-            slot.quota = std::max((shape.window * shape.micro_batch + lanes - 1) / lanes,
+            slot.quota = std::max((shape.window_samples() + lanes - 1) / lanes,
                                   instance.shape(instance.anchor).micro_batch);
         if (slot.quota > 0) slot.held.assign(slot.forwards.size(), 0);
         for (NodeHeap& heap : slot.forwards) heap.clear();

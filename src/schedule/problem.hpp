@@ -2,6 +2,7 @@
 // section. Plain values; no MPI, no files, no clock.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,6 +17,11 @@ struct SectionShape {
                      ///< backward (without a backward: to the end of forward on every consumer); 0: no limit
     bool backward = true;
     bool loss = false;  ///< backward follows its forward at once
+
+    /// Samples in flight per replica, of full micro-batches; at most 2^30.
+    int window_samples() const {
+        return static_cast<int>(std::min<std::int64_t>(std::int64_t{window} * micro_batch, 1 << 30));
+    }
 };
 
 struct EdgeShape {

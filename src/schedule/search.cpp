@@ -16,7 +16,7 @@ constexpr double kTemperature = 0.03;  ///< at the start, of the makespan
 Instance singly(Instance instance) {
     for (SectionShape& shape : instance.sections) {
         if (shape.loss) continue;
-        shape.window *= shape.micro_batch;
+        shape.window = shape.window_samples();
         shape.micro_batch = 1;
     }
     return instance;

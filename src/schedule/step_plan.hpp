@@ -22,8 +22,8 @@ struct Task {
     int micro_batch = 0;  ///< of the rank's replica of that section
     Phase phase = Phase::forward;
     /// Of a forward: never before an earlier one of its section on the rank, also where ranks start what is
-    /// ready. Such are the micro-batches after the last one with upstream work, which cover its backward
-    /// there.
+    /// ready. Such are the last two micro-batches after the last one with upstream work: they cover its
+    /// backward there.
     bool in_turn = false;
     bool operator==(const Task&) const = default;
 };
@@ -36,7 +36,8 @@ struct StepPlan {
     double lower_bound_s = 0;
     std::vector<double> load_s;  ///< [section] work per replica; over lower_bound_s its share of the bound
     int critical_section = 0;    ///< the one with the largest load per replica
-    /// A window was too small for the micro-batches of this step: they were made smaller (policies.hpp).
+    /// A window was too small for the micro-batches of this step: they were made smaller, or wavefront fell
+    /// back on lpt (policies.hpp).
     bool squeezed = false;
     bool operator==(const StepPlan&) const = default;
 };

@@ -109,12 +109,12 @@ private:
 
 /// How much a plan may try, by the number of samples and groups.
 struct Effort {
-    std::size_t good = 0,
-                fresh = 0;       ///< recipes of a group: the best of the others', and those not tried yet
-    std::size_t first = 0;       ///< recipes of the first group
-    int retries = 0;             ///< groups that get more recipes, the last to end first
-    std::size_t retry = 0;       ///< how many more
-    std::int64_t exchanges = 0;  ///< of samples between groups; 0: half of the groups' moves
+    std::size_t good = 0;   ///< recipes of a group that were the best of the others'
+    std::size_t fresh = 0;  ///< recipes of a group that none has tried yet
+    std::size_t first = 0;  ///< recipes of the first group
+    int retries = 0;        ///< groups that get more recipes, the last to end first
+    std::size_t retry = 0;  ///< how many more
+    int exchanges = 2;      ///< of samples between groups: all their moves over this
 };
 
 Effort effort_of(std::size_t samples, int groups) {
@@ -126,7 +126,7 @@ Effort effort_of(std::size_t samples, int groups) {
             .first = groups == 1 ? kAll : 6,
             .retries = groups / 2,
             .retry = 2,
-            .exchanges = std::max(groups / 2, 2)};
+            .exchanges = 4};
 }
 
 /// Empty where a group has no solution within its windows.
@@ -160,7 +160,7 @@ std::vector<std::unique_ptr<Group>> schedule_groups(const Problem& problem,
         if (!book.try_new(static_cast<std::size_t>(worst - parts.begin()), **worst, effort.retry)) break;
         (*worst)->improve(moves, enough_s);
     }
-    exchange(parts, effort.exchanges > 0 ? effort.exchanges : moves * groups / 2, enough_s);
+    exchange(parts, moves * groups / effort.exchanges, enough_s);
     return parts;
 }
 
@@ -184,7 +184,11 @@ StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t 
         shortest = makespan;
         best = std::move(parts);
     }
-    if (best.empty()) return plan_lpt(problem, step);
+    if (best.empty()) {
+        StepPlan plan = plan_lpt(problem, step);
+        plan.squeezed = true;
+        return plan;
+    }
     for (int g = 0; g < groups; ++g) best[static_cast<std::size_t>(g)]->emit(builder, g);
     return builder.finish(step);
 }

@@ -15,7 +15,8 @@ namespace maestro::simulation {
 
 namespace {
 
-constexpr double kLongest = 1e9;  ///< seconds
+constexpr double kLongest = 1e9;      ///< seconds
+constexpr int kMostInFlight = 65535;  ///< micro-batches, as in a deck
 
 [[noreturn]] void refuse(const std::string& what) {
     throw Error(ExitCode::bad_data, what, Scope::all_ranks);
@@ -109,9 +110,9 @@ Replay read_replay(const std::string& run, std::int64_t step, const config::Deck
     for (const io::StepRow& s : rows.steps)
         if (s.step == replay.step) replay.rest_s = std::max(s.time_s - replay.tasks_s, 0.0);
     replay.windows = io::read_windows(run + "/metrics.h5");
-    if (!replay.windows.empty() &&
-        (replay.windows.size() != deck.sections.size() ||
-         std::any_of(replay.windows.begin(), replay.windows.end(), [](int w) { return w < 1; })))
+    if (!replay.windows.empty() && (replay.windows.size() != deck.sections.size() ||
+                                    std::any_of(replay.windows.begin(), replay.windows.end(),
+                                                [](int w) { return w < 1 || w > kMostInFlight; })))
         refuse(fmt::format("--replay {}: metrics.h5 does not hold a window for each section", run));
     replay.sections.resize(deck.sections.size());
     for (auto& [key, batch] : found)

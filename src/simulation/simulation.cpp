@@ -123,8 +123,7 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
         result.policy, result.problem.samples.size(), result.problem.world, result.timeline.makespan_s,
         result.lower_bound_s, 100 * gap_of(result));
     if (result.squeezed)
-        text +=
-            "\nmicro-batches are made smaller, because a window is too small for the samples as they come";
+        text += "\na window is too small for the micro-batches, which are made smaller or run as under lpt";
     if (result.step_s > 0)
         text += fmt::format(
             "\nwith gradients and optimizer a step takes {:.6g} s; {:.6g} tokens, {:.6g} tokens/s",

@@ -37,9 +37,9 @@ void PlanTotals::add(const TimedPlan& timed, double waited_s) {
     ++critical_[plan.critical_section];
     if (plan.squeezed && ++squeezed_ == 1)
         log::info(
-            "step {}: the micro-batches are made smaller, because a window is too small for the samples as "
-            "they "
-            "come; a larger window of the upstream section makes such steps faster",
+            "step {}: a window is too small for the micro-batches of this step, which are made smaller or "
+            "run as "
+            "under lpt; a larger window of the upstream section makes such steps faster",
             plan.step);
 }
 
@@ -51,9 +51,7 @@ std::vector<std::string> PlanTotals::describe(const std::vector<std::string>& na
                     1e3 * planning_s_ / steps, 1e3 * waited_s_ / steps)};
     if (squeezed_ > 0)
         lines.push_back(
-            fmt::format("micro-batches were made smaller in {} of {} steps, because a window was "
-                        "too small",
-                        squeezed_, steps_));
+            fmt::format("a window was too small for the micro-batches of {} of {} steps", squeezed_, steps_));
     if (bound_s_ <= 0) return lines;
     std::string critical, shares;
     for (const auto& [section, count] : critical_)

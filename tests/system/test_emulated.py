@@ -181,6 +181,10 @@ def test_damaged_metrics_are_not_replayed(workspace):
         (lambda file: file.attrs.__setitem__("time_scale", np.bytes_("0")), "time_scale"),
         (lambda file: file.attrs.__setitem__("windows", np.bytes_("16")), "a window for each section"),
         (lambda file: file.attrs.__setitem__("windows", np.bytes_("16\n-1")), "a window for each section"),
+        (lambda file: file.attrs.__setitem__("windows", np.bytes_("16\nabc")), "a window for each section"),
+        (lambda file: file.attrs.__setitem__("windows", np.bytes_("16\n70000")), "a window for each section"),
+        (lambda file: file.attrs.__setitem__("windows", np.array([b"16"] * 100_000)), "is not one value"),
+        (lambda file: file.attrs.__setitem__("sections", np.array([b"vision"] * 100_000)), "is not one value"),
         (lambda file: file.attrs.__setitem__("sections", np.bytes_("vision")), "the deck has others"),
         (lambda file: file["assignment"].__delitem__("replica"), "replica"),
     ]):
