@@ -183,7 +183,7 @@ void times() {
     for (const auto& [family, encoders, groups, fanout] :
          {Case{0, 1, 4, 4}, Case{0, 1, 8, 8}, Case{0, 1, 4, 16}, Case{0, 1, 16, 4}, Case{0, 1, 1, 64},
           Case{0, 2, 8, 8}, Case{1, 1, 8, 8}, Case{1, 2, 8, 8}, Case{3, 1, 8, 8}, Case{3, 2, 8, 8},
-          Case{0, 1, 32, 16}, Case{1, 2, 32, 16}, Case{3, 2, 32, 16}}) {
+          Case{3, 2, 4, 16}, Case{0, 1, 32, 16}, Case{1, 2, 32, 16}, Case{3, 2, 32, 16}}) {
         const Problem problem = make_problem(kFamilies[family], encoders, groups, fanout, 1);
         double best = 1e9;
         StepPlan plan;
