@@ -263,7 +263,7 @@ void DeckReader::check_edges(const Deck& deck) {
                         "a vision section of the same patch and merge, or neither");
         }
         const graph::Section &up = of(e.from), &down = of(e.to);
-        const int whole = std::min<int>(down.micro_batch, static_cast<int>(deck.data.global_batch));
+        const int whole = deck.full_micro_batch(e.to);
         if (up.window > 0 && std::int64_t{up.window} * up.micro_batch < whole)
             fail_at("section." + up.name + ".window",
                     fmt::format("{} micro-batches of {} samples in flight are fewer than the {} samples of a "

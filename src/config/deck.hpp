@@ -2,6 +2,7 @@
 // rank.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -94,6 +95,11 @@ struct Deck {
 
     const Model& model_of(int section) const {
         return models.at(sections[static_cast<std::size_t>(section)].model);
+    }
+    /// Samples of a full micro-batch: no step has more than its global batch.
+    int full_micro_batch(int section) const {
+        return static_cast<int>(std::min<std::int64_t>(
+            graph.sections[static_cast<std::size_t>(section)].micro_batch, data.global_batch));
     }
 };
 

@@ -9,7 +9,7 @@ namespace maestro::config {
 namespace {
 constexpr double kMany = 1e12;
 constexpr double kSize = 1 << 20;
-constexpr double kWindow = 65535;  // what a channel counts to
+constexpr double kWindow = graph::kMostInFlight;
 }  // namespace
 
 Needs needs_of(Command command, Times times) {

@@ -59,8 +59,7 @@ void Emulation::check_times(const std::vector<schedule::SampleCost>& costs) cons
     double longest = 0;
     for (const schedule::SampleCost& cost : costs)
         for (std::size_t s = 0; s < cost.sections.size(); ++s) {
-            const auto samples = static_cast<double>(
-                std::min<std::int64_t>(deck_.graph.sections[s].micro_batch, deck_.data.global_batch));
+            const int samples = deck_.full_micro_batch(static_cast<int>(s));
             longest = std::max(longest,
                                samples * std::max(cost.sections[s].forward_s, cost.sections[s].backward_s));
         }
@@ -93,8 +92,7 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
         workload::SectionMemory& section = small.sections[s];
         const model::Role role = workload::role_of(deck_, static_cast<int>(s), marker_);
         const auto element = static_cast<double>(size_of(role.compute));
-        const auto batch = table.worst_micro_batch(static_cast<int>(
-            std::min<std::int64_t>(deck_.graph.sections[s].micro_batch, deck_.data.global_batch)));
+        const auto batch = table.worst_micro_batch(deck_.full_micro_batch(static_cast<int>(s)));
         double scratch = 0;
         for (std::size_t e = 0; e < small.channels.size(); ++e)
             if (deck_.graph.edges[e].to == static_cast<int>(s))

@@ -7,6 +7,9 @@
 
 namespace maestro::graph {
 
+/// Micro-batches of a replica that may be in flight: what a channel counts to.
+inline constexpr int kMostInFlight = 65535;
+
 enum class Kind {
     vision,
     language,

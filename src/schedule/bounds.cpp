@@ -14,15 +14,10 @@ namespace {
 constexpr std::size_t kFewJobs = 32;
 constexpr double kMostWays = 256;
 
-bool runs_backward(const Problem& problem, const SampleCost& sample, int section) {
-    const TaskCost& cost = sample.sections[static_cast<std::size_t>(section)];
-    return cost.active && problem.sections[static_cast<std::size_t>(section)].backward &&
-           (cost.backward_s > 0 || !problem.zero_is_none);
-}
-
 /// Does the sample's backward upstream wait for one downstream?
 bool returns(const Problem& problem, const SampleCost& sample, const EdgeShape& e) {
-    return e.gradient && runs_backward(problem, sample, e.from) && runs_backward(problem, sample, e.to);
+    return e.gradient && problem.runs_backward(sample, static_cast<std::size_t>(e.from)) &&
+           problem.runs_backward(sample, static_cast<std::size_t>(e.to));
 }
 
 double total(const Problem& problem, const SampleCost& sample, std::size_t section) {

@@ -52,6 +52,12 @@ struct Problem {
     /// A task of zero backward seconds does not exist (times from outside). Otherwise every active sample of
     /// a section with a backward has one.
     bool zero_is_none = false;
+
+    /// The sample has a backward task in the section.
+    bool runs_backward(const SampleCost& sample, std::size_t section) const {
+        const TaskCost& cost = sample.sections[section];
+        return cost.active && sections[section].backward && (cost.backward_s > 0 || !zero_is_none);
+    }
 };
 
 }  // namespace maestro::schedule

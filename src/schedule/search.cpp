@@ -36,7 +36,7 @@ std::vector<Recipe> recipes(const std::vector<SectionShape>& sections) {
     for (const double fed : {1.0, 3.0, kNever, 0.0})
         for (int order = 0; order < kOrders; ++order)
             for (const bool fair : {false, true})
-                if (windows || !fair) all.push_back({order, fed, fair});
+                if (windows || !fair) all.push_back({.order = order, .fed = fed, .fair = fair});
     return all;
 }
 
@@ -65,7 +65,7 @@ double Group::construct(const Recipe& recipe) {
     candidate.order = orders_[static_cast<std::size_t>(recipe.order)];
     candidate.rule.fed_s = recipe.fed * work_.mean_s;
     candidate.rule.fair = recipe.fair;
-    candidate.rule.aligned = aligned_;
+    candidate.rule.aligned = recipe.aligned;
     const Outcome outcome = execute(candidate);
     if (outcome.better_than(outcome_)) {
         outcome_ = outcome;
@@ -76,9 +76,10 @@ double Group::construct(const Recipe& recipe) {
 
 void Group::construct_aligned(const std::vector<Recipe>& recipes) {
     if (!bundles_) return;
-    aligned_ = true;
-    for (const Recipe& recipe : recipes) construct(recipe);
-    aligned_ = false;
+    for (Recipe recipe : recipes) {
+        recipe.aligned = true;
+        construct(recipe);
+    }
 }
 
 bool Group::try_solution(const Solution& solution) {

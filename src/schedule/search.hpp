@@ -33,9 +33,10 @@ struct Outcome {
 
 /// One way to construct a solution.
 struct Recipe {
-    int order = 0;        ///< which of orders() (construct.hpp)
-    double fed = kNever;  ///< Rule::fed_s in mean tasks of the anchor
-    bool fair = false;    ///< Rule::fair
+    int order = 0;         ///< which of orders() (construct.hpp)
+    double fed = kNever;   ///< Rule::fed_s in mean tasks of the anchor
+    bool fair = false;     ///< Rule::fair
+    bool aligned = false;  ///< Rule::aligned
 };
 /// All that differ for these sections.
 std::vector<Recipe> recipes(const std::vector<SectionShape>& sections);
@@ -74,7 +75,6 @@ private:
     Instance instance_, single_;  ///< single_: upstream sections sample by sample
     Dice dice_;
     int lanes_ = 1;
-    bool aligned_ = false;  ///< Rule::aligned of what is constructed
     bool bundles_ = false;  ///< an upstream section has micro-batches of several samples
     SampleWork work_;
     std::vector<int> spread_;               ///< where construction begins

@@ -125,9 +125,7 @@ Timeline simulate_one_size(const Problem& problem) {
         const auto add = [&](std::size_t s, Phase phase) {
             const TaskCost& cost = problem.samples[i].sections[s];
             if (!cost.active) return;
-            const bool none = phase == Phase::backward && (!problem.sections[s].backward ||
-                                                           (problem.zero_is_none && cost.backward_s == 0));
-            if (none) return;
+            if (phase == Phase::backward && !problem.runs_backward(problem.samples[i], s)) return;
             const double end = free[rank] + (phase == Phase::forward ? cost.forward_s : cost.backward_s);
             timeline.tasks.push_back({static_cast<int>(rank),
                                       static_cast<int>(rank),

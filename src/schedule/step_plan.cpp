@@ -145,13 +145,11 @@ std::vector<std::string> check_plan(const Problem& problem, const StepPlan& plan
     for (std::size_t s = 0; s < problem.sections.size(); ++s) {
         const auto returns = [&](std::int64_t id) {
             const auto at = costs.find(id);
-            return !problem.zero_is_none || (at != costs.end() && at->second->sections[s].backward_s > 0);
+            return at != costs.end() && problem.runs_backward(*at->second, s);
         };
         for (const auto& replica : plan.batches[s])
             for (const MicroBatch& batch : replica) {
-                const bool backward = problem.sections[s].backward &&
-                                      std::any_of(batch.samples.begin(), batch.samples.end(), returns);
-                expected += backward ? 2 : 1;
+                expected += std::any_of(batch.samples.begin(), batch.samples.end(), returns) ? 2 : 1;
             }
     }
     if (static_cast<int>(plan.lanes.size()) != problem.world) return {"a lane for every rank is needed"};

@@ -15,8 +15,7 @@ namespace maestro::simulation {
 
 namespace {
 
-constexpr double kLongest = 1e9;      ///< seconds
-constexpr int kMostInFlight = 65535;  ///< micro-batches, as in a deck
+constexpr double kLongest = 1e9;  ///< seconds
 
 [[noreturn]] void refuse(const std::string& what) {
     throw Error(ExitCode::bad_data, what, Scope::all_ranks);
@@ -112,7 +111,7 @@ Replay read_replay(const std::string& run, std::int64_t step, const config::Deck
     replay.windows = io::read_windows(run + "/metrics.h5");
     if (!replay.windows.empty() && (replay.windows.size() != deck.sections.size() ||
                                     std::any_of(replay.windows.begin(), replay.windows.end(),
-                                                [](int w) { return w < 1 || w > kMostInFlight; })))
+                                                [](int w) { return w < 1 || w > graph::kMostInFlight; })))
         refuse(fmt::format("--replay {}: metrics.h5 does not hold a window for each section", run));
     replay.sections.resize(deck.sections.size());
     for (auto& [key, batch] : found)

@@ -37,9 +37,8 @@ void PlanTotals::add(const TimedPlan& timed, double waited_s) {
     ++critical_[plan.critical_section];
     if (plan.squeezed && ++squeezed_ == 1)
         log::info(
-            "step {}: a window is too small for the micro-batches of this step, which are made smaller or "
-            "run as "
-            "under lpt; a larger window of the upstream section makes such steps faster",
+            "step {}: a window is too small for its micro-batches, which are made smaller or run as under "
+            "lpt; a larger window of the upstream section makes such steps faster",
             plan.step);
 }
 

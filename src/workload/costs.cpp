@@ -190,9 +190,19 @@ std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::in
     std::optional<backend::DeviceRates> rates;
     if (cluster) rates = rates_of(cluster->device);
     std::vector<LengthCost> sections;
-    for (int s = 0; s < count; ++s)
+    struct Output {
+        std::int64_t width = 0;
+        double element_bytes = 0, bandwidth = 0;
+    };
+    std::vector<Output> outputs(deck.sections.size());  // of the sections that send on, with a cluster
+    for (int s = 0; s < count; ++s) {
         sections.push_back(
             Probe(deck, s, marker, rates ? &*rates : nullptr, lengths[static_cast<std::size_t>(s)]).run());
+        if (!cluster || deck.graph.sections[static_cast<std::size_t>(s)].loss) continue;
+        const model::Role role = role_of(deck, s, marker);
+        outputs[static_cast<std::size_t>(s)] = {role.output_width, static_cast<double>(size_of(role.compute)),
+                                                link_from(deck.graph, *cluster, s).bandwidth};
+    }
     std::vector<schedule::SampleCost> costs(static_cast<std::size_t>(table.size()));
     for (std::int64_t i = 0; i < table.size(); ++i) {
         auto& cost = costs[static_cast<std::size_t>(i)];
@@ -213,12 +223,9 @@ std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::in
                 task.backward_s += pictures * own.picture_backward;
             }
             if (!deck.graph.sections[static_cast<std::size_t>(s)].backward) task.backward_s = 0;
-            if (cluster && !deck.graph.sections[static_cast<std::size_t>(s)].loss) {
-                const model::Role role = role_of(deck, s, marker);
-                task.transfer_s = static_cast<double>(table.output_rows(i, s) * role.output_width) *
-                                  static_cast<double>(size_of(role.compute)) /
-                                  link_from(deck.graph, *cluster, s).bandwidth;
-            }
+            if (const Output& out = outputs[static_cast<std::size_t>(s)]; out.bandwidth > 0)
+                task.transfer_s = static_cast<double>(table.output_rows(i, s) * out.width) *
+                                  out.element_bytes / out.bandwidth;
             cost.sections.push_back(task);
         }
     }

@@ -11,8 +11,6 @@ namespace maestro::workload {
 
 namespace {
 
-constexpr double kMostWindows = 65535;  ///< what a channel counts to
-
 double mib(double bytes) {
     return bytes / (1 << 20);
 }
@@ -91,8 +89,7 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
         const graph::Section& section = deck.graph.sections[static_cast<std::size_t>(s)];
         SectionMemory memory{.footprint = {}, .window = section.window, .loss = section.loss};
         const model::Role role = role_of(deck, s, marker);
-        const auto batch =
-            static_cast<int>(std::min<std::int64_t>(section.micro_batch, deck.data.global_batch));
+        const int batch = deck.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
         memory.footprint = model::measure(spec_of(deck, s), role, worst);
         // What is kept grows with the rows alone, and no micro-batch has more of them than the longest.
@@ -104,12 +101,12 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
         memory.samples = in_use + std::max(in_use, std::min<double>(kBytesAhead, in_use * batches));
         for (const graph::Edge& e : deck.graph.edges)
             if (e.from == s) {
-                const auto below = static_cast<int>(std::min<std::int64_t>(
-                    deck.graph.sections[static_cast<std::size_t>(e.to)].micro_batch, deck.data.global_batch));
+                const int below = deck.full_micro_batch(e.to);
                 memory.least =
                     std::max(memory.least, (below + section.micro_batch - 1) / section.micro_batch);
             }
-        memory.most = static_cast<int>(std::clamp(std::ceil(batches), 1.0 * memory.least, kMostWindows));
+        memory.most =
+            static_cast<int>(std::clamp(std::ceil(batches), 1.0 * memory.least, 1.0 * graph::kMostInFlight));
         if (role.emits) memory.max_rows = table.rows_of(longest, s);
         plan.sections.push_back(memory);
     }
