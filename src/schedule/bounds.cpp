@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <span>
 
 namespace maestro::schedule {
 
@@ -26,10 +27,8 @@ double total(const Problem& problem, const SampleCost& sample, std::size_t secti
     return cost.forward_s + (problem.sections[section].backward ? cost.backward_s : 0);
 }
 
-/// Longest path of a sample's tasks from a source to the start of `section` (heads) or from its end to the
-/// end of the step (tails), seconds.
-std::vector<double> heads(const Problem& problem, const SampleCost& sample) {
-    std::vector<double> head(problem.sections.size(), 0.0);
+/// Longest path of a sample's tasks from a source to the start of each section, seconds; all 0 before.
+void set_heads(const Problem& problem, const SampleCost& sample, std::span<double> head) {
     for (std::size_t pass = 0; pass < problem.sections.size(); ++pass)
         for (const EdgeShape& e : problem.edges) {
             const auto up = static_cast<std::size_t>(e.from), down = static_cast<std::size_t>(e.to);
@@ -38,11 +37,10 @@ std::vector<double> heads(const Problem& problem, const SampleCost& sample) {
                 head[up] + sample.sections[up].forward_s + e.delay_s(sample.sections[up].transfer_s);
             head[down] = std::max(head[down], arrival);
         }
-    return head;
 }
 
-std::vector<double> tails(const Problem& problem, const SampleCost& sample) {
-    std::vector<double> tail(problem.sections.size(), 0.0);
+/// Likewise from the end of each section to the end of the step.
+void set_tails(const Problem& problem, const SampleCost& sample, std::span<double> tail) {
     for (std::size_t pass = 0; pass < problem.sections.size(); ++pass)
         for (const EdgeShape& e : problem.edges) {
             const auto up = static_cast<std::size_t>(e.from), down = static_cast<std::size_t>(e.to);
@@ -51,7 +49,6 @@ std::vector<double> tails(const Problem& problem, const SampleCost& sample) {
                 tail[up] + sample.sections[up].backward_s + e.delay_s(sample.sections[up].transfer_s);
             tail[down] = std::max(tail[down], rest);
         }
-    return tail;
 }
 
 /// Sum over the machines of a section of the least time that each is idle at one end of the step. `plain`:
@@ -60,8 +57,11 @@ std::vector<double> tails(const Problem& problem, const SampleCost& sample) {
 double idle(std::vector<double> plain, std::vector<double> shared, int machines, int fanout) {
     const auto count = std::min(plain.size(), static_cast<std::size_t>(machines));
     const auto smallest = [&](std::vector<double>& values) {
-        std::partial_sort(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count), values.end());
+        if (count < values.size())
+            std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count),
+                             values.end());
         values.resize(count);
+        std::sort(values.begin(), values.end());
     };
     smallest(plain);
     double sum = std::accumulate(plain.begin(), plain.end(), 0.0);
@@ -134,16 +134,16 @@ double dealing_bound(const std::vector<double>& jobs, const std::vector<double>&
     return least;
 }
 
-double section_bound(const Problem& problem, std::size_t section,
-                     const std::vector<std::vector<double>>& head,
-                     const std::vector<std::vector<double>>& tail) {
+/// `head`, `tail`: [sample * sections + section].
+double section_bound(const Problem& problem, std::size_t section, const std::vector<double>& head,
+                     const std::vector<double>& tail) {
     const SectionShape& shape = problem.sections[section];
     std::vector<double> jobs, heads_of, tails_of;
     for (std::size_t i = 0; i < problem.samples.size(); ++i) {
         if (!problem.samples[i].sections[section].active) continue;
         jobs.push_back(total(problem, problem.samples[i], section));
-        heads_of.push_back(head[i][section]);
-        tails_of.push_back(tail[i][section]);
+        heads_of.push_back(head[i * problem.sections.size() + section]);
+        tails_of.push_back(tail[i * problem.sections.size() + section]);
     }
     if (jobs.size() < static_cast<std::size_t>(shape.replicas))
         return jobs.empty() ? 0 : *std::max_element(jobs.begin(), jobs.end());
@@ -198,17 +198,20 @@ std::vector<double> loads(const Problem& problem) {
 }
 
 double lower_bound(const Problem& problem) {
-    std::vector<std::vector<double>> head, tail;
+    const std::size_t count = problem.sections.size();
+    std::vector<double> head(problem.samples.size() * count, 0.0), tail = head;
     double bound = 0;
-    for (const auto& sample : problem.samples) {
-        head.push_back(heads(problem, sample));
-        tail.push_back(tails(problem, sample));
-        for (std::size_t s = 0; s < problem.sections.size(); ++s)
+    for (std::size_t i = 0; i < problem.samples.size(); ++i) {
+        const SampleCost& sample = problem.samples[i];
+        const std::span before = std::span(head).subspan(i * count, count),
+                        after = std::span(tail).subspan(i * count, count);
+        set_heads(problem, sample, before);
+        set_tails(problem, sample, after);
+        for (std::size_t s = 0; s < count; ++s)
             if (sample.sections[s].active)
-                bound = std::max(bound, head.back()[s] + total(problem, sample, s) + tail.back()[s]);
+                bound = std::max(bound, before[s] + total(problem, sample, s) + after[s]);
     }
-    for (std::size_t s = 0; s < problem.sections.size(); ++s)
-        bound = std::max(bound, section_bound(problem, s, head, tail));
+    for (std::size_t s = 0; s < count; ++s) bound = std::max(bound, section_bound(problem, s, head, tail));
     // Sections that share ranks share their time; the mean over a section's ranks bounds their longest.
     const std::vector<double> load = loads(problem);
     std::vector<double> rank_load(static_cast<std::size_t>(problem.world), 0.0);

@@ -1,24 +1,28 @@
 #include "schedule/choosers.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 namespace maestro::schedule {
 
-void NodeHeap::push(int priority, int node) {
-    heap_.emplace_back(priority, node);
-    std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+void NodeQueue::push(int priority, int node) {
+    const std::pair<int, int> entry(priority, node);
+    if (empty()) clear();
+    if (empty() || nodes_.back() < entry) {
+        nodes_.push_back(entry);
+        return;
+    }
+    const auto begin = nodes_.begin() + static_cast<std::ptrdiff_t>(first_);
+    const auto place = std::upper_bound(begin, nodes_.end(), entry);
+    if (place == begin && first_ > 0)
+        nodes_[--first_] = entry;
+    else
+        nodes_.insert(place, entry);
 }
 
-void NodeHeap::pop() {
-    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
-    heap_.pop_back();
-}
-
-void NodeHeap::remove(int node) {
-    std::erase_if(heap_, [&](const auto& entry) { return entry.second == node; });
-    std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
+void NodeQueue::remove(int node) {
+    const auto begin = nodes_.begin() + static_cast<std::ptrdiff_t>(first_);
+    nodes_.erase(std::find_if(begin, nodes_.end(), [&](const auto& entry) { return entry.second == node; }));
 }
 
 namespace {
@@ -177,6 +181,10 @@ StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
             const int last = ((r + 1) * anchors + shape.replicas - 1) / shape.replicas;
             slot.forwards.resize(
                 shape.loss ? 1 : static_cast<std::size_t>(std::max(last - slot.first_anchor, 1)));
+            // About as many nodes as each queue gets at most.
+            const auto nodes = static_cast<std::size_t>(instance.samples / std::max(anchors, 1) + 8);
+            for (NodeQueue& queue : slot.forwards) queue.reserve(nodes);
+            slot.backwards.reserve(nodes);
             const bool source = std::none_of(instance.edges.begin(), instance.edges.end(),
                                              [&](const EdgeShape& e) { return e.to == static_cast<int>(s); });
             if (source && !shape.loss) {
@@ -211,10 +219,12 @@ void StarveFirst::begin(const Rule& rule, const std::vector<int>& priority, bool
             slot.quota = std::max((shape.window_samples() + lanes - 1) / lanes,
                                   instance.shape(instance.anchor).micro_batch);
         if (slot.quota > 0) slot.held.assign(slot.forwards.size(), 0);
-        for (NodeHeap& heap : slot.forwards) heap.clear();
+        for (NodeQueue& queue : slot.forwards) queue.clear();
         slot.backwards.clear();
         slot.target = -1;
         slot.next = -1;
+        slot.left = machine_.first_node(slot.section, slot.replica + 1) -
+                    machine_.first_node(slot.section, slot.replica);
         if (!(slot.anchor ? rule.strict : in_order && !slot.loss)) continue;
         slot.next = machine_.first_node(slot.section, slot.replica);
         slot.last = machine_.first_node(slot.section, slot.replica + 1);
@@ -235,8 +245,8 @@ void StarveFirst::ready(int node, Phase phase, double now) {
         return;
     }
     if (slot.next >= 0) return;
-    const int heap = machine_.node(anchor_node(n)).replica - slot.first_anchor;
-    slot.forwards[static_cast<std::size_t>(heap)].push(priority, node);
+    const int anchor = machine_.node(anchor_node(n)).replica - slot.first_anchor;
+    slot.forwards[static_cast<std::size_t>(anchor)].push(priority, node);
 }
 
 void StarveFirst::started(const Choice& choice, double end_s) {
@@ -247,6 +257,7 @@ void StarveFirst::started(const Choice& choice, double end_s) {
         hold(n, -1);
         return;
     }
+    --slot.left;
     if (!slot.loss) hold(n, 1);
     if (slot.loss) {
         if (slot.anchor)
@@ -281,6 +292,7 @@ void StarveFirst::hold(const Node& n, int change) {
 }
 
 StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
+    if (slot.left == 0) return {};
     if (slot.next >= 0) {
         if (slot.next >= slot.last || !machine_.can_start({slot.next, Phase::forward})) return {};
         if (slot.loss) return {slot.next, 0};
@@ -316,12 +328,12 @@ StarveFirst::Forward StarveFirst::hungriest(Slot& slot) {
         const std::size_t lane = static_cast<std::size_t>(slot.first_anchor) + h;
         const double runs_out = food_s_[lane] + sent_s_[lane];
         if (runs_out >= least && !bundles) continue;
-        NodeHeap& heap = slot.forwards[h];
-        while (follows(slot) && !heap.empty() &&
-               in_sequence_[static_cast<std::size_t>(anchor_node(machine_.node(heap.top())))])
-            heap.pop();
-        if (heap.empty()) continue;
-        const int node = heap.top();
+        NodeQueue& queue = slot.forwards[h];
+        while (follows(slot) && !queue.empty() &&
+               in_sequence_[static_cast<std::size_t>(anchor_node(machine_.node(queue.top())))])
+            queue.pop();
+        if (queue.empty()) continue;
+        const int node = queue.top();
         const bool completes = bundles && slot.target >= 0 && anchor_node(machine_.node(node)) == slot.target;
         if (!completes && (runs_out >= least || (slot.quota > 0 && slot.held[h] >= slot.quota))) continue;
         best = {node, food_s_[lane]};

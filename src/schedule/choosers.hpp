@@ -12,24 +12,30 @@
 
 namespace maestro::schedule {
 
-/// A min-heap of nodes by priority.
-class NodeHeap {
+/// Nodes by priority, the least first. A sorted list: most arrive in order, and few wait at a time.
+class NodeQueue {
 public:
-    void clear() { heap_.clear(); }
-    bool empty() const { return heap_.empty(); }
-    int top() const { return heap_.front().second; }
-    int top_priority() const { return heap_.front().first; }
+    void reserve(std::size_t nodes) { nodes_.reserve(nodes); }
+    void clear() {
+        nodes_.clear();
+        first_ = 0;
+    }
+    bool empty() const { return first_ == nodes_.size(); }
+    int top() const { return nodes_[first_].second; }
+    int top_priority() const { return nodes_[first_].first; }
     void push(int priority, int node);
-    void pop();
+    void pop() { ++first_; }
     void remove(int node);  ///< wherever it stands
 
 private:
-    std::vector<std::pair<int, int>> heap_;
+    std::vector<std::pair<int, int>> nodes_;  ///< priority and node; those from first_ on
+    std::size_t first_ = 0;
 };
 
 /// Replays lanes: every lane its tasks in strict order, each as early as it may start.
 class FixedOrder {
 public:
+    static constexpr bool kBackwardFollows = false;
     FixedOrder(const Machine& machine, std::vector<std::vector<Choice>> lanes)
         : machine_(machine), lanes_(std::move(lanes)), next_(lanes_.size(), 0) {}
     void ready(int, Phase, double) {}
@@ -53,6 +59,7 @@ private:
 /// forward.
 class ReadyOrder {
 public:
+    static constexpr bool kBackwardFollows = false;
     /// `in_turn`: [node], see Task::in_turn.
     ReadyOrder(const Machine& machine, const std::vector<std::vector<Choice>>& lanes,
                std::vector<bool> in_turn);
@@ -65,11 +72,11 @@ private:
         int section = 0;
         std::vector<int> forwards;  ///< nodes in planned order
         std::size_t next = 0;       ///< the first not started
-        NodeHeap ready;             ///< of a loss section: forwards, but for those in turn
+        NodeQueue ready;            ///< of a loss section: forwards, but for those in turn
     };
     struct Lane {
         std::vector<Slot> slots;
-        NodeHeap backwards;
+        NodeQueue backwards;
         int follows = -1;  ///< node of a loss section whose backward is due
     };
     Slot& slot_of(const Node& n);
@@ -84,6 +91,7 @@ private:
 /// first.
 class ListOrder {
 public:
+    static constexpr bool kBackwardFollows = true;
     explicit ListOrder(const Machine& machine);
     void ready(int node, Phase phase, double now);
     void started(const Choice& choice, double end_s);
@@ -93,7 +101,7 @@ private:
     struct Slot {  ///< a replica of a section
         bool loss = false;
         int next = 0, end = 0;  ///< nodes not yet forward
-        NodeHeap backwards;
+        NodeQueue backwards;
     };
     const Machine& machine_;
     std::vector<std::vector<Slot>> lanes_;
@@ -117,6 +125,7 @@ struct Rule {
 /// same anchor lanes follow one sequence, so that a micro-batch's inputs arrive about together.
 class StarveFirst {
 public:
+    static constexpr bool kBackwardFollows = true;
     explicit StarveFirst(const Machine& machine);
     /// Before every run. `priority`: [node], smaller first, kept by reference; nodes of an anchor lane are
     /// numbered in that order. `in_order`: upstream sections forward strictly in the order of their nodes.
@@ -129,10 +138,11 @@ private:
     struct Slot {
         int section = 0, replica = 0;
         bool loss = false, anchor = false;
-        int first_anchor = 0;            ///< anchor replicas that an upstream replica works for
-        std::vector<NodeHeap> forwards;  ///< by anchor replica; a loss section: one
-        NodeHeap backwards;
+        int first_anchor = 0;             ///< anchor replicas that an upstream replica works for
+        std::vector<NodeQueue> forwards;  ///< by anchor replica; a loss section: one
+        NodeQueue backwards;
         int next = -1, last = 0;   ///< nodes to forward in order; -1: free choice
+        int left = 0;              ///< nodes not yet forward
         int target = -1;           ///< anchor node whose inputs it is about to complete
         int family = -1;           ///< of a source: those that serve the same anchor lanes
         std::size_t followed = 0;  ///< of the family's sequence

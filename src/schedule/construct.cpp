@@ -154,7 +154,8 @@ bool level(const Instance& instance, const SampleWork& work, const std::vector<d
         std::size_t partner = 0, give = 0, take = 0;
         bool found = false, swap = false;
         for (std::size_t lane = 0; lane < on.size(); ++lane) {
-            if (lane == worst || end[lane] >= best) continue;
+            // The longer of the two cannot become shorter than their mean.
+            if (lane == worst || (end[worst] + end[lane]) / 2 >= best) continue;
             for (std::size_t g = 0; g < on[worst].size(); ++g) {
                 const int i = on[worst][g];
                 const bool pictured = instance.pictured[static_cast<std::size_t>(i)] != 0;

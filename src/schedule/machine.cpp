@@ -1,10 +1,26 @@
 #include "schedule/machine.hpp"
 
-#include <limits>
+#include <algorithm>
+#include <numeric>
 
 #include "base/check.hpp"
 
 namespace maestro::schedule {
+
+Machine::Machine(const Instance& instance) : instance_(instance) {
+    const auto count = static_cast<std::size_t>(instance.lanes);
+    std::vector<char> loss(count, 0);
+    for (const SectionShape& shape : instance.sections)
+        for (int r = 0; r < shape.replicas; ++r)
+            if (shape.loss) loss[static_cast<std::size_t>(shape.first_rank + r)] = 1;
+    lanes_.resize(count);
+    std::iota(lanes_.begin(), lanes_.end(), 0);
+    std::stable_partition(lanes_.begin(), lanes_.end(),
+                          [&](int lane) { return loss[static_cast<std::size_t>(lane)] != 0; });
+    turn_.resize(count);
+    for (std::size_t turn = 0; turn < count; ++turn)
+        turn_[static_cast<std::size_t>(lanes_[turn])] = static_cast<int>(turn);
+}
 
 void Machine::build(const std::vector<Batches>& batches) {
     const Instance& instance = instance_;
@@ -17,7 +33,6 @@ void Machine::build(const std::vector<Batches>& batches) {
     slots_.clear();
     tasks_ = 0;
     node_of_.assign(count * static_cast<std::size_t>(instance.samples), -1);
-    depth_.assign(static_cast<std::size_t>(instance.lanes), 2);
     std::size_t total = 0;
     for (const Batches& b : batches) total += b.ends.size();
     nodes_.reserve(total);
@@ -33,7 +48,6 @@ void Machine::build(const std::vector<Batches>& batches) {
         int sample = 0, batch = 0;
         for (int r = 0; r < shape.replicas; ++r) {
             const int lane = shape.first_rank + r;
-            if (shape.loss) depth_[static_cast<std::size_t>(lane)] = 1;
             first_[s].push_back(static_cast<int>(nodes_.size()));
             for (int index = 0; batch < own.replica_ends[static_cast<std::size_t>(r) + 1]; ++batch, ++index) {
                 Node node;
@@ -112,12 +126,14 @@ void Machine::link(const std::vector<Batches>& batches) {
         n.down_first = n.down_last = at;
         n.up_first = n.up_last = at + down;
         at += down + up;
+        n.closed = instance_.shape(n.section).loss && n.has_backward && down == 0;
     }
     links_.resize(static_cast<std::size_t>(at));
     for (const Pair& p : pairs) {
         Node &up = nodes_[static_cast<std::size_t>(p.up)], &down = nodes_[static_cast<std::size_t>(p.down)];
         links_[static_cast<std::size_t>(up.down_last++)] = {p.down, p.gradient, p.delay_s};
         links_[static_cast<std::size_t>(down.up_last++)] = {p.up, p.gradient, p.delay_s};
+        down.closed = down.closed && up.has_backward;
     }
 }
 

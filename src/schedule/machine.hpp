@@ -32,6 +32,7 @@ struct Node {
     int gradients_left = 0;  ///< downstream nodes whose gradient has not arrived
     int consumers_left = 0;  ///< downstream nodes whose forward is not done
     bool has_backward = false, started = false, forward_done = false, backward_started = false;
+    bool closed = false;  ///< of a loss section; nothing waits for its forward but its backward
 };
 
 struct Link {
@@ -54,7 +55,7 @@ struct Executed {
 
 class Machine {
 public:
-    explicit Machine(const Instance& instance) : instance_(instance) {}
+    explicit Machine(const Instance& instance);
     /// For batches[section]; both are kept by reference as long as the machine is used.
     Machine(const Instance& instance, const std::vector<Batches>& batches) : Machine(instance) {
         build(batches);
@@ -98,9 +99,10 @@ public:
     ///   void ready(int node, Phase phase, double now)  its inputs are there (a window may still be shut)
     ///   Choice choose(int lane, double now)            what a free lane starts; it must be able to start
     ///   void started(const Choice&, double end_s)
+    ///   static constexpr bool kBackwardFollows         a loss section's backward always follows its forward
     /// A lane is asked again whenever something that it may wait for has happened. Returns the makespan, or
-    /// infinity where tasks are left that nothing can start. `executed` gets the tasks in order of their
-    /// start.
+    /// infinity where tasks are left that nothing can start. `executed` gets each lane's tasks in order of
+    /// their start.
     template <class Chooser>
     double run(Chooser& chooser, std::vector<Executed>* executed = nullptr);
 
@@ -125,7 +127,7 @@ private:
     void touch(int lane) {
         if (touched_[static_cast<std::size_t>(lane)]) return;
         touched_[static_cast<std::size_t>(lane)] = 1;
-        waiting_.push_back(lane);
+        waiting_.push_back(turn_[static_cast<std::size_t>(lane)]);
     }
     void push(double time, int node, What what) {
         events_.push_back({time, std::int64_t{node} * 4 + what});
@@ -161,9 +163,10 @@ private:
     std::vector<int> node_of_;             ///< [section * samples + sample]
     std::vector<int> slots_;               ///< first slot of a section; a slot is a replica of a section
     std::vector<int> in_flight_;           ///< [slot]
-    std::vector<int> depth_;               ///< [lane]: lanes nearer to the loss choose first
+    std::vector<int> lanes_;               ///< in the order in which they choose: nearer to the loss first
+    std::vector<int> turn_;                ///< [lane], its place in that order
     std::vector<Event> events_;
-    std::vector<int> waiting_;  ///< lanes to ask
+    std::vector<int> waiting_;  ///< turns of the lanes to ask
     std::vector<char> touched_, busy_;
     std::size_t tasks_ = 0;
 };
@@ -214,16 +217,13 @@ template <class Chooser>
 double Machine::run(Chooser& chooser, std::vector<Executed>* executed) {
     for (std::size_t n = 0; n < nodes_.size(); ++n)
         if (nodes_[n].inputs_left == 0) chooser.ready(static_cast<int>(n), Phase::forward, 0.0);
-    for (int lane = 0; lane < instance_.lanes; ++lane) touch(lane);
+    for (const int lane : lanes_) touch(lane);
     double now = 0, makespan = 0;
     std::size_t done = 0;
     while (true) {
-        if (waiting_.size() > 1)
-            std::sort(waiting_.begin(), waiting_.end(), [&](int a, int b) {
-                const int da = depth_[static_cast<std::size_t>(a)], db = depth_[static_cast<std::size_t>(b)];
-                return da != db ? da < db : a < b;
-            });
-        for (const int lane : waiting_) {
+        if (!std::is_sorted(waiting_.begin(), waiting_.end())) std::sort(waiting_.begin(), waiting_.end());
+        for (const int turn : waiting_) {
+            const int lane = lanes_[static_cast<std::size_t>(turn)];
             touched_[static_cast<std::size_t>(lane)] = 0;
             if (busy_[static_cast<std::size_t>(lane)]) continue;
             const Choice choice = chooser.choose(lane, now);
@@ -236,13 +236,20 @@ double Machine::run(Chooser& chooser, std::vector<Executed>* executed) {
             } else {
                 n.backward_started = true;
             }
-            const double end = now + (forward ? n.forward_s : n.backward_s);
-            makespan = std::max(makespan, end);
-            push(end, choice.node, forward ? forward_ends : backward_ends);
-            busy_[static_cast<std::size_t>(lane)] = 1;
+            double end = now + (forward ? n.forward_s : n.backward_s);
             chooser.started(choice, end);
             ++done;
             if (executed) executed->push_back({choice.node, choice.phase, now, end});
+            const bool both = Chooser::kBackwardFollows && forward && n.closed;
+            if (both) {
+                const double start = end;
+                end += n.backward_s;
+                ++done;
+                if (executed) executed->push_back({choice.node, Phase::backward, start, end});
+            }
+            makespan = std::max(makespan, end);
+            push(end, choice.node, forward && !both ? forward_ends : backward_ends);
+            busy_[static_cast<std::size_t>(lane)] = 1;
         }
         waiting_.clear();
         if (events_.empty()) break;

@@ -44,10 +44,8 @@ Group::Group(Instance instance, std::uint64_t seed)
     : instance_(std::move(instance)),
       single_(singly(instance_)),
       dice_(seed),
-      machine_(instance_),
-      single_machine_(single_),
-      chooser_(machine_),
-      single_chooser_(single_machine_) {
+      trials_{Trial(instance_), Trial(instance_)},
+      single_trial_(single_) {
     lanes_ = instance_.shape(instance_.anchor).replicas;
     for (const SectionShape& shape : instance_.sections)
         bundles_ = bundles_ || (!shape.loss && shape.micro_batch > 1);
@@ -68,7 +66,7 @@ double Group::construct(const Recipe& recipe) {
     candidate.rule.aligned = recipe.aligned;
     const Outcome outcome = execute(candidate);
     if (outcome.better_than(outcome_)) {
-        outcome_ = outcome;
+        keep(outcome);
         solution_ = candidate;
     }
     return outcome.makespan_s;
@@ -85,7 +83,7 @@ void Group::construct_aligned(const std::vector<Recipe>& recipes) {
 bool Group::try_solution(const Solution& solution) {
     const Outcome outcome = execute(solution);
     if (!outcome.better_than(outcome_)) return false;
-    outcome_ = outcome;
+    keep(outcome);
     solution_ = solution;
     return true;
 }
@@ -100,18 +98,17 @@ void Group::improve(std::int64_t moves, double enough_s) {
     const bool anneal = samples() <= kAnnealed;
     Outcome current_outcome = outcome_;
     Solution current = solution_, best = solution_;
-    Outcome best_outcome = outcome_;
     const std::int64_t all = moves;
-    for (; moves > 0 && best_outcome.makespan_s > enough_s; --moves) {
+    for (; moves > 0 && outcome_.makespan_s > enough_s; --moves) {
         solution_ = current;
         const Solution candidate = varied(current_outcome.last_lane);
         const Outcome outcome = execute(candidate);
-        const double heat = anneal ? kTemperature * best_outcome.makespan_s * static_cast<double>(moves) /
+        const double heat = anneal ? kTemperature * outcome_.makespan_s * static_cast<double>(moves) /
                                          static_cast<double>(all) * -std::log(1 - dice_.uniform()) * 0.3
                                    : 0;
-        if (outcome.better_than(best_outcome)) {
+        if (outcome.better_than(outcome_)) {
+            keep(outcome);
             best = candidate;
-            best_outcome = outcome;
         }
         if (outcome.better_than(current_outcome) || outcome.makespan_s < current_outcome.makespan_s + heat) {
             current = candidate;
@@ -119,7 +116,6 @@ void Group::improve(std::int64_t moves, double enough_s) {
         }
     }
     solution_ = best;
-    outcome_ = best_outcome;
 }
 
 /// Levels the lanes by what they were idle for and what followed their last samples; keeps the result if it
@@ -168,12 +164,13 @@ Solution Group::varied(int last_lane) {
 
 /// Micro-batches of all sections. Of a loss section: each lane's samples in order, those with upstream work
 /// apart from the others. Upstream: one by one (`one_by_one`), or cut from upstream_.
-void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches) const {
+void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches) {
     batches.resize(instance_.sections.size());
-    std::vector<std::vector<int>> on(static_cast<std::size_t>(lanes_));
+    on_.resize(static_cast<std::size_t>(lanes_));
+    for (auto& samples : on_) samples.clear();
     for (const int i : solution.order)
-        on[static_cast<std::size_t>(solution.lane[static_cast<std::size_t>(i)])].push_back(i);
-    std::vector<int> list;
+        on_[static_cast<std::size_t>(solution.lane[static_cast<std::size_t>(i)])].push_back(i);
+    std::vector<int>& list = list_;
     for (std::size_t s = 0; s < batches.size(); ++s) {
         Batches& own = batches[s];
         own.samples.clear();
@@ -188,7 +185,7 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
                 list = upstream_[s][static_cast<std::size_t>(r)];
             } else {
                 for (; a < lanes_ && instance_.replica_of(static_cast<int>(s), a) == r; ++a)
-                    for (const int i : on[static_cast<std::size_t>(a)])
+                    for (const int i : on_[static_cast<std::size_t>(a)])
                         if (instance_.active[instance_.at(static_cast<int>(s), i)]) list.push_back(i);
             }
             const auto pictured = [&](int i) { return instance_.pictured[static_cast<std::size_t>(i)]; };
@@ -199,8 +196,8 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
             for (std::size_t k = 0; k < list.size(); ++k) {
                 const bool other_kind = mixed && filled > 0 && pictured(list[k]) != pictured(list[k - 1]);
                 const bool other_bundle = solution.rule.aligned && !one_by_one && !shape.loss && filled > 0 &&
-                                          single_machine_.node_of(instance_.anchor, list[k]) !=
-                                              single_machine_.node_of(instance_.anchor, list[k - 1]);
+                                          single_trial_.machine.node_of(instance_.anchor, list[k]) !=
+                                              single_trial_.machine.node_of(instance_.anchor, list[k - 1]);
                 if (filled == size || other_kind || other_bundle) {
                     own.close_batch();
                     filled = 0;
@@ -214,48 +211,50 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
     }
 }
 
+double Group::run(Trial& trial, const Rule& rule, bool in_order) {
+    trial.machine.build(trial.batches);
+    const std::span<const Node> nodes = trial.machine.nodes();
+    priority_.resize(nodes.size());
+    for (std::size_t n = 0; n < nodes.size(); ++n)
+        priority_[n] = place_[static_cast<std::size_t>(nodes[n].first_sample)];
+    trial.chooser.begin(rule, priority_, in_order);
+    trial.executed.clear();
+    return trial.machine.run(trial.chooser, &trial.executed);
+}
+
 Outcome Group::execute(const Solution& solution) {
     Outcome outcome;
     place_.resize(static_cast<std::size_t>(samples()));
     for (int k = 0; k < samples(); ++k)
         place_[static_cast<std::size_t>(solution.order[static_cast<std::size_t>(k)])] = k;
-    const auto run = [&](Machine& machine, StarveFirst& chooser, const std::vector<Batches>& batches,
-                         bool in_order) {
-        machine.build(batches);
-        priority_.resize(machine.nodes().size());
-        for (std::size_t n = 0; n < priority_.size(); ++n)
-            priority_[n] = place_[static_cast<std::size_t>(machine.node(static_cast<int>(n)).first_sample)];
-        chooser.begin(solution.rule, priority_, in_order);
-        executed_.clear();
-        return machine.run(chooser, &executed_);
-    };
     if (bundles_) {
         // Upstream sections work sample by sample first; the order that results is cut into micro-batches.
-        compose(solution, true, single_batches_);
-        if (run(single_machine_, single_chooser_, single_batches_, false) == kNever) return outcome;
+        compose(solution, true, single_trial_.batches);
+        if (run(single_trial_, solution.rule, false) == kNever) return outcome;
         for (auto& section : upstream_)
             for (auto& replica : section) replica.clear();
-        for (const Executed& e : executed_) {
-            const Node& n = single_machine_.node(e.node);
+        for (const Executed& e : single_trial_.executed) {
+            const Node& n = single_trial_.machine.node(e.node);
             if (e.phase == Phase::forward)
                 upstream_[static_cast<std::size_t>(n.section)][static_cast<std::size_t>(n.replica)].push_back(
                     n.first_sample);
         }
     }
-    compose(solution, !bundles_, batches_);
-    outcome.makespan_s = run(machine_, chooser_, batches_, bundles_);
-    if (outcome.makespan_s != kNever) judge(machine_, outcome);
+    compose(solution, !bundles_, trial().batches);
+    outcome.makespan_s = run(trial(), solution.rule, bundles_);
+    if (outcome.makespan_s != kNever) judge(trial(), outcome);
     return outcome;
 }
 
-void Group::judge(const Machine& machine, Outcome& outcome) {
+void Group::judge(const Trial& trial, Outcome& outcome) {
+    const Machine& machine = trial.machine;
     const auto lanes = static_cast<std::size_t>(lanes_);
     outcome.idle_s.assign(lanes, 0.0);
     outcome.tail_s.assign(lanes, 0.0);
     std::vector<double> work(lanes, 0.0);
     std::vector<int> last(lanes, -1);
     end_.assign(machine.nodes().size(), 0.0);
-    for (const Executed& e : executed_) {
+    for (const Executed& e : trial.executed) {
         const Node& n = machine.node(e.node);
         end_[static_cast<std::size_t>(e.node)] = e.end_s;
         if (n.section != instance_.anchor) continue;
@@ -298,8 +297,9 @@ bool Group::try_exchange(int i, Group& other, int j) {
             if (g->bundles_) g->single_ = singly(g->instance_);
     };
     swap();
-    const Outcome mine = execute(solution_), theirs = other.execute(other.solution_);
     const double before = std::max(outcome_.makespan_s, other.outcome_.makespan_s);
+    const Outcome mine = execute(solution_);
+    const Outcome theirs = mine.makespan_s <= before ? other.execute(other.solution_) : Outcome();
     const double after = std::max(mine.makespan_s, theirs.makespan_s);
     const bool better =
         after < before * (1 - kSame) ||
@@ -309,14 +309,14 @@ bool Group::try_exchange(int i, Group& other, int j) {
         swap();
         return false;
     }
-    outcome_ = mine;
-    other.outcome_ = theirs;
+    keep(mine);
+    other.keep(theirs);
     return true;
 }
 
 void Group::emit(PlanBuilder& builder, int group) {
-    execute(solution_);
-    builder.add(machine_, batches_, executed_, group);
+    const Trial& best = trials_[1 - next_];
+    builder.add(best.machine, best.batches, best.executed, group);
 }
 
 }  // namespace maestro::schedule

@@ -2,6 +2,7 @@
 // samples are wanted. Every solution is judged by executing it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -64,13 +65,30 @@ public:
     void emit(PlanBuilder& builder, int group);
 
 private:
+    /// One execution, with memory that the next ones use again.
+    struct Trial {
+        explicit Trial(const Instance& instance) : machine(instance), chooser(machine) {}
+        Trial(const Trial&) = delete;
+        Trial& operator=(const Trial&) = delete;
+        Machine machine;
+        StarveFirst chooser;
+        std::vector<Batches> batches;
+        std::vector<Executed> executed;
+    };
+    Trial& trial() { return trials_[next_]; }
+    /// The last execution is the best so far.
+    void keep(const Outcome& outcome) {
+        outcome_ = outcome;
+        next_ = 1 - next_;
+    }
     bool try_solution(const Solution& solution);
     bool try_level(bool all);
     /// A neighbour of solution_; `last_lane`: see Outcome.
     Solution varied(int last_lane);
-    void compose(const Solution& solution, bool singly, std::vector<Batches>& batches) const;
+    void compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches);
+    double run(Trial& trial, const Rule& rule, bool in_order);
     Outcome execute(const Solution& solution);
-    void judge(const Machine& machine, Outcome& outcome);
+    void judge(const Trial& trial, Outcome& outcome);
 
     Instance instance_, single_;  ///< single_: upstream sections sample by sample
     Dice dice_;
@@ -81,13 +99,13 @@ private:
     std::vector<std::vector<int>> orders_;  ///< likewise
     Solution solution_;
     Outcome outcome_;
-    // Memory that executions use again.
-    Machine machine_, single_machine_;
-    StarveFirst chooser_, single_chooser_;
-    std::vector<Batches> batches_, single_batches_;
-    std::vector<Executed> executed_;
+    std::array<Trial, 2> trials_;  ///< the best so far and the next
+    std::size_t next_ = 0;
+    Trial single_trial_;
     std::vector<int> priority_, place_;
     std::vector<double> end_;
+    std::vector<std::vector<int>> on_;  ///< [anchor replica], samples in order
+    std::vector<int> list_;
     std::vector<std::vector<std::vector<int>>> upstream_;  ///< [section][replica], samples in forward order
 };
 
