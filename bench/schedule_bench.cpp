@@ -131,25 +131,43 @@ void gaps(int seeds, bool detail, std::int64_t moves) {
         }
 }
 
-/// Work of the replica that has the most under this plan, seconds: no order of the same assignment is
-/// shorter.
-double fullest_replica(const Problem& problem, const StepPlan& plan) {
-    double fullest = 0;
-    for (std::size_t s = 0; s < plan.batches.size(); ++s)
-        for (const auto& replica : plan.batches[s]) {
-            double work = 0;
-            for (const MicroBatch& batch : replica)
-                for (const std::int64_t sample : batch.samples) {
-                    const TaskCost& cost = problem.samples[static_cast<std::size_t>(sample)].sections[s];
-                    work += cost.forward_s + cost.backward_s;
-                }
-            fullest = std::max(fullest, work);
-        }
-    return fullest;
+/// Lower bound of a step of these samples on one of `parts` equal parts of the problem's ranks.
+double part_bound(const Problem& problem, int parts, std::vector<SampleCost> samples) {
+    Problem part = problem;
+    part.samples = std::move(samples);
+    part.world = 0;
+    for (SectionShape& shape : part.sections) {
+        shape.replicas = std::max(shape.replicas / parts, 1);
+        shape.first_rank = part.world;
+        part.world += shape.replicas;
+    }
+    return part.samples.empty() ? 0 : lower_bound(part);
+}
+
+/// No order of this assignment is shorter: the bounds of each group and of each language replica with the
+/// upstream sections to itself.
+double assignment_bound(const Problem& problem, const StepPlan& plan) {
+    const auto& replicas = plan.batches.back();
+    const int groups = problem.sections.front().replicas;
+    const std::size_t fanout = replicas.size() / static_cast<std::size_t>(groups);
+    double bound = 0;
+    std::vector<SampleCost> group;
+    for (std::size_t r = 0; r < replicas.size(); ++r) {
+        std::vector<SampleCost> own;
+        for (const MicroBatch& batch : replicas[r])
+            for (const std::int64_t sample : batch.samples)
+                own.push_back(problem.samples[static_cast<std::size_t>(sample)]);
+        group.insert(group.end(), own.begin(), own.end());
+        bound = std::max(bound, part_bound(problem, static_cast<int>(replicas.size()), std::move(own)));
+        if ((r + 1) % fanout != 0) continue;
+        bound = std::max(bound, part_bound(problem, groups, std::move(group)));
+        group.clear();
+    }
+    return bound;
 }
 
 /// 20% noise on the task times of a plan made without it; gaps to the bound of the noisy times. "fixed": of
-/// the fullest replica, which no dispatch can undercut unless it changes the assignment.
+/// the bound of the plan's assignment, which no dispatch can undercut unless it changes that.
 void noise(int seeds) {
     fmt::print("\n20% noise on task times, mean gap over {} seeds\n{:<26}{:>9}{:>8}{:>9}{:>9}{:>9}\n", seeds,
                "family", "encoders", "asked", "ready", "planned", "fixed");
@@ -167,7 +185,7 @@ void noise(int seeds) {
                         const double bound = lower_bound(noisy);
                         gaps[0] += simulate(noisy, plan, Dispatch::ready).makespan_s / bound - 1;
                         gaps[1] += simulate(noisy, plan).makespan_s / bound - 1;
-                        gaps[2] += std::max(0.0, fullest_replica(noisy, plan) / bound - 1);
+                        gaps[2] += std::max(0.0, assignment_bound(noisy, plan) / bound - 1);
                     }
             fmt::print("{:<26}{:>9}{:>8}{:>8.1f}%{:>8.1f}%{:>8.1f}%\n", f.name, encoders,
                        f.share < 1 ? "8%" : "11%", 100 * gaps[0] / count, 100 * gaps[1] / count,

@@ -1,6 +1,7 @@
 #include "schedule/choosers.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace maestro::schedule {
@@ -18,11 +19,6 @@ void NodeQueue::push(int priority, int node) {
         nodes_[--first_] = entry;
     else
         nodes_.insert(place, entry);
-}
-
-void NodeQueue::remove(int node) {
-    const auto begin = nodes_.begin() + static_cast<std::ptrdiff_t>(first_);
-    nodes_.erase(std::find_if(begin, nodes_.end(), [&](const auto& entry) { return entry.second == node; }));
 }
 
 namespace {
@@ -46,74 +42,21 @@ private:
 
 }  // namespace
 
-ReadyOrder::ReadyOrder(const Machine& machine, const std::vector<std::vector<Choice>>& lanes,
-                       std::vector<bool> in_turn)
-    : machine_(machine),
-      position_(machine.nodes().size(), {0, 0}),
-      in_turn_(std::move(in_turn)),
-      lanes_(lanes.size()) {
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane)
-        for (std::size_t k = 0; k < lanes[lane].size(); ++k) {
-            const Choice& task = lanes[lane][k];
-            position_[static_cast<std::size_t>(task.node)][task.phase == Phase::backward] =
-                static_cast<int>(k);
-            if (task.phase == Phase::forward) slot_of(machine_.node(task.node)).forwards.push_back(task.node);
-        }
-}
-
-ReadyOrder::Slot& ReadyOrder::slot_of(const Node& n) {
-    auto& slots = lanes_[static_cast<std::size_t>(n.lane)].slots;
-    for (Slot& slot : slots)
-        if (slot.section == n.section) return slot;
-    slots.emplace_back();
-    slots.back().section = n.section;
-    return slots.back();
-}
-
-void ReadyOrder::ready(int node, Phase phase, double) {
-    const Node& n = machine_.node(node);
-    const auto& position = position_[static_cast<std::size_t>(node)];
-    if (phase == Phase::backward)
-        lanes_[static_cast<std::size_t>(n.lane)].backwards.push(position[1], node);
-    else if (machine_.instance().shape(n.section).loss && !in_turn_[static_cast<std::size_t>(node)])
-        slot_of(n).ready.push(position[0], node);
-}
-
-void ReadyOrder::started(const Choice& choice, double) {
-    const Node& n = machine_.node(choice.node);
-    Lane& lane = lanes_[static_cast<std::size_t>(n.lane)];
-    const bool loss = machine_.instance().shape(n.section).loss;
-    if (choice.phase == Phase::backward) {
-        lane.backwards.remove(choice.node);
-        if (loss) lane.follows = -1;
-        return;
-    }
-    Slot& slot = slot_of(n);
-    if (!in_turn_[static_cast<std::size_t>(choice.node)] && loss) slot.ready.pop();
-    if (loss && n.has_backward) lane.follows = choice.node;
-    while (slot.next < slot.forwards.size() && machine_.node(slot.forwards[slot.next]).started) ++slot.next;
+ReadyOrder::ReadyOrder(const Machine& machine, const std::vector<std::vector<Task>>& tasks,
+                       std::vector<std::vector<Choice>> lanes)
+    : machine_(machine), lanes_(std::move(lanes)) {
+    std::vector<bool> sends;
+    for (const SectionShape& shape : machine.instance().sections) sends.push_back(!shape.loss);
+    for (const auto& lane : tasks) open_.emplace_back(lane, sends);
 }
 
 Choice ReadyOrder::choose(int lane, double) {
-    Lane& own = lanes_[static_cast<std::size_t>(lane)];
-    if (own.follows >= 0) return {own.follows, Phase::backward};
-    Choice best;
-    int first = std::numeric_limits<int>::max();
-    if (!own.backwards.empty()) {
-        best = {own.backwards.top(), Phase::backward};
-        first = own.backwards.top_priority();
-    }
-    for (const Slot& slot : own.slots) {
-        if (slot.next == slot.forwards.size()) continue;
-        Choice forward{slot.forwards[slot.next], Phase::forward};
-        if (!machine_.can_start(forward) && !slot.ready.empty()) forward.node = slot.ready.top();
-        if (!machine_.can_start(forward)) continue;
-        const int position = position_[static_cast<std::size_t>(forward.node)][0];
-        if (position >= first) continue;
-        best = forward;
-        first = position;
-    }
-    return best;
+    ReadyLane& open = open_[static_cast<std::size_t>(lane)];
+    const auto& own = lanes_[static_cast<std::size_t>(lane)];
+    const auto next = open.next([&](std::size_t place) { return machine_.can_start(own[place]); });
+    if (!next) return {};
+    open.start(*next);
+    return own[*next];
 }
 
 ListOrder::ListOrder(const Machine& machine) : machine_(machine) {

@@ -3,12 +3,11 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "schedule/machine.hpp"
+#include "schedule/ready_lane.hpp"
 
 namespace maestro::schedule {
 
@@ -22,10 +21,8 @@ public:
     }
     bool empty() const { return first_ == nodes_.size(); }
     int top() const { return nodes_[first_].second; }
-    int top_priority() const { return nodes_[first_].first; }
     void push(int priority, int node);
     void pop() { ++first_; }
-    void remove(int node);  ///< wherever it stands
 
 private:
     std::vector<std::pair<int, int>> nodes_;  ///< priority and node; those from first_ on
@@ -53,37 +50,21 @@ private:
     std::vector<std::size_t> next_;
 };
 
-/// A lane starts the first task of its planned order whose inputs are there and whose window is open.
-/// Forwards of a section that sends on keep their order, lest they take the window from what others need
-/// first, and so do tasks that the plan wants in turn; a loss section runs a backward right after its
-/// forward.
+/// Every lane starts what is ready (ready_lane.hpp).
 class ReadyOrder {
 public:
     static constexpr bool kBackwardFollows = false;
-    /// `in_turn`: [node], see Task::in_turn.
-    ReadyOrder(const Machine& machine, const std::vector<std::vector<Choice>>& lanes,
-               std::vector<bool> in_turn);
-    void ready(int node, Phase phase, double now);
-    void started(const Choice& choice, double end_s);
+    /// `tasks`: the plan's, kept by reference; `lanes`: the same as nodes.
+    ReadyOrder(const Machine& machine, const std::vector<std::vector<Task>>& tasks,
+               std::vector<std::vector<Choice>> lanes);
+    void ready(int, Phase, double) {}
+    void started(const Choice&, double) {}
     Choice choose(int lane, double now);
 
 private:
-    struct Slot {  ///< a section on the lane
-        int section = 0;
-        std::vector<int> forwards;  ///< nodes in planned order
-        std::size_t next = 0;       ///< the first not started
-        NodeQueue ready;            ///< of a loss section: forwards, but for those in turn
-    };
-    struct Lane {
-        std::vector<Slot> slots;
-        NodeQueue backwards;
-        int follows = -1;  ///< node of a loss section whose backward is due
-    };
-    Slot& slot_of(const Node& n);
     const Machine& machine_;
-    std::vector<std::array<int, 2>> position_;  ///< [node], of its forward and backward
-    std::vector<bool> in_turn_;
-    std::vector<Lane> lanes_;
+    std::vector<std::vector<Choice>> lanes_;
+    std::vector<ReadyLane> open_;
 };
 
 /// Every section in the order of its list: a loss section runs each backward at once, an upstream section

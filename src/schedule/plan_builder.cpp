@@ -1,6 +1,7 @@
 #include "schedule/plan_builder.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "schedule/bounds.hpp"
 
@@ -8,7 +9,41 @@ namespace maestro::schedule {
 
 namespace {
 
-constexpr int kCovers = 2;  ///< micro-batches of a rank that are started in turn: enough to cover a backward
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+/// How much later than executed each node's backward may end without an effect beyond its own rank but on
+/// the end of the execution: its float in the critical path method (Kelley and Walker 1959), were its rank
+/// free. [node], seconds; no limit where no backward upstream waits for it.
+std::vector<double> floats(const Machine& machine, const std::vector<Executed>& executed) {
+    double makespan = 0;
+    for (const Executed& e : executed) makespan = std::max(makespan, e.end_s);
+    const std::size_t count = machine.nodes().size();
+    std::vector<double> forward_s(count), backward_s(count), free_s(count, kNoLimit);  // latest starts
+    std::vector<double> lane_s(static_cast<std::size_t>(machine.instance().lanes), makespan);
+    // What follows a task stands behind it.
+    for (auto e = executed.rbegin(); e != executed.rend(); ++e) {
+        const Node& n = machine.node(e->node);
+        const auto node = static_cast<std::size_t>(e->node);
+        double& next_s = lane_s[static_cast<std::size_t>(n.lane)];
+        double end_s = next_s;
+        if (e->phase == Phase::forward) {
+            if (n.has_backward) end_s = std::min(end_s, backward_s[node]);
+            for (const Link& down : machine.downstream(n))
+                end_s = std::min(end_s, forward_s[static_cast<std::size_t>(down.node)] - down.delay_s);
+        } else {
+            double gradient_s = kNoLimit;
+            for (const Link& up : machine.upstream(n))
+                if (up.gradient)
+                    gradient_s =
+                        std::min(gradient_s, backward_s[static_cast<std::size_t>(up.node)] - up.delay_s);
+            free_s[node] = gradient_s - e->end_s;
+            end_s = std::min(end_s, gradient_s);
+        }
+        next_s = end_s - (e->end_s - e->start_s);
+        (e->phase == Phase::forward ? forward_s : backward_s)[node] = next_s;
+    }
+    return free_s;
+}
 
 }  // namespace
 
@@ -41,10 +76,11 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
     }
     for (const Executed& e : executed) {
         const Node& n = machine.node(e.node);
-        plan_.lanes[static_cast<std::size_t>(rank_of(n, group))].push_back({n.section, n.index, e.phase});
+        plan_.lanes[static_cast<std::size_t>(rank_of(n, group))].push_back(
+            {.section = n.section, .micro_batch = n.index, .phase = e.phase});
         plan_.makespan_s = std::max(plan_.makespan_s, e.end_s);
     }
-    keep_turns(machine, executed, group);
+    set_after(machine, executed, group);
 }
 
 int PlanBuilder::rank_of(const Node& node, int group) const {
@@ -52,24 +88,32 @@ int PlanBuilder::rank_of(const Node& node, int group) const {
     return shape.first_rank + group * (shape.replicas / groups_) + node.replica;
 }
 
-/// Of a replica's micro-batches after the last that has work upstream, where backwards there follow.
-void PlanBuilder::keep_turns(const Machine& machine, const std::vector<Executed>& executed, int group) {
-    std::vector<bool> covers(problem_.sections.size(), false);
-    for (const EdgeShape& e : problem_.edges)
-        if (e.gradient) covers[static_cast<std::size_t>(e.to)] = true;
-    const auto lanes = static_cast<std::size_t>(machine.instance().lanes);
-    std::vector<int> left(lanes, kCovers);
-    std::vector<std::size_t> later(lanes, 0);  // tasks of the lane that follow
-    for (auto e = executed.rbegin(); e != executed.rend(); ++e) {
-        const Node& n = machine.node(e->node);
-        const auto lane = static_cast<std::size_t>(n.lane), section = static_cast<std::size_t>(n.section);
-        std::vector<Task>& tasks = plan_.lanes[static_cast<std::size_t>(rank_of(n, group))];
-        Task& task = tasks[tasks.size() - ++later[lane]];
-        if (e->phase == Phase::backward || !covers[section] || !problem_.sections[section].loss) continue;
-        if (n.up_first < n.up_last) left[lane] = 0;
-        if (left[lane] == 0) continue;
-        --left[lane];
-        task.in_turn = true;
+/// A micro-batch of a loss section may not overtake one whose float is less than it takes.
+void PlanBuilder::set_after(const Machine& machine, const std::vector<Executed>& executed, int group) {
+    const std::vector<double> free_s = floats(machine, executed);
+    struct Waiting {
+        double free_s = 0;
+        int place = 0;
+    };
+    // Of each replica: of its micro-batches so far those of which no later one has less float.
+    std::vector<std::vector<std::vector<Waiting>>> waiting;
+    for (const SectionShape& s : machine.instance().sections)
+        waiting.emplace_back(static_cast<std::size_t>(s.replicas));
+    std::vector<int> places(static_cast<std::size_t>(machine.instance().lanes), 0);
+    for (const Executed& e : executed) {
+        const Node& n = machine.node(e.node);
+        const int place = places[static_cast<std::size_t>(n.lane)]++;
+        if (e.phase == Phase::backward || !machine.instance().shape(n.section).loss) continue;
+        auto& earlier = waiting[static_cast<std::size_t>(n.section)][static_cast<std::size_t>(n.replica)];
+        const auto above =
+            std::lower_bound(earlier.begin(), earlier.end(), n.forward_s + n.backward_s,
+                             [](const Waiting& w, double seconds) { return w.free_s < seconds; });
+        Task& task =
+            plan_.lanes[static_cast<std::size_t>(rank_of(n, group))][static_cast<std::size_t>(place)];
+        if (above != earlier.begin()) task.after = (above - 1)->place;
+        const double own_s = free_s[static_cast<std::size_t>(e.node)];
+        while (!earlier.empty() && earlier.back().free_s >= own_s) earlier.pop_back();
+        if (own_s < kNoLimit) earlier.push_back({own_s, place});
     }
 }
 

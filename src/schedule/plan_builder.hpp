@@ -1,5 +1,4 @@
-// PlanBuilder: puts executed groups together to a step plan, and marks the tasks that `ready` ranks start in
-// turn.
+// PlanBuilder: puts executed groups together to a step plan, and says what `ready` ranks may not overtake.
 #pragma once
 
 #include <vector>
@@ -19,7 +18,7 @@ public:
     StepPlan finish(std::int64_t step);
 
 private:
-    void keep_turns(const Machine& machine, const std::vector<Executed>& executed, int group);
+    void set_after(const Machine& machine, const std::vector<Executed>& executed, int group);
     int rank_of(const Node& node, int group) const;
 
     const Problem& problem_;

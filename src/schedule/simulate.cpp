@@ -77,13 +77,10 @@ Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatc
         }
     Machine machine(instance, batches);
     std::vector<std::vector<Choice>> lanes(plan.lanes.size());
-    std::vector<bool> in_turn(machine.nodes().size(), false);
     for (std::size_t rank = 0; rank < lanes.size(); ++rank)
         for (const Task& t : plan.lanes[rank]) {
             const int replica = static_cast<int>(rank) - instance.shape(t.section).first_rank;
-            const int node = machine.first_node(t.section, replica) + t.micro_batch;
-            lanes[rank].push_back({node, t.phase});
-            if (t.in_turn) in_turn[static_cast<std::size_t>(node)] = true;
+            lanes[rank].push_back({machine.first_node(t.section, replica) + t.micro_batch, t.phase});
         }
     std::vector<Executed> executed;
     double makespan = 0;
@@ -91,7 +88,7 @@ Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatc
         FixedOrder chooser(machine, std::move(lanes));
         makespan = machine.run(chooser, &executed);
     } else {
-        ReadyOrder chooser(machine, lanes, std::move(in_turn));
+        ReadyOrder chooser(machine, plan.lanes, std::move(lanes));
         makespan = machine.run(chooser, &executed);
     }
     Timeline timeline;

@@ -59,7 +59,7 @@ std::vector<std::int64_t> encode(const StepPlan& plan) {
     for (const auto& lane : plan.lanes) {
         count(lane);
         for (const Task& t : lane)
-            words.insert(words.end(), {t.section, t.micro_batch, static_cast<int>(t.phase), t.in_turn});
+            words.insert(words.end(), {t.section, t.micro_batch, static_cast<int>(t.phase), t.after});
     }
     return words;
 }
@@ -88,13 +88,15 @@ StepPlan decode(std::span<const std::int64_t> words) {
     plan.lanes.resize(in.count());
     for (auto& lane : plan.lanes) {
         lane.resize(in.count());
-        for (Task& t : lane) {
-            const std::int64_t section = in.word(), batch = in.word(), phase = in.word(), turn = in.word();
+        for (std::int64_t place = 0; Task & t : lane) {
+            const std::int64_t section = in.word(), batch = in.word(), phase = in.word(), after = in.word();
             MAESTRO_CHECK(section >= 0 && static_cast<std::size_t>(section) < plan.batches.size() &&
-                              batch >= 0 && (phase == 0 || phase == 1) && (turn == 0 || turn == 1),
-                          "a plan names section {}, micro-batch {}, phase {}, turn {}", section, batch, phase,
-                          turn);
-            t = {static_cast<int>(section), static_cast<int>(batch), static_cast<Phase>(phase), turn == 1};
+                              batch >= 0 && (phase == 0 || phase == 1) && after >= -1 && after < place,
+                          "a plan names section {}, micro-batch {}, phase {}, after {}", section, batch,
+                          phase, after);
+            t = {static_cast<int>(section), static_cast<int>(batch), static_cast<Phase>(phase),
+                 static_cast<int>(after)};
+            ++place;
         }
     }
     MAESTRO_CHECK(in.at_end(), "a plan of {} words goes on after its end", words.size());

@@ -21,10 +21,9 @@ struct Task {
     int section = 0;
     int micro_batch = 0;  ///< of the rank's replica of that section
     Phase phase = Phase::forward;
-    /// Of a forward: never before an earlier one of its section on the rank, also where ranks start what is
-    /// ready. Such are the last two micro-batches after the last one with upstream work: they cover its
-    /// backward there.
-    bool in_turn = false;
+    /// Of a forward: place in the lane of an earlier forward of its section that it may not overtake where
+    /// ranks start what is ready; -1: none. Of those that would end the step later if they waited for it.
+    int after = -1;
     bool operator==(const Task&) const = default;
 };
 

@@ -1,9 +1,11 @@
 #include "train/step_runner.hpp"
 
 #include <algorithm>
-#include <numeric>
+#include <optional>
+#include <utility>
 
 #include "comm/environment.hpp"
+#include "schedule/ready_lane.hpp"
 
 namespace maestro::train {
 
@@ -95,45 +97,27 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
 }
 
 void StepRunner::run_ready(Step& step) {
-    std::vector<std::size_t> open(step.lane.size());
-    std::iota(open.begin(), open.end(), std::size_t{0});
-    while (!open.empty()) {
+    std::vector<bool> sends(step.plan.batches.size(), false);
+    for (const schedule::Task& task : step.lane)
+        sends[static_cast<std::size_t>(task.section)] = replica_of(task).sends();
+    schedule::ReadyLane open(step.lane, std::move(sends));
+    while (!open.done()) {
         const double asked_s = comm::now_s();
-        auto next = open.end();
+        std::optional<std::size_t> next;
         const auto look = [&] {
-            std::vector<int> passed;  // sections whose next forward cannot start yet
-            for (next = open.begin(); next != open.end(); ++next) {
-                const schedule::Task& task = step.lane[*next];
-                const bool forward = task.phase == schedule::Phase::forward;
-                const bool in_order = forward && (task.in_turn || replica_of(task).sends());
-                if (in_order && std::find(passed.begin(), passed.end(), task.section) != passed.end())
-                    continue;
-                if (can_start(step, *next)) break;
-                if (forward) passed.push_back(task.section);
-            }
-            return next != open.end();
+            next = open.next([&](std::size_t task) { return can_start(step, task); });
+            return next.has_value();
         };
-        watchdog_.doing(fmt::format("step {}, any of {} tasks", step.plan.step, open.size()));
+        watchdog_.doing(fmt::format("step {}, any of {} tasks", step.plan.step, open.left()));
         world_.waiter().wait_until(look, [&] {
-            const schedule::Task& first = step.lane[open.front()];
+            const schedule::Task& first = step.lane[open.first()];
             return fmt::format("the inputs of any of {} tasks, the first of section {}, {} of micro-batch {}",
-                               open.size(), replica_of(first).name(),
+                               open.left(), replica_of(first).name(),
                                first.phase == schedule::Phase::forward ? "forward" : "backward",
                                first.micro_batch);
         });
-        const std::size_t task = *next;
-        open.erase(next);
-        run_task(step, task, asked_s);
-        // The only slot of a loss section is free again after the backward.
-        const schedule::Task& done = step.lane[task];
-        if (done.phase != schedule::Phase::forward || replica_of(done).sends()) continue;
-        const auto backward = std::find_if(open.begin(), open.end(), [&](std::size_t i) {
-            return step.lane[i].section == done.section && step.lane[i].micro_batch == done.micro_batch;
-        });
-        if (backward == open.end()) continue;
-        const std::size_t follows = *backward;
-        open.erase(backward);
-        run_task(step, follows, comm::now_s());
+        open.start(*next);
+        run_task(step, *next, asked_s);
     }
 }
 

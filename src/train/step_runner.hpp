@@ -48,10 +48,7 @@ private:
         model::Result& result;
         std::vector<io::TaskRow>& rows;
     };
-    /// dispatch = "ready": the first task of the lane that can start, so that a rank waits only when none
-    /// can. Forwards of a section that sends on keep their order, lest they take the window from what others
-    /// need first, and so do tasks that the plan wants in turn; a loss section runs a backward right after
-    /// its forward.
+    /// dispatch = "ready", see schedule::ReadyLane.
     void run_ready(Step& step);
     bool can_start(const Step& step, std::size_t task);
     void run_task(Step& step, std::size_t task, double asked_s);

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/error.hpp"
 #include "base/random.hpp"
 #include "schedule/bounds.hpp"
@@ -313,50 +315,78 @@ TEST(LowerBound, IsNoneWhereNothingComesBack) {
     EXPECT_DOUBLE_EQ(plan_wavefront(problem, 1).makespan_s, 6);
 }
 
-/// One encoder rank, one language rank: a sample with a picture (1 s forward, 3 s backward, then 1 s each),
+/// One encoder rank, one language rank: a sample with a picture (1 s forward, `backward_s`, then 1 s each),
 /// and `texts` samples of 1 s each way.
-Problem one_picture(int texts, bool frozen) {
+Problem one_picture(int texts, double backward_s) {
+    const bool frozen = backward_s == 0;
     Problem problem{
         .sections = {{.replicas = 1, .first_rank = 0, .window = 0, .backward = !frozen},
                      {.replicas = 1, .first_rank = 1, .window = 1, .backward = true, .loss = true}},
         .edges = {{0, 1, !frozen}},
         .world = 2,
-        .samples = {{.id = 0, .sections = {{1, frozen ? 0.0 : 3.0, true}, {1, 1, true}}}}};
+        .samples = {{.id = 0, .sections = {{1, backward_s, true}, {1, 1, true}}}}};
     for (int i = 1; i <= texts; ++i)
         problem.samples.push_back({.id = i, .sections = {{0, 0, false}, {1, 1, true}}});
     return problem;
 }
 
-std::vector<int> in_turn(const StepPlan& plan) {
-    std::vector<int> places;
+/// Of the language rank's tasks that may not overtake another: their places and the other's.
+std::map<int, int> after(const StepPlan& plan) {
+    std::map<int, int> places;
     for (std::size_t k = 0; k < plan.lanes[1].size(); ++k)
-        if (plan.lanes[1][k].in_turn) places.push_back(static_cast<int>(k));
+        if (plan.lanes[1][k].after >= 0) places.emplace(k, plan.lanes[1][k].after);
     return places;
 }
 
-TEST(Ready, KeepsTheTextThatCoversTheLastBackwardUpstream) {
+TEST(Ready, DoesNotOvertakeWhatTheStepWaitsFor) {
     // The picture waits for its encoder and goes first: 1 + 2 + 3 = 6. Text first would end at 2 + 2 + 3 = 7.
-    const Problem problem = one_picture(1, false);
+    const Problem problem = one_picture(1, 3);
     const StepPlan plan = plan_wavefront(problem, 1);
     EXPECT_DOUBLE_EQ(plan.makespan_s, 6);
-    EXPECT_THAT(in_turn(plan), testing::ElementsAre(2));
+    EXPECT_THAT(after(plan), testing::ElementsAre(testing::Pair(2, 0)));
     EXPECT_DOUBLE_EQ(simulate(problem, plan, Dispatch::ready).makespan_s, 6);
+    StepPlan any = plan;
+    any.lanes[1][2].after = -1;
+    const Timeline overtakes = simulate(problem, any, Dispatch::ready);
+    EXPECT_DOUBLE_EQ(overtakes.makespan_s, 7);
+    EXPECT_THAT(schedule_test::broken_rules(problem, plan, overtakes, Dispatch::ready),
+                testing::Contains(testing::HasSubstr("overtakes what it may not")));
 }
 
-TEST(Ready, StartsOtherTextWhileAPictureIsLate) {
-    const Problem problem = one_picture(4, false);
+TEST(Ready, OvertakesWhatCanWait) {
+    // A text, then the picture, whose backward ends 3 s before the other texts do.
+    const Problem problem = one_picture(4, 3);
     const StepPlan plan = plan_wavefront(problem, 1);
-    EXPECT_DOUBLE_EQ(plan.makespan_s, 10);  // a text, then the picture, then the others
-    EXPECT_THAT(in_turn(plan), testing::ElementsAre(6, 8));
+    EXPECT_DOUBLE_EQ(plan.makespan_s, 10);
+    EXPECT_THAT(after(plan), testing::IsEmpty());
     Problem late = problem;
     late.samples[0].sections[0].forward_s = 5;
     EXPECT_DOUBLE_EQ(simulate(late, plan).makespan_s, 13);
-    // Two texts, a second's wait, the picture, the last two texts.
+    // Three texts, the picture at 6, the last text beside its backward.
     EXPECT_DOUBLE_EQ(simulate(late, plan, Dispatch::ready).makespan_s, 11);
 }
 
+TEST(Ready, ComparesWhatCanWaitWithWhatWouldOvertake) {
+    // The picture can wait for 1 s, a text takes 2, the last one half a second.
+    Problem problem = one_picture(5, 5);
+    problem.samples[4].sections[1] = {0.75, 0.75, true};
+    problem.samples[5].sections[1] = {0.25, 0.25, true};
+    const StepPlan plan = plan_wavefront(problem, 1);
+    EXPECT_DOUBLE_EQ(plan.makespan_s, 10);
+    ASSERT_EQ(plan.lanes[1].size(), 12U);
+    std::map<int, int> expected;
+    for (int k = 4; k < 12; k += 2) {
+        const auto& batch =
+            plan.batches[1][0]
+                        [static_cast<std::size_t>(plan.lanes[1][static_cast<std::size_t>(k)].micro_batch)];
+        if (batch.samples.front() != 5) expected.emplace(k, 2);
+    }
+    EXPECT_EQ(expected.size(), 3U);
+    EXPECT_EQ(after(plan), expected);
+}
+
 TEST(Ready, HoldsNothingBackWhereNoBackwardFollows) {
-    EXPECT_THAT(in_turn(plan_wavefront(one_picture(4, true), 1)), testing::IsEmpty());
+    EXPECT_THAT(after(plan_wavefront(one_picture(4, 0), 1)), testing::IsEmpty());
 }
 
 TEST(StepPlan, RefusesWordsThatAreNoPlan) {

@@ -153,6 +153,7 @@ private:
 
     void check_order(int rank, Dispatch dispatch) {
         std::map<int, double> forwards;  // section -> the latest start of a forward so far
+        std::vector<double> starts;
         double latest = 0;
         for (const schedule::Task& task : plan_.lanes[at(rank)]) {
             const int replica = rank - problem_.sections[at(task.section)].first_rank;
@@ -162,10 +163,13 @@ private:
             if (dispatch == Dispatch::planned && start < latest - kRounding)
                 complain("rank {} leaves its order at {}", rank, start);
             latest = std::max(latest, start);
+            starts.push_back(start);
             if (!forward) continue;
             double& before = forwards[task.section];
-            const bool keeps = task.in_turn || !problem_.sections[at(task.section)].loss;
-            if (keeps && start < before - kRounding) complain("{} is started before its turn", name(batch));
+            if (!problem_.sections[at(task.section)].loss && start < before - kRounding)
+                complain("{} is started before its turn", name(batch));
+            if (task.after >= 0 && start < starts[at(task.after)] - kRounding)
+                complain("{} overtakes what it may not", name(batch));
             before = std::max(before, start);
         }
     }
