@@ -1,13 +1,12 @@
 #include "data/prefetcher.hpp"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <filesystem>
 #include <thread>
 
 #include "base/error.hpp"
+#include "support/scratch_folder.hpp"
 #include "unit/data/sample_writer.hpp"
 
 namespace maestro::data {
@@ -17,8 +16,6 @@ class PrefetcherTest : public testing::Test {
 protected:
     static constexpr int kSamples = 200;
     PrefetcherTest() {
-        std::string name = std::filesystem::temp_directory_path() / "maestro-prefetch-XXXXXX";
-        folder_ = ::mkdtemp(name.data());
         data_test::SampleArrays arrays;
         for (int i = 0; i < kSamples; ++i) {
             std::vector<std::int32_t> ids{257, i % 256, 258};
@@ -27,12 +24,11 @@ protected:
                                        : std::vector<std::array<std::int32_t, 2>>{});
         }
         arrays.checksum[77] ^= 1;
-        data_test::SampleFileWriter{}.write(folder_ / "samples.h5", arrays);
-        file_ = std::make_unique<SampleFile>(folder_ / "samples.h5");
+        data_test::SampleFileWriter{}.write(folder_.path() / "samples.h5", arrays);
+        file_ = std::make_unique<SampleFile>(folder_.path() / "samples.h5");
     }
-    ~PrefetcherTest() override { std::filesystem::remove_all(folder_); }
 
-    std::filesystem::path folder_;
+    testing_support::ScratchFolder folder_;
     std::unique_ptr<SampleFile> file_;
 };
 

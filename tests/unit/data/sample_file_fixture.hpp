@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -11,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "data/sample_file.hpp"
+#include "support/scratch_folder.hpp"
 #include "unit/data/sample_writer.hpp"
 
 namespace maestro::data {
@@ -24,13 +24,6 @@ using testing::HasSubstr;
 
 class SampleFileTest : public testing::Test {
 protected:
-    SampleFileTest() {
-        std::string name = std::filesystem::temp_directory_path() / "maestro-samples-XXXXXX";
-        folder_ = ::mkdtemp(name.data());
-        path_ = folder_ / "samples.h5";
-    }
-    ~SampleFileTest() override { std::filesystem::remove_all(folder_); }
-
     void write(const SampleArrays& arrays) { writer_.write(path_, arrays); }
 
     /// Opening (and reading everything) throws `code` with the path and `fragments` in the message.
@@ -65,7 +58,9 @@ protected:
             .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     }
 
-    std::filesystem::path folder_, path_;
+    testing_support::ScratchFolder scratch_;
+    const std::filesystem::path& folder_ = scratch_.path();
+    std::filesystem::path path_ = folder_ / "samples.h5";
     SampleFileWriter writer_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <fstream>
 
@@ -10,6 +9,7 @@
 #include "io/exit_report.hpp"
 #include "io/hdf5.hpp"
 #include "io/run_directory.hpp"
+#include "support/scratch_folder.hpp"
 
 namespace maestro::io {
 namespace {
@@ -18,13 +18,7 @@ namespace fs = std::filesystem;
 
 class Run : public testing::Test {
 protected:
-    void SetUp() override {
-        run_ = fs::temp_directory_path() / ("maestro-io-" + std::to_string(::getpid()) +
-                                            testing::UnitTest::GetInstance()->current_test_info()->name());
-        fs::remove_all(run_);
-        prepare_run_directory(run_, false);
-    }
-    void TearDown() override { fs::remove_all(run_); }
+    void SetUp() override { prepare_run_directory(run_, false); }
 
     fs::path save(std::int64_t step, std::int64_t keep = 2) {
         const float base = static_cast<float>(step);
@@ -54,7 +48,8 @@ protected:
         return ExitCode::done;
     }
 
-    fs::path run_;
+    testing_support::ScratchFolder scratch_;
+    const fs::path run_ = scratch_.path() / "run";
 };
 
 TEST_F(Run, ComesBackAsItWasSaved) {
