@@ -1,5 +1,5 @@
-// How a free lane of the machine chooses its next task: by a fixed order, strictly in the order of each
-// section's list, or starve-first.
+// How a free lane of the machine chooses its next task: by a fixed order, what is ready of one, strictly in
+// the order of each section's list, or starve-first.
 #pragma once
 
 #include <algorithm>

@@ -85,6 +85,15 @@ public:
         return std::span(links_).subspan(static_cast<std::size_t>(n.up_first),
                                          static_cast<std::size_t>(n.up_last - n.up_first));
     }
+    /// Of a node without a backward: the one that takes its place in the window if they leave in order, -1
+    /// where there is none.
+    int waits_for_window(int n) const {
+        const Node& own = node(n);
+        const int window = instance_.shape(own.section).window;
+        const bool any =
+            !own.has_backward && window > 0 && window < first_node(own.section, own.replica + 1) - n;
+        return any ? n + window : -1;
+    }
     bool window_open(const Node& n) const {
         const int window = instance_.shape(n.section).window;
         return window == 0 || in_flight_[slot(n)] < window;

@@ -10,39 +10,44 @@ namespace maestro::schedule {
 namespace {
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+constexpr double kRounding = 1e-9;  ///< of the makespan
 
-/// How much later than executed each node's backward may end without an effect beyond its own rank but on
-/// the end of the execution: its float in the critical path method (Kelley and Walker 1959), were its rank
-/// free. [node], seconds; no limit where no backward upstream waits for it.
+/// Of each micro-batch with a loss: how much later it may end without making the execution longer, but for
+/// what its own rank does next. That is its float in the critical path method (Kelley and Walker 1959) with
+/// the order of all other ranks. [node], seconds; no limit where nothing upstream waits for it.
 std::vector<double> floats(const Machine& machine, const std::vector<Executed>& executed) {
     double makespan = 0;
     for (const Executed& e : executed) makespan = std::max(makespan, e.end_s);
     const std::size_t count = machine.nodes().size();
-    std::vector<double> forward_s(count), backward_s(count), free_s(count, kNoLimit);  // latest starts
+    std::vector<double> float_s(count, kNoLimit);
+    std::vector<double> forward_s(count, kNoLimit), backward_s(count, kNoLimit);  // latest starts
+    std::vector<double> started_s(count, 0.0);                                    // forwards, as executed
     std::vector<double> lane_s(static_cast<std::size_t>(machine.instance().lanes), makespan);
-    // What follows a task stands behind it.
+    // What waits for a task stands behind it.
     for (auto e = executed.rbegin(); e != executed.rend(); ++e) {
         const Node& n = machine.node(e->node);
         const auto node = static_cast<std::size_t>(e->node);
-        double& next_s = lane_s[static_cast<std::size_t>(n.lane)];
-        double end_s = next_s;
+        double other_s = kNoLimit, own_s = lane_s[static_cast<std::size_t>(n.lane)];  // latest ends
         if (e->phase == Phase::forward) {
-            if (n.has_backward) end_s = std::min(end_s, backward_s[node]);
+            if (n.has_backward) own_s = std::min(own_s, backward_s[node]);
             for (const Link& down : machine.downstream(n))
-                end_s = std::min(end_s, forward_s[static_cast<std::size_t>(down.node)] - down.delay_s);
+                other_s = std::min(other_s, forward_s[static_cast<std::size_t>(down.node)] - down.delay_s);
+            for (const Link& up : machine.upstream(n))
+                if (const auto next = static_cast<std::size_t>(machine.waits_for_window(up.node));
+                    next < count && started_s[next] >= e->end_s)
+                    other_s = std::min(other_s, forward_s[next]);
+            started_s[node] = e->start_s;
         } else {
-            double gradient_s = kNoLimit;
             for (const Link& up : machine.upstream(n))
                 if (up.gradient)
-                    gradient_s =
-                        std::min(gradient_s, backward_s[static_cast<std::size_t>(up.node)] - up.delay_s);
-            free_s[node] = gradient_s - e->end_s;
-            end_s = std::min(end_s, gradient_s);
+                    other_s = std::min(other_s, backward_s[static_cast<std::size_t>(up.node)] - up.delay_s);
         }
-        next_s = end_s - (e->end_s - e->start_s);
-        (e->phase == Phase::forward ? forward_s : backward_s)[node] = next_s;
+        float_s[node] = std::min(float_s[node], other_s - e->end_s);
+        const double start_s = std::min(own_s, other_s) - (e->end_s - e->start_s);
+        (e->phase == Phase::forward ? forward_s : backward_s)[node] = start_s;
+        lane_s[static_cast<std::size_t>(n.lane)] = start_s;
     }
-    return free_s;
+    return float_s;
 }
 
 }  // namespace
@@ -52,6 +57,7 @@ PlanBuilder::PlanBuilder(const Problem& problem, int groups) : problem_(problem)
     plan_.load_s = loads(problem);
     plan_.critical_section = critical_section(problem);
     plan_.lanes.resize(static_cast<std::size_t>(problem.world));
+    ends_s_.resize(plan_.lanes.size(), 0.0);
     for (const SectionShape& s : problem.sections)
         plan_.batches.emplace_back(static_cast<std::size_t>(s.replicas));
 }
@@ -74,13 +80,21 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
             }
         }
     }
+    const std::vector<double> float_s = floats(machine, executed);
+    double makespan = 0;
     for (const Executed& e : executed) {
         const Node& n = machine.node(e.node);
-        plan_.lanes[static_cast<std::size_t>(rank_of(n, group))].push_back(
-            {.section = n.section, .micro_batch = n.index, .phase = e.phase});
-        plan_.makespan_s = std::max(plan_.makespan_s, e.end_s);
+        Task task{.section = n.section, .micro_batch = n.index, .phase = e.phase};
+        if (e.phase == Phase::forward && instance.shape(n.section).loss) {
+            task.takes_s = n.forward_s + n.backward_s;
+            task.float_s = float_s[static_cast<std::size_t>(e.node)];
+        }
+        plan_.lanes[static_cast<std::size_t>(rank_of(n, group))].push_back(task);
+        makespan = std::max(makespan, e.end_s);
     }
-    set_after(machine, executed, group);
+    for (const Executed& e : executed)
+        ends_s_[static_cast<std::size_t>(rank_of(machine.node(e.node), group))] = makespan;
+    plan_.makespan_s = std::max(plan_.makespan_s, makespan);
 }
 
 int PlanBuilder::rank_of(const Node& node, int group) const {
@@ -88,37 +102,12 @@ int PlanBuilder::rank_of(const Node& node, int group) const {
     return shape.first_rank + group * (shape.replicas / groups_) + node.replica;
 }
 
-/// A micro-batch of a loss section may not overtake one whose float is less than it takes.
-void PlanBuilder::set_after(const Machine& machine, const std::vector<Executed>& executed, int group) {
-    const std::vector<double> free_s = floats(machine, executed);
-    struct Waiting {
-        double free_s = 0;
-        int place = 0;
-    };
-    // Of each replica: of its micro-batches so far those of which no later one has less float.
-    std::vector<std::vector<std::vector<Waiting>>> waiting;
-    for (const SectionShape& s : machine.instance().sections)
-        waiting.emplace_back(static_cast<std::size_t>(s.replicas));
-    std::vector<int> places(static_cast<std::size_t>(machine.instance().lanes), 0);
-    for (const Executed& e : executed) {
-        const Node& n = machine.node(e.node);
-        const int place = places[static_cast<std::size_t>(n.lane)]++;
-        if (e.phase == Phase::backward || !machine.instance().shape(n.section).loss) continue;
-        auto& earlier = waiting[static_cast<std::size_t>(n.section)][static_cast<std::size_t>(n.replica)];
-        const auto above =
-            std::lower_bound(earlier.begin(), earlier.end(), n.forward_s + n.backward_s,
-                             [](const Waiting& w, double seconds) { return w.free_s < seconds; });
-        Task& task =
-            plan_.lanes[static_cast<std::size_t>(rank_of(n, group))][static_cast<std::size_t>(place)];
-        if (above != earlier.begin()) task.after = (above - 1)->place;
-        const double own_s = free_s[static_cast<std::size_t>(e.node)];
-        while (!earlier.empty() && earlier.back().free_s >= own_s) earlier.pop_back();
-        if (own_s < kNoLimit) earlier.push_back({own_s, place});
-    }
-}
-
 StepPlan PlanBuilder::finish(std::int64_t step) {
     plan_.step = step;
+    // Groups that end early have time until the step does.
+    for (std::size_t rank = 0; rank < plan_.lanes.size(); ++rank)
+        for (Task& task : plan_.lanes[rank])
+            task.float_s = std::max(task.float_s + plan_.makespan_s * (1 + kRounding) - ends_s_[rank], 0.0);
     return std::move(plan_);
 }
 

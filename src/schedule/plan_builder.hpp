@@ -1,4 +1,5 @@
-// PlanBuilder: puts executed groups together to a step plan, and says what `ready` ranks may not overtake.
+// PlanBuilder: puts executed groups together to a step plan, and says how long tasks can wait where ranks
+// start what is ready.
 #pragma once
 
 #include <vector>
@@ -18,12 +19,12 @@ public:
     StepPlan finish(std::int64_t step);
 
 private:
-    void set_after(const Machine& machine, const std::vector<Executed>& executed, int group);
     int rank_of(const Node& node, int group) const;
 
     const Problem& problem_;
     int groups_;
     StepPlan plan_;
+    std::vector<double> ends_s_;  ///< [rank], of its group
 };
 
 }  // namespace maestro::schedule

@@ -11,20 +11,12 @@ ReadyLane::ReadyLane(std::span<const Task> lane, std::vector<bool> sends)
     std::iota(open_.begin(), open_.end(), std::size_t{0});
 }
 
-bool ReadyLane::kept_back(const Task& task) const {
-    if (task.phase == Phase::backward) return false;
-    const bool in_order = sends_[static_cast<std::size_t>(task.section)];
-    return std::any_of(passed_.begin(), passed_.end(), [&](std::size_t place) {
-        return in_order ? lane_[place].section == task.section : static_cast<int>(place) == task.after;
-    });
-}
-
 void ReadyLane::start(std::size_t place) {
-    open_.erase(std::lower_bound(open_.begin(), open_.end(), place));
+    const auto at = open_.erase(std::lower_bound(open_.begin(), open_.end(), place));
     follows_.reset();
     const Task& task = lane_[place];
     if (task.phase == Phase::backward || sends_[static_cast<std::size_t>(task.section)]) return;
-    const auto backward = std::find_if(open_.begin(), open_.end(), [&](std::size_t other) {
+    const auto backward = std::find_if(at, open_.end(), [&](std::size_t other) {
         return lane_[other].section == task.section && lane_[other].micro_batch == task.micro_batch;
     });
     if (backward != open_.end()) follows_ = *backward;

@@ -1,6 +1,8 @@
 // dispatch = "ready": which task of its lane a rank starts next.
 #pragma once
 
+#include <algorithm>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -11,8 +13,8 @@ namespace maestro::schedule {
 
 /// A rank starts the first task of its lane that can start, so that it waits only when none can. But forwards
 /// of a section that sends on keep their order, lest they take the window from what others need first; a
-/// forward waits for the one that it may not overtake (Task::after); and a loss section runs a backward right
-/// after its forward.
+/// forward of a section with a loss overtakes others only if they can wait so long (Task::float_s); and a
+/// loss section runs a backward right after its forward.
 class ReadyLane {
 public:
     /// `lane` is kept by reference; `sends`: [section], has an outgoing edge.
@@ -29,23 +31,24 @@ public:
     void start(std::size_t place);
 
 private:
-    bool kept_back(const Task& task) const;
-
     std::span<const Task> lane_;
     std::vector<bool> sends_;
-    std::vector<std::size_t> open_;    ///< places of the tasks that have not started
-    std::vector<std::size_t> passed_;  ///< of forwards that next() found unable to start
+    std::vector<std::size_t> open_;  ///< places of the tasks that have not started
+    std::vector<double> waits_s_;    ///< [section], how long the forwards can wait that next() passed
     std::optional<std::size_t> follows_;
 };
 
 template <class CanStart>
 std::optional<std::size_t> ReadyLane::next(CanStart&& can_start) {
     if (follows_) return follows_;
-    passed_.clear();
+    waits_s_.assign(sends_.size(), std::numeric_limits<double>::infinity());
     for (const std::size_t place : open_) {
         const Task& task = lane_[place];
-        if (!kept_back(task) && can_start(place)) return place;
-        if (task.phase == Phase::forward) passed_.push_back(place);
+        const auto section = static_cast<std::size_t>(task.section);
+        const bool forward = task.phase == Phase::forward;
+        const bool kept_back = forward && task.takes_s > waits_s_[section];
+        if (!kept_back && can_start(place)) return place;
+        if (forward) waits_s_[section] = sends_[section] ? -1.0 : std::min(waits_s_[section], task.float_s);
     }
     return std::nullopt;
 }

@@ -59,7 +59,9 @@ std::vector<std::int64_t> encode(const StepPlan& plan) {
     for (const auto& lane : plan.lanes) {
         count(lane);
         for (const Task& t : lane)
-            words.insert(words.end(), {t.section, t.micro_batch, static_cast<int>(t.phase), t.after});
+            words.insert(words.end(),
+                         {t.section, t.micro_batch, static_cast<int>(t.phase),
+                          std::bit_cast<std::int64_t>(t.takes_s), std::bit_cast<std::int64_t>(t.float_s)});
     }
     return words;
 }
@@ -88,15 +90,14 @@ StepPlan decode(std::span<const std::int64_t> words) {
     plan.lanes.resize(in.count());
     for (auto& lane : plan.lanes) {
         lane.resize(in.count());
-        for (std::int64_t place = 0; Task & t : lane) {
-            const std::int64_t section = in.word(), batch = in.word(), phase = in.word(), after = in.word();
+        for (Task& t : lane) {
+            const std::int64_t section = in.word(), batch = in.word(), phase = in.word();
+            const double takes = std::bit_cast<double>(in.word()), wait = std::bit_cast<double>(in.word());
             MAESTRO_CHECK(section >= 0 && static_cast<std::size_t>(section) < plan.batches.size() &&
-                              batch >= 0 && (phase == 0 || phase == 1) && after >= -1 && after < place,
-                          "a plan names section {}, micro-batch {}, phase {}, after {}", section, batch,
-                          phase, after);
-            t = {static_cast<int>(section), static_cast<int>(batch), static_cast<Phase>(phase),
-                 static_cast<int>(after)};
-            ++place;
+                              batch >= 0 && (phase == 0 || phase == 1) && takes >= 0 && wait >= 0,
+                          "a plan names section {}, micro-batch {}, phase {}, {} s, float {} s", section,
+                          batch, phase, takes, wait);
+            t = {static_cast<int>(section), static_cast<int>(batch), static_cast<Phase>(phase), takes, wait};
         }
     }
     MAESTRO_CHECK(in.at_end(), "a plan of {} words goes on after its end", words.size());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,9 +22,11 @@ struct Task {
     int section = 0;
     int micro_batch = 0;  ///< of the rank's replica of that section
     Phase phase = Phase::forward;
-    /// Of a forward: place in the lane of an earlier forward of its section that it may not overtake where
-    /// ranks start what is ready; -1: none. Of those that would end the step later if they waited for it.
-    int after = -1;
+    /// Of a forward of a section with a loss, for ranks that start what is ready, by the cost model: the
+    /// seconds that it takes with its backward, and its float: how much later they may end without making
+    /// the step longer, but for what its own rank does next.
+    double takes_s = 0;
+    double float_s = std::numeric_limits<double>::infinity();
     bool operator==(const Task&) const = default;
 };
 

@@ -4,13 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
+#include <limits>
 
 #include "base/error.hpp"
 #include "base/random.hpp"
 #include "schedule/bounds.hpp"
 #include "schedule/simulate.hpp"
 #include "schedule/wavefront.hpp"
+#include "unit/schedule/critical_path.hpp"
 #include "unit/schedule/exact.hpp"
 #include "unit/schedule/rules.hpp"
 
@@ -330,12 +331,13 @@ Problem one_picture(int texts, double backward_s) {
     return problem;
 }
 
-/// Of the language rank's tasks that may not overtake another: their places and the other's.
-std::map<int, int> after(const StepPlan& plan) {
-    std::map<int, int> places;
-    for (std::size_t k = 0; k < plan.lanes[1].size(); ++k)
-        if (plan.lanes[1][k].after >= 0) places.emplace(k, plan.lanes[1][k].after);
-    return places;
+/// How long the picture can wait on the language rank, seconds.
+double float_of_picture(const StepPlan& plan) {
+    for (const Task& t : plan.lanes[1])
+        if (t.phase == Phase::forward &&
+            plan.batches[1][0][static_cast<std::size_t>(t.micro_batch)].samples[0] == 0)
+            return t.float_s;
+    return -1;
 }
 
 TEST(Ready, DoesNotOvertakeWhatTheStepWaitsFor) {
@@ -343,10 +345,10 @@ TEST(Ready, DoesNotOvertakeWhatTheStepWaitsFor) {
     const Problem problem = one_picture(1, 3);
     const StepPlan plan = plan_wavefront(problem, 1);
     EXPECT_DOUBLE_EQ(plan.makespan_s, 6);
-    EXPECT_THAT(after(plan), testing::ElementsAre(testing::Pair(2, 0)));
+    EXPECT_NEAR(float_of_picture(plan), 0, 1e-7);
     EXPECT_DOUBLE_EQ(simulate(problem, plan, Dispatch::ready).makespan_s, 6);
     StepPlan any = plan;
-    any.lanes[1][2].after = -1;
+    for (Task& t : any.lanes[1]) t.float_s = 2;
     const Timeline overtakes = simulate(problem, any, Dispatch::ready);
     EXPECT_DOUBLE_EQ(overtakes.makespan_s, 7);
     EXPECT_THAT(schedule_test::broken_rules(problem, plan, overtakes, Dispatch::ready),
@@ -358,7 +360,7 @@ TEST(Ready, OvertakesWhatCanWait) {
     const Problem problem = one_picture(4, 3);
     const StepPlan plan = plan_wavefront(problem, 1);
     EXPECT_DOUBLE_EQ(plan.makespan_s, 10);
-    EXPECT_THAT(after(plan), testing::IsEmpty());
+    EXPECT_NEAR(float_of_picture(plan), 3, 1e-7);
     Problem late = problem;
     late.samples[0].sections[0].forward_s = 5;
     EXPECT_DOUBLE_EQ(simulate(late, plan).makespan_s, 13);
@@ -366,27 +368,22 @@ TEST(Ready, OvertakesWhatCanWait) {
     EXPECT_DOUBLE_EQ(simulate(late, plan, Dispatch::ready).makespan_s, 11);
 }
 
-TEST(Ready, ComparesWhatCanWaitWithWhatWouldOvertake) {
-    // The picture can wait for 1 s, a text takes 2, the last one half a second.
-    Problem problem = one_picture(5, 5);
-    problem.samples[4].sections[1] = {0.75, 0.75, true};
-    problem.samples[5].sections[1] = {0.25, 0.25, true};
-    const StepPlan plan = plan_wavefront(problem, 1);
-    EXPECT_DOUBLE_EQ(plan.makespan_s, 10);
-    ASSERT_EQ(plan.lanes[1].size(), 12U);
-    std::map<int, int> expected;
-    for (int k = 4; k < 12; k += 2) {
-        const auto& batch =
-            plan.batches[1][0]
-                        [static_cast<std::size_t>(plan.lanes[1][static_cast<std::size_t>(k)].micro_batch)];
-        if (batch.samples.front() != 5) expected.emplace(k, 2);
-    }
-    EXPECT_EQ(expected.size(), 3U);
-    EXPECT_EQ(after(plan), expected);
+TEST(Ready, HoldsNothingBackWhereNoBackwardFollows) {
+    EXPECT_EQ(float_of_picture(plan_wavefront(one_picture(4, 0), 1)),
+              std::numeric_limits<double>::infinity());
 }
 
-TEST(Ready, HoldsNothingBackWhereNoBackwardFollows) {
-    EXPECT_THAT(after(plan_wavefront(one_picture(4, 0), 1)), testing::IsEmpty());
+TEST(Ready, KnowsHowLongATaskCanWaitOnRandomProblems) {
+    int compared = 0;
+    for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+        const Problem problem = seed % 2 == 0 ? random_problem(seed) : hard_problem(seed);
+        for (const char* policy : {"wavefront", "fifo", "lpt"}) {
+            SCOPED_TRACE(fmt::format("{}, seed {}", policy, seed));
+            ASSERT_THAT(schedule_test::wrong_floats(problem, make_plan(policy, problem, 7, 20), compared),
+                        testing::IsEmpty());
+        }
+    }
+    EXPECT_GT(compared, 10'000);
 }
 
 TEST(StepPlan, RefusesWordsThatAreNoPlan) {

@@ -153,7 +153,6 @@ private:
 
     void check_order(int rank, Dispatch dispatch) {
         std::map<int, double> forwards;  // section -> the latest start of a forward so far
-        std::vector<double> starts;
         double latest = 0;
         for (const schedule::Task& task : plan_.lanes[at(rank)]) {
             const int replica = rank - problem_.sections[at(task.section)].first_rank;
@@ -163,14 +162,33 @@ private:
             if (dispatch == Dispatch::planned && start < latest - kRounding)
                 complain("rank {} leaves its order at {}", rank, start);
             latest = std::max(latest, start);
-            starts.push_back(start);
             if (!forward) continue;
             double& before = forwards[task.section];
             if (!problem_.sections[at(task.section)].loss && start < before - kRounding)
                 complain("{} is started before its turn", name(batch));
-            if (task.after >= 0 && start < starts[at(task.after)] - kRounding)
-                complain("{} overtakes what it may not", name(batch));
             before = std::max(before, start);
+        }
+        if (dispatch == Dispatch::ready) check_overtaking(rank);
+    }
+
+    /// A micro-batch with a loss overtakes only what can wait for it, and its backward follows at once.
+    void check_overtaking(int rank) {
+        struct Earlier {
+            double start_s, float_s;
+        };
+        std::map<int, std::vector<Earlier>> forwards;  // section -> in the plan's order
+        for (const schedule::Task& task : plan_.lanes[at(rank)]) {
+            if (task.phase == Phase::backward || !problem_.sections[at(task.section)].loss) continue;
+            const int replica = rank - problem_.sections[at(task.section)].first_rank;
+            const Batch& batch = batches_.at({task.section, replica, task.micro_batch});
+            const double start = batch.forward.front().start_s;
+            for (const Earlier& e : forwards[task.section])
+                if (start < e.start_s - kRounding && task.takes_s > e.float_s)
+                    complain("{} overtakes what it may not", name(batch));
+            forwards[task.section].push_back({start, task.float_s});
+            if (!batch.backward.empty() &&
+                batch.backward.front().start_s > batch.forward.front().end_s + kRounding)
+                complain("{}: its backward does not follow", name(batch));
         }
     }
 

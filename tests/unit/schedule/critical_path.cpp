@@ -1,0 +1,165 @@
+#include "unit/schedule/critical_path.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "schedule/simulate.hpp"
+
+namespace maestro::schedule_test {
+
+namespace {
+
+using schedule::EdgeShape;
+using schedule::Phase;
+using schedule::Problem;
+using schedule::SampleCost;
+using schedule::StepPlan;
+using schedule::Task;
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+struct Follower {
+    std::size_t task = 0;
+    double delay_s = 0;
+};
+
+struct Timed {
+    int rank = 0;
+    Task task;
+    double start_s = 0, end_s = 0;
+    std::vector<Follower> on_others;  ///< tasks of other micro-batches that wait for this one
+    std::vector<std::size_t> on_rank;
+    double tail_s = -1;  ///< longest path from its end to that of the step; -1: not yet known
+};
+
+class Paths {
+public:
+    Paths(const Problem& problem, const StepPlan& plan) : problem_(problem), plan_(plan) {
+        for (const SampleCost& sample : problem.samples) samples_.emplace(sample.id, &sample);
+        std::map<int, std::size_t> last;
+        for (const auto& t : simulate(problem, plan).tasks) {
+            const std::size_t at = tasks_.size();
+            if (const auto before = last.find(t.rank); before != last.end())
+                tasks_[before->second].on_rank.push_back(at);
+            last[t.rank] = at;
+            place_[{t.task.section, t.replica, t.task.micro_batch, t.task.phase}] = at;
+            tasks_.push_back({.rank = t.rank,
+                              .task = t.task,
+                              .start_s = t.start_s,
+                              .end_s = t.end_s,
+                              .on_others = {},
+                              .on_rank = {}});
+        }
+        for (const EdgeShape& e : problem.edges) add_edge(e);
+    }
+
+    /// Tasks of no duration start where others end: who waited for whom is open.
+    bool ambiguous() const { return ambiguous_; }
+
+    double float_of(int section, int replica, int batch) {
+        double least = kNever;
+        for (const Phase phase : {Phase::forward, Phase::backward})
+            if (const auto at = place_.find({section, replica, batch, phase}); at != place_.end())
+                for (const Follower& f : tasks_[at->second].on_others)
+                    least = std::min(least,
+                                     plan_.makespan_s - rest(f.task) - f.delay_s - tasks_[at->second].end_s);
+        return least;
+    }
+
+    double seconds(int section, int replica, int batch) const {
+        double sum = 0;
+        for (const Phase phase : {Phase::forward, Phase::backward})
+            if (const auto at = place_.find({section, replica, batch, phase}); at != place_.end())
+                sum += tasks_[at->second].end_s - tasks_[at->second].start_s;
+        return sum;
+    }
+
+private:
+    /// From the start of a task to the end of the step.
+    double rest(std::size_t at) {
+        Timed& t = tasks_[at];
+        if (t.tail_s < 0) {
+            double tail = 0;
+            for (const std::size_t next : t.on_rank) tail = std::max(tail, rest(next));
+            for (const Follower& f : t.on_others) tail = std::max(tail, f.delay_s + rest(f.task));
+            t.tail_s = tail;
+        }
+        return t.end_s - t.start_s + t.tail_s;
+    }
+
+    void add_edge(const EdgeShape& e) {
+        // Seconds of transfer between each pair of micro-batches that share samples.
+        std::map<std::int64_t, std::pair<int, int>> holder;
+        const auto from = static_cast<std::size_t>(e.from), to = static_cast<std::size_t>(e.to);
+        for (std::size_t r = 0; r < plan_.batches[from].size(); ++r)
+            for (std::size_t b = 0; b < plan_.batches[from][r].size(); ++b)
+                for (const std::int64_t id : plan_.batches[from][r][b].samples)
+                    holder[id] = {static_cast<int>(r), static_cast<int>(b)};
+        std::map<std::tuple<int, int, int, int>, double> pairs;
+        for (std::size_t r = 0; r < plan_.batches[to].size(); ++r)
+            for (std::size_t b = 0; b < plan_.batches[to][r].size(); ++b)
+                for (const std::int64_t id : plan_.batches[to][r][b].samples)
+                    if (const auto up = holder.find(id); up != holder.end())
+                        pairs[{up->second.first, up->second.second, static_cast<int>(r),
+                               static_cast<int>(b)}] += samples_.at(id)->sections[from].transfer_s;
+        for (const auto& [pair, transfer] : pairs) {
+            const auto [up_r, up_b, down_r, down_b] = pair;
+            const double delay = e.colocated ? 0 : e.latency_s + transfer;
+            const std::size_t up = place_.at({e.from, up_r, up_b, Phase::forward}),
+                              down = place_.at({e.to, down_r, down_b, Phase::forward});
+            tasks_[up].on_others.push_back({down, delay});
+            const auto up_back = place_.find({e.from, up_r, up_b, Phase::backward}),
+                       down_back = place_.find({e.to, down_r, down_b, Phase::backward});
+            if (e.gradient && up_back != place_.end() && down_back != place_.end())
+                tasks_[down_back->second].on_others.push_back({up_back->second, delay});
+            // Without a backward the place in the window is free after the last consumer's forward.
+            const int window = problem_.sections[from].window;
+            if (window == 0 || up_back != place_.end()) continue;
+            const auto next = place_.find({e.from, up_r, up_b + window, Phase::forward});
+            if (next == place_.end()) continue;
+            const double gap = tasks_[next->second].start_s - tasks_[down].end_s;
+            ambiguous_ = ambiguous_ || (std::abs(gap) < 1e-12 &&
+                                        (tasks_[next->second].start_s == tasks_[next->second].end_s ||
+                                         tasks_[down].start_s == tasks_[down].end_s));
+            if (gap > -1e-12) tasks_[down].on_others.push_back({next->second, 0});
+        }
+    }
+
+    const Problem& problem_;
+    const StepPlan& plan_;
+    std::map<std::int64_t, const SampleCost*> samples_;
+    std::map<std::tuple<int, int, int, Phase>, std::size_t> place_;
+    std::vector<Timed> tasks_;
+    bool ambiguous_ = false;
+};
+
+}  // namespace
+
+std::vector<std::string> wrong_floats(const Problem& problem, const StepPlan& plan, int& compared) {
+    std::vector<std::string> wrong;
+    Paths paths(problem, plan);
+    if (paths.ambiguous()) return wrong;
+    for (std::size_t rank = 0; rank < plan.lanes.size(); ++rank)
+        for (const Task& t : plan.lanes[rank]) {
+            const auto& shape = problem.sections[static_cast<std::size_t>(t.section)];
+            if (t.phase == Phase::backward || !shape.loss) continue;
+            const int replica = static_cast<int>(rank) - shape.first_rank;
+            const double takes = paths.seconds(t.section, replica, t.micro_batch),
+                         wait = std::max(paths.float_of(t.section, replica, t.micro_batch), 0.0);
+            const double rounding = 1e-8 * plan.makespan_s + 1e-12;
+            const bool same = wait == kNever ? t.float_s == kNever : std::abs(t.float_s - wait) <= rounding;
+            if (!same || std::abs(t.takes_s - takes) > rounding)
+                wrong.push_back(fmt::format(
+                    "section {}, replica {}, micro-batch {}: {} s, float {} s instead of {} s, {} s",
+                    t.section, replica, t.micro_batch, t.takes_s, t.float_s, takes, wait));
+            compared += wait < kNever ? 1 : 0;
+        }
+    return wrong;
+}
+
+}  // namespace maestro::schedule_test
