@@ -17,7 +17,6 @@ namespace {
 
 constexpr double kEnough = 2e-4;    ///< of the bound; nearer is not worth the search
 constexpr std::size_t kFew = 96;    ///< samples
-constexpr double kSome = 256;       ///< samples
 constexpr std::size_t kMany = 512;  ///< samples
 constexpr double kAlike = 1.002;    ///< makespans of groups
 constexpr double kFailed = 10;      ///< times the bound: what a recipe counts that does not run
@@ -27,7 +26,7 @@ constexpr double kDealNoise = 1.0;
 /// Executions of a group that its search may use: few where samples are many, because the gap is small then.
 std::int64_t default_moves(std::size_t samples) {
     const double n = static_cast<double>(samples + 1);
-    return static_cast<std::int64_t>(std::clamp(n > kSome ? 1.5e6 / (n * n) : 6e4 / n, 2.0, 3000.0));
+    return static_cast<std::int64_t>(std::clamp(std::min(6e4 / n, 3e9 / (n * n * n)), 2.0, 3000.0));
 }
 
 /// Samples of the group that ends last change places with those of others while that shortens the step.
