@@ -133,9 +133,8 @@ void gaps(int seeds, bool detail, std::int64_t moves) {
 
 /// Lower bound of a step of these samples on one of `parts` equal parts of the problem's ranks.
 double part_bound(const Problem& problem, int parts, std::vector<SampleCost> samples) {
-    Problem part = problem;
-    part.samples = std::move(samples);
-    part.world = 0;
+    Problem part{
+        .sections = problem.sections, .edges = problem.edges, .world = 0, .samples = std::move(samples)};
     for (SectionShape& shape : part.sections) {
         shape.replicas = std::max(shape.replicas / parts, 1);
         shape.first_rank = part.world;

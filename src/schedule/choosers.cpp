@@ -124,10 +124,6 @@ StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
             const int last = ((r + 1) * anchors + shape.replicas - 1) / shape.replicas;
             slot.forwards.resize(
                 shape.loss ? 1 : static_cast<std::size_t>(std::max(last - slot.first_anchor, 1)));
-            // About as many nodes as each queue gets at most.
-            const auto nodes = static_cast<std::size_t>(instance.samples / std::max(anchors, 1) + 8);
-            for (NodeQueue& queue : slot.forwards) queue.reserve(nodes);
-            slot.backwards.reserve(nodes);
             const bool source = std::none_of(instance.edges.begin(), instance.edges.end(),
                                              [&](const EdgeShape& e) { return e.to == static_cast<int>(s); });
             if (source && !shape.loss) {
@@ -170,7 +166,6 @@ void StarveFirst::begin(const Rule& rule, const std::vector<int>& priority, bool
                     machine_.first_node(slot.section, slot.replica);
         if (!(slot.anchor ? rule.strict : in_order && !slot.loss)) continue;
         slot.next = machine_.first_node(slot.section, slot.replica);
-        slot.last = machine_.first_node(slot.section, slot.replica + 1);
     }
 }
 
@@ -237,7 +232,7 @@ void StarveFirst::hold(const Node& n, int change) {
 StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
     if (slot.left == 0) return {};
     if (slot.next >= 0) {
-        if (slot.next >= slot.last || !machine_.can_start({slot.next, Phase::forward})) return {};
+        if (!machine_.can_start({slot.next, Phase::forward})) return {};
         if (slot.loss) return {slot.next, 0};
         const int lane = machine_.node(anchor_node(machine_.node(slot.next))).replica;
         return {slot.next, food_s_[static_cast<std::size_t>(lane)]};

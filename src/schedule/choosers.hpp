@@ -14,7 +14,6 @@ namespace maestro::schedule {
 /// Nodes by priority, the least first. A sorted list: most arrive in order, and few wait at a time.
 class NodeQueue {
 public:
-    void reserve(std::size_t nodes) { nodes_.reserve(nodes); }
     void clear() {
         nodes_.clear();
         first_ = 0;
@@ -122,7 +121,7 @@ private:
         int first_anchor = 0;             ///< anchor replicas that an upstream replica works for
         std::vector<NodeQueue> forwards;  ///< by anchor replica; a loss section: one
         NodeQueue backwards;
-        int next = -1, last = 0;   ///< nodes to forward in order; -1: free choice
+        int next = -1;             ///< node to forward where they keep their order; -1: free choice
         int left = 0;              ///< nodes not yet forward
         int target = -1;           ///< anchor node whose inputs it is about to complete
         int family = -1;           ///< of a source: those that serve the same anchor lanes

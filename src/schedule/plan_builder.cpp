@@ -15,9 +15,7 @@ constexpr double kRounding = 1e-9;  ///< of the makespan
 /// Of each micro-batch with a loss: how much later it may end without making the execution longer, but for
 /// what its own rank does next. That is its float in the critical path method (Kelley and Walker 1959) with
 /// the order of all other ranks. [node], seconds; no limit where nothing upstream waits for it.
-std::vector<double> floats(const Machine& machine, const std::vector<Executed>& executed) {
-    double makespan = 0;
-    for (const Executed& e : executed) makespan = std::max(makespan, e.end_s);
+std::vector<double> floats(const Machine& machine, const std::vector<Executed>& executed, double makespan) {
     const std::size_t count = machine.nodes().size();
     std::vector<double> float_s(count, kNoLimit);
     std::vector<double> forward_s(count, kNoLimit), backward_s(count, kNoLimit);  // latest starts
@@ -80,8 +78,10 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
             }
         }
     }
-    const std::vector<double> float_s = floats(machine, executed);
     double makespan = 0;
+    for (const Executed& e : executed) makespan = std::max(makespan, e.end_s);
+    plan_.makespan_s = std::max(plan_.makespan_s, makespan);
+    const std::vector<double> float_s = floats(machine, executed, makespan);
     for (const Executed& e : executed) {
         const Node& n = machine.node(e.node);
         Task task{.section = n.section, .micro_batch = n.index, .phase = e.phase};
@@ -89,12 +89,10 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
             task.takes_s = n.forward_s + n.backward_s;
             task.float_s = float_s[static_cast<std::size_t>(e.node)];
         }
-        plan_.lanes[static_cast<std::size_t>(rank_of(n, group))].push_back(task);
-        makespan = std::max(makespan, e.end_s);
+        const auto rank = static_cast<std::size_t>(rank_of(n, group));
+        plan_.lanes[rank].push_back(task);
+        ends_s_[rank] = makespan;
     }
-    for (const Executed& e : executed)
-        ends_s_[static_cast<std::size_t>(rank_of(machine.node(e.node), group))] = makespan;
-    plan_.makespan_s = std::max(plan_.makespan_s, makespan);
 }
 
 int PlanBuilder::rank_of(const Node& node, int group) const {

@@ -170,7 +170,7 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
     for (auto& samples : on_) samples.clear();
     for (const int i : solution.order)
         on_[static_cast<std::size_t>(solution.lane[static_cast<std::size_t>(i)])].push_back(i);
-    std::vector<int>& list = list_;
+    std::vector<int> list;
     for (std::size_t s = 0; s < batches.size(); ++s) {
         Batches& own = batches[s];
         own.samples.clear();

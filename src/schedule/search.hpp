@@ -104,8 +104,7 @@ private:
     Trial single_trial_;
     std::vector<int> priority_, place_;
     std::vector<double> end_;
-    std::vector<std::vector<int>> on_;  ///< [anchor replica], samples in order
-    std::vector<int> list_;
+    std::vector<std::vector<int>> on_;                     ///< [anchor replica], samples in order
     std::vector<std::vector<std::vector<int>>> upstream_;  ///< [section][replica], samples in forward order
 };
 

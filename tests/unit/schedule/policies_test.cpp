@@ -4,143 +4,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <limits>
-
 #include "base/error.hpp"
-#include "base/random.hpp"
 #include "schedule/bounds.hpp"
 #include "schedule/simulate.hpp"
 #include "schedule/wavefront.hpp"
-#include "unit/schedule/critical_path.hpp"
 #include "unit/schedule/exact.hpp"
+#include "unit/schedule/problems.hpp"
 #include "unit/schedule/rules.hpp"
 
 namespace maestro::schedule {
 namespace {
 
-/// Numbers of one random problem, in order of asking.
-class Dice {
-public:
-    explicit Dice(std::uint64_t seed) : random_(seed, "dice") {}
-    int up_to(int n) { return static_cast<int>(random_.bits(next_++) % static_cast<std::uint64_t>(n)); }
-    double cost() { return 0.1 + random_.uniform(next_++); }
-
-private:
-    Random random_;
-    std::uint64_t next_ = 0;
-};
-
-/// One to three upstream sections of a loss section, perhaps in a chain, perhaps all on the same ranks.
-Problem random_problem(std::uint64_t seed) {
-    Dice dice(seed);
-    Problem problem;
-    const int upstream = 1 + dice.up_to(3), groups = 1 + dice.up_to(2), fanout = 1 + dice.up_to(4);
-    const bool colocated = dice.up_to(4) == 0, chain = dice.up_to(3) == 0;
-    const int replicas = groups * fanout, batch = 1 + dice.up_to(4);
-    const int samples = 1 + dice.up_to(24), pictures = dice.up_to(5);
-    int rank = 0;
-    for (int s = 0; s <= upstream; ++s) {
-        const bool loss = s == upstream;
-        const int own = loss || colocated ? replicas : groups;
-        // Wide enough for fifo, which feeds the replicas of a group in turn.
-        problem.sections.push_back({.replicas = own,
-                                    .first_rank = colocated ? 0 : rank,
-                                    .micro_batch = loss ? batch : 1 + dice.up_to(4),
-                                    .window = loss ? 1 : fanout * batch + 8,
-                                    .backward = loss || dice.up_to(3) != 0,
-                                    .loss = loss});
-        rank += own;
-    }
-    problem.world = colocated ? replicas : rank;
-    for (int s = 0; s < upstream; ++s) {
-        const int to = chain ? s + 1 : upstream;
-        if (chain && s > 0 && problem.sections[static_cast<std::size_t>(s - 1)].backward)
-            problem.sections[static_cast<std::size_t>(s)].backward = true;
-        problem.edges.push_back({s, to, problem.sections[static_cast<std::size_t>(s)].backward});
-    }
-    for (int i = 0; i < samples; ++i) {
-        SampleCost cost{.id = 100 + i, .sections = {}};
-        const bool pictured = dice.up_to(4) < pictures;
-        for (int s = 0; s <= upstream; ++s) {
-            const bool active = s == upstream || (pictured && (chain || dice.up_to(2) == 0));
-            const bool backward = problem.sections[static_cast<std::size_t>(s)].backward;
-            cost.sections.push_back(
-                {active ? dice.cost() : 0, active && backward ? 2 * dice.cost() : 0, active});
-        }
-        problem.samples.push_back(cost);
-    }
-    return problem;
-}
-
-/// Two ranks: an encoder with `load` times the language section's work, `share` of the samples with pictures.
-Problem two_ranks(std::uint64_t seed, double load, double share) {
-    Dice dice(seed);
-    Problem problem{
-        .sections =
-            {{.replicas = 1, .first_rank = 0, .micro_batch = 2, .window = 8},
-             {.replicas = 1, .first_rank = 1, .micro_batch = 4, .window = 1, .backward = true, .loss = true}},
-        .edges = {{0, 1, true}},
-        .world = 2,
-        .samples = {}};
-    double language = 0;
-    for (int i = 0; i < 64; ++i) {
-        const double forward = dice.cost();
-        language += 3 * forward;
-        const bool pictured = dice.up_to(1000) < static_cast<int>(1000 * share);
-        problem.samples.push_back(
-            {.id = i, .sections = {{pictured ? dice.cost() : 0, 0, pictured}, {forward, 2 * forward, true}}});
-    }
-    double vision = 0;
-    for (const auto& s : problem.samples) vision += 3 * s.sections[0].forward_s;
-    for (auto& s : problem.samples) {
-        s.sections[0].forward_s *= load * language / vision;
-        s.sections[0].backward_s = 2 * s.sections[0].forward_s;
-    }
-    return problem;
-}
-
-/// As random_problem, with what makes it hard: windows down to one micro-batch, links that take time, times
-/// from outside where a zero is no task, a section that feeds two levels, a second section with a loss.
-Problem hard_problem(std::uint64_t seed) {
-    Problem problem = random_problem(seed);
-    Dice dice(seed + 1'000'000);
-    const int last = static_cast<int>(problem.sections.size()) - 1;
-    const bool colocated = problem.sections.front().first_rank == problem.sections.back().first_rank;
-    const bool chain = last > 1 && problem.edges.front().to == 1;
-    if (chain && dice.up_to(2) == 0) problem.edges.push_back({0, last, problem.sections.front().backward});
-    if (!colocated && dice.up_to(4) == 0) {
-        SectionShape second = problem.sections.back();
-        second.first_rank = problem.world;
-        second.replicas = problem.sections.front().replicas;
-        second.micro_batch = 1 + dice.up_to(3);
-        problem.world += second.replicas;
-        problem.sections.push_back(second);
-        problem.edges.push_back({0, last + 1, problem.sections.front().backward});
-        for (SampleCost& sample : problem.samples) {
-            const bool active = sample.sections.front().active && dice.up_to(2) == 0;
-            sample.sections.push_back({active ? dice.cost() : 0, active ? dice.cost() : 0, active});
-        }
-    }
-    if (dice.up_to(2) == 0)
-        for (SectionShape& s : problem.sections)
-            if (!s.loss) s.window = 1 + dice.up_to(3);
-    if (dice.up_to(2) == 0) {
-        for (EdgeShape& e : problem.edges) {
-            e.latency_s = 0.1 * dice.cost();
-            e.colocated = colocated;
-        }
-        for (SampleCost& sample : problem.samples)
-            for (TaskCost& cost : sample.sections)
-                if (cost.active) cost.transfer_s = 0.2 * dice.cost();
-    }
-    if (dice.up_to(3) == 0) {
-        problem.zero_is_none = true;
-        for (SampleCost& sample : problem.samples)
-            for (TaskCost& cost : sample.sections)
-                if (dice.up_to(3) == 0) cost.backward_s = 0;
-    }
-    return problem;
-}
+using schedule_test::hard_problem;
+using schedule_test::random_problem;
+using schedule_test::two_ranks;
 
 TEST(Rules, SeeWhatAnExecutionBreaks) {
     const Problem problem = two_ranks(7, 0.9, 1.0);
@@ -314,76 +191,6 @@ TEST(LowerBound, IsNoneWhereNothingComesBack) {
                           .zero_is_none = true};
     EXPECT_DOUBLE_EQ(lower_bound(problem), 6);
     EXPECT_DOUBLE_EQ(plan_wavefront(problem, 1).makespan_s, 6);
-}
-
-/// One encoder rank, one language rank: a sample with a picture (1 s forward, `backward_s`, then 1 s each),
-/// and `texts` samples of 1 s each way.
-Problem one_picture(int texts, double backward_s) {
-    const bool frozen = backward_s == 0;
-    Problem problem{
-        .sections = {{.replicas = 1, .first_rank = 0, .window = 0, .backward = !frozen},
-                     {.replicas = 1, .first_rank = 1, .window = 1, .backward = true, .loss = true}},
-        .edges = {{0, 1, !frozen}},
-        .world = 2,
-        .samples = {{.id = 0, .sections = {{1, backward_s, true}, {1, 1, true}}}}};
-    for (int i = 1; i <= texts; ++i)
-        problem.samples.push_back({.id = i, .sections = {{0, 0, false}, {1, 1, true}}});
-    return problem;
-}
-
-/// How long the picture can wait on the language rank, seconds.
-double float_of_picture(const StepPlan& plan) {
-    for (const Task& t : plan.lanes[1])
-        if (t.phase == Phase::forward &&
-            plan.batches[1][0][static_cast<std::size_t>(t.micro_batch)].samples[0] == 0)
-            return t.float_s;
-    return -1;
-}
-
-TEST(Ready, DoesNotOvertakeWhatTheStepWaitsFor) {
-    // The picture waits for its encoder and goes first: 1 + 2 + 3 = 6. Text first would end at 2 + 2 + 3 = 7.
-    const Problem problem = one_picture(1, 3);
-    const StepPlan plan = plan_wavefront(problem, 1);
-    EXPECT_DOUBLE_EQ(plan.makespan_s, 6);
-    EXPECT_NEAR(float_of_picture(plan), 0, 1e-7);
-    EXPECT_DOUBLE_EQ(simulate(problem, plan, Dispatch::ready).makespan_s, 6);
-    StepPlan any = plan;
-    for (Task& t : any.lanes[1]) t.float_s = 2;
-    const Timeline overtakes = simulate(problem, any, Dispatch::ready);
-    EXPECT_DOUBLE_EQ(overtakes.makespan_s, 7);
-    EXPECT_THAT(schedule_test::broken_rules(problem, plan, overtakes, Dispatch::ready),
-                testing::Contains(testing::HasSubstr("overtakes what it may not")));
-}
-
-TEST(Ready, OvertakesWhatCanWait) {
-    // A text, then the picture, whose backward ends 3 s before the other texts do.
-    const Problem problem = one_picture(4, 3);
-    const StepPlan plan = plan_wavefront(problem, 1);
-    EXPECT_DOUBLE_EQ(plan.makespan_s, 10);
-    EXPECT_NEAR(float_of_picture(plan), 3, 1e-7);
-    Problem late = problem;
-    late.samples[0].sections[0].forward_s = 5;
-    EXPECT_DOUBLE_EQ(simulate(late, plan).makespan_s, 13);
-    // Three texts, the picture at 6, the last text beside its backward.
-    EXPECT_DOUBLE_EQ(simulate(late, plan, Dispatch::ready).makespan_s, 11);
-}
-
-TEST(Ready, HoldsNothingBackWhereNoBackwardFollows) {
-    EXPECT_EQ(float_of_picture(plan_wavefront(one_picture(4, 0), 1)),
-              std::numeric_limits<double>::infinity());
-}
-
-TEST(Ready, KnowsHowLongATaskCanWaitOnRandomProblems) {
-    int compared = 0;
-    for (std::uint64_t seed = 0; seed < 2000; ++seed) {
-        const Problem problem = seed % 2 == 0 ? random_problem(seed) : hard_problem(seed);
-        for (const char* policy : {"wavefront", "fifo", "lpt"}) {
-            SCOPED_TRACE(fmt::format("{}, seed {}", policy, seed));
-            ASSERT_THAT(schedule_test::wrong_floats(problem, make_plan(policy, problem, 7, 20), compared),
-                        testing::IsEmpty());
-        }
-    }
-    EXPECT_GT(compared, 10'000);
 }
 
 TEST(StepPlan, RefusesWordsThatAreNoPlan) {

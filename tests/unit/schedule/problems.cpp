@@ -1,0 +1,137 @@
+#include "unit/schedule/problems.hpp"
+
+#include "base/random.hpp"
+
+namespace maestro::schedule_test {
+
+using schedule::EdgeShape;
+using schedule::Problem;
+using schedule::SampleCost;
+using schedule::SectionShape;
+using schedule::TaskCost;
+
+namespace {
+
+/// Numbers of one random problem, in order of asking.
+class Dice {
+public:
+    explicit Dice(std::uint64_t seed) : random_(seed, "dice") {}
+    int up_to(int n) { return static_cast<int>(random_.bits(next_++) % static_cast<std::uint64_t>(n)); }
+    double cost() { return 0.1 + random_.uniform(next_++); }
+
+private:
+    Random random_;
+    std::uint64_t next_ = 0;
+};
+
+}  // namespace
+
+Problem random_problem(std::uint64_t seed) {
+    Dice dice(seed);
+    Problem problem;
+    const int upstream = 1 + dice.up_to(3), groups = 1 + dice.up_to(2), fanout = 1 + dice.up_to(4);
+    const bool colocated = dice.up_to(4) == 0, chain = dice.up_to(3) == 0;
+    const int replicas = groups * fanout, batch = 1 + dice.up_to(4);
+    const int samples = 1 + dice.up_to(24), pictures = dice.up_to(5);
+    int rank = 0;
+    for (int s = 0; s <= upstream; ++s) {
+        const bool loss = s == upstream;
+        const int own = loss || colocated ? replicas : groups;
+        // Wide enough for fifo, which feeds the replicas of a group in turn.
+        problem.sections.push_back({.replicas = own,
+                                    .first_rank = colocated ? 0 : rank,
+                                    .micro_batch = loss ? batch : 1 + dice.up_to(4),
+                                    .window = loss ? 1 : fanout * batch + 8,
+                                    .backward = loss || dice.up_to(3) != 0,
+                                    .loss = loss});
+        rank += own;
+    }
+    problem.world = colocated ? replicas : rank;
+    for (int s = 0; s < upstream; ++s) {
+        const int to = chain ? s + 1 : upstream;
+        if (chain && s > 0 && problem.sections[static_cast<std::size_t>(s - 1)].backward)
+            problem.sections[static_cast<std::size_t>(s)].backward = true;
+        problem.edges.push_back({s, to, problem.sections[static_cast<std::size_t>(s)].backward});
+    }
+    for (int i = 0; i < samples; ++i) {
+        SampleCost cost{.id = 100 + i, .sections = {}};
+        const bool pictured = dice.up_to(4) < pictures;
+        for (int s = 0; s <= upstream; ++s) {
+            const bool active = s == upstream || (pictured && (chain || dice.up_to(2) == 0));
+            const bool backward = problem.sections[static_cast<std::size_t>(s)].backward;
+            cost.sections.push_back(
+                {active ? dice.cost() : 0, active && backward ? 2 * dice.cost() : 0, active});
+        }
+        problem.samples.push_back(cost);
+    }
+    return problem;
+}
+
+Problem two_ranks(std::uint64_t seed, double load, double share) {
+    Dice dice(seed);
+    Problem problem{
+        .sections =
+            {{.replicas = 1, .first_rank = 0, .micro_batch = 2, .window = 8},
+             {.replicas = 1, .first_rank = 1, .micro_batch = 4, .window = 1, .backward = true, .loss = true}},
+        .edges = {{0, 1, true}},
+        .world = 2,
+        .samples = {}};
+    double language = 0;
+    for (int i = 0; i < 64; ++i) {
+        const double forward = dice.cost();
+        language += 3 * forward;
+        const bool pictured = dice.up_to(1000) < static_cast<int>(1000 * share);
+        problem.samples.push_back(
+            {.id = i, .sections = {{pictured ? dice.cost() : 0, 0, pictured}, {forward, 2 * forward, true}}});
+    }
+    double vision = 0;
+    for (const auto& s : problem.samples) vision += 3 * s.sections[0].forward_s;
+    for (auto& s : problem.samples) {
+        s.sections[0].forward_s *= load * language / vision;
+        s.sections[0].backward_s = 2 * s.sections[0].forward_s;
+    }
+    return problem;
+}
+
+Problem hard_problem(std::uint64_t seed) {
+    Problem problem = random_problem(seed);
+    Dice dice(seed + 1'000'000);
+    const int last = static_cast<int>(problem.sections.size()) - 1;
+    const bool colocated = problem.sections.front().first_rank == problem.sections.back().first_rank;
+    const bool chain = last > 1 && problem.edges.front().to == 1;
+    if (chain && dice.up_to(2) == 0) problem.edges.push_back({0, last, problem.sections.front().backward});
+    if (!colocated && dice.up_to(4) == 0) {
+        SectionShape second = problem.sections.back();
+        second.first_rank = problem.world;
+        second.replicas = problem.sections.front().replicas;
+        second.micro_batch = 1 + dice.up_to(3);
+        problem.world += second.replicas;
+        problem.sections.push_back(second);
+        problem.edges.push_back({0, last + 1, problem.sections.front().backward});
+        for (SampleCost& sample : problem.samples) {
+            const bool active = sample.sections.front().active && dice.up_to(2) == 0;
+            sample.sections.push_back({active ? dice.cost() : 0, active ? dice.cost() : 0, active});
+        }
+    }
+    if (dice.up_to(2) == 0)
+        for (SectionShape& s : problem.sections)
+            if (!s.loss) s.window = 1 + dice.up_to(3);
+    if (dice.up_to(2) == 0) {
+        for (EdgeShape& e : problem.edges) {
+            e.latency_s = 0.1 * dice.cost();
+            e.colocated = colocated;
+        }
+        for (SampleCost& sample : problem.samples)
+            for (TaskCost& cost : sample.sections)
+                if (cost.active) cost.transfer_s = 0.2 * dice.cost();
+    }
+    if (dice.up_to(3) == 0) {
+        problem.zero_is_none = true;
+        for (SampleCost& sample : problem.samples)
+            for (TaskCost& cost : sample.sections)
+                if (dice.up_to(3) == 0) cost.backward_s = 0;
+    }
+    return problem;
+}
+
+}  // namespace maestro::schedule_test
