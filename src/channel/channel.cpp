@@ -3,11 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
-
-#include "comm/environment.hpp"
 
 namespace maestro::channel {
 
@@ -18,8 +15,8 @@ constexpr int kSlotBits = 16;
 constexpr std::uint64_t kSlotMask = (std::uint64_t{1} << kSlotBits) - 1;
 constexpr std::size_t kWord = sizeof(std::uint64_t);
 
-std::size_t row_bytes(const ChannelSpec& spec) {
-    return static_cast<std::size_t>(spec.width) * size_of(spec.dtype);
+std::size_t bytes_of_rows(const ChannelSpec& spec, std::int64_t rows) {
+    return static_cast<std::size_t>(rows * spec.width) * size_of(spec.dtype);
 }
 
 void check_spec(const ChannelSpec& s) {
@@ -38,23 +35,13 @@ void check_spec(const ChannelSpec& s) {
 }
 }  // namespace
 
-Channel::Channel(const comm::Communicator& world, ChannelSpec spec, int tag)
-    : spec_(std::move(spec)), waiter_(&world.waiter()) {
+Channel::Channel(ChannelSpec spec, int rank, comm::Waiter& waiter, std::unique_ptr<Transport> transport)
+    : spec_(std::move(spec)), waiter_(&waiter), transport_(std::move(transport)) {
     check_spec(spec_);
-    producer_ = replica_on(spec_.producers, world.rank());
-    consumer_ = replica_on(spec_.consumers, world.rank());
-    MAESTRO_CHECK(producer_ >= 0 || consumer_ >= 0, "edge {}: rank {} takes no part", spec_.name,
-                  world.rank());
+    producer_ = replica_on(spec_.producers, rank);
+    consumer_ = replica_on(spec_.consumers, rank);
+    MAESTRO_CHECK(producer_ >= 0 || consumer_ >= 0, "edge {}: rank {} takes no part", spec_.name, rank);
     fanout_ = static_cast<int>(spec_.consumers.size() / spec_.producers.size());
-    const std::size_t bytes = rank_bytes(spec_, world.rank());
-    if (spec_.colocated) {
-        transport_ = make_local(bytes);
-    } else {
-        std::vector<int> ranks = spec_.producers;
-        ranks.insert(ranks.end(), spec_.consumers.begin(), spec_.consumers.end());
-        edge_ = world.group(ranks, tag, "edge " + spec_.name);
-        transport_ = make_mpi_window(edge_, bytes);
-    }
     for (int slot = spec_.window - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
@@ -68,25 +55,8 @@ std::size_t Channel::answer_offset(std::size_t word) const {
     return (static_cast<std::size_t>(spec_.max_samples) + word) * kWord;
 }
 
-std::size_t Channel::due_offset(std::size_t offset) const {
-    return 2 * static_cast<std::size_t>(spec_.max_samples) * kWord + offset;
-}
-
-void Channel::put_due(int peer, std::size_t offset, std::int64_t rows) {
-    if (!is_delayed(spec_)) return;
-    double& free = link_free_s_[peer];  // rows follow each other
-    free = std::max(free, comm::now_s()) + static_cast<double>(rows) * spec_.row_s;
-    const double due = free + spec_.latency_s;
-    transport_->put(peer, due_offset(offset), &due, sizeof due);
-    transport_->flush(peer);  // `due` is ours; and it is there before the word
-}
-
-bool Channel::is_due(std::size_t offset) {
-    return !is_delayed(spec_) || comm::now_s() >= std::bit_cast<double>(transport_->load(due_offset(offset)));
-}
-
 std::size_t Channel::row_offset(int slot, std::int64_t row) const {
-    return words_bytes(spec_) + static_cast<std::size_t>(slot * spec_.max_rows + row) * row_bytes(spec_);
+    return words_bytes(spec_) + bytes_of_rows(spec_, slot * spec_.max_rows + row);
 }
 
 int Channel::producer_peer(int replica) const {
@@ -200,39 +170,29 @@ void Channel::put(int micro_batch, const Tensor& output) {
         routed += r.rows;
     }
     if (spec_.carries_gradient && routed != out.rows)  // rows that nobody answers; before anybody can answer
-        std::memset(transport_->memory() + row_offset(out.slot, 0), 0,
-                    static_cast<std::size_t>(out.rows) * row_bytes(spec_));
+        std::memset(transport_->memory() + row_offset(out.slot, 0), 0, bytes_of_rows(spec_, out.rows));
     send(out);
 }
 
 void Channel::send(const Outbound& out) {
-    const double start = comm::now_s();
-    const std::uint64_t word = tagged(out.slot);
     std::vector<int> peers;
-    for (std::size_t index : out.words) {
+    for (const std::size_t index : out.words) {
         const Route& r = routes_[index];
         const int peer = consumer_peer(r.consumer_replica);
         if (std::find(peers.begin(), peers.end(), peer) == peers.end()) peers.push_back(peer);
-        if (spec_.colocated || r.rows == 0) continue;
-        const Tensor part = out.output.slice(r.first_row, r.first_row + r.rows);
-        transport_->put(peer, row_offset(out.slot, r.first_row), part.data, part.bytes());
-        traffic_.bytes += static_cast<std::int64_t>(part.bytes());
+        if (!spec_.colocated && r.rows > 0) {
+            const Tensor part = out.output.slice(r.first_row, r.first_row + r.rows);
+            transport_->put(peer, row_offset(out.slot, r.first_row), part.data, part.bytes());
+        }
+        transport_->signal(peer, arrival_offset(index), tagged(out.slot));
     }
-    for (int peer : peers) transport_->flush(peer);  // rows before the words that announce them
-    for (std::size_t index : out.words) {
-        const int peer = consumer_peer(routes_[index].consumer_replica);
-        put_due(peer, arrival_offset(index), routes_[index].rows);
-        transport_->put(peer, arrival_offset(index), &word, kWord);
-    }
-    for (int peer : peers) transport_->flush(peer);
-    traffic_.seconds += comm::now_s() - start;
+    for (const int peer : peers) transport_->push(peer);
 }
 
 bool Channel::drained(int micro_batch) {
     const Outbound& out = outbound(micro_batch);
     return out.retired || std::all_of(out.words.begin(), out.words.end(), [&](std::size_t word) {
-               return transport_->load(answer_offset(word)) >> kSlotBits == epoch_ &&
-                      is_due(answer_offset(word));
+               return transport_->load(answer_offset(word)) >> kSlotBits == epoch_;
            });
 }
 
@@ -264,7 +224,7 @@ bool Channel::arrived(std::int64_t sample) {
     Inbound& in = inbound(sample);
     if (in.slot >= 0) return true;
     const std::uint64_t word = transport_->load(arrival_offset(in.word));
-    if (word >> kSlotBits != epoch_ || !is_due(arrival_offset(in.word))) return false;
+    if (word >> kSlotBits != epoch_) return false;
     in.slot = static_cast<int>(word & kSlotMask);
     return true;
 }
@@ -279,42 +239,49 @@ Tensor Channel::rows(std::int64_t sample) {
     return {transport_->memory() + row_offset(in.slot, r.first_row), spec_.dtype, {r.rows, spec_.width}};
 }
 
-void Channel::release(std::int64_t sample) {
-    Inbound& in = inbound(sample);
-    MAESTRO_CHECK(arrived(sample) && !in.released,
-                  "edge {}, step {}: sample {} is released twice or too early", spec_.name, step_, sample);
-    in.released = true;
-    if (!spec_.carries_gradient) answer(in);
+void Channel::release(std::span<const std::int64_t> samples) {
+    for (const std::int64_t sample : samples) {
+        Inbound& in = inbound(sample);
+        MAESTRO_CHECK(arrived(sample) && !in.released,
+                      "edge {}, step {}: sample {} is released twice or too early", spec_.name, step_,
+                      sample);
+        in.released = true;
+        if (!spec_.carries_gradient) answer(in);
+    }
+    if (!spec_.carries_gradient) push_answers(samples);
 }
 
-void Channel::put_gradient(std::int64_t sample, const Tensor& gradient) {
-    Inbound& in = inbound(sample);
-    const Route& r = in.route;
-    MAESTRO_CHECK(spec_.carries_gradient && arrived(sample) && !in.answered,
-                  "edge {}, step {}: no gradient of sample {} is due", spec_.name, step_, sample);
-    MAESTRO_CHECK(r.rows == 0 || (gradient.rank == 2 && gradient.dtype == spec_.dtype &&
-                                  gradient.dim(0) == r.rows && gradient.columns() == spec_.width),
-                  "edge {}: the gradient of sample {} is {}, not {}[{}, {}]", spec_.name, sample,
-                  gradient.describe(), name_of(spec_.dtype), r.rows, spec_.width);
-    in.released = true;
-    if (r.rows > 0) {
-        const double start = comm::now_s();
-        const int peer = producer_peer(r.producer_replica);
-        transport_->put(peer, row_offset(in.slot, r.first_row), gradient.data, gradient.bytes());
-        transport_->flush(peer);
-        if (!spec_.colocated) traffic_.bytes += static_cast<std::int64_t>(gradient.bytes());
-        traffic_.seconds += comm::now_s() - start;
+void Channel::put_gradient(std::span<const std::int64_t> samples, const Tensor& gradient) {
+    std::int64_t row = 0;
+    for (const std::int64_t sample : samples) {
+        Inbound& in = inbound(sample);
+        const Route& r = in.route;
+        MAESTRO_CHECK(spec_.carries_gradient && arrived(sample) && !in.answered,
+                      "edge {}, step {}: no gradient of sample {} is due", spec_.name, step_, sample);
+        MAESTRO_CHECK(r.rows == 0 || (gradient.rank == 2 && gradient.dtype == spec_.dtype &&
+                                      gradient.dim(0) >= row + r.rows && gradient.columns() == spec_.width),
+                      "edge {}: the gradient of sample {} is {}, not rows {}..{} of {}[., {}]", spec_.name,
+                      sample, gradient.describe(), row, row + r.rows, name_of(spec_.dtype), spec_.width);
+        in.released = true;
+        if (r.rows > 0) {
+            const Tensor part = gradient.slice(row, row + r.rows);
+            transport_->put(producer_peer(r.producer_replica), row_offset(in.slot, r.first_row), part.data,
+                            part.bytes());
+        }
+        answer(in);
+        row += r.rows;
     }
-    answer(in);
+    push_answers(samples);
 }
 
 void Channel::answer(Inbound& in) {
-    const std::uint64_t word = tagged(in.slot);
-    const int peer = producer_peer(in.route.producer_replica);
-    put_due(peer, answer_offset(in.word), spec_.carries_gradient ? in.route.rows : 0);
-    transport_->put(peer, answer_offset(in.word), &word, kWord);
-    transport_->flush(peer);
+    transport_->signal(producer_peer(in.route.producer_replica), answer_offset(in.word), tagged(in.slot));
     in.answered = true;
+}
+
+void Channel::push_answers(std::span<const std::int64_t> samples) {
+    // A consumer has one producer: replica r is served by r / fanout.
+    if (!samples.empty()) transport_->push(producer_peer(inbound(samples.front()).route.producer_replica));
 }
 
 std::uint64_t Channel::tagged(int slot) const {
@@ -353,8 +320,7 @@ void Channel::wait_arrived(std::int64_t sample) {
 std::string Channel::unanswered(int micro_batch, const Outbound& out) {
     std::string left;
     for (std::size_t word : out.words) {
-        if (transport_->load(answer_offset(word)) >> kSlotBits == epoch_ && is_due(answer_offset(word)))
-            continue;
+        if (transport_->load(answer_offset(word)) >> kSlotBits == epoch_) continue;
         const Route& r = routes_[word];
         left += fmt::format("{}sample {} at rank {}", left.empty() ? "" : ", ", r.sample,
                             spec_.consumers[static_cast<std::size_t>(r.consumer_replica)]);

@@ -1,6 +1,5 @@
 // An edge at run time: the rows of each sample go from the producer's replica straight into the memory of the
-// consumer's replica, their gradient comes back the same way. One-sided, per sample, nothing collective in a
-// step.
+// consumer's replica, their gradient comes back the same way. Nothing in a step is collective.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@
 #include "base/tensor.hpp"
 #include "channel/spec.hpp"
 #include "channel/transport.hpp"
-#include "comm/communicator.hpp"
+#include "comm/waiter.hpp"
 
 namespace maestro::channel {
 
@@ -27,19 +26,16 @@ struct Route {
     std::int64_t rows;       ///< may be 0
 };
 
-struct Traffic {
-    std::int64_t bytes = 0;  ///< put to other ranks
-    double seconds = 0;      ///< spent putting
-};
-
-/// Made by open_channels(): collectively by the ranks of the edge, and no two edges of a node at the same
-/// time. Owns its windows; points to the Waiter of `world`. One thread. Memory: window x max_rows x width on
-/// every consumer, and on every producer if it carries gradients. A micro-batch occupies one of `window`
+/// Who sends what, and how much may be on its way; how it travels is the transport's. Made by
+/// open_channels(). Owns its transport; points to the waiter. One thread. Memory: window x max_rows x width
+/// on every consumer, and on every producer if it carries gradients. A micro-batch occupies one of `window`
 /// slots from put() to retire(); on a forward-only edge the slot comes back by itself once all its samples
-/// are released. Misuse throws Error(broken_invariant).
+/// are released. Nothing but the wait_ functions and end_step() waits for a peer. Misuse throws
+/// Error(broken_invariant).
 class Channel {
 public:
-    Channel(const comm::Communicator& world, ChannelSpec spec, int tag);
+    /// `rank` of the world is this one; the transport's memory has rank_bytes(spec, rank).
+    Channel(ChannelSpec spec, int rank, comm::Waiter& waiter, std::unique_ptr<Transport> transport);
     ~Channel();
     Channel(const Channel&) = delete;
     Channel& operator=(const Channel&) = delete;
@@ -71,18 +67,17 @@ public:
     bool arrived(std::int64_t sample);
     /// [rows, width], read-only, valid until release() or put_gradient(). Needs arrived().
     Tensor rows(std::int64_t sample);
-    /// The rows are no longer read. On a gradient edge optional: put_gradient() implies it.
-    void release(std::int64_t sample);
-    /// gradient [rows, width], once per sample, also with 0 rows. The caller's tensor is free on return.
-    void put_gradient(std::int64_t sample, const Tensor& gradient);
+    /// The rows of these are no longer read. On a gradient edge optional: put_gradient() implies it.
+    void release(std::span<const std::int64_t> samples);
+    /// gradient [rows of all these samples in their order, width]; once per sample, also with 0 rows. The
+    /// caller's tensor is free on return. As one message: for all samples of a micro-batch at once.
+    void put_gradient(std::span<const std::int64_t> samples, const Tensor& gradient);
 
     // The same conditions, waited for with the Waiter's deadline; an error names edge, sample or micro-batch
     // and peer.
     void wait_credit();
     void wait_drained(int micro_batch);
     void wait_arrived(std::int64_t sample);
-
-    const Traffic& traffic() const { return traffic_; }
 
 private:
     struct Inbound {  // a sample that this consumer gets
@@ -102,10 +97,6 @@ private:
     };
     std::size_t arrival_offset(std::size_t word) const;
     std::size_t answer_offset(std::size_t word) const;
-    /// Of an emulated link: where the time stands from which the word at `offset` is seen.
-    std::size_t due_offset(std::size_t offset) const;
-    void put_due(int peer, std::size_t offset, std::int64_t rows);
-    bool is_due(std::size_t offset);
     std::size_t row_offset(int slot, std::int64_t row) const;
     int producer_peer(int replica) const;
     int consumer_peer(int replica) const;
@@ -114,12 +105,12 @@ private:
     const Inbound& inbound(std::int64_t sample) const;
     Outbound& outbound(int micro_batch);
     void answer(Inbound& in);
+    void push_answers(std::span<const std::int64_t> samples);
     void send(const Outbound& out);
     std::string unanswered(int micro_batch, const Outbound& out);
 
     ChannelSpec spec_;
     comm::Waiter* waiter_;
-    comm::Communicator edge_;  // producers, then consumers; empty if colocated
     std::unique_ptr<Transport> transport_;
     int producer_ = -1;
     int consumer_ = -1;
@@ -131,14 +122,6 @@ private:
     std::unordered_map<std::int64_t, Inbound> inbound_;
     std::unordered_map<int, Outbound> outbound_;
     std::vector<int> free_slots_;
-    std::unordered_map<int, double> link_free_s_;  ///< of an emulated link: when a peer's is free again
-    Traffic traffic_;
 };
-
-/// Collective over `world`: refuses what does not fit into the node's shared memory (Error(bad_deck,
-/// all_ranks), naming edges, sizes and what to change), then makes the channels; nullptr where this rank
-/// takes no part.
-std::vector<std::unique_ptr<Channel>> open_channels(const comm::Communicator& world,
-                                                    std::span<const ChannelSpec> specs);
 
 }  // namespace maestro::channel

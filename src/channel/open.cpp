@@ -1,14 +1,15 @@
-// All channels of a run: checked against the machines' shared memory before the first window is made.
-#include <fmt/core.h>
+#include "channel/open.hpp"
+
+#include <fmt/format.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <string>
+#include <optional>
 
 #include "base/error.hpp"
-#include "channel/channel.hpp"
 
 namespace maestro::channel {
 
@@ -30,13 +31,9 @@ struct NodeMemory {
     char host[64] = {};
 };
 
-NodeMemory measure(const comm::Communicator& world, std::span<const ChannelSpec> specs) {
-    const comm::Communicator node = world.same_node();
-    std::int64_t bytes = 0;
-    for (const ChannelSpec& spec : specs)
-        bytes += static_cast<std::int64_t>(shared_bytes(spec, world.rank()));
+NodeMemory measure(const comm::Communicator& world, std::int64_t bytes) {
     NodeMemory memory;
-    memory.needed = static_cast<std::uint64_t>(node.sum(bytes));
+    memory.needed = static_cast<std::uint64_t>(world.same_node().sum(bytes));
     struct statvfs space = {};
     memory.free = statvfs(shared_directory().c_str(), &space) == 0
                       ? static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize
@@ -45,46 +42,139 @@ NodeMemory measure(const comm::Communicator& world, std::span<const ChannelSpec>
     return memory;
 }
 
-std::string list_edges(std::span<const ChannelSpec> specs) {
+std::string list_edges(std::span<const ChannelSpec> specs, std::span<const Choice> choices) {
     std::string list;
-    for (const ChannelSpec& spec : specs) {
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+        const ChannelSpec& spec = specs[i];
+        if (choices[i].means != Means::window) continue;
         std::size_t bytes = 0;
-        for (int rank : spec.producers) bytes += shared_bytes(spec, rank);
-        for (int rank : spec.consumers) bytes += shared_bytes(spec, rank);
+        for (const int rank : ranks_of(spec)) bytes += rank_bytes(spec, rank);
         list += fmt::format("{}{} {:.0f} MiB (window {} x {} rows x {} {})", list.empty() ? "" : ", ",
                             spec.name, static_cast<double>(bytes) / kMiB, spec.window, spec.max_rows,
                             spec.width, name_of(spec.dtype));
     }
     return list;
 }
-}  // namespace
 
-std::vector<std::unique_ptr<Channel>> open_channels(const comm::Communicator& world,
-                                                    std::span<const ChannelSpec> specs) {
-    for (const NodeMemory& memory : world.allgather(measure(world, specs))) {
+/// Collective.
+void check_shared_memory(const comm::Communicator& world, std::span<const ChannelSpec> specs,
+                         std::span<const Choice> choices) {
+    std::int64_t bytes = 0;
+    for (std::size_t i = 0; i < specs.size(); ++i)
+        if (choices[i].means == Means::window)
+            bytes += static_cast<std::int64_t>(rank_bytes(specs[i], world.rank()));
+    for (const NodeMemory& memory : world.allgather(measure(world, bytes))) {
         if (memory.needed == 0 || memory.needed + kSpare <= memory.free) continue;
         throw Error(
             ExitCode::bad_deck,
             fmt::format(
                 "the channels need {:.0f} MiB of shared memory on {}, {} has {:.0f} MiB free: {}; choose "
-                "a smaller window or micro_batch for the section that sends, or enlarge it",
+                "a smaller window or micro_batch for the section that sends, enlarge it, or set "
+                "run.transport = \"messages\"",
                 static_cast<double>(memory.needed + kSpare) / kMiB, memory.host, shared_directory(),
-                static_cast<double>(memory.free) / kMiB, list_edges(specs)),
+                static_cast<double>(memory.free) / kMiB, list_edges(specs, choices)),
             Scope::all_ranks);
     }
-    std::vector<std::unique_ptr<Channel>> channels(specs.size());
-    for (std::size_t i = 0; i < specs.size(); ++i) {
-        const auto& s = specs[i];
-        bool member = false;
-        for (int rank : s.producers) member = member || rank == world.rank();
-        for (int rank : s.consumers) member = member || rank == world.rank();
-        if (member) channels[i] = std::make_unique<Channel>(world, s, static_cast<int>(i));
-        // One at a time: Open MPI 4.1 (osc/rdma) names a window's shared file by job and communicator id, and
-        // edges without a common rank may have the same id. The file is unlinked before MPI_Win_allocate
-        // returns.
-        world.barrier();
+}
+
+/// Collective: the host name of every rank.
+std::vector<std::string> hosts_of(const comm::Communicator& world) {
+    struct Host {
+        int leader;  // tells nodes of one name apart
+        char name[64];
+    };
+    Host own{world.rank(), {}};
+    gethostname(own.name, sizeof own.name - 1);
+    world.same_node().broadcast(std::span(&own, 1));
+    const std::vector<Host> all = world.allgather(own);
+    std::vector<std::string> names;
+    for (const Host& host : all) {
+        const bool twice = std::any_of(all.begin(), all.end(), [&](const Host& other) {
+            return other.leader != host.leader && std::strcmp(other.name, host.name) == 0;
+        });
+        names.push_back(twice ? fmt::format("{} (node of rank {})", host.name, host.leader) : host.name);
     }
-    return channels;
+    return names;
+}
+
+/// Collective over the ranks of the edge; null elsewhere. Nothing where MPI offers no window.
+std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicator& world,
+                                                         const ChannelSpec& spec, Means means, int tag) {
+    const std::vector<int> ranks = ranks_of(spec);
+    const bool member = std::find(ranks.begin(), ranks.end(), world.rank()) != ranks.end();
+    const std::size_t bytes = rank_bytes(spec, world.rank());
+    std::unique_ptr<Transport> transport;
+    bool refused = false;
+    if (member && means == Means::pointer) transport = make_local(bytes);
+    if (member && means == Means::messages)
+        transport = make_messages(world.group(ranks, tag, "edge " + spec.name), bytes);
+    if (member && means == Means::window) {
+        try {
+            transport = make_mpi_window(world.group(ranks, tag, "edge " + spec.name), bytes);
+        } catch (const Error& error) {
+            if (error.code() == ExitCode::peer_lost) throw;
+            refused = true;
+        }
+    }
+    // One edge at a time: Open MPI 4.1 (osc/rdma) names a window's shared file by job and communicator id,
+    // and edges without a common rank may have the same id. The file is unlinked before MPI_Win_allocate
+    // returns.
+    if (world.max(refused ? 1 : 0) > 0) return std::nullopt;
+    if (transport && is_delayed(spec))
+        transport = make_delayed(std::move(transport), {.latency_s = spec.latency_s,
+                                                        .byte_s = spec.row_s / row_bytes(spec),
+                                                        .due_at = due_offset(spec)});
+    return transport;
+}
+}  // namespace
+
+Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of, Wanted wanted) {
+    if (spec.colocated) return {Means::pointer, "both ends are on the same ranks"};
+    std::vector<std::string> hosts;
+    for (const int rank : ranks_of(spec)) hosts.push_back(host_of[static_cast<std::size_t>(rank)]);
+    std::sort(hosts.begin(), hosts.end());
+    hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
+    if (wanted == Wanted::messages) return {Means::messages, "run.transport asks for it"};
+    if (hosts.size() == 1) return {Means::window, "all its ranks are on " + hosts.front()};
+    const std::string where = fmt::format("its ranks are on {}", fmt::join(hosts, ", "));
+    if (wanted == Wanted::window)
+        throw Error(
+            ExitCode::bad_deck,
+            fmt::format("run.transport: \"window\" needs memory that all ranks of an edge share, and edge "
+                        "{} leaves the node ({}); set it to \"auto\" or \"messages\"",
+                        spec.name, where),
+            Scope::all_ranks);
+    return {Means::messages, where};
+}
+
+OpenChannels open_channels(const comm::Communicator& world, std::span<const ChannelSpec> specs,
+                           Wanted wanted) {
+    const std::vector<std::string> hosts = hosts_of(world);
+    std::vector<Choice> choices;
+    for (const ChannelSpec& spec : specs) choices.push_back(choose(spec, hosts, wanted));
+    check_shared_memory(world, specs, choices);
+    OpenChannels open;
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+        Choice& choice = choices[i];
+        auto transport = make_transport(world, specs[i], choice.means, static_cast<int>(2 * i));
+        if (!transport && wanted == Wanted::window)
+            throw Error(ExitCode::bad_deck,
+                        fmt::format("run.transport: MPI offers no window to the ranks of edge {}; set it to "
+                                    "\"auto\" or \"messages\"",
+                                    specs[i].name),
+                        Scope::all_ranks);
+        if (!transport) {
+            choice = {Means::messages, "MPI offers no window to its ranks"};
+            transport = make_transport(world, specs[i], choice.means, static_cast<int>(2 * i + 1));
+        }
+        open.channels.push_back(*transport ? std::make_unique<Channel>(specs[i], world.rank(), world.waiter(),
+                                                                       std::move(*transport))
+                                           : nullptr);
+        constexpr const char* kNames[] = {"a pointer", "shared memory", "messages"};
+        open.description.push_back(fmt::format("edge {}: by {}, because {}", specs[i].name,
+                                               kNames[static_cast<int>(choice.means)], choice.reason));
+    }
+    return open;
 }
 
 }  // namespace maestro::channel

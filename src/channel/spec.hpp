@@ -42,11 +42,20 @@ inline std::size_t slot_bytes(const ChannelSpec& spec) {
     return static_cast<std::size_t>(spec.max_rows * spec.width) * size_of(spec.dtype);
 }
 
-/// Bytes of the words that announce and answer the samples of a step; on an emulated link each has a time.
+inline double row_bytes(const ChannelSpec& spec) {
+    return static_cast<double>(spec.width) * static_cast<double>(size_of(spec.dtype));
+}
+
+/// On an emulated link each word has a time beside it: where these begin, behind the words of a step, which
+/// announce its samples and answer them.
+inline std::size_t due_offset(const ChannelSpec& spec) {
+    return 2 * sizeof(std::uint64_t) * static_cast<std::size_t>(spec.max_samples);
+}
+
+/// Bytes of the words, and of their times.
 inline std::size_t words_bytes(const ChannelSpec& spec) {
     constexpr std::size_t kAlign = 64;
-    const std::size_t words = is_delayed(spec) ? 4 : 2;
-    const std::size_t bytes = words * sizeof(std::uint64_t) * static_cast<std::size_t>(spec.max_samples);
+    const std::size_t bytes = (is_delayed(spec) ? 2 : 1) * due_offset(spec);
     return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
@@ -63,9 +72,11 @@ inline std::size_t rank_bytes(const ChannelSpec& spec, int rank) {
     return words_bytes(spec) + slots * slot_bytes(spec);
 }
 
-/// The part of these that is shared memory: none where producer and consumer are one rank.
-inline std::size_t shared_bytes(const ChannelSpec& spec, int rank) {
-    return spec.colocated ? 0 : rank_bytes(spec, rank);
+/// Ranks that take part: producers, then consumers; of a colocated edge each once.
+inline std::vector<int> ranks_of(const ChannelSpec& spec) {
+    std::vector<int> ranks = spec.producers;
+    if (!spec.colocated) ranks.insert(ranks.end(), spec.consumers.begin(), spec.consumers.end());
+    return ranks;
 }
 
 }  // namespace maestro::channel

@@ -16,7 +16,10 @@ public:
         MAESTRO_CHECK(peer == 0, "peer {} of a local transport", peer);
         if (bytes > 0) std::memcpy(memory() + offset, source, bytes);
     }
-    void flush(int) override {}
+    void signal(int peer, std::size_t offset, std::uint64_t word) override {
+        put(peer, offset, &word, sizeof word);
+    }
+    void push(int) override {}
     std::uint64_t load(std::size_t offset) override {
         std::uint64_t word = 0;
         std::memcpy(&word, memory() + offset, sizeof word);

@@ -156,6 +156,13 @@ std::string Topology::describe() const {
         threads == 1 ? "" : "s", bound ? "bound to" : "free on", list);
 }
 
+bool share_a_clock(const Communicator& world) {
+    std::array<char, 64> boot{};
+    std::ifstream("/proc/sys/kernel/random/boot_id").read(boot.data(), boot.size() - 1);
+    const auto all = world.allgather(boot);
+    return std::all_of(all.begin(), all.end(), [&](const auto& other) { return other == all.front(); });
+}
+
 std::string library_versions() {
     std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
     int length = 0;

@@ -29,6 +29,8 @@ struct Topology {
 /// rank's share.
 Topology place_rank(const Communicator& world);
 
+/// Collective. Do all ranks run under one kernel (one boot id), and so by one steady clock?
+bool share_a_clock(const Communicator& world);
 /// One line for the log: MPI and hwloc, as running.
 std::string library_versions();
 /// Tells builds apart: a hash of the program file and of the MPI library's version.

@@ -44,6 +44,7 @@ double Waiter::begin() {
 
 void Waiter::pause(double start_s, const std::function<std::string()>& describe) {
     drive_progress();
+    progress_.take_turns();
     if (++turns_ < kSpins) {
         if (turns_ % 8 == 0) sched_yield();
         return;
@@ -62,9 +63,7 @@ void Waiter::pause(double start_s, const std::function<std::string()>& describe)
     std::this_thread::sleep_for(std::chrono::duration<double>(nap));
 }
 
-void Waiter::end(double start_s) {
-    const double elapsed = now_s() - start_s;
-    waited_s_ += elapsed;
+void Waiter::end() {
     if (watchdog_ && next_report_s_ > kLongWaitS) watchdog_->waiting("");
 }
 

@@ -4,6 +4,8 @@
 #include <functional>
 #include <string>
 
+#include "comm/progress.hpp"
+
 namespace maestro::comm {
 
 class Watchdog;
@@ -27,19 +29,20 @@ public:
         if (ready()) return;
         const double start = begin();
         while (!ready()) pause(start, std::ref(describe));
-        end(start);
+        end();
     }
 
-    double waited_s() const { return waited_s_; }  ///< total, seconds
+    /// What moves messages meanwhile; waits take its turns too.
+    Progress& progress() { return progress_; }
 
 private:
     double begin();
     void pause(double start_s, const std::function<std::string()>& describe);
-    void end(double start_s);
+    void end();
 
     double timeout_s_;
     Watchdog* watchdog_ = nullptr;
-    double waited_s_ = 0;
+    Progress progress_;
     int turns_ = 0;
     double next_report_s_ = 0;  // into the present wait
 };

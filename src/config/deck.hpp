@@ -24,6 +24,7 @@ struct Run {
     std::uint64_t seed = 0;
     std::string device = "auto", precision = "fp32";
     double timeout_s = 120;  ///< a rank that waits longer for another ends the job
+    std::string transport = "auto";
 };
 struct Data {
     std::string train, validation;

@@ -29,7 +29,8 @@ std::vector<Key> keys_of(Run& r, const Needs& needs) {
             {"output", &r.output, needs.output},
             {"device", &r.device, false, 0, 0, {"auto", "cpu", "emulated"}, {"cuda"}},
             {"precision", &r.precision, false, 0, 0, {"fp32", "bf16"}},
-            {"timeout_s", &r.timeout_s, false, 1, 86400}};
+            {"timeout_s", &r.timeout_s, false, 1, 86400},
+            {"transport", &r.transport, false, 0, 0, {"auto", "window", "messages"}}};
 }
 std::vector<Key> keys_of(Data& d, const Needs& needs) {
     return {{"train", &d.train, needs.train},

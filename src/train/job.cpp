@@ -53,9 +53,10 @@ Job::Job(Launch& launch, bool load_weights)
 /// Collective.
 void Job::open_cluster() {
     const std::string& path = launch_.deck.emulated.cluster;
-    if (launch_.world.same_node().size() != launch_.world.size())
+    if (!comm::share_a_clock(launch_.world))
         throw Error(ExitCode::bad_deck,
-                    "run.device: an emulated cluster runs on one machine, because its links go by one clock",
+                    "run.device: an emulated cluster's ranks run on one machine, or on hosts made on one (network "
+                    "namespaces, containers), because its links go by one clock; these have different boot ids",
                     Scope::all_ranks);
     std::string text;
     agree(launch_.world, [&] {
@@ -114,7 +115,14 @@ void Job::read_samples() {
 }
 
 void Job::open_edges(const std::vector<channel::ChannelSpec>& specs) {
-    channels_ = channel::open_channels(launch_.world, specs);
+    const std::string& transport = launch_.deck.run.transport;
+    auto [channels, description] = channel::open_channels(
+        launch_.world, specs,
+        transport == "window"     ? channel::Wanted::window
+        : transport == "messages" ? channel::Wanted::messages
+                                  : channel::Wanted::automatic);
+    channels_ = std::move(channels);
+    description_.insert(description_.end(), description.begin(), description.end());
     for (std::size_t e = 0; e < specs.size(); ++e)
         edges_.push_back({launch_.graph.edges[e].from, launch_.graph.edges[e].to, channels_[e].get()});
 }

@@ -8,6 +8,7 @@
 
 #include "backend/arena.hpp"
 #include "channel/channel.hpp"
+#include "channel/open.hpp"
 #include "data/prefetcher.hpp"
 #include "data/sample_file.hpp"
 #include "emulation/emulation.hpp"

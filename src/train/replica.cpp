@@ -1,11 +1,24 @@
 #include "train/replica.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "comm/environment.hpp"
 #include "ops/elementwise.hpp"
 
 namespace maestro::train {
+
+namespace {
+
+/// Those of the samples that come over the edge.
+std::vector<std::int64_t> expected(const channel::Channel& input, std::span<const std::int64_t> samples) {
+    std::vector<std::int64_t> found;
+    std::copy_if(samples.begin(), samples.end(), std::back_inserter(found),
+                 [&](std::int64_t sample) { return input.expects(sample); });
+    return found;
+}
+
+}  // namespace
 
 Replica::Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
                  comm::Communicator replicas, std::vector<channel::Channel*> inputs,
@@ -121,8 +134,7 @@ TaskTimes Replica::forward(int micro_batch, const model::MicroBatch& batch, mode
     const double computed = comm::now_s();
     for (channel::Channel* channel : outputs_) channel->put(micro_batch, output);
     for (channel::Channel* input : inputs_)
-        for (const auto& sample : samples)
-            if (!input->spec().carries_gradient && input->expects(sample.id)) input->release(sample.id);
+        if (!input->spec().carries_gradient) input->release(expected(*input, flight.samples));
     if (!settings_.backward) flight.saved.reset();
     const bool keep = settings_.backward || !outputs_.empty();
     if (keep)
@@ -163,31 +175,19 @@ TaskTimes Replica::backward(int micro_batch, double asked_s) {
     for (std::size_t e = 0; e < inputs_.size(); ++e) {
         if (!inputs_[e]->spec().carries_gradient) continue;
         std::int64_t rows = 0;
-        for (const std::int64_t sample : flight.samples)
-            if (inputs_[e]->expects(sample)) rows += inputs_[e]->rows_of(sample);
+        for (const std::int64_t sample : expected(*inputs_[e], flight.samples))
+            rows += inputs_[e]->rows_of(sample);
         d_inputs[e] = scratch_.allocate(settings_.dtype, {rows, inputs_[e]->spec().width});
     }
     module_->backward(*flight.saved, d_output, d_inputs, scratch_);
     const double computed = comm::now_s();
-    send_input_gradients(flight.samples, d_inputs);
+    for (std::size_t e = 0; e < inputs_.size(); ++e)
+        if (inputs_[e]->spec().carries_gradient)
+            inputs_[e]->put_gradient(expected(*inputs_[e], flight.samples), d_inputs[e]);
     for (channel::Channel* output : outputs_)
         if (output->spec().carries_gradient) output->retire(micro_batch);
     free_slots_.push_back(flight.slot);
     return task_done(asked_s, start, computed);
-}
-
-void Replica::send_input_gradients(const std::vector<std::int64_t>& samples,
-                                   std::span<const Tensor> gradients) {
-    for (std::size_t e = 0; e < inputs_.size(); ++e) {
-        if (!inputs_[e]->spec().carries_gradient) continue;
-        std::int64_t row = 0;
-        for (const std::int64_t sample : samples) {
-            if (!inputs_[e]->expects(sample)) continue;
-            const std::int64_t rows = inputs_[e]->rows_of(sample);
-            inputs_[e]->put_gradient(sample, gradients[e].slice(row, row + rows));
-            row += rows;
-        }
-    }
 }
 
 void Replica::end_step() {

@@ -80,7 +80,6 @@ private:
     bool collect_drained();  ///< of a forward-only section; is a slot free?
     int take_slot();
     TaskTimes task_done(double asked, double start, double computed);  ///< adds to times()
-    void send_input_gradients(const std::vector<std::int64_t>& samples, std::span<const Tensor> gradients);
 
     backend::Backend& backend_;
     Settings settings_;

@@ -1,6 +1,6 @@
 // Random routes over channels of many shapes: every row and every gradient must arrive in its place, within
 // the credits.
-#include "channel/channel.hpp"
+#include "channel/open.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -195,13 +195,13 @@ private:
 
     void answer(const Route& r) {
         verify(r);  // still whole after others came and went
-        if (!spec_.carries_gradient) return channel_.release(r.sample);
-        if (dice_.up_to(1) == 0) channel_.release(r.sample);
+        if (!spec_.carries_gradient) return channel_.release(std::span(&r.sample, 1));
+        if (dice_.up_to(1) == 0) channel_.release(std::span(&r.sample, 1));
         std::vector<double> memory;
         const Tensor gradient = fresh(memory, r.rows);
         for (std::int64_t i = 0; i < gradient.size(); ++i)
             set(gradient, i, value_of(step_, r.sample, i, true));
-        channel_.put_gradient(r.sample, gradient);
+        channel_.put_gradient(std::span(&r.sample, 1), gradient);
     }
 
     Channel& channel_;
@@ -218,8 +218,9 @@ private:
     std::map<int, std::vector<double>> outputs_;
 };
 
-void play_case(const comm::Communicator& world, const ChannelSpec& spec, std::uint64_t seed) {
-    const auto channels = channel::open_channels(world, std::span(&spec, 1));
+void play_case(const comm::Communicator& world, const ChannelSpec& spec, std::uint64_t seed,
+               channel::Wanted wanted = channel::Wanted::automatic) {
+    const auto [channels, description] = channel::open_channels(world, std::span(&spec, 1), wanted);
     if (!channels[0]) return;
     Channel& channel = *channels[0];
     Dice dice{Random(seed, "plan")};
@@ -233,7 +234,7 @@ void play_case(const comm::Communicator& world, const ChannelSpec& spec, std::ui
     }
 }
 
-void random_cases(const comm::Communicator& world) {
+void random_cases(const comm::Communicator& world, channel::Wanted wanted) {
     Dice dice{Random(11, "cases")};
     std::uint64_t seed = 1;
     const std::vector<DType> types = {DType::f32, DType::bf16, DType::f64};
@@ -257,7 +258,7 @@ void random_cases(const comm::Communicator& world) {
                     spec.carries_gradient = gradient;
                     if (seed % 4 == 0) spec.latency_s = 5e-4;
                     if (seed % 8 == 0) spec.row_s = 5e-5;
-                    play_case(world, spec, seed++);
+                    play_case(world, spec, seed++, wanted);
                 }
 }
 
@@ -280,7 +281,7 @@ void colocated_cases(const comm::Communicator& world) {
 }
 
 /// Ranks of one machine share a clock: nothing is seen before its time.
-void emulated_links_delay(const comm::Communicator& world) {
+void emulated_links_delay(const comm::Communicator& world, channel::Wanted wanted) {
     ChannelSpec spec;
     spec.name = "slow";
     spec.producers = {0};
@@ -290,7 +291,7 @@ void emulated_links_delay(const comm::Communicator& world) {
     spec.max_samples = 1;
     spec.latency_s = 0.02;
     spec.row_s = 0.01;
-    const auto channels = channel::open_channels(world, std::span(&spec, 1));
+    const auto [channels, description] = channel::open_channels(world, std::span(&spec, 1), wanted);
     std::vector<float> memory(8, 1.0f);
     const Tensor rows(memory.data(), DType::f32, {4, 2});
     const Route route{7, 0, 0, 0, 0, 4};
@@ -307,7 +308,7 @@ void emulated_links_delay(const comm::Communicator& world) {
             channel->wait_arrived(7);
             times[1] = comm::now_s();
             times[2] = comm::now_s();
-            channel->put_gradient(7, rows);
+            channel->put_gradient(std::span(&route.sample, 1), rows);
         }
         channel->end_step();
     }
@@ -337,7 +338,8 @@ void misuse_is_refused(const comm::Communicator& world) {
     spec.max_rows = 2;
     spec.max_samples = 2;
     spec.colocated = true;
-    Channel channel(world, spec, 900);
+    Channel channel(spec, world.rank(), world.waiter(), channel::make_local(rank_bytes(spec, world.rank())));
+    const std::int64_t one = 1, two = 2;
     std::vector<float> memory(8, 1.0f);
     const Tensor output(memory.data(), DType::f32, {2, 2});
     const std::vector<Route> routes = {{1, 0, 0, 0, 0, 1}, {2, 0, 1, 0, 0, 2}};
@@ -350,12 +352,12 @@ void misuse_is_refused(const comm::Communicator& world) {
     expect_error(broken, [&] { channel.rows(3); });
     expect_error(broken, [&] { channel.retire(0); });
     expect_error(broken, [&] { channel.end_step(); });
-    channel.put_gradient(1, output.slice(0, 1));
-    expect_error(broken, [&] { channel.put_gradient(1, output.slice(0, 1)); });
+    channel.put_gradient(std::span(&one, 1), output.slice(0, 1));
+    expect_error(broken, [&] { channel.put_gradient(std::span(&one, 1), output.slice(0, 1)); });
     MAESTRO_CHECK(channel.gradient(0).as<float>()[3] == 0.0f, "a row without a route has no gradient");
     channel.retire(0);
     channel.put(1, output);
-    channel.put_gradient(2, output);
+    channel.put_gradient(std::span(&two, 1), output);
     channel.retire(1);
     channel.end_step();
 }
@@ -369,7 +371,7 @@ void opening_checks_memory(const comm::Communicator& world) {
     spec.max_rows = 8;
     spec.max_samples = 4;
     std::vector<ChannelSpec> specs = {spec, spec};
-    const auto channels = channel::open_channels(world, specs);
+    const auto [channels, description] = channel::open_channels(world, specs);
     const bool member = world.rank() == 0 || world.rank() == world.size() - 1;
     MAESTRO_CHECK((channels[0] != nullptr) == member && (channels[1] != nullptr) == member, "members");
     if (world.size() >= 4) {  // edges without a common rank, each with memory of its own
@@ -387,12 +389,14 @@ void opening_checks_memory(const comm::Communicator& world) {
 
 int main(int argc, char** argv) {
     return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
-        random_cases(world);
+        random_cases(world, channel::Wanted::automatic);
+        random_cases(world, channel::Wanted::messages);
         colocated_cases(world);
         misuse_is_refused(world);
         if (world.size() > 1) {
             opening_checks_memory(world);
-            emulated_links_delay(world);
+            emulated_links_delay(world, channel::Wanted::automatic);
+            emulated_links_delay(world, channel::Wanted::messages);
         }
     });
 }

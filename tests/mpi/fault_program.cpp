@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "channel/channel.hpp"
+#include "channel/open.hpp"
 #include "comm/check.hpp"
 #include "comm/environment.hpp"
 #include "comm/topology.hpp"
@@ -38,7 +38,7 @@ void run(const comm::Communicator& world, comm::Watchdog& watchdog, const std::s
     spec.max_rows = 4;
     spec.max_samples = 8;
     spec.carries_gradient = false;
-    const auto channels = channel::open_channels(world, std::span(&spec, 1));
+    const auto [channels, description] = channel::open_channels(world, std::span(&spec, 1));
     channel::Channel& channel = *channels[0];
     std::vector<float> rows(16, 1.0f);
     for (int step = 0;; ++step) {
@@ -53,7 +53,7 @@ void run(const comm::Communicator& world, comm::Watchdog& watchdog, const std::s
             watchdog.doing("section language, forward of micro-batch 0 of step " + std::to_string(step));
             const std::int64_t sample = world.rank() == 0 ? 10 : 11;
             channel.wait_arrived(sample);
-            channel.release(sample);
+            channel.release(std::span(&sample, 1));
         }
         channel.end_step();
     }

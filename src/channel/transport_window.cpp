@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <vector>
 
 #include "channel/transport.hpp"
 #include "comm/check.hpp"
@@ -13,21 +14,21 @@ constexpr std::size_t kChunk = std::size_t{1} << 30;  // counts of MPI are int
 
 class MpiWindowTransport final : public Transport {
 public:
-    MpiWindowTransport(const comm::Communicator& edge, std::size_t bytes) {
+    MpiWindowTransport(comm::Communicator edge, std::size_t bytes) : edge_(std::move(edge)) {
         const auto size = static_cast<MPI_Aint>(std::max<std::size_t>(bytes, 64));
         MPI_Info info = MPI_INFO_NULL;
         MAESTRO_MPI(MPI_Info_create(&info));
         // Each rank's part on pages of its own, and no lock but the one taken here.
         MAESTRO_MPI(MPI_Info_set(info, "alloc_shared_noncontig", "true"));
         MAESTRO_MPI(MPI_Info_set(info, "same_disp_unit", "true"));
-        MAESTRO_MPI(MPI_Win_allocate(size, 1, info, edge.handle(), &memory_, &window_));
+        MAESTRO_MPI(MPI_Win_allocate(size, 1, info, edge_.handle(), &memory_, &window_));
         MPI_Info_free(&info);
         MAESTRO_MPI(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN));
         MAESTRO_MPI(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_));
         std::memset(memory_, 0,
                     static_cast<std::size_t>(size));  // also takes the pages now, not within a step
         MAESTRO_MPI(MPI_Win_sync(window_));
-        edge.barrier();
+        edge_.barrier();
     }
 
     ~MpiWindowTransport() override {
@@ -49,7 +50,23 @@ public:
         }
     }
 
-    void flush(int peer) override { MAESTRO_MPI(MPI_Win_flush(peer, window_)); }
+    void signal(int peer, std::size_t offset, std::uint64_t word) override {
+        signals_.push_back({peer, offset, word});
+    }
+
+    void push(int peer) override {
+        // Puts are not ordered among themselves: only a flush says that what the words announce is there.
+        MAESTRO_MPI(MPI_Win_flush(peer, window_));
+        bool any = false;
+        for (const Signal& s : signals_) {
+            if (s.peer != peer) continue;
+            put(peer, s.offset, &s.word, sizeof s.word);
+            any = true;
+        }
+        if (!any) return;
+        MAESTRO_MPI(MPI_Win_flush(peer, window_));
+        std::erase_if(signals_, [&](const Signal& s) { return s.peer == peer; });
+    }
 
     std::uint64_t load(std::size_t offset) override {
         MAESTRO_MPI(MPI_Win_sync(window_));
@@ -60,13 +77,20 @@ public:
     }
 
 private:
+    struct Signal {
+        int peer;
+        std::size_t offset;
+        std::uint64_t word;
+    };
+    comm::Communicator edge_;
+    std::vector<Signal> signals_;  ///< since the last push to their peer
     MPI_Win window_ = MPI_WIN_NULL;
     std::byte* memory_ = nullptr;
 };
 }  // namespace
 
-std::unique_ptr<Transport> make_mpi_window(const comm::Communicator& edge, std::size_t bytes) {
-    return std::make_unique<MpiWindowTransport>(edge, bytes);
+std::unique_ptr<Transport> make_mpi_window(comm::Communicator edge, std::size_t bytes) {
+    return std::make_unique<MpiWindowTransport>(std::move(edge), bytes);
 }
 
 }  // namespace maestro::channel

@@ -1,0 +1,112 @@
+"""Hosts of their own on this machine (tests/support/nodes.sh): what crosses a network works, at once, and ends in time."""
+
+import os
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from conftest import BINARY, DISTILL, ROOT, TEACHER, VLM, settings
+
+NODES = str(ROOT / "tests/support/nodes.sh")
+class Nodes:
+    def __init__(self, state):
+        self.environment = {**os.environ, "NODES_STATE": str(state)}
+
+    def call(self, *words):
+        return subprocess.run([NODES, *words], env=self.environment, capture_output=True, text=True, timeout=60)
+
+    def start(self, hosts, ranks, command, cwd):
+        words = [NODES, "mpirun", "--oversubscribe", "--host", hosts, "-n", str(ranks), BINARY, *command]
+        return subprocess.Popen(words, cwd=cwd, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                stdin=subprocess.DEVNULL)
+
+    def run(self, hosts, ranks, command, cwd, expect=0):
+        job = self.start(hosts, ranks, command, cwd)
+        output, _ = job.communicate(timeout=300)
+        assert job.returncode == expect, f"exit {job.returncode}, not {expect}\n{output[-3000:]}"
+        return output
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("making hosts needs root")
+    nodes = Nodes(tmp_path / "nodes")
+    up = nodes.call("up", "north", "south")
+    if up.returncode != 0:
+        nodes.call("down")
+        pytest.skip(f"no hosts can be made here: {up.stderr.strip()[-300:]}")
+    yield nodes
+    nodes.call("down")
+
+
+def train(deck, name, values, *options):
+    return ["train", deck, *options, *settings([f"run.output=runs/{name}", *values])]
+
+
+def test_losses_are_those_of_one_node_bit_for_bit(workspace, nodes):
+    values = ["train.steps=10", "checkpoint.every=0"]
+    workspace.train(4, VLM, "one", values)
+    output = nodes.run("north:1,south:3", 4, train(VLM, "two", values), workspace.path)
+    assert "edge vision-language: by messages, because its ranks are on north, south" in output
+    assert np.array_equal(workspace.losses("one"), workspace.losses("two"))
+    # Edges are the same thing by messages on one node, and under `ready`, where the order of sums may differ.
+    workspace.train(4, VLM, "messages", [*values, "run.transport=messages"])
+    assert np.array_equal(workspace.losses("one"), workspace.losses("messages"))
+    nodes.run("north:2,south:2", 4, train(VLM, "ready", [*values, "schedule.dispatch=ready"]), workspace.path)
+    assert np.allclose(workspace.losses("one"), workspace.losses("ready"), rtol=1e-5, atol=0)
+
+
+def test_distillation_sends_hidden_states_between_nodes(workspace, nodes):
+    workspace.train(2, TEACHER, "teacher", ["train.steps=2"])
+    values = ["train.steps=6", "checkpoint.every=0", "section.teacher.weights=runs/teacher"]
+    workspace.train(3, DISTILL, "one", values)
+    nodes.run("north:1,south:2", 3, train(DISTILL, "two", values), workspace.path)
+    assert np.array_equal(workspace.losses("one"), workspace.losses("two"))
+
+
+def test_a_window_between_nodes_is_refused(workspace, nodes):
+    output = nodes.run("north:1,south:3", 4, train(VLM, "run", ["run.transport=window"]), workspace.path, expect=78)
+    assert output.count('set it to "auto" or "messages"') == 1, output
+    assert not workspace.run("run").exists()
+
+
+def wait_until_it_trains(workspace, name, job):
+    end = time.monotonic() + 90
+    while not (workspace.run(name) / "metrics.h5").exists():
+        assert job.poll() is None and time.monotonic() < end
+        time.sleep(0.1)
+    time.sleep(2)
+
+
+ENDLESS = ["train.steps=100000", "checkpoint.every=0", "run.timeout_s=5"]
+
+
+def test_a_cut_link_ends_the_job(workspace, nodes):
+    """As started by the Slurm script, whose mpirun would stay: the ranks say what they miss, and nothing is left."""
+    (workspace.path / "hosts").write_text("north slots=1\nsouth slots=3\n")
+    script = [NODES, "in", "north", "env", f"MAESTRO={BINARY}", "SLURM_NTASKS=4", "SLURM_JOB_ID=1", "OMPI_ALLOW_RUN_AS_ROOT=1",
+              "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_plm=rsh", f"OMPI_MCA_plm_rsh_agent={NODES} agent",
+              f"OMPI_MCA_orte_default_hostfile={workspace.path / 'hosts'}", "OMPI_MCA_rmaps_base_oversubscribe=1",
+              "bash", str(ROOT / "scripts/slurm/train.sbatch"), *train(VLM, "cut", ENDLESS)[1:]]
+    with open(workspace.path / "log", "w") as log:  # a pipe would stay open: the launcher's daemon on the other node holds it
+        job = subprocess.Popen(script, cwd=workspace.path, env=nodes.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    wait_until_it_trains(workspace, "cut", job)
+    assert [len(nodes.call("pids", node, "maestro").stdout.split()) for node in ("north", "south")] == [1, 3]
+    nodes.call("cut", "south")
+    job.wait(timeout=90)
+    output = (workspace.path / "log").read_text()
+    assert job.returncode != 0 and "mpirun cannot reach the others" in output, output
+    report = workspace.exit_report("cut")
+    assert report["code"] == 76 and "waiting for" in report["reason"], (report, output)
+    assert not any(nodes.call("pids", node, "maestro").stdout for node in ("north", "south"))
+
+
+def test_a_stopped_rank_of_another_node_is_missed(workspace, nodes):
+    job = nodes.start("north:1,south:3", 4, train(VLM, "stopped", ENDLESS), workspace.path)
+    wait_until_it_trains(workspace, "stopped", job)
+    os.kill(int(nodes.call("pids", "north", "maestro").stdout), signal.SIGSTOP)
+    output, _ = job.communicate(timeout=60)
+    assert job.returncode != 0 and workspace.exit_report("stopped")["code"] == 76 and "waiting for" in output, output

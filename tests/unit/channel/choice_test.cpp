@@ -1,0 +1,47 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "channel/open.hpp"
+#include "support/errors.hpp"
+
+namespace maestro::channel {
+namespace {
+
+using testing::HasSubstr;
+
+ChannelSpec edge(std::vector<int> producers, std::vector<int> consumers) {
+    ChannelSpec spec;
+    spec.name = "vision-language";
+    spec.colocated = producers == consumers;
+    spec.producers = std::move(producers);
+    spec.consumers = std::move(consumers);
+    return spec;
+}
+
+const std::vector<std::string> kHosts = {"a", "a", "b", "b"};  // of ranks 0 to 3
+
+TEST(Choice, OneNodeSharesMemoryAndSeveralExchangeMessages) {
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, Wanted::automatic).means, Means::window);
+    EXPECT_EQ(choose(edge({2}, {3}), kHosts, Wanted::automatic).means, Means::window);
+    const Choice crossing = choose(edge({0}, {1, 2, 3}), kHosts, Wanted::automatic);
+    EXPECT_EQ(crossing.means, Means::messages);
+    EXPECT_EQ(crossing.reason, "its ranks are on a, b");
+}
+
+TEST(Choice, ColocatedSectionsPassAPointerWhateverIsWanted) {
+    for (const Wanted wanted : {Wanted::automatic, Wanted::window, Wanted::messages})
+        EXPECT_EQ(choose(edge({1, 2}, {1, 2}), kHosts, wanted).means, Means::pointer);
+}
+
+TEST(Choice, MessagesCanBeWantedAndWindowsOnlyWithinANode) {
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, Wanted::messages).means, Means::messages);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, Wanted::window).means, Means::window);
+    const auto error = testing_support::error_of([] { choose(edge({1}, {2}), kHosts, Wanted::window); });
+    EXPECT_EQ(error.code, ExitCode::bad_deck);
+    EXPECT_THAT(error.what,
+                HasSubstr("edge vision-language leaves the node (its ranks are on a, b); set it to "
+                          "\"auto\" or \"messages\""));
+}
+
+}  // namespace
+}  // namespace maestro::channel
