@@ -4,10 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <string>
 #include <vector>
-
-#include "schedule/problem.hpp"
 
 namespace maestro::schedule {
 
@@ -47,10 +44,5 @@ struct StepPlan {
 std::vector<std::int64_t> encode(const StepPlan& plan);
 /// Throws Error(broken_invariant) for words that are no plan.
 StepPlan decode(std::span<const std::int64_t> words);
-
-/// What breaks the rules, in words; empty for a good plan: every active sample once per section, on the
-/// replicas that its edges allow, every task once, and an order in which no rank waits for ever under the
-/// windows.
-std::vector<std::string> check_plan(const Problem& problem, const StepPlan& plan);
 
 }  // namespace maestro::schedule

@@ -5,16 +5,19 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "schedule/baselines.hpp"
 #include "schedule/bounds.hpp"
 #include "schedule/simulate.hpp"
 #include "schedule/wavefront.hpp"
 #include "unit/schedule/exact.hpp"
+#include "unit/schedule/plan_check.hpp"
 #include "unit/schedule/problems.hpp"
 #include "unit/schedule/rules.hpp"
 
 namespace maestro::schedule {
 namespace {
 
+using schedule_test::check_plan;
 using schedule_test::hard_problem;
 using schedule_test::random_problem;
 using schedule_test::two_ranks;
