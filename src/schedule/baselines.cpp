@@ -12,10 +12,10 @@ namespace maestro::schedule {
 
 namespace {
 
-/// Micro-batches of every section in `order`; lane[sample] is the replica of the anchor. sizes: [section],
+/// Micro-batches of every section in `order`; replica_of[sample] is that of the anchor. sizes: [section],
 /// samples.
 std::vector<Batches> cut(const Instance& instance, const std::vector<int>& order,
-                         const std::vector<int>& lane, const std::vector<int>& sizes) {
+                         const std::vector<int>& replica_of, const std::vector<int>& sizes) {
     std::vector<Batches> batches(instance.sections.size());
     for (std::size_t s = 0; s < batches.size(); ++s) {
         const SectionShape& shape = instance.sections[s];
@@ -23,7 +23,7 @@ std::vector<Batches> cut(const Instance& instance, const std::vector<int>& order
         for (const int i : order)
             if (instance.active[instance.at(static_cast<int>(s), i)])
                 on[static_cast<std::size_t>(
-                       instance.replica_of(static_cast<int>(s), lane[static_cast<std::size_t>(i)]))]
+                       instance.replica_of(static_cast<int>(s), replica_of[static_cast<std::size_t>(i)]))]
                     .push_back(i);
         for (const auto& list : on) {
             for (std::size_t k = 0; k < list.size(); ++k) {
@@ -56,11 +56,11 @@ bool halve(const Instance& instance, std::vector<int>& sizes) {
 /// far for a window upstream; then smaller micro-batches do: with one sample each the first that is not done
 /// can always go on.
 StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance& instance,
-                       const std::vector<int>& order, const std::vector<int>& lane) {
+                       const std::vector<int>& order, const std::vector<int>& replica_of) {
     std::vector<int> sizes;
     for (const SectionShape& shape : instance.sections) sizes.push_back(shape.micro_batch);
     for (bool squeezed = false;; squeezed = true) {
-        const std::vector<Batches> batches = cut(instance, order, lane, sizes);
+        const std::vector<Batches> batches = cut(instance, order, replica_of, sizes);
         Machine machine(instance, batches);
         ListOrder chooser(machine);
         std::vector<Executed> executed;
@@ -81,16 +81,16 @@ StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance
 
 StepPlan plan_fifo(const Problem& problem, std::int64_t step) {
     const Instance instance = whole(problem);
-    std::vector<int> order(static_cast<std::size_t>(instance.samples)), lane(order.size());
+    std::vector<int> order(static_cast<std::size_t>(instance.samples)), replica_of(order.size());
     std::iota(order.begin(), order.end(), 0);
-    for (std::size_t i = 0; i < lane.size(); ++i)
-        lane[i] = static_cast<int>(i) % instance.shape(instance.anchor).replicas;
-    return plan_in_order(problem, step, instance, order, lane);
+    for (std::size_t i = 0; i < replica_of.size(); ++i)
+        replica_of[i] = static_cast<int>(i) % instance.shape(instance.anchor).replicas;
+    return plan_in_order(problem, step, instance, order, replica_of);
 }
 
 StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
     const Instance instance = whole(problem);
-    std::vector<int> order(static_cast<std::size_t>(instance.samples)), lane(order.size());
+    std::vector<int> order(static_cast<std::size_t>(instance.samples)), replica_of(order.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
         return instance.total(instance.anchor, a) > instance.total(instance.anchor, b);
@@ -98,10 +98,10 @@ StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
     std::vector<double> load(static_cast<std::size_t>(instance.shape(instance.anchor).replicas), 0.0);
     for (const int i : order) {
         const auto least = std::min_element(load.begin(), load.end());
-        lane[static_cast<std::size_t>(i)] = static_cast<int>(least - load.begin());
+        replica_of[static_cast<std::size_t>(i)] = static_cast<int>(least - load.begin());
         *least += instance.total(instance.anchor, i);
     }
-    return plan_in_order(problem, step, instance, order, lane);
+    return plan_in_order(problem, step, instance, order, replica_of);
 }
 
 }  // namespace maestro::schedule

@@ -49,10 +49,10 @@ std::vector<std::int64_t> encode(const StepPlan& plan) {
             }
         }
     }
-    count(plan.lanes);
-    for (const auto& lane : plan.lanes) {
-        count(lane);
-        for (const Task& t : lane)
+    count(plan.agendas);
+    for (const auto& agenda : plan.agendas) {
+        count(agenda);
+        for (const Task& t : agenda)
             words.insert(words.end(),
                          {t.section, t.micro_batch, static_cast<int>(t.phase),
                           std::bit_cast<std::int64_t>(t.takes_s), std::bit_cast<std::int64_t>(t.float_s)});
@@ -81,10 +81,10 @@ StepPlan decode(std::span<const std::int64_t> words) {
             }
         }
     }
-    plan.lanes.resize(in.count());
-    for (auto& lane : plan.lanes) {
-        lane.resize(in.count());
-        for (Task& t : lane) {
+    plan.agendas.resize(in.count());
+    for (auto& agenda : plan.agendas) {
+        agenda.resize(in.count());
+        for (Task& t : agenda) {
             const std::int64_t section = in.word(), batch = in.word(), phase = in.word();
             const double takes = std::bit_cast<double>(in.word()), wait = std::bit_cast<double>(in.word());
             MAESTRO_CHECK(section >= 0 && static_cast<std::size_t>(section) < plan.batches.size() &&

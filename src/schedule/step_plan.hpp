@@ -30,7 +30,7 @@ struct Task {
 struct StepPlan {
     std::int64_t step = 0;
     std::vector<std::vector<std::vector<MicroBatch>>> batches;  ///< [section][replica][micro-batch]
-    std::vector<std::vector<Task>> lanes;                       ///< [rank], in strict order
+    std::vector<std::vector<Task>> agendas;                     ///< [rank], in strict order
     double makespan_s = 0;                                      ///< by the cost model
     double lower_bound_s = 0;
     std::vector<double> load_s;  ///< [section] work per replica; over lower_bound_s its share of the bound

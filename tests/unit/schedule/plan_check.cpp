@@ -81,8 +81,8 @@ std::size_t expected_tasks(const Problem& problem, const StepPlan& plan) {
 /// Every task of a micro-batch once, on the rank of its replica.
 void check_tasks(const Problem& problem, const StepPlan& plan, Wrong& wrong) {
     std::set<std::tuple<std::size_t, int, int, int>> tasks;
-    for (std::size_t rank = 0; rank < plan.lanes.size(); ++rank)
-        for (const Task& t : plan.lanes[rank]) {
+    for (std::size_t rank = 0; rank < plan.agendas.size(); ++rank)
+        for (const Task& t : plan.agendas[rank]) {
             const int replica = static_cast<int>(rank) - problem.sections[t.section].first_rank;
             const auto& batches = plan.batches[t.section];
             if (replica < 0 || replica >= static_cast<int>(batches.size()) ||
@@ -106,11 +106,11 @@ std::vector<std::string> check_plan(const Problem& problem, const StepPlan& plan
     for (std::size_t s = 0; s < problem.sections.size(); ++s)
         if (static_cast<int>(plan.batches[s].size()) != problem.sections[s].replicas)
             return {fmt::format("section {}: wrong number of replicas", s)};
-    if (static_cast<int>(plan.lanes.size()) != problem.world) return {"a lane for every rank is needed"};
+    if (static_cast<int>(plan.agendas.size()) != problem.world) return {"an agenda for every rank is needed"};
     Wrong wrong;
     check_edges(problem, check_samples(problem, plan, wrong), wrong);
     check_tasks(problem, plan, wrong);
-    if (wrong.empty() && simulate(problem, plan).stuck) wrong.push_back("the lanes wait for each other");
+    if (wrong.empty() && simulate(problem, plan).stuck) wrong.push_back("the ranks wait for each other");
     return wrong;
 }
 

@@ -133,10 +133,10 @@ TEST(Policies, SeeWhatBreaksTheRules) {
     missing.batches.back().front().front().samples.pop_back();
     EXPECT_THAT(check_plan(problem, missing), testing::Not(testing::IsEmpty()));
     StepPlan backwards = good;
-    for (auto& lane : backwards.lanes) std::reverse(lane.begin(), lane.end());
+    for (auto& agenda : backwards.agendas) std::reverse(agenda.begin(), agenda.end());
     EXPECT_THAT(check_plan(problem, backwards), testing::Not(testing::IsEmpty()));
     StepPlan twice = good;
-    twice.lanes.back().push_back(twice.lanes.back().front());
+    twice.agendas.back().push_back(twice.agendas.back().front());
     EXPECT_THAT(check_plan(problem, twice), testing::Not(testing::IsEmpty()));
 }
 
