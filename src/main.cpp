@@ -45,9 +45,9 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Waite
         return ExitCode::done;
     }
     const bool placed = line.command == config::Command::train && !(line.dry_run && world.size() == 1);
-    if (const std::string problem = graph::launch_problem(deck.graph, world.size());
-        placed && !problem.empty())
-        throw Error(ExitCode::bad_deck, line.deck + ": " + problem, Scope::all_ranks);
+    if (const std::string refusal = graph::launch_refusal(deck.graph, world.size());
+        placed && !refusal.empty())
+        throw Error(ExitCode::bad_deck, line.deck + ": " + refusal, Scope::all_ranks);
     waiter.set_timeout(deck.run.timeout_s);
     const comm::Topology topology = comm::place_rank(world);  // 4. cores and threads
     host = topology.host;

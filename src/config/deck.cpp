@@ -192,17 +192,16 @@ void DeckReader::finish(Deck& deck) {
     if (!good()) return;
     std::vector<graph::Edge> edges;
     for (const Edge& e : deck.edges)
-        edges.push_back(
-            {.from_name = e.from,
-             .to_name = e.to,
-             .tensor = e.tensor == "hidden" ? graph::EdgeTensor::hidden : graph::EdgeTensor::embeddings});
-    std::vector<graph::Problem> problems;
-    deck.graph = graph::make_graph(std::move(sections), std::move(edges), problems);
-    for (const auto& problem : problems) fail_at(problem.key, problem.what);
-    if (!problems.empty()) return;
+        edges.push_back({.from_name = e.from,
+                         .to_name = e.to,
+                         .tensor = e.tensor == "hidden" ? EdgeTensor::hidden : EdgeTensor::embeddings});
+    std::vector<graph::Refusal> refusals;
+    deck.graph = graph::make_graph(std::move(sections), std::move(edges), refusals);
+    for (const auto& refusal : refusals) fail_at(refusal.key, refusal.what);
+    if (!refusals.empty()) return;
     if (times_ == Times::model) check_edges(deck);
     for (const auto& e : deck.graph.edges)
-        if (needs_.models && e.tensor == graph::EdgeTensor::hidden &&
+        if (needs_.models && e.tensor == EdgeTensor::hidden &&
             deck.model_of(e.from).vocabulary != deck.model_of(e.to).vocabulary)
             fail_at("model." + deck.model_of(e.to).name + ".vocabulary",
                     fmt::format("student and teacher need one vocabulary, '{}' has {}", e.from_name,
@@ -230,7 +229,7 @@ void DeckReader::check_edges(const Deck& deck) {
     // The patches by which a section's picture markers are expanded; {0, 0}: they stay tokens.
     const auto expansion = [&](int section) {
         for (const auto& e : graph.edges)
-            if (e.to == section && e.tensor == graph::EdgeTensor::embeddings)
+            if (e.to == section && e.tensor == EdgeTensor::embeddings)
                 return std::pair{deck.model_of(e.from).patch, deck.model_of(e.from).merge};
         return std::pair{std::int64_t{0}, std::int64_t{0}};
     };
@@ -244,14 +243,14 @@ void DeckReader::check_edges(const Deck& deck) {
                     key + "to",
                     fmt::format("'{}' takes {} from '{}' already; more than one such edge is not built yet",
                                 e.to_name, deck.edges[i].tensor, other.from_name));
-            if (other.from == e.from && e.tensor == graph::EdgeTensor::embeddings &&
+            if (other.from == e.from && e.tensor == EdgeTensor::embeddings &&
                 deck.model_of(other.to).width != deck.model_of(e.to).width)
                 fail_at(
                     key + "to",
                     fmt::format("'{}' feeds sections of different width ({} and {}); that is not built yet",
                                 e.from_name, deck.model_of(other.to).width, deck.model_of(e.to).width));
         }
-        if (e.tensor == graph::EdgeTensor::hidden) {
+        if (e.tensor == EdgeTensor::hidden) {
             if (!of(e.to).loss)
                 fail_at(key + "to",
                         fmt::format("hidden states teach a section that computes the loss, '{}' has an "

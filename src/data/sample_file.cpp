@@ -24,7 +24,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little,
               "sample files are little-endian and read as they are");
-static_assert(sizeof(PictureShape) == 8);
+static_assert(sizeof(PictureSize) == 8);
 
 constexpr std::string_view kFormat = "maestro-samples";
 constexpr std::int64_t kVersion = 1;
@@ -289,7 +289,7 @@ void SampleFile::read(std::int64_t i, Sample& sample, Pixels pixels) const {
 
 std::int64_t SampleFile::bytes(std::int64_t i, Pixels pixels) const {
     std::int64_t total = index_.tokens(i) * 9;
-    for (const PictureShape& p : index_.pictures(i))
+    for (const PictureSize& p : index_.pictures(i))
         total += static_cast<std::int64_t>(sizeof(StoredPicture)) +
                  (pixels == Pixels::keep ? std::int64_t{p.height} * p.width * channels_ : 0);
     return total;

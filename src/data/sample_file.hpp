@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/picture_size.hpp"
+
 namespace maestro::data {
 
 /// Largest height or width of a picture, pixels.
@@ -25,12 +27,6 @@ enum class Pixels { keep, check };
 struct Share {
     int index = 0;
     int count = 1;
-};
-
-struct PictureShape {
-    int height = 0;
-    int width = 0;
-    bool operator==(const PictureShape&) const = default;
 };
 
 struct StoredPicture {
@@ -56,7 +52,7 @@ public:
     std::int64_t tokens(std::int64_t i) const { return at(sample_offsets_, i + 1) - at(sample_offsets_, i); }
     /// Sum of the sample's loss weights.
     double weight(std::int64_t i) const { return at(weights_, i); }
-    std::span<const PictureShape> pictures(std::int64_t i) const {
+    std::span<const PictureSize> pictures(std::int64_t i) const {
         return std::span(shapes_).subspan(
             static_cast<std::size_t>(at(picture_offsets_, i)),
             static_cast<std::size_t>(at(picture_offsets_, i + 1) - at(picture_offsets_, i)));
@@ -70,7 +66,7 @@ private:
     }
     std::vector<std::int64_t> sample_offsets_{0};   ///< [N + 1], tokens
     std::vector<std::int64_t> picture_offsets_{0};  ///< [N + 1], pictures
-    std::vector<PictureShape> shapes_;              ///< [M]
+    std::vector<PictureSize> shapes_;               ///< [M]
     std::vector<std::int64_t> pixel_offsets_{0};    ///< [M + 1], bytes
     std::vector<std::uint64_t> checksums_;          ///< [N]
     std::vector<double> weights_;                   ///< [N]

@@ -31,7 +31,7 @@ public:
         store_.allocate(role.shards, 1);
     }
 
-    std::unique_ptr<model::Saved> forward(const model::MicroBatch& batch,
+    std::unique_ptr<model::Saved> forward(const model::Batch& batch,
                                           std::span<const std::vector<Tensor>> inputs, backend::Arena& saved,
                                           backend::Arena&, Tensor& output, model::Result& result) override {
         const double start = comm::now_s();

@@ -69,13 +69,13 @@ std::string cycle_text(const SectionGraph& graph) {
     return text;
 }
 
-void place(SectionGraph& graph, std::vector<Problem>& problems) {
+void place(SectionGraph& graph, std::vector<Refusal>& refusals) {
     for (auto& s : graph.sections) {
         if (!s.colocate_with.empty()) continue;
         s.first_rank = graph.world;
         const Layout& l = s.layout;  // as doubles: any degrees may stand in a deck
         if (1.0 * l.dp * l.tp * l.cp * l.pp > kMostRanks - graph.world) {
-            problems.push_back(
+            refusals.push_back(
                 {fmt::format("section.{}.layout.dp", s.name),
                  fmt::format("with this section the deck needs more than {} ranks", kMostRanks)});
             return;
@@ -87,23 +87,23 @@ void place(SectionGraph& graph, std::vector<Problem>& problems) {
         const std::string key = "section." + s.name + ".colocate_with";
         const int host = find(graph.sections, s.colocate_with);
         if (host < 0 || s.colocate_with == s.name) {
-            problems.push_back({key, fmt::format("there is no other section '{}'; sections: {}",
+            refusals.push_back({key, fmt::format("there is no other section '{}'; sections: {}",
                                                  s.colocate_with, names_of(graph.sections))});
             continue;
         }
         const Section& other = graph.sections[static_cast<std::size_t>(host)];
         if (!other.colocate_with.empty())
-            problems.push_back({key, fmt::format("'{}' is itself colocated with '{}'; name that section",
+            refusals.push_back({key, fmt::format("'{}' is itself colocated with '{}'; name that section",
                                                  other.name, other.colocate_with)});
         else if (other.layout.ranks() != s.layout.ranks())
-            problems.push_back(
+            refusals.push_back(
                 {key, fmt::format("colocated sections need equal numbers of ranks, '{}' has {} and '{}' {}",
                                   s.name, s.layout.ranks(), other.name, other.layout.ranks())});
         s.first_rank = other.first_rank;
     }
 }
 
-void connect(SectionGraph& graph, std::vector<Problem>& problems) {
+void connect(SectionGraph& graph, std::vector<Refusal>& refusals) {
     std::set<std::pair<int, int>> seen;
     for (auto& e : graph.edges) {
         e.from = find(graph.sections, e.from_name);
@@ -111,22 +111,22 @@ void connect(SectionGraph& graph, std::vector<Problem>& problems) {
         for (const auto& [index, name, key] :
              {std::tuple{e.from, e.from_name, "from"}, std::tuple{e.to, e.to_name, "to"}})
             if (index < 0)
-                problems.push_back({edge_key(e, key), fmt::format("there is no section '{}'; sections: {}",
+                refusals.push_back({edge_key(e, key), fmt::format("there is no section '{}'; sections: {}",
                                                                   name, names_of(graph.sections))});
         if (e.from < 0 || e.to < 0) continue;
-        if (e.from == e.to) problems.push_back({edge_key(e, "to"), "a cycle: an edge needs two sections"});
+        if (e.from == e.to) refusals.push_back({edge_key(e, "to"), "a cycle: an edge needs two sections"});
         if (!seen.insert({e.from, e.to}).second)
-            problems.push_back({edge_key(e, "to"), "this edge is there twice"});
+            refusals.push_back({edge_key(e, "to"), "this edge is there twice"});
         const Section &up = graph.sections[static_cast<std::size_t>(e.from)],
                       &down = graph.sections[static_cast<std::size_t>(e.to)];
         const Kind source = e.tensor == EdgeTensor::embeddings ? Kind::vision : Kind::language;
         if (up.kind != Kind::any && (up.kind != source || down.kind != Kind::language))
-            problems.push_back({edge_key(e, "tensor"),
+            refusals.push_back({edge_key(e, "tensor"),
                                 "embeddings go from a vision section, hidden states from a language section, "
                                 "both into a language section"});
         if (up.layout.dp < 1 || down.layout.dp < 1) continue;
         if (down.layout.dp % up.layout.dp != 0)
-            problems.push_back(
+            refusals.push_back(
                 {fmt::format("section.{}.layout.dp", down.name),
                  fmt::format(
                      "the fanout of edge {} -> {} is {}/{}, not whole; dp of '{}' must be a multiple of {}",
@@ -164,45 +164,45 @@ void derive_gradients(SectionGraph& graph) {
 }  // namespace
 
 SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
-                        std::vector<Problem>& problems) {
-    const std::size_t before = problems.size();
+                        std::vector<Refusal>& refusals) {
+    const std::size_t before = refusals.size();
     SectionGraph graph{.sections = std::move(sections), .edges = std::move(edges), .order = {}, .world = 0};
     std::set<std::string> names;
     for (const auto& s : graph.sections)
         if (!names.insert(s.name).second)
-            problems.push_back({"section." + s.name + ".name", "another section has this name"});
-    if (graph.sections.empty()) problems.push_back({"section", "a deck needs at least one [[section]]"});
-    place(graph, problems);
-    connect(graph, problems);
-    if (problems.size() != before) return graph;
+            refusals.push_back({"section." + s.name + ".name", "another section has this name"});
+    if (graph.sections.empty()) refusals.push_back({"section", "a deck needs at least one [[section]]"});
+    place(graph, refusals);
+    connect(graph, refusals);
+    if (refusals.size() != before) return graph;
     graph.order = topological_order(graph);
     if (graph.order.size() != graph.sections.size()) {
-        problems.push_back(
+        refusals.push_back(
             {"edge", "the edges form a cycle: " + cycle_text(graph) + "; a section may not feed itself"});
         return graph;
     }
     derive_gradients(graph);
     for (const Edge& e : graph.edges)
         if (e.gradient && !graph.sections[static_cast<std::size_t>(e.to)].backward)
-            problems.push_back(
+            refusals.push_back(
                 {edge_key(e, "to"),
                  fmt::format("'{}' trains, but no gradient comes back from '{}'; give that one a section "
                              "of its own with mode = \"forward\"",
                              e.from_name, e.to_name)});
     for (const auto& s : graph.sections) {
         if (s.loss && s.kind == Kind::vision)
-            problems.push_back(
+            refusals.push_back(
                 {"section." + s.name + ".name",
                  "nothing takes its output; connect it to a language section with an [[edge]]"});
         if (s.train && !s.backward)
-            problems.push_back(
+            refusals.push_back(
                 {"section." + s.name + ".mode",
                  "no gradient reaches it: hidden states carry none back; set it to \"forward\""});
     }
     return graph;
 }
 
-std::string launch_problem(const SectionGraph& graph, int ranks) {
+std::string launch_refusal(const SectionGraph& graph, int ranks) {
     if (ranks == graph.world) return "";
     std::vector<std::string> parts;
     for (const auto& s : graph.sections)

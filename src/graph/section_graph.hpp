@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/edge_tensor.hpp"
+
 namespace maestro::graph {
 
 /// Micro-batches of a replica that may be in flight: what a channel counts to.
@@ -15,7 +17,6 @@ enum class Kind {
     language,
     any,  ///< only its task times are known
 };
-enum class EdgeTensor { embeddings, hidden };
 
 struct Layout {
     int dp = 1, tp = 1, cp = 1, pp = 1, ep = 1;
@@ -59,16 +60,16 @@ struct SectionGraph {
 
 /// What is wrong, with the deck key that it belongs to ("section.vision.layout.dp",
 /// "edge.vision-language.from").
-struct Problem {
+struct Refusal {
     std::string key;
     std::string what;
 };
 
-/// Derives what is derived; problems are appended, and the graph is whole only if none was.
+/// Derives what is derived; refusals are appended, and the graph is whole only if none was.
 SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
-                        std::vector<Problem>& problems);
+                        std::vector<Refusal>& refusals);
 
 /// Why a launch on `ranks` ranks does not fit, and the command that does; "" if it fits.
-std::string launch_problem(const SectionGraph& graph, int ranks);
+std::string launch_refusal(const SectionGraph& graph, int ranks);
 
 }  // namespace maestro::graph

@@ -58,7 +58,7 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
     }
 }
 
-void Language::lay_out(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs, State& state,
+void Language::lay_out(const Batch& batch, std::span<const std::vector<Tensor>> inputs, State& state,
                        Targets& targets) const {
     state.sequences.offsets.push_back(0);
     state.places.resize(inputs.size());
@@ -104,7 +104,7 @@ void Language::lay_out(const MicroBatch& batch, std::span<const std::vector<Tens
     }
 }
 
-std::unique_ptr<Saved> Language::forward(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs,
+std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                          backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                          Result& result) {
     MAESTRO_CHECK(inputs.size() == role_.inputs.size(), "{} edges of {}", inputs.size(), role_.inputs.size());
@@ -154,9 +154,8 @@ std::unique_ptr<Saved> Language::forward(const MicroBatch& batch, std::span<cons
     return state;
 }
 
-void Language::loss(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs,
-                    const Targets& targets, const Tensor& normed, const Tensor& d_normed,
-                    backend::Arena& arena, Result& result) {
+void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
+                    const Tensor& normed, const Tensor& d_normed, backend::Arena& arena, Result& result) {
     const auto total = static_cast<std::int64_t>(targets.rows.size());
     const DType type = role_.compute, logit_type = ops::accumulate_type(type);
     const bool backward = d_normed.rank != 0;

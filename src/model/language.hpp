@@ -10,7 +10,7 @@ namespace maestro::model {
 class Language final : public Module {
 public:
     Language(backend::Backend& backend, const ModelSpec& spec, const Role& role);
-    std::unique_ptr<Saved> forward(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs,
+    std::unique_ptr<Saved> forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                    backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                    Result& result) override;
     void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
@@ -19,9 +19,9 @@ public:
 private:
     struct State;
     struct Targets;
-    void lay_out(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs, State& state,
+    void lay_out(const Batch& batch, std::span<const std::vector<Tensor>> inputs, State& state,
                  Targets& targets) const;
-    void loss(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
+    void loss(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
               const Tensor& normed, const Tensor& d_normed, backend::Arena& scratch, Result& result);
 
     backend::Backend& backend_;

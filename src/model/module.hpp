@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "backend/arena.hpp"
+#include "base/edge_tensor.hpp"
+#include "base/picture_size.hpp"
 #include "model/parameters.hpp"
 
 namespace maestro::model {
@@ -30,11 +32,6 @@ struct SampleView {
     std::span<const Picture> pictures;
 };
 
-struct PictureSize {
-    int height = 0;
-    int width = 0;
-};
-
 /// What is known of a sample without its data.
 struct SampleShape {
     std::int64_t tokens = 0;  ///< stored
@@ -54,7 +51,8 @@ std::int64_t picture_tokens(int height, int width, Geometry geometry);
 /// Tokens of a sample once every marker is its picture's tokens (patch 0: a marker stays one token).
 std::int64_t expanded_tokens(const SampleShape& shape, Geometry geometry);
 
-struct MicroBatch {
+/// What a module works on at a time.
+struct Batch {
     std::span<const SampleView> samples;
     double loss_scale = 1;  ///< 1 / sum of the loss weights of the whole step
     std::int64_t step = 0;  ///< counted from 1; 0 outside of training
@@ -67,8 +65,6 @@ struct Result {
     std::int64_t names = 0;   ///< runs of flagged targets
     std::int64_t exact = 0;   ///< of these, how many the arg-max gives whole
 };
-
-enum class EdgeTensor { embeddings, hidden };
 
 /// The sizes of a model; a plain copy of the deck's [model.NAME].
 struct ModelSpec {
@@ -132,9 +128,9 @@ public:
     /// inputs[e][i]: the rows that input edge e brings for sample i, perhaps none. What backward needs goes
     /// to `saved` and to the result; `scratch` is free again on return. `output` is set where the role emits:
     /// rows of the samples one after another, in `saved`.
-    virtual std::unique_ptr<Saved> forward(const MicroBatch& batch,
-                                           std::span<const std::vector<Tensor>> inputs, backend::Arena& saved,
-                                           backend::Arena& scratch, Tensor& output, Result& result) = 0;
+    virtual std::unique_ptr<Saved> forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
+                                           backend::Arena& saved, backend::Arena& scratch, Tensor& output,
+                                           Result& result) = 0;
     /// Adds to the gradients. d_output is empty where nothing comes back; d_inputs[e] ([rows of edge e,
     /// width], in sample order) is written unless empty.
     virtual void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,

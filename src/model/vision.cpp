@@ -35,7 +35,7 @@ Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& rol
                                       Init::normal, role.trained)),
       project_bias_(&store_.declare("projector.bias", {role.output_width}, Init::zeros, role.trained)) {}
 
-std::unique_ptr<Saved> Vision::forward(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs,
+std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                        backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                        Result&) {
     MAESTRO_CHECK(inputs.empty(), "a vision section takes no edge, it has {}", inputs.size());

@@ -9,7 +9,7 @@ namespace maestro::model {
 class Vision final : public Module {
 public:
     Vision(backend::Backend& backend, const ModelSpec& spec, const Role& role);
-    std::unique_ptr<Saved> forward(const MicroBatch& batch, std::span<const std::vector<Tensor>> inputs,
+    std::unique_ptr<Saved> forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                    backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                    Result& result) override;
     void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,

@@ -43,16 +43,16 @@ private:
 }  // namespace
 
 ReadyOrder::ReadyOrder(const Machine& machine, const std::vector<std::vector<Task>>& tasks,
-                       std::vector<std::vector<Choice>> lanes)
-    : machine_(machine), lanes_(std::move(lanes)) {
+                       std::vector<std::vector<Choice>> agendas)
+    : machine_(machine), agendas_(std::move(agendas)) {
     std::vector<bool> sends;
     for (const SectionShape& shape : machine.instance().sections) sends.push_back(!shape.loss);
-    for (const auto& lane : tasks) open_.emplace_back(lane, sends);
+    for (const auto& agenda : tasks) open_.emplace_back(agenda, sends);
 }
 
 Choice ReadyOrder::choose(int lane, double) {
-    ReadyLane& open = open_[static_cast<std::size_t>(lane)];
-    const auto& own = lanes_[static_cast<std::size_t>(lane)];
+    ReadyAgenda& open = open_[static_cast<std::size_t>(lane)];
+    const auto& own = agendas_[static_cast<std::size_t>(lane)];
     const auto next = open.next([&](std::size_t place) { return machine_.can_start(own[place]); });
     if (!next) return {};
     open.start(*next);
@@ -61,10 +61,10 @@ Choice ReadyOrder::choose(int lane, double) {
 
 ListOrder::ListOrder(const Machine& machine) : machine_(machine) {
     const Instance& instance = machine.instance();
-    lanes_.resize(static_cast<std::size_t>(instance.lanes));
+    on_lane_.resize(static_cast<std::size_t>(instance.lanes));
     for (std::size_t s = 0; s < instance.sections.size(); ++s)
         for (int r = 0; r < instance.sections[s].replicas; ++r)
-            lanes_[static_cast<std::size_t>(instance.sections[s].first_rank + r)].push_back(
+            on_lane_[static_cast<std::size_t>(instance.sections[s].first_rank + r)].push_back(
                 {.loss = instance.sections[s].loss,
                  .next = machine.first_node(static_cast<int>(s), r),
                  .end = machine.first_node(static_cast<int>(s), r + 1),
@@ -79,7 +79,7 @@ ListOrder::Slot& ListOrder::slot_of(const Node& n) {
         if (const SectionShape& shape = instance.shape(s);
             n.lane >= shape.first_rank && n.lane < shape.first_rank + shape.replicas)
             ++at;
-    return lanes_[static_cast<std::size_t>(n.lane)][at];
+    return on_lane_[static_cast<std::size_t>(n.lane)][at];
 }
 
 void ListOrder::ready(int node, Phase phase, double) {
@@ -96,7 +96,7 @@ void ListOrder::started(const Choice& choice, double) {
 
 Choice ListOrder::choose(int lane, double) {
     NearestToLoss nearest;
-    auto& slots = lanes_[static_cast<std::size_t>(lane)];
+    auto& slots = on_lane_[static_cast<std::size_t>(lane)];
     for (Slot& slot : slots) {
         Choice mine{slot.next, Phase::forward};
         if (slot.next == slot.end || !machine_.can_start(mine)) mine.node = -1;
@@ -152,10 +152,10 @@ void StarveFirst::begin(const Rule& rule, const std::vector<int>& priority, bool
     for (Slot& slot : slots_) {
         slot.followed = 0;
         const SectionShape& shape = instance.shape(slot.section);
-        const auto lanes = static_cast<int>(slot.forwards.size());
+        const auto served = static_cast<int>(slot.forwards.size());
         slot.quota = 0;
         if (rule.fair && !slot.loss && shape.window > 0)
-            slot.quota = std::max((shape.window_samples() + lanes - 1) / lanes,
+            slot.quota = std::max((shape.window_samples() + served - 1) / served,
                                   instance.shape(instance.anchor).micro_batch);
         if (slot.quota > 0) slot.held.assign(slot.forwards.size(), 0);
         for (NodeQueue& queue : slot.forwards) queue.clear();
@@ -234,8 +234,8 @@ StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
     if (slot.next >= 0) {
         if (!machine_.can_start({slot.next, Phase::forward})) return {};
         if (slot.loss) return {slot.next, 0};
-        const int lane = machine_.node(anchor_node(machine_.node(slot.next))).replica;
-        return {slot.next, food_s_[static_cast<std::size_t>(lane)]};
+        const int anchor = machine_.node(anchor_node(machine_.node(slot.next))).replica;
+        return {slot.next, food_s_[static_cast<std::size_t>(anchor)]};
     }
     if (slot.loss) {
         if (slot.forwards.front().empty()) return {};
@@ -257,14 +257,14 @@ StarveFirst::Forward StarveFirst::next_in_sequence(Slot& slot) {
     return hungriest(slot);
 }
 
-/// The first node of the anchor lane that runs out of work first, once what is sent has arrived.
+/// The first node of the anchor replica that runs out of work first, once what is sent has arrived.
 StarveFirst::Forward StarveFirst::hungriest(Slot& slot) {
     Forward best;
     double least = std::numeric_limits<double>::infinity();
     const bool bundles = machine_.instance().shape(machine_.instance().anchor).micro_batch > 1;
     for (std::size_t h = 0; h < slot.forwards.size(); ++h) {
-        const std::size_t lane = static_cast<std::size_t>(slot.first_anchor) + h;
-        const double runs_out = food_s_[lane] + sent_s_[lane];
+        const std::size_t anchor = static_cast<std::size_t>(slot.first_anchor) + h;
+        const double runs_out = food_s_[anchor] + sent_s_[anchor];
         if (runs_out >= least && !bundles) continue;
         NodeQueue& queue = slot.forwards[h];
         while (follows(slot) && !queue.empty() &&
@@ -274,7 +274,7 @@ StarveFirst::Forward StarveFirst::hungriest(Slot& slot) {
         const int node = queue.top();
         const bool completes = bundles && slot.target >= 0 && anchor_node(machine_.node(node)) == slot.target;
         if (!completes && (runs_out >= least || (slot.quota > 0 && slot.held[h] >= slot.quota))) continue;
-        best = {node, food_s_[lane]};
+        best = {node, food_s_[anchor]};
         least = runs_out;
         if (completes) break;
     }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "schedule/machine.hpp"
-#include "schedule/ready_lane.hpp"
+#include "schedule/ready_agenda.hpp"
 
 namespace maestro::schedule {
 
@@ -28,42 +28,42 @@ private:
     std::size_t first_ = 0;
 };
 
-/// Replays lanes: every lane its tasks in strict order, each as early as it may start.
+/// Replays agendas: every lane its own in strict order, each as early as it may start.
 class FixedOrder {
 public:
     static constexpr bool kBackwardFollows = false;
-    FixedOrder(const Machine& machine, std::vector<std::vector<Choice>> lanes)
-        : machine_(machine), lanes_(std::move(lanes)), next_(lanes_.size(), 0) {}
+    FixedOrder(const Machine& machine, std::vector<std::vector<Choice>> agendas)
+        : machine_(machine), agendas_(std::move(agendas)), next_(agendas_.size(), 0) {}
     void ready(int, Phase, double) {}
     void started(const Choice&, double) {}
     Choice choose(int lane, double) {
         auto& at = next_[static_cast<std::size_t>(lane)];
-        const auto& list = lanes_[static_cast<std::size_t>(lane)];
+        const auto& list = agendas_[static_cast<std::size_t>(lane)];
         if (at == list.size() || !machine_.can_start(list[at])) return {};
         return list[at++];
     }
 
 private:
     const Machine& machine_;
-    std::vector<std::vector<Choice>> lanes_;
+    std::vector<std::vector<Choice>> agendas_;
     std::vector<std::size_t> next_;
 };
 
-/// Every lane starts what is ready (ready_lane.hpp).
+/// Every lane starts what is ready (ready_agenda.hpp).
 class ReadyOrder {
 public:
     static constexpr bool kBackwardFollows = false;
-    /// `tasks`: the plan's, kept by reference; `lanes`: the same as nodes.
+    /// `tasks`: the plan's agendas, kept by reference; `agendas`: the same as nodes.
     ReadyOrder(const Machine& machine, const std::vector<std::vector<Task>>& tasks,
-               std::vector<std::vector<Choice>> lanes);
+               std::vector<std::vector<Choice>> agendas);
     void ready(int, Phase, double) {}
     void started(const Choice&, double) {}
     Choice choose(int lane, double now);
 
 private:
     const Machine& machine_;
-    std::vector<std::vector<Choice>> lanes_;
-    std::vector<ReadyLane> open_;
+    std::vector<std::vector<Choice>> agendas_;
+    std::vector<ReadyAgenda> open_;
 };
 
 /// Every section in the order of its list: a loss section runs each backward at once, an upstream section
@@ -84,30 +84,30 @@ private:
         NodeQueue backwards;
     };
     const Machine& machine_;
-    std::vector<std::vector<Slot>> lanes_;
+    std::vector<std::vector<Slot>> on_lane_;  ///< [lane], slots by colour
     Slot& slot_of(const Node& n);
 };
 
 /// What starve-first may be told.
 struct Rule {
-    /// An upstream lane runs backwards once each anchor lane that still waits for it has work for this long,
-    /// seconds; before that it feeds the one that would starve first.
+    /// An upstream replica runs backwards once each anchor replica that still waits for it has work for this
+    /// long, seconds; before that it feeds the one that would starve first.
     double fed_s = 0;
     bool count_text = false;  ///< does work that skips the upstream sections count as food?
-    bool fair = false;        ///< no anchor lane may hold more than its part of an upstream window
+    bool fair = false;        ///< no anchor replica may hold more than its part of an upstream window
     bool aligned = false;     ///< upstream micro-batches do not reach over two of the anchor (search.cpp)
     bool apart = false;       ///< sources choose apart, instead of following one sequence
-    bool strict = false;      ///< anchor lanes wait for the next of their order, also where another is ready
+    bool strict = false;  ///< anchor replicas wait for the next of their order, also where another is ready
 };
 
-/// Work-conserving list scheduling by priority. An anchor lane starts the ready micro-batch of the least
-/// priority value; an upstream lane feeds the anchor lane that would starve first. Sources that serve the
-/// same anchor lanes follow one sequence, so that a micro-batch's inputs arrive about together.
+/// Work-conserving list scheduling by priority. An anchor replica starts the ready micro-batch of the least
+/// priority value; an upstream replica feeds the anchor replica that would starve first. Sources that serve
+/// the same anchor replicas follow one sequence, so that a micro-batch's inputs arrive about together.
 class StarveFirst {
 public:
     static constexpr bool kBackwardFollows = true;
     explicit StarveFirst(const Machine& machine);
-    /// Before every run. `priority`: [node], smaller first, kept by reference; nodes of an anchor lane are
+    /// Before every run. `priority`: [node], smaller first, kept by reference; nodes of an anchor replica are
     /// numbered in that order. `in_order`: upstream sections forward strictly in the order of their nodes.
     void begin(const Rule& rule, const std::vector<int>& priority, bool in_order);
     void ready(int node, Phase phase, double now);
@@ -124,9 +124,9 @@ private:
         int next = -1;             ///< node to forward where they keep their order; -1: free choice
         int left = 0;              ///< nodes not yet forward
         int target = -1;           ///< anchor node whose inputs it is about to complete
-        int family = -1;           ///< of a source: those that serve the same anchor lanes
+        int family = -1;           ///< of a source: those that serve the same anchor replicas
         std::size_t followed = 0;  ///< of the family's sequence
-        int quota = 0;             ///< samples in flight for an anchor lane at most; 0: no limit
+        int quota = 0;             ///< samples in flight for an anchor replica at most; 0: no limit
         std::vector<int> held;     ///< [anchor replica - first_anchor], samples in flight
     };
     struct Family {
@@ -135,7 +135,7 @@ private:
     };
     struct Forward {
         int node = -1;
-        double starves_s = 0;  ///< when the anchor lane that it is for runs out of work
+        double starves_s = 0;  ///< when the anchor replica that it is for runs out of work
     };
     bool follows(const Slot& slot) const { return slot.family >= 0 && !rule_.apart; }
     /// Counts what an upstream replica has in flight for an anchor replica.
@@ -147,7 +147,7 @@ private:
         return slots_[static_cast<std::size_t>(first_slot_[static_cast<std::size_t>(n.section)] + n.replica)];
     }
     bool counts(const Node& n) const { return rule_.count_text || n.up_first < n.up_last; }
-    /// The lane of the anchor node will have it to work on.
+    /// The replica of the anchor node will have it to work on.
     void eat_later(const Node& n, double now) {
         double& food = food_s_[static_cast<std::size_t>(n.replica)];
         food = std::max(food, now) + n.forward_s + n.backward_s;

@@ -14,17 +14,17 @@ double at(const std::vector<double>& values, int i) {
 }
 
 struct Kinds {
-    std::vector<int> heavy, light;  ///< samples with upstream work, and without
+    std::vector<int> heavy, light;  ///< samples with other work, and without
     bool bare = false;              ///< too few light ones to cover head starts and last backwards
 };
 
 struct Spread {
-    std::vector<int> lane;       ///< [sample]
-    std::vector<double> load_s;  ///< [lane]
+    std::vector<int> replica_of;  ///< [sample], of the anchor
+    std::vector<double> load_s;   ///< [anchor replica]
 
     void give(int sample, double seconds, std::size_t to) {
         load_s[to] += seconds;
-        lane[static_cast<std::size_t>(sample)] = static_cast<int>(to);
+        replica_of[static_cast<std::size_t>(sample)] = static_cast<int>(to);
     }
     std::size_t least() const {
         return static_cast<std::size_t>(std::min_element(load_s.begin(), load_s.end()) - load_s.begin());
@@ -33,12 +33,12 @@ struct Spread {
 };
 
 Kinds kinds_of(const Instance& instance) {
-    const int lanes = instance.shape(instance.anchor).replicas;
+    const int replicas = instance.shape(instance.anchor).replicas;
     Kinds kinds;
     for (int i = 0; i < instance.samples; ++i)
-        (instance.pictured[static_cast<std::size_t>(i)] ? kinds.heavy : kinds.light).push_back(i);
-    kinds.bare =
-        static_cast<int>(kinds.light.size()) < lanes && static_cast<int>(kinds.heavy.size()) >= 3 * lanes;
+        (instance.other_work[static_cast<std::size_t>(i)] ? kinds.heavy : kinds.light).push_back(i);
+    kinds.bare = static_cast<int>(kinds.light.size()) < replicas &&
+                 static_cast<int>(kinds.heavy.size()) >= 3 * replicas;
     return kinds;
 }
 
@@ -91,11 +91,12 @@ std::vector<int> spread(const Instance& instance, const SampleWork& work) {
     const Spread kinds_apart = to_least(start);
     sort(order.begin(), order.end(), longer);
     const Spread together = to_least(start);
-    return together.fullest_s() * kLevel < kinds_apart.fullest_s() ? together.lane : kinds_apart.lane;
+    return together.fullest_s() * kLevel < kinds_apart.fullest_s() ? together.replica_of
+                                                                   : kinds_apart.replica_of;
 }
 
 std::vector<std::vector<int>> orders(const Instance& instance, const SampleWork& work) {
-    const int lanes = instance.shape(instance.anchor).replicas;
+    const int replicas = instance.shape(instance.anchor).replicas;
     auto [heavy, light, bare] = kinds_of(instance);
     std::stable_sort(light.begin(), light.end(),
                      [&](int a, int b) { return at(work.own, a) > at(work.own, b); });
@@ -117,17 +118,17 @@ std::vector<std::vector<int>> orders(const Instance& instance, const SampleWork&
     std::stable_sort(all[3].begin(), all[3].end(),
                      [&](int a, int b) { return at(work.after, a) > at(work.after, b); });
     if (bare) {
-        // The lanes begin with what is soon there and end with what is soon done with.
+        // The replicas begin with what is soon there and end with what is soon done with.
         std::vector<int> kind(work.own.size(), 1);
         std::vector<int> quick = heavy;
         std::stable_sort(quick.begin(), quick.end(),
                          [&](int a, int b) { return at(work.before, a) < at(work.before, b); });
-        for (int k = 0; k < lanes; ++k)
+        for (int k = 0; k < replicas; ++k)
             kind[static_cast<std::size_t>(quick[static_cast<std::size_t>(k)])] = 0;
-        std::stable_sort(quick.begin() + lanes, quick.end(),
+        std::stable_sort(quick.begin() + replicas, quick.end(),
                          [&](int a, int b) { return at(work.after, a) < at(work.after, b); });
-        for (int k = 0; k < lanes; ++k)
-            kind[static_cast<std::size_t>(quick[static_cast<std::size_t>(lanes + k)])] = 2;
+        for (int k = 0; k < replicas; ++k)
+            kind[static_cast<std::size_t>(quick[static_cast<std::size_t>(replicas + k)])] = 2;
         for (auto& order : all)
             std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
                 return kind[static_cast<std::size_t>(a)] < kind[static_cast<std::size_t>(b)];
@@ -139,42 +140,42 @@ std::vector<std::vector<int>> orders(const Instance& instance, const SampleWork&
 
 bool level(const Instance& instance, const SampleWork& work, const std::vector<double>& extra_s, bool all,
            std::vector<int>& replica_of) {
-    const int lanes = instance.shape(instance.anchor).replicas;
-    std::vector<std::vector<int>> on(static_cast<std::size_t>(lanes));
+    const int replicas = instance.shape(instance.anchor).replicas;
+    std::vector<std::vector<int>> on(static_cast<std::size_t>(replicas));
     std::vector<double> end = extra_s;
     for (int i = 0; i < instance.samples; ++i) {
-        const auto lane = static_cast<std::size_t>(replica_of[static_cast<std::size_t>(i)]);
-        on[lane].push_back(i);
-        end[lane] += at(work.own, i);
+        const auto replica = static_cast<std::size_t>(replica_of[static_cast<std::size_t>(i)]);
+        on[replica].push_back(i);
+        end[replica] += at(work.own, i);
     }
     bool changed = false;
-    for (int round = 0; round < 2 * lanes; ++round) {
+    for (int round = 0; round < 2 * replicas; ++round) {
         const auto worst = static_cast<std::size_t>(std::max_element(end.begin(), end.end()) - end.begin());
         double best = end[worst] * (1 - 1e-5);
         std::size_t partner = 0, give = 0, take = 0;
         bool found = false, swap = false;
-        for (std::size_t lane = 0; lane < on.size(); ++lane) {
+        for (std::size_t replica = 0; replica < on.size(); ++replica) {
             // The longer of the two cannot become shorter than their mean.
-            if (lane == worst || (end[worst] + end[lane]) / 2 >= best) continue;
+            if (replica == worst || (end[worst] + end[replica]) / 2 >= best) continue;
             for (std::size_t g = 0; g < on[worst].size(); ++g) {
                 const int i = on[worst][g];
-                const bool pictured = instance.pictured[static_cast<std::size_t>(i)] != 0;
-                if (pictured && !all) continue;
+                const bool other_work = instance.other_work[static_cast<std::size_t>(i)] != 0;
+                if (other_work && !all) continue;
                 const double out = at(work.own, i);
                 const auto consider = [&](double in, bool is_swap, std::size_t t) {
-                    const double most = std::max(end[worst] - out + in, end[lane] + out - in);
+                    const double most = std::max(end[worst] - out + in, end[replica] + out - in);
                     if (most >= best) return;
                     best = most;
-                    partner = lane;
+                    partner = replica;
                     give = g;
                     take = t;
                     swap = is_swap;
                     found = true;
                 };
-                if (!pictured) consider(0, false, 0);
-                for (std::size_t t = 0; t < on[lane].size(); ++t)
-                    if ((instance.pictured[static_cast<std::size_t>(on[lane][t])] != 0) == pictured)
-                        consider(at(work.own, on[lane][t]), true, t);
+                if (!other_work) consider(0, false, 0);
+                for (std::size_t t = 0; t < on[replica].size(); ++t)
+                    if ((instance.other_work[static_cast<std::size_t>(on[replica][t])] != 0) == other_work)
+                        consider(at(work.own, on[replica][t]), true, t);
             }
         }
         if (!found) break;

@@ -38,7 +38,7 @@ std::vector<std::vector<int>> Dealer::deal(double noise) {
     for (double& k : key) k *= 1 + noise * dice_.uniform();
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
         const auto i = static_cast<std::size_t>(a), j = static_cast<std::size_t>(b);
-        if (all_.pictured[i] != all_.pictured[j]) return all_.pictured[i] > all_.pictured[j];
+        if (all_.other_work[i] != all_.other_work[j]) return all_.other_work[i] > all_.other_work[j];
         return key[i] > key[j];
     });
     dealt_.assign(static_cast<std::size_t>(groups_), {});

@@ -8,7 +8,7 @@
 
 namespace maestro::schedule {
 
-/// Samples of each group. Constructive: by descending cost, those with upstream work first, to the group
+/// Samples of each group. Constructive: by descending cost, those with other work first, to the group
 /// whose fullest section stays lowest. Then pairs change groups while that levels the loads of all sections.
 class Dealer {
 public:

@@ -43,7 +43,7 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
     instance.backward.resize(count);
     instance.transfer.resize(count);
     instance.active.resize(count);
-    instance.pictured.resize(samples.size());
+    instance.other_work.resize(samples.size());
     instance.ids.reserve(samples.size());
     for (int i = 0; i < instance.samples; ++i) {
         const SampleCost& sample =
@@ -57,7 +57,7 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
             instance.forward[at] = cost.forward_s;
             instance.transfer[at] = cost.transfer_s;
             instance.backward[at] = instance.sections[s].backward ? cost.backward_s : 0;
-            if (static_cast<int>(s) != instance.anchor) instance.pictured[static_cast<std::size_t>(i)] = 1;
+            if (static_cast<int>(s) != instance.anchor) instance.other_work[static_cast<std::size_t>(i)] = 1;
         }
     }
     return instance;

@@ -12,16 +12,16 @@ namespace maestro::schedule {
 struct Instance {
     std::vector<SectionShape> sections;  ///< replicas and first_rank within the instance
     std::vector<EdgeShape> edges;
-    int lanes = 0;   ///< ranks of the instance
+    int lanes = 0;   ///< of the instance; a lane runs one task at a time, the world's are its ranks
     int anchor = 0;  ///< the section that assignments are made for: the loss section with the most replicas
     int samples = 0;
     bool zero_is_none = false;
-    std::vector<std::int64_t> ids;       ///< [samples]
-    std::vector<double> forward;         ///< [section * samples + sample], seconds; 0 where not active
-    std::vector<double> backward;        ///< likewise; 0 where the section has none
-    std::vector<double> transfer;        ///< likewise
-    std::vector<std::uint8_t> active;    ///< likewise
-    std::vector<std::uint8_t> pictured;  ///< [samples]: active in a section that others skip
+    std::vector<std::int64_t> ids;         ///< [samples]
+    std::vector<double> forward;           ///< [section * samples + sample], seconds; 0 where not active
+    std::vector<double> backward;          ///< likewise; 0 where the section has none
+    std::vector<double> transfer;          ///< likewise
+    std::vector<std::uint8_t> active;      ///< likewise
+    std::vector<std::uint8_t> other_work;  ///< [samples]: active in a section other than the anchor
 
     std::size_t at(int section, int sample) const {
         return static_cast<std::size_t>(section) * static_cast<std::size_t>(samples) +

@@ -54,8 +54,8 @@ PlanBuilder::PlanBuilder(const Problem& problem, int groups) : problem_(problem)
     plan_.lower_bound_s = lower_bound(problem);
     plan_.load_s = loads(problem);
     plan_.critical_section = critical_section(problem);
-    plan_.lanes.resize(static_cast<std::size_t>(problem.world));
-    ends_s_.resize(plan_.lanes.size(), 0.0);
+    plan_.agendas.resize(static_cast<std::size_t>(problem.world));
+    ends_s_.resize(plan_.agendas.size(), 0.0);
     for (const SectionShape& s : problem.sections)
         plan_.batches.emplace_back(static_cast<std::size_t>(s.replicas));
 }
@@ -90,7 +90,7 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
             task.float_s = float_s[static_cast<std::size_t>(e.node)];
         }
         const auto rank = static_cast<std::size_t>(rank_of(n, group));
-        plan_.lanes[rank].push_back(task);
+        plan_.agendas[rank].push_back(task);
         ends_s_[rank] = makespan;
     }
 }
@@ -103,8 +103,8 @@ int PlanBuilder::rank_of(const Node& node, int group) const {
 StepPlan PlanBuilder::finish(std::int64_t step) {
     plan_.step = step;
     // Groups that end early have time until the step does.
-    for (std::size_t rank = 0; rank < plan_.lanes.size(); ++rank)
-        for (Task& task : plan_.lanes[rank])
+    for (std::size_t rank = 0; rank < plan_.agendas.size(); ++rank)
+        for (Task& task : plan_.agendas[rank])
             task.float_s = std::max(task.float_s + plan_.makespan_s * (1 + kRounding) - ends_s_[rank], 0.0);
     return std::move(plan_);
 }

@@ -46,7 +46,7 @@ Group::Group(Instance instance, std::uint64_t seed)
       dice_(seed),
       trials_{Trial(instance_), Trial(instance_)},
       single_trial_(single_) {
-    lanes_ = instance_.shape(instance_.anchor).replicas;
+    anchors_ = instance_.shape(instance_.anchor).replicas;
     for (const SectionShape& shape : instance_.sections)
         bundles_ = bundles_ || (!shape.loss && shape.micro_batch > 1);
     upstream_.resize(instance_.sections.size());
@@ -59,7 +59,7 @@ Group::Group(Instance instance, std::uint64_t seed)
 
 double Group::construct(const Recipe& recipe) {
     Solution candidate;
-    candidate.lane = spread_;
+    candidate.replica_of = spread_;
     candidate.order = orders_[static_cast<std::size_t>(recipe.order)];
     candidate.rule.fed_s = recipe.fed * work_.mean_s;
     candidate.rule.fair = recipe.fair;
@@ -101,7 +101,7 @@ void Group::improve(std::int64_t moves, double enough_s) {
     const std::int64_t all = moves;
     for (; moves > 0 && outcome_.makespan_s > enough_s; --moves) {
         solution_ = current;
-        const Solution candidate = varied(current_outcome.last_lane);
+        const Solution candidate = varied(current_outcome.last_replica);
         const Outcome outcome = execute(candidate);
         const double heat = anneal ? kTemperature * outcome_.makespan_s * static_cast<double>(moves) /
                                          static_cast<double>(all) * -std::log(1 - dice_.uniform()) * 0.3
@@ -118,24 +118,25 @@ void Group::improve(std::int64_t moves, double enough_s) {
     solution_ = best;
 }
 
-/// Levels the lanes by what they were idle for and what followed their last samples; keeps the result if it
-/// is better when executed.
+/// Levels the anchor replicas by what they were idle for and what followed their last samples; keeps the
+/// result if it is better when executed.
 bool Group::try_level(bool all) {
     std::vector<double> extra_s = outcome_.idle_s;
-    for (std::size_t lane = 0; lane < extra_s.size(); ++lane) extra_s[lane] += outcome_.tail_s[lane];
+    for (std::size_t a = 0; a < extra_s.size(); ++a) extra_s[a] += outcome_.tail_s[a];
     Solution candidate = solution_;
-    return level(instance_, work_, extra_s, all, candidate.lane) && try_solution(candidate);
+    return level(instance_, work_, extra_s, all, candidate.replica_of) && try_solution(candidate);
 }
 
-/// One random change: two samples change lanes or one changes its lane; two change places in the order or one
-/// moves in it; or another rule.
-Solution Group::varied(int last_lane) {
+/// One random change: two samples change replicas or one changes its replica; two change places in the order
+/// or one moves in it; or another rule.
+Solution Group::varied(int last_replica) {
     Solution next = solution_;
     const int n = samples();
-    const int kind = dice_.below(lanes_ > 1 ? 9 : 5);
+    const int kind = dice_.below(anchors_ > 1 ? 9 : 5);
     int a = dice_.below(n);
-    // Changes of lanes mostly begin at the lane that ends last.
-    for (int k = 0; kind >= 5 && k < 2 * lanes_ && next.lane[static_cast<std::size_t>(a)] != last_lane; ++k)
+    // Changes of replicas mostly begin at the one that ends last.
+    for (int k = 0;
+         kind >= 5 && k < 2 * anchors_ && next.replica_of[static_cast<std::size_t>(a)] != last_replica; ++k)
         a = dice_.below(n);
     const int b = (a + 1 + dice_.below(n - 1)) % n;
     const auto i = static_cast<std::size_t>(a), j = static_cast<std::size_t>(b);
@@ -155,21 +156,21 @@ Solution Group::varied(int last_lane) {
         next.rule.apart = dice_.below(4) == 0;
         next.rule.strict = samples() <= kAnnealed && dice_.below(2) == 0;
     } else if (kind < 8) {
-        std::swap(next.lane[i], next.lane[j]);
+        std::swap(next.replica_of[i], next.replica_of[j]);
     } else {
-        next.lane[i] = dice_.below(lanes_);
+        next.replica_of[i] = dice_.below(anchors_);
     }
     return next;
 }
 
-/// Micro-batches of all sections. Of a loss section: each lane's samples in order, those with upstream work
+/// Micro-batches of all sections. Of a loss section: each replica's samples in order, those with other work
 /// apart from the others. Upstream: one by one (`one_by_one`), or cut from upstream_.
 void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches) {
     batches.resize(instance_.sections.size());
-    on_.resize(static_cast<std::size_t>(lanes_));
+    on_.resize(static_cast<std::size_t>(anchors_));
     for (auto& samples : on_) samples.clear();
     for (const int i : solution.order)
-        on_[static_cast<std::size_t>(solution.lane[static_cast<std::size_t>(i)])].push_back(i);
+        on_[static_cast<std::size_t>(solution.replica_of[static_cast<std::size_t>(i)])].push_back(i);
     std::vector<int> list;
     for (std::size_t s = 0; s < batches.size(); ++s) {
         Batches& own = batches[s];
@@ -184,17 +185,17 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
             if (!shape.loss && !one_by_one) {
                 list = upstream_[s][static_cast<std::size_t>(r)];
             } else {
-                for (; a < lanes_ && instance_.replica_of(static_cast<int>(s), a) == r; ++a)
+                for (; a < anchors_ && instance_.replica_of(static_cast<int>(s), a) == r; ++a)
                     for (const int i : on_[static_cast<std::size_t>(a)])
                         if (instance_.active[instance_.at(static_cast<int>(s), i)]) list.push_back(i);
             }
-            const auto pictured = [&](int i) { return instance_.pictured[static_cast<std::size_t>(i)]; };
+            const auto other_work = [&](int i) { return instance_.other_work[static_cast<std::size_t>(i)]; };
             if (mixed)
-                std::stable_partition(list.begin(), list.end(), [&](int i) { return pictured(i) != 0; });
+                std::stable_partition(list.begin(), list.end(), [&](int i) { return other_work(i) != 0; });
             const int size = one_by_one && !shape.loss ? 1 : shape.micro_batch;
             int filled = 0;
             for (std::size_t k = 0; k < list.size(); ++k) {
-                const bool other_kind = mixed && filled > 0 && pictured(list[k]) != pictured(list[k - 1]);
+                const bool other_kind = mixed && filled > 0 && other_work(list[k]) != other_work(list[k - 1]);
                 const bool other_bundle = solution.rule.aligned && !one_by_one && !shape.loss && filled > 0 &&
                                           single_trial_.machine.node_of(instance_.anchor, list[k]) !=
                                               single_trial_.machine.node_of(instance_.anchor, list[k - 1]);
@@ -248,33 +249,33 @@ Outcome Group::execute(const Solution& solution) {
 
 void Group::judge(const Trial& trial, Outcome& outcome) {
     const Machine& machine = trial.machine;
-    const auto lanes = static_cast<std::size_t>(lanes_);
-    outcome.idle_s.assign(lanes, 0.0);
-    outcome.tail_s.assign(lanes, 0.0);
-    std::vector<double> work(lanes, 0.0);
-    std::vector<int> last(lanes, -1);
+    const auto anchors = static_cast<std::size_t>(anchors_);
+    outcome.idle_s.assign(anchors, 0.0);
+    outcome.tail_s.assign(anchors, 0.0);
+    std::vector<double> work(anchors, 0.0);
+    std::vector<int> last(anchors, -1);
     end_.assign(machine.nodes().size(), 0.0);
     for (const Executed& e : trial.executed) {
         const Node& n = machine.node(e.node);
         end_[static_cast<std::size_t>(e.node)] = e.end_s;
         if (n.section != instance_.anchor) continue;
-        const auto lane = static_cast<std::size_t>(n.replica);
-        work[lane] += e.end_s - e.start_s;
-        outcome.idle_s[lane] = e.end_s;
-        last[lane] = e.node;
+        const auto a = static_cast<std::size_t>(n.replica);
+        work[a] += e.end_s - e.start_s;
+        outcome.idle_s[a] = e.end_s;
+        last[a] = e.node;
     }
     double latest = -1;
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-        if (last[lane] >= 0)
-            for (const Link& up : machine.upstream(machine.node(last[lane])))
-                outcome.tail_s[lane] = std::max(
-                    outcome.tail_s[lane], end_[static_cast<std::size_t>(up.node)] - outcome.idle_s[lane]);
-        if (outcome.idle_s[lane] + outcome.tail_s[lane] > latest) {
-            latest = outcome.idle_s[lane] + outcome.tail_s[lane];
-            outcome.last_lane = static_cast<int>(lane);
+    for (std::size_t a = 0; a < anchors; ++a) {
+        if (last[a] >= 0)
+            for (const Link& up : machine.upstream(machine.node(last[a])))
+                outcome.tail_s[a] =
+                    std::max(outcome.tail_s[a], end_[static_cast<std::size_t>(up.node)] - outcome.idle_s[a]);
+        if (outcome.idle_s[a] + outcome.tail_s[a] > latest) {
+            latest = outcome.idle_s[a] + outcome.tail_s[a];
+            outcome.last_replica = static_cast<int>(a);
         }
-        outcome.ends_s += outcome.idle_s[lane] / lanes_;
-        outcome.idle_s[lane] -= work[lane];
+        outcome.ends_s += outcome.idle_s[a] / anchors_;
+        outcome.idle_s[a] -= work[a];
     }
 }
 
@@ -288,7 +289,7 @@ bool Group::try_exchange(int i, Group& other, int j) {
             std::swap(instance_.active[a], other.instance_.active[b]);
         }
         const auto a = static_cast<std::size_t>(i), b = static_cast<std::size_t>(j);
-        std::swap(instance_.pictured[a], other.instance_.pictured[b]);
+        std::swap(instance_.other_work[a], other.instance_.other_work[b]);
         std::swap(instance_.ids[a], other.instance_.ids[b]);
         std::swap(work_.own[a], other.work_.own[b]);
         std::swap(work_.before[a], other.work_.before[b]);

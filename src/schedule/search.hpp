@@ -18,8 +18,8 @@ inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
 /// What the search decides.
 struct Solution {
-    std::vector<int> order;  ///< samples, the most wanted first
-    std::vector<int> lane;   ///< [sample], anchor replica
+    std::vector<int> order;       ///< samples, the most wanted first
+    std::vector<int> replica_of;  ///< [sample], of the anchor
     Rule rule;
 };
 
@@ -28,7 +28,7 @@ struct Outcome {
     double ends_s = 0;           ///< mean over the anchor replicas of the end of their last task
     std::vector<double> idle_s;  ///< [anchor replica], time without work before its end
     std::vector<double> tail_s;  ///< [anchor replica], from its end to that of its last sample's backwards
-    int last_lane = 0;           ///< anchor replica whose end and tail are the latest
+    int last_replica = 0;        ///< anchor replica whose end and tail are the latest
     bool better_than(const Outcome& o) const;
 };
 
@@ -83,8 +83,8 @@ private:
     }
     bool try_solution(const Solution& solution);
     bool try_level(bool all);
-    /// A neighbour of solution_; `last_lane`: see Outcome.
-    Solution varied(int last_lane);
+    /// A neighbour of solution_; `last_replica`: see Outcome.
+    Solution varied(int last_replica);
     void compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches);
     double run(Trial& trial, const Rule& rule, bool in_order);
     Outcome execute(const Solution& solution);
@@ -92,7 +92,7 @@ private:
 
     Instance instance_, single_;  ///< single_: upstream sections sample by sample
     Dice dice_;
-    int lanes_ = 1;
+    int anchors_ = 1;       ///< replicas of the anchor
     bool bundles_ = false;  ///< an upstream section has micro-batches of several samples
     SampleWork work_;
     std::vector<int> spread_;               ///< where construction begins

@@ -76,19 +76,19 @@ Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatc
             batches[s].close_replica();
         }
     Machine machine(instance, batches);
-    std::vector<std::vector<Choice>> lanes(plan.lanes.size());
-    for (std::size_t rank = 0; rank < lanes.size(); ++rank)
-        for (const Task& t : plan.lanes[rank]) {
+    std::vector<std::vector<Choice>> agendas(plan.agendas.size());
+    for (std::size_t rank = 0; rank < agendas.size(); ++rank)
+        for (const Task& t : plan.agendas[rank]) {
             const int replica = static_cast<int>(rank) - instance.shape(t.section).first_rank;
-            lanes[rank].push_back({machine.first_node(t.section, replica) + t.micro_batch, t.phase});
+            agendas[rank].push_back({machine.first_node(t.section, replica) + t.micro_batch, t.phase});
         }
     std::vector<Executed> executed;
     double makespan = 0;
     if (dispatch == Dispatch::planned) {
-        FixedOrder chooser(machine, std::move(lanes));
+        FixedOrder chooser(machine, std::move(agendas));
         makespan = machine.run(chooser, &executed);
     } else {
-        ReadyOrder chooser(machine, plan.lanes, std::move(lanes));
+        ReadyOrder chooser(machine, plan.agendas, std::move(agendas));
         makespan = machine.run(chooser, &executed);
     }
     Timeline timeline;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "schedule/problem.hpp"
 #include "schedule/step_plan.hpp"
 
 namespace maestro::schedule {
@@ -35,8 +36,8 @@ Problem with_noise(Problem problem, const StepPlan& plan, double sigma, std::uin
 /// Every sample for itself.
 Problem with_noise(Problem problem, double sigma, std::uint64_t seed);
 
-/// Runs the plan, each task as early as inputs and windows allow. The plan's micro-batches must be those of
-/// the problem's samples (step_plan.hpp's check_plan).
+/// Runs the plan, each task as early as inputs and windows allow. The plan's micro-batches must be made of
+/// the problem's samples.
 Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatch = Dispatch::planned);
 
 /// What a monolithic framework does: all ranks are alike, sample i goes to rank i mod ranks, and its tasks

@@ -1,14 +1,8 @@
 #include "schedule/step_plan.hpp"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <bit>
-#include <map>
-#include <set>
 
 #include "base/check.hpp"
-#include "schedule/simulate.hpp"
 
 namespace maestro::schedule {
 
@@ -55,10 +49,10 @@ std::vector<std::int64_t> encode(const StepPlan& plan) {
             }
         }
     }
-    count(plan.lanes);
-    for (const auto& lane : plan.lanes) {
-        count(lane);
-        for (const Task& t : lane)
+    count(plan.agendas);
+    for (const auto& agenda : plan.agendas) {
+        count(agenda);
+        for (const Task& t : agenda)
             words.insert(words.end(),
                          {t.section, t.micro_batch, static_cast<int>(t.phase),
                           std::bit_cast<std::int64_t>(t.takes_s), std::bit_cast<std::int64_t>(t.float_s)});
@@ -87,10 +81,10 @@ StepPlan decode(std::span<const std::int64_t> words) {
             }
         }
     }
-    plan.lanes.resize(in.count());
-    for (auto& lane : plan.lanes) {
-        lane.resize(in.count());
-        for (Task& t : lane) {
+    plan.agendas.resize(in.count());
+    for (auto& agenda : plan.agendas) {
+        agenda.resize(in.count());
+        for (Task& t : agenda) {
             const std::int64_t section = in.word(), batch = in.word(), phase = in.word();
             const double takes = std::bit_cast<double>(in.word()), wait = std::bit_cast<double>(in.word());
             MAESTRO_CHECK(section >= 0 && static_cast<std::size_t>(section) < plan.batches.size() &&
@@ -102,79 +96,6 @@ StepPlan decode(std::span<const std::int64_t> words) {
     }
     MAESTRO_CHECK(in.at_end(), "a plan of {} words goes on after its end", words.size());
     return plan;
-}
-
-std::vector<std::string> check_plan(const Problem& problem, const StepPlan& plan) {
-    std::vector<std::string> wrong;
-    std::vector<std::map<std::int64_t, int>> replica_of(problem.sections.size());
-    for (std::size_t s = 0; s < problem.sections.size(); ++s) {
-        if (plan.batches.size() != problem.sections.size() ||
-            static_cast<int>(plan.batches[s].size()) != problem.sections[s].replicas)
-            return {fmt::format("section {}: wrong number of replicas", s)};
-        for (std::size_t r = 0; r < plan.batches[s].size(); ++r)
-            for (const auto& batch : plan.batches[s][r]) {
-                if (batch.samples.empty() ||
-                    static_cast<int>(batch.samples.size()) > problem.sections[s].micro_batch)
-                    wrong.push_back(
-                        fmt::format("section {}: a micro-batch of {} samples", s, batch.samples.size()));
-                for (const auto sample : batch.samples)
-                    if (!replica_of[s].emplace(sample, static_cast<int>(r)).second)
-                        wrong.push_back(fmt::format("section {}: sample {} twice", s, sample));
-            }
-        std::size_t active = 0;
-        for (const auto& sample : problem.samples) {
-            if (!sample.sections[s].active) continue;
-            ++active;
-            if (!replica_of[s].contains(sample.id))
-                wrong.push_back(fmt::format("section {}: sample {} is missing", s, sample.id));
-        }
-        if (active != replica_of[s].size())
-            wrong.push_back(
-                fmt::format("section {}: {} samples, {} active", s, replica_of[s].size(), active));
-    }
-    for (const EdgeShape& e : problem.edges) {
-        const int fanout = problem.sections[static_cast<std::size_t>(e.to)].replicas /
-                           problem.sections[static_cast<std::size_t>(e.from)].replicas;
-        for (const auto& [sample, up] : replica_of[static_cast<std::size_t>(e.from)])
-            if (const auto down = replica_of[static_cast<std::size_t>(e.to)].find(sample);
-                down != replica_of[static_cast<std::size_t>(e.to)].end() && down->second / fanout != up)
-                wrong.push_back(fmt::format("edge {} -> {}: sample {} goes from replica {} to {}", e.from,
-                                            e.to, sample, up, down->second));
-    }
-    std::set<std::tuple<std::size_t, int, int, int>> tasks;
-    std::size_t expected = 0;
-    std::map<std::int64_t, const SampleCost*> costs;
-    for (const SampleCost& sample : problem.samples) costs.emplace(sample.id, &sample);
-    for (std::size_t s = 0; s < problem.sections.size(); ++s) {
-        const auto returns = [&](std::int64_t id) {
-            const auto at = costs.find(id);
-            return at != costs.end() && problem.runs_backward(*at->second, s);
-        };
-        for (const auto& replica : plan.batches[s])
-            for (const MicroBatch& batch : replica) {
-                expected += std::any_of(batch.samples.begin(), batch.samples.end(), returns) ? 2 : 1;
-            }
-    }
-    if (static_cast<int>(plan.lanes.size()) != problem.world) return {"a lane for every rank is needed"};
-    for (std::size_t rank = 0; rank < plan.lanes.size(); ++rank)
-        for (const Task& t : plan.lanes[rank]) {
-            const int replica =
-                static_cast<int>(rank) - problem.sections[static_cast<std::size_t>(t.section)].first_rank;
-            const auto& batches = plan.batches[static_cast<std::size_t>(t.section)];
-            if (replica < 0 || replica >= static_cast<int>(batches.size()) ||
-                t.micro_batch >= static_cast<int>(batches[static_cast<std::size_t>(replica)].size())) {
-                wrong.push_back(
-                    fmt::format("rank {}: no micro-batch {} of section {}", rank, t.micro_batch, t.section));
-                return wrong;
-            }
-            if (!tasks.insert({rank, t.section, t.micro_batch, static_cast<int>(t.phase)}).second)
-                wrong.push_back(
-                    fmt::format("rank {}: section {}, micro-batch {} twice", rank, t.section, t.micro_batch));
-        }
-    if (tasks.size() != expected)
-        wrong.push_back(fmt::format("{} tasks, {} expected", tasks.size(), expected));
-    if (wrong.empty() && simulate(problem, plan).stuck) wrong.push_back("the lanes wait for each other");
-    return wrong;
 }
 
 }  // namespace maestro::schedule

@@ -4,10 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <string>
 #include <vector>
-
-#include "schedule/problem.hpp"
 
 namespace maestro::schedule {
 
@@ -33,7 +30,7 @@ struct Task {
 struct StepPlan {
     std::int64_t step = 0;
     std::vector<std::vector<std::vector<MicroBatch>>> batches;  ///< [section][replica][micro-batch]
-    std::vector<std::vector<Task>> lanes;                       ///< [rank], in strict order
+    std::vector<std::vector<Task>> agendas;                     ///< [rank], in strict order
     double makespan_s = 0;                                      ///< by the cost model
     double lower_bound_s = 0;
     std::vector<double> load_s;  ///< [section] work per replica; over lower_bound_s its share of the bound
@@ -47,10 +44,5 @@ struct StepPlan {
 std::vector<std::int64_t> encode(const StepPlan& plan);
 /// Throws Error(broken_invariant) for words that are no plan.
 StepPlan decode(std::span<const std::int64_t> words);
-
-/// What breaks the rules, in words; empty for a good plan: every active sample once per section, on the
-/// replicas that its edges allow, every task once, and an order in which no rank waits for ever under the
-/// windows.
-std::vector<std::string> check_plan(const Problem& problem, const StepPlan& plan);
 
 }  // namespace maestro::schedule

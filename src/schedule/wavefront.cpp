@@ -5,10 +5,10 @@
 #include <numeric>
 #include <utility>
 
+#include "schedule/baselines.hpp"
 #include "schedule/bounds.hpp"
 #include "schedule/dealer.hpp"
 #include "schedule/plan_builder.hpp"
-#include "schedule/policies.hpp"
 #include "schedule/search.hpp"
 
 namespace maestro::schedule {

@@ -2,6 +2,7 @@
 // critical section does not wait.
 #pragma once
 
+#include "schedule/problem.hpp"
 #include "schedule/step_plan.hpp"
 
 namespace maestro::schedule {

@@ -74,7 +74,7 @@ Replay read_replay(const std::string& run, std::int64_t step, const config::Deck
     Replay replay{.run = run, .step = step > 0 ? step : *whole.rbegin(), .sections = {}};
 
     using Key = std::tuple<int, int, int>;  // section, replica, micro-batch
-    std::map<Key, Replay::MicroBatch> found;
+    std::map<Key, Replay::Measured> found;
     for (const io::AssignmentRow& a : rows.assignment)
         if (a.step == replay.step) found[{a.section, a.replica, a.micro_batch}].samples.push_back(a.sample);
     std::map<Key, std::array<int, 2>> runs;  // forwards and backwards of each
@@ -125,7 +125,7 @@ void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& repla
         std::set<std::int64_t> due;
         for (const std::int64_t id : batch)
             if (costs[static_cast<std::size_t>(id)].sections[s].active) due.insert(id);
-        for (const Replay::MicroBatch& micro : replay.sections[s]) {
+        for (const Replay::Measured& micro : replay.sections[s]) {
             double sums[2] = {0, 0};
             for (const std::int64_t id : micro.samples) {
                 if (due.erase(id) == 0)

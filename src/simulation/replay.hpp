@@ -21,16 +21,16 @@ io::Rows read_run(const std::string& run, const char* option, const config::Deck
 
 /// One recorded step.
 struct Replay {
-    struct MicroBatch {
+    struct Measured {  ///< a micro-batch
         std::vector<std::int64_t> samples;
         double seconds[2] = {0, 0};  ///< forward, backward
     };
     std::string run;
     std::int64_t step = 0;
-    std::vector<std::vector<MicroBatch>> sections;  ///< by colour
-    double tasks_s = 0;                             ///< from the first task's start to the last one's end
-    double rest_s = 0;                              ///< of the step besides: gradients, optimizer, the border
-    std::vector<int> windows{};                     ///< by colour, the run's; empty: of an older build
+    std::vector<std::vector<Measured>> sections;  ///< by colour
+    double tasks_s = 0;                           ///< from the first task's start to the last one's end
+    double rest_s = 0;                            ///< of the step besides: gradients, optimizer, the border
+    std::vector<int> windows{};                   ///< by colour, the run's; empty: of an older build
 };
 
 /// `step` 0: the last one that was recorded as a whole.

@@ -102,7 +102,7 @@ void Replica::update(const AdamSettings& adam, std::int64_t step, double gradien
     times_.reducing += comm::now_s() - begin;
 }
 
-TaskTimes Replica::forward(int micro_batch, const model::MicroBatch& batch, model::Result& result,
+TaskTimes Replica::forward(int micro_batch, const model::Batch& batch, model::Result& result,
                            double asked_s) {
     const std::span<const model::SampleView> samples = batch.samples;
     for (channel::Channel* input : inputs_)

@@ -65,7 +65,7 @@ public:
     bool can_backward(int micro_batch);
     /// Waits for inputs and a credit, runs the micro-batch and sends its outputs. Adds to `result`. Waiting
     /// counts from `asked_s` (comm::now_s()) on.
-    TaskTimes forward(int micro_batch, const model::MicroBatch& batch, model::Result& result, double asked_s);
+    TaskTimes forward(int micro_batch, const model::Batch& batch, model::Result& result, double asked_s);
     /// Waits for the gradients of the outputs, runs backward, sends the gradients of the inputs.
     TaskTimes backward(int micro_batch, double asked_s);
     /// Nothing may be in flight any more (checked).

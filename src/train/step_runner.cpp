@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "comm/environment.hpp"
-#include "schedule/ready_lane.hpp"
+#include "schedule/ready_agenda.hpp"
 
 namespace maestro::train {
 
@@ -72,8 +72,8 @@ std::vector<channel::Route> StepRunner::routes(const schedule::StepPlan& plan, c
 model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
                               std::vector<io::TaskRow>& rows) {
     model::Result result;
-    Step step{plan, plan.lanes[static_cast<std::size_t>(world_.rank())], {}, loss_scale, result, rows};
-    for (const schedule::Task& task : step.lane)
+    Step step{plan, plan.agendas[static_cast<std::size_t>(world_.rank())], {}, loss_scale, result, rows};
+    for (const schedule::Task& task : step.agenda)
         step.tickets.push_back(
             task.phase == schedule::Phase::backward
                 ? -1
@@ -87,7 +87,7 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
     if (ready_)
         run_ready(step);
     else
-        for (std::size_t i = 0; i < step.lane.size(); ++i) run_task(step, i, comm::now_s());
+        for (std::size_t i = 0; i < step.agenda.size(); ++i) run_task(step, i, comm::now_s());
 
     watchdog_.doing("the end of the step's edges");
     for (Replica* replica : replicas_) replica->end_step();
@@ -98,9 +98,9 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
 
 void StepRunner::run_ready(Step& step) {
     std::vector<bool> sends(step.plan.batches.size(), false);
-    for (const schedule::Task& task : step.lane)
+    for (const schedule::Task& task : step.agenda)
         sends[static_cast<std::size_t>(task.section)] = replica_of(task).sends();
-    schedule::ReadyLane open(step.lane, std::move(sends));
+    schedule::ReadyAgenda open(step.agenda, std::move(sends));
     while (!open.done()) {
         const double asked_s = comm::now_s();
         std::optional<std::size_t> next;
@@ -110,7 +110,7 @@ void StepRunner::run_ready(Step& step) {
         };
         watchdog_.doing(fmt::format("step {}, any of {} tasks", step.plan.step, open.left()));
         world_.waiter().wait_until(look, [&] {
-            const schedule::Task& first = step.lane[open.first()];
+            const schedule::Task& first = step.agenda[open.first()];
             return fmt::format("the inputs of any of {} tasks, the first of section {}, {} of micro-batch {}",
                                open.left(), replica_of(first).name(),
                                first.phase == schedule::Phase::forward ? "forward" : "backward",
@@ -122,7 +122,7 @@ void StepRunner::run_ready(Step& step) {
 }
 
 bool StepRunner::can_start(const Step& step, std::size_t index) {
-    const schedule::Task& task = step.lane[index];
+    const schedule::Task& task = step.agenda[index];
     Replica& replica = replica_of(task);
     return task.phase == schedule::Phase::forward ? replica.can_forward(batch_of(step.plan, task).samples)
                                                   : replica.can_backward(task.micro_batch);
@@ -143,7 +143,7 @@ const schedule::MicroBatch& StepRunner::batch_of(const schedule::StepPlan& plan,
 }
 
 void StepRunner::run_task(Step& step, std::size_t index, double asked_s) {
-    const schedule::Task& task = step.lane[index];
+    const schedule::Task& task = step.agenda[index];
     Replica& replica = replica_of(task);
     const bool forward = task.phase == schedule::Phase::forward;
     watchdog_.doing(fmt::format("step {}, section {}, {} of micro-batch {}", step.plan.step, replica.name(),

@@ -1,4 +1,4 @@
-// Runs the tasks of one step on this rank, in the order of its lane, and says when each ran.
+// Runs the tasks of one step on this rank, in the order of its agenda, and says when each ran.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,8 @@ public:
                std::vector<EdgeEnd> edges, const workload::SampleTable& table, data::Prefetcher& prefetcher,
                comm::Watchdog& watchdog, bool ready);
 
-    /// Runs this rank's lane of the plan. Gradients are left in the parameter stores. Appends one row a task.
+    /// Runs this rank's agenda of the plan. Gradients are left in the parameter stores. Appends one row a
+    /// task.
     model::Result run(const schedule::StepPlan& plan, double loss_scale, std::vector<io::TaskRow>& rows);
 
 private:
@@ -42,13 +43,13 @@ private:
     /// What a step needs at hand.
     struct Step {
         const schedule::StepPlan& plan;
-        std::span<const schedule::Task> lane;
+        std::span<const schedule::Task> agenda;
         std::vector<std::int64_t> tickets;  ///< of the prefetcher, by task; -1 for a backward
         double loss_scale;
         model::Result& result;
         std::vector<io::TaskRow>& rows;
     };
-    /// dispatch = "ready", see schedule::ReadyLane.
+    /// dispatch = "ready", see schedule::ReadyAgenda.
     void run_ready(Step& step);
     bool can_start(const Step& step, std::size_t task);
     void run_task(Step& step, std::size_t task, double asked_s);

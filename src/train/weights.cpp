@@ -72,7 +72,7 @@ void load_initial_weights(const config::Deck& deck, int section, model::Paramete
     const config::Section& own = deck.sections[static_cast<std::size_t>(section)];
     if (given(own)) load_weights(own.weights, own.name, store);
     for (const graph::Edge& e : deck.graph.edges)
-        if (e.to == section && e.tensor == graph::EdgeTensor::hidden) {
+        if (e.to == section && e.tensor == EdgeTensor::hidden) {
             const config::Section& teacher = deck.sections[static_cast<std::size_t>(e.from)];
             if (given(teacher))
                 load_teacher_head(teacher.weights, teacher.name, deck.model_of(e.from).tie_embeddings, store);

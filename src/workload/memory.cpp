@@ -40,8 +40,8 @@ double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph,
     return bytes;
 }
 
-channel::ChannelSpec spec_of(const config::Deck& deck, const graph::Edge& edge, const SectionMemory& producer,
-                             std::int32_t marker) {
+channel::ChannelSpec channel_of(const config::Deck& deck, const graph::Edge& edge,
+                                const SectionMemory& producer, std::int32_t marker) {
     const auto& up = deck.graph.sections[static_cast<std::size_t>(edge.from)];
     const auto& down = deck.graph.sections[static_cast<std::size_t>(edge.to)];
     const model::Role role = role_of(deck, edge.from, marker);
@@ -111,7 +111,7 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
         plan.sections.push_back(memory);
     }
     for (const graph::Edge& e : deck.graph.edges)
-        plan.channels.push_back(spec_of(deck, e, plan.sections[static_cast<std::size_t>(e.from)], marker));
+        plan.channels.push_back(channel_of(deck, e, plan.sections[static_cast<std::size_t>(e.from)], marker));
     for (int s = 0; s < static_cast<int>(plan.sections.size()); ++s)
         if (plan.sections[static_cast<std::size_t>(s)].loss &&
             plan.sections[static_cast<std::size_t>(s)].window == 0)

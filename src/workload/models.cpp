@@ -47,10 +47,8 @@ model::Role role_of(const config::Deck& deck, int section, std::int32_t marker) 
                                     ? static_cast<int>(deck.model_of(e.to).width)
                                     : static_cast<int>(deck.model_of(section).width);
         if (e.to != section) continue;
-        const bool hidden = e.tensor == graph::EdgeTensor::hidden;
-        role.inputs.push_back(
-            {hidden ? model::EdgeTensor::hidden : model::EdgeTensor::embeddings, spec_of(deck, e.from)});
-        if (hidden) role.alpha = given.distill.alpha;
+        role.inputs.push_back({e.tensor, spec_of(deck, e.from)});
+        if (e.tensor == EdgeTensor::hidden) role.alpha = given.distill.alpha;
     }
     return role;
 }
@@ -63,7 +61,7 @@ model::Geometry geometry_of(const config::Deck& deck, int section) {
 
 model::Geometry expansion_of(const config::Deck& deck, int section) {
     for (const graph::Edge& e : deck.graph.edges)
-        if (e.to == section && e.tensor == graph::EdgeTensor::embeddings) return geometry_of(deck, e.from);
+        if (e.to == section && e.tensor == EdgeTensor::embeddings) return geometry_of(deck, e.from);
     return {};
 }
 

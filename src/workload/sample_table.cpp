@@ -16,8 +16,8 @@ SampleTable::SampleTable(const data::SampleFile& file, const graph::SectionGraph
         auto& shape = shapes_[static_cast<std::size_t>(i)];
         shape.tokens = index.tokens(i);
         shape.weight = index.weight(i);
-        for (const auto& picture : index.pictures(i))
-            shape.pictures.push_back({picture.height, picture.width});
+        const auto pictures = index.pictures(i);
+        shape.pictures.assign(pictures.begin(), pictures.end());
     }
 }
 
@@ -61,7 +61,7 @@ std::vector<model::SampleShape> SampleTable::longest_micro_batch(int samples, in
 
 std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) const {
     const auto count = static_cast<std::size_t>(std::min<std::int64_t>(samples, size()));
-    const auto picture_rows = [&](const model::PictureSize& p) {
+    const auto picture_rows = [&](const PictureSize& p) {
         std::int64_t rows = 0;
         for (const model::Geometry& g : vision_)
             if (g.patch > 0) rows += model::picture_tokens(p.height, p.width, g);
@@ -88,7 +88,7 @@ std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) cons
         worst.push_back(std::move(shape));
     }
     // The largest picture of the file bounds the attention of the vision section, whoever holds it.
-    model::PictureSize largest;
+    PictureSize largest;
     for (const auto& shape : shapes_)
         for (const auto& p : shape.pictures)
             if (picture_rows(p) > picture_rows(largest)) largest = p;

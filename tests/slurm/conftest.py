@@ -10,8 +10,9 @@ import time
 import h5py
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("MAESTRO_BINARY", str(ROOT / "build/cpu-release/maestro"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from built import BINARY, ROOT, data  # noqa: E402, F401  (data is a fixture)
+
 DECK = ROOT / "inputs/vlm_glyphs.toml"
 SCRIPTS = ROOT / "scripts/slurm"
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
@@ -101,15 +102,6 @@ class Queue:
         end = time.monotonic() + 60
         while slurm("squeue", "--noheader") and time.monotonic() < end:
             time.sleep(0.2)
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory):
-    """A folder with the sample files that the decks of inputs/ name."""
-    folder = tmp_path_factory.mktemp("samples")
-    subprocess.run([sys.executable, str(ROOT / "scripts/data/make_all.py"), "--folder", str(folder / "data")], check=True,
-                   capture_output=True, text=True)
-    return folder / "data"
 
 
 @pytest.fixture

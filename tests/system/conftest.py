@@ -1,7 +1,6 @@
 """Runs the built program under mpirun on small sample files that the data tools make once per session."""
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -10,8 +9,9 @@ import h5py
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("MAESTRO_BINARY", str(ROOT / "build/cpu-release/maestro"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from built import BINARY, ROOT, data  # noqa: E402, F401  (data is a fixture)
+
 VLM = str(ROOT / "inputs/vlm_glyphs.toml")
 DISTILL = str(ROOT / "inputs/distill.toml")
 TEACHER = str(ROOT / "inputs/teacher.toml")
@@ -69,15 +69,6 @@ class Workspace:
 
     def exit_report(self, name):
         return json.loads((self.run(name) / "exit.json").read_text())
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory):
-    """A folder with the sample files that the decks of inputs/ name."""
-    folder = tmp_path_factory.mktemp("samples")
-    subprocess.run([sys.executable, str(ROOT / "scripts/data/make_all.py"), "--folder", str(folder / "data")], check=True,
-                   capture_output=True, text=True)
-    return folder / "data"
 
 
 @pytest.fixture

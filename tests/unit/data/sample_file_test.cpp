@@ -42,7 +42,7 @@ TEST_F(SampleFileTest, ReadsWhatWasWritten) {
     EXPECT_EQ(file.index().weight(0), 3.0);
     EXPECT_EQ(file.index().weight(1), 4.0);
     EXPECT_TRUE(file.index().pictures(0).empty());
-    EXPECT_THAT(file.index().pictures(1), ElementsAre(PictureShape{5, 7}, PictureShape{8, 3}));
+    EXPECT_THAT(file.index().pictures(1), ElementsAre(PictureSize{5, 7}, PictureSize{8, 3}));
 
     Sample sample;
     file.read(1, sample);

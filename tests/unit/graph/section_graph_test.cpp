@@ -29,27 +29,27 @@ TEST(SectionGraph, DerivesRanksOrderAndGradients) {
     for (const bool train : {true, false}) {
         auto vision = section("vision", Kind::vision, 1);
         vision.train = train;
-        std::vector<Problem> problems;
+        std::vector<Refusal> refusals;
         const auto graph = make_graph({section("language", Kind::language, 2), vision},
-                                      {edge("vision", "language")}, problems);
-        ASSERT_TRUE(problems.empty()) << problems[0].what;
+                                      {edge("vision", "language")}, refusals);
+        ASSERT_TRUE(refusals.empty()) << refusals[0].what;
         EXPECT_EQ(graph.world, 3);
         EXPECT_EQ(graph.order, (std::vector<int>{1, 0}));
         EXPECT_EQ(graph.edges[0].fanout, 2);
         EXPECT_EQ(graph.edges[0].gradient, train);
         EXPECT_EQ(graph.sections[1].backward, train);
         EXPECT_TRUE(graph.sections[0].loss);
-        EXPECT_EQ(launch_problem(graph, 3), "");
-        EXPECT_NE(launch_problem(graph, 2).find("3"), std::string::npos);
+        EXPECT_EQ(launch_refusal(graph, 3), "");
+        EXPECT_NE(launch_refusal(graph, 2).find("3"), std::string::npos);
     }
 }
 
-/// The problems of a graph, as "key: what" lines.
-std::string problems_of(std::vector<Section> sections, std::vector<Edge> edges) {
-    std::vector<Problem> problems;
-    make_graph(std::move(sections), std::move(edges), problems);
+/// The refusals of a graph, as "key: what" lines.
+std::string refusals_of(std::vector<Section> sections, std::vector<Edge> edges) {
+    std::vector<Refusal> refusals;
+    make_graph(std::move(sections), std::move(edges), refusals);
     std::string text;
-    for (const Problem& p : problems) text += p.key + ": " + p.what + "\n";
+    for (const Refusal& r : refusals) text += r.key + ": " + r.what + "\n";
     return text;
 }
 
@@ -61,11 +61,11 @@ Edge hidden(const char* from, const char* to) {
 
 TEST(SectionGraph, RefusesFanoutThatIsNotWhole) {
     const std::string text =
-        problems_of({section("vision", Kind::vision, 2), section("language", Kind::language, 3)},
+        refusals_of({section("vision", Kind::vision, 2), section("language", Kind::language, 3)},
                     {edge("vision", "language")});
     EXPECT_THAT(
         text, AllOf(HasSubstr("section.language.layout.dp"), HasSubstr("3/2"), HasSubstr("a multiple of 2")));
-    EXPECT_EQ(problems_of({section("vision", Kind::vision, 2), section("language", Kind::language, 4)},
+    EXPECT_EQ(refusals_of({section("vision", Kind::vision, 2), section("language", Kind::language, 4)},
                           {edge("vision", "language")}),
               "");
 }
@@ -74,46 +74,46 @@ TEST(SectionGraph, NamesTheCycle) {
     const std::vector<Section> sections{section("a", Kind::language, 1), section("b", Kind::language, 1),
                                         section("c", Kind::language, 1), section("d", Kind::language, 1)};
     EXPECT_THAT(
-        problems_of(sections, {hidden("a", "b"), hidden("b", "c"), hidden("c", "b"), hidden("c", "d")}),
+        refusals_of(sections, {hidden("a", "b"), hidden("b", "c"), hidden("c", "b"), hidden("c", "d")}),
         AnyOf(HasSubstr("b -> c -> b"), HasSubstr("c -> b -> c")));
-    EXPECT_THAT(problems_of(sections, {hidden("a", "a")}), HasSubstr("edge.a-a.to: a cycle"));
+    EXPECT_THAT(refusals_of(sections, {hidden("a", "a")}), HasSubstr("edge.a-a.to: a cycle"));
 }
 
 TEST(SectionGraph, RefusesWhatDoesNotFit) {
     const auto v = section("v", Kind::vision, 1), l = section("l", Kind::language, 1),
                m = section("m", Kind::language, 2);
-    EXPECT_THAT(problems_of({v, l}, {edge("v", "l"), edge("v", "l")}), HasSubstr("this edge is there twice"));
-    EXPECT_THAT(problems_of({v, l}, {edge("v", "x")}), AllOf(HasSubstr("no section 'x'"), HasSubstr("v, l")));
-    EXPECT_THAT(problems_of({v, v, l}, {edge("v", "l")}), HasSubstr("another section has this name"));
-    EXPECT_THAT(problems_of({v, l}, {hidden("v", "l")}), HasSubstr("edge.v-l.tensor"));
-    EXPECT_THAT(problems_of({v, l}, {}), HasSubstr("nothing takes its output"));
-    EXPECT_THAT(problems_of({}, {}), HasSubstr("at least one"));
+    EXPECT_THAT(refusals_of({v, l}, {edge("v", "l"), edge("v", "l")}), HasSubstr("this edge is there twice"));
+    EXPECT_THAT(refusals_of({v, l}, {edge("v", "x")}), AllOf(HasSubstr("no section 'x'"), HasSubstr("v, l")));
+    EXPECT_THAT(refusals_of({v, v, l}, {edge("v", "l")}), HasSubstr("another section has this name"));
+    EXPECT_THAT(refusals_of({v, l}, {hidden("v", "l")}), HasSubstr("edge.v-l.tensor"));
+    EXPECT_THAT(refusals_of({v, l}, {}), HasSubstr("nothing takes its output"));
+    EXPECT_THAT(refusals_of({}, {}), HasSubstr("at least one"));
     auto guest = v;
     guest.colocate_with = "m";
-    EXPECT_THAT(problems_of({guest, m}, {edge("v", "m")}),
+    EXPECT_THAT(refusals_of({guest, m}, {edge("v", "m")}),
                 HasSubstr("equal numbers of ranks, 'v' has 1 and 'm' 2"));
     guest.colocate_with = "nobody";
-    EXPECT_THAT(problems_of({guest, m}, {edge("v", "m")}), HasSubstr("no other section 'nobody'"));
+    EXPECT_THAT(refusals_of({guest, m}, {edge("v", "m")}), HasSubstr("no other section 'nobody'"));
     guest.colocate_with = "l";
     auto chained = l;
     chained.colocate_with = "v";
-    EXPECT_THAT(problems_of({guest, chained}, {edge("v", "l")}), HasSubstr("is itself colocated"));
+    EXPECT_THAT(refusals_of({guest, chained}, {edge("v", "l")}), HasSubstr("is itself colocated"));
 }
 
 TEST(SectionGraph, PlacesColocatedSectionsOnTheSameRanks) {
     auto language = section("l", Kind::language, 2);
     language.colocate_with = "v";
-    std::vector<Problem> problems;
+    std::vector<Refusal> refusals;
     auto teacher = section("t", Kind::language, 1);
     teacher.train = false;
     const auto graph = make_graph({teacher, section("v", Kind::vision, 2), language},
-                                  {edge("v", "l"), hidden("t", "l")}, problems);
-    ASSERT_TRUE(problems.empty()) << problems[0].what;
+                                  {edge("v", "l"), hidden("t", "l")}, refusals);
+    ASSERT_TRUE(refusals.empty()) << refusals[0].what;
     EXPECT_EQ(graph.world, 3);
     EXPECT_EQ(graph.sections[1].first_rank, 1);
     EXPECT_EQ(graph.sections[2].first_rank, 1);
     EXPECT_EQ(graph.edges[1].fanout, 2);
-    EXPECT_THAT(launch_problem(graph, 2), AllOf(HasSubstr("t 1, v 2, l with v"), HasSubstr("mpirun -n 3")));
+    EXPECT_THAT(launch_refusal(graph, 2), AllOf(HasSubstr("t 1, v 2, l with v"), HasSubstr("mpirun -n 3")));
 }
 
 // Hidden states carry no gradient back: what only they connect to a loss cannot be trained, and runs no
@@ -123,20 +123,20 @@ TEST(SectionGraph, SendsGradientsOverEmbeddingsAlone) {
          own = vision;
     own.name = "eye";
     own.train = teacher.train = false;
-    std::vector<Problem> problems;
+    std::vector<Refusal> refusals;
     const auto graph = make_graph(
         {vision, own, teacher, section("student", Kind::language, 1)},
-        {edge("eye", "teacher"), edge("vision", "student"), hidden("teacher", "student")}, problems);
-    ASSERT_TRUE(problems.empty()) << problems[0].what;
+        {edge("eye", "teacher"), edge("vision", "student"), hidden("teacher", "student")}, refusals);
+    ASSERT_TRUE(refusals.empty()) << refusals[0].what;
     EXPECT_TRUE(graph.sections[0].backward && graph.edges[1].gradient);
     EXPECT_FALSE(graph.sections[1].backward || graph.edges[0].gradient);
     EXPECT_FALSE(graph.sections[2].backward || graph.edges[2].gradient);
     EXPECT_TRUE(graph.sections[3].loss);
     EXPECT_THAT(
-        problems_of({vision, teacher, section("student", Kind::language, 1)},
+        refusals_of({vision, teacher, section("student", Kind::language, 1)},
                     {edge("vision", "teacher"), edge("vision", "student"), hidden("teacher", "student")}),
         AllOf(HasSubstr("edge.vision-teacher.to"), HasSubstr("no gradient comes back from 'teacher'")));
-    EXPECT_THAT(problems_of({section("teacher", Kind::language, 1), section("student", Kind::language, 1)},
+    EXPECT_THAT(refusals_of({section("teacher", Kind::language, 1), section("student", Kind::language, 1)},
                             {hidden("teacher", "student")}),
                 AllOf(HasSubstr("section.teacher.mode"), HasSubstr("forward")));
 }

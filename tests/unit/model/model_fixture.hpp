@@ -53,7 +53,7 @@ public:
         shapes_.push_back({static_cast<std::int64_t>(sample.tokens.size()), sizes, 1});
     }
     Owned& at(std::size_t i) { return *owned_[i]; }
-    MicroBatch batch(bool train = true) const { return {.samples = views_, .loss_scale = 1 / weight_, .train = train}; }
+    Batch batch(bool train = true) const { return {.samples = views_, .loss_scale = 1 / weight_, .train = train}; }
     const std::vector<SampleView>& views() const { return views_; }
     const std::vector<SampleShape>& shapes() const { return shapes_; }
 
@@ -123,7 +123,7 @@ public:
         backend::Arena last_saved(*backend_, last_size.saved), last_scratch(*backend_, last_size.scratch);
         first->parameters().zero_gradients();
         last->parameters().zero_gradients();
-        const MicroBatch batch = samples.batch(train);
+        const Batch batch = samples.batch(train);
         Result result;
         Tensor rows, none;
         const auto first_state = first->forward(batch, {}, first_saved, first_scratch, rows, result);

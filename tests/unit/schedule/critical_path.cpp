@@ -144,8 +144,8 @@ std::vector<std::string> wrong_floats(const Problem& problem, const StepPlan& pl
     std::vector<std::string> wrong;
     Paths paths(problem, plan);
     if (paths.ambiguous()) return wrong;
-    for (std::size_t rank = 0; rank < plan.lanes.size(); ++rank)
-        for (const Task& t : plan.lanes[rank]) {
+    for (std::size_t rank = 0; rank < plan.agendas.size(); ++rank)
+        for (const Task& t : plan.agendas[rank]) {
             const auto& shape = problem.sections[static_cast<std::size_t>(t.section)];
             if (t.phase == Phase::backward || !shape.loss) continue;
             const int replica = static_cast<int>(rank) - shape.first_rank;

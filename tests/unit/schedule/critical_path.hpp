@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "schedule/problem.hpp"
 #include "schedule/step_plan.hpp"
 
 namespace maestro::schedule_test {

@@ -5,16 +5,19 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "schedule/baselines.hpp"
 #include "schedule/bounds.hpp"
 #include "schedule/simulate.hpp"
 #include "schedule/wavefront.hpp"
 #include "unit/schedule/exact.hpp"
+#include "unit/schedule/plan_check.hpp"
 #include "unit/schedule/problems.hpp"
 #include "unit/schedule/rules.hpp"
 
 namespace maestro::schedule {
 namespace {
 
+using schedule_test::check_plan;
 using schedule_test::hard_problem;
 using schedule_test::random_problem;
 using schedule_test::two_ranks;
@@ -130,10 +133,10 @@ TEST(Policies, SeeWhatBreaksTheRules) {
     missing.batches.back().front().front().samples.pop_back();
     EXPECT_THAT(check_plan(problem, missing), testing::Not(testing::IsEmpty()));
     StepPlan backwards = good;
-    for (auto& lane : backwards.lanes) std::reverse(lane.begin(), lane.end());
+    for (auto& agenda : backwards.agendas) std::reverse(agenda.begin(), agenda.end());
     EXPECT_THAT(check_plan(problem, backwards), testing::Not(testing::IsEmpty()));
     StepPlan twice = good;
-    twice.lanes.back().push_back(twice.lanes.back().front());
+    twice.agendas.back().push_back(twice.agendas.back().front());
     EXPECT_THAT(check_plan(problem, twice), testing::Not(testing::IsEmpty()));
 }
 

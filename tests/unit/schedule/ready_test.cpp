@@ -34,7 +34,7 @@ Problem one_picture(int texts, double backward_s) {
 
 /// How long the picture can wait on the language rank, seconds.
 double float_of_picture(const StepPlan& plan) {
-    for (const Task& t : plan.lanes[1])
+    for (const Task& t : plan.agendas[1])
         if (t.phase == Phase::forward &&
             plan.batches[1][0][static_cast<std::size_t>(t.micro_batch)].samples[0] == 0)
             return t.float_s;
@@ -49,7 +49,7 @@ TEST(Ready, DoesNotOvertakeWhatTheStepWaitsFor) {
     EXPECT_NEAR(float_of_picture(plan), 0, 1e-7);
     EXPECT_DOUBLE_EQ(simulate(problem, plan, Dispatch::ready).makespan_s, 6);
     StepPlan any = plan;
-    for (Task& t : any.lanes[1]) t.float_s = 2;
+    for (Task& t : any.agendas[1]) t.float_s = 2;
     const Timeline overtakes = simulate(problem, any, Dispatch::ready);
     EXPECT_DOUBLE_EQ(overtakes.makespan_s, 7);
     EXPECT_THAT(schedule_test::broken_rules(problem, plan, overtakes, Dispatch::ready),

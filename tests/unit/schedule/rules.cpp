@@ -154,7 +154,7 @@ private:
     void check_order(int rank, Dispatch dispatch) {
         std::map<int, double> forwards;  // section -> the latest start of a forward so far
         double latest = 0;
-        for (const schedule::Task& task : plan_.lanes[at(rank)]) {
+        for (const schedule::Task& task : plan_.agendas[at(rank)]) {
             const int replica = rank - problem_.sections[at(task.section)].first_rank;
             const Batch& batch = batches_.at({task.section, replica, task.micro_batch});
             const bool forward = task.phase == Phase::forward;
@@ -177,7 +177,7 @@ private:
             double start_s, float_s;
         };
         std::map<int, std::vector<Earlier>> forwards;  // section -> in the plan's order
-        for (const schedule::Task& task : plan_.lanes[at(rank)]) {
+        for (const schedule::Task& task : plan_.agendas[at(rank)]) {
             if (task.phase == Phase::backward || !problem_.sections[at(task.section)].loss) continue;
             const int replica = rank - problem_.sections[at(task.section)].first_rank;
             const Batch& batch = batches_.at({task.section, replica, task.micro_batch});

@@ -10,7 +10,7 @@
 namespace maestro::schedule_test {
 
 /// What the execution of a plan breaks, in words; empty for a good one. Dispatch::planned: also the order of
-/// the plan's lanes.
+/// the plan's agendas.
 std::vector<std::string> broken_rules(const schedule::Problem& problem, const schedule::StepPlan& plan,
                                       const schedule::Timeline& timeline, schedule::Dispatch dispatch);
 

@@ -1,4 +1,4 @@
-// dispatch = "ready": which task of its lane a rank starts next.
+// dispatch = "ready": which task of its agenda a rank starts next.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 
 namespace maestro::schedule {
 
-/// A rank starts the first task of its lane that can start, so that it waits only when none can. But forwards
-/// of a section that sends on keep their order, lest they take the window from what others need first; a
-/// forward of a section with a loss overtakes others only if they can wait so long (Task::float_s); and a
-/// loss section runs a backward right after its forward.
-class ReadyLane {
+/// A rank starts the first task of its agenda that can start, so that it waits only when none can. But
+/// forwards of a section that sends on keep their order, lest they take the window from what others need
+/// first; a forward of a section with a loss overtakes others only if they can wait so long (Task::float_s);
+/// and a loss section runs a backward right after its forward.
+class ReadyAgenda {
 public:
-    /// `lane` is kept by reference; `sends`: [section], has an outgoing edge.
-    ReadyLane(std::span<const Task> lane, std::vector<bool> sends);
+    /// `agenda` is kept by reference; `sends`: [section], has an outgoing edge.
+    ReadyAgenda(std::span<const Task> agenda, std::vector<bool> sends);
 
     bool done() const { return open_.empty(); }
     std::size_t left() const { return open_.size(); }
@@ -31,7 +31,7 @@ public:
     void start(std::size_t place);
 
 private:
-    std::span<const Task> lane_;
+    std::span<const Task> agenda_;
     std::vector<bool> sends_;
     std::vector<std::size_t> open_;  ///< places of the tasks that have not started
     std::vector<double> waits_s_;    ///< [section], how long the forwards can wait that next() passed
@@ -39,11 +39,11 @@ private:
 };
 
 template <class CanStart>
-std::optional<std::size_t> ReadyLane::next(CanStart&& can_start) {
+std::optional<std::size_t> ReadyAgenda::next(CanStart&& can_start) {
     if (follows_) return follows_;
     waits_s_.assign(sends_.size(), std::numeric_limits<double>::infinity());
     for (const std::size_t place : open_) {
-        const Task& task = lane_[place];
+        const Task& task = agenda_[place];
         const auto section = static_cast<std::size_t>(task.section);
         const bool forward = task.phase == Phase::forward;
         const bool kept_back = forward && task.takes_s > waits_s_[section];

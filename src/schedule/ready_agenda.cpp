@@ -1,4 +1,4 @@
-#include "schedule/ready_lane.hpp"
+#include "schedule/ready_agenda.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -6,18 +6,18 @@
 
 namespace maestro::schedule {
 
-ReadyLane::ReadyLane(std::span<const Task> lane, std::vector<bool> sends)
-    : lane_(lane), sends_(std::move(sends)), open_(lane.size()) {
+ReadyAgenda::ReadyAgenda(std::span<const Task> agenda, std::vector<bool> sends)
+    : agenda_(agenda), sends_(std::move(sends)), open_(agenda.size()) {
     std::iota(open_.begin(), open_.end(), std::size_t{0});
 }
 
-void ReadyLane::start(std::size_t place) {
+void ReadyAgenda::start(std::size_t place) {
     const auto at = open_.erase(std::lower_bound(open_.begin(), open_.end(), place));
     follows_.reset();
-    const Task& task = lane_[place];
+    const Task& task = agenda_[place];
     if (task.phase == Phase::backward || sends_[static_cast<std::size_t>(task.section)]) return;
     const auto backward = std::find_if(at, open_.end(), [&](std::size_t other) {
-        return lane_[other].section == task.section && lane_[other].micro_batch == task.micro_batch;
+        return agenda_[other].section == task.section && agenda_[other].micro_batch == task.micro_batch;
     });
     if (backward != open_.end()) follows_ = *backward;
 }

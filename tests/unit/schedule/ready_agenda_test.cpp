@@ -1,4 +1,4 @@
-#include "schedule/ready_lane.hpp"
+#include "schedule/ready_agenda.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,21 +18,21 @@ Task backward(int section, int micro_batch) {
     return {section, micro_batch, Phase::backward};
 }
 
-/// Starts of a lane whose tasks at the places of `ready[k]` can start when it is asked for the k-th time; -1
-/// where it waits.
+/// Starts of a agenda whose tasks at the places of `ready[k]` can start when it is asked for the k-th time;
+/// -1 where it waits.
 std::vector<int> starts(const std::vector<Task>& tasks, std::vector<bool> sends,
                         const std::vector<std::set<std::size_t>>& ready) {
-    ReadyLane lane(tasks, std::move(sends));
+    ReadyAgenda agenda(tasks, std::move(sends));
     std::vector<int> places;
     for (const auto& now : ready) {
-        const auto next = lane.next([&](std::size_t place) { return now.contains(place); });
+        const auto next = agenda.next([&](std::size_t place) { return now.contains(place); });
         places.push_back(next ? static_cast<int>(*next) : -1);
-        if (next) lane.start(*next);
+        if (next) agenda.start(*next);
     }
     return places;
 }
 
-TEST(ReadyLane, ComparesWithAllThatWait) {
+TEST(ReadyAgenda, ComparesWithAllThatWait) {
     // A can wait for 3 s, B for 0.5 s, C for ever; B may overtake A (2 s), C (4 s) neither, D (0.2 s) all.
     const std::vector<Task> tasks{forward(0, 0, 1, 3), backward(0, 0), forward(0, 1, 2, 0.5), backward(0, 1),
                                   forward(0, 2, 4),    backward(0, 2), forward(0, 3, 0.2),    backward(0, 3)};
@@ -40,14 +40,14 @@ TEST(ReadyLane, ComparesWithAllThatWait) {
                 testing::ElementsAre(-1, 6, 7, 2, 3, -1, 0, 1, 4));
 }
 
-TEST(ReadyLane, KeepsTheOrderOfForwardsThatAreSentOn) {
+TEST(ReadyAgenda, KeepsTheOrderOfForwardsThatAreSentOn) {
     // Two upstream sections: each keeps its order, backwards and the other section do not wait for it.
     const std::vector<Task> tasks{forward(0, 0), forward(0, 1), forward(1, 0), backward(0, 0), forward(1, 1)};
     EXPECT_THAT(starts(tasks, {true, true}, {{1}, {1, 4}, {1, 2}, {1, 4}, {3}, {0, 1}, {1}}),
                 testing::ElementsAre(-1, -1, 2, 4, 3, 0, 1));
 }
 
-TEST(ReadyLane, RunsABackwardOfALossRightAfterItsForward) {
+TEST(ReadyAgenda, RunsABackwardOfALossRightAfterItsForward) {
     const std::vector<Task> tasks{forward(0, 0), forward(1, 0, 1, 1), backward(0, 0), backward(1, 0)};
     EXPECT_THAT(starts(tasks, {true, false}, {{1}, {0, 2}, {0, 2}, {2}}), testing::ElementsAre(1, 3, 0, 2));
 }

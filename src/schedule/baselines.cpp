@@ -1,0 +1,107 @@
+#include "schedule/baselines.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "base/check.hpp"
+#include "schedule/choosers.hpp"
+#include "schedule/plan_builder.hpp"
+
+namespace maestro::schedule {
+
+namespace {
+
+/// Micro-batches of every section in `order`; replica_of[sample] is that of the anchor. sizes: [section],
+/// samples.
+std::vector<Batches> cut(const Instance& instance, const std::vector<int>& order,
+                         const std::vector<int>& replica_of, const std::vector<int>& sizes) {
+    std::vector<Batches> batches(instance.sections.size());
+    for (std::size_t s = 0; s < batches.size(); ++s) {
+        const SectionShape& shape = instance.sections[s];
+        std::vector<std::vector<int>> on(static_cast<std::size_t>(shape.replicas));
+        for (const int i : order)
+            if (instance.active[instance.at(static_cast<int>(s), i)])
+                on[static_cast<std::size_t>(
+                       instance.replica_of(static_cast<int>(s), replica_of[static_cast<std::size_t>(i)]))]
+                    .push_back(i);
+        for (const auto& list : on) {
+            for (std::size_t k = 0; k < list.size(); ++k) {
+                if (k > 0 && k % static_cast<std::size_t>(sizes[s]) == 0) batches[s].close_batch();
+                batches[s].samples.push_back(list[k]);
+            }
+            if (!list.empty()) batches[s].close_batch();
+            batches[s].close_replica();
+        }
+    }
+    return batches;
+}
+
+/// Halves the micro-batches of the loss sections, once they hold one sample each those of the others. False:
+/// all hold one.
+bool halve(const Instance& instance, std::vector<int>& sizes) {
+    for (const bool loss : {true, false}) {
+        bool halved = false;
+        for (std::size_t s = 0; s < sizes.size(); ++s) {
+            if (instance.sections[s].loss != loss || sizes[s] == 1) continue;
+            sizes[s] = (sizes[s] + 1) / 2;
+            halved = true;
+        }
+        if (halved) return true;
+    }
+    return false;
+}
+
+/// Every section takes the samples in `order`. The samples of one micro-batch may stand far apart in it, too
+/// far for a window upstream; then smaller micro-batches do: with one sample each the first that is not done
+/// can always go on.
+StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance& instance,
+                       const std::vector<int>& order, const std::vector<int>& replica_of) {
+    std::vector<int> sizes;
+    for (const SectionShape& shape : instance.sections) sizes.push_back(shape.micro_batch);
+    for (bool squeezed = false;; squeezed = true) {
+        const std::vector<Batches> batches = cut(instance, order, replica_of, sizes);
+        Machine machine(instance, batches);
+        ListOrder chooser(machine);
+        std::vector<Executed> executed;
+        if (machine.run(chooser, &executed) == std::numeric_limits<double>::infinity()) {
+            MAESTRO_CHECK(halve(instance, sizes), "{} samples in order do not run one by one",
+                          instance.samples);
+            continue;
+        }
+        PlanBuilder builder(problem, 1);
+        builder.add(machine, batches, executed, 0);
+        StepPlan plan = builder.finish(step);
+        plan.squeezed = squeezed;
+        return plan;
+    }
+}
+
+}  // namespace
+
+StepPlan plan_fifo(const Problem& problem, std::int64_t step) {
+    const Instance instance = whole(problem);
+    std::vector<int> order(static_cast<std::size_t>(instance.samples)), replica_of(order.size());
+    std::iota(order.begin(), order.end(), 0);
+    for (std::size_t i = 0; i < replica_of.size(); ++i)
+        replica_of[i] = static_cast<int>(i) % instance.shape(instance.anchor).replicas;
+    return plan_in_order(problem, step, instance, order, replica_of);
+}
+
+StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
+    const Instance instance = whole(problem);
+    std::vector<int> order(static_cast<std::size_t>(instance.samples)), replica_of(order.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+        return instance.total(instance.anchor, a) > instance.total(instance.anchor, b);
+    });
+    std::vector<double> load(static_cast<std::size_t>(instance.shape(instance.anchor).replicas), 0.0);
+    for (const int i : order) {
+        const auto least = std::min_element(load.begin(), load.end());
+        replica_of[static_cast<std::size_t>(i)] = static_cast<int>(least - load.begin());
+        *least += instance.total(instance.anchor, i);
+    }
+    return plan_in_order(problem, step, instance, order, replica_of);
+}
+
+}  // namespace maestro::schedule

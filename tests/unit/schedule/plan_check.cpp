@@ -1,0 +1,117 @@
+#include "unit/schedule/plan_check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "schedule/simulate.hpp"
+
+namespace maestro::schedule_test {
+
+namespace {
+
+using schedule::MicroBatch;
+using schedule::Problem;
+using schedule::SampleCost;
+using schedule::StepPlan;
+using schedule::Task;
+
+using Wrong = std::vector<std::string>;
+using ReplicaOf = std::vector<std::map<std::int64_t, int>>;  ///< [section], by sample
+
+/// Every active sample once per section, in micro-batches of an allowed size.
+ReplicaOf check_samples(const Problem& problem, const StepPlan& plan, Wrong& wrong) {
+    ReplicaOf replica_of(problem.sections.size());
+    for (std::size_t s = 0; s < problem.sections.size(); ++s) {
+        for (std::size_t r = 0; r < plan.batches[s].size(); ++r)
+            for (const auto& batch : plan.batches[s][r]) {
+                if (batch.samples.empty() ||
+                    static_cast<int>(batch.samples.size()) > problem.sections[s].micro_batch)
+                    wrong.push_back(
+                        fmt::format("section {}: a micro-batch of {} samples", s, batch.samples.size()));
+                for (const auto sample : batch.samples)
+                    if (!replica_of[s].emplace(sample, static_cast<int>(r)).second)
+                        wrong.push_back(fmt::format("section {}: sample {} twice", s, sample));
+            }
+        std::size_t active = 0;
+        for (const auto& sample : problem.samples) {
+            if (!sample.sections[s].active) continue;
+            ++active;
+            if (!replica_of[s].contains(sample.id))
+                wrong.push_back(fmt::format("section {}: sample {} is missing", s, sample.id));
+        }
+        if (active != replica_of[s].size())
+            wrong.push_back(
+                fmt::format("section {}: {} samples, {} active", s, replica_of[s].size(), active));
+    }
+    return replica_of;
+}
+
+/// Samples go from a replica to those that it serves.
+void check_edges(const Problem& problem, const ReplicaOf& replica_of, Wrong& wrong) {
+    for (const auto& e : problem.edges) {
+        const int fanout = problem.sections[e.to].replicas / problem.sections[e.from].replicas;
+        for (const auto& [sample, up] : replica_of[e.from])
+            if (const auto down = replica_of[e.to].find(sample);
+                down != replica_of[e.to].end() && down->second / fanout != up)
+                wrong.push_back(fmt::format("edge {} -> {}: sample {} goes from replica {} to {}", e.from,
+                                            e.to, sample, up, down->second));
+    }
+}
+
+std::size_t expected_tasks(const Problem& problem, const StepPlan& plan) {
+    std::map<std::int64_t, const SampleCost*> costs;
+    for (const SampleCost& sample : problem.samples) costs.emplace(sample.id, &sample);
+    std::size_t expected = 0;
+    for (std::size_t s = 0; s < problem.sections.size(); ++s) {
+        const auto returns = [&](std::int64_t id) {
+            const auto at = costs.find(id);
+            return at != costs.end() && problem.runs_backward(*at->second, s);
+        };
+        for (const auto& replica : plan.batches[s])
+            for (const MicroBatch& batch : replica)
+                expected += std::any_of(batch.samples.begin(), batch.samples.end(), returns) ? 2 : 1;
+    }
+    return expected;
+}
+
+/// Every task of a micro-batch once, on the rank of its replica.
+void check_tasks(const Problem& problem, const StepPlan& plan, Wrong& wrong) {
+    std::set<std::tuple<std::size_t, int, int, int>> tasks;
+    for (std::size_t rank = 0; rank < plan.agendas.size(); ++rank)
+        for (const Task& t : plan.agendas[rank]) {
+            const int replica = static_cast<int>(rank) - problem.sections[t.section].first_rank;
+            const auto& batches = plan.batches[t.section];
+            if (replica < 0 || replica >= static_cast<int>(batches.size()) ||
+                t.micro_batch >= static_cast<int>(batches[replica].size())) {
+                wrong.push_back(
+                    fmt::format("rank {}: no micro-batch {} of section {}", rank, t.micro_batch, t.section));
+                return;
+            }
+            if (!tasks.insert({rank, t.section, t.micro_batch, static_cast<int>(t.phase)}).second)
+                wrong.push_back(
+                    fmt::format("rank {}: section {}, micro-batch {} twice", rank, t.section, t.micro_batch));
+        }
+    if (const std::size_t expected = expected_tasks(problem, plan); tasks.size() != expected)
+        wrong.push_back(fmt::format("{} tasks, {} expected", tasks.size(), expected));
+}
+
+}  // namespace
+
+std::vector<std::string> check_plan(const Problem& problem, const StepPlan& plan) {
+    if (plan.batches.size() != problem.sections.size()) return {"a plan of other sections"};
+    for (std::size_t s = 0; s < problem.sections.size(); ++s)
+        if (static_cast<int>(plan.batches[s].size()) != problem.sections[s].replicas)
+            return {fmt::format("section {}: wrong number of replicas", s)};
+    if (static_cast<int>(plan.agendas.size()) != problem.world) return {"an agenda for every rank is needed"};
+    Wrong wrong;
+    check_edges(problem, check_samples(problem, plan, wrong), wrong);
+    check_tasks(problem, plan, wrong);
+    if (wrong.empty() && simulate(problem, plan).stuck) wrong.push_back("the ranks wait for each other");
+    return wrong;
+}
+
+}  // namespace maestro::schedule_test
