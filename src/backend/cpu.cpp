@@ -49,6 +49,7 @@ public:
                            bf16_->describe());
     }
     bool computes() const override { return true; }
+    int threads() const override { return threads_; }
     void* allocate(std::size_t bytes) override {
         const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
         void* pointer = rounded < bytes ? nullptr : std::aligned_alloc(64, rounded);
