@@ -49,6 +49,9 @@ public:
     virtual std::string describe() const = 0;   ///< one line for the log: library versions, threads, isa
     /// True where kernels run; false where they are only counted (meta).
     virtual bool computes() const = 0;
+    /// That may run one operation. One that keeps scratch per thread takes so many, here and in what is only
+    /// counted, so that memory on paper is that of the device it stands for and not of the host that counts.
+    virtual int threads() const = 0;
     /// Device memory, 64-byte aligned, uninitialized. Throws Error(device_memory). meta returns addresses
     /// that must not be touched.
     virtual void* allocate(std::size_t bytes) = 0;
@@ -90,7 +93,7 @@ private:
 
 /// The CPU: oneDNN for products, OpenMP for the rest. `threads` >= 1 for this rank.
 std::unique_ptr<Backend> make_cpu(int threads);
-/// Counts work, memory and, by the rates, seconds; computes nothing.
-std::unique_ptr<Backend> make_meta(DeviceRates rates = {});
+/// Counts work, memory and, by the rates, seconds of a device of so many threads; computes nothing.
+std::unique_ptr<Backend> make_meta(DeviceRates rates = {}, int threads = 1);
 
 }  // namespace maestro::backend

@@ -10,10 +10,11 @@ namespace {
 
 class Meta final : public Backend {
 public:
-    explicit Meta(DeviceRates rates) : rates_(std::move(rates)) {}
+    Meta(DeviceRates rates, int threads) : rates_(std::move(rates)), threads_(threads) {}
     std::string_view name() const override { return "meta"; }
     std::string describe() const override { return "meta: counts, computes nothing"; }
     bool computes() const override { return false; }
+    int threads() const override { return threads_; }
     void* allocate(std::size_t) override { return reinterpret_cast<void*>(64); }
     void release(void*) noexcept override {}
     void gemm(const Gemm& g) override {
@@ -28,6 +29,7 @@ protected:
 
 private:
     DeviceRates rates_;
+    int threads_;
 };
 
 }  // namespace
@@ -54,8 +56,8 @@ double DeviceRates::seconds(const Work& work) const {
     return operation_s + std::max(arithmetic, bytes > 0 ? work.bytes / bytes : 0);
 }
 
-std::unique_ptr<Backend> make_meta(DeviceRates rates) {
-    return std::make_unique<Meta>(std::move(rates));
+std::unique_ptr<Backend> make_meta(DeviceRates rates, int threads) {
+    return std::make_unique<Meta>(std::move(rates), threads);
 }
 
 }  // namespace maestro::backend

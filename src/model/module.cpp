@@ -52,8 +52,8 @@ std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& 
 }
 
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> shapes, bool train,
-                  const backend::DeviceRates& rates) {
-    const auto meta = backend::make_meta(rates);
+                  const backend::DeviceRates& rates, int threads) {
+    const auto meta = backend::make_meta(rates, threads);
     const auto module = make_module(*meta, spec, role);
     std::vector<std::vector<std::int32_t>> tokens;
     std::vector<std::vector<float>> weights;

@@ -145,7 +145,8 @@ protected:
 /// Throws Error(bad_deck, all_ranks) for sizes that do not fit together.
 std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role);
 
-/// Memory and work of one micro-batch, found by running the module's own code on the meta backend.
+/// Memory and work of one micro-batch, found by running the module's own code on the meta backend, with the
+/// rates and threads of the device that it is to run on.
 struct Footprint {
     std::size_t saved = 0;       ///< bytes kept from forward to backward
     std::size_t scratch = 0;     ///< bytes used within a task
@@ -157,6 +158,6 @@ struct Footprint {
     double backward_s = 0;
 };
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> samples,
-                  bool train = true, const backend::DeviceRates& rates = {});
+                  bool train = true, const backend::DeviceRates& rates = {}, int threads = 1);
 
 }  // namespace maestro::model

@@ -78,22 +78,25 @@ void product(const A* a, const A* b, A* y, std::int64_t m, std::int64_t n, std::
                       alpha);
 }
 
-/// Scratch of one thread: `arrays` of [longest, dim] and `blocks` of [kQueryBlock, longest].
-Tensor thread_scratch(backend::Arena& arena, DType type, const Shape& s, std::int64_t arrays,
-                      std::int64_t blocks) {
+/// A row for each thread of the backend: `arrays` of [longest, dim] and `blocks` of [kQueryBlock, longest].
+Tensor thread_scratch(const backend::Backend& b, backend::Arena& arena, DType type, const Shape& s,
+                      std::int64_t arrays, std::int64_t blocks) {
     const std::int64_t each = s.longest * s.dim * arrays + kQueryBlock * s.longest * blocks;
-    return arena.allocate(accumulate_type(type), {omp_get_max_threads(), std::max<std::int64_t>(each, 1)});
+    return arena.allocate(accumulate_type(type), {b.threads(), std::max<std::int64_t>(each, 1)});
 }
 
-/// body(first row, rows, key head) for every sequence that has rows and every key head, over the threads.
-template <class Body>
+/// body(first row, rows, key head, scratch of this thread) for every sequence that has rows and every key
+/// head, over the threads.
+template <class A, class Body>
 void for_each_key_head(const Shape& s, std::span<const std::int32_t> offsets, std::int64_t work_each,
-                       Body&& body) {
+                       const Tensor& scratch, Body&& body) {
     const auto sequences = static_cast<std::int64_t>(offsets.size()) - 1;
-    parallel_for(sequences * s.key_heads, work_each, [&](std::int64_t task) {
+    const auto threads = static_cast<int>(scratch.dim(0));
+    parallel_for(sequences * s.key_heads, work_each, threads, [&](std::int64_t task) {
         const auto sequence = static_cast<std::size_t>(task / s.key_heads);
         const std::int64_t first = offsets[sequence], length = offsets[sequence + 1] - first;
-        if (length > 0) body(first, length, task % s.key_heads);
+        A* const own = scratch.as<A>() + omp_get_thread_num() * scratch.columns();
+        if (length > 0) body(first, length, task % s.key_heads, own);
     });
 }
 
@@ -104,7 +107,7 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
                backend::Arena& arena) {
     const Shape s = shape_of(q, k, qkv, lse, offsets, causal);
     backend::ArenaScope scope(arena);
-    const Tensor scratch = thread_scratch(arena, q.dtype, s, 4, 1);
+    const Tensor scratch = thread_scratch(b, arena, q.dtype, s, 4, 1);
     const backend::Work work{4.0 * s.score_pairs * static_cast<double>(s.dim),
                              static_cast<double>(2 * q.bytes() + 2 * k.bytes()), static_cast<double>(s.dim),
                              q.dtype};
@@ -113,10 +116,9 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
             using A = Accumulate<T>;
             const std::int64_t group = s.heads / s.key_heads;
             const double scale = 1.0 / std::sqrt(static_cast<double>(s.dim));
-            for_each_key_head(
-                s, offsets, s.longest * s.dim * group * 8,
-                [&](std::int64_t first, std::int64_t length, std::int64_t key_head) {
-                    A* keys = scratch.slice(omp_get_thread_num(), omp_get_thread_num() + 1).as<A>();
+            for_each_key_head<A>(
+                s, offsets, s.longest * s.dim * group * 8, scratch,
+                [&](std::int64_t first, std::int64_t length, std::int64_t key_head, A* keys) {
                     A* values = keys + s.longest * s.dim;
                     A* queries = values + s.longest * s.dim;
                     A* result = queries + s.longest * s.dim;
@@ -171,7 +173,7 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                   "dq {}, dk {}, dqkv {}, dout {}", dq.describe(), dk.describe(), dqkv.describe(),
                   dout.describe());
     backend::ArenaScope scope(arena);
-    const Tensor scratch = thread_scratch(arena, q.dtype, s, 7, 2);
+    const Tensor scratch = thread_scratch(b, arena, q.dtype, s, 7, 2);
     const backend::Work work{10.0 * s.score_pairs * static_cast<double>(s.dim),
                              static_cast<double>(4 * q.bytes() + 4 * k.bytes()), static_cast<double>(s.dim),
                              q.dtype};
@@ -180,11 +182,10 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
             using A = Accumulate<T>;
             const std::int64_t group = s.heads / s.key_heads;
             const double scale = 1.0 / std::sqrt(static_cast<double>(s.dim));
-            for_each_key_head(
-                s, offsets, s.longest * s.dim * group * 20,
-                [&](std::int64_t first, std::int64_t length, std::int64_t key_head) {
+            for_each_key_head<A>(
+                s, offsets, s.longest * s.dim * group * 20, scratch,
+                [&](std::int64_t first, std::int64_t length, std::int64_t key_head, A* keys) {
                     const std::int64_t array = s.longest * s.dim;
-                    A* keys = scratch.slice(omp_get_thread_num(), omp_get_thread_num() + 1).as<A>();
                     A* values = keys + array;
                     A* queries = values + array;
                     A* gradient = queries + array;

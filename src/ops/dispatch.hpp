@@ -3,6 +3,8 @@
 
 #include <omp.h>
 
+#include <utility>
+
 #include "backend/backend.hpp"
 #include "base/tensor.hpp"
 
@@ -40,17 +42,23 @@ inline DType accumulate_type(DType type) {
     return type == DType::f64 ? DType::f64 : DType::f32;
 }
 
-/// body(i) for i in [0, n), over the rank's threads where there is enough work to pay for waking them. Every
-/// i writes its own result, so the number of threads does not change it.
+/// body(i) for i in [0, n), over at most `threads` threads where there is enough work to pay for waking them.
+/// Every i writes its own result, so the number of threads does not change it.
 template <class Body>
-void parallel_for(std::int64_t n, std::int64_t work_each, Body&& body) {
+void parallel_for(std::int64_t n, std::int64_t work_each, int threads, Body&& body) {
     constexpr std::int64_t kWorth = 1 << 16;
-    if (n > 1 && n * work_each > kWorth && omp_get_max_threads() > 1) {
-#pragma omp parallel for schedule(static)
+    if (n > 1 && n * work_each > kWorth && threads > 1) {
+#pragma omp parallel for schedule(static) num_threads(threads)
         for (std::int64_t i = 0; i < n; ++i) body(i);
     } else {
         for (std::int64_t i = 0; i < n; ++i) body(i);
     }
+}
+
+/// The same over the rank's threads.
+template <class Body>
+void parallel_for(std::int64_t n, std::int64_t work_each, Body&& body) {
+    parallel_for(n, work_each, omp_get_max_threads(), std::forward<Body>(body));
 }
 
 /// Columns [begin, end) of this thread, for sums over rows: body(begin, end) once per thread, disjoint, so

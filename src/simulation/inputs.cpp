@@ -77,7 +77,7 @@ Inputs inputs_on(const config::Deck& deck, const config::Cluster* cluster, const
             if (int& window = inputs.problem.sections[s].window; window == 0) window = replay.windows[s];
     }
     if (cluster) {
-        inputs.memory = workload::measure_memory(deck, table, samples.marker());
+        inputs.memory = workload::measure_memory(deck, table, samples.marker(), 1);
         inputs.device_memory = cluster->device.memory;
         workload::choose_windows(inputs.memory, deck.graph, cluster->device.memory);
         for (std::size_t s = 0; s < inputs.problem.sections.size(); ++s)

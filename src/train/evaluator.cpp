@@ -138,8 +138,8 @@ private:
         }
         std::map<int, std::vector<Tensor>> outputs;  // by section: rows of each sample
         for (Part& part : parts_) {
-            const model::Footprint footprint =
-                model::measure(workload::spec_of(deck_, part.section), part.role, shapes, false);
+            const model::Footprint footprint = model::measure(
+                workload::spec_of(deck_, part.section), part.role, shapes, false, {}, backend_->threads());
             if (part.saved.capacity() < footprint.saved)
                 part.saved = backend::Arena(*backend_, footprint.saved + footprint.saved / 2);
             if (part.scratch.capacity() < footprint.scratch)

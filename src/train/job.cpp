@@ -70,7 +70,8 @@ void Job::open_cluster() {
 
 /// What the sections take of this machine's memory, windows chosen. Collective.
 workload::MemoryPlan Job::take_stock() {
-    workload::MemoryPlan plan = workload::measure_memory(launch_.deck, *table_, samples_->marker());
+    workload::MemoryPlan plan = workload::measure_memory(launch_.deck, *table_, samples_->marker(),
+                                                         emulation_ ? 1 : backend_->threads());
     if (emulation_) {
         emulation_->fit(plan);
         for (std::size_t s = 0; s < plan.sections.size(); ++s) {

@@ -83,7 +83,8 @@ std::string RankMemory::describe() const {
     return text;
 }
 
-MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, std::int32_t marker) {
+MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, std::int32_t marker,
+                          int threads) {
     MemoryPlan plan;
     for (int s = 0; s < static_cast<int>(deck.graph.sections.size()); ++s) {
         const graph::Section& section = deck.graph.sections[static_cast<std::size_t>(s)];
@@ -91,7 +92,7 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
         const model::Role role = role_of(deck, s, marker);
         const int batch = deck.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
-        memory.footprint = model::measure(spec_of(deck, s), role, worst);
+        memory.footprint = model::measure(spec_of(deck, s), role, worst, true, {}, threads);
         // What is kept grows with the rows alone, and no micro-batch has more of them than the longest.
         memory.footprint.saved = model::measure(spec_of(deck, s), role, longest).saved;
         // What is in use, and what lies ready behind it: at most the rest of a step.

@@ -201,6 +201,17 @@ def test_idle_is_of_ranks_whoever_works_on_them(workspace):
             assert section["idle"] == pytest.approx(1 - work / found["makespan_s"], abs=1e-9)
 
 
+def test_a_cluster_on_paper_does_not_depend_on_the_threads_here(workspace, monkeypatch):
+    found = []
+    for threads in (1, 16):
+        monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+        result = subprocess.run([BINARY, "simulate", VLM, "--cluster", str(ROOT / "inputs/clusters/h100.toml"), "--set", "section.vision.window=0"],
+                                cwd=workspace.path, capture_output=True, text=True, check=True)
+        found.append(json.loads(result.stdout.splitlines()[-1]))
+        found[-1].pop("schedule_ms")  # of this machine
+    assert found[0] == found[1]
+
+
 def test_calibration_and_a_run_make_a_prediction(workspace):
     """The file that calibration writes is one; measured times replace the models'."""
     assert mpirun(2, "calibrate", "--out", "this.toml", cwd=workspace.path).returncode == 0

@@ -1,6 +1,10 @@
 // Matrix products against triple loops in double.
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <functional>
+
+#include "backend/bf16_gemm.hpp"
 #include "support/tensors.hpp"
 
 namespace maestro::backend {
@@ -13,9 +17,21 @@ struct Case {
     std::int64_t m, n, k;
 };
 
+/// Both ways to multiply bf16, or the one that there is.
+std::vector<std::unique_ptr<Bf16Gemm>> bf16_ways() {
+    std::vector<std::unique_ptr<Bf16Gemm>> ways;
+    ways.push_back(make_bf16_panels());
+    if (auto native = make_bf16_native()) ways.push_back(std::move(native));
+    return ways;
+}
+
 class Gemm : public testing_support::Tensors {
 protected:
+    using Run = std::function<void(const Backend::Gemm&)>;
     void compare(const Case& c, bool transpose_a, bool transpose_b, bool accumulate) {
+        compare([&](const Backend::Gemm& g) { b_.gemm(g); }, c, transpose_a, transpose_b, accumulate);
+    }
+    void compare(const Run& run, const Case& c, bool transpose_a, bool transpose_b, bool accumulate) {
         constexpr std::int64_t kPad = 3;  // columns that do not belong to the matrices
         const std::int64_t rows_a = transpose_a ? c.k : c.m, columns_a = transpose_a ? c.m : c.k,
                            rows_b = transpose_b ? c.n : c.k, columns_b = transpose_b ? c.k : c.n;
@@ -30,25 +46,44 @@ protected:
                            get(b, transpose_b ? j * (columns_b + kPad) + l : l * (columns_b + kPad) + j);
                 expected[static_cast<std::size_t>(i * (c.n + kPad) + j)] = sum;
             }
-        b_.gemm({.a = a.data,
-                 .b = b.data,
-                 .y = y.data,
-                 .m = c.m,
-                 .n = c.n,
-                 .k = c.k,
-                 .lda = columns_a + kPad,
-                 .ldb = columns_b + kPad,
-                 .ldy = c.n + kPad,
-                 .transpose_a = transpose_a,
-                 .transpose_b = transpose_b,
-                 .accumulate = accumulate,
-                 .in = c.in,
-                 .out = c.out});
-        expect_near(y, expected, rounding(c.out),
-                    std::string(name_of(c.in)) + " " + std::to_string(c.m) + " x " + std::to_string(c.n) +
-                        " x " + std::to_string(c.k) + (transpose_a ? " A^T" : "") +
-                        (transpose_b ? " B^T" : "") + (accumulate ? " +=" : ""));
+        const std::vector<char> before(static_cast<const char*>(y.data),
+                                       static_cast<const char*>(y.data) + y.bytes());
+        const Backend::Gemm g{.a = a.data,
+                              .b = b.data,
+                              .y = y.data,
+                              .m = c.m,
+                              .n = c.n,
+                              .k = c.k,
+                              .lda = columns_a + kPad,
+                              .ldb = columns_b + kPad,
+                              .ldy = c.n + kPad,
+                              .transpose_a = transpose_a,
+                              .transpose_b = transpose_b,
+                              .accumulate = accumulate,
+                              .in = c.in,
+                              .out = c.out};
+        run(g);
+        const std::string what = std::string(name_of(c.in)) + " " + std::to_string(c.m) + " x " +
+                                 std::to_string(c.n) + " x " + std::to_string(c.k) +
+                                 (transpose_a ? " A^T" : "") + (transpose_b ? " B^T" : "") +
+                                 (accumulate ? " +=" : "");
+        expect_near(y, expected, rounding(c.out), what);
+        if (c.in == DType::bf16) expect_one_rounding(y, expected, c, what);
+        const std::vector<double> first = values(y);
+        std::memcpy(y.data, before.data(), before.size());
+        run(g);
+        EXPECT_EQ(values(y), first) << what << ", again";
         arena_.reset();
+    }
+    /// No partial sum was rounded to bf16: every element is within half a unit in its last place.
+    static void expect_one_rounding(const Tensor& y, const std::vector<double>& expected, const Case& c,
+                                    const std::string& what) {
+        const double last_place = c.out == DType::bf16 ? 1.0 / 256 : 1e-6;
+        const double sums = 1e-6 * static_cast<double>(c.k);  // of fp32 sums of products of about 1
+        for (std::size_t i = 0; i < expected.size(); ++i)
+            ASSERT_NEAR(get(y, static_cast<std::int64_t>(i)), expected[i],
+                        last_place * std::abs(expected[i]) + sums)
+                << what << ", element " << i;
     }
 };
 
@@ -72,6 +107,28 @@ TEST_F(Gemm, OfBf16WithEveryLength) {
             compare({DType::bf16, DType::f32, 17, 9, length}, true, true, accumulate);
         }
     }
+}
+
+// Sizes on both sides of a panel and of several, in every direction.
+TEST_F(Gemm, OfBf16InBothWays) {
+    for (const auto& way : bf16_ways())
+        for (const int threads : {1, 2}) {
+            SCOPED_TRACE(std::string(way->describe()) + ", threads " + std::to_string(threads));
+            const auto backend = make_cpu(threads);  // the rank's threads are its
+            for (const auto& [m, n, k] : {std::tuple{1, 1, 1},
+                                          {7, 33, 5},
+                                          {512, 8, 24},
+                                          {515, 19, 40},
+                                          {33, 1030, 17},
+                                          {20, 9, 1543},
+                                          {130, 514, 66}})
+                for (const DType out : {DType::bf16, DType::f32})
+                    for (const bool transpose_a : {false, true})
+                        for (const bool transpose_b : {false, true})
+                            for (const bool accumulate : {false, true})
+                                compare([&](const Backend::Gemm& g) { way->run(g); },
+                                        {DType::bf16, out, m, n, k}, transpose_a, transpose_b, accumulate);
+        }
 }
 
 TEST_F(Gemm, CountsTwoOperationsAMultiplyAdd) {

@@ -59,30 +59,35 @@ TEST(Model, InitialWeightsDoNotDependOnShards) {
         EXPECT_EQ(values(p.master), values(seven->parameters().find(p.name)->master)) << p.name;
 }
 
+void expect_measured(Kind kind, DType type, bool recompute, bool train, int threads) {
+    SCOPED_TRACE(testing::Message() << (kind == Kind::vlm ? "vlm " : "distill ") << name_of(type)
+                                    << " recompute " << recompute << " train " << train << " threads "
+                                    << threads);
+    Job job(kind, type, recompute, threads);
+    const auto measured = [&](const ModelSpec& spec, const Role& role) {
+        return measure(spec, role, job.samples.shapes(), train, {}, threads);
+    };
+    const Footprint first = measured(job.first_spec, job.first_role),
+                    last = measured(job.last_spec, job.last_role);
+    const double loss = job.run(train).loss;
+    EXPECT_EQ(job.run(train, first, last).loss, loss);
+    EXPECT_EQ(job.first_used.saved, first.saved);
+    EXPECT_EQ(job.first_used.scratch, first.scratch);
+    EXPECT_EQ(job.last_used.saved, last.saved);
+    // measure() takes every token for a target: without a backward pass, the logits decide and are fewer
+    // here.
+    EXPECT_LE(job.last_used.scratch, last.scratch);
+    if (train) {
+        EXPECT_EQ(job.last_used.scratch, last.scratch);
+    }
+}
+
 TEST(Model, MeasureIsWhatARunTakes) {
     for (const Kind kind : {Kind::vlm, Kind::distill})
         for (const DType type : {DType::f32, DType::bf16})
             for (const bool recompute : {false, true})
-                for (const bool train : {true, false}) {
-                    SCOPED_TRACE(testing::Message()
-                                 << (kind == Kind::vlm ? "vlm " : "distill ") << name_of(type)
-                                 << " recompute " << recompute << " train " << train);
-                    Job job(kind, type, recompute);
-                    const Footprint first =
-                        measure(job.first_spec, job.first_role, job.samples.shapes(), train);
-                    const Footprint last = measure(job.last_spec, job.last_role, job.samples.shapes(), train);
-                    const double loss = job.run(train).loss;
-                    EXPECT_EQ(job.run(train, first, last).loss, loss);
-                    // measure() takes every token for a target: without a backward pass, the logits decide
-                    // and are fewer here.
-                    EXPECT_EQ(job.first_used.saved, first.saved);
-                    EXPECT_EQ(job.first_used.scratch, first.scratch);
-                    EXPECT_EQ(job.last_used.saved, last.saved);
-                    EXPECT_LE(job.last_used.scratch, last.scratch);
-                    if (train) {
-                        EXPECT_EQ(job.last_used.scratch, last.scratch);
-                    }
-                }
+                for (const bool train : {true, false})
+                    for (const int threads : {1, 3}) expect_measured(kind, type, recompute, train, threads);
 }
 
 /// Without layers' contributions and with a table of unit vectors, a token predicts itself.

@@ -2,6 +2,7 @@
 #include "workload/memory.hpp"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <set>
 
@@ -19,11 +20,11 @@ protected:
         write(arrays);
         file_ = std::make_unique<data::SampleFile>(path_);
     }
-    MemoryPlan plan(const std::vector<std::string>& settings) {
+    MemoryPlan plan(const std::vector<std::string>& settings, int threads = 1) {
         deck_ =
             config::parse_deck(config::read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/vlm_glyphs.toml"),
                                "deck", settings, config::Command::train);
-        return measure_memory(deck_, table_of(deck_, *file_), file_->marker());
+        return measure_memory(deck_, table_of(deck_, *file_), file_->marker(), threads);
     }
     double total(const MemoryPlan& plan, int rank) const {
         return memory_of(plan, deck_.graph, rank).total();
@@ -87,6 +88,24 @@ TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
     none = plan({"section.vision.window=0", "section.vision.micro_batch=1"});
     choose_windows(none, deck_.graph, 1);
     EXPECT_EQ(none.sections[0].window, 8);  // as many as those have
+}
+
+TEST_F(Memory, IsThatOfTheDeviceWhateverTheThreadsOfThisHost) {
+    const int here = omp_get_max_threads();
+    std::vector<std::vector<double>> bytes;
+    for (const int host : {1, 16}) {
+        omp_set_num_threads(host);
+        const MemoryPlan memory = plan({});
+        bytes.push_back({total(memory, 0), total(memory, 1)});
+        for (const SectionMemory& section : memory.sections)
+            bytes.back().push_back(static_cast<double>(section.footprint.scratch));
+    }
+    omp_set_num_threads(here);
+    EXPECT_EQ(bytes[0], bytes[1]);
+    // A device of more threads has more in use within a task.
+    const MemoryPlan one = plan({}), eight = plan({}, 8);
+    EXPECT_GT(eight.sections[1].footprint.scratch, one.sections[1].footprint.scratch);
+    EXPECT_EQ(eight.sections[1].footprint.saved, one.sections[1].footprint.saved);
 }
 
 TEST_F(Memory, SectionsOnOneRankShareScratchAndPassPointers) {

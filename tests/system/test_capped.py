@@ -1,0 +1,37 @@
+"""On a processor without instructions for bf16, all that runs in fp32 runs in bf16. Here oneDNN and OpenBLAS are told that this one has AVX2 alone."""
+
+import tomllib
+
+import numpy as np
+import pytest
+from conftest import TWO_RANKS, VLM, mpirun, relative
+
+BF16 = [*TWO_RANKS, "run.precision=bf16", "checkpoint.every=3"]
+
+
+@pytest.fixture(autouse=True)
+def capped(monkeypatch):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+
+
+def test_bf16_trains_near_fp32_and_resumes_bit_for_bit(workspace):
+    workspace.train(2, VLM, "whole", ["train.steps=6", *BF16])
+    assert "bf16 by fp32 products of converted panels" in (workspace.run("whole") / "log.txt").read_text()
+    workspace.train(2, VLM, "cut", ["train.steps=3", *BF16])
+    workspace.train(2, VLM, "cut", ["train.steps=6", *BF16], options=["--resume", "auto"])
+    assert np.array_equal(workspace.losses("whole"), workspace.losses("cut"))
+    for section in ("vision", "language"):
+        whole, cut = workspace.checkpoint("whole", 6, section), workspace.checkpoint("cut", 6, section)
+        for group in ("weights", "adam_m", "adam_v"):
+            for name in whole[group]:
+                assert np.array_equal(whole[group][name], cut[group][name]), f"{section} {group}/{name}"
+    workspace.train(2, VLM, "exact", ["train.steps=6", *TWO_RANKS])
+    assert 0 < relative(workspace.losses("whole"), workspace.losses("exact")) <= 2e-2
+
+
+def test_calibrate_measures_bf16(workspace):
+    result = mpirun(2, "calibrate", "--out", "this.toml", cwd=workspace.path)
+    assert result.returncode == 0, result.stderr
+    products = tomllib.loads((workspace.path / "this.toml").read_text())["product"]
+    assert products and all(0 < p["bf16_flops"] < np.inf and 0 < p["fp32_flops"] < np.inf for p in products)
