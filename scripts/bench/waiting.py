@@ -21,6 +21,7 @@ from runs import ROOT, train
 
 sys.path.insert(0, str(ROOT / "scripts/data"))
 import sample_file  # noqa: E402
+import sample_reader  # noqa: E402
 
 DECK = ROOT / "inputs/vlm_glyphs.toml"
 SAMPLES = "data/glyphs-train.h5"
@@ -36,7 +37,7 @@ def without_pictures(source, target):
     with h5py.File(source) as file:
         vocabulary, marker = int(file.attrs["vocabulary"]), int(file.attrs["marker"])
     writer = sample_file.SampleWriter(target, vocabulary=vocabulary, marker=marker)
-    for sample in sample_file.read_samples(source):
+    for sample in sample_reader.read_samples(source):
         pictures = iter(sample.pictures)
         flat = sample_file.Sample()
         for token, weight, flag in zip(sample.tokens.tolist(), sample.weights.tolist(), sample.flags.tolist()):

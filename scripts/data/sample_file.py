@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 FORMAT = "maestro-samples"
-VERSION = 1
+VERSION = 2
 LARGEST_PICTURE = 4096
 COUNTS_FOR_EXACT_MATCH = 1
 _BLOCK = 1 << 24
@@ -71,6 +71,33 @@ def new_file(path):
     return h5py.File(h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, without_times(h5py.h5p.FILE_CREATE), access))
 
 
+def weight_of(weights):
+    """The sum that the index stores: in the order of the tokens, where numpy's own sum takes pairs."""
+    return float(np.cumsum(weights, dtype="<f8")[-1])
+
+
+def check_sample(tokens, weights, flags, pictures, *, vocabulary, marker, channels):
+    """Raises SampleError where arrays break a rule of the format."""
+    if not 0 < len(tokens) == len(weights) == len(flags):
+        raise SampleError(f"{len(tokens)} tokens, {len(weights)} weights and {len(flags)} flags: must be equal and > 0")
+    if tokens.min() < 0 or tokens.max() >= vocabulary:
+        raise SampleError(f"token ids {tokens.min()}..{tokens.max()} are outside the vocabulary of {vocabulary}")
+    if not np.isfinite(weights).all() or weights.min() < 0:
+        raise SampleError("loss weights must be finite and >= 0")
+    silent = tokens == marker
+    silent[0] = True
+    if weights[silent].any() or (flags[silent] & COUNTS_FOR_EXACT_MATCH).any():
+        raise SampleError("the first token and markers have loss weight 0 and no flag: nothing predicts them")
+    markers = int((tokens == marker).sum())
+    if markers != len(pictures):
+        raise SampleError(f"{markers} markers and {len(pictures)} pictures")
+    for picture in pictures:
+        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != channels:
+            raise SampleError(f"a picture is {picture.dtype} {picture.shape}, not uint8 [h, w, {channels}]")
+        if not all(1 <= side <= LARGEST_PICTURE for side in picture.shape[:2]):
+            raise SampleError(f"a picture of {picture.shape[:2]}; sides are 1 to {LARGEST_PICTURE} pixels")
+
+
 class SampleWriter:
     """Collects samples; close() writes them under a temporary name, compares what lies there, and renames.
 
@@ -86,7 +113,8 @@ class SampleWriter:
         self._tokens, self._weights, self._flags = array("i"), array("f"), array("B")
         self._sample_offsets, self._picture_offsets, self._pixel_offsets = array("q", [0]), array("q", [0]), array("q", [0])
         self._shapes = array("i")
-        self._checksums = array("Q")
+        self._checksums, self._pixel_checksums, self._sums = array("Q"), array("Q"), array("d")
+        self._whole_checksums = array("Q")  # as version 1 has them: for the identity
 
     def __len__(self):
         return len(self._checksums)
@@ -95,39 +123,22 @@ class SampleWriter:
         tokens = np.asarray(sample.tokens, dtype="<i8")
         weights = np.asarray(sample.weights, dtype="<f4")
         flags = np.asarray(sample.flags, dtype="u1")
-        self._check(tokens, weights, flags, sample.pictures)
+        check_sample(tokens, weights, flags, sample.pictures, vocabulary=self.vocabulary, marker=self.marker, channels=self.channels)
         tokens = tokens.astype("<i4")
         pictures = [np.ascontiguousarray(picture) for picture in sample.pictures]
-        self._checksums.append(Xxh64.of(tokens, weights, flags, *pictures))
+        self._checksums.append(Xxh64.of(tokens, weights, flags))
+        self._whole_checksums.append(Xxh64.of(tokens, weights, flags, *pictures))
+        self._sums.append(weight_of(weights))
         self._tokens.frombytes(tokens.tobytes())
         self._weights.frombytes(weights.tobytes())
         self._flags.frombytes(flags.tobytes())
         self._sample_offsets.append(len(self._tokens))
         for picture in pictures:
             self._shapes.extend(picture.shape[:2])
+            self._pixel_checksums.append(Xxh64.of(picture))
             self._pixel_offsets.append(self._pixel_offsets[-1] + picture.nbytes)
             self._spool.write(picture.tobytes())
         self._picture_offsets.append(len(self._pixel_offsets) - 1)
-
-    def _check(self, tokens, weights, flags, pictures):
-        if not 0 < len(tokens) == len(weights) == len(flags):
-            raise SampleError(f"{len(tokens)} tokens, {len(weights)} weights and {len(flags)} flags: must be equal and > 0")
-        if tokens.min() < 0 or tokens.max() >= self.vocabulary:
-            raise SampleError(f"token ids {tokens.min()}..{tokens.max()} are outside the vocabulary of {self.vocabulary}")
-        if not np.isfinite(weights).all() or weights.min() < 0:
-            raise SampleError("loss weights must be finite and >= 0")
-        silent = tokens == self.marker
-        silent[0] = True
-        if weights[silent].any() or (flags[silent] & COUNTS_FOR_EXACT_MATCH).any():
-            raise SampleError("the first token and markers have loss weight 0 and no flag: nothing predicts them")
-        markers = int((tokens == self.marker).sum())
-        if markers != len(pictures):
-            raise SampleError(f"{markers} markers and {len(pictures)} pictures")
-        for picture in pictures:
-            if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != self.channels:
-                raise SampleError(f"a picture is {picture.dtype} {picture.shape}, not uint8 [h, w, {self.channels}]")
-            if not all(1 <= side <= LARGEST_PICTURE for side in picture.shape[:2]):
-                raise SampleError(f"a picture of {picture.shape[:2]}; sides are 1 to {LARGEST_PICTURE} pixels")
 
     def close(self):
         if len(self) == 0:
@@ -163,6 +174,8 @@ class SampleWriter:
             "index/picture_shape": view(self._shapes, "<i4").reshape(-1, 2),
             "index/pixel_offsets": view(self._pixel_offsets, "<i8"),
             "index/checksum": view(self._checksums, "<u8"),
+            "index/loss_weight": view(self._sums, "<f8"),
+            "index/pixel_checksum": view(self._pixel_checksums, "<u8"),
         }
 
     def _reserve(self, arrays):
@@ -187,7 +200,10 @@ class SampleWriter:
         file.attrs["marker"] = np.int64(self.marker)
         file.attrs["channels"] = np.int64(self.channels)
         file.attrs["tokenizer"] = np.bytes_(self.tokenizer)
-        file.attrs["index_checksum"] = np.uint64(index_checksum(self.vocabulary, self.marker, self.channels, arrays))
+        header = (self.vocabulary, self.marker, self.channels)
+        identity = identity_of(header, arrays, np.frombuffer(self._whole_checksums, "<u8"))
+        file.attrs["identity"] = np.uint64(identity)
+        file.attrs["index_checksum"] = np.uint64(index_checksum(header, identity, arrays))
 
     def _spooled(self):
         self._spool.seek(0)
@@ -205,30 +221,15 @@ class SampleWriter:
             raise OSError(f"{self.path}: what was written reads back differently; is the disk full?")
 
 
-def index_checksum(vocabulary, marker, channels, arrays):
-    return Xxh64.of(
-        np.array([vocabulary, marker, channels], dtype="<i8"),
-        *(arrays[f"index/{name}"] for name in ("sample_offsets", "picture_offsets", "picture_shape", "pixel_offsets", "checksum")),
-    )
+def _index_parts(arrays, *names):
+    return (arrays[f"index/{name}"] for name in ("sample_offsets", "picture_offsets", "picture_shape", "pixel_offsets", *names))
 
 
-def read_samples(path):
-    """Yields every Sample of a file, with numpy arrays, after comparing all checksums."""
-    with h5py.File(path, "r") as file:
-        data = {}
-        file.visititems(lambda name, item: data.update({name: item[...]} if isinstance(item, h5py.Dataset) else {}))
-        header = [int(file.attrs[name]) for name in ("vocabulary", "marker", "channels")]
-        if file.attrs["format"] != np.bytes_(FORMAT) or file.attrs["version"] != VERSION:
-            raise SampleError(f"{path}: not a sample file of version {VERSION}")
-        if file.attrs["index_checksum"] != index_checksum(*header, data):
-            raise SampleError(f"{path}: the index does not match its checksum")
-    for i, checksum in enumerate(data["index/checksum"]):
-        span = slice(*data["index/sample_offsets"][i : i + 2])
-        pictures = []
-        for j in range(*data["index/picture_offsets"][i : i + 2]):
-            shape = (*data["index/picture_shape"][j], header[2])
-            pictures.append(data["pixels"][slice(*data["index/pixel_offsets"][j : j + 2])].reshape(shape))
-        sample = Sample(data["tokens"][span], data["loss_weight"][span], data["flags"][span], pictures)
-        if Xxh64.of(sample.tokens, sample.weights, sample.flags, *pictures) != checksum:
-            raise SampleError(f"{path}: sample {i} does not match its checksum")
-        yield sample
+def identity_of(header, arrays, whole_checksums):
+    """Of the contents, for checkpoints: the index_checksum that the same samples have in a file of version 1."""
+    return Xxh64.of(np.array(header, dtype="<i8"), *_index_parts(arrays), whole_checksums)
+
+
+def index_checksum(header, identity, arrays):
+    parts = _index_parts(arrays, "checksum", "loss_weight", "pixel_checksum")
+    return Xxh64.of(np.array(header, dtype="<i8"), np.array([identity], dtype="<u8"), *parts)

@@ -47,6 +47,8 @@ std::pair<hid_t, std::int64_t> type_and_bytes(Element element) {
             return {H5T_STD_U64LE, 8};
         case Element::f32:
             return {H5T_IEEE_F32LE, 4};
+        case Element::f64:
+            return {H5T_IEEE_F64LE, 8};
         case Element::u8:
             return {H5T_STD_U8LE, 1};
     }
@@ -54,7 +56,8 @@ std::pair<hid_t, std::int64_t> type_and_bytes(Element element) {
 }
 
 std::string_view name_of(Element element) {
-    constexpr std::array<std::string_view, 5> names{"int32", "int64", "uint64", "float32", "uint8"};
+    constexpr std::array<std::string_view, 6> names{"int32",   "int64",   "uint64",
+                                                    "float32", "float64", "uint8"};
     return names[static_cast<std::size_t>(element)];
 }
 
@@ -85,6 +88,12 @@ void check_signature(const std::filesystem::path& path, int descriptor) {
 
 void refuse(const std::filesystem::path& path, std::string_view where, std::string_view what) {
     throw Error(ExitCode::bad_data, fmt::format("{}: {}: {}", path.string(), where, what));
+}
+
+void refuse_element(const std::filesystem::path& path, std::string_view dataset, std::int64_t element,
+                    std::string_view what) {
+    refuse(path, fmt::format("dataset '{}', element {}", dataset, element),
+           fmt::format("{}; make the file again with scripts/data", what));
 }
 
 Container::Container(const std::filesystem::path& path, int descriptor) : path_(path) {

@@ -10,7 +10,7 @@
 
 namespace maestro::data {
 
-enum class Element { i32, i64, u64, f32, u8 };
+enum class Element { i32, i64, u64, f32, f64, u8 };
 
 /// Where the bytes of an array lie in the file; known to be inside it.
 struct Extent {
@@ -20,6 +20,9 @@ struct Extent {
 
 /// Error(bad_data): "PATH: WHERE: what".
 [[noreturn]] void refuse(const std::filesystem::path& path, std::string_view where, std::string_view what);
+/// The same of an element of a dataset; says to make the file again.
+[[noreturn]] void refuse_element(const std::filesystem::path& path, std::string_view dataset,
+                                 std::int64_t element, std::string_view what);
 
 class Container {
 public:

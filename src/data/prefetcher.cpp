@@ -21,7 +21,7 @@ Prefetcher::~Prefetcher() {
 
 std::int64_t Prefetcher::start(Request request) {
     std::int64_t bytes = 0, ticket = 0;
-    for (const std::int64_t id : request.samples) bytes += file_.bytes(id, request.pixels);
+    for (const std::int64_t id : request.samples) bytes += file_.bytes(id, request.part);
     {
         const std::lock_guard lock(mutex_);
         ticket = tickets_++;
@@ -71,7 +71,7 @@ void Prefetcher::work() {
         try {
             ready.samples.resize(job.request.samples.size());
             for (std::size_t i = 0; i < ready.samples.size(); ++i)
-                file_.read(job.request.samples[i], ready.samples[i], job.request.pixels);
+                file_.read(job.request.samples[i], ready.samples[i], job.request.part);
         } catch (...) {
             ready.error = std::current_exception();
         }

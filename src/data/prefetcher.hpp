@@ -18,7 +18,7 @@ namespace maestro::data {
 /// The samples of one task.
 struct Request {
     std::vector<std::int64_t> samples;
-    Pixels pixels = Pixels::keep;
+    Part part = Part::all;
 };
 
 class Prefetcher {

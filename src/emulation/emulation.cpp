@@ -55,14 +55,15 @@ void Emulation::fit(workload::MemoryPlan& plan) const {
         Scope::all_ranks);
 }
 
-void Emulation::check_times(const std::vector<schedule::SampleCost>& costs) const {
+void Emulation::check_times(const workload::CostModel& costs, std::int64_t samples) const {
     double longest = 0;
-    for (const schedule::SampleCost& cost : costs)
-        for (std::size_t s = 0; s < cost.sections.size(); ++s) {
-            const int samples = deck_.full_micro_batch(static_cast<int>(s));
-            longest = std::max(longest,
-                               samples * std::max(cost.sections[s].forward_s, cost.sections[s].backward_s));
-        }
+    for (std::int64_t i = 0; i < samples; ++i) {
+        const schedule::SampleCost cost = costs.of(i);
+        for (std::size_t s = 0; s < cost.sections.size(); ++s)
+            longest =
+                std::max(longest, deck_.full_micro_batch(static_cast<int>(s)) *
+                                      std::max(cost.sections[s].forward_s, cost.sections[s].backward_s));
+    }
     for (const workload::StepEnd& end : ends_) longest = std::max({longest, end.reduce_s, end.update_s});
     longest *= deck_.emulated.time_scale;
     if (longest > deck_.run.timeout_s)

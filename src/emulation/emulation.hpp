@@ -12,7 +12,7 @@
 #include "config/cluster.hpp"
 #include "config/deck.hpp"
 #include "model/module.hpp"
-#include "schedule/problem.hpp"
+#include "workload/cost_model.hpp"
 #include "workload/memory.hpp"
 #include "workload/sample_table.hpp"
 #include "workload/step_end.hpp"
@@ -33,7 +33,7 @@ public:
     /// needs more than that has.
     void fit(workload::MemoryPlan& plan) const;
     /// Throws Error(bad_deck, all_ranks) where a task would sleep longer than a rank may be silent.
-    void check_times(const std::vector<schedule::SampleCost>& costs) const;
+    void check_times(const workload::CostModel& costs, std::int64_t samples) const;
     /// What this program takes for such a plan: rows of scaled width, hardly any weights.
     workload::MemoryPlan scaled(const workload::MemoryPlan& plan, const workload::SampleTable& table) const;
     /// A section that takes the time of its model. Its parameters are one array of zeros, of scaled size.

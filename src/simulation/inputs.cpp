@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "simulation/replay.hpp"
 #include "workload/correction.hpp"
+#include "workload/cost_model.hpp"
 #include "workload/costs.hpp"
 #include "workload/data_order.hpp"
 #include "workload/models.hpp"

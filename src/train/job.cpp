@@ -42,12 +42,12 @@ Job::Job(Launch& launch, bool load_weights)
         problem_.sections[s].window = memory.sections[s].window;
     agree(world, [&] {
         if (world.rank() != 0) return;
-        costs_ = workload::sample_costs(deck, samples_->marker(), *table_,
-                                        emulation_ ? &emulation_->cluster() : nullptr);
-        if (emulation_) emulation_->check_times(costs_);
+        costs_ = std::make_unique<workload::CostModel>(deck, samples_->marker(), *table_,
+                                                       emulation_ ? &emulation_->cluster() : nullptr);
+        if (emulation_) emulation_->check_times(*costs_, table_->size());
     });
     if (world.rank() != 0) return;
-    description_.push_back(workload::describe_load(deck, costs_));
+    description_.push_back(workload::describe_load(deck, *costs_, table_->size()));
 }
 
 /// Collective.

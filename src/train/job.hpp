@@ -17,6 +17,7 @@
 #include "train/memory.hpp"
 #include "train/replica.hpp"
 #include "train/step_runner.hpp"
+#include "workload/cost_model.hpp"
 #include "workload/sample_table.hpp"
 
 namespace maestro::train {
@@ -34,9 +35,9 @@ public:
     data::Prefetcher& prefetcher() { return *prefetcher_; }
     std::vector<std::unique_ptr<Replica>>& replicas() { return replicas_; }
     const std::vector<EdgeEnd>& edges() const { return edges_; }
-    /// Sections, edges and the costs of every sample of the file, for the planner.
+    /// Sections, edges and the costs of the samples, for the planner; costs on rank 0 alone.
     const schedule::Problem& problem() const { return problem_; }
-    const std::vector<schedule::SampleCost>& costs() const { return costs_; }
+    const workload::CostModel& costs() const { return *costs_; }
     backend::Backend& backend() { return *backend_; }
     /// Parameters, memory and window of each section, for the log.
     const std::vector<std::string>& description() const { return description_; }
@@ -62,7 +63,7 @@ private:
     std::vector<EdgeEnd> edges_;
     std::vector<std::unique_ptr<Replica>> replicas_;
     schedule::Problem problem_;
-    std::vector<schedule::SampleCost> costs_;
+    std::unique_ptr<workload::CostModel> costs_;
     std::vector<std::string> description_;
     workload::RankMemory planned_;
     std::uint64_t resident_at_start_;

@@ -77,9 +77,9 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
         step.tickets.push_back(
             task.phase == schedule::Phase::backward
                 ? -1
-                : prefetcher_.start({.samples = batch_of(plan, task).samples,
-                                     .pixels = table_.sees_pixels(task.section) ? data::Pixels::keep
-                                                                                : data::Pixels::check}));
+                : prefetcher_.start(
+                      {.samples = batch_of(plan, task).samples,
+                       .part = table_.sees_pixels(task.section) ? data::Part::pixels : data::Part::text}));
     for (const EdgeEnd& edge : edges_)
         if (edge.channel) edge.channel->begin_step(plan.step, routes(plan, edge));
     for (Replica* replica : replicas_) replica->module().parameters().zero_gradients();

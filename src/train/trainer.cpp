@@ -161,8 +161,7 @@ ExitCode Trainer::loop() {
     workload::DataOrder order(deck_.run.seed, job_.table().size(), deck_.data.global_batch);
     PlanSource plans([&](std::int64_t step) {
         schedule::Problem problem = job_.problem();
-        for (const std::int64_t id : order.batch(step - 1))
-            problem.samples.push_back(job_.costs()[static_cast<std::size_t>(id)]);
+        for (const std::int64_t id : order.batch(step - 1)) problem.samples.push_back(job_.costs().of(id));
         if (measured_costs_)
             for (schedule::SampleCost& cost : problem.samples) planning_.apply(cost);
         return schedule::make_plan(deck_.schedule.policy, problem, step, deck_.schedule.moves);
@@ -218,8 +217,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, StepRunner& runner, Recor
         if (launch_.graph.sections[s].loss)
             for (const auto& replica : plan.batches[s])
                 for (const auto& batch : replica)
-                    for (const std::int64_t sample : batch.samples)
-                        weight += job_.table().shape(sample).weight;
+                    for (const std::int64_t sample : batch.samples) weight += job_.table().weight(sample);
     std::vector<io::TaskRow> tasks;
     const model::Result result = runner.run(plan, weight > 0 ? 1 / weight : 0, tasks);
     recorder.tasks_done(plan, tasks);
@@ -282,7 +280,7 @@ void Trainer::learn_costs(const schedule::StepPlan& plan, std::span<const double
         for (const auto& replica : plan.batches[s])
             for (const auto& batch : replica)
                 for (const std::int64_t id : batch.samples)
-                    correction_.said(s, job_.costs()[static_cast<std::size_t>(id)].sections[s]);
+                    correction_.said(s, job_.costs().of(id).sections[s]);
         for (std::size_t phase = 0; phase < 2; ++phase)
             correction_.took(s, phase, took[2 * s + phase] / time_scale());
     }

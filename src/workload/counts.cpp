@@ -1,6 +1,6 @@
 #include "workload/counts.hpp"
 
-#include "workload/costs.hpp"
+#include "workload/cost_model.hpp"
 #include "workload/models.hpp"
 
 namespace maestro::workload {
@@ -13,19 +13,19 @@ std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marke
     moves.device.memory_bandwidth = 1;
     for (config::Cluster* cluster : {&computes, &moves})
         cluster->node.bandwidth = cluster->network.bandwidth = 1;
-    const auto flops = sample_costs(deck, marker, table, &computes);
-    const auto bytes = sample_costs(deck, marker, table, &moves);
+    const CostModel flops(deck, marker, table, &computes), bytes(deck, marker, table, &moves);
     std::vector<StepCounts> counts(deck.graph.sections.size());
-    for (const std::int64_t id : ids)
+    for (const std::int64_t id : ids) {
+        const schedule::SampleCost computed = flops.of(id), moved = bytes.of(id);
         for (std::size_t s = 0; s < counts.size(); ++s) {
-            const schedule::TaskCost& work = flops[static_cast<std::size_t>(id)].sections[s];
-            const schedule::TaskCost& traffic = bytes[static_cast<std::size_t>(id)].sections[s];
+            const schedule::TaskCost &work = computed.sections[s], &traffic = moved.sections[s];
             counts[s].flops += work.forward_s + work.backward_s;
             counts[s].memory_bytes += traffic.forward_s + traffic.backward_s;
             for (const graph::Edge& e : deck.graph.edges)
                 if (e.from == static_cast<int>(s) && !e.colocated)
                     counts[s].edge_bytes += (e.gradient ? 2 : 1) * traffic.transfer_s;
         }
+    }
     for (std::size_t s = 0; s < counts.size(); ++s) {
         const auto meta = backend::make_meta();
         const auto module = model::make_module(*meta, spec_of(deck, static_cast<int>(s)),

@@ -15,11 +15,12 @@ double mib(double bytes) {
     return bytes / (1 << 20);
 }
 
-/// Bytes of a micro-batch of samples as read.
+/// Bytes of a micro-batch of samples as read: pixels by a section that takes pictures of so many channels,
+/// tokens by others (0).
 double sample_bytes(std::span<const model::SampleShape> batch, int channels) {
     double bytes = 0;
     for (const model::SampleShape& shape : batch) {
-        bytes += 9.0 * static_cast<double>(shape.tokens);
+        if (channels == 0) bytes += 9.0 * static_cast<double>(shape.tokens);
         for (const auto& p : shape.pictures) bytes += 1.0 * p.height * p.width * channels;
     }
     return bytes;

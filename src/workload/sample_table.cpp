@@ -1,28 +1,54 @@
 #include "workload/sample_table.hpp"
 
 #include <algorithm>
-#include <numeric>
+#include <functional>
+#include <queue>
+#include <utility>
 
 namespace maestro::workload {
 
+namespace {
+
+/// The `count` ids below `size` with the largest keys, the largest first; of equal ones the first. Takes
+/// memory for those alone.
+template <class Key>
+std::vector<std::int64_t> largest(std::int64_t size, int count, Key key) {
+    using Entry = std::pair<std::int64_t, std::int64_t>;  // key, -id
+    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> best;
+    for (std::int64_t i = 0; i < size; ++i) {
+        best.emplace(key(i), -i);
+        if (best.size() > static_cast<std::size_t>(count)) best.pop();
+    }
+    std::vector<std::int64_t> ids(best.size());
+    for (auto id = ids.rbegin(); id != ids.rend(); ++id, best.pop()) *id = -best.top().second;
+    return ids;
+}
+
+/// Tokens that the pictures become.
+template <class Pictures>
+std::int64_t picture_rows(const Pictures& pictures, model::Geometry geometry) {
+    std::int64_t rows = 0;
+    for (const auto& p : pictures) rows += model::picture_tokens(p.height, p.width, geometry);
+    return rows;
+}
+
+}  // namespace
+
 SampleTable::SampleTable(const data::SampleFile& file, const graph::SectionGraph& graph,
                          std::vector<model::Geometry> geometries, std::vector<model::Geometry> language)
-    : vision_(std::move(geometries)), language_(std::move(language)) {
+    : index_(&file.index()), vision_(std::move(geometries)), language_(std::move(language)) {
     MAESTRO_CHECK(vision_.size() == graph.sections.size() && language_.size() == vision_.size(),
                   "one geometry a section");
-    const auto& index = file.index();
-    shapes_.resize(static_cast<std::size_t>(file.size()));
-    for (std::int64_t i = 0; i < file.size(); ++i) {
-        auto& shape = shapes_[static_cast<std::size_t>(i)];
-        shape.tokens = index.tokens(i);
-        shape.weight = index.weight(i);
-        const auto pictures = index.pictures(i);
-        shape.pictures.assign(pictures.begin(), pictures.end());
-    }
+}
+
+model::SampleShape SampleTable::shape(std::int64_t sample) const {
+    model::SampleShape shape{.tokens = index_->tokens(sample), .pictures = {}, .weight = weight(sample)};
+    for (const auto& p : pictures(sample)) shape.pictures.push_back({p.height, p.width});
+    return shape;
 }
 
 bool SampleTable::activates(std::int64_t sample, int section) const {
-    return vision_[static_cast<std::size_t>(section)].patch == 0 || !shape(sample).pictures.empty();
+    return vision_[static_cast<std::size_t>(section)].patch == 0 || !pictures(sample).empty();
 }
 
 std::int64_t SampleTable::length(std::int64_t sample, int section) const {
@@ -32,67 +58,55 @@ std::int64_t SampleTable::length(std::int64_t sample, int section) const {
 }
 
 std::int64_t SampleTable::output_rows(std::int64_t sample, int section) const {
-    return rows_of(std::span(&shape(sample), 1), section);
+    const model::Geometry vision = vision_[static_cast<std::size_t>(section)];
+    if (vision.patch > 0) return picture_rows(pictures(sample), vision);
+    const model::Geometry expansion = language_[static_cast<std::size_t>(section)];
+    const auto tokens = index_->tokens(sample);
+    if (expansion.patch == 0) return tokens;
+    return tokens + picture_rows(pictures(sample), expansion) -
+           static_cast<std::int64_t>(pictures(sample).size());
 }
 
 std::int64_t SampleTable::rows_of(std::span<const model::SampleShape> batch, int section) const {
     const model::Geometry vision = vision_[static_cast<std::size_t>(section)];
     std::int64_t rows = 0;
-    for (const model::SampleShape& shape : batch) {
-        if (vision.patch == 0)
-            rows += model::expanded_tokens(shape, language_[static_cast<std::size_t>(section)]);
-        else
-            for (const auto& p : shape.pictures) rows += model::picture_tokens(p.height, p.width, vision);
-    }
+    for (const model::SampleShape& shape : batch)
+        rows += vision.patch > 0
+                    ? picture_rows(shape.pictures, vision)
+                    : model::expanded_tokens(shape, language_[static_cast<std::size_t>(section)]);
     return rows;
 }
 
 std::vector<model::SampleShape> SampleTable::longest_micro_batch(int samples, int section) const {
-    std::vector<std::int64_t> ids(shapes_.size());
-    std::iota(ids.begin(), ids.end(), std::int64_t{0});
-    const auto count = static_cast<std::ptrdiff_t>(std::min<std::int64_t>(samples, size()));
-    std::partial_sort(ids.begin(), ids.begin() + count, ids.end(), [&](std::int64_t a, std::int64_t b) {
-        return length(a, section) > length(b, section);
-    });
     std::vector<model::SampleShape> longest;
-    for (std::ptrdiff_t i = 0; i < count; ++i) longest.push_back(shape(ids[static_cast<std::size_t>(i)]));
+    for (const std::int64_t id : largest(size(), samples, [&](std::int64_t i) { return length(i, section); }))
+        longest.push_back(shape(id));
     return longest;
 }
 
 std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) const {
-    const auto count = static_cast<std::size_t>(std::min<std::int64_t>(samples, size()));
-    const auto picture_rows = [&](const PictureSize& p) {
+    const auto rows_in_all = [&](const auto& pictures) {
         std::int64_t rows = 0;
         for (const model::Geometry& g : vision_)
-            if (g.patch > 0) rows += model::picture_tokens(p.height, p.width, g);
+            if (g.patch > 0) rows += picture_rows(pictures, g);
         return rows;
     };
-    const auto rows_of = [&](const model::SampleShape& shape) {
-        std::int64_t rows = 0;
-        for (const auto& p : shape.pictures) rows += picture_rows(p);
-        return rows;
-    };
-    std::vector<const model::SampleShape*> by_text, by_picture;
-    for (const auto& shape : shapes_) by_text.push_back(&shape);
-    by_picture = by_text;
-    const auto longest = [&](auto& list, auto key) {
-        std::partial_sort(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(count), list.end(),
-                          [&](auto* a, auto* b) { return key(*a) > key(*b); });
-    };
-    longest(by_text, [](const model::SampleShape& s) { return s.tokens; });
-    longest(by_picture, rows_of);
+    const auto by_text = largest(size(), samples, [&](std::int64_t i) { return index_->tokens(i); });
+    const auto by_pictures =
+        largest(size(), samples, [&](std::int64_t i) { return rows_in_all(pictures(i)); });
     std::vector<model::SampleShape> worst;
-    for (std::size_t i = 0; i < count; ++i) {
-        model::SampleShape shape = *by_picture[i];
-        shape.tokens = std::max(shape.tokens, by_text[i]->tokens);
-        worst.push_back(std::move(shape));
+    for (std::size_t i = 0; i < by_pictures.size(); ++i) {
+        worst.push_back(shape(by_pictures[i]));
+        worst.back().tokens = std::max(worst.back().tokens, index_->tokens(by_text[i]));
     }
     // The largest picture of the file bounds the attention of the vision section, whoever holds it.
-    PictureSize largest;
-    for (const auto& shape : shapes_)
-        for (const auto& p : shape.pictures)
-            if (picture_rows(p) > picture_rows(largest)) largest = p;
-    if (largest.height > 0 && !worst.empty()) worst.front().pictures.push_back(largest);
+    std::span<const PictureSize> largest_picture;
+    for (std::int64_t i = 0; i < size(); ++i)
+        for (const auto& p : pictures(i))
+            if (const std::span one(&p, 1); rows_in_all(one) > rows_in_all(largest_picture))
+                largest_picture = one;
+    if (!largest_picture.empty() && !worst.empty())
+        worst.front().pictures.push_back({largest_picture.front().height, largest_picture.front().width});
     // The longest text may stand in a sample without pictures: none of its tokens is a marker.
     for (auto& shape : worst) shape.tokens += static_cast<std::int64_t>(shape.pictures.size());
     return worst;

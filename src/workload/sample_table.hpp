@@ -1,5 +1,5 @@
 // What the whole run knows of every sample without its data: lengths, pictures, weight, the rows it sends
-// over each edge and the sections it activates. Read once at the start.
+// over each edge and the sections it activates. A view of the file's index by the sections' geometries.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,18 @@ namespace maestro::workload {
 class SampleTable {
 public:
     /// `geometries[s]`: patches of section s where it is a vision section, else default; `language[s]`: the
-    /// geometry by which section s expands picture markers.
+    /// geometry by which section s expands picture markers. `file` must outlive the table.
     SampleTable(const data::SampleFile& file, const graph::SectionGraph& graph,
                 std::vector<model::Geometry> geometries, std::vector<model::Geometry> language);
 
-    std::int64_t size() const { return static_cast<std::int64_t>(shapes_.size()); }
-    const model::SampleShape& shape(std::int64_t sample) const {
-        return shapes_[static_cast<std::size_t>(sample)];
+    std::int64_t size() const { return index_->size(); }
+    /// A copy; what is asked for every sample of a file has functions of its own.
+    model::SampleShape shape(std::int64_t sample) const;
+    std::span<const PictureSize> pictures(std::int64_t sample) const {
+        return index_->pictures(sample);
     }
+    /// Sum of the loss weights of its targets.
+    double weight(std::int64_t sample) const { return index_->weight(sample); }
     /// Does the section read the pixels of pictures?
     bool sees_pixels(int section) const { return vision_[static_cast<std::size_t>(section)].patch > 0; }
     /// Does the sample have work for the section? A vision section: pictures; every other: always.
@@ -40,7 +44,7 @@ public:
     std::vector<model::SampleShape> worst_micro_batch(int samples) const;
 
 private:
-    std::vector<model::SampleShape> shapes_;
+    const data::SampleIndex* index_;
     std::vector<model::Geometry> vision_;
     std::vector<model::Geometry> language_;
 };

@@ -1,6 +1,6 @@
 // Opens hostile sample files. The first byte of an input chooses: 'R', the rest is the file; else a small
-// right file is changed by edits of ten bytes each (which array, where, value), so that checks behind HDF5's
-// own are reached.
+// right file, of version 2 by '2' and of version 1 by anything else, is changed by edits of ten bytes each
+// (which array, where, value), so that checks behind HDF5's own are reached.
 #include <unistd.h>
 
 #include <cstdint>
@@ -50,7 +50,7 @@ void edit(std::vector<T>& values, std::size_t at, std::int64_t value) {
 }
 
 void edit(SampleArrays& arrays, int which, std::size_t at, std::int64_t value) {
-    switch (which % 13) {
+    switch (which % 16) {
         case 0:
             return edit(arrays.tokens, at, value);
         case 1:
@@ -66,6 +66,7 @@ void edit(SampleArrays& arrays, int which, std::size_t at, std::int64_t value) {
         case 6:
             return edit(arrays.pixels, at, value);
         case 7:
+            edit(arrays.whole_checksum, at, value);
             return edit(arrays.checksum, at, value);
         case 8:
             arrays.vocabulary = value;
@@ -79,11 +80,22 @@ void edit(SampleArrays& arrays, int which, std::size_t at, std::int64_t value) {
         case 11:
             arrays.version = value;
             return;
-        default: {
+        case 12: {
             float weight;
             std::memcpy(&weight, &value, sizeof weight);
             if (at < arrays.loss_weight.size()) arrays.loss_weight[at] = weight;
+            return;
         }
+        case 13:
+            return edit(arrays.pixel_checksum, at, value);
+        case 14: {
+            double weight;
+            std::memcpy(&weight, &value, sizeof weight);
+            if (at < arrays.weight.size()) arrays.weight[at] = weight;
+            return;
+        }
+        default:
+            arrays.identity_change = static_cast<std::uint64_t>(value);
     }
 }
 
@@ -91,7 +103,9 @@ void open_and_read(const std::string& path) {
     try {
         const maestro::data::SampleFile file(path);
         maestro::data::Sample sample;
-        for (std::int64_t i = 0; i < file.size(); ++i) file.read(i, sample);
+        for (std::int64_t i = 0; i < file.size(); ++i)
+            for (const auto part : {maestro::data::Part::text, maestro::data::Part::pixels})
+                file.read(i, sample, part);
     } catch (const maestro::Error& error) {
         if (error.code() != maestro::ExitCode::bad_data) std::abort();
     }
@@ -111,7 +125,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         file.write(data + 1, size - 1);
     } else {
         constexpr std::size_t kEdit = 10;
-        SampleArrays arrays = maestro::data_test::small_file();
+        SampleArrays arrays = maestro::data_test::small_file(data[0] == '2' ? 2 : 1);
         for (std::size_t i = 1; i + kEdit <= size; i += kEdit) {
             std::int64_t value;
             std::memcpy(&value, data + i + 2, sizeof value);

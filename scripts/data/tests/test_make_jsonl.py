@@ -5,7 +5,7 @@ import make_jsonl
 import numpy as np
 import pytest
 from PIL import Image
-from sample_file import read_samples
+from sample_reader import read_samples
 
 
 @pytest.fixture

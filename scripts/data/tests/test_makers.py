@@ -8,7 +8,7 @@ import make_mixed
 import make_text
 import pytest
 from glyphs import FACES, distinct, parse_characters, render
-from sample_file import read_samples
+from sample_reader import read_samples
 
 SMALL = ["--train", "120", "--validation", "40"]
 

@@ -1,7 +1,14 @@
+from pathlib import Path
+
+import check_samples
 import h5py
 import numpy as np
 import pytest
-from sample_file import Sample, SampleError, SampleWriter, Xxh64, read_samples
+from sample_file import Sample, SampleError, SampleWriter, Xxh64
+from sample_reader import read_samples
+
+# A file of version 1 as the reader in C++ knows it, behind one byte.
+VERSION_1 = Path(__file__).resolve().parents[3] / "tests/fuzz/corpus/sample/whole"
 
 
 def writer(path, **changes):
@@ -85,12 +92,102 @@ def test_leaves_nothing_behind_without_close(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_flipped_byte_is_noticed(tmp_path):
-    path = tmp_path / "samples.h5"
-    made = writer(path)
-    made.add(sample(picture(5, 7)))
+@pytest.fixture
+def good(tmp_path):
+    made = writer(tmp_path / "samples.h5")
+    made.add(sample())
+    made.add(sample(picture(5, 7), picture(8, 3)))
     made.close()
+    return tmp_path / "samples.h5"
+
+
+def change(path, name, place, value):
     with h5py.File(path, "r+") as file:
-        file["pixels"][3] ^= 1
-    with pytest.raises(SampleError, match="sample 0"):
+        file[name][place] = value
+
+
+@pytest.mark.parametrize(
+    "name, place, value, message",
+    [
+        ("pixels", 3, 7, "sample 1: picture 0 of the file"),
+        ("pixels", 40, 7, "sample 1: picture 1 of the file"),
+        ("tokens", 2, 99, "sample 0: does not match its checksum"),
+        ("loss_weight", 2, 1.0, "sample 0: does not match its checksum"),
+        ("flags", 7, 0, "sample 1: does not match its checksum"),
+        ("index/loss_weight", 0, 6.0, "the index does not match"),
+        ("index/pixel_checksum", 1, 0, "the index does not match"),
+        ("index/sample_offsets", 2, 99, "does not rise from 0"),
+    ],
+)
+def test_damage_is_noticed(good, capsys, name, place, value, message):
+    change(good, name, place, value)
+    with pytest.raises(SampleError, match=message):
+        list(read_samples(good))
+    with pytest.raises(SystemExit) as ended:
+        check_samples.main([str(good)])
+    assert ended.value.code == 65
+    assert message in capsys.readouterr().err
+
+
+def test_every_flipped_byte_is_noticed_or_harmless(good):
+    """As the reader in C++: whatever is changed, samples are read as they were, or not at all."""
+    whole = bytearray(good.read_bytes())
+    expected = [(s.tokens.tobytes(), s.weights.tobytes(), s.flags.tobytes(), [p.tobytes() for p in s.pictures]) for s in read_samples(good)]
+    damaged, refused = good.with_name("damaged.h5"), 0
+    for at in range(0, len(whole), 5):
+        whole[at] ^= 1 << at % 8
+        damaged.write_bytes(whole)
+        whole[at] ^= 1 << at % 8
+        try:
+            found = [(s.tokens.tobytes(), s.weights.tobytes(), s.flags.tobytes(), [p.tobytes() for p in s.pictures]) for s in read_samples(damaged)]
+            assert found == expected, at
+        except AssertionError:
+            raise
+        except Exception:
+            refused += 1
+    assert refused > 200
+
+
+def test_the_check_passes_what_is_right(good, capsys, tmp_path):
+    check_samples.main([str(good)])
+    assert "2 samples, 8 tokens: all right" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        check_samples.main([str(tmp_path / "none.h5")])
+    assert ended.value.code == 66
+    (tmp_path / "words.h5").write_text("words")
+    with pytest.raises(SystemExit) as ended:
+        check_samples.main([str(tmp_path / "words.h5"), str(good)])
+    assert ended.value.code == 65
+
+
+def test_reads_version_1_and_knows_its_contents_again(tmp_path):
+    path = tmp_path / "old.h5"
+    path.write_bytes(VERSION_1.read_bytes()[1:])
+    samples = list(read_samples(path))
+    assert [list(s.tokens) for s in samples] == [[257, 97, 98, 258], [257, 256, 120, 10, 256, 121, 258], [257, 99, 258]]
+    assert [p.shape for p in samples[1].pictures] == [(5, 7, 1), (8, 3, 1)]
+    made = writer(tmp_path / "new.h5")
+    for old in samples:
+        made.add(old)
+    made.close()
+    with h5py.File(path) as old, h5py.File(tmp_path / "new.h5") as new:
+        assert new.attrs["version"] == 2
+        assert new.attrs["identity"] == old.attrs["index_checksum"]  # checkpoints of the one go on with the other
+    change(path, "pixels", 3, 7)
+    with pytest.raises(SampleError, match="sample 1: does not match its checksum"):
         list(read_samples(path))
+
+
+def test_weights_are_summed_in_the_order_of_tokens(tmp_path):
+    many = Sample()
+    many.add([257], weight=0.0)
+    for i in range(300):
+        many.add([97], weight=0.1 * 3.0**(i % 37))
+    made = writer(tmp_path / "samples.h5")
+    made.add(many)
+    made.close()
+    total = 0.0
+    for weight in np.asarray(many.weights, "f4"):
+        total += float(weight)
+    with h5py.File(tmp_path / "samples.h5") as file:
+        assert file["index/loss_weight"][0] == total

@@ -57,17 +57,23 @@ TEST_F(PrefetcherTest, HandsOutRequestsInAnyOrder) {
     EXPECT_THROW(prefetcher.take(99), Error);  // never started
 }
 
-TEST_F(PrefetcherTest, LeavesPixelsThatNobodyReads) {
+TEST_F(PrefetcherTest, LeavesWhatNobodyReads) {
     Prefetcher prefetcher(*file_, kAhead);
-    const auto samples = prefetcher.take(prefetcher.start({.samples = {4}, .pixels = Pixels::check}));
-    ASSERT_EQ(samples[0].pictures.size(), 1u);
-    EXPECT_EQ(samples[0].pictures[0].height, 7);
-    EXPECT_TRUE(samples[0].pictures[0].pixels.empty());
-    EXPECT_LT(file_->bytes(4, Pixels::check), file_->bytes(4, Pixels::keep));
+    const auto text = prefetcher.take(prefetcher.start({.samples = {4}, .part = Part::text}));
+    ASSERT_EQ(text[0].pictures.size(), 1u);
+    EXPECT_EQ(text[0].pictures[0].height, 7);
+    EXPECT_TRUE(text[0].pictures[0].pixels.empty());
+    EXPECT_EQ(text[0].tokens.size(), 4u);
+    const auto pixels = prefetcher.take(prefetcher.start({.samples = {4}, .part = Part::pixels}));
+    EXPECT_EQ(pixels[0].pictures[0].pixels.size(), 28u);
+    EXPECT_TRUE(pixels[0].tokens.empty());
+    // Four tokens of 9 bytes, and 7 x 4 pixels.
+    EXPECT_EQ(file_->bytes(4, Part::all) - file_->bytes(4, Part::text), 28);
+    EXPECT_EQ(file_->bytes(4, Part::all) - file_->bytes(4, Part::pixels), 36);
 }
 
 TEST_F(PrefetcherTest, GoesOnWhereOneRequestIsMoreThanItMayHold) {
-    for (const std::int64_t ahead : {std::int64_t{0}, std::int64_t{1}, file_->bytes(0, Pixels::keep) * 3}) {
+    for (const std::int64_t ahead : {std::int64_t{0}, std::int64_t{1}, file_->bytes(0, Part::all) * 3}) {
         Prefetcher prefetcher(*file_, ahead);
         std::vector<std::int64_t> tickets;
         for (int i = 0; i < 60; ++i) tickets.push_back(prefetcher.start({.samples = {i, i + 1}}));
@@ -80,10 +86,10 @@ TEST_F(PrefetcherTest, GoesOnWhereOneRequestIsMoreThanItMayHold) {
 }
 
 TEST_F(PrefetcherTest, ThrowsInTakeWhatReadingThrew) {
-    for (const Pixels pixels : {Pixels::keep, Pixels::check}) {
+    for (const Part part : {Part::all, Part::text}) {
         Prefetcher prefetcher(*file_, kAhead);
-        const auto good = prefetcher.start({.samples = {76}, .pixels = pixels});
-        const auto bad = prefetcher.start({.samples = {78, 77}, .pixels = pixels});
+        const auto good = prefetcher.start({.samples = {76}, .part = part});
+        const auto bad = prefetcher.start({.samples = {78, 77}, .part = part});
         try {
             prefetcher.take(bad);
             ADD_FAILURE() << "read";

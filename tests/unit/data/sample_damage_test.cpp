@@ -9,8 +9,12 @@ namespace {
 
 using SampleDamageTest = SampleFileTest;
 
-TEST_F(SampleDamageTest, RefusesEveryTruncation) {
-    write(small_file());
+/// The same for both versions of the format.
+class SampleDamageOfVersion : public SampleFileTest, public testing::WithParamInterface<std::int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Versions, SampleDamageOfVersion, testing::Values(1, 2));
+
+TEST_P(SampleDamageOfVersion, RefusesEveryTruncation) {
+    write(small_file(GetParam()));
     for (auto length = std::filesystem::file_size(path_); length-- > 0;) {
         SCOPED_TRACE(length);
         std::filesystem::resize_file(path_, length);
@@ -20,13 +24,19 @@ TEST_F(SampleDamageTest, RefusesEveryTruncation) {
 }
 
 /// Whatever bit is flipped, a sample is never read with other contents.
-TEST_F(SampleDamageTest, SurvivesEveryFlippedBit) {
-    write(small_file());
+TEST_P(SampleDamageOfVersion, SurvivesEveryFlippedBit) {
+    write(small_file(GetParam()));
     const std::string whole = bytes();
     std::vector<Sample> expected(3);
+    std::vector<double> weights;
+    std::uint64_t identity = 0;
     {
         const SampleFile file(path_);
-        for (std::int64_t i = 0; i < 3; ++i) file.read(i, expected[static_cast<std::size_t>(i)]);
+        identity = file.identity();
+        for (std::int64_t i = 0; i < 3; ++i) {
+            file.read(i, expected[static_cast<std::size_t>(i)]);
+            weights.push_back(file.index().weight(i));
+        }
     }
     std::fstream stream(path_, std::ios::in | std::ios::out | std::ios::binary);
     const auto put = [&](std::size_t at, char byte) {
@@ -39,14 +49,18 @@ TEST_F(SampleDamageTest, SurvivesEveryFlippedBit) {
         try {
             const SampleFile file(path_);
             ASSERT_EQ(file.size(), 3);
+            ASSERT_EQ(file.identity(), identity) << "bit " << bit;
             for (std::size_t i = 0; i < 3; ++i) {
-                Sample sample;
-                file.read(static_cast<std::int64_t>(i), sample);
-                ASSERT_EQ(sample.tokens, expected[i].tokens) << "bit " << bit;
-                ASSERT_EQ(sample.weights, expected[i].weights) << "bit " << bit;
-                ASSERT_EQ(sample.flags, expected[i].flags) << "bit " << bit;
-                for (std::size_t j = 0; j < sample.pictures.size(); ++j)
-                    ASSERT_EQ(sample.pictures[j].pixels, expected[i].pictures[j].pixels) << "bit " << bit;
+                Sample text, pixels;
+                file.read(static_cast<std::int64_t>(i), text, Part::text);
+                ASSERT_EQ(text.tokens, expected[i].tokens) << "bit " << bit;
+                ASSERT_EQ(text.weights, expected[i].weights) << "bit " << bit;
+                ASSERT_EQ(text.flags, expected[i].flags) << "bit " << bit;
+                ASSERT_EQ(file.index().weight(static_cast<std::int64_t>(i)), weights[i]);
+                file.read(static_cast<std::int64_t>(i), pixels, Part::pixels);
+                ASSERT_EQ(pixels.pictures.size(), expected[i].pictures.size());
+                for (std::size_t j = 0; j < pixels.pictures.size(); ++j)
+                    ASSERT_EQ(pixels.pictures[j].pixels, expected[i].pictures[j].pixels) << "bit " << bit;
             }
         } catch (const Error& error) {
             ASSERT_EQ(error.code(), ExitCode::bad_data) << error.what();

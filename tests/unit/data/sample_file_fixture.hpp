@@ -26,13 +26,15 @@ class SampleFileTest : public testing::Test {
 protected:
     void write(const SampleArrays& arrays) { writer_.write(path_, arrays); }
 
-    /// Opening (and reading everything) throws `code` with the path and `fragments` in the message.
+    /// Opening (and reading everything, in one part or the other) throws `code` with the path and `fragments`
+    /// in the message.
     template <class... Fragments>
     void expect_refused(ExitCode code, Fragments... fragments) {
         try {
             const SampleFile file(path_);
             Sample sample;
-            for (std::int64_t i = 0; i < file.size(); ++i) file.read(i, sample);
+            for (const Part part : {Part::pixels, Part::text})
+                for (std::int64_t i = 0; i < file.size(); ++i) file.read(i, sample, part);
             ADD_FAILURE() << "accepted";
         } catch (const Error& error) {
             EXPECT_EQ(error.code(), code) << error.what();
@@ -47,6 +49,16 @@ protected:
     void expect_bad_arrays(const SampleArrays& arrays, Fragments... fragments) {
         write(arrays);
         expect_bad(fragments...);
+    }
+    /// In a small file of either version, changed by `change`.
+    template <class Change, class... Fragments>
+    void expect_bad_change(Change change, Fragments... fragments) {
+        for (const std::int64_t version : {1, 2}) {
+            SCOPED_TRACE("version " + std::to_string(version));
+            SampleArrays arrays = small_file(version);
+            change(arrays);
+            expect_bad_arrays(arrays, fragments...);
+        }
     }
 
     std::string bytes() const {

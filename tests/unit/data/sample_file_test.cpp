@@ -61,6 +61,52 @@ TEST_F(SampleFileTest, ReadsWhatWasWritten) {
     EXPECT_THROW(file.read(3, sample), Error);
 }
 
+/// What one version says of samples, the other does.
+TEST_F(SampleFileTest, VersionsAgree) {
+    write(small_file(1));
+    SampleFile first(path_);
+    path_ = folder_ / "second.h5";
+    write(small_file(2));
+    SampleFile second(path_);
+    EXPECT_EQ(first.identity(), small_file().contents());
+    EXPECT_EQ(second.identity(), first.identity());
+    EXPECT_EQ(first.weights().size(), 3u);
+    EXPECT_TRUE(second.weights().empty());  // each reader has them all: nothing to sum
+    for (std::int64_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(second.index().weight(i), first.index().weight(i));
+        for (const Part part : {Part::all, Part::text, Part::pixels}) {
+            EXPECT_EQ(first.bytes(i, part), second.bytes(i, part));
+            Sample one, other;
+            first.read(i, one, part);
+            second.read(i, other, part);
+            EXPECT_EQ(one.tokens, other.tokens);
+            EXPECT_EQ(one.tokens.empty(), part == Part::pixels);
+            EXPECT_EQ(one.weights, other.weights);
+            EXPECT_EQ(one.flags, other.flags);
+            ASSERT_EQ(one.pictures.size(), other.pictures.size());
+            for (std::size_t j = 0; j < one.pictures.size(); ++j) {
+                EXPECT_EQ(one.pictures[j].height, other.pictures[j].height);
+                EXPECT_EQ(one.pictures[j].pixels, other.pictures[j].pixels);
+                EXPECT_EQ(one.pictures[j].pixels.empty(), part == Part::text);
+            }
+        }
+    }
+}
+
+/// A reader of tokens meets no pixels, a reader of pixels no tokens, and opening neither.
+TEST_F(SampleFileTest, ReadsOnlyThePartAskedFor) {
+    SampleArrays arrays = small_file();
+    arrays.pixels[3] ^= 1;
+    arrays.tokens[12] = -1;
+    write(arrays);
+    const SampleFile file(path_);
+    Sample sample;
+    file.read(1, sample, Part::text);
+    EXPECT_THROW(file.read(1, sample, Part::pixels), Error);
+    file.read(2, sample, Part::pixels);
+    EXPECT_THROW(file.read(2, sample, Part::text), Error);
+}
+
 TEST_F(SampleFileTest, ReadsFilesWithoutPicturesAndWithColour) {
     SampleArrays text;
     text.add({257, 'a', 258});
@@ -77,8 +123,9 @@ TEST_F(SampleFileTest, ReadsFilesWithoutPicturesAndWithColour) {
     EXPECT_EQ(sample.pictures[0].pixels.size(), 12u);
 }
 
-TEST_F(SampleFileTest, SharesCheckEverySampleOnce) {
+TEST_F(SampleFileTest, SharesOfVersion1CheckEverySampleOnce) {
     SampleArrays arrays;
+    arrays.version = 1;
     for (int i = 0; i < 11; ++i)
         arrays.add(std::vector<std::int32_t>(static_cast<std::size_t>(2 + i % 3), 'a'));
     write(arrays);
@@ -130,8 +177,8 @@ TEST_F(SampleFileTest, RefusesWhatIsNotASampleFile) {
 }
 
 TEST_F(SampleFileTest, RefusesBadAttributes) {
-    for (const char* name :
-         {"format", "version", "vocabulary", "marker", "channels", "tokenizer", "index_checksum"}) {
+    for (const char* name : {"format", "version", "vocabulary", "marker", "channels", "tokenizer",
+                             "index_checksum", "identity"}) {
         writer_.leave_out = {name};
         write(small_file());
         expect_bad(name, "missing");
@@ -143,7 +190,8 @@ TEST_F(SampleFileTest, RefusesBadAttributes) {
         return arrays;
     };
     expect_bad_arrays(with([](auto& a) { a.format = "other"; }), "format", "maestro-samples");
-    expect_bad_arrays(with([](auto& a) { a.version = 2; }), "version", "2");
+    expect_bad_arrays(with([](auto& a) { a.version = 3; }), "version", "3");
+    expect_bad_arrays(with([](auto& a) { a.version = 0; }), "version", "0");
     expect_bad_arrays(with([](auto& a) { a.tokenizer = "words"; }), "tokenizer", "words");
     expect_bad_arrays(with([](auto& a) { a.tokenizer = "huggingface"; }), "tokenizer_json", "missing");
     expect_bad_arrays(with([](auto& a) { a.tokenizer.assign(1000, 'x'); }), "tokenizer", "fixed length");
@@ -169,9 +217,9 @@ TEST_F(SampleFileTest, RefusesBadAttributes) {
 }
 
 TEST_F(SampleFileTest, RefusesMissingForeignAndMistypedDatasets) {
-    for (const char* name :
-         {"tokens", "loss_weight", "flags", "index/sample_offsets", "index/picture_offsets",
-          "index/picture_shape", "index/pixel_offsets", "pixels", "index/checksum"}) {
+    for (const char* name : {"tokens", "loss_weight", "flags", "index/sample_offsets",
+                             "index/picture_offsets", "index/picture_shape", "index/pixel_offsets", "pixels",
+                             "index/checksum", "index/loss_weight", "index/pixel_checksum"}) {
         SCOPED_TRACE(name);
         writer_ = {};
         writer_.leave_out = {name};
@@ -276,11 +324,7 @@ TEST_F(SampleFileTest, AllocatesNothingThatAHeaderMerelyClaims) {
 }
 
 TEST_F(SampleFileTest, RefusesABadIndex) {
-    const auto refused = [&](auto change, auto... fragments) {
-        SampleArrays arrays = small_file();
-        change(arrays);
-        expect_bad_arrays(arrays, fragments...);
-    };
+    const auto refused = [&](auto change, auto... fragments) { expect_bad_change(change, fragments...); };
     refused([](auto& a) { a.sample_offsets[1] = 12; }, "sample_offsets", "element 2", "out of order");
     refused([](auto& a) { a.sample_offsets[1] = 0; }, "sample_offsets", "element 1");
     refused([](auto& a) { a.sample_offsets[1] = std::numeric_limits<std::int64_t>::min(); }, "sample_offsets",
@@ -294,7 +338,8 @@ TEST_F(SampleFileTest, RefusesABadIndex) {
     refused([](auto& a) { a.picture_offsets[1] = 3; }, "picture_offsets");
     refused([](auto& a) { a.picture_offsets.insert(a.picture_offsets.begin(), 0); }, "picture_offsets",
             "not as long");
-    refused([](auto& a) { a.checksum.pop_back(); }, "checksum", "not one for each");
+    refused([](auto& a) { a.checksum.pop_back(), a.whole_checksum.pop_back(); }, "checksum",
+            "not one for each");
     refused([](auto& a) { a.loss_weight.pop_back(); }, "loss_weight", "not as long");
     refused([](auto& a) { a.flags.push_back(0); }, "flags", "not as long");
     refused([](auto& a) { a.pixels.pop_back(); }, "pixel_offsets");
@@ -306,12 +351,24 @@ TEST_F(SampleFileTest, RefusesABadIndex) {
     refused([](auto& a) { a.picture_shape = {1 << 30, 1 << 30, 8, 3}; }, "picture_shape");
 }
 
-TEST_F(SampleFileTest, RefusesBadTokensAndWeights) {
+TEST_F(SampleFileTest, RefusesABadIndexOfVersion2) {
     const auto refused = [&](auto change, auto... fragments) {
         SampleArrays arrays = small_file();
         change(arrays);
         expect_bad_arrays(arrays, fragments...);
     };
+    refused([](auto& a) { a.weight[1] = -1; }, "index/loss_weight", "element 1", "finite");
+    refused([](auto& a) { a.weight[2] = std::numeric_limits<double>::quiet_NaN(); }, "index/loss_weight",
+            "element 2", "finite");
+    refused([](auto& a) { a.weight[2] = 1e300; }, "index/loss_weight", "element 2", "add up to 2");
+    refused([](auto& a) { a.weight.pop_back(); }, "index/loss_weight", "not one for each sample");
+    refused([](auto& a) { a.pixel_checksum.push_back(1); }, "index/pixel_checksum", "each picture");
+    refused([](auto& a) { a.pixel_checksum[1] ^= 1; }, "index/pixel_checksum", "element 1", "sample 1");
+    refused([](auto& a) { a.checksum[2] ^= 1; }, "index/checksum", "element 2");
+}
+
+TEST_F(SampleFileTest, RefusesBadTokensAndWeights) {
+    const auto refused = [&](auto change, auto... fragments) { expect_bad_change(change, fragments...); };
     refused([](auto& a) { a.tokens[2] = 260; }, "tokens", "element 2", "token id 260", "vocabulary of 260");
     refused([](auto& a) { a.tokens[12] = -1; }, "tokens", "element 12", "sample 2");
     refused([](auto& a) { a.tokens[8] = 'm'; }, "sample 1 has 1 markers", "2 pictures");
@@ -326,6 +383,7 @@ TEST_F(SampleFileTest, RefusesBadTokensAndWeights) {
     refused([](auto& a) { a.loss_weight[5] = 1; }, "loss_weight", "element 5", "markers");
     refused([](auto& a) { a.flags[5] = 1; }, "flags", "element 5");
     refused([](auto& a) { a.pixels[3] ^= 1; }, "checksum", "sample 1");
+    refused([](auto& a) { a.pixels[36] ^= 1; }, "checksum", "sample 1");
     refused([](auto& a) { a.tokens[1] = 'z'; }, "checksum", "sample 0");
     refused([](auto& a) { a.loss_weight[1] = 2; }, "checksum", "sample 0");
 }

@@ -5,7 +5,7 @@
 
 #include "config/deck.hpp"
 #include "unit/data/sample_file_fixture.hpp"
-#include "workload/costs.hpp"
+#include "workload/cost_model.hpp"
 #include "workload/counts.hpp"
 #include "workload/models.hpp"
 
@@ -102,7 +102,7 @@ TEST_F(Table, CostsAreThoseOfTheModelsOwnCode) {
                 continue;
             }
             const auto counted = model::measure(spec_of(deck_, s), role_of(deck_, s, file_->marker()),
-                                                std::span(&table_->shape(i), 1));
+                                                std::vector{table_->shape(i)});
             EXPECT_GT(cost.backward_s, cost.forward_s);
             // Shares that do not grow with the length are left out: nothing follows the last token.
             EXPECT_NEAR(cost.forward_s * 1e11, counted.forward_flops, 0.03 * counted.forward_flops)
@@ -119,7 +119,7 @@ TEST_F(Table, CountsOfAStepAreSumsOverItsSamples) {
         double flops = 0, rows = 0;
         for (const std::int64_t id : ids) {
             const auto one = model::measure(spec_of(deck_, s), role_of(deck_, s, file_->marker()),
-                                            std::span(&table_->shape(id), 1));
+                                            std::vector{table_->shape(id)});
             flops += one.forward_flops + one.backward_flops;
             rows += static_cast<double>(table_->output_rows(id, s));
         }
@@ -130,8 +130,8 @@ TEST_F(Table, CountsOfAStepAreSumsOverItsSamples) {
         EXPECT_GT(own.memory_bytes, 0);
     }
     EXPECT_EQ(counts[0].ring_bytes, 0);  // one replica
-    const auto language = model::measure(spec_of(deck_, 1), role_of(deck_, 1, file_->marker()),
-                                         std::span(&table_->shape(1), 1));
+    const auto language =
+        model::measure(spec_of(deck_, 1), role_of(deck_, 1, file_->marker()), std::vector{table_->shape(1)});
     // Three replicas: each passes on two thirds of the gradient, and of the weights.
     EXPECT_EQ(counts[1].ring_bytes, 3 * 2 * (2.0 / 3) * 4 * static_cast<double>(language.trainable));
 }

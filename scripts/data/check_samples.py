@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Checks whole sample files: the index, every token, weight and pixel. Ends with 65 where one is damaged or breaks a rule, 66 where
+one is missing. Training finds the same, but only in the samples that it reads."""
+
+import argparse
+import os
+import sys
+
+from sample_file import SampleError
+from sample_reader import read_samples
+
+
+def problem_of(path):
+    """What is wrong with the file, with an exit code; None where nothing is."""
+    if not os.path.isfile(path):
+        return f"{path}: no such file", 66
+    samples = tokens = 0
+    try:
+        for sample in read_samples(path):
+            samples += 1
+            tokens += len(sample.tokens)
+    except SampleError as error:
+        return f"{error}; make the file again with scripts/data", 65
+    except Exception as error:  # h5py raises what it likes where HDF5's own metadata are damaged
+        return f"{path}: {error!r}: not a sample file, or damaged; make it again with scripts/data", 65
+    print(f"{path}: {samples} samples, {tokens} tokens: all right", flush=True)
+    return None
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+")
+    problems = [problem for path in parser.parse_args(arguments).files if (problem := problem_of(path))]
+    for message, _ in problems:
+        print(message, file=sys.stderr, flush=True)
+    if problems:
+        sys.exit(problems[0][1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+#include "data/sample_index.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+
+#include "data/checksum.hpp"
+
+namespace maestro::data {
+namespace {
+
+static_assert(sizeof(PictureSize) == 8);
+
+constexpr std::array<std::string_view, 7> kMembers{"sample_offsets", "picture_offsets", "picture_shape",
+                                                   "pixel_offsets",  "checksum",        "loss_weight",
+                                                   "pixel_checksum"};
+constexpr std::size_t kMembersOfVersion1 = 5;
+
+}  // namespace
+
+SampleIndex::SampleIndex(const Container& container, const RawFile& file, const SampleHeader& header,
+                         std::int64_t tokens, std::int64_t pixels) {
+    const bool first_version = header.version == 1;
+    container.expect_group("/index",
+                           std::span(kMembers).first(first_version ? kMembersOfVersion1 : kMembers.size()));
+    const auto load = [&]<class T>(std::string_view name, Element element, std::vector<T>& values,
+                                   int columns = 0) {
+        const Extent extent = container.array(name, element, columns);
+        values.resize(static_cast<std::size_t>(extent.rows));  // bounded by the file's size
+        file.read(values.data(), extent.rows * static_cast<std::int64_t>(sizeof(T)), extent.offset, name);
+    };
+    load("index/sample_offsets", Element::i64, sample_offsets_);
+    load("index/picture_offsets", Element::i64, picture_offsets_);
+    load("index/picture_shape", Element::i32, shapes_, 2);
+    load("index/pixel_offsets", Element::i64, pixel_offsets_);
+    load("index/checksum", Element::u64, checksums_);
+    if (first_version) {
+        weights_.assign(checksums_.size(), 0.0);
+    } else {
+        load("index/loss_weight", Element::f64, weights_);
+        load("index/pixel_checksum", Element::u64, pixel_checksums_);
+    }
+    check(file, header, tokens, pixels);
+    checksum_ = checksum_of(header);
+}
+
+void SampleIndex::check(const RawFile& file, const SampleHeader& header, std::int64_t tokens,
+                        std::int64_t pixels) const {
+    const auto refuse_at = [&](std::string_view name, std::size_t element, std::string_view what) {
+        refuse_element(file.path(), name, static_cast<std::int64_t>(element), what);
+    };
+    // Offsets start at 0, rise by at least `step`, and end at `total`.
+    const auto check_offsets = [&](std::string_view name, const std::vector<std::int64_t>& offsets,
+                                   std::int64_t step, std::int64_t total) {
+        if (offsets.empty() || offsets.front() != 0) refuse_at(name, 0, "must be 0");
+        for (std::size_t i = 1; i < offsets.size(); ++i)
+            if (offsets[i] > total || offsets[i] < 0 || offsets[i] - offsets[i - 1] < step)
+                refuse_at(name, i,
+                          fmt::format("{} after {} is out of order, or beyond the {} there are", offsets[i],
+                                      offsets[i - 1], total));
+        if (offsets.back() != total)
+            refuse_at(name, offsets.size() - 1,
+                      fmt::format("ends at {} where there are {}", offsets.back(), total));
+    };
+    const auto expect_length = [&](std::string_view name, std::size_t length, std::size_t expected,
+                                   std::string_view what) {
+        if (length != expected) refuse_at(name, length, what);
+    };
+    check_offsets("index/sample_offsets", sample_offsets_, 1, tokens);
+    if (size() < 1) refuse_at("index/sample_offsets", 0, "the file holds no samples");
+    const auto samples = static_cast<std::size_t>(size());
+    check_offsets("index/picture_offsets", picture_offsets_, 0, static_cast<std::int64_t>(shapes_.size()));
+    expect_length("index/picture_offsets", picture_offsets_.size(), samples + 1,
+                  "not as long as 'sample_offsets'");
+    expect_length("index/checksum", checksums_.size(), samples, "not one for each sample");
+    expect_length("index/loss_weight", weights_.size(), samples, "not one for each sample");
+    for (std::size_t i = 0; i < samples; ++i)
+        if (!std::isfinite(weights_[i]) || weights_[i] < 0)
+            refuse_at("index/loss_weight", i, fmt::format("{} is not a finite number >= 0", weights_[i]));
+    check_offsets("index/pixel_offsets", pixel_offsets_, 1, pixels);
+    expect_length("index/pixel_offsets", pixel_offsets_.size(), shapes_.size() + 1,
+                  "not one more than 'picture_shape'");
+    if (header.version != 1)
+        expect_length("index/pixel_checksum", pixel_checksums_.size(), shapes_.size(),
+                      "not one for each picture");
+    for (std::size_t j = 0; j < shapes_.size(); ++j) {
+        const auto [height, width] = shapes_[j];
+        if (height < 1 || width < 1 || height > kLargestPicture || width > kLargestPicture)
+            refuse_at("index/picture_shape", j,
+                      fmt::format("a picture of {} x {}; sides are 1 to {} pixels", height, width,
+                                  kLargestPicture));
+        const std::int64_t bytes = pixel_offsets_[j + 1] - pixel_offsets_[j];
+        if (bytes != height * width * header.channels)
+            refuse_at(
+                "index/pixel_offsets", j + 1,
+                fmt::format("{} bytes for a picture of {} x {} x {}", bytes, height, width, header.channels));
+    }
+}
+
+std::uint64_t SampleIndex::checksum_of(const SampleHeader& header) const {
+    Checksum checksum;
+    const std::array<std::int64_t, 3> numbers{header.vocabulary, header.marker, header.channels};
+    checksum.add(numbers.data(), sizeof numbers);
+    if (header.version != 1) checksum.add(&header.identity, sizeof header.identity);
+    checksum.add(sample_offsets_);
+    checksum.add(picture_offsets_);
+    checksum.add(shapes_);
+    checksum.add(pixel_offsets_);
+    checksum.add(checksums_);
+    if (header.version != 1) {
+        checksum.add(weights_);
+        checksum.add(pixel_checksums_);
+    }
+    return checksum.value();
+}
+
+}  // namespace maestro::data

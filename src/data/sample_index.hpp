@@ -1,0 +1,68 @@
+// SampleIndex: what is known of every sample without its data, in flat arrays: 32 bytes a sample and 24 a
+// picture (docs/file_formats.md, /index). Read as a whole when a sample file is opened.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/picture_size.hpp"
+#include "data/container.hpp"
+#include "data/raw_file.hpp"
+
+namespace maestro::data {
+
+/// Largest height or width of a picture, pixels.
+inline constexpr int kLargestPicture = 4096;
+
+/// Attributes of a sample file that its index is checked against.
+struct SampleHeader {
+    std::int64_t version = 0;
+    std::int64_t vocabulary = 0;
+    std::int64_t marker = 0;
+    std::int64_t channels = 0;
+    std::uint64_t identity = 0;  ///< as stored; version 1 stores none
+};
+
+class SampleIndex {
+public:
+    /// Without samples, for the members of others.
+    SampleIndex() = default;
+    /// Reads the arrays and checks them against the header and the numbers of tokens and bytes of pixels that
+    /// the file has. Weights are 0 in version 1, which does not store them. Throws Error(bad_data).
+    SampleIndex(const Container& container, const RawFile& file, const SampleHeader& header,
+                std::int64_t tokens, std::int64_t pixels);
+
+    std::int64_t size() const { return static_cast<std::int64_t>(sample_offsets_.size()) - 1; }
+    std::int64_t tokens(std::int64_t i) const { return at(sample_offsets_, i + 1) - at(sample_offsets_, i); }
+    /// Sum of the sample's loss weights.
+    double weight(std::int64_t i) const { return at(weights_, i); }
+    std::span<const PictureSize> pictures(std::int64_t i) const {
+        return std::span(shapes_).subspan(
+            static_cast<std::size_t>(at(picture_offsets_, i)),
+            static_cast<std::size_t>(at(picture_offsets_, i + 1) - at(picture_offsets_, i)));
+    }
+    /// What the attribute index_checksum must be.
+    std::uint64_t checksum() const { return checksum_; }
+
+private:
+    friend class SampleFile;
+    template <class T>
+    static T at(const std::vector<T>& values, std::int64_t i) {
+        return values[static_cast<std::size_t>(i)];
+    }
+    void check(const RawFile& file, const SampleHeader& header, std::int64_t tokens,
+               std::int64_t pixels) const;
+    std::uint64_t checksum_of(const SampleHeader& header) const;
+
+    std::vector<std::int64_t> sample_offsets_{0};   ///< [N + 1], tokens
+    std::vector<std::int64_t> picture_offsets_{0};  ///< [N + 1], pictures
+    std::vector<PictureSize> shapes_;              ///< [M]
+    std::vector<std::int64_t> pixel_offsets_{0};    ///< [M + 1], bytes
+    std::vector<std::uint64_t> checksums_;          ///< [N]
+    std::vector<std::uint64_t> pixel_checksums_;    ///< [M]; version 1 has none
+    std::vector<double> weights_;                   ///< [N]
+    std::uint64_t checksum_ = 0;
+};
+
+}  // namespace maestro::data

@@ -1,0 +1,208 @@
+#include "workload/cost_model.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "workload/costs.hpp"
+#include "workload/models.hpp"
+
+namespace maestro::workload {
+
+namespace {
+
+constexpr double kMostProbed = 256;                 ///< samples of a micro-batch
+constexpr int kProbedSide = 16, kProbedText = 256;  ///< tokens of a picture's side, and beside it
+constexpr double kProbedPicture = kProbedSide * kProbedSide;
+constexpr double kNominalRate = 1e11;  ///< FLOP/s; only ratios matter to a plan
+
+/// Of the lengths that a section meets in the samples.
+struct Lengths {
+    double longest = 1;
+    double sum = 0;
+    std::int64_t samples = 0;  ///< with work for the section
+};
+
+/// 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: four to an octave.
+int quarter_octave(int i) {
+    return i < 3 ? i + 1 : (4 + (i + 1) % 4) << ((i + 1) / 4 - 1);
+}
+
+/// Runs a section's own code on the meta backend, over micro-batches of equal samples.
+class Probe {
+public:
+    Probe(const config::Deck& deck, int section, std::int32_t marker, const backend::DeviceRates* rates,
+          const Lengths& lengths)
+        : spec_(spec_of(deck, section)),
+          role_(role_of(deck, section, marker)),
+          expansion_(expansion_of(deck, section)),
+          rates_(rates),
+          longest_(std::max(lengths.longest, expansion_.patch > 0 ? kProbedText + kProbedPicture : 0.0)),
+          others_(static_cast<double>(deck.sections[static_cast<std::size_t>(section)].micro_batch - 1) *
+                  lengths.sum / static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {}
+
+    LengthCost run() const {
+        LengthCost cost;
+        for (int i = 0;; ++i) {
+            const double length = add(cost, i);
+            if (i > 0 && (!rates_ || length >= longest_)) break;
+        }
+        if (expansion_.patch > 0) add_picture_tokens(cost);
+        return cost;
+    }
+
+private:
+    struct Seconds {
+        double forward, backward;
+    };
+    /// Of one sample. Counts are polynomials in its length; times are not, since rates depend on shapes and
+    /// an operation costs something in itself: others of its length fill the micro-batch to its usual size.
+    Seconds measure(const model::SampleShape& shape, double length) const {
+        const double count = rates_ ? std::round(std::min(1 + others_ / length, kMostProbed)) : 1;
+        const std::vector<model::SampleShape> samples(static_cast<std::size_t>(count), shape);
+        const model::Footprint f =
+            model::measure(spec_, role_, samples, true, rates_ ? *rates_ : backend::DeviceRates{});
+        if (rates_) return {f.forward_s / count, f.backward_s / count};
+        return {f.forward_flops / kNominalRate / count, f.backward_flops / kNominalRate / count};
+    }
+
+    /// Appends the i-th length; returns it.
+    double add(LengthCost& cost, int i) const {
+        model::SampleShape shape;
+        double length = 0;
+        if (spec_.kind == model::ModelSpec::Kind::vision) {
+            const int side = spec_.patch * spec_.merge * (rates_ ? quarter_octave(i) : (i == 0 ? 2 : 6));
+            shape = {.tokens = 1, .pictures = {{side, side}}, .weight = 1};
+            length = std::pow(side / spec_.patch, 2);
+        } else {
+            length = rates_ ? 4.0 * quarter_octave(2 * i) : (i == 0 ? 32 : 256);
+            shape = {.tokens = static_cast<std::int64_t>(length), .pictures = {}, .weight = 1};
+        }
+        const Seconds seconds = measure(shape, length);
+        cost.lengths.push_back(length);
+        cost.forward.push_back(seconds.forward / length);
+        cost.backward.push_back(seconds.backward / length);
+        return length;
+    }
+
+    /// A token that stands for a part of a picture is neither embedded nor predicted.
+    void add_picture_tokens(LengthCost& cost) const {
+        const int pixels = kProbedSide * expansion_.patch * expansion_.merge;
+        constexpr double kWhole = kProbedText + kProbedPicture;
+        const Seconds seconds =
+            measure({.tokens = kProbedText + 1, .pictures = {{pixels, pixels}}, .weight = 1}, kWhole);
+        cost.picture_forward = (seconds.forward - cost.at(cost.forward, kWhole)) / kProbedPicture;
+        cost.picture_backward = (seconds.backward - cost.at(cost.backward, kWhole)) / kProbedPicture;
+    }
+
+    model::ModelSpec spec_;
+    model::Role role_;
+    model::Geometry expansion_;
+    const backend::DeviceRates* rates_;
+    double longest_;
+    double others_;  ///< length of the other samples of a micro-batch, on average
+};
+
+}  // namespace
+
+double LengthCost::at(const std::vector<double>& each, double n) const {
+    if (lengths.size() == 1 || n <= lengths.front()) return n * each.front();
+    std::size_t k = 1;
+    while (k + 1 < lengths.size() && lengths[k] < n) ++k;
+    const double share = (n - lengths[k - 1]) / (lengths[k] - lengths[k - 1]);
+    return n * (each[k - 1] + share * (each[k] - each[k - 1]));
+}
+
+CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
+                     const config::Cluster* cluster)
+    : table_(&table) {
+    std::optional<backend::DeviceRates> rates;
+    if (cluster) rates = rates_of(cluster->device);
+    for (int s = 0; s < static_cast<int>(deck.sections.size()); ++s) {
+        const graph::Section& section = deck.graph.sections[static_cast<std::size_t>(s)];
+        Section& own = sections_.emplace_back();
+        own.geometry = geometry_of(deck, s);
+        own.expansion = expansion_of(deck, s);
+        own.backward = section.backward;
+        Lengths met;
+        for (std::int64_t i = 0; i < table.size(); ++i) {
+            if (table.activates(i, s)) ++met.samples;
+            lengths_of(i, s, [&](double n) {
+                met.longest = std::max(met.longest, n);
+                met.sum += n;
+            });
+        }
+        own.cost = Probe(deck, s, marker, rates ? &*rates : nullptr, met).run();
+        if (!cluster || section.loss) continue;
+        const model::Role role = role_of(deck, s, marker);
+        own.width = role.output_width;
+        own.element_bytes = static_cast<double>(size_of(role.compute));
+        own.bandwidth = link_from(deck.graph, *cluster, s).bandwidth;
+    }
+}
+
+/// Calls each(length) for what the section processes of the sample: pictures one by one, or its tokens.
+template <class Each>
+void CostModel::lengths_of(std::int64_t sample, int section, const Each& each) const {
+    const model::Geometry geometry = sections_[static_cast<std::size_t>(section)].geometry;
+    if (geometry.patch == 0) return each(static_cast<double>(table_->length(sample, section)));
+    for (const auto& p : table_->pictures(sample))
+        each(static_cast<double>(model::picture_tokens(p.height, p.width, geometry)) * geometry.merge *
+             geometry.merge);
+}
+
+schedule::SampleCost CostModel::of(std::int64_t sample) const {
+    schedule::SampleCost cost;
+    cost.id = sample;
+    for (int s = 0; s < static_cast<int>(sections_.size()); ++s) {
+        const Section& own = sections_[static_cast<std::size_t>(s)];
+        schedule::TaskCost task;
+        task.active = table_->activates(sample, s);
+        lengths_of(sample, s, [&](double n) {
+            task.forward_s += own.cost.at(own.cost.forward, n);
+            task.backward_s += own.cost.at(own.cost.backward, n);
+        });
+        if (own.expansion.patch > 0) {
+            double pictures = 0;
+            for (const auto& p : table_->pictures(sample))
+                pictures += static_cast<double>(model::picture_tokens(p.height, p.width, own.expansion));
+            task.forward_s += pictures * own.cost.picture_forward;
+            task.backward_s += pictures * own.cost.picture_backward;
+        }
+        if (!own.backward) task.backward_s = 0;
+        if (own.bandwidth > 0)
+            task.transfer_s = static_cast<double>(table_->output_rows(sample, s) * own.width) *
+                              own.element_bytes / own.bandwidth;
+        cost.sections.push_back(task);
+    }
+    return cost;
+}
+
+std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::int32_t marker,
+                                               const SampleTable& table, const config::Cluster* cluster) {
+    const CostModel model(deck, marker, table, cluster);
+    std::vector<schedule::SampleCost> costs;
+    costs.reserve(static_cast<std::size_t>(table.size()));
+    for (std::int64_t i = 0; i < table.size(); ++i) costs.push_back(model.of(i));
+    return costs;
+}
+
+std::string describe_load(const config::Deck& deck, const CostModel& costs, std::int64_t samples) {
+    std::vector<double> loads(deck.sections.size(), 0.0);
+    for (std::int64_t i = 0; i < samples; ++i) {
+        const schedule::SampleCost cost = costs.of(i);
+        for (std::size_t s = 0; s < loads.size(); ++s)
+            loads[s] += (cost.sections[s].forward_s + cost.sections[s].backward_s) /
+                        deck.graph.sections[s].layout.ranks();
+    }
+    const double largest = std::max(*std::max_element(loads.begin(), loads.end()), 1e-300);
+    std::string text;
+    for (std::size_t s = 0; s < loads.size(); ++s)
+        text += fmt::format("{}{} {:.2f}{}", s == 0 ? "" : ", ", deck.graph.sections[s].name,
+                            loads[s] / largest, loads[s] == largest ? " (critical)" : "");
+    return "work per rank, by the cost model: " + text;
+}
+
+}  // namespace maestro::workload

@@ -1,0 +1,59 @@
+// CostModel: the work of each section, counted by its own code on the meta backend at a few lengths, and
+// turned into seconds by the rates of a device. A sample's costs are made from these when asked for: what is
+// kept does not grow with the file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "config/cluster.hpp"
+#include "config/deck.hpp"
+#include "model/module.hpp"
+#include "schedule/problem.hpp"
+#include "workload/sample_table.hpp"
+
+namespace maestro::workload {
+
+/// A cost per token or patch at some lengths; between them it is linear in the length, which is exact for
+/// costs that are polynomials of degree two.
+struct LengthCost {
+    std::vector<double> lengths, forward, backward;
+    double picture_forward = 0, picture_backward = 0;  ///< more for each of them that is a picture's
+    /// Of n tokens; `each` is `forward` or `backward`.
+    double at(const std::vector<double>& each, double n) const;
+};
+
+class CostModel {
+public:
+    /// `table` must outlive the model. Seconds on the cluster's device, transfers between its ranks included;
+    /// without a cluster at a nominal rate, of which only ratios mean something.
+    CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
+              const config::Cluster* cluster = nullptr);
+    /// Any thread.
+    schedule::SampleCost of(std::int64_t sample) const;
+
+private:
+    struct Section {
+        model::Geometry geometry, expansion;
+        LengthCost cost;
+        bool backward = true;
+        std::int64_t width = 0;  ///< with the next two: what it sends on, with a cluster
+        double element_bytes = 0, bandwidth = 0;
+    };
+    template <class Each>
+    void lengths_of(std::int64_t sample, int section, const Each& each) const;
+
+    const SampleTable* table_;
+    std::vector<Section> sections_;
+};
+
+/// Of every sample of the table, by its id.
+std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::int32_t marker,
+                                               const SampleTable& table,
+                                               const config::Cluster* cluster = nullptr);
+/// One line of the log: the work per rank of each section over the samples of the file, as a share of the
+/// largest.
+std::string describe_load(const config::Deck& deck, const CostModel& costs, std::int64_t samples);
+
+}  // namespace maestro::workload
