@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/tensor.hpp"
@@ -45,8 +44,7 @@ struct DeviceRates {
 class Backend {
 public:
     virtual ~Backend() = default;
-    virtual std::string_view name() const = 0;  ///< "cpu", "meta"
-    virtual std::string describe() const = 0;   ///< one line for the log: library versions, threads, isa
+    virtual std::string describe() const = 0;  ///< one line for the log: library versions, threads, isa
     /// True where kernels run; false where they are only counted (meta).
     virtual bool computes() const = 0;
     /// That may run one operation. One that keeps scratch per thread takes so many, here and in what is only

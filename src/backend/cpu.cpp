@@ -40,7 +40,6 @@ public:
         flush_denormals();
         openblas_set_num_threads(1);
     }
-    std::string_view name() const override { return "cpu"; }
     std::string describe() const override {
         const dnnl_version_t* v = dnnl_version();
         return fmt::format("cpu: oneDNN {}.{}.{} (built with {}.{}.{}), {}, {} thread{} a rank, bf16 by {}",

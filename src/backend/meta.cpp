@@ -11,7 +11,6 @@ namespace {
 class Meta final : public Backend {
 public:
     Meta(DeviceRates rates, int threads) : rates_(std::move(rates)), threads_(threads) {}
-    std::string_view name() const override { return "meta"; }
     std::string describe() const override { return "meta: counts, computes nothing"; }
     bool computes() const override { return false; }
     int threads() const override { return threads_; }

@@ -15,8 +15,10 @@
 namespace maestro::model {
 
 namespace {
-constexpr std::int64_t kLossRows = 256;  ///< rows whose logits exist at a time
-}
+/// Rows whose logits exist at a time: as many as a product needs to run at its full rate. More would only
+/// take memory, and with a vocabulary of 150,000 each row takes 600 KB.
+constexpr std::int64_t kLossRows = 256;
+}  // namespace
 
 struct Language::State final : Saved {
     Sequences sequences;
@@ -24,7 +26,7 @@ struct Language::State final : Saved {
     std::vector<std::int32_t> ids;                  ///< [T]; -1 where an edge's row stands
     std::vector<std::vector<std::int32_t>> places;  ///< by input edge: rows that its embeddings take
     Tensor rstd;
-    Tensor d_normed;  ///< gradient of the loss, where there is one
+    Tensor d_normed;  ///< gradient of the loss, where there is one; forward leaves it here
 };
 
 /// The rows that predict something, over all samples of the micro-batch.
@@ -49,6 +51,8 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
       head_(spec.tie_embeddings
                 ? embedding_
                 : &store_.declare("head.weight", {spec.vocabulary, spec.width}, Init::normal, role.trained)) {
+    // The student applies the teacher's head itself: hidden states are far narrower than logits, and they are
+    // what crosses the edge.
     for (const InputSpec& input : role.inputs) {
         const bool teacher = input.tensor == EdgeTensor::hidden;
         teacher_heads_.push_back(teacher ? &store_.declare("teacher_head.weight",
@@ -88,6 +92,8 @@ void Language::lay_out(const Batch& batch, std::span<const std::vector<Tensor>> 
                 if (!replaced) state.ids.push_back(token);
                 continue;
             }
+            // A token is predicted by the row before it; without a loss weight its logits are not even
+            // computed.
             if (j > 0 && sample.weights[j] != 0.0f) {
                 targets.rows.push_back(static_cast<std::int32_t>(state.ids.size()) - 1);
                 targets.local.push_back(targets.rows.back() - first);
@@ -113,7 +119,7 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
     lay_out(batch, inputs, *state, targets);
     const auto rows = static_cast<std::int64_t>(state->ids.size());
     const DType type = role_.compute, statistics = ops::accumulate_type(type);
-    std::vector<std::int32_t> positions(state->ids.size());
+    std::vector<std::int32_t> positions(state->ids.size());  // every sample of the packed rows begins at 0
     for (std::size_t s = 0; s + 1 < state->sequences.offsets.size(); ++s)
         for (std::int32_t t = state->sequences.offsets[s]; t < state->sequences.offsets[s + 1]; ++t)
             positions[static_cast<std::size_t>(t)] = t - state->sequences.offsets[s];
@@ -121,6 +127,7 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
     state->sequences.sin = saved.allocate(statistics, {rows, spec_.head_dim / 2});
     ops::fill_rotary_1d(backend_, positions, spec_.rope_theta, state->sequences.cos, state->sequences.sin);
 
+    // Ids of -1 leave rows of zeros; the edges' rows take their places.
     const Tensor stream = saved.allocate(type, {rows, spec_.width});
     ops::embedding(backend_, state->ids, embedding_->weight, stream);
     for (std::size_t e = 0; e < inputs.size(); ++e) {
@@ -146,6 +153,7 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
     if (role_.loss) {
         if (batch.train && role_.needs_backward) {
             state->d_normed = saved.allocate(type, {rows, spec_.width});
+            // Rows that predict nothing get no gradient from the loss.
             ops::zero(backend_, state->d_normed);
         }
         loss(batch, inputs, targets, normed, state->d_normed, scratch, result);
@@ -203,12 +211,15 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
                                               batch.loss_scale);
         }
         if (!backward) continue;
+        // The loss has turned the logits into their gradient. In bf16 that is rounded for the two products
+        // that follow, as every other gradient of an activation is.
         Tensor d_logits = logits;
         if (type == DType::bf16) {
             d_logits = arena.allocate(type, {count, spec_.vocabulary});
             ops::convert(backend_, logits, d_logits);
         }
         if (role_.trained) ops::linear_backward_weight(backend_, d_logits, hidden, head_->gradient);
+        // The hidden rows are of no more use and take their own gradient.
         ops::linear_backward_input(backend_, d_logits, head_->weight, hidden, false);
         ops::scatter_rows(backend_, hidden, part(targets.rows), d_normed);
     }
@@ -235,6 +246,7 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
     ops::rms_norm_backward(backend_, d_normed, state.stack.output, norm_->weight, state.rstd, d_stream,
                            norm_->gradient, false);
     layers_.backward(state.stack, state.sequences, d_stream, scratch);
+    // With tied embeddings this adds to what forward has put there for the head.
     if (role_.trained) ops::embedding_backward(backend_, state.ids, d_stream, embedding_->gradient);
     for (std::size_t e = 0; e < d_inputs.size(); ++e)
         if (d_inputs[e].rank != 0 && role_.inputs[e].tensor == EdgeTensor::embeddings)

@@ -1,6 +1,10 @@
 // The decoder: token embedding with the rows of other sections in the places of their markers, causal layers,
-// and either hidden states for another section or the loss, whose logits exist for a chunk of rows at a time
-// only.
+// and either hidden states for another section or the loss.
+//
+// Logits are [T, vocabulary], by far the largest tensor of a language model, so they exist for a chunk of
+// rows at a time and are never kept. That is why forward also runs the head backward: while a chunk's logits
+// are there it adds to the head's gradient and leaves the gradient of the last norm's output, [T, width], for
+// backward to start from.
 #pragma once
 
 #include "model/transformer.hpp"
@@ -19,8 +23,10 @@ public:
 private:
     struct State;
     struct Targets;
+    /// Sequences, ids and places of the micro-batch, and what is to be predicted in it.
     void lay_out(const Batch& batch, std::span<const std::vector<Tensor>> inputs, State& state,
                  Targets& targets) const;
+    /// Adds to the result; in training also writes d_normed and adds to the head's gradient.
     void loss(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
               const Tensor& normed, const Tensor& d_normed, backend::Arena& scratch, Result& result);
 

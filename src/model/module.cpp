@@ -47,6 +47,7 @@ std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& 
         module = std::make_unique<Vision>(backend, spec, role);
     else
         module = std::make_unique<Language>(backend, spec, role);
+    // Every layer adds twice to the residual stream: so scaled, its variance does not grow with the layers.
     module->parameters().allocate(role.shards, 1 / std::sqrt(2.0 * spec.layers));
     return module;
 }
@@ -68,6 +69,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     for (const SampleShape& shape : shapes) {
         const auto count = static_cast<std::size_t>(
             std::max<std::int64_t>(shape.tokens, static_cast<std::int64_t>(shape.pictures.size())));
+        // Markers first, and a weight for every token: the most rows that such a sample can ask logits of.
         auto& ids = tokens.emplace_back(count, role.marker == 0 ? 1 : 0);
         for (std::size_t p = 0; p < shape.pictures.size(); ++p) ids[p] = role.marker;
         weights.emplace_back(count, 1.0f);

@@ -127,7 +127,8 @@ public:
 
     /// inputs[e][i]: the rows that input edge e brings for sample i, perhaps none. What backward needs goes
     /// to `saved` and to the result; `scratch` is free again on return. `output` is set where the role emits:
-    /// rows of the samples one after another, in `saved`.
+    /// rows of the samples one after another, in `saved`. With a loss, the head's gradients are added here
+    /// already (see language.hpp).
     virtual std::unique_ptr<Saved> forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                            backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                            Result& result) = 0;

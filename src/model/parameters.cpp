@@ -10,8 +10,8 @@ namespace maestro::model {
 
 namespace {
 
-constexpr double kInitialDeviation = 0.02;
-constexpr std::int64_t kAlignment = 16;  ///< elements, so that every weight starts on a cache line
+constexpr double kInitialDeviation = 0.02;  // as GPT-2, and its residual scale in allocate()
+constexpr std::int64_t kAlignment = 16;     ///< elements, so that every weight starts on a cache line
 
 std::int64_t aligned(std::int64_t size) {
     return (size + kAlignment - 1) / kAlignment * kAlignment;
@@ -48,6 +48,7 @@ Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> s
 }
 
 void ParameterStore::allocate(int shards, double residual_scale) {
+    // Trainable ones first, so that an offset means the same in the gradient's shorter array.
     std::int64_t trained = 0;
     for (auto& p : parameters_)
         if (p.trainable) {
@@ -88,6 +89,7 @@ void ParameterStore::initialize(const Parameter& p, double residual_scale) {
             std::fill(values, values + p.size(), static_cast<T>(p.init == Init::ones ? 1.0f : 0.0f));
             return;
         }
+        // By name and index, not in the order of drawing: the same weights in every layout.
         const Random random(seed_, "init/" + section_ + "." + p.name);
         const double deviation = kInitialDeviation * (p.init == Init::residual ? residual_scale : 1.0);
         ops::parallel_for(p.size(), 64, [&](std::int64_t i) {

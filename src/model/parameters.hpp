@@ -1,5 +1,6 @@
 // The weights of one section's replica. All trainable weights lie in one flat array, their gradients in
-// another, so that summing, sharding and updating run over plain ranges.
+// another, so that summing, sharding and updating run over plain ranges. In bf16 the model computes with a
+// rounded copy, and the weights themselves stay fp32: most updates are too small to change a bf16 number.
 #pragma once
 
 #include <cstdint>

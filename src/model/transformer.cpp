@@ -29,6 +29,8 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
         };
         layers_.push_back({
             .attention_norm = declare("attention.norm.weight", {spec.width}, Init::ones),
+            // Queries, keys and values by one product, and gate and up by another: the input is read once,
+            // and one wide product runs faster than three narrow ones.
             .qkv = declare("attention.qkv.weight", {heads + 2 * keys, spec.width}, Init::normal),
             .q_norm = declare("attention.q_norm.weight", {spec.head_dim}, Init::ones),
             .k_norm = declare("attention.k_norm.weight", {spec.head_dim}, Init::ones),
@@ -67,6 +69,7 @@ LayerActivations Transformer::run(const Layer& layer, const Tensor& input, const
     ops::head_norm_rotary(backend_, a.qkv, layer.q_norm->weight, layer.k_norm->weight, sequences.cos,
                           sequences.sin, a.q, a.k, a.head_rstd, spec_.norm_eps);
     ops::attention(backend_, a.q, a.k, a.qkv, sequences.offsets, causal_, a.mixed, a.lse, scratch);
+    // The residual: the product adds to a copy of its input, so that in bf16 the sum is rounded once.
     ops::convert(backend_, input, a.middle);
     ops::linear_accumulate(backend_, a.mixed, layer.output->weight, a.middle);
 
@@ -84,7 +87,7 @@ StackActivations Transformer::forward(const Tensor& input, const Sequences& sequ
     Tensor stream = input;
     for (const Layer& layer : layers_) {
         const Tensor output = saved.allocate(type_, {input.dim(0), spec_.width});
-        if (recompute_) {
+        if (recompute_) {  // what the layer keeps goes to scratch, where the next layer overwrites it
             backend::ArenaScope scope(scratch);
             run(layer, stream, output, sequences, scratch, scratch);
             stack.layers.push_back({});
@@ -103,6 +106,7 @@ void Transformer::backward(StackActivations& stack, const Sequences& sequences, 
     for (std::size_t i = layers_.size(); i-- > 0;) {
         backend::ArenaScope scope(scratch);
         if (recompute_) {
+            // The layer's output again, which nobody reads: run() needs a place for it.
             const Tensor again = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
             const LayerActivations a =
                 run(layers_[i], stack.layers[i].input, again, sequences, scratch, scratch);
@@ -116,6 +120,8 @@ void Transformer::backward(StackActivations& stack, const Sequences& sequences, 
 void Transformer::run_back(const Layer& layer, const LayerActivations& a, const Sequences& sequences,
                            const Tensor& d_stream, backend::Arena& scratch) const {
     const std::int64_t rows = d_stream.dim(0), width = spec_.width;
+    // d_stream passes both residuals unchanged; each norm's backward adds its branch's part to it in place.
+    // The MLP's scratch is given back before attention's is taken, so a layer needs the larger, not the sum.
     const auto like = [&](const Tensor& t) { return scratch.allocate(type_, {rows, t.columns()}); };
     {
         backend::ArenaScope scope(scratch);

@@ -51,6 +51,7 @@ std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::
     const auto rows = static_cast<std::int64_t>(y.size());
     const DType type = role_.compute, statistics = ops::accumulate_type(type);
     state->patches = saved.allocate(type, {rows, std::int64_t{spec_.patch} * spec_.patch * spec_.channels});
+    // All pictures of the micro-batch as one sequence of rows; offsets keep attention within each.
     std::size_t picture_index = 0;
     for (const SampleView& sample : batch.samples)
         for (const Picture& picture : sample.pictures) {
@@ -63,6 +64,7 @@ std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::
     state->sequences.sin = saved.allocate(statistics, {rows, spec_.head_dim / 2});
     ops::fill_rotary_2d(backend_, y, x, spec_.rope_theta, state->sequences.cos, state->sequences.sin);
 
+    // A convolution whose stride is its kernel is a product over patches.
     const Tensor stream = saved.allocate(type, {rows, spec_.width});
     ops::linear(backend_, state->patches, patch_weight_->weight, stream, patch_bias_->weight);
     state->stack = layers_.forward(stream, state->sequences, saved, scratch);
@@ -74,6 +76,8 @@ std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::
     state->merged = saved.allocate(type, {tokens, role_.output_width});
     state->active = saved.allocate(type, {tokens, role_.output_width});
     output = saved.allocate(type, {tokens, role_.output_width});
+    // patchify has put the merge x merge patches of a token one after another, so that merging them is only
+    // another view of the rows.
     ops::linear(backend_, state->normed.reshape({tokens, unit * spec_.width}), merge_weight_->weight,
                 state->merged, merge_bias_->weight);
     ops::gelu(backend_, state->merged, state->active);
@@ -92,6 +96,8 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
     const Tensor d_merged = scratch.allocate(type, {tokens, role_.output_width});
     const Tensor d_normed = scratch.allocate(type, {rows, spec_.width});
     const Tensor d_stream = scratch.allocate(type, {rows, spec_.width});
+    // Nothing lies upstream of the pictures: a vision section runs backward only to train, so every gradient
+    // is wanted and none goes further than the patches.
     const Tensor blocks = state.normed.reshape({tokens, unit * spec_.width});
     ops::linear_backward_input(backend_, d_output, project_weight_->weight, d_active, false);
     ops::linear_backward_weight(backend_, d_output, state.active, project_weight_->gradient);

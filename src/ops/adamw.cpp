@@ -9,7 +9,7 @@
 namespace maestro::ops {
 
 namespace {
-constexpr std::int64_t kBlock = 1 << 13;
+constexpr std::int64_t kBlock = 1 << 13;  ///< of a fixed size, so that sums do not depend on the threads
 }
 
 void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, const Tensor& first,
@@ -60,6 +60,7 @@ double squared_norm(backend::Backend& b, const Tensor& t) {
             });
         });
     });
+    // In double, because the norm decides on clipping for every rank, and its terms span many magnitudes.
     double total = 0;
     for (const double sum : sums) total += sum;
     return total;

@@ -12,6 +12,8 @@ namespace maestro::ops {
 
 namespace {
 
+/// Queries at a time: rows enough for the products, few enough that their scores against a long sequence stay
+/// in the cache.
 constexpr std::int64_t kQueryBlock = 64;
 
 struct Shape {
@@ -45,7 +47,8 @@ Shape shape_of(const Tensor& q, const Tensor& k, const Tensor& qkv, const Tensor
     return s;
 }
 
-/// rows x dim of a strided array, as contiguous arithmetic values, and back.
+/// rows x dim of a strided array, as contiguous arithmetic values, and back. Heads lie side by side in a row;
+/// the many small products below want one head's rows together, and bf16 is widened on the way.
 template <class T, class A>
 void pack(const T* source, std::int64_t stride, std::int64_t rows, std::int64_t dim, A* target) {
     for (std::int64_t r = 0; r < rows; ++r)
@@ -86,7 +89,8 @@ Tensor thread_scratch(const backend::Backend& b, backend::Arena& arena, DType ty
 }
 
 /// body(first row, rows, key head, scratch of this thread) for every sequence that has rows and every key
-/// head, over the threads.
+/// head, over the threads. By key heads, because those of the queries that share one add to the same dk and
+/// dv: one thread sums them, in the same order whatever the number of threads.
 template <class A, class Body>
 void for_each_key_head(const Shape& s, std::span<const std::int32_t> offsets, std::int64_t work_each,
                        const Tensor& scratch, Body&& body) {
@@ -138,6 +142,7 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
                             for (std::int64_t r = 0; r < rows; ++r) {
                                 A* row = scores + r * seen;
                                 const std::int64_t valid = causal ? begin + r + 1 : length;
+                                // Less the largest, so that no exponential overflows.
                                 A top = -std::numeric_limits<A>::infinity();
 #pragma omp simd reduction(max : top)
                                 for (std::int64_t c = 0; c < valid; ++c) top = std::max(top, row[c]);
@@ -199,7 +204,7 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                     const std::int64_t value_at =
                         first * s.width + (s.heads + s.key_heads + key_head) * s.dim;
                     pack(qkv.as<T>() + value_at, s.width, length, s.dim, values);
-                    std::fill(d_keys, d_keys + 2 * array, A(0));
+                    std::fill(d_keys, d_keys + 2 * array, A(0));  // and d_values
                     for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
                         const std::int64_t at = (first * s.heads + head) * s.dim, stride = s.heads * s.dim;
                         pack(q.as<T>() + at, stride, length, s.dim, queries);
@@ -208,6 +213,7 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                             const std::int64_t rows = std::min(kQueryBlock, length - begin);
                             const std::int64_t seen = causal ? begin + rows : length;
                             const A* block_gradient = gradient + begin * s.dim;
+                            // The weights again, from lse: to keep them would take the [T, T] matrix.
                             product(queries + begin * s.dim, keys, weights, rows, seen, s.dim, s.dim, s.dim,
                                     seen, false, true, false, scale);
                             product(block_gradient, values, d_scores, rows, seen, s.dim, s.dim, s.dim, seen,

@@ -14,6 +14,8 @@ double cross_entropy(backend::Backend& b, const Tensor& logits, std::span<const 
                   "{} targets for {}", targets.size(), logits.describe());
     for (const std::int32_t target : targets)  // here, because no exception leaves a parallel loop
         MAESTRO_CHECK(target < vocabulary, "target {} of a vocabulary of {}", target, vocabulary);
+    // A loss a row, summed below in row order: the sum does not depend on the threads. In double, because a
+    // step adds up thousands of them and layouts are compared to 1e-5.
     std::vector<double> losses(targets.size(), 0.0);
     b.launch({6.0 * static_cast<double>(logits.size()), 2.0 * static_cast<double>(logits.bytes())}, [&] {
         by_logit_type(logits.dtype, [&]<class A>(A) {
@@ -21,7 +23,7 @@ double cross_entropy(backend::Backend& b, const Tensor& logits, std::span<const 
                 const auto i = static_cast<std::size_t>(r);
                 A* row = logits.as<A>() + r * vocabulary;
                 const double weight = scale * static_cast<double>(weights[i]);
-                if (targets[i] < 0 || weights[i] == 0.0f) {
+                if (targets[i] < 0 || weights[i] == 0.0f) {  // the logits become the gradient: none
                     std::fill(row, row + vocabulary, A(0));
                     return;
                 }

@@ -46,7 +46,7 @@ inline DType accumulate_type(DType type) {
 /// Every i writes its own result, so the number of threads does not change it.
 template <class Body>
 void parallel_for(std::int64_t n, std::int64_t work_each, int threads, Body&& body) {
-    constexpr std::int64_t kWorth = 1 << 16;
+    constexpr std::int64_t kWorth = 1 << 16;  // some tens of microseconds, against a few to wake the threads
     if (n > 1 && n * work_each > kWorth && threads > 1) {
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (std::int64_t i = 0; i < n; ++i) body(i);
@@ -67,6 +67,7 @@ template <class Body>
 void parallel_columns(std::int64_t columns, std::int64_t rows, Body&& body) {
     constexpr std::int64_t kWorth = 1 << 16;
     const std::int64_t threads = columns * rows > kWorth ? omp_get_max_threads() : 1;
+    // Whole cache lines of fp32: two threads never write to one.
     const std::int64_t block = ((columns + threads - 1) / threads + 15) / 16 * 16;
     const std::int64_t blocks = block == 0 ? 0 : (columns + block - 1) / block;
     parallel_for(blocks, block * rows,

@@ -16,6 +16,7 @@ double distillation(backend::Backend& b, const Tensor& student, const Tensor& te
     MAESTRO_CHECK(teacher.size() == student.size() && teacher.dtype == student.dtype,
                   "student {}, teacher {}", student.describe(), teacher.describe());
     backend::ArenaScope scope(scratch);
+    // The student's logits again: the hard loss turns the first copy into its gradient.
     const Tensor soft = scratch.allocate(student.dtype, {rows, vocabulary});
     b.launch({0, 2.0 * static_cast<double>(student.bytes())}, [&] {
         if (student.bytes() > 0) std::memcpy(soft.data, student.data, student.bytes());
@@ -51,6 +52,8 @@ double distillation(backend::Backend& b, const Tensor& student, const Tensor& te
                 }
                 const double kl = static_cast<double>(cross) / static_cast<double>(sum_p) -
                                   std::log(static_cast<double>(sum_p)) + std::log(static_cast<double>(sum_q));
+                // The gradient of the softened KL shrinks with 1 / temperature^2; the factor keeps its share
+                // of the loss whatever the temperature.
                 const double weight = scale * static_cast<double>(weights[i]) * alpha;
                 losses[i] = weight * temperature * temperature * kl;
                 const A slope = static_cast<A>(weight * temperature);

@@ -61,17 +61,4 @@ void zero(backend::Backend& b, const Tensor& t) {
     });
 }
 
-void scale(backend::Backend& b, const Tensor& t, double factor) {
-    b.launch({static_cast<double>(t.size()), 2.0 * static_cast<double>(t.bytes())}, [&] {
-        by_type(t.dtype, [&]<class T>(T) {
-            using A = Accumulate<T>;
-            T* out = t.as<T>();
-            blocks(t.size(), [&](std::int64_t begin, std::int64_t end) {
-                for (std::int64_t i = begin; i < end; ++i)
-                    out[i] = static_cast<T>(static_cast<A>(out[i]) * static_cast<A>(factor));
-            });
-        });
-    });
-}
-
 }  // namespace maestro::ops

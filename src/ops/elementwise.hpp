@@ -10,7 +10,5 @@ void add(backend::Backend& b, const Tensor& x, const Tensor& y);
 /// target = source, cast.
 void convert(backend::Backend& b, const Tensor& source, const Tensor& target);
 void zero(backend::Backend& b, const Tensor& t);
-/// t *= factor.
-void scale(backend::Backend& b, const Tensor& t, double factor);
 
 }  // namespace maestro::ops

@@ -37,6 +37,7 @@ void embedding_backward(backend::Backend& b, std::span<const std::int32_t> ids, 
             const std::int64_t columns = dy.columns();
             const T* in = dy.as<T>();
             A* out = dtable.as<A>();
+            // On one thread: a token that comes twice adds to one row twice, in row order.
             for (std::size_t t = 0; t < ids.size(); ++t) {
                 if (ids[t] < 0) continue;
                 const T* row = in + static_cast<std::int64_t>(t) * columns;

@@ -13,9 +13,9 @@ inline double fast_exp(double x) {
 }
 
 inline float fast_exp(float x) {
-    x = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);
+    x = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);  // beyond, the exponent built below would not fit
     const float n = std::nearbyintf(x * 1.44269504f);
-    const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // x - n ln 2; the first product is exact
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;

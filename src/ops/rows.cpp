@@ -6,7 +6,7 @@ namespace maestro::ops {
 
 namespace {
 
-/// Copies between row r of `few` and row index[r] of `many`.
+/// Copies between row r of `few` and row index[r] of `many`. `few` is empty for a sample without pictures.
 void copy(backend::Backend& b, const Tensor& few, std::span<const std::int32_t> index, const Tensor& many,
           bool scatter) {
     MAESTRO_CHECK(few.dtype == many.dtype && (few.columns() == many.columns() || few.size() == 0) &&
