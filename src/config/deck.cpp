@@ -223,9 +223,7 @@ void DeckReader::finish(Deck& deck) {
 /// What the graph cannot know: sizes of models, and what the language model takes.
 void DeckReader::check_edges(const Deck& deck) {
     const auto& graph = deck.graph;
-    const auto of = [&](int s) -> const graph::Section& {
-        return graph.sections[static_cast<std::size_t>(s)];
-    };
+    const auto of = [&](int s) -> const graph::Section& { return graph.sections[s]; };
     // The patches by which a section's picture markers are expanded; {0, 0}: they stay tokens.
     const auto expansion = [&](int section) {
         for (const auto& e : graph.edges)

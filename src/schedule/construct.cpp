@@ -10,7 +10,7 @@ namespace {
 constexpr double kLevel = 1.001;  ///< of the fullest replica; what is shorter by less is as level
 
 double at(const std::vector<double>& values, int i) {
-    return values[static_cast<std::size_t>(i)];
+    return values[i];
 }
 
 struct Kinds {
@@ -24,11 +24,9 @@ struct Spread {
 
     void give(int sample, double seconds, std::size_t to) {
         load_s[to] += seconds;
-        replica_of[static_cast<std::size_t>(sample)] = static_cast<int>(to);
+        replica_of[sample] = static_cast<int>(to);
     }
-    std::size_t least() const {
-        return static_cast<std::size_t>(std::min_element(load_s.begin(), load_s.end()) - load_s.begin());
-    }
+    std::size_t least() const { return std::min_element(load_s.begin(), load_s.end()) - load_s.begin(); }
     double fullest_s() const { return *std::max_element(load_s.begin(), load_s.end()); }
 };
 
@@ -36,7 +34,7 @@ Kinds kinds_of(const Instance& instance) {
     const int replicas = instance.shape(instance.anchor).replicas;
     Kinds kinds;
     for (int i = 0; i < instance.samples; ++i)
-        (instance.other_work[static_cast<std::size_t>(i)] ? kinds.heavy : kinds.light).push_back(i);
+        (instance.other_work[i] ? kinds.heavy : kinds.light).push_back(i);
     kinds.bare = static_cast<int>(kinds.light.size()) < replicas &&
                  static_cast<int>(kinds.heavy.size()) >= 3 * replicas;
     return kinds;
@@ -46,7 +44,7 @@ Kinds kinds_of(const Instance& instance) {
 
 SampleWork measure(const Instance& instance) {
     SampleWork work;
-    const auto count = static_cast<std::size_t>(instance.samples);
+    const std::size_t count = instance.samples;
     work.own.assign(count, 0.0);
     work.before = work.after = work.own;
     for (std::size_t i = 0; i < count; ++i)
@@ -65,7 +63,7 @@ SampleWork measure(const Instance& instance) {
 }
 
 std::vector<int> spread(const Instance& instance, const SampleWork& work) {
-    const auto replicas = static_cast<std::size_t>(instance.shape(instance.anchor).replicas);
+    const std::size_t replicas = instance.shape(instance.anchor).replicas;
     auto [heavy, light, bare] = kinds_of(instance);
     const auto sort = [](auto first, auto last, auto less) { std::stable_sort(first, last, less); };
     Spread start{std::vector<int>(work.own.size(), 0), std::vector<double>(replicas, 0.0)};
@@ -123,16 +121,12 @@ std::vector<std::vector<int>> orders(const Instance& instance, const SampleWork&
         std::vector<int> quick = heavy;
         std::stable_sort(quick.begin(), quick.end(),
                          [&](int a, int b) { return at(work.before, a) < at(work.before, b); });
-        for (int k = 0; k < replicas; ++k)
-            kind[static_cast<std::size_t>(quick[static_cast<std::size_t>(k)])] = 0;
+        for (int k = 0; k < replicas; ++k) kind[quick[k]] = 0;
         std::stable_sort(quick.begin() + replicas, quick.end(),
                          [&](int a, int b) { return at(work.after, a) < at(work.after, b); });
-        for (int k = 0; k < replicas; ++k)
-            kind[static_cast<std::size_t>(quick[static_cast<std::size_t>(replicas + k)])] = 2;
+        for (int k = 0; k < replicas; ++k) kind[quick[replicas + k]] = 2;
         for (auto& order : all)
-            std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-                return kind[static_cast<std::size_t>(a)] < kind[static_cast<std::size_t>(b)];
-            });
+            std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return kind[a] < kind[b]; });
     }
     for (auto& order : all) order.insert(order.end(), light.begin(), light.end());
     return all;
@@ -141,16 +135,16 @@ std::vector<std::vector<int>> orders(const Instance& instance, const SampleWork&
 bool level(const Instance& instance, const SampleWork& work, const std::vector<double>& extra_s, bool all,
            std::vector<int>& replica_of) {
     const int replicas = instance.shape(instance.anchor).replicas;
-    std::vector<std::vector<int>> on(static_cast<std::size_t>(replicas));
+    std::vector<std::vector<int>> on(replicas);
     std::vector<double> end = extra_s;
     for (int i = 0; i < instance.samples; ++i) {
-        const auto replica = static_cast<std::size_t>(replica_of[static_cast<std::size_t>(i)]);
+        const int replica = replica_of[i];
         on[replica].push_back(i);
         end[replica] += at(work.own, i);
     }
     bool changed = false;
     for (int round = 0; round < 2 * replicas; ++round) {
-        const auto worst = static_cast<std::size_t>(std::max_element(end.begin(), end.end()) - end.begin());
+        const std::size_t worst = std::max_element(end.begin(), end.end()) - end.begin();
         double best = end[worst] * (1 - 1e-5);
         std::size_t partner = 0, give = 0, take = 0;
         bool found = false, swap = false;
@@ -159,7 +153,7 @@ bool level(const Instance& instance, const SampleWork& work, const std::vector<d
             if (replica == worst || (end[worst] + end[replica]) / 2 >= best) continue;
             for (std::size_t g = 0; g < on[worst].size(); ++g) {
                 const int i = on[worst][g];
-                const bool other_work = instance.other_work[static_cast<std::size_t>(i)] != 0;
+                const bool other_work = instance.other_work[i] != 0;
                 if (other_work && !all) continue;
                 const double out = at(work.own, i);
                 const auto consider = [&](double in, bool is_swap, std::size_t t) {
@@ -174,7 +168,7 @@ bool level(const Instance& instance, const SampleWork& work, const std::vector<d
                 };
                 if (!other_work) consider(0, false, 0);
                 for (std::size_t t = 0; t < on[replica].size(); ++t)
-                    if ((instance.other_work[static_cast<std::size_t>(on[replica][t])] != 0) == other_work)
+                    if ((instance.other_work[on[replica][t]] != 0) == other_work)
                         consider(at(work.own, on[replica][t]), true, t);
             }
         }
@@ -182,18 +176,18 @@ bool level(const Instance& instance, const SampleWork& work, const std::vector<d
         changed = true;
         const int i = on[worst][give];
         const double out = at(work.own, i);
-        replica_of[static_cast<std::size_t>(i)] = static_cast<int>(partner);
+        replica_of[i] = static_cast<int>(partner);
         end[worst] -= out;
         end[partner] += out;
         if (swap) {
             const int j = on[partner][take];
-            replica_of[static_cast<std::size_t>(j)] = static_cast<int>(worst);
+            replica_of[j] = static_cast<int>(worst);
             end[worst] += at(work.own, j);
             end[partner] -= at(work.own, j);
             on[worst][give] = j;
             on[partner][take] = i;
         } else {
-            on[worst].erase(on[worst].begin() + static_cast<std::ptrdiff_t>(give));
+            on[worst].erase(on[worst].begin() + give);
             on[partner].push_back(i);
         }
     }

@@ -29,20 +29,18 @@ Dealer::Dealer(const Problem& problem, int groups)
 }
 
 std::vector<std::vector<int>> Dealer::deal(double noise) {
-    std::vector<int> order(static_cast<std::size_t>(all_.samples));
+    std::vector<int> order(all_.samples);
     std::iota(order.begin(), order.end(), 0);
     std::vector<double> key(order.size(), 0.0);
     for (int i = 0; i < all_.samples; ++i)
-        for (std::size_t s = 0; s < sections_; ++s)
-            key[static_cast<std::size_t>(i)] = std::max(key[static_cast<std::size_t>(i)], cost(i, s));
+        for (std::size_t s = 0; s < sections_; ++s) key[i] = std::max(key[i], cost(i, s));
     for (double& k : key) k *= 1 + noise * dice_.uniform();
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-        const auto i = static_cast<std::size_t>(a), j = static_cast<std::size_t>(b);
-        if (all_.other_work[i] != all_.other_work[j]) return all_.other_work[i] > all_.other_work[j];
-        return key[i] > key[j];
+        if (all_.other_work[a] != all_.other_work[b]) return all_.other_work[a] > all_.other_work[b];
+        return key[a] > key[b];
     });
-    dealt_.assign(static_cast<std::size_t>(groups_), {});
-    load_.assign(static_cast<std::size_t>(groups_) * sections_, 0.0);
+    dealt_.assign(groups_, {});
+    load_.assign(groups_ * sections_, 0.0);
     for (const int i : order) {
         int best = 0;
         double lowest = std::numeric_limits<double>::infinity();
@@ -53,7 +51,7 @@ std::vector<std::vector<int>> Dealer::deal(double noise) {
             lowest = fullest;
             best = g;
         }
-        dealt_[static_cast<std::size_t>(best)].push_back(i);
+        dealt_[best].push_back(i);
         for (std::size_t s = 0; s < sections_; ++s) load(best, s) += cost(i, s);
     }
     if (groups_ > 1) polish();
@@ -70,11 +68,11 @@ double Dealer::total(std::size_t s) const {
 /// A few samples go anywhere.
 void Dealer::scatter() {
     for (int moved = dice_.below(3); moved > 0; --moved) {
-        auto& from = dealt_[static_cast<std::size_t>(dice_.below(groups_))];
-        auto& to = dealt_[static_cast<std::size_t>(dice_.below(groups_))];
+        auto& from = dealt_[dice_.below(groups_)];
+        auto& to = dealt_[dice_.below(groups_)];
         if (from.empty() || &from == &to) continue;
-        const auto i = static_cast<std::ptrdiff_t>(dice_.below(static_cast<int>(from.size())));
-        to.push_back(from[static_cast<std::size_t>(i)]);
+        const int i = dice_.below(static_cast<int>(from.size()));
+        to.push_back(from[i]);
         from.erase(from.begin() + i);
     }
 }
@@ -98,7 +96,7 @@ void Dealer::polish() {
             other = dice_.below(groups_ - 1);
             other += other >= worst ? 1 : 0;
         }
-        auto &give = dealt_[static_cast<std::size_t>(worst)], &take = dealt_[static_cast<std::size_t>(other)];
+        auto &give = dealt_[worst], &take = dealt_[other];
         if (give.empty() || take.empty()) continue;
         double best = pair_weight(worst, other, -1, -1) * (1 - 1e-9);
         std::size_t best_i = give.size(), best_j = 0;
@@ -113,11 +111,11 @@ void Dealer::polish() {
             const auto first = std::max<std::ptrdiff_t>(near - take.begin() - 2, 0);
             const auto last = std::min<std::ptrdiff_t>(first + 4, static_cast<std::ptrdiff_t>(take.size()));
             for (auto j = first; j < last; ++j) {
-                const double now = pair_weight(worst, other, give[i], take[static_cast<std::size_t>(j)]);
+                const double now = pair_weight(worst, other, give[i], take[j]);
                 if (now >= best) continue;
                 best = now;
                 best_i = i;
-                best_j = static_cast<std::size_t>(j);
+                best_j = j;
             }
         }
         if (best_i == give.size()) continue;

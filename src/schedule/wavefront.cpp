@@ -39,9 +39,7 @@ void exchange(std::vector<std::unique_ptr<Group>>& groups, std::int64_t moves, d
         Group& worst = **std::max_element(groups.begin(), groups.end(), longest);
         Group& least = **std::min_element(groups.begin(), groups.end(), longest);
         if (worst.best().makespan_s <= enough_s || worst.samples() == 0 || least.samples() == 0) return;
-        Group& other = dice.below(2) == 0
-                           ? least
-                           : *groups[static_cast<std::size_t>(dice.below(static_cast<int>(groups.size())))];
+        Group& other = dice.below(2) == 0 ? least : *groups[dice.below(static_cast<int>(groups.size()))];
         if (&other == &worst || other.samples() == 0) continue;
         worst.try_exchange(dice.below(worst.samples()), other, dice.below(other.samples()));
     }
@@ -156,7 +154,7 @@ std::vector<std::unique_ptr<Group>> schedule_groups(const Problem& problem,
         const auto worst = std::max_element(parts.begin(), parts.end(), longest);
         const double least = (*std::min_element(parts.begin(), parts.end(), longest))->best().makespan_s;
         if ((*worst)->best().makespan_s <= std::max(enough_s, least * kAlike)) break;
-        if (!book.try_new(static_cast<std::size_t>(worst - parts.begin()), **worst, effort.retry)) break;
+        if (!book.try_new(worst - parts.begin(), **worst, effort.retry)) break;
         (*worst)->improve(moves, enough_s);
     }
     exchange(parts, moves * groups / effort.exchanges, enough_s);
@@ -188,7 +186,7 @@ StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t 
         plan.squeezed = true;
         return plan;
     }
-    for (int g = 0; g < groups; ++g) best[static_cast<std::size_t>(g)]->emit(builder, g);
+    for (int g = 0; g < groups; ++g) best[g]->emit(builder, g);
     return builder.finish(step);
 }
 

@@ -85,7 +85,7 @@ Replay read_replay(const std::string& run, std::int64_t step, const config::Deck
         if (at == found.end())
             refuse(fmt::format("--replay {}: a task of step {} holds no samples", run, t.step));
         at->second.seconds[t.phase] += t.end_s - t.start_s;
-        ++runs[at->first][static_cast<std::size_t>(t.phase)];
+        ++runs[at->first][t.phase];
         first = std::min(first, t.start_s);
         last = std::max(last, t.end_s);
     }
@@ -114,8 +114,7 @@ Replay read_replay(const std::string& run, std::int64_t step, const config::Deck
                                                 [](int w) { return w < 1 || w > graph::kMostInFlight; })))
         refuse(fmt::format("--replay {}: metrics.h5 does not hold a window for each section", run));
     replay.sections.resize(deck.sections.size());
-    for (auto& [key, batch] : found)
-        replay.sections[static_cast<std::size_t>(std::get<0>(key))].push_back(std::move(batch));
+    for (auto& [key, batch] : found) replay.sections[std::get<0>(key)].push_back(std::move(batch));
     return replay;
 }
 
@@ -124,7 +123,7 @@ void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& repla
     for (std::size_t s = 0; s < replay.sections.size(); ++s) {
         std::set<std::int64_t> due;
         for (const std::int64_t id : batch)
-            if (costs[static_cast<std::size_t>(id)].sections[s].active) due.insert(id);
+            if (costs[id].sections[s].active) due.insert(id);
         for (const Replay::Measured& micro : replay.sections[s]) {
             double sums[2] = {0, 0};
             for (const std::int64_t id : micro.samples) {
@@ -133,12 +132,12 @@ void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& repla
                         fmt::format("--replay {}: section {} worked on sample {} in step {}, the deck does "
                                     "not; samples, data.global_batch and run.seed must be the run's",
                                     replay.run, deck.sections[s].name, id, replay.step));
-                const schedule::TaskCost& cost = costs[static_cast<std::size_t>(id)].sections[s];
+                const schedule::TaskCost& cost = costs[id].sections[s];
                 sums[0] += cost.forward_s;
                 sums[1] += cost.backward_s;
             }
             for (const std::int64_t id : micro.samples) {
-                schedule::TaskCost& cost = costs[static_cast<std::size_t>(id)].sections[s];
+                schedule::TaskCost& cost = costs[id].sections[s];
                 const auto share = [&](double own, double sum) {
                     return sum > 0 ? own / sum : 1 / static_cast<double>(micro.samples.size());
                 };
