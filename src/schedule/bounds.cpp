@@ -12,8 +12,8 @@ namespace maestro::schedule {
 
 namespace {
 
-constexpr std::size_t kFewJobs = 32;
-constexpr double kMostWays = 256;
+constexpr std::size_t kFewJobs = 32;  ///< of more the subsets, which take the cube of it, are left out
+constexpr double kMostWays = 256;     ///< to deal jobs to machines, each of which is bounded by itself
 
 /// Does the sample's backward upstream wait for one downstream?
 bool returns(const Problem& problem, const SampleCost& sample, const EdgeShape& e) {

@@ -12,6 +12,17 @@ namespace {
 constexpr double kSame = 1e-9;         ///< relative; shorter by less is not shorter
 constexpr int kAnnealed = 96;          ///< groups of up to so many samples are annealed
 constexpr double kTemperature = 0.03;  ///< at the start, of the makespan
+/// Of the temperature: what a change that is kept may cost on average; the draw is exponential.
+constexpr double kPrice = 0.3;
+
+/// Of nine random changes so many are of each kind, in this order; changes of replicas, the last two kinds,
+/// need a second replica. Exchanges come more often than lone changes: they leave loads about level.
+constexpr int kExchangePlaces = 2, kMovePlace = 2, kOtherRule = 1, kExchangeReplicas = 3, kOtherReplica = 1;
+constexpr int kOfOrder = kExchangePlaces + kMovePlace, kOfRule = kOfOrder + kOtherRule;
+constexpr int kAllKinds = kOfRule + kExchangeReplicas + kOtherReplica;
+/// Rule::fed_s to draw from, in mean tasks of the anchor: from backwards first to forwards first.
+constexpr std::array<double, 6> kFed{0, 0.5, 1, 2, 4, 1e9};
+constexpr int kSeldom = 4;  ///< one in so many rules lets sources choose apart
 
 Instance singly(Instance instance) {
     for (SectionShape& shape : instance.sections) {
@@ -103,7 +114,7 @@ void Group::improve(std::int64_t moves, double enough_s) {
         const Solution candidate = varied(current_outcome.last_replica);
         const Outcome outcome = execute(candidate);
         const double heat = anneal ? kTemperature * outcome_.makespan_s * static_cast<double>(moves) /
-                                         static_cast<double>(all) * -std::log(1 - dice_.uniform()) * 0.3
+                                         static_cast<double>(all) * -std::log(1 - dice_.uniform()) * kPrice
                                    : 0;
         if (outcome.better_than(outcome_)) {
             keep(outcome);
@@ -131,28 +142,27 @@ bool Group::try_level(bool all) {
 Solution Group::varied(int last_replica) {
     Solution next = solution_;
     const int n = samples();
-    const int kind = dice_.below(anchors_ > 1 ? 9 : 5);
+    const int kind = dice_.below(anchors_ > 1 ? kAllKinds : kOfRule);
     int a = dice_.below(n);
     // Changes of replicas mostly begin at the one that ends last.
-    for (int k = 0; kind >= 5 && k < 2 * anchors_ && next.replica_of[a] != last_replica; ++k)
+    for (int k = 0; kind >= kOfRule && k < 2 * anchors_ && next.replica_of[a] != last_replica; ++k)
         a = dice_.below(n);
     const int b = (a + 1 + dice_.below(n - 1)) % n;
-    if (kind < 2) {
+    if (kind < kExchangePlaces) {
         std::swap(next.order[a], next.order[b]);
-    } else if (kind < 4) {
+    } else if (kind < kOfOrder) {
         const auto from = next.order.begin() + a, to = next.order.begin() + b;
         if (a < b)
             std::rotate(from, from + 1, to + 1);
         else
             std::rotate(to, from, from + 1);
-    } else if (kind < 5) {
-        constexpr std::array<double, 6> kFed{0, 0.5, 1, 2, 4, 1e9};
-        next.rule.fed_s = kFed[dice_.below(6)] * work_.mean_s;
+    } else if (kind < kOfRule) {
+        next.rule.fed_s = kFed[dice_.below(kFed.size())] * work_.mean_s;
         next.rule.count_text = dice_.below(2) == 0;
         next.rule.fair = dice_.below(2) == 0;
-        next.rule.apart = dice_.below(4) == 0;
+        next.rule.apart = dice_.below(kSeldom) == 0;
         next.rule.strict = samples() <= kAnnealed && dice_.below(2) == 0;
-    } else if (kind < 8) {
+    } else if (kind < kOfRule + kExchangeReplicas) {
         std::swap(next.replica_of[a], next.replica_of[b]);
     } else {
         next.replica_of[a] = dice_.below(anchors_);

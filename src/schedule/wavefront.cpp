@@ -16,17 +16,26 @@ namespace maestro::schedule {
 namespace {
 
 constexpr double kEnough = 2e-4;    ///< of the bound; nearer is not worth the search
-constexpr std::size_t kFew = 96;    ///< samples
-constexpr std::size_t kMany = 512;  ///< samples
-constexpr double kAlike = 1.002;    ///< makespans of groups
+constexpr std::size_t kFew = 96;    ///< samples up to which every recipe and several deals are tried
+constexpr std::size_t kMany = 512;  ///< samples beyond which groups only try what was good for others
+constexpr double kAlike = 1.002;    ///< makespans of groups: nearer is not worth more recipes
 constexpr double kFailed = 10;      ///< times the bound: what a recipe counts that does not run
-constexpr int kDeals = 16;
-constexpr double kDealNoise = 1.0;
+constexpr int kDeals = 16;          ///< of few samples
+constexpr double kDealNoise = 1.0;  ///< up to twice the cost: deals shall differ
 
-/// Executions of a group that its search may use: few where samples are many, because the gap is small then.
+/// Samples that a search may execute in all: an execution takes about as long as it has samples, and a plan
+/// has a few milliseconds.
+constexpr double kExecuted = 6e4;
+/// Over the cube of the samples: beyond some 220 of them the search is cut much shorter still, because the
+/// gap that construction leaves falls, and what one change can gain with it.
+constexpr double kManyExecuted = 3e9;
+constexpr double kFewestMoves = 2, kMostMoves = 3000;
+
+/// Executions of a group that its search may use.
 std::int64_t default_moves(std::size_t samples) {
     const double n = static_cast<double>(samples + 1);
-    return static_cast<std::int64_t>(std::clamp(std::min(6e4 / n, 3e9 / (n * n * n)), 2.0, 3000.0));
+    const double moves = std::min(kExecuted / n, kManyExecuted / (n * n * n));
+    return static_cast<std::int64_t>(std::clamp(moves, kFewestMoves, kMostMoves));
 }
 
 /// Samples of the group that ends last change places with those of others while that shortens the step.
