@@ -132,7 +132,7 @@ private:
         }());
         const auto other = [&](bool same) {
             for (int r = 1; r < world_.size(); ++r)
-                if ((hosts[static_cast<std::size_t>(r)] == hosts.front()) == same) return r;
+                if ((hosts[r] == hosts.front()) == same) return r;
             return -1;
         };
         cluster.node =

@@ -45,12 +45,6 @@ Communicator Communicator::world(Waiter& waiter, std::string name) {
     return {handle, waiter, std::move(name)};
 }
 
-Communicator Communicator::self(Waiter& waiter) {
-    MPI_Comm handle = MPI_COMM_NULL;
-    MAESTRO_MPI(MPI_Comm_dup(MPI_COMM_SELF, &handle));
-    return {handle, waiter, "self"};
-}
-
 Communicator Communicator::split(int colour, int key, std::string name) const {
     MPI_Comm handle = MPI_COMM_NULL;
     MAESTRO_MPI(MPI_Comm_split(handle_, colour < 0 ? MPI_UNDEFINED : colour, key, &handle));
@@ -107,9 +101,6 @@ void Communicator::allreduce(std::span<T> values, MPI_Datatype type, MPI_Op op) 
 void Communicator::allreduce_sum(std::span<double> values) const {
     allreduce(values, MPI_DOUBLE, MPI_SUM);
 }
-void Communicator::allreduce_sum(std::span<float> values) const {
-    allreduce(values, MPI_FLOAT, MPI_SUM);
-}
 void Communicator::allreduce_sum(std::span<std::int64_t> values) const {
     allreduce(values, MPI_INT64_T, MPI_SUM);
 }
@@ -130,10 +121,6 @@ std::int64_t Communicator::sum(std::int64_t value) const {
 double Communicator::max(double value) const {
     allreduce_max(std::span(&value, 1));
     return value;
-}
-
-bool Communicator::any(bool value) const {
-    return max(value ? 1.0 : 0.0) > 0;
 }
 
 void Communicator::reduce_scatter_sum(std::span<const float> whole, std::span<float> block) const {

@@ -35,7 +35,6 @@ public:
     Communicator& operator=(const Communicator&) = delete;
 
     static Communicator world(Waiter& waiter, std::string name = "world");  ///< a duplicate of MPI_COMM_WORLD
-    static Communicator self(Waiter& waiter);                               ///< this rank alone
 
     /// Collective. Ranks of one colour, ordered by key; colour < 0: no member, an empty result.
     Communicator split(int colour, int key, std::string name = "split") const;
@@ -54,13 +53,11 @@ public:
     void barrier() const;
     /// In place, element-wise, the same bits on every rank.
     void allreduce_sum(std::span<double> values) const;
-    void allreduce_sum(std::span<float> values) const;
     void allreduce_sum(std::span<std::int64_t> values) const;
     void allreduce_max(std::span<double> values) const;
     double sum(double value) const;
     std::int64_t sum(std::int64_t value) const;
     double max(double value) const;
-    bool any(bool value) const;  ///< true on all ranks if true on one
     /// `whole` holds size() equal blocks; this rank gets the sum of all ranks' block rank(). block may not
     /// alias.
     void reduce_scatter_sum(std::span<const float> whole, std::span<float> block) const;

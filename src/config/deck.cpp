@@ -40,16 +40,26 @@ private:
         if (times_ == Times::given) return graph::Kind::any;
         return kind == "vision" ? graph::Kind::vision : graph::Kind::language;
     }
+    void read_tables(const toml::table& root, Deck& deck);
+    void read_models(const toml::table& root, Deck& deck);
+    void read_sections(const toml::table& root, Deck& deck);
+    void read_edges(const toml::table& root, Deck& deck);
+    std::vector<const toml::table*> tables_of(const toml::table& root, const char* key);
+
     void finish(Deck& deck);
+    void finish_models(Deck& deck);
+    std::vector<graph::Section> graph_sections(const Deck& deck);
     void check_edges(const Deck& deck);
+    void check_vocabularies(const Deck& deck);
+    void check_device(const Deck& deck);
 
     TableReader tables_;
     Needs needs_;
     Times times_;
 };
 
-Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& overrides) {
-    Deck deck;
+/// Tables of one kind each, and those that nobody knows.
+void DeckReader::read_tables(const toml::table& root, Deck& deck) {
     const toml::table empty;
     const std::vector<std::pair<std::string, std::function<void(const toml::table&)>>> tables = {
         {"run", [&](const auto& t) { fill(t, "run.", keys_of(deck.run, needs_)); }},
@@ -76,6 +86,9 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
              fmt::format("unknown table; {}", near.empty() ? fmt::format("known: {}", fmt::join(known, ", "))
                                                            : "did you mean " + near + "?"));
     }
+}
+
+void DeckReader::read_models(const toml::table& root, Deck& deck) {
     if (const auto* models = root.get_as<toml::table>("model"))
         for (const auto& [name, node] : *models) {
             const std::string model_name(name.str());
@@ -89,22 +102,27 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
             model.kv_heads = model.head_dim = 0;
             fill(*node.as_table(), "model." + model_name + ".", keys_of(model));
         }
-    const auto tables_of = [&](const char* key) {
-        std::vector<const toml::table*> found;
-        const auto* node = root.get(key);
-        const auto* list = node ? node->as_array() : nullptr;
-        if (node && !list) fail(node->source(), key, fmt::format("wrong type; write [[{}]]", key));
-        for (std::size_t i = 0; list && i < list->size(); ++i) {
-            if (const auto* table = (*list)[i].as_table())
-                found.push_back(table);
-            else
-                fail((*list)[i].source(), key, fmt::format("wrong type; write [[{}]]", key));
-        }
-        return found;
-    };
-    const auto sections = tables_of("section"), edges = tables_of("edge");
-    deck.sections.resize(sections.size());
-    deck.edges.resize(edges.size());
+}
+
+/// The tables [[key]].
+std::vector<const toml::table*> DeckReader::tables_of(const toml::table& root, const char* key) {
+    std::vector<const toml::table*> found;
+    const auto* node = root.get(key);
+    const auto* list = node ? node->as_array() : nullptr;
+    if (node && !list) fail(node->source(), key, fmt::format("wrong type; write [[{}]]", key));
+    for (std::size_t i = 0; list && i < list->size(); ++i) {
+        if (const auto* table = (*list)[i].as_table())
+            found.push_back(table);
+        else
+            fail((*list)[i].source(), key, fmt::format("wrong type; write [[{}]]", key));
+    }
+    return found;
+}
+
+void DeckReader::read_sections(const toml::table& root, Deck& deck) {
+    const toml::table empty;
+    const auto sections = tables_of(root, "section");
+    deck.sections.resize(sections.size());  // keys point into it
     for (std::size_t i = 0; i < sections.size(); ++i) {
         const toml::table& table = *sections[i];
         const std::string name = table["name"].value_or(std::string(fmt::format("#{}", i + 1)));
@@ -121,6 +139,11 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
             fill(node && node->is_table() ? *node->as_table() : empty, prefix + inner + ".", keys);
         }
     }
+}
+
+void DeckReader::read_edges(const toml::table& root, Deck& deck) {
+    const auto edges = tables_of(root, "edge");
+    deck.edges.resize(edges.size());  // keys point into it
     for (std::size_t i = 0; i < edges.size(); ++i) {
         const toml::table& table = *edges[i];
         fill(table,
@@ -128,6 +151,14 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
                          table["to"].value_or(std::string("?"))),
              keys_of(deck.edges[i]));
     }
+}
+
+Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& overrides) {
+    Deck deck;
+    read_tables(root, deck);
+    read_models(root, deck);
+    read_sections(root, deck);
+    read_edges(root, deck);
     tables_.override_with(overrides);
     tables_.check_required();
     if (good()) finish(deck);
@@ -143,7 +174,30 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     return deck;
 }
 
+/// What keys leave open, the graph, and what one key says of another.
 void DeckReader::finish(Deck& deck) {
+    finish_models(deck);
+    std::vector<graph::Section> sections = graph_sections(deck);
+    if (!good()) return;
+    std::vector<graph::Edge> edges;
+    for (const Edge& e : deck.edges)
+        edges.push_back({.from_name = e.from,
+                         .to_name = e.to,
+                         .tensor = e.tensor == "hidden" ? EdgeTensor::hidden : EdgeTensor::embeddings});
+    std::vector<graph::Refusal> refusals;
+    deck.graph = graph::make_graph(std::move(sections), std::move(edges), refusals);
+    for (const auto& refusal : refusals) fail_at(refusal.key, refusal.what);
+    if (!refusals.empty()) return;
+    if (times_ == Times::model) check_edges(deck);
+    if (times_ == Times::model) check_vocabularies(deck);
+    check_device(deck);
+    if (deck.optimizer.decay_steps > 0 && deck.optimizer.decay_steps < deck.optimizer.warmup_steps)
+        fail_at("optimizer.decay_steps", "ends before warmup_steps; it counts from the start of training");
+    for (const auto& [key, value] : tables_.overrides())
+        deck.text += fmt::format("# --set {}={}\n", key, value);
+}
+
+void DeckReader::finish_models(Deck& deck) {
     for (auto& [name, m] : deck.models) {
         const std::string key = "model." + name + ".";
         if (m.kv_heads == 0) m.kv_heads = m.heads;
@@ -156,6 +210,9 @@ void DeckReader::finish(Deck& deck) {
         if (m.kind == "language" && m.vocabulary == 0)
             fail_at(key + "vocabulary", "missing; a language model needs it");
     }
+}
+
+std::vector<graph::Section> DeckReader::graph_sections(const Deck& deck) {
     std::vector<graph::Section> sections;
     for (const Section& s : deck.sections) {
         const std::string key = "section." + s.name + ".";
@@ -189,43 +246,32 @@ void DeckReader::finish(Deck& deck) {
                             .colocate_with = s.colocate_with,
                             .layout = s.layout});
     }
-    if (!good()) return;
-    std::vector<graph::Edge> edges;
-    for (const Edge& e : deck.edges)
-        edges.push_back({.from_name = e.from,
-                         .to_name = e.to,
-                         .tensor = e.tensor == "hidden" ? EdgeTensor::hidden : EdgeTensor::embeddings});
-    std::vector<graph::Refusal> refusals;
-    deck.graph = graph::make_graph(std::move(sections), std::move(edges), refusals);
-    for (const auto& refusal : refusals) fail_at(refusal.key, refusal.what);
-    if (!refusals.empty()) return;
-    if (times_ == Times::model) check_edges(deck);
+    return sections;
+}
+
+void DeckReader::check_vocabularies(const Deck& deck) {
     for (const auto& e : deck.graph.edges)
-        if (needs_.models && e.tensor == EdgeTensor::hidden &&
+        if (e.tensor == EdgeTensor::hidden &&
             deck.model_of(e.from).vocabulary != deck.model_of(e.to).vocabulary)
             fail_at("model." + deck.model_of(e.to).name + ".vocabulary",
                     fmt::format("student and teacher need one vocabulary, '{}' has {}", e.from_name,
                                 deck.model_of(e.from).vocabulary));
-    if (needs_.training && deck.run.device == "emulated") {
-        if (deck.emulated.cluster.empty())
-            fail_at("emulated.cluster",
-                    "missing; device = \"emulated\" needs the path of a cluster file, such as "
-                    "inputs/clusters/h100.toml");
-        if (needs_.validation)
-            fail_at("run.device", "an emulated device computes nothing to evaluate; allowed: auto, cpu");
-    }
-    if (deck.optimizer.decay_steps > 0 && deck.optimizer.decay_steps < deck.optimizer.warmup_steps)
-        fail_at("optimizer.decay_steps", "ends before warmup_steps; it counts from the start of training");
-    for (const auto& [key, value] : tables_.overrides())
-        deck.text += fmt::format("# --set {}={}\n", key, value);
+}
+
+void DeckReader::check_device(const Deck& deck) {
+    if (!needs_.training || deck.run.device != "emulated") return;
+    if (deck.emulated.cluster.empty())
+        fail_at("emulated.cluster",
+                "missing; device = \"emulated\" needs the path of a cluster file, such as "
+                "inputs/clusters/h100.toml");
+    if (needs_.validation)
+        fail_at("run.device", "an emulated device computes nothing to evaluate; allowed: auto, cpu");
 }
 
 /// What the graph cannot know: sizes of models, and what the language model takes.
 void DeckReader::check_edges(const Deck& deck) {
     const auto& graph = deck.graph;
-    const auto of = [&](int s) -> const graph::Section& {
-        return graph.sections[static_cast<std::size_t>(s)];
-    };
+    const auto of = [&](int s) -> const graph::Section& { return graph.sections[s]; };
     // The patches by which a section's picture markers are expanded; {0, 0}: they stay tokens.
     const auto expansion = [&](int section) {
         for (const auto& e : graph.edges)

@@ -94,13 +94,11 @@ struct Deck {
     std::string text;                             ///< the deck with its overrides, as stored in outputs
     std::map<std::string, std::string> settings;  ///< every key by its full name, with its value
 
-    const Model& model_of(int section) const {
-        return models.at(sections[static_cast<std::size_t>(section)].model);
-    }
+    const Model& model_of(int section) const { return models.at(sections[section].model); }
     /// Samples of a full micro-batch: no step has more than its global batch.
     int full_micro_batch(int section) const {
-        return static_cast<int>(std::min<std::int64_t>(
-            graph.sections[static_cast<std::size_t>(section)].micro_batch, data.global_batch));
+        return static_cast<int>(
+            std::min<std::int64_t>(graph.sections[section].micro_batch, data.global_batch));
     }
 };
 

@@ -125,7 +125,7 @@ std::unique_ptr<model::Module> Emulation::make_module(backend::Backend& backend,
 }
 
 workload::StepEnd Emulation::end_of(int section) const {
-    const workload::StepEnd& end = ends_[static_cast<std::size_t>(section)];
+    const workload::StepEnd& end = ends_[section];
     return {deck_.emulated.time_scale * end.reduce_s, deck_.emulated.time_scale * end.update_s};
 }
 

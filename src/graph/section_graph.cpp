@@ -30,7 +30,7 @@ std::string edge_key(const Edge& edge, const char* key) {
 /// Kahn's algorithm; the sections that remain lie on or behind a cycle.
 std::vector<int> topological_order(const SectionGraph& graph) {
     std::vector<int> incoming(graph.sections.size(), 0), order;
-    for (const Edge& e : graph.edges) ++incoming[static_cast<std::size_t>(e.to)];
+    for (const Edge& e : graph.edges) ++incoming[e.to];
     for (bool found = true; found;) {
         found = false;
         for (std::size_t s = 0; s < incoming.size(); ++s) {
@@ -38,7 +38,7 @@ std::vector<int> topological_order(const SectionGraph& graph) {
             incoming[s] = -1;
             order.push_back(static_cast<int>(s));
             for (const Edge& e : graph.edges)
-                if (e.from == static_cast<int>(s)) --incoming[static_cast<std::size_t>(e.to)];
+                if (e.from == static_cast<int>(s)) --incoming[e.to];
             found = true;
             break;
         }
@@ -61,9 +61,9 @@ std::string cycle_text(const SectionGraph& graph) {
                 break;
             }
     }
-    std::string text = graph.sections[static_cast<std::size_t>(at)].name;
+    std::string text = graph.sections[at].name;
     for (auto it = path.rbegin(); it != path.rend(); ++it) {
-        text += " -> " + graph.sections[static_cast<std::size_t>(*it)].name;
+        text += " -> " + graph.sections[*it].name;
         if (*it == at) break;
     }
     return text;
@@ -91,7 +91,7 @@ void place(SectionGraph& graph, std::vector<Refusal>& refusals) {
                                                  s.colocate_with, names_of(graph.sections))});
             continue;
         }
-        const Section& other = graph.sections[static_cast<std::size_t>(host)];
+        const Section& other = graph.sections[host];
         if (!other.colocate_with.empty())
             refusals.push_back({key, fmt::format("'{}' is itself colocated with '{}'; name that section",
                                                  other.name, other.colocate_with)});
@@ -117,8 +117,7 @@ void connect(SectionGraph& graph, std::vector<Refusal>& refusals) {
         if (e.from == e.to) refusals.push_back({edge_key(e, "to"), "a cycle: an edge needs two sections"});
         if (!seen.insert({e.from, e.to}).second)
             refusals.push_back({edge_key(e, "to"), "this edge is there twice"});
-        const Section &up = graph.sections[static_cast<std::size_t>(e.from)],
-                      &down = graph.sections[static_cast<std::size_t>(e.to)];
+        const Section &up = graph.sections[e.from], &down = graph.sections[e.to];
         const Kind source = e.tensor == EdgeTensor::embeddings ? Kind::vision : Kind::language;
         if (up.kind != Kind::any && (up.kind != source || down.kind != Kind::language))
             refusals.push_back({edge_key(e, "tensor"),
@@ -140,7 +139,7 @@ void connect(SectionGraph& graph, std::vector<Refusal>& refusals) {
 /// section runs backward where a loss is reached over embeddings and it trains, or something above it does
 /// that reaches it so.
 void derive_gradients(SectionGraph& graph) {
-    const auto at = [&](int s) -> Section& { return graph.sections[static_cast<std::size_t>(s)]; };
+    const auto at = [&](int s) -> Section& { return graph.sections[s]; };
     const auto carries = [&](const Edge& e) {
         return e.tensor == EdgeTensor::embeddings || at(e.from).kind == Kind::any;
     };
@@ -149,14 +148,13 @@ void derive_gradients(SectionGraph& graph) {
     std::vector<bool> reaches(graph.sections.size(), false);
     for (auto s = graph.order.rbegin(); s != graph.order.rend(); ++s) {
         bool any = at(*s).loss;
-        for (const Edge& e : graph.edges)
-            any = any || (e.from == *s && carries(e) && reaches[static_cast<std::size_t>(e.to)]);
-        reaches[static_cast<std::size_t>(*s)] = any;
+        for (const Edge& e : graph.edges) any = any || (e.from == *s && carries(e) && reaches[e.to]);
+        reaches[*s] = any;
     }
     for (const int s : graph.order) {
         bool above = at(s).train;
         for (const Edge& e : graph.edges) above = above || (e.to == s && carries(e) && at(e.from).backward);
-        at(s).backward = above && reaches[static_cast<std::size_t>(s)];
+        at(s).backward = above && reaches[s];
     }
     for (auto& e : graph.edges) e.gradient = carries(e) && at(e.from).backward;
 }
@@ -183,7 +181,7 @@ SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
     }
     derive_gradients(graph);
     for (const Edge& e : graph.edges)
-        if (e.gradient && !graph.sections[static_cast<std::size_t>(e.to)].backward)
+        if (e.gradient && !graph.sections[e.to].backward)
             refusals.push_back(
                 {edge_key(e, "to"),
                  fmt::format("'{}' trains, but no gradient comes back from '{}'; give that one a section "

@@ -19,12 +19,10 @@ std::vector<Batches> cut(const Instance& instance, const std::vector<int>& order
     std::vector<Batches> batches(instance.sections.size());
     for (std::size_t s = 0; s < batches.size(); ++s) {
         const SectionShape& shape = instance.sections[s];
-        std::vector<std::vector<int>> on(static_cast<std::size_t>(shape.replicas));
+        std::vector<std::vector<int>> on(shape.replicas);
         for (const int i : order)
             if (instance.active[instance.at(static_cast<int>(s), i)])
-                on[static_cast<std::size_t>(
-                       instance.replica_of(static_cast<int>(s), replica_of[static_cast<std::size_t>(i)]))]
-                    .push_back(i);
+                on[instance.replica_of(static_cast<int>(s), replica_of[i])].push_back(i);
         for (const auto& list : on) {
             for (std::size_t k = 0; k < list.size(); ++k) {
                 if (k > 0 && k % static_cast<std::size_t>(sizes[s]) == 0) batches[s].close_batch();
@@ -81,7 +79,7 @@ StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance
 
 StepPlan plan_fifo(const Problem& problem, std::int64_t step) {
     const Instance instance = whole(problem);
-    std::vector<int> order(static_cast<std::size_t>(instance.samples)), replica_of(order.size());
+    std::vector<int> order(instance.samples), replica_of(order.size());
     std::iota(order.begin(), order.end(), 0);
     for (std::size_t i = 0; i < replica_of.size(); ++i)
         replica_of[i] = static_cast<int>(i) % instance.shape(instance.anchor).replicas;
@@ -90,15 +88,15 @@ StepPlan plan_fifo(const Problem& problem, std::int64_t step) {
 
 StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
     const Instance instance = whole(problem);
-    std::vector<int> order(static_cast<std::size_t>(instance.samples)), replica_of(order.size());
+    std::vector<int> order(instance.samples), replica_of(order.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
         return instance.total(instance.anchor, a) > instance.total(instance.anchor, b);
     });
-    std::vector<double> load(static_cast<std::size_t>(instance.shape(instance.anchor).replicas), 0.0);
+    std::vector<double> load(instance.shape(instance.anchor).replicas, 0.0);
     for (const int i : order) {
         const auto least = std::min_element(load.begin(), load.end());
-        replica_of[static_cast<std::size_t>(i)] = static_cast<int>(least - load.begin());
+        replica_of[i] = static_cast<int>(least - load.begin());
         *least += instance.total(instance.anchor, i);
     }
     return plan_in_order(problem, step, instance, order, replica_of);

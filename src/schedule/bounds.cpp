@@ -12,13 +12,12 @@ namespace maestro::schedule {
 
 namespace {
 
-constexpr std::size_t kFewJobs = 32;
-constexpr double kMostWays = 256;
+constexpr std::size_t kFewJobs = 32;  ///< of more the subsets, which take the cube of it, are left out
+constexpr double kMostWays = 256;     ///< to deal jobs to machines, each of which is bounded by itself
 
 /// Does the sample's backward upstream wait for one downstream?
 bool returns(const Problem& problem, const SampleCost& sample, const EdgeShape& e) {
-    return e.gradient && problem.runs_backward(sample, static_cast<std::size_t>(e.from)) &&
-           problem.runs_backward(sample, static_cast<std::size_t>(e.to));
+    return e.gradient && problem.runs_backward(sample, e.from) && problem.runs_backward(sample, e.to);
 }
 
 double total(const Problem& problem, const SampleCost& sample, std::size_t section) {
@@ -31,7 +30,7 @@ double total(const Problem& problem, const SampleCost& sample, std::size_t secti
 void set_heads(const Problem& problem, const SampleCost& sample, std::span<double> head) {
     for (std::size_t pass = 0; pass < problem.sections.size(); ++pass)
         for (const EdgeShape& e : problem.edges) {
-            const auto up = static_cast<std::size_t>(e.from), down = static_cast<std::size_t>(e.to);
+            const int up = e.from, down = e.to;
             if (!sample.sections[up].active) continue;
             const double arrival =
                 head[up] + sample.sections[up].forward_s + e.delay_s(sample.sections[up].transfer_s);
@@ -43,7 +42,7 @@ void set_heads(const Problem& problem, const SampleCost& sample, std::span<doubl
 void set_tails(const Problem& problem, const SampleCost& sample, std::span<double> tail) {
     for (std::size_t pass = 0; pass < problem.sections.size(); ++pass)
         for (const EdgeShape& e : problem.edges) {
-            const auto up = static_cast<std::size_t>(e.from), down = static_cast<std::size_t>(e.to);
+            const int up = e.from, down = e.to;
             if (!returns(problem, sample, e)) continue;
             const double rest =
                 tail[up] + sample.sections[up].backward_s + e.delay_s(sample.sections[up].transfer_s);
@@ -55,11 +54,9 @@ void set_tails(const Problem& problem, const SampleCost& sample, std::span<doubl
 /// the heads (or tails) of the section's samples; `shared`: their tasks on a section whose replicas each
 /// serve `fanout` of these machines, one task at a time.
 double idle(std::vector<double> plain, std::vector<double> shared, int machines, int fanout) {
-    const auto count = std::min(plain.size(), static_cast<std::size_t>(machines));
+    const auto count = std::min<std::size_t>(plain.size(), machines);
     const auto smallest = [&](std::vector<double>& values) {
-        if (count < values.size())
-            std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count),
-                             values.end());
+        if (count < values.size()) std::nth_element(values.begin(), values.begin() + count, values.end());
         values.resize(count);
         std::sort(values.begin(), values.end());
     };
@@ -80,7 +77,7 @@ double pairing(std::vector<double> jobs, int machines) {
     double bound = 0;
     std::vector<double> before(jobs.size() + 1, 0.0);
     std::partial_sum(jobs.begin(), jobs.end(), before.begin() + 1);
-    const auto m = static_cast<std::size_t>(machines);
+    const std::size_t m = machines;
     for (std::size_t k = 0; k * m < jobs.size(); ++k)
         bound = std::max(bound, before[k * m + 1] - before[k * m - k]);
     return bound;
@@ -152,7 +149,7 @@ double section_bound(const Problem& problem, std::size_t section, const std::vec
     std::map<int, int> sections_of;  // fanout -> upstream sections
     for (const EdgeShape& e : problem.edges)
         if (e.to == static_cast<int>(section))
-            ++sections_of[shape.replicas / problem.sections[static_cast<std::size_t>(e.from)].replicas];
+            ++sections_of[shape.replicas / problem.sections[e.from].replicas];
     const auto waits = [&](const auto& counts, int fanout, double share) {
         std::vector<double> forwards, backwards;
         for (const SampleCost& sample : problem.samples) {
@@ -160,7 +157,7 @@ double section_bound(const Problem& problem, std::size_t section, const std::vec
             forwards.push_back(0);
             backwards.push_back(0);
             for (const EdgeShape& e : problem.edges) {
-                const TaskCost& cost = sample.sections[static_cast<std::size_t>(e.from)];
+                const TaskCost& cost = sample.sections[e.from];
                 if (!cost.active || !counts(e)) continue;
                 forwards.back() += share * cost.forward_s;
                 if (returns(problem, sample, e)) backwards.back() += share * cost.backward_s;
@@ -172,7 +169,7 @@ double section_bound(const Problem& problem, std::size_t section, const std::vec
     for (const auto& [fanout, count] : sections_of) {
         const auto of_fanout = [&, fanout = fanout](const EdgeShape& e) {
             return e.to == static_cast<int>(section) &&
-                   shape.replicas / problem.sections[static_cast<std::size_t>(e.from)].replicas == fanout;
+                   shape.replicas / problem.sections[e.from].replicas == fanout;
         };
         waits(of_fanout, fanout, 1.0 / count);
         if (count == 1) continue;
@@ -214,10 +211,10 @@ double lower_bound(const Problem& problem) {
     for (std::size_t s = 0; s < count; ++s) bound = std::max(bound, section_bound(problem, s, head, tail));
     // Sections that share ranks share their time; the mean over a section's ranks bounds their longest.
     const std::vector<double> load = loads(problem);
-    std::vector<double> rank_load(static_cast<std::size_t>(problem.world), 0.0);
+    std::vector<double> rank_load(problem.world, 0.0);
     for (std::size_t s = 0; s < load.size(); ++s)
         for (int r = 0; r < problem.sections[s].replicas; ++r)
-            rank_load[static_cast<std::size_t>(problem.sections[s].first_rank + r)] += load[s];
+            rank_load[problem.sections[s].first_rank + r] += load[s];
     for (const auto& shape : problem.sections) {
         const auto first = rank_load.begin() + shape.first_rank;
         bound = std::max(bound, std::accumulate(first, first + shape.replicas, 0.0) / shape.replicas);

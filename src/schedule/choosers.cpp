@@ -13,7 +13,7 @@ void NodeQueue::push(int priority, int node) {
         nodes_.push_back(entry);
         return;
     }
-    const auto begin = nodes_.begin() + static_cast<std::ptrdiff_t>(first_);
+    const auto begin = nodes_.begin() + first_;
     const auto place = std::upper_bound(begin, nodes_.end(), entry);
     if (place == begin && first_ > 0)
         nodes_[--first_] = entry;
@@ -51,8 +51,8 @@ ReadyOrder::ReadyOrder(const Machine& machine, const std::vector<std::vector<Tas
 }
 
 Choice ReadyOrder::choose(int lane, double) {
-    ReadyAgenda& open = open_[static_cast<std::size_t>(lane)];
-    const auto& own = agendas_[static_cast<std::size_t>(lane)];
+    ReadyAgenda& open = open_[lane];
+    const auto& own = agendas_[lane];
     const auto next = open.next([&](std::size_t place) { return machine_.can_start(own[place]); });
     if (!next) return {};
     open.start(*next);
@@ -61,10 +61,10 @@ Choice ReadyOrder::choose(int lane, double) {
 
 ListOrder::ListOrder(const Machine& machine) : machine_(machine) {
     const Instance& instance = machine.instance();
-    on_lane_.resize(static_cast<std::size_t>(instance.lanes));
+    on_lane_.resize(instance.lanes);
     for (std::size_t s = 0; s < instance.sections.size(); ++s)
         for (int r = 0; r < instance.sections[s].replicas; ++r)
-            on_lane_[static_cast<std::size_t>(instance.sections[s].first_rank + r)].push_back(
+            on_lane_[instance.sections[s].first_rank + r].push_back(
                 {.loss = instance.sections[s].loss,
                  .next = machine.first_node(static_cast<int>(s), r),
                  .end = machine.first_node(static_cast<int>(s), r + 1),
@@ -79,7 +79,7 @@ ListOrder::Slot& ListOrder::slot_of(const Node& n) {
         if (const SectionShape& shape = instance.shape(s);
             n.lane >= shape.first_rank && n.lane < shape.first_rank + shape.replicas)
             ++at;
-    return on_lane_[static_cast<std::size_t>(n.lane)][at];
+    return on_lane_[n.lane][at];
 }
 
 void ListOrder::ready(int node, Phase phase, double) {
@@ -96,7 +96,7 @@ void ListOrder::started(const Choice& choice, double) {
 
 Choice ListOrder::choose(int lane, double) {
     NearestToLoss nearest;
-    auto& slots = on_lane_[static_cast<std::size_t>(lane)];
+    auto& slots = on_lane_[lane];
     for (Slot& slot : slots) {
         Choice mine{slot.next, Phase::forward};
         if (slot.next == slot.end || !machine_.can_start(mine)) mine.node = -1;
@@ -110,7 +110,7 @@ Choice ListOrder::choose(int lane, double) {
 StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
     const Instance& instance = machine.instance();
     const int anchors = instance.shape(instance.anchor).replicas;
-    on_lane_.resize(static_cast<std::size_t>(instance.lanes));
+    on_lane_.resize(instance.lanes);
     for (std::size_t s = 0; s < instance.sections.size(); ++s) {
         first_slot_.push_back(static_cast<int>(slots_.size()));
         const SectionShape& shape = instance.sections[s];
@@ -122,8 +122,7 @@ StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
             slot.anchor = static_cast<int>(s) == instance.anchor;
             slot.first_anchor = (r * anchors + shape.replicas - 1) / shape.replicas;
             const int last = ((r + 1) * anchors + shape.replicas - 1) / shape.replicas;
-            slot.forwards.resize(
-                shape.loss ? 1 : static_cast<std::size_t>(std::max(last - slot.first_anchor, 1)));
+            slot.forwards.resize(shape.loss ? 1 : std::max(last - slot.first_anchor, 1));
             const bool source = std::none_of(instance.edges.begin(), instance.edges.end(),
                                              [&](const EdgeShape& e) { return e.to == static_cast<int>(s); });
             if (source && !shape.loss) {
@@ -134,8 +133,7 @@ StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
                 slot.family = static_cast<int>(same - families_.begin());
                 if (same == families_.end()) families_.push_back(own);
             }
-            on_lane_[static_cast<std::size_t>(shape.first_rank + r)].push_back(
-                static_cast<int>(slots_.size()));
+            on_lane_[shape.first_rank + r].push_back(static_cast<int>(slots_.size()));
             slots_.push_back(std::move(slot));
         }
     }
@@ -145,7 +143,7 @@ void StarveFirst::begin(const Rule& rule, const std::vector<int>& priority, bool
     rule_ = rule;
     priority_ = &priority;
     const Instance& instance = machine_.instance();
-    food_s_.assign(static_cast<std::size_t>(instance.shape(instance.anchor).replicas), 0.0);
+    food_s_.assign(instance.shape(instance.anchor).replicas, 0.0);
     sent_s_ = food_s_;
     in_sequence_.assign(machine_.nodes().size(), 0);
     for (Family& family : families_) family.sequence.clear();
@@ -172,7 +170,7 @@ void StarveFirst::begin(const Rule& rule, const std::vector<int>& priority, bool
 void StarveFirst::ready(int node, Phase phase, double now) {
     const Node& n = machine_.node(node);
     Slot& slot = slot_of(n);
-    const int priority = (*priority_)[static_cast<std::size_t>(node)];
+    const int priority = (*priority_)[node];
     if (phase == Phase::backward) {
         slot.backwards.push(priority, node);
         return;
@@ -184,7 +182,7 @@ void StarveFirst::ready(int node, Phase phase, double now) {
     }
     if (slot.next >= 0) return;
     const int anchor = machine_.node(anchor_node(n)).replica - slot.first_anchor;
-    slot.forwards[static_cast<std::size_t>(anchor)].push(priority, node);
+    slot.forwards[anchor].push(priority, node);
 }
 
 void StarveFirst::started(const Choice& choice, double end_s) {
@@ -213,20 +211,18 @@ void StarveFirst::started(const Choice& choice, double end_s) {
         slot.target = anchor_node(n);
         const Node& anchor = machine_.node(slot.target);
         if (!follows(slot)) {
-            slot.forwards[static_cast<std::size_t>(anchor.replica - slot.first_anchor)].pop();
-        } else if (char& known = in_sequence_[static_cast<std::size_t>(slot.target)]; !known) {
+            slot.forwards[anchor.replica - slot.first_anchor].pop();
+        } else if (char& known = in_sequence_[slot.target]; !known) {
             known = 1;
-            families_[static_cast<std::size_t>(slot.family)].sequence.push_back(slot.target);
-            sent_s_[static_cast<std::size_t>(anchor.replica)] += anchor.forward_s + anchor.backward_s;
+            families_[slot.family].sequence.push_back(slot.target);
+            sent_s_[anchor.replica] += anchor.forward_s + anchor.backward_s;
         }
     }
 }
 
 void StarveFirst::hold(const Node& n, int change) {
     Slot& slot = slot_of(n);
-    if (slot.quota > 0)
-        slot.held[static_cast<std::size_t>(machine_.node(anchor_node(n)).replica - slot.first_anchor)] +=
-            change;
+    if (slot.quota > 0) slot.held[machine_.node(anchor_node(n)).replica - slot.first_anchor] += change;
 }
 
 StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
@@ -235,7 +231,7 @@ StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
         if (!machine_.can_start({slot.next, Phase::forward})) return {};
         if (slot.loss) return {slot.next, 0};
         const int anchor = machine_.node(anchor_node(machine_.node(slot.next))).replica;
-        return {slot.next, food_s_[static_cast<std::size_t>(anchor)]};
+        return {slot.next, food_s_[anchor]};
     }
     if (slot.loss) {
         if (slot.forwards.front().empty()) return {};
@@ -245,13 +241,12 @@ StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
 }
 
 StarveFirst::Forward StarveFirst::next_in_sequence(Slot& slot) {
-    std::vector<int>& sequence = families_[static_cast<std::size_t>(slot.family)].sequence;
+    std::vector<int>& sequence = families_[slot.family].sequence;
     for (; slot.followed < sequence.size(); ++slot.followed) {
         const Node& anchor = machine_.node(sequence[slot.followed]);
         for (const int sample : machine_.samples_of(anchor)) {
             const int node = machine_.node_of(slot.section, sample);
-            if (node >= 0 && !machine_.node(node).started)
-                return {node, food_s_[static_cast<std::size_t>(anchor.replica)]};
+            if (node >= 0 && !machine_.node(node).started) return {node, food_s_[anchor.replica]};
         }
     }
     return hungriest(slot);
@@ -263,12 +258,11 @@ StarveFirst::Forward StarveFirst::hungriest(Slot& slot) {
     double least = std::numeric_limits<double>::infinity();
     const bool bundles = machine_.instance().shape(machine_.instance().anchor).micro_batch > 1;
     for (std::size_t h = 0; h < slot.forwards.size(); ++h) {
-        const std::size_t anchor = static_cast<std::size_t>(slot.first_anchor) + h;
+        const std::size_t anchor = slot.first_anchor + h;
         const double runs_out = food_s_[anchor] + sent_s_[anchor];
         if (runs_out >= least && !bundles) continue;
         NodeQueue& queue = slot.forwards[h];
-        while (follows(slot) && !queue.empty() &&
-               in_sequence_[static_cast<std::size_t>(anchor_node(machine_.node(queue.top())))])
+        while (follows(slot) && !queue.empty() && in_sequence_[anchor_node(machine_.node(queue.top()))])
             queue.pop();
         if (queue.empty()) continue;
         const int node = queue.top();
@@ -283,9 +277,9 @@ StarveFirst::Forward StarveFirst::hungriest(Slot& slot) {
 
 Choice StarveFirst::choose(int lane, double now) {
     NearestToLoss nearest;
-    const auto& own = on_lane_[static_cast<std::size_t>(lane)];
+    const auto& own = on_lane_[lane];
     for (const int s : own) {
-        Slot& slot = slots_[static_cast<std::size_t>(s)];
+        Slot& slot = slots_[s];
         const Forward forward = best_forward(slot);
         Choice mine{forward.node, Phase::forward};
         if (mine.node >= 0 && !machine_.window_open(machine_.node(mine.node))) mine.node = -1;

@@ -37,8 +37,8 @@ public:
     void ready(int, Phase, double) {}
     void started(const Choice&, double) {}
     Choice choose(int lane, double) {
-        auto& at = next_[static_cast<std::size_t>(lane)];
-        const auto& list = agendas_[static_cast<std::size_t>(lane)];
+        auto& at = next_[lane];
+        const auto& list = agendas_[lane];
         if (at == list.size() || !machine_.can_start(list[at])) return {};
         return list[at++];
     }
@@ -143,15 +143,13 @@ private:
     Forward best_forward(Slot& slot);
     Forward next_in_sequence(Slot& slot);
     Forward hungriest(Slot& slot);
-    Slot& slot_of(const Node& n) {
-        return slots_[static_cast<std::size_t>(first_slot_[static_cast<std::size_t>(n.section)] + n.replica)];
-    }
+    Slot& slot_of(const Node& n) { return slots_[first_slot_[n.section] + n.replica]; }
     bool counts(const Node& n) const { return rule_.count_text || n.up_first < n.up_last; }
     /// The replica of the anchor node will have it to work on.
     void eat_later(const Node& n, double now) {
-        double& food = food_s_[static_cast<std::size_t>(n.replica)];
+        double& food = food_s_[n.replica];
         food = std::max(food, now) + n.forward_s + n.backward_s;
-        double& sent = sent_s_[static_cast<std::size_t>(n.replica)];
+        double& sent = sent_s_[n.replica];
         sent = std::max(0.0, sent - n.forward_s - n.backward_s);
     }
     int anchor_node(const Node& n) const {

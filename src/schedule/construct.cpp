@@ -7,10 +7,13 @@ namespace maestro::schedule {
 
 namespace {
 
-constexpr double kLevel = 1.001;  ///< of the fullest replica; what is shorter by less is as level
+constexpr double kLevel = 1.001;   ///< of the fullest replica; what is shorter by less is as level
+constexpr double kShorter = 1e-5;  ///< of the longest replica; less is not worth a change
+/// Samples with other work for each replica from which on one can begin and one end it, with one between.
+constexpr int kBareKinds = 3;
 
 double at(const std::vector<double>& values, int i) {
-    return values[static_cast<std::size_t>(i)];
+    return values[i];
 }
 
 struct Kinds {
@@ -18,17 +21,54 @@ struct Kinds {
     bool bare = false;              ///< too few light ones to cover head starts and last backwards
 };
 
+/// What level() does next: sample `give` of the longest replica goes to `partner`, for its sample `take`
+/// where they exchange. Places in the lists of the replicas.
+struct Change {
+    std::size_t partner = 0, give = 0, take = 0;
+    bool found = false, exchange = false;
+};
+
+/// The change that leaves the longer of the two replicas shortest. on: [anchor replica], samples; end: its
+/// end, seconds.
+Change best_change(const Instance& instance, const SampleWork& work, const std::vector<std::vector<int>>& on,
+                   const std::vector<double>& end, std::size_t worst, bool all) {
+    Change found;
+    double best = end[worst] * (1 - kShorter);
+    const auto consider = [&](double seconds, const Change& change) {
+        if (seconds >= best) return;
+        best = seconds;
+        found = change;
+    };
+    for (std::size_t r = 0; r < on.size(); ++r) {
+        // The longer of the two cannot become shorter than their mean.
+        if (r == worst || (end[worst] + end[r]) / 2 >= best) continue;
+        for (std::size_t g = 0; g < on[worst].size(); ++g) {
+            const int i = on[worst][g];
+            const bool other_work = instance.other_work[i] != 0;
+            if (other_work && !all) continue;
+            const double out = at(work.own, i);
+            const auto longer_s = [&](double in) {
+                return std::max(end[worst] - out + in, end[r] + out - in);
+            };
+            if (!other_work) consider(longer_s(0), {.partner = r, .give = g, .found = true});
+            for (std::size_t t = 0; t < on[r].size(); ++t)
+                if ((instance.other_work[on[r][t]] != 0) == other_work)
+                    consider(longer_s(at(work.own, on[r][t])),
+                             {.partner = r, .give = g, .take = t, .found = true, .exchange = true});
+        }
+    }
+    return found;
+}
+
 struct Spread {
     std::vector<int> replica_of;  ///< [sample], of the anchor
     std::vector<double> load_s;   ///< [anchor replica]
 
     void give(int sample, double seconds, std::size_t to) {
         load_s[to] += seconds;
-        replica_of[static_cast<std::size_t>(sample)] = static_cast<int>(to);
+        replica_of[sample] = static_cast<int>(to);
     }
-    std::size_t least() const {
-        return static_cast<std::size_t>(std::min_element(load_s.begin(), load_s.end()) - load_s.begin());
-    }
+    std::size_t least() const { return std::min_element(load_s.begin(), load_s.end()) - load_s.begin(); }
     double fullest_s() const { return *std::max_element(load_s.begin(), load_s.end()); }
 };
 
@@ -36,9 +76,9 @@ Kinds kinds_of(const Instance& instance) {
     const int replicas = instance.shape(instance.anchor).replicas;
     Kinds kinds;
     for (int i = 0; i < instance.samples; ++i)
-        (instance.other_work[static_cast<std::size_t>(i)] ? kinds.heavy : kinds.light).push_back(i);
+        (instance.other_work[i] ? kinds.heavy : kinds.light).push_back(i);
     kinds.bare = static_cast<int>(kinds.light.size()) < replicas &&
-                 static_cast<int>(kinds.heavy.size()) >= 3 * replicas;
+                 static_cast<int>(kinds.heavy.size()) >= kBareKinds * replicas;
     return kinds;
 }
 
@@ -46,7 +86,7 @@ Kinds kinds_of(const Instance& instance) {
 
 SampleWork measure(const Instance& instance) {
     SampleWork work;
-    const auto count = static_cast<std::size_t>(instance.samples);
+    const std::size_t count = instance.samples;
     work.own.assign(count, 0.0);
     work.before = work.after = work.own;
     for (std::size_t i = 0; i < count; ++i)
@@ -65,7 +105,7 @@ SampleWork measure(const Instance& instance) {
 }
 
 std::vector<int> spread(const Instance& instance, const SampleWork& work) {
-    const auto replicas = static_cast<std::size_t>(instance.shape(instance.anchor).replicas);
+    const std::size_t replicas = instance.shape(instance.anchor).replicas;
     auto [heavy, light, bare] = kinds_of(instance);
     const auto sort = [](auto first, auto last, auto less) { std::stable_sort(first, last, less); };
     Spread start{std::vector<int>(work.own.size(), 0), std::vector<double>(replicas, 0.0)};
@@ -123,16 +163,12 @@ std::vector<std::vector<int>> orders(const Instance& instance, const SampleWork&
         std::vector<int> quick = heavy;
         std::stable_sort(quick.begin(), quick.end(),
                          [&](int a, int b) { return at(work.before, a) < at(work.before, b); });
-        for (int k = 0; k < replicas; ++k)
-            kind[static_cast<std::size_t>(quick[static_cast<std::size_t>(k)])] = 0;
+        for (int k = 0; k < replicas; ++k) kind[quick[k]] = 0;
         std::stable_sort(quick.begin() + replicas, quick.end(),
                          [&](int a, int b) { return at(work.after, a) < at(work.after, b); });
-        for (int k = 0; k < replicas; ++k)
-            kind[static_cast<std::size_t>(quick[static_cast<std::size_t>(replicas + k)])] = 2;
+        for (int k = 0; k < replicas; ++k) kind[quick[replicas + k]] = 2;
         for (auto& order : all)
-            std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-                return kind[static_cast<std::size_t>(a)] < kind[static_cast<std::size_t>(b)];
-            });
+            std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return kind[a] < kind[b]; });
     }
     for (auto& order : all) order.insert(order.end(), light.begin(), light.end());
     return all;
@@ -141,59 +177,33 @@ std::vector<std::vector<int>> orders(const Instance& instance, const SampleWork&
 bool level(const Instance& instance, const SampleWork& work, const std::vector<double>& extra_s, bool all,
            std::vector<int>& replica_of) {
     const int replicas = instance.shape(instance.anchor).replicas;
-    std::vector<std::vector<int>> on(static_cast<std::size_t>(replicas));
+    std::vector<std::vector<int>> on(replicas);
     std::vector<double> end = extra_s;
     for (int i = 0; i < instance.samples; ++i) {
-        const auto replica = static_cast<std::size_t>(replica_of[static_cast<std::size_t>(i)]);
-        on[replica].push_back(i);
-        end[replica] += at(work.own, i);
+        on[replica_of[i]].push_back(i);
+        end[replica_of[i]] += at(work.own, i);
     }
     bool changed = false;
     for (int round = 0; round < 2 * replicas; ++round) {
-        const auto worst = static_cast<std::size_t>(std::max_element(end.begin(), end.end()) - end.begin());
-        double best = end[worst] * (1 - 1e-5);
-        std::size_t partner = 0, give = 0, take = 0;
-        bool found = false, swap = false;
-        for (std::size_t replica = 0; replica < on.size(); ++replica) {
-            // The longer of the two cannot become shorter than their mean.
-            if (replica == worst || (end[worst] + end[replica]) / 2 >= best) continue;
-            for (std::size_t g = 0; g < on[worst].size(); ++g) {
-                const int i = on[worst][g];
-                const bool other_work = instance.other_work[static_cast<std::size_t>(i)] != 0;
-                if (other_work && !all) continue;
-                const double out = at(work.own, i);
-                const auto consider = [&](double in, bool is_swap, std::size_t t) {
-                    const double most = std::max(end[worst] - out + in, end[replica] + out - in);
-                    if (most >= best) return;
-                    best = most;
-                    partner = replica;
-                    give = g;
-                    take = t;
-                    swap = is_swap;
-                    found = true;
-                };
-                if (!other_work) consider(0, false, 0);
-                for (std::size_t t = 0; t < on[replica].size(); ++t)
-                    if ((instance.other_work[static_cast<std::size_t>(on[replica][t])] != 0) == other_work)
-                        consider(at(work.own, on[replica][t]), true, t);
-            }
-        }
-        if (!found) break;
+        const std::size_t worst = std::max_element(end.begin(), end.end()) - end.begin();
+        const Change change = best_change(instance, work, on, end, worst, all);
+        if (!change.found) break;
         changed = true;
-        const int i = on[worst][give];
-        const double out = at(work.own, i);
-        replica_of[static_cast<std::size_t>(i)] = static_cast<int>(partner);
-        end[worst] -= out;
-        end[partner] += out;
-        if (swap) {
-            const int j = on[partner][take];
-            replica_of[static_cast<std::size_t>(j)] = static_cast<int>(worst);
-            end[worst] += at(work.own, j);
-            end[partner] -= at(work.own, j);
-            on[worst][give] = j;
-            on[partner][take] = i;
+        const std::size_t partner = change.partner;
+        const auto move = [&](int sample, std::size_t from, std::size_t to) {
+            replica_of[sample] = static_cast<int>(to);
+            end[from] -= at(work.own, sample);
+            end[to] += at(work.own, sample);
+        };
+        const int i = on[worst][change.give];
+        move(i, worst, partner);
+        if (change.exchange) {
+            const int j = on[partner][change.take];
+            move(j, partner, worst);
+            on[worst][change.give] = j;
+            on[partner][change.take] = i;
         } else {
-            on[worst].erase(on[worst].begin() + static_cast<std::ptrdiff_t>(give));
+            on[worst].erase(on[worst].begin() + change.give);
             on[partner].push_back(i);
         }
     }

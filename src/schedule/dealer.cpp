@@ -10,9 +10,15 @@ namespace maestro::schedule {
 
 namespace {
 
-constexpr int kPolished = 4096;  ///< changes of a deal
+constexpr double kTiny = 1e-300;     ///< keeps a section without work from being divided by
+constexpr int kRounds = 8;           ///< changes of a deal for each group
+constexpr int kPolished = 4096;      ///< changes of a deal at most
+constexpr double kLevelled = 1e-4;   ///< over a group's share; nearer is level
+constexpr double kRounding = 1e-9;   ///< a change gains more than that
+constexpr std::ptrdiff_t kNear = 2;  ///< samples that are tried on either side of the one that would level
 
-/// What a group's loads weigh: rises steeply beyond its share.
+/// What a group's loads weigh. The 32nd power makes the sum follow the fullest load, as a maximum would, and
+/// still fall where a change lowers another load that is nearly as full.
 double weight(double load) {
     const double l2 = load * load, l4 = l2 * l2, l8 = l4 * l4;
     return l8 * l8 * l8 * l8;
@@ -22,27 +28,25 @@ double weight(double load) {
 
 Dealer::Dealer(const Problem& problem, int groups)
     : all_(whole(problem)), groups_(groups), sections_(all_.sections.size()), dice_(1) {
-    for (std::size_t s = 0; s < sections_; ++s) scale_.push_back(groups / std::max(total(s), 1e-300));
+    for (std::size_t s = 0; s < sections_; ++s) scale_.push_back(groups / std::max(total(s), kTiny));
     const std::vector<double> work = loads(problem);
-    const double most = std::max(*std::max_element(work.begin(), work.end()), 1e-300);
+    const double most = std::max(*std::max_element(work.begin(), work.end()), kTiny);
     for (std::size_t s = 0; s < sections_; ++s) scale_[s] *= work[s] / most;
 }
 
 std::vector<std::vector<int>> Dealer::deal(double noise) {
-    std::vector<int> order(static_cast<std::size_t>(all_.samples));
+    std::vector<int> order(all_.samples);
     std::iota(order.begin(), order.end(), 0);
     std::vector<double> key(order.size(), 0.0);
     for (int i = 0; i < all_.samples; ++i)
-        for (std::size_t s = 0; s < sections_; ++s)
-            key[static_cast<std::size_t>(i)] = std::max(key[static_cast<std::size_t>(i)], cost(i, s));
+        for (std::size_t s = 0; s < sections_; ++s) key[i] = std::max(key[i], cost(i, s));
     for (double& k : key) k *= 1 + noise * dice_.uniform();
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-        const auto i = static_cast<std::size_t>(a), j = static_cast<std::size_t>(b);
-        if (all_.other_work[i] != all_.other_work[j]) return all_.other_work[i] > all_.other_work[j];
-        return key[i] > key[j];
+        if (all_.other_work[a] != all_.other_work[b]) return all_.other_work[a] > all_.other_work[b];
+        return key[a] > key[b];
     });
-    dealt_.assign(static_cast<std::size_t>(groups_), {});
-    load_.assign(static_cast<std::size_t>(groups_) * sections_, 0.0);
+    dealt_.assign(groups_, {});
+    load_.assign(groups_ * sections_, 0.0);
     for (const int i : order) {
         int best = 0;
         double lowest = std::numeric_limits<double>::infinity();
@@ -53,7 +57,7 @@ std::vector<std::vector<int>> Dealer::deal(double noise) {
             lowest = fullest;
             best = g;
         }
-        dealt_[static_cast<std::size_t>(best)].push_back(i);
+        dealt_[best].push_back(i);
         for (std::size_t s = 0; s < sections_; ++s) load(best, s) += cost(i, s);
     }
     if (groups_ > 1) polish();
@@ -70,17 +74,17 @@ double Dealer::total(std::size_t s) const {
 /// A few samples go anywhere.
 void Dealer::scatter() {
     for (int moved = dice_.below(3); moved > 0; --moved) {
-        auto& from = dealt_[static_cast<std::size_t>(dice_.below(groups_))];
-        auto& to = dealt_[static_cast<std::size_t>(dice_.below(groups_))];
+        auto& from = dealt_[dice_.below(groups_)];
+        auto& to = dealt_[dice_.below(groups_)];
         if (from.empty() || &from == &to) continue;
-        const auto i = static_cast<std::ptrdiff_t>(dice_.below(static_cast<int>(from.size())));
-        to.push_back(from[static_cast<std::size_t>(i)]);
+        const int i = dice_.below(static_cast<int>(from.size()));
+        to.push_back(from[i]);
         from.erase(from.begin() + i);
     }
 }
 
 void Dealer::polish() {
-    const int rounds = std::min(8 * groups_, kPolished);
+    const int rounds = std::min(kRounds * groups_, kPolished);
     for (int round = 0; round < rounds; ++round) {
         std::size_t fullest = 0;
         int worst = 0, least = 0;
@@ -92,15 +96,15 @@ void Dealer::polish() {
                 }
         for (int g = 0; g < groups_; ++g)
             if (load(g, fullest) < load(least, fullest)) least = g;
-        if (load(worst, fullest) <= 1 + 1e-4) break;
+        if (load(worst, fullest) <= 1 + kLevelled) break;
         int other = least;
         if (round % 2 == 1) {
             other = dice_.below(groups_ - 1);
             other += other >= worst ? 1 : 0;
         }
-        auto &give = dealt_[static_cast<std::size_t>(worst)], &take = dealt_[static_cast<std::size_t>(other)];
+        auto &give = dealt_[worst], &take = dealt_[other];
         if (give.empty() || take.empty()) continue;
-        double best = pair_weight(worst, other, -1, -1) * (1 - 1e-9);
+        double best = pair_weight(worst, other, -1, -1) * (1 - kRounding);
         std::size_t best_i = give.size(), best_j = 0;
         // Of the other group those that differ by about half of what the loads differ.
         const double half = (load(worst, fullest) - load(other, fullest)) / 2;
@@ -110,14 +114,15 @@ void Dealer::polish() {
             const double wanted = cost(give[i], fullest) - half;
             const auto near = std::lower_bound(take.begin(), take.end(), wanted,
                                                [&](int j, double value) { return cost(j, fullest) < value; });
-            const auto first = std::max<std::ptrdiff_t>(near - take.begin() - 2, 0);
-            const auto last = std::min<std::ptrdiff_t>(first + 4, static_cast<std::ptrdiff_t>(take.size()));
+            const auto first = std::max<std::ptrdiff_t>(near - take.begin() - kNear, 0);
+            const auto last =
+                std::min<std::ptrdiff_t>(first + 2 * kNear, static_cast<std::ptrdiff_t>(take.size()));
             for (auto j = first; j < last; ++j) {
-                const double now = pair_weight(worst, other, give[i], take[static_cast<std::size_t>(j)]);
+                const double now = pair_weight(worst, other, give[i], take[j]);
                 if (now >= best) continue;
                 best = now;
                 best_i = i;
-                best_j = static_cast<std::size_t>(j);
+                best_j = j;
             }
         }
         if (best_i == give.size()) continue;

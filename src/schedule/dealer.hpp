@@ -23,9 +23,7 @@ private:
     double cost(int i, std::size_t section) const {
         return all_.total(static_cast<int>(section), i) * scale_[section];
     }
-    double& load(int g, std::size_t section) {
-        return load_[static_cast<std::size_t>(g) * sections_ + section];
-    }
+    double& load(int g, std::size_t section) { return load_[g * sections_ + section]; }
     void scatter();
     void polish();
     double pair_weight(int a, int b, int i, int j);

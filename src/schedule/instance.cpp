@@ -11,8 +11,7 @@ int anchor_section(const Problem& problem) {
     int anchor = -1;
     for (std::size_t s = 0; s < problem.sections.size(); ++s)
         if (problem.sections[s].loss &&
-            (anchor < 0 ||
-             problem.sections[s].replicas > problem.sections[static_cast<std::size_t>(anchor)].replicas))
+            (anchor < 0 || problem.sections[s].replicas > problem.sections[anchor].replicas))
             anchor = static_cast<int>(s);
     MAESTRO_CHECK(anchor >= 0, "no section computes a loss");
     return anchor;
@@ -46,8 +45,7 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
     instance.other_work.resize(samples.size());
     instance.ids.reserve(samples.size());
     for (int i = 0; i < instance.samples; ++i) {
-        const SampleCost& sample =
-            problem.samples[static_cast<std::size_t>(samples[static_cast<std::size_t>(i)])];
+        const SampleCost& sample = problem.samples[samples[i]];
         instance.ids.push_back(sample.id);
         for (std::size_t s = 0; s < instance.sections.size(); ++s) {
             const TaskCost& cost = sample.sections[s];
@@ -57,7 +55,7 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
             instance.forward[at] = cost.forward_s;
             instance.transfer[at] = cost.transfer_s;
             instance.backward[at] = instance.sections[s].backward ? cost.backward_s : 0;
-            if (static_cast<int>(s) != instance.anchor) instance.other_work[static_cast<std::size_t>(i)] = 1;
+            if (static_cast<int>(s) != instance.anchor) instance.other_work[i] = 1;
         }
     }
     return instance;

@@ -24,13 +24,12 @@ struct Instance {
     std::vector<std::uint8_t> other_work;  ///< [samples]: active in a section other than the anchor
 
     std::size_t at(int section, int sample) const {
-        return static_cast<std::size_t>(section) * static_cast<std::size_t>(samples) +
-               static_cast<std::size_t>(sample);
+        return static_cast<std::size_t>(section) * samples + sample;
     }
     double total(int section, int sample) const {
         return forward[at(section, sample)] + backward[at(section, sample)];
     }
-    const SectionShape& shape(int section) const { return sections[static_cast<std::size_t>(section)]; }
+    const SectionShape& shape(int section) const { return sections[section]; }
     /// The replica of `section` that works on what replica `a` of the anchor gets.
     int replica_of(int section, int a) const { return a * shape(section).replicas / shape(anchor).replicas; }
 };

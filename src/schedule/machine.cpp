@@ -8,18 +8,16 @@
 namespace maestro::schedule {
 
 Machine::Machine(const Instance& instance) : instance_(instance) {
-    const auto count = static_cast<std::size_t>(instance.lanes);
+    const std::size_t count = instance.lanes;
     std::vector<char> loss(count, 0);
     for (const SectionShape& shape : instance.sections)
         for (int r = 0; r < shape.replicas; ++r)
-            if (shape.loss) loss[static_cast<std::size_t>(shape.first_rank + r)] = 1;
+            if (shape.loss) loss[shape.first_rank + r] = 1;
     lanes_.resize(count);
     std::iota(lanes_.begin(), lanes_.end(), 0);
-    std::stable_partition(lanes_.begin(), lanes_.end(),
-                          [&](int lane) { return loss[static_cast<std::size_t>(lane)] != 0; });
+    std::stable_partition(lanes_.begin(), lanes_.end(), [&](int lane) { return loss[lane] != 0; });
     turn_.resize(count);
-    for (std::size_t turn = 0; turn < count; ++turn)
-        turn_[static_cast<std::size_t>(lanes_[turn])] = static_cast<int>(turn);
+    for (std::size_t turn = 0; turn < count; ++turn) turn_[lanes_[turn]] = static_cast<int>(turn);
 }
 
 void Machine::build(const std::vector<Batches>& batches) {
@@ -32,7 +30,7 @@ void Machine::build(const std::vector<Batches>& batches) {
     nodes_.clear();
     slots_.clear();
     tasks_ = 0;
-    node_of_.assign(count * static_cast<std::size_t>(instance.samples), -1);
+    node_of_.assign(count * instance.samples, -1);
     std::size_t total = 0;
     for (const Batches& b : batches) total += b.ends.size();
     nodes_.reserve(total);
@@ -49,18 +47,17 @@ void Machine::build(const std::vector<Batches>& batches) {
         for (int r = 0; r < shape.replicas; ++r) {
             const int lane = shape.first_rank + r;
             first_[s].push_back(static_cast<int>(nodes_.size()));
-            for (int index = 0; batch < own.replica_ends[static_cast<std::size_t>(r) + 1]; ++batch, ++index) {
+            for (int index = 0; batch < own.replica_ends[r + 1]; ++batch, ++index) {
                 Node node;
                 node.section = static_cast<int>(s);
                 node.replica = r;
                 node.lane = lane;
                 node.index = index;
-                node.first_sample = own.samples[static_cast<std::size_t>(sample)];
+                node.first_sample = own.samples[sample];
                 node.samples_first = sample;
-                node.samples_last = own.ends[static_cast<std::size_t>(batch)];
-                for (; sample < own.ends[static_cast<std::size_t>(batch)]; ++sample) {
-                    const std::size_t at =
-                        instance.at(static_cast<int>(s), own.samples[static_cast<std::size_t>(sample)]);
+                node.samples_last = own.ends[batch];
+                for (; sample < own.ends[batch]; ++sample) {
+                    const std::size_t at = instance.at(static_cast<int>(s), own.samples[sample]);
                     node.forward_s += instance.forward[at];
                     node.backward_s += instance.backward[at];
                     node_of_[at] = static_cast<int>(nodes_.size());
@@ -72,9 +69,9 @@ void Machine::build(const std::vector<Batches>& batches) {
         }
         first_[s].push_back(static_cast<int>(nodes_.size()));
     }
-    in_flight_.assign(static_cast<std::size_t>(slots), 0);
-    touched_.assign(static_cast<std::size_t>(instance.lanes), 0);
-    busy_.assign(static_cast<std::size_t>(instance.lanes), 0);
+    in_flight_.assign(slots, 0);
+    touched_.assign(instance.lanes, 0);
+    busy_.assign(instance.lanes, 0);
     events_.clear();
     waiting_.clear();
     link(batches);
@@ -86,10 +83,9 @@ void Machine::link(const std::vector<Batches>& batches) {
     for (const EdgeShape& e : instance_.edges) {
         const auto first = pairs.size();
         const auto gradient = [&](int up, int down) {
-            return e.gradient && nodes_[static_cast<std::size_t>(up)].has_backward &&
-                   nodes_[static_cast<std::size_t>(down)].has_backward;
+            return e.gradient && nodes_[up].has_backward && nodes_[down].has_backward;
         };
-        for (const int sample : batches[static_cast<std::size_t>(e.from)].samples) {
+        for (const int sample : batches[e.from].samples) {
             const int up = node_of(e.from, sample), down = node_of(e.to, sample);
             if (down >= 0)
                 pairs.push_back({up, down, gradient(up, down),
@@ -97,7 +93,7 @@ void Machine::link(const std::vector<Batches>& batches) {
         }
         // Micro-batches of several samples on both sides: one link for all that they share.
         if (instance_.shape(e.from).micro_batch > 1 && instance_.shape(e.to).micro_batch > 1) {
-            const auto begin = pairs.begin() + static_cast<std::ptrdiff_t>(first);
+            const auto begin = pairs.begin() + first;
             std::stable_sort(begin, pairs.end(), [](const Pair& a, const Pair& b) {
                 return a.up != b.up ? a.up < b.up : a.down < b.down;
             });
@@ -109,11 +105,10 @@ void Machine::link(const std::vector<Batches>& batches) {
                     *++last = *p;
             if (begin != pairs.end()) pairs.erase(last + 1, pairs.end());
         }
-        for (auto p = pairs.begin() + static_cast<std::ptrdiff_t>(first); p != pairs.end(); ++p)
-            p->delay_s = e.delay_s(p->delay_s);
+        for (auto p = pairs.begin() + first; p != pairs.end(); ++p) p->delay_s = e.delay_s(p->delay_s);
     }
     for (const Pair& p : pairs) {
-        Node &up = nodes_[static_cast<std::size_t>(p.up)], &down = nodes_[static_cast<std::size_t>(p.down)];
+        Node &up = nodes_[p.up], &down = nodes_[p.down];
         ++up.down_last;
         ++down.up_last;
         ++down.inputs_left;
@@ -128,11 +123,11 @@ void Machine::link(const std::vector<Batches>& batches) {
         at += down + up;
         n.closed = instance_.shape(n.section).loss && n.has_backward && down == 0;
     }
-    links_.resize(static_cast<std::size_t>(at));
+    links_.resize(at);
     for (const Pair& p : pairs) {
-        Node &up = nodes_[static_cast<std::size_t>(p.up)], &down = nodes_[static_cast<std::size_t>(p.down)];
-        links_[static_cast<std::size_t>(up.down_last++)] = {p.down, p.gradient, p.delay_s};
-        links_[static_cast<std::size_t>(down.up_last++)] = {p.up, p.gradient, p.delay_s};
+        Node &up = nodes_[p.up], &down = nodes_[p.down];
+        links_[up.down_last++] = {p.down, p.gradient, p.delay_s};
+        links_[down.up_last++] = {p.up, p.gradient, p.delay_s};
         down.closed = down.closed && up.has_backward;
     }
 }

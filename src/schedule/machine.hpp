@@ -65,25 +65,20 @@ public:
 
     const Instance& instance() const { return instance_; }
     std::span<const Node> nodes() const { return nodes_; }
-    const Node& node(int n) const { return nodes_[static_cast<std::size_t>(n)]; }
-    int first_node(int section, int replica) const {
-        return first_[static_cast<std::size_t>(section)][static_cast<std::size_t>(replica)];
-    }
+    const Node& node(int n) const { return nodes_[n]; }
+    int first_node(int section, int replica) const { return first_[section][replica]; }
     /// The node of a sample in a section, -1 where it has no work there.
     int node_of(int section, int sample) const { return node_of_[instance_.at(section, sample)]; }
     /// The samples of a node, in its order.
     std::span<const int> samples_of(const Node& n) const {
-        return std::span((*batches_)[static_cast<std::size_t>(n.section)].samples)
-            .subspan(static_cast<std::size_t>(n.samples_first),
-                     static_cast<std::size_t>(n.samples_last - n.samples_first));
+        return std::span((*batches_)[n.section].samples)
+            .subspan(n.samples_first, n.samples_last - n.samples_first);
     }
     std::span<const Link> downstream(const Node& n) const {
-        return std::span(links_).subspan(static_cast<std::size_t>(n.down_first),
-                                         static_cast<std::size_t>(n.down_last - n.down_first));
+        return std::span(links_).subspan(n.down_first, n.down_last - n.down_first);
     }
     std::span<const Link> upstream(const Node& n) const {
-        return std::span(links_).subspan(static_cast<std::size_t>(n.up_first),
-                                         static_cast<std::size_t>(n.up_last - n.up_first));
+        return std::span(links_).subspan(n.up_first, n.up_last - n.up_first);
     }
     /// Of a node without a backward: the one that takes its place in the window if they leave in order, -1
     /// where there is none.
@@ -130,13 +125,11 @@ private:
         double delay_s = 0;
     };
     void link(const std::vector<Batches>& batches);
-    std::size_t slot(const Node& n) const {
-        return static_cast<std::size_t>(slots_[static_cast<std::size_t>(n.section)] + n.replica);
-    }
+    std::size_t slot(const Node& n) const { return slots_[n.section] + n.replica; }
     void touch(int lane) {
-        if (touched_[static_cast<std::size_t>(lane)]) return;
-        touched_[static_cast<std::size_t>(lane)] = 1;
-        waiting_.push_back(turn_[static_cast<std::size_t>(lane)]);
+        if (touched_[lane]) return;
+        touched_[lane] = 1;
+        waiting_.push_back(turn_[lane]);
     }
     void push(double time, int node, What what) {
         events_.push_back({time, std::int64_t{node} * 4 + what});
@@ -148,14 +141,14 @@ private:
     }
     template <class Chooser>
     void input_arrived(Chooser& chooser, int n, double now) {
-        Node& node = nodes_[static_cast<std::size_t>(n)];
+        Node& node = nodes_[n];
         if (--node.inputs_left > 0) return;
         chooser.ready(n, Phase::forward, now);
         touch(node.lane);
     }
     template <class Chooser>
     void gradient_arrived(Chooser& chooser, int n, double now) {
-        Node& node = nodes_[static_cast<std::size_t>(n)];
+        Node& node = nodes_[n];
         if (--node.gradients_left > 0 || !node.forward_done) return;
         chooser.ready(n, Phase::backward, now);
         touch(node.lane);
@@ -182,10 +175,10 @@ private:
 
 template <class Chooser>
 void Machine::finish(Chooser& chooser, const Event& event) {
-    Node& n = nodes_[static_cast<std::size_t>(event.node())];
+    Node& n = nodes_[event.node()];
     switch (event.what()) {
         case forward_ends: {
-            busy_[static_cast<std::size_t>(n.lane)] = 0;
+            busy_[n.lane] = 0;
             touch(n.lane);
             n.forward_done = true;
             for (const Link& d : downstream(n))
@@ -194,7 +187,7 @@ void Machine::finish(Chooser& chooser, const Event& event) {
                 else
                     input_arrived(chooser, d.node, event.time);
             for (int u = n.up_first; u < n.up_last; ++u) {
-                Node& up = nodes_[static_cast<std::size_t>(links_[static_cast<std::size_t>(u)].node)];
+                Node& up = nodes_[links_[u].node];
                 if (--up.consumers_left == 0 && !up.has_backward) retire(up);
             }
             if (!n.has_backward && n.consumers_left == 0) retire(n);
@@ -203,9 +196,9 @@ void Machine::finish(Chooser& chooser, const Event& event) {
             break;
         }
         case backward_ends:
-            busy_[static_cast<std::size_t>(n.lane)] = 0;
+            busy_[n.lane] = 0;
             for (int u = n.up_first; u < n.up_last; ++u) {
-                const Link& up = links_[static_cast<std::size_t>(u)];
+                const Link& up = links_[u];
                 if (!up.gradient) continue;
                 if (up.delay_s > 0)
                     push(event.time + up.delay_s, up.node, gradient_arrives);
@@ -232,12 +225,12 @@ double Machine::run(Chooser& chooser, std::vector<Executed>* executed) {
     while (true) {
         if (!std::is_sorted(waiting_.begin(), waiting_.end())) std::sort(waiting_.begin(), waiting_.end());
         for (const int turn : waiting_) {
-            const int lane = lanes_[static_cast<std::size_t>(turn)];
-            touched_[static_cast<std::size_t>(lane)] = 0;
-            if (busy_[static_cast<std::size_t>(lane)]) continue;
+            const int lane = lanes_[turn];
+            touched_[lane] = 0;
+            if (busy_[lane]) continue;
             const Choice choice = chooser.choose(lane, now);
             if (choice.node < 0) continue;
-            Node& n = nodes_[static_cast<std::size_t>(choice.node)];
+            Node& n = nodes_[choice.node];
             const bool forward = choice.phase == Phase::forward;
             if (forward) {
                 n.started = true;
@@ -258,7 +251,7 @@ double Machine::run(Chooser& chooser, std::vector<Executed>* executed) {
             }
             makespan = std::max(makespan, end);
             push(end, choice.node, forward && !both ? forward_ends : backward_ends);
-            busy_[static_cast<std::size_t>(lane)] = 1;
+            busy_[lane] = 1;
         }
         waiting_.clear();
         if (events_.empty()) break;

@@ -20,30 +20,29 @@ std::vector<double> floats(const Machine& machine, const std::vector<Executed>& 
     std::vector<double> float_s(count, kNoLimit);
     std::vector<double> forward_s(count, kNoLimit), backward_s(count, kNoLimit);  // latest starts
     std::vector<double> started_s(count, 0.0);                                    // forwards, as executed
-    std::vector<double> lane_s(static_cast<std::size_t>(machine.instance().lanes), makespan);
+    std::vector<double> lane_s(machine.instance().lanes, makespan);
     // What waits for a task stands behind it.
     for (auto e = executed.rbegin(); e != executed.rend(); ++e) {
         const Node& n = machine.node(e->node);
-        const auto node = static_cast<std::size_t>(e->node);
-        double other_s = kNoLimit, own_s = lane_s[static_cast<std::size_t>(n.lane)];  // latest ends
+        const int node = e->node;
+        double other_s = kNoLimit, own_s = lane_s[n.lane];  // latest ends
         if (e->phase == Phase::forward) {
             if (n.has_backward) own_s = std::min(own_s, backward_s[node]);
             for (const Link& down : machine.downstream(n))
-                other_s = std::min(other_s, forward_s[static_cast<std::size_t>(down.node)] - down.delay_s);
+                other_s = std::min(other_s, forward_s[down.node] - down.delay_s);
             for (const Link& up : machine.upstream(n))
-                if (const auto next = static_cast<std::size_t>(machine.waits_for_window(up.node));
-                    next < count && started_s[next] >= e->end_s)
+                if (const int next = machine.waits_for_window(up.node);
+                    next >= 0 && started_s[next] >= e->end_s)
                     other_s = std::min(other_s, forward_s[next]);
             started_s[node] = e->start_s;
         } else {
             for (const Link& up : machine.upstream(n))
-                if (up.gradient)
-                    other_s = std::min(other_s, backward_s[static_cast<std::size_t>(up.node)] - up.delay_s);
+                if (up.gradient) other_s = std::min(other_s, backward_s[up.node] - up.delay_s);
         }
         float_s[node] = std::min(float_s[node], other_s - e->end_s);
         const double start_s = std::min(own_s, other_s) - (e->end_s - e->start_s);
         (e->phase == Phase::forward ? forward_s : backward_s)[node] = start_s;
-        lane_s[static_cast<std::size_t>(n.lane)] = start_s;
+        lane_s[n.lane] = start_s;
     }
     return float_s;
 }
@@ -54,10 +53,9 @@ PlanBuilder::PlanBuilder(const Problem& problem, int groups) : problem_(problem)
     plan_.lower_bound_s = lower_bound(problem);
     plan_.load_s = loads(problem);
     plan_.critical_section = critical_section(problem);
-    plan_.agendas.resize(static_cast<std::size_t>(problem.world));
+    plan_.agendas.resize(problem.world);
     ends_s_.resize(plan_.agendas.size(), 0.0);
-    for (const SectionShape& s : problem.sections)
-        plan_.batches.emplace_back(static_cast<std::size_t>(s.replicas));
+    for (const SectionShape& s : problem.sections) plan_.batches.emplace_back(s.replicas);
 }
 
 void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batches,
@@ -68,13 +66,11 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
         const int replicas = problem_.sections[s].replicas / groups_;
         int sample = 0, batch = 0;
         for (int r = 0; r < replicas; ++r) {
-            auto& list = plan_.batches[s][static_cast<std::size_t>(group * replicas + r)];
-            for (; batch < own.replica_ends[static_cast<std::size_t>(r) + 1]; ++batch) {
+            auto& list = plan_.batches[s][group * replicas + r];
+            for (; batch < own.replica_ends[r + 1]; ++batch) {
                 MicroBatch& micro = list.emplace_back();
-                for (; sample < own.ends[static_cast<std::size_t>(batch)]; ++sample)
-                    micro.samples.push_back(
-                        instance
-                            .ids[static_cast<std::size_t>(own.samples[static_cast<std::size_t>(sample)])]);
+                for (; sample < own.ends[batch]; ++sample)
+                    micro.samples.push_back(instance.ids[own.samples[sample]]);
             }
         }
     }
@@ -87,16 +83,16 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
         Task task{.section = n.section, .micro_batch = n.index, .phase = e.phase};
         if (e.phase == Phase::forward && instance.shape(n.section).loss) {
             task.takes_s = n.forward_s + n.backward_s;
-            task.float_s = float_s[static_cast<std::size_t>(e.node)];
+            task.float_s = float_s[e.node];
         }
-        const auto rank = static_cast<std::size_t>(rank_of(n, group));
+        const int rank = rank_of(n, group);
         plan_.agendas[rank].push_back(task);
         ends_s_[rank] = makespan;
     }
 }
 
 int PlanBuilder::rank_of(const Node& node, int group) const {
-    const SectionShape& shape = problem_.sections[static_cast<std::size_t>(node.section)];
+    const SectionShape& shape = problem_.sections[node.section];
     return shape.first_rank + group * (shape.replicas / groups_) + node.replica;
 }
 

@@ -15,7 +15,7 @@ void ReadyAgenda::start(std::size_t place) {
     const auto at = open_.erase(std::lower_bound(open_.begin(), open_.end(), place));
     follows_.reset();
     const Task& task = agenda_[place];
-    if (task.phase == Phase::backward || sends_[static_cast<std::size_t>(task.section)]) return;
+    if (task.phase == Phase::backward || sends_[task.section]) return;
     const auto backward = std::find_if(at, open_.end(), [&](std::size_t other) {
         return agenda_[other].section == task.section && agenda_[other].micro_batch == task.micro_batch;
     });

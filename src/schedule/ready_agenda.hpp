@@ -44,7 +44,7 @@ std::optional<std::size_t> ReadyAgenda::next(CanStart&& can_start) {
     waits_s_.assign(sends_.size(), std::numeric_limits<double>::infinity());
     for (const std::size_t place : open_) {
         const Task& task = agenda_[place];
-        const auto section = static_cast<std::size_t>(task.section);
+        const int section = task.section;
         const bool forward = task.phase == Phase::forward;
         const bool kept_back = forward && task.takes_s > waits_s_[section];
         if (!kept_back && can_start(place)) return place;

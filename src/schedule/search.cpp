@@ -12,6 +12,17 @@ namespace {
 constexpr double kSame = 1e-9;         ///< relative; shorter by less is not shorter
 constexpr int kAnnealed = 96;          ///< groups of up to so many samples are annealed
 constexpr double kTemperature = 0.03;  ///< at the start, of the makespan
+/// Of the temperature: what a change that is kept may cost on average; the draw is exponential.
+constexpr double kPrice = 0.3;
+
+/// Of nine random changes so many are of each kind, in this order; changes of replicas, the last two kinds,
+/// need a second replica. Exchanges come more often than lone changes: they leave loads about level.
+constexpr int kExchangePlaces = 2, kMovePlace = 2, kOtherRule = 1, kExchangeReplicas = 3, kOtherReplica = 1;
+constexpr int kOfOrder = kExchangePlaces + kMovePlace, kOfRule = kOfOrder + kOtherRule;
+constexpr int kAllKinds = kOfRule + kExchangeReplicas + kOtherReplica;
+/// Rule::fed_s to draw from, in mean tasks of the anchor: from backwards first to forwards first.
+constexpr std::array<double, 6> kFed{0, 0.5, 1, 2, 4, 1e9};
+constexpr int kSeldom = 4;  ///< one in so many rules lets sources choose apart
 
 Instance singly(Instance instance) {
     for (SectionShape& shape : instance.sections) {
@@ -50,8 +61,7 @@ Group::Group(Instance instance, std::uint64_t seed)
     for (const SectionShape& shape : instance_.sections)
         bundles_ = bundles_ || (!shape.loss && shape.micro_batch > 1);
     upstream_.resize(instance_.sections.size());
-    for (std::size_t s = 0; s < upstream_.size(); ++s)
-        upstream_[s].resize(static_cast<std::size_t>(instance_.sections[s].replicas));
+    for (std::size_t s = 0; s < upstream_.size(); ++s) upstream_[s].resize(instance_.sections[s].replicas);
     work_ = measure(instance_);
     spread_ = spread(instance_, work_);
     orders_ = orders(instance_, work_);
@@ -60,7 +70,7 @@ Group::Group(Instance instance, std::uint64_t seed)
 double Group::construct(const Recipe& recipe) {
     Solution candidate;
     candidate.replica_of = spread_;
-    candidate.order = orders_[static_cast<std::size_t>(recipe.order)];
+    candidate.order = orders_[recipe.order];
     candidate.rule.fed_s = recipe.fed * work_.mean_s;
     candidate.rule.fair = recipe.fair;
     candidate.rule.aligned = recipe.aligned;
@@ -104,7 +114,7 @@ void Group::improve(std::int64_t moves, double enough_s) {
         const Solution candidate = varied(current_outcome.last_replica);
         const Outcome outcome = execute(candidate);
         const double heat = anneal ? kTemperature * outcome_.makespan_s * static_cast<double>(moves) /
-                                         static_cast<double>(all) * -std::log(1 - dice_.uniform()) * 0.3
+                                         static_cast<double>(all) * -std::log(1 - dice_.uniform()) * kPrice
                                    : 0;
         if (outcome.better_than(outcome_)) {
             keep(outcome);
@@ -132,33 +142,30 @@ bool Group::try_level(bool all) {
 Solution Group::varied(int last_replica) {
     Solution next = solution_;
     const int n = samples();
-    const int kind = dice_.below(anchors_ > 1 ? 9 : 5);
+    const int kind = dice_.below(anchors_ > 1 ? kAllKinds : kOfRule);
     int a = dice_.below(n);
     // Changes of replicas mostly begin at the one that ends last.
-    for (int k = 0;
-         kind >= 5 && k < 2 * anchors_ && next.replica_of[static_cast<std::size_t>(a)] != last_replica; ++k)
+    for (int k = 0; kind >= kOfRule && k < 2 * anchors_ && next.replica_of[a] != last_replica; ++k)
         a = dice_.below(n);
     const int b = (a + 1 + dice_.below(n - 1)) % n;
-    const auto i = static_cast<std::size_t>(a), j = static_cast<std::size_t>(b);
-    if (kind < 2) {
-        std::swap(next.order[i], next.order[j]);
-    } else if (kind < 4) {
+    if (kind < kExchangePlaces) {
+        std::swap(next.order[a], next.order[b]);
+    } else if (kind < kOfOrder) {
         const auto from = next.order.begin() + a, to = next.order.begin() + b;
         if (a < b)
             std::rotate(from, from + 1, to + 1);
         else
             std::rotate(to, from, from + 1);
-    } else if (kind < 5) {
-        constexpr std::array<double, 6> kFed{0, 0.5, 1, 2, 4, 1e9};
-        next.rule.fed_s = kFed[static_cast<std::size_t>(dice_.below(6))] * work_.mean_s;
+    } else if (kind < kOfRule) {
+        next.rule.fed_s = kFed[dice_.below(kFed.size())] * work_.mean_s;
         next.rule.count_text = dice_.below(2) == 0;
         next.rule.fair = dice_.below(2) == 0;
-        next.rule.apart = dice_.below(4) == 0;
+        next.rule.apart = dice_.below(kSeldom) == 0;
         next.rule.strict = samples() <= kAnnealed && dice_.below(2) == 0;
-    } else if (kind < 8) {
-        std::swap(next.replica_of[i], next.replica_of[j]);
+    } else if (kind < kOfRule + kExchangeReplicas) {
+        std::swap(next.replica_of[a], next.replica_of[b]);
     } else {
-        next.replica_of[i] = dice_.below(anchors_);
+        next.replica_of[a] = dice_.below(anchors_);
     }
     return next;
 }
@@ -167,10 +174,9 @@ Solution Group::varied(int last_replica) {
 /// apart from the others. Upstream: one by one (`one_by_one`), or cut from upstream_.
 void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches) {
     batches.resize(instance_.sections.size());
-    on_.resize(static_cast<std::size_t>(anchors_));
+    on_.resize(anchors_);
     for (auto& samples : on_) samples.clear();
-    for (const int i : solution.order)
-        on_[static_cast<std::size_t>(solution.replica_of[static_cast<std::size_t>(i)])].push_back(i);
+    for (const int i : solution.order) on_[solution.replica_of[i]].push_back(i);
     std::vector<int> list;
     for (std::size_t s = 0; s < batches.size(); ++s) {
         Batches& own = batches[s];
@@ -183,13 +189,13 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
         for (int r = 0; r < shape.replicas; ++r) {
             list.clear();
             if (!shape.loss && !one_by_one) {
-                list = upstream_[s][static_cast<std::size_t>(r)];
+                list = upstream_[s][r];
             } else {
                 for (; a < anchors_ && instance_.replica_of(static_cast<int>(s), a) == r; ++a)
-                    for (const int i : on_[static_cast<std::size_t>(a)])
+                    for (const int i : on_[a])
                         if (instance_.active[instance_.at(static_cast<int>(s), i)]) list.push_back(i);
             }
-            const auto other_work = [&](int i) { return instance_.other_work[static_cast<std::size_t>(i)]; };
+            const auto other_work = [&](int i) { return instance_.other_work[i]; };
             if (mixed)
                 std::stable_partition(list.begin(), list.end(), [&](int i) { return other_work(i) != 0; });
             const int size = one_by_one && !shape.loss ? 1 : shape.micro_batch;
@@ -216,8 +222,7 @@ double Group::run(Trial& trial, const Rule& rule, bool in_order) {
     trial.machine.build(trial.batches);
     const std::span<const Node> nodes = trial.machine.nodes();
     priority_.resize(nodes.size());
-    for (std::size_t n = 0; n < nodes.size(); ++n)
-        priority_[n] = place_[static_cast<std::size_t>(nodes[n].first_sample)];
+    for (std::size_t n = 0; n < nodes.size(); ++n) priority_[n] = place_[nodes[n].first_sample];
     trial.chooser.begin(rule, priority_, in_order);
     trial.executed.clear();
     return trial.machine.run(trial.chooser, &trial.executed);
@@ -225,9 +230,8 @@ double Group::run(Trial& trial, const Rule& rule, bool in_order) {
 
 Outcome Group::execute(const Solution& solution) {
     Outcome outcome;
-    place_.resize(static_cast<std::size_t>(samples()));
-    for (int k = 0; k < samples(); ++k)
-        place_[static_cast<std::size_t>(solution.order[static_cast<std::size_t>(k)])] = k;
+    place_.resize(samples());
+    for (int k = 0; k < samples(); ++k) place_[solution.order[k]] = k;
     if (bundles_) {
         // Upstream sections work sample by sample first; the order that results is cut into micro-batches.
         compose(solution, true, single_trial_.batches);
@@ -236,9 +240,7 @@ Outcome Group::execute(const Solution& solution) {
             for (auto& replica : section) replica.clear();
         for (const Executed& e : single_trial_.executed) {
             const Node& n = single_trial_.machine.node(e.node);
-            if (e.phase == Phase::forward)
-                upstream_[static_cast<std::size_t>(n.section)][static_cast<std::size_t>(n.replica)].push_back(
-                    n.first_sample);
+            if (e.phase == Phase::forward) upstream_[n.section][n.replica].push_back(n.first_sample);
         }
     }
     compose(solution, !bundles_, trial().batches);
@@ -249,30 +251,28 @@ Outcome Group::execute(const Solution& solution) {
 
 void Group::judge(const Trial& trial, Outcome& outcome) {
     const Machine& machine = trial.machine;
-    const auto anchors = static_cast<std::size_t>(anchors_);
-    outcome.idle_s.assign(anchors, 0.0);
-    outcome.tail_s.assign(anchors, 0.0);
-    std::vector<double> work(anchors, 0.0);
-    std::vector<int> last(anchors, -1);
+    outcome.idle_s.assign(anchors_, 0.0);
+    outcome.tail_s.assign(anchors_, 0.0);
+    std::vector<double> work(anchors_, 0.0);
+    std::vector<int> last(anchors_, -1);
     end_.assign(machine.nodes().size(), 0.0);
     for (const Executed& e : trial.executed) {
         const Node& n = machine.node(e.node);
-        end_[static_cast<std::size_t>(e.node)] = e.end_s;
+        end_[e.node] = e.end_s;
         if (n.section != instance_.anchor) continue;
-        const auto a = static_cast<std::size_t>(n.replica);
+        const int a = n.replica;
         work[a] += e.end_s - e.start_s;
         outcome.idle_s[a] = e.end_s;
         last[a] = e.node;
     }
     double latest = -1;
-    for (std::size_t a = 0; a < anchors; ++a) {
+    for (int a = 0; a < anchors_; ++a) {
         if (last[a] >= 0)
             for (const Link& up : machine.upstream(machine.node(last[a])))
-                outcome.tail_s[a] =
-                    std::max(outcome.tail_s[a], end_[static_cast<std::size_t>(up.node)] - outcome.idle_s[a]);
+                outcome.tail_s[a] = std::max(outcome.tail_s[a], end_[up.node] - outcome.idle_s[a]);
         if (outcome.idle_s[a] + outcome.tail_s[a] > latest) {
             latest = outcome.idle_s[a] + outcome.tail_s[a];
-            outcome.last_replica = static_cast<int>(a);
+            outcome.last_replica = a;
         }
         outcome.ends_s += outcome.idle_s[a] / anchors_;
         outcome.idle_s[a] -= work[a];
@@ -288,12 +288,11 @@ bool Group::try_exchange(int i, Group& other, int j) {
             std::swap(instance_.transfer[a], other.instance_.transfer[b]);
             std::swap(instance_.active[a], other.instance_.active[b]);
         }
-        const auto a = static_cast<std::size_t>(i), b = static_cast<std::size_t>(j);
-        std::swap(instance_.other_work[a], other.instance_.other_work[b]);
-        std::swap(instance_.ids[a], other.instance_.ids[b]);
-        std::swap(work_.own[a], other.work_.own[b]);
-        std::swap(work_.before[a], other.work_.before[b]);
-        std::swap(work_.after[a], other.work_.after[b]);
+        std::swap(instance_.other_work[i], other.instance_.other_work[j]);
+        std::swap(instance_.ids[i], other.instance_.ids[j]);
+        std::swap(work_.own[i], other.work_.own[j]);
+        std::swap(work_.before[i], other.work_.before[j]);
+        std::swap(work_.after[i], other.work_.after[j]);
         for (Group* g : {this, &other})
             if (g->bundles_) g->single_ = singly(g->instance_);
     };

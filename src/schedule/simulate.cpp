@@ -106,16 +106,16 @@ Timeline simulate_one_size(const Problem& problem) {
     const auto count = problem.sections.size();
     std::vector<std::size_t> order;
     std::vector<int> waits(count, 0);
-    for (const EdgeShape& e : problem.edges) ++waits[static_cast<std::size_t>(e.to)];
+    for (const EdgeShape& e : problem.edges) ++waits[e.to];
     while (order.size() < count)
         for (std::size_t s = 0; s < count; ++s) {
             if (waits[s] != 0) continue;
             waits[s] = -1;
             order.push_back(s);
             for (const EdgeShape& e : problem.edges)
-                if (e.from == static_cast<int>(s)) --waits[static_cast<std::size_t>(e.to)];
+                if (e.from == static_cast<int>(s)) --waits[e.to];
         }
-    std::vector<double> free(static_cast<std::size_t>(problem.world), 0.0);
+    std::vector<double> free(problem.world, 0.0);
     Timeline timeline;
     for (std::size_t i = 0; i < problem.samples.size(); ++i) {
         const auto rank = i % free.size();

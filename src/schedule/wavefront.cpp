@@ -16,17 +16,26 @@ namespace maestro::schedule {
 namespace {
 
 constexpr double kEnough = 2e-4;    ///< of the bound; nearer is not worth the search
-constexpr std::size_t kFew = 96;    ///< samples
-constexpr std::size_t kMany = 512;  ///< samples
-constexpr double kAlike = 1.002;    ///< makespans of groups
+constexpr std::size_t kFew = 96;    ///< samples up to which every recipe and several deals are tried
+constexpr std::size_t kMany = 512;  ///< samples beyond which groups only try what was good for others
+constexpr double kAlike = 1.002;    ///< makespans of groups: nearer is not worth more recipes
 constexpr double kFailed = 10;      ///< times the bound: what a recipe counts that does not run
-constexpr int kDeals = 16;
-constexpr double kDealNoise = 1.0;
+constexpr int kDeals = 16;          ///< of few samples
+constexpr double kDealNoise = 1.0;  ///< up to twice the cost: deals shall differ
 
-/// Executions of a group that its search may use: few where samples are many, because the gap is small then.
+/// Samples that a search may execute in all: an execution takes about as long as it has samples, and a plan
+/// has a few milliseconds.
+constexpr double kExecuted = 6e4;
+/// Over the cube of the samples: beyond some 220 of them the search is cut much shorter still, because the
+/// gap that construction leaves falls, and what one change can gain with it.
+constexpr double kManyExecuted = 3e9;
+constexpr double kFewestMoves = 2, kMostMoves = 3000;
+
+/// Executions of a group that its search may use.
 std::int64_t default_moves(std::size_t samples) {
     const double n = static_cast<double>(samples + 1);
-    return static_cast<std::int64_t>(std::clamp(std::min(6e4 / n, 3e9 / (n * n * n)), 2.0, 3000.0));
+    const double moves = std::min(kExecuted / n, kManyExecuted / (n * n * n));
+    return static_cast<std::int64_t>(std::clamp(moves, kFewestMoves, kMostMoves));
 }
 
 /// Samples of the group that ends last change places with those of others while that shortens the step.
@@ -39,9 +48,7 @@ void exchange(std::vector<std::unique_ptr<Group>>& groups, std::int64_t moves, d
         Group& worst = **std::max_element(groups.begin(), groups.end(), longest);
         Group& least = **std::min_element(groups.begin(), groups.end(), longest);
         if (worst.best().makespan_s <= enough_s || worst.samples() == 0 || least.samples() == 0) return;
-        Group& other = dice.below(2) == 0
-                           ? least
-                           : *groups[static_cast<std::size_t>(dice.below(static_cast<int>(groups.size())))];
+        Group& other = dice.below(2) == 0 ? least : *groups[dice.below(static_cast<int>(groups.size()))];
         if (&other == &worst || other.samples() == 0) continue;
         worst.try_exchange(dice.below(worst.samples()), other, dice.below(other.samples()));
     }
@@ -156,7 +163,7 @@ std::vector<std::unique_ptr<Group>> schedule_groups(const Problem& problem,
         const auto worst = std::max_element(parts.begin(), parts.end(), longest);
         const double least = (*std::min_element(parts.begin(), parts.end(), longest))->best().makespan_s;
         if ((*worst)->best().makespan_s <= std::max(enough_s, least * kAlike)) break;
-        if (!book.try_new(static_cast<std::size_t>(worst - parts.begin()), **worst, effort.retry)) break;
+        if (!book.try_new(worst - parts.begin(), **worst, effort.retry)) break;
         (*worst)->improve(moves, enough_s);
     }
     exchange(parts, moves * groups / effort.exchanges, enough_s);
@@ -188,7 +195,7 @@ StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t 
         plan.squeezed = true;
         return plan;
     }
-    for (int g = 0; g < groups; ++g) best[static_cast<std::size_t>(g)]->emit(builder, g);
+    for (int g = 0; g < groups; ++g) best[g]->emit(builder, g);
     return builder.finish(step);
 }
 

@@ -96,7 +96,7 @@ private:
         schedule::TaskCost cost{.active = true};
         if (!number(field[2], "forward_s", cost.forward_s)) return;
         if (!field[3].empty() && !number(field[3], "backward_s", cost.backward_s)) return;
-        const graph::Section& shape = graph_.sections[static_cast<std::size_t>(section->second)];
+        const graph::Section& shape = graph_.sections[section->second];
         if (cost.backward_s > 0 && !shape.backward) {
             fail(
                 fmt::format("backward_s: {} for section '{}', which runs forward only (mode = \"forward\"); "
@@ -107,7 +107,7 @@ private:
         auto& sample = samples_[id];
         sample.id = id;
         sample.sections.resize(graph_.sections.size());
-        auto& place = sample.sections[static_cast<std::size_t>(section->second)];
+        auto& place = sample.sections[section->second];
         if (place.active) fail(fmt::format("sample {} has times for section '{}' already", id, shape.name));
         place = cost;
     }

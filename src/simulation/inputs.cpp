@@ -32,9 +32,7 @@ void correct(std::vector<schedule::SampleCost>& costs, const config::Deck& deck,
     for (const io::TaskRow& t : tasks) steps.insert(t.step);
     while (steps.size() > 2 * kWarmUp && *steps.begin() <= kWarmUp) steps.erase(steps.begin());
     for (const io::TaskRow& t : tasks)
-        if (steps.contains(t.step))
-            correction.took(static_cast<std::size_t>(t.section), static_cast<std::size_t>(t.phase),
-                            t.end_s - t.start_s);
+        if (steps.contains(t.step)) correction.took(t.section, t.phase, t.end_s - t.start_s);
     std::map<std::int64_t, std::set<std::int64_t>> had;  // samples by step
     for (const io::AssignmentRow& a : rows.assignment) had[a.step].insert(a.sample);
     for (const std::int64_t step : steps)
@@ -45,8 +43,7 @@ void correct(std::vector<schedule::SampleCost>& costs, const config::Deck& deck,
                                         "samples, data.global_batch and run.seed must be the run's",
                                         run, step, id),
                             Scope::all_ranks);
-            for (std::size_t s = 0; s < deck.sections.size(); ++s)
-                correction.said(s, costs[static_cast<std::size_t>(id)].sections[s]);
+            for (std::size_t s = 0; s < deck.sections.size(); ++s) correction.said(s, costs[id].sections[s]);
         }
     for (std::size_t s = 0; s < deck.sections.size(); ++s)
         log::info("{}: section {} took {:.3f} times the model's time forward, {:.3f} backward", run,
@@ -88,7 +85,7 @@ Inputs inputs_on(const config::Deck& deck, const config::Cluster* cluster, const
     }
     inputs.counts = workload::step_counts(deck, samples.marker(), table, order.batch(inputs.step - 1));
     for (const std::int64_t id : order.batch(inputs.step - 1)) {
-        inputs.problem.samples.push_back(costs[static_cast<std::size_t>(id)]);
+        inputs.problem.samples.push_back(costs[id]);
         for (std::size_t s = 0; s < inputs.problem.sections.size(); ++s)
             if (inputs.problem.sections[s].loss)
                 inputs.tokens += static_cast<double>(table.length(id, static_cast<int>(s)));

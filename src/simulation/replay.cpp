@@ -21,6 +21,57 @@ constexpr double kLongest = 1e9;  ///< seconds
     throw Error(ExitCode::bad_data, what, Scope::all_ranks);
 }
 
+/// A micro-batch as it is read, by section, replica and number.
+struct Batch {
+    Replay::Measured times;
+    int runs[2] = {0, 0};  ///< forwards and backwards
+};
+using Batches = std::map<std::tuple<int, int, int>, Batch>;
+
+/// `step`, or the last one where that is 0, of the steps that are recorded as a whole.
+std::int64_t recorded_step(const io::Rows& rows, const std::string& run, std::int64_t step) {
+    std::set<std::int64_t> recorded, whole;
+    for (const io::AssignmentRow& a : rows.assignment) recorded.insert(a.step);
+    for (const io::StepRow& s : rows.steps)
+        if (recorded.contains(s.step)) whole.insert(s.step);
+    if (whole.empty())
+        refuse(
+            fmt::format("--replay {}: no step's tasks are recorded there with their samples; train with "
+                        "metrics.timeline_every of 1 or more",
+                        run));
+    if (step > 0 && !whole.contains(step))
+        refuse(fmt::format("--replay {}: step {} is not recorded; {} are, from {} to {}", run, step,
+                           whole.size(), *whole.begin(), *whole.rbegin()));
+    return step > 0 ? step : *whole.rbegin();
+}
+
+Batches batches_of(const io::Rows& rows, std::int64_t step) {
+    Batches found;
+    for (const io::AssignmentRow& a : rows.assignment)
+        if (a.step == step) found[{a.section, a.replica, a.micro_batch}].times.samples.push_back(a.sample);
+    return found;
+}
+
+/// Every micro-batch ran forward once, and backward once where the section has a backward.
+void check_whole(const Batches& found, const Replay& replay, const config::Deck& deck) {
+    for (std::size_t s = 0; s < deck.sections.size(); ++s) {
+        int batches = 0, forwards = 0, backwards = 0;
+        bool twice = false;
+        for (const auto& [key, batch] : found) {
+            if (std::get<0>(key) != static_cast<int>(s)) continue;
+            ++batches;
+            forwards += batch.runs[0];
+            backwards += batch.runs[1];
+            twice = twice || batch.runs[0] > 1 || batch.runs[1] > 1;
+        }
+        if (twice || forwards != batches || (backwards != 0 && backwards != batches))
+            refuse(fmt::format("--replay {}: /timeline lacks tasks of step {}", replay.run, replay.step));
+        if (deck.graph.sections[s].backward && backwards < batches)
+            refuse(fmt::format("--replay {}: section {} ran no backward there, the deck's does", replay.run,
+                               deck.sections[s].name));
+    }
+}
+
 }  // namespace
 
 io::Rows read_run(const std::string& run, const char* option, const config::Deck& deck) {
@@ -59,52 +110,20 @@ io::Rows read_run(const std::string& run, const char* option, const config::Deck
 
 Replay read_replay(const std::string& run, std::int64_t step, const config::Deck& deck) {
     const io::Rows rows = read_run(run, "--replay", deck);
-    std::set<std::int64_t> recorded, whole;
-    for (const io::AssignmentRow& a : rows.assignment) recorded.insert(a.step);
-    for (const io::StepRow& s : rows.steps)
-        if (recorded.contains(s.step)) whole.insert(s.step);
-    if (whole.empty())
-        refuse(
-            fmt::format("--replay {}: no step's tasks are recorded there with their samples; train with "
-                        "metrics.timeline_every of 1 or more",
-                        run));
-    if (step > 0 && !whole.contains(step))
-        refuse(fmt::format("--replay {}: step {} is not recorded; {} are, from {} to {}", run, step,
-                           whole.size(), *whole.begin(), *whole.rbegin()));
-    Replay replay{.run = run, .step = step > 0 ? step : *whole.rbegin(), .sections = {}};
-
-    using Key = std::tuple<int, int, int>;  // section, replica, micro-batch
-    std::map<Key, Replay::Measured> found;
-    for (const io::AssignmentRow& a : rows.assignment)
-        if (a.step == replay.step) found[{a.section, a.replica, a.micro_batch}].samples.push_back(a.sample);
-    std::map<Key, std::array<int, 2>> runs;  // forwards and backwards of each
+    Replay replay{.run = run, .step = recorded_step(rows, run, step), .sections = {}};
+    auto found = batches_of(rows, replay.step);
     double first = 1e300, last = 0;
     for (const io::TaskRow& t : rows.tasks) {
         if (t.step != replay.step) continue;
         const auto at = found.find({t.section, t.replica, t.micro_batch});
         if (at == found.end())
             refuse(fmt::format("--replay {}: a task of step {} holds no samples", run, t.step));
-        at->second.seconds[t.phase] += t.end_s - t.start_s;
-        ++runs[at->first][static_cast<std::size_t>(t.phase)];
+        at->second.times.seconds[t.phase] += t.end_s - t.start_s;
+        ++at->second.runs[t.phase];
         first = std::min(first, t.start_s);
         last = std::max(last, t.end_s);
     }
-    for (std::size_t s = 0; s < deck.sections.size(); ++s) {
-        int batches = 0, forwards = 0, backwards = 0;
-        bool twice = false;
-        for (const auto& [key, batch] : found) {
-            if (std::get<0>(key) != static_cast<int>(s)) continue;
-            ++batches;
-            forwards += runs[key][0];
-            backwards += runs[key][1];
-            twice = twice || runs[key][0] > 1 || runs[key][1] > 1;
-        }
-        if (twice || forwards != batches || (backwards != 0 && backwards != batches))
-            refuse(fmt::format("--replay {}: /timeline lacks tasks of step {}", run, replay.step));
-        if (deck.graph.sections[s].backward && backwards < batches)
-            refuse(fmt::format("--replay {}: section {} ran no backward there, the deck's does", run,
-                               deck.sections[s].name));
-    }
+    check_whole(found, replay, deck);
     replay.tasks_s = std::max(last - first, 0.0);
     for (const io::StepRow& s : rows.steps)
         if (s.step == replay.step) replay.rest_s = std::max(s.time_s - replay.tasks_s, 0.0);
@@ -114,8 +133,7 @@ Replay read_replay(const std::string& run, std::int64_t step, const config::Deck
                                                 [](int w) { return w < 1 || w > graph::kMostInFlight; })))
         refuse(fmt::format("--replay {}: metrics.h5 does not hold a window for each section", run));
     replay.sections.resize(deck.sections.size());
-    for (auto& [key, batch] : found)
-        replay.sections[static_cast<std::size_t>(std::get<0>(key))].push_back(std::move(batch));
+    for (auto& [key, batch] : found) replay.sections[std::get<0>(key)].push_back(std::move(batch.times));
     return replay;
 }
 
@@ -124,7 +142,7 @@ void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& repla
     for (std::size_t s = 0; s < replay.sections.size(); ++s) {
         std::set<std::int64_t> due;
         for (const std::int64_t id : batch)
-            if (costs[static_cast<std::size_t>(id)].sections[s].active) due.insert(id);
+            if (costs[id].sections[s].active) due.insert(id);
         for (const Replay::Measured& micro : replay.sections[s]) {
             double sums[2] = {0, 0};
             for (const std::int64_t id : micro.samples) {
@@ -133,12 +151,12 @@ void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& repla
                         fmt::format("--replay {}: section {} worked on sample {} in step {}, the deck does "
                                     "not; samples, data.global_batch and run.seed must be the run's",
                                     replay.run, deck.sections[s].name, id, replay.step));
-                const schedule::TaskCost& cost = costs[static_cast<std::size_t>(id)].sections[s];
+                const schedule::TaskCost& cost = costs[id].sections[s];
                 sums[0] += cost.forward_s;
                 sums[1] += cost.backward_s;
             }
             for (const std::int64_t id : micro.samples) {
-                schedule::TaskCost& cost = costs[static_cast<std::size_t>(id)].sections[s];
+                schedule::TaskCost& cost = costs[id].sections[s];
                 const auto share = [&](double own, double sum) {
                     return sum > 0 ? own / sum : 1 / static_cast<double>(micro.samples.size());
                 };

@@ -23,8 +23,7 @@ namespace {
 /// Seconds that the ranks of each section work on it.
 std::vector<double> busy_of(const Result& result) {
     std::vector<double> busy(result.problem.sections.size(), 0.0);
-    for (const auto& t : result.timeline.tasks)
-        busy[static_cast<std::size_t>(t.task.section)] += t.end_s - t.start_s;
+    for (const auto& t : result.timeline.tasks) busy[t.task.section] += t.end_s - t.start_s;
     return busy;
 }
 
@@ -57,8 +56,7 @@ Result simulate_step(schedule::Problem problem, const Options& options) {
         result.timeline = schedule::simulate_one_size(result.problem);
         result.lower_bound_s = schedule::one_size_bound(result.problem);
         for (const auto& t : result.timeline.tasks)
-            result.samples.push_back(
-                {result.problem.samples[static_cast<std::size_t>(t.task.micro_batch)].id});
+            result.samples.push_back({result.problem.samples[t.task.micro_batch].id});
         return result;
     }
     const auto start = std::chrono::steady_clock::now();
@@ -70,10 +68,7 @@ Result simulate_step(schedule::Problem problem, const Options& options) {
     result.lower_bound_s = schedule::lower_bound(result.problem);
     result.timeline = schedule::simulate(result.problem, plan, options.dispatch);
     for (const auto& t : result.timeline.tasks)
-        result.samples.push_back(
-            plan.batches[static_cast<std::size_t>(t.task.section)][static_cast<std::size_t>(t.replica)]
-                        [static_cast<std::size_t>(t.task.micro_batch)]
-                            .samples);
+        result.samples.push_back(plan.batches[t.task.section][t.replica][t.task.micro_batch].samples);
     return result;
 }
 
@@ -91,9 +86,8 @@ void complete(Result& result, const graph::SectionGraph& graph, const Inputs& in
             result.memory.push_back(workload::memory_of(inputs.memory, graph, s.first_rank));
     }
     if (inputs.ends.empty()) return;
-    std::vector<double> ends(static_cast<std::size_t>(graph.world), 0.0);
-    for (const schedule::TimedTask& t : result.timeline.tasks)
-        ends[static_cast<std::size_t>(t.rank)] = std::max(ends[static_cast<std::size_t>(t.rank)], t.end_s);
+    std::vector<double> ends(graph.world, 0.0);
+    for (const schedule::TimedTask& t : result.timeline.tasks) ends[t.rank] = std::max(ends[t.rank], t.end_s);
     result.step_s = workload::step_seconds(graph, inputs.ends, std::move(ends), inputs.latency_s, everywhere);
 }
 
@@ -195,8 +189,7 @@ std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
     for (std::size_t k = 0; k < result.timeline.tasks.size(); ++k) {
         const schedule::TimedTask& t = result.timeline.tasks[k];
         for (const std::int64_t sample : result.samples[k])
-            text += fmt::format("{},{},{},{},{:.9f},{:.9f}\n",
-                                graph.sections[static_cast<std::size_t>(t.task.section)].name, t.replica,
+            text += fmt::format("{},{},{},{},{:.9f},{:.9f}\n", graph.sections[t.task.section].name, t.replica,
                                 sample, t.task.phase == schedule::Phase::forward ? "forward" : "backward",
                                 t.start_s, t.end_s);
     }

@@ -19,8 +19,8 @@ std::span<const std::int64_t> DataOrder::batch(std::int64_t step) {
         epoch_ = epoch;
         order_ = Random(seed_, fmt::format("order/epoch {}", epoch)).permutation(samples_);
     }
-    const auto first = static_cast<std::size_t>(step % steps_per_epoch * global_batch_);
-    return std::span<const std::int64_t>(order_).subspan(first, static_cast<std::size_t>(global_batch_));
+    return std::span<const std::int64_t>(order_).subspan(step % steps_per_epoch * global_batch_,
+                                                         global_batch_);
 }
 
 }  // namespace maestro::workload

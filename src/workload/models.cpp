@@ -24,8 +24,8 @@ model::ModelSpec spec_of(const config::Deck& deck, int section) {
 }
 
 model::Role role_of(const config::Deck& deck, int section, std::int32_t marker) {
-    const graph::Section& s = deck.graph.sections[static_cast<std::size_t>(section)];
-    const config::Section& given = deck.sections[static_cast<std::size_t>(section)];
+    const graph::Section& s = deck.graph.sections[section];
+    const config::Section& given = deck.sections[section];
     model::Role role{.section = s.name,
                      .inputs = {},
                      .emits = !s.loss,

@@ -51,7 +51,7 @@ std::vector<StepEnd> step_ends(const config::Deck& deck, std::int32_t marker, co
                                bool everywhere) {
     std::vector<StepEnd> ends;
     for (int s = 0; s < static_cast<int>(deck.graph.sections.size()); ++s) {
-        const graph::Section& section = deck.graph.sections[static_cast<std::size_t>(s)];
+        const graph::Section& section = deck.graph.sections[s];
         const int replicas = everywhere ? deck.graph.world : section.layout.dp;
         const int first = everywhere ? 0 : section.first_rank;
         ends.push_back(end_of(spec_of(deck, s), role_of(deck, s, marker), replicas,
@@ -65,10 +65,10 @@ double step_seconds(const graph::SectionGraph& graph, const std::vector<StepEnd>
     std::vector<double> update(at.size(), 0.0);
     for (std::size_t s = 0; s < ends.size(); ++s) {
         const graph::Section& section = graph.sections[s];
-        const auto first = static_cast<std::size_t>(everywhere ? 0 : section.first_rank);
-        const auto last = everywhere ? at.size() : first + static_cast<std::size_t>(section.layout.ranks());
-        const auto begin = at.begin() + static_cast<std::ptrdiff_t>(first);
-        const auto end = at.begin() + static_cast<std::ptrdiff_t>(last);
+        const std::size_t first = everywhere ? 0 : section.first_rank;
+        const auto last = everywhere ? at.size() : first + section.layout.ranks();
+        const auto begin = at.begin() + first;
+        const auto end = at.begin() + last;
         std::fill(begin, end, *std::max_element(begin, end) + ends[s].reduce_s);
         for (std::size_t r = first; r < last; ++r) update[r] += ends[s].update_s;
     }

@@ -13,6 +13,7 @@
 #include "base/random.hpp"
 #include "comm/environment.hpp"
 #include "mpi/mpi_main.hpp"
+#include "support/elements.hpp"
 
 namespace {
 
@@ -20,25 +21,12 @@ using namespace maestro;
 using channel::Channel;
 using channel::ChannelSpec;
 using channel::Route;
+using testing_support::element_of;
+using testing_support::set_element;
 
 /// Small integers, exact in every type.
 double value_of(std::int64_t step, std::int64_t sample, std::int64_t element, bool gradient) {
     return static_cast<double>((step * 31 + sample * 17 + element * 7 + (gradient ? 101 : 0)) % 251);
-}
-
-void set(const Tensor& t, std::int64_t i, double v) {
-    if (t.dtype == DType::f32)
-        t.as<float>()[i] = static_cast<float>(v);
-    else if (t.dtype == DType::f64)
-        t.as<double>()[i] = v;
-    else
-        t.as<bf16>()[i] = bf16(static_cast<float>(v));
-}
-
-double get(const Tensor& t, std::int64_t i) {
-    if (t.dtype == DType::f32) return static_cast<double>(t.as<float>()[i]);
-    if (t.dtype == DType::f64) return t.as<double>()[i];
-    return static_cast<double>(static_cast<float>(t.as<bf16>()[i]));
 }
 
 struct Dice {
@@ -149,7 +137,7 @@ private:
         for (const Route& r : plan_.routes)
             if (r.producer_replica == channel_.producer_replica() && r.producer_micro_batch == next_)
                 for (std::int64_t i = 0; i < r.rows * spec_.width; ++i)
-                    set(output, r.first_row * spec_.width + i, value_of(step_, r.sample, i, false));
+                    set_element(output, r.first_row * spec_.width + i, value_of(step_, r.sample, i, false));
         channel_.put(next_, output);
         if (!spec_.colocated)
             std::fill(memory.begin(), memory.end(), -1.0);  // the caller may reuse it at once
@@ -172,7 +160,7 @@ private:
                         expected[static_cast<std::size_t>(r.first_row * spec_.width + i)] =
                             value_of(step_, r.sample, i, true);
             for (std::int64_t i = 0; i < gradient.size(); ++i)
-                MAESTRO_CHECK(get(gradient, i) == expected[static_cast<std::size_t>(i)],
+                MAESTRO_CHECK(element_of(gradient, i) == expected[static_cast<std::size_t>(i)],
                               "gradient {} of micro-batch {}", i, micro_batch);
         }
         channel_.retire(micro_batch);
@@ -189,8 +177,8 @@ private:
         const Tensor rows = channel_.rows(r.sample);
         MAESTRO_CHECK(rows.dim(0) == r.rows && rows.dim(1) == spec_.width, "{}", rows.describe());
         for (std::int64_t i = 0; i < r.rows * spec_.width; ++i)
-            MAESTRO_CHECK(get(rows, i) == value_of(step_, r.sample, i, false),
-                          "step {}, sample {}, element {}: {}", step_, r.sample, i, get(rows, i));
+            MAESTRO_CHECK(element_of(rows, i) == value_of(step_, r.sample, i, false),
+                          "step {}, sample {}, element {}: {}", step_, r.sample, i, element_of(rows, i));
     }
 
     void answer(const Route& r) {
@@ -200,7 +188,7 @@ private:
         std::vector<double> memory;
         const Tensor gradient = fresh(memory, r.rows);
         for (std::int64_t i = 0; i < gradient.size(); ++i)
-            set(gradient, i, value_of(step_, r.sample, i, true));
+            set_element(gradient, i, value_of(step_, r.sample, i, true));
         channel_.put_gradient(std::span(&r.sample, 1), gradient);
     }
 

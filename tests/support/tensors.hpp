@@ -9,6 +9,7 @@
 
 #include "backend/arena.hpp"
 #include "base/random.hpp"
+#include "support/elements.hpp"
 
 namespace maestro::testing_support {
 
@@ -35,19 +36,8 @@ protected:
         for (std::int64_t i = 0; i < t.size(); ++i) set(t, i, get(source, i));
         return t;
     }
-    static void set(const Tensor& t, std::int64_t i, double value) {
-        if (t.dtype == DType::f64)
-            t.as<double>()[i] = value;
-        else if (t.dtype == DType::f32)
-            t.as<float>()[i] = static_cast<float>(value);
-        else
-            t.as<bf16>()[i] = bf16(static_cast<float>(value));
-    }
-    static double get(const Tensor& t, std::int64_t i) {
-        if (t.dtype == DType::f64) return t.as<double>()[i];
-        if (t.dtype == DType::f32) return static_cast<double>(t.as<float>()[i]);
-        return static_cast<double>(static_cast<float>(t.as<bf16>()[i]));
-    }
+    static void set(const Tensor& t, std::int64_t i, double value) { set_element(t, i, value); }
+    static double get(const Tensor& t, std::int64_t i) { return element_of(t, i); }
     static std::vector<double> values(const Tensor& t) {
         std::vector<double> list(static_cast<std::size_t>(t.size()));
         for (std::size_t i = 0; i < list.size(); ++i) list[i] = get(t, static_cast<std::int64_t>(i));

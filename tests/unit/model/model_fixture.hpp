@@ -1,4 +1,5 @@
-// Two small jobs on one rank, sections chained by hand: pictures into a language model, and a teacher with a student.
+// Two small jobs on one rank, sections chained by hand: pictures into a language model, and a teacher with a
+// student.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +15,32 @@ namespace maestro::model::test {
 constexpr int kMarker = 39;
 
 inline ModelSpec language_spec(int width, int mlp, bool tied = true) {
-    return {.kind = ModelSpec::Kind::language, .name = "language", .layers = 2, .width = width, .heads = 4, .kv_heads = 2,
-            .head_dim = 8, .mlp = mlp, .vocabulary = 40, .rope_theta = 10000, .tie_embeddings = tied};
+    return {.kind = ModelSpec::Kind::language,
+            .name = "language",
+            .layers = 2,
+            .width = width,
+            .heads = 4,
+            .kv_heads = 2,
+            .head_dim = 8,
+            .mlp = mlp,
+            .vocabulary = 40,
+            .rope_theta = 10000,
+            .tie_embeddings = tied};
 }
 
 inline ModelSpec vision_spec() {
-    return {.kind = ModelSpec::Kind::vision, .name = "vision", .layers = 2, .width = 16, .heads = 4, .kv_heads = 2,
-            .head_dim = 8, .mlp = 24, .rope_theta = 100, .patch = 2, .merge = 2, .channels = 3};
+    return {.kind = ModelSpec::Kind::vision,
+            .name = "vision",
+            .layers = 2,
+            .width = 16,
+            .heads = 4,
+            .kv_heads = 2,
+            .head_dim = 8,
+            .mlp = 24,
+            .rope_theta = 100,
+            .patch = 2,
+            .merge = 2,
+            .channels = 3};
 }
 
 /// A sample that owns what its view shows. Weights as in make_golden.py.
@@ -49,11 +69,14 @@ public:
             ++pictures_;
             sample.pictures.push_back({pixels.data(), size.height, size.width});
         }
-        views_.push_back({static_cast<std::int64_t>(views_.size()), sample.tokens, sample.weights, sample.flags, sample.pictures});
+        views_.push_back({static_cast<std::int64_t>(views_.size()), sample.tokens, sample.weights,
+                          sample.flags, sample.pictures});
         shapes_.push_back({static_cast<std::int64_t>(sample.tokens.size()), sizes, 1});
     }
     Owned& at(std::size_t i) { return *owned_[i]; }
-    Batch batch(bool train = true) const { return {.samples = views_, .loss_scale = 1 / weight_, .train = train}; }
+    Batch batch(bool train = true) const {
+        return {.samples = views_, .loss_scale = 1 / weight_, .train = train};
+    }
     const std::vector<SampleView>& views() const { return views_; }
     const std::vector<SampleShape>& shapes() const { return shapes_; }
 
@@ -73,8 +96,10 @@ inline void fill_weights(Module& module, const std::string& section) {
             const auto x = static_cast<double>(i);
             const double wave = std::sin(0.37 * x + 0.0013 * x * x + phase);
             const double value = p.name.ends_with("norm.weight") ? 1 + 0.1 * wave : 0.2 * wave;
-            if (p.master.dtype == DType::f64) p.master.as<double>()[i] = value;
-            else p.master.as<float>()[i] = static_cast<float>(value);
+            if (p.master.dtype == DType::f64)
+                p.master.as<double>()[i] = value;
+            else
+                p.master.as<float>()[i] = static_cast<float>(value);
         }
     }
     module.parameters().refresh_compute();
@@ -83,8 +108,10 @@ inline void fill_weights(Module& module, const std::string& section) {
 
 inline std::vector<double> values(const Tensor& tensor) {
     std::vector<double> out(static_cast<std::size_t>(tensor.size()));
-    if (tensor.dtype == DType::f64) std::copy_n(tensor.as<double>(), out.size(), out.begin());
-    else std::copy_n(tensor.as<float>(), out.size(), out.begin());
+    if (tensor.dtype == DType::f64)
+        std::copy_n(tensor.as<double>(), out.size(), out.begin());
+    else
+        std::copy_n(tensor.as<float>(), out.size(), out.begin());
     return out;
 }
 
@@ -98,11 +125,25 @@ public:
         last_name = vlm ? "language" : "student";
         first_spec = vlm ? vision_spec() : language_spec(24, 32);
         last_spec = vlm ? language_spec(24, 32) : language_spec(16, 24, false);
-        first_role = {.section = first_name, .inputs = {}, .emits = true, .output_width = 24, .trained = vlm, .needs_backward = vlm,
-                      .marker = kMarker, .compute = type, .recompute = recompute, .tp = {}};
-        last_role = {.section = last_name, .inputs = {{vlm ? EdgeTensor::embeddings : EdgeTensor::hidden, first_spec}},
-                     .loss = true, .marker = kMarker, .alpha = vlm ? 0 : 0.3, .temperature = vlm ? 1.0 : 2.0,
-                     .compute = type, .recompute = recompute, .tp = {}};
+        first_role = {.section = first_name,
+                      .inputs = {},
+                      .emits = true,
+                      .output_width = 24,
+                      .trained = vlm,
+                      .needs_backward = vlm,
+                      .marker = kMarker,
+                      .compute = type,
+                      .recompute = recompute,
+                      .tp = {}};
+        last_role = {.section = last_name,
+                     .inputs = {{vlm ? EdgeTensor::embeddings : EdgeTensor::hidden, first_spec}},
+                     .loss = true,
+                     .marker = kMarker,
+                     .alpha = vlm ? 0 : 0.3,
+                     .temperature = vlm ? 1.0 : 2.0,
+                     .compute = type,
+                     .recompute = recompute,
+                     .tp = {}};
         if (vlm) {
             samples.add({3, kMarker, 5, 7, kMarker, 11, 12, 13}, {{5, 7}, {8, 4}});
             samples.add({kMarker, 9, 2, 30, 31}, {{3, 9}});

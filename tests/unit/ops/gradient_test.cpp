@@ -3,8 +3,6 @@
 
 #include <vector>
 
-#include "backend/arena.hpp"
-#include "base/random.hpp"
 #include "ops/attention.hpp"
 #include "ops/cross_entropy.hpp"
 #include "ops/distillation.hpp"
@@ -17,37 +15,22 @@
 #include "ops/rows.hpp"
 #include "ops/swiglu.hpp"
 #include "support/finite_difference.hpp"
+#include "support/tensors.hpp"
 
 namespace maestro::ops {
 namespace {
 
 using testing_support::expect_gradient;
 
-class Gradient : public testing::Test {
+class Gradient : public testing_support::Tensors {
 protected:
-    Tensor random(std::initializer_list<std::int64_t> shape) {
-        const Tensor t = zeros(shape);
-        const Random numbers(7, "gradient/" + std::to_string(stream_++));
-        for (std::int64_t i = 0; i < t.size(); ++i)
-            t.as<double>()[i] = numbers.normal(static_cast<std::uint64_t>(i));
-        return t;
-    }
-    Tensor zeros(std::initializer_list<std::int64_t> shape) {
-        const Tensor t = arena_.allocate(DType::f64, shape);
-        zero(b_, t);
-        return t;
-    }
+    Tensor random(std::initializer_list<std::int64_t> shape) { return Tensors::random(DType::f64, shape); }
+    Tensor zeros(std::initializer_list<std::int64_t> shape) { return filled(DType::f64, shape); }
     static double dot(const Tensor& a, const Tensor& b) {
         double sum = 0;
-        for (std::int64_t i = 0; i < a.size(); ++i) sum += a.as<double>()[i] * b.as<double>()[i];
+        for (std::int64_t i = 0; i < a.size(); ++i) sum += get(a, i) * get(b, i);
         return sum;
     }
-
-    std::unique_ptr<backend::Backend> backend_ = backend::make_cpu(1);
-    backend::Backend& b_ = *backend_;
-    backend::Arena arena_{b_, 8 << 20};
-    backend::Arena scratch_{b_, 8 << 20};
-    int stream_ = 0;
 };
 
 TEST_F(Gradient, Linear) {

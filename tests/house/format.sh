@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# format.sh SOURCE: every C++ file that git tracks has the form of .clang-format. Versions differ in what they make of
+# it; ours is Debian 12's.
+set -euo pipefail
+cd "$1"
+for tool in clang-format-14 clang-format none; do
+    if [[ $tool == none ]]; then
+        echo "skipped: there is no clang-format 14 (Debian: apt-get install clang-format-14)"
+        exit 77
+    fi
+    [[ $("$tool" --version 2>/dev/null) == *"version 14."* ]] && break
+done
+if ! files=$(git -c safe.directory='*' ls-files '*.cpp' '*.hpp' '*.cu' '*.cuh'); then
+    echo "skipped: $1 is no checkout of git"
+    exit 77
+fi
+[[ -n $files ]]
+mapfile -t files <<<"$files"
+if ! "$tool" --dry-run --Werror "${files[@]}"; then
+    echo "mend it: git ls-files '*.cpp' '*.hpp' | xargs $tool -i"
+    exit 1
+fi
+echo "${#files[@]} files are as $tool makes them"
