@@ -57,11 +57,15 @@ std::size_t as_size(std::int64_t value) {
 
 }  // namespace
 
-SampleFile::SampleFile(const std::filesystem::path& path, Share share) : path_(path) {
+SampleFile::SampleFile(const std::filesystem::path& path, Share share)
+    : SampleFile(path, share, *std::make_unique<Pulse>()) {}
+
+SampleFile::SampleFile(const std::filesystem::path& path, Share share, Pulse& pulse) : path_(path) {
+    pulse.doing(fmt::format("reading {}", path.string()));
     open();
     try {
         read_header();
-        scan_tokens(share);
+        scan_tokens(share, pulse);
     } catch (...) {
         ::close(descriptor_);
         throw;
@@ -199,7 +203,7 @@ std::uint64_t SampleFile::index_checksum() const {
     return checksum.value();
 }
 
-void SampleFile::scan_tokens(Share share) {
+void SampleFile::scan_tokens(Share share, Pulse& pulse) {
     constexpr std::int64_t kBlock = 1 << 18;
     const auto bound = [&](int index) {
         return size() / share.count * index + size() % share.count * index / share.count;
@@ -217,6 +221,7 @@ void SampleFile::scan_tokens(Share share) {
         pread_exactly(tokens.data(), count * 4, tokens_at_ + begin * 4, "tokens");
         pread_exactly(weights.data(), count * 4, weights_at_ + begin * 4, "loss_weight");
         pread_exactly(flags.data(), count, flags_at_ + begin, "flags");
+        pulse.beat();
         for (std::int64_t i = begin; i < begin + count; ++i) {
             const std::int32_t token = tokens[as_size(i - begin)];
             const float weight = weights[as_size(i - begin)];

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/pulse.hpp"
+
 namespace maestro::data {
 
 /// Largest height or width of a picture, pixels.
@@ -83,6 +85,8 @@ public:
     /// Error(input_missing) or Error(bad_data) with path, dataset, offset and what to do. Call from the
     /// thread that uses HDF5.
     explicit SampleFile(const std::filesystem::path& path, Share share = {});
+    /// The same, saying now and then that it goes on.
+    SampleFile(const std::filesystem::path& path, Share share, Pulse& pulse);
     ~SampleFile();
     SampleFile(const SampleFile&) = delete;
     SampleFile& operator=(const SampleFile&) = delete;
@@ -114,7 +118,7 @@ private:
     void check_index(std::int64_t tokens, std::int64_t pictures, std::int64_t pixels) const;
     std::uint64_t index_checksum() const;
     /// Ids, markers and weights of every token of the share; fills the weights of the index.
-    void scan_tokens(Share share);
+    void scan_tokens(Share share, Pulse& pulse);
     [[noreturn]] void refuse_element(std::string_view dataset, std::int64_t element,
                                      std::string_view what) const;
     void pread_exactly(void* target, std::int64_t bytes, std::int64_t offset, std::string_view dataset) const;

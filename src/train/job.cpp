@@ -36,6 +36,7 @@ Job::Job(Launch& launch, bool load_weights)
     scratch_ = backend::Arena(*backend_, scratch);
     prefetcher_ = std::make_unique<data::Prefetcher>(*samples_, workload::kBytesAhead);
     open_edges(memory.channels);
+    if (load_weights_ && !emulation_) weights_ = find_weights(launch_);
     for (int s = 0; s < count; ++s) build_section(s, memory.sections[static_cast<std::size_t>(s)]);
     problem_ = workload::problem_of(launch.graph, emulation_ ? &emulation_->cluster() : nullptr);
     for (std::size_t s = 0; s < memory.sections.size(); ++s)
@@ -107,7 +108,7 @@ MemoryUse Job::memory_use() const {
 
 void Job::read_samples() {
     const config::Deck& deck = launch_.deck;
-    samples_ = open_samples(launch_.world, deck.data.train);
+    samples_ = open_samples(launch_.world, deck.data.train, launch_.pulse);
     agree(launch_.world, [&] { workload::check_samples(deck, *samples_); });
     table_ = std::make_unique<workload::SampleTable>(workload::table_of(deck, *samples_));
     workload::check_lengths(deck, *table_);
@@ -131,7 +132,7 @@ void Job::build_section(int s, const workload::SectionMemory& memory) {
         const model::Role role = workload::role_of(deck, s, samples_->marker());
         auto module = emulation_ ? emulation_->make_module(*backend_, s)
                                  : model::make_module(*backend_, workload::spec_of(deck, s), role);
-        if (load_weights_ && !emulation_) load_initial_weights(deck, s, module->parameters());
+        if (load_weights_ && !emulation_) load_initial_weights(launch_, weights_, s, module->parameters());
         const workload::StepEnd end = emulation_ ? emulation_->end_of(s) : workload::StepEnd{};
         parameters = module->parameters().count();
         std::vector<channel::Channel*> inputs, outputs;
