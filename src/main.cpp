@@ -4,11 +4,11 @@
 #include "base/log.hpp"
 #include "calibration/calibrate.hpp"
 #include "comm/environment.hpp"
+#include "comm/heartbeat.hpp"
 #include "comm/signals.hpp"
 #include "comm/topology.hpp"
 #include "comm/watchdog.hpp"
 #include "config/command_line.hpp"
-#include "io/exit_report.hpp"
 #include "simulation/simulation.hpp"
 #include "train/agree.hpp"
 #include "train/evaluator.hpp"
@@ -19,7 +19,7 @@ using namespace maestro;
 namespace {
 
 ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Waiter& waiter,
-             train::Progress& progress, std::string& host) {
+             train::RunReport& report) {
     const config::CommandLine line = config::parse_command_line(argc, argv);  // 1. what is asked
     if (line.answered) {
         log::info("{}", line.answer);
@@ -50,30 +50,30 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Waite
         throw Error(ExitCode::bad_deck, line.deck + ": " + refusal, Scope::all_ranks);
     waiter.set_timeout(deck.run.timeout_s);
     const comm::Topology topology = comm::place_rank(world);  // 4. cores and threads
-    host = topology.host;
+    report.on_host(topology.host);
     comm::catch_stop_signals();
-    comm::Watchdog watchdog({.timeout_s = deck.run.timeout_s,
-                             .rank = world.rank(),
-                             .host = host,
-                             .on_hang =
-                                 [&](const std::string& reason) {
-                                     io::write_exit_report(progress.directory, {.code = 76,
-                                                                                .reason = reason,
-                                                                                .rank = world.rank(),
-                                                                                .host = host,
-                                                                                .step = progress.step});
-                                 },
-                             .abort = {}});
+    comm::Watchdog watchdog(
+        {.timeout_s = deck.run.timeout_s,
+         .rank = world.rank(),
+         .host = topology.host,
+         .on_hang =
+             [&](const std::string& reason) { report.write(static_cast<int>(ExitCode::peer_lost), reason); },
+         .abort = {}});
+    comm::Heartbeat heartbeat(world, watchdog);
     waiter.report_to(&watchdog);
     const graph::SectionGraph graph = deck.graph;
-    train::Launch launch{
-        .world = world, .watchdog = watchdog, .topology = topology, .deck = std::move(deck), .graph = graph};
+    train::Launch launch{.world = world,
+                         .watchdog = watchdog,
+                         .pulse = heartbeat,
+                         .topology = topology,
+                         .deck = std::move(deck),
+                         .graph = graph};
     ExitCode code = ExitCode::done;
     try {
         if (line.command == config::Command::evaluate)
             train::run_evaluation(launch, line);  // 5. the work
         else
-            code = train::run_training(launch, line, progress);
+            code = train::run_training(launch, line, report);
     } catch (...) {
         waiter.report_to(nullptr);
         throw;
@@ -89,30 +89,23 @@ int main(int argc, char** argv) {
     comm::Waiter waiter;
     const comm::Communicator world = comm::Communicator::world(waiter);
     log::start(world.rank() == 0);
-    train::Progress progress;
-    std::string host;
-    const auto report = [&](int code, const std::string& reason) {
-        if (!progress.directory.empty())
-            io::write_exit_report(
-                progress.directory,
-                {.code = code, .reason = reason, .rank = world.rank(), .host = host, .step = progress.step});
-    };
+    train::RunReport report(world.rank());
     try {
-        const auto code = static_cast<int>(run(argc, argv, world, waiter, progress, host));
-        if (world.rank() == 0) report(code, progress.reason);
+        const auto code = static_cast<int>(run(argc, argv, world, waiter, report));
+        if (world.rank() == 0) report.write(code);
         return code;
     } catch (const Error& error) {
         const int code = static_cast<int>(error.code());
         const bool alone = error.scope() == Scope::this_rank;
         if (alone || world.rank() == 0) {
-            report(code, error.what());
+            report.write(code, error.what());
             log::write_error(alone ? fmt::format("maestro: rank {}: {}", world.rank(), error.what())
                                    : fmt::format("maestro: {}", error.what()));
         }
         if (alone && world.size() > 1) comm::abort_world(code);
         return code;
     } catch (const std::exception& error) {
-        report(static_cast<int>(ExitCode::broken_invariant), error.what());
+        report.write(static_cast<int>(ExitCode::broken_invariant), error.what());
         log::write_error(fmt::format("maestro: rank {}: {}", world.rank(), error.what()));
         comm::abort_world(static_cast<int>(ExitCode::broken_invariant));
     }

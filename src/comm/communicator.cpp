@@ -123,6 +123,10 @@ double Communicator::max(double value) const {
     return value;
 }
 
+bool Communicator::any(bool value) const {
+    return max(value ? 1.0 : 0.0) > 0;
+}
+
 void Communicator::reduce_scatter_sum(std::span<const float> whole, std::span<float> block) const {
     MAESTRO_CHECK(whole.size() == block.size() * static_cast<std::size_t>(size_), "{} is not {} blocks of {}",
                   whole.size(), size_, block.size());

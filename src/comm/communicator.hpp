@@ -58,6 +58,7 @@ public:
     double sum(double value) const;
     std::int64_t sum(std::int64_t value) const;
     double max(double value) const;
+    bool any(bool value) const;  ///< true on all ranks if true on one
     /// `whole` holds size() equal blocks; this rank gets the sum of all ranks' block rank(). block may not
     /// alias.
     void reduce_scatter_sum(std::span<const float> whole, std::span<float> block) const;

@@ -38,6 +38,7 @@ int world_rank() {
 
 double Waiter::begin() {
     turns_ = 0;
+    heard_s_ = 0;
     next_report_s_ = kLongWaitS;
     return now_s();
 }
@@ -50,7 +51,11 @@ void Waiter::pause(double start_s, const std::function<std::string()>& describe)
         return;
     }
     const double elapsed = now_s() - start_s;
-    if (elapsed > timeout_s_) {
+    const bool late = elapsed - heard_s_ > timeout_s_;
+    if ((late || elapsed > next_report_s_) && heard_ && heard_()) {
+        heard_s_ = elapsed;
+        if (watchdog_) watchdog_->progress();
+    } else if (late) {
         const std::string who = watchdog_ ? watchdog_->activity() : fmt::format("rank {}", world_rank());
         throw Error(ExitCode::peer_lost,
                     fmt::format("{}: no answer for {:.0f} s; waiting for {}", who, timeout_s_, describe()));

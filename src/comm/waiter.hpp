@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "comm/progress.hpp"
 
@@ -20,6 +21,10 @@ public:
     double timeout_s() const { return timeout_s_; }
     /// Waits are reported to `watchdog` (not owned; nullptr: none), whose doing() also goes into the error.
     void report_to(Watchdog* watchdog) { watchdog_ = watchdog; }
+
+    /// `heard` (empty: none) says whether another rank has told, since it was last asked, that it is at work:
+    /// then the deadline of the present wait begins anew.
+    void listen_to(std::function<bool()> heard) { heard_ = std::move(heard); }
 
     /// Returns once ready() is true, after at most timeout_s. Otherwise throws Error(peer_lost) with
     /// describe(), which is called only when the wait is a long one. ready() may call MPI, but not wait
@@ -43,7 +48,9 @@ private:
     double timeout_s_;
     Watchdog* watchdog_ = nullptr;
     Progress progress_;
+    std::function<bool()> heard_;
     int turns_ = 0;
+    double heard_s_ = 0;        // into the present wait
     double next_report_s_ = 0;  // into the present wait
 };
 

@@ -17,6 +17,8 @@ constexpr auto kGrace = std::chrono::seconds(5);
 // A wait that ends by its own deadline throws in the main thread, which then closes the run in order: let it
 // go first.
 constexpr double kMarginS = 2.0;
+// Nor does a wait end before the watchdog of the rank that is waited for could tell what that one does.
+constexpr double kMarginWaitingS = 8.0;
 }  // namespace
 
 Watchdog::Watchdog(Settings settings) : settings_(std::move(settings)), since_s_(now_s()) {
@@ -66,7 +68,8 @@ void Watchdog::run() {
     std::unique_lock lock(mutex_);
     while (!stop_) {
         wake_.wait_for(lock, kLook);
-        if (stop_ || paused_ || now_s() - since_s_ < settings_.timeout_s + kMarginS) continue;
+        const double margin = waiting_.empty() ? kMarginS : kMarginWaitingS;
+        if (stop_ || paused_ || now_s() - since_s_ < settings_.timeout_s + margin) continue;
         std::string reason =
             fmt::format("rank {} ({}), {}: no progress for {:.0f} s", settings_.rank, settings_.host,
                         doing_.empty() ? "starting" : doing_, settings_.timeout_s);

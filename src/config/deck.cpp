@@ -162,15 +162,8 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     tables_.override_with(overrides);
     tables_.check_required();
     if (good()) finish(deck);
-    for (const auto& [name, key] : tables_.slots())
-        deck.settings[name] = std::visit(
-            [](const auto* value) {
-                if constexpr (std::is_same_v<decltype(value), const Pair*>)
-                    return fmt::format("[{}, {}]", (*value)[0], (*value)[1]);
-                else
-                    return fmt::format("{}", *value);
-            },
-            key.target);
+    for (const auto& [name, key] : tables_.slots()) deck.settings[name] = text_of(key);
+    deck.defaults = tables_.defaults();
     return deck;
 }
 

@@ -93,8 +93,11 @@ struct Deck {
     graph::SectionGraph graph;                    ///< made of the above, whole
     std::string text;                             ///< the deck with its overrides, as stored in outputs
     std::map<std::string, std::string> settings;  ///< every key by its full name, with its value
+    std::map<std::string, std::string> defaults;  ///< of the keys that may be left out
 
     const Model& model_of(int section) const { return models.at(sections[section].model); }
+    /// Seconds of the run for one of the cost model's: other than 1 on an emulated device.
+    double time_scale() const { return run.device == "emulated" ? emulated.time_scale : 1; }
     /// Samples of a full micro-batch: no step has more than its global batch.
     int full_micro_batch(int section) const {
         return static_cast<int>(
@@ -109,8 +112,11 @@ Deck parse_deck(std::string_view text, const std::string& path, const std::vecto
                 Command command, Times times = Times::model);
 
 /// Why a run that was made with `stored` settings cannot go on with `deck`: a line for each key that differs
-/// and decides what is computed; empty if it can. Layout, micro-batches, schedule and outputs may differ.
-std::vector<std::string> resume_conflicts(const Deck& deck, const std::map<std::string, std::string>& stored);
+/// and decides what is computed; empty if it can. Layout, micro-batches, schedule and outputs may differ. A
+/// key that one side does not know counts as its default there; `stored_defaults` are those of the build that
+/// stored them.
+std::vector<std::string> resume_conflicts(const Deck& deck, const std::map<std::string, std::string>& stored,
+                                          const std::map<std::string, std::string>& stored_defaults = {});
 
 /// The text of a TOML file; Error(input_missing) or, above 1 MiB, Error(bad_deck).
 std::string read_text(const std::string& path);

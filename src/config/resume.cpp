@@ -32,8 +32,13 @@ bool is_free(std::string_view key) {
 
 }  // namespace
 
-std::vector<std::string> resume_conflicts(const Deck& deck,
-                                          const std::map<std::string, std::string>& stored) {
+std::vector<std::string> resume_conflicts(const Deck& deck, const std::map<std::string, std::string>& stored,
+                                          const std::map<std::string, std::string>& stored_defaults) {
+    const auto is = [](const std::map<std::string, std::string>& map, const std::string& key,
+                       const std::string& value) {
+        const auto at = map.find(key);
+        return at != map.end() && at->second == value;
+    };
     std::vector<std::string> conflicts;
     const auto device = stored.find("run.device");
     if (device != stored.end() && (device->second == "emulated") != (deck.run.device == "emulated"))
@@ -42,13 +47,13 @@ std::vector<std::string> resume_conflicts(const Deck& deck,
                         device->second, deck.run.device));
     for (const auto& [key, value] : deck.settings) {
         const auto at = stored.find(key);
-        if (is_free(key) || (at != stored.end() && at->second == value)) continue;
+        if (is_free(key) || is(at == stored.end() ? deck.defaults : stored, key, value)) continue;
         conflicts.push_back(at == stored.end()
                                 ? fmt::format("{}: {} now, not there in the checkpoint", key, value)
                                 : fmt::format("{}: {} in the checkpoint, {} now", key, at->second, value));
     }
     for (const auto& [key, value] : stored)
-        if (!is_free(key) && !deck.settings.contains(key))
+        if (!is_free(key) && !deck.settings.contains(key) && !is(stored_defaults, key, value))
             conflicts.push_back(fmt::format("{}: {} in the checkpoint, not there now", key, value));
     return conflicts;
 }

@@ -122,6 +122,17 @@ std::string describe(const Key& key) {
     return fmt::format("{} from {:g} to {:g}", kind, key.low, key.high);
 }
 
+std::string text_of(const Key& key) {
+    return std::visit(
+        [](const auto* value) {
+            if constexpr (std::is_same_v<decltype(value), const Pair*>)
+                return fmt::format("[{}, {}]", (*value)[0], (*value)[1]);
+            else
+                return fmt::format("{}", *value);
+        },
+        key.target);
+}
+
 std::string nearest(const std::string& name, const std::vector<std::string>& names) {
     std::string best;
     std::size_t fewest = name.size() / 3 + 2;

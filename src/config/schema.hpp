@@ -47,6 +47,8 @@ std::vector<Key> keys_of(Edge& edge);
 
 /// "text", "whole number from 1 to 64", "one of a, b".
 std::string describe(const Key& key);
+/// The value that the target holds now.
+std::string text_of(const Key& key);
 /// Of `names` the one nearest to `name` by edits, if near enough to be meant; else "".
 std::string nearest(const std::string& name, const std::vector<std::string>& names);
 

@@ -114,7 +114,10 @@ void TableReader::fill(const toml::table& table, const std::string& prefix, cons
                        const std::set<std::string>& inner) {
     std::vector<std::string> names(inner.begin(), inner.end());
     for (const Key& key : keys) names.push_back(key.name);
-    for (const Key& key : keys) slots_.insert_or_assign(prefix + key.name, key);
+    for (const Key& key : keys) {
+        slots_.insert_or_assign(prefix + key.name, key);
+        if (!key.required) defaults_.insert_or_assign(prefix + key.name, text_of(key));
+    }
     for (const auto& [name, node] : table) {
         const std::string full = prefix + std::string(name.str());
         places_.insert_or_assign(full, node.source());

@@ -41,6 +41,8 @@ public:
     const std::string& path() const { return path_; }
     const std::vector<std::string>& errors() const { return errors_; }
     const std::map<std::string, Key>& slots() const { return slots_; }
+    /// What the keys that may be left out are then.
+    const std::map<std::string, std::string>& defaults() const { return defaults_; }
     /// The overrides that were taken, in order.
     const std::vector<std::pair<std::string, std::string>>& overrides() const { return overrides_; }
 
@@ -53,6 +55,7 @@ private:
     std::string path_;
     std::vector<std::string> errors_;
     std::map<std::string, Key> slots_;  ///< every key there is, by its full name
+    std::map<std::string, std::string> defaults_;
     std::map<std::string, toml::source_region> places_;
     std::set<std::string> overridden_;
     std::vector<std::pair<std::string, std::string>> overrides_;

@@ -31,9 +31,13 @@ std::size_t as_size(std::int64_t value) {
 
 }  // namespace
 
-SampleFile::SampleFile(const std::filesystem::path& path, Share share) : file_(path) {
+SampleFile::SampleFile(const std::filesystem::path& path, Share share)
+    : SampleFile(path, share, *std::make_unique<Pulse>()) {}
+
+SampleFile::SampleFile(const std::filesystem::path& path, Share share, Pulse& pulse) : file_(path) {
+    pulse.doing(fmt::format("reading {}", path.string()));
     read_header();
-    if (version_ == 1) scan(share);
+    if (version_ == 1) scan(share, pulse);
 }
 
 void SampleFile::read_header() {
@@ -88,7 +92,7 @@ void SampleFile::read_header() {
 }
 
 /// Checks the text of a share of the samples, which brings their weights.
-void SampleFile::scan(Share share) {
+void SampleFile::scan(Share share, Pulse& pulse) {
     constexpr std::int64_t kBlock = 1 << 18;  // tokens at a time, in whole samples
     const auto bound = [&](int index) {
         return size() / share.count * index + size() % share.count * index / share.count;
@@ -100,6 +104,7 @@ void SampleFile::scan(Share share) {
         const std::int64_t start = offsets[as_size(first)];
         for (++last; last < end && offsets[as_size(last + 1)] - start <= kBlock;) ++last;
         const Text text = read_text(first, last, block);
+        pulse.beat();
         for (std::int64_t i = first; i < last; ++i) {
             const auto at = as_size(offsets[as_size(i)] - start), count = as_size(index_.tokens(i));
             index_.weights_[as_size(i)] =

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/pulse.hpp"
 #include "data/raw_file.hpp"
 #include "data/sample_index.hpp"
 
@@ -51,6 +52,8 @@ public:
     /// also 9 bytes for each token of the share. Throws Error(input_missing) or Error(bad_data) with path,
     /// dataset, offset and what to do. Call from the thread that uses HDF5.
     explicit SampleFile(const std::filesystem::path& path, Share share = {});
+    /// The same, saying now and then that it goes on.
+    SampleFile(const std::filesystem::path& path, Share share, Pulse& pulse);
 
     const SampleIndex& index() const { return index_; }
     /// Of version 1 [N], the weights found in this share and 0 elsewhere: to be summed over those who hold
@@ -84,7 +87,7 @@ private:
         std::span<const std::uint8_t> flags;
     };
     void read_header();
-    void scan(Share share);
+    void scan(Share share, Pulse& pulse);
     Text read_text(std::int64_t first, std::int64_t last, Sample& sample) const;
     double check_text(std::int64_t i, const Text& text) const;
     void compare(std::uint64_t checksum, std::int64_t i) const;

@@ -1,6 +1,7 @@
 // Checkpoints: a directory step-NNNNNN with one HDF5 file a section, train.h5 and manifest.json with sizes
 // and hashes. It is written as step-NNNNNN.partial, verified, synced and renamed, so what has its final name
-// is whole. No MPI here: section leaders write their files, rank 0 begins and finishes.
+// is whole. No MPI here: section leaders write their files, rank 0 begins and finishes. checkpoint_reader.hpp
+// reads them.
 #pragma once
 
 #include <cstdint>
@@ -34,39 +35,36 @@ struct TrainState {
     std::int64_t step = 0;  ///< steps done
     std::string deck;
     std::map<std::string, std::string> settings;  ///< every key of the deck, with its value
+    std::map<std::string, std::string> defaults;  ///< of the keys that a deck may leave out
     std::uint64_t samples = 0;                    ///< identity of the sample file
-    Rows rows;
+    RowCounts counts;                             ///< rows of metrics.h5 up to here
+    std::optional<Rows> rows = {};                ///< they themselves, in a checkpoint of version 2
 };
+
+/// The groups of a section's file, by Stored.
+inline constexpr const char* kStoredGroups[] = {"weights", "adam_m", "adam_v"};
+/// What is written; what is read besides.
+inline constexpr std::int64_t kCheckpointVersion = 3, kOldestCheckpointVersion = 2;
 
 /// Makes RUN/checkpoints/step-NNNNNN.partial, empty. Rank 0.
 std::filesystem::path begin_checkpoint(const std::filesystem::path& run, std::int64_t step);
-/// Space is reserved first and the file read back after, because a full disk is not reported otherwise.
+/// Space is reserved first and the file read back after, because a full disk is not always reported.
 ManifestEntry write_section(const std::filesystem::path& partial, const std::string& section,
-                            std::int64_t step, std::span<const StoredParameter> parameters);
-ManifestEntry write_train_state(const std::filesystem::path& partial, const TrainState& state);
-/// Manifest, sync, rename, LATEST; then deletes old ones, keeping max(keep, 2) whole ones. Returns the final
-/// path.
+                            std::int64_t step, std::span<const StoredParameter> parameters, Pulse& pulse);
+ManifestEntry write_train_state(const std::filesystem::path& partial, const TrainState& state, Pulse& pulse);
+/// Manifest, sync, rename, LATEST. `damaged` checkpoints that are not newer become step-NNNNNN.damaged; of
+/// the others that are not newer, and this one, max(keep, 2) stay. What is newer belongs to another course of
+/// the run and is left alone. Returns the final path.
 std::filesystem::path finish_checkpoint(const std::filesystem::path& partial,
-                                        std::span<const ManifestEntry> entries, std::int64_t keep);
+                                        std::span<const ManifestEntry> entries, std::int64_t keep,
+                                        std::span<const std::filesystem::path> damaged = {});
 
-/// Checkpoints of `run` after `step` become step-NNNNNN.abandoned: a run that goes on from `step` leaves
-/// them.
-void set_aside_newer(const std::filesystem::path& run, std::int64_t step);
+/// Checkpoints of `run` after `step`, but for those in `spared`, become step-NNNNNN.abandoned: a run that
+/// goes on from `step` leaves them.
+void set_aside_newer(const std::filesystem::path& run, std::int64_t step,
+                     std::span<const std::filesystem::path> spared = {});
 
-/// `path` is a checkpoint or a run directory: the newest whole checkpoint, verified by its manifest; none:
-/// nullopt.
-std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& path);
-TrainState read_train_state(const std::filesystem::path& checkpoint);
-
-enum class Stored { weight, first, second };
-/// One parameter of a section; Error(bad_data) where it is missing or of another shape.
-std::vector<float> read_parameter(const std::filesystem::path& checkpoint, const std::string& section,
-                                  const std::string& name, const std::vector<std::int64_t>& shape,
-                                  Stored what);
-/// Is there such a parameter?
-bool has_parameter(const std::filesystem::path& checkpoint, const std::string& section,
-                   const std::string& name);
-/// Names of the sections that a checkpoint holds.
-std::vector<std::string> sections_of(const std::filesystem::path& checkpoint);
+/// The number in the name of a checkpoint; -1 where it is none.
+std::int64_t step_of_checkpoint(const std::filesystem::path& path);
 
 }  // namespace maestro::io

@@ -1,9 +1,11 @@
 #include "io/hdf5.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include "base/error.hpp"
+#include <algorithm>
+#include <cerrno>
+
+#include "io/file.hpp"
 
 namespace maestro::io {
 
@@ -19,15 +21,6 @@ hid_t type_of() {
         return H5T_NATIVE_INT64;
     else
         return H5T_NATIVE_DOUBLE;
-}
-
-/// Without HDF5's file lock: a reader that holds metrics.h5 open must not stop training.
-Handle unlocked_access() {
-    Handle access(MAESTRO_HDF5(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
-    MAESTRO_HDF5(H5Pset_file_locking(access, false, true));
-    // Attributes above 64 KiB (the environment of a thousand ranks) need the object headers of 1.8.
-    MAESTRO_HDF5(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_LATEST));
-    return access;
 }
 
 [[noreturn]] void bad(const std::string& name, const std::string& what) {
@@ -85,21 +78,63 @@ void quiet_hdf5() {
     H5Eset_auto(H5E_DEFAULT, nullptr, nullptr);
 }
 
-Handle create_file(const std::filesystem::path& path) {
+File::File(const std::filesystem::path& path, Pulse& pulse)
+    : path_(path), state_(std::make_unique<DriverState>()) {
     quiet_hdf5();
-    const hid_t id = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, unlocked_access());
-    if (id < 0)
+    state_->pulse = &pulse;
+}
+
+namespace {
+
+Handle access_through(DriverState& state) {
+    Handle access(MAESTRO_HDF5(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
+    set_driver(access, state);
+    // Attributes above 64 KiB (the environment of a thousand ranks) need the object headers of 1.8.
+    MAESTRO_HDF5(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_LATEST));
+    return access;
+}
+
+}  // namespace
+
+File::File(const std::filesystem::path& path, Mode mode, Pulse& pulse) : File(path, pulse) {
+    state_->hold = mode == Mode::hold;
+    const Handle access = access_through(*state_);
+    const hid_t id = mode == Mode::create
+                         ? H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access)
+                         : H5Fopen(path.c_str(), state_->hold ? H5F_ACC_RDWR : H5F_ACC_RDONLY, access);
+    if (id >= 0) {
+        handle_ = Handle(id, H5Fclose);
+        return;
+    }
+    if (mode == Mode::create)
         throw Error(ExitCode::cannot_create,
                     fmt::format("{}: cannot create it; is the directory writable and the disk not full?",
                                 path.string()));
-    return {id, H5Fclose};
+    if (state_->failed == ENOENT) throw Error(ExitCode::bad_data, path.string() + ": missing");
+    if (state_->failed != 0) io_failed(path, state_->what, state_->failed);
+    throw Error(ExitCode::bad_data, fmt::format("{}: not a readable HDF5 file", path.string()));
 }
 
-Handle open_file(const std::filesystem::path& path, bool writable) {
-    quiet_hdf5();
-    const hid_t id = H5Fopen(path.c_str(), writable ? H5F_ACC_RDWR : H5F_ACC_RDONLY, unlocked_access());
-    if (id < 0) throw Error(ExitCode::bad_data, fmt::format("{}: not a readable HDF5 file", path.string()));
-    return {id, H5Fclose};
+File File::held(const std::filesystem::path& path, Pulse& pulse) {
+    File file(path, pulse);
+    file.state_->hold = true;
+    const Handle access = access_through(*file.state_);
+    file.handle_ =
+        Handle(MAESTRO_HDF5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access)), H5Fclose);
+    return file;
+}
+
+void File::close() {
+    MAESTRO_HDF5(H5Fflush(handle_, H5F_SCOPE_GLOBAL));
+    handle_.close();
+    if (state_->failed != 0) io_failed(path_, state_->what, state_->failed);
+}
+
+void File::explain(const Error& error) const {
+    if (state_->failed != 0) io_failed(path_, state_->what, state_->failed);
+    const bool of_hdf5 = error.code() == ExitCode::io_error;
+    throw Error(ExitCode::bad_data, fmt::format("{}: {}{}", path_.string(), error.what(),
+                                                of_hdf5 ? "; the file is damaged" : ""));
 }
 
 Handle make_group(hid_t parent, const std::string& name) {
@@ -109,6 +144,7 @@ Handle make_group(hid_t parent, const std::string& name) {
 }
 
 void write_attribute(hid_t object, const std::string& name, const std::string& value) {
+    if (MAESTRO_HDF5(H5Aexists(object, name.c_str())) > 0) MAESTRO_HDF5(H5Adelete(object, name.c_str()));
     const Handle type(MAESTRO_HDF5(H5Tcopy(H5T_C_S1)), H5Tclose);
     MAESTRO_HDF5(H5Tset_size(type, value.size() + 1));
     MAESTRO_HDF5(H5Tset_cset(type, H5T_CSET_UTF8));
@@ -177,24 +213,42 @@ void write_floats(hid_t file, const std::string& path, const std::vector<std::in
 }
 
 std::vector<float> read_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape) {
+    std::int64_t size = 1;
+    for (const std::int64_t extent : shape) size *= extent;
+    return read_floats(file, path, shape, 0, size);
+}
+
+std::vector<float> read_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape,
+                               std::int64_t from, std::int64_t to) {
     const Handle dataset = open_dataset(file, path);
     const Handle space(MAESTRO_HDF5(H5Dget_space(dataset)), H5Sclose);
     const Handle type(MAESTRO_HDF5(H5Dget_type(dataset)), H5Tclose);
     std::vector<hsize_t> found(static_cast<std::size_t>(std::max(0, H5Sget_simple_extent_ndims(space))));
     H5Sget_simple_extent_dims(space, found.data(), nullptr);
-    std::size_t size = 1;
-    bool same = found.size() == shape.size();
-    for (std::size_t i = 0; same && i < shape.size(); ++i) {
-        same = found[i] == static_cast<hsize_t>(shape[i]);
-        size *= static_cast<std::size_t>(shape[i]);
-    }
-    if (!same || H5Tget_class(type) != H5T_FLOAT || H5Tget_size(type) != 4)
+    const std::vector<hsize_t> wanted(shape.begin(), shape.end());
+    if (found != wanted || H5Tget_class(type) != H5T_FLOAT || H5Tget_size(type) != 4)
         bad(path, fmt::format("holds shape [{}], the deck's model needs float32 [{}]", fmt::join(found, ", "),
                               fmt::join(shape, ", ")));
-    check_storage(file, dataset, path, size * sizeof(float));
+    hsize_t row = 1;  // elements
+    for (std::size_t i = 1; i < wanted.size(); ++i) row *= wanted[i];
+    check_storage(file, dataset, path, (wanted.empty() ? 1 : wanted[0]) * row * sizeof(float));
+    if (from >= to) return {};
+    // HDF5 selects whole rows of the first dimension.
+    std::vector<hsize_t> start(wanted.size(), 0), count = wanted;
+    if (!wanted.empty()) {
+        start[0] = static_cast<hsize_t>(from) / row;
+        count[0] = (static_cast<hsize_t>(to) + row - 1) / row - start[0];
+        MAESTRO_HDF5(
+            H5Sselect_hyperslab(space, H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr));
+    }
+    const hsize_t size = wanted.empty() ? 1 : count[0] * row;
+    const Handle memory(MAESTRO_HDF5(H5Screate_simple(1, &size, nullptr)), H5Sclose);
     std::vector<float> values(size);
-    MAESTRO_HDF5(H5Dread(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()));
-    return values;
+    MAESTRO_HDF5(H5Dread(dataset, H5T_NATIVE_FLOAT, memory, space, H5P_DEFAULT, values.data()));
+    if (size == static_cast<hsize_t>(to - from)) return values;
+    const auto first =
+        values.begin() + (from - static_cast<std::int64_t>(wanted.empty() ? 0 : start[0] * row));
+    return {first, first + (to - from)};
 }
 
 template <class T>
@@ -236,6 +290,23 @@ std::vector<T> read_column(hid_t group, const std::string& name) {
     std::vector<T> values(rows);
     if (rows > 0) MAESTRO_HDF5(H5Dread(dataset, type_of<T>(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()));
     return values;
+}
+
+std::int64_t rows_of_column(hid_t group, const std::string& name) {
+    const Handle dataset = open_dataset(group, name);
+    const Handle space(MAESTRO_HDF5(H5Dget_space(dataset)), H5Sclose);
+    hsize_t rows = 0;
+    if (H5Sget_simple_extent_ndims(space) != 1) bad(name, "not a column");
+    MAESTRO_HDF5(H5Sget_simple_extent_dims(space, &rows, nullptr));
+    return static_cast<std::int64_t>(rows);
+}
+
+void cut_column(hid_t group, const std::string& name, std::int64_t rows) {
+    if (const std::int64_t found = rows_of_column(group, name); found < rows)
+        bad(name, fmt::format("{} rows where there were {}", found, rows));
+    const Handle dataset = open_dataset(group, name);
+    const auto size = static_cast<hsize_t>(rows);
+    MAESTRO_HDF5(H5Dset_extent(dataset, &size));
 }
 
 template void append_column(hid_t, const std::string&, std::span<const std::int32_t>);

@@ -5,10 +5,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "base/error.hpp"
+#include "io/hdf5_driver.hpp"
 
 namespace maestro::io {
 
@@ -54,11 +58,42 @@ private:
 /// Silences HDF5's own printing; the messages go into the errors.
 void quiet_hdf5();
 
-Handle create_file(const std::filesystem::path& path);
-/// Error(bad_data) where the file is no HDF5 file.
-Handle open_file(const std::filesystem::path& path, bool writable);
+/// An open HDF5 file. A writer calls close(), which throws what failed on the way; `pulse` outlives it.
+class File {
+public:
+    enum class Mode { read, create, hold };  ///< hold: open to be changed, or new, with writes kept in memory
+    /// Error(bad_data) where the file is missing or no HDF5 file, Error(io_error) where it cannot be read,
+    /// Error(cannot_create).
+    File(const std::filesystem::path& path, Mode mode, Pulse& pulse);
+    /// A new one that is held in memory.
+    static File held(const std::filesystem::path& path, Pulse& pulse);
+    operator hid_t() const { return handle_; }
+    /// Flush and close. Error(io_error) where any call before failed.
+    void close();
+    const DriverState& state() const { return *state_; }
+    /// What `action` returns. A failed call of HDF5 inside becomes Error(io_error) where the disk failed and
+    /// Error(bad_data) where the content is wrong; all errors name the file.
+    template <class Action>
+    auto read(Action&& action) const {
+        try {
+            return action(handle_);
+        } catch (const Error& error) {
+            explain(error);
+        }
+    }
+
+private:
+    File(const std::filesystem::path& path, Pulse& pulse);
+    [[noreturn]] void explain(const Error& error) const;
+
+    std::filesystem::path path_;
+    std::unique_ptr<DriverState> state_;  // before the handle, whose end still uses it
+    Handle handle_;
+};
+
 Handle make_group(hid_t parent, const std::string& name);
 
+/// In the place of an older value.
 void write_attribute(hid_t object, const std::string& name, const std::string& value);
 void write_attribute(hid_t object, const std::string& name, std::int64_t value);
 /// Error(bad_data) where it is missing or of another type.
@@ -70,11 +105,17 @@ void write_floats(hid_t file, const std::string& path, const std::vector<std::in
                   const float* values);
 /// Refuses (Error(bad_data)) what is missing, of another shape, external, virtual or longer than the file.
 std::vector<float> read_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape);
+/// The elements [from, to) of it, in row-major order.
+std::vector<float> read_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape,
+                               std::int64_t from, std::int64_t to);
 
 /// A column that grows by appending; T is int32_t, int64_t or double.
 template <class T>
 void append_column(hid_t group, const std::string& name, std::span<const T> values);
 template <class T>
 std::vector<T> read_column(hid_t group, const std::string& name);
+std::int64_t rows_of_column(hid_t group, const std::string& name);
+/// Error(bad_data) where it has fewer rows.
+void cut_column(hid_t group, const std::string& name, std::int64_t rows);
 
 }  // namespace maestro::io

@@ -10,130 +10,169 @@
 
 #include "base/error.hpp"
 #include "io/hdf5.hpp"
-#include "io/run_directory.hpp"
+#include "io/hdf5_update.hpp"
 
 namespace maestro::io {
 
 namespace {
 
 constexpr std::int64_t kVersion = 1;
-constexpr const char* kAssignment = "assignment";
+constexpr const char *kSteps = "steps", *kTasks = "timeline", *kAssignment = "assignment";
 
-/// Appends one member of every row as a column.
-template <class T, class Row, class Member>
-void put(hid_t group, const char* name, const std::vector<Row>& rows, Member member) {
-    std::vector<T> column;
-    column.reserve(rows.size());
-    for (const Row& row : rows) column.push_back(static_cast<T>(row.*member));
-    append_column<T>(group, name, column);
+// The columns of each table: their type in the file, their name, the member of a row.
+template <class Visit>
+void each_column(const StepRow*, Visit&& visit) {
+    visit(std::int64_t{}, "step", &StepRow::step);
+    visit(double{}, "loss", &StepRow::loss);
+    visit(std::int64_t{}, "tokens", &StepRow::tokens);
+    visit(double{}, "time_s", &StepRow::time_s);
+    visit(double{}, "grad_norm", &StepRow::grad_norm);
+    visit(double{}, "learning_rate", &StepRow::learning_rate);
 }
 
-template <class T, class Row, class Member>
-void get(hid_t group, const char* name, std::vector<Row>& rows, Member member) {
-    const std::vector<T> column = read_column<T>(group, name);
-    if (rows.empty()) rows.resize(column.size());
-    if (rows.size() != column.size())
+template <class Visit>
+void each_column(const TaskRow*, Visit&& visit) {
+    visit(std::int32_t{}, "section", &TaskRow::section);
+    visit(std::int32_t{}, "replica", &TaskRow::replica);
+    visit(std::int32_t{}, "stage", &TaskRow::stage);
+    visit(std::int32_t{}, "rank", &TaskRow::rank);
+    visit(std::int64_t{}, "step", &TaskRow::step);
+    visit(std::int32_t{}, "micro_batch", &TaskRow::micro_batch);
+    visit(std::int32_t{}, "phase", &TaskRow::phase);
+    visit(double{}, "start_s", &TaskRow::start_s);
+    visit(double{}, "end_s", &TaskRow::end_s);
+    visit(double{}, "wait_s", &TaskRow::wait_s);
+}
+
+template <class Visit>
+void each_column(const AssignmentRow*, Visit&& visit) {
+    visit(std::int64_t{}, "step", &AssignmentRow::step);
+    visit(std::int32_t{}, "section", &AssignmentRow::section);
+    visit(std::int32_t{}, "replica", &AssignmentRow::replica);
+    visit(std::int32_t{}, "micro_batch", &AssignmentRow::micro_batch);
+    visit(std::int64_t{}, "sample", &AssignmentRow::sample);
+}
+
+template <class Row>
+void write_table(hid_t file, const char* name, const std::vector<Row>& rows) {
+    const Handle group = make_group(file, name);
+    each_column(static_cast<const Row*>(nullptr), [&](auto type, const char* column, auto member) {
+        std::vector<decltype(type)> values;
+        values.reserve(rows.size());
+        for (const Row& row : rows) values.push_back(static_cast<decltype(type)>(row.*member));
+        append_column<decltype(type)>(group, column, values);
+    });
+}
+
+template <class Row>
+std::vector<Row> read_table(hid_t file, const char* name) {
+    const Handle group(MAESTRO_HDF5(H5Gopen(file, name, H5P_DEFAULT)), H5Gclose);
+    std::vector<Row> rows;
+    each_column(static_cast<const Row*>(nullptr), [&](auto type, const char* column, auto member) {
+        const auto values = read_column<decltype(type)>(group, column);
+        if (rows.empty()) rows.resize(values.size());
+        if (rows.size() != values.size())
+            throw Error(ExitCode::bad_data,
+                        fmt::format("{}: {} rows beside {}", column, values.size(), rows.size()));
+        for (std::size_t i = 0; i < rows.size(); ++i)
+            rows[i].*member = static_cast<std::remove_reference_t<decltype(rows[i].*member)>>(values[i]);
+    });
+    return rows;
+}
+
+template <class Row>
+void cut_table(hid_t file, const char* name, std::int64_t rows) {
+    const Handle group = make_group(file, name);
+    each_column(static_cast<const Row*>(nullptr), [&](auto type, const char* column, auto) {
+        append_column<decltype(type)>(group, column, {});  // makes what an older build did not have
+        cut_column(group, column, rows);
+    });
+}
+
+void write_rows(hid_t file, const Rows& rows) {
+    write_table(file, kSteps, rows.steps);
+    write_table(file, kTasks, rows.tasks);
+    write_table(file, kAssignment, rows.assignment);
+}
+
+void write_header(hid_t file, const MetricsHeader& header) {
+    write_attribute(file, "deck", header.deck);
+    write_attribute(file, "environment", header.environment);
+    write_attribute(file, "sections", fmt::format("{}", fmt::join(header.sections, "\n")));
+    write_attribute(file, "windows", fmt::format("{}", fmt::join(header.windows, "\n")));
+    if (header.time_scale != 1) write_attribute(file, "time_scale", fmt::format("{}", header.time_scale));
+}
+
+template <class Row>
+void cut_rows(std::vector<Row>& rows, std::int64_t count, const std::filesystem::path& path) {
+    if (static_cast<std::int64_t>(rows.size()) < count)
         throw Error(ExitCode::bad_data,
-                    fmt::format("{}: {} rows beside {}", name, column.size(), rows.size()));
-    for (std::size_t i = 0; i < rows.size(); ++i)
-        rows[i].*member = static_cast<std::remove_reference_t<decltype(rows[i].*member)>>(column[i]);
+                    fmt::format("{}: holds {} rows where there were {}", path.string(), rows.size(), count));
+    rows.resize(static_cast<std::size_t>(count));
 }
 
 }  // namespace
 
-void Rows::truncate(std::int64_t step) {
-    std::erase_if(steps, [&](const StepRow& r) { return r.step > step; });
-    std::erase_if(tasks, [&](const TaskRow& r) { return r.step > step; });
-    std::erase_if(assignment, [&](const AssignmentRow& r) { return r.step > step; });
-}
-
-void write_rows(std::int64_t file, const Rows& rows) {
-    const Handle steps = make_group(file, "steps"), tasks = make_group(file, "timeline");
-    put<std::int64_t>(steps, "step", rows.steps, &StepRow::step);
-    put<double>(steps, "loss", rows.steps, &StepRow::loss);
-    put<std::int64_t>(steps, "tokens", rows.steps, &StepRow::tokens);
-    put<double>(steps, "time_s", rows.steps, &StepRow::time_s);
-    put<double>(steps, "grad_norm", rows.steps, &StepRow::grad_norm);
-    put<double>(steps, "learning_rate", rows.steps, &StepRow::learning_rate);
-    put<std::int32_t>(tasks, "section", rows.tasks, &TaskRow::section);
-    put<std::int32_t>(tasks, "replica", rows.tasks, &TaskRow::replica);
-    put<std::int32_t>(tasks, "stage", rows.tasks, &TaskRow::stage);
-    put<std::int32_t>(tasks, "rank", rows.tasks, &TaskRow::rank);
-    put<std::int64_t>(tasks, "step", rows.tasks, &TaskRow::step);
-    put<std::int32_t>(tasks, "micro_batch", rows.tasks, &TaskRow::micro_batch);
-    put<std::int32_t>(tasks, "phase", rows.tasks, &TaskRow::phase);
-    put<double>(tasks, "start_s", rows.tasks, &TaskRow::start_s);
-    put<double>(tasks, "end_s", rows.tasks, &TaskRow::end_s);
-    put<double>(tasks, "wait_s", rows.tasks, &TaskRow::wait_s);
-    const Handle assignment = make_group(file, kAssignment);
-    put<std::int64_t>(assignment, "step", rows.assignment, &AssignmentRow::step);
-    put<std::int32_t>(assignment, "section", rows.assignment, &AssignmentRow::section);
-    put<std::int32_t>(assignment, "replica", rows.assignment, &AssignmentRow::replica);
-    put<std::int32_t>(assignment, "micro_batch", rows.assignment, &AssignmentRow::micro_batch);
-    put<std::int64_t>(assignment, "sample", rows.assignment, &AssignmentRow::sample);
-}
-
 Rows read_rows(std::int64_t file) {
-    const Handle steps(MAESTRO_HDF5(H5Gopen(file, "steps", H5P_DEFAULT)), H5Gclose);
-    const Handle tasks(MAESTRO_HDF5(H5Gopen(file, "timeline", H5P_DEFAULT)), H5Gclose);
-    Rows rows;
-    get<std::int64_t>(steps, "step", rows.steps, &StepRow::step);
-    get<double>(steps, "loss", rows.steps, &StepRow::loss);
-    get<std::int64_t>(steps, "tokens", rows.steps, &StepRow::tokens);
-    get<double>(steps, "time_s", rows.steps, &StepRow::time_s);
-    get<double>(steps, "grad_norm", rows.steps, &StepRow::grad_norm);
-    get<double>(steps, "learning_rate", rows.steps, &StepRow::learning_rate);
-    get<std::int32_t>(tasks, "section", rows.tasks, &TaskRow::section);
-    get<std::int32_t>(tasks, "replica", rows.tasks, &TaskRow::replica);
-    get<std::int32_t>(tasks, "stage", rows.tasks, &TaskRow::stage);
-    get<std::int32_t>(tasks, "rank", rows.tasks, &TaskRow::rank);
-    get<std::int64_t>(tasks, "step", rows.tasks, &TaskRow::step);
-    get<std::int32_t>(tasks, "micro_batch", rows.tasks, &TaskRow::micro_batch);
-    get<std::int32_t>(tasks, "phase", rows.tasks, &TaskRow::phase);
-    get<double>(tasks, "start_s", rows.tasks, &TaskRow::start_s);
-    get<double>(tasks, "end_s", rows.tasks, &TaskRow::end_s);
-    get<double>(tasks, "wait_s", rows.tasks, &TaskRow::wait_s);
-    if (MAESTRO_HDF5(H5Lexists(file, kAssignment, H5P_DEFAULT)) == 0) return rows;  // of an older build
-    const Handle assignment(MAESTRO_HDF5(H5Gopen(file, kAssignment, H5P_DEFAULT)), H5Gclose);
-    get<std::int64_t>(assignment, "step", rows.assignment, &AssignmentRow::step);
-    get<std::int32_t>(assignment, "section", rows.assignment, &AssignmentRow::section);
-    get<std::int32_t>(assignment, "replica", rows.assignment, &AssignmentRow::replica);
-    get<std::int32_t>(assignment, "micro_batch", rows.assignment, &AssignmentRow::micro_batch);
-    get<std::int64_t>(assignment, "sample", rows.assignment, &AssignmentRow::sample);
+    Rows rows{.steps = read_table<StepRow>(file, kSteps),
+              .tasks = read_table<TaskRow>(file, kTasks),
+              .assignment = {}};
+    if (MAESTRO_HDF5(H5Lexists(file, kAssignment, H5P_DEFAULT)) > 0)  // else of an older build
+        rows.assignment = read_table<AssignmentRow>(file, kAssignment);
     return rows;
 }
 
-void create_metrics(const std::filesystem::path& path, const MetricsHeader& header, const Rows& rows) {
-    const std::filesystem::path partial = path.string() + ".partial";
-    {
-        Handle file = create_file(partial);
+void create_metrics(const std::filesystem::path& path, const MetricsHeader& header, const Rows& rows,
+                    Pulse& pulse) {
+    create_whole(path, pulse, [&](hid_t file) {
         write_attribute(file, "format", std::string("maestro-metrics"));
         write_attribute(file, "version", kVersion);
-        write_attribute(file, "deck", header.deck);
-        write_attribute(file, "environment", header.environment);
-        write_attribute(file, "sections", fmt::format("{}", fmt::join(header.sections, "\n")));
-        write_attribute(file, "windows", fmt::format("{}", fmt::join(header.windows, "\n")));
-        if (header.time_scale != 1) write_attribute(file, "time_scale", fmt::format("{}", header.time_scale));
+        write_header(file, header);
         write_rows(file, rows);
-        MAESTRO_HDF5(H5Fflush(file, H5F_SCOPE_GLOBAL));
-        file.close();
-    }
-    std::filesystem::rename(partial, path);
+    });
 }
 
-void append_metrics(const std::filesystem::path& path, const Rows& rows) {
+void append_metrics(const std::filesystem::path& path, const Rows& rows, Pulse& pulse) {
     if (rows.empty()) return;
-    // HDF5 hides a full disk and leaves a broken file; a column grows by a chunk of 32 KiB at least.
-    check_free_space(path.parent_path(), rows.bytes() + (2 << 20));
-    Handle file = open_file(path, true);
-    write_rows(file, rows);
-    MAESTRO_HDF5(H5Fflush(file, H5F_SCOPE_GLOBAL));
-    file.close();
+    change_whole(path, pulse, [&](hid_t file) { write_rows(file, rows); });
+}
+
+void cut_metrics(const std::filesystem::path& path, const MetricsHeader& header, const RowCounts& counts,
+                 Pulse& pulse) {
+    change_whole(path, pulse, [&](hid_t file) {
+        write_header(file, header);
+        cut_table<StepRow>(file, kSteps, counts.steps);
+        cut_table<TaskRow>(file, kTasks, counts.tasks);
+        cut_table<AssignmentRow>(file, kAssignment, counts.assignment);
+    });
+}
+
+RowCounts count_rows(const std::filesystem::path& path) {
+    finish_change(path);
+    Pulse quiet;
+    const File open(path, File::Mode::read, quiet);
+    return open.read([](hid_t file) {
+        const auto rows = [&](const char* table) {
+            if (MAESTRO_HDF5(H5Lexists(file, table, H5P_DEFAULT)) == 0) return std::int64_t{0};
+            const Handle group(MAESTRO_HDF5(H5Gopen(file, table, H5P_DEFAULT)), H5Gclose);
+            return rows_of_column(group, "step");
+        };
+        return RowCounts{.steps = rows(kSteps), .tasks = rows(kTasks), .assignment = rows(kAssignment)};
+    });
 }
 
 Rows read_metrics(const std::filesystem::path& path) {
-    const Handle file = open_file(path, false);
-    return read_rows(file);
+    Pulse quiet;
+    const File file(path, File::Mode::read, quiet);
+    return file.read([](hid_t open) { return read_rows(open); });
+}
+
+Rows read_metrics(const std::filesystem::path& path, const RowCounts& counts) {
+    Rows rows = read_metrics(path);
+    cut_rows(rows.steps, counts.steps, path);
+    cut_rows(rows.tasks, counts.tasks, path);
+    cut_rows(rows.assignment, counts.assignment, path);
+    return rows;
 }
 
 namespace {
@@ -156,23 +195,30 @@ std::optional<Number> number_of(const std::string& text) {
 }  // namespace
 
 std::vector<std::string> read_sections(const std::filesystem::path& path) {
-    const Handle file = open_file(path, false);
-    return lines_of(read_text_attribute(file, "sections"));
+    Pulse quiet;
+    const File file(path, File::Mode::read, quiet);
+    return file.read([](hid_t open) { return lines_of(read_text_attribute(open, "sections")); });
 }
 
 std::vector<int> read_windows(const std::filesystem::path& path) {
-    const Handle file = open_file(path, false);
-    if (MAESTRO_HDF5(H5Aexists(file, "windows")) == 0) return {};  // of an older build
-    std::vector<int> windows;
-    for (const std::string& line : lines_of(read_text_attribute(file, "windows")))
-        windows.push_back(number_of<int>(line).value_or(0));
-    return windows;
+    Pulse quiet;
+    const File file(path, File::Mode::read, quiet);
+    return file.read([](hid_t open) {
+        std::vector<int> windows;
+        if (MAESTRO_HDF5(H5Aexists(open, "windows")) == 0) return windows;  // of an older build
+        for (const std::string& line : lines_of(read_text_attribute(open, "windows")))
+            windows.push_back(number_of<int>(line).value_or(0));
+        return windows;
+    });
 }
 
 double read_time_scale(const std::filesystem::path& path) {
-    const Handle file = open_file(path, false);
-    if (MAESTRO_HDF5(H5Aexists(file, "time_scale")) == 0) return 1;
-    return number_of<double>(read_text_attribute(file, "time_scale")).value_or(std::nan(""));
+    Pulse quiet;
+    const File file(path, File::Mode::read, quiet);
+    return file.read([](hid_t open) {
+        if (MAESTRO_HDF5(H5Aexists(open, "time_scale")) == 0) return 1.0;
+        return number_of<double>(read_text_attribute(open, "time_scale")).value_or(std::nan(""));
+    });
 }
 
 }  // namespace maestro::io

@@ -1,5 +1,5 @@
 // metrics.h5: a row a step, a row a task and a row a sample of a section (docs/file_formats.md). Opened for
-// each append only, so that the file is whole in between and others can read it at any time.
+// each append only, so that others can read it at any time; each change is whole or absent (hdf5_update.hpp).
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include "base/pulse.hpp"
 
 namespace maestro::io {
 
@@ -45,15 +47,27 @@ struct Rows {
     std::vector<AssignmentRow> assignment;  ///< of the steps whose tasks are recorded
     bool empty() const { return steps.empty() && tasks.empty() && assignment.empty(); }
     std::size_t bytes() const { return tasks.size() * 64 + steps.size() * 48 + assignment.size() * 28; }
-    /// Drops what came after `step`.
-    void truncate(std::int64_t step);
 };
 
-/// A new file with these rows, made under another name and renamed.
-void create_metrics(const std::filesystem::path& path, const MetricsHeader& header, const Rows& rows);
-/// Short open, append, flush, close. Throws Error(io_error).
-void append_metrics(const std::filesystem::path& path, const Rows& rows);
+/// Rows of each table: what a checkpoint knows of metrics.h5.
+struct RowCounts {
+    std::int64_t steps = 0, tasks = 0, assignment = 0;
+    bool operator==(const RowCounts&) const = default;
+};
+
+/// A new file with these rows, in the place of an older one. Error(io_error), and then nothing has changed;
+/// the same goes for the next two.
+void create_metrics(const std::filesystem::path& path, const MetricsHeader& header, const Rows& rows,
+                    Pulse& pulse);
+void append_metrics(const std::filesystem::path& path, const Rows& rows, Pulse& pulse);
+/// A run goes on: another header, and the rows that came after the first `counts` are gone. Error(bad_data)
+/// where the file is damaged or has fewer.
+void cut_metrics(const std::filesystem::path& path, const MetricsHeader& header, const RowCounts& counts,
+                 Pulse& pulse);
+RowCounts count_rows(const std::filesystem::path& path);
 Rows read_metrics(const std::filesystem::path& path);
+/// The first rows alone. Error(bad_data) where there are fewer.
+Rows read_metrics(const std::filesystem::path& path, const RowCounts& counts);
 /// Names of the run's sections, by their colours.
 std::vector<std::string> read_sections(const std::filesystem::path& path);
 /// MetricsHeader::windows; 0 for one that is no number; empty in a file of an older build.
@@ -61,8 +75,7 @@ std::vector<int> read_windows(const std::filesystem::path& path);
 /// MetricsHeader::time_scale; NaN where it is no number.
 double read_time_scale(const std::filesystem::path& path);
 
-/// The same columns inside another file, for checkpoints.
-void write_rows(std::int64_t hdf5_file, const Rows& rows);
+/// The same columns inside a checkpoint of version 2.
 Rows read_rows(std::int64_t hdf5_file);
 
 }  // namespace maestro::io

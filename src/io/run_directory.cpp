@@ -17,12 +17,7 @@ bool holds_run(const fs::path& directory) {
             !fs::is_empty(directory / "checkpoints", ignored));
 }
 
-void prepare_run_directory(const fs::path& directory, bool resume) {
-    if (!resume && holds_run(directory))
-        throw Error(
-            ExitCode::cannot_create,
-            fmt::format("{}: holds a run already; continue it with --resume auto, or set another run.output",
-                        directory.string()));
+void prepare_run_directory(const fs::path& directory) {
     std::error_code error;
     fs::create_directories(directory / "checkpoints", error);
     const fs::path probe = directory / ".probe";

@@ -1,6 +1,7 @@
 // The directory that a run writes to.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 
 namespace maestro::io {
@@ -8,9 +9,9 @@ namespace maestro::io {
 /// Does it hold a run (metrics or checkpoints)?
 bool holds_run(const std::filesystem::path& directory);
 
-/// Makes the directory and tries it with a small file. Throws Error(cannot_create) where it cannot be
-/// written, or where it holds a run and `resume` is false.
-void prepare_run_directory(const std::filesystem::path& directory, bool resume);
+/// Makes what is missing of it and tries it with a small file. Throws Error(cannot_create) where it cannot be
+/// written. The caller holds the directory's lock.
+void prepare_run_directory(const std::filesystem::path& directory);
 
 /// Throws Error(io_error) where less than `bytes` are free below `directory`.
 void check_free_space(const std::filesystem::path& directory, std::uint64_t bytes);

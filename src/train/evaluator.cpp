@@ -11,6 +11,7 @@
 #include "base/log.hpp"
 #include "comm/environment.hpp"
 #include "train/agree.hpp"
+#include "train/checkpoint_search.hpp"
 #include "train/weights.hpp"
 #include "workload/models.hpp"
 
@@ -28,11 +29,12 @@ struct PlacedPicture {
 /// For every picture of the file one that shows something else: sorted by what they show, each takes the
 /// place of the one that lies as far on as the most frequent label is frequent.
 std::map<std::pair<std::int64_t, std::size_t>, std::pair<std::int64_t, std::size_t>> exchange(
-    const data::SampleFile& samples) {
+    const data::SampleFile& samples, Pulse& pulse) {
     std::vector<PlacedPicture> pictures;
     data::Sample sample;
     for (std::int64_t i = 0; i < samples.size(); ++i) {
         samples.read(i, sample);
+        pulse.beat();
         for (std::size_t t = 0, index = 0; t < sample.tokens.size(); ++t) {
             if (sample.tokens[t] == samples.marker())
                 pictures.push_back({i, index++, {}});
@@ -63,13 +65,14 @@ class Evaluator {
 public:
     Evaluator(Launch& launch, const config::CommandLine& line)
         : launch_(launch), deck_(launch.deck), backend_(backend::make_cpu(launch.topology.threads)) {
-        samples_ = open_samples(launch.world, deck_.data.validation);
+        samples_ = open_samples(launch.world, deck_.data.validation, launch.pulse);
+        const std::string checkpoint = need_checkpoint(launch.world, line.checkpoint, launch.pulse);
         agree(launch.world, [&] {
             if (samples_->size() == 0)
                 throw Error(ExitCode::bad_data, deck_.data.validation + ": holds no samples");
             workload::check_samples(deck_, *samples_, false);
-            if (line.exchange_images) places_ = exchange(*samples_);
-            build(line.checkpoint);
+            if (line.exchange_images) places_ = exchange(*samples_, launch.pulse);
+            build(checkpoint);
         });
     }
 
@@ -85,7 +88,7 @@ public:
                 if (chunk.size() == kSamples || i + launch_.world.size() >= samples_->size()) {
                     evaluate(chunk, 1 / weight, result);
                     chunk.clear();
-                    launch_.watchdog.doing(fmt::format("evaluation, sample {}", i));
+                    launch_.pulse.doing(fmt::format("evaluation, sample {}", i));
                 }
             }
         });
@@ -109,7 +112,7 @@ private:
             role.shards = 1;
             auto module = model::make_module(*backend_, workload::spec_of(deck_, s), role);
             const auto& section = deck_.sections[static_cast<std::size_t>(s)];
-            load_weights(checkpoint, section.name, module->parameters());
+            load_weights(checkpoint, section.name, module->parameters(), launch_.pulse);
             parts_.push_back({s, role, std::move(module), {}, {}});
         }
     }

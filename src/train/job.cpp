@@ -36,6 +36,7 @@ Job::Job(Launch& launch, bool load_weights)
     scratch_ = backend::Arena(*backend_, scratch);
     prefetcher_ = std::make_unique<data::Prefetcher>(*samples_, workload::kBytesAhead);
     open_edges(memory.channels);
+    if (load_weights_ && !emulation_) weights_ = find_weights(launch_);
     for (int s = 0; s < count; ++s) build_section(s, memory.sections[static_cast<std::size_t>(s)]);
     problem_ = workload::problem_of(launch.graph, emulation_ ? &emulation_->cluster() : nullptr);
     for (std::size_t s = 0; s < memory.sections.size(); ++s)
@@ -54,10 +55,11 @@ Job::Job(Launch& launch, bool load_weights)
 void Job::open_cluster() {
     const std::string& path = launch_.deck.emulated.cluster;
     if (!comm::share_a_clock(launch_.world))
-        throw Error(ExitCode::bad_deck,
-                    "run.device: an emulated cluster's ranks run on one machine, or on hosts made on one (network "
-                    "namespaces, containers), because its links go by one clock; these have different boot ids",
-                    Scope::all_ranks);
+        throw Error(
+            ExitCode::bad_deck,
+            "run.device: an emulated cluster's ranks run on one machine, or on hosts made on one (network "
+            "namespaces, containers), because its links go by one clock; these have different boot ids",
+            Scope::all_ranks);
     std::string text;
     agree(launch_.world, [&] {
         if (launch_.world.rank() == 0) text = config::read_text(path);
@@ -109,7 +111,7 @@ MemoryUse Job::memory_use() const {
 
 void Job::read_samples() {
     const config::Deck& deck = launch_.deck;
-    samples_ = open_samples(launch_.world, deck.data.train);
+    samples_ = open_samples(launch_.world, deck.data.train, launch_.pulse);
     agree(launch_.world, [&] { workload::check_samples(deck, *samples_); });
     table_ = std::make_unique<workload::SampleTable>(workload::table_of(deck, *samples_));
     workload::check_lengths(deck, *table_);
@@ -117,11 +119,11 @@ void Job::read_samples() {
 
 void Job::open_edges(const std::vector<channel::ChannelSpec>& specs) {
     const std::string& transport = launch_.deck.run.transport;
-    auto [channels, description] = channel::open_channels(
-        launch_.world, specs,
-        transport == "window"     ? channel::Wanted::window
-        : transport == "messages" ? channel::Wanted::messages
-                                  : channel::Wanted::automatic);
+    auto [channels, description] =
+        channel::open_channels(launch_.world, specs,
+                               transport == "window"     ? channel::Wanted::window
+                               : transport == "messages" ? channel::Wanted::messages
+                                                         : channel::Wanted::automatic);
     channels_ = std::move(channels);
     description_.insert(description_.end(), description.begin(), description.end());
     for (std::size_t e = 0; e < specs.size(); ++e)
@@ -140,7 +142,7 @@ void Job::build_section(int s, const workload::SectionMemory& memory) {
         const model::Role role = workload::role_of(deck, s, samples_->marker());
         auto module = emulation_ ? emulation_->make_module(*backend_, s)
                                  : model::make_module(*backend_, workload::spec_of(deck, s), role);
-        if (load_weights_ && !emulation_) load_initial_weights(deck, s, module->parameters());
+        if (load_weights_ && !emulation_) load_initial_weights(launch_, weights_, s, module->parameters());
         const workload::StepEnd end = emulation_ ? emulation_->end_of(s) : workload::StepEnd{};
         parameters = module->parameters().count();
         std::vector<channel::Channel*> inputs, outputs;

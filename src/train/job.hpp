@@ -17,6 +17,7 @@
 #include "train/memory.hpp"
 #include "train/replica.hpp"
 #include "train/step_runner.hpp"
+#include "train/weights.hpp"
 #include "workload/cost_model.hpp"
 #include "workload/sample_table.hpp"
 
@@ -29,7 +30,7 @@ public:
     /// without, a checkpoint will bring all.
     Job(Launch& launch, bool load_weights);
 
-    Launch& launch() { return launch_; }
+    Launch& launch() const { return launch_; }
     const workload::SampleTable& table() const { return *table_; }
     const data::SampleFile& samples() const { return *samples_; }
     data::Prefetcher& prefetcher() { return *prefetcher_; }
@@ -53,6 +54,7 @@ private:
 
     Launch& launch_;
     bool load_weights_;
+    WeightFiles weights_;  ///< where they are, if they are read
     std::unique_ptr<backend::Backend> backend_;
     std::unique_ptr<data::SampleFile> samples_;
     std::unique_ptr<data::Prefetcher> prefetcher_;

@@ -1,6 +1,7 @@
 // What comes before any section is built: the deck, its graph, where this rank stands.
 #pragma once
 
+#include "base/pulse.hpp"
 #include "comm/communicator.hpp"
 #include "comm/topology.hpp"
 #include "comm/watchdog.hpp"
@@ -12,6 +13,7 @@ namespace maestro::train {
 struct Launch {
     const comm::Communicator& world;
     comm::Watchdog& watchdog;
+    Pulse& pulse;  ///< of this rank's work on files
     comm::Topology topology;
     config::Deck deck;
     graph::SectionGraph graph;

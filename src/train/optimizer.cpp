@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numbers>
 
 #include "ops/adamw.hpp"
@@ -40,16 +39,22 @@ Optimizer::Optimizer(backend::Backend& backend, model::ParameterStore& store,
     shard_ = size / section.size();
     begin_ = shard_ * section.rank();
     const auto bytes = static_cast<std::size_t>(shard_) * sizeof(float);
-    gradient_ = backend::Buffer(backend, bytes);
+    if (section.size() > 1) gradient_ = backend::Buffer(backend, bytes);
     first_ = backend::Buffer(backend, bytes);
     second_ = backend::Buffer(backend, bytes);
-    for (const auto* buffer : {&gradient_, &first_, &second_}) ops::zero(backend, floats(*buffer));
+    for (const auto* buffer : {&gradient_, &first_, &second_})
+        if (buffer->bytes() > 0) ops::zero(backend, floats(*buffer));
+}
+
+Tensor Optimizer::gradient() const {
+    return section_.size() > 1 ? floats(gradient_) : store_.gradient();
 }
 
 double Optimizer::reduce() {
     if (shard_ == 0) return 0;
-    section_.reduce_scatter_sum(as_span(store_.gradient()), as_span(floats(gradient_)));
-    return ops::squared_norm(backend_, floats(gradient_));
+    if (section_.size() > 1)
+        section_.reduce_scatter_sum(as_span(store_.gradient()), as_span(floats(gradient_)));
+    return ops::squared_norm(backend_, gradient());
 }
 
 void Optimizer::update(const AdamSettings& settings, std::int64_t step, double gradient_scale) {
@@ -57,12 +62,13 @@ void Optimizer::update(const AdamSettings& settings, std::int64_t step, double g
     const Tensor shard = store_.master().slice(begin_, begin_ + shard_);
     for (const model::Parameter& parameter : store_.parameters()) {
         if (!parameter.trainable) continue;
-        const std::int64_t from = std::max(parameter.offset, begin_);
-        const std::int64_t to = std::min(parameter.offset + parameter.size(), begin_ + shard_);
+        const auto [from, to] = share_of(parameter);
         if (from >= to) continue;
-        const auto part = [&](const Tensor& whole) { return whole.slice(from - begin_, to - begin_); };
-        ops::adamw(backend_, part(shard), part(floats(gradient_)), part(floats(first_)),
-                   part(floats(second_)),
+        const std::int64_t at = parameter.offset - begin_;
+        const auto part = [&, first = at + from, last = at + to](const Tensor& whole) {
+            return whole.slice(first, last);
+        };
+        ops::adamw(backend_, part(shard), part(gradient()), part(floats(first_)), part(floats(second_)),
                    {.learning_rate = learning_rate(settings, step),
                     .beta1 = settings.beta1,
                     .beta2 = settings.beta2,
@@ -84,11 +90,21 @@ void Optimizer::gather(std::vector<float>& first, std::vector<float>& second) co
     section_.allgather(as_span(floats(second_)), std::span<float>(second));
 }
 
-void Optimizer::scatter(std::span<const float> first, std::span<const float> second) {
-    const auto bytes = static_cast<std::size_t>(shard_) * sizeof(float);
-    if (bytes == 0) return;
-    std::memcpy(first_.data(), first.data() + begin_, bytes);
-    std::memcpy(second_.data(), second.data() + begin_, bytes);
+std::pair<std::int64_t, std::int64_t> Optimizer::share_of(const model::Parameter& parameter) const {
+    if (!parameter.trainable) return {0, 0};
+    return {std::max(parameter.offset, begin_) - parameter.offset,
+            std::min(parameter.offset + parameter.size(), begin_ + shard_) - parameter.offset};
+}
+
+void Optimizer::set_moments(const model::Parameter& parameter, std::span<const float> first,
+                            std::span<const float> second) {
+    const auto [from, to] = share_of(parameter);
+    MAESTRO_CHECK(static_cast<std::int64_t>(first.size()) == to - from && first.size() == second.size(),
+                  "{} and {} moments for {} elements of {}", first.size(), second.size(), to - from,
+                  parameter.name);
+    const std::int64_t at = parameter.offset + from - begin_;
+    std::copy(first.begin(), first.end(), floats(first_).as<float>() + at);
+    std::copy(second.begin(), second.end(), floats(second_).as<float>() + at);
 }
 
 }  // namespace maestro::train

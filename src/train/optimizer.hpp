@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "backend/arena.hpp"
@@ -41,18 +42,25 @@ public:
     /// `gradient_scale`, then the new weights everywhere.
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
 
-    /// Whole moments, gathered (collective) or set; both hold as many floats as the store's trainable array.
+    /// Whole moments, gathered (collective); as many floats as the store's trainable array.
     void gather(std::vector<float>& first, std::vector<float>& second) const;
-    void scatter(std::span<const float> first, std::span<const float> second);
+    /// The elements [from, to) of a parameter whose moments are kept here; from >= to: none.
+    std::pair<std::int64_t, std::int64_t> share_of(const model::Parameter& parameter) const;
+    /// The moments of that share.
+    void set_moments(const model::Parameter& parameter, std::span<const float> first,
+                     std::span<const float> second);
     std::size_t bytes() const { return gradient_.bytes() + first_.bytes() + second_.bytes(); }
 
 private:
+    /// The summed gradient of the shard: one replica's is the sum itself.
+    Tensor gradient() const;
+
     backend::Backend& backend_;
     model::ParameterStore& store_;
     const comm::Communicator& section_;
-    std::int64_t shard_ = 0;  ///< elements of a shard
-    std::int64_t begin_ = 0;  ///< first element of this replica's shard
-    backend::Buffer gradient_;
+    std::int64_t shard_ = 0;    ///< elements of a shard
+    std::int64_t begin_ = 0;    ///< first element of this replica's shard
+    backend::Buffer gradient_;  ///< empty for one replica
     backend::Buffer first_;
     backend::Buffer second_;
 };

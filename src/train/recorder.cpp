@@ -35,7 +35,7 @@ void Recorder::flush() {
         for (const auto& part : gathered) rows.tasks.insert(rows.tasks.end(), part.begin(), part.end());
         std::stable_sort(rows.tasks.begin(), rows.tasks.end(),
                          [](const auto& a, const auto& b) { return a.step < b.step; });
-        io::append_metrics(path_, rows);
+        io::append_metrics(path_, rows, pulse_);
     });
     steps_.clear();
     assignment_.clear();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "config/deck.hpp"
 #include "io/metrics_file.hpp"
 #include "schedule/step_plan.hpp"
 
@@ -14,9 +15,13 @@ namespace maestro::train {
 
 class Recorder {
 public:
-    Recorder(const comm::Communicator& world, std::filesystem::path path, double interval_s,
-             std::int64_t timeline_every)
-        : world_(world), path_(std::move(path)), interval_s_(interval_s), timeline_every_(timeline_every) {}
+    Recorder(const comm::Communicator& world, std::filesystem::path path, const config::Metrics& settings,
+             Pulse& pulse)
+        : world_(world),
+          path_(std::move(path)),
+          interval_s_(settings.interval_s),
+          timeline_every_(settings.timeline_every),
+          pulse_(pulse) {}
     /// Keeps the tasks of a step, and on rank 0 which samples they held, if it is one of those that are
     /// recorded.
     void tasks_done(const schedule::StepPlan& plan, std::span<const io::TaskRow> rows);
@@ -30,6 +35,7 @@ private:
     std::filesystem::path path_;
     double interval_s_;
     std::int64_t timeline_every_;
+    Pulse& pulse_;
     double last_s_ = 0;
     std::vector<io::StepRow> steps_;
     std::vector<io::TaskRow> tasks_;

@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 #include <sstream>
 
+#include "io/checkpoint_reader.hpp"
+#include "io/file.hpp"
 #include "train/agree.hpp"
 #include "train/weights.hpp"
 #include "workload/models.hpp"
@@ -14,15 +15,9 @@ namespace maestro::train {
 
 namespace {
 
-Replica* find(Job& job, int section) {
-    for (auto& replica : job.replicas())
-        if (replica->section() == section) return replica.get();
-    return nullptr;
-}
-
 io::ManifestEntry write_section(Replica& replica, const std::filesystem::path& partial,
                                 const std::string& name, std::int64_t step, const std::vector<float>& first,
-                                const std::vector<float>& second) {
+                                const std::vector<float>& second, Pulse& pulse) {
     std::vector<io::StoredParameter> stored;
     for (const model::Parameter& p : replica.module().parameters().parameters()) {
         const bool moments = p.trainable && !first.empty();
@@ -40,13 +35,16 @@ io::ManifestEntry write_section(Replica& replica, const std::filesystem::path& p
                           .first = moments ? first.data() + p.offset : nullptr,
                           .second = moments ? second.data() + p.offset : nullptr});
     }
-    return io::write_section(partial, name, step, stored);
+    return io::write_section(partial, name, step, stored, pulse);
 }
 
 }  // namespace
 
-void save_checkpoint(Job& job, const std::filesystem::path& run, std::int64_t step, std::int64_t keep) {
+void save_checkpoint(Job& job, const std::filesystem::path& run, std::int64_t step,
+                     std::span<const std::filesystem::path> damaged) {
     const comm::Communicator& world = job.launch().world;
+    const config::Deck& deck = job.launch().deck;
+    Pulse& pulse = job.launch().pulse;
     const bool coordinator = world.rank() == 0;
     const auto partial = run / "checkpoints" / fmt::format("step-{:06d}.partial", step);
     agree(world, [&] {
@@ -66,14 +64,19 @@ void save_checkpoint(Job& job, const std::filesystem::path& run, std::int64_t st
             if (replica.index() != 0) continue;
             note(write_section(replica, partial,
                                job.launch().graph.sections[static_cast<std::size_t>(replica.section())].name,
-                               step, moments[2 * i], moments[2 * i + 1]));
+                               step, moments[2 * i], moments[2 * i + 1], pulse));
         }
-        if (coordinator)
-            note(io::write_train_state(partial, {.step = step,
-                                                 .deck = job.launch().deck.text,
-                                                 .settings = job.launch().deck.settings,
-                                                 .samples = job.samples().identity(),
-                                                 .rows = io::read_metrics(run / "metrics.h5")}));
+        if (!coordinator) return;
+        const auto metrics = run / "metrics.h5";
+        io::sync(metrics);  // the rows that the checkpoint counts on
+        note(io::write_train_state(partial,
+                                   {.step = step,
+                                    .deck = deck.text,
+                                    .settings = deck.settings,
+                                    .defaults = deck.defaults,
+                                    .samples = job.samples().identity(),
+                                    .counts = io::count_rows(metrics)},
+                                   pulse));
     });
     const std::vector<std::string> all = world.gather(written);
     agree(world, [&] {
@@ -83,29 +86,25 @@ void save_checkpoint(Job& job, const std::filesystem::path& run, std::int64_t st
             std::istringstream lines(text);
             for (io::ManifestEntry e; lines >> e.file >> e.bytes >> e.hash;) entries.push_back(e);
         }
-        io::finish_checkpoint(partial, entries, keep);
+        io::finish_checkpoint(partial, entries, deck.checkpoint.keep, damaged);
     });
 }
 
-void load_checkpoint(Job& job, const std::filesystem::path& checkpoint) {
+void load_checkpoint(Job& job, const std::string& checkpoint) {
+    Pulse& pulse = job.launch().pulse;
     agree(job.launch().world, [&] {
-        for (std::size_t s = 0; s < job.launch().graph.sections.size(); ++s) {
-            Replica* replica = find(job, static_cast<int>(s));
-            if (!replica) continue;
-            const std::string& name = job.launch().graph.sections[s].name;
+        for (auto& replica : job.replicas()) {
             model::ParameterStore& store = replica->module().parameters();
-            load_weights(checkpoint.string(), name, store);
-            if (!replica->optimizer()) continue;
-            std::vector<float> first(static_cast<std::size_t>(store.gradient().size()), 0.0f), second = first;
+            load_weights(checkpoint, replica->name(), store, pulse);
+            Optimizer* optimizer = replica->optimizer();
+            if (!optimizer) continue;
+            const io::SectionReader section(checkpoint, section_in(checkpoint, replica->name()), pulse);
             for (const model::Parameter& p : store.parameters()) {
-                if (!p.trainable) continue;
-                for (const auto& [what, target] :
-                     {std::pair{io::Stored::first, &first}, std::pair{io::Stored::second, &second}}) {
-                    const auto values = io::read_parameter(checkpoint, name, p.name, p.shape, what);
-                    std::copy(values.begin(), values.end(), target->begin() + p.offset);
-                }
+                const auto [from, to] = optimizer->share_of(p);
+                if (from >= to) continue;
+                optimizer->set_moments(p, section.read(p.name, p.shape, io::Stored::first, from, to),
+                                       section.read(p.name, p.shape, io::Stored::second, from, to));
             }
-            replica->optimizer()->scatter(first, second);
         }
     });
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
+#include <string>
 
 #include "io/checkpoint.hpp"
 #include "train/job.hpp"
@@ -9,10 +11,11 @@
 namespace maestro::train {
 
 /// Collective. Writes RUN/checkpoints/step-NNNNNN; section leaders write their files, rank 0 the rest. Errors
-/// are thrown on all ranks and leave nothing under the final name.
-void save_checkpoint(Job& job, const std::filesystem::path& run, std::int64_t step, std::int64_t keep);
+/// are thrown on all ranks and leave nothing under the final name. `damaged`: see io::finish_checkpoint.
+void save_checkpoint(Job& job, const std::filesystem::path& run, std::int64_t step,
+                     std::span<const std::filesystem::path> damaged);
 
-/// Collective. Weights and moments of every section from a whole checkpoint.
-void load_checkpoint(Job& job, const std::filesystem::path& checkpoint);
+/// Collective. Weights of every section from a verified checkpoint, and of the moments each replica's share.
+void load_checkpoint(Job& job, const std::string& checkpoint);
 
 }  // namespace maestro::train

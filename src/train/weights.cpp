@@ -5,15 +5,17 @@
 #include <algorithm>
 #include <cstring>
 
-#include "io/checkpoint.hpp"
+#include "io/checkpoint_reader.hpp"
 #include "train/agree.hpp"
+#include "train/checkpoint_search.hpp"
 
 namespace maestro::train {
 
-std::unique_ptr<data::SampleFile> open_samples(const comm::Communicator& world, const std::string& path) {
+std::unique_ptr<data::SampleFile> open_samples(const comm::Communicator& world, const std::string& path,
+                                               Pulse& pulse) {
     std::unique_ptr<data::SampleFile> samples;
     agree(world, [&] {
-        samples = std::make_unique<data::SampleFile>(path, data::Share{world.rank(), world.size()});
+        samples = std::make_unique<data::SampleFile>(path, data::Share{world.rank(), world.size()}, pulse);
     });
     world.allreduce_sum(samples->weights());
     return samples;
@@ -21,23 +23,8 @@ std::unique_ptr<data::SampleFile> open_samples(const comm::Communicator& world, 
 
 namespace {
 
-std::filesystem::path checkpoint_of(const std::string& path) {
-    if (!std::filesystem::exists(path))
-        throw Error(
-            ExitCode::input_missing,
-            fmt::format("{}: there are no weights; train that deck first, or name a run or a checkpoint",
-                        path));
-    const auto found = io::find_checkpoint(path);
-    if (!found) throw Error(ExitCode::bad_data, fmt::format("{}: no whole checkpoint there", path));
-    return *found;
-}
-
-std::string section_in(const std::filesystem::path& checkpoint, const std::string& section) {
-    const auto names = io::sections_of(checkpoint);
-    if (std::find(names.begin(), names.end(), section) != names.end()) return section;
-    if (names.size() == 1) return names.front();
-    throw Error(ExitCode::bad_data, fmt::format("{}: holds no section '{}', only {}", checkpoint.string(),
-                                                section, fmt::join(names, ", ")));
+bool given(const config::Section& section) {
+    return !section.weights.empty() && section.weights != "random";
 }
 
 void fill(const model::Parameter& parameter, const std::vector<float>& values) {
@@ -46,36 +33,52 @@ void fill(const model::Parameter& parameter, const std::vector<float>& values) {
 
 }  // namespace
 
-void load_weights(const std::string& path, const std::string& section, model::ParameterStore& store) {
-    const auto checkpoint = checkpoint_of(path);
-    const std::string stored = section_in(checkpoint, section);
+std::string section_in(const std::string& checkpoint, const std::string& section) {
+    const auto names = io::sections_of(checkpoint);
+    if (std::find(names.begin(), names.end(), section) != names.end()) return section;
+    if (names.size() == 1) return names.front();
+    throw Error(ExitCode::bad_data, fmt::format("{}: holds no section '{}', only {}", checkpoint, section,
+                                                fmt::join(names, ", ")));
+}
+
+void load_weights(const std::string& checkpoint, const std::string& section, model::ParameterStore& store,
+                  Pulse& pulse) {
+    const io::SectionReader stored(checkpoint, section_in(checkpoint, section), pulse);
     for (const model::Parameter& p : store.parameters()) {
-        if (p.name.starts_with("teacher_head") && !io::has_parameter(checkpoint, stored, p.name)) continue;
-        fill(p, io::read_parameter(checkpoint, stored, p.name, p.shape, io::Stored::weight));
+        if (p.name.starts_with("teacher_head") && !stored.has(p.name)) continue;
+        fill(p, stored.read(p.name, p.shape, io::Stored::weight));
     }
     store.refresh_compute();
 }
 
-void load_teacher_head(const std::string& path, const std::string& teacher, bool tied,
-                       model::ParameterStore& student) {
+void load_teacher_head(const std::string& checkpoint, const std::string& teacher, bool tied,
+                       model::ParameterStore& student, Pulse& pulse) {
     const model::Parameter* head = student.find("teacher_head.weight");
     MAESTRO_CHECK(head, "a student without its teacher's head");
-    const auto checkpoint = checkpoint_of(path);
-    fill(*head,
-         io::read_parameter(checkpoint, section_in(checkpoint, teacher),
-                            tied ? "embedding.weight" : "head.weight", head->shape, io::Stored::weight));
+    const io::SectionReader stored(checkpoint, section_in(checkpoint, teacher), pulse);
+    fill(*head, stored.read(tied ? "embedding.weight" : "head.weight", head->shape, io::Stored::weight));
     student.refresh_compute();
 }
 
-void load_initial_weights(const config::Deck& deck, int section, model::ParameterStore& store) {
-    const auto given = [](const config::Section& s) { return !s.weights.empty() && s.weights != "random"; };
+WeightFiles find_weights(const Launch& launch) {
+    WeightFiles files;
+    for (const config::Section& section : launch.deck.sections)
+        if (given(section) && !files.contains(section.weights))
+            files[section.weights] = need_checkpoint(launch.world, section.weights, launch.pulse);
+    return files;
+}
+
+void load_initial_weights(const Launch& launch, const WeightFiles& files, int section,
+                          model::ParameterStore& store) {
+    const config::Deck& deck = launch.deck;
     const config::Section& own = deck.sections[static_cast<std::size_t>(section)];
-    if (given(own)) load_weights(own.weights, own.name, store);
+    if (given(own)) load_weights(files.at(own.weights), own.name, store, launch.pulse);
     for (const graph::Edge& e : deck.graph.edges)
         if (e.to == section && e.tensor == EdgeTensor::hidden) {
             const config::Section& teacher = deck.sections[static_cast<std::size_t>(e.from)];
             if (given(teacher))
-                load_teacher_head(teacher.weights, teacher.name, deck.model_of(e.from).tie_embeddings, store);
+                load_teacher_head(files.at(teacher.weights), teacher.name,
+                                  deck.model_of(e.from).tie_embeddings, store, launch.pulse);
         }
 }
 

@@ -118,7 +118,6 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
         if (plan.sections[static_cast<std::size_t>(s)].loss &&
             plan.sections[static_cast<std::size_t>(s)].window == 0)
             plan.set_window(s, plan.sections[static_cast<std::size_t>(s)].most, deck.graph);
-    plan.checkpoints = deck.checkpoint.every > 0;
     return plan;
 }
 
@@ -130,8 +129,10 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
         const SectionMemory& own = plan.sections[s];
         const double trainable = sizeof(float) * static_cast<double>(own.footprint.trainable);
         memory.weights += static_cast<double>(own.footprint.parameters);
-        memory.optimizer += 3 * trainable / graph.sections[s].layout.dp;
-        if (plan.checkpoints) checkpoint += 2 * trainable;
+        // Two moments of the shard; where gradients are summed, the sum beside them.
+        const int replicas = graph.sections[s].layout.dp;
+        memory.optimizer += (replicas > 1 ? 3 : 2) * trainable / replicas;
+        checkpoint += 2 * trainable;  // an ordered stop writes one, whatever checkpoint.every says
         // Open MPI's reduce-scatter fills a copy of the array on two replicas, two on more.
         const int copies = std::min(graph.sections[s].layout.dp - 1, 2);
         memory.passing = std::max(memory.passing, copies * trainable);

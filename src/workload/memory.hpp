@@ -32,7 +32,6 @@ struct SectionMemory {
 struct MemoryPlan {
     std::vector<SectionMemory> sections;         ///< by colour
     std::vector<channel::ChannelSpec> channels;  ///< by edge
-    bool checkpoints = false;                    ///< are written
     void set_window(int section, int window, const graph::SectionGraph& graph);
 };
 

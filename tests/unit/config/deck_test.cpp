@@ -181,6 +181,24 @@ TEST(Resume, NamesEveryKeyThatChangesTheResult) {
                 testing::SizeIs(testing::Gt(10)));
 }
 
+TEST(Resume, AKeyThatOneSideDoesNotKnowIsItsDefaultThere) {
+    const Deck deck = parse(input("vlm_glyphs.toml"));
+    auto stored = deck.settings;
+    ASSERT_EQ(stored.erase("optimizer.eps"), 1u);
+    ASSERT_EQ(stored.erase("model.glyph-language.rope_theta"), 1u);
+    EXPECT_THAT(resume_conflicts(deck, stored), testing::IsEmpty());
+    EXPECT_THAT(resume_conflicts(parse(input("vlm_glyphs.toml"), {"optimizer.eps=1e-6"}), stored),
+                testing::ElementsAre("optimizer.eps: 1e-06 now, not there in the checkpoint"));
+    stored = deck.settings;
+    stored["optimizer.momentum"] = "0.9";
+    EXPECT_THAT(resume_conflicts(deck, stored, {{"optimizer.momentum", "0.9"}}), testing::IsEmpty());
+    EXPECT_THAT(resume_conflicts(deck, stored, {{"optimizer.momentum", "0.5"}}), testing::SizeIs(1));
+    EXPECT_THAT(resume_conflicts(deck, stored), testing::SizeIs(1));
+    stored = deck.settings;
+    stored.erase("model.glyph-vision.width");
+    EXPECT_THAT(resume_conflicts(deck, stored), testing::SizeIs(1)) << "a key without a default";
+}
+
 TEST(CommandLine, IsReadOrRefused) {
     const CommandLine line = command_line(
         {"train", "deck.toml", "--set", "a=1", "--set", "b=2", "--resume", "auto", "--max-hours", "1.5"});

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "base/error.hpp"
+#include "io/checkpoint_reader.hpp"
 #include "io/exit_report.hpp"
 #include "io/hdf5.hpp"
 #include "io/run_directory.hpp"
@@ -18,9 +20,9 @@ namespace fs = std::filesystem;
 
 class Run : public testing::Test {
 protected:
-    void SetUp() override { prepare_run_directory(run_, false); }
+    void SetUp() override { prepare_run_directory(run_); }
 
-    fs::path save(std::int64_t step, std::int64_t keep = 2) {
+    fs::path save(std::int64_t step, std::int64_t keep = 2, std::vector<fs::path> damaged = {}) {
         const float base = static_cast<float>(step);
         const std::vector<float> weight{base, 2, 3, 4, 5, 6}, first{1, 1, 1, 1, 1, base}, second(6, 0.5f),
             frozen{7, 8};
@@ -28,16 +30,30 @@ protected:
             {"layers.0.weight", {2, 3}, weight.data(), first.data(), second.data()},
             {"teacher_head.weight", {2}, frozen.data()}};
         const fs::path partial = begin_checkpoint(run_, step);
-        std::vector<ManifestEntry> entries{write_section(partial, "language", step, parameters)};
+        std::vector<ManifestEntry> entries{write_section(partial, "language", step, parameters, quiet_)};
         entries.push_back(write_train_state(
-            partial, {.step = step,
-                      .deck = "deck",
-                      .settings = {{"optimizer.clip", "1"}, {"run.name", "a \"name\"\nof two lines"}},
-                      .samples = 0xfedcba9876543210,
-                      .rows = {.steps = {{step, 0.5, 9, 1, 2, 3}},
-                               .tasks = {{.rank = 3, .step = step}},
-                               .assignment = {{.step = step, .section = 1, .sample = 40 + step}}}}));
-        return finish_checkpoint(partial, entries, keep);
+            partial,
+            {.step = step,
+             .deck = "deck",
+             .settings = {{"optimizer.clip", "1"}, {"run.name", "a \"name\"\nof two lines"}},
+             .defaults = {{"optimizer.clip", "2"}},
+             .samples = 0xfedcba9876543210,
+             .counts = {.steps = step, .tasks = 2 * step, .assignment = 3 * step}},
+            quiet_));
+        return finish_checkpoint(partial, entries, keep, damaged);
+    }
+    /// What is wrong with any file of it.
+    std::string damage(const fs::path& checkpoint) {
+        for (const ManifestEntry& entry : read_manifest(checkpoint).files)
+            if (const std::string what = damage_of(checkpoint, entry, quiet_); !what.empty()) return what;
+        return "";
+    }
+    std::vector<std::string> names() const {
+        std::vector<std::string> found;
+        for (const auto& entry : fs::directory_iterator(run_ / "checkpoints"))
+            found.push_back(entry.path().filename().string());
+        std::sort(found.begin(), found.end());
+        return found;
     }
     static ExitCode code_of(const std::function<void()>& action) {
         try {
@@ -48,6 +64,7 @@ protected:
         return ExitCode::done;
     }
 
+    Pulse quiet_;
     testing_support::ScratchFolder scratch_;
     const fs::path run_ = scratch_.path() / "run";
 };
@@ -55,118 +72,152 @@ protected:
 TEST_F(Run, ComesBackAsItWasSaved) {
     const fs::path checkpoint = save(12);
     EXPECT_EQ(checkpoint.filename(), "step-000012");
-    EXPECT_EQ(find_checkpoint(run_), checkpoint);
-    EXPECT_EQ(find_checkpoint(checkpoint), checkpoint);
-    EXPECT_THAT(read_parameter(checkpoint, "language", "layers.0.weight", {2, 3}, Stored::weight),
+    EXPECT_EQ(list_checkpoints(run_), std::vector{checkpoint});
+    EXPECT_EQ(damage(checkpoint), "");
+    const SectionReader section(checkpoint, "language", quiet_);
+    EXPECT_THAT(section.read("layers.0.weight", {2, 3}, Stored::weight),
                 testing::ElementsAre(12, 2, 3, 4, 5, 6));
-    EXPECT_THAT(read_parameter(checkpoint, "language", "layers.0.weight", {2, 3}, Stored::first),
+    EXPECT_THAT(section.read("layers.0.weight", {2, 3}, Stored::first),
                 testing::ElementsAre(1, 1, 1, 1, 1, 12));
-    EXPECT_TRUE(has_parameter(checkpoint, "language", "teacher_head.weight"));
-    EXPECT_FALSE(has_parameter(checkpoint, "language", "nothing"));
+    for (std::int64_t from = 0; from <= 6; ++from)
+        for (std::int64_t to = from; to <= 6; ++to) {
+            const std::vector<float> whole{12, 2, 3, 4, 5, 6};
+            EXPECT_EQ(section.read("layers.0.weight", {2, 3}, Stored::weight, from, to),
+                      std::vector(whole.begin() + from, whole.begin() + to));
+        }
+    EXPECT_TRUE(section.has("teacher_head.weight"));
+    EXPECT_FALSE(section.has("nothing"));
     EXPECT_THAT(sections_of(checkpoint), testing::ElementsAre("language"));
-    const TrainState state = read_train_state(checkpoint);
+    const TrainState state = read_train_state(checkpoint, quiet_);
     EXPECT_EQ(state.step, 12);
     EXPECT_EQ(state.deck, "deck");
     EXPECT_EQ(state.settings.size(), 2u);
     EXPECT_EQ(state.settings.at("run.name"), "a \"name\"\nof two lines");
+    EXPECT_EQ(state.defaults.at("optimizer.clip"), "2");
     EXPECT_EQ(state.samples, 0xfedcba9876543210u);
-    ASSERT_EQ(state.rows.steps.size(), 1u);
-    EXPECT_EQ(state.rows.steps[0].tokens, 9);
-    EXPECT_EQ(state.rows.tasks.at(0).rank, 3);
+    EXPECT_EQ(state.counts, (RowCounts{.steps = 12, .tasks = 24, .assignment = 36}));
+    EXPECT_FALSE(state.rows.has_value());
 }
 
 TEST_F(Run, RefusesOtherShapesAndMissingParameters) {
     const fs::path checkpoint = save(1);
-    EXPECT_EQ(code_of([&] {
-                  read_parameter(checkpoint, "language", "layers.0.weight", {3, 2}, Stored::weight);
-              }),
-              ExitCode::bad_data);
-    EXPECT_EQ(code_of([&] {
-                  read_parameter(checkpoint, "language", "layers.1.weight", {2, 3}, Stored::weight);
-              }),
-              ExitCode::bad_data);
-    EXPECT_EQ(code_of([&] {
-                  read_parameter(checkpoint, "vision", "layers.0.weight", {2, 3}, Stored::weight);
-              }),
-              ExitCode::bad_data);
+    const SectionReader section(checkpoint, "language", quiet_);
+    EXPECT_EQ(code_of([&] { section.read("layers.0.weight", {3, 2}, Stored::weight); }), ExitCode::bad_data);
+    EXPECT_EQ(code_of([&] { section.read("layers.1.weight", {2, 3}, Stored::weight); }), ExitCode::bad_data);
+    EXPECT_EQ(code_of([&] { SectionReader(checkpoint, "vision", quiet_); }), ExitCode::bad_data);
 }
 
-TEST_F(Run, WalksBackToTheNewestWholeOne) {
-    save(1);
-    const fs::path second = save(2), third = save(3, 3);
-    fs::create_directories(run_ / "checkpoints/step-000009.partial");
-    EXPECT_EQ(find_checkpoint(run_), third);
-    fs::resize_file(third / "language.h5", fs::file_size(third / "language.h5") - 1);
-    EXPECT_EQ(find_checkpoint(run_), second);
-    EXPECT_EQ(find_checkpoint(third), std::nullopt);
+TEST_F(Run, TellsWhichFileIsDamagedAndHow) {
+    const fs::path checkpoint = save(3);
+    const fs::path file = checkpoint / "language.h5";
+    const auto size = fs::file_size(file);
     {
-        std::fstream file(second / "language.h5", std::ios::in | std::ios::out | std::ios::binary);
-        file.seekp(static_cast<std::streamoff>(fs::file_size(second / "language.h5") / 2));
-        file.put('!');
+        std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+        stream.seekp(static_cast<std::streamoff>(size / 2));
+        stream.put('!');
     }
-    const auto left = find_checkpoint(run_);
-    ASSERT_TRUE(left.has_value());
-    EXPECT_EQ(left->filename(), "step-000001");
-    fs::remove(*left / "manifest.json");
-    EXPECT_EQ(find_checkpoint(run_), std::nullopt);
+    EXPECT_THAT(damage(checkpoint),
+                testing::AllOf(testing::HasSubstr(file.string()), testing::HasSubstr("checksum")));
+    fs::resize_file(file, size - 1);
+    EXPECT_THAT(damage(checkpoint), testing::HasSubstr(std::to_string(size - 1)));
+    fs::remove(file);
+    EXPECT_THAT(damage(checkpoint), testing::HasSubstr("missing"));
+    std::ofstream(checkpoint / "manifest.json") << "{\"format\": ";
+    EXPECT_EQ(code_of([&] { read_manifest(checkpoint); }), ExitCode::bad_data);
+    fs::remove(checkpoint / "manifest.json");
+    EXPECT_EQ(code_of([&] { read_manifest(checkpoint); }), ExitCode::bad_data);
+}
+
+TEST_F(Run, WhatCannotBeReadIsNotDamaged) {
+    const fs::path checkpoint = save(3);
+    fs::remove(checkpoint / "language.h5");
+    fs::create_directory(checkpoint / "language.h5");  // opens, and fails to be read
+    EXPECT_EQ(code_of([&] { damage(checkpoint); }), ExitCode::io_error);
+    EXPECT_EQ(code_of([&] { SectionReader(checkpoint, "language", quiet_); }), ExitCode::io_error);
+    fs::remove(checkpoint / "language.h5");
+    fs::create_symlink("language.h5", checkpoint / "language.h5");  // ELOOP
+    EXPECT_EQ(code_of([&] { damage(checkpoint); }), ExitCode::io_error);
+    fs::remove_all(run_ / "checkpoints");
+    EXPECT_TRUE(list_checkpoints(run_).empty());
+    fs::create_symlink("checkpoints", run_ / "checkpoints");
+    EXPECT_EQ(code_of([&] { list_checkpoints(run_); }), ExitCode::io_error);
 }
 
 TEST_F(Run, DoesNotPassOverAnotherVersion) {
-    const fs::path manifest = save(3) / "manifest.json";
-    std::ifstream in(manifest);
+    const fs::path checkpoint = save(3), path = checkpoint / "manifest.json";
+    std::ifstream in(path);
     std::string text{std::istreambuf_iterator<char>(in), {}};
-    text.replace(text.find("\"version\": 2"), 12, "\"version\": 9");
-    std::ofstream(manifest) << text;
-    EXPECT_EQ(code_of([&] { find_checkpoint(run_); }), ExitCode::bad_data);
-    fs::remove(manifest.parent_path() / "language.h5");
-    EXPECT_EQ(find_checkpoint(run_), std::nullopt) << "what is not whole is nobody's";
+    text.replace(text.find("\"version\": 3"), 12, "\"version\": 9");
+    std::ofstream(path) << text;
+    EXPECT_EQ(code_of([&] { check_version(checkpoint, read_manifest(checkpoint)); }), ExitCode::bad_data);
+}
+
+TEST_F(Run, ReadsTheRowsInsideACheckpointOfVersion2) {
+    const fs::path checkpoint = save(2);
+    create_metrics(checkpoint / "train.h5", {.deck = "deck", .environment = "", .sections = {}},
+                   {.steps = {{1, 0.5, 9, 1, 2, 3}}, .tasks = {{.rank = 3, .step = 1}}, .assignment = {}},
+                   quiet_);
+    {
+        const Handle file(H5Fopen((checkpoint / "train.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
+        H5Adelete(file, "version");
+        write_attribute(file, "version", std::int64_t{2});
+        write_attribute(file, "step", std::int64_t{2});
+        write_attribute(file, "settings", std::string("{}"));
+        write_attribute(file, "samples", std::string("00ff"));
+    }
+    const TrainState state = read_train_state(checkpoint, quiet_);
+    ASSERT_TRUE(state.rows.has_value());
+    EXPECT_EQ(state.rows->steps.at(0).tokens, 9);
+    EXPECT_EQ(state.rows->tasks.at(0).rank, 3);
+    EXPECT_EQ(state.samples, 0xffu);
 }
 
 TEST_F(Run, KeepsTwoAtLeast) {
     for (std::int64_t step = 1; step <= 5; ++step) save(step, 1);
-    EXPECT_TRUE(fs::exists(run_ / "checkpoints/step-000005"));
-    EXPECT_TRUE(fs::exists(run_ / "checkpoints/step-000004"));
-    EXPECT_FALSE(fs::exists(run_ / "checkpoints/step-000003"));
+    EXPECT_THAT(names(), testing::ElementsAre("LATEST", "step-000004", "step-000005"));
 }
 
-TEST_F(Run, MetricsGrowAndAreCut) {
-    const fs::path path = run_ / "metrics.h5";
-    create_metrics(path, {.deck = "d", .environment = "e", .sections = {"vision", "language"}}, {});
-    for (std::int64_t step = 1; step <= 3; ++step)
-        append_metrics(path, {.steps = {{.step = step, .loss = 1.0 / static_cast<double>(step)}},
-                              .tasks = {{.section = 1, .step = step}, {.section = 0, .step = step}},
-                              .assignment = {{.step = step, .replica = 2, .sample = 7 * step}}});
-    Rows rows = read_metrics(path);
-    ASSERT_EQ(rows.steps.size(), 3u);
-    EXPECT_EQ(rows.steps[2].loss, 1.0 / 3);
-    EXPECT_EQ(rows.tasks.size(), 6u);
-    ASSERT_EQ(rows.assignment.size(), 3u);
-    EXPECT_EQ(rows.assignment[1].sample, 14);
-    EXPECT_EQ(rows.assignment[1].replica, 2);
-    EXPECT_EQ(read_sections(path), (std::vector<std::string>{"vision", "language"}));
-    rows.truncate(2);
-    EXPECT_EQ(rows.assignment.size(), 2u);
-    EXPECT_EQ(rows.steps.size(), 2u);
-    EXPECT_EQ(rows.tasks.size(), 4u);
-    std::ofstream(run_ / "junk.h5") << "no HDF5";
-    EXPECT_EQ(code_of([&] { read_metrics(run_ / "junk.h5"); }), ExitCode::bad_data);
+TEST_F(Run, NewerOnesOfAnotherCourseCountForNothing) {
+    for (std::int64_t step : {7, 8, 9}) save(step, 9);
+    save(3);
+    save(4);
+    save(5);
+    EXPECT_THAT(names(), testing::ElementsAre("LATEST", "step-000004", "step-000005", "step-000007",
+                                              "step-000008", "step-000009"));
+    std::ifstream latest(run_ / "checkpoints/LATEST");
+    std::string name;
+    EXPECT_EQ((latest >> name, name), "step-000005");
 }
 
-TEST_F(Run, HoldsTheEnvironmentOfManyRanks) {
-    const std::string environment(300'000, 'e');
-    create_metrics(run_ / "metrics.h5", {.deck = "deck", .environment = environment, .sections = {}}, {});
-    const Handle file = open_file(run_ / "metrics.h5", false);
-    EXPECT_EQ(read_text_attribute(file, "environment"), environment);
+TEST_F(Run, DamagedOnesGoAsideWhenTheRunHasPassedThem) {
+    for (std::int64_t step : {2, 4, 6}) save(step, 9);
+    const std::vector<fs::path> damaged{run_ / "checkpoints/step-000006", run_ / "checkpoints/step-000004"};
+    save(3, 2, damaged);
+    EXPECT_THAT(names(), testing::IsSupersetOf({"step-000004", "step-000006"}));
+    save(5, 2, damaged);
+    EXPECT_THAT(names(), testing::ElementsAre("LATEST", "step-000003", "step-000004.damaged", "step-000005",
+                                              "step-000006"));
+    save(6, 2, damaged);
+    EXPECT_THAT(names(), testing::ElementsAre("LATEST", "step-000004.damaged", "step-000005", "step-000006",
+                                              "step-000006.damaged"));
+    EXPECT_EQ(damage(run_ / "checkpoints/step-000006"), "");
 }
 
-TEST_F(Run, ARunIsNotOverwritten) {
+TEST_F(Run, OnlyUnfinishedCheckpointsAreNone) {
+    EXPECT_FALSE(had_checkpoints(run_));
+    begin_checkpoint(run_, 4);
+    EXPECT_FALSE(had_checkpoints(run_));
+    EXPECT_TRUE(list_checkpoints(run_).empty());
+    fs::rename(save(5), run_ / "checkpoints/step-000005.damaged");
+    EXPECT_TRUE(had_checkpoints(run_));
+}
+
+TEST_F(Run, ADirectoryThatCannotBeWrittenIsRefused) {
     EXPECT_FALSE(holds_run(run_));
     save(1);
     EXPECT_TRUE(holds_run(run_));
-    EXPECT_EQ(code_of([&] { prepare_run_directory(run_, false); }), ExitCode::cannot_create);
-    prepare_run_directory(run_, true);
     std::ofstream(run_ / "file") << "x";
-    EXPECT_EQ(code_of([&] { prepare_run_directory(run_ / "file/run", false); }), ExitCode::cannot_create);
+    EXPECT_EQ(code_of([&] { prepare_run_directory(run_ / "file/run"); }), ExitCode::cannot_create);
     EXPECT_EQ(code_of([&] { check_free_space(run_, std::uint64_t{1} << 60); }), ExitCode::io_error);
 }
 

@@ -1,0 +1,171 @@
+#include "io/checkpoint_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "io/file.hpp"
+
+namespace maestro::io {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Names in RUN/checkpoints; none where there is no such directory.
+std::vector<fs::path> entries_of(const fs::path& run) {
+    const fs::path checkpoints = run / "checkpoints";
+    std::vector<fs::path> found;
+    std::error_code error;
+    fs::directory_iterator entry(checkpoints, error);
+    while (!error && entry != fs::directory_iterator()) {
+        found.push_back(entry->path());
+        entry.increment(error);
+    }
+    if (error && error != std::errc::no_such_file_or_directory)
+        io_failed(checkpoints, "cannot be read", error.value());
+    return found;
+}
+
+}  // namespace
+
+std::vector<fs::path> list_checkpoints(const fs::path& run) {
+    std::vector<fs::path> found = entries_of(run);
+    std::erase_if(found, [](const fs::path& path) { return step_of_checkpoint(path) < 0; });
+    std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) {
+        return step_of_checkpoint(a) > step_of_checkpoint(b);
+    });
+    return found;
+}
+
+bool had_checkpoints(const fs::path& run) {
+    const std::vector<fs::path> entries = entries_of(run);
+    return std::any_of(entries.begin(), entries.end(),
+                       [](const fs::path& path) { return path.extension() != ".partial"; });
+}
+
+Manifest read_manifest(const fs::path& checkpoint) {
+    const fs::path path = checkpoint / "manifest.json";
+    return parse_manifest(read_text(path), path);
+}
+
+Manifest parse_manifest(const std::string& text, const fs::path& path) {
+    try {
+        const auto json = nlohmann::json::parse(text);
+        if (json.at("format") != "maestro-checkpoint")
+            throw Error(ExitCode::bad_data, path.string() + ": of something else than a checkpoint");
+        Manifest manifest{.version = json.at("version"), .files = {}};
+        for (const auto& entry : json.at("files")) {
+            const std::string name = entry.at("file");
+            if (name.find('/') != std::string::npos)
+                throw Error(ExitCode::bad_data,
+                            fmt::format("{}: names '{}', not a file of its own", path.string(), name));
+            manifest.files.push_back(
+                {.file = name,
+                 .bytes = entry.at("bytes"),
+                 .hash = std::stoull(entry.at("xxh64").get<std::string>(), nullptr, 16)});
+        }
+        return manifest;
+    } catch (const Error&) {
+        throw;
+    } catch (const std::exception& error) {  // of json and stoull
+        throw Error(ExitCode::bad_data, fmt::format("{}: damaged: {}", path.string(), error.what()));
+    }
+}
+
+std::string damage_of(const fs::path& checkpoint, const ManifestEntry& entry, Pulse& pulse) {
+    const fs::path path = checkpoint / entry.file;
+    Fingerprint found;
+    try {
+        found = fingerprint(path, pulse);
+    } catch (const Error& error) {
+        if (error.code() != ExitCode::bad_data) throw;
+        return error.what();
+    }
+    if (found.bytes != entry.bytes)
+        return fmt::format("{}: {} bytes, the manifest says {}", path.string(), found.bytes, entry.bytes);
+    if (found.hash != entry.hash)
+        return fmt::format("{}: its checksum is not the manifest's, its contents have changed",
+                           path.string());
+    return "";
+}
+
+void check_version(const fs::path& checkpoint, const Manifest& manifest) {
+    if (manifest.version >= kOldestCheckpointVersion && manifest.version <= kCheckpointVersion) return;
+    throw Error(
+        ExitCode::bad_data,
+        fmt::format("{}: a checkpoint of version {}, this build reads versions {} to {}; use the "
+                    "build that wrote it, or another run.output",
+                    checkpoint.string(), manifest.version, kOldestCheckpointVersion, kCheckpointVersion));
+}
+
+TrainState read_train_state(const fs::path& checkpoint, Pulse& pulse) {
+    const fs::path path = checkpoint / "train.h5";
+    const File file(path, File::Mode::read, pulse);
+    return file.read([&](hid_t open) {
+        try {
+            TrainState state{
+                .step = read_integer_attribute(open, "step"),
+                .deck = read_text_attribute(open, "deck"),
+                .settings = nlohmann::json::parse(read_text_attribute(open, "settings")),
+                .defaults = {},
+                .samples = std::stoull(read_text_attribute(open, "samples"), nullptr, 16),
+                .counts = {},
+            };
+            if (read_integer_attribute(open, "version") == kOldestCheckpointVersion) {
+                state.rows = read_rows(open);
+                return state;
+            }
+            state.defaults = nlohmann::json::parse(read_text_attribute(open, "defaults"));
+            state.counts = {.steps = read_integer_attribute(open, "step_rows"),
+                            .tasks = read_integer_attribute(open, "timeline_rows"),
+                            .assignment = read_integer_attribute(open, "assignment_rows")};
+            return state;
+        } catch (const Error&) {
+            throw;
+        } catch (const std::exception& error) {  // of json and stoull
+            throw Error(ExitCode::bad_data, fmt::format("not written by this program: {}", error.what()));
+        }
+    });
+}
+
+std::vector<std::string> sections_of(const fs::path& checkpoint) {
+    std::vector<std::string> names;
+    for (const ManifestEntry& entry : read_manifest(checkpoint).files)
+        if (entry.file != "train.h5") names.push_back(fs::path(entry.file).stem().string());
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+SectionReader::SectionReader(const fs::path& checkpoint, const std::string& section, Pulse& pulse)
+    : file_(checkpoint / (section + ".h5"), File::Mode::read, pulse) {
+    pulse.doing(fmt::format("reading {}", (checkpoint / (section + ".h5")).string()));
+}
+
+bool SectionReader::has(const std::string& parameter) const {
+    return file_.read([&](hid_t file) {
+        return MAESTRO_HDF5(H5Lexists(file, kStoredGroups[0], H5P_DEFAULT)) > 0 &&
+               MAESTRO_HDF5(H5Lexists(file, fmt::format("{}/{}", kStoredGroups[0], parameter).c_str(),
+                                      H5P_DEFAULT)) > 0;
+    });
+}
+
+std::vector<float> SectionReader::read(const std::string& parameter, const std::vector<std::int64_t>& shape,
+                                       Stored what) const {
+    return file_.read([&](hid_t file) {
+        return read_floats(file, fmt::format("{}/{}", kStoredGroups[static_cast<int>(what)], parameter),
+                           shape);
+    });
+}
+
+std::vector<float> SectionReader::read(const std::string& parameter, const std::vector<std::int64_t>& shape,
+                                       Stored what, std::int64_t from, std::int64_t to) const {
+    return file_.read([&](hid_t file) {
+        return read_floats(file, fmt::format("{}/{}", kStoredGroups[static_cast<int>(what)], parameter),
+                           shape, from, to);
+    });
+}
+
+}  // namespace maestro::io

@@ -1,0 +1,57 @@
+// Reads checkpoints, and tells a damaged one (which an older one may replace) from one that cannot be read
+// now (which nothing may replace).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "io/checkpoint.hpp"
+#include "io/hdf5.hpp"
+
+namespace maestro::io {
+
+/// Checkpoints of a run under their final names, newest first. Error(io_error) where the directory cannot be
+/// read.
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run);
+/// Was there ever a whole checkpoint? Anything but unfinished ones says so.
+bool had_checkpoints(const std::filesystem::path& run);
+
+struct Manifest {
+    std::int64_t version = 0;
+    std::vector<ManifestEntry> files;
+};
+/// Error(bad_data) where it is missing or damaged, Error(io_error) where it cannot be read.
+Manifest read_manifest(const std::filesystem::path& checkpoint);
+/// The same of its text; `path` is named in errors.
+Manifest parse_manifest(const std::string& text, const std::filesystem::path& path);
+/// What is wrong with a file of a checkpoint, with its path; empty where nothing is. Error(io_error).
+std::string damage_of(const std::filesystem::path& checkpoint, const ManifestEntry& entry, Pulse& pulse);
+/// Error(bad_data) for a whole checkpoint of a version that this build cannot read: to pass it over could
+/// overwrite it.
+void check_version(const std::filesystem::path& checkpoint, const Manifest& manifest);
+
+TrainState read_train_state(const std::filesystem::path& checkpoint, Pulse& pulse);
+/// Names of the sections that a checkpoint holds.
+std::vector<std::string> sections_of(const std::filesystem::path& checkpoint);
+
+enum class Stored { weight, first, second };
+
+/// A section's file, open.
+class SectionReader {
+public:
+    SectionReader(const std::filesystem::path& checkpoint, const std::string& section, Pulse& pulse);
+    bool has(const std::string& parameter) const;
+    /// One parameter; Error(bad_data) where it is missing or of another shape, Error(io_error).
+    std::vector<float> read(const std::string& parameter, const std::vector<std::int64_t>& shape,
+                            Stored what) const;
+    /// Its elements [from, to) alone.
+    std::vector<float> read(const std::string& parameter, const std::vector<std::int64_t>& shape, Stored what,
+                            std::int64_t from, std::int64_t to) const;
+
+private:
+    File file_;
+};
+
+}  // namespace maestro::io

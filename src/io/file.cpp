@@ -1,0 +1,156 @@
+#include "io/file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+
+namespace maestro::io {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::uint64_t kBlock = 1 << 20;
+// What a network file system has lost for a moment comes back within seconds.
+constexpr std::array kPauses = {std::chrono::milliseconds(100), std::chrono::milliseconds(400),
+                                std::chrono::milliseconds(1500)};
+
+bool lasting(int number) {
+    constexpr std::array kLasting = {ENOENT, ENOTDIR, EISDIR, ELOOP, EINVAL, EBADF, ENAMETOOLONG};
+    return std::find(kLasting.begin(), kLasting.end(), number) != kLasting.end();
+}
+
+/// call() until it returns at least 0 or the pauses are used up; -1 with errno then.
+template <class Call>
+auto try_again(Call&& call) {
+    auto pause = kPauses.begin();
+    for (;;) {
+        const auto result = call();
+        if (result >= 0) return result;
+        if (errno == EINTR) continue;
+        if (lasting(errno) || pause == kPauses.end()) return result;
+        const int number = errno;
+        std::this_thread::sleep_for(*pause++);
+        errno = number;
+    }
+}
+
+}  // namespace
+
+Descriptor::Descriptor(const fs::path& path, int flags)
+    : value_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
+Descriptor::~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+}
+Descriptor::Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+}
+
+void io_failed(const fs::path& path, const std::string& what, int number) {
+    throw Error(ExitCode::io_error, fmt::format("{}: {}: {}", path.string(), what, std::strerror(number)));
+}
+
+Descriptor open_to_read(const fs::path& path) {
+    Descriptor file;
+    const auto opened = try_again([&] {
+        file = Descriptor(path, O_RDONLY);
+        return file.get();
+    });
+    if (opened >= 0) return file;
+    if (errno == ENOENT || errno == ENOTDIR)
+        throw Error(ExitCode::bad_data, fmt::format("{}: missing", path.string()));
+    io_failed(path, "cannot be opened", errno);
+}
+
+std::int64_t read_at(int descriptor, void* target, std::uint64_t bytes, std::uint64_t offset, Pulse& pulse) {
+    std::uint64_t done = 0;
+    while (done < bytes) {
+        const auto got = try_again([&] {
+            return ::pread(descriptor, static_cast<char*>(target) + done, std::min(kBlock, bytes - done),
+                           static_cast<off_t>(offset + done));
+        });
+        if (got < 0) return -1;
+        if (got == 0) break;
+        done += static_cast<std::uint64_t>(got);
+        pulse.beat();
+    }
+    return static_cast<std::int64_t>(done);
+}
+
+bool write_at(int descriptor, const void* source, std::uint64_t bytes, std::uint64_t offset, Pulse& pulse) {
+    for (std::uint64_t done = 0; done < bytes;) {
+        const auto put = ::pwrite(descriptor, static_cast<const char*>(source) + done,
+                                  std::min(kBlock, bytes - done), static_cast<off_t>(offset + done));
+        if (put < 0 && errno == EINTR) continue;
+        if (put <= 0) return false;
+        done += static_cast<std::uint64_t>(put);
+        pulse.beat();
+    }
+    return true;
+}
+
+std::string read_text(const fs::path& path) {
+    const Descriptor file = open_to_read(path);
+    Pulse quiet;
+    std::string text, block(kBlock, '\0');
+    for (;;) {
+        const auto got = read_at(file.get(), block.data(), block.size(), text.size(), quiet);
+        if (got < 0) io_failed(path, "cannot be read", errno);
+        text.append(block, 0, static_cast<std::size_t>(got));
+        if (static_cast<std::uint64_t>(got) < block.size()) return text;
+    }
+}
+
+void write_text_durably(const fs::path& path, const std::string& text) {
+    const fs::path partial = path.string() + ".partial";
+    Pulse quiet;
+    {
+        const Descriptor file(partial, O_WRONLY | O_CREAT | O_TRUNC);
+        if (!file || !write_at(file.get(), text.data(), text.size(), 0, quiet) || ::fsync(file.get()) != 0)
+            io_failed(partial, "cannot be written", errno);
+    }
+    std::error_code error;
+    fs::rename(partial, path, error);
+    if (error) io_failed(path, "cannot be renamed", error.value());
+}
+
+void sync(const fs::path& path) {
+    const Descriptor file(path, O_RDONLY);
+    if (!file || ::fsync(file.get()) != 0) io_failed(path, "cannot be synced to the disk", errno);
+}
+
+Fingerprint fingerprint(const fs::path& path, Pulse& pulse) {
+    pulse.doing(fmt::format("reading {} to compare its checksum", path.string()));
+    const Descriptor file = open_to_read(path);
+    const std::unique_ptr<XXH64_state_t, void (*)(XXH64_state_t*)> state(
+        XXH64_createState(), [](XXH64_state_t* s) { XXH64_freeState(s); });
+    XXH64_reset(state.get(), 0);
+    Fingerprint found;
+    std::vector<char> block(kBlock);
+    for (;;) {
+        const auto got = read_at(file.get(), block.data(), block.size(), found.bytes, pulse);
+        if (got < 0) io_failed(path, "cannot be read", errno);
+        XXH64_update(state.get(), block.data(), static_cast<std::size_t>(got));
+        found.bytes += static_cast<std::uint64_t>(got);
+        if (static_cast<std::uint64_t>(got) < block.size()) break;
+    }
+    found.hash = XXH64_digest(state.get());
+    return found;
+}
+
+}  // namespace maestro::io

@@ -1,0 +1,34 @@
+// One program at a time owns a run directory. The lock is the system's, on RUN/.lock, so it dies with its
+// holder, however that ends, and holds over network file systems.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "io/file.hpp"
+
+namespace maestro::io {
+
+class RunLock {
+public:
+    RunLock() = default;  ///< holds nothing
+    /// Makes the directory if need be, and changes nothing else in it. Throws Error(cannot_create) where
+    /// another process holds the lock, naming it, or where the directory cannot be written.
+    explicit RunLock(const std::filesystem::path& directory);
+    /// Lets go; a directory that was made and got nothing in it is gone again.
+    ~RunLock();
+    RunLock(RunLock&& other) noexcept;
+    RunLock& operator=(RunLock&& other) noexcept;
+    /// Was the directory there before?
+    bool made_directory() const { return made_; }
+    /// Why others cannot be kept out: the file system has no locks. Empty where it has.
+    const std::string& warning() const { return warning_; }
+
+private:
+    std::filesystem::path directory_;
+    Descriptor file_;
+    bool made_ = false;
+    std::string warning_;
+};
+
+}  // namespace maestro::io

@@ -1,0 +1,29 @@
+// Finds the checkpoint to read, verified: each file is read once by one of the ranks.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/pulse.hpp"
+#include "comm/communicator.hpp"
+
+namespace maestro::train {
+
+struct FoundCheckpoint {
+    std::string path;  ///< the newest whole one; empty: there is none
+    /// Newer ones that are damaged, newest first, and what is wrong with each, which file for one.
+    std::vector<std::filesystem::path> damaged;
+    std::vector<std::string> reports;
+};
+
+/// Collective. `path` is a checkpoint or a run directory. Throws on all ranks Error(io_error) where anything
+/// cannot be read, which says nothing about its contents, and Error(bad_data) where the newest whole one is
+/// of a version that this build does not read.
+FoundCheckpoint find_checkpoint(const comm::Communicator& world, const std::string& path, Pulse& pulse);
+
+/// Collective. The same where a checkpoint is needed: Error(input_missing) where nothing has that name,
+/// Error(bad_data) where no whole one is there. What was passed over goes to the log.
+std::string need_checkpoint(const comm::Communicator& world, const std::string& path, Pulse& pulse);
+
+}  // namespace maestro::train

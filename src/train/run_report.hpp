@@ -1,0 +1,42 @@
+// How a run ends, for exit.json and for those who wait for the directory: what main needs to know of it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <string>
+
+#include "io/run_lock.hpp"
+
+namespace maestro::train {
+
+/// Used by the main thread, and by the watchdog's when that one hangs. Holds the directory's lock until the
+/// last word is written.
+class RunReport {
+public:
+    explicit RunReport(int rank) : rank_(rank) {}
+    void on_host(std::string host);
+    void hold(io::RunLock lock) { lock_ = std::move(lock); }
+    /// From now on the run answers for the directory: how it ends is told there.
+    void own(std::filesystem::path directory);
+    bool owns() const;
+    void step_done(std::int64_t step);  ///< steps done so far
+    std::int64_t step() const;
+    void stopped(std::string reason);  ///< early, in order
+
+    /// Writes exit.json, if the directory is owned.
+    void write(int code, const std::string& reason) const;
+    /// The same at an end in order.
+    void write(int code) const;
+
+private:
+    mutable std::mutex mutex_;
+    int rank_;
+    std::string host_;
+    std::filesystem::path directory_;
+    std::int64_t step_ = 0;
+    std::string reason_ = "done";
+    io::RunLock lock_;
+};
+
+}  // namespace maestro::train

@@ -1,0 +1,150 @@
+#include "io/metrics_file.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "io/hdf5_update.hpp"
+#include "support/errors.hpp"
+#include "support/scratch_folder.hpp"
+
+namespace maestro::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Metrics : public testing::Test {
+protected:
+    void SetUp() override {
+        create_metrics(path_, {.deck = "d", .environment = "e", .sections = {"vision", "language"}}, {},
+                       quiet_);
+    }
+    Rows rows_of(std::int64_t step) const {
+        return {.steps = {{.step = step, .loss = 1.0 / static_cast<double>(step)}},
+                .tasks = {{.section = 1, .step = step}, {.section = 0, .step = step}},
+                .assignment = {{.step = step, .replica = 2, .sample = 7 * step}}};
+    }
+    std::string bytes() const {
+        std::ifstream file(path_, std::ios::binary);
+        return {std::istreambuf_iterator<char>(file), {}};
+    }
+
+    Pulse quiet_;
+    testing_support::ScratchFolder scratch_;
+    const fs::path path_ = scratch_.path() / "metrics.h5";
+};
+
+TEST_F(Metrics, GrowAndAreCut) {
+    for (std::int64_t step = 1; step <= 3; ++step) append_metrics(path_, rows_of(step), quiet_);
+    const Rows rows = read_metrics(path_);
+    ASSERT_EQ(rows.steps.size(), 3u);
+    EXPECT_EQ(rows.steps[2].loss, 1.0 / 3);
+    EXPECT_EQ(rows.tasks.size(), 6u);
+    ASSERT_EQ(rows.assignment.size(), 3u);
+    EXPECT_EQ(rows.assignment[1].sample, 14);
+    EXPECT_EQ(rows.assignment[1].replica, 2);
+    EXPECT_EQ(read_sections(path_), (std::vector<std::string>{"vision", "language"}));
+    const RowCounts two{.steps = 2, .tasks = 4, .assignment = 2};
+    EXPECT_EQ(count_rows(path_), (RowCounts{.steps = 3, .tasks = 6, .assignment = 3}));
+    EXPECT_EQ(read_metrics(path_, two).assignment.size(), 2u);
+    cut_metrics(path_, {.deck = "other", .environment = "e", .sections = {"a"}, .windows = {5}}, two, quiet_);
+    EXPECT_EQ(count_rows(path_), two);
+    EXPECT_EQ(read_sections(path_), std::vector<std::string>{"a"});
+    EXPECT_EQ(read_windows(path_), std::vector<int>{5});
+    append_metrics(path_, rows_of(9), quiet_);
+    EXPECT_EQ(read_metrics(path_).steps.at(2).step, 9);
+    EXPECT_EQ(read_metrics(path_).tasks.at(3).step, 2);
+}
+
+TEST_F(Metrics, ManyRowsGoThroughManyChunks) {
+    Rows rows;
+    for (int i = 0; i < 30'000; ++i) rows.tasks.push_back({.rank = i, .step = i});
+    append_metrics(path_, rows, quiet_);
+    append_metrics(path_, rows, quiet_);
+    cut_metrics(path_, {}, {.steps = 0, .tasks = 30'001, .assignment = 0}, quiet_);
+    append_metrics(path_, rows, quiet_);
+    const Rows found = read_metrics(path_);
+    ASSERT_EQ(found.tasks.size(), 60'001u);
+    for (int i = 0; i < 30'000; ++i) {
+        ASSERT_EQ(found.tasks[static_cast<std::size_t>(i)].rank, i);
+        ASSERT_EQ(found.tasks[static_cast<std::size_t>(30'001 + i)].rank, i);
+    }
+}
+
+TEST_F(Metrics, FewerRowsThanACheckpointKnowsAreDamage) {
+    append_metrics(path_, rows_of(1), quiet_);
+    const std::string before = bytes();
+    const RowCounts more{.steps = 2, .tasks = 2, .assignment = 1};
+    const auto cut = testing_support::error_of([&] { cut_metrics(path_, {}, more, quiet_); });
+    EXPECT_EQ(cut.code, ExitCode::bad_data);
+    EXPECT_EQ(testing_support::error_of([&] { read_metrics(path_, more); }).code, ExitCode::bad_data);
+    EXPECT_EQ(bytes(), before);
+    fs::resize_file(path_, 2000);
+    EXPECT_EQ(testing_support::error_of([&] { count_rows(path_); }).code, ExitCode::bad_data);
+    std::ofstream(path_) << "no HDF5";
+    EXPECT_EQ(testing_support::error_of([&] { read_metrics(path_); }).code, ExitCode::bad_data);
+    fs::remove(path_);
+    EXPECT_EQ(testing_support::error_of([&] { count_rows(path_); }).code, ExitCode::bad_data);
+}
+
+TEST_F(Metrics, AFailedChangeLeavesTheFileAsItWas) {
+    append_metrics(path_, rows_of(1), quiet_);
+    const std::string before = bytes();
+    EXPECT_THROW(change_whole(path_, quiet_,
+                              [](hid_t file) {
+                                  write_attribute(file, "deck", std::string("half"));
+                                  throw Error(ExitCode::bad_data, "no more");
+                              }),
+                 Error);
+    EXPECT_EQ(bytes(), before);
+    EXPECT_FALSE(fs::exists(path_.string() + ".journal"));
+}
+
+/// Killed anywhere: after the next look every row of a finished append is there, and no half of another.
+TEST_F(Metrics, AKillLeavesWholeAppends) {
+    unsigned pause_us = 0;
+    for (int round = 0; round < 40; ++round) {
+        const std::int64_t done = count_rows(path_).steps;
+        const pid_t child = fork();
+        ASSERT_GE(child, 0);
+        if (child == 0) {
+            for (std::int64_t step = done + 1;; ++step) append_metrics(path_, rows_of(step), quiet_);
+        }
+        pause_us = (pause_us * 7 + 1237) % 30'000;
+        usleep(3'000 + pause_us);
+        kill(child, SIGKILL);
+        waitpid(child, nullptr, 0);
+        const RowCounts counts = count_rows(path_);
+        ASSERT_GE(counts.steps, done);
+        ASSERT_EQ(counts.tasks, 2 * counts.steps);
+        ASSERT_EQ(counts.assignment, counts.steps);
+    }
+    const Rows rows = read_metrics(path_);
+    EXPECT_GT(rows.steps.size(), 40u);
+    for (std::size_t i = 0; i < rows.steps.size(); ++i)
+        ASSERT_EQ(rows.steps[i].step, static_cast<std::int64_t>(i + 1));
+}
+
+TEST_F(Metrics, AJournalIsFinishedIfWholeAndDroppedIfNot) {
+    append_metrics(path_, rows_of(1), quiet_);
+    const std::string before = bytes();
+    std::ofstream(path_.string() + ".journal")
+        << "maestroJ, and then nothing of use in it, not even a checksum";
+    EXPECT_EQ(count_rows(path_).steps, 1);
+    EXPECT_EQ(bytes(), before);
+    EXPECT_FALSE(fs::exists(path_.string() + ".journal"));
+}
+
+TEST_F(Metrics, HoldTheEnvironmentOfManyRanks) {
+    const std::string environment(300'000, 'e');
+    create_metrics(path_, {.deck = "deck", .environment = environment, .sections = {}}, {}, quiet_);
+    const File file(path_, File::Mode::read, quiet_);
+    EXPECT_EQ(read_text_attribute(file, "environment"), environment);
+}
+
+}  // namespace
+}  // namespace maestro::io
