@@ -1,5 +1,6 @@
 // A run from start to end. Everything that holds MPI is destroyed before the environment; errors end up here.
-#include <optional>
+#include <cstdlib>
+#include <string>
 
 #include "base/log.hpp"
 #include "calibration/calibrate.hpp"
@@ -18,7 +19,15 @@ using namespace maestro;
 
 namespace {
 
-ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Waiter& waiter,
+/// Whose first answer may be long in coming: nothing of the deck is known yet.
+double start_timeout_s() {
+    constexpr double kDefault = 120;
+    const char* text = std::getenv("MAESTRO_START_TIMEOUT");
+    const double seconds = text ? std::strtod(text, nullptr) : 0;
+    return seconds > 0 ? seconds : kDefault;
+}
+
+ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watchdog& watchdog,
              train::RunReport& report) {
     const config::CommandLine line = config::parse_command_line(argc, argv);  // 1. what is asked
     if (line.answered) {
@@ -27,6 +36,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Waite
     }
     comm::check_same_build(world);  // 2. by whom
     if (line.command == config::Command::calibrate) {
+        watchdog.pause();  // it reports to nobody
         calibration::run_calibration(world, comm::place_rank(world), line.out);
         return ExitCode::done;
     }
@@ -39,6 +49,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Waite
     config::Deck deck =
         config::parse_deck(text, line.deck, line.set, line.command, times);  // 3. the deck and its graph
     if (line.command == config::Command::simulate) {
+        watchdog.pause();
         train::agree(world, [&] {
             if (world.rank() == 0) simulation::run_simulation(line, deck);
         });
@@ -48,50 +59,30 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Waite
     if (const std::string refusal = graph::launch_refusal(deck.graph, world.size());
         placed && !refusal.empty())
         throw Error(ExitCode::bad_deck, line.deck + ": " + refusal, Scope::all_ranks);
-    waiter.set_timeout(deck.run.timeout_s);
+    world.waiter().set_timeout(deck.run.timeout_s);
+    watchdog.set_timeout(deck.run.timeout_s);
     const comm::Topology topology = comm::place_rank(world);  // 4. cores and threads
-    report.on_host(topology.host);
+    report.identify(world.rank(), topology.host);
+    watchdog.identify(fmt::format("rank {} ({})", world.rank(), topology.host));
     comm::catch_stop_signals();
-    comm::Watchdog watchdog(
-        {.timeout_s = deck.run.timeout_s,
-         .rank = world.rank(),
-         .host = topology.host,
-         .on_hang =
-             [&](const std::string& reason) { report.write(static_cast<int>(ExitCode::peer_lost), reason); },
-         .abort = {}});
     comm::Heartbeat heartbeat(world, watchdog);
-    waiter.report_to(&watchdog);
-    const graph::SectionGraph graph = deck.graph;
     train::Launch launch{.world = world,
                          .watchdog = watchdog,
                          .pulse = heartbeat,
                          .topology = topology,
-                         .deck = std::move(deck),
-                         .graph = graph};
-    ExitCode code = ExitCode::done;
-    try {
-        if (line.command == config::Command::evaluate)
-            train::run_evaluation(launch, line);  // 5. the work
-        else
-            code = train::run_training(launch, line, report);
-    } catch (...) {
-        waiter.report_to(nullptr);
-        throw;
+                         .deck = std::move(deck)};
+    if (line.command == config::Command::evaluate) {
+        train::run_evaluation(launch, line);  // 5. the work
+        return ExitCode::done;
     }
-    waiter.report_to(nullptr);
-    return code;
+    return train::run_training(launch, line, report);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-    comm::Environment environment(argc, argv);
-    comm::Waiter waiter;
-    const comm::Communicator world = comm::Communicator::world(waiter);
-    log::start(world.rank() == 0);
-    train::RunReport report(world.rank());
+/// The exit code; errors end here, those that one rank has alone end the world.
+int run_and_report(int argc, char** argv, const comm::Communicator& world, comm::Watchdog& watchdog,
+                   train::RunReport& report) {
     try {
-        const auto code = static_cast<int>(run(argc, argv, world, waiter, report));
+        const auto code = static_cast<int>(run(argc, argv, world, watchdog, report));
         if (world.rank() == 0) report.write(code);
         return code;
     } catch (const Error& error) {
@@ -108,5 +99,34 @@ int main(int argc, char** argv) {
         report.write(static_cast<int>(ExitCode::broken_invariant), error.what());
         log::write_error(fmt::format("maestro: rank {}: {}", world.rank(), error.what()));
         comm::abort_world(static_cast<int>(ExitCode::broken_invariant));
+    }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    train::RunReport report;
+    // Around all of MPI: its start and its end wait for other ranks, too.
+    comm::Watchdog watchdog(
+        {.timeout_s = start_timeout_s(),
+         .on_hang =
+             [&](const std::string& reason) { report.write(static_cast<int>(ExitCode::peer_lost), reason); },
+         .abort = {}});
+    watchdog.doing("the start of MPI");
+    try {
+        comm::Environment environment(argc, argv);
+        comm::Waiter waiter;
+        waiter.set_timeout(start_timeout_s());
+        waiter.report_to(&watchdog);
+        const comm::Communicator world = comm::Communicator::world(waiter);
+        watchdog.identify(fmt::format("rank {}", world.rank()));
+        watchdog.doing("the deck");
+        log::start(world.rank() == 0);
+        const int code = run_and_report(argc, argv, world, watchdog, report);
+        watchdog.doing("the end of MPI");
+        return code;
+    } catch (const Error& error) {  // MPI did not start
+        log::write_error(fmt::format("maestro: {}", error.what()));
+        return static_cast<int>(error.code());
     }
 }

@@ -58,10 +58,19 @@ void Watchdog::pause() {
     paused_ = true;
 }
 
+void Watchdog::identify(std::string who) {
+    const std::lock_guard lock(mutex_);
+    settings_.who = std::move(who);
+}
+
+void Watchdog::set_timeout(double timeout_s) {
+    const std::lock_guard lock(mutex_);
+    settings_.timeout_s = timeout_s;
+}
+
 std::string Watchdog::activity() const {
     const std::lock_guard lock(mutex_);
-    return fmt::format("rank {} ({}), {}", settings_.rank, settings_.host,
-                       doing_.empty() ? "starting" : doing_);
+    return fmt::format("{}, {}", settings_.who, doing_.empty() ? "starting" : doing_);
 }
 
 void Watchdog::run() {
@@ -70,9 +79,8 @@ void Watchdog::run() {
         wake_.wait_for(lock, kLook);
         const double margin = waiting_.empty() ? kMarginS : kMarginWaitingS;
         if (stop_ || paused_ || now_s() - since_s_ < settings_.timeout_s + margin) continue;
-        std::string reason =
-            fmt::format("rank {} ({}), {}: no progress for {:.0f} s", settings_.rank, settings_.host,
-                        doing_.empty() ? "starting" : doing_, settings_.timeout_s);
+        std::string reason = fmt::format("{}, {}: no progress for {:.0f} s", settings_.who,
+                                         doing_.empty() ? "starting" : doing_, settings_.timeout_s);
         if (!waiting_.empty()) reason += "; waiting for " + waiting_;
         lock.unlock();
         end_world(reason);

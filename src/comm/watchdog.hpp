@@ -16,8 +16,7 @@ class Watchdog {
 public:
     struct Settings {
         double timeout_s = 120;
-        int rank = 0;
-        std::string host;
+        std::string who = "a rank";  ///< in reports, until identify()
         /// Called once, from the watchdog's thread, before the world is aborted (writes exit.json). Given 5
         /// s.
         std::function<void(const std::string& reason)> on_hang;
@@ -36,6 +35,8 @@ public:
     /// What is waited for ("edge vision-language: sample 17 from rank 0"); "" when the wait is over. A wait
     /// has a deadline of its own, so its begin and end count as progress, what it says in between does not.
     void waiting(std::string for_what);
+    void identify(std::string who);  ///< "rank 1 (host)"
+    void set_timeout(double timeout_s);
     std::string activity() const;  ///< "rank 1 (host), section language, forward of micro-batch 3 of step 12"
     void pause();                  ///< until the next doing()
 

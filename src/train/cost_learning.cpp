@@ -32,7 +32,7 @@ void CostLearning::correct(schedule::SampleCost& cost) const {
 
 std::vector<std::string> CostLearning::describe() const {
     std::vector<std::string> lines;
-    const auto& sections = job_.launch().graph.sections;
+    const auto& sections = job_.launch().deck.graph.sections;
     for (std::size_t s = 0; on_ && s < sections.size(); ++s) {
         const auto [forward, backward] = learned_.factors(s);
         lines.push_back(

@@ -18,7 +18,7 @@ std::string environment_report(const Launch& launch, const std::string& backend)
     utsname system{};
     uname(&system);
     std::string sections;
-    for (const auto& s : launch.graph.sections)
+    for (const auto& s : launch.deck.graph.sections)
         if (launch.world.rank() >= s.first_rank && launch.world.rank() < s.first_rank + s.layout.ranks())
             sections += fmt::format("{}{} replica {}", sections.empty() ? "" : ", ", s.name,
                                     launch.world.rank() - s.first_rank);

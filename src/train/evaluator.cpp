@@ -106,7 +106,7 @@ private:
     };
 
     void build(const std::string& checkpoint) {
-        for (const int s : launch_.graph.order) {
+        for (const int s : launch_.deck.graph.order) {
             model::Role role = workload::role_of(deck_, s, samples_->marker());
             role.needs_backward = false;
             role.shards = 1;
@@ -150,7 +150,7 @@ private:
             part.saved.reset();
             part.scratch.reset();
             std::vector<std::vector<Tensor>> inputs;
-            for (const graph::Edge& e : launch_.graph.edges)
+            for (const graph::Edge& e : launch_.deck.graph.edges)
                 if (e.to == part.section) inputs.push_back(outputs.at(e.from));
             Tensor output;
             const auto state = part.module->forward({.samples = views, .loss_scale = scale, .train = false},

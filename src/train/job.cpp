@@ -16,29 +16,30 @@ Job::Job(Launch& launch, bool load_weights)
     : launch_(launch), load_weights_(load_weights), resident_at_start_(comm::resident_memory().now) {
     const config::Deck& deck = launch.deck;
     const comm::Communicator& world = launch.world;
-    const auto count = static_cast<int>(launch.graph.sections.size());
+    const auto count = static_cast<int>(launch.deck.graph.sections.size());
     backend_ = backend::make_cpu(launch.topology.threads);
     read_samples();
     if (deck.run.device == "emulated") open_cluster();
     const workload::MemoryPlan memory = take_stock();
-    if (world.size() != launch.graph.world) {  // a dry run in one process: memory is all that can be told
+    if (world.size() !=
+        launch.deck.graph.world) {  // a dry run in one process: memory is all that can be told
         for (int s = 0; s < count; ++s)
             description_.push_back(
-                fmt::format("section {}: {}", launch.graph.sections[static_cast<std::size_t>(s)].name,
+                fmt::format("section {}: {}", launch.deck.graph.sections[static_cast<std::size_t>(s)].name,
                             workload::describe(memory.sections[static_cast<std::size_t>(s)])));
         return;
     }
-    planned_ = workload::memory_of(memory, launch.graph, world.rank());
+    planned_ = workload::memory_of(memory, launch.deck.graph, world.rank());
     std::size_t scratch = 0;
     for (std::size_t s = 0; s < memory.sections.size(); ++s)
-        if (launch.graph.sections[s].holds(world.rank()))
+        if (launch.deck.graph.sections[s].holds(world.rank()))
             scratch = std::max(scratch, memory.sections[s].footprint.scratch);
     scratch_ = backend::Arena(*backend_, scratch);
     prefetcher_ = std::make_unique<data::Prefetcher>(*samples_, workload::kBytesAhead);
     open_edges(memory.channels);
     if (load_weights_ && !emulation_) weights_ = find_weights(launch_);
     for (int s = 0; s < count; ++s) build_section(s, memory.sections[static_cast<std::size_t>(s)]);
-    problem_ = workload::problem_of(launch.graph, emulation_ ? &emulation_->cluster() : nullptr);
+    problem_ = workload::problem_of(launch.deck.graph, emulation_ ? &emulation_->cluster() : nullptr);
     for (std::size_t s = 0; s < memory.sections.size(); ++s)
         problem_.sections[s].window = memory.sections[s].window;
     agree(world, [&] {
@@ -77,11 +78,11 @@ workload::MemoryPlan Job::take_stock() {
     if (emulation_) {
         emulation_->fit(plan);
         for (std::size_t s = 0; s < plan.sections.size(); ++s) {
-            const graph::Section& section = launch_.graph.sections[s];
+            const graph::Section& section = launch_.deck.graph.sections[s];
             description_.push_back(
                 fmt::format("on the emulated device a rank of {} has window {} and needs {}", section.name,
                             plan.sections[s].window,
-                            workload::memory_of(plan, launch_.graph, section.first_rank).describe()));
+                            workload::memory_of(plan, launch_.deck.graph, section.first_rank).describe()));
         }
         plan = emulation_->scaled(plan, *table_);
     }
@@ -127,13 +128,14 @@ void Job::open_edges(const std::vector<channel::ChannelSpec>& specs) {
     channels_ = std::move(channels);
     description_.insert(description_.end(), description.begin(), description.end());
     for (std::size_t e = 0; e < specs.size(); ++e)
-        edges_.push_back({launch_.graph.edges[e].from, launch_.graph.edges[e].to, channels_[e].get()});
+        edges_.push_back(
+            {launch_.deck.graph.edges[e].from, launch_.deck.graph.edges[e].to, channels_[e].get()});
 }
 
 void Job::build_section(int s, const workload::SectionMemory& memory) {
     const config::Deck& deck = launch_.deck;
     const comm::Communicator& world = launch_.world;
-    const graph::Section& section = launch_.graph.sections[static_cast<std::size_t>(s)];
+    const graph::Section& section = launch_.deck.graph.sections[static_cast<std::size_t>(s)];
     const bool mine = section.holds(world.rank());
     comm::Communicator replicas = world.split(mine ? 0 : -1, world.rank(), section.name);
     std::int64_t parameters = 0;

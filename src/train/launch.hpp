@@ -1,4 +1,4 @@
-// What comes before any section is built: the deck, its graph, where this rank stands.
+// What comes before any section is built: the deck with its graph, where this rank stands.
 #pragma once
 
 #include "base/pulse.hpp"
@@ -6,7 +6,6 @@
 #include "comm/topology.hpp"
 #include "comm/watchdog.hpp"
 #include "config/deck.hpp"
-#include "graph/section_graph.hpp"
 
 namespace maestro::train {
 
@@ -16,7 +15,6 @@ struct Launch {
     Pulse& pulse;  ///< of this rank's work on files
     comm::Topology topology;
     config::Deck deck;
-    graph::SectionGraph graph;
 };
 
 }  // namespace maestro::train

@@ -28,9 +28,9 @@ void refuse_what_does_not_fit(const Launch& launch, const workload::MemoryPlan& 
     });
     if (worst->needed <= worst->available) return;
     std::string list;
-    for (const graph::Section& section : launch.graph.sections)
+    for (const graph::Section& section : launch.deck.graph.sections)
         list += fmt::format("\n  section {}: {}", section.name,
-                            workload::memory_of(plan, launch.graph, section.first_rank).describe());
+                            workload::memory_of(plan, launch.deck.graph, section.first_rank).describe());
     throw Error(ExitCode::device_memory,
                 fmt::format("the ranks on {} need {:.0f} MiB of memory, {:.0f} MiB are free there; use a "
                             "smaller window or micro_batch, train.recompute = \"layer\", or fewer ranks a "
@@ -43,32 +43,33 @@ void refuse_what_does_not_fit(const Launch& launch, const workload::MemoryPlan& 
 
 void fit_memory(const Launch& launch, workload::MemoryPlan& plan) {
     for (std::size_t s = 0; s < plan.sections.size(); ++s)
-        if (launch.graph.sections[s].layout.dp > 1 && plan.sections[s].footprint.trainable > INT_MAX)
+        if (launch.deck.graph.sections[s].layout.dp > 1 && plan.sections[s].footprint.trainable > INT_MAX)
             throw Error(
                 ExitCode::bad_deck,
                 fmt::format(
                     "section {}: {} trainable weights; more than {} on several replicas are not built "
                     "yet, set layout.dp = 1",
-                    launch.graph.sections[s].name, plan.sections[s].footprint.trainable, INT_MAX),
+                    launch.deck.graph.sections[s].name, plan.sections[s].footprint.trainable, INT_MAX),
                 Scope::all_ranks);
     const auto available = static_cast<double>(comm::available_memory());
     const double share = kShare * available / launch.topology.ranks_on_node;
-    if (launch.world.size() != launch.graph.world) {  // a dry run in one process, as if on every rank
-        workload::choose_windows(plan, launch.graph, share);
+    if (launch.world.size() != launch.deck.graph.world) {  // a dry run in one process, as if on every rank
+        workload::choose_windows(plan, launch.deck.graph, share);
         refuse_what_does_not_fit(
             launch, plan,
-            workload::memory_of(plan, launch.graph, workload::fullest_rank(plan, launch.graph)).total(),
+            workload::memory_of(plan, launch.deck.graph, workload::fullest_rank(plan, launch.deck.graph))
+                .total(),
             available);
         return;
     }
     std::vector<double> least;
-    for (const int window : workload::windows_within(plan, launch.graph, launch.world.rank(), share))
+    for (const int window : workload::windows_within(plan, launch.deck.graph, launch.world.rank(), share))
         least.push_back(-window);
     launch.world.allreduce_max(std::span(least));
     for (std::size_t s = 0; s < least.size(); ++s)
-        plan.set_window(static_cast<int>(s), static_cast<int>(-least[s]), launch.graph);
-    refuse_what_does_not_fit(launch, plan,
-                             workload::memory_of(plan, launch.graph, launch.world.rank()).total(), available);
+        plan.set_window(static_cast<int>(s), static_cast<int>(-least[s]), launch.deck.graph);
+    refuse_what_does_not_fit(
+        launch, plan, workload::memory_of(plan, launch.deck.graph, launch.world.rank()).total(), available);
 }
 
 std::string describe_use(const comm::Communicator& world, const MemoryUse& mine) {

@@ -6,8 +6,9 @@
 
 namespace maestro::train {
 
-void RunReport::on_host(std::string host) {
+void RunReport::identify(int rank, std::string host) {
     const std::lock_guard lock(mutex_);
+    rank_ = rank;
     host_ = std::move(host);
 }
 
@@ -37,11 +38,12 @@ void RunReport::stopped(std::string reason) {
 }
 
 void RunReport::write(int code, const std::string& reason) const {
-    io::ExitReport report{.code = code, .reason = reason, .rank = rank_, .host = {}, .step = 0};
+    io::ExitReport report{.code = code, .reason = reason, .rank = 0, .host = {}, .step = 0};
     std::filesystem::path directory;
     {
         const std::lock_guard lock(mutex_);
         directory = directory_;
+        report.rank = rank_;
         report.host = host_;
         report.step = step_;
     }

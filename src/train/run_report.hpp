@@ -14,8 +14,7 @@ namespace maestro::train {
 /// last word is written.
 class RunReport {
 public:
-    explicit RunReport(int rank) : rank_(rank) {}
-    void on_host(std::string host);
+    void identify(int rank, std::string host);
     void hold(io::RunLock lock) { lock_ = std::move(lock); }
     /// From now on the run answers for the directory: how it ends is told there.
     void own(std::filesystem::path directory);
@@ -31,7 +30,7 @@ public:
 
 private:
     mutable std::mutex mutex_;
-    int rank_;
+    int rank_ = 0;
     std::string host_;
     std::filesystem::path directory_;
     std::int64_t step_ = 0;

@@ -15,7 +15,7 @@ void StepSums::add(std::span<const io::TaskRow> tasks) {
 
 double StepSums::squares() const {
     double sum = 0;
-    for (std::size_t s = 0; s < sections_; ++s) sum += values_[2 + s];
+    for (std::size_t s = 0; s < sections_; ++s) sum += values_[kFirstSection + s];
     return sum;
 }
 

@@ -82,6 +82,7 @@ private:
     double max_hours_;
     std::int64_t first_step_;
     double begin_s_ = comm::now_s();
+    bool signalled_ = false;  ///< some rank, before the end of the last step
     AdamSettings adam_;
     workload::DataOrder order_;
     CostLearning costs_;
@@ -111,8 +112,9 @@ ExitCode Trainer::run() {
     if (deck_.checkpoint.every > 0 || stopped) directory_.save(job_, report_.step());
     report_times();
     if (!stopped) return ExitCode::done;
-    const std::string reason = fmt::format("stopped by {} after step {}; continue with --resume auto",
-                                           comm::stop_signal() ? "a signal" : "--max-hours", report_.step());
+    const std::string reason =
+        fmt::format("stopped by {} after step {}; continue with --resume auto",
+                    signalled_ || comm::stop_signal() != 0 ? "a signal" : "--max-hours", report_.step());
     report_.stopped(reason);
     log::info("{}", reason);
     return ExitCode::stopped_early;
@@ -132,7 +134,8 @@ bool Trainer::next_plan(std::int64_t step, double began_s, schedule::StepPlan& p
     std::vector<std::int64_t> words;
     if (world_.rank() == 0) {
         const bool late = max_hours_ > 0 && began_s - begin_s_ > 3600 * max_hours_;
-        words.push_back((comm::stop_signal() != 0 || late ? kStop : 0) | (recorder_.due() ? kFlush : 0));
+        words.push_back((signalled_ || comm::stop_signal() != 0 || late ? kStop : 0) |
+                        (recorder_.due() ? kFlush : 0));
         TimedPlan timed = plans_.take(step);
         plan_totals_.add(timed, step == first_step_ ? 0 : comm::now_s() - began_s);
         costs_.show_planner();
@@ -157,7 +160,9 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     launch_.watchdog.doing(fmt::format("the gradients of step {}", plan.step));
     for (auto& replica : job_.replicas())
         sums.squares(static_cast<std::size_t>(replica->section())) = replica->reduce();
+    if (comm::stop_signal() != 0) sums.ask_to_stop();  // a signal may come to any rank
     sums.sum_over(world_);
+    signalled_ = sums.asked_to_stop();
     check_finite(sums, plan.step);
     const double norm = std::sqrt(sums.squares());
     const double scale = adam_.clip > 0 && norm > adam_.clip ? adam_.clip / norm : 1.0;
@@ -179,7 +184,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
 double Trainer::loss_scale(const schedule::StepPlan& plan) const {
     double weight = 0;
     for (std::size_t s = 0; s < plan.batches.size(); ++s)
-        if (launch_.graph.sections[s].loss)
+        if (launch_.deck.graph.sections[s].loss)
             for (const auto& replica : plan.batches[s])
                 for (const auto& batch : replica)
                     for (const std::int64_t sample : batch.samples) weight += job_.table().weight(sample);
@@ -187,12 +192,12 @@ double Trainer::loss_scale(const schedule::StepPlan& plan) const {
 }
 
 void Trainer::check_finite(StepSums& sums, std::int64_t step) const {
-    for (std::size_t s = 0; s < launch_.graph.sections.size(); ++s)
+    for (std::size_t s = 0; s < launch_.deck.graph.sections.size(); ++s)
         if (!std::isfinite(sums.squares(s)))
             throw Error(ExitCode::not_finite,
                         fmt::format("step {}: the gradient of section {} is not finite (loss {}); lower the "
                                     "learning rate, or look at the samples of this step",
-                                    step, launch_.graph.sections[s].name, sums.loss()),
+                                    step, launch_.deck.graph.sections[s].name, sums.loss()),
                         Scope::all_ranks);
     if (!std::isfinite(sums.loss()))
         throw Error(ExitCode::not_finite, fmt::format("step {}: the loss is {}", step, sums.loss()),
@@ -200,11 +205,11 @@ void Trainer::check_finite(StepSums& sums, std::int64_t step) const {
 }
 
 void Trainer::report_times() const {
-    const std::size_t count = launch_.graph.sections.size();
+    const std::size_t count = launch_.deck.graph.sections.size();
     std::vector<std::string> names;
     std::vector<SectionTimes> times(count);
     std::vector<bool> member(count, false);
-    for (const auto& s : launch_.graph.sections) names.push_back(s.name);
+    for (const auto& s : launch_.deck.graph.sections) names.push_back(s.name);
     for (auto& replica : job_.replicas()) {
         times[static_cast<std::size_t>(replica->section())] = replica->times();
         member[static_cast<std::size_t>(replica->section())] = true;

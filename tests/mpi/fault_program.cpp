@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
     try {
         comm::Waiter waiter(3);
         const comm::Communicator world = comm::Communicator::world(waiter);
-        comm::Watchdog watchdog({3, world.rank(), "here", {}, {}});
+        comm::Watchdog watchdog({3, "rank " + std::to_string(world.rank()), {}, {}});
         waiter.report_to(&watchdog);
         comm::check_same_build(world);
         if (argc > 1 && std::strcmp(argv[1], "build") != 0) run(world, watchdog, argv[1]);

@@ -20,7 +20,7 @@ struct Watched {
     std::string reason;
     Watchdog dog;
     explicit Watched(double timeout_s)
-        : dog({timeout_s, 3, "node7", [this](const std::string& text) { reason = text; },
+        : dog({timeout_s, "rank 3 (node7)", [this](const std::string& text) { reason = text; },
                [this] { aborted = true; }}) {}
     bool aborts_within(double seconds) {
         const double start = now_s();
