@@ -18,3 +18,12 @@ function(maestro_library folder)
     target_include_directories(maestro_${folder} PUBLIC ${door})
     target_link_libraries(maestro_${folder} PUBLIC ${ARGN} PRIVATE maestro_flags)
 endfunction()
+
+# Precompiles, for the folder FIRST and once for the others, headers that nearly every file includes.
+function(maestro_precompile first)
+    target_precompile_headers(maestro_${first} PRIVATE <algorithm> <cstdint> <filesystem> <functional> <map> <memory> <span>
+        <string> <string_view> <thread> <unordered_map> <vector> <fmt/format.h>)
+    foreach(folder ${ARGN})
+        target_precompile_headers(maestro_${folder} REUSE_FROM maestro_${first})
+    endforeach()
+endfunction()

@@ -5,6 +5,8 @@
 #define NDEBUG  // toml++ 3.3.0 aborts on "[(" with its assertions on
 #endif
 #define TOML_EXCEPTIONS 1
+#define TOML_ENABLE_FORMATTERS 0
+#define TOML_HEADER_ONLY 0  // toml.cpp has the rest
 #include <toml++/toml.h>
 
 #include <map>

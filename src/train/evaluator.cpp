@@ -33,7 +33,7 @@ std::map<std::pair<std::int64_t, std::size_t>, std::pair<std::int64_t, std::size
     std::vector<PlacedPicture> pictures;
     data::Sample sample;
     for (std::int64_t i = 0; i < samples.size(); ++i) {
-        samples.read(i, sample);
+        samples.read(i, sample, data::Part::text);
         pulse.beat();
         for (std::size_t t = 0, index = 0; t < sample.tokens.size(); ++t) {
             if (sample.tokens[t] == samples.marker())
@@ -121,7 +121,7 @@ private:
         for (std::size_t p = 0; p < sample.pictures.size(); ++p)
             if (const auto at = places_.find({sample.id, p}); at != places_.end()) {
                 data::Sample other;
-                samples_->read(at->second.first, other);
+                samples_->read(at->second.first, other, data::Part::pixels);
                 sample.pictures[p] = std::move(other.pictures[at->second.second]);
             }
     }

@@ -87,16 +87,16 @@ def test_truncated_sample_file(workspace):
     refuse(workspace, 65, "damaged.h5", values=damaged(workspace, lambda p: os.truncate(p, p.stat().st_size // 2)))
 
 
-def test_tampered_pixels_stop_the_run(workspace):
+@pytest.mark.parametrize("name,change,what", [("pixels", lambda pixels: 255 - pixels, "checksum"), ("tokens", lambda tokens: tokens + 300, "outside the vocabulary")])
+def test_tampered_samples_stop_the_run(workspace, name, change, what):
     def tamper(path):
         with h5py.File(path, "r+") as file:
-            pixels = file["pixels"]
-            pixels[...] = 255 - pixels[...]
+            file[name][...] = change(file[name][...])
 
     values = damaged(workspace, tamper)
     result = mpirun(2, "train", VLM, *settings(["run.output=runs/refused", *TWO_RANKS, "train.steps=2", *values]), cwd=workspace.path)
     assert result.returncode == 65, result.stderr
-    assert "checksum" in result.stderr and "damaged.h5" in result.stderr
+    assert what in result.stderr and "damaged.h5" in result.stderr and "make the file again" in result.stderr
 
 
 def test_token_beyond_the_vocabulary(workspace):

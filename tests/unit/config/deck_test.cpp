@@ -58,10 +58,10 @@ TEST(Deck, ErrorsNamePlaceKeyAndWhatIsAllowed) {
     EXPECT_THAT(refusal(edited("[train]", "[train]\nstepz = 3")),
                 HasSubstr("train.stepz: unknown key; did you mean train.steps?"));
     EXPECT_THAT(refusal(edited("[train]", "[training]")), HasSubstr("did you mean train?"));
-    EXPECT_THAT(refusal(edited("steps = 1600", "steps = \"many\"")),
+    EXPECT_THAT(refusal(edited("steps = 960", "steps = \"many\"")),
                 HasSubstr("train.steps: wrong type; allowed: a whole number"));
-    EXPECT_THAT(refusal(edited("steps = 1600", "steps = 0")), HasSubstr("train.steps: 0 is out of range"));
-    EXPECT_THAT(refusal(edited("steps = 1600", "")), HasSubstr("train.steps: missing"));
+    EXPECT_THAT(refusal(edited("steps = 960", "steps = 0")), HasSubstr("train.steps: 0 is out of range"));
+    EXPECT_THAT(refusal(edited("steps = 960", "")), HasSubstr("train.steps: missing"));
     EXPECT_THAT(refusal(edited("device = \"cpu\"", "device = \"cuda\"")),
                 HasSubstr("'cuda' is not built yet"));
     EXPECT_THAT(refusal(edited("betas = [0.9, 0.95]", "betas = [0.9]")), HasSubstr("two numbers"));
@@ -70,11 +70,11 @@ TEST(Deck, ErrorsNamePlaceKeyAndWhatIsAllowed) {
     EXPECT_THAT(refusal(edited("dp = 1", "dp = 2")), HasSubstr("fanout"));
     EXPECT_THAT(refusal(edited("from = \"vision\"", "from = \"audio\"")),
                 HasSubstr("there is no section 'audio'"));
-    EXPECT_THAT(refusal(edited("steps = 1600", "steps = 0")), HasSubstr("deck.toml:20:9: "));
+    EXPECT_THAT(refusal(edited("steps = 960", "steps = 0")), HasSubstr("deck.toml:20:9: "));
 }
 
 TEST(Deck, AllErrorsComeAtOnce) {
-    std::string text = edited("steps = 1600", "steps = 0");
+    std::string text = edited("steps = 960", "steps = 0");
     text.replace(text.find("precision = \"fp32\""), 18, "precision = \"fp99\"");
     const std::string message = refusal(text, {"run.sed=1"});
     EXPECT_THAT(message, HasSubstr("train.steps"));
@@ -157,7 +157,7 @@ TEST(Resume, AcceptsWhatLeavesTheResultAlone) {
                               "checkpoint.keep=9", "section.language.layout.dp=1", "section.vision.window=3",
                               "section.language.colocate_with=vision", "schedule.policy=fifo"});
     EXPECT_THAT(resume_conflicts(after, before.settings), testing::IsEmpty());
-    EXPECT_EQ(before.settings.at("optimizer.learning_rate"), "0.003");
+    EXPECT_EQ(before.settings.at("optimizer.learning_rate"), "0.002");
     EXPECT_EQ(before.settings.at("model.glyph-vision.kind"), "vision");
 }
 
