@@ -40,7 +40,7 @@ TEST_F(Memory, CountsEachPartByItsRule) {
     const auto& down = memory.sections[1];
     EXPECT_EQ(vision.weights, up.footprint.parameters);
     EXPECT_EQ(vision.weights, 8.0 * static_cast<double>(up.footprint.trainable));  // fp32 weight and gradient
-    EXPECT_EQ(vision.optimizer, 12.0 * static_cast<double>(up.footprint.trainable));
+    EXPECT_EQ(vision.optimizer, 8.0 * static_cast<double>(up.footprint.trainable));  // no sum to keep
     EXPECT_EQ(language.optimizer, 12.0 * static_cast<double>(down.footprint.trainable) / 3);
     EXPECT_EQ(vision.activations, 6.0 * static_cast<double>(up.footprint.saved));
     EXPECT_EQ(language.activations, static_cast<double>(down.footprint.saved));  // its backward follows
@@ -49,10 +49,10 @@ TEST_F(Memory, CountsEachPartByItsRule) {
     EXPECT_EQ(vision.channels, rows);
     EXPECT_EQ(language.channels, rows);
     EXPECT_EQ(vision.passing, 8.0 * static_cast<double>(up.footprint.trainable));  // moments for a checkpoint
-    const MemoryPlan quiet = plan({"checkpoint.every=0"});
-    EXPECT_EQ(memory_of(quiet, deck_.graph, 0).passing, 0);
+    const MemoryPlan quiet = plan({"checkpoint.every=0"});  // an ordered stop writes one all the same
+    EXPECT_EQ(memory_of(quiet, deck_.graph, 0).passing, vision.passing);
     // Several replicas: MPI sums gradients in two copies.
-    EXPECT_EQ(memory_of(quiet, deck_.graph, 1).passing, 8.0 * static_cast<double>(down.footprint.trainable));
+    EXPECT_EQ(language.passing, 8.0 * static_cast<double>(down.footprint.trainable));
 }
 
 TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
