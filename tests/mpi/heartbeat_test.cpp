@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
         const double usual_s = waiter.timeout_s();
         waiter.set_timeout(kTimeoutS);
         comm::Watchdog watchdog(
-            {.timeout_s = kTimeoutS, .rank = world.rank(), .host = "here", .on_hang = {}, .abort = {}});
+            {.timeout_s = kTimeoutS, .who = "a rank", .on_hang = {}, .abort = {}});
         waiter.report_to(&watchdog);
         {
             comm::Heartbeat heartbeat(world, watchdog);
