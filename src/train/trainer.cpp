@@ -7,15 +7,12 @@
 #include "base/log.hpp"
 #include "comm/environment.hpp"
 #include "comm/signals.hpp"
-#include "schedule/policies.hpp"
-#include "train/cost_learning.hpp"
-#include "train/plan_source.hpp"
+#include "train/planner.hpp"
 #include "train/recorder.hpp"
 #include "train/run_directory.hpp"
 #include "train/step_log.hpp"
 #include "train/step_sums.hpp"
 #include "train/timing.hpp"
-#include "workload/data_order.hpp"
 
 namespace maestro::train {
 
@@ -46,37 +43,32 @@ std::vector<Replica*> replicas_of(Job& job) {
 class Trainer {
 public:
     Trainer(Job& job, RunDirectory& directory, RunReport& report, double max_hours, std::int64_t done)
-        : launch_(job.launch()),
-          deck_(launch_.deck),
-          world_(launch_.world),
-          job_(job),
+        : job_(job),
+          deck_(job.launch().deck),
+          world_(job.launch().world),
           directory_(directory),
           report_(report),
           max_hours_(max_hours),
           first_step_(done + 1),
           adam_(settings_of(deck_.optimizer)),
-          order_(deck_.run.seed, job.table().size(), deck_.data.global_batch),
-          costs_(job),
-          plans_([this](std::int64_t step) { return make_plan(step); }),
+          planner_(job),
           runner_(world_, begin_s_, replicas_of(job), job.edges(), job.table(), job.prefetcher(),
-                  launch_.watchdog, deck_.schedule.dispatch == "ready"),
-          recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, launch_.pulse),
+                  job.launch().watchdog, deck_.schedule.dispatch == "ready"),
+          recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.launch().pulse),
           log_(deck_.train, done, begin_s_) {}
 
     ExitCode run();
 
 private:
-    schedule::StepPlan make_plan(std::int64_t step);
     bool next_plan(std::int64_t step, double began_s, schedule::StepPlan& plan);
     void run_step(const schedule::StepPlan& plan, double began_s);
     double loss_scale(const schedule::StepPlan& plan) const;
     void check_finite(StepSums& sums, std::int64_t step) const;
     void report_times() const;
 
-    Launch& launch_;
+    Job& job_;
     const config::Deck& deck_;
     const comm::Communicator& world_;
-    Job& job_;
     RunDirectory& directory_;
     RunReport& report_;
     double max_hours_;
@@ -84,10 +76,7 @@ private:
     double begin_s_ = comm::now_s();
     bool signalled_ = false;  ///< some rank, before the end of the last step
     AdamSettings adam_;
-    workload::DataOrder order_;
-    CostLearning costs_;
-    PlanSource plans_;
-    PlanTotals plan_totals_;
+    Planner planner_;
     StepRunner runner_;
     Recorder recorder_;
     StepLog log_;
@@ -120,27 +109,15 @@ ExitCode Trainer::run() {
     return ExitCode::stopped_early;
 }
 
-/// In the planner's thread.
-schedule::StepPlan Trainer::make_plan(std::int64_t step) {
-    schedule::Problem problem = job_.problem();
-    for (const std::int64_t id : order_.batch(step - 1)) problem.samples.push_back(job_.costs().of(id));
-    for (schedule::SampleCost& cost : problem.samples) costs_.correct(cost);
-    return schedule::make_plan(deck_.schedule.policy, problem, step, deck_.schedule.moves);
-}
-
 /// Collective, at a step's border; false where the run is to stop.
 bool Trainer::next_plan(std::int64_t step, double began_s, schedule::StepPlan& plan) {
-    launch_.watchdog.doing(fmt::format("the plan of step {}", step));
+    job_.launch().watchdog.doing(fmt::format("the plan of step {}", step));
     std::vector<std::int64_t> words;
     if (world_.rank() == 0) {
         const bool late = max_hours_ > 0 && began_s - begin_s_ > 3600 * max_hours_;
         words.push_back((signalled_ || comm::stop_signal() != 0 || late ? kStop : 0) |
                         (recorder_.due() ? kFlush : 0));
-        TimedPlan timed = plans_.take(step);
-        plan_totals_.add(timed, step == first_step_ ? 0 : comm::now_s() - began_s);
-        costs_.show_planner();
-        if (step < deck_.train.steps) plans_.prepare(step + 1);
-        const auto encoded = schedule::encode(timed.plan);
+        const auto encoded = schedule::encode(planner_.next(step, began_s));
         words.insert(words.end(), encoded.begin(), encoded.end());
     }
     world_.broadcast(words);
@@ -157,7 +134,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     sums.add(tasks);
     recorder_.tasks_done(plan, tasks);
 
-    launch_.watchdog.doing(fmt::format("the gradients of step {}", plan.step));
+    job_.launch().watchdog.doing(fmt::format("the gradients of step {}", plan.step));
     for (auto& replica : job_.replicas())
         sums.squares(static_cast<std::size_t>(replica->section())) = replica->reduce();
     if (comm::stop_signal() != 0) sums.ask_to_stop();  // a signal may come to any rank
@@ -169,7 +146,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     for (auto& replica : job_.replicas()) replica->update(adam_, plan.step, scale);
 
     if (world_.rank() != 0) return;
-    costs_.step_done(plan, sums);
+    planner_.step_done(plan, sums);
     const io::StepRow row{.step = plan.step,
                           .loss = sums.loss(),
                           .tokens = static_cast<std::int64_t>(sums.tokens()),
@@ -184,7 +161,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
 double Trainer::loss_scale(const schedule::StepPlan& plan) const {
     double weight = 0;
     for (std::size_t s = 0; s < plan.batches.size(); ++s)
-        if (launch_.deck.graph.sections[s].loss)
+        if (job_.launch().deck.graph.sections[s].loss)
             for (const auto& replica : plan.batches[s])
                 for (const auto& batch : replica)
                     for (const std::int64_t sample : batch.samples) weight += job_.table().weight(sample);
@@ -192,12 +169,12 @@ double Trainer::loss_scale(const schedule::StepPlan& plan) const {
 }
 
 void Trainer::check_finite(StepSums& sums, std::int64_t step) const {
-    for (std::size_t s = 0; s < launch_.deck.graph.sections.size(); ++s)
+    for (std::size_t s = 0; s < job_.launch().deck.graph.sections.size(); ++s)
         if (!std::isfinite(sums.squares(s)))
             throw Error(ExitCode::not_finite,
                         fmt::format("step {}: the gradient of section {} is not finite (loss {}); lower the "
                                     "learning rate, or look at the samples of this step",
-                                    step, launch_.deck.graph.sections[s].name, sums.loss()),
+                                    step, job_.launch().deck.graph.sections[s].name, sums.loss()),
                         Scope::all_ranks);
     if (!std::isfinite(sums.loss()))
         throw Error(ExitCode::not_finite, fmt::format("step {}: the loss is {}", step, sums.loss()),
@@ -205,20 +182,18 @@ void Trainer::check_finite(StepSums& sums, std::int64_t step) const {
 }
 
 void Trainer::report_times() const {
-    const std::size_t count = launch_.deck.graph.sections.size();
+    const std::size_t count = job_.launch().deck.graph.sections.size();
     std::vector<std::string> names;
     std::vector<SectionTimes> times(count);
     std::vector<bool> member(count, false);
-    for (const auto& s : launch_.deck.graph.sections) names.push_back(s.name);
+    for (const auto& s : job_.launch().deck.graph.sections) names.push_back(s.name);
     for (auto& replica : job_.replicas()) {
         times[static_cast<std::size_t>(replica->section())] = replica->times();
         member[static_cast<std::size_t>(replica->section())] = true;
     }
     log::info("{}", timing_table(world_, names, times, member, comm::now_s() - begin_s_));
     log::info("{}", describe_use(world_, job_.memory_use()));
-    for (const std::string& line : plan_totals_.describe(names)) log::info("{}", line);
-    if (world_.rank() == 0)
-        for (const std::string& line : costs_.describe()) log::info("{}", line);
+    for (const std::string& line : planner_.describe()) log::info("{}", line);
 }
 
 }  // namespace

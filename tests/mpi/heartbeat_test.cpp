@@ -33,8 +33,7 @@ int main(int argc, char** argv) {
         comm::Waiter& waiter = world.waiter();
         const double usual_s = waiter.timeout_s();
         waiter.set_timeout(kTimeoutS);
-        comm::Watchdog watchdog(
-            {.timeout_s = kTimeoutS, .who = "a rank", .on_hang = {}, .abort = {}});
+        comm::Watchdog watchdog({.timeout_s = kTimeoutS, .who = "a rank", .on_hang = {}, .abort = {}});
         waiter.report_to(&watchdog);
         {
             comm::Heartbeat heartbeat(world, watchdog);
