@@ -57,7 +57,7 @@ private:
 
     std::vector<std::int64_t> sample_offsets_{0};   ///< [N + 1], tokens
     std::vector<std::int64_t> picture_offsets_{0};  ///< [N + 1], pictures
-    std::vector<PictureSize> shapes_;              ///< [M]
+    std::vector<PictureSize> shapes_;               ///< [M]
     std::vector<std::int64_t> pixel_offsets_{0};    ///< [M + 1], bytes
     std::vector<std::uint64_t> checksums_;          ///< [N]
     std::vector<std::uint64_t> pixel_checksums_;    ///< [M]; version 1 has none

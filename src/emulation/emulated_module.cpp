@@ -18,12 +18,14 @@ Tensor meta_rows(std::int64_t rows, std::int64_t width, DType dtype) {
 class EmulatedModule final : public model::Module {
 public:
     EmulatedModule(backend::Backend& backend, const model::ModelSpec& spec, const model::Role& role,
-                   std::int64_t trainable, const backend::DeviceRates& rates, const Scales& scales)
+                   std::int64_t trainable, const backend::DeviceRates& rates, const Scales& scales,
+                   const workload::StepEnd& end)
         : Module(backend, role),
           backend_(backend),
           spec_(spec),
           role_(role),
           scales_(scales),
+          end_(end),
           meta_(backend::make_meta(rates)),
           model_(model::make_module(*meta_, spec, role)) {
         store_.declare("emulated.weight", {role.trained ? scales.of(trainable) : 1}, model::Init::zeros,
@@ -85,6 +87,9 @@ public:
         comm::sleep_until(start + scales_.time * meta_->counts().seconds);
     }
 
+    void gradients_summed(double began_s) override { comm::sleep_until(began_s + end_.reduce_s); }
+    void weights_updated(double began_s) override { comm::sleep_until(began_s + end_.update_s); }
+
 private:
     struct State final : model::Saved {
         std::unique_ptr<model::Saved> model;
@@ -100,6 +105,7 @@ private:
     model::ModelSpec spec_;
     model::Role role_;
     Scales scales_;
+    workload::StepEnd end_;  ///< in seconds of this run
     std::unique_ptr<backend::Backend> meta_;
     std::unique_ptr<model::Module> model_;
 };
@@ -112,8 +118,9 @@ std::int64_t Scales::of(std::int64_t width) const {
 
 std::unique_ptr<model::Module> make_emulated_module(backend::Backend& backend, const model::ModelSpec& spec,
                                                     const model::Role& role, std::int64_t trainable,
-                                                    const backend::DeviceRates& rates, const Scales& scales) {
-    return std::make_unique<EmulatedModule>(backend, spec, role, trainable, rates, scales);
+                                                    const backend::DeviceRates& rates, const Scales& scales,
+                                                    const workload::StepEnd& end) {
+    return std::make_unique<EmulatedModule>(backend, spec, role, trainable, rates, scales, end);
 }
 
 }  // namespace maestro::emulation

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "model/module.hpp"
+#include "workload/step_end.hpp"
 
 namespace maestro::emulation {
 
@@ -15,10 +16,12 @@ struct Scales {
     std::int64_t of(std::int64_t width) const;
 };
 
-/// `spec` and `role` are those of the real section, `trainable` its weights with a gradient. `backend` holds
-/// the small tensors that really move: rows of scaled width, zeros.
+/// `spec` and `role` are those of the real section, `trainable` its weights with a gradient, `end` the
+/// seconds of this run that the end of a step takes. `backend` holds the small tensors that really move: rows
+/// of scaled width, zeros.
 std::unique_ptr<model::Module> make_emulated_module(backend::Backend& backend, const model::ModelSpec& spec,
                                                     const model::Role& role, std::int64_t trainable,
-                                                    const backend::DeviceRates& rates, const Scales& scales);
+                                                    const backend::DeviceRates& rates, const Scales& scales,
+                                                    const workload::StepEnd& end);
 
 }  // namespace maestro::emulation

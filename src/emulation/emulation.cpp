@@ -120,13 +120,10 @@ std::unique_ptr<model::Module> Emulation::make_module(backend::Backend& backend,
     const auto real = model::make_module(*meta, spec, role);
     for (const model::Parameter& p : real->parameters().parameters())
         if (p.trainable) trainable += p.size();
-    return make_emulated_module(backend, spec, role, trainable, workload::rates_of(cluster_.device),
-                                scales_of(deck_));
-}
-
-workload::StepEnd Emulation::end_of(int section) const {
+    const double scale = deck_.emulated.time_scale;
     const workload::StepEnd& end = ends_[section];
-    return {deck_.emulated.time_scale * end.reduce_s, deck_.emulated.time_scale * end.update_s};
+    return make_emulated_module(backend, spec, role, trainable, workload::rates_of(cluster_.device),
+                                scales_of(deck_), {scale * end.reduce_s, scale * end.update_s});
 }
 
 }  // namespace maestro::emulation

@@ -36,10 +36,9 @@ public:
     void check_times(const workload::CostModel& costs, std::int64_t samples) const;
     /// What this program takes for such a plan: rows of scaled width, hardly any weights.
     workload::MemoryPlan scaled(const workload::MemoryPlan& plan, const workload::SampleTable& table) const;
-    /// A section that takes the time of its model. Its parameters are one array of zeros, of scaled size.
+    /// A section that takes the time of its model, and of the end of its steps. Its parameters are one array
+    /// of zeros, of scaled size.
     std::unique_ptr<model::Module> make_module(backend::Backend& backend, int section) const;
-    /// Seconds of this run that the end of a step takes.
-    workload::StepEnd end_of(int section) const;
 
 private:
     const config::Deck& deck_;

@@ -46,7 +46,6 @@ struct Rows {
     std::vector<TaskRow> tasks;
     std::vector<AssignmentRow> assignment;  ///< of the steps whose tasks are recorded
     bool empty() const { return steps.empty() && tasks.empty() && assignment.empty(); }
-    std::size_t bytes() const { return tasks.size() * 64 + steps.size() * 48 + assignment.size() * 28; }
 };
 
 /// Rows of each table: what a checkpoint knows of metrics.h5.

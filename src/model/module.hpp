@@ -136,6 +136,11 @@ public:
     /// width], in sample order) is written unless empty.
     virtual void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
                           backend::Arena& scratch) = 0;
+    /// Called when the section's gradients are summed, and when its weights are updated, with when that began
+    /// (seconds of a steady clock). Only a device that is not there has something to do then: to take its
+    /// time.
+    virtual void gradients_summed(double began_s) { static_cast<void>(began_s); }
+    virtual void weights_updated(double began_s) { static_cast<void>(began_s); }
 
 protected:
     Module(backend::Backend& backend, const Role& role)

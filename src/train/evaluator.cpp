@@ -12,6 +12,7 @@
 #include "comm/environment.hpp"
 #include "train/agree.hpp"
 #include "train/checkpoint_search.hpp"
+#include "train/sample_views.hpp"
 #include "train/weights.hpp"
 #include "workload/models.hpp"
 
@@ -128,16 +129,11 @@ private:
 
     /// One chunk through all sections, upstream first; arenas are made to measure and grow.
     void evaluate(const std::vector<data::Sample>& chunk, double scale, model::Result& result) {
-        std::vector<std::vector<model::Picture>> pictures(chunk.size());
-        std::vector<model::SampleView> views;
+        const SampleViews views(chunk);
         std::vector<model::SampleShape> shapes;
-        for (std::size_t i = 0; i < chunk.size(); ++i) {
-            shapes.push_back({static_cast<std::int64_t>(chunk[i].tokens.size()), {}, 0});
-            for (const auto& p : chunk[i].pictures) {
-                pictures[i].push_back({p.pixels.data(), p.height, p.width});
-                shapes.back().pictures.push_back({p.height, p.width});
-            }
-            views.push_back({chunk[i].id, chunk[i].tokens, chunk[i].weights, chunk[i].flags, pictures[i]});
+        for (const data::Sample& sample : chunk) {
+            shapes.push_back({static_cast<std::int64_t>(sample.tokens.size()), {}, 0});
+            for (const auto& p : sample.pictures) shapes.back().pictures.push_back({p.height, p.width});
         }
         std::map<int, std::vector<Tensor>> outputs;  // by section: rows of each sample
         for (Part& part : parts_) {
@@ -153,8 +149,9 @@ private:
             for (const graph::Edge& e : launch_.deck.graph.edges)
                 if (e.to == part.section) inputs.push_back(outputs.at(e.from));
             Tensor output;
-            const auto state = part.module->forward({.samples = views, .loss_scale = scale, .train = false},
-                                                    inputs, part.saved, part.scratch, output, result);
+            const auto state =
+                part.module->forward({.samples = views.all(), .loss_scale = scale, .train = false}, inputs,
+                                     part.saved, part.scratch, output, result);
             if (output.rank == 0) continue;
             const model::Geometry vision = workload::geometry_of(deck_, part.section);
             std::int64_t row = 0;

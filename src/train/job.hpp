@@ -1,5 +1,5 @@
-// Everything that a run of the step loop needs on this rank, built once before the first step: sections,
-// edges, memory. Destroyed before MPI ends.
+// What a run of the step loop needs on this rank, built once before the first step: sections, edges, their
+// memory. Destroyed before MPI ends.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,12 @@
 #include "channel/channel.hpp"
 #include "channel/open.hpp"
 #include "data/prefetcher.hpp"
-#include "data/sample_file.hpp"
-#include "emulation/emulation.hpp"
 #include "schedule/problem.hpp"
 #include "train/launch.hpp"
 #include "train/memory.hpp"
 #include "train/replica.hpp"
 #include "train/step_runner.hpp"
+#include "train/survey.hpp"
 #include "train/weights.hpp"
 #include "workload/cost_model.hpp"
 #include "workload/sample_table.hpp"
@@ -25,14 +24,15 @@ namespace maestro::train {
 
 class Job {
 public:
-    /// Collective over the world. Opens the samples, builds this rank's sections and the edges. Errors of
-    /// files and memory are thrown on all ranks. With `load_weights` those that the deck names are read;
-    /// without, a checkpoint will bring all.
-    Job(Launch& launch, bool load_weights);
+    /// Collective over the world, which has the size that the graph asks for. Builds this rank's sections and
+    /// the edges, in the memory that the survey has found room for; `launch` and `survey` outlive the job.
+    /// Errors are thrown on all ranks. With `load_weights` those that the deck names are read; without, a
+    /// checkpoint will bring all.
+    Job(Launch& launch, const Survey& survey, bool load_weights);
 
     Launch& launch() const { return launch_; }
-    const workload::SampleTable& table() const { return *table_; }
-    const data::SampleFile& samples() const { return *samples_; }
+    const workload::SampleTable& table() const { return survey_.table(); }
+    const data::SampleFile& samples() const { return survey_.samples(); }
     data::Prefetcher& prefetcher() { return *prefetcher_; }
     std::vector<std::unique_ptr<Replica>>& replicas() { return replicas_; }
     const std::vector<EdgeEnd>& edges() const { return edges_; }
@@ -46,29 +46,23 @@ public:
     MemoryUse memory_use() const;
 
 private:
-    void read_samples();
-    void open_cluster();
-    workload::MemoryPlan take_stock();
-    void open_edges(const std::vector<channel::ChannelSpec>& specs);
-    void build_section(int section, const workload::SectionMemory& memory);
+    void open_edges();
+    void build_section(int section, const WeightFiles* weights);
+    void prepare_planning();
 
     Launch& launch_;
-    bool load_weights_;
-    WeightFiles weights_;  ///< where they are, if they are read
+    const Survey& survey_;
+    std::uint64_t resident_at_start_;
     std::unique_ptr<backend::Backend> backend_;
-    std::unique_ptr<data::SampleFile> samples_;
     std::unique_ptr<data::Prefetcher> prefetcher_;
-    std::unique_ptr<workload::SampleTable> table_;
-    std::unique_ptr<emulation::Emulation> emulation_;  ///< null on a real device
     backend::Arena scratch_;
     std::vector<std::unique_ptr<channel::Channel>> channels_;
     std::vector<EdgeEnd> edges_;
     std::vector<std::unique_ptr<Replica>> replicas_;
     schedule::Problem problem_;
     std::unique_ptr<workload::CostModel> costs_;
-    std::vector<std::string> description_;
     workload::RankMemory planned_;
-    std::uint64_t resident_at_start_;
+    std::vector<std::string> description_;
 };
 
 }  // namespace maestro::train

@@ -29,44 +29,26 @@ Replica::Replica(backend::Backend& backend, Settings settings, std::unique_ptr<m
       replicas_(std::move(replicas)),
       inputs_(std::move(inputs)),
       outputs_(std::move(outputs)),
-      scratch_(scratch) {
+      scratch_(scratch),
+      slots_(backend, settings.name, settings.window, settings.saved_bytes) {
     if (module_->parameters().gradient().size() > 0)
         optimizer_ = std::make_unique<Optimizer>(backend, module_->parameters(), replicas_);
-    for (int i = 0; i < settings_.window; ++i) {
-        slots_.emplace_back(backend, settings_.saved_bytes);
-        free_slots_.push_back(i);
-    }
 }
 
 std::size_t Replica::bytes() const {
-    std::size_t total = module_->parameters().bytes() + (optimizer_ ? optimizer_->bytes() : 0);
-    for (const auto& slot : slots_) total += slot.capacity();
-    return total;
+    return module_->parameters().bytes() + (optimizer_ ? optimizer_->bytes() : 0) + slots_.bytes();
 }
 
 std::size_t Replica::used_bytes() const {
-    std::size_t total = bytes();
-    for (const auto& slot : slots_) total -= slot.capacity() - slot.peak();
-    return total;
+    return bytes() - slots_.bytes() + slots_.used_bytes();
 }
 
 bool Replica::collect_drained() {
-    // Rows that a colocated consumer reads stay until it has released them.
-    for (auto it = in_flight_.begin(); it != in_flight_.end();) {
-        const bool drained = std::all_of(outputs_.begin(), outputs_.end(),
-                                         [&](channel::Channel* c) { return c->drained(it->first); });
-        if (drained) free_slots_.push_back(it->second.slot);
-        it = drained ? in_flight_.erase(it) : std::next(it);
-    }
-    return !free_slots_.empty();
-}
-
-int Replica::take_slot() {
-    MAESTRO_CHECK(!free_slots_.empty(), "section {}: more than {} micro-batches in flight", settings_.name,
-                  settings_.window);
-    const int slot = free_slots_.back();
-    free_slots_.pop_back();
-    return slot;
+    slots_.release_if([&](int micro_batch) {
+        return std::all_of(outputs_.begin(), outputs_.end(),
+                           [&](channel::Channel* output) { return output->drained(micro_batch); });
+    });
+    return slots_.any_free();
 }
 
 bool Replica::can_forward(std::span<const std::int64_t> samples) {
@@ -75,11 +57,11 @@ bool Replica::can_forward(std::span<const std::int64_t> samples) {
             if (input->expects(sample) && !input->arrived(sample)) return false;
     for (channel::Channel* output : outputs_)
         if (!output->has_credit()) return false;
-    return !free_slots_.empty() || (!settings_.backward && !outputs_.empty() && collect_drained());
+    return slots_.any_free() || (!settings_.backward && !outputs_.empty() && collect_drained());
 }
 
 bool Replica::can_backward(int micro_batch) {
-    if (!in_flight_.contains(micro_batch)) return false;
+    if (!slots_.in_flight(micro_batch)) return false;
     return std::all_of(outputs_.begin(), outputs_.end(), [&](channel::Channel* output) {
         return !output->spec().carries_gradient || output->drained(micro_batch);
     });
@@ -89,7 +71,7 @@ double Replica::reduce() {
     if (!optimizer_) return 0;
     const double begin = comm::now_s();
     const double squares = optimizer_->reduce();
-    if (settings_.reduce_s > 0) comm::sleep_until(begin + settings_.reduce_s);
+    module_->gradients_summed(begin);
     times_.reducing += comm::now_s() - begin;
     return squares;
 }
@@ -98,8 +80,18 @@ void Replica::update(const AdamSettings& adam, std::int64_t step, double gradien
     if (!optimizer_) return;
     const double begin = comm::now_s();
     optimizer_->update(adam, step, gradient_scale);
-    if (settings_.update_s > 0) comm::sleep_until(begin + settings_.update_s);
+    module_->weights_updated(begin);
     times_.reducing += comm::now_s() - begin;
+}
+
+std::vector<std::vector<Tensor>> Replica::input_rows(std::span<const model::SampleView> samples) {
+    std::vector<std::vector<Tensor>> rows(inputs_.size());
+    for (std::size_t e = 0; e < inputs_.size(); ++e)
+        for (const auto& sample : samples)
+            rows[e].push_back(inputs_[e]->expects(sample.id)
+                                  ? inputs_[e]->rows(sample.id)
+                                  : Tensor(nullptr, settings_.dtype, {0, inputs_[e]->spec().width}));
+    return rows;
 }
 
 TaskTimes Replica::forward(int micro_batch, const model::Batch& batch, model::Result& result,
@@ -109,38 +101,28 @@ TaskTimes Replica::forward(int micro_batch, const model::Batch& batch, model::Re
         for (const auto& sample : samples)
             if (input->expects(sample.id)) input->wait_arrived(sample.id);
     for (channel::Channel* output : outputs_) output->wait_credit();
-    // Without a backward a slot is free once all consumers are done with one and the same micro-batch.
     if (!settings_.backward && !outputs_.empty())
         replicas_.waiter().wait_until([&] { return collect_drained(); },
                                       [&] { return settings_.name + ": all consumers of one micro-batch"; });
     const double start = comm::now_s();
 
-    std::vector<std::vector<Tensor>> rows(inputs_.size());
-    for (std::size_t e = 0; e < inputs_.size(); ++e)
-        for (const auto& sample : samples)
-            rows[e].push_back(inputs_[e]->expects(sample.id)
-                                  ? inputs_[e]->rows(sample.id)
-                                  : Tensor(nullptr, settings_.dtype, {0, inputs_[e]->spec().width}));
-    InFlight flight;
-    flight.slot = take_slot();
-    backend::Arena& saved = slots_[static_cast<std::size_t>(flight.slot)];
-    saved.reset();
+    Flight flight = slots_.take();
     for (const auto& sample : samples) flight.samples.push_back(sample.id);
     Tensor output;
     {
         backend::ArenaScope scope(scratch_);
-        flight.saved = module_->forward(batch, rows, saved, scratch_, output, result);
+        flight.saved =
+            module_->forward(batch, input_rows(samples), slots_.memory(flight), scratch_, output, result);
     }
     const double computed = comm::now_s();
     for (channel::Channel* channel : outputs_) channel->put(micro_batch, output);
     for (channel::Channel* input : inputs_)
         if (!input->spec().carries_gradient) input->release(expected(*input, flight.samples));
     if (!settings_.backward) flight.saved.reset();
-    const bool keep = settings_.backward || !outputs_.empty();
-    if (keep)
-        in_flight_.emplace(micro_batch, std::move(flight));
+    if (settings_.backward || !outputs_.empty())
+        slots_.keep(micro_batch, std::move(flight));
     else
-        free_slots_.push_back(flight.slot);
+        slots_.release(flight);
     return task_done(asked_s, start, computed);
 }
 
@@ -152,24 +134,27 @@ TaskTimes Replica::task_done(double asked, double start, double computed) {
     return {start, end, start - asked};
 }
 
+/// The sum over the edges that bring one, in the memory of the first.
+Tensor Replica::output_gradient(int micro_batch) {
+    Tensor sum;
+    for (channel::Channel* output : outputs_) {
+        if (!output->spec().carries_gradient) continue;
+        const Tensor gradient = output->gradient(micro_batch);
+        if (sum.rank == 0)
+            sum = gradient;
+        else
+            ops::add(backend_, gradient, sum);
+    }
+    return sum;
+}
+
 TaskTimes Replica::backward(int micro_batch, double asked_s) {
     for (channel::Channel* output : outputs_)
         if (output->spec().carries_gradient) output->wait_drained(micro_batch);
     const double start = comm::now_s();
 
-    auto node = in_flight_.extract(micro_batch);
-    MAESTRO_CHECK(!node.empty(), "section {}: backward of micro-batch {} before its forward", settings_.name,
-                  micro_batch);
-    InFlight& flight = node.mapped();
-    Tensor d_output;
-    for (channel::Channel* output : outputs_) {
-        if (!output->spec().carries_gradient) continue;
-        const Tensor gradient = output->gradient(micro_batch);
-        if (d_output.rank == 0)
-            d_output = gradient;
-        else
-            ops::add(backend_, gradient, d_output);
-    }
+    Flight flight = slots_.extract(micro_batch);
+    const Tensor d_output = output_gradient(micro_batch);
     backend::ArenaScope scope(scratch_);
     std::vector<Tensor> d_inputs(inputs_.size());
     for (std::size_t e = 0; e < inputs_.size(); ++e) {
@@ -186,20 +171,17 @@ TaskTimes Replica::backward(int micro_batch, double asked_s) {
             inputs_[e]->put_gradient(expected(*inputs_[e], flight.samples), d_inputs[e]);
     for (channel::Channel* output : outputs_)
         if (output->spec().carries_gradient) output->retire(micro_batch);
-    free_slots_.push_back(flight.slot);
+    slots_.release(flight);
     return task_done(asked_s, start, computed);
 }
 
 void Replica::end_step() {
-    if (!settings_.backward) {
-        for (auto& [micro_batch, flight] : in_flight_) {
+    if (!settings_.backward)
+        slots_.release_if([&](int micro_batch) {
             for (channel::Channel* output : outputs_) output->wait_drained(micro_batch);
-            free_slots_.push_back(flight.slot);
-        }
-        in_flight_.clear();
-    }
-    MAESTRO_CHECK(in_flight_.empty(), "section {}: {} micro-batches without their backward", settings_.name,
-                  in_flight_.size());
+            return true;
+        });
+    slots_.check_empty();
 }
 
 }  // namespace maestro::train

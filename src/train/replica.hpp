@@ -1,12 +1,12 @@
-// One section on this rank: its module, memory for the micro-batches in flight, its edges and its optimizer.
-// It runs one task at a time; who decides which is the step runner.
+// This rank's part of a replica (all of it, as long as a replica is one rank): the section's module, its
+// edges, its optimizer, and the memory of micro-batches in flight. It runs one task at a time; which, the
+// step runner decides.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "backend/arena.hpp"
@@ -14,6 +14,7 @@
 #include "comm/communicator.hpp"
 #include "model/module.hpp"
 #include "train/optimizer.hpp"
+#include "train/slots.hpp"
 #include "train/timing.hpp"
 
 namespace maestro::train {
@@ -35,8 +36,6 @@ public:
         bool backward = true;   ///< its tasks come in pairs
         DType dtype = DType::f32;
         std::size_t saved_bytes = 0;  ///< activations of the worst micro-batch
-        /// Of an emulated device: what reduce() and update() take at least.
-        double reduce_s = 0, update_s = 0;
     };
     /// Channels are owned by the caller: `inputs` in the order of the module's inputs. `scratch` is shared by
     /// the replicas of a rank. All must outlive the replica. Without `optimizer` the section is frozen.
@@ -72,13 +71,10 @@ public:
     void end_step();
 
 private:
-    struct InFlight {
-        int slot = -1;
-        std::vector<std::int64_t> samples;
-        std::unique_ptr<model::Saved> saved;
-    };
-    bool collect_drained();  ///< of a forward-only section; is a slot free?
-    int take_slot();
+    /// A forward-only section keeps its output until all consumers are done with it. Is a slot free then?
+    bool collect_drained();
+    std::vector<std::vector<Tensor>> input_rows(std::span<const model::SampleView> samples);
+    Tensor output_gradient(int micro_batch);
     TaskTimes task_done(double asked, double start, double computed);  ///< adds to times()
 
     backend::Backend& backend_;
@@ -89,9 +85,7 @@ private:
     std::vector<channel::Channel*> outputs_;
     backend::Arena& scratch_;
     std::unique_ptr<Optimizer> optimizer_;
-    std::vector<backend::Arena> slots_;
-    std::vector<int> free_slots_;
-    std::unordered_map<int, InFlight> in_flight_;  ///< by micro-batch
+    Slots slots_;
     SectionTimes times_;
 };
 

@@ -6,30 +6,10 @@
 
 #include "comm/environment.hpp"
 #include "schedule/ready_agenda.hpp"
+#include "train/routes.hpp"
+#include "train/sample_views.hpp"
 
 namespace maestro::train {
-
-namespace {
-
-/// The samples of a micro-batch as the module sees them; they point into `samples`.
-struct Views {
-    std::vector<std::vector<model::Picture>> pictures;
-    std::vector<model::SampleView> samples;
-};
-
-Views view(const std::vector<data::Sample>& samples) {
-    Views views;
-    views.pictures.reserve(samples.size());
-    for (const data::Sample& sample : samples) {
-        auto& pictures = views.pictures.emplace_back();
-        for (const auto& picture : sample.pictures)
-            pictures.push_back({picture.pixels.data(), picture.height, picture.width});
-        views.samples.push_back({sample.id, sample.tokens, sample.weights, sample.flags, pictures});
-    }
-    return views;
-}
-
-}  // namespace
 
 StepRunner::StepRunner(const comm::Communicator& world, double origin_s, std::vector<Replica*> replicas,
                        std::vector<EdgeEnd> edges, const workload::SampleTable& table,
@@ -43,32 +23,6 @@ StepRunner::StepRunner(const comm::Communicator& world, double origin_s, std::ve
       prefetcher_(prefetcher),
       watchdog_(watchdog) {}
 
-std::vector<channel::Route> StepRunner::routes(const schedule::StepPlan& plan, const EdgeEnd& edge) const {
-    std::unordered_map<std::int64_t, int> consumer;  // sample -> replica of the downstream section
-    const auto& down = plan.batches[static_cast<std::size_t>(edge.to)];
-    for (std::size_t r = 0; r < down.size(); ++r)
-        for (const auto& batch : down[r])
-            for (const std::int64_t sample : batch.samples) consumer.emplace(sample, static_cast<int>(r));
-    std::vector<channel::Route> found;
-    const auto& up = plan.batches[static_cast<std::size_t>(edge.from)];
-    for (std::size_t r = 0; r < up.size(); ++r)
-        for (std::size_t k = 0; k < up[r].size(); ++k) {
-            std::int64_t row = 0;
-            for (const std::int64_t sample : up[r][k].samples) {
-                const std::int64_t rows = table_.output_rows(sample, edge.from);
-                if (const auto at = consumer.find(sample); at != consumer.end())
-                    found.push_back({.sample = sample,
-                                     .producer_replica = static_cast<int>(r),
-                                     .producer_micro_batch = static_cast<int>(k),
-                                     .consumer_replica = at->second,
-                                     .first_row = row,
-                                     .rows = rows});
-                row += rows;
-            }
-        }
-    return found;
-}
-
 model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
                               std::vector<io::TaskRow>& rows) {
     model::Result result;
@@ -81,7 +35,10 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
                       {.samples = batch_of(plan, task).samples,
                        .part = table_.sees_pixels(task.section) ? data::Part::pixels : data::Part::text}));
     for (const EdgeEnd& edge : edges_)
-        if (edge.channel) edge.channel->begin_step(plan.step, routes(plan, edge));
+        if (edge.channel)
+            edge.channel->begin_step(plan.step, routes(plan, edge.from, edge.to, [&](std::int64_t sample) {
+                                         return table_.output_rows(sample, edge.from);
+                                     }));
     for (Replica* replica : replicas_) replica->module().parameters().zero_gradients();
 
     if (ready_)
@@ -151,10 +108,10 @@ void StepRunner::run_task(Step& step, std::size_t index, double asked_s) {
     TaskTimes times;
     if (forward) {
         const std::vector<data::Sample> samples = prefetcher_.take(step.tickets[index]);
-        const Views views = view(samples);
+        const SampleViews views(samples);
         times = replica.forward(
             task.micro_batch,
-            {.samples = views.samples, .loss_scale = step.loss_scale, .step = step.plan.step, .train = true},
+            {.samples = views.all(), .loss_scale = step.loss_scale, .step = step.plan.step, .train = true},
             step.result, asked_s);
     } else {
         times = replica.backward(task.micro_batch, asked_s);

@@ -37,7 +37,6 @@ public:
     model::Result run(const schedule::StepPlan& plan, double loss_scale, std::vector<io::TaskRow>& rows);
 
 private:
-    std::vector<channel::Route> routes(const schedule::StepPlan& plan, const EdgeEnd& edge) const;
     Replica& replica_of(const schedule::Task& task) const;
     const schedule::MicroBatch& batch_of(const schedule::StepPlan& plan, const schedule::Task& task) const;
     /// What a step needs at hand.

@@ -200,12 +200,16 @@ void Trainer::report_times() const {
 
 ExitCode run_training(Launch& launch, const config::CommandLine& line, RunReport& report) {
     RunDirectory directory(launch, line, report);
-    Job job(launch, directory.checkpoint().empty());
-    for (const std::string& text : job.description()) log::info("{}", text);
-    if (line.dry_run) {
-        log::info("dry run: deck, samples and memory are in order; nothing was trained");
-        return ExitCode::done;
-    }
+    const Survey survey(launch);
+    const auto tell = [&](const std::vector<std::string>& lines) {
+        for (const std::string& text : lines) log::info("{}", text);
+        if (line.dry_run) log::info("dry run: deck, samples and memory are in order; nothing was trained");
+        return line.dry_run;
+    };
+    const bool placed = launch.world.size() == launch.deck.graph.world;  // not a dry run in one process
+    if (!placed && tell(survey.description(true))) return ExitCode::done;
+    Job job(launch, survey, directory.checkpoint().empty());
+    if (tell(job.description())) return ExitCode::done;
     const std::int64_t done = directory.open(job);
     return Trainer(job, directory, report, line.max_hours, done).run();
 }

@@ -22,9 +22,7 @@ public:
     std::int64_t size() const { return index_->size(); }
     /// A copy; what is asked for every sample of a file has functions of its own.
     model::SampleShape shape(std::int64_t sample) const;
-    std::span<const PictureSize> pictures(std::int64_t sample) const {
-        return index_->pictures(sample);
-    }
+    std::span<const PictureSize> pictures(std::int64_t sample) const { return index_->pictures(sample); }
     /// Sum of the loss weights of its targets.
     double weight(std::int64_t sample) const { return index_->weight(sample); }
     /// Does the section read the pixels of pictures?

@@ -12,6 +12,7 @@ import time
 
 import h5py
 import numpy as np
+import pytest
 from conftest import BINARY, ROOT, TWO_RANKS, VLM, settings
 
 sys.path.insert(0, str(ROOT / "scripts/data"))
@@ -160,4 +161,36 @@ def test_signal_stops_in_order(workspace):
     assert job.returncode == 75, job.stdout.read()
     report = workspace.exit_report("signal")
     assert report["code"] == 75
+    assert (workspace.run("signal") / f"checkpoints/step-{report['step']:06d}").is_dir()
+
+
+@pytest.mark.parametrize("call, done", [("MPI_Init_thread", 0), ("MPI_Finalize", 2)])
+def test_a_rank_that_is_stopped_while_MPI_starts_or_ends(workspace, tmp_path, call, done):
+    """Where no deck is known yet, or any more: the watchdog stands around all of MPI."""
+    shim = tmp_path / "stop_shim.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(shim), str(ROOT / "tests/system/stop_shim.c"), "-ldl"], check=True)
+    exports = {"LD_PRELOAD": shim, "SHIM_CALL": call, "SHIM_RANK": 2, "MAESTRO_START_TIMEOUT": 5}
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", *(word for key, value in exports.items() for word in ("-x", f"{key}={value}")),
+               "-n", "4", BINARY, "train", VLM, *settings(["run.output=runs/stopped", "train.steps=2", "run.timeout_s=5"])]
+    result = subprocess.run(command, cwd=workspace.path, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL)
+    assert result.returncode != 0
+    assert f"the {'start' if done == 0 else 'end'} of MPI: no progress for 5 s" in result.stderr, result.stderr
+    if done:  # it is trained and saved all the same
+        assert workspace.exit_report("stopped")["code"] == 76
+        assert (workspace.run("stopped") / f"checkpoints/step-{done:06d}/manifest.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_signal_to_any_rank_stops_in_order(workspace, number):
+    job = start(workspace, "signal", ["train.steps=100000", "checkpoint.every=0"])
+    end = time.monotonic() + 60
+    while not (workspace.run("signal") / "metrics.h5").exists():
+        assert job.poll() is None and time.monotonic() < end
+        time.sleep(0.1)
+    time.sleep(1)
+    os.kill(ranks_of(job)[2], number)
+    wait_for_end(job, 60)
+    assert job.returncode == 75, job.stdout.read()
+    report = workspace.exit_report("signal")
+    assert report["code"] == 75 and "a signal" in report["reason"]
     assert (workspace.run("signal") / f"checkpoints/step-{report['step']:06d}").is_dir()

@@ -119,7 +119,8 @@ inline std::vector<double> values(const Tensor& tensor) {
 class Job {
 public:
     enum class Kind { vlm, distill };
-    Job(Kind kind, DType type, bool recompute = false, int threads = 1) : kind_(kind), backend_(backend::make_cpu(threads)) {
+    Job(Kind kind, DType type, bool recompute = false, int threads = 1)
+        : kind_(kind), backend_(backend::make_cpu(threads)) {
         const bool vlm = kind == Kind::vlm;
         first_name = vlm ? "vision" : "teacher";
         last_name = vlm ? "language" : "student";

@@ -1,0 +1,25 @@
+// Samples as they were read, as the modules see them.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "data/sample_file.hpp"
+#include "model/module.hpp"
+
+namespace maestro::train {
+
+/// Points into the samples it is made of, which outlive it and stay where they are.
+class SampleViews {
+public:
+    explicit SampleViews(std::span<const data::Sample> samples);
+    SampleViews(const SampleViews&) = delete;
+    SampleViews& operator=(const SampleViews&) = delete;
+    std::span<const model::SampleView> all() const { return samples_; }
+
+private:
+    std::vector<std::vector<model::Picture>> pictures_;  ///< by sample; what samples_ point to
+    std::vector<model::SampleView> samples_;
+};
+
+}  // namespace maestro::train
