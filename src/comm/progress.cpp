@@ -7,10 +7,10 @@
 namespace maestro::comm {
 
 namespace {
-// A large message needs three turns of either side. Measured beside computing ranks
-// (scripts/bench/two_nodes.py): naps of 0.1 ms cost 1 to 2% of a core, of 0.5 ms nothing that can be seen.
+// A large message needs three turns of either side, so naps are short while one is on its way; what comes
+// unasked may wait for a long one. scripts/bench/two_nodes.py measures the cost beside computing ranks.
 constexpr auto kShortestNap = std::chrono::microseconds(100);
-constexpr auto kLongestNap = std::chrono::microseconds(500);
+constexpr auto kLongestNap = std::chrono::microseconds(1000);
 }  // namespace
 
 Progress::~Progress() {
@@ -36,9 +36,9 @@ void Progress::remove(Id id) {
 }
 
 bool Progress::take_all() {
-    bool moved = false;
-    for (const Turn& turn : turns_) moved = turn() || moved;
-    return moved;
+    bool busy = false;
+    for (const Turn& turn : turns_) busy = turn() || busy;
+    return busy;
 }
 
 void Progress::take_turns() {
@@ -54,17 +54,17 @@ void Progress::run() {
     std::unique_lock sleeping(sleep_);
     while (!stop_) {
         sleeping.unlock();
-        bool moved = false;
+        bool busy = false;
         {
             const std::lock_guard lock(mutex_);
             try {
-                if (!failed_) moved = take_all();
+                if (!failed_) busy = take_all();
             } catch (...) {
                 error_ = std::current_exception();
                 failed_ = true;
             }
         }
-        nap = moved ? kShortestNap : std::min(nap + nap / 2, kLongestNap);
+        nap = busy ? kShortestNap : std::min(2 * nap, kLongestNap);
         sleeping.lock();
         wake_.wait_for(sleeping, nap, [this] { return stop_; });
     }

@@ -17,7 +17,8 @@ namespace maestro::comm {
 /// main thread takes them too while it waits (Waiter does). Costs nothing where nothing is added.
 class Progress {
 public:
-    /// Moves what can be moved without waiting; true: something did. Called by one thread at a time.
+    /// Moves what can be moved without waiting; true: something is still on its way. Called by one thread at
+    /// a time.
     using Turn = std::function<bool()>;
     using Id = std::list<Turn>::iterator;
 
@@ -34,7 +35,7 @@ public:
 
 private:
     void run();
-    bool take_all();  ///< with mutex_ held
+    bool take_all();  ///< with mutex_ held; is anything on its way?
 
     std::mutex mutex_;  ///< held while turns are taken
     std::list<Turn> turns_;
