@@ -4,6 +4,7 @@
 #include <exception>
 #include <vector>
 
+#include "base/check.hpp"
 #include "channel/transport.hpp"
 #include "comm/check.hpp"
 
@@ -24,6 +25,12 @@ public:
         MAESTRO_MPI(MPI_Win_allocate(size, 1, info, edge_.handle(), &memory_, &window_));
         MPI_Info_free(&info);
         MAESTRO_MPI(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN));
+        int* model = nullptr;
+        int found = 0;
+        MAESTRO_MPI(MPI_Win_get_attr(window_, MPI_WIN_MODEL, &model, &found));
+        // Words are read as plain memory, which only this model makes the same as what peers put.
+        MAESTRO_CHECK(found != 0 && *model == MPI_WIN_UNIFIED,
+                      "{}: MPI's window has two copies of its memory", edge_.name());
         MAESTRO_MPI(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_));
         std::memset(memory_, 0,
                     static_cast<std::size_t>(size));  // also takes the pages now, not within a step

@@ -4,6 +4,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import time
 
 import h5py
 import numpy as np
@@ -66,6 +67,13 @@ class Workspace:
         with h5py.File(self.run(name) / f"checkpoints/step-{step:06d}/{section}.h5") as file:
             file.visititems(visit)
         return found
+
+    def wait_for_metrics(self, name, job, limit=90):
+        """Until the run has begun its steps."""
+        end = time.monotonic() + limit
+        while not (self.run(name) / "metrics.h5").exists():
+            assert job.poll() is None and time.monotonic() < end
+            time.sleep(0.1)
 
     def exit_report(self, name):
         return json.loads((self.run(name) / "exit.json").read_text())

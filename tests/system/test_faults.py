@@ -151,10 +151,7 @@ def test_a_weight_that_is_none_is_not_saved(workspace):
 
 def test_signal_stops_in_order(workspace):
     job = start(workspace, "signal", ["train.steps=100000", "checkpoint.every=1000"])
-    end = time.monotonic() + 60
-    while not (workspace.run("signal") / "metrics.h5").exists():
-        assert job.poll() is None and time.monotonic() < end
-        time.sleep(0.1)
+    workspace.wait_for_metrics("signal", job)
     time.sleep(1)
     job.send_signal(signal.SIGUSR1)
     wait_for_end(job, 30)
@@ -183,10 +180,7 @@ def test_a_rank_that_is_stopped_while_MPI_starts_or_ends(workspace, tmp_path, ca
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 def test_a_signal_to_any_rank_stops_in_order(workspace, number):
     job = start(workspace, "signal", ["train.steps=100000", "checkpoint.every=0"])
-    end = time.monotonic() + 60
-    while not (workspace.run("signal") / "metrics.h5").exists():
-        assert job.poll() is None and time.monotonic() < end
-        time.sleep(0.1)
+    workspace.wait_for_metrics("signal", job)
     time.sleep(1)
     os.kill(ranks_of(job)[2], number)
     wait_for_end(job, 60)

@@ -73,14 +73,6 @@ def test_a_window_between_nodes_is_refused(workspace, nodes):
     assert not workspace.run("run").exists()
 
 
-def wait_until_it_trains(workspace, name, job):
-    end = time.monotonic() + 90
-    while not (workspace.run(name) / "metrics.h5").exists():
-        assert job.poll() is None and time.monotonic() < end
-        time.sleep(0.1)
-    time.sleep(2)
-
-
 ENDLESS = ["train.steps=100000", "checkpoint.every=0", "run.timeout_s=5"]
 
 
@@ -93,7 +85,8 @@ def test_a_cut_link_ends_the_job(workspace, nodes):
               "bash", str(ROOT / "scripts/slurm/train.sbatch"), *train(VLM, "cut", ENDLESS)[1:]]
     with open(workspace.path / "log", "w") as log:  # a pipe would stay open: the launcher's daemon on the other node holds it
         job = subprocess.Popen(script, cwd=workspace.path, env=nodes.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-    wait_until_it_trains(workspace, "cut", job)
+    workspace.wait_for_metrics("cut", job)
+    time.sleep(2)
     assert [len(nodes.call("pids", node, "maestro").stdout.split()) for node in ("north", "south")] == [1, 3]
     nodes.call("cut", "south")
     job.wait(timeout=90)
@@ -106,7 +99,8 @@ def test_a_cut_link_ends_the_job(workspace, nodes):
 
 def test_a_stopped_rank_of_another_node_is_missed(workspace, nodes):
     job = nodes.start("north:1,south:3", 4, train(VLM, "stopped", ENDLESS), workspace.path)
-    wait_until_it_trains(workspace, "stopped", job)
+    workspace.wait_for_metrics("stopped", job)
+    time.sleep(2)
     os.kill(int(nodes.call("pids", "north", "maestro").stdout), signal.SIGSTOP)
     output, _ = job.communicate(timeout=60)
     assert job.returncode != 0 and workspace.exit_report("stopped")["code"] == 76 and "waiting for" in output, output
