@@ -264,9 +264,10 @@ void what_is_in_flight_is_checked(const comm::Communicator& world) {
 /// Waiting counts from when a task was asked for, and all of a task is counted once.
 void times_add_up(const comm::Communicator& world) {
     constexpr double kTask = 0.004;
+    const auto slow = [](const std::string&) { comm::sleep_until(comm::now_s() + kTask); };
     Rig rig(world);
     const auto between = rig.local("up-down", 4);
-    const auto up = rig.replica({.name = "up", .window = 4}, {}, {between.get()}, {.takes_s = kTask});
+    const auto up = rig.replica({.name = "up", .window = 4}, {}, {between.get()}, {.during = slow});
     const auto down = rig.replica({.name = "down", .window = 4}, {between.get()}, {});
     between->begin_step(1, routes_of({{1}, {2}}));
     const double asked = comm::now_s() - 5;

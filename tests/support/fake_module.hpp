@@ -2,12 +2,9 @@
 // throughout, exact in f32.
 #pragma once
 
-#include <chrono>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/check.hpp"
@@ -33,7 +30,7 @@ public:
         std::int64_t width = 2;                                      ///< of the rows put out
         bool trained = true;
         int shards = 1;
-        double takes_s = 0;  ///< at least, each task
+        std::function<void(const std::string& call)> during = {};  ///< told of every task as it runs
     };
     FakeModule(backend::Backend& backend, Settings settings, Diary& diary)
         : Module(backend, role_of(settings)), settings_(std::move(settings)), diary_(diary) {
@@ -143,7 +140,7 @@ private:
         std::string text = settings_.section + " " + what;
         for (const std::int64_t id : ids) text += fmt::format(" {}", id);
         diary_.calls.push_back(text);
-        std::this_thread::sleep_for(std::chrono::duration<double>(settings_.takes_s));
+        if (settings_.during) settings_.during(text);
     }
 
     Settings settings_;
