@@ -128,7 +128,9 @@ void waits_are_measured(const comm::Communicator& world, Wanted wanted) {
 /// Many steps at full speed: 12 samples each, two a micro-batch above, one below, dealt out to all ranks but
 /// 0.
 void steps_follow_each_other(const comm::Communicator& world, Wanted wanted, bool gradient, int window) {
-    Pair pair(world, edge("up-down", {0}, others(world), window, gradient), wanted, window, 1);
+    // Without gradients slots are waited for, too: there are more credits.
+    Pair pair(world, edge("up-down", {0}, others(world), gradient ? window : window + 1, gradient), wanted,
+              window, 1);
     const int consumers = world.size() - 1;
     for (std::int64_t step = 1; step <= 15; ++step) {
         std::vector<Ids> batches;

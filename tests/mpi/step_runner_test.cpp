@@ -2,7 +2,8 @@
 // on rank 0, language on all others; on one rank they share it.
 #include "train/step_runner.hpp"
 
-#include <map>
+#include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "mpi/mpi_main.hpp"
@@ -61,8 +62,8 @@ public:
         language_ = rig_.replica({.section = 1, .name = "language", .index = alone() ? 0 : world.rank() - 1},
                                  {channel}, {}, module, reads ? 0 : -1);
         std::vector<Replica*> replicas;
-        if (vision_) replicas.push_back(vision_.get());
         if (language_) replicas.push_back(language_.get());
+        if (vision_) replicas.push_back(vision_.get());
         runner_ = std::make_unique<train::StepRunner>(
             world, origin_s_, replicas, std::vector<train::EdgeEnd>{{kVision, kLanguage, channel}}, *table_,
             *prefetcher_, watchdog_, ready);
@@ -260,6 +261,19 @@ void foreign_tasks_are_refused(const comm::Communicator& world) {
                  [&] { stage.run(plan); });
 }
 
+/// Nothing is carried over into the next step.
+void unfinished_work_is_refused(const comm::Communicator& world) {
+    Stage stage(world, false);
+    StepPlan plan = plan_of(stage, 1, {}, {{3}});
+    const std::size_t holder = stage.alone() ? 0 : 1;
+    plan.agendas[holder].pop_back();
+    if (world.rank() == static_cast<int>(holder))
+        expect_error(ExitCode::broken_invariant, "section language: 1 micro-batches without their backward",
+                     [&] { stage.run(plan); });
+    else
+        stage.run(plan);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -268,5 +282,6 @@ int main(int argc, char** argv) {
         ready_runs_every_task(world);
         if (world.size() <= 2) ready_starts_what_has_arrived(world);
         foreign_tasks_are_refused(world);
+        unfinished_work_is_refused(world);
     });
 }
