@@ -261,10 +261,13 @@ void what_is_in_flight_is_checked(const comm::Communicator& world) {
     between->end_step();
 }
 
+constexpr double kTask = 0.004;
+void slow(const std::string&) {
+    comm::sleep_until(comm::now_s() + kTask);
+}
+
 /// Waiting counts from when a task was asked for, and all of a task is counted once.
 void times_add_up(const comm::Communicator& world) {
-    constexpr double kTask = 0.004;
-    const auto slow = [](const std::string&) { comm::sleep_until(comm::now_s() + kTask); };
     Rig rig(world);
     const auto between = rig.local("up-down", 4);
     const auto up = rig.replica({.name = "up", .window = 4}, {}, {between.get()}, {.during = slow});
@@ -296,7 +299,8 @@ void times_add_up(const comm::Communicator& world) {
     MAESTRO_CHECK(std::abs(times.waiting - waited) < 1e-9, "{} of {}", times.waiting, waited);
     MAESTRO_CHECK(std::abs(times.compute + times.sending - ran) < 1e-9, "{} + {} of {}", times.compute,
                   times.sending, ran);
-    MAESTRO_CHECK(times.compute >= 4 * kTask && times.sending > 0, "{} and {}", times.compute, times.sending);
+    MAESTRO_CHECK(times.compute >= 4 * kTask && times.sending >= 0, "{} and {}", times.compute,
+                  times.sending);
     MAESTRO_CHECK(times.reducing == 0, "no gradient was summed");
     up->end_step();
     down->end_step();
@@ -306,7 +310,7 @@ void times_add_up(const comm::Communicator& world) {
 /// Gradients are summed over the replicas of the section, here one a rank; a frozen section has none.
 void gradients_are_summed(const comm::Communicator& world) {
     Rig rig(world);
-    const auto trained = rig.replica({.name = "trained", .saved_bytes = 4096}, {}, {});
+    const auto trained = rig.replica({.name = "trained", .saved_bytes = 4096}, {}, {}, {.during = slow});
     const auto frozen = rig.replica({.name = "frozen", .backward = false}, {}, {}, {.trained = false});
     MAESTRO_CHECK(trained->optimizer() && !frozen->optimizer(), "optimizers");
     MAESTRO_CHECK(trained->used_bytes() + 4096 == trained->bytes(), "no slot was in use");
@@ -328,7 +332,7 @@ void gradients_are_summed(const comm::Communicator& world) {
     }
     const std::vector<std::string> end = {"trained summed", "trained updated"};
     MAESTRO_CHECK(std::equal(end.begin(), end.end(), rig.diary.calls.end() - 2), "told once each");
-    MAESTRO_CHECK(trained->times().reducing > 0 && frozen->times().reducing == 0, "times");
+    MAESTRO_CHECK(trained->times().reducing >= 2 * kTask && frozen->times().reducing == 0, "times");
 }
 
 }  // namespace

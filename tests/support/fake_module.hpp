@@ -30,7 +30,7 @@ public:
         std::int64_t width = 2;                                      ///< of the rows put out
         bool trained = true;
         int shards = 1;
-        std::function<void(const std::string& call)> during = {};  ///< told of every task as it runs
+        std::function<void(const std::string& call)> during = {};  ///< told of every call as it runs
     };
     FakeModule(backend::Backend& backend, Settings settings, Diary& diary)
         : Module(backend, role_of(settings)), settings_(std::move(settings)), diary_(diary) {
@@ -107,8 +107,8 @@ public:
         scratch.allocate(DType::f32, {16});  // left to the caller to take back
     }
 
-    void gradients_summed(double) override { diary_.calls.push_back(settings_.section + " summed"); }
-    void weights_updated(double) override { diary_.calls.push_back(settings_.section + " updated"); }
+    void gradients_summed(double) override { write_down(settings_.section + " summed"); }
+    void weights_updated(double) override { write_down(settings_.section + " updated"); }
 
 private:
     static model::Role role_of(const Settings& settings) {
@@ -139,8 +139,11 @@ private:
     void note(const char* what, const std::vector<std::int64_t>& ids) {
         std::string text = settings_.section + " " + what;
         for (const std::int64_t id : ids) text += fmt::format(" {}", id);
-        diary_.calls.push_back(text);
-        if (settings_.during) settings_.during(text);
+        write_down(text);
+    }
+    void write_down(const std::string& call) {
+        diary_.calls.push_back(call);
+        if (settings_.during) settings_.during(call);
     }
 
     Settings settings_;
