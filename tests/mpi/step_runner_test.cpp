@@ -1,0 +1,287 @@
+// Steps of hand-made plans: which tasks run and are recorded, in which order, and what they leave. Vision is
+// on rank 0, language on all others; on one rank they share it.
+#include "train/step_runner.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "mpi/mpi_main.hpp"
+#include "mpi/replica_rig.hpp"
+#include "support/scratch_folder.hpp"
+#include "unit/data/sample_writer.hpp"
+
+namespace {
+
+using namespace maestro;
+using namespace maestro::test;
+using schedule::MicroBatch;
+using schedule::Phase;
+using schedule::StepPlan;
+using schedule::Task;
+
+constexpr int kVision = 0, kLanguage = 1, kSamples = 24;
+constexpr double kLossScale = 0.5;
+constexpr Phase kForward = Phase::forward, kBackward = Phase::backward;
+
+/// Of sample i: i % 3 patches, in one picture or in none. A patch is one pixel.
+data_test::SampleArrays make_samples() {
+    data_test::SampleArrays arrays;
+    for (int i = 0; i < kSamples; ++i) {
+        std::vector<std::int32_t> tokens = {257, 'a' + i};
+        if (rows_of(i) > 0) tokens.push_back(256);
+        arrays.add(tokens, rows_of(i) > 0
+                               ? std::vector<std::array<std::int32_t, 2>>{{1, static_cast<int>(rows_of(i))}}
+                               : std::vector<std::array<std::int32_t, 2>>{});
+    }
+    return arrays;
+}
+
+/// Everything that a step runner needs. `during` is told of every task as it runs.
+class Stage {
+public:
+    Stage(const comm::Communicator& world, bool ready, std::function<void(const std::string&)> during = {})
+        : world_(world), rig_(world) {
+        data_test::SampleFileWriter{}.write(folder_.path() / "samples.h5", arrays_);
+        file_ = std::make_unique<data::SampleFile>(folder_.path() / "samples.h5");
+        graph::SectionGraph graph;
+        graph.sections.resize(2);
+        table_ =
+            std::make_unique<workload::SampleTable>(*file_, graph, std::vector<model::Geometry>{{1, 1}, {}},
+                                                    std::vector<model::Geometry>{{}, {1, 1}});
+        prefetcher_ = std::make_unique<data::Prefetcher>(*file_, 1 << 20);
+        std::vector<int> consumers(static_cast<std::size_t>(languages()));
+        std::iota(consumers.begin(), consumers.end(), alone() ? 0 : 1);
+        const ChannelSpec spec = edge("vision-language", {0}, consumers, 4);
+        open_ = channel::open_channels(world, std::span(&spec, 1));
+        Channel* channel = open_.channels[0].get();
+        const bool sees = world.rank() == 0, reads = alone() || !sees;
+        FakeModule::Settings module;
+        module.during = std::move(during);
+        vision_ = rig_.replica({.name = "vision", .window = 4}, {}, {channel}, module, sees ? 0 : -1);
+        language_ = rig_.replica({.section = 1, .name = "language", .index = alone() ? 0 : world.rank() - 1},
+                                 {channel}, {}, module, reads ? 0 : -1);
+        std::vector<Replica*> replicas;
+        if (language_) replicas.push_back(language_.get());
+        if (vision_) replicas.push_back(vision_.get());
+        runner_ = std::make_unique<train::StepRunner>(
+            world, origin_s_, replicas, std::vector<train::EdgeEnd>{{kVision, kLanguage, channel}}, *table_,
+            *prefetcher_, watchdog_, ready);
+    }
+
+    bool alone() const { return world_.size() == 1; }
+    int languages() const { return std::max(1, world_.size() - 1); }
+    const std::vector<std::string>& calls() const { return rig_.diary.calls; }
+    void forget() { rig_.diary.calls.clear(); }
+
+    /// "vision forward 5 7"
+    std::string call_of(const StepPlan& plan, const Task& task) const {
+        const Replica& replica = task.section == kVision ? *vision_ : *language_;
+        std::string text = replica.name() + (task.phase == kForward ? " forward" : " backward");
+        for (const std::int64_t id :
+             plan.batches[static_cast<std::size_t>(task.section)][static_cast<std::size_t>(replica.index())]
+                         [static_cast<std::size_t>(task.micro_batch)]
+                             .samples)
+            text += fmt::format(" {}", id);
+        return text;
+    }
+
+    std::vector<io::TaskRow> run(const StepPlan& plan) {
+        forget();
+        std::vector<io::TaskRow> rows(1);  // of earlier steps, to be left alone
+        const model::Result result = runner_->run(plan, kLossScale, rows);
+        rows.erase(rows.begin());
+        check_numbers(plan, result);
+        return rows;
+    }
+
+    /// The rows are of these tasks in this order, which is the order they ran in.
+    void check_rows(const StepPlan& plan, const std::vector<Task>& order,
+                    const std::vector<io::TaskRow>& rows) const {
+        MAESTRO_CHECK(rows.size() == order.size() && calls().size() == order.size(),
+                      "{} rows, {} calls of {} tasks", rows.size(), calls().size(), order.size());
+        double last_end = 0;
+        for (std::size_t i = 0; i < order.size(); ++i) {
+            const io::TaskRow& row = rows[i];
+            const int replica = order[i].section == kVision || alone() ? 0 : world_.rank() - 1;
+            MAESTRO_CHECK(row.section == order[i].section && row.micro_batch == order[i].micro_batch &&
+                              row.phase == static_cast<int>(order[i].phase) && row.replica == replica &&
+                              row.rank == world_.rank() && row.step == plan.step && row.stage == 0,
+                          "row {}: section {}, micro-batch {}, phase {}", i, row.section, row.micro_batch,
+                          row.phase);
+            MAESTRO_CHECK(calls()[i] == call_of(plan, order[i]), "task {}: {}", i, calls()[i]);
+            MAESTRO_CHECK(
+                row.wait_s >= 0 && row.start_s - row.wait_s >= last_end - 1e-9 && row.end_s >= row.start_s,
+                "row {}: {} to {} after {}", i, row.start_s, row.end_s, row.wait_s);
+            last_end = row.end_s;
+        }
+        MAESTRO_CHECK(last_end <= comm::now_s() - origin_s_, "times count from the origin: {}", last_end);
+    }
+
+private:
+    double tokens_of(std::int64_t id) const {
+        double sum = 0;
+        for (auto i = arrays_.sample_offsets[static_cast<std::size_t>(id)];
+             i < arrays_.sample_offsets[static_cast<std::size_t>(id) + 1]; ++i)
+            sum += arrays_.tokens[static_cast<std::size_t>(i)];
+        return sum;
+    }
+    double pixels_of(std::int64_t id) const {
+        double sum = 0;
+        for (auto p = arrays_.picture_offsets[static_cast<std::size_t>(id)];
+             p < arrays_.picture_offsets[static_cast<std::size_t>(id) + 1]; ++p)
+            for (auto i = arrays_.pixel_offsets[static_cast<std::size_t>(p)];
+                 i < arrays_.pixel_offsets[static_cast<std::size_t>(p) + 1]; ++i)
+                sum += arrays_.pixels[static_cast<std::size_t>(i)];
+        return sum;
+    }
+    /// Vision reads pixels alone, language tokens alone; gradients are of this step alone.
+    void check_numbers(const StepPlan& plan, const model::Result& result) {
+        double loss = 0, g_vision = 0, g_language = 0;
+        for (std::size_t r = 0; r < plan.batches[kLanguage].size(); ++r)
+            for (const MicroBatch& batch : plan.batches[kLanguage][r])
+                for (const std::int64_t id : batch.samples) {
+                    g_vision += g_over_edge(id, 1.0 + static_cast<double>(id));
+                    if (!language_ || static_cast<int>(r) != language_->index()) continue;
+                    loss += kLossScale * (tokens_of(id) + sum_of_rows(id, pixels_of(id)));
+                    g_language += 1.0 + static_cast<double>(id);
+                }
+        MAESTRO_CHECK(result.loss == loss, "loss {} of {}", result.loss, loss);
+        if (vision_)
+            MAESTRO_CHECK(Rig::gradient(*vision_, 0) == g_vision, "{} of {}", Rig::gradient(*vision_, 0),
+                          g_vision);
+        if (language_)
+            MAESTRO_CHECK(Rig::gradient(*language_, 0) == g_language, "{} of {}",
+                          Rig::gradient(*language_, 0), g_language);
+    }
+
+    const comm::Communicator& world_;
+    testing_support::ScratchFolder folder_;
+    data_test::SampleArrays arrays_ = make_samples();
+    std::unique_ptr<data::SampleFile> file_;
+    std::unique_ptr<workload::SampleTable> table_;
+    std::unique_ptr<data::Prefetcher> prefetcher_;
+    comm::Watchdog watchdog_{{.timeout_s = 60, .on_hang = {}, .abort = {}}};
+    Rig rig_;
+    channel::OpenChannels open_;
+    std::unique_ptr<Replica> vision_, language_;
+    double origin_s_ = comm::now_s();
+    std::unique_ptr<train::StepRunner> runner_;
+};
+
+std::vector<MicroBatch> batches(const std::vector<Ids>& ids) {
+    std::vector<MicroBatch> made;
+    for (const Ids& one : ids) made.push_back({one});
+    return made;
+}
+
+/// Language micro-batch k goes to replica k % replicas; each rank does its backward right after.
+StepPlan plan_of(const Stage& stage, std::int64_t step, const std::vector<Ids>& vision,
+                 const std::vector<Ids>& language) {
+    StepPlan plan;
+    plan.step = step;
+    plan.batches.resize(2);
+    plan.batches[kVision] = {batches(vision)};
+    plan.batches[kLanguage].resize(static_cast<std::size_t>(stage.languages()));
+    for (std::size_t k = 0; k < language.size(); ++k)
+        plan.batches[kLanguage][k % plan.batches[kLanguage].size()].push_back({language[k]});
+    const int first = stage.alone() ? 0 : 1;
+    plan.agendas.resize(static_cast<std::size_t>(first + stage.languages()));
+    for (std::size_t k = 0; k < vision.size(); ++k)
+        plan.agendas[0].push_back({kVision, static_cast<int>(k), kForward});
+    for (std::size_t r = 0; r < plan.batches[kLanguage].size(); ++r)
+        for (std::size_t k = 0; k < plan.batches[kLanguage][r].size(); ++k)
+            for (const Phase phase : {kForward, kBackward})
+                plan.agendas[static_cast<std::size_t>(first) + r].push_back(
+                    {kLanguage, static_cast<int>(k), phase});
+    for (std::size_t k = 0; k < vision.size(); ++k)
+        plan.agendas[0].push_back({kVision, static_cast<int>(k), kBackward});
+    return plan;
+}
+
+/// The third step has no work for vision, the fourth none for anybody.
+std::vector<StepPlan> plans(const Stage& stage) {
+    return {plan_of(stage, 1, {{5, 4}, {1}, {10, 7}}, {{1, 5}, {0, 4, 7}, {3}, {10}}),
+            plan_of(stage, 2, {{2, 8, 11}, {14}, {16}, {17}}, {{17}, {16, 14}, {6, 2}, {11, 8}}),
+            plan_of(stage, 3, {}, {{0, 3}}), plan_of(stage, 4, {}, {}),
+            plan_of(stage, 5, {{20, 22}, {23}}, {{23, 20}, {21, 22}, {18}})};
+}
+
+void planned_order_is_kept(const comm::Communicator& world) {
+    Stage stage(world, false);
+    for (const StepPlan& plan : plans(stage)) {
+        const std::vector<io::TaskRow> rows = stage.run(plan);
+        stage.check_rows(plan, plan.agendas[static_cast<std::size_t>(world.rank())], rows);
+    }
+}
+
+/// In any order, but each task once.
+void ready_runs_every_task(const comm::Communicator& world) {
+    Stage stage(world, true);
+    for (const StepPlan& plan : plans(stage)) {
+        const std::vector<io::TaskRow> rows = stage.run(plan);
+        std::vector<Task> order;
+        for (const io::TaskRow& row : rows)
+            order.push_back({row.section, row.micro_batch, static_cast<Phase>(row.phase)});
+        stage.check_rows(plan, order, rows);
+        const std::vector<Task>& agenda = plan.agendas[static_cast<std::size_t>(world.rank())];
+        MAESTRO_CHECK(std::is_permutation(order.begin(), order.end(), agenda.begin(), agenda.end()),
+                      "step {}: not the tasks of the agenda", plan.step);
+    }
+}
+
+/// A text overtakes a micro-batch whose picture is not there: vision waits until it has.
+void ready_starts_what_has_arrived(const comm::Communicator& world) {
+    const auto during = [&](const std::string& call) {
+        if (world.size() == 2 && (call == "vision forward 1" || call == "language forward 3"))
+            world.barrier();
+    };
+    Stage stage(world, true, during);
+    StepPlan plan = plan_of(stage, 1, {{1}}, {});
+    plan.batches[kLanguage][0] = batches({{1}, {3}});
+    const Task vision{kVision, 0, kForward}, vision_back{kVision, 0, kBackward};
+    const Task picture{kLanguage, 0, kForward}, picture_back{kLanguage, 0, kBackward};
+    const Task text{kLanguage, 1, kForward}, text_back{kLanguage, 1, kBackward};
+    plan.agendas.back() = {picture, picture_back, text, text_back};
+    std::vector<Task> order = {text, text_back, picture, picture_back};
+    if (stage.alone()) {
+        plan.agendas[0] = {picture, text, vision, picture_back, text_back, vision_back};
+        order = {text, text_back, vision, picture, picture_back, vision_back};
+    }
+    if (world.rank() == 0 && !stage.alone()) order = {vision, vision_back};
+    stage.check_rows(plan, order, stage.run(plan));
+}
+
+/// A plan that does not fit the ranks is a fault that is told.
+void foreign_tasks_are_refused(const comm::Communicator& world) {
+    Stage stage(world, false);
+    StepPlan plan = plan_of(stage, 1, {}, {});
+    plan.agendas[static_cast<std::size_t>(world.rank())] = {{2, 0, kForward}};
+    expect_error(ExitCode::broken_invariant, fmt::format("a task of section 2 on rank {}", world.rank()),
+                 [&] { stage.run(plan); });
+}
+
+/// Nothing is carried over into the next step.
+void unfinished_work_is_refused(const comm::Communicator& world) {
+    Stage stage(world, false);
+    StepPlan plan = plan_of(stage, 1, {}, {{3}});
+    const std::size_t holder = stage.alone() ? 0 : 1;
+    plan.agendas[holder].pop_back();
+    if (world.rank() == static_cast<int>(holder))
+        expect_error(ExitCode::broken_invariant, "section language: 1 micro-batches without their backward",
+                     [&] { stage.run(plan); });
+    else
+        stage.run(plan);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
+        planned_order_is_kept(world);
+        ready_runs_every_task(world);
+        if (world.size() <= 2) ready_starts_what_has_arrived(world);
+        foreign_tasks_are_refused(world);
+        unfinished_work_is_refused(world);
+    });
+}
