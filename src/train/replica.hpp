@@ -42,6 +42,8 @@ public:
     Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
             comm::Communicator replicas, std::vector<channel::Channel*> inputs,
             std::vector<channel::Channel*> outputs, backend::Arena& scratch);
+    Replica(const Replica&) = delete;  // the optimizer refers to a member
+    Replica& operator=(const Replica&) = delete;
 
     int section() const { return settings_.section; }
     int index() const { return settings_.index; }

@@ -123,7 +123,9 @@ def test_bf16_follows_fp32(workspace):
         workspace.train(2, VLM, precision, [*TWO_RANKS, "train.steps=40", "checkpoint.every=0", f"run.precision={precision}"])
     exact, rounded = workspace.losses("fp32"), workspace.losses("bf16")
     assert not np.array_equal(exact, rounded)
-    assert relative(rounded, exact) <= 0.02 and rounded[-1] < 0.6 * rounded[0], list(zip(exact, rounded))
+    # Training amplifies rounding, whatever multiplies: later on single steps say less than their mean.
+    assert relative(rounded[:20], exact[:20]) <= 2e-3, list(zip(exact, rounded))
+    assert relative(rounded[-10:].mean(), exact[-10:].mean()) <= 0.02 and rounded[-1] < 0.6 * rounded[0], list(zip(exact, rounded))
 
 
 def test_planned_runs_are_bitwise_reproducible(workspace):
