@@ -16,6 +16,7 @@ namespace {
 constexpr std::size_t kChunkElements = std::size_t{1} << 28;  // counts of MPI are int
 constexpr std::size_t kChunkBytes = std::size_t{1} << 30;
 constexpr int kGatherTag = 1;
+constexpr int kNotifyTag = 3;
 }  // namespace
 
 Communicator::Communicator(MPI_Comm handle, Waiter& waiter, std::string name)
@@ -125,6 +126,23 @@ double Communicator::max(double value) const {
 
 bool Communicator::any(bool value) const {
     return max(value ? 1.0 : 0.0) > 0;
+}
+
+void Communicator::notify(int rank) const {
+    MPI_Request request = MPI_REQUEST_NULL;
+    MAESTRO_MPI(MPI_Isend(nullptr, 0, MPI_BYTE, rank, kNotifyTag, handle_, &request));
+    MAESTRO_MPI(MPI_Request_free(&request));  // nothing of it is left to look after
+}
+
+bool Communicator::notified() const {
+    for (bool any = false;; any = true) {
+        int there = 0;
+        MPI_Status status;
+        MAESTRO_MPI(MPI_Iprobe(MPI_ANY_SOURCE, kNotifyTag, handle_, &there, &status));
+        if (there == 0) return any;
+        MAESTRO_MPI(
+            MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, kNotifyTag, handle_, MPI_STATUS_IGNORE));
+    }
 }
 
 void Communicator::reduce_scatter_sum(std::span<const float> whole, std::span<float> block) const {

@@ -59,6 +59,9 @@ public:
     std::int64_t sum(std::int64_t value) const;
     double max(double value) const;
     bool any(bool value) const;  ///< true on all ranks if true on one
+    /// Not collective: tells `rank` something that notified() finds there, and waits for nothing.
+    void notify(int rank) const;
+    bool notified() const;  ///< has any rank called notify() for this one since the last time?
     /// `whole` holds size() equal blocks; this rank gets the sum of all ranks' block rank(). block may not
     /// alias.
     void reduce_scatter_sum(std::span<const float> whole, std::span<float> block) const;

@@ -1,5 +1,4 @@
-// What the ranks of a step add up: its loss, its tokens, its gradients' squares and its tasks' times; and who
-// asks to stop.
+// What the ranks of a step add up: its loss, its tokens, its gradients' squares and its tasks' times.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +17,11 @@ public:
         : values_(kFirstSection + 3 * sections, 0.0), sections_(sections) {}
     void add(const model::Result& result);
     void add(std::span<const io::TaskRow> tasks);
-    void ask_to_stop() { values_[2] += 1; }
     /// Collective: from this rank's values to those of all, in one message.
     void sum_over(const comm::Communicator& world) { world.allreduce_sum(std::span(values_)); }
 
     double loss() const { return values_[0]; }
     double tokens() const { return values_[1]; }
-    bool asked_to_stop() const { return values_[2] > 0; }  ///< any rank
     /// Of the gradient of a section, the sum of squares.
     double& squares(std::size_t section) { return values_[kFirstSection + section]; }
     double squares() const;
@@ -36,8 +33,8 @@ private:
         return kFirstSection + sections_ + 2 * section + phase;
     }
 
-    static constexpr std::size_t kFirstSection = 3;
-    std::vector<double> values_;  ///< loss, tokens, askers; squares by section; times by section and phase
+    static constexpr std::size_t kFirstSection = 2;
+    std::vector<double> values_;  ///< loss, tokens; squares by section; times by section and phase
     std::size_t sections_;
 };
 

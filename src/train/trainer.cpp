@@ -60,6 +60,7 @@ public:
     ExitCode run();
 
 private:
+    bool stop_signal();
     bool next_plan(std::int64_t step, double began_s, schedule::StepPlan& plan);
     void run_step(const schedule::StepPlan& plan, double began_s);
     double loss_scale(const schedule::StepPlan& plan) const;
@@ -74,7 +75,7 @@ private:
     double max_hours_;
     std::int64_t first_step_;
     double begin_s_ = comm::now_s();
-    bool signalled_ = false;  ///< some rank, before the end of the last step
+    bool signalled_ = false;  ///< a signal has come: to this rank, on rank 0 to any
     AdamSettings adam_;
     Planner planner_;
     StepRunner runner_;
@@ -101,12 +102,23 @@ ExitCode Trainer::run() {
     if (deck_.checkpoint.every > 0 || stopped) directory_.save(job_, report_.step());
     report_times();
     if (!stopped) return ExitCode::done;
-    const std::string reason =
-        fmt::format("stopped by {} after step {}; continue with --resume auto",
-                    signalled_ || comm::stop_signal() != 0 ? "a signal" : "--max-hours", report_.step());
+    const std::string reason = fmt::format("stopped by {} after step {}; continue with --resume auto",
+                                           signalled_ ? "a signal" : "--max-hours", report_.step());
     report_.stopped(reason);
     log::info("{}", reason);
     return ExitCode::stopped_early;
+}
+
+/// On rank 0: has a signal asked any rank to stop? Elsewhere tells rank 0 of it, once. By messages of their
+/// own: one more number in the step's sums would change the order of summation of the others.
+bool Trainer::stop_signal() {
+    const bool before = signalled_;
+    signalled_ = signalled_ || comm::stop_signal() != 0;
+    if (world_.rank() == 0)
+        signalled_ = world_.notified() || signalled_;
+    else if (signalled_ && !before)
+        world_.notify(0);
+    return signalled_;
 }
 
 /// Collective, at a step's border; false where the run is to stop.
@@ -115,11 +127,11 @@ bool Trainer::next_plan(std::int64_t step, double began_s, schedule::StepPlan& p
     std::vector<std::int64_t> words;
     if (world_.rank() == 0) {
         const bool late = max_hours_ > 0 && began_s - begin_s_ > 3600 * max_hours_;
-        words.push_back((signalled_ || comm::stop_signal() != 0 || late ? kStop : 0) |
-                        (recorder_.due() ? kFlush : 0));
+        words.push_back((stop_signal() || late ? kStop : 0) | (recorder_.due() ? kFlush : 0));
         const auto encoded = schedule::encode(planner_.next(step, began_s));
         words.insert(words.end(), encoded.begin(), encoded.end());
     }
+    if (world_.rank() != 0) stop_signal();
     world_.broadcast(words);
     if (words.front() & kFlush) recorder_.flush();
     if (words.front() & kStop) return false;
@@ -137,9 +149,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     job_.launch().watchdog.doing(fmt::format("the gradients of step {}", plan.step));
     for (auto& replica : job_.replicas())
         sums.squares(static_cast<std::size_t>(replica->section())) = replica->reduce();
-    if (comm::stop_signal() != 0) sums.ask_to_stop();  // a signal may come to any rank
     sums.sum_over(world_);
-    signalled_ = sums.asked_to_stop();
     check_finite(sums, plan.step);
     const double norm = std::sqrt(sums.squares());
     const double scale = adam_.clip > 0 && norm > adam_.clip ? adam_.clip / norm : 1.0;

@@ -107,14 +107,6 @@ private:
 
 }  // namespace
 
-double LengthCost::at(const std::vector<double>& each, double n) const {
-    if (lengths.size() == 1 || n <= lengths.front()) return n * each.front();
-    std::size_t k = 1;
-    while (k + 1 < lengths.size() && lengths[k] < n) ++k;
-    const double share = (n - lengths[k - 1]) / (lengths[k] - lengths[k - 1]);
-    return n * (each[k - 1] + share * (each[k] - each[k - 1]));
-}
-
 CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
                      const config::Cluster* cluster)
     : table_(&table) {

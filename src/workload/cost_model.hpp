@@ -21,7 +21,13 @@ struct LengthCost {
     std::vector<double> lengths, forward, backward;
     double picture_forward = 0, picture_backward = 0;  ///< more for each of them that is a picture's
     /// Of n tokens; `each` is `forward` or `backward`.
-    double at(const std::vector<double>& each, double n) const;
+    double at(const std::vector<double>& each, double n) const {
+        if (lengths.size() == 1 || n <= lengths.front()) return n * each.front();
+        std::size_t k = 1;
+        while (k + 1 < lengths.size() && lengths[k] < n) ++k;
+        const double share = (n - lengths[k - 1]) / (lengths[k] - lengths[k - 1]);
+        return n * (each[k - 1] + share * (each[k] - each[k - 1]));
+    }
 };
 
 class CostModel {

@@ -93,6 +93,16 @@ void check_parts(const Communicator& world) {
     }
 }
 
+void check_notices(const Communicator& world) {
+    MAESTRO_CHECK(!world.notified(), "a notice from nowhere");
+    if (world.rank() != 0) world.notify(0);
+    world.barrier();
+    if (world.rank() == 0 && world.size() > 1)
+        world.waiter().wait_until([&] { return world.notified(); }, [] { return std::string("a notice"); });
+    world.barrier();
+    MAESTRO_CHECK(world.rank() == 0 || !world.notified(), "rank {} has a notice of rank 0's", world.rank());
+}
+
 void check_placement(const Communicator& world) {
     const comm::Topology t = comm::place_rank(world);
     MAESTRO_CHECK(t.ranks_on_node >= 1 && t.ranks_on_node <= world.size() && t.threads >= 1, "{}",
@@ -112,6 +122,7 @@ int main(int argc, char** argv) {
         check_shards(world);
         check_messages(world);
         check_parts(world);
+        check_notices(world);
         check_placement(world);
     });
 }
