@@ -48,7 +48,7 @@ std::vector<std::int64_t> Random::permutation(std::int64_t n) const {
     for (std::int64_t i = n - 1; i > 0; --i) {
         const auto j = static_cast<std::int64_t>(bits(static_cast<std::uint64_t>(i)) %
                                                  static_cast<std::uint64_t>(i + 1));
-        std::swap(order[static_cast<std::size_t>(i)], order[static_cast<std::size_t>(j)]);
+        std::swap(order[i], order[j]);
     }
     return order;
 }

@@ -23,7 +23,7 @@ struct Tensor {
 
     std::int64_t size() const;  ///< elements
     std::size_t bytes() const { return static_cast<std::size_t>(size()) * size_of(dtype); }
-    std::int64_t dim(int i) const { return shape[static_cast<std::size_t>(i)]; }
+    std::int64_t dim(int i) const { return shape[i]; }
     /// All dimensions but the last as one: rows() x columns() == size().
     std::int64_t rows() const { return rank == 0 ? 0 : (columns() == 0 ? 0 : size() / columns()); }
     std::int64_t columns() const { return rank == 0 ? 0 : dim(rank - 1); }

@@ -313,7 +313,7 @@ void Channel::wait_arrived(std::int64_t sample) {
                             const Route& r = inbound(sample).route;
                             return fmt::format("edge {}, step {}: sample {} in micro-batch {} of rank {}",
                                                spec_.name, step_, sample, r.producer_micro_batch,
-                                               spec_.producers[static_cast<std::size_t>(r.producer_replica)]);
+                                               spec_.producers[r.producer_replica]);
                         });
 }
 
@@ -323,7 +323,7 @@ std::string Channel::unanswered(int micro_batch, const Outbound& out) {
         if (transport_->load(answer_offset(word)) >> kSlotBits == epoch_) continue;
         const Route& r = routes_[word];
         left += fmt::format("{}sample {} at rank {}", left.empty() ? "" : ", ", r.sample,
-                            spec_.consumers[static_cast<std::size_t>(r.consumer_replica)]);
+                            spec_.consumers[r.consumer_replica]);
     }
     return fmt::format("{} of micro-batch {}: {}", spec_.carries_gradient ? "gradients" : "release",
                        micro_batch, left);

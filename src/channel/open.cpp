@@ -131,7 +131,7 @@ std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicato
 Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of, Wanted wanted) {
     if (spec.colocated) return {Means::pointer, "both ends are on the same ranks"};
     std::vector<std::string> hosts;
-    for (const int rank : ranks_of(spec)) hosts.push_back(host_of[static_cast<std::size_t>(rank)]);
+    for (const int rank : ranks_of(spec)) hosts.push_back(host_of[rank]);
     std::sort(hosts.begin(), hosts.end());
     hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
     if (wanted == Wanted::messages) return {Means::messages, "run.transport asks for it"};

@@ -69,7 +69,7 @@ public:
 
     void put(int peer, std::size_t offset, const void* source, std::size_t bytes) override {
         if (bytes == 0) return;
-        Draft& draft = outbox_[static_cast<std::size_t>(peer)];
+        Draft& draft = outbox_[peer];
         for (std::size_t done = 0; done < bytes;) {
             if (draft.payload.empty()) draft.payload = spare_bytes();
             if (draft.payload.size() >= kLargestMessage) send(peer);
@@ -81,11 +81,11 @@ public:
     }
 
     void signal(int peer, std::size_t offset, std::uint64_t word) override {
-        outbox_[static_cast<std::size_t>(peer)].words.push_back({offset, word});
+        outbox_[peer].words.push_back({offset, word});
     }
 
     void push(int peer) override {
-        const Draft& draft = outbox_[static_cast<std::size_t>(peer)];
+        const Draft& draft = outbox_[peer];
         if (!draft.pieces.empty() || !draft.words.empty()) send(peer);
     }
 
@@ -122,7 +122,7 @@ private:
 
     /// Main thread: hands the draft to MPI as one message. MPI keeps the order of messages between two ranks.
     void send(int peer) {
-        Draft& draft = outbox_[static_cast<std::size_t>(peer)];
+        Draft& draft = outbox_[peer];
         Message message{.bytes = std::move(draft.payload)};
         const Tail tail{draft.pieces.size(), draft.words.size()};
         append(message.bytes, draft.pieces.data(), draft.pieces.size());
@@ -181,7 +181,7 @@ private:
         MAESTRO_MPI(MPI_Improbe(MPI_ANY_SOURCE, kTag, edge_.handle(), &found, &handle, &status));
         if (found == 0) return false;
         MAESTRO_MPI(MPI_Get_count(&status, MPI_BYTE, &size));
-        Message& message = inbox_[static_cast<std::size_t>(status.MPI_SOURCE)].emplace_back();
+        Message& message = inbox_[status.MPI_SOURCE].emplace_back();
         message.bytes = spare_bytes();
         message.bytes.resize(static_cast<std::size_t>(size));
         MAESTRO_MPI(MPI_Imrecv(message.bytes.data(), size, MPI_BYTE, &handle, &message.request));

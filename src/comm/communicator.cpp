@@ -223,8 +223,8 @@ std::vector<std::vector<std::byte>> Communicator::gather_bytes(std::span<const s
     }
     std::vector<std::vector<std::byte>> all(sizes.size());
     for (int from = 0; from < size_; ++from) {
-        auto& target = all[static_cast<std::size_t>(from)];
-        target.resize(sizes[static_cast<std::size_t>(from)]);
+        auto& target = all[from];
+        target.resize(sizes[from]);
         if (from == rank_) {
             std::copy(bytes.begin(), bytes.end(), target.begin());
             continue;

@@ -125,7 +125,7 @@ Topology place_rank(const Communicator& world) {
     if (sharing > 1 && sharing <= available && !limited) {
         Set share(hwloc_bitmap_alloc());
         for (int i = place * t.threads; i < (place + 1) * t.threads; ++i)
-            hwloc_bitmap_or(share.get(), share.get(), cores[static_cast<std::size_t>(i)].get());
+            hwloc_bitmap_or(share.get(), share.get(), cores[i].get());
         t.bound = hwloc_set_cpubind(machine.handle, share.get(), HWLOC_CPUBIND_THREAD) == 0;
         if (t.bound) t.processors = processors_of(share.get());
     }
@@ -200,8 +200,7 @@ void check_same_build(const Communicator& world) {
     const std::vector<std::uint64_t> builds = world.allgather(build_identity());
     std::string others;
     for (int rank = 0; rank < world.size(); ++rank)
-        if (builds[static_cast<std::size_t>(rank)] != builds[0])
-            others += fmt::format("{}{}", others.empty() ? "" : ", ", rank);
+        if (builds[rank] != builds[0]) others += fmt::format("{}{}", others.empty() ? "" : ", ", rank);
     if (others.empty()) return;
     throw Error(
         ExitCode::builds_differ,

@@ -49,7 +49,7 @@ private:
     friend class SampleFile;
     template <class T>
     static T at(const std::vector<T>& values, std::int64_t i) {
-        return values[static_cast<std::size_t>(i)];
+        return values[i];
     }
     void check(const RawFile& file, const SampleHeader& header, std::int64_t tokens,
                std::int64_t pixels) const;

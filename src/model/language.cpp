@@ -122,7 +122,7 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
     std::vector<std::int32_t> positions(state->ids.size());  // every sample of the packed rows begins at 0
     for (std::size_t s = 0; s + 1 < state->sequences.offsets.size(); ++s)
         for (std::int32_t t = state->sequences.offsets[s]; t < state->sequences.offsets[s + 1]; ++t)
-            positions[static_cast<std::size_t>(t)] = t - state->sequences.offsets[s];
+            positions[t] = t - state->sequences.offsets[s];
     state->sequences.cos = saved.allocate(statistics, {rows, spec_.head_dim / 2});
     state->sequences.sin = saved.allocate(statistics, {rows, spec_.head_dim / 2});
     ops::fill_rotary_1d(backend_, positions, spec_.rope_theta, state->sequences.cos, state->sequences.sin);
@@ -186,7 +186,7 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
             ops::argmax_rows(backend_, logits, std::span(best).first(static_cast<std::size_t>(count)));
             for (std::size_t i = 0; backend_.computes() && i < static_cast<std::size_t>(count); ++i)
                 if (const auto name = part(targets.names)[i]; name >= 0 && best[i] != part(targets.tokens)[i])
-                    wrong[static_cast<std::size_t>(name)] = 1;
+                    wrong[name] = 1;
         }
         if (distill) {
             const auto edge = static_cast<std::size_t>(teacher - teacher_heads_.begin());

@@ -56,7 +56,7 @@ double squared_norm(backend::Backend& b, const Tensor& t) {
                 for (std::int64_t i = block * kBlock; i < end; ++i)
                     sum += static_cast<double>(static_cast<Accumulate<T>>(values[i])) *
                            static_cast<double>(static_cast<Accumulate<T>>(values[i]));
-                sums[static_cast<std::size_t>(block)] = sum;
+                sums[block] = sum;
             });
         });
     });

@@ -55,7 +55,7 @@ void fill_rotary_1d(backend::Backend& b, std::span<const std::int32_t> positions
                     const Tensor& cos, const Tensor& sin) {
     const auto dim = static_cast<double>(2 * cos.columns());
     fill(b, positions.size(), cos, sin, [&](std::int64_t t, std::int64_t j) {
-        return positions[static_cast<std::size_t>(t)] * std::pow(theta, -2.0 * static_cast<double>(j) / dim);
+        return positions[t] * std::pow(theta, -2.0 * static_cast<double>(j) / dim);
     });
 }
 
@@ -65,7 +65,7 @@ void fill_rotary_2d(backend::Backend& b, std::span<const std::int32_t> y, std::s
     MAESTRO_CHECK(cos.columns() % 2 == 0 && y.size() == x.size(),
                   "2-D rotary needs heads of a multiple of 4 channels");
     fill(b, y.size(), cos, sin, [&](std::int64_t t, std::int64_t j) {
-        const auto position = j < quarter ? y[static_cast<std::size_t>(t)] : x[static_cast<std::size_t>(t)];
+        const auto position = j < quarter ? y[t] : x[t];
         return position * std::pow(theta, -static_cast<double>(j % quarter) / static_cast<double>(quarter));
     });
 }
@@ -90,23 +90,19 @@ void head_norm_rotary(backend::Backend& b, const Tensor& qkv, const Tensor& q_no
                         T* y = query ? q.as<T>() + (t * h.query + head) * h.dim
                                      : k.as<T>() + (t * h.key + head - h.query) * h.dim;
                         std::array<A, kMaxHeadDim> v;
-                        for (std::int64_t j = 0; j < h.dim; ++j)
-                            v[static_cast<std::size_t>(j)] = static_cast<A>(x[j]);
+                        for (std::int64_t j = 0; j < h.dim; ++j) v[j] = static_cast<A>(x[j]);
                         if (norm.rank != 0) {
                             A sum = 0;
-                            for (std::int64_t j = 0; j < h.dim; ++j)
-                                sum += v[static_cast<std::size_t>(j)] * v[static_cast<std::size_t>(j)];
+                            for (std::int64_t j = 0; j < h.dim; ++j) sum += v[j] * v[j];
                             const A scale =
                                 A(1) / std::sqrt(sum / static_cast<A>(h.dim) + static_cast<A>(eps));
                             rstd.as<A>()[t * (h.query + h.key) + head] = scale;
                             const T* w = norm.as<T>();
-                            for (std::int64_t j = 0; j < h.dim; ++j)
-                                v[static_cast<std::size_t>(j)] *= scale * static_cast<A>(w[j]);
+                            for (std::int64_t j = 0; j < h.dim; ++j) v[j] *= scale * static_cast<A>(w[j]);
                         }
                         MAESTRO_INDEPENDENT
                         for (std::int64_t j = 0; j < half; ++j) {
-                            const A lo = v[static_cast<std::size_t>(j)],
-                                    hi = v[static_cast<std::size_t>(j + half)];
+                            const A lo = v[j], hi = v[j + half];
                             y[j] = static_cast<T>(lo * c[j] - hi * s[j]);
                             y[j + half] = static_cast<T>(hi * c[j] + lo * s[j]);
                         }
@@ -122,73 +118,70 @@ void head_norm_rotary_backward(backend::Backend& b, const Tensor& dq, const Tens
                                const Tensor& dq_norm, const Tensor& dk_norm) {
     const Heads h = heads(qkv, cos, dq, dk);
     MAESTRO_CHECK(dqkv.size() == qkv.size(), "dqkv {} for {}", dqkv.describe(), qkv.describe());
-    b.launch(
-        {20.0 * static_cast<double>(dq.size() + dk.size()),
-         3.0 * static_cast<double>(dq.bytes() + dk.bytes())},
-        [&] {
-            by_type(qkv.dtype, [&]<class T>(T) {
-                using A = Accumulate<T>;
-                const std::int64_t half = h.dim / 2;
-                // One head at a time over all rows, so that the sums of the norm weights run in row order on
-                // one thread.
-                parallel_for(h.query + h.key, qkv.rows() * h.dim * 8, [&](std::int64_t head) {
-                    const bool query = head < h.query;
-                    const Tensor& norm = query ? q_norm : k_norm;
-                    std::array<A, kMaxHeadDim> v{};
-                    for (std::int64_t t = 0; t < qkv.rows(); ++t) {
-                        const A* c = cos.as<A>() + t * half;
-                        const A* s = sin.as<A>() + t * half;
-                        const T* g = query ? dq.as<T>() + (t * h.query + head) * h.dim
-                                           : dk.as<T>() + (t * h.key + head - h.query) * h.dim;
-                        T* out = dqkv.as<T>() + t * h.width + head * h.dim;
-                        MAESTRO_INDEPENDENT
-                        for (std::int64_t j = 0; j < half; ++j) {
-                            const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
-                            v[static_cast<std::size_t>(j)] = lo * c[j] + hi * s[j];
-                            v[static_cast<std::size_t>(j + half)] = hi * c[j] - lo * s[j];
-                        }
-                        if (norm.rank == 0) {
-                            for (std::int64_t j = 0; j < h.dim; ++j)
-                                out[j] = static_cast<T>(v[static_cast<std::size_t>(j)]);
-                            continue;
-                        }
-                        const T* x = qkv.as<T>() + t * h.width + head * h.dim;
-                        const T* w = norm.as<T>();
-                        const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
-                        A dot = 0;
-                        for (std::int64_t j = 0; j < h.dim; ++j)
-                            dot +=
-                                v[static_cast<std::size_t>(j)] * static_cast<A>(w[j]) * static_cast<A>(x[j]);
-                        const A shared = dot * scale * scale * scale / static_cast<A>(h.dim);
-                        for (std::int64_t j = 0; j < h.dim; ++j)
-                            out[j] =
-                                static_cast<T>(v[static_cast<std::size_t>(j)] * static_cast<A>(w[j]) * scale -
-                                               static_cast<A>(x[j]) * shared);
-                    }
-                });
-                // The norm weights are shared by the heads: summed by one thread each, head after head.
-                for (const bool query : {true, false}) {
-                    const Tensor& target = query ? dq_norm : dk_norm;
-                    if (target.rank == 0) continue;
-                    A* dw = target.as<A>();
-                    const std::int64_t first = query ? 0 : h.query, count = query ? h.query : h.key;
-                    for (std::int64_t t = 0; t < qkv.rows(); ++t)
-                        for (std::int64_t head = first; head < first + count; ++head) {
-                            const A* c = cos.as<A>() + t * half;
-                            const A* s = sin.as<A>() + t * half;
-                            const T* g = (query ? dq : dk).as<T>() + (t * count + head - first) * h.dim;
-                            const T* x = qkv.as<T>() + t * h.width + head * h.dim;
-                            const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
-                            MAESTRO_INDEPENDENT
-                            for (std::int64_t j = 0; j < half; ++j) {
-                                const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
-                                dw[j] += (lo * c[j] + hi * s[j]) * static_cast<A>(x[j]) * scale;
-                                dw[j + half] += (hi * c[j] - lo * s[j]) * static_cast<A>(x[j + half]) * scale;
-                            }
-                        }
-                }
-            });
-        });
+    b.launch({20.0 * static_cast<double>(dq.size() + dk.size()),
+              3.0 * static_cast<double>(dq.bytes() + dk.bytes())},
+             [&] {
+                 by_type(qkv.dtype, [&]<class T>(T) {
+                     using A = Accumulate<T>;
+                     const std::int64_t half = h.dim / 2;
+                     // One head at a time over all rows, so that the sums of the norm weights run in row
+                     // order on one thread.
+                     parallel_for(h.query + h.key, qkv.rows() * h.dim * 8, [&](std::int64_t head) {
+                         const bool query = head < h.query;
+                         const Tensor& norm = query ? q_norm : k_norm;
+                         std::array<A, kMaxHeadDim> v{};
+                         for (std::int64_t t = 0; t < qkv.rows(); ++t) {
+                             const A* c = cos.as<A>() + t * half;
+                             const A* s = sin.as<A>() + t * half;
+                             const T* g = query ? dq.as<T>() + (t * h.query + head) * h.dim
+                                                : dk.as<T>() + (t * h.key + head - h.query) * h.dim;
+                             T* out = dqkv.as<T>() + t * h.width + head * h.dim;
+                             MAESTRO_INDEPENDENT
+                             for (std::int64_t j = 0; j < half; ++j) {
+                                 const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
+                                 v[j] = lo * c[j] + hi * s[j];
+                                 v[j + half] = hi * c[j] - lo * s[j];
+                             }
+                             if (norm.rank == 0) {
+                                 for (std::int64_t j = 0; j < h.dim; ++j) out[j] = static_cast<T>(v[j]);
+                                 continue;
+                             }
+                             const T* x = qkv.as<T>() + t * h.width + head * h.dim;
+                             const T* w = norm.as<T>();
+                             const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
+                             A dot = 0;
+                             for (std::int64_t j = 0; j < h.dim; ++j)
+                                 dot += v[j] * static_cast<A>(w[j]) * static_cast<A>(x[j]);
+                             const A shared = dot * scale * scale * scale / static_cast<A>(h.dim);
+                             for (std::int64_t j = 0; j < h.dim; ++j)
+                                 out[j] = static_cast<T>(v[j] * static_cast<A>(w[j]) * scale -
+                                                         static_cast<A>(x[j]) * shared);
+                         }
+                     });
+                     // The norm weights are shared by the heads: summed by one thread each, head after head.
+                     for (const bool query : {true, false}) {
+                         const Tensor& target = query ? dq_norm : dk_norm;
+                         if (target.rank == 0) continue;
+                         A* dw = target.as<A>();
+                         const std::int64_t first = query ? 0 : h.query, count = query ? h.query : h.key;
+                         for (std::int64_t t = 0; t < qkv.rows(); ++t)
+                             for (std::int64_t head = first; head < first + count; ++head) {
+                                 const A* c = cos.as<A>() + t * half;
+                                 const A* s = sin.as<A>() + t * half;
+                                 const T* g = (query ? dq : dk).as<T>() + (t * count + head - first) * h.dim;
+                                 const T* x = qkv.as<T>() + t * h.width + head * h.dim;
+                                 const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
+                                 MAESTRO_INDEPENDENT
+                                 for (std::int64_t j = 0; j < half; ++j) {
+                                     const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
+                                     dw[j] += (lo * c[j] + hi * s[j]) * static_cast<A>(x[j]) * scale;
+                                     dw[j + half] +=
+                                         (hi * c[j] - lo * s[j]) * static_cast<A>(x[j + half]) * scale;
+                                 }
+                             }
+                     }
+                 });
+             });
 }
 
 }  // namespace maestro::ops

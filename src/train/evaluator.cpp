@@ -112,7 +112,7 @@ private:
             role.needs_backward = false;
             role.shards = 1;
             auto module = model::make_module(*backend_, workload::spec_of(deck_, s), role);
-            const auto& section = deck_.sections[static_cast<std::size_t>(s)];
+            const auto& section = deck_.sections[s];
             load_weights(checkpoint, section.name, module->parameters(), launch_.pulse);
             parts_.push_back({s, role, std::move(module), {}, {}});
         }

@@ -62,10 +62,8 @@ void save_checkpoint(Job& job, const std::filesystem::path& run, std::int64_t st
         for (std::size_t i = 0; i < job.replicas().size(); ++i) {
             Replica& replica = *job.replicas()[i];
             if (replica.index() != 0) continue;
-            note(write_section(
-                replica, partial,
-                job.launch().deck.graph.sections[static_cast<std::size_t>(replica.section())].name, step,
-                moments[2 * i], moments[2 * i + 1], pulse));
+            note(write_section(replica, partial, job.launch().deck.graph.sections[replica.section()].name,
+                               step, moments[2 * i], moments[2 * i + 1], pulse));
         }
         if (!coordinator) return;
         const auto metrics = run / "metrics.h5";

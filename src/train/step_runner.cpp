@@ -26,7 +26,7 @@ StepRunner::StepRunner(const comm::Communicator& world, double origin_s, std::ve
 model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
                               std::vector<io::TaskRow>& rows) {
     model::Result result;
-    Step step{plan, plan.agendas[static_cast<std::size_t>(world_.rank())], {}, loss_scale, result, rows};
+    Step step{plan, plan.agendas[world_.rank()], {}, loss_scale, result, rows};
     for (const schedule::Task& task : step.agenda)
         step.tickets.push_back(
             task.phase == schedule::Phase::backward
@@ -55,8 +55,7 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
 
 void StepRunner::run_ready(Step& step) {
     std::vector<bool> sends(step.plan.batches.size(), false);
-    for (const schedule::Task& task : step.agenda)
-        sends[static_cast<std::size_t>(task.section)] = replica_of(task).sends();
+    for (const schedule::Task& task : step.agenda) sends[task.section] = replica_of(task).sends();
     schedule::ReadyAgenda open(step.agenda, std::move(sends));
     while (!open.done()) {
         const double asked_s = comm::now_s();
@@ -95,8 +94,7 @@ Replica& StepRunner::replica_of(const schedule::Task& task) const {
 
 const schedule::MicroBatch& StepRunner::batch_of(const schedule::StepPlan& plan,
                                                  const schedule::Task& task) const {
-    return plan.batches[static_cast<std::size_t>(task.section)][static_cast<std::size_t>(
-        replica_of(task).index())][static_cast<std::size_t>(task.micro_batch)];
+    return plan.batches[task.section][replica_of(task).index()][task.micro_batch];
 }
 
 void StepRunner::run_task(Step& step, std::size_t index, double asked_s) {

@@ -198,8 +198,8 @@ void Trainer::report_times() const {
     std::vector<bool> member(count, false);
     for (const auto& s : job_.launch().deck.graph.sections) names.push_back(s.name);
     for (auto& replica : job_.replicas()) {
-        times[static_cast<std::size_t>(replica->section())] = replica->times();
-        member[static_cast<std::size_t>(replica->section())] = true;
+        times[replica->section()] = replica->times();
+        member[replica->section()] = true;
     }
     log::info("{}", timing_table(world_, names, times, member, comm::now_s() - begin_s_));
     log::info("{}", describe_use(world_, job_.memory_use()));

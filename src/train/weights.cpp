@@ -71,11 +71,11 @@ WeightFiles find_weights(const Launch& launch) {
 void load_initial_weights(const Launch& launch, const WeightFiles& files, int section,
                           model::ParameterStore& store) {
     const config::Deck& deck = launch.deck;
-    const config::Section& own = deck.sections[static_cast<std::size_t>(section)];
+    const config::Section& own = deck.sections[section];
     if (given(own)) load_weights(files.at(own.weights), own.name, store, launch.pulse);
     for (const graph::Edge& e : deck.graph.edges)
         if (e.to == section && e.tensor == EdgeTensor::hidden) {
-            const config::Section& teacher = deck.sections[static_cast<std::size_t>(e.from)];
+            const config::Section& teacher = deck.sections[e.from];
             if (given(teacher))
                 load_teacher_head(files.at(teacher.weights), teacher.name,
                                   deck.model_of(e.from).tie_embeddings, store, launch.pulse);

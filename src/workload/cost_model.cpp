@@ -40,8 +40,8 @@ public:
           expansion_(expansion_of(deck, section)),
           rates_(rates),
           longest_(std::max(lengths.longest, expansion_.patch > 0 ? kProbedText + kProbedPicture : 0.0)),
-          others_(static_cast<double>(deck.sections[static_cast<std::size_t>(section)].micro_batch - 1) *
-                  lengths.sum / static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {}
+          others_(static_cast<double>(deck.sections[section].micro_batch - 1) * lengths.sum /
+                  static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {}
 
     LengthCost run() const {
         LengthCost cost;
@@ -113,7 +113,7 @@ CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const Sample
     std::optional<backend::DeviceRates> rates;
     if (cluster) rates = rates_of(cluster->device);
     for (int s = 0; s < static_cast<int>(deck.sections.size()); ++s) {
-        const graph::Section& section = deck.graph.sections[static_cast<std::size_t>(s)];
+        const graph::Section& section = deck.graph.sections[s];
         Section& own = sections_.emplace_back();
         own.geometry = geometry_of(deck, s);
         own.expansion = expansion_of(deck, s);
@@ -138,7 +138,7 @@ CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const Sample
 /// Calls each(length) for what the section processes of the sample: pictures one by one, or its tokens.
 template <class Each>
 void CostModel::lengths_of(std::int64_t sample, int section, const Each& each) const {
-    const model::Geometry geometry = sections_[static_cast<std::size_t>(section)].geometry;
+    const model::Geometry geometry = sections_[section].geometry;
     if (geometry.patch == 0) return each(static_cast<double>(table_->length(sample, section)));
     for (const auto& p : table_->pictures(sample))
         each(static_cast<double>(model::picture_tokens(p.height, p.width, geometry)) * geometry.merge *
@@ -149,7 +149,7 @@ schedule::SampleCost CostModel::of(std::int64_t sample) const {
     schedule::SampleCost cost;
     cost.id = sample;
     for (int s = 0; s < static_cast<int>(sections_.size()); ++s) {
-        const Section& own = sections_[static_cast<std::size_t>(s)];
+        const Section& own = sections_[s];
         schedule::TaskCost task;
         task.active = table_->activates(sample, s);
         lengths_of(sample, s, [&](double n) {

@@ -38,7 +38,7 @@ const config::Link& link_among(const config::Cluster& cluster, int first, int la
 const config::Link& link_from(const graph::SectionGraph& graph, const config::Cluster& cluster, int section) {
     int first = graph.world, last = 0;
     const auto reach = [&](int s) {
-        const graph::Section& other = graph.sections[static_cast<std::size_t>(s)];
+        const graph::Section& other = graph.sections[s];
         first = std::min(first, other.first_rank);
         last = std::max(last, other.first_rank + other.layout.ranks() - 1);
     };

@@ -29,8 +29,8 @@ double sample_bytes(std::span<const model::SampleShape> batch, int channels) {
 /// Bytes that one more micro-batch in flight of `section` costs this rank.
 double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph, int section, int rank) {
     double bytes = 0;
-    if (graph.sections[static_cast<std::size_t>(section)].holds(rank))
-        bytes += static_cast<double>(plan.sections[static_cast<std::size_t>(section)].footprint.saved);
+    if (graph.sections[section].holds(rank))
+        bytes += static_cast<double>(plan.sections[section].footprint.saved);
     for (std::size_t e = 0; e < plan.channels.size(); ++e) {
         const channel::ChannelSpec& spec = plan.channels[e];
         const bool consumer = channel::replica_on(spec.consumers, rank) >= 0;
@@ -43,8 +43,8 @@ double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph,
 
 channel::ChannelSpec channel_of(const config::Deck& deck, const graph::Edge& edge,
                                 const SectionMemory& producer, std::int32_t marker) {
-    const auto& up = deck.graph.sections[static_cast<std::size_t>(edge.from)];
-    const auto& down = deck.graph.sections[static_cast<std::size_t>(edge.to)];
+    const auto& up = deck.graph.sections[edge.from];
+    const auto& down = deck.graph.sections[edge.to];
     const model::Role role = role_of(deck, edge.from, marker);
     channel::ChannelSpec spec{.name = up.name + "-" + down.name,
                               .producers = {},
@@ -64,7 +64,7 @@ channel::ChannelSpec channel_of(const config::Deck& deck, const graph::Edge& edg
 }  // namespace
 
 void MemoryPlan::set_window(int section, int window, const graph::SectionGraph& graph) {
-    sections[static_cast<std::size_t>(section)].window = window;
+    sections[section].window = window;
     for (std::size_t e = 0; e < channels.size(); ++e)
         if (graph.edges[e].from == section) channels[e].window = window;
 }
@@ -88,7 +88,7 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
                           int threads) {
     MemoryPlan plan;
     for (int s = 0; s < static_cast<int>(deck.graph.sections.size()); ++s) {
-        const graph::Section& section = deck.graph.sections[static_cast<std::size_t>(s)];
+        const graph::Section& section = deck.graph.sections[s];
         SectionMemory memory{.footprint = {}, .window = section.window, .loss = section.loss};
         const model::Role role = role_of(deck, s, marker);
         const int batch = deck.full_micro_batch(s);
@@ -113,11 +113,10 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
         plan.sections.push_back(memory);
     }
     for (const graph::Edge& e : deck.graph.edges)
-        plan.channels.push_back(channel_of(deck, e, plan.sections[static_cast<std::size_t>(e.from)], marker));
+        plan.channels.push_back(channel_of(deck, e, plan.sections[e.from], marker));
     for (int s = 0; s < static_cast<int>(plan.sections.size()); ++s)
-        if (plan.sections[static_cast<std::size_t>(s)].loss &&
-            plan.sections[static_cast<std::size_t>(s)].window == 0)
-            plan.set_window(s, plan.sections[static_cast<std::size_t>(s)].most, deck.graph);
+        if (plan.sections[s].loss && plan.sections[s].window == 0)
+            plan.set_window(s, plan.sections[s].most, deck.graph);
     return plan;
 }
 
@@ -152,7 +151,7 @@ std::vector<int> windows_within(const MemoryPlan& plan, const graph::SectionGrap
     std::vector<double> each;
     int open = 0;
     for (int s = 0; s < static_cast<int>(plan.sections.size()); ++s) {
-        const bool chosen = plan.sections[static_cast<std::size_t>(s)].window > 0;
+        const bool chosen = plan.sections[s].window > 0;
         each.push_back(chosen ? 0.0 : bytes_in_flight(plan, graph, s, rank));
         if (each.back() > 0) ++open;
     }

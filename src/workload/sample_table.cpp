@@ -48,19 +48,19 @@ model::SampleShape SampleTable::shape(std::int64_t sample) const {
 }
 
 bool SampleTable::activates(std::int64_t sample, int section) const {
-    return vision_[static_cast<std::size_t>(section)].patch == 0 || !pictures(sample).empty();
+    return vision_[section].patch == 0 || !pictures(sample).empty();
 }
 
 std::int64_t SampleTable::length(std::int64_t sample, int section) const {
-    const model::Geometry vision = vision_[static_cast<std::size_t>(section)];
+    const model::Geometry vision = vision_[section];
     const std::int64_t rows = output_rows(sample, section);
     return vision.patch == 0 ? rows : rows * vision.merge * vision.merge;
 }
 
 std::int64_t SampleTable::output_rows(std::int64_t sample, int section) const {
-    const model::Geometry vision = vision_[static_cast<std::size_t>(section)];
+    const model::Geometry vision = vision_[section];
     if (vision.patch > 0) return picture_rows(pictures(sample), vision);
-    const model::Geometry expansion = language_[static_cast<std::size_t>(section)];
+    const model::Geometry expansion = language_[section];
     const auto tokens = index_->tokens(sample);
     if (expansion.patch == 0) return tokens;
     return tokens + picture_rows(pictures(sample), expansion) -
@@ -68,12 +68,11 @@ std::int64_t SampleTable::output_rows(std::int64_t sample, int section) const {
 }
 
 std::int64_t SampleTable::rows_of(std::span<const model::SampleShape> batch, int section) const {
-    const model::Geometry vision = vision_[static_cast<std::size_t>(section)];
+    const model::Geometry vision = vision_[section];
     std::int64_t rows = 0;
     for (const model::SampleShape& shape : batch)
-        rows += vision.patch > 0
-                    ? picture_rows(shape.pictures, vision)
-                    : model::expanded_tokens(shape, language_[static_cast<std::size_t>(section)]);
+        rows += vision.patch > 0 ? picture_rows(shape.pictures, vision)
+                                 : model::expanded_tokens(shape, language_[section]);
     return rows;
 }
 

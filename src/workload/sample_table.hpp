@@ -26,7 +26,7 @@ public:
     /// Sum of the loss weights of its targets.
     double weight(std::int64_t sample) const { return index_->weight(sample); }
     /// Does the section read the pixels of pictures?
-    bool sees_pixels(int section) const { return vision_[static_cast<std::size_t>(section)].patch > 0; }
+    bool sees_pixels(int section) const { return vision_[section].patch > 0; }
     /// Does the sample have work for the section? A vision section: pictures; every other: always.
     bool activates(std::int64_t sample, int section) const;
     /// Tokens (language) or patches (vision) that the section processes.
