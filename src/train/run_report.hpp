@@ -10,12 +10,13 @@
 
 namespace maestro::train {
 
-/// Used by the main thread, and by the watchdog's when that one hangs. Holds the directory's lock until the
-/// last word is written.
+/// Used by the main thread, and by the watchdog's when that one hangs. Holds the directory's lock until
+/// let_go().
 class RunReport {
 public:
     void identify(int rank, std::string host);
     void hold(io::RunLock lock) { lock_ = std::move(lock); }
+    void let_go() { hold({}); }  ///< of the lock; a directory that was made for nothing goes away
     /// From now on the run answers for the directory: how it ends is told there.
     void own(std::filesystem::path directory);
     bool owns() const;
