@@ -115,8 +115,7 @@ int main(int argc, char** argv) {
     watchdog.doing("the start of MPI");
     try {
         comm::Environment environment(argc, argv);
-        comm::Waiter waiter;
-        waiter.set_timeout(start_timeout_s());
+        comm::Waiter waiter(start_timeout_s());
         waiter.report_to(&watchdog);
         const comm::Communicator world = comm::Communicator::world(waiter);
         watchdog.identify(fmt::format("rank {}", world.rank()));

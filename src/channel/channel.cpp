@@ -15,10 +15,6 @@ constexpr int kSlotBits = 16;
 constexpr std::uint64_t kSlotMask = (std::uint64_t{1} << kSlotBits) - 1;
 constexpr std::size_t kWord = sizeof(std::uint64_t);
 
-std::size_t bytes_of_rows(const ChannelSpec& spec, std::int64_t rows) {
-    return static_cast<std::size_t>(rows * spec.width) * size_of(spec.dtype);
-}
-
 void check_spec(const ChannelSpec& s) {
     MAESTRO_CHECK(
         !s.producers.empty() && !s.consumers.empty() && s.consumers.size() % s.producers.size() == 0,

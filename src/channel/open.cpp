@@ -28,7 +28,6 @@ std::string shared_directory() {
 struct NodeMemory {
     std::uint64_t needed = 0;
     std::uint64_t free = 0;
-    char host[64] = {};
 };
 
 NodeMemory measure(const comm::Communicator& world, std::int64_t bytes) {
@@ -38,7 +37,6 @@ NodeMemory measure(const comm::Communicator& world, std::int64_t bytes) {
     memory.free = statvfs(shared_directory().c_str(), &space) == 0
                       ? static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize
                       : UINT64_MAX;  // not a file system that can be asked: let MPI try
-    gethostname(memory.host, sizeof memory.host - 1);
     return memory;
 }
 
@@ -57,13 +55,15 @@ std::string list_edges(std::span<const ChannelSpec> specs, std::span<const Choic
 }
 
 /// Collective.
-void check_shared_memory(const comm::Communicator& world, std::span<const ChannelSpec> specs,
-                         std::span<const Choice> choices) {
+void check_shared_memory(const comm::Communicator& world, std::span<const std::string> host_of,
+                         std::span<const ChannelSpec> specs, std::span<const Choice> choices) {
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < specs.size(); ++i)
         if (choices[i].means == Means::window)
             bytes += static_cast<std::int64_t>(rank_bytes(specs[i], world.rank()));
-    for (const NodeMemory& memory : world.allgather(measure(world, bytes))) {
+    const std::vector<NodeMemory> all = world.allgather(measure(world, bytes));
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        const NodeMemory& memory = all[rank];
         if (memory.needed == 0 || memory.needed + kSpare <= memory.free) continue;
         throw Error(
             ExitCode::bad_deck,
@@ -71,7 +71,7 @@ void check_shared_memory(const comm::Communicator& world, std::span<const Channe
                 "the channels need {:.0f} MiB of shared memory on {}, {} has {:.0f} MiB free: {}; choose "
                 "a smaller window or micro_batch for the section that sends, enlarge it, or set "
                 "run.transport = \"messages\"",
-                static_cast<double>(memory.needed + kSpare) / kMiB, memory.host, shared_directory(),
+                static_cast<double>(memory.needed + kSpare) / kMiB, host_of[rank], shared_directory(),
                 static_cast<double>(memory.free) / kMiB, list_edges(specs, choices)),
             Scope::all_ranks);
     }
@@ -121,9 +121,10 @@ std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicato
     // returns.
     if (world.max(refused ? 1 : 0) > 0) return std::nullopt;
     if (transport && is_delayed(spec))
-        transport = make_delayed(std::move(transport), {.latency_s = spec.latency_s,
-                                                        .byte_s = spec.row_s / row_bytes(spec),
-                                                        .due_at = due_offset(spec)});
+        transport = make_delayed(std::move(transport),
+                                 {.latency_s = spec.latency_s,
+                                  .byte_s = spec.row_s / static_cast<double>(bytes_of_rows(spec, 1)),
+                                  .due_at = due_offset(spec)});
     return transport;
 }
 }  // namespace
@@ -152,7 +153,7 @@ OpenChannels open_channels(const comm::Communicator& world, std::span<const Chan
     const std::vector<std::string> hosts = hosts_of(world);
     std::vector<Choice> choices;
     for (const ChannelSpec& spec : specs) choices.push_back(choose(spec, hosts, wanted));
-    check_shared_memory(world, specs, choices);
+    check_shared_memory(world, hosts, specs, choices);
     OpenChannels open;
     for (std::size_t i = 0; i < specs.size(); ++i) {
         Choice& choice = choices[i];

@@ -37,13 +37,13 @@ inline int replica_on(const std::vector<int>& side, int rank) {
     return at == side.end() ? -1 : static_cast<int>(at - side.begin());
 }
 
-/// Bytes of one slot: the rows of a micro-batch.
-inline std::size_t slot_bytes(const ChannelSpec& spec) {
-    return static_cast<std::size_t>(spec.max_rows * spec.width) * size_of(spec.dtype);
+inline std::size_t bytes_of_rows(const ChannelSpec& spec, std::int64_t rows) {
+    return static_cast<std::size_t>(rows * spec.width) * size_of(spec.dtype);
 }
 
-inline double row_bytes(const ChannelSpec& spec) {
-    return static_cast<double>(spec.width) * static_cast<double>(size_of(spec.dtype));
+/// Bytes of one slot: the rows of a micro-batch.
+inline std::size_t slot_bytes(const ChannelSpec& spec) {
+    return bytes_of_rows(spec, spec.max_rows);
 }
 
 /// On an emulated link each word has a time beside it: where these begin, behind the words of a step, which

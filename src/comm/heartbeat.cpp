@@ -7,7 +7,6 @@
 namespace maestro::comm {
 
 namespace {
-constexpr int kTag = 1;
 constexpr double kIntervalS = 1.0;
 }  // namespace
 
@@ -37,27 +36,21 @@ void Heartbeat::beat() noexcept {
     // One rank's word is enough for all, so of many that are at work one speaks in each interval.
     if (world_.size() < 2 || now - last_s_ < interval_s_ || heard()) return;
     last_s_ = now;
-    for (int rank = 0; rank < world_.size(); ++rank) {
-        if (rank == world_.rank()) continue;
-        MPI_Request request = MPI_REQUEST_NULL;
-        if (MPI_Isend(nullptr, 0, MPI_BYTE, rank, kTag, world_.handle(), &request) == MPI_SUCCESS)
-            MPI_Request_free(&request);
+    try {
+        for (int rank = 0; rank < world_.size(); ++rank)
+            if (rank != world_.rank()) world_.notify(rank);
+    } catch (...) {
     }
 }
 
 bool Heartbeat::heard() noexcept {
-    bool any = false;
-    for (;;) {
-        int there = 0;
-        MPI_Status status;
-        if (MPI_Iprobe(MPI_ANY_SOURCE, kTag, world_.handle(), &there, &status) != MPI_SUCCESS || there == 0)
-            return any;
-        if (MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, kTag, world_.handle(), MPI_STATUS_IGNORE) !=
-            MPI_SUCCESS)
-            return any;
-        any = true;
-        last_s_ = now_s();
+    try {
+        if (!world_.notified()) return false;
+    } catch (...) {
+        return false;
     }
+    last_s_ = now_s();
+    return true;
 }
 
 }  // namespace maestro::comm

@@ -26,7 +26,6 @@ Progress::Id Progress::add(Turn turn) {
     const std::lock_guard lock(mutex_);
     turns_.push_back(std::move(turn));
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-    used_ = true;
     return std::prev(turns_.end());
 }
 
@@ -42,10 +41,10 @@ bool Progress::take_all() {
 }
 
 void Progress::take_turns() {
-    if (!used_.load(std::memory_order_relaxed)) return;
+    if (!thread_.joinable()) return;
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return;
-    if (failed_) std::rethrow_exception(error_);
+    if (error_) std::rethrow_exception(error_);
     take_all();
 }
 
@@ -58,10 +57,9 @@ void Progress::run() {
         {
             const std::lock_guard lock(mutex_);
             try {
-                if (!failed_) busy = take_all();
+                if (!error_) busy = take_all();
             } catch (...) {
                 error_ = std::current_exception();
-                failed_ = true;
             }
         }
         nap = busy ? kShortestNap : std::min(2 * nap, kLongestNap);

@@ -3,7 +3,6 @@
 // peers that long.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -13,8 +12,9 @@
 
 namespace maestro::comm {
 
-/// Owns a thread that runs as long as there are turns to take: it takes them all, naps, and begins again. The
-/// main thread takes them too while it waits (Waiter does). Costs nothing where nothing is added.
+/// Owns a thread that runs from the first turn on: it takes all turns, naps, and begins again. The main
+/// thread, which adds and removes them, takes them too while it waits (Waiter does). Costs nothing before the
+/// first.
 class Progress {
 public:
     /// Moves what can be moved without waiting; true: something is still on its way. Called by one thread at
@@ -39,8 +39,7 @@ private:
 
     std::mutex mutex_;  ///< held while turns are taken
     std::list<Turn> turns_;
-    std::exception_ptr error_;  ///< of the thread
-    std::atomic<bool> used_{false}, failed_{false};
+    std::exception_ptr error_;  ///< of the thread; it takes no turns any more
     std::mutex sleep_;
     std::condition_variable wake_;
     bool stop_ = false;

@@ -5,7 +5,6 @@
 #include <hwloc/glibc-sched.h>
 #include <sched.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +13,7 @@
 #include <memory>
 
 #include "base/check.hpp"
+#include "base/checksum.hpp"
 #include "base/error.hpp"
 #include "comm/check.hpp"
 
@@ -179,21 +179,18 @@ std::string library_versions() {
 }
 
 std::uint64_t build_identity() {
-    const std::unique_ptr<XXH64_state_t, decltype(&XXH64_freeState)> state(XXH64_createState(),
-                                                                           &XXH64_freeState);
-    MAESTRO_CHECK(state != nullptr, "no memory for a hash");
-    XXH64_reset(state.get(), 0);
+    Checksum checksum;
     std::ifstream program("/proc/self/exe", std::ios::binary);
     std::vector<char> block(std::size_t{1} << 20);
     do {
         program.read(block.data(), static_cast<std::streamsize>(block.size()));
-        XXH64_update(state.get(), block.data(), static_cast<std::size_t>(program.gcount()));
+        checksum.add(block.data(), static_cast<std::size_t>(program.gcount()));
     } while (program);
     std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
     int length = 0;
     MAESTRO_MPI(MPI_Get_library_version(text.data(), &length));
-    XXH64_update(state.get(), text.data(), static_cast<std::size_t>(length));
-    return XXH64_digest(state.get());
+    checksum.add(text.data(), static_cast<std::size_t>(length));
+    return checksum.value();
 }
 
 void check_same_build(const Communicator& world) {

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "base/check.hpp"
-#include "data/checksum.hpp"
+#include "base/checksum.hpp"
 #include "data/container.hpp"
 
 namespace maestro::data {

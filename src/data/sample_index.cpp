@@ -5,7 +5,7 @@
 #include <array>
 #include <cmath>
 
-#include "data/checksum.hpp"
+#include "base/checksum.hpp"
 
 namespace maestro::data {
 namespace {

@@ -3,18 +3,17 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/checksum.hpp"
 #include "base/error.hpp"
 
 namespace maestro::io {
@@ -137,19 +136,17 @@ void sync(const fs::path& path) {
 Fingerprint fingerprint(const fs::path& path, Pulse& pulse) {
     pulse.doing(fmt::format("reading {} to compare its checksum", path.string()));
     const Descriptor file = open_to_read(path);
-    const std::unique_ptr<XXH64_state_t, void (*)(XXH64_state_t*)> state(
-        XXH64_createState(), [](XXH64_state_t* s) { XXH64_freeState(s); });
-    XXH64_reset(state.get(), 0);
+    Checksum checksum;
     Fingerprint found;
     std::vector<char> block(kBlock);
     for (;;) {
         const auto got = read_at(file.get(), block.data(), block.size(), found.bytes, pulse);
         if (got < 0) io_failed(path, "cannot be read", errno);
-        XXH64_update(state.get(), block.data(), static_cast<std::size_t>(got));
+        checksum.add(block.data(), static_cast<std::size_t>(got));
         found.bytes += static_cast<std::uint64_t>(got);
         if (static_cast<std::uint64_t>(got) < block.size()) break;
     }
-    found.hash = XXH64_digest(state.get());
+    found.hash = checksum.value();
     return found;
 }
 

@@ -157,18 +157,18 @@ TaskTimes Replica::backward(int micro_batch, double asked_s) {
     const Tensor d_output = output_gradient(micro_batch);
     backend::ArenaScope scope(scratch_);
     std::vector<Tensor> d_inputs(inputs_.size());
+    std::vector<std::vector<std::int64_t>> came(inputs_.size());  // samples over each edge
     for (std::size_t e = 0; e < inputs_.size(); ++e) {
         if (!inputs_[e]->spec().carries_gradient) continue;
+        came[e] = expected(*inputs_[e], flight.samples);
         std::int64_t rows = 0;
-        for (const std::int64_t sample : expected(*inputs_[e], flight.samples))
-            rows += inputs_[e]->rows_of(sample);
+        for (const std::int64_t sample : came[e]) rows += inputs_[e]->rows_of(sample);
         d_inputs[e] = scratch_.allocate(settings_.dtype, {rows, inputs_[e]->spec().width});
     }
     module_->backward(*flight.saved, d_output, d_inputs, scratch_);
     const double computed = comm::now_s();
     for (std::size_t e = 0; e < inputs_.size(); ++e)
-        if (inputs_[e]->spec().carries_gradient)
-            inputs_[e]->put_gradient(expected(*inputs_[e], flight.samples), d_inputs[e]);
+        if (inputs_[e]->spec().carries_gradient) inputs_[e]->put_gradient(came[e], d_inputs[e]);
     for (channel::Channel* output : outputs_)
         if (output->spec().carries_gradient) output->retire(micro_batch);
     slots_.release(flight);

@@ -12,6 +12,7 @@
 #include "base/check.hpp"
 #include "base/random.hpp"
 #include "comm/environment.hpp"
+#include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/elements.hpp"
 
@@ -21,6 +22,7 @@ using namespace maestro;
 using channel::Channel;
 using channel::ChannelSpec;
 using channel::Route;
+using test::expect_error;
 using testing_support::element_of;
 using testing_support::set_element;
 
@@ -306,17 +308,6 @@ void emulated_links_delay(const comm::Communicator& world, channel::Wanted wante
     MAESTRO_CHECK(times[3] - times[2] >= least, "gradients seen after {} s", times[3] - times[2]);
 }
 
-template <class Call>
-void expect_error(ExitCode code, Call&& call) {
-    try {
-        call();
-    } catch (const Error& e) {
-        MAESTRO_CHECK(e.code() == code, "{}", e.what());
-        return;
-    }
-    MAESTRO_CHECK(false, "no error {}", static_cast<int>(code));
-}
-
 /// One rank is enough to show what a misuse does: it must be noticed before anything is overwritten.
 void misuse_is_refused(const comm::Communicator& world) {
     ChannelSpec spec;
@@ -333,15 +324,15 @@ void misuse_is_refused(const comm::Communicator& world) {
     const std::vector<Route> routes = {{1, 0, 0, 0, 0, 1}, {2, 0, 1, 0, 0, 2}};
     channel.begin_step(0, routes);
     const auto broken = ExitCode::broken_invariant;
-    expect_error(broken, [&] { channel.put(0, Tensor(memory.data(), DType::f32, {4, 2})); });
+    expect_error(broken, "", [&] { channel.put(0, Tensor(memory.data(), DType::f32, {4, 2})); });
     channel.put(0, output);
-    expect_error(broken, [&] { channel.put(1, output); });  // no credit
-    expect_error(broken, [&] { channel.rows(2); });
-    expect_error(broken, [&] { channel.rows(3); });
-    expect_error(broken, [&] { channel.retire(0); });
-    expect_error(broken, [&] { channel.end_step(); });
+    expect_error(broken, "", [&] { channel.put(1, output); });  // no credit
+    expect_error(broken, "", [&] { channel.rows(2); });
+    expect_error(broken, "", [&] { channel.rows(3); });
+    expect_error(broken, "", [&] { channel.retire(0); });
+    expect_error(broken, "", [&] { channel.end_step(); });
     channel.put_gradient(std::span(&one, 1), output.slice(0, 1));
-    expect_error(broken, [&] { channel.put_gradient(std::span(&one, 1), output.slice(0, 1)); });
+    expect_error(broken, "", [&] { channel.put_gradient(std::span(&one, 1), output.slice(0, 1)); });
     MAESTRO_CHECK(channel.gradient(0).as<float>()[3] == 0.0f, "a row without a route has no gradient");
     channel.retire(0);
     channel.put(1, output);
@@ -370,7 +361,7 @@ void opening_checks_memory(const comm::Communicator& world) {
         for (int i = 0; i < 20; ++i) channel::open_channels(world, specs);
     }
     specs[1].max_rows = std::int64_t{1} << 40;
-    expect_error(ExitCode::bad_deck, [&] { channel::open_channels(world, specs); });
+    expect_error(ExitCode::bad_deck, "", [&] { channel::open_channels(world, specs); });
 }
 
 }  // namespace

@@ -85,6 +85,19 @@ def workspace(tmp_path, data):
     return Workspace(tmp_path)
 
 
+def assert_resume_is_bit_for_bit(workspace, ranks, values, steps):
+    """A run that ends and is resumed in the middle of `steps` equals runs/whole, which goes through."""
+    workspace.train(ranks, VLM, "whole", [f"train.steps={steps}", *values])
+    workspace.train(ranks, VLM, "cut", [f"train.steps={steps // 2}", *values])
+    workspace.train(ranks, VLM, "cut", [f"train.steps={steps}", *values], options=["--resume", "auto"])
+    assert np.array_equal(workspace.losses("whole"), workspace.losses("cut"))
+    for section in ("vision", "language"):
+        whole, cut = workspace.checkpoint("whole", steps, section), workspace.checkpoint("cut", steps, section)
+        for group in ("weights", "adam_m", "adam_v"):
+            for name in whole[group]:
+                assert np.array_equal(whole[group][name], cut[group][name]), f"{section} {group}/{name}"
+
+
 def relative(a, b):
     """Largest relative difference of two series of losses."""
     return float(np.max(np.abs(a - b) / np.abs(b)))

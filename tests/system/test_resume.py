@@ -4,21 +4,12 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import TWO_RANKS, VLM, relative
+from conftest import TWO_RANKS, VLM, assert_resume_is_bit_for_bit, relative
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_resume_equals_uninterrupted_bit_for_bit(workspace, precision):
-    values = ["checkpoint.every=6", f"run.precision={precision}"]
-    workspace.train(4, VLM, "whole", ["train.steps=12", *values])
-    workspace.train(4, VLM, "cut", ["train.steps=6", *values])
-    workspace.train(4, VLM, "cut", ["train.steps=12", *values], options=["--resume", "auto"])
-    assert np.array_equal(workspace.losses("whole"), workspace.losses("cut"))
-    for section in ("vision", "language"):
-        whole, cut = workspace.checkpoint("whole", 12, section), workspace.checkpoint("cut", 12, section)
-        for group in ("weights", "adam_m", "adam_v"):
-            for name in whole[group]:
-                assert np.array_equal(whole[group][name], cut[group][name]), f"{section} {group}/{name}"
+    assert_resume_is_bit_for_bit(workspace, 4, ["checkpoint.every=6", f"run.precision={precision}"], 12)
 
 
 def test_resume_in_another_layout(workspace):
