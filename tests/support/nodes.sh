@@ -49,7 +49,7 @@ case $command in
         for file in "$NODES_STATE"/*.pid; do
             holder=$(cat "$file") # last: its namespaces tell what else runs there
             for entry in /proc/[0-9]*; do
-                if [[ ${entry#/proc/} != "$holder" && $entry/ns/uts -ef /proc/$holder/ns/uts ]]; then kill -KILL "${entry#/proc/}" || true; fi
+                if [[ ${entry#/proc/} != "$holder" && $entry/ns/uts -ef /proc/$holder/ns/uts ]]; then kill -KILL "${entry#/proc/}" 2>/dev/null || true; fi
             done
             kill -KILL "$holder" || true
         done

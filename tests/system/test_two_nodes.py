@@ -10,6 +10,8 @@ import pytest
 from conftest import BINARY, DISTILL, ROOT, TEACHER, VLM, settings
 
 NODES = str(ROOT / "tests/support/nodes.sh")
+
+
 class Nodes:
     def __init__(self, state):
         self.environment = {**os.environ, "NODES_STATE": str(state)}

@@ -1,0 +1,27 @@
+"""Jobs on two nodes, whose ranks mpirun or srun starts."""
+
+import numpy as np
+import pytest
+from conftest import DECK, slurm
+
+TWO = ["--nodes=2", "--ntasks-per-node=2"]
+
+
+def test_two_nodes_train_as_one_does_bit_for_bit(queue):
+    one = queue.train("train_srun", DECK, "train.steps=8", name="one", options=["--nodes=1"])
+    assert one.wait_for_end(120) == ("COMPLETED", 0), one.log()
+    for script in ("train", "train_srun"):
+        two = queue.train(script, DECK, "train.steps=8", name=script, options=TWO)
+        assert two.wait_for_end(120) == ("COMPLETED", 0), two.log()
+        assert "edge vision-language: by messages, because its ranks are on north, south" in two.log()
+        assert np.array_equal(one.losses(), two.losses())
+
+
+@pytest.mark.parametrize("script, signal", [("train", ["--batch", "--signal=USR1"]), ("train_srun", ["--signal=USR1"])])
+def test_a_signal_saves_and_requeues(queue, script, signal):
+    """What Slurm sends before the wall time ends reaches the ranks of both nodes."""
+    job = queue.train(script, DECK, "train.steps=100000", options=TWO)
+    job.wait_for_steps()
+    slurm("scancel", *signal, job.number)
+    job.wait("requeue", lambda: job.field("Restarts") == "1", 60)
+    assert job.exit_report()["code"] == 75 and job.checkpoints() == [job.exit_report()["step"]], job.log()
