@@ -135,8 +135,8 @@ Topology place_rank(const Communicator& world) {
 std::string Topology::note() const {
     if (cores >= all_cores) return "";
     return fmt::format(
-        "note: the launcher has bound the ranks on {} to {} of its {} cores; with mpirun --bind-to none they "
-        "share all",
+        "note: the launcher has bound the ranks on {} to {} of its {} cores; with mpirun --bind-to none, or "
+        "srun --cpu-bind=none, they share all",
         host, cores, all_cores);
 }
 
