@@ -57,19 +57,19 @@ Problem make_problem(const Family& f, int encoders, int groups, int fanout, std:
     const int replicas = groups * fanout, language = encoders;
     for (int e = 0; e < encoders; ++e) {
         problem.sections.push_back({.replicas = groups,
-                                    .first_rank = e * groups,
+                                    .first_lane = e * groups,
                                     .micro_batch = 1,
                                     .window = f.window_fanouts * fanout,
                                     .backward = !f.frozen});
         problem.edges.push_back({e, language, !f.frozen});
     }
     problem.sections.push_back({.replicas = replicas,
-                                .first_rank = encoders * groups,
+                                .first_lane = encoders * groups,
                                 .micro_batch = 1,
                                 .window = 0,
                                 .backward = true,
                                 .loss = true});
-    problem.world = encoders * groups + replicas;
+    problem.lanes = encoders * groups + replicas;
     std::vector<double> work(static_cast<std::size_t>(encoders) + 1, 0.0);
     for (int i = 0; i < replicas * f.per_replica; ++i) {
         SampleCost sample{.id = i, .sections = {}};
@@ -134,11 +134,11 @@ void gaps(int seeds, bool detail, std::int64_t moves) {
 /// Lower bound of a step of these samples on one of `parts` equal parts of the problem's ranks.
 double part_bound(const Problem& problem, int parts, std::vector<SampleCost> samples) {
     Problem part{
-        .sections = problem.sections, .edges = problem.edges, .world = 0, .samples = std::move(samples)};
+        .sections = problem.sections, .edges = problem.edges, .lanes = 0, .samples = std::move(samples)};
     for (SectionShape& shape : part.sections) {
         shape.replicas = std::max(shape.replicas / parts, 1);
-        shape.first_rank = part.world;
-        part.world += shape.replicas;
+        shape.first_lane = part.lanes;
+        part.lanes += shape.replicas;
     }
     return part.samples.empty() ? 0 : lower_bound(part);
 }

@@ -81,6 +81,8 @@ void place(SectionGraph& graph, std::vector<Refusal>& refusals) {
             return;
         }
         graph.world += s.layout.ranks();
+        s.first_lane = graph.lanes;
+        graph.lanes += s.layout.lanes();
     }
     for (auto& s : graph.sections) {
         if (s.colocate_with.empty()) continue;
@@ -99,7 +101,14 @@ void place(SectionGraph& graph, std::vector<Refusal>& refusals) {
             refusals.push_back(
                 {key, fmt::format("colocated sections need equal numbers of ranks, '{}' has {} and '{}' {}",
                                   s.name, s.layout.ranks(), other.name, other.layout.ranks())});
+        else if (other.layout.dp != s.layout.dp || other.layout.pp != s.layout.pp)
+            refusals.push_back(
+                {key, fmt::format("colocated sections run one list of tasks: they need equal dp and pp, '{}' "
+                                  "has dp {} and pp {}, '{}' {} and {}; tp and cp may differ",
+                                  s.name, s.layout.dp, s.layout.pp, other.name, other.layout.dp,
+                                  other.layout.pp)});
         s.first_rank = other.first_rank;
+        s.first_lane = other.first_lane;
     }
 }
 
@@ -164,7 +173,7 @@ void derive_gradients(SectionGraph& graph) {
 SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
                         std::vector<Refusal>& refusals) {
     const std::size_t before = refusals.size();
-    SectionGraph graph{.sections = std::move(sections), .edges = std::move(edges), .order = {}, .world = 0};
+    SectionGraph graph{.sections = std::move(sections), .edges = std::move(edges), .order = {}};
     std::set<std::string> names;
     for (const auto& s : graph.sections)
         if (!names.insert(s.name).second)

@@ -21,6 +21,8 @@ enum class Kind {
 struct Layout {
     int dp = 1, tp = 1, cp = 1, pp = 1, ep = 1;
     int ranks() const { return dp * tp * cp * pp; }
+    int lanes() const { return dp * pp; }       ///< see grid.hpp
+    int lane_ranks() const { return tp * cp; }  ///< that run each task together
 };
 
 /// A section; its position in the list is its colour.
@@ -33,12 +35,9 @@ struct Section {
     std::string colocate_with;  ///< "" or the section whose ranks it shares
     Layout layout;
     // Derived by make_graph:
-    int first_rank = 0;
+    int first_rank = 0, first_lane = 0;
     bool backward = false;  ///< it trains, or something above it does
     bool loss = false;      ///< no outgoing edge: it computes the loss
-
-    /// Does this rank of the world hold a replica of it?
-    bool holds(int rank) const { return rank >= first_rank && rank < first_rank + layout.ranks(); }
 };
 
 struct Edge {
@@ -56,6 +55,7 @@ struct SectionGraph {
     std::vector<Edge> edges;
     std::vector<int> order;  ///< colours, upstream before downstream
     int world = 0;           ///< ranks
+    int lanes = 0;
 };
 
 /// What is wrong, with the deck key that it belongs to ("section.vision.layout.dp",

@@ -209,14 +209,14 @@ double lower_bound(const Problem& problem) {
                 bound = std::max(bound, before[s] + total(problem, sample, s) + after[s]);
     }
     for (std::size_t s = 0; s < count; ++s) bound = std::max(bound, section_bound(problem, s, head, tail));
-    // Sections that share ranks share their time; the mean over a section's ranks bounds their longest.
+    // Sections that share lanes share their time; the mean over a section's lanes bounds their longest.
     const std::vector<double> load = loads(problem);
-    std::vector<double> rank_load(problem.world, 0.0);
+    std::vector<double> lane_load(problem.lanes, 0.0);
     for (std::size_t s = 0; s < load.size(); ++s)
         for (int r = 0; r < problem.sections[s].replicas; ++r)
-            rank_load[problem.sections[s].first_rank + r] += load[s];
+            lane_load[problem.sections[s].first_lane + r] += load[s];
     for (const auto& shape : problem.sections) {
-        const auto first = rank_load.begin() + shape.first_rank;
+        const auto first = lane_load.begin() + shape.first_lane;
         bound = std::max(bound, std::accumulate(first, first + shape.replicas, 0.0) / shape.replicas);
     }
     return bound;

@@ -8,7 +8,7 @@ namespace maestro::schedule {
 /// Seconds; the largest of, for every section: its work over its replicas, with the times that its replicas
 /// must wait before their first and after their last task, of few samples also for every subset and every
 /// way to deal them; the pairing bound of parallel machines; for all
-/// sections that share ranks the sum of their work; the longest chain of one sample. Heads and tails:
+/// sections that share lanes the sum of their work; the longest chain of one sample. Heads and tails:
 /// Carlier, "The one-machine sequencing problem" (1982), over parallel machines; pairing: Lawler et al.,
 /// "Sequencing and scheduling" (1993), section on P||Cmax.
 double lower_bound(const Problem& problem);

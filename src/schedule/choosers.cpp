@@ -64,7 +64,7 @@ ListOrder::ListOrder(const Machine& machine) : machine_(machine) {
     on_lane_.resize(instance.lanes);
     for (std::size_t s = 0; s < instance.sections.size(); ++s)
         for (int r = 0; r < instance.sections[s].replicas; ++r)
-            on_lane_[instance.sections[s].first_rank + r].push_back(
+            on_lane_[instance.sections[s].first_lane + r].push_back(
                 {.loss = instance.sections[s].loss,
                  .next = machine.first_node(static_cast<int>(s), r),
                  .end = machine.first_node(static_cast<int>(s), r + 1),
@@ -77,7 +77,7 @@ ListOrder::Slot& ListOrder::slot_of(const Node& n) {
     const Instance& instance = machine_.instance();
     for (int s = 0; s < n.section; ++s)
         if (const SectionShape& shape = instance.shape(s);
-            n.lane >= shape.first_rank && n.lane < shape.first_rank + shape.replicas)
+            n.lane >= shape.first_lane && n.lane < shape.first_lane + shape.replicas)
             ++at;
     return on_lane_[n.lane][at];
 }
@@ -133,7 +133,7 @@ StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
                 slot.family = static_cast<int>(same - families_.begin());
                 if (same == families_.end()) families_.push_back(own);
             }
-            on_lane_[shape.first_rank + r].push_back(static_cast<int>(slots_.size()));
+            on_lane_[shape.first_lane + r].push_back(static_cast<int>(slots_.size()));
             slots_.push_back(std::move(slot));
         }
     }

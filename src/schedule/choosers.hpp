@@ -67,7 +67,7 @@ private:
 };
 
 /// Every section in the order of its list: a loss section runs each backward at once, an upstream section
-/// forwards before backwards unless its window is full. On shared ranks the section nearest to the loss goes
+/// forwards before backwards unless its window is full. On shared lanes the section nearest to the loss goes
 /// first.
 class ListOrder {
 public:

@@ -33,9 +33,9 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
     std::map<int, int> first;  // of the problem -> of the instance
     for (SectionShape& shape : instance.sections) {
         shape.replicas /= groups;
-        const auto [at, added] = first.emplace(shape.first_rank, instance.lanes);
+        const auto [at, added] = first.emplace(shape.first_lane, instance.lanes);
         if (added) instance.lanes += shape.replicas;
-        shape.first_rank = at->second;
+        shape.first_lane = at->second;
     }
     const std::size_t count = instance.sections.size() * samples.size();
     instance.forward.resize(count);
@@ -66,8 +66,8 @@ Instance whole(const Problem& problem) {
     std::iota(all.begin(), all.end(), 0);
     Instance instance = part(problem, 1, all);
     for (std::size_t s = 0; s < problem.sections.size(); ++s)
-        instance.sections[s].first_rank = problem.sections[s].first_rank;
-    instance.lanes = problem.world;
+        instance.sections[s].first_lane = problem.sections[s].first_lane;
+    instance.lanes = problem.lanes;
     return instance;
 }
 

@@ -10,9 +10,9 @@
 namespace maestro::schedule {
 
 struct Instance {
-    std::vector<SectionShape> sections;  ///< replicas and first_rank within the instance
+    std::vector<SectionShape> sections;  ///< replicas and first_lane within the instance
     std::vector<EdgeShape> edges;
-    int lanes = 0;   ///< of the instance; a lane runs one task at a time, the world's are its ranks
+    int lanes = 0;   ///< of the instance; a lane runs one task at a time
     int anchor = 0;  ///< the section that assignments are made for: the loss section with the most replicas
     int samples = 0;
     bool zero_is_none = false;

@@ -12,7 +12,7 @@ Machine::Machine(const Instance& instance) : instance_(instance) {
     std::vector<char> loss(count, 0);
     for (const SectionShape& shape : instance.sections)
         for (int r = 0; r < shape.replicas; ++r)
-            if (shape.loss) loss[shape.first_rank + r] = 1;
+            if (shape.loss) loss[shape.first_lane + r] = 1;
     lanes_.resize(count);
     std::iota(lanes_.begin(), lanes_.end(), 0);
     std::stable_partition(lanes_.begin(), lanes_.end(), [&](int lane) { return loss[lane] != 0; });
@@ -45,7 +45,7 @@ void Machine::build(const std::vector<Batches>& batches) {
         slots += shape.replicas;
         int sample = 0, batch = 0;
         for (int r = 0; r < shape.replicas; ++r) {
-            const int lane = shape.first_rank + r;
+            const int lane = shape.first_lane + r;
             first_[s].push_back(static_cast<int>(nodes_.size()));
             for (int index = 0; batch < own.replica_ends[r + 1]; ++batch, ++index) {
                 Node node;

@@ -13,8 +13,8 @@ constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-9;  ///< of the makespan
 
 /// Of each micro-batch with a loss: how much later it may end without making the execution longer, but for
-/// what its own rank does next. That is its float in the critical path method (Kelley and Walker 1959) with
-/// the order of all other ranks. [node], seconds; no limit where nothing upstream waits for it.
+/// what its own lane does next. That is its float in the critical path method (Kelley and Walker 1959) with
+/// the order of all other lanes. [node], seconds; no limit where nothing upstream waits for it.
 std::vector<double> floats(const Machine& machine, const std::vector<Executed>& executed, double makespan) {
     const std::size_t count = machine.nodes().size();
     std::vector<double> float_s(count, kNoLimit);
@@ -53,7 +53,7 @@ PlanBuilder::PlanBuilder(const Problem& problem, int groups) : problem_(problem)
     plan_.lower_bound_s = lower_bound(problem);
     plan_.load_s = loads(problem);
     plan_.critical_section = critical_section(problem);
-    plan_.agendas.resize(problem.world);
+    plan_.agendas.resize(problem.lanes);
     ends_s_.resize(plan_.agendas.size(), 0.0);
     for (const SectionShape& s : problem.sections) plan_.batches.emplace_back(s.replicas);
 }
@@ -85,23 +85,23 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
             task.takes_s = n.forward_s + n.backward_s;
             task.float_s = float_s[e.node];
         }
-        const int rank = rank_of(n, group);
-        plan_.agendas[rank].push_back(task);
-        ends_s_[rank] = makespan;
+        const int lane = lane_of(n, group);
+        plan_.agendas[lane].push_back(task);
+        ends_s_[lane] = makespan;
     }
 }
 
-int PlanBuilder::rank_of(const Node& node, int group) const {
+int PlanBuilder::lane_of(const Node& node, int group) const {
     const SectionShape& shape = problem_.sections[node.section];
-    return shape.first_rank + group * (shape.replicas / groups_) + node.replica;
+    return shape.first_lane + group * (shape.replicas / groups_) + node.replica;
 }
 
 StepPlan PlanBuilder::finish(std::int64_t step) {
     plan_.step = step;
     // Groups that end early have time until the step does.
-    for (std::size_t rank = 0; rank < plan_.agendas.size(); ++rank)
-        for (Task& task : plan_.agendas[rank])
-            task.float_s = std::max(task.float_s + plan_.makespan_s * (1 + kRounding) - ends_s_[rank], 0.0);
+    for (std::size_t lane = 0; lane < plan_.agendas.size(); ++lane)
+        for (Task& task : plan_.agendas[lane])
+            task.float_s = std::max(task.float_s + plan_.makespan_s * (1 + kRounding) - ends_s_[lane], 0.0);
     return std::move(plan_);
 }
 

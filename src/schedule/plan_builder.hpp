@@ -1,4 +1,4 @@
-// PlanBuilder: puts executed groups together to a step plan, and says how long tasks can wait where ranks
+// PlanBuilder: puts executed groups together to a step plan, and says how long tasks can wait where lanes
 // start what is ready.
 #pragma once
 
@@ -19,12 +19,12 @@ public:
     StepPlan finish(std::int64_t step);
 
 private:
-    int rank_of(const Node& node, int group) const;
+    int lane_of(const Node& node, int group) const;
 
     const Problem& problem_;
     int groups_;
     StepPlan plan_;
-    std::vector<double> ends_s_;  ///< [rank], of its group
+    std::vector<double> ends_s_;  ///< [lane], of its group
 };
 
 }  // namespace maestro::schedule

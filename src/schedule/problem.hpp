@@ -11,7 +11,7 @@ namespace maestro::schedule {
 
 struct SectionShape {
     int replicas = 1;
-    int first_rank = 0;   ///< replica r is served by rank first_rank + r; colocated sections share ranks
+    int first_lane = 0;   ///< replica r runs on lane first_lane + r; colocated sections share lanes
     int micro_batch = 1;  ///< samples
     int window = 1;       ///< micro-batches in flight per replica, from the start of forward to the end of
                      ///< backward (without a backward: to the end of forward on every consumer); 0: no limit
@@ -47,7 +47,7 @@ struct SampleCost {
 struct Problem {
     std::vector<SectionShape> sections;
     std::vector<EdgeShape> edges;  ///< acyclic, dp(to) a multiple of dp(from)
-    int world = 1;
+    int lanes = 1;                 ///< a lane runs one task at a time: the ranks of a replica, together
     std::vector<SampleCost> samples;
     /// A task of zero backward seconds does not exist (times from outside). Otherwise every active sample of
     /// a section with a backward has one.

@@ -1,4 +1,4 @@
-// dispatch = "ready": which task of its agenda a rank starts next.
+// dispatch = "ready": which task of its agenda a lane starts next.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace maestro::schedule {
 
-/// A rank starts the first task of its agenda that can start, so that it waits only when none can. But
+/// A lane starts the first task of its agenda that can start, so that it waits only when none can. But
 /// forwards of a section that sends on keep their order, lest they take the window from what others need
 /// first; a forward of a section with a loss overtakes others only if they can wait so long (Task::float_s);
 /// and a loss section runs a backward right after its forward.
@@ -24,7 +24,7 @@ public:
     std::size_t left() const { return open_.size(); }
     /// Place of the first task that has not started; not where all have.
     std::size_t first() const { return open_.front(); }
-    /// Place of the task to start now, none where the rank has to wait; `can_start(place)` says of a task
+    /// Place of the task to start now, none where the lane has to wait; `can_start(place)` says of a task
     /// whether its inputs are there and its window is open.
     template <class CanStart>
     std::optional<std::size_t> next(CanStart&& can_start);

@@ -77,10 +77,10 @@ Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatc
         }
     Machine machine(instance, batches);
     std::vector<std::vector<Choice>> agendas(plan.agendas.size());
-    for (std::size_t rank = 0; rank < agendas.size(); ++rank)
-        for (const Task& t : plan.agendas[rank]) {
-            const int replica = static_cast<int>(rank) - instance.shape(t.section).first_rank;
-            agendas[rank].push_back({machine.first_node(t.section, replica) + t.micro_batch, t.phase});
+    for (std::size_t lane = 0; lane < agendas.size(); ++lane)
+        for (const Task& t : plan.agendas[lane]) {
+            const int replica = static_cast<int>(lane) - instance.shape(t.section).first_lane;
+            agendas[lane].push_back({machine.first_node(t.section, replica) + t.micro_batch, t.phase});
         }
     std::vector<Executed> executed;
     double makespan = 0;
@@ -115,21 +115,21 @@ Timeline simulate_one_size(const Problem& problem) {
             for (const EdgeShape& e : problem.edges)
                 if (e.from == static_cast<int>(s)) --waits[e.to];
         }
-    std::vector<double> free(problem.world, 0.0);
+    std::vector<double> free(problem.lanes, 0.0);
     Timeline timeline;
     for (std::size_t i = 0; i < problem.samples.size(); ++i) {
-        const auto rank = i % free.size();
+        const auto lane = i % free.size();
         const auto add = [&](std::size_t s, Phase phase) {
             const TaskCost& cost = problem.samples[i].sections[s];
             if (!cost.active) return;
             if (phase == Phase::backward && !problem.runs_backward(problem.samples[i], s)) return;
-            const double end = free[rank] + (phase == Phase::forward ? cost.forward_s : cost.backward_s);
-            timeline.tasks.push_back({static_cast<int>(rank),
-                                      static_cast<int>(rank),
+            const double end = free[lane] + (phase == Phase::forward ? cost.forward_s : cost.backward_s);
+            timeline.tasks.push_back({static_cast<int>(lane),
+                                      static_cast<int>(lane),
                                       {static_cast<int>(s), static_cast<int>(i), phase},
-                                      free[rank],
+                                      free[lane],
                                       end});
-            free[rank] = end;
+            free[lane] = end;
             timeline.makespan_s = std::max(timeline.makespan_s, end);
         };
         for (const std::size_t s : order) add(s, Phase::forward);
@@ -149,7 +149,7 @@ double one_size_bound(const Problem& problem) {
         sum += own;
         longest = std::max(longest, own);
     }
-    return std::max(sum / problem.world, longest);
+    return std::max(sum / problem.lanes, longest);
 }
 
 }  // namespace maestro::schedule

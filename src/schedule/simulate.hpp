@@ -10,7 +10,7 @@
 namespace maestro::schedule {
 
 struct TimedTask {
-    int rank = 0;
+    int lane = 0;
     int replica = 0;
     Task task;
     double start_s = 0;
@@ -24,8 +24,8 @@ struct Timeline {
 };
 
 enum class Dispatch {
-    planned,  ///< every rank its tasks in strict order
-    ready,    ///< a rank starts the first of its order that can start
+    planned,  ///< every lane its tasks in strict order
+    ready,    ///< a lane starts the first of its order that can start
 };
 
 /// The same problem with the times of the plan's tasks multiplied by log-normal numbers of mean 1 and this
@@ -40,11 +40,11 @@ Problem with_noise(Problem problem, double sigma, std::uint64_t seed);
 /// the problem's samples.
 Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatch = Dispatch::planned);
 
-/// What a monolithic framework does: all ranks are alike, sample i goes to rank i mod ranks, and its tasks
+/// What a monolithic framework does: all lanes are alike, sample i goes to lane i mod lanes, and its tasks
 /// run there one after another: forwards upstream first, then the backwards. TimedTask::task.micro_batch is
 /// the sample's place in the problem.
 Timeline simulate_one_size(const Problem& problem);
-/// The larger of the work over the ranks and the longest sample, seconds.
+/// The larger of the work over the lanes and the longest sample, seconds.
 double one_size_bound(const Problem& problem);
 
 }  // namespace maestro::schedule

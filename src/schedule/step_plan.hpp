@@ -17,11 +17,11 @@ struct MicroBatch {
 
 struct Task {
     int section = 0;
-    int micro_batch = 0;  ///< of the rank's replica of that section
+    int micro_batch = 0;  ///< of the lane's replica of that section
     Phase phase = Phase::forward;
-    /// Of a forward of a section with a loss, for ranks that start what is ready, by the cost model: the
+    /// Of a forward of a section with a loss, for lanes that start what is ready, by the cost model: the
     /// seconds that it takes with its backward, and its float: how much later they may end without making
-    /// the step longer, but for what its own rank does next.
+    /// the step longer, but for what its own lane does next.
     double takes_s = 0;
     double float_s = std::numeric_limits<double>::infinity();
     bool operator==(const Task&) const = default;
@@ -30,7 +30,7 @@ struct Task {
 struct StepPlan {
     std::int64_t step = 0;
     std::vector<std::vector<std::vector<MicroBatch>>> batches;  ///< [section][replica][micro-batch]
-    std::vector<std::vector<Task>> agendas;                     ///< [rank], in strict order
+    std::vector<std::vector<Task>> agendas;                     ///< [lane], in strict order
     double makespan_s = 0;                                      ///< by the cost model
     double lower_bound_s = 0;
     std::vector<double> load_s;  ///< [section] work per replica; over lower_bound_s its share of the bound

@@ -32,18 +32,22 @@ double gap_of(const Result& result) {
     return std::abs(gap) < 1e-12 ? 0 : gap;  // of rounding
 }
 
-int ranks_of(const Result& result, std::size_t section) {
-    return result.policy == "one-size" ? result.problem.world : result.problem.sections[section].replicas;
+int lanes_of(const Result& result, std::size_t section) {
+    return result.policy == "one-size" ? result.problem.lanes : result.problem.sections[section].replicas;
 }
 
-/// Share of the step in which the section's ranks run no task, of it or of another section.
+int ranks_of(const Result& result, const graph::SectionGraph& graph, std::size_t section) {
+    return result.policy == "one-size" ? graph.world : graph.sections[section].layout.ranks();
+}
+
+/// Share of the step in which the section's lanes run no task, of it or of another section.
 double idle_of(const Result& result, std::size_t section) {
-    const int ranks = ranks_of(result, section);
-    const int first = result.policy == "one-size" ? 0 : result.problem.sections[section].first_rank;
+    const int lanes = lanes_of(result, section);
+    const int first = result.policy == "one-size" ? 0 : result.problem.sections[section].first_lane;
     double busy = 0;
     for (const auto& t : result.timeline.tasks)
-        if (t.rank >= first && t.rank < first + ranks) busy += t.end_s - t.start_s;
-    return result.timeline.makespan_s > 0 ? 1 - busy / ranks / result.timeline.makespan_s : 0.0;
+        if (t.lane >= first && t.lane < first + lanes) busy += t.end_s - t.start_s;
+    return result.timeline.makespan_s > 0 ? 1 - busy / lanes / result.timeline.makespan_s : 0.0;
 }
 
 }  // namespace
@@ -86,8 +90,8 @@ void complete(Result& result, const graph::SectionGraph& graph, const Inputs& in
             result.memory.push_back(workload::memory_of(inputs.memory, graph, s.first_rank));
     }
     if (inputs.ends.empty()) return;
-    std::vector<double> ends(graph.world, 0.0);
-    for (const schedule::TimedTask& t : result.timeline.tasks) ends[t.rank] = std::max(ends[t.rank], t.end_s);
+    std::vector<double> ends(result.problem.lanes, 0.0);
+    for (const schedule::TimedTask& t : result.timeline.tasks) ends[t.lane] = std::max(ends[t.lane], t.end_s);
     result.step_s = workload::step_seconds(graph, inputs.ends, std::move(ends), inputs.latency_s, everywhere);
 }
 
@@ -99,10 +103,10 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
     const std::vector<double> busy = busy_of(result);
     const int critical = schedule::critical_section(result.problem);
     for (std::size_t s = 0; s < busy.size(); ++s) {
-        const double load = busy[s] / ranks_of(result, s);
-        text +=
-            fmt::format("{:<20}{:>8}{:>14.6g}{:>9.1f}%{:>9.1f}%", graph.sections[s].name, ranks_of(result, s),
-                        load, 100 * load / std::max(result.lower_bound_s, 1e-300), 100 * idle_of(result, s));
+        const double load = busy[s] / lanes_of(result, s);
+        text += fmt::format("{:<20}{:>8}{:>14.6g}{:>9.1f}%{:>9.1f}%", graph.sections[s].name,
+                            ranks_of(result, graph, s), load,
+                            100 * load / std::max(result.lower_bound_s, 1e-300), 100 * idle_of(result, s));
         if (memory) {
             const double bytes = result.memory[s].total();
             text += fmt::format(
@@ -114,7 +118,7 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
     }
     text += fmt::format(
         "{}: {} samples on {} ranks in {:.6g} s; no schedule is shorter than {:.6g} s, gap {:.2f}%",
-        result.policy, result.problem.samples.size(), result.problem.world, result.timeline.makespan_s,
+        result.policy, result.problem.samples.size(), graph.world, result.timeline.makespan_s,
         result.lower_bound_s, 100 * gap_of(result));
     if (result.squeezed)
         text += "\na window is too small for the micro-batches, which are made smaller or run as under lpt";
@@ -143,7 +147,7 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
     nlohmann::ordered_json json;
     json["policy"] = result.policy;
     json["samples"] = result.problem.samples.size();
-    json["ranks"] = result.problem.world;
+    json["ranks"] = graph.world;
     json["makespan_s"] = result.timeline.makespan_s;
     json["lower_bound_s"] = result.lower_bound_s;
     json["gap"] = gap_of(result);
@@ -153,13 +157,13 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
         json["step_s"] = result.step_s;
         json["tokens"] = result.tokens;
         json["tokens_per_s"] = result.tokens / result.step_s;
-        json["tokens_per_rank_hour"] = 3600 * result.tokens / result.step_s / result.problem.world;
+        json["tokens_per_rank_hour"] = 3600 * result.tokens / result.step_s / graph.world;
     }
     const std::vector<double> busy = busy_of(result);
     for (std::size_t s = 0; s < busy.size(); ++s) {
-        const double load = busy[s] / ranks_of(result, s);
+        const double load = busy[s] / lanes_of(result, s);
         json["sections"][graph.sections[s].name] = {
-            {"ranks", ranks_of(result, s)}, {"work_s", load}, {"idle", idle_of(result, s)}};
+            {"ranks", ranks_of(result, graph, s)}, {"work_s", load}, {"idle", idle_of(result, s)}};
         if (!result.counts.empty()) {
             const workload::StepCounts& counts = result.counts[s];
             auto& section = json["sections"][graph.sections[s].name];

@@ -4,6 +4,8 @@
 #include <hdf5.h>
 #include <sys/utsname.h>
 
+#include "graph/grid.hpp"
+
 #if defined(__clang__)
 #define MAESTRO_COMPILER "clang " __clang_version__
 #else
@@ -17,13 +19,9 @@ std::string environment_report(const Launch& launch, const std::string& backend)
     H5get_libversion(&major, &minor, &release);
     utsname system{};
     uname(&system);
-    std::string sections;
-    for (const auto& s : launch.deck.graph.sections)
-        if (launch.world.rank() >= s.first_rank && launch.world.rank() < s.first_rank + s.layout.ranks())
-            sections += fmt::format("{}{} replica {}", sections.empty() ? "" : ", ", s.name,
-                                    launch.world.rank() - s.first_rank);
-    const auto ranks = launch.world.gather(
-        fmt::format("rank {}: {}; {}", launch.world.rank(), launch.topology.describe(), sections));
+    const int rank = launch.world.rank();
+    const auto ranks = launch.world.gather(fmt::format("rank {}: {}; {}", rank, launch.topology.describe(),
+                                                       graph::describe_place(launch.deck.graph, rank)));
     std::string text =
         fmt::format("maestro {}, compiled by " MAESTRO_COMPILER
                     ", on {} {} {}\n{}\nHDF5 {}.{}.{} (built with {}.{}.{})\n{}",

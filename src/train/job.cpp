@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "comm/memory.hpp"
+#include "graph/grid.hpp"
 #include "train/agree.hpp"
 #include "train/weights.hpp"
 #include "workload/costs.hpp"
@@ -23,7 +24,7 @@ Job::Job(Launch& launch, const Survey& survey, bool load_weights)
     const workload::MemoryPlan& memory = survey.memory();
     std::size_t scratch = 0;
     for (std::size_t s = 0; s < memory.sections.size(); ++s)
-        if (graph.sections[s].holds(launch.world.rank()))
+        if (graph::holds(graph.sections[s], launch.world.rank()))
             scratch = std::max(scratch, memory.sections[s].footprint.scratch);
     scratch_ = backend::Arena(*backend_, scratch);
     prefetcher_ = std::make_unique<data::Prefetcher>(survey.samples(), workload::kBytesAhead);
@@ -89,11 +90,11 @@ void Job::build_section(int s, const WeightFiles* weights) {
     const config::Deck& deck = launch_.deck;
     const comm::Communicator& world = launch_.world;
     const graph::Section& section = deck.graph.sections[s];
-    const bool mine = section.holds(world.rank());
-    comm::Communicator replicas = world.split(mine ? 0 : -1, world.rank(), section.name);
+    const std::optional<graph::Place> place = graph::place_of(section, world.rank());
+    comm::Communicator replicas = world.split(place ? 0 : -1, world.rank(), section.name);
     std::int64_t parameters = 0;
     agree(world, [&] {
-        if (!mine) return;
+        if (!place) return;
         const model::Role role = workload::role_of(deck, s, survey_.samples().marker());
         auto module = survey_.emulation() ? survey_.emulation()->make_module(*backend_, s)
                                           : model::make_module(*backend_, workload::spec_of(deck, s), role);
@@ -108,7 +109,7 @@ void Job::build_section(int s, const WeightFiles* weights) {
             *backend_,
             Replica::Settings{.section = s,
                               .name = section.name,
-                              .index = world.rank() - section.first_rank,
+                              .index = place->replica,
                               .window = memory.slots(),
                               .backward = section.backward,
                               .dtype = role.compute,
@@ -116,13 +117,10 @@ void Job::build_section(int s, const WeightFiles* weights) {
             std::move(module), std::move(replicas), std::move(inputs), std::move(outputs), scratch_));
     });
     parameters = static_cast<std::int64_t>(world.max(static_cast<double>(parameters)));
-    const int last = section.first_rank + section.layout.ranks() - 1;
-    description_.push_back(fmt::format(
-        "section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}", section.name, s,
-        deck.sections[s].model,
-        last == section.first_rank ? fmt::format("rank {}", last)
-                                   : fmt::format("ranks {}-{}", section.first_rank, last),
-        parameters, section.train ? "trained" : "frozen", section.micro_batch, workload::describe(memory)));
+    description_.push_back(
+        fmt::format("section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}", section.name,
+                    s, deck.sections[s].model, graph::describe_ranks(section), parameters,
+                    section.train ? "trained" : "frozen", section.micro_batch, workload::describe(memory)));
 }
 
 }  // namespace maestro::train

@@ -11,10 +11,12 @@
 
 namespace maestro::train {
 
-StepRunner::StepRunner(const comm::Communicator& world, double origin_s, std::vector<Replica*> replicas,
-                       std::vector<EdgeEnd> edges, const workload::SampleTable& table,
-                       data::Prefetcher& prefetcher, comm::Watchdog& watchdog, bool ready)
+StepRunner::StepRunner(const comm::Communicator& world, int lane, double origin_s,
+                       std::vector<Replica*> replicas, std::vector<EdgeEnd> edges,
+                       const workload::SampleTable& table, data::Prefetcher& prefetcher,
+                       comm::Watchdog& watchdog, bool ready)
     : world_(world),
+      lane_(lane),
       ready_(ready),
       origin_s_(origin_s),
       replicas_(std::move(replicas)),
@@ -26,7 +28,7 @@ StepRunner::StepRunner(const comm::Communicator& world, double origin_s, std::ve
 model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
                               std::vector<io::TaskRow>& rows) {
     model::Result result;
-    Step step{plan, plan.agendas[world_.rank()], {}, loss_scale, result, rows};
+    Step step{plan, plan.agendas[lane_], {}, loss_scale, result, rows};
     for (const schedule::Task& task : step.agenda)
         step.tickets.push_back(
             task.phase == schedule::Phase::backward

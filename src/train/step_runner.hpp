@@ -26,13 +26,13 @@ struct EdgeEnd {
 
 class StepRunner {
 public:
-    /// All are owned by the caller and outlive it; times are recorded from `origin_s` on. `ready`: see
-    /// run_ready.
-    StepRunner(const comm::Communicator& world, double origin_s, std::vector<Replica*> replicas,
+    /// All are owned by the caller and outlive it. `lane`: this rank's; times are recorded from `origin_s`
+    /// on; `ready`: see run_ready.
+    StepRunner(const comm::Communicator& world, int lane, double origin_s, std::vector<Replica*> replicas,
                std::vector<EdgeEnd> edges, const workload::SampleTable& table, data::Prefetcher& prefetcher,
                comm::Watchdog& watchdog, bool ready);
 
-    /// Runs this rank's agenda of the plan. Gradients are left in the parameter stores. Appends one row a
+    /// Runs this lane's agenda of the plan. Gradients are left in the parameter stores. Appends one row a
     /// task.
     model::Result run(const schedule::StepPlan& plan, double loss_scale, std::vector<io::TaskRow>& rows);
 
@@ -54,6 +54,7 @@ private:
     void run_task(Step& step, std::size_t task, double asked_s);
 
     const comm::Communicator& world_;
+    int lane_;
     bool ready_;
     double origin_s_;
     std::vector<Replica*> replicas_;

@@ -7,6 +7,8 @@
 #include "base/log.hpp"
 #include "comm/environment.hpp"
 #include "comm/signals.hpp"
+#include "graph/grid.hpp"
+#include "train/placement.hpp"
 #include "train/planner.hpp"
 #include "train/recorder.hpp"
 #include "train/run_directory.hpp"
@@ -52,8 +54,8 @@ public:
           first_step_(done + 1),
           adam_(settings_of(deck_.optimizer)),
           planner_(job),
-          runner_(world_, begin_s_, replicas_of(job), job.edges(), job.table(), job.prefetcher(),
-                  job.launch().watchdog, deck_.schedule.dispatch == "ready"),
+          runner_(world_, graph::lane_on(deck_.graph, world_.rank()), begin_s_, replicas_of(job), job.edges(),
+                  job.table(), job.prefetcher(), job.launch().watchdog, deck_.schedule.dispatch == "ready"),
           recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.launch().pulse),
           log_(deck_.train, done, begin_s_) {}
 
@@ -213,8 +215,10 @@ ExitCode run_training(Launch& launch, const config::CommandLine& line, RunReport
     const Survey survey(launch);
     const auto tell = [&](const std::vector<std::string>& lines) {
         for (const std::string& text : lines) log::info("{}", text);
-        if (line.dry_run) log::info("dry run: deck, samples and memory are in order; nothing was trained");
-        return line.dry_run;
+        if (!line.dry_run) return false;
+        log::info("{}", placement_table(launch, survey.memory()));
+        log::info("dry run: deck, samples and memory are in order; nothing was trained");
+        return true;
     };
     const bool placed = launch.world.size() == launch.deck.graph.world;  // not a dry run in one process
     if (!placed && tell(survey.description(true))) return ExitCode::done;

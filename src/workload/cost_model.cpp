@@ -187,7 +187,7 @@ std::string describe_load(const config::Deck& deck, const CostModel& costs, std:
         const schedule::SampleCost cost = costs.of(i);
         for (std::size_t s = 0; s < loads.size(); ++s)
             loads[s] += (cost.sections[s].forward_s + cost.sections[s].backward_s) /
-                        deck.graph.sections[s].layout.ranks();
+                        deck.graph.sections[s].layout.lanes();
     }
     const double largest = std::max(*std::max_element(loads.begin(), loads.end()), 1e-300);
     std::string text;

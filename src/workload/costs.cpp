@@ -16,10 +16,10 @@ backend::DeviceRates rates_of(const config::Device& device) {
 
 schedule::Problem problem_of(const graph::SectionGraph& graph, const config::Cluster* cluster) {
     schedule::Problem problem;
-    problem.world = graph.world;
+    problem.lanes = graph.lanes;
     for (const graph::Section& s : graph.sections)
         problem.sections.push_back({.replicas = s.layout.dp,
-                                    .first_rank = s.first_rank,
+                                    .first_lane = s.first_lane,
                                     .micro_batch = s.micro_batch,
                                     .window = s.window,
                                     .backward = s.backward,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "graph/grid.hpp"
 #include "workload/models.hpp"
 
 namespace maestro::workload {
@@ -29,7 +30,7 @@ double sample_bytes(std::span<const model::SampleShape> batch, int channels) {
 /// Bytes that one more micro-batch in flight of `section` costs this rank.
 double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph, int section, int rank) {
     double bytes = 0;
-    if (graph.sections[section].holds(rank))
+    if (graph::holds(graph.sections[section], rank))
         bytes += static_cast<double>(plan.sections[section].footprint.saved);
     for (std::size_t e = 0; e < plan.channels.size(); ++e) {
         const channel::ChannelSpec& spec = plan.channels[e];
@@ -46,19 +47,16 @@ channel::ChannelSpec channel_of(const config::Deck& deck, const graph::Edge& edg
     const auto& up = deck.graph.sections[edge.from];
     const auto& down = deck.graph.sections[edge.to];
     const model::Role role = role_of(deck, edge.from, marker);
-    channel::ChannelSpec spec{.name = up.name + "-" + down.name,
-                              .producers = {},
-                              .consumers = {},
-                              .width = role.output_width,
-                              .dtype = role.compute,
-                              .window = producer.window,
-                              .max_rows = producer.max_rows,
-                              .max_samples = deck.data.global_batch,
-                              .carries_gradient = edge.gradient,
-                              .colocated = edge.colocated};
-    for (int r = 0; r < up.layout.dp; ++r) spec.producers.push_back(up.first_rank + r);
-    for (int r = 0; r < down.layout.dp; ++r) spec.consumers.push_back(down.first_rank + r);
-    return spec;
+    return {.name = up.name + "-" + down.name,
+            .producers = graph::leaders_of(up),
+            .consumers = graph::leaders_of(down),
+            .width = role.output_width,
+            .dtype = role.compute,
+            .window = producer.window,
+            .max_rows = producer.max_rows,
+            .max_samples = deck.data.global_batch,
+            .carries_gradient = edge.gradient,
+            .colocated = edge.colocated};
 }
 
 }  // namespace
@@ -124,7 +122,7 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
     RankMemory memory;
     double checkpoint = 0;  // of all sections at once
     for (std::size_t s = 0; s < plan.sections.size(); ++s) {
-        if (!graph.sections[s].holds(rank)) continue;
+        if (!graph::holds(graph.sections[s], rank)) continue;
         const SectionMemory& own = plan.sections[s];
         const double trainable = sizeof(float) * static_cast<double>(own.footprint.trainable);
         memory.weights += static_cast<double>(own.footprint.parameters);

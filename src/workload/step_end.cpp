@@ -65,16 +65,16 @@ double step_seconds(const graph::SectionGraph& graph, const std::vector<StepEnd>
     std::vector<double> update(at.size(), 0.0);
     for (std::size_t s = 0; s < ends.size(); ++s) {
         const graph::Section& section = graph.sections[s];
-        const std::size_t first = everywhere ? 0 : section.first_rank;
-        const auto last = everywhere ? at.size() : first + section.layout.ranks();
+        const std::size_t first = everywhere ? 0 : section.first_lane;
+        const auto last = everywhere ? at.size() : first + section.layout.lanes();
         const auto begin = at.begin() + first;
         const auto end = at.begin() + last;
         std::fill(begin, end, *std::max_element(begin, end) + ends[s].reduce_s);
-        for (std::size_t r = first; r < last; ++r) update[r] += ends[s].update_s;
+        for (std::size_t lane = first; lane < last; ++lane) update[lane] += ends[s].update_s;
     }
     // A sum over all ranks: up and down a tree.
     const double norm_s =
-        2 * latency_s * std::ceil(std::log2(std::max<double>(1, static_cast<double>(at.size()))));
+        2 * latency_s * std::ceil(std::log2(std::max(1.0, static_cast<double>(graph.world))));
     return *std::max_element(at.begin(), at.end()) + norm_s + *std::max_element(update.begin(), update.end());
 }
 

@@ -21,9 +21,9 @@ struct StepEnd {
 std::vector<StepEnd> step_ends(const config::Deck& deck, std::int32_t marker, const config::Cluster& cluster,
                                bool everywhere = false);
 
-/// Seconds from the start of a step to its end. `tasks_end_s[r]`: when rank r of the world ends its last
-/// task. Every rank reduces its sections in the order of their colours, all join the gradient's norm, then
-/// every rank updates its sections; `latency_s` is that of a message.
+/// Seconds from the start of a step to its end. `tasks_end_s[lane]`: when it ends its last task. Every rank
+/// reduces its sections in the order of their colours, all join the gradient's norm, then every rank updates
+/// its sections; `latency_s` is that of a message.
 double step_seconds(const graph::SectionGraph& graph, const std::vector<StepEnd>& ends,
                     std::vector<double> tasks_end_s, double latency_s, bool everywhere = false);
 

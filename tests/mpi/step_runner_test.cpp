@@ -64,9 +64,10 @@ public:
         std::vector<Replica*> replicas;
         if (language_) replicas.push_back(language_.get());
         if (vision_) replicas.push_back(vision_.get());
-        runner_ = std::make_unique<train::StepRunner>(
-            world, origin_s_, replicas, std::vector<train::EdgeEnd>{{kVision, kLanguage, channel}}, *table_,
-            *prefetcher_, watchdog_, ready);
+        runner_ =
+            std::make_unique<train::StepRunner>(world, world.rank(), origin_s_, replicas,
+                                                std::vector<train::EdgeEnd>{{kVision, kLanguage, channel}},
+                                                *table_, *prefetcher_, watchdog_, ready);
     }
 
     bool alone() const { return world_.size() == 1; }

@@ -29,11 +29,11 @@ struct Follower {
 };
 
 struct Timed {
-    int rank = 0;
+    int lane = 0;
     Task task;
     double start_s = 0, end_s = 0;
     std::vector<Follower> on_others;  ///< tasks of other micro-batches that wait for this one
-    std::vector<std::size_t> on_rank;
+    std::vector<std::size_t> on_lane;
     double tail_s = -1;  ///< longest path from its end to that of the step; -1: not yet known
 };
 
@@ -44,16 +44,16 @@ public:
         std::map<int, std::size_t> last;
         for (const auto& t : simulate(problem, plan).tasks) {
             const std::size_t at = tasks_.size();
-            if (const auto before = last.find(t.rank); before != last.end())
-                tasks_[before->second].on_rank.push_back(at);
-            last[t.rank] = at;
+            if (const auto before = last.find(t.lane); before != last.end())
+                tasks_[before->second].on_lane.push_back(at);
+            last[t.lane] = at;
             place_[{t.task.section, t.replica, t.task.micro_batch, t.task.phase}] = at;
-            tasks_.push_back({.rank = t.rank,
+            tasks_.push_back({.lane = t.lane,
                               .task = t.task,
                               .start_s = t.start_s,
                               .end_s = t.end_s,
                               .on_others = {},
-                              .on_rank = {}});
+                              .on_lane = {}});
         }
         for (const EdgeShape& e : problem.edges) add_edge(e);
     }
@@ -85,7 +85,7 @@ private:
         Timed& t = tasks_[at];
         if (t.tail_s < 0) {
             double tail = 0;
-            for (const std::size_t next : t.on_rank) tail = std::max(tail, rest(next));
+            for (const std::size_t next : t.on_lane) tail = std::max(tail, rest(next));
             for (const Follower& f : t.on_others) tail = std::max(tail, f.delay_s + rest(f.task));
             t.tail_s = tail;
         }
@@ -144,11 +144,11 @@ std::vector<std::string> wrong_floats(const Problem& problem, const StepPlan& pl
     std::vector<std::string> wrong;
     Paths paths(problem, plan);
     if (paths.ambiguous()) return wrong;
-    for (std::size_t rank = 0; rank < plan.agendas.size(); ++rank)
-        for (const Task& t : plan.agendas[rank]) {
+    for (std::size_t lane = 0; lane < plan.agendas.size(); ++lane)
+        for (const Task& t : plan.agendas[lane]) {
             const auto& shape = problem.sections[static_cast<std::size_t>(t.section)];
             if (t.phase == Phase::backward || !shape.loss) continue;
-            const int replica = static_cast<int>(rank) - shape.first_rank;
+            const int replica = static_cast<int>(lane) - shape.first_lane;
             const double takes = paths.seconds(t.section, replica, t.micro_batch),
                          wait = std::max(paths.float_of(t.section, replica, t.micro_batch), 0.0);
             const double rounding = 1e-8 * plan.makespan_s + 1e-12;

@@ -1,4 +1,4 @@
-// Floats of a plan's tasks by the definition: longest paths over samples, ranks and windows; knows nothing of
+// Floats of a plan's tasks by the definition: longest paths over samples, lanes and windows; knows nothing of
 // how plans are made.
 #pragma once
 

@@ -24,7 +24,7 @@ public:
         forward_end_.assign(sections * samples, kNot);
         backward_end_ = forward_end_;
         group_.assign(samples, -1);
-        free_.assign(static_cast<std::size_t>(p_.world), 0.0);
+        free_.assign(static_cast<std::size_t>(p_.lanes), 0.0);
         left_.assign(sections, 0.0);
         for (std::size_t s = 0; s < sections; ++s)
             for (const auto& sample : p_.samples) left_[s] += work(sample.sections[s], s);
@@ -84,7 +84,7 @@ private:
                     if (own >= 0 && own != g) continue;
                     std::vector<double> seen;  // lanes of a group are alike but for when they are free
                     for (int r = 0; r < per_group; ++r) {
-                        const int lane = shape.first_rank + g * per_group + r;
+                        const int lane = shape.first_lane + g * per_group + r;
                         const double start = std::max(free_[static_cast<std::size_t>(lane)], inputs);
                         if (std::find(seen.begin(), seen.end(), free_[static_cast<std::size_t>(lane)]) !=
                             seen.end())
@@ -99,7 +99,7 @@ private:
     bool untouched(int g) const {
         for (const auto& shape : p_.sections)
             for (int r = 0; r < shape.replicas / groups_; ++r)
-                if (free_[static_cast<std::size_t>(shape.first_rank + g * (shape.replicas / groups_) + r)] >
+                if (free_[static_cast<std::size_t>(shape.first_lane + g * (shape.replicas / groups_) + r)] >
                     0)
                     return false;
         return std::find(group_.begin(), group_.end(), g) == group_.end();
@@ -110,7 +110,7 @@ private:
         for (std::size_t s = 0; s < p_.sections.size(); ++s) {
             double sum = left_[s];
             for (int r = 0; r < p_.sections[s].replicas; ++r)
-                sum += free_[static_cast<std::size_t>(p_.sections[s].first_rank + r)];
+                sum += free_[static_cast<std::size_t>(p_.sections[s].first_lane + r)];
             bound = std::max(bound, sum / p_.sections[s].replicas);
         }
         for (int i = 0; i < static_cast<int>(p_.samples.size()); ++i) {
@@ -179,7 +179,7 @@ private:
     int groups_ = 0;
     std::vector<double> forward_end_, backward_end_;  ///< [section, sample], kNot: not done
     std::vector<int> group_;                          ///< [sample], -1: open
-    std::vector<double> free_;                        ///< [rank]
+    std::vector<double> free_;                        ///< [lane]
     std::vector<double> left_;                        ///< [section], seconds of work
 };
 

@@ -1,5 +1,5 @@
 // The shortest makespan of a small problem by branch and bound over active schedules (Giffler, Thompson,
-// 1960): the oracle of the scheduler's tests. Micro-batches of one sample, no windows, sections on ranks of
+// 1960): the oracle of the scheduler's tests. Micro-batches of one sample, no windows, sections on lanes of
 // their own; a loss section runs its backward right after its forward.
 #pragma once
 

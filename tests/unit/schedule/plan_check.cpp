@@ -78,22 +78,22 @@ std::size_t expected_tasks(const Problem& problem, const StepPlan& plan) {
     return expected;
 }
 
-/// Every task of a micro-batch once, on the rank of its replica.
+/// Every task of a micro-batch once, on the lane of its replica.
 void check_tasks(const Problem& problem, const StepPlan& plan, Wrong& wrong) {
     std::set<std::tuple<std::size_t, int, int, int>> tasks;
-    for (std::size_t rank = 0; rank < plan.agendas.size(); ++rank)
-        for (const Task& t : plan.agendas[rank]) {
-            const int replica = static_cast<int>(rank) - problem.sections[t.section].first_rank;
+    for (std::size_t lane = 0; lane < plan.agendas.size(); ++lane)
+        for (const Task& t : plan.agendas[lane]) {
+            const int replica = static_cast<int>(lane) - problem.sections[t.section].first_lane;
             const auto& batches = plan.batches[t.section];
             if (replica < 0 || replica >= static_cast<int>(batches.size()) ||
                 t.micro_batch >= static_cast<int>(batches[replica].size())) {
                 wrong.push_back(
-                    fmt::format("rank {}: no micro-batch {} of section {}", rank, t.micro_batch, t.section));
+                    fmt::format("lane {}: no micro-batch {} of section {}", lane, t.micro_batch, t.section));
                 return;
             }
-            if (!tasks.insert({rank, t.section, t.micro_batch, static_cast<int>(t.phase)}).second)
+            if (!tasks.insert({lane, t.section, t.micro_batch, static_cast<int>(t.phase)}).second)
                 wrong.push_back(
-                    fmt::format("rank {}: section {}, micro-batch {} twice", rank, t.section, t.micro_batch));
+                    fmt::format("lane {}: section {}, micro-batch {} twice", lane, t.section, t.micro_batch));
         }
     if (const std::size_t expected = expected_tasks(problem, plan); tasks.size() != expected)
         wrong.push_back(fmt::format("{} tasks, {} expected", tasks.size(), expected));
@@ -106,11 +106,11 @@ std::vector<std::string> check_plan(const Problem& problem, const StepPlan& plan
     for (std::size_t s = 0; s < problem.sections.size(); ++s)
         if (static_cast<int>(plan.batches[s].size()) != problem.sections[s].replicas)
             return {fmt::format("section {}: wrong number of replicas", s)};
-    if (static_cast<int>(plan.agendas.size()) != problem.world) return {"an agenda for every rank is needed"};
+    if (static_cast<int>(plan.agendas.size()) != problem.lanes) return {"an agenda for every lane is needed"};
     Wrong wrong;
     check_edges(problem, check_samples(problem, plan, wrong), wrong);
     check_tasks(problem, plan, wrong);
-    if (wrong.empty() && simulate(problem, plan).stuck) wrong.push_back("the ranks wait for each other");
+    if (wrong.empty() && simulate(problem, plan).stuck) wrong.push_back("the lanes wait for each other");
     return wrong;
 }
 

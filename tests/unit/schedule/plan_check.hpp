@@ -10,7 +10,7 @@
 namespace maestro::schedule_test {
 
 /// What the plan breaks, in words; empty for a good one: every active sample once per section, on the
-/// replicas that its edges allow, every task once, and an order in which no rank waits for ever under the
+/// replicas that its edges allow, every task once, and an order in which no lane waits for ever under the
 /// windows.
 std::vector<std::string> check_plan(const schedule::Problem& problem, const schedule::StepPlan& plan);
 

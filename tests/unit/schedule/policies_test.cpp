@@ -20,10 +20,10 @@ namespace {
 using schedule_test::check_plan;
 using schedule_test::hard_problem;
 using schedule_test::random_problem;
-using schedule_test::two_ranks;
+using schedule_test::two_lanes;
 
 TEST(Rules, SeeWhatAnExecutionBreaks) {
-    const Problem problem = two_ranks(7, 0.9, 1.0);
+    const Problem problem = two_lanes(7, 0.9, 1.0);
     const StepPlan plan = plan_wavefront(problem, 1);
     const auto seen = [&](const Problem& checked, Timeline timeline) {
         return schedule_test::broken_rules(checked, plan, timeline, Dispatch::planned);
@@ -46,11 +46,11 @@ TEST(Rules, SeeWhatAnExecutionBreaks) {
     wrong.tasks.pop_back();
     EXPECT_THAT(seen(problem, wrong), testing::Contains(testing::HasSubstr(": 0 backwards")));
     wrong = good;
-    bool earlier = false;  // the second half of the language rank's micro-batches
+    bool earlier = false;  // the second half of the language lane's micro-batches
     for (TimedTask& t : wrong.tasks) {
         earlier =
-            earlier || (t.rank == 1 && t.task.phase == Phase::forward && t.start_s > good.makespan_s / 2);
-        if (t.rank != 1 || !earlier) continue;
+            earlier || (t.lane == 1 && t.task.phase == Phase::forward && t.start_s > good.makespan_s / 2);
+        if (t.lane != 1 || !earlier) continue;
         t.start_s -= 0.05;
         t.end_s -= 0.05;
     }
@@ -93,17 +93,17 @@ TEST(Policies, KeepTheRulesWhereRanksStartWhatIsReady) {
 /// As random_problem, but small, of single samples and without windows: what the exact solver takes.
 Problem tiny_problem(std::uint64_t seed) {
     Problem problem = random_problem(seed);
-    int rank = 0;
+    int lane = 0;
     const int most = seed % 2 == 0 ? 1 : 2;
     for (auto& s : problem.sections) {
         s.replicas = std::min(s.replicas, s.loss ? 2 : most);
         if (problem.sections.back().replicas == 1) s.replicas = 1;
         s.micro_batch = 1;
         s.window = 0;
-        s.first_rank = rank;
-        rank += s.replicas;
+        s.first_lane = lane;
+        lane += s.replicas;
     }
-    problem.world = rank;
+    problem.lanes = lane;
     problem.samples.resize(std::min<std::size_t>(problem.samples.size(), 4));
     return problem;
 }
@@ -146,7 +146,7 @@ TEST(Policies, WavefrontHidesTheEncoder) {
     for (const double load : {0.5, 0.7, 0.9})
         for (const double share : {0.33, 0.5})
             for (std::uint64_t seed = 0; seed < 10; ++seed, ++count) {
-                const Problem problem = two_ranks(seed, load, share);
+                const Problem problem = two_lanes(seed, load, share);
                 double language = 0;
                 for (const auto& s : problem.samples)
                     language += s.sections[1].forward_s + s.sections[1].backward_s;
@@ -163,7 +163,7 @@ TEST(Wavefront, FindsAPlanWithinTheTightestWindows) {
         Problem problem = random_problem(seed);
         const auto& last = problem.sections.back();
         const bool deep = problem.edges.size() > 1 && problem.edges.front().to != problem.edges.back().to;
-        if (deep || last.first_rank == 0) continue;  // one level of upstream sections on ranks of their own
+        if (deep || last.first_lane == 0) continue;  // one level of upstream sections on lanes of their own
         for (auto& s : problem.sections)
             if (!s.loss) s.window = (last.micro_batch + s.micro_batch - 1) / s.micro_batch;
         const StepPlan plan = plan_wavefront(problem, 1, 5);
@@ -173,7 +173,7 @@ TEST(Wavefront, FindsAPlanWithinTheTightestWindows) {
 }
 
 TEST(Policies, MakeSmallerMicroBatchesWhereAWindowIsTooSmall) {
-    Problem problem = two_ranks(1, 0.5, 1.0);
+    Problem problem = two_lanes(1, 0.5, 1.0);
     problem.sections[0].window = 1;  // a language micro-batch of 4 needs two of the encoder's
     for (const char* policy : {"wavefront", "fifo", "lpt"}) {
         const StepPlan plan = make_plan(policy, problem, 1);
@@ -186,10 +186,10 @@ TEST(Policies, MakeSmallerMicroBatchesWhereAWindowIsTooSmall) {
 
 TEST(LowerBound, IsNoneWhereNothingComesBack) {
     // Times from outside: the language task has no backward, so the encoder's runs beside it: 1 + 5 s.
-    const Problem problem{.sections = {{.replicas = 1, .first_rank = 0, .window = 0},
-                                       {.replicas = 1, .first_rank = 1, .window = 0, .loss = true}},
+    const Problem problem{.sections = {{.replicas = 1, .first_lane = 0, .window = 0},
+                                       {.replicas = 1, .first_lane = 1, .window = 0, .loss = true}},
                           .edges = {{0, 1, true}},
-                          .world = 2,
+                          .lanes = 2,
                           .samples = {{.id = 0, .sections = {{1, 5, true}, {3, 0, true}}}},
                           .zero_is_none = true};
     EXPECT_DOUBLE_EQ(lower_bound(problem), 6);

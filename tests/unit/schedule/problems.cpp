@@ -33,20 +33,20 @@ Problem random_problem(std::uint64_t seed) {
     const bool colocated = dice.up_to(4) == 0, chain = dice.up_to(3) == 0;
     const int replicas = groups * fanout, batch = 1 + dice.up_to(4);
     const int samples = 1 + dice.up_to(24), pictures = dice.up_to(5);
-    int rank = 0;
+    int lane = 0;
     for (int s = 0; s <= upstream; ++s) {
         const bool loss = s == upstream;
         const int own = loss || colocated ? replicas : groups;
         // Wide enough for fifo, which feeds the replicas of a group in turn.
         problem.sections.push_back({.replicas = own,
-                                    .first_rank = colocated ? 0 : rank,
+                                    .first_lane = colocated ? 0 : lane,
                                     .micro_batch = loss ? batch : 1 + dice.up_to(4),
                                     .window = loss ? 1 : fanout * batch + 8,
                                     .backward = loss || dice.up_to(3) != 0,
                                     .loss = loss});
-        rank += own;
+        lane += own;
     }
-    problem.world = colocated ? replicas : rank;
+    problem.lanes = colocated ? replicas : lane;
     for (int s = 0; s < upstream; ++s) {
         const int to = chain ? s + 1 : upstream;
         if (chain && s > 0 && problem.sections[static_cast<std::size_t>(s - 1)].backward)
@@ -67,14 +67,14 @@ Problem random_problem(std::uint64_t seed) {
     return problem;
 }
 
-Problem two_ranks(std::uint64_t seed, double load, double share) {
+Problem two_lanes(std::uint64_t seed, double load, double share) {
     Dice dice(seed);
     Problem problem{
         .sections =
-            {{.replicas = 1, .first_rank = 0, .micro_batch = 2, .window = 8},
-             {.replicas = 1, .first_rank = 1, .micro_batch = 4, .window = 1, .backward = true, .loss = true}},
+            {{.replicas = 1, .first_lane = 0, .micro_batch = 2, .window = 8},
+             {.replicas = 1, .first_lane = 1, .micro_batch = 4, .window = 1, .backward = true, .loss = true}},
         .edges = {{0, 1, true}},
-        .world = 2,
+        .lanes = 2,
         .samples = {}};
     double language = 0;
     for (int i = 0; i < 64; ++i) {
@@ -97,15 +97,15 @@ Problem hard_problem(std::uint64_t seed) {
     Problem problem = random_problem(seed);
     Dice dice(seed + 1'000'000);
     const int last = static_cast<int>(problem.sections.size()) - 1;
-    const bool colocated = problem.sections.front().first_rank == problem.sections.back().first_rank;
+    const bool colocated = problem.sections.front().first_lane == problem.sections.back().first_lane;
     const bool chain = last > 1 && problem.edges.front().to == 1;
     if (chain && dice.up_to(2) == 0) problem.edges.push_back({0, last, problem.sections.front().backward});
     if (!colocated && dice.up_to(4) == 0) {
         SectionShape second = problem.sections.back();
-        second.first_rank = problem.world;
+        second.first_lane = problem.lanes;
         second.replicas = problem.sections.front().replicas;
         second.micro_batch = 1 + dice.up_to(3);
-        problem.world += second.replicas;
+        problem.lanes += second.replicas;
         problem.sections.push_back(second);
         problem.edges.push_back({0, last + 1, problem.sections.front().backward});
         for (SampleCost& sample : problem.samples) {

@@ -17,22 +17,22 @@ namespace {
 using schedule_test::hard_problem;
 using schedule_test::random_problem;
 
-/// One encoder rank, one language rank: a sample with a picture (1 s forward, `backward_s`, then 1 s each),
+/// One encoder lane, one language lane: a sample with a picture (1 s forward, `backward_s`, then 1 s each),
 /// and `texts` samples of 1 s each way.
 Problem one_picture(int texts, double backward_s) {
     const bool frozen = backward_s == 0;
     Problem problem{
-        .sections = {{.replicas = 1, .first_rank = 0, .window = 0, .backward = !frozen},
-                     {.replicas = 1, .first_rank = 1, .window = 1, .backward = true, .loss = true}},
+        .sections = {{.replicas = 1, .first_lane = 0, .window = 0, .backward = !frozen},
+                     {.replicas = 1, .first_lane = 1, .window = 1, .backward = true, .loss = true}},
         .edges = {{0, 1, !frozen}},
-        .world = 2,
+        .lanes = 2,
         .samples = {{.id = 0, .sections = {{1, backward_s, true}, {1, 1, true}}}}};
     for (int i = 1; i <= texts; ++i)
         problem.samples.push_back({.id = i, .sections = {{0, 0, false}, {1, 1, true}}});
     return problem;
 }
 
-/// How long the picture can wait on the language rank, seconds.
+/// How long the picture can wait on the language lane, seconds.
 double float_of_picture(const StepPlan& plan) {
     for (const Task& t : plan.agendas[1])
         if (t.phase == Phase::forward &&

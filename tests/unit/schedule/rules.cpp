@@ -56,7 +56,7 @@ public:
         for (auto& [key, batch] : batches_) check_tasks(batch);
         if (wrong_.empty()) check_samples();
         if (!wrong_.empty()) return wrong_;  // the rest needs every task once
-        check_ranks(timeline, dispatch);
+        check_lanes(timeline, dispatch);
         for (const EdgeShape& e : problem_.edges) check_edge(e);
         check_windows();
         double last = 0;
@@ -86,8 +86,8 @@ private:
             }
             Batch& batch = found->second;
             (t.task.phase == Phase::forward ? batch.forward : batch.backward).push_back({t.start_s, t.end_s});
-            if (t.rank != problem_.sections[at(batch.section)].first_rank + batch.replica)
-                complain("{} runs on rank {}", name(batch), t.rank);
+            if (t.lane != problem_.sections[at(batch.section)].first_lane + batch.replica)
+                complain("{} runs on lane {}", name(batch), t.lane);
         }
     }
 
@@ -136,31 +136,31 @@ private:
                     complain("section {}: sample {} is missing", s, sample.id);
     }
 
-    void check_ranks(const Timeline& timeline, Dispatch dispatch) {
-        std::map<int, std::vector<const TimedTask*>> of_rank;
-        for (const TimedTask& t : timeline.tasks) of_rank[t.rank].push_back(&t);
-        for (auto& [rank, tasks] : of_rank) {
+    void check_lanes(const Timeline& timeline, Dispatch dispatch) {
+        std::map<int, std::vector<const TimedTask*>> of_lane;
+        for (const TimedTask& t : timeline.tasks) of_lane[t.lane].push_back(&t);
+        for (auto& [lane, tasks] : of_lane) {
             // Tasks of no duration stand before those that start with their end.
             std::stable_sort(tasks.begin(), tasks.end(), [](const TimedTask* a, const TimedTask* b) {
                 return std::tuple(a->start_s, a->end_s) < std::tuple(b->start_s, b->end_s);
             });
             for (std::size_t k = 1; k < tasks.size(); ++k)
                 if (tasks[k]->start_s < tasks[k - 1]->end_s - kRounding)
-                    complain("rank {} runs two tasks at {}", rank, tasks[k]->start_s);
-            check_order(rank, dispatch);
+                    complain("lane {} runs two tasks at {}", lane, tasks[k]->start_s);
+            check_order(lane, dispatch);
         }
     }
 
-    void check_order(int rank, Dispatch dispatch) {
+    void check_order(int lane, Dispatch dispatch) {
         std::map<int, double> forwards;  // section -> the latest start of a forward so far
         double latest = 0;
-        for (const schedule::Task& task : plan_.agendas[at(rank)]) {
-            const int replica = rank - problem_.sections[at(task.section)].first_rank;
+        for (const schedule::Task& task : plan_.agendas[at(lane)]) {
+            const int replica = lane - problem_.sections[at(task.section)].first_lane;
             const Batch& batch = batches_.at({task.section, replica, task.micro_batch});
             const bool forward = task.phase == Phase::forward;
             const double start = (forward ? batch.forward : batch.backward).front().start_s;
             if (dispatch == Dispatch::planned && start < latest - kRounding)
-                complain("rank {} leaves its order at {}", rank, start);
+                complain("lane {} leaves its order at {}", lane, start);
             latest = std::max(latest, start);
             if (!forward) continue;
             double& before = forwards[task.section];
@@ -168,18 +168,18 @@ private:
                 complain("{} is started before its turn", name(batch));
             before = std::max(before, start);
         }
-        if (dispatch == Dispatch::ready) check_overtaking(rank);
+        if (dispatch == Dispatch::ready) check_overtaking(lane);
     }
 
     /// A micro-batch with a loss overtakes only what can wait for it, and its backward follows at once.
-    void check_overtaking(int rank) {
+    void check_overtaking(int lane) {
         struct Earlier {
             double start_s, float_s;
         };
         std::map<int, std::vector<Earlier>> forwards;  // section -> in the plan's order
-        for (const schedule::Task& task : plan_.agendas[at(rank)]) {
+        for (const schedule::Task& task : plan_.agendas[at(lane)]) {
             if (task.phase == Phase::backward || !problem_.sections[at(task.section)].loss) continue;
-            const int replica = rank - problem_.sections[at(task.section)].first_rank;
+            const int replica = lane - problem_.sections[at(task.section)].first_lane;
             const Batch& batch = batches_.at({task.section, replica, task.micro_batch});
             const double start = batch.forward.front().start_s;
             for (const Earlier& e : forwards[task.section])

@@ -1,0 +1,80 @@
+#include "graph/grid.hpp"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "base/check.hpp"
+
+namespace maestro::graph {
+
+int rank_at(const Section& section, const Place& place) {
+    const Layout& l = section.layout;
+    return section.first_rank + ((place.replica * l.pp + place.stage) * l.cp + place.cp) * l.tp + place.tp;
+}
+
+std::optional<Place> place_of(const Section& section, int rank) {
+    const Layout& l = section.layout;
+    int at = rank - section.first_rank;
+    if (at < 0 || at >= l.ranks()) return std::nullopt;
+    Place place;
+    place.tp = at % l.tp;
+    at /= l.tp;
+    place.cp = at % l.cp;
+    at /= l.cp;
+    place.stage = at % l.pp;
+    place.replica = at / l.pp;
+    return place;
+}
+
+int lane_of(const Section& section, int replica, int stage) {
+    return section.first_lane + replica * section.layout.pp + stage;
+}
+
+int lane_on(const SectionGraph& graph, int rank) {
+    for (const Section& section : graph.sections)
+        if (const auto place = place_of(section, rank)) return lane_of(section, place->replica, place->stage);
+    MAESTRO_CHECK(false, "rank {} of {} holds nothing", rank, graph.world);
+    return -1;
+}
+
+std::vector<int> ranks_of(const SectionGraph& graph, int lane) {
+    for (const Section& section : graph.sections) {
+        const int at = lane - section.first_lane;
+        if (at < 0 || at >= section.layout.lanes()) continue;
+        std::vector<int> ranks(section.layout.lane_ranks());
+        std::iota(ranks.begin(), ranks.end(), section.first_rank + at * section.layout.lane_ranks());
+        return ranks;
+    }
+    MAESTRO_CHECK(false, "no lane {} of {}", lane, graph.lanes);
+    return {};
+}
+
+std::vector<int> leaders_of(const Section& section) {
+    std::vector<int> leaders;
+    for (int replica = 0; replica < section.layout.dp; ++replica)
+        leaders.push_back(rank_at(section, {.replica = replica}));
+    return leaders;
+}
+
+std::string describe_ranks(const Section& section) {
+    const int last = section.first_rank + section.layout.ranks() - 1;
+    return last == section.first_rank ? fmt::format("rank {}", last)
+                                      : fmt::format("ranks {}-{}", section.first_rank, last);
+}
+
+std::string describe_place(const SectionGraph& graph, int rank) {
+    std::string text;
+    for (const Section& section : graph.sections) {
+        const auto place = place_of(section, rank);
+        if (!place) continue;
+        text += fmt::format("{}{} replica {}", text.empty() ? "" : ", ", section.name, place->replica);
+        for (const auto& [degree, name, at] :
+             {std::tuple{section.layout.pp, "stage", place->stage},
+              std::tuple{section.layout.cp, "cp", place->cp}, std::tuple{section.layout.tp, "tp", place->tp}})
+            if (degree > 1) text += fmt::format(" {} {}", name, at);
+    }
+    return text;
+}
+
+}  // namespace maestro::graph

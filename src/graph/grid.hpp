@@ -1,0 +1,45 @@
+// Where every rank of the world stands: in which replica of which section, and at which coordinates there.
+// Pure arithmetic of the graph; whoever needs a rank, a replica or a lane asks here.
+//
+// Ranks of a section are ordered [replica][stage][cp][tp], tp fastest, so that a replica's are contiguous. A
+// lane is the ranks of one stage of a replica: they run one list of tasks together, and the first of them is
+// its leader. Colocated sections share ranks and lanes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/section_graph.hpp"
+
+namespace maestro::graph {
+
+/// Coordinates of a rank in a section.
+struct Place {
+    int replica = 0, stage = 0, cp = 0, tp = 0;
+    bool operator==(const Place&) const = default;
+};
+
+/// The rank of the world at this place. Coordinates are within the layout.
+int rank_at(const Section& section, const Place& place);
+/// None: the rank holds nothing of the section.
+std::optional<Place> place_of(const Section& section, int rank);
+inline bool holds(const Section& section, int rank) {
+    return place_of(section, rank).has_value();
+}
+
+/// The lane of the section's replica and stage; lanes are numbered in the order of their leaders.
+int lane_of(const Section& section, int replica, int stage = 0);
+/// The lane that the rank is of.
+int lane_on(const SectionGraph& graph, int rank);
+/// Ranks of the lane, the leader first; the same for each section on it.
+std::vector<int> ranks_of(const SectionGraph& graph, int lane);
+/// Of every replica of the section.
+std::vector<int> leaders_of(const Section& section);
+
+/// "rank 3", "ranks 1-3".
+std::string describe_ranks(const Section& section);
+/// What the rank does: "vision replica 0, language replica 2 cp 1 tp 0"; coordinates of degrees above 1.
+std::string describe_place(const SectionGraph& graph, int rank);
+
+}  // namespace maestro::graph

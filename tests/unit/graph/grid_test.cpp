@@ -1,0 +1,114 @@
+// The map between ranks and places, against its definition.
+#include "graph/grid.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+namespace maestro::graph {
+namespace {
+
+/// Random layouts of one to four sections, some on the ranks of an earlier one with tp and cp exchanged.
+SectionGraph random_graph(std::mt19937& random) {
+    const auto draw = [&](int most) { return std::uniform_int_distribution<int>(1, most)(random); };
+    std::vector<Section> sections(static_cast<std::size_t>(draw(4)));
+    for (std::size_t s = 0; s < sections.size(); ++s) {
+        sections[s].name = std::string(1, static_cast<char>('a' + s));
+        sections[s].kind = Kind::language;
+        sections[s].layout = {.dp = draw(3), .tp = draw(3), .cp = draw(3), .pp = draw(2)};
+        const std::size_t host = s == 0 ? 0 : static_cast<std::size_t>(draw(static_cast<int>(s))) - 1;
+        if (s == 0 || draw(2) == 1 || !sections[host].colocate_with.empty()) continue;
+        sections[s].colocate_with = sections[host].name;
+        sections[s].layout = sections[host].layout;
+        std::swap(sections[s].layout.tp, sections[s].layout.cp);
+    }
+    std::vector<Refusal> refusals;
+    SectionGraph graph = make_graph(sections, {}, refusals);
+    EXPECT_TRUE(refusals.empty()) << refusals.front().key << ": " << refusals.front().what;
+    return graph;
+}
+
+TEST(Grid, RanksAndPlacesAreOneToOne) {
+    std::mt19937 random(1);
+    for (int trial = 0; trial < 300; ++trial) {
+        const SectionGraph graph = random_graph(random);
+        for (const Section& section : graph.sections) {
+            const Layout& l = section.layout;
+            int rank = section.first_rank;  // tp fastest, then cp, stage, replica
+            for (int replica = 0; replica < l.dp; ++replica)
+                for (int stage = 0; stage < l.pp; ++stage)
+                    for (int cp = 0; cp < l.cp; ++cp)
+                        for (int tp = 0; tp < l.tp; ++tp, ++rank) {
+                            const Place place{replica, stage, cp, tp};
+                            ASSERT_EQ(rank_at(section, place), rank);
+                            ASSERT_EQ(place_of(section, rank), place);
+                        }
+            EXPECT_FALSE(holds(section, section.first_rank - 1));
+            EXPECT_FALSE(holds(section, rank));
+        }
+    }
+}
+
+TEST(Grid, LanesPartitionTheWorld) {
+    std::mt19937 random(2);
+    for (int trial = 0; trial < 300; ++trial) {
+        const SectionGraph graph = random_graph(random);
+        std::vector<int> seen;
+        for (int lane = 0; lane < graph.lanes; ++lane)
+            for (const int rank : ranks_of(graph, lane)) {
+                EXPECT_EQ(lane_on(graph, rank), lane);
+                seen.push_back(rank);
+            }
+        std::vector<int> all(static_cast<std::size_t>(graph.world));
+        for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] = static_cast<int>(rank);
+        EXPECT_EQ(seen, all) << "each rank once, lanes in the order of their leaders";
+        for (const Section& section : graph.sections) {
+            const std::vector<int> leaders = leaders_of(section);
+            ASSERT_EQ(leaders.size(), static_cast<std::size_t>(section.layout.dp));
+            for (int replica = 0; replica < section.layout.dp; ++replica)
+                for (int stage = 0; stage < section.layout.pp; ++stage) {
+                    // Colocated sections agree on who is in a lane, whatever their tp and cp.
+                    const std::vector<int> ranks = ranks_of(graph, lane_of(section, replica, stage));
+                    EXPECT_EQ(ranks.front(), rank_at(section, {.replica = replica, .stage = stage}));
+                    for (const int rank : ranks) {
+                        EXPECT_EQ(place_of(section, rank)->replica, replica);
+                        EXPECT_EQ(place_of(section, rank)->stage, stage);
+                    }
+                    if (stage > 0) continue;
+                    EXPECT_EQ(ranks.front(), leaders[static_cast<std::size_t>(replica)]);
+                }
+        }
+    }
+}
+
+Section section(const char* name, Layout layout, const char* colocate_with = "") {
+    Section made;
+    made.name = name;
+    made.layout = layout;
+    made.colocate_with = colocate_with;
+    return made;
+}
+
+TEST(Grid, DescribesPlacesByTheDegreesThatAreThere) {
+    std::vector<Refusal> refusals;
+    const Section vision = section("vision", {.dp = 1}),
+                  language = section("language", {.dp = 2, .tp = 2, .cp = 3});
+    const SectionGraph graph = make_graph({vision, language}, {}, refusals);
+    EXPECT_EQ(describe_place(graph, 0), "vision replica 0");
+    EXPECT_EQ(describe_place(graph, 12), "language replica 1 cp 2 tp 1");
+    EXPECT_EQ(describe_ranks(graph.sections[0]), "rank 0");
+    EXPECT_EQ(describe_ranks(graph.sections[1]), "ranks 1-12");
+}
+
+TEST(Grid, ColocatedSectionsNeedOneListOfTasks) {
+    const Section host = section("host", {.dp = 2}), guest = section("guest", {.dp = 1, .tp = 2}, "host");
+    std::vector<Refusal> refusals;
+    make_graph({host, guest}, {}, refusals);
+    ASSERT_EQ(refusals.size(), 1u);
+    EXPECT_EQ(refusals[0].key, "section.guest.colocate_with");
+    EXPECT_NE(refusals[0].what.find("equal dp and pp"), std::string::npos) << refusals[0].what;
+}
+
+}  // namespace
+}  // namespace maestro::graph
