@@ -153,18 +153,15 @@ bool SectionReader::has(const std::string& parameter) const {
 }
 
 std::vector<float> SectionReader::read(const std::string& parameter, const std::vector<std::int64_t>& shape,
-                                       Stored what) const {
-    return file_.read([&](hid_t file) {
-        return read_floats(file, fmt::format("{}/{}", kStoredGroups[static_cast<int>(what)], parameter),
-                           shape);
-    });
+                                       Stored what, const Shard& shard) const {
+    return read(parameter, shape, what, shard, {0, shard.size()});
 }
 
 std::vector<float> SectionReader::read(const std::string& parameter, const std::vector<std::int64_t>& shape,
-                                       Stored what, std::int64_t from, std::int64_t to) const {
+                                       Stored what, const Shard& shard, Range held) const {
     return file_.read([&](hid_t file) {
         return read_floats(file, fmt::format("{}/{}", kStoredGroups[static_cast<int>(what)], parameter),
-                           shape, from, to);
+                           shape, shard, held);
     });
 }
 

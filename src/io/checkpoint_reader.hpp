@@ -43,12 +43,13 @@ class SectionReader {
 public:
     SectionReader(const std::filesystem::path& checkpoint, const std::string& section, Pulse& pulse);
     bool has(const std::string& parameter) const;
-    /// One parameter; Error(bad_data) where it is missing or of another shape, Error(io_error).
-    std::vector<float> read(const std::string& parameter, const std::vector<std::int64_t>& shape,
-                            Stored what) const;
-    /// Its elements [from, to) alone.
+    /// One parameter of this logical shape, and of it the shard; Error(bad_data) where it is missing or of
+    /// another shape, Error(io_error).
     std::vector<float> read(const std::string& parameter, const std::vector<std::int64_t>& shape, Stored what,
-                            std::int64_t from, std::int64_t to) const;
+                            const Shard& shard) const;
+    /// Of the shard's elements [held.begin, held.end) alone.
+    std::vector<float> read(const std::string& parameter, const std::vector<std::int64_t>& shape, Stored what,
+                            const Shard& shard, Range held) const;
 
 private:
     File file_;

@@ -152,14 +152,8 @@ void write_floats(hid_t file, const std::string& path, const std::vector<std::in
     dataset.close();
 }
 
-std::vector<float> read_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape) {
-    std::int64_t size = 1;
-    for (const std::int64_t extent : shape) size *= extent;
-    return read_floats(file, path, shape, 0, size);
-}
-
 std::vector<float> read_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape,
-                               std::int64_t from, std::int64_t to) {
+                               const Shard& shard, Range held) {
     const Handle dataset = open_dataset(file, path);
     const Handle space(MAESTRO_HDF5(H5Dget_space(dataset)), H5Sclose);
     const Handle type(MAESTRO_HDF5(H5Dget_type(dataset)), H5Tclose);
@@ -169,26 +163,30 @@ std::vector<float> read_floats(hid_t file, const std::string& path, const std::v
     if (found != wanted || H5Tget_class(type) != H5T_FLOAT || H5Tget_size(type) != 4)
         bad(path, fmt::format("holds shape [{}], the deck's model needs float32 [{}]", fmt::join(found, ", "),
                               fmt::join(shape, ", ")));
-    hsize_t row = 1;  // elements
-    for (std::size_t i = 1; i < wanted.size(); ++i) row *= wanted[i];
-    check_storage(file, dataset, path, (wanted.empty() ? 1 : wanted[0]) * row * sizeof(float));
-    if (from >= to) return {};
-    // HDF5 selects whole rows of the first dimension.
-    std::vector<hsize_t> start(wanted.size(), 0), count = wanted;
-    if (!wanted.empty()) {
-        start[0] = static_cast<hsize_t>(from) / row;
-        count[0] = (static_cast<hsize_t>(to) + row - 1) / row - start[0];
-        MAESTRO_HDF5(
-            H5Sselect_hyperslab(space, H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr));
+    check_storage(file, dataset, path, static_cast<hsize_t>(whole(shape).size()) * sizeof(float));
+    if (held.size() <= 0) return {};
+    // HDF5 selects whole rows of the columns; it reads ascending ones in the order in which they are held.
+    const std::int64_t width = shard.columns.size();
+    const Range rows{held.begin / width, (held.end + width - 1) / width};  // of those held
+    std::int64_t at = 0;
+    H5S_seloper_t how = H5S_SELECT_SET;
+    for (const Range& r : shard.rows) {
+        const std::int64_t first = std::max(rows.begin, at), last = std::min(rows.end, at + r.size());
+        const hsize_t start[] = {static_cast<hsize_t>(r.begin + first - at),
+                                 static_cast<hsize_t>(shard.columns.begin)};
+        const hsize_t count[] = {static_cast<hsize_t>(last - first), static_cast<hsize_t>(width)};
+        at += r.size();
+        if (first >= last) continue;
+        MAESTRO_HDF5(H5Sselect_hyperslab(space, how, start, nullptr, count, nullptr));
+        how = H5S_SELECT_OR;
     }
-    const hsize_t size = wanted.empty() ? 1 : count[0] * row;
+    const auto size = static_cast<hsize_t>(rows.size() * width);
     const Handle memory(MAESTRO_HDF5(H5Screate_simple(1, &size, nullptr)), H5Sclose);
     std::vector<float> values(size);
     MAESTRO_HDF5(H5Dread(dataset, H5T_NATIVE_FLOAT, memory, space, H5P_DEFAULT, values.data()));
-    if (size == static_cast<hsize_t>(to - from)) return values;
-    const auto first =
-        values.begin() + (from - static_cast<std::int64_t>(wanted.empty() ? 0 : start[0] * row));
-    return {first, first + (to - from)};
+    if (static_cast<std::int64_t>(size) == held.size()) return values;
+    const auto first = values.begin() + (held.begin - rows.begin * width);
+    return {first, first + held.size()};
 }
 
 template <class T>

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/shard.hpp"
 #include "io/hdf5_driver.hpp"
 
 namespace maestro::io {
@@ -103,11 +104,10 @@ std::int64_t read_integer_attribute(hid_t object, const std::string& name);
 /// A whole float array under `path` (groups are made), contiguous.
 void write_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape,
                   const float* values);
-/// Refuses (Error(bad_data)) what is missing, of another shape, external, virtual or longer than the file.
-std::vector<float> read_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape);
-/// The elements [from, to) of it, in row-major order.
+/// Of an array of this logical shape, a shard's elements [held.begin, held.end). Refuses (Error(bad_data))
+/// what is missing, of another shape, external, virtual or longer than the file.
 std::vector<float> read_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape,
-                               std::int64_t from, std::int64_t to);
+                               const Shard& shard, Range held);
 
 /// A column that grows by appending; T is int32_t, int64_t or double.
 template <class T>

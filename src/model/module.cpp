@@ -26,7 +26,6 @@ void check_sizes(const ModelSpec& spec, const Role& role) {
     const auto refuse = [&](const std::string& what) {
         throw Error(ExitCode::bad_deck, "model." + spec.name + ": " + what, Scope::all_ranks);
     };
-    if (role.tp.count != 1) refuse("tensor parallelism is not built yet; set layout.tp = 1");
     if (spec.layers < 1 || spec.width < 1 || spec.heads < 1 || spec.kv_heads < 1 || spec.mlp < 1)
         refuse("layers, width, heads, kv_heads and mlp must be at least 1");
     if (spec.heads % spec.kv_heads != 0) refuse("heads must be a multiple of kv_heads");

@@ -111,7 +111,6 @@ struct Role {
     std::uint64_t seed = 0;
     DType compute = DType::f32;
     bool recompute = false;  ///< keep only the layers' inputs and redo them in backward
-    Shard tp;                ///< tensor-parallel part of this rank
 };
 
 /// What a module keeps between forward and backward besides the tensors in the arena.

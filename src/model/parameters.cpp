@@ -19,16 +19,10 @@ std::int64_t aligned(std::int64_t size) {
 
 Tensor place(const Tensor& flat, const Parameter& p) {
     const Tensor part = flat.slice(p.offset, p.offset + p.size());
-    return p.shape.size() == 1 ? part : part.reshape({p.shape[0], p.shape[1]});
+    return p.shape.size() == 1 ? part : part.reshape({p.shard.row_count(), p.shard.columns.size()});
 }
 
 }  // namespace
-
-std::int64_t Parameter::size() const {
-    std::int64_t n = 1;
-    for (const auto extent : shape) n *= extent;
-    return n;
-}
 
 ParameterStore::ParameterStore(backend::Backend& backend, std::string section, std::uint64_t seed,
                                DType compute)
@@ -36,12 +30,19 @@ ParameterStore::ParameterStore(backend::Backend& backend, std::string section, s
 
 Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> shape, Init init,
                                    bool trainable) {
+    Shard all = whole(shape);
+    return declare(std::move(name), std::move(shape), init, trainable, std::move(all));
+}
+
+Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> shape, Init init,
+                                   bool trainable, Shard shard) {
     MAESTRO_CHECK(!find(name) && master_.rank == 0 && (shape.size() == 1 || shape.size() == 2),
                   "parameter {}", name);
     Parameter& p = parameters_.emplace_back();
     p.name = std::move(name);
     p.decay = shape.size() == 2;
     p.shape = std::move(shape);
+    p.shard = std::move(shard);
     p.trainable = trainable;
     p.init = init;
     return p;
@@ -89,13 +90,16 @@ void ParameterStore::initialize(const Parameter& p, double residual_scale) {
             std::fill(values, values + p.size(), static_cast<T>(p.init == Init::ones ? 1.0f : 0.0f));
             return;
         }
-        // By name and index, not in the order of drawing: the same weights in every layout.
+        // By name and place in the logical parameter, not in the order of drawing: the same weights in every
+        // layout.
         const Random random(seed_, "init/" + section_ + "." + p.name);
         const double deviation = kInitialDeviation * (p.init == Init::residual ? residual_scale : 1.0);
-        ops::parallel_for(p.size(), 64, [&](std::int64_t i) {
-            values[i] = static_cast<T>(
-                static_cast<Accumulate<T>>(deviation * random.normal(static_cast<std::uint64_t>(i))));
-        });
+        for (const Extent& extent : extents_of(p.shape, p.shard))
+            ops::parallel_for(extent.count, 64, [&](std::int64_t i) {
+                const auto at = static_cast<std::uint64_t>(extent.logical + i);
+                values[extent.local + i] =
+                    static_cast<T>(static_cast<Accumulate<T>>(deviation * random.normal(at)));
+            });
     });
 }
 

@@ -10,29 +10,25 @@
 #include <vector>
 
 #include "backend/arena.hpp"
+#include "base/shard.hpp"
 
 namespace maestro::model {
-
-/// The part of a tensor that this rank holds; 1 of 1 while the degrees are 1.
-struct Shard {
-    int index = 0;
-    int count = 1;
-};
 
 enum class Init { normal, residual, ones, zeros };
 
 struct Parameter {
     std::string name;                 ///< "layers.0.attention.qkv.weight"
-    std::vector<std::int64_t> shape;  ///< one or two dimensions
+    std::vector<std::int64_t> shape;  ///< of the logical parameter: one or two dimensions
+    Shard shard;                      ///< what this rank holds of it
     std::int64_t offset = 0;          ///< in the flat array, elements
     bool trainable = true;
     bool decay = true;  ///< matrices yes, norms and biases no
     Init init = Init::normal;
-    Tensor master;    ///< f32 (f64 where the model computes in f64)
+    Tensor master;    ///< the shard: f32 (f64 where the model computes in f64)
     Tensor weight;    ///< what the model computes with; the master itself in f32 and f64
     Tensor gradient;  ///< of the master's type; empty where frozen
 
-    std::int64_t size() const;
+    std::int64_t size() const { return shard.size(); }  ///< elements held here
 };
 
 /// Owns weights and gradients. Parameters are declared, then allocate() gives them memory and initial values.
@@ -41,8 +37,10 @@ public:
     /// `section` and `seed` key the initial weights; `compute` is f32, bf16 or f64.
     ParameterStore(backend::Backend& backend, std::string section, std::uint64_t seed, DType compute);
 
-    /// The reference stays valid. Names are unique. Before allocate().
+    /// The reference stays valid. Names are unique. Before allocate(). Without a shard: the whole.
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable);
+    Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable,
+                       Shard shard);
     /// Trainable parameters first, the flat array padded to a multiple of `shards`; `residual_scale` is the
     /// factor of Init::residual. Fills in the initial weights.
     void allocate(int shards, double residual_scale);
@@ -53,7 +51,7 @@ public:
     const Tensor& master() const { return master_; }
     /// Of the trainable part, padding included; empty for a frozen section.
     const Tensor& gradient() const { return gradient_; }
-    std::int64_t count() const;  ///< weights, without padding
+    std::int64_t count() const;  ///< weights held here, without padding
     std::size_t bytes() const;   ///< of all arrays
     DType compute() const { return compute_; }
     /// The compute copy of the masters (bf16), after an update or a load.

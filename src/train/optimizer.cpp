@@ -90,7 +90,7 @@ void Optimizer::gather(std::vector<float>& first, std::vector<float>& second) co
     section_.allgather(as_span(floats(second_)), std::span<float>(second));
 }
 
-std::pair<std::int64_t, std::int64_t> Optimizer::share_of(const model::Parameter& parameter) const {
+Range Optimizer::share_of(const model::Parameter& parameter) const {
     if (!parameter.trainable) return {0, 0};
     return {std::max(parameter.offset, begin_) - parameter.offset,
             std::min(parameter.offset + parameter.size(), begin_ + shard_) - parameter.offset};

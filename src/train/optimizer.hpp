@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "backend/arena.hpp"
@@ -44,8 +43,9 @@ public:
 
     /// Whole moments, gathered (collective); as many floats as the store's trainable array.
     void gather(std::vector<float>& first, std::vector<float>& second) const;
-    /// The elements [from, to) of a parameter whose moments are kept here; from >= to: none.
-    std::pair<std::int64_t, std::int64_t> share_of(const model::Parameter& parameter) const;
+    /// Of the elements that this rank holds of a parameter, those whose moments are kept here; none where the
+    /// size is not positive.
+    Range share_of(const model::Parameter& parameter) const;
     /// The moments of that share.
     void set_moments(const model::Parameter& parameter, std::span<const float> first,
                      std::span<const float> second);

@@ -20,6 +20,7 @@ io::ManifestEntry write_section(Replica& replica, const std::filesystem::path& p
                                 const std::vector<float>& second, Pulse& pulse) {
     std::vector<io::StoredParameter> stored;
     for (const model::Parameter& p : replica.module().parameters().parameters()) {
+        MAESTRO_CHECK(p.shard == whole(p.shape), "{}: ranks that hold a part do not write yet", p.name);
         const bool moments = p.trainable && !first.empty();
         const auto weights = p.master.as<float>();
         for (std::int64_t i = 0; p.trainable && i < p.master.size(); ++i)
@@ -99,10 +100,10 @@ void load_checkpoint(Job& job, const std::string& checkpoint) {
             if (!optimizer) continue;
             const io::SectionReader section(checkpoint, section_in(checkpoint, replica->name()), pulse);
             for (const model::Parameter& p : store.parameters()) {
-                const auto [from, to] = optimizer->share_of(p);
-                if (from >= to) continue;
-                optimizer->set_moments(p, section.read(p.name, p.shape, io::Stored::first, from, to),
-                                       section.read(p.name, p.shape, io::Stored::second, from, to));
+                const Range share = optimizer->share_of(p);
+                if (share.size() <= 0) continue;
+                optimizer->set_moments(p, section.read(p.name, p.shape, io::Stored::first, p.shard, share),
+                                       section.read(p.name, p.shape, io::Stored::second, p.shard, share));
             }
         }
     });

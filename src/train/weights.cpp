@@ -46,7 +46,7 @@ void load_weights(const std::string& checkpoint, const std::string& section, mod
     const io::SectionReader stored(checkpoint, section_in(checkpoint, section), pulse);
     for (const model::Parameter& p : store.parameters()) {
         if (p.name.starts_with("teacher_head") && !stored.has(p.name)) continue;
-        fill(p, stored.read(p.name, p.shape, io::Stored::weight));
+        fill(p, stored.read(p.name, p.shape, io::Stored::weight, p.shard));
     }
     store.refresh_compute();
 }
@@ -56,7 +56,8 @@ void load_teacher_head(const std::string& checkpoint, const std::string& teacher
     const model::Parameter* head = student.find("teacher_head.weight");
     MAESTRO_CHECK(head, "a student without its teacher's head");
     const io::SectionReader stored(checkpoint, section_in(checkpoint, teacher), pulse);
-    fill(*head, stored.read(tied ? "embedding.weight" : "head.weight", head->shape, io::Stored::weight));
+    fill(*head, stored.read(tied ? "embedding.weight" : "head.weight", head->shape, io::Stored::weight,
+                            head->shard));
     student.refresh_compute();
 }
 

@@ -39,8 +39,7 @@ model::Role role_of(const config::Deck& deck, int section, std::int32_t marker) 
                      .shards = s.layout.dp,
                      .seed = deck.run.seed,
                      .compute = deck.run.precision == "bf16" ? DType::bf16 : DType::f32,
-                     .recompute = deck.train.recompute == "layer",
-                     .tp = {}};
+                     .recompute = deck.train.recompute == "layer"};
     for (const graph::Edge& e : deck.graph.edges) {
         if (e.from == section)
             role.output_width = s.kind == graph::Kind::vision

@@ -118,10 +118,10 @@ void pass_on(const comm::Communicator& world, const std::filesystem::path& folde
     });
     const io::SectionReader section(folder, "language", quiet);
     for (const model::Parameter& p : store.parameters()) {
-        const auto [begin, end] = to.share_of(p);
-        if (begin < end)
-            to.set_moments(p, section.read(p.name, p.shape, io::Stored::first, begin, end),
-                           section.read(p.name, p.shape, io::Stored::second, begin, end));
+        const Range share = to.share_of(p);
+        if (share.size() > 0)
+            to.set_moments(p, section.read(p.name, p.shape, io::Stored::first, p.shard, share),
+                           section.read(p.name, p.shape, io::Stored::second, p.shard, share));
     }
 }
 

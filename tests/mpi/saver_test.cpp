@@ -182,8 +182,9 @@ void check_files(Stage& stage, const fs::path& checkpoint, bool trained) {
         for (const model::Parameter& p : replica->module().parameters().parameters())
             for (const io::Stored group : {io::Stored::weight, io::Stored::first, io::Stored::second}) {
                 if (group != io::Stored::weight && !(trained && p.trainable)) continue;
-                MAESTRO_CHECK(file.read(p.name, p.shape, group) == values_of(group, replica->name(), p),
-                              "section {}: {} in the file", replica->name(), p.name);
+                MAESTRO_CHECK(
+                    file.read(p.name, p.shape, group, p.shard) == values_of(group, replica->name(), p),
+                    "section {}: {} in the file", replica->name(), p.name);
             }
     }
 }

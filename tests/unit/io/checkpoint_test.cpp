@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <numeric>
 
 #include "base/error.hpp"
 #include "io/checkpoint_reader.hpp"
@@ -75,16 +76,10 @@ TEST_F(Run, ComesBackAsItWasSaved) {
     EXPECT_EQ(list_checkpoints(run_), std::vector{checkpoint});
     EXPECT_EQ(damage(checkpoint), "");
     const SectionReader section(checkpoint, "language", quiet_);
-    EXPECT_THAT(section.read("layers.0.weight", {2, 3}, Stored::weight),
+    EXPECT_THAT(section.read("layers.0.weight", {2, 3}, Stored::weight, whole({2, 3})),
                 testing::ElementsAre(12, 2, 3, 4, 5, 6));
-    EXPECT_THAT(section.read("layers.0.weight", {2, 3}, Stored::first),
+    EXPECT_THAT(section.read("layers.0.weight", {2, 3}, Stored::first, whole({2, 3})),
                 testing::ElementsAre(1, 1, 1, 1, 1, 12));
-    for (std::int64_t from = 0; from <= 6; ++from)
-        for (std::int64_t to = from; to <= 6; ++to) {
-            const std::vector<float> whole{12, 2, 3, 4, 5, 6};
-            EXPECT_EQ(section.read("layers.0.weight", {2, 3}, Stored::weight, from, to),
-                      std::vector(whole.begin() + from, whole.begin() + to));
-        }
     EXPECT_TRUE(section.has("teacher_head.weight"));
     EXPECT_FALSE(section.has("nothing"));
     EXPECT_THAT(sections_of(checkpoint), testing::ElementsAre("language"));
@@ -99,11 +94,47 @@ TEST_F(Run, ComesBackAsItWasSaved) {
     EXPECT_FALSE(state.rows.has_value());
 }
 
+TEST_F(Run, GivesEveryShardAndEveryPartOfIt) {
+    constexpr std::int64_t kRows = 7, kColumns = 5;
+    std::vector<float> matrix(kRows * kColumns), vector(kRows);
+    std::iota(matrix.begin(), matrix.end(), 0.0f);
+    std::iota(vector.begin(), vector.end(), 100.0f);
+    const std::vector<std::int64_t> shape{kRows, kColumns}, flat{kRows};
+    const std::vector<StoredParameter> stored{{.name = "matrix", .shape = shape, .weight = matrix.data()},
+                                              {.name = "vector", .shape = flat, .weight = vector.data()}};
+    write_section(begin_checkpoint(run_, 1), "language", 1, stored, quiet_);
+    const SectionReader section(run_ / "checkpoints/step-000001.partial", "language", quiet_);
+    const auto check = [&](const char* name, const std::vector<std::int64_t>& of,
+                           const std::vector<float>& all, const Shard& shard) {
+        std::vector<float> held;
+        for (const Extent& extent : extents_of(of, shard))
+            held.insert(held.end(), all.begin() + extent.logical,
+                        all.begin() + extent.logical + extent.count);
+        EXPECT_EQ(section.read(name, of, Stored::weight, shard), held);
+        for (std::int64_t from = 0; from <= shard.size(); ++from)
+            for (std::int64_t to = from; to <= shard.size(); ++to)
+                EXPECT_EQ(section.read(name, of, Stored::weight, shard, {from, to}),
+                          std::vector(held.begin() + from, held.begin() + to));
+    };
+    for (const std::vector<Range>& rows :
+         {std::vector<Range>{{0, 7}}, {{2, 5}}, {{0, 1}, {3, 4}, {6, 7}}, {{1, 3}, {3, 5}}}) {
+        for (const Range columns : {Range{0, kColumns}, Range{0, 2}, Range{1, 4}, Range{4, 5}})
+            check("matrix", shape, matrix, {rows, columns});
+        check("vector", flat, vector, {rows, {0, 1}});
+    }
+}
+
 TEST_F(Run, RefusesOtherShapesAndMissingParameters) {
     const fs::path checkpoint = save(1);
     const SectionReader section(checkpoint, "language", quiet_);
-    EXPECT_EQ(code_of([&] { section.read("layers.0.weight", {3, 2}, Stored::weight); }), ExitCode::bad_data);
-    EXPECT_EQ(code_of([&] { section.read("layers.1.weight", {2, 3}, Stored::weight); }), ExitCode::bad_data);
+    EXPECT_EQ(code_of([&] {
+                  section.read("layers.0.weight", {3, 2}, Stored::weight, whole({3, 2}));
+              }),
+              ExitCode::bad_data);
+    EXPECT_EQ(code_of([&] {
+                  section.read("layers.1.weight", {2, 3}, Stored::weight, whole({2, 3}));
+              }),
+              ExitCode::bad_data);
     EXPECT_EQ(code_of([&] { SectionReader(checkpoint, "vision", quiet_); }), ExitCode::bad_data);
 }
 

@@ -134,8 +134,7 @@ public:
                       .needs_backward = vlm,
                       .marker = kMarker,
                       .compute = type,
-                      .recompute = recompute,
-                      .tp = {}};
+                      .recompute = recompute};
         last_role = {.section = last_name,
                      .inputs = {{vlm ? EdgeTensor::embeddings : EdgeTensor::hidden, first_spec}},
                      .loss = true,
@@ -143,8 +142,7 @@ public:
                      .alpha = vlm ? 0 : 0.3,
                      .temperature = vlm ? 1.0 : 2.0,
                      .compute = type,
-                     .recompute = recompute,
-                     .tp = {}};
+                     .recompute = recompute};
         if (vlm) {
             samples.add({3, kMarker, 5, 7, kMarker, 11, 12, 13}, {{5, 7}, {8, 4}});
             samples.add({kMarker, 9, 2, 30, 31}, {{3, 9}});
