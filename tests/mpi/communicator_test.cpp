@@ -95,6 +95,7 @@ void check_parts(const Communicator& world) {
 
 void check_notices(const Communicator& world) {
     MAESTRO_CHECK(!world.notified(), "a notice from nowhere");
+    world.barrier();  // a fast rank's notice may otherwise be there before a slow one has looked
     if (world.rank() != 0) world.notify(0);
     world.barrier();
     if (world.rank() == 0 && world.size() > 1)
