@@ -1,0 +1,137 @@
+#include "collective/group.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/shard.hpp"
+#include "ops/elementwise.hpp"
+
+namespace maestro::collective {
+
+namespace {
+
+constexpr std::int64_t kPiece = 1 << 20;  ///< elements of a rank that are reduced at a time
+
+std::int64_t sum(std::span<const std::int64_t> rows, std::size_t count) {
+    return std::accumulate(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count), std::int64_t{0});
+}
+
+/// Where the rows of `rank` lie in a tensor that has all ranks' one below the other.
+Tensor part(const Tensor& whole, std::span<const std::int64_t> rows, int rank) {
+    const std::int64_t begin = sum(rows, static_cast<std::size_t>(rank));
+    return whole.slice(begin, begin + rows[static_cast<std::size_t>(rank)]);
+}
+
+void copy(backend::Backend& b, const Tensor& from, const Tensor& to) {
+    MAESTRO_CHECK(from.dtype == to.dtype && from.size() == to.size(), "{} and {}", from.describe(),
+                  to.describe());
+    if (from.data != to.data && !from.empty()) ops::convert(b, from, to);
+}
+
+void check(const Tensor& whole, const Tensor& own, std::span<const std::int64_t> rows, int rank, int size) {
+    MAESTRO_CHECK(static_cast<int>(rows.size()) == size && whole.dtype == own.dtype &&
+                      whole.rank == own.rank && whole.dim(0) == sum(rows, rows.size()) &&
+                      own.dim(0) == rows[static_cast<std::size_t>(rank)] &&
+                      (own.empty() || whole.columns() == own.columns()),
+                  "{} of {} on {} ranks", own.describe(), whole.describe(), size);
+}
+
+}  // namespace
+
+Group::Ticket Group::exchange(std::vector<Message> out, std::vector<Message> in) {
+    std::erase_if(out, [](const Message& m) { return m.bytes == 0; });
+    std::erase_if(in, [](const Message& m) { return m.bytes == 0; });
+    for (const Message& m : out) {
+        ++traffic_.messages;
+        traffic_.bytes += static_cast<std::int64_t>(m.bytes);
+    }
+    return begin(out, in);
+}
+
+void Group::finish(Ticket ticket) {
+    end(ticket);
+}
+
+Group::Ticket Group::start_all_gather(backend::Backend& b, const Tensor& own, const Tensor& whole,
+                                      std::span<const std::int64_t> rows) {
+    check(whole, own, rows, rank_, size_);
+    copy(b, own, part(whole, rows, rank_));
+    std::vector<Message> out, in;
+    for (int i = 1; i < size_; ++i) {  // each begins with its next one: no rank is everyone's first
+        const int to = (rank_ + i) % size_, from = (rank_ + size_ - i) % size_;
+        const Tensor theirs = part(whole, rows, from);
+        out.push_back({to, own.data, own.bytes()});
+        in.push_back({from, theirs.data, theirs.bytes()});
+    }
+    return exchange(std::move(out), std::move(in));
+}
+
+Group::Ticket Group::start_all_to_all(backend::Backend& b, const Tensor& send,
+                                      std::span<const std::int64_t> send_rows, const Tensor& received,
+                                      std::span<const std::int64_t> received_rows) {
+    check(send, part(send, send_rows, rank_), send_rows, rank_, size_);
+    check(received, part(received, received_rows, rank_), received_rows, rank_, size_);
+    copy(b, part(send, send_rows, rank_), part(received, received_rows, rank_));
+    std::vector<Message> out, in;
+    for (int i = 1; i < size_; ++i) {
+        const int to = (rank_ + i) % size_, from = (rank_ + size_ - i) % size_;
+        const Tensor mine = part(send, send_rows, to), theirs = part(received, received_rows, from);
+        out.push_back({to, mine.data, mine.bytes()});
+        in.push_back({from, theirs.data, theirs.bytes()});
+    }
+    return exchange(std::move(out), std::move(in));
+}
+
+Group::Ticket Group::start_shift(backend::Backend& b, const Tensor& send, const Tensor& received,
+                                 int distance) {
+    const int step = ((distance % size_) + size_) % size_;
+    if (step == 0) {
+        copy(b, send, received);
+        return exchange({}, {});
+    }
+    return exchange({{(rank_ + step) % size_, send.data, send.bytes()}},
+                    {{(rank_ + size_ - step) % size_, received.data, received.bytes()}});
+}
+
+void Group::reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& own,
+                           std::span<const std::int64_t> rows, ops::Reduction how, backend::Arena& scratch) {
+    check(whole, own, rows, rank_, size_);
+    if (size_ == 1) return copy(b, whole, own);
+    // In pieces, so that what comes from the others takes little memory however large the tensor is.
+    const auto piece = [](const Tensor& t, std::int64_t at) {
+        const Tensor flat = t.reshape({t.size()});
+        return flat.slice(std::min(at, flat.size()), std::min(at + kPiece, flat.size()));
+    };
+    const std::int64_t longest = *std::max_element(rows.begin(), rows.end()) * whole.columns();
+    for (std::int64_t at = 0; at < longest; at += kPiece) {
+        const backend::ArenaScope scope(scratch);
+        const Tensor mine = piece(own, at);
+        std::vector<Tensor> parts(static_cast<std::size_t>(size_));
+        std::vector<Message> out, in;
+        parts[static_cast<std::size_t>(rank_)] = piece(part(whole, rows, rank_), at);
+        for (int i = 1; i < size_; ++i) {
+            const int to = (rank_ + i) % size_, from = (rank_ + size_ - i) % size_;
+            const Tensor theirs = piece(part(whole, rows, to), at);
+            const Tensor come = scratch.allocate(own.dtype, {mine.size()});
+            parts[static_cast<std::size_t>(from)] = come;
+            out.push_back({to, theirs.data, theirs.bytes()});
+            in.push_back({from, come.data, come.bytes()});
+        }
+        finish(exchange(std::move(out), std::move(in)));
+        if (!mine.empty()) ops::reduce(b, parts, how, mine);
+    }
+}
+
+void Group::all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction how,
+                       backend::Arena& scratch) {
+    if (size_ == 1 || values.empty()) return;
+    std::vector<std::int64_t> rows;
+    for (int r = 0; r < size_; ++r) rows.push_back(part_of(values.size(), r, size_).size());
+    const Tensor flat = values.reshape({values.size(), 1}), own = part(flat, rows, rank_);
+    reduce_scatter(b, flat, own, rows, how, scratch);
+    all_gather(b, own, flat, rows);
+}
+
+}  // namespace maestro::collective

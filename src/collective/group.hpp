@@ -1,0 +1,92 @@
+// Collectives on tensors, over the ranks that share the work of a replica or a gradient's sum. On real ranks
+// they are messages, on paper they are counted: model code calls the same verbs on both.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/arena.hpp"
+#include "base/tensor.hpp"
+#include "comm/communicator.hpp"
+#include "ops/reduce.hpp"
+
+namespace maestro::collective {
+
+/// What this rank has sent.
+struct Traffic {
+    std::int64_t messages = 0;
+    std::int64_t bytes = 0;
+    double seconds = 0;  ///< of a group on paper, by its link; 0 of a real one
+};
+
+/// Ranks in an order of their own. Every verb is called by all members in the same order with the same sizes,
+/// and means the same whatever the timing: sums are taken in the order of ranks, so that they have the same
+/// bits on every rank and in every run. `rows` says how many rows each rank has; they may differ and be 0.
+/// Tensors are [rows, columns], alike but for their rows. Errors: Error(peer_lost) after the deadline. On one
+/// rank a verb moves nothing, or copies.
+class Group {
+public:
+    virtual ~Group() = default;
+    Group(const Group&) = delete;
+    Group& operator=(const Group&) = delete;
+
+    int rank() const { return rank_; }
+    int size() const { return size_; }
+    const Traffic& traffic() const { return traffic_; }
+    void reset_traffic() { traffic_ = {}; }
+
+    /// A verb that has begun. Until finish() its tensors are not to be touched.
+    using Ticket = std::size_t;
+    void finish(Ticket ticket);
+
+    /// whole = the `own` of all ranks, one below the other. `own` may be its place in whole.
+    Ticket start_all_gather(backend::Backend& b, const Tensor& own, const Tensor& whole,
+                            std::span<const std::int64_t> rows);
+    void all_gather(backend::Backend& b, const Tensor& own, const Tensor& whole,
+                    std::span<const std::int64_t> rows) {
+        finish(start_all_gather(b, own, whole, rows));
+    }
+    /// Rank r gets send_rows[r] rows of `send`, which lie in the order of ranks; likewise `received` is
+    /// filled.
+    Ticket start_all_to_all(backend::Backend& b, const Tensor& send, std::span<const std::int64_t> send_rows,
+                            const Tensor& received, std::span<const std::int64_t> received_rows);
+    void all_to_all(backend::Backend& b, const Tensor& send, std::span<const std::int64_t> send_rows,
+                    const Tensor& received, std::span<const std::int64_t> received_rows) {
+        finish(start_all_to_all(b, send, send_rows, received, received_rows));
+    }
+    /// `send` goes to the rank `distance` further in the ring, `received` comes from the one as far back.
+    Ticket start_shift(backend::Backend& b, const Tensor& send, const Tensor& received, int distance);
+
+    /// own = this rank's rows of the sum, or maximum, of all ranks' `whole`. `own` may be its place in whole.
+    /// Takes size() - 1 times own's bytes of scratch, of 2^20 elements at most.
+    void reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& own,
+                        std::span<const std::int64_t> rows, ops::Reduction how, backend::Arena& scratch);
+    /// In place.
+    void all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction how, backend::Arena& scratch);
+
+protected:
+    Group(int rank, int size) : rank_(rank), size_(size) {}
+
+    struct Message {
+        int peer = 0;
+        void* data = nullptr;
+        std::size_t bytes = 0;  ///< > 0
+    };
+    virtual Ticket begin(std::span<const Message> out, std::span<const Message> in) = 0;
+    virtual void end(Ticket ticket) = 0;
+    Traffic traffic_;
+
+private:
+    Ticket exchange(std::vector<Message> out, std::vector<Message> in);
+
+    int rank_, size_;
+};
+
+/// Of these ranks, in the communicator's order.
+std::unique_ptr<Group> make_group(comm::Communicator members);
+/// Of a rank on paper: messages and bytes are counted, and the seconds that they take on a link.
+std::unique_ptr<Group> make_paper_group(int rank, int size, double latency_s = 0, double bandwidth = 0);
+
+}  // namespace maestro::collective

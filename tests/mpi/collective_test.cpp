@@ -1,0 +1,240 @@
+// Collectives on tensors against values worked out by hand on every rank, and their traffic against the
+// closed forms and the same verbs on paper.
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "base/check.hpp"
+#include "collective/group.hpp"
+#include "mpi/mpi_main.hpp"
+#include "support/elements.hpp"
+
+namespace {
+
+using namespace maestro;
+using collective::Group;
+using testing_support::element_of;
+using testing_support::set_element;
+using Rows = std::vector<std::int64_t>;
+
+constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f64};
+
+/// A whole number below 8, so that sums of a few are exact in every type.
+double value_of(int rank, std::int64_t element, int salt) {
+    return static_cast<double>((rank * 31 + element * 7 + salt * 13 + element * element % 5) % 8);
+}
+
+struct Rig {
+    explicit Rig(const comm::Communicator& world)
+        : group(collective::make_group(world.split(0, world.rank(), "tensor ranks"))),
+          paper(collective::make_paper_group(world.rank(), world.size())) {}
+
+    Tensor tensor(DType dtype, std::int64_t rows, std::int64_t columns) {
+        memory.emplace_back(
+            *cpu, std::max<std::size_t>(1, static_cast<std::size_t>(rows * columns) * size_of(dtype)));
+        Tensor made(memory.back().data(), dtype, {rows, columns});
+        for (std::int64_t i = 0; i < made.size(); ++i) set_element(made, i, -77);
+        return made;
+    }
+    /// Both have sent the same, and so much.
+    void check_traffic(std::int64_t bytes, const char* what) {
+        MAESTRO_CHECK(group->traffic().bytes == bytes && paper->traffic().bytes == bytes &&
+                          group->traffic().messages == paper->traffic().messages,
+                      "{}: {} bytes in {} messages, on paper {} in {}, due {}", what, group->traffic().bytes,
+                      group->traffic().messages, paper->traffic().bytes, paper->traffic().messages, bytes);
+        group->reset_traffic();
+        paper->reset_traffic();
+    }
+    int rank() const { return group->rank(); }
+    int size() const { return group->size(); }
+
+    std::unique_ptr<backend::Backend> cpu = backend::make_cpu(1), meta = backend::make_meta();
+    std::unique_ptr<Group> group, paper;
+    backend::Arena scratch{*cpu, 1 << 20}, counted;
+    std::vector<backend::Buffer> memory;
+};
+
+Rows random_rows(std::mt19937& random, int size) {
+    Rows rows;
+    for (int r = 0; r < size; ++r) rows.push_back(std::uniform_int_distribution<std::int64_t>(0, 6)(random));
+    return rows;
+}
+
+std::int64_t sum(const Rows& rows, int count) {
+    std::int64_t all = 0;
+    for (int r = 0; r < count; ++r) all += rows[static_cast<std::size_t>(r)];
+    return all;
+}
+
+void gathers_and_scatters(Rig& rig, DType dtype, std::mt19937& random) {
+    const Rows rows = random_rows(random, rig.size());
+    const std::int64_t columns = std::uniform_int_distribution<std::int64_t>(1, 5)(random);
+    const std::int64_t all = sum(rows, rig.size()), mine = rows[static_cast<std::size_t>(rig.rank())];
+    const std::int64_t row_bytes = columns * static_cast<std::int64_t>(size_of(dtype));
+
+    const Tensor own = rig.tensor(dtype, mine, columns), whole = rig.tensor(dtype, all, columns);
+    for (std::int64_t i = 0; i < own.size(); ++i) set_element(own, i, value_of(rig.rank(), i, 1));
+    rig.group->all_gather(*rig.cpu, own, whole, rows);
+    rig.paper->all_gather(*rig.meta, own, whole, rows);
+    for (int r = 0; r < rig.size(); ++r)
+        for (std::int64_t i = 0; i < rows[static_cast<std::size_t>(r)] * columns; ++i)
+            MAESTRO_CHECK(element_of(whole, sum(rows, r) * columns + i) == value_of(r, i, 1),
+                          "{} of rank {} in a gather", i, r);
+    rig.check_traffic((rig.size() - 1) * mine * row_bytes, "all-gather");
+
+    for (const ops::Reduction how : {ops::Reduction::sum, ops::Reduction::max}) {
+        for (std::int64_t i = 0; i < whole.size(); ++i) set_element(whole, i, value_of(rig.rank(), i, 2));
+        rig.group->reduce_scatter(*rig.cpu, whole, own, rows, how, rig.scratch);
+        rig.paper->reduce_scatter(*rig.meta, whole, own, rows, how, rig.counted);
+        const std::int64_t first = sum(rows, rig.rank()) * columns;
+        for (std::int64_t i = 0; i < own.size(); ++i) {
+            double due = 0;
+            for (int r = 0; r < rig.size(); ++r)
+                due = how == ops::Reduction::sum ? due + value_of(r, first + i, 2)
+                                                 : std::max(due, value_of(r, first + i, 2));
+            MAESTRO_CHECK(element_of(own, i) == due, "{} in a reduce-scatter: {}, not {}", i,
+                          element_of(own, i), due);
+        }
+        rig.check_traffic((all - mine) * row_bytes, "reduce-scatter");
+        MAESTRO_CHECK(rig.scratch.mark() == 0 && rig.scratch.peak() >= rig.counted.peak(),
+                      "scratch on paper");
+    }
+}
+
+void exchanges(Rig& rig, DType dtype, std::mt19937& random) {
+    // counts[from][to], the same on every rank
+    std::vector<Rows> counts;
+    for (int r = 0; r < rig.size(); ++r) counts.push_back(random_rows(random, rig.size()));
+    const std::int64_t columns = 3;
+    Rows coming;
+    for (const Rows& from : counts) coming.push_back(from[static_cast<std::size_t>(rig.rank())]);
+    const Rows& going = counts[static_cast<std::size_t>(rig.rank())];
+    const Tensor send = rig.tensor(dtype, sum(going, rig.size()), columns),
+                 received = rig.tensor(dtype, sum(coming, rig.size()), columns);
+    for (std::int64_t i = 0; i < send.size(); ++i) set_element(send, i, value_of(rig.rank(), i, 3));
+    rig.group->all_to_all(*rig.cpu, send, going, received, coming);
+    rig.paper->all_to_all(*rig.meta, send, going, received, coming);
+    for (int from = 0; from < rig.size(); ++from) {
+        const std::int64_t there = sum(counts[static_cast<std::size_t>(from)], rig.rank()) * columns,
+                           here = sum(coming, from) * columns;
+        for (std::int64_t i = 0; i < coming[static_cast<std::size_t>(from)] * columns; ++i)
+            MAESTRO_CHECK(element_of(received, here + i) == value_of(from, there + i, 3), "{} from rank {}",
+                          i, from);
+    }
+    rig.check_traffic((sum(going, rig.size()) - going[static_cast<std::size_t>(rig.rank())]) * columns *
+                          static_cast<std::int64_t>(size_of(dtype)),
+                      "all-to-all");
+}
+
+/// Two shifts and a gather under way at once, ended in another order than begun.
+void overlaps(Rig& rig) {
+    const Rows rows(static_cast<std::size_t>(rig.size()), 2);
+    const Tensor own = rig.tensor(DType::f32, 2, 2), ahead = rig.tensor(DType::f32, 2, 2),
+                 behind = rig.tensor(DType::f32, 2, 2), whole = rig.tensor(DType::f32, 2 * rig.size(), 2);
+    for (std::int64_t i = 0; i < own.size(); ++i) set_element(own, i, value_of(rig.rank(), i, 4));
+    const auto first = rig.group->start_shift(*rig.cpu, own, ahead, 1);
+    const auto second = rig.group->start_shift(*rig.cpu, own, behind, -2);
+    const auto third = rig.group->start_all_gather(*rig.cpu, own, whole, rows);
+    rig.group->finish(third);
+    rig.group->finish(first);
+    rig.group->finish(second);
+    const int n = rig.size();
+    for (std::int64_t i = 0; i < own.size(); ++i) {
+        MAESTRO_CHECK(element_of(ahead, i) == value_of((rig.rank() + n - 1) % n, i, 4), "a shift by one");
+        MAESTRO_CHECK(element_of(behind, i) == value_of((rig.rank() + 2) % n, i, 4), "a shift back by two");
+        for (int r = 0; r < n; ++r)
+            MAESTRO_CHECK(element_of(whole, r * own.size() + i) == value_of(r, i, 4),
+                          "a gather beside shifts");
+    }
+    rig.group->reset_traffic();
+}
+
+/// Numbers whose sum depends on the order: the same bits on every rank, and those of the sum in rank order.
+void sums_have_the_same_bits(const comm::Communicator& world, Rig& rig, DType dtype) {
+    constexpr std::int64_t kSize = 1003;
+    const auto number = [](int rank, std::int64_t i) {
+        return std::sin(static_cast<double>(i * 17 + rank * 29)) * std::pow(10.0, (i + rank) % 7);
+    };
+    const Tensor values = rig.tensor(dtype, kSize, 1);
+    for (std::int64_t i = 0; i < kSize; ++i) set_element(values, i, number(rig.rank(), i));
+    rig.group->all_reduce(*rig.cpu, values, ops::Reduction::sum, rig.scratch);
+    rig.paper->all_reduce(*rig.meta, values, ops::Reduction::sum, rig.counted);
+    std::vector<double> first(kSize);
+    for (std::int64_t i = 0; i < kSize; ++i) {
+        first[static_cast<std::size_t>(i)] = element_of(values, i);
+        const Tensor one = rig.tensor(dtype, 1, 1);
+        double due = 0;
+        for (int r = 0; r < rig.size(); ++r) {
+            set_element(one, 0, number(r, i));
+            const double next = element_of(one, 0);
+            due = dtype == DType::f64
+                      ? due + next
+                      : static_cast<double>(static_cast<float>(due) + static_cast<float>(next));
+        }
+        set_element(one, 0, due);
+        MAESTRO_CHECK(element_of(values, i) == element_of(one, 0), "{} of a sum", i);
+        rig.memory.pop_back();
+    }
+    const std::vector<double> mine = first;
+    world.broadcast(first);
+    MAESTRO_CHECK(first == mine, "not the bits of rank 0");
+    // A ring's two ways round, uneven parts: all but its own, and its own to all others.
+    const std::int64_t own = (kSize + rig.size() - 1 - rig.rank()) / rig.size();
+    const std::int64_t bytes = static_cast<std::int64_t>(size_of(dtype));
+    rig.check_traffic(rig.size() == 1 ? 0 : (kSize - own + (rig.size() - 1) * own) * bytes, "all-reduce");
+}
+
+/// Longer than what is reduced at a time, on some ranks.
+void large_sums_take_little_scratch(Rig& rig) {
+    constexpr std::int64_t kPiece = 1 << 20;
+    Rows rows;
+    for (int r = 0; r < rig.size(); ++r) rows.push_back(kPiece / 2 + r * kPiece + r);
+    const std::int64_t all = sum(rows, rig.size()), first = sum(rows, rig.rank());
+    const Tensor whole = rig.tensor(DType::f32, all, 1),
+                 own = rig.tensor(DType::f32, rows[static_cast<std::size_t>(rig.rank())], 1);
+    for (std::int64_t i = 0; i < all; ++i) whole.as<float>()[i] = static_cast<float>((i + rig.rank()) % 1009);
+    backend::Arena scratch(*rig.cpu, static_cast<std::size_t>((rig.size() - 1) * kPiece) * sizeof(float)),
+        counted;
+    rig.group->reduce_scatter(*rig.cpu, whole, own, rows, ops::Reduction::sum, scratch);
+    rig.paper->reduce_scatter(*rig.meta, whole, own, rows, ops::Reduction::sum, counted);
+    MAESTRO_CHECK(scratch.peak() == counted.peak(), "{} bytes of scratch, {} on paper", scratch.peak(),
+                  counted.peak());
+    for (std::int64_t i = 0; i < own.size(); ++i) {
+        std::int64_t due = 0;
+        for (int r = 0; r < rig.size(); ++r) due += (first + i + r) % 1009;
+        MAESTRO_CHECK(own.as<float>()[i] == static_cast<float>(due), "{} of a large sum", i);
+    }
+    rig.check_traffic((all - own.size()) * 4, "large reduce-scatter");
+    rig.memory.clear();
+}
+
+void paper_takes_time() {
+    const auto paper = collective::make_paper_group(1, 4, 1e-3, 1e6);
+    const auto meta = backend::make_meta();
+    const Tensor own(nullptr, DType::f32, {250, 1}), whole(nullptr, DType::f32, {1000, 1});
+    const Rows rows(4, 250);
+    paper->all_gather(*meta, own, whole, rows);
+    MAESTRO_CHECK(paper->traffic().messages == 3 && paper->traffic().bytes == 3000,
+                  "three messages of 1000 bytes");
+    MAESTRO_CHECK(std::abs(paper->traffic().seconds - (1e-3 + 3e-3)) < 1e-12, "{} s",
+                  paper->traffic().seconds);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    return test::run(argc, argv, [](const comm::Communicator& world) {
+        Rig rig(world);
+        std::mt19937 random(1);  // the same draws on every rank
+        for (int trial = 0; trial < 20; ++trial)
+            for (const DType dtype : kTypes) {
+                gathers_and_scatters(rig, dtype, random);
+                exchanges(rig, dtype, random);
+                rig.memory.clear();
+            }
+        overlaps(rig);
+        for (const DType dtype : kTypes) sums_have_the_same_bits(world, rig, dtype);
+        large_sums_take_little_scratch(rig);
+        paper_takes_time();
+    });
+}
