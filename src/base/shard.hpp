@@ -1,5 +1,5 @@
-// Which part of a logical array a rank holds. The same description makes initial weights, fills and writes
-// checkpoints in any layout, and says what a product's operand is.
+// Which part of a logical array a rank holds: what gives a weight its initial value and a part of a
+// checkpoint its place.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Range {
 Range part_of(std::int64_t size, int index, int count);
 
 /// Some rows of some columns of a logical array [rows, columns]; a vector has one column. Row ranges ascend
-/// and do not touch each other's rows; what is held lies row by row without gaps.
+/// and do not overlap; what is held lies row by row without gaps.
 struct Shard {
     std::vector<Range> rows;
     Range columns;

@@ -1,12 +1,12 @@
 #include "collective/group.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "base/check.hpp"
 #include "base/shard.hpp"
-#include "ops/elementwise.hpp"
 
 namespace maestro::collective {
 
@@ -24,18 +24,26 @@ Tensor part(const Tensor& whole, std::span<const std::int64_t> rows, int rank) {
     return whole.slice(begin, begin + rows[static_cast<std::size_t>(rank)]);
 }
 
+/// Of any type.
 void copy(backend::Backend& b, const Tensor& from, const Tensor& to) {
     MAESTRO_CHECK(from.dtype == to.dtype && from.size() == to.size(), "{} and {}", from.describe(),
                   to.describe());
-    if (from.data != to.data && !from.empty()) ops::convert(b, from, to);
+    if (from.empty()) return;
+    b.launch({0, 2.0 * static_cast<double>(from.bytes())},
+             [&] { std::memcpy(to.data, from.data, from.bytes()); });
+}
+
+void check(const Tensor& whole, std::span<const std::int64_t> rows, int size) {
+    MAESTRO_CHECK(
+        static_cast<int>(rows.size()) == size && whole.rank == 2 && whole.dim(0) == sum(rows, rows.size()),
+        "{} on {} ranks", whole.describe(), size);
 }
 
 void check(const Tensor& whole, const Tensor& own, std::span<const std::int64_t> rows, int rank, int size) {
-    MAESTRO_CHECK(static_cast<int>(rows.size()) == size && whole.dtype == own.dtype &&
-                      whole.rank == own.rank && whole.dim(0) == sum(rows, rows.size()) &&
-                      own.dim(0) == rows[static_cast<std::size_t>(rank)] &&
-                      (own.empty() || whole.columns() == own.columns()),
-                  "{} of {} on {} ranks", own.describe(), whole.describe(), size);
+    check(whole, rows, size);
+    MAESTRO_CHECK(whole.dtype == own.dtype && own.rank == 2 &&
+                      own.dim(0) == rows[static_cast<std::size_t>(rank)] && whole.columns() == own.columns(),
+                  "{} of {}", own.describe(), whole.describe());
 }
 
 }  // namespace
@@ -58,6 +66,12 @@ Group::Ticket Group::start_all_gather(backend::Backend& b, const Tensor& own, co
                                       std::span<const std::int64_t> rows) {
     check(whole, own, rows, rank_, size_);
     copy(b, own, part(whole, rows, rank_));
+    return start_all_gather_in_place(whole, rows);
+}
+
+Group::Ticket Group::start_all_gather_in_place(const Tensor& whole, std::span<const std::int64_t> rows) {
+    check(whole, rows, size_);
+    const Tensor own = part(whole, rows, rank_);
     std::vector<Message> out, in;
     for (int i = 1; i < size_; ++i) {  // each begins with its next one: no rank is everyone's first
         const int to = (rank_ + i) % size_, from = (rank_ + size_ - i) % size_;
@@ -71,8 +85,8 @@ Group::Ticket Group::start_all_gather(backend::Backend& b, const Tensor& own, co
 Group::Ticket Group::start_all_to_all(backend::Backend& b, const Tensor& send,
                                       std::span<const std::int64_t> send_rows, const Tensor& received,
                                       std::span<const std::int64_t> received_rows) {
-    check(send, part(send, send_rows, rank_), send_rows, rank_, size_);
-    check(received, part(received, received_rows, rank_), received_rows, rank_, size_);
+    check(send, send_rows, size_);
+    check(received, received_rows, size_);
     copy(b, part(send, send_rows, rank_), part(received, received_rows, rank_));
     std::vector<Message> out, in;
     for (int i = 1; i < size_; ++i) {
@@ -86,6 +100,7 @@ Group::Ticket Group::start_all_to_all(backend::Backend& b, const Tensor& send,
 
 Group::Ticket Group::start_shift(backend::Backend& b, const Tensor& send, const Tensor& received,
                                  int distance) {
+    MAESTRO_CHECK(send.dtype == received.dtype, "{} and {}", send.describe(), received.describe());
     const int step = ((distance % size_) + size_) % size_;
     if (step == 0) {
         copy(b, send, received);
@@ -129,9 +144,9 @@ void Group::all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction
     if (size_ == 1 || values.empty()) return;
     std::vector<std::int64_t> rows;
     for (int r = 0; r < size_; ++r) rows.push_back(part_of(values.size(), r, size_).size());
-    const Tensor flat = values.reshape({values.size(), 1}), own = part(flat, rows, rank_);
-    reduce_scatter(b, flat, own, rows, how, scratch);
-    all_gather(b, own, flat, rows);
+    const Tensor flat = values.reshape({values.size(), 1});
+    reduce_scatter(b, flat, part(flat, rows, rank_), rows, how, scratch);  // nobody needs what it overwrites
+    finish(start_all_gather_in_place(flat, rows));
 }
 
 }  // namespace maestro::collective

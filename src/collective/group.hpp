@@ -41,13 +41,15 @@ public:
     using Ticket = std::size_t;
     void finish(Ticket ticket);
 
-    /// whole = the `own` of all ranks, one below the other. `own` may be its place in whole.
+    /// whole = the `own` of all ranks, one below the other.
     Ticket start_all_gather(backend::Backend& b, const Tensor& own, const Tensor& whole,
                             std::span<const std::int64_t> rows);
     void all_gather(backend::Backend& b, const Tensor& own, const Tensor& whole,
                     std::span<const std::int64_t> rows) {
         finish(start_all_gather(b, own, whole, rows));
     }
+    /// The same where this rank's rows are in their place already.
+    Ticket start_all_gather_in_place(const Tensor& whole, std::span<const std::int64_t> rows);
     /// Rank r gets send_rows[r] rows of `send`, which lie in the order of ranks; likewise `received` is
     /// filled.
     Ticket start_all_to_all(backend::Backend& b, const Tensor& send, std::span<const std::int64_t> send_rows,
@@ -56,11 +58,12 @@ public:
                     const Tensor& received, std::span<const std::int64_t> received_rows) {
         finish(start_all_to_all(b, send, send_rows, received, received_rows));
     }
-    /// `send` goes to the rank `distance` further in the ring, `received` comes from the one as far back.
+    /// `send` goes to the rank `distance` further in the ring, `received` comes from the one as far back; its
+    /// rows may be others.
     Ticket start_shift(backend::Backend& b, const Tensor& send, const Tensor& received, int distance);
 
-    /// own = this rank's rows of the sum, or maximum, of all ranks' `whole`. `own` may be its place in whole.
-    /// Takes size() - 1 times own's bytes of scratch, of 2^20 elements at most.
+    /// own = this rank's rows of the sum, or maximum, of all ranks' `whole`, of which it is no part. Takes
+    /// scratch for size() - 1 times own, or where that is longer for as many times 2^20 elements.
     void reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& own,
                         std::span<const std::int64_t> rows, ops::Reduction how, backend::Arena& scratch);
     /// In place.

@@ -28,14 +28,17 @@ protected:
         if (open == open_.end()) {
             open_.push_back(false);
             requests_.emplace_back();
+            due_.emplace_back();
             open = std::prev(open_.end());
         }
         *open = true;
         const auto ticket = static_cast<Ticket>(open - open_.begin());
         std::vector<MPI_Request>& requests = requests_[ticket];
         requests.clear();
+        due_[ticket].clear();
         for (const Message& m : in)
             cut(m, [&](std::byte* data, int bytes) {
+                due_[ticket].push_back(bytes);
                 MAESTRO_MPI(MPI_Irecv(data, bytes, MPI_BYTE, m.peer, kTag, members_.handle(),
                                       &requests.emplace_back(MPI_REQUEST_NULL)));
             });
@@ -51,14 +54,21 @@ protected:
         MAESTRO_CHECK(ticket < open_.size() && open_[ticket], "{}: a ticket that is not open",
                       members_.name());
         std::vector<MPI_Request>& requests = requests_[ticket];
+        std::vector<MPI_Status> statuses(requests.size());
         members_.waiter().wait_until(
             [&] {
                 int done = 0;
-                MAESTRO_MPI(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done,
-                                        MPI_STATUSES_IGNORE));
+                MAESTRO_MPI(
+                    MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, statuses.data()));
                 return done != 0;
             },
             [&] { return fmt::format("the other {} ranks of {}", size() - 1, members_.name()); });
+        for (std::size_t i = 0; i < due_[ticket].size(); ++i) {  // receives come first
+            int bytes = 0;
+            MAESTRO_MPI(MPI_Get_count(&statuses[i], MPI_BYTE, &bytes));
+            MAESTRO_CHECK(bytes == due_[ticket][i], "{}: {} bytes came where {} were due", members_.name(),
+                          bytes, due_[ticket][i]);
+        }
         open_[ticket] = false;
     }
 
@@ -71,7 +81,8 @@ private:
 
     comm::Communicator members_;
     std::vector<bool> open_;
-    std::vector<std::vector<MPI_Request>> requests_;  ///< by ticket
+    std::vector<std::vector<MPI_Request>> requests_;  ///< by ticket: receives, then sends
+    std::vector<std::vector<int>> due_;               ///< bytes of the receives
 };
 
 }  // namespace

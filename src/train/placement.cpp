@@ -11,7 +11,7 @@ namespace maestro::train {
 
 namespace {
 
-/// As wide as the widest cell of each column; the first and the last to the right.
+/// Columns as wide as their widest cell; numbers to the right.
 std::string aligned(const std::vector<std::vector<std::string>>& rows) {
     std::vector<std::size_t> widths(rows.front().size(), 0);
     for (const auto& row : rows)
@@ -20,7 +20,7 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
     for (const auto& row : rows) {
         std::string line;
         for (std::size_t c = 0; c < row.size(); ++c) {
-            const bool words = c == 1 || c == 2;  // host and section
+            const bool words = c == 2 || c == 3;  // host and section
             line += words ? fmt::format("  {:<{}}", row[c], widths[c])
                           : fmt::format("  {:>{}}", row[c], widths[c]);
         }
@@ -33,24 +33,35 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
 
 std::string placement_table(const Launch& launch, const workload::MemoryPlan& plan) {
     const graph::SectionGraph& graph = launch.deck.graph;
-    const bool placed = launch.world.size() == graph.world;
     std::vector<std::string> hosts(static_cast<std::size_t>(graph.world), "-");
-    if (placed) hosts = launch.world.gather(launch.topology.host);
-    hosts.resize(static_cast<std::size_t>(graph.world));  // empty but on rank 0
-    std::vector<std::vector<std::string>> rows = {
-        {"rank", "host", "section", "replica", "cp", "tp", "memory"}};
+    if (launch.world.size() == graph.world) hosts = launch.world.gather(launch.topology.host);
+    if (launch.world.rank() != 0) return "";
+    struct Degree {
+        const char* name;
+        int graph::Layout::*degree;
+        int graph::Place::*at;
+    };
+    std::vector<Degree> degrees{{"replica", &graph::Layout::dp, &graph::Place::replica}};
+    for (const Degree& d : {Degree{"stage", &graph::Layout::pp, &graph::Place::stage},
+                            Degree{"cp", &graph::Layout::cp, &graph::Place::cp},
+                            Degree{"tp", &graph::Layout::tp, &graph::Place::tp}})
+        if (std::any_of(graph.sections.begin(), graph.sections.end(),
+                        [&](const graph::Section& s) { return s.layout.*d.degree > 1; }))
+            degrees.push_back(d);
+    std::vector<std::vector<std::string>> rows = {{"rank", "memory", "host", "section"}};
+    for (const Degree& d : degrees) rows.front().push_back(d.name);
     for (int rank = 0; rank < graph.world; ++rank) {
-        bool first = true;
+        const double mib = workload::memory_of(plan, graph, rank).total() / (1 << 20);
+        std::vector<std::string> row{fmt::format("{}", rank), fmt::format("{:.1f} MiB", mib),
+                                     hosts[static_cast<std::size_t>(rank)]};
         for (const graph::Section& section : graph.sections) {
             const auto place = graph::place_of(section, rank);
             if (!place) continue;
-            const double memory = workload::memory_of(plan, graph, rank).total();
-            rows.push_back({first ? fmt::format("{}", rank) : "", first ? hosts[rank] : "", section.name,
-                            fmt::format("{} of {}", place->replica, section.layout.dp),
-                            fmt::format("{} of {}", place->cp, section.layout.cp),
-                            fmt::format("{} of {}", place->tp, section.layout.tp),
-                            first ? fmt::format("{:.1f} MiB", memory / (1 << 20)) : ""});
-            first = false;
+            row.push_back(section.name);
+            for (const Degree& d : degrees)
+                row.push_back(fmt::format("{} of {}", *place.*d.at, section.layout.*d.degree));
+            rows.push_back(row);
+            row = {"", "", ""};  // another section of the same rank
         }
     }
     return aligned(rows);

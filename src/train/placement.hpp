@@ -8,8 +8,8 @@
 
 namespace maestro::train {
 
-/// Collective; a table of several lines, a line for each section of each rank. Hosts are "-" in a dry run of
-/// one process, as if on every rank.
+/// Collective; on rank 0 a table of several lines, a line for each section of each rank. Hosts are "-" in a
+/// dry run of one process, as if on every rank.
 std::string placement_table(const Launch& launch, const workload::MemoryPlan& plan);
 
 }  // namespace maestro::train

@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "collective/group.hpp"
+#include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/elements.hpp"
 
@@ -129,23 +130,34 @@ void exchanges(Rig& rig, DType dtype, std::mt19937& random) {
 /// Two shifts and a gather under way at once, ended in another order than begun.
 void overlaps(Rig& rig) {
     const Rows rows(static_cast<std::size_t>(rig.size()), 2);
-    const Tensor own = rig.tensor(DType::f32, 2, 2), ahead = rig.tensor(DType::f32, 2, 2),
-                 behind = rig.tensor(DType::f32, 2, 2), whole = rig.tensor(DType::f32, 2 * rig.size(), 2);
-    for (std::int64_t i = 0; i < own.size(); ++i) set_element(own, i, value_of(rig.rank(), i, 4));
-    const auto first = rig.group->start_shift(*rig.cpu, own, ahead, 1);
-    const auto second = rig.group->start_shift(*rig.cpu, own, behind, -2);
+    const auto filled = [&](std::int64_t count, int salt) {
+        const Tensor made = rig.tensor(DType::f32, count, 2);
+        for (std::int64_t i = 0; i < made.size(); ++i) set_element(made, i, value_of(rig.rank(), i, salt));
+        return made;
+    };
+    const Tensor own = filled(2, 4), forth = filled(5, 5), back = filled(5, 6);
+    const Tensor ahead = rig.tensor(DType::f32, 5, 2), behind = rig.tensor(DType::f32, 5, 2),
+                 whole = rig.tensor(DType::f32, 2 * rig.size(), 2);
+    const auto first = rig.group->start_shift(*rig.cpu, forth, ahead, 1);
+    const auto second = rig.group->start_shift(*rig.cpu, back, behind, -2);
     const auto third = rig.group->start_all_gather(*rig.cpu, own, whole, rows);
     rig.group->finish(third);
     rig.group->finish(first);
     rig.group->finish(second);
     const int n = rig.size();
-    for (std::int64_t i = 0; i < own.size(); ++i) {
-        MAESTRO_CHECK(element_of(ahead, i) == value_of((rig.rank() + n - 1) % n, i, 4), "a shift by one");
-        MAESTRO_CHECK(element_of(behind, i) == value_of((rig.rank() + 2) % n, i, 4), "a shift back by two");
+    for (std::int64_t i = 0; i < ahead.size(); ++i) {
+        MAESTRO_CHECK(element_of(ahead, i) == value_of((rig.rank() + n - 1) % n, i, 5), "a shift by one");
+        MAESTRO_CHECK(element_of(behind, i) == value_of((rig.rank() + 2) % n, i, 6), "a shift back by two");
+    }
+    for (std::int64_t i = 0; i < own.size(); ++i)
         for (int r = 0; r < n; ++r)
             MAESTRO_CHECK(element_of(whole, r * own.size() + i) == value_of(r, i, 4),
                           "a gather beside shifts");
-    }
+    rig.group->reset_traffic();
+    if (n == 1) return;
+    // Ranks that do not mean the same: noticed where it arrives.
+    const auto wrong = rig.group->start_shift(*rig.cpu, own, ahead, 1);
+    test::expect_error(ExitCode::broken_invariant, "were due", [&] { rig.group->finish(wrong); });
     rig.group->reset_traffic();
 }
 

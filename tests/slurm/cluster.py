@@ -61,13 +61,17 @@ def find(program):
     return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
 
-def check_machine():
+def check_machine(hosts):
     if os.geteuid() != 0:
         raise Obstacle("slurmd has to be root")
     if not os.path.ismount("/sys/fs/cgroup"):
         raise Obstacle("no control groups are mounted on /sys/fs/cgroup, without which slurmd does not start")
     if missing := [program for program in [*DAEMONS, *CLIENTS, "setpriv", "taskset"] if not find(program)]:
         raise Obstacle(f"not installed: {', '.join(missing)}")
+    if hosts and not find("ip"):
+        raise Obstacle("not installed: ip (iproute2)")
+    if hosts and (probe := subprocess.run(["unshare", "--net", "--uts", "--mount", "--ipc", "true"], capture_output=True, text=True)).returncode:
+        raise Obstacle(f"no hosts can be made here: {probe.stderr.strip()}")
 
 
 def free_ports():
@@ -127,9 +131,7 @@ class Cluster:
 
     def start(self):
         if self.hosts:
-            up = subprocess.run([NODES, "up", *self.hosts], env=self.environment, capture_output=True, text=True)
-            if up.returncode:
-                raise Obstacle(f"no hosts can be made here: {up.stderr.strip()[-300:]}")
+            subprocess.run([NODES, "up", *self.hosts], env=self.environment, check=True)
         for name in ("state", *(f"{kind}.{node}" for kind in ("spool", "tmp") for node in self.nodes)):
             (self.folder / name).mkdir()
         key = self.folder / "munge.key"
@@ -161,10 +163,10 @@ class Cluster:
         return [NODES, "in", node, *command] if self.hosts else [*command]
 
     def daemon(self, node, name, *arguments, processors=()):
-        """Starts it in a session of its own, out of reach of Ctrl-C; it dies with us, however we end."""
+        """Starts it in a session of its own, out of reach of Ctrl-C; it dies with us, however we end (hosts do not)."""
         with open(self.folder / f"{name}.{node}.log", "w") as log:
             bound = [find("taskset"), "--cpu-list", ",".join(map(str, processors))] if processors else []
-            command = self.on(node, *bound, find("setpriv"), "--pdeathsig", "KILL", find(name), *arguments)
+            command = [find("setpriv"), "--pdeathsig", "KILL", *self.on(node, *bound, find(name), *arguments)]
             self.daemons.append((name, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                                         env=self.environment, start_new_session=True)))
 
@@ -212,7 +214,7 @@ def main(command):
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     try:
-        check_machine()
+        check_machine(nodes)
         with Cluster(nodes) as cluster:
             code = cluster.run(command)
             if code:

@@ -15,7 +15,7 @@ into() {
     local holder
     holder=$(cat "$NODES_STATE/$1.pid")
     shift
-    nsenter --target "$holder" --net --uts --mount --ipc --wdns="$PWD" "$@"
+    ${enter:-} nsenter --target "$holder" --net --uts --mount --ipc --wdns="$PWD" "$@"
 }
 
 hold() {
@@ -55,7 +55,10 @@ case $command in
         done
         rm -r "$NODES_STATE"
         ;;
-    in) into "$@" ;;
+    in)
+        enter=exec # a signal to this script, or the death of its parent, is then the command's
+        into "$@"
+        ;;
     pids)
         for id in $(pgrep -x "$2"); do
             if [[ /proc/$id/ns/uts -ef /proc/$(cat "$NODES_STATE/$1.pid")/ns/uts ]]; then echo "$id"; fi

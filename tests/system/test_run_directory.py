@@ -3,14 +3,16 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import time
 
 import h5py
 import numpy as np
 import pytest
-from conftest import TWO_RANKS, VLM, Workspace
+from conftest import TWO_RANKS, VLM, Workspace, mpirun, settings
 from test_faults import Xxh64, ranks_of, start, wait_for_end
 
 EVERY = ["checkpoint.every=2", "checkpoint.keep=2"]
@@ -219,3 +221,19 @@ def test_an_ordered_stop_saves_whatever_the_deck_says(workspace):
     assert names(workspace, "run") == ["LATEST", f"step-{report['step']:06d}"]
     values = [f"train.steps={report['step'] + 1}", "checkpoint.every=0"]
     assert "resumed from" in workspace.train(4, VLM, "run", values, options=AUTO).stdout
+
+
+def test_a_dry_run_lists_every_rank_and_leaves_nothing(workspace):
+    def places(ranks, *values):
+        result = mpirun(ranks, "train", VLM, "--dry-run", *settings(["run.output=runs/dry", *values]), cwd=workspace.path)
+        assert result.returncode == 0 and "nothing was trained" in result.stdout, result.stderr
+        return re.findall(r"^ +(\d*) +(?:[\d.]+ MiB +(\S+) +)?(vision|language) +(\d of \d)$", result.stdout, re.MULTILINE)
+
+    host = socket.gethostname()
+    expected = [("0", host, "vision", "0 of 1"), *((str(r), host, "language", f"{r - 1} of 3") for r in (1, 2, 3))]
+    assert places(4) == expected
+    assert places(1) == [(rank, "-", section, replica) for rank, _, section, replica in expected]  # as if on four
+    both = places(2, "section.vision.colocate_with=language", "section.vision.layout.dp=2", "section.language.layout.dp=2")
+    assert both == [("0", host, "vision", "0 of 2"), ("", "", "language", "0 of 2"),
+                    ("1", host, "vision", "1 of 2"), ("", "", "language", "1 of 2")]
+    assert not workspace.run("dry").exists()

@@ -33,7 +33,7 @@ std::vector<std::int64_t> places(std::int64_t columns, const Shard& shard) {
     return found;
 }
 
-TEST(Shard, RunsAreTheElementsInOrderAndAsFewAsCanBe) {
+TEST(Shard, ExtentsAreTheElementsInOrderAndAsFewAsCanBe) {
     std::mt19937 random(1);
     const auto draw = [&](std::int64_t from, std::int64_t to) {
         return std::uniform_int_distribution<std::int64_t>(from, to)(random);
@@ -54,7 +54,7 @@ TEST(Shard, RunsAreTheElementsInOrderAndAsFewAsCanBe) {
         ASSERT_EQ(shard.size(), static_cast<std::int64_t>(all.size()));
         const std::int64_t from = draw(0, shard.size()), to = draw(from, shard.size());
         std::int64_t local = from;
-        std::int64_t end = -1;  // of the run before
+        std::int64_t end = -1;  // of the one before
         for (const Extent& extent : extents_of(shape, shard, {from, to})) {
             EXPECT_EQ(extent.local, local);
             EXPECT_GT(extent.count, 0);
@@ -67,7 +67,7 @@ TEST(Shard, RunsAreTheElementsInOrderAndAsFewAsCanBe) {
     }
 }
 
-TEST(Shard, TheWholeIsOneRun) {
+TEST(Shard, TheWholeIsOneExtent) {
     EXPECT_EQ(extents_of({4, 3}, whole({4, 3})), (std::vector<Extent>{{0, 0, 12}}));
     EXPECT_EQ(extents_of({5}, whole({5}), {2, 4}), (std::vector<Extent>{{2, 2, 2}}));
     EXPECT_TRUE(extents_of({0}, whole({0})).empty());

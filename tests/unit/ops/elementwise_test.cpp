@@ -4,6 +4,7 @@
 #include "ops/adamw.hpp"
 #include "ops/gelu.hpp"
 #include "ops/linear.hpp"
+#include "ops/reduce.hpp"
 #include "ops/rms_norm.hpp"
 #include "ops/swiglu.hpp"
 #include "support/tensors.hpp"
@@ -86,6 +87,34 @@ TEST_F(Elementwise, SumsCastsAndFills) {
         EXPECT_EQ(get(z, i), static_cast<double>(static_cast<float>(bf16(y.as<float>()[i]))));
     zero(b_, y);
     for (const double value : values(y)) EXPECT_EQ(value, 0);
+}
+
+TEST_F(Elementwise, ReducesInOrderAndRoundsOnce) {
+    constexpr std::int64_t kSize = 70'001;  // enough for all threads, the last block cut
+    for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
+        std::vector<Tensor> parts;
+        for (int p = 0; p < 3; ++p) parts.push_back(random(type, {kSize}, 5));
+        set(parts[2], 7, std::nan(""));
+        const Tensor sum = filled(type, {kSize}), one = filled(type, {1});
+        reduce(b_, parts, Reduction::sum, sum);
+        std::vector<double> largest;
+        for (std::int64_t i = 0; i < kSize; ++i) {
+            const double a = get(parts[0], i), b = get(parts[1], i), c = get(parts[2], i);
+            largest.push_back(std::max({a, b, c}));
+            if (i == 7) continue;
+            set(one, 0,
+                type == DType::f64 ? a + b + c
+                                   : static_cast<double>(static_cast<float>(a) + static_cast<float>(b) +
+                                                         static_cast<float>(c)));
+            ASSERT_EQ(get(sum, i), get(one, 0)) << i;
+        }
+        reduce(b_, parts, Reduction::max, parts[1]);  // into one of them
+        EXPECT_TRUE(std::isnan(get(sum, 7)) && std::isnan(get(parts[1], 7)));
+        for (std::int64_t i = 0; i < kSize; ++i) {
+            if (i == 7) continue;
+            ASSERT_EQ(get(parts[1], i), largest[static_cast<std::size_t>(i)]) << i;
+        }
+    }
 }
 
 TEST_F(Elementwise, AdamWEqualsALoopInDouble) {
