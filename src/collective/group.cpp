@@ -58,8 +58,16 @@ Group::Ticket Group::exchange(std::vector<Message> out, std::vector<Message> in)
     return begin(out, in);
 }
 
-void Group::finish(Ticket ticket) {
-    end(ticket);
+Group::Ticket Group::exchange_with_all(const std::function<Tensor(int)>& outgoing,
+                                       const std::function<Tensor(int)>& incoming) {
+    std::vector<Message> out, in;
+    for (int i = 1; i < size_; ++i) {  // each begins with its next one: no rank is everyone's first
+        const int to = (rank_ + i) % size_, from = (rank_ + size_ - i) % size_;
+        const Tensor mine = outgoing(to), theirs = incoming(from);
+        out.push_back({to, mine.data, mine.bytes()});
+        in.push_back({from, theirs.data, theirs.bytes()});
+    }
+    return exchange(std::move(out), std::move(in));
 }
 
 Group::Ticket Group::start_all_gather(backend::Backend& b, const Tensor& own, const Tensor& whole,
@@ -71,15 +79,8 @@ Group::Ticket Group::start_all_gather(backend::Backend& b, const Tensor& own, co
 
 Group::Ticket Group::start_all_gather_in_place(const Tensor& whole, std::span<const std::int64_t> rows) {
     check(whole, rows, size_);
-    const Tensor own = part(whole, rows, rank_);
-    std::vector<Message> out, in;
-    for (int i = 1; i < size_; ++i) {  // each begins with its next one: no rank is everyone's first
-        const int to = (rank_ + i) % size_, from = (rank_ + size_ - i) % size_;
-        const Tensor theirs = part(whole, rows, from);
-        out.push_back({to, own.data, own.bytes()});
-        in.push_back({from, theirs.data, theirs.bytes()});
-    }
-    return exchange(std::move(out), std::move(in));
+    return exchange_with_all([&](int) { return part(whole, rows, rank_); },
+                             [&](int from) { return part(whole, rows, from); });
 }
 
 Group::Ticket Group::start_all_to_all(backend::Backend& b, const Tensor& send,
@@ -88,14 +89,8 @@ Group::Ticket Group::start_all_to_all(backend::Backend& b, const Tensor& send,
     check(send, send_rows, size_);
     check(received, received_rows, size_);
     copy(b, part(send, send_rows, rank_), part(received, received_rows, rank_));
-    std::vector<Message> out, in;
-    for (int i = 1; i < size_; ++i) {
-        const int to = (rank_ + i) % size_, from = (rank_ + size_ - i) % size_;
-        const Tensor mine = part(send, send_rows, to), theirs = part(received, received_rows, from);
-        out.push_back({to, mine.data, mine.bytes()});
-        in.push_back({from, theirs.data, theirs.bytes()});
-    }
-    return exchange(std::move(out), std::move(in));
+    return exchange_with_all([&](int to) { return part(send, send_rows, to); },
+                             [&](int from) { return part(received, received_rows, from); });
 }
 
 Group::Ticket Group::start_shift(backend::Backend& b, const Tensor& send, const Tensor& received,
@@ -124,17 +119,10 @@ void Group::reduce_scatter(backend::Backend& b, const Tensor& whole, const Tenso
         const backend::ArenaScope scope(scratch);
         const Tensor mine = piece(own, at);
         std::vector<Tensor> parts(static_cast<std::size_t>(size_));
-        std::vector<Message> out, in;
-        parts[static_cast<std::size_t>(rank_)] = piece(part(whole, rows, rank_), at);
-        for (int i = 1; i < size_; ++i) {
-            const int to = (rank_ + i) % size_, from = (rank_ + size_ - i) % size_;
-            const Tensor theirs = piece(part(whole, rows, to), at);
-            const Tensor come = scratch.allocate(own.dtype, {mine.size()});
-            parts[static_cast<std::size_t>(from)] = come;
-            out.push_back({to, theirs.data, theirs.bytes()});
-            in.push_back({from, come.data, come.bytes()});
-        }
-        finish(exchange(std::move(out), std::move(in)));
+        parts[rank_] = piece(part(whole, rows, rank_), at);
+        finish(exchange_with_all(
+            [&](int to) { return piece(part(whole, rows, to), at); },
+            [&](int from) { return parts[from] = scratch.allocate(own.dtype, {mine.size()}); }));
         if (!mine.empty()) ops::reduce(b, parts, how, mine);
     }
 }

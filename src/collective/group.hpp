@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -39,7 +40,7 @@ public:
 
     /// A verb that has begun. Until finish() its tensors are not to be touched.
     using Ticket = std::size_t;
-    void finish(Ticket ticket);
+    virtual void finish(Ticket ticket) = 0;
 
     /// whole = the `own` of all ranks, one below the other.
     Ticket start_all_gather(backend::Backend& b, const Tensor& own, const Tensor& whole,
@@ -78,11 +79,13 @@ protected:
         std::size_t bytes = 0;  ///< > 0
     };
     virtual Ticket begin(std::span<const Message> out, std::span<const Message> in) = 0;
-    virtual void end(Ticket ticket) = 0;
     Traffic traffic_;
 
 private:
     Ticket exchange(std::vector<Message> out, std::vector<Message> in);
+    /// outgoing(r) goes to every other rank r, whose own comes into incoming(r).
+    Ticket exchange_with_all(const std::function<Tensor(int)>& outgoing,
+                             const std::function<Tensor(int)>& incoming);
 
     int rank_, size_;
 };

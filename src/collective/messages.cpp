@@ -22,57 +22,56 @@ public:
     explicit MessageGroup(comm::Communicator members)
         : Group(members.rank(), members.size()), members_(std::move(members)) {}
 
+    void finish(Ticket ticket) override {
+        MAESTRO_CHECK(ticket < exchanges_.size() && exchanges_[ticket].open, "{}: a ticket that is not open",
+                      members_.name());
+        Exchange& exchange = exchanges_[ticket];
+        std::vector<MPI_Status> statuses(exchange.requests.size());
+        members_.waiter().wait_until(
+            [&] {
+                int done = 0;
+                MAESTRO_MPI(MPI_Testall(static_cast<int>(exchange.requests.size()), exchange.requests.data(),
+                                        &done, statuses.data()));
+                return done != 0;
+            },
+            [&] { return fmt::format("the other {} ranks of {}", size() - 1, members_.name()); });
+        for (std::size_t i = 0; i < exchange.due.size(); ++i) {
+            int bytes = 0;
+            MAESTRO_MPI(MPI_Get_count(&statuses[i], MPI_BYTE, &bytes));
+            MAESTRO_CHECK(bytes == exchange.due[i], "{}: {} bytes came where {} were due", members_.name(),
+                          bytes, exchange.due[i]);
+        }
+        exchange.open = false;
+    }
+
 protected:
     Ticket begin(std::span<const Message> out, std::span<const Message> in) override {
-        auto open = std::find(open_.begin(), open_.end(), false);
-        if (open == open_.end()) {
-            open_.push_back(false);
-            requests_.emplace_back();
-            due_.emplace_back();
-            open = std::prev(open_.end());
-        }
-        *open = true;
-        const auto ticket = static_cast<Ticket>(open - open_.begin());
-        std::vector<MPI_Request>& requests = requests_[ticket];
-        requests.clear();
-        due_[ticket].clear();
+        auto free =
+            std::find_if(exchanges_.begin(), exchanges_.end(), [](const Exchange& e) { return !e.open; });
+        if (free == exchanges_.end()) free = exchanges_.emplace(free);
+        free->open = true;
+        free->requests.clear();
+        free->due.clear();
         for (const Message& m : in)
             cut(m, [&](std::byte* data, int bytes) {
-                due_[ticket].push_back(bytes);
+                free->due.push_back(bytes);
                 MAESTRO_MPI(MPI_Irecv(data, bytes, MPI_BYTE, m.peer, kTag, members_.handle(),
-                                      &requests.emplace_back(MPI_REQUEST_NULL)));
+                                      &free->requests.emplace_back(MPI_REQUEST_NULL)));
             });
         for (const Message& m : out)
             cut(m, [&](std::byte* data, int bytes) {
                 MAESTRO_MPI(MPI_Isend(data, bytes, MPI_BYTE, m.peer, kTag, members_.handle(),
-                                      &requests.emplace_back(MPI_REQUEST_NULL)));
+                                      &free->requests.emplace_back(MPI_REQUEST_NULL)));
             });
-        return ticket;
-    }
-
-    void end(Ticket ticket) override {
-        MAESTRO_CHECK(ticket < open_.size() && open_[ticket], "{}: a ticket that is not open",
-                      members_.name());
-        std::vector<MPI_Request>& requests = requests_[ticket];
-        std::vector<MPI_Status> statuses(requests.size());
-        members_.waiter().wait_until(
-            [&] {
-                int done = 0;
-                MAESTRO_MPI(
-                    MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, statuses.data()));
-                return done != 0;
-            },
-            [&] { return fmt::format("the other {} ranks of {}", size() - 1, members_.name()); });
-        for (std::size_t i = 0; i < due_[ticket].size(); ++i) {  // receives come first
-            int bytes = 0;
-            MAESTRO_MPI(MPI_Get_count(&statuses[i], MPI_BYTE, &bytes));
-            MAESTRO_CHECK(bytes == due_[ticket][i], "{}: {} bytes came where {} were due", members_.name(),
-                          bytes, due_[ticket][i]);
-        }
-        open_[ticket] = false;
+        return static_cast<Ticket>(free - exchanges_.begin());
     }
 
 private:
+    struct Exchange {
+        bool open = false;
+        std::vector<MPI_Request> requests;  ///< receives, then sends
+        std::vector<int> due;               ///< bytes of the receives
+    };
     template <class Body>
     static void cut(const Message& m, Body&& body) {
         for (std::size_t at = 0; at < m.bytes; at += kLargest)
@@ -80,9 +79,7 @@ private:
     }
 
     comm::Communicator members_;
-    std::vector<bool> open_;
-    std::vector<std::vector<MPI_Request>> requests_;  ///< by ticket: receives, then sends
-    std::vector<std::vector<int>> due_;               ///< bytes of the receives
+    std::vector<Exchange> exchanges_;  ///< by ticket
 };
 
 }  // namespace

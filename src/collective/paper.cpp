@@ -12,6 +12,8 @@ public:
     PaperGroup(int rank, int size, double latency_s, double bandwidth)
         : Group(rank, size), latency_s_(latency_s), byte_s_(bandwidth > 0 ? 1 / bandwidth : 0) {}
 
+    void finish(Ticket) override {}
+
 protected:
     /// The messages of a verb leave one after another and are under way together.
     Ticket begin(std::span<const Message> out, std::span<const Message> in) override {
@@ -22,7 +24,6 @@ protected:
         traffic_.seconds += latency_s_ + static_cast<double>(std::max(sent, received)) * byte_s_;
         return 0;
     }
-    void end(Ticket) override {}
 
 private:
     double latency_s_, byte_s_;
