@@ -20,7 +20,7 @@ public:
     EmulatedModule(backend::Backend& backend, const model::ModelSpec& spec, const model::Role& role,
                    std::int64_t trainable, const backend::DeviceRates& rates, const Scales& scales,
                    const workload::StepEnd& end)
-        : Module(backend, role),
+        : Module(backend, role, model::no_peers()),
           backend_(backend),
           spec_(spec),
           role_(role),

@@ -39,8 +39,8 @@ struct Language::Targets {
     std::int32_t name_count = 0;
 };
 
-Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role& role)
-    : Module(backend, role),
+Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role& role, Peers peers)
+    : Module(backend, role, std::move(peers)),
       backend_(backend),
       spec_(spec),
       role_(role),

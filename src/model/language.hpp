@@ -13,7 +13,7 @@ namespace maestro::model {
 
 class Language final : public Module {
 public:
-    Language(backend::Backend& backend, const ModelSpec& spec, const Role& role);
+    Language(backend::Backend& backend, const ModelSpec& spec, const Role& role, Peers peers);
     std::unique_ptr<Saved> forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                    backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                    Result& result) override;

@@ -39,13 +39,14 @@ void check_sizes(const ModelSpec& spec, const Role& role) {
 
 }  // namespace
 
-std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role) {
+std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role,
+                                    Peers peers) {
     check_sizes(spec, role);
     std::unique_ptr<Module> module;
     if (spec.kind == ModelSpec::Kind::vision)
-        module = std::make_unique<Vision>(backend, spec, role);
+        module = std::make_unique<Vision>(backend, spec, role, std::move(peers));
     else
-        module = std::make_unique<Language>(backend, spec, role);
+        module = std::make_unique<Language>(backend, spec, role, std::move(peers));
     // Every layer adds twice to the residual stream: so scaled, its variance does not grow with the layers.
     module->parameters().allocate(role.shards, 1 / std::sqrt(2.0 * spec.layers));
     return module;

@@ -12,6 +12,7 @@
 #include "base/edge_tensor.hpp"
 #include "base/picture_size.hpp"
 #include "model/parameters.hpp"
+#include "model/peers.hpp"
 
 namespace maestro::model {
 
@@ -123,6 +124,8 @@ public:
     virtual ~Module() = default;
     ParameterStore& parameters() { return store_; }
     const ParameterStore& parameters() const { return store_; }
+    /// With whom this rank runs the tasks of the lane.
+    const Peers& peers() const { return peers_; }
 
     /// inputs[e][i]: the rows that input edge e brings for sample i, perhaps none. What backward needs goes
     /// to `saved` and to the result; `scratch` is free again on return. `output` is set where the role emits:
@@ -142,13 +145,15 @@ public:
     virtual void weights_updated(double began_s) { static_cast<void>(began_s); }
 
 protected:
-    Module(backend::Backend& backend, const Role& role)
-        : store_(backend, role.section, role.seed, role.compute) {}
+    Module(backend::Backend& backend, const Role& role, Peers peers)
+        : store_(backend, role.section, role.seed, role.compute), peers_(std::move(peers)) {}
     ParameterStore store_;
+    Peers peers_;
 };
 
 /// Throws Error(bad_deck, all_ranks) for sizes that do not fit together.
-std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role);
+std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role,
+                                    Peers peers = no_peers());
 
 /// Memory and work of one micro-batch, found by running the module's own code on the meta backend, with the
 /// rates and threads of the device that it is to run on.

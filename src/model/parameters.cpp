@@ -31,11 +31,13 @@ ParameterStore::ParameterStore(backend::Backend& backend, std::string section, s
 Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> shape, Init init,
                                    bool trainable) {
     Shard all = whole(shape);
-    return declare(std::move(name), std::move(shape), init, trainable, std::move(all));
+    const Range common{0, all.size()};
+    return declare(std::move(name), std::move(shape), init, trainable, std::move(all), Sharing::tensor,
+                   common);
 }
 
 Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> shape, Init init,
-                                   bool trainable, Shard shard) {
+                                   bool trainable, Shard shard, Sharing sharing, Range common) {
     MAESTRO_CHECK(!find(name) && master_.rank == 0 && (shape.size() == 1 || shape.size() == 2),
                   "parameter {}", name);
     Parameter& p = parameters_.emplace_back();
@@ -45,6 +47,8 @@ Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> s
     p.shard = std::move(shard);
     p.trainable = trainable;
     p.init = init;
+    p.sharing = sharing;
+    p.common = common;
     return p;
 }
 

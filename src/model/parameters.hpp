@@ -16,6 +16,10 @@ namespace maestro::model {
 
 enum class Init { normal, residual, ones, zeros };
 
+/// Which ranks of a lane hold Parameter::common too, see Peers. Each works out a part of its gradient: they
+/// sum these, and the first of them counts it in norms and writes it.
+enum class Sharing { none, tensor, keys };
+
 struct Parameter {
     std::string name;                 ///< "layers.0.attention.qkv.weight"
     std::vector<std::int64_t> shape;  ///< of the logical parameter: one or two dimensions
@@ -24,6 +28,8 @@ struct Parameter {
     bool trainable = true;
     bool decay = true;  ///< matrices yes, norms and biases no
     Init init = Init::normal;
+    Sharing sharing = Sharing::none;
+    Range common;     ///< of the elements held here; empty without sharing
     Tensor master;    ///< the shard: f32 (f64 where the model computes in f64)
     Tensor weight;    ///< what the model computes with; the master itself in f32 and f64
     Tensor gradient;  ///< of the master's type; empty where frozen
@@ -37,10 +43,11 @@ public:
     /// `section` and `seed` key the initial weights; `compute` is f32, bf16 or f64.
     ParameterStore(backend::Backend& backend, std::string section, std::uint64_t seed, DType compute);
 
-    /// The reference stays valid. Names are unique. Before allocate(). Without a shard: the whole.
+    /// The reference stays valid. Names are unique. Before allocate(). Without a shard: the whole, which all
+    /// tp ranks hold.
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable);
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable,
-                       Shard shard);
+                       Shard shard, Sharing sharing = Sharing::none, Range common = {});
     /// Trainable parameters first, the flat array padded to a multiple of `shards`; `residual_scale` is the
     /// factor of Init::residual. Fills in the initial weights.
     void allocate(int shards, double residual_scale);

@@ -16,8 +16,8 @@ struct Vision::State final : Saved {
     Tensor normed, rstd, merged, active;  ///< normed [P, C], merged and active [P / merge^2, output width]
 };
 
-Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& role)
-    : Module(backend, role),
+Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& role, Peers peers)
+    : Module(backend, role, std::move(peers)),
       backend_(backend),
       spec_(spec),
       role_(role),

@@ -8,7 +8,7 @@ namespace maestro::model {
 
 class Vision final : public Module {
 public:
-    Vision(backend::Backend& backend, const ModelSpec& spec, const Role& role);
+    Vision(backend::Backend& backend, const ModelSpec& spec, const Role& role, Peers peers);
     std::unique_ptr<Saved> forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                    backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                    Result& result) override;

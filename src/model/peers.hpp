@@ -1,0 +1,37 @@
+// The other ranks of a lane, as a rank talks to them while they run a task together.
+#pragma once
+
+#include <memory>
+
+#include "collective/group.hpp"
+#include "model/partition.hpp"
+
+namespace maestro::model {
+
+/// How the ranks of a replica that share its sequences attend to each other's keys.
+enum class ContextKind {
+    ring,        ///< keys and values go round (Liu et al., "Ring attention", 2023)
+    all_to_all,  ///< each takes the whole sequences of some heads (Jacobs et al., "DeepSpeed-Ulysses", 2023)
+};
+
+/// Of one rank. Groups of one rank where there is nobody else.
+struct Peers {
+    Degrees degrees;
+    ContextKind kind = ContextKind::ring;
+    std::unique_ptr<collective::Group> tensor;   ///< tp ranks of this slice of the rows
+    std::unique_ptr<collective::Group> context;  ///< cp ranks with this one's share of the weights
+    std::unique_ptr<collective::Group> keys;     ///< of `tensor`, those that hold the same key heads
+
+    int tp() const { return tensor->rank(); }
+    int cp() const { return context->rank(); }
+};
+
+/// A replica of one rank.
+Peers no_peers();
+
+/// Ranks that hold the same key heads where `tp` ranks share `kv_heads`.
+inline int key_holders(int kv_heads, int tp) {
+    return tp > kv_heads ? tp / kv_heads : 1;
+}
+
+}  // namespace maestro::model
