@@ -18,6 +18,18 @@ std::int64_t Shard::row_count() const {
     return count;
 }
 
+Shard make_shard(std::span<const Range> rows, Range columns) {
+    Shard shard{{}, columns};
+    for (const Range& r : rows) {
+        MAESTRO_CHECK(shard.rows.empty() || r.begin >= shard.rows.back().end, "row ranges do not ascend");
+        if (!shard.rows.empty() && shard.rows.back().end == r.begin)
+            shard.rows.back().end = r.end;
+        else
+            shard.rows.push_back(r);
+    }
+    return shard;
+}
+
 Shard whole(const std::vector<std::int64_t>& shape) {
     MAESTRO_CHECK(shape.size() == 1 || shape.size() == 2, "an array of {} dimensions", shape.size());
     return {.rows = {{0, shape[0]}}, .columns = {0, shape.size() == 2 ? shape[1] : 1}};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace maestro {
@@ -28,6 +29,8 @@ struct Shard {
     bool operator==(const Shard&) const = default;
 };
 
+/// Row ranges, ascending; those that follow each other become one.
+Shard make_shard(std::span<const Range> rows, Range columns);
 /// Of an array of one or two dimensions.
 Shard whole(const std::vector<std::int64_t>& shape);
 

@@ -1,6 +1,8 @@
 #include "model/language.hpp"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "ops/cross_entropy.hpp"
 #include "ops/dispatch.hpp"
@@ -21,22 +23,41 @@ constexpr std::int64_t kLossRows = 256;
 }  // namespace
 
 struct Language::State final : Saved {
+    explicit State(Sequences s) : sequences(std::move(s)) {}
     Sequences sequences;
     StackActivations stack;
-    std::vector<std::int32_t> ids;                  ///< [T]; -1 where an edge's row stands
-    std::vector<std::vector<std::int32_t>> places;  ///< by input edge: rows that its embeddings take
+    /// Of the slice's rows, counted from the first token of this rank's vocabulary; -1 where the token is
+    /// another rank's or an edge's row stands.
+    std::vector<std::int32_t> ids;
+    std::vector<std::int32_t> positions;             ///< of the slice's rows, in their sequences
+    std::int64_t first = 0, own = 0;                 ///< of the slice's rows those of this rank
+    std::vector<std::vector<std::int32_t>> places;   ///< by input edge: own rows that its embeddings take
+    std::vector<std::vector<std::int64_t>> brought;  ///< by input edge, by sample: own rows that it brings
     Tensor rstd;
     Tensor d_normed;  ///< gradient of the loss, where there is one; forward leaves it here
 };
 
-/// The rows that predict something, over all samples of the micro-batch.
+/// All samples of the micro-batch, one after another.
+struct Language::Packed {
+    struct Target {  ///< a row that predicts something
+        std::int32_t row, token;
+        float weight;
+        std::int32_t name;  ///< number of the name that it belongs to; -1: none
+    };
+    std::vector<std::int64_t> lengths;  ///< by sample
+    std::vector<std::int32_t> ids;      ///< by row; -1 - e where a row of input edge e stands
+    std::vector<Target> targets;
+    std::int32_t names = 0;
+};
+
+/// Those of the slice, the tp ranks' one after another.
 struct Language::Targets {
-    std::vector<std::int32_t> rows, tokens;
+    std::vector<std::int32_t> tokens, names;
     std::vector<float> weights;
-    std::vector<std::int32_t> names;   ///< number of the name that a target belongs to; -1: none
-    std::vector<std::size_t> samples;  ///< S + 1: targets of each sample
-    std::vector<std::int32_t> local;   ///< row within its sample
+    std::vector<std::int64_t> shares;  ///< of each tp rank
     std::int32_t name_count = 0;
+    std::vector<std::int32_t> rows;       ///< of this rank's targets: which of its rows predicts
+    std::vector<std::int64_t> by_sample;  ///< how many of them each sample has
 };
 
 Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role& role, Peers peers)
@@ -44,32 +65,30 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
       backend_(backend),
       spec_(spec),
       role_(role),
-      embedding_(
-          &store_.declare("embedding.weight", {spec.vocabulary, spec.width}, Init::normal, role.trained)),
-      layers_(backend, spec, role, true, store_),
+      vocabulary_(part_of(spec.vocabulary, peers_.tp(), peers_.degrees.tp)),
+      shares_(backend, *peers_.tensor),
+      embedding_(&store_.declare("embedding.weight", {spec.vocabulary, spec.width}, Init::normal,
+                                 role.trained, {{vocabulary_}, {0, spec.width}})),
+      layers_(backend, spec, role, peers_, store_),
       norm_(&store_.declare("norm.weight", {spec.width}, Init::ones, role.trained)),
-      head_(spec.tie_embeddings
-                ? embedding_
-                : &store_.declare("head.weight", {spec.vocabulary, spec.width}, Init::normal, role.trained)) {
+      head_(spec.tie_embeddings ? embedding_
+                                : &store_.declare("head.weight", {spec.vocabulary, spec.width}, Init::normal,
+                                                  role.trained, {{vocabulary_}, {0, spec.width}})) {
     // The student applies the teacher's head itself: hidden states are far narrower than logits, and they are
     // what crosses the edge.
     for (const InputSpec& input : role.inputs) {
         const bool teacher = input.tensor == EdgeTensor::hidden;
         teacher_heads_.push_back(teacher ? &store_.declare("teacher_head.weight",
                                                            {spec.vocabulary, input.from.width}, Init::normal,
-                                                           false)
+                                                           false, {{vocabulary_}, {0, input.from.width}})
                                          : nullptr);
     }
 }
 
-void Language::lay_out(const Batch& batch, std::span<const std::vector<Tensor>> inputs, State& state,
-                       Targets& targets) const {
-    state.sequences.offsets.push_back(0);
-    state.places.resize(inputs.size());
-    targets.samples.push_back(0);
-    for (std::size_t s = 0; s < batch.samples.size(); ++s) {
-        const SampleView& sample = batch.samples[s];
-        const auto first = static_cast<std::int32_t>(state.ids.size());
+Language::Packed Language::pack(const Batch& batch) const {
+    Packed packed;
+    for (const SampleView& sample : batch.samples) {
+        const std::size_t first = packed.ids.size();
         std::size_t picture = 0;
         std::int32_t name = -1;  // of the picture that was seen last
         for (std::size_t j = 0; j < sample.tokens.size(); ++j) {
@@ -79,108 +98,199 @@ void Language::lay_out(const Batch& batch, std::span<const std::vector<Tensor>> 
                 const Picture& shown = sample.pictures[picture++];
                 name = -1;
                 bool replaced = false;
-                for (std::size_t e = 0; e < inputs.size(); ++e) {
+                for (std::size_t e = 0; e < role_.inputs.size(); ++e) {
                     if (role_.inputs[e].tensor != EdgeTensor::embeddings) continue;
                     const std::int64_t rows = picture_tokens(
                         shown.height, shown.width, {role_.inputs[e].from.patch, role_.inputs[e].from.merge});
-                    for (std::int64_t r = 0; r < rows; ++r) {
-                        state.places[e].push_back(static_cast<std::int32_t>(state.ids.size()));
-                        state.ids.push_back(-1);
-                    }
+                    packed.ids.insert(packed.ids.end(), static_cast<std::size_t>(rows),
+                                      -1 - static_cast<std::int32_t>(e));
                     replaced = true;
                 }
-                if (!replaced) state.ids.push_back(token);
+                if (!replaced) packed.ids.push_back(token);
                 continue;
             }
             // A token is predicted by the row before it; without a loss weight its logits are not even
             // computed.
             if (j > 0 && sample.weights[j] != 0.0f) {
-                targets.rows.push_back(static_cast<std::int32_t>(state.ids.size()) - 1);
-                targets.local.push_back(targets.rows.back() - first);
-                targets.tokens.push_back(sample.tokens[j]);
-                targets.weights.push_back(sample.weights[j]);
                 const bool flagged = picture > 0 && (sample.flags[j] & 1) != 0;
-                if (flagged && name < 0) name = targets.name_count++;
-                targets.names.push_back(flagged ? name : -1);
+                if (flagged && name < 0) name = packed.names++;
+                packed.targets.push_back({.row = static_cast<std::int32_t>(packed.ids.size()) - 1,
+                                          .token = sample.tokens[j],
+                                          .weight = sample.weights[j],
+                                          .name = flagged ? name : -1});
             }
-            state.ids.push_back(sample.tokens[j]);
+            packed.ids.push_back(sample.tokens[j]);
         }
-        state.sequences.offsets.push_back(static_cast<std::int32_t>(state.ids.size()));
-        targets.samples.push_back(targets.rows.size());
+        packed.lengths.push_back(static_cast<std::int64_t>(packed.ids.size() - first));
     }
+    return packed;
+}
+
+Language::State Language::share_out(const Packed& packed) const {
+    State state(
+        Sequences(Partition(packed.lengths, Attention::causal, peers_.degrees), Attention::causal, peers_));
+    const Partition& partition = state.sequences.partition;
+    const auto slice = partition.slice(peers_.cp());
+    state.ids = pick(packed.ids, slice, partition.offsets());
+    for (std::int32_t& id : state.ids)
+        id = id >= vocabulary_.begin && id < vocabulary_.end
+                 ? id - static_cast<std::int32_t>(vocabulary_.begin)
+                 : -1;
+    for (const RowRun& run : slice)  // those of the sample, whatever part of it is here
+        for (std::int64_t row = run.first; row < run.first + run.count; ++row)
+            state.positions.push_back(static_cast<std::int32_t>(row));
+    const auto& shares = state.sequences.shares;
+    state.first = std::accumulate(shares.begin(), shares.begin() + peers_.tp(), std::int64_t{0});
+    state.own = shares[static_cast<std::size_t>(peers_.tp())];
+    state.places.resize(role_.inputs.size());
+    state.brought.assign(role_.inputs.size(), std::vector<std::int64_t>(packed.lengths.size(), 0));
+    std::int32_t own = 0;
+    for (const RowRun& run : partition.runs(peers_.cp(), peers_.tp()))
+        for (std::int64_t row = run.first; row < run.first + run.count; ++row, ++own) {
+            const std::int32_t id = packed.ids[partition.offsets()[run.sequence] + row];
+            for (std::size_t e = 0; e < role_.inputs.size(); ++e) {
+                const bool place = id == -1 - static_cast<std::int32_t>(e);
+                if (place) state.places[e].push_back(own);
+                if (place || role_.inputs[e].tensor == EdgeTensor::hidden) ++state.brought[e][run.sequence];
+            }
+        }
+    return state;
+}
+
+Language::Targets Language::targets_of(const Packed& packed, const State& state) const {
+    const Partition& partition = state.sequences.partition;
+    std::vector<std::int32_t> in_slice(packed.ids.size(), -1);
+    std::int32_t next = 0;
+    for (const RowRun& run : partition.slice(peers_.cp()))
+        for (std::int64_t row = run.first; row < run.first + run.count; ++row)
+            in_slice[partition.offsets()[run.sequence] + row] = next++;
+    Targets targets;
+    targets.name_count = packed.names;
+    targets.shares.assign(state.sequences.shares.size(), 0);
+    targets.by_sample.assign(packed.lengths.size(), 0);
+    std::size_t sample = 0, tp = 0;
+    std::int64_t end = state.sequences.shares[0];  // of the rows of rank tp in the slice
+    for (const Packed::Target& target : packed.targets) {
+        while (target.row >= partition.offsets()[sample + 1]) ++sample;
+        const std::int32_t row = in_slice[target.row];
+        if (row < 0) continue;
+        while (row >= end) end += state.sequences.shares[++tp];
+        ++targets.shares[tp];
+        targets.tokens.push_back(target.token);
+        targets.weights.push_back(target.weight);
+        targets.names.push_back(target.name);
+        if (static_cast<int>(tp) != peers_.tp()) continue;
+        targets.rows.push_back(row - static_cast<std::int32_t>(state.first));
+        ++targets.by_sample[sample];
+    }
+    return targets;
+}
+
+std::vector<std::vector<std::int64_t>> Language::input_rows(const Batch& batch) const {
+    return share_out(pack(batch)).brought;
 }
 
 std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                          backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                          Result& result) {
     MAESTRO_CHECK(inputs.size() == role_.inputs.size(), "{} edges of {}", inputs.size(), role_.inputs.size());
-    auto state = std::make_unique<State>();
-    Targets targets;
-    lay_out(batch, inputs, *state, targets);
-    const auto rows = static_cast<std::int64_t>(state->ids.size());
+    const Packed packed = pack(batch);
+    auto state = std::make_unique<State>(share_out(packed));
+    Sequences& sequences = state->sequences;
     const DType type = role_.compute, statistics = ops::accumulate_type(type);
-    std::vector<std::int32_t> positions(state->ids.size());  // every sample of the packed rows begins at 0
-    for (std::size_t s = 0; s + 1 < state->sequences.offsets.size(); ++s)
-        for (std::int32_t t = state->sequences.offsets[s]; t < state->sequences.offsets[s + 1]; ++t)
-            positions[t] = t - state->sequences.offsets[s];
-    state->sequences.cos = saved.allocate(statistics, {rows, spec_.head_dim / 2});
-    state->sequences.sin = saved.allocate(statistics, {rows, spec_.head_dim / 2});
-    ops::fill_rotary_1d(backend_, positions, spec_.rope_theta, state->sequences.cos, state->sequences.sin);
+    sequences.cos = saved.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
+    sequences.sin = saved.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
+    ops::fill_rotary_1d(backend_, state->positions, spec_.rope_theta, sequences.cos, sequences.sin);
 
     // Ids of -1 leave rows of zeros; the edges' rows take their places.
-    const Tensor stream = saved.allocate(type, {rows, spec_.width});
-    ops::embedding(backend_, state->ids, embedding_->weight, stream);
+    const Tensor stream = saved.allocate(type, {state->own, spec_.width});
+    {
+        const backend::ArenaScope scope(scratch);
+        const Tensor part = shares_.part(stream, sequences.shares, scratch);
+        ops::embedding(backend_, state->ids, embedding_->weight, part);
+        shares_.sum(part, stream, sequences.shares, scratch);
+    }
     for (std::size_t e = 0; e < inputs.size(); ++e) {
-        if (role_.inputs[e].tensor != EdgeTensor::embeddings) continue;
+        MAESTRO_CHECK(inputs[e].size() == batch.samples.size(), "edge {} brings {} samples", e,
+                      inputs[e].size());
         std::size_t at = 0;
-        for (const Tensor& rows_of_sample : inputs[e]) {
-            const auto count = static_cast<std::size_t>(rows_of_sample.dim(0));
-            MAESTRO_CHECK(at + count <= state->places[e].size(),
-                          "edge {} brings more rows than there are places", e);
-            ops::scatter_rows(backend_, rows_of_sample, std::span(state->places[e]).subspan(at, count),
-                              stream);
+        for (std::size_t s = 0; s < inputs[e].size(); ++s) {
+            const std::int64_t rows = inputs[e][s].dim(0);
+            MAESTRO_CHECK(rows == state->brought[e][s], "edge {} brings {} rows of sample {} for {} places",
+                          e, rows, batch.samples[s].id, state->brought[e][s]);
+            if (role_.inputs[e].tensor != EdgeTensor::embeddings) continue;
+            const auto count = static_cast<std::size_t>(rows);
+            ops::scatter_rows(backend_, inputs[e][s], std::span(state->places[e]).subspan(at, count), stream);
             at += count;
         }
-        MAESTRO_CHECK(at == state->places[e].size(), "edge {} brings {} rows for {} places", e, at,
-                      state->places[e].size());
     }
-    state->stack = layers_.forward(stream, state->sequences, saved, scratch);
+    state->stack = layers_.forward(stream, sequences, saved, scratch);
 
-    const Tensor normed = saved.allocate(type, {rows, spec_.width});
-    state->rstd = saved.allocate(statistics, {rows});
+    const Tensor normed = saved.allocate(type, {state->own, spec_.width});
+    state->rstd = saved.allocate(statistics, {state->own});
     ops::rms_norm(backend_, state->stack.output, norm_->weight, normed, state->rstd, spec_.norm_eps);
     if (role_.emits) output = normed;
     if (role_.loss) {
         if (batch.train && role_.needs_backward) {
-            state->d_normed = saved.allocate(type, {rows, spec_.width});
+            state->d_normed = saved.allocate(type, {state->own, spec_.width});
             // Rows that predict nothing get no gradient from the loss.
             ops::zero(backend_, state->d_normed);
         }
-        loss(batch, inputs, targets, normed, state->d_normed, scratch, result);
-        result.tokens += rows;
+        loss(batch, inputs, targets_of(packed, *state), normed, state->d_normed, scratch, result);
+        result.tokens += state->own;
     }
     return state;
 }
 
 void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
                     const Tensor& normed, const Tensor& d_normed, backend::Arena& arena, Result& result) {
-    const auto total = static_cast<std::int64_t>(targets.rows.size());
+    const auto total = static_cast<std::int64_t>(targets.tokens.size());
     const DType type = role_.compute, logit_type = ops::accumulate_type(type);
     const bool backward = d_normed.rank != 0;
     const auto teacher = std::find_if(teacher_heads_.begin(), teacher_heads_.end(),
                                       [](const Parameter* p) { return p != nullptr; });
     const bool distill = teacher != teacher_heads_.end() && role_.alpha > 0 && batch.train;
+    ops::VocabularyPart vocabulary{vocabulary_, {}};
+    if (!shares_.alone())
+        vocabulary.combine = [&](const Tensor& values, ops::Reduction how) {
+            shares_.group().all_reduce(backend_, values, how, arena);
+        };
+    MAESTRO_CHECK(batch.train || peers_.degrees.ranks() == 1, "names are compared on one rank, not {}",
+                  peers_.degrees.ranks());
     std::vector<std::uint8_t> wrong(static_cast<std::size_t>(targets.name_count), 0);
     std::vector<std::int32_t> best(static_cast<std::size_t>(kLossRows));
+    const backend::ArenaScope whole(arena);
+    const auto own = static_cast<std::int64_t>(targets.rows.size());
+    // Every tp rank needs the rows that predict of all of them, for its part of the vocabulary.
+    const Tensor own_hidden = arena.allocate(type, {own, spec_.width});
+    ops::gather_rows(backend_, normed, targets.rows, own_hidden);
+    const Tensor all_hidden = shares_.gather(own_hidden, targets.shares, arena);
+    Tensor all_states;
+    if (distill) {
+        const auto& came = inputs[static_cast<std::size_t>(teacher - teacher_heads_.begin())];
+        const Tensor own_states = arena.allocate(type, {own, (*teacher)->shape[1]});
+        std::int64_t at = 0, before = 0;  // of this rank's targets and rows, those of earlier samples
+        for (std::size_t s = 0; s < came.size(); ++s) {
+            std::vector<std::int32_t> rows;
+            for (std::int64_t i = at; i < at + targets.by_sample[s]; ++i)
+                rows.push_back(targets.rows[i] - static_cast<std::int32_t>(before));
+            if (!rows.empty())
+                ops::gather_rows(backend_, came[s], rows, own_states.slice(at, at + targets.by_sample[s]));
+            at += targets.by_sample[s];
+            before += came[s].dim(0);
+        }
+        all_states = shares_.gather(own_states, targets.shares, arena);
+    }
+    double found = 0;
+    double& sum = peers_.tp() == 0 ? result.loss : found;  // the other tp ranks find the same
     for (std::int64_t begin = 0; begin < total; begin += kLossRows) {
         backend::ArenaScope scope(arena);
         const std::int64_t count = std::min(kLossRows, total - begin);
         const auto part = [&](const auto& list) {
             return std::span(list).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
         };
-        const Tensor hidden = arena.allocate(type, {count, spec_.width});
-        const Tensor logits = arena.allocate(logit_type, {count, spec_.vocabulary});
-        ops::gather_rows(backend_, normed, part(targets.rows), hidden);
+        const Tensor hidden = all_hidden.slice(begin, begin + count);
+        const Tensor logits = arena.allocate(logit_type, {count, vocabulary_.size()});
         ops::linear(backend_, hidden, head_->weight, logits);
         if (!batch.train) {
             ops::argmax_rows(backend_, logits, std::span(best).first(static_cast<std::size_t>(count)));
@@ -189,39 +299,30 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
                     wrong[name] = 1;
         }
         if (distill) {
-            const auto edge = static_cast<std::size_t>(teacher - teacher_heads_.begin());
-            const Tensor states = arena.allocate(type, {count, (*teacher)->shape[1]});
-            const Tensor teacher_logits = arena.allocate(logit_type, {count, spec_.vocabulary});
-            for (std::size_t s = 0; s + 1 < targets.samples.size(); ++s) {
-                const auto from = std::max(static_cast<std::int64_t>(targets.samples[s]), begin);
-                const auto to = std::min(static_cast<std::int64_t>(targets.samples[s + 1]), begin + count);
-                if (from < to)
-                    ops::gather_rows(
-                        backend_, inputs[edge][s],
-                        std::span(targets.local)
-                            .subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from)),
-                        states.slice(from - begin, to - begin));
-            }
-            ops::linear(backend_, states, (*teacher)->weight, teacher_logits);
-            result.loss += ops::distillation(backend_, logits, teacher_logits, part(targets.tokens),
-                                             part(targets.weights), role_.alpha, role_.temperature,
-                                             batch.loss_scale, arena);
+            const Tensor teacher_logits = arena.allocate(logit_type, {count, vocabulary_.size()});
+            ops::linear(backend_, all_states.slice(begin, begin + count), (*teacher)->weight, teacher_logits);
+            sum += ops::distillation(backend_, logits, teacher_logits, part(targets.tokens),
+                                     part(targets.weights), role_.alpha, role_.temperature, batch.loss_scale,
+                                     vocabulary, arena);
         } else {
-            result.loss += ops::cross_entropy(backend_, logits, part(targets.tokens), part(targets.weights),
-                                              batch.loss_scale);
+            sum += ops::cross_entropy(backend_, logits, part(targets.tokens), part(targets.weights),
+                                      batch.loss_scale, vocabulary, arena);
         }
         if (!backward) continue;
         // The loss has turned the logits into their gradient. In bf16 that is rounded for the two products
         // that follow, as every other gradient of an activation is.
         Tensor d_logits = logits;
         if (type == DType::bf16) {
-            d_logits = arena.allocate(type, {count, spec_.vocabulary});
+            d_logits = arena.allocate(type, {count, vocabulary_.size()});
             ops::convert(backend_, logits, d_logits);
         }
         if (role_.trained) ops::linear_backward_weight(backend_, d_logits, hidden, head_->gradient);
         // The hidden rows are of no more use and take their own gradient.
         ops::linear_backward_input(backend_, d_logits, head_->weight, hidden, false);
-        ops::scatter_rows(backend_, hidden, part(targets.rows), d_normed);
+    }
+    if (backward) {
+        shares_.sum(all_hidden, own_hidden, targets.shares, arena);
+        ops::scatter_rows(backend_, own_hidden, targets.rows, d_normed);
     }
     if (!batch.train) {
         result.names += targets.name_count;
@@ -247,7 +348,12 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
                            norm_->gradient, false);
     layers_.backward(state.stack, state.sequences, d_stream, scratch);
     // With tied embeddings this adds to what forward has put there for the head.
-    if (role_.trained) ops::embedding_backward(backend_, state.ids, d_stream, embedding_->gradient);
+    if (role_.trained) {
+        const backend::ArenaScope gathered(scratch);
+        ops::embedding_backward(backend_, state.ids,
+                                shares_.gather(d_stream, state.sequences.shares, scratch),
+                                embedding_->gradient);
+    }
     for (std::size_t e = 0; e < d_inputs.size(); ++e)
         if (d_inputs[e].rank != 0 && role_.inputs[e].tensor == EdgeTensor::embeddings)
             ops::gather_rows(backend_, d_stream, state.places[e], d_inputs[e]);

@@ -1,5 +1,5 @@
-// The decoder: token embedding with the rows of other sections in the places of their markers, causal layers,
-// and either hidden states for another section or the loss.
+// The decoder (its tp ranks share out the vocabulary): token embedding with the rows of other sections in the
+// places of their markers, causal layers, and either hidden states for another section or the loss.
 //
 // Logits are [T, vocabulary], by far the largest tensor of a language model, so they exist for a chunk of
 // rows at a time and are never kept. That is why forward also runs the head backward: while a chunk's logits
@@ -19,13 +19,17 @@ public:
                                    Result& result) override;
     void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
                   backend::Arena& scratch) override;
+    std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const override;
 
 private:
     struct State;
+    struct Packed;
     struct Targets;
-    /// Sequences, ids and places of the micro-batch, and what is to be predicted in it.
-    void lay_out(const Batch& batch, std::span<const std::vector<Tensor>> inputs, State& state,
-                 Targets& targets) const;
+    /// The rows of the whole micro-batch, and what is to be predicted in it.
+    Packed pack(const Batch& batch) const;
+    /// Its rows and targets that are of this rank, or of its slice.
+    State share_out(const Packed& packed) const;
+    Targets targets_of(const Packed& packed, const State& state) const;
     /// Adds to the result; in training also writes d_normed and adds to the head's gradient.
     void loss(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
               const Tensor& normed, const Tensor& d_normed, backend::Arena& scratch, Result& result);
@@ -33,6 +37,8 @@ private:
     backend::Backend& backend_;
     ModelSpec spec_;
     Role role_;
+    Range vocabulary_;  ///< tokens of this tp rank
+    RowShares shares_;
     const Parameter* embedding_;
     Transformer layers_;
     const Parameter *norm_, *head_;

@@ -53,9 +53,9 @@ std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& 
 }
 
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> shapes, bool train,
-                  const backend::DeviceRates& rates, int threads) {
+                  const backend::DeviceRates& rates, int threads, Peers peers) {
     const auto meta = backend::make_meta(rates, threads);
-    const auto module = make_module(*meta, spec, role);
+    const auto module = make_module(*meta, spec, role, std::move(peers));
     std::vector<std::vector<std::int32_t>> tokens;
     std::vector<std::vector<float>> weights;
     std::vector<std::vector<std::uint8_t>> flags;
@@ -77,29 +77,25 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
         auto& shown = pictures.emplace_back();
         for (const PictureSize& p : shape.pictures) shown.push_back({nullptr, p.height, p.width});
         views.push_back({static_cast<std::int64_t>(views.size()), ids, weights.back(), flags.back(), shown});
-        for (std::size_t e = 0; e < inputs.size(); ++e) {
-            const ModelSpec& from = role.inputs[e].from;
-            std::int64_t rows = 0;
-            if (role.inputs[e].tensor == EdgeTensor::embeddings)
-                for (const PictureSize& p : shape.pictures)
-                    rows += picture_tokens(p.height, p.width, {from.patch, from.merge});
-            else
-                rows = static_cast<std::int64_t>(count);
-            const int width = row_width(role.inputs[e], spec.width);
-            inputs[e].push_back(Tensor(nullptr, role.compute, {rows, width}));
-        }
     }
+    const Batch batch{.samples = views, .loss_scale = 1, .train = train};
+    const auto brought = module->input_rows(batch);
+    for (std::size_t e = 0; e < inputs.size(); ++e)
+        for (const std::int64_t rows : brought[e])
+            inputs[e].push_back(Tensor(nullptr, role.compute, {rows, row_width(role.inputs[e], spec.width)}));
+    const auto sent_s = [&] {
+        return module->peers().tensor->traffic().seconds + module->peers().context->traffic().seconds;
+    };
     backend::Arena saved, scratch;
     Tensor output;
     Result result;
     meta->reset_counts();
-    const auto state = module->forward({.samples = views, .loss_scale = 1, .train = train}, inputs, saved,
-                                       scratch, output, result);
+    const auto state = module->forward(batch, inputs, saved, scratch, output, result);
     Footprint footprint{.saved = saved.peak(),
                         .parameters = module->parameters().bytes(),
                         .trainable = module->parameters().gradient().size(),
                         .forward_flops = meta->counts().flops,
-                        .forward_s = meta->counts().seconds};
+                        .forward_s = meta->counts().seconds + sent_s()};
     if (train && role.needs_backward) {
         std::vector<Tensor> d_inputs(inputs.size());
         for (std::size_t e = 0; e < inputs.size(); ++e) {
@@ -109,10 +105,13 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
             d_inputs[e] = scratch.allocate(role.compute, {rows, width});
         }
         meta->reset_counts();
+        const double before_s = sent_s();
         module->backward(*state, output.rank != 0 ? output : Tensor{}, d_inputs, scratch);
         footprint.backward_flops = meta->counts().flops;
-        footprint.backward_s = meta->counts().seconds;
+        footprint.backward_s = meta->counts().seconds + sent_s() - before_s;
     }
+    footprint.tensor = module->peers().tensor->traffic();
+    footprint.context = module->peers().context->traffic();
     footprint.scratch = scratch.peak();
     return footprint;
 }

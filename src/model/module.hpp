@@ -61,7 +61,7 @@ struct Batch {
 };
 
 struct Result {
-    double loss = 0;          ///< sum of weight * loss * loss_scale
+    double loss = 0;          ///< sum of weight * loss * loss_scale; of a lane: over its ranks, as the next
     std::int64_t tokens = 0;  ///< tokens of the language model, picture tokens included
     std::int64_t names = 0;   ///< runs of flagged targets
     std::int64_t exact = 0;   ///< of these, how many the arg-max gives whole
@@ -127,7 +127,9 @@ public:
     /// With whom this rank runs the tasks of the lane.
     const Peers& peers() const { return peers_; }
 
-    /// inputs[e][i]: the rows that input edge e brings for sample i, perhaps none. What backward needs goes
+    /// Every rank of the lane runs the same micro-batch at the same time and holds some of its rows, see
+    /// Partition. inputs[e][i]: those that input edge e brings for sample i, in the order in which this rank
+    /// holds them, perhaps none. What backward needs goes
     /// to `saved` and to the result; `scratch` is free again on return. `output` is set where the role emits:
     /// rows of the samples one after another, in `saved`. With a loss, the head's gradients are added here
     /// already (see language.hpp).
@@ -138,6 +140,11 @@ public:
     /// width], in sample order) is written unless empty.
     virtual void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
                           backend::Arena& scratch) = 0;
+    /// By input edge, by sample: the rows that this rank holds of those that the edge brings.
+    virtual std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const {
+        static_cast<void>(batch);
+        return {};
+    }
     /// Called when the section's gradients are summed, and when its weights are updated, with when that began
     /// (seconds of a steady clock). Only a device that is not there has something to do then: to take its
     /// time.
@@ -155,8 +162,8 @@ protected:
 std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role,
                                     Peers peers = no_peers());
 
-/// Memory and work of one micro-batch, found by running the module's own code on the meta backend, with the
-/// rates and threads of the device that it is to run on.
+/// Memory and work of one micro-batch on one rank, found by running the module's own code on the meta
+/// backend, with the rates and threads of the device that it is to run on.
 struct Footprint {
     std::size_t saved = 0;       ///< bytes kept from forward to backward
     std::size_t scratch = 0;     ///< bytes used within a task
@@ -164,10 +171,13 @@ struct Footprint {
     std::int64_t trainable = 0;  ///< weights with a gradient, padding included
     double forward_flops = 0;
     double backward_flops = 0;
-    double forward_s = 0;  ///< by the rates
+    double forward_s = 0;  ///< by the rates, and of collectives by the peers' links
     double backward_s = 0;
+    collective::Traffic tensor = {},
+                        context = {};  ///< what the rank sends to its peers, forward and backward
 };
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> samples,
-                  bool train = true, const backend::DeviceRates& rates = {}, int threads = 1);
+                  bool train = true, const backend::DeviceRates& rates = {}, int threads = 1,
+                  Peers peers = no_peers());
 
 }  // namespace maestro::model

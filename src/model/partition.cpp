@@ -56,6 +56,7 @@ Deal deal(std::span<const std::int64_t> units, int slices) {
 Partition::Partition(std::span<const std::int64_t> lengths, Attention attention, Degrees degrees,
                      std::int64_t unit)
     : degrees_(degrees),
+      offsets_{0},
       slices_(static_cast<std::size_t>(degrees.cp)),
       shares_(static_cast<std::size_t>(degrees.cp)),
       cut_(lengths.size(), false) {
@@ -63,7 +64,7 @@ Partition::Partition(std::span<const std::int64_t> lengths, Attention attention,
     for (const std::int64_t length : lengths) {
         MAESTRO_CHECK(length >= 0 && length % unit == 0, "{} rows in units of {}", length, unit);
         units.push_back(length / unit);
-        rows_ += length;
+        offsets_.push_back(offsets_.back() + static_cast<std::int32_t>(length));
     }
     const int cp = degrees.cp;
     const auto add = [&](int slice, std::size_t sequence, Range part) {

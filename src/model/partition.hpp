@@ -45,7 +45,10 @@ public:
               std::int64_t unit = 1);
 
     Degrees degrees() const { return degrees_; }
-    std::int64_t rows() const { return rows_; }  ///< of all sequences
+    int sequences() const { return static_cast<int>(cut_.size()); }
+    std::int64_t rows() const { return offsets_.back(); }  ///< of all sequences
+    /// Packed rows at which the sequences begin; one more at the end.
+    std::span<const std::int32_t> offsets() const { return offsets_; }
     /// Of a slice, in the order in which its ranks hold them: sequences ascend, and rows within each.
     std::span<const RowRun> slice(int cp) const { return slices_[cp]; }
     /// Rows of each tp rank of a slice.
@@ -60,7 +63,7 @@ public:
 
 private:
     Degrees degrees_;
-    std::int64_t rows_ = 0;
+    std::vector<std::int32_t> offsets_;
     std::vector<std::vector<RowRun>> slices_;
     std::vector<std::vector<std::int64_t>> shares_;
     std::vector<bool> cut_;

@@ -1,5 +1,7 @@
 #include "model/peers.hpp"
 
+#include "base/check.hpp"
+
 namespace maestro::model {
 
 Peers no_peers() {
@@ -8,6 +10,34 @@ Peers no_peers() {
             .tensor = collective::make_paper_group(0, 1),
             .context = collective::make_paper_group(0, 1),
             .keys = collective::make_paper_group(0, 1)};
+}
+
+Peers make_peers(const comm::Communicator& lane, Degrees degrees, ContextKind kind, int kv_heads,
+                 const std::string& name) {
+    MAESTRO_CHECK(lane.size() == degrees.ranks(), "{} ranks for cp {} and tp {}", lane.size(), degrees.cp,
+                  degrees.tp);
+    const int cp = lane.rank() / degrees.tp, tp = lane.rank() % degrees.tp;
+    const auto among = [&](int colour, const char* which) {
+        return collective::make_group(lane.split(colour, lane.rank(), name + ", " + which));
+    };
+    return {.degrees = degrees,
+            .kind = kind,
+            .tensor = among(cp, "tp ranks"),
+            .context = among(tp, "cp ranks"),
+            .keys = among(lane.rank() / key_holders(kv_heads, degrees.tp), "ranks that share key heads")};
+}
+
+Peers make_paper_peers(int rank, Degrees degrees, ContextKind kind, int kv_heads, PaperLink tensor,
+                       PaperLink context) {
+    const int holders = key_holders(kv_heads, degrees.tp);
+    return {
+        .degrees = degrees,
+        .kind = kind,
+        .tensor =
+            collective::make_paper_group(rank % degrees.tp, degrees.tp, tensor.latency_s, tensor.bandwidth),
+        .context =
+            collective::make_paper_group(rank / degrees.tp, degrees.cp, context.latency_s, context.bandwidth),
+        .keys = collective::make_paper_group(rank % holders, holders, tensor.latency_s, tensor.bandwidth)};
 }
 
 }  // namespace maestro::model

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "collective/group.hpp"
 #include "model/partition.hpp"
@@ -28,8 +29,17 @@ struct Peers {
 
 /// A replica of one rank.
 Peers no_peers();
+/// Collective over the ranks of the lane, ordered [cp][tp]; `kv_heads` of the model. `name` for messages.
+Peers make_peers(const comm::Communicator& lane, Degrees degrees, ContextKind kind, int kv_heads,
+                 const std::string& name);
+/// Of a lane's rank on paper; its links to the tp and to the cp ranks.
+struct PaperLink {
+    double latency_s = 0, bandwidth = 0;  ///< bytes/s; 0: takes no time
+};
+Peers make_paper_peers(int rank, Degrees degrees, ContextKind kind, int kv_heads, PaperLink tensor = {},
+                       PaperLink context = {});
 
-/// Ranks that hold the same key heads where `tp` ranks share `kv_heads`.
+/// Ranks that hold the same key heads where `tp` ranks share `kv_heads`; one is a multiple of the other.
 inline int key_holders(int kv_heads, int tp) {
     return tp > kv_heads ? tp / kv_heads : 1;
 }

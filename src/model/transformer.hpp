@@ -1,5 +1,5 @@
 // A stack of pre-norm transformer layers in the Qwen3 form, over packed sequences; shared by vision and
-// language. T rows, C width.
+// language. C width.
 #pragma once
 
 #include <cstdint>
@@ -7,36 +7,36 @@
 #include <span>
 #include <vector>
 
+#include "model/context_attention.hpp"
 #include "model/module.hpp"
+#include "model/row_shares.hpp"
 
 namespace maestro::model {
 
-/// Sequence borders (host) and rotation tables of one micro-batch.
-struct Sequences {
-    std::vector<std::int32_t> offsets;  ///< S + 1
-    Tensor cos, sin;                    ///< [T, head_dim / 2]
-};
-
-/// Activations of one layer that backward reads.
+/// Activations of one layer that backward reads. T rows of the slice, own of them this rank's.
 struct LayerActivations {
-    Tensor input;                                           ///< [T, C]
-    Tensor normed, rstd, qkv, q, k, head_rstd, mixed, lse;  ///< attention
-    Tensor middle;                                          ///< residual stream after attention
-    Tensor mlp_normed, mlp_rstd, gate_up, gated;
+    Tensor input;                  ///< [own, C]
+    Tensor normed, rstd;           ///< [own, C], [own]
+    Tensor qkv, head_rstd, mixed;  ///< [T, some heads]
+    AttentionActivations attention;
+    Tensor middle;                ///< residual stream after attention, [own, C]
+    Tensor mlp_normed, mlp_rstd;  ///< [own, C], [own]
+    Tensor gate_up, gated;        ///< [T, some channels]
 };
 
 struct StackActivations {
     std::vector<LayerActivations> layers;
-    Tensor output;  ///< the residual stream after the last layer, [T, C]
+    Tensor output;  ///< the residual stream after the last layer, [own, C]
 };
 
 class Transformer {
 public:
-    /// Declares its parameters under "layers.N.". The store must outlive it.
-    Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role, bool causal,
+    /// Declares its parameters under "layers.N.": heads and MLP channels are shared out over the tp ranks.
+    /// Store and peers must outlive it.
+    Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role, const Peers& peers,
                 ParameterStore& store);
 
-    /// input [T, C] must live in `saved`.
+    /// input [own, C] must live in `saved`. Collective over the peers, as backward.
     StackActivations forward(const Tensor& input, const Sequences& sequences, backend::Arena& saved,
                              backend::Arena& scratch) const;
     /// Turns d_stream, the gradient of the output, into that of the input, in place.
@@ -55,9 +55,11 @@ private:
     backend::Backend& backend_;
     ModelSpec spec_;
     DType type_;
-    bool causal_;
     bool recompute_;
     bool trained_;
+    std::int64_t heads_, key_heads_, mlp_;  ///< of this rank
+    RowShares shares_;
+    ContextAttention attention_;
     std::vector<Layer> layers_;
 };
 

@@ -1,5 +1,7 @@
 #include "model/vision.hpp"
 
+#include <utility>
+
 #include "ops/dispatch.hpp"
 #include "ops/gelu.hpp"
 #include "ops/linear.hpp"
@@ -10,10 +12,13 @@
 namespace maestro::model {
 
 struct Vision::State final : Saved {
+    explicit State(Sequences s) : sequences(std::move(s)) {}
     Sequences sequences;
+    std::vector<std::int64_t> token_shares;  ///< output rows of each tp rank of the slice
     StackActivations stack;
-    Tensor patches;                       ///< [P, patch * patch * channels]
-    Tensor normed, rstd, merged, active;  ///< normed [P, C], merged and active [P / merge^2, output width]
+    Tensor patches;         ///< [own, patch * patch * channels]
+    Tensor normed, rstd;    ///< [own, C]
+    Tensor merged, active;  ///< [P / merge^2, some of the output width], P patches of the slice
 };
 
 Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& role, Peers peers)
@@ -21,67 +26,85 @@ Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& rol
       backend_(backend),
       spec_(spec),
       role_(role),
+      shares_(backend, *peers_.tensor),
       patch_weight_(&store_.declare("patch.weight",
                                     {spec.width, std::int64_t{spec.patch} * spec.patch * spec.channels},
                                     Init::normal, role.trained)),
       patch_bias_(&store_.declare("patch.bias", {spec.width}, Init::zeros, role.trained)),
-      layers_(backend, spec, role, false, store_),
-      norm_(&store_.declare("norm.weight", {spec.width}, Init::ones, role.trained)),
-      merge_weight_(&store_.declare("merger.weight",
-                                    {role.output_width, std::int64_t{spec.width} * spec.merge * spec.merge},
-                                    Init::normal, role.trained)),
-      merge_bias_(&store_.declare("merger.bias", {role.output_width}, Init::zeros, role.trained)),
-      project_weight_(&store_.declare("projector.weight", {role.output_width, role.output_width},
-                                      Init::normal, role.trained)),
-      project_bias_(&store_.declare("projector.bias", {role.output_width}, Init::zeros, role.trained)) {}
+      layers_(backend, spec, role, peers_, store_),
+      norm_(&store_.declare("norm.weight", {spec.width}, Init::ones, role.trained)) {
+    const std::int64_t out = role.output_width, merged = std::int64_t{spec.width} * spec.merge * spec.merge;
+    const Range part = part_of(out, peers_.tp(), peers_.degrees.tp);
+    merge_weight_ =
+        &store_.declare("merger.weight", {out, merged}, Init::normal, role.trained, {{part}, {0, merged}});
+    merge_bias_ = &store_.declare("merger.bias", {out}, Init::zeros, role.trained, {{part}, {0, 1}});
+    project_weight_ =
+        &store_.declare("projector.weight", {out, out}, Init::normal, role.trained, {{{0, out}}, part});
+    project_bias_ = &store_.declare("projector.bias", {out}, Init::zeros, role.trained);
+}
 
 std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                        backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                        Result&) {
     MAESTRO_CHECK(inputs.empty(), "a vision section takes no edge, it has {}", inputs.size());
-    auto state = std::make_unique<State>();
-    auto& offsets = state->sequences.offsets;
-    offsets.push_back(0);
-    std::vector<std::int32_t> y, x;
+    const std::int64_t unit = std::int64_t{spec_.merge} * spec_.merge;
+    std::vector<std::int32_t> y, x;  // of all patches of the micro-batch
+    std::vector<std::int64_t> lengths;
+    std::vector<const Picture*> pictures;
     for (const SampleView& sample : batch.samples)
         for (const Picture& picture : sample.pictures) {
+            const std::size_t before = y.size();
             ops::patch_positions(picture.height, picture.width, spec_.patch, spec_.merge, y, x);
-            offsets.push_back(static_cast<std::int32_t>(y.size()));
+            lengths.push_back(static_cast<std::int64_t>(y.size() - before));
+            pictures.push_back(&picture);
         }
-    const auto rows = static_cast<std::int64_t>(y.size());
+    // All pictures of the micro-batch as one sequence of rows; attention stays within each.
+    auto state =
+        std::make_unique<State>(Sequences(Partition(lengths, Attention::bidirectional, peers_.degrees, unit),
+                                          Attention::bidirectional, peers_));
+    Sequences& sequences = state->sequences;
+    const Partition& partition = sequences.partition;
+    for (const std::int64_t share : sequences.shares) state->token_shares.push_back(share / unit);
+    const std::int64_t own = sequences.shares[static_cast<std::size_t>(peers_.tp())];
     const DType type = role_.compute, statistics = ops::accumulate_type(type);
-    state->patches = saved.allocate(type, {rows, std::int64_t{spec_.patch} * spec_.patch * spec_.channels});
-    // All pictures of the micro-batch as one sequence of rows; offsets keep attention within each.
-    std::size_t picture_index = 0;
-    for (const SampleView& sample : batch.samples)
-        for (const Picture& picture : sample.pictures) {
-            ops::patchify(backend_, picture.pixels, picture.height, picture.width, spec_.channels,
-                          spec_.patch, spec_.merge,
-                          state->patches.slice(offsets[picture_index], offsets[picture_index + 1]));
-            ++picture_index;
-        }
-    state->sequences.cos = saved.allocate(statistics, {rows, spec_.head_dim / 2});
-    state->sequences.sin = saved.allocate(statistics, {rows, spec_.head_dim / 2});
-    ops::fill_rotary_2d(backend_, y, x, spec_.rope_theta, state->sequences.cos, state->sequences.sin);
+    state->patches = saved.allocate(type, {own, std::int64_t{spec_.patch} * spec_.patch * spec_.channels});
+    std::int64_t at = 0;
+    for (const RowRun& run : partition.runs(peers_.cp(), peers_.tp())) {
+        const Picture& picture = *pictures[run.sequence];
+        ops::patchify(backend_, picture.pixels, picture.height, picture.width, spec_.channels, spec_.patch,
+                      spec_.merge, run.first, state->patches.slice(at, at + run.count));
+        at += run.count;
+    }
+    sequences.cos = saved.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
+    sequences.sin = saved.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
+    const auto slice = partition.slice(peers_.cp());
+    ops::fill_rotary_2d(backend_, pick(y, slice, partition.offsets()), pick(x, slice, partition.offsets()),
+                        spec_.rope_theta, sequences.cos, sequences.sin);
 
     // A convolution whose stride is its kernel is a product over patches.
-    const Tensor stream = saved.allocate(type, {rows, spec_.width});
+    const Tensor stream = saved.allocate(type, {own, spec_.width});
     ops::linear(backend_, state->patches, patch_weight_->weight, stream, patch_bias_->weight);
-    state->stack = layers_.forward(stream, state->sequences, saved, scratch);
+    state->stack = layers_.forward(stream, sequences, saved, scratch);
 
-    state->normed = saved.allocate(type, {rows, spec_.width});
-    state->rstd = saved.allocate(statistics, {rows});
+    state->normed = saved.allocate(type, {own, spec_.width});
+    state->rstd = saved.allocate(statistics, {own});
     ops::rms_norm(backend_, state->stack.output, norm_->weight, state->normed, state->rstd, spec_.norm_eps);
-    const std::int64_t unit = std::int64_t{spec_.merge} * spec_.merge, tokens = rows / unit;
-    state->merged = saved.allocate(type, {tokens, role_.output_width});
-    state->active = saved.allocate(type, {tokens, role_.output_width});
-    output = saved.allocate(type, {tokens, role_.output_width});
+    const std::int64_t tokens = sequences.rows / unit, part = merge_weight_->shard.row_count();
+    state->merged = saved.allocate(type, {tokens, part});
+    state->active = saved.allocate(type, {tokens, part});
+    output = saved.allocate(type, {own / unit, role_.output_width});
+    const backend::ArenaScope scope(scratch);
     // patchify has put the merge x merge patches of a token one after another, so that merging them is only
     // another view of the rows.
-    ops::linear(backend_, state->normed.reshape({tokens, unit * spec_.width}), merge_weight_->weight,
-                state->merged, merge_bias_->weight);
+    ops::linear(
+        backend_,
+        shares_.gather(state->normed.reshape({own / unit, unit * spec_.width}), state->token_shares, scratch),
+        merge_weight_->weight, state->merged, merge_bias_->weight);
     ops::gelu(backend_, state->merged, state->active);
-    ops::linear(backend_, state->active, project_weight_->weight, output, project_bias_->weight);
+    const Tensor projected = shares_.part(output, state->token_shares, scratch);
+    ops::linear(backend_, state->active, project_weight_->weight, projected);
+    shares_.sum(projected, output, state->token_shares, scratch);
+    ops::add_bias(backend_, project_bias_->weight, output);
     return state;
 }
 
@@ -90,22 +113,33 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
     auto& state = static_cast<State&>(saved);
     backend::ArenaScope scope(scratch);
     const DType type = role_.compute;
-    const std::int64_t rows = state.patches.dim(0), unit = std::int64_t{spec_.merge} * spec_.merge,
-                       tokens = rows / unit;
-    const Tensor d_active = scratch.allocate(type, {tokens, role_.output_width});
-    const Tensor d_merged = scratch.allocate(type, {tokens, role_.output_width});
-    const Tensor d_normed = scratch.allocate(type, {rows, spec_.width});
-    const Tensor d_stream = scratch.allocate(type, {rows, spec_.width});
+    const std::span<const std::int64_t> shares = state.token_shares;
+    const std::int64_t own = state.patches.dim(0), unit = std::int64_t{spec_.merge} * spec_.merge,
+                       tokens = state.merged.dim(0);
+    const Tensor d_active = scratch.allocate(type, {tokens, state.active.columns()});
+    const Tensor d_merged = scratch.allocate(type, {tokens, state.merged.columns()});
+    const Tensor d_normed = scratch.allocate(type, {own, spec_.width});
+    const Tensor d_stream = scratch.allocate(type, {own, spec_.width});
     // Nothing lies upstream of the pictures: a vision section runs backward only to train, so every gradient
     // is wanted and none goes further than the patches.
-    const Tensor blocks = state.normed.reshape({tokens, unit * spec_.width});
-    ops::linear_backward_input(backend_, d_output, project_weight_->weight, d_active, false);
-    ops::linear_backward_weight(backend_, d_output, state.active, project_weight_->gradient);
+    const auto as_tokens = [&](const Tensor& rows) { return rows.reshape({own / unit, unit * spec_.width}); };
+    {
+        const backend::ArenaScope gathered(scratch);
+        const Tensor d_rows = shares_.gather(d_output, shares, scratch);
+        ops::linear_backward_input(backend_, d_rows, project_weight_->weight, d_active, false);
+        ops::linear_backward_weight(backend_, d_rows, state.active, project_weight_->gradient);
+    }
     ops::bias_backward(backend_, d_output, project_bias_->gradient);
     ops::gelu_backward(backend_, d_active, state.merged, d_merged);
-    ops::linear_backward_input(backend_, d_merged, merge_weight_->weight,
-                               d_normed.reshape({tokens, unit * spec_.width}), false);
-    ops::linear_backward_weight(backend_, d_merged, blocks, merge_weight_->gradient);
+    {
+        const backend::ArenaScope gathered(scratch);
+        const Tensor part = shares_.part(as_tokens(d_normed), shares, scratch);
+        ops::linear_backward_input(backend_, d_merged, merge_weight_->weight, part, false);
+        ops::linear_backward_weight(backend_, d_merged,
+                                    shares_.gather(as_tokens(state.normed), shares, scratch),
+                                    merge_weight_->gradient);
+        shares_.sum(part, as_tokens(d_normed), shares, scratch);
+    }
     ops::bias_backward(backend_, d_merged, merge_bias_->gradient);
     ops::rms_norm_backward(backend_, d_normed, state.stack.output, norm_->weight, state.rstd, d_stream,
                            norm_->gradient, false);

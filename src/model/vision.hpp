@@ -1,5 +1,6 @@
-// The vision encoder: patches of any picture size, transformer layers with 2-D rotary positions and attention
-// within the picture, merge x merge patches to one token, and a projector to the language model's width.
+// The vision encoder (its tp ranks share out heads, and the merger's channels): patches of any picture size,
+// transformer layers with 2-D rotary positions and attention within the picture, merge x merge patches to one
+// token, and a projector to the language model's width.
 #pragma once
 
 #include "model/transformer.hpp"
@@ -20,6 +21,7 @@ private:
     backend::Backend& backend_;
     ModelSpec spec_;
     Role role_;
+    RowShares shares_;
     const Parameter *patch_weight_, *patch_bias_;
     Transformer layers_;
     const Parameter *norm_, *merge_weight_, *merge_bias_, *project_weight_, *project_bias_;

@@ -5,14 +5,15 @@
 #include <span>
 
 #include "backend/arena.hpp"
+#include "ops/vocabulary_part.hpp"
 
 namespace maestro::ops {
 
 /// Sum over rows of scale * weights[i] * ((1 - alpha) * CE(student, targets[i]) + alpha * temperature^2 *
-/// KL(teacher || student), both softened by the temperature). student[n,V] becomes the gradient, teacher[n,V]
-/// is overwritten; f32 or f64. scratch holds one more [n,V].
+/// KL(teacher || student), both softened by the temperature). student[n, V here] becomes the gradient,
+/// teacher[n, V here] is overwritten; f32 or f64. scratch holds one more of them.
 double distillation(backend::Backend& b, const Tensor& student, const Tensor& teacher,
                     std::span<const std::int32_t> targets, std::span<const float> weights, double alpha,
-                    double temperature, double scale, backend::Arena& scratch);
+                    double temperature, double scale, const VocabularyPart& part, backend::Arena& scratch);
 
 }  // namespace maestro::ops

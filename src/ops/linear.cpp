@@ -35,7 +35,11 @@ void product(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor
 
 void linear(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias) {
     product(b, x, w, y, false);
-    if (bias.rank == 0 || y.size() == 0) return;
+    if (bias.rank != 0) add_bias(b, bias, y);
+}
+
+void add_bias(backend::Backend& b, const Tensor& bias, const Tensor& y) {
+    if (y.size() == 0) return;
     MAESTRO_CHECK(bias.size() == y.columns(), "bias {} for {}", bias.describe(), y.describe());
     const std::int64_t columns = y.columns();
     b.launch({static_cast<double>(y.size()), 2.0 * static_cast<double>(y.bytes())}, [&] {

@@ -7,6 +7,8 @@ namespace maestro::ops {
 
 /// y[T,O] = x[T,I] w[O,I]^T (+ bias[O] unless empty).
 void linear(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias = {});
+/// Each row of y[T,O] += bias[O].
+void add_bias(backend::Backend& b, const Tensor& bias, const Tensor& y);
 /// y += x w^T.
 void linear_accumulate(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y);
 /// dx[T,I] (+)= dy[T,O] w[O,I].

@@ -19,25 +19,25 @@ void by_logit_type(DType type, Body&& body) {
         body(double{});
 }
 
+/// Largest of factor * row[c].
 template <class A>
-struct SoftmaxSum {
-    A top;  ///< largest factor * logit
-    A sum;  ///< of exp(factor * logit - top)
-};
-
-/// row[c] = exp(factor * row[c] - top).
-template <class A>
-SoftmaxSum<A> exponentiate(A* row, std::int64_t columns, A factor) {
+A largest(const A* row, std::int64_t columns, A factor) {
     A top = -std::numeric_limits<A>::infinity();
 #pragma omp simd reduction(max : top)
     for (std::int64_t c = 0; c < columns; ++c) top = std::max(top, factor * row[c]);
+    return top;
+}
+
+/// row[c] = exp(factor * row[c] - top); returns their sum.
+template <class A>
+A exponentiate(A* row, std::int64_t columns, A factor, A top) {
     A sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (std::int64_t c = 0; c < columns; ++c) {
         row[c] = fast_exp(factor * row[c] - top);
         sum += row[c];
     }
-    return {top, sum};
+    return sum;
 }
 
 }  // namespace maestro::ops

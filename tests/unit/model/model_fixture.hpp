@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -92,15 +93,16 @@ inline void fill_weights(Module& module, const std::string& section) {
     for (const Parameter& p : module.parameters().parameters()) {
         double phase = 0;
         for (const char c : section + "." + p.name) phase += static_cast<unsigned char>(c);
-        for (std::int64_t i = 0; i < p.size(); ++i) {
-            const auto x = static_cast<double>(i);
-            const double wave = std::sin(0.37 * x + 0.0013 * x * x + phase);
-            const double value = p.name.ends_with("norm.weight") ? 1 + 0.1 * wave : 0.2 * wave;
-            if (p.master.dtype == DType::f64)
-                p.master.as<double>()[i] = value;
-            else
-                p.master.as<float>()[i] = static_cast<float>(value);
-        }
+        for (const Extent& part : extents_of(p.shape, p.shard))
+            for (std::int64_t i = 0; i < part.count; ++i) {
+                const auto x = static_cast<double>(part.logical + i);
+                const double wave = std::sin(0.37 * x + 0.0013 * x * x + phase);
+                const double value = p.name.ends_with("norm.weight") ? 1 + 0.1 * wave : 0.2 * wave;
+                if (p.master.dtype == DType::f64)
+                    p.master.as<double>()[part.local + i] = value;
+                else
+                    p.master.as<float>()[part.local + i] = static_cast<float>(value);
+            }
     }
     module.parameters().refresh_compute();
     module.parameters().zero_gradients();
@@ -119,13 +121,19 @@ inline std::vector<double> values(const Tensor& tensor) {
 class Job {
 public:
     enum class Kind { vlm, distill };
-    Job(Kind kind, DType type, bool recompute = false, int threads = 1)
+    /// `change` may set other sizes in every section's model.
+    Job(Kind kind, DType type, bool recompute = false, int threads = 1,
+        const std::function<void(ModelSpec&)>& change = {})
         : kind_(kind), backend_(backend::make_cpu(threads)) {
         const bool vlm = kind == Kind::vlm;
         first_name = vlm ? "vision" : "teacher";
         last_name = vlm ? "language" : "student";
         first_spec = vlm ? vision_spec() : language_spec(24, 32);
         last_spec = vlm ? language_spec(24, 32) : language_spec(16, 24, false);
+        if (change) {
+            change(first_spec);
+            change(last_spec);
+        }
         first_role = {.section = first_name,
                       .inputs = {},
                       .emits = true,

@@ -66,7 +66,8 @@ TEST_F(Attention, EqualsAPlainSoftmaxOfEachSequence) {
         for (const bool causal : {true, false})
             for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
                 const Packed p = make(type, shape, kOffsets.back());
-                attention(b_, p.q, p.k, p.qkv, kOffsets, causal, p.out, p.lse, scratch_);
+                attention(b_, p.q, p.k, p.qkv, causal ? see_before(kOffsets) : see_all(kOffsets), p.out,
+                          p.lse, scratch_);
                 const auto [out, lse] = plain(p, shape, kOffsets, causal);
                 const std::string what = std::string(name_of(type)) + (causal ? " causal" : " full");
                 expect_near(p.out, out, rounding(type), what);
@@ -86,11 +87,11 @@ TEST_F(Attention, BackwardInFloatEqualsBackwardInDouble) {
                            filled(DType::f64, {rows, 4})};
         const auto back = [&](const Packed& x, const Tensor& gradient) {
             const DType t = x.q.dtype;
-            attention(b_, x.q, x.k, x.qkv, kOffsets, true, x.out, x.lse, scratch_);
+            attention(b_, x.q, x.k, x.qkv, see_before(kOffsets), x.out, x.lse, scratch_);
             const std::array<Tensor, 3> d{filled(t, {rows, 64}), filled(t, {rows, 32}),
                                           filled(t, {rows, 128})};
-            attention_backward(b_, gradient, x.out, x.q, x.k, x.qkv, x.lse, kOffsets, true, d[0], d[1], d[2],
-                               scratch_);
+            attention_backward(b_, gradient, x.out, x.q, x.k, x.qkv, x.lse, see_before(kOffsets), d[0], d[1],
+                               d[2], scratch_);
             return d;
         };
         const auto found = back(p, dout), expected = back(exact, as_type(DType::f64, dout, {rows, 64}));
@@ -112,8 +113,8 @@ TEST_F(AttentionThreads, DoNotChangeABit) {
         const auto backend = backend::make_cpu(threads);
         const Tensor dq = filled(DType::f32, {171, 64}), dk = filled(DType::f32, {171, 32}),
                      dqkv = filled(DType::f32, {171, 128});
-        attention(*backend, p.q, p.k, p.qkv, kOffsets, true, p.out, p.lse, scratch_);
-        attention_backward(*backend, dout, p.out, p.q, p.k, p.qkv, p.lse, kOffsets, true, dq, dk, dqkv,
+        attention(*backend, p.q, p.k, p.qkv, see_before(kOffsets), p.out, p.lse, scratch_);
+        attention_backward(*backend, dout, p.out, p.q, p.k, p.qkv, p.lse, see_before(kOffsets), dq, dk, dqkv,
                            scratch_);
         std::vector<double> all = values(p.out);
         for (const Tensor& t : {dq, dk, dqkv})

@@ -122,14 +122,15 @@ TEST_F(Gradient, PackedAttention) {
     const Tensor out = zeros({rows, kHeads * kDim}), lse = zeros({rows, kHeads}),
                  probe = random({rows, kHeads * kDim});
     for (const bool causal : {true, false}) {
+        const Visible visible = causal ? see_before(offsets) : see_all(offsets);
         const auto loss = [&] {
-            attention(b_, q, k, qkv, offsets, causal, out, lse, scratch_);
+            attention(b_, q, k, qkv, visible, out, lse, scratch_);
             return dot(out, probe);
         };
         loss();
         const Tensor dq = zeros({rows, kHeads * kDim}), dk = zeros({rows, kKeys * kDim}),
                      dqkv = zeros({rows, (kHeads + 2 * kKeys) * kDim});
-        attention_backward(b_, probe, out, q, k, qkv, lse, offsets, causal, dq, dk, dqkv, scratch_);
+        attention_backward(b_, probe, out, q, k, qkv, lse, visible, dq, dk, dqkv, scratch_);
         expect_gradient("q", q, dq, loss);
         expect_gradient("k", k, dk, loss);
         expect_gradient("values", qkv, dqkv, loss);
@@ -180,7 +181,7 @@ TEST_F(Gradient, Losses) {
     const Tensor student = random({5, 6}), teacher = random({5, 6}), s = zeros({5, 6}), t = zeros({5, 6});
     const auto entropy = [&] {
         convert(b_, student, s);
-        return cross_entropy(b_, s, targets, weights, 0.3);
+        return cross_entropy(b_, s, targets, weights, 0.3, {{0, 6}, {}}, scratch_);
     };
     entropy();
     const Tensor d = zeros({5, 6});
@@ -189,7 +190,7 @@ TEST_F(Gradient, Losses) {
     const auto distilled = [&] {
         convert(b_, student, s);
         convert(b_, teacher, t);
-        return distillation(b_, s, t, targets, weights, 0.6, 2.0, 0.3, scratch_);
+        return distillation(b_, s, t, targets, weights, 0.6, 2.0, 0.3, {{0, 6}, {}}, scratch_);
     };
     distilled();
     convert(b_, s, d);

@@ -47,7 +47,8 @@ TEST_F(Losses, CrossEntropyEqualsLogSumExp) {
                     gradient.push_back(
                         static_cast<double>(weight * (std::exp(row[c]) - (c == target ? 1.0L : 0.0L))));
             }
-            const double loss = cross_entropy(b_, logits, targets_, weights_, 0.25);
+            const double loss =
+                cross_entropy(b_, logits, targets_, weights_, 0.25, {{0, kWords}, {}}, scratch_);
             const double tolerance = type == DType::f64 ? 1e-13 : 1e-6;
             EXPECT_NEAR(loss, static_cast<double>(expected), tolerance * static_cast<double>(expected));
             expect_near(logits, gradient, tolerance, "gradient");
@@ -78,8 +79,8 @@ TEST_F(Losses, DistillationEqualsItsFormula) {
                 expected +=
                     weight * (-(1 - alpha) * plain[target] + alpha * temperature * temperature * divergence);
             }
-            const double loss =
-                distillation(b_, student, teacher, targets_, weights_, alpha, temperature, 0.1, scratch_);
+            const double loss = distillation(b_, student, teacher, targets_, weights_, alpha, temperature,
+                                             0.1, {{0, kWords}, {}}, scratch_);
             const double tolerance = type == DType::f64 ? 1e-12 : 2e-6;
             EXPECT_NEAR(loss, static_cast<double>(expected), tolerance * static_cast<double>(expected));
             expect_near(student, gradient, tolerance, "gradient");
@@ -89,14 +90,16 @@ TEST_F(Losses, DistillationEqualsItsFormula) {
 TEST_F(Losses, AStudentThatEqualsItsTeacherHasNoDivergence) {
     const Tensor student = random(DType::f32, {kRows, kWords}),
                  teacher = as_type(DType::f32, student, {kRows, kWords});
-    EXPECT_NEAR(distillation(b_, student, teacher, targets_, weights_, 1, 2, 1, scratch_), 0, 1e-5);
+    EXPECT_NEAR(distillation(b_, student, teacher, targets_, weights_, 1, 2, 1, {{0, kWords}, {}}, scratch_),
+                0, 1e-5);
     for (const double value : values(student)) EXPECT_NEAR(value, 0, 1e-6);
 }
 
 TEST_F(Losses, ATargetBeyondTheVocabularyIsAnError) {
     const Tensor logits = random(DType::f32, {2, 5});
     const std::vector<std::int32_t> targets{4, 5};
-    EXPECT_THROW(cross_entropy(b_, logits, targets, std::vector<float>{1, 1}, 1), Error);
+    EXPECT_THROW(cross_entropy(b_, logits, targets, std::vector<float>{1, 1}, 1, {{0, 5}, {}}, scratch_),
+                 Error);
 }
 
 TEST_F(Losses, ArgmaxTakesTheFirstOfEqualOnes) {

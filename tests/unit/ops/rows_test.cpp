@@ -55,7 +55,7 @@ TEST_F(Rows, PatchesComeInMergedBlocksAndEdgesAreExtended) {
     for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(10 * i);
     ASSERT_EQ(picture_patches(3, 5, 2, 2), 8);
     const Tensor patches = filled(DType::f64, {8, 4});
-    patchify(b_, pixels.data(), 3, 5, 1, 2, 2, patches);
+    patchify(b_, pixels.data(), 3, 5, 1, 2, 2, 0, patches);
     std::vector<std::int32_t> y, x;
     patch_positions(3, 5, 2, 2, y, x);
     EXPECT_THAT(y, testing::ElementsAre(0, 0, 1, 1, 0, 0, 1, 1));
@@ -75,7 +75,7 @@ TEST_F(Rows, PatchesComeInMergedBlocksAndEdgesAreExtended) {
 TEST_F(Rows, ChannelsOfAPixelStayTogether) {
     const std::vector<std::uint8_t> pixels{0, 51, 102, 153, 204, 255};  // 1 x 2 pixels of 3 channels
     const Tensor patches = filled(DType::f64, {1, 12});
-    patchify(b_, pixels.data(), 1, 2, 3, 2, 1, patches);
+    patchify(b_, pixels.data(), 1, 2, 3, 2, 1, 0, patches);
     const std::vector<double> row{-1, -0.6, -0.2, 0.2, 0.6, 1};
     for (std::size_t i = 0; i < 12; ++i)
         EXPECT_NEAR(get(patches, static_cast<std::int64_t>(i)), row[i % 6], 1e-12)

@@ -1,0 +1,249 @@
+#include "model/context_attention.hpp"
+
+#include <algorithm>
+
+#include "ops/attention.hpp"
+#include "ops/columns.hpp"
+#include "ops/dispatch.hpp"
+#include "ops/elementwise.hpp"
+#include "ops/rows.hpp"
+
+namespace maestro::model {
+
+ContextAttention::ContextAttention(backend::Backend& backend, const Peers& peers, DType type,
+                                   std::int64_t head_dim)
+    : backend_(backend),
+      peers_(&peers),
+      type_(type),
+      statistics_(ops::accumulate_type(type)),
+      dim_(head_dim) {}
+
+ContextAttention::Heads ContextAttention::heads_of(std::int64_t query_heads, std::int64_t key_heads) const {
+    const int ranks = peers_->degrees.cp;
+    return {query_heads / ranks, std::max<std::int64_t>(key_heads / ranks, 1)};
+}
+
+AttentionActivations ContextAttention::allocate(const Sequences& sequences, std::int64_t heads,
+                                                std::int64_t key_heads, backend::Arena& saved) const {
+    AttentionActivations a;
+    if (!gathers()) {
+        const std::int64_t rows = sequences.rows;
+        a.q = saved.allocate(type_, {rows, heads * dim_});
+        a.k = saved.allocate(type_, {rows, key_heads * dim_});
+        a.lse = saved.allocate(statistics_, {rows, heads});
+        return a;
+    }
+    const std::int64_t rows = sequences.partition.rows();
+    const Heads own = heads_of(heads, key_heads);
+    a.q = saved.allocate(type_, {rows, own.query * dim_});
+    a.k = saved.allocate(type_, {rows, own.key * dim_});
+    a.values = saved.allocate(type_, {rows, own.key * dim_});
+    a.out = saved.allocate(type_, {rows, own.query * dim_});
+    a.lse = saved.allocate(statistics_, {rows, own.query});
+    return a;
+}
+
+void ContextAttention::forward(AttentionActivations& a, const Tensor& q, const Tensor& k, const Tensor& qkv,
+                               const Sequences& sequences, const Tensor& mixed,
+                               backend::Arena& scratch) const {
+    if (!gathers()) {
+        a.values = qkv;
+        if (sequences.ring())
+            ring_forward(a, sequences, mixed, scratch);
+        else
+            ops::attention(backend_, a.q, a.k, qkv, sequences.own, mixed, a.lse, scratch);
+        return;
+    }
+    const backend::ArenaScope scope(scratch);
+    collective::Group& group = *peers_->context;
+    const int ranks = group.size();
+    const std::int64_t rows = sequences.rows, all = sequences.partition.rows(),
+                       key_heads = k.columns() / dim_;
+    const Heads own = heads_of(q.columns() / dim_, key_heads);
+    const std::int64_t wide = own.query * dim_, narrow = own.key * dim_;
+    const std::vector<std::int64_t> each(static_cast<std::size_t>(ranks), rows);
+    const Tensor send = scratch.allocate(type_, {ranks * rows, wide + 2 * narrow}),
+                 received = scratch.allocate(type_, {all, wide + 2 * narrow});
+    for (int to = 0; to < ranks; ++to) {
+        const Tensor part = send.slice(to * rows, (to + 1) * rows);
+        const std::int64_t key = own.first_key(to, key_heads, ranks) * dim_;
+        ops::copy_columns(backend_, {q, to * wide}, {part, 0}, wide);
+        ops::copy_columns(backend_, {k, key}, {part, wide}, narrow);
+        ops::copy_columns(backend_, {qkv, qkv.columns() - k.columns() + key}, {part, wide + narrow}, narrow);
+    }
+    group.all_to_all(backend_, send, each, received, sequences.slice_rows);
+    ops::copy_columns(backend_, {received, 0}, {a.q, 0, sequences.packed}, wide);
+    ops::copy_columns(backend_, {received, wide}, {a.k, 0, sequences.packed}, narrow);
+    ops::copy_columns(backend_, {received, wide + narrow}, {a.values, 0, sequences.packed}, narrow);
+    ops::attention(backend_, a.q, a.k, a.values, sequences.own, a.out, a.lse, scratch);
+    const Tensor by_slice = scratch.allocate(type_, {all, wide}),
+                 by_heads = scratch.allocate(type_, {ranks * rows, wide});
+    ops::gather_rows(backend_, a.out, sequences.packed, by_slice);
+    group.all_to_all(backend_, by_slice, sequences.slice_rows, by_heads, each);
+    for (int from = 0; from < ranks; ++from)
+        ops::copy_columns(backend_, {by_heads.slice(from * rows, (from + 1) * rows), 0}, {mixed, from * wide},
+                          wide);
+}
+
+void ContextAttention::backward(const AttentionActivations& a, const Tensor& d_mixed, const Tensor& mixed,
+                                const Sequences& sequences, const Tensor& dq, const Tensor& dk,
+                                const Tensor& dqkv, backend::Arena& scratch) const {
+    if (!gathers()) {
+        if (sequences.ring())
+            ring_backward(a, d_mixed, mixed, sequences, dq, dk, dqkv, scratch);
+        else
+            ops::attention_backward(backend_, d_mixed, mixed, a.q, a.k, a.values, a.lse, sequences.own, dq,
+                                    dk, dqkv, scratch);
+        return;
+    }
+    const backend::ArenaScope scope(scratch);
+    collective::Group& group = *peers_->context;
+    const int ranks = group.size();
+    const std::int64_t rows = sequences.rows, all = sequences.partition.rows(),
+                       key_heads = dk.columns() / dim_;
+    const Heads own = heads_of(dq.columns() / dim_, key_heads);
+    const std::int64_t wide = own.query * dim_, narrow = own.key * dim_;
+    const std::vector<std::int64_t> each(static_cast<std::size_t>(ranks), rows);
+    const Tensor send = scratch.allocate(type_, {ranks * rows, wide}),
+                 received = scratch.allocate(type_, {all, wide}),
+                 d_out = scratch.allocate(type_, {all, wide});
+    for (int to = 0; to < ranks; ++to)
+        ops::copy_columns(backend_, {d_mixed, to * wide}, {send.slice(to * rows, (to + 1) * rows), 0}, wide);
+    group.all_to_all(backend_, send, each, received, sequences.slice_rows);
+    ops::scatter_rows(backend_, received, sequences.packed, d_out);
+    const Tensor d_q = received, d_k = scratch.allocate(type_, {all, narrow}),
+                 d_values = scratch.allocate(type_, {all, narrow});
+    ops::attention_backward(backend_, d_out, a.out, a.q, a.k, a.values, a.lse, sequences.own, d_q, d_k,
+                            d_values, scratch);
+    const Tensor back = scratch.allocate(type_, {all, wide + 2 * narrow}),
+                 mine = scratch.allocate(type_, {ranks * rows, wide + 2 * narrow});
+    ops::copy_columns(backend_, {d_q, 0, sequences.packed}, {back, 0}, wide);
+    ops::copy_columns(backend_, {d_k, 0, sequences.packed}, {back, wide}, narrow);
+    ops::copy_columns(backend_, {d_values, 0, sequences.packed}, {back, wide + narrow}, narrow);
+    group.all_to_all(backend_, back, sequences.slice_rows, mine, each);
+    std::int64_t written = 0;  // key columns: what two ranks had the same key head of is summed
+    for (int from = 0; from < ranks; ++from) {
+        const Tensor part = mine.slice(from * rows, (from + 1) * rows);
+        const std::int64_t key = own.first_key(from, key_heads, ranks) * dim_;
+        const bool again = key < written;
+        ops::copy_columns(backend_, {part, 0}, {dq, from * wide}, wide);
+        ops::copy_columns(backend_, {part, wide}, {dk, key}, narrow, again);
+        ops::copy_columns(backend_, {part, wide + narrow}, {dqkv, dqkv.columns() - dk.columns() + key},
+                          narrow, again);
+        written = key + narrow;
+    }
+}
+
+void ContextAttention::pack_keys(const AttentionActivations& a, const Sequences& sequences,
+                                 const Tensor& packed) const {
+    const std::int64_t rows = packed.dim(0) / 2, columns = a.k.columns();
+    ops::copy_columns(backend_, {a.k, 0, sequences.travelling}, {packed.slice(0, rows), 0}, columns);
+    ops::copy_columns(backend_, {a.values, a.values.columns() - columns, sequences.travelling},
+                      {packed.slice(rows, 2 * rows), 0}, columns);
+}
+
+namespace {
+
+/// The slice whose keys are here after `turns` of the ring.
+int slice_after(int own, int turns, int slices) {
+    return (own + slices - turns) % slices;
+}
+
+/// Two places of [2 n, columns], one for what is used, one for what comes, n the most of any slice.
+struct Turning {
+    Turning(const Sequences& sequences, DType type, std::int64_t columns, backend::Arena& scratch)
+        : rows(sequences.travelling_rows) {
+        const std::int64_t most = 2 * *std::max_element(rows.begin(), rows.end());
+        place[0] = scratch.allocate(type, {most, columns});
+        place[1] = scratch.allocate(type, {most, columns});
+    }
+    Tensor at(int turns, int slice) const { return place[turns % 2].slice(0, 2 * rows[slice]); }
+    std::vector<std::int64_t> rows;
+    Tensor place[2];
+};
+
+}  // namespace
+
+void ContextAttention::ring_forward(const AttentionActivations& a, const Sequences& sequences,
+                                    const Tensor& mixed, backend::Arena& scratch) const {
+    const backend::ArenaScope scope(scratch);
+    collective::Group& ring = *peers_->context;
+    const int slices = ring.size(), own = ring.rank();
+    const Turning keys(sequences, type_, a.k.columns(), scratch);
+    const auto slice = [&](int turns) { return slice_after(own, turns, slices); };
+    const auto here = [&](int turns) { return keys.at(turns, slice(turns)); };
+    // Parts are joined in the accumulation type: so the result is rounded once, as without a ring.
+    const Tensor out =
+        type_ == statistics_ ? mixed : scratch.allocate(statistics_, {mixed.dim(0), mixed.columns()});
+    const Tensor part = scratch.allocate(statistics_, {mixed.dim(0), mixed.columns()}),
+                 part_lse = scratch.allocate(statistics_, {a.lse.dim(0), a.lse.columns()});
+    pack_keys(a, sequences, here(0));
+    auto turn = ring.start_shift(backend_, here(0), here(1), 1);
+    ops::attention(backend_, a.q, a.k, a.values, sequences.own, out, a.lse, scratch);
+    for (int turns = 1; turns < slices; ++turns) {
+        ring.finish(turn);
+        if (turns + 1 < slices) turn = ring.start_shift(backend_, here(turns), here(turns + 1), 1);
+        const std::int64_t rows = sequences.travelling_rows[slice(turns)];
+        if (rows == 0) continue;
+        ops::attention(backend_, a.q, here(turns).slice(0, rows), here(turns).slice(rows, 2 * rows),
+                       sequences.others[slice(turns)], part, part_lse, scratch);
+        ops::join_attention(backend_, part, part_lse, out, a.lse);
+    }
+    if (out.data != mixed.data) ops::convert(backend_, out, mixed);
+}
+
+void ContextAttention::ring_backward(const AttentionActivations& a, const Tensor& d_mixed,
+                                     const Tensor& mixed, const Sequences& sequences, const Tensor& dq,
+                                     const Tensor& dk, const Tensor& dqkv, backend::Arena& scratch) const {
+    const backend::ArenaScope scope(scratch);
+    collective::Group& ring = *peers_->context;
+    const int slices = ring.size(), own = ring.rank();
+    const std::int64_t columns = a.k.columns();
+    // Keys and values go round once more, and the sums of their gradients behind them, in the accumulation
+    // type.
+    const Turning keys(sequences, type_, columns, scratch), sums(sequences, statistics_, columns, scratch);
+    const auto slice = [&](int turns) { return slice_after(own, turns, slices); };
+    const auto here = [&](int turns) { return keys.at(turns, slice(turns)); };
+    const Tensor q_sum = scratch.allocate(statistics_, {dq.dim(0), dq.columns()}),
+                 q_part = scratch.allocate(statistics_, {dq.dim(0), dq.columns()}),
+                 k_sum = scratch.allocate(statistics_, {dk.dim(0), columns}),
+                 v_sum = scratch.allocate(statistics_, {dk.dim(0), columns});
+    const std::int64_t most = sums.place[0].dim(0);
+    const Tensor kv_part = scratch.allocate(statistics_, {most, columns});
+    pack_keys(a, sequences, here(0));
+    auto turn = ring.start_shift(backend_, here(0), here(1), 1);
+    ops::attention_backward(backend_, d_mixed, mixed, a.q, a.k, a.values, a.lse, sequences.own, q_sum, k_sum,
+                            v_sum, scratch);
+    // What the rank before has summed for the slice whose keys are here, on its way.
+    collective::Group::Ticket sum_turn = 0;
+    for (int turns = 1; turns < slices; ++turns) {
+        ring.finish(turn);
+        if (turns + 1 < slices) turn = ring.start_shift(backend_, here(turns), here(turns + 1), 1);
+        const std::int64_t rows = sequences.travelling_rows[slice(turns)];
+        const Tensor part = kv_part.slice(0, 2 * rows), sum = sums.at(turns, slice(turns));
+        if (rows > 0) {
+            ops::attention_backward(backend_, d_mixed, mixed, a.q, here(turns).slice(0, rows),
+                                    here(turns).slice(rows, 2 * rows), a.lse, sequences.others[slice(turns)],
+                                    q_part, part.slice(0, rows), part.slice(rows, 2 * rows), scratch);
+            ops::add(backend_, q_part, q_sum);
+        }
+        if (turns > 1) {
+            ring.finish(sum_turn);
+            if (rows > 0) ops::add(backend_, part, sum);
+        } else if (rows > 0) {
+            ops::convert(backend_, part, sum);
+        }
+        sum_turn = ring.start_shift(backend_, sum, sums.at(turns + 1, slice(turns + 1)), 1);
+    }
+    ring.finish(sum_turn);
+    const Tensor home = sums.at(slices, own);
+    const std::int64_t rows = sequences.travelling_rows[own];
+    ops::copy_columns(backend_, {home.slice(0, rows), 0}, {k_sum, 0, sequences.travelling}, columns, true);
+    ops::copy_columns(backend_, {home.slice(rows, 2 * rows), 0}, {v_sum, 0, sequences.travelling}, columns,
+                      true);
+    ops::convert(backend_, q_sum, dq);
+    ops::convert(backend_, k_sum, dk);
+    ops::copy_columns(backend_, {v_sum, 0}, {dqkv, dqkv.columns() - columns}, columns);
+}
+
+}  // namespace maestro::model

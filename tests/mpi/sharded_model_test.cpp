@@ -1,0 +1,231 @@
+// Both jobs of the unit tests, each section on all ranks of the world as one replica: losses and every
+// gradient in double against the same sections on one rank, which the unit tests compare with PyTorch.
+#include <cmath>
+#include <map>
+
+#include "base/check.hpp"
+#include "mpi/mpi_main.hpp"
+#include "unit/model/model_fixture.hpp"
+
+namespace {
+
+using namespace maestro;
+using namespace maestro::model;
+using model::test::Job;
+
+constexpr double kNear = 1e-11;  ///< of a gradient's norm
+
+/// A section on the ranks of the world.
+struct Sharded {
+    Sharded(backend::Backend& b, const comm::Communicator& world, const ModelSpec& spec, const Role& role,
+            Degrees degrees, ContextKind kind)
+        : backend(b),
+          module(make_module(b, spec, role, make_peers(world, degrees, kind, spec.kv_heads, role.section))) {
+        model::test::fill_weights(*module, role.section);
+    }
+    /// What the ranks of the lane have of the gradients, summed as an optimizer does it.
+    void sum_gradients() {
+        const Peers& peers = module->peers();
+        for (const Parameter& p : module->parameters().parameters()) {
+            if (!p.trainable) continue;
+            const Tensor flat = p.gradient.reshape({p.size()});
+            if (p.sharing != Sharing::none) {
+                auto& group = p.sharing == Sharing::tensor ? *peers.tensor : *peers.keys;
+                group.all_reduce(backend, flat.slice(p.common.begin, p.common.end), ops::Reduction::sum,
+                                 scratch);
+            }
+            peers.context->all_reduce(backend, flat, ops::Reduction::sum, scratch);
+        }
+    }
+    backend::Backend& backend;
+    std::unique_ptr<Module> module;
+    backend::Arena saved{backend, 16 << 20}, scratch{backend, 16 << 20};
+};
+
+void compare(const Module& whole, const Module& part, const std::string& what) {
+    for (const Parameter& p : part.parameters().parameters()) {
+        if (!p.trainable) continue;
+        const auto expected = model::test::values(whole.parameters().find(p.name)->gradient),
+                   found = model::test::values(p.gradient);
+        double norm = 0;
+        for (const double v : expected) norm += v * v;
+        norm = std::sqrt(norm);
+        MAESTRO_CHECK(norm > 1e-6, "{}: {} has no gradient to speak of", what, p.name);
+        for (const Extent& e : extents_of(p.shape, p.shard))
+            for (std::int64_t i = 0; i < e.count; ++i)
+                MAESTRO_CHECK(std::abs(found[e.local + i] - expected[e.logical + i]) < kNear * norm,
+                              "{}: the gradient of {} is {:.15g} at {}, on one rank {:.15g}", what, p.name,
+                              found[e.local + i], e.logical + i, expected[e.logical + i]);
+    }
+}
+
+/// Rows of each sample that the first section puts out, and which of them every row of the last section is
+/// (-1: none), both counted over the micro-batch.
+struct Rows {
+    std::vector<std::int64_t> first_lengths, last_lengths;  ///< of the sequences
+    std::vector<std::int32_t> source;
+    std::int64_t unit = 1;
+};
+
+Rows rows_of(const Job& job, bool pictures) {
+    Rows rows;
+    std::int32_t next = 0;
+    for (const SampleView& sample : job.samples.views()) {
+        const std::size_t before = rows.source.size();
+        std::size_t picture = 0;
+        for (const std::int32_t token : sample.tokens) {
+            if (!pictures) {
+                rows.source.push_back(next++);
+            } else if (token != model::test::kMarker) {
+                rows.source.push_back(-1);
+            } else {
+                const Picture& p = sample.pictures[picture++];
+                const std::int64_t tokens = picture_tokens(p.height, p.width, {2, 2});
+                for (std::int64_t i = 0; i < tokens; ++i) rows.source.push_back(next++);
+                rows.first_lengths.push_back(4 * tokens);
+            }
+        }
+        rows.last_lengths.push_back(static_cast<std::int64_t>(rows.source.size() - before));
+    }
+    if (pictures)
+        rows.unit = 4;
+    else
+        rows.first_lengths = rows.last_lengths;
+    return rows;
+}
+
+/// Output rows of the first section on this rank, in its order, counted over the micro-batch.
+std::vector<std::int32_t> own_output(const Rows& rows, bool pictures, const Peers& peers) {
+    const Partition partition(rows.first_lengths, pictures ? Attention::bidirectional : Attention::causal,
+                              peers.degrees, rows.unit);
+    std::vector<std::int32_t> own;
+    for (const RowRun& run : partition.runs(peers.cp(), peers.tp()))
+        for (std::int64_t row = run.first; row < run.first + run.count; row += rows.unit)
+            own.push_back(static_cast<std::int32_t>((partition.offsets()[run.sequence] + row) / rows.unit));
+    return own;
+}
+
+struct Layout {
+    Degrees degrees;
+    ContextKind kind;
+    std::string text() const {
+        return "cp " + std::to_string(degrees.cp) + " tp " + std::to_string(degrees.tp) +
+               (kind == ContextKind::ring ? " ring" : " all-to-all");
+    }
+};
+
+bool fits(const ModelSpec& spec, const Layout& layout) {
+    const auto [cp, tp] = layout.degrees;
+    const auto divides = [](int a, int b) { return a % b == 0 || b % a == 0; };
+    if (spec.heads % tp != 0 || !divides(spec.kv_heads, tp)) return false;
+    return layout.kind == ContextKind::ring ||
+           (spec.heads / tp % cp == 0 && divides(std::max(spec.kv_heads / tp, 1), cp));
+}
+
+/// `up` and `down`: layouts of the first and the last section.
+void run(const comm::Communicator& world, Job& reference, bool pictures, const Layout& up,
+         const Layout& down) {
+    const std::string what = (pictures ? "pictures, " : "teacher, ") + up.text() + " to " + down.text();
+    const Result expected = reference.run();
+    const auto backend = backend::make_cpu(1);
+    Sharded first(*backend, world, reference.first_spec, reference.first_role, up.degrees, up.kind);
+    Sharded last(*backend, world, reference.last_spec, reference.last_role, down.degrees, down.kind);
+    const Batch batch = reference.samples.batch();
+    const Rows rows = rows_of(reference, pictures);
+    const std::int64_t width = reference.first_role.output_width;
+    std::int64_t total = 0;
+    for (const std::int64_t length : rows.first_lengths) total += length / rows.unit;
+    Result result;
+    Tensor output, none;
+    const auto first_state = first.module->forward(batch, {}, first.saved, first.scratch, output, result);
+    const auto own = own_output(rows, pictures, first.module->peers());
+    MAESTRO_CHECK(output.dim(0) == static_cast<std::int64_t>(own.size()), "{}: {} rows of {}", what,
+                  output.describe(), own.size());
+    // The edge: everybody's rows to everybody. Edges proper have tests of their own.
+    std::vector<double> all(static_cast<std::size_t>(total * width), 0.0);
+    for (std::size_t r = 0; r < own.size(); ++r)
+        std::copy_n(output.as<double>() + static_cast<std::int64_t>(r) * width, width,
+                    all.begin() + own[r] * width);
+    world.allreduce_sum(std::span(all));
+    const Tensor whole(all.data(), DType::f64, {total, width});
+    const Partition partition(rows.last_lengths, Attention::causal, down.degrees);
+    std::vector<std::vector<Tensor>> inputs(1);
+    const auto brought = last.module->input_rows(batch);
+    std::vector<std::int32_t> came;  // rows of `whole`, in this rank's order
+    for (const RowRun& run : partition.runs(last.module->peers().cp(), last.module->peers().tp()))
+        for (std::int64_t row = run.first; row < run.first + run.count; ++row)
+            if (const auto at = rows.source[partition.offsets()[run.sequence] + row]; at >= 0)
+                came.push_back(at);
+    std::vector<double> gathered;
+    for (const std::int32_t at : came)
+        gathered.insert(gathered.end(), all.begin() + at * width, all.begin() + (at + 1) * width);
+    std::int64_t at = 0;
+    for (const std::int64_t count : brought[0]) {
+        inputs[0].push_back(Tensor(gathered.data() + at * width, DType::f64, {count, width}));
+        at += count;
+    }
+    MAESTRO_CHECK(at == static_cast<std::int64_t>(came.size()), "{}: {} rows of {}", what, at, came.size());
+    const auto last_state = last.module->forward(batch, inputs, last.saved, last.scratch, none, result);
+    std::vector<double> d_came(gathered.size(), 0.0);
+    const Tensor d_rows(d_came.data(), DType::f64, {at, width});
+    last.module->backward(*last_state, {}, std::vector<Tensor>{pictures ? d_rows : Tensor{}}, last.scratch);
+    std::vector<double> sums{result.loss, static_cast<double>(result.tokens)};
+    world.allreduce_sum(std::span(sums));
+    MAESTRO_CHECK(std::abs(sums[0] - expected.loss) < kNear * expected.loss, "{}: loss {:.15g}, not {:.15g}",
+                  what, sums[0], expected.loss);
+    MAESTRO_CHECK(sums[1] == static_cast<double>(expected.tokens), "{}: {} tokens", what, sums[1]);
+    last.sum_gradients();
+    compare(*reference.last, *last.module, what + ", " + reference.last_name);
+    if (!pictures) return;
+    std::fill(all.begin(), all.end(), 0.0);
+    for (std::size_t r = 0; r < came.size(); ++r)
+        std::copy_n(d_came.begin() + static_cast<std::int64_t>(r) * width, width,
+                    all.begin() + came[r] * width);
+    world.allreduce_sum(std::span(all));
+    std::vector<double> d_own;
+    for (const std::int32_t row : own)
+        d_own.insert(d_own.end(), all.begin() + row * width, all.begin() + (row + 1) * width);
+    first.module->backward(*first_state,
+                           Tensor(d_own.data(), DType::f64, {static_cast<std::int64_t>(own.size()), width}),
+                           {}, first.scratch);
+    first.sum_gradients();
+    compare(*reference.first, *first.module, what + ", " + reference.first_name);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    return maestro::test::run(argc, argv, [](const comm::Communicator& world) {
+        const int ranks = world.size();
+        std::vector<Layout> layouts;
+        for (int cp = 1; cp <= ranks; ++cp)
+            if (ranks % cp == 0)
+                for (const ContextKind kind : {ContextKind::ring, ContextKind::all_to_all})
+                    if (cp > 1 || kind == ContextKind::ring) layouts.push_back({{cp, ranks / cp}, kind});
+        const auto uneven = [](ModelSpec& spec) {  // three divides the heads, nothing the rest
+            spec.heads = 6;
+            spec.kv_heads = 3;
+            spec.vocabulary = spec.vocabulary > 0 ? 41 : 0;
+            spec.mlp = 25;
+        };
+        int compared = 0;
+        for (const auto& change :
+             {std::function<void(ModelSpec&)>{}, std::function<void(ModelSpec&)>(uneven)})
+            for (const bool recompute : {false, true})
+                for (const Job::Kind kind : {Job::Kind::vlm, Job::Kind::distill}) {
+                    Job reference(kind, DType::f64, recompute, 1, change);
+                    std::vector<Layout> ups, downs;
+                    for (const Layout& layout : layouts) {
+                        if (fits(reference.first_spec, layout)) ups.push_back(layout);
+                        if (fits(reference.last_spec, layout)) downs.push_back(layout);
+                    }
+                    for (std::size_t i = 0; i < ups.size() && !downs.empty();
+                         ++i) {  // unlike ones, if there are
+                        run(world, reference, kind == Job::Kind::vlm, ups[i], downs[(i + 1) % downs.size()]);
+                        ++compared;
+                    }
+                }
+        MAESTRO_CHECK(compared > 0, "no layout fits {} ranks", ranks);
+        if (world.rank() == 0) std::printf("%d runs compared\n", compared);
+    });
+}
