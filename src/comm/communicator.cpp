@@ -102,6 +102,9 @@ void Communicator::allreduce(std::span<T> values, MPI_Datatype type, MPI_Op op) 
 void Communicator::allreduce_sum(std::span<double> values) const {
     allreduce(values, MPI_DOUBLE, MPI_SUM);
 }
+void Communicator::allreduce_sum(std::span<std::int32_t> values) const {
+    allreduce(values, MPI_INT32_T, MPI_SUM);
+}
 void Communicator::allreduce_sum(std::span<std::int64_t> values) const {
     allreduce(values, MPI_INT64_T, MPI_SUM);
 }

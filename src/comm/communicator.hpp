@@ -53,6 +53,7 @@ public:
     void barrier() const;
     /// In place, element-wise, the same bits on every rank.
     void allreduce_sum(std::span<double> values) const;
+    void allreduce_sum(std::span<std::int32_t> values) const;
     void allreduce_sum(std::span<std::int64_t> values) const;
     void allreduce_max(std::span<double> values) const;
     double sum(double value) const;

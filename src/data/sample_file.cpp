@@ -91,27 +91,69 @@ void SampleFile::read_header() {
     if (version_ == 1) identity_ = index_.checksum();
 }
 
-/// Checks the text of a share of the samples, which brings their weights.
-void SampleFile::scan(Share share, Pulse& pulse) {
-    constexpr std::int64_t kBlock = 1 << 18;  // tokens at a time, in whole samples
+/// Calls visit(first, last) for the samples of a share, in blocks of about 2^18 tokens.
+template <class Visit>
+void SampleFile::in_blocks(Share share, Pulse& pulse, Visit visit) const {
+    constexpr std::int64_t kBlock = 1 << 18;
     const auto bound = [&](int index) {
         return size() / share.count * index + size() % share.count * index / share.count;
     };
     const auto& offsets = index_.sample_offsets_;
     const std::int64_t end = bound(share.index + 1);
-    Sample block;
     for (std::int64_t first = bound(share.index), last = first; first < end; first = last) {
         const std::int64_t start = offsets[as_size(first)];
         for (++last; last < end && offsets[as_size(last + 1)] - start <= kBlock;) ++last;
-        const Text text = read_text(first, last, block);
+        visit(first, last);
         pulse.beat();
+    }
+}
+
+/// Checks the text of a share of the samples, which brings their weights.
+void SampleFile::scan(Share share, Pulse& pulse) {
+    const auto& offsets = index_.sample_offsets_;
+    Sample block;
+    in_blocks(share, pulse, [&](std::int64_t first, std::int64_t last) {
+        const Text text = read_text(first, last, block);
         for (std::int64_t i = first; i < last; ++i) {
-            const auto at = as_size(offsets[as_size(i)] - start), count = as_size(index_.tokens(i));
+            const auto at = as_size(offsets[as_size(i)] - offsets[as_size(first)]),
+                       count = as_size(index_.tokens(i));
             index_.weights_[as_size(i)] =
                 check_text(i, {text.tokens.subspan(at, count), text.weights.subspan(at, count),
                                text.flags.subspan(at, count)});
         }
-    }
+    });
+}
+
+std::span<std::int32_t> SampleFile::find_markers(Share share, Pulse& pulse) {
+    pulse.doing(fmt::format("looking for picture markers in {}", path().string()));
+    const auto& offsets = index_.sample_offsets_;
+    std::vector<std::int32_t>& markers = index_.markers_;
+    markers.assign(index_.shapes_.size(), 0);
+    std::vector<std::int32_t> tokens;
+    in_blocks(share, pulse, [&](std::int64_t first, std::int64_t last) {
+        const std::int64_t begin = offsets[as_size(first)], count = offsets[as_size(last)] - begin;
+        tokens.resize(as_size(count));
+        file_.read(tokens.data(), count * 4, tokens_at_ + begin * 4, "tokens");
+        for (std::int64_t i = first; i < last; ++i) {
+            const auto own =
+                std::span(tokens).subspan(as_size(offsets[as_size(i)] - begin), as_size(index_.tokens(i)));
+            if (own.size() > as_size(std::numeric_limits<std::int32_t>::max()))
+                refuse_element(path(), "index/sample_offsets", i, "a sample of more than 2^31 tokens");
+            const auto found = static_cast<std::size_t>(std::count(own.begin(), own.end(), marker_));
+            if (found != index_.pictures(i).size())
+                refuse_element(path(), "tokens", offsets[as_size(i + 1)] - 1, unlike(i, found));
+            auto to = markers.begin() + index_.picture_offsets_[as_size(i)];
+            for (std::size_t t = 0; t < own.size(); ++t)
+                if (own[t] == marker_) *to++ = static_cast<std::int32_t>(t);
+        }
+    });
+    return markers;
+}
+
+/// Says that a sample has other than one marker a picture.
+std::string SampleFile::unlike(std::int64_t i, std::size_t markers) const {
+    return fmt::format("sample {} has {} markers (token {}) and {} pictures", i, markers, marker_,
+                       index_.pictures(i).size());
 }
 
 /// Of the samples `first` to `last - 1`, into the vectors of `sample`.
@@ -153,10 +195,7 @@ double SampleFile::check_text(std::int64_t i, const Text& text) const {
         markers += token == marker_ ? 1 : 0;
         sum += weight;
     }
-    if (markers != index_.pictures(i).size())
-        refuse_at("tokens", text.tokens.size() - 1,
-                  fmt::format("sample {} has {} markers (token {}) and {} pictures", i, markers, marker_,
-                              index_.pictures(i).size()));
+    if (markers != index_.pictures(i).size()) refuse_at("tokens", text.tokens.size() - 1, unlike(i, markers));
     return sum;
 }
 

@@ -59,6 +59,11 @@ public:
     /// Of version 1 [N], the weights found in this share and 0 elsewhere: to be summed over those who hold
     /// the others. Of version 2 empty: every reader has all of them.
     std::span<double> weights() { return version_ == 1 ? std::span(index_.weights_) : std::span<double>(); }
+    /// The file does not store apart where the markers stand: reads the tokens of a share of the samples. The
+    /// result [M] has the positions found there and 0 elsewhere, to be summed over those who hold the others;
+    /// then the index knows them. Throws Error(bad_data) where markers and pictures are not equally many, and
+    /// Error(io_error).
+    std::span<std::int32_t> find_markers(Share share, Pulse& pulse);
     std::int64_t size() const { return index_.size(); }
     /// Token ids are in [0, vocabulary).
     std::int32_t vocabulary() const { return vocabulary_; }
@@ -88,6 +93,9 @@ private:
     };
     void read_header();
     void scan(Share share, Pulse& pulse);
+    template <class Visit>
+    void in_blocks(Share share, Pulse& pulse, Visit visit) const;
+    std::string unlike(std::int64_t i, std::size_t markers) const;
     Text read_text(std::int64_t first, std::int64_t last, Sample& sample) const;
     double check_text(std::int64_t i, const Text& text) const;
     void compare(std::uint64_t checksum, std::int64_t i) const;

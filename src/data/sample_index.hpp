@@ -42,6 +42,13 @@ public:
             static_cast<std::size_t>(at(picture_offsets_, i)),
             static_cast<std::size_t>(at(picture_offsets_, i + 1) - at(picture_offsets_, i)));
     }
+    /// Where the marker of each picture stands among the sample's tokens; empty unless SampleFile has looked
+    /// for them, and where the sample has no pictures.
+    std::span<const std::int32_t> markers(std::int64_t i) const {
+        if (markers_.empty()) return {};
+        return std::span(markers_).subspan(static_cast<std::size_t>(at(picture_offsets_, i)),
+                                           pictures(i).size());
+    }
     /// What the attribute index_checksum must be.
     std::uint64_t checksum() const { return checksum_; }
 
@@ -62,6 +69,7 @@ private:
     std::vector<std::uint64_t> checksums_;          ///< [N]
     std::vector<std::uint64_t> pixel_checksums_;    ///< [M]; version 1 has none
     std::vector<double> weights_;                   ///< [N]
+    std::vector<std::int32_t> markers_;             ///< [M], or none
     std::uint64_t checksum_ = 0;
 };
 

@@ -21,6 +21,12 @@ std::unique_ptr<data::SampleFile> open_samples(const comm::Communicator& world, 
     return samples;
 }
 
+void find_markers(const comm::Communicator& world, data::SampleFile& samples, Pulse& pulse) {
+    std::span<std::int32_t> markers;
+    agree(world, [&] { markers = samples.find_markers(data::Share{world.rank(), world.size()}, pulse); });
+    world.allreduce_sum(markers);
+}
+
 namespace {
 
 bool given(const config::Section& section) {

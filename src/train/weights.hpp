@@ -15,6 +15,9 @@ namespace maestro::train {
 /// all ranks what SampleFile throws on one.
 std::unique_ptr<data::SampleFile> open_samples(const comm::Communicator& world, const std::string& path,
                                                Pulse& pulse);
+/// Lets the index of every rank know where markers stand, each rank reading its share of the tokens. The
+/// same.
+void find_markers(const comm::Communicator& world, data::SampleFile& samples, Pulse& pulse);
 
 /// Verified checkpoints by what the deck's `weights` keys say.
 using WeightFiles = std::map<std::string, std::string>;

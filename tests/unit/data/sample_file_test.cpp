@@ -388,5 +388,35 @@ TEST_F(SampleFileTest, RefusesBadTokensAndWeights) {
     refused([](auto& a) { a.loss_weight[1] = 2; }, "checksum", "sample 0");
 }
 
+TEST_F(SampleFileTest, KnowsMarkersOnceItHasLookedForThem) {
+    for (const std::int64_t version : {1, 2}) {
+        write(small_file(version));
+        SampleFile file(path_);
+        Pulse quiet;
+        EXPECT_TRUE(file.index().markers(1).empty());
+        std::vector<std::int32_t> sum(2, 0);
+        for (int part = 0; part < 4; ++part) {  // more readers than samples
+            const auto found = file.find_markers({part, 4}, quiet);
+            for (std::size_t i = 0; i < 2; ++i) sum[i] += found[i];
+        }
+        EXPECT_THAT(sum, ElementsAre(1, 4));
+        file.find_markers({}, quiet);
+        EXPECT_THAT(file.index().markers(1), ElementsAre(1, 4));
+        EXPECT_TRUE(file.index().markers(0).empty());
+    }
+    SampleArrays lacking = small_file();
+    lacking.tokens[8] = 'm';  // the checksum is of no concern yet
+    write(lacking);
+    SampleFile file(path_);
+    Pulse quiet;
+    try {
+        file.find_markers({}, quiet);
+        ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::bad_data);
+        EXPECT_THAT(error.what(), AllOf(HasSubstr("sample 1 has 1 markers"), HasSubstr("2 pictures")));
+    }
+}
+
 }  // namespace
 }  // namespace maestro::data
