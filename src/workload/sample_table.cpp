@@ -67,6 +67,10 @@ std::int64_t SampleTable::output_rows(std::int64_t sample, int section) const {
            static_cast<std::int64_t>(pictures(sample).size());
 }
 
+std::int64_t SampleTable::rows_of(const PictureSize& picture, int section) const {
+    return model::picture_tokens(picture.height, picture.width, vision_[section]);
+}
+
 std::int64_t SampleTable::rows_of(std::span<const model::SampleShape> batch, int section) const {
     const model::Geometry vision = vision_[section];
     std::int64_t rows = 0;
@@ -81,6 +85,12 @@ std::vector<model::SampleShape> SampleTable::longest_micro_batch(int samples, in
     for (const std::int64_t id : largest(size(), samples, [&](std::int64_t i) { return length(i, section); }))
         longest.push_back(shape(id));
     return longest;
+}
+
+std::int64_t SampleTable::most_of(int samples, const std::function<std::int64_t(std::int64_t)>& value) const {
+    std::int64_t sum = 0;
+    for (const std::int64_t id : largest(size(), samples, value)) sum += value(id);
+    return sum;
 }
 
 std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) const {

@@ -1,0 +1,135 @@
+#include "workload/layout.hpp"
+
+#include <algorithm>
+
+#include "base/check.hpp"
+
+namespace maestro::workload {
+
+namespace {
+
+/// Appends, in one with the last where nothing lies between on either side.
+void add(std::vector<model::Holding>& holdings, const model::Holding& more) {
+    if (!holdings.empty()) {
+        model::Holding& last = holdings.back();
+        if (last.rank == more.rank && last.first + last.count == more.first &&
+            last.local + last.count == more.local) {
+            last.count += more.count;
+            return;
+        }
+    }
+    holdings.push_back(more);
+}
+
+void add(std::vector<Range>& places, Range more) {
+    if (!places.empty() && places.back().end == more.begin)
+        places.back().end = more.end;
+    else if (more.size() > 0)
+        places.push_back(more);
+}
+
+}  // namespace
+
+model::Degrees degrees_of(const graph::Section& section) {
+    return {.cp = section.layout.cp, .tp = section.layout.tp};
+}
+
+bool needs_markers(const graph::SectionGraph& graph) {
+    return std::any_of(graph.edges.begin(), graph.edges.end(), [&](const graph::Edge& e) {
+        return e.tensor == EdgeTensor::embeddings && degrees_of(graph.sections[e.to]).ranks() > 1;
+    });
+}
+
+Packing packing_of(const SampleTable& table, int section, std::span<const std::int64_t> samples) {
+    Packing packing;
+    if (table.sees_pixels(section)) {
+        packing.attention = model::Attention::bidirectional;
+        packing.unit = table.unit(section);
+    }
+    for (const std::int64_t sample : samples) {
+        if (table.sees_pixels(section))
+            for (const PictureSize& picture : table.pictures(sample))
+                packing.lengths.push_back(packing.unit * table.rows_of(picture, section));
+        else
+            packing.lengths.push_back(table.length(sample, section));
+        packing.samples.push_back(packing.lengths.size());
+    }
+    return packing;
+}
+
+model::Partition partition_of(const Packing& packing, model::Degrees degrees) {
+    return model::Partition(packing.lengths, packing.attention, degrees, packing.unit);
+}
+
+Holdings outputs_of(const Packing& packing, model::Degrees degrees) {
+    const auto sequences = partition_of(packing, degrees).holdings();
+    Holdings outputs(packing.samples.size() - 1);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+        std::int64_t row = 0;  // of the sample
+        for (std::size_t s = packing.samples[i]; s < packing.samples[i + 1]; ++s) {
+            for (const model::Holding& h : sequences[s])
+                add(outputs[i],
+                    {row + h.first / packing.unit, h.count / packing.unit, h.rank, h.local / packing.unit});
+            row += packing.lengths[s] / packing.unit;
+        }
+    }
+    return outputs;
+}
+
+Holdings inputs_of(const Packing& packing, std::span<const std::vector<Range>> places,
+                   model::Degrees degrees) {
+    MAESTRO_CHECK(packing.lengths.size() == places.size() && packing.unit == 1, "{} samples of {} sequences",
+                  places.size(), packing.lengths.size());
+    const auto sequences = partition_of(packing, degrees).holdings();
+    Holdings inputs(places.size());
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        std::vector<std::int64_t> taken(static_cast<std::size_t>(degrees.ranks()), 0);  // by rank
+        std::int64_t row = 0;                                                           // of the edge
+        auto holding = sequences[i].begin();
+        for (const Range& place : places[i])
+            for (std::int64_t at = place.begin; at < place.end;) {
+                while (holding != sequences[i].end() && holding->first + holding->count <= at) ++holding;
+                MAESTRO_CHECK(holding != sequences[i].end() && holding->first <= at,
+                              "row {} of a sample of {}", at, packing.lengths[i]);
+                const std::int64_t count = std::min(place.end, holding->first + holding->count) - at;
+                add(inputs[i], {row, count, holding->rank, taken[holding->rank]});
+                taken[holding->rank] += count;
+                row += count;
+                at += count;
+            }
+    }
+    return inputs;
+}
+
+std::vector<Range> places_of(const SampleTable& table, int from, int to, std::int64_t sample,
+                             model::Degrees degrees) {
+    const std::int64_t rows = table.output_rows(sample, from);
+    std::vector<Range> places;
+    if (degrees.ranks() == 1) {
+        add(places, {0, rows});
+        return places;
+    }
+    const std::int64_t length = table.length(sample, to);
+    if (!table.sees_pixels(from)) {
+        MAESTRO_CHECK(rows == length, "sample {} has {} rows in section {} and {} in section {}", sample,
+                      rows, from, length, to);
+        add(places, {0, rows});
+        return places;
+    }
+    const std::span<const PictureSize> pictures = table.pictures(sample);
+    const std::span<const std::int32_t> markers = table.markers(sample);
+    MAESTRO_CHECK(markers.size() == pictures.size(), "sample {} has {} known markers and {} pictures", sample,
+                  markers.size(), pictures.size());
+    std::int64_t grown = 0;  // by the pictures before
+    for (std::size_t p = 0; p < pictures.size(); ++p) {
+        const std::int64_t begin = markers[p] + grown, tokens = table.rows_of(pictures[p], from);
+        add(places, {begin, begin + tokens});
+        grown += tokens - 1;
+    }
+    MAESTRO_CHECK(table.tokens(sample) + grown == length,
+                  "sample {} has {} rows in section {}, which expands pictures unlike section {}", sample,
+                  length, to, from);
+    return places;
+}
+
+}  // namespace maestro::workload

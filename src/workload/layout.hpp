@@ -1,0 +1,47 @@
+// How the ranks of a lane hold a micro-batch of a section, and with it the rows that an edge takes from there
+// or brings. Pure; edges, their slots and the modules ask here.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/shard.hpp"
+#include "graph/section_graph.hpp"
+#include "model/partition.hpp"
+#include "workload/sample_table.hpp"
+
+namespace maestro::workload {
+
+model::Degrees degrees_of(const graph::Section& section);
+/// Do embeddings enter a section whose replicas are several ranks? Then the table has to know the markers.
+bool needs_markers(const graph::SectionGraph& graph);
+
+/// The sequences within which a section's attention stays: pictures (vision) or samples (language), in the
+/// order of the micro-batch.
+struct Packing {
+    std::vector<std::int64_t> lengths;    ///< rows of each
+    std::vector<std::size_t> samples{0};  ///< S + 1: where the sequences of each sample begin
+    model::Attention attention = model::Attention::causal;
+    std::int64_t unit = 1;  ///< rows that become one row of output
+};
+Packing packing_of(const SampleTable& table, int section, std::span<const std::int64_t> samples);
+model::Partition partition_of(const Packing& packing, model::Degrees degrees);
+
+/// By sample, ascending: which rank of the lane holds which rows of it, as an edge counts them.
+using Holdings = std::vector<std::vector<model::Holding>>;
+
+/// Of the rows that a section puts out. `local`: in what that rank puts out for the micro-batch.
+Holdings outputs_of(const Packing& packing, model::Degrees degrees);
+/// Of the rows that come in where every sample is one sequence. `places[i]`: rows of sequence i that the
+/// edge's rows take in their order, ascending. `local`: among the rows of this sample that the rank gets.
+Holdings inputs_of(const Packing& packing, std::span<const std::vector<Range>> places,
+                   model::Degrees degrees);
+
+/// Rows of the sample in section `to` that those of the edge from section `from` take: pictures stand where
+/// their markers were, hidden states replace nothing and cover all. For one rank, which gets them all, it is
+/// enough how many there are; for several the table has to know the markers.
+std::vector<Range> places_of(const SampleTable& table, int from, int to, std::int64_t sample,
+                             model::Degrees degrees);
+
+}  // namespace maestro::workload
