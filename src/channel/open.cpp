@@ -48,7 +48,7 @@ std::string list_edges(std::span<const ChannelSpec> specs, std::span<const Choic
         std::size_t bytes = 0;
         for (const int rank : ranks_of(spec)) bytes += rank_bytes(spec, rank);
         list += fmt::format("{}{} {:.0f} MiB (window {} x {} rows x {} {})", list.empty() ? "" : ", ",
-                            spec.name, static_cast<double>(bytes) / kMiB, spec.window, spec.max_rows,
+                            spec.name, static_cast<double>(bytes) / kMiB, spec.window, spec.max_received,
                             spec.width, name_of(spec.dtype));
     }
     return list;
@@ -101,7 +101,8 @@ std::vector<std::string> hosts_of(const comm::Communicator& world) {
 std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicator& world,
                                                          const ChannelSpec& spec, Means means, int tag) {
     const std::vector<int> ranks = ranks_of(spec);
-    const bool member = std::find(ranks.begin(), ranks.end(), world.rank()) != ranks.end();
+    const auto own = std::find(ranks.begin(), ranks.end(), world.rank());
+    const bool member = own != ranks.end();
     const std::size_t bytes = rank_bytes(spec, world.rank());
     std::unique_ptr<Transport> transport;
     bool refused = false;
@@ -124,13 +125,14 @@ std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicato
         transport = make_delayed(std::move(transport),
                                  {.latency_s = spec.latency_s,
                                   .byte_s = spec.row_s / static_cast<double>(bytes_of_rows(spec, 1)),
-                                  .due_at = due_offset(spec)});
+                                  .due_at = due_offset(spec),
+                                  .self = static_cast<int>(own - ranks.begin())});
     return transport;
 }
 }  // namespace
 
 Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of, Wanted wanted) {
-    if (spec.colocated) return {Means::pointer, "both ends are on the same ranks"};
+    if (spec.pointer) return {Means::pointer, "both ends are on the same ranks"};
     std::vector<std::string> hosts;
     for (const int rank : ranks_of(spec)) hosts.push_back(host_of[rank]);
     std::sort(hosts.begin(), hosts.end());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,45 +12,56 @@
 
 namespace maestro::channel {
 
+/// One end of an edge: the ranks of each replica, the leader first. All replicas have equally many.
+using Side = std::vector<std::vector<int>>;
+
 struct ChannelSpec {
-    std::string name;              ///< "vision-language"
-    std::vector<int> producers;    ///< rank of each replica of the upstream section
-    std::vector<int> consumers;    ///< of the downstream section; fanout = consumers / producers
-    std::int64_t width = 0;        ///< elements of a row
-    DType dtype = DType::f32;      ///< of rows and gradients
-    int window = 1;                ///< the producer's micro-batches in flight, >= 1
-    std::int64_t max_rows = 0;     ///< rows of a producer's micro-batch at most (slot size)
-    std::int64_t max_samples = 0;  ///< routes of a step at most, over all replicas
+    std::string name;               ///< "vision-language"
+    Side producers;                 ///< the upstream section
+    Side consumers;                 ///< the downstream section; fanout = consumers / producers
+    std::int64_t width = 0;         ///< elements of a row
+    DType dtype = DType::f32;       ///< of rows and gradients
+    int window = 1;                 ///< the producer's micro-batches in flight, >= 1
+    std::int64_t max_sent = 0;      ///< rows that one rank puts out for a micro-batch, at most
+    std::int64_t max_received = 0;  ///< rows that one rank gets of a producer's micro-batch, at most
+    std::int64_t max_samples = 0;   ///< routes of a step at most, over all replicas
     bool carries_gradient = true;
-    bool colocated = false;  ///< producers == consumers: a pointer is passed, no MPI
+    bool pointer = false;  ///< both ends of every replica are one and the same rank: a pointer is passed
     /// Of an emulated link between ranks of one machine: rows, and gradients, are seen so long after they
     /// were put, and so much longer for each row.
     double latency_s = 0, row_s = 0;
 };
 
 inline bool is_delayed(const ChannelSpec& spec) {
-    return !spec.colocated && (spec.latency_s > 0 || spec.row_s > 0);
+    return !spec.pointer && (spec.latency_s > 0 || spec.row_s > 0);
 }
 
-/// Replica that `rank` holds on one side of an edge, -1 if none.
-inline int replica_on(const std::vector<int>& side, int rank) {
-    const auto at = std::find(side.begin(), side.end(), rank);
-    return at == side.end() ? -1 : static_cast<int>(at - side.begin());
+/// Where a rank is on one side of an edge.
+struct Seat {
+    int replica = 0, rank = 0;  ///< rank within the replica
+};
+
+inline std::optional<Seat> seat_on(const Side& side, int rank) {
+    for (std::size_t r = 0; r < side.size(); ++r)
+        if (const auto at = std::find(side[r].begin(), side[r].end(), rank); at != side[r].end())
+            return Seat{static_cast<int>(r), static_cast<int>(at - side[r].begin())};
+    return std::nullopt;
 }
 
 inline std::size_t bytes_of_rows(const ChannelSpec& spec, std::int64_t rows) {
     return static_cast<std::size_t>(rows * spec.width) * size_of(spec.dtype);
 }
 
-/// Bytes of one slot: the rows of a micro-batch.
-inline std::size_t slot_bytes(const ChannelSpec& spec) {
-    return bytes_of_rows(spec, spec.max_rows);
+/// Words of a step: of each sample one for every rank that may announce it, and one for every rank that may
+/// answer.
+inline std::size_t word_count(const ChannelSpec& spec) {
+    return static_cast<std::size_t>(spec.max_samples) *
+           (spec.producers.front().size() + spec.consumers.front().size());
 }
 
-/// On an emulated link each word has a time beside it: where these begin, behind the words of a step, which
-/// announce its samples and answer them.
+/// On an emulated link each word has a time beside it: where these begin, behind the words.
 inline std::size_t due_offset(const ChannelSpec& spec) {
-    return 2 * sizeof(std::uint64_t) * static_cast<std::size_t>(spec.max_samples);
+    return sizeof(std::uint64_t) * word_count(spec);
 }
 
 /// Bytes of the words, and of their times.
@@ -59,23 +71,39 @@ inline std::size_t words_bytes(const ChannelSpec& spec) {
     return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
-/// Are there slots on this side: for rows that come in, or for their gradients?
-inline bool has_slots(const ChannelSpec& spec, bool consumer) {
-    return (consumer && !spec.colocated) || spec.carries_gradient;
+/// Bytes that one micro-batch in flight takes on `rank`: for rows that come in, and for gradients that come
+/// back.
+struct SlotBytes {
+    std::size_t rows = 0, gradient = 0;
+    std::size_t both() const { return rows + gradient; }
+};
+
+inline SlotBytes slot_bytes(const ChannelSpec& spec, int rank) {
+    SlotBytes bytes;
+    if (!spec.pointer && seat_on(spec.consumers, rank)) bytes.rows = bytes_of_rows(spec, spec.max_received);
+    if (spec.carries_gradient && seat_on(spec.producers, rank))
+        bytes.gradient = bytes_of_rows(spec, spec.max_sent);
+    return bytes;
 }
 
-/// Bytes that `rank` keeps for the edge: words, and a slot for each micro-batch in flight.
+/// Where on `rank` the gradients' slots begin: behind the words and the slots of rows.
+inline std::size_t gradients_offset(const ChannelSpec& spec, int rank) {
+    return words_bytes(spec) + static_cast<std::size_t>(spec.window) * slot_bytes(spec, rank).rows;
+}
+
+/// Bytes that `rank` keeps for the edge: words, and slots for each micro-batch in flight.
 inline std::size_t rank_bytes(const ChannelSpec& spec, int rank) {
-    const bool consumer = replica_on(spec.consumers, rank) >= 0;
-    if (!consumer && replica_on(spec.producers, rank) < 0) return 0;
-    const std::size_t slots = has_slots(spec, consumer) ? static_cast<std::size_t>(spec.window) : 0;
-    return words_bytes(spec) + slots * slot_bytes(spec);
+    if (!seat_on(spec.consumers, rank) && !seat_on(spec.producers, rank)) return 0;
+    return words_bytes(spec) + static_cast<std::size_t>(spec.window) * slot_bytes(spec, rank).both();
 }
 
-/// Ranks that take part: producers, then consumers; of a colocated edge each once.
+/// Ranks that take part, each once: producers, then those consumers that are no producers.
 inline std::vector<int> ranks_of(const ChannelSpec& spec) {
-    std::vector<int> ranks = spec.producers;
-    if (!spec.colocated) ranks.insert(ranks.end(), spec.consumers.begin(), spec.consumers.end());
+    std::vector<int> ranks;
+    for (const auto& replica : spec.producers) ranks.insert(ranks.end(), replica.begin(), replica.end());
+    for (const auto& replica : spec.consumers)
+        for (const int rank : replica)
+            if (!seat_on(spec.producers, rank)) ranks.push_back(rank);
     return ranks;
 }
 

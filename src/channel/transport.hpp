@@ -11,8 +11,8 @@
 
 namespace maestro::channel {
 
-/// Owns this rank's exposed memory (zeroed at the start). Peers are ranks of the edge's communicator. Used by
-/// one thread. No call waits for a peer.
+/// Owns this rank's exposed memory (zeroed at the start). Peers are ranks of the edge's communicator; a rank
+/// may be its own. Used by one thread. No call waits for a peer.
 class Transport {
 public:
     virtual ~Transport() = default;
@@ -38,11 +38,13 @@ std::unique_ptr<Transport> make_messages(comm::Communicator edge, std::size_t by
 std::unique_ptr<Transport> make_local(std::size_t bytes);
 
 /// A link that is not there: what `inner` brings is seen `latency_s` after it was put, and `byte_s` later for
-/// each byte; bytes to one peer follow each other. The time from which the word at `offset` is seen travels
-/// beside it and stands at `due_at + offset` (of the same layout on all ranks, which share a clock).
+/// each byte; bytes to one peer follow each other, and what a rank sends to itself takes no link. The time
+/// from which the word at `offset` is seen travels beside it and stands at `due_at + offset` (of the same
+/// layout on all ranks, which share a clock).
 struct LinkDelay {
     double latency_s = 0, byte_s = 0;
     std::size_t due_at = 0;
+    int self = 0;  ///< this rank among the peers
 };
 std::unique_ptr<Transport> make_delayed(std::unique_ptr<Transport> inner, LinkDelay delay);
 

@@ -22,6 +22,7 @@ public:
     }
 
     void signal(int peer, std::size_t offset, std::uint64_t word) override {
+        if (peer == delay_.self) return inner_->signal(peer, offset, word);  // and due since the start
         Link& link = links_[peer];
         link.free_s = std::max(link.free_s, comm::now_s()) + delay_.byte_s * static_cast<double>(link.bytes);
         link.bytes = 0;

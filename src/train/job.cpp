@@ -9,6 +9,7 @@
 #include "train/agree.hpp"
 #include "train/weights.hpp"
 #include "workload/costs.hpp"
+#include "workload/layout.hpp"
 #include "workload/models.hpp"
 
 namespace maestro::train {
@@ -80,9 +81,12 @@ void Job::open_edges() {
                                                          : channel::Wanted::automatic);
     channels_ = std::move(channels);
     description_.insert(description_.end(), description.begin(), description.end());
-    for (std::size_t e = 0; e < specs.size(); ++e)
-        edges_.push_back(
-            {launch_.deck.graph.edges[e].from, launch_.deck.graph.edges[e].to, channels_[e].get()});
+    const graph::SectionGraph& graph = launch_.deck.graph;
+    for (std::size_t e = 0; e < specs.size(); ++e) {
+        const int from = graph.edges[e].from, to = graph.edges[e].to;
+        edges_.push_back({from, to, channels_[e].get(), workload::degrees_of(graph.sections[from]),
+                          workload::degrees_of(graph.sections[to])});
+    }
 }
 
 void Job::build_section(int s, const WeightFiles* weights) {

@@ -38,9 +38,8 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
                        .part = table_.sees_pixels(task.section) ? data::Part::pixels : data::Part::text}));
     for (const EdgeEnd& edge : edges_)
         if (edge.channel)
-            edge.channel->begin_step(plan.step, routes(plan, edge.from, edge.to, [&](std::int64_t sample) {
-                                         return table_.output_rows(sample, edge.from);
-                                     }));
+            edge.channel->begin_step(
+                plan.step, routes(plan, {edge.from, edge.from_degrees}, {edge.to, edge.to_degrees}, table_));
     for (Replica* replica : replicas_) replica->module().parameters().zero_gradients();
 
     if (ready_)

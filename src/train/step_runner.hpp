@@ -22,6 +22,7 @@ struct EdgeEnd {
     int from = 0;  ///< colours
     int to = 0;
     channel::Channel* channel = nullptr;
+    model::Degrees from_degrees = {}, to_degrees = {};  ///< of either end's replicas
 };
 
 class StepRunner {

@@ -6,6 +6,7 @@
 #include "train/agree.hpp"
 #include "train/memory.hpp"
 #include "train/weights.hpp"
+#include "workload/layout.hpp"
 #include "workload/models.hpp"
 
 namespace maestro::train {
@@ -20,6 +21,7 @@ void Survey::read_samples() {
     const config::Deck& deck = launch_.deck;
     samples_ = open_samples(launch_.world, deck.data.train, launch_.pulse);
     agree(launch_.world, [&] { workload::check_samples(deck, *samples_); });
+    if (workload::needs_markers(deck.graph)) find_markers(launch_.world, *samples_, launch_.pulse);
     table_ = std::make_unique<workload::SampleTable>(workload::table_of(deck, *samples_));
     workload::check_lengths(deck, *table_);
 }

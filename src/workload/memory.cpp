@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "graph/grid.hpp"
+#include "workload/layout.hpp"
 #include "workload/models.hpp"
+#include "workload/slot_rows.hpp"
 
 namespace maestro::workload {
 
@@ -33,30 +35,39 @@ double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph,
     if (graph::holds(graph.sections[section], rank))
         bytes += static_cast<double>(plan.sections[section].footprint.saved);
     for (std::size_t e = 0; e < plan.channels.size(); ++e) {
-        const channel::ChannelSpec& spec = plan.channels[e];
-        const bool consumer = channel::replica_on(spec.consumers, rank) >= 0;
-        const bool producer = channel::replica_on(spec.producers, rank) >= 0;
-        if (graph.edges[e].from == section && (consumer || producer) && channel::has_slots(spec, consumer))
-            bytes += static_cast<double>(channel::slot_bytes(spec));
+        if (graph.edges[e].from == section)
+            bytes += static_cast<double>(channel::slot_bytes(plan.channels[e], rank).both());
     }
     return bytes;
 }
 
-channel::ChannelSpec channel_of(const config::Deck& deck, const graph::Edge& edge,
+Lane lane_of(const config::Deck& deck, int section) {
+    return {section, deck.full_micro_batch(section), degrees_of(deck.graph.sections[section])};
+}
+
+channel::Side side_of(const graph::SectionGraph& graph, const graph::Section& section) {
+    channel::Side side;
+    for (int replica = 0; replica < section.layout.dp; ++replica)
+        side.push_back(graph::ranks_of(graph, graph::lane_of(section, replica)));
+    return side;
+}
+
+channel::ChannelSpec channel_of(const config::Deck& deck, const graph::Edge& edge, const SampleTable& table,
                                 const SectionMemory& producer, std::int32_t marker) {
     const auto& up = deck.graph.sections[edge.from];
     const auto& down = deck.graph.sections[edge.to];
     const model::Role role = role_of(deck, edge.from, marker);
     return {.name = up.name + "-" + down.name,
-            .producers = graph::leaders_of(up),
-            .consumers = graph::leaders_of(down),
+            .producers = side_of(deck.graph, up),
+            .consumers = side_of(deck.graph, down),
             .width = role.output_width,
             .dtype = role.compute,
             .window = producer.window,
-            .max_rows = producer.max_rows,
+            .max_sent = producer.max_rows,
+            .max_received = most_received(table, lane_of(deck, edge.from), lane_of(deck, edge.to)),
             .max_samples = deck.data.global_batch,
             .carries_gradient = edge.gradient,
-            .colocated = edge.colocated};
+            .pointer = edge.colocated && up.layout.lane_ranks() == 1 && down.layout.lane_ranks() == 1};
 }
 
 }  // namespace
@@ -107,11 +118,11 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
             }
         memory.most =
             static_cast<int>(std::clamp(std::ceil(batches), 1.0 * memory.least, 1.0 * graph::kMostInFlight));
-        if (role.emits) memory.max_rows = table.rows_of(longest, s);
+        if (role.emits) memory.max_rows = most_sent(table, lane_of(deck, s));
         plan.sections.push_back(memory);
     }
     for (const graph::Edge& e : deck.graph.edges)
-        plan.channels.push_back(channel_of(deck, e, plan.sections[e.from], marker));
+        plan.channels.push_back(channel_of(deck, e, table, plan.sections[e.from], marker));
     for (int s = 0; s < static_cast<int>(plan.sections.size()); ++s)
         if (plan.sections[s].loss && plan.sections[s].window == 0)
             plan.set_window(s, plan.sections[s].most, deck.graph);

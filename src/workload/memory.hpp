@@ -20,7 +20,7 @@ inline constexpr std::int64_t kBytesAhead = std::int64_t{64} << 20;
 struct SectionMemory {
     model::Footprint footprint;  ///< of the worst micro-batch
     double samples = 0;          ///< bytes of its samples, and of those that lie ready
-    std::int64_t max_rows = 0;   ///< that the section puts out for it
+    std::int64_t max_rows = 0;   ///< that one rank of the section puts out for a micro-batch, at most
     int window = 0;              ///< micro-batches in flight; 0: not chosen yet
     int least = 1;               ///< for the samples of a micro-batch of a section that it feeds
     int most = 1;                ///< an open window is never wider: a replica's share of the batch

@@ -1,19 +1,22 @@
-// Random routes over channels of many shapes: every row and every gradient must arrive in its place, within
-// the credits.
+// Random routes over channels between replicas of many shapes: every row and every gradient must arrive in
+// its place, within the credits.
 #include "channel/open.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <numeric>
-#include <set>
 #include <thread>
+#include <utility>
 
 #include "base/check.hpp"
 #include "base/random.hpp"
+#include "comm/check.hpp"
 #include "comm/environment.hpp"
 #include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
+#include "support/edges.hpp"
 #include "support/elements.hpp"
 
 namespace {
@@ -21,6 +24,7 @@ namespace {
 using namespace maestro;
 using channel::Channel;
 using channel::ChannelSpec;
+using channel::Piece;
 using channel::Route;
 using test::expect_error;
 using testing_support::element_of;
@@ -39,10 +43,42 @@ struct Dice {
     }
 };
 
+/// Where a row of a sample goes: rank of the producer's replica and row there, and the consumer's.
+struct Way {
+    int from = 0;
+    std::int64_t from_row = 0;
+    int to = 0;
+    std::int64_t to_row = 0;
+};
+
 struct StepPlan {
     std::vector<Route> routes;
-    std::vector<std::vector<std::int64_t>> rows;  // [producer][micro-batch], of the whole output
+    std::map<std::int64_t, std::vector<Way>> ways;             // by sample and row
+    std::vector<std::vector<std::vector<std::int64_t>>> rows;  // [producer][micro-batch][rank]
+
+    const std::vector<std::int64_t>& rows_of(const Route& r) const {
+        return rows[static_cast<std::size_t>(r.producer_replica)]
+                   [static_cast<std::size_t>(r.producer_micro_batch)];
+    }
 };
+
+/// Deals the sample's rows out to ranks on both sides, in runs of up to 3.
+void deal(const ChannelSpec& spec, Dice& dice, std::int64_t rows, std::vector<std::int64_t>& filled,
+          Route& route, std::vector<Way>& ways) {
+    const auto ranks = [](const channel::Side& side) {
+        return static_cast<std::int64_t>(side.front().size()) - 1;
+    };
+    std::vector<std::int64_t> got(spec.consumers.front().size(), 0);
+    while (rows > 0) {
+        const std::int64_t run = spec.pointer ? rows : 1 + dice.up_to(std::min<std::int64_t>(rows, 3) - 1);
+        const auto from = static_cast<std::size_t>(dice.up_to(ranks(spec.producers))),
+                   to = static_cast<std::size_t>(dice.up_to(ranks(spec.consumers)));
+        route.pieces.push_back({static_cast<int>(from), static_cast<int>(to), filled[from], got[to], run});
+        for (std::int64_t i = 0; i < run; ++i)
+            ways.push_back({static_cast<int>(from), filled[from]++, static_cast<int>(to), got[to]++});
+        rows -= run;
+    }
+}
 
 /// The same on every rank: samples spread over the consumers, packed into micro-batches with gaps between
 /// some.
@@ -53,23 +89,22 @@ StepPlan plan_step(const ChannelSpec& spec, Dice& dice) {
     const std::int64_t samples = dice.up_to(4) == 0 ? 0 : dice.up_to(spec.max_samples);
     std::map<std::int64_t, std::vector<Route>> open;  // by producer
     const auto close = [&](std::int64_t producer) {
-        auto& batch = open[producer];
-        auto& rows = plan.rows[static_cast<std::size_t>(producer)];
-        std::int64_t row = 0;
-        for (Route& r : batch) {
-            r.producer_micro_batch = static_cast<int>(rows.size());
-            r.first_row = row;
-            row += r.rows + (row + r.rows < spec.max_rows - 20 ? dice.up_to(2) : 0);
+        auto& batches = plan.rows[static_cast<std::size_t>(producer)];
+        std::vector<std::int64_t> filled(spec.producers.front().size(), 0);
+        for (Route& r : open[producer]) {
+            r.producer_micro_batch = static_cast<int>(batches.size());
+            deal(spec, dice, dice.up_to(9), filled, r, plan.ways[r.sample]);
+            for (auto& rows : filled)
+                if (rows < spec.max_sent - 12) rows += dice.up_to(2);
             plan.routes.push_back(r);
         }
-        rows.push_back(row);
-        batch.clear();
+        batches.push_back(filled);
+        open[producer].clear();
     };
     for (std::int64_t i = 0; i < samples; ++i) {
         const std::int64_t to = dice.up_to(static_cast<std::int64_t>(spec.consumers.size()) - 1);
         const std::int64_t from = to / fanout;
-        open[from].push_back(
-            {1000 + 3 * i, static_cast<int>(from), 0, static_cast<int>(to), 0, dice.up_to(9)});
+        open[from].push_back({1000 + 3 * i, static_cast<int>(from), 0, static_cast<int>(to), {}});
         if (open[from].size() == 3 || dice.up_to(2) == 0) close(from);
     }
     for (auto& [producer, batch] : open)
@@ -78,35 +113,46 @@ StepPlan plan_step(const ChannelSpec& spec, Dice& dice) {
 }
 
 /// Plays this rank's part of a step, as producer, consumer or both, in a random order that the credits allow.
+/// Slots are chosen by the leaders of replicas, or, in order, by each rank for itself.
 class Player {
 public:
-    Player(Channel& channel, const StepPlan& plan, std::int64_t step, bool slow, std::uint64_t seed)
-        : channel_(channel),
+    struct Style {
+        bool slow = false;     ///< takes its time over some samples
+        bool ordered = false;  ///< puts and retires in one order
+        std::uint64_t seed = 0;
+    };
+    Player(const comm::Communicator& world, Channel& channel, const StepPlan& plan, std::int64_t step,
+           Style style)
+        : world_(world),
+          channel_(channel),
           spec_(channel.spec()),
           plan_(plan),
           step_(step),
-          slow_(slow),
-          dice_{Random(seed, "play")} {
+          style_(style),
+          dice_{Random(style.seed, "play")} {
         for (const Route& r : plan.routes)
             if (channel.expects(r.sample)) todo_.push_back(r);
-        if (channel.producer_replica() >= 0)
-            batches_ =
-                static_cast<int>(plan.rows[static_cast<std::size_t>(channel.producer_replica())].size());
+        if (const auto seat = channel.producer())
+            batches_ = static_cast<int>(plan.rows[static_cast<std::size_t>(seat->replica)].size());
     }
 
-    void play(comm::Waiter& waiter) {
-        while (!finished()) waiter.wait_until([&] { return turn(); }, [] { return std::string("a turn"); });
+    void play() {
+        while (!finished())
+            world_.waiter().wait_until([&] { return turn(); }, [] { return std::string("a turn"); });
     }
 
 private:
+    static constexpr int kTag = 77;
+    static constexpr double kPoison = 250, kGone = -1;
+
     bool finished() const {
         return next_ == batches_ && in_flight_.empty() && todo_.empty() && held_.empty();
     }
 
     bool turn() {
-        bool moved = false;
-        if (next_ < batches_ && channel_.has_credit()) moved = put();
+        bool moved = next_ < batches_ && put();
         std::erase_if(in_flight_, [&](int micro_batch) {
+            if (style_.ordered && (micro_batch != in_flight_.front() || may_put())) return false;
             const bool done = channel_.drained(micro_batch) && take_gradient(micro_batch);
             moved = moved || done;
             return done;
@@ -128,21 +174,77 @@ private:
     }
 
     Tensor fresh(std::vector<double>& memory, std::int64_t rows) const {
-        memory.assign(static_cast<std::size_t>(rows * spec_.width), 250.0);
+        memory.assign(static_cast<std::size_t>(rows * spec_.width), kPoison);
         return {memory.data(), spec_.dtype, {rows, spec_.width}};
     }
 
+    /// Calls visit(element of this rank's output, sample, element of it) for what is routed of a micro-batch.
+    template <class Visit>
+    void each_sent(int micro_batch, Visit visit) const {
+        const channel::Seat own = *channel_.producer();
+        for (const Route& r : plan_.routes) {
+            if (r.producer_replica != own.replica || r.producer_micro_batch != micro_batch) continue;
+            const std::vector<Way>& ways = plan_.ways.at(r.sample);
+            for (std::size_t row = 0; row < ways.size(); ++row)
+                if (ways[row].from == own.rank)
+                    for (std::int64_t i = 0; i < spec_.width; ++i)
+                        visit(ways[row].from_row * spec_.width + i, r.sample,
+                              static_cast<std::int64_t>(row) * spec_.width + i);
+        }
+    }
+    /// The same for the rows of a sample that this rank gets.
+    template <class Visit>
+    std::int64_t each_received(std::int64_t sample, Visit visit) const {
+        const std::vector<Way>& ways = plan_.ways.at(sample);
+        std::int64_t rows = 0;
+        for (std::size_t row = 0; row < ways.size(); ++row) {
+            if (ways[row].to != channel_.consumer()->rank) continue;
+            ++rows;
+            for (std::int64_t i = 0; i < spec_.width; ++i)
+                visit(ways[row].to_row * spec_.width + i, static_cast<std::int64_t>(row) * spec_.width + i);
+        }
+        return rows;
+    }
+
+    bool may_put() const {
+        return next_ < batches_ && in_flight_.size() < static_cast<std::size_t>(spec_.window);
+    }
+
+    /// The slot of the next put: -2 while there is none.
+    int choose_slot() {
+        const channel::Seat own = *channel_.producer();
+        const std::vector<int>& lane = spec_.producers[static_cast<std::size_t>(own.replica)];
+        if (style_.ordered) return may_put() && channel_.has_credit() ? -1 : -2;
+        if (own.rank == 0) {
+            if (!channel_.has_credit()) return -2;
+            const int slot = channel_.free_slot();
+            for (std::size_t r = 1; r < lane.size(); ++r)
+                MAESTRO_MPI(MPI_Send(&slot, 1, MPI_INT, lane[r], kTag, world_.handle()));
+            return slot;
+        }
+        if (told_ < 0) {
+            int found = 0;
+            MAESTRO_MPI(MPI_Iprobe(lane[0], kTag, world_.handle(), &found, MPI_STATUS_IGNORE));
+            if (found == 0) return -2;
+            MAESTRO_MPI(MPI_Recv(&told_, 1, MPI_INT, lane[0], kTag, world_.handle(), MPI_STATUS_IGNORE));
+        }
+        return channel_.slot_free(told_) ? std::exchange(told_, -1) : -2;
+    }
+
     bool put() {
-        const auto replica = static_cast<std::size_t>(channel_.producer_replica());
+        const int slot = choose_slot();
+        if (slot == -2) return false;
+        const channel::Seat own = *channel_.producer();
         auto& memory = outputs_[next_];
-        const Tensor output = fresh(memory, plan_.rows[replica][static_cast<std::size_t>(next_)]);
-        for (const Route& r : plan_.routes)
-            if (r.producer_replica == channel_.producer_replica() && r.producer_micro_batch == next_)
-                for (std::int64_t i = 0; i < r.rows * spec_.width; ++i)
-                    set_element(output, r.first_row * spec_.width + i, value_of(step_, r.sample, i, false));
-        channel_.put(next_, output);
-        if (!spec_.colocated)
-            std::fill(memory.begin(), memory.end(), -1.0);  // the caller may reuse it at once
+        const Tensor output =
+            fresh(memory, plan_.rows[static_cast<std::size_t>(own.replica)][static_cast<std::size_t>(next_)]
+                                    [static_cast<std::size_t>(own.rank)]);
+        each_sent(next_, [&](std::int64_t at, std::int64_t sample, std::int64_t element) {
+            set_element(output, at, value_of(step_, sample, element, false));
+        });
+        channel_.put(next_, output, slot);
+        if (!spec_.pointer)
+            std::fill(memory.begin(), memory.end(), kGone);  // the caller may reuse it at once
         in_flight_.push_back(next_++);
         std::size_t occupied = 0;
         for (int micro_batch : in_flight_) occupied += channel_.drained(micro_batch) ? 0 : 1;
@@ -155,75 +257,117 @@ private:
         if (spec_.carries_gradient) {
             const Tensor gradient = channel_.gradient(micro_batch);
             std::vector<double> expected(static_cast<std::size_t>(gradient.size()), 0.0);
-            for (const Route& r : plan_.routes)
-                if (r.producer_replica == channel_.producer_replica() &&
-                    r.producer_micro_batch == micro_batch)
-                    for (std::int64_t i = 0; i < r.rows * spec_.width; ++i)
-                        expected[static_cast<std::size_t>(r.first_row * spec_.width + i)] =
-                            value_of(step_, r.sample, i, true);
-            for (std::int64_t i = 0; i < gradient.size(); ++i)
+            each_sent(micro_batch, [&](std::int64_t at, std::int64_t sample, std::int64_t element) {
+                expected[static_cast<std::size_t>(at)] = value_of(step_, sample, element, true);
+            });
+            for (std::int64_t i = 0; i < gradient.size(); ++i) {
                 MAESTRO_CHECK(element_of(gradient, i) == expected[static_cast<std::size_t>(i)],
                               "gradient {} of micro-batch {}", i, micro_batch);
+                set_element(gradient, i, kPoison);
+            }
         }
         channel_.retire(micro_batch);
         return true;
     }
 
     void receive(const Route& r) {
-        if (slow_ && dice_.up_to(3) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        MAESTRO_CHECK(channel_.rows_of(r.sample) == r.rows, "rows of sample {}", r.sample);
+        if (style_.slow && dice_.up_to(3) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
         verify(r);
     }
 
     void verify(const Route& r) {
         const Tensor rows = channel_.rows(r.sample);
-        MAESTRO_CHECK(rows.dim(0) == r.rows && rows.dim(1) == spec_.width, "{}", rows.describe());
-        for (std::int64_t i = 0; i < r.rows * spec_.width; ++i)
-            MAESTRO_CHECK(element_of(rows, i) == value_of(step_, r.sample, i, false),
-                          "step {}, sample {}, element {}: {}", step_, r.sample, i, element_of(rows, i));
+        const std::int64_t due = each_received(r.sample, [&](std::int64_t at, std::int64_t element) {
+            MAESTRO_CHECK(element_of(rows, at) == value_of(step_, r.sample, element, false),
+                          "step {}, sample {}, element {}: {}", step_, r.sample, element,
+                          element_of(rows, at));
+        });
+        MAESTRO_CHECK(rows.dim(0) == due && rows.dim(1) == spec_.width, "{}", rows.describe());
+        MAESTRO_CHECK(channel_.rows_of(r.sample) == due, "rows of sample {}", r.sample);
     }
 
     void answer(const Route& r) {
         verify(r);  // still whole after others came and went
+        const Tensor rows = channel_.rows(r.sample);
+        for (std::int64_t i = 0; !spec_.pointer && i < rows.size(); ++i) set_element(rows, i, kPoison);
         if (!spec_.carries_gradient) return channel_.release(std::span(&r.sample, 1));
         if (dice_.up_to(1) == 0) channel_.release(std::span(&r.sample, 1));
         std::vector<double> memory;
-        const Tensor gradient = fresh(memory, r.rows);
-        for (std::int64_t i = 0; i < gradient.size(); ++i)
-            set_element(gradient, i, value_of(step_, r.sample, i, true));
+        const Tensor gradient = fresh(memory, channel_.rows_of(r.sample));
+        each_received(r.sample, [&](std::int64_t at, std::int64_t element) {
+            set_element(gradient, at, value_of(step_, r.sample, element, true));
+        });
         channel_.put_gradient(std::span(&r.sample, 1), gradient);
     }
 
+    const comm::Communicator& world_;
     Channel& channel_;
     const ChannelSpec& spec_;
     const StepPlan& plan_;
     std::int64_t step_;
-    bool slow_;
+    Style style_;
     Dice dice_;
     int batches_ = 0;
     int next_ = 0;
+    int told_ = -1;  // slot by the leader
     std::vector<int> in_flight_;
     std::vector<Route> todo_;
     std::vector<Route> held_;
     std::map<int, std::vector<double>> outputs_;
 };
 
+/// Returns the rows that were routed, over all steps.
+std::int64_t play_steps(const comm::Communicator& world, Channel& channel, std::uint64_t seed) {
+    Dice dice{Random(seed, "plan")};
+    std::int64_t rows = 0;
+    const auto& consumer = channel.consumer();
+    for (std::int64_t step = 0; step < 8; ++step) {
+        const StepPlan plan = plan_step(channel.spec(), dice);
+        for (const auto& [sample, ways] : plan.ways) rows += static_cast<std::int64_t>(ways.size());
+        channel.begin_step(step, plan.routes);
+        Player(world, channel, plan, step,
+               {.slow = consumer && consumer->replica == 0 && seed % 3 == 0,
+                .ordered = channel.spec().carries_gradient && seed % 5 == 0,
+                .seed = seed * 100 + static_cast<std::uint64_t>(world.rank())})
+            .play();
+        channel.end_step();
+    }
+    return rows;
+}
+
 void play_case(const comm::Communicator& world, const ChannelSpec& spec, std::uint64_t seed,
                channel::Wanted wanted = channel::Wanted::automatic) {
     const auto [channels, description] = channel::open_channels(world, std::span(&spec, 1), wanted);
-    if (!channels[0]) return;
-    Channel& channel = *channels[0];
-    Dice dice{Random(seed, "plan")};
-    for (std::int64_t step = 0; step < 12; ++step) {
-        const StepPlan plan = plan_step(spec, dice);
-        channel.begin_step(step, plan.routes);
-        Player player(channel, plan, step, channel.consumer_replica() == 0 && seed % 3 == 0,
-                      seed * 100 + static_cast<std::uint64_t>(world.rank()));
-        player.play(world.waiter());
-        channel.end_step();
-    }
+    if (channels[0]) play_steps(world, *channels[0], seed);
 }
 
+/// Some of `ranks` as replicas, one after another.
+channel::Side side_of(const std::vector<int>& ranks, int first, int replicas, int lane) {
+    channel::Side side;
+    for (int r = 0; r < replicas; ++r) {
+        const auto begin = ranks.begin() + first + r * lane;
+        side.emplace_back(begin, begin + lane);
+    }
+    return side;
+}
+
+std::vector<int> shuffled(const comm::Communicator& world, std::uint64_t seed) {
+    std::vector<int> ranks;
+    for (auto r : Random(seed, "ranks").permutation(world.size())) ranks.push_back(static_cast<int>(r));
+    return ranks;
+}
+
+ChannelSpec small_spec(const std::string& name) {
+    ChannelSpec spec;
+    spec.name = name;
+    spec.width = 3;
+    spec.max_sent = 40;
+    spec.max_received = 27;
+    spec.max_samples = 24;
+    return spec;
+}
+
+/// Replicas of one rank, in every number.
 void random_cases(const comm::Communicator& world, channel::Wanted wanted) {
     Dice dice{Random(11, "cases")};
     std::uint64_t seed = 1;
@@ -232,19 +376,13 @@ void random_cases(const comm::Communicator& world, channel::Wanted wanted) {
         for (int fanout = 1; producers * (1 + fanout) <= world.size(); ++fanout)
             for (int window = 1; window <= 4; ++window)
                 for (bool gradient : {true, false}) {
-                    std::vector<int> ranks;
-                    for (auto r : Random(seed, "ranks").permutation(world.size()))
-                        ranks.push_back(static_cast<int>(r));
-                    ChannelSpec spec;
-                    spec.name = "up-down";
-                    spec.producers.assign(ranks.begin(), ranks.begin() + producers);
-                    spec.consumers.assign(ranks.begin() + producers,
-                                          ranks.begin() + producers * (1 + fanout));
+                    const std::vector<int> ranks = shuffled(world, seed);
+                    ChannelSpec spec = small_spec("up-down");
+                    spec.producers = side_of(ranks, 0, producers, 1);
+                    spec.consumers = side_of(ranks, producers, producers * fanout, 1);
                     spec.width = 1 + dice.up_to(7);
                     spec.dtype = types[seed % types.size()];
                     spec.window = window;
-                    spec.max_rows = 40;
-                    spec.max_samples = 24;
                     spec.carries_gradient = gradient;
                     if (seed % 4 == 0) spec.latency_s = 5e-4;
                     if (seed % 8 == 0) spec.row_s = 5e-5;
@@ -252,20 +390,81 @@ void random_cases(const comm::Communicator& world, channel::Wanted wanted) {
                 }
 }
 
-void colocated_cases(const comm::Communicator& world) {
+/// Replicas of several ranks, apart or sharing some or all of their ranks with the other side.
+void lane_cases(const comm::Communicator& world, channel::Wanted wanted) {
+    Dice dice{Random(12, "lanes")};
+    const auto below = [&](int n) { return static_cast<int>(dice.up_to(n - 1)); };
+    int shared = 0, played = 0;
+    for (std::uint64_t seed = 1000; played < 24; ++seed) {
+        const int up = 1 + below(4), down = 1 + below(4), producers = 1 + below(2), fanout = 1 + below(3);
+        const int above = producers * up, under = producers * fanout * down;
+        if (std::max(above, under) > world.size() || up + down == 2) continue;
+        ++played;
+        const std::vector<int> ranks = shuffled(world, seed), others = shuffled(world, seed + 1);
+        const bool apart = above + under <= world.size() && dice.up_to(2) > 0;
+        shared += apart ? 0 : 1;
+        ChannelSpec spec = small_spec("lanes");
+        spec.producers = side_of(ranks, 0, producers, up);
+        spec.consumers = side_of(apart ? ranks : others, apart ? above : 0, producers * fanout, down);
+        spec.dtype = seed % 2 == 0 ? DType::f32 : DType::bf16;
+        spec.window = 1 + below(4);
+        spec.carries_gradient = dice.up_to(2) > 0;
+        if (seed % 6 == 0) spec.latency_s = 3e-4;
+        play_case(world, spec, seed, wanted);
+    }
+    MAESTRO_CHECK(shared > 0, "no rank was on both sides");
+}
+
+/// Tells what is put, apart from words.
+class Counting final : public channel::Transport {
+public:
+    Counting(std::unique_ptr<channel::Transport> inner, std::int64_t& bytes)
+        : inner_(std::move(inner)), bytes_(bytes) {}
+    std::byte* memory() override { return inner_->memory(); }
+    void put(int peer, std::size_t offset, const void* source, std::size_t bytes) override {
+        bytes_ += static_cast<std::int64_t>(bytes);
+        inner_->put(peer, offset, source, bytes);
+    }
+    void signal(int peer, std::size_t offset, std::uint64_t word) override {
+        inner_->signal(peer, offset, word);
+    }
+    void push(int peer) override { inner_->push(peer); }
+    std::uint64_t load(std::size_t offset) override { return inner_->load(offset); }
+
+private:
+    std::unique_ptr<channel::Transport> inner_;
+    std::int64_t& bytes_;
+};
+
+/// Each row crosses once, and its gradient once, whatever the layouts.
+void no_row_is_put_twice(const comm::Communicator& world) {
+    const int half = world.size() / 2;
+    std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    ChannelSpec spec = small_spec("counted");
+    spec.producers = side_of(ranks, 0, 1, half);
+    spec.consumers = side_of(ranks, half, 1, world.size() - half);
+    spec.window = 2;
+    std::int64_t bytes = 0;
+    Channel channel(
+        spec, world.rank(), world.waiter(),
+        std::make_unique<Counting>(
+            channel::make_messages(world.group(ranks, 5, "counted"), rank_bytes(spec, world.rank())), bytes));
+    const std::int64_t rows = play_steps(world, channel, 77), put = world.sum(bytes);
+    MAESTRO_CHECK(rows > 100 && put == static_cast<std::int64_t>(2 * bytes_of_rows(spec, rows)),
+                  "{} bytes for {} rows each way", put, rows);
+}
+
+void pointer_cases(const comm::Communicator& world) {
     for (int window = 1; window <= 3; ++window)
         for (bool gradient : {true, false}) {
-            ChannelSpec spec;
-            spec.name = "colocated";
-            spec.producers.resize(static_cast<std::size_t>(world.size()));
-            std::iota(spec.producers.begin(), spec.producers.end(), 0);
-            spec.consumers = spec.producers;
-            spec.width = 3;
+            std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+            std::iota(ranks.begin(), ranks.end(), 0);
+            ChannelSpec spec = small_spec("pointer");
+            spec.producers = spec.consumers = side_of(ranks, 0, world.size(), 1);
             spec.window = window;
-            spec.max_rows = 40;
-            spec.max_samples = 24;
             spec.carries_gradient = gradient;
-            spec.colocated = true;
+            spec.pointer = true;
             play_case(world, spec, 500 + static_cast<std::uint64_t>(2 * window + gradient));
         }
 }
@@ -274,17 +473,17 @@ void colocated_cases(const comm::Communicator& world) {
 void emulated_links_delay(const comm::Communicator& world, channel::Wanted wanted) {
     ChannelSpec spec;
     spec.name = "slow";
-    spec.producers = {0};
-    spec.consumers = {1};
+    spec.producers = {{0}};
+    spec.consumers = {{1}};
     spec.width = 2;
-    spec.max_rows = 4;
+    spec.max_sent = spec.max_received = 4;
     spec.max_samples = 1;
     spec.latency_s = 0.02;
     spec.row_s = 0.01;
     const auto [channels, description] = channel::open_channels(world, std::span(&spec, 1), wanted);
     std::vector<float> memory(8, 1.0f);
     const Tensor rows(memory.data(), DType::f32, {4, 2});
-    const Route route{7, 0, 0, 0, 0, 4};
+    const Route route = testing_support::route(7, 0, 0, 0, 0, 4);
     std::vector<double> times(4, 0.0);  // sent, arrived, answered, drained
     if (Channel* channel = channels[0].get()) {
         channel->begin_step(1, std::span(&route, 1));
@@ -312,18 +511,24 @@ void emulated_links_delay(const comm::Communicator& world, channel::Wanted wante
 void misuse_is_refused(const comm::Communicator& world) {
     ChannelSpec spec;
     spec.name = "misuse";
-    spec.producers = spec.consumers = {world.rank()};
+    spec.producers = spec.consumers = {{world.rank()}};
     spec.width = 2;
-    spec.max_rows = 2;
+    spec.max_sent = spec.max_received = 2;
     spec.max_samples = 2;
-    spec.colocated = true;
+    spec.pointer = true;
     Channel channel(spec, world.rank(), world.waiter(), channel::make_local(rank_bytes(spec, world.rank())));
     const std::int64_t one = 1, two = 2;
     std::vector<float> memory(8, 1.0f);
     const Tensor output(memory.data(), DType::f32, {2, 2});
-    const std::vector<Route> routes = {{1, 0, 0, 0, 0, 1}, {2, 0, 1, 0, 0, 2}};
+    const std::vector<Route> routes = {testing_support::route(1, 0, 0, 0, 0, 1),
+                                       testing_support::route(2, 0, 1, 0, 0, 2)};
+    for (const Piece& wrong : {Piece{1, 0, 0, 0, 1}, Piece{0, 0, 2, 0, 1}, Piece{0, 0, 0, 1, 1}}) {
+        const Route route{3, 0, 0, 0, {wrong}};  // no such rank, no such row there, nor here
+        expect_error(ExitCode::broken_invariant, "", [&] { channel.begin_step(0, std::span(&route, 1)); });
+    }
     channel.begin_step(0, routes);
     const auto broken = ExitCode::broken_invariant;
+    expect_error(broken, "", [&] { channel.put(0, output, 1); });  // no such slot
     expect_error(broken, "", [&] { channel.put(0, Tensor(memory.data(), DType::f32, {4, 2})); });
     channel.put(0, output);
     expect_error(broken, "", [&] { channel.put(1, output); });  // no credit
@@ -344,23 +549,23 @@ void misuse_is_refused(const comm::Communicator& world) {
 void opening_checks_memory(const comm::Communicator& world) {
     ChannelSpec spec;
     spec.name = "first-last";
-    spec.producers = {0};
-    spec.consumers = {world.size() - 1};
+    spec.producers = {{0}};
+    spec.consumers = {{world.size() - 1}};
     spec.width = 16;
-    spec.max_rows = 8;
+    spec.max_sent = spec.max_received = 8;
     spec.max_samples = 4;
     std::vector<ChannelSpec> specs = {spec, spec};
     const auto [channels, description] = channel::open_channels(world, specs);
     const bool member = world.rank() == 0 || world.rank() == world.size() - 1;
     MAESTRO_CHECK((channels[0] != nullptr) == member && (channels[1] != nullptr) == member, "members");
     if (world.size() >= 4) {  // edges without a common rank, each with memory of its own
-        specs[0].producers = {0};
-        specs[0].consumers = {1};
-        specs[1].producers = {2};
-        specs[1].consumers = {3};
+        specs[0].producers = {{0}};
+        specs[0].consumers = {{1}};
+        specs[1].producers = {{2}};
+        specs[1].consumers = {{3}};
         for (int i = 0; i < 20; ++i) channel::open_channels(world, specs);
     }
-    specs[1].max_rows = std::int64_t{1} << 40;
+    specs[1].max_received = std::int64_t{1} << 40;
     expect_error(ExitCode::bad_deck, "", [&] { channel::open_channels(world, specs); });
 }
 
@@ -370,9 +575,12 @@ int main(int argc, char** argv) {
     return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
         random_cases(world, channel::Wanted::automatic);
         random_cases(world, channel::Wanted::messages);
-        colocated_cases(world);
+        pointer_cases(world);
         misuse_is_refused(world);
         if (world.size() > 1) {
+            lane_cases(world, channel::Wanted::automatic);
+            lane_cases(world, channel::Wanted::messages);
+            no_row_is_put_twice(world);
             opening_checks_memory(world);
             emulated_links_delay(world, channel::Wanted::automatic);
             emulated_links_delay(world, channel::Wanted::messages);

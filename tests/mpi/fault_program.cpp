@@ -32,17 +32,19 @@ void misbehave(const std::string& how) {
 void run(const comm::Communicator& world, comm::Watchdog& watchdog, const std::string& how) {
     channel::ChannelSpec spec;
     spec.name = "vision-language";
-    spec.producers = {1};
-    spec.consumers = {0, 2};
+    spec.producers = {{1}};
+    spec.consumers = {{0}, {2}};
     spec.width = 4;
-    spec.max_rows = 4;
+    spec.max_sent = 4;
+    spec.max_received = 2;
     spec.max_samples = 8;
     spec.carries_gradient = false;
     const auto [channels, description] = channel::open_channels(world, std::span(&spec, 1));
     channel::Channel& channel = *channels[0];
     std::vector<float> rows(16, 1.0f);
     for (int step = 0;; ++step) {
-        const std::vector<channel::Route> routes = {{10, 0, 0, 0, 0, 2}, {11, 0, 0, 1, 2, 2}};
+        const std::vector<channel::Route> routes = {{10, 0, 0, 0, {{0, 0, 0, 0, 2}}},
+                                                    {11, 0, 0, 1, {{0, 0, 2, 0, 2}}}};
         channel.begin_step(step, routes);
         if (world.rank() == 1) {
             watchdog.doing("section vision, forward of micro-batch 0 of step " + std::to_string(step));

@@ -10,6 +10,7 @@
 #include "channel/open.hpp"
 #include "comm/environment.hpp"
 #include "mpi/expect.hpp"
+#include "support/edges.hpp"
 #include "support/fake_module.hpp"
 #include "train/replica.hpp"
 
@@ -70,16 +71,16 @@ private:
     std::vector<model::SampleView> views_;
 };
 
-inline ChannelSpec edge(std::string name, std::vector<int> from, std::vector<int> to, int window,
-                        bool gradient = true) {
+inline ChannelSpec edge(std::string name, const std::vector<int>& from, const std::vector<int>& to,
+                        int window, bool gradient = true) {
     ChannelSpec spec;
     spec.name = std::move(name);
-    spec.colocated = from == to;
-    spec.producers = std::move(from);
-    spec.consumers = std::move(to);
+    spec.pointer = from == to;
+    spec.producers = testing_support::one_each(from);
+    spec.consumers = testing_support::one_each(to);
     spec.width = kWidth;
     spec.window = window;
-    spec.max_rows = 8;
+    spec.max_sent = spec.max_received = 8;
     spec.max_samples = 16;
     spec.carries_gradient = gradient;
     return spec;
@@ -92,7 +93,7 @@ inline std::vector<Route> routes_of(const std::vector<Ids>& micro_batches, const
         std::int64_t row = 0;
         for (const std::int64_t id : micro_batches[k]) {
             if (std::find(left_out.begin(), left_out.end(), id) == left_out.end())
-                routes.push_back({id, 0, static_cast<int>(k), 0, row, rows_of(id)});
+                routes.push_back(testing_support::route(id, 0, static_cast<int>(k), 0, row, rows_of(id)));
             row += rows_of(id);
         }
     }

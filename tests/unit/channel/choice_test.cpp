@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "channel/open.hpp"
+#include "support/edges.hpp"
 #include "support/errors.hpp"
 
 namespace maestro::channel {
@@ -9,12 +10,12 @@ namespace {
 
 using testing::HasSubstr;
 
-ChannelSpec edge(std::vector<int> producers, std::vector<int> consumers) {
+ChannelSpec edge(const std::vector<int>& producers, const std::vector<int>& consumers) {
     ChannelSpec spec;
     spec.name = "vision-language";
-    spec.colocated = producers == consumers;
-    spec.producers = std::move(producers);
-    spec.consumers = std::move(consumers);
+    spec.pointer = producers == consumers;
+    spec.producers = testing_support::one_each(producers);
+    spec.consumers = testing_support::one_each(consumers);
     return spec;
 }
 
@@ -31,6 +32,16 @@ TEST(Choice, OneNodeSharesMemoryAndSeveralExchangeMessages) {
 TEST(Choice, ColocatedSectionsPassAPointerWhateverIsWanted) {
     for (const Wanted wanted : {Wanted::automatic, Wanted::window, Wanted::messages})
         EXPECT_EQ(choose(edge({1, 2}, {1, 2}), kHosts, wanted).means, Means::pointer);
+}
+
+TEST(Choice, ColocatedReplicasOfSeveralRanksSendToThemselves) {
+    ChannelSpec spec = edge({}, {});
+    spec.producers = spec.consumers = {{0, 1}};
+    spec.pointer = false;
+    EXPECT_EQ(choose(spec, kHosts, Wanted::automatic).means, Means::window);
+    spec.producers = {{0, 1}, {2, 3}};
+    spec.consumers = spec.producers;
+    EXPECT_EQ(choose(spec, kHosts, Wanted::automatic).reason, "its ranks are on a, b");
 }
 
 TEST(Choice, MessagesCanBeWantedAndWindowsOnlyWithinANode) {

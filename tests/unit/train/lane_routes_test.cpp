@@ -1,0 +1,371 @@
+// Rows between replicas of several ranks, in thousands of random layouts, against the definition row by row.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include "channel/manifest.hpp"
+#include "train/routes.hpp"
+#include "unit/data/sample_file_fixture.hpp"
+#include "unit/train/random_plan.hpp"
+#include "workload/slot_rows.hpp"
+
+namespace maestro::train {
+namespace {
+
+using model::Degrees;
+using Samples = std::vector<std::int64_t>;
+using Row = std::pair<std::int64_t, std::int64_t>;  ///< sample, row of it as the edge counts
+
+/// Of a row: whose it is, and where.
+struct Owner {
+    int replica = 0, micro_batch = 0, rank = 0;
+    std::int64_t row = 0;  ///< producer: of the output; consumer: of the sample's on that rank
+    auto operator<=>(const Owner&) const = default;
+};
+using Owners = std::map<Row, Owner>;
+
+/// One edge in one step: what the code makes of it, and what it is told.
+struct Case {
+    schedule::StepPlan plan;
+    Degrees up, down;
+    std::vector<channel::Route> routes;
+    channel::ChannelSpec spec;
+};
+
+int most_samples(const Batches& section) {
+    std::size_t most = 1;
+    for (const auto& replica : section)
+        for (const auto& batch : replica) most = std::max(most, batch.samples.size());
+    return static_cast<int>(most);
+}
+
+channel::Side side(std::size_t replicas, Degrees degrees, int& rank) {
+    channel::Side side(replicas, std::vector<int>(static_cast<std::size_t>(degrees.ranks())));
+    for (auto& replica : side)
+        for (int& r : replica) r = rank++;
+    return side;
+}
+
+channel::ChannelSpec spec_of(const Case& c, std::int64_t max_sent, std::int64_t max_received) {
+    channel::ChannelSpec spec;
+    spec.name = "edge";
+    int rank = 0;
+    spec.producers = side(c.plan.batches[0].size(), c.up, rank);
+    spec.consumers = side(c.plan.batches[2].size(), c.down, rank);
+    spec.max_sent = max_sent;
+    spec.max_received = max_received;
+    spec.max_samples = 64;
+    return spec;
+}
+
+/// Rank and local row of every row of every sequence.
+std::vector<std::vector<std::pair<int, std::int64_t>>> by_row(const model::Partition& partition,
+                                                              const workload::Packing& packing) {
+    std::vector<std::vector<std::pair<int, std::int64_t>>> owners;
+    for (const std::int64_t length : packing.lengths)
+        owners.emplace_back(static_cast<std::size_t>(length), std::pair(-1, std::int64_t{-1}));
+    const auto holdings = partition.holdings();
+    for (std::size_t s = 0; s < holdings.size(); ++s)
+        for (const model::Holding& h : holdings[s])
+            for (std::int64_t i = 0; i < h.count; ++i)
+                owners[s][static_cast<std::size_t>(h.first + i)] = {h.rank, h.local + i};
+    return owners;
+}
+
+template <class Visit>
+void each_batch(const Batches& section, Visit visit) {
+    for (std::size_t r = 0; r < section.size(); ++r)
+        for (std::size_t k = 0; k < section[r].size(); ++k)
+            visit(static_cast<int>(r), static_cast<int>(k), section[r][k].samples);
+}
+
+/// `packing(samples)`: of the producer's micro-batch. A row of output is that of its first row.
+template <class PackingOf>
+Owners producers_of(const Case& c, PackingOf packing_of) {
+    Owners owners;
+    each_batch(c.plan.batches[0], [&](int replica, int k, const Samples& samples) {
+        const workload::Packing packing = packing_of(samples);
+        const auto rows = by_row(workload::partition_of(packing, c.up), packing);
+        for (std::size_t i = 0; i < samples.size(); ++i) {
+            std::int64_t number = 0;
+            for (std::size_t s = packing.samples[i]; s < packing.samples[i + 1]; ++s)
+                for (std::size_t r = 0; r < rows[s].size(); r += static_cast<std::size_t>(packing.unit))
+                    owners[{samples[i], number++}] = {replica, k, rows[s][r].first,
+                                                      rows[s][r].second / packing.unit};
+        }
+    });
+    return owners;
+}
+
+/// `positions(sample)`: of the edge's rows in the sample's sequence.
+template <class PackingOf, class Positions>
+Owners consumers_of(const Case& c, PackingOf packing_of, Positions positions) {
+    Owners owners;
+    each_batch(c.plan.batches[2], [&](int replica, int k, const Samples& samples) {
+        const workload::Packing packing = packing_of(samples);
+        const auto rows = by_row(workload::partition_of(packing, c.down), packing);
+        for (std::size_t i = 0; i < samples.size(); ++i) {
+            // Rows of the sample lie on a rank in the order of its local rows.
+            const std::vector<std::int64_t> at = positions(samples[i]);
+            for (std::size_t e = 0; e < at.size(); ++e) {
+                const auto [rank, local] = rows[i][static_cast<std::size_t>(at[e])];
+                const auto before = std::count_if(at.begin(), at.end(), [&](std::int64_t other) {
+                    const auto [other_rank, other_local] = rows[i][static_cast<std::size_t>(other)];
+                    return other_rank == rank && other_local < local;
+                });
+                owners[{samples[i], static_cast<std::int64_t>(e)}] = {replica, k, rank, before};
+            }
+        }
+    });
+    return owners;
+}
+
+std::int64_t number_of(const Owner& o, std::int64_t salt) {
+    return (o.replica * 131 + o.micro_batch * 31 + o.rank * 17 + o.row * 7 + salt) % 1009 - 500;
+}
+
+/// Every row that both ends have crosses once, from its owner to its owner, to its place there.
+void expect_rows(const Case& c, const Owners& up, const Owners& down) {
+    std::map<Owner, Row> row_at;
+    for (const auto& [row, owner] : up) ASSERT_TRUE(row_at.emplace(owner, row).second);
+    Owners came;
+    for (const channel::Route& r : c.routes)
+        for (const channel::Piece& p : r.pieces)
+            for (std::int64_t i = 0; i < p.rows; ++i) {
+                const auto from =
+                    row_at.find({r.producer_replica, r.producer_micro_batch, p.producer, p.producer_row + i});
+                ASSERT_NE(from, row_at.end());
+                EXPECT_EQ(from->second.first, r.sample);
+                const Owner to{r.consumer_replica, 0, p.consumer, p.consumer_row + i};
+                EXPECT_TRUE(came.emplace(from->second, to).second) << "a row twice";
+            }
+    Owners due;
+    for (const auto& [row, owner] : down)
+        if (up.contains(row)) {
+            due[row] = owner;
+            due[row].micro_batch = 0;
+        }
+    EXPECT_TRUE(came == due);
+}
+
+/// Over the manifests of all ranks: <R x, y> and <x, R' y>, and both by definition.
+void expect_adjoint(const Case& c, const Owners& up, const Owners& down) {
+    std::int64_t expected = 0, forward = 0, backward = 0;
+    for (const auto& [row, from] : up)
+        if (const auto to = down.find(row); to != down.end())
+            expected += number_of(from, 1) * (number_of(to->second, 2) + row.first);
+    std::map<std::int64_t, int> micro_batch;  // of the consumer
+    each_batch(c.plan.batches[2], [&](int, int k, const Samples& samples) {
+        for (const std::int64_t sample : samples) micro_batch[sample] = k;
+    });
+    std::map<int, channel::Manifest> manifests;
+    for (const int rank : channel::ranks_of(c.spec))
+        manifests.emplace(rank, channel::manifest_of(c.spec, rank, c.routes));
+
+    // Slots of rows by rank and producer micro-batch.
+    std::map<std::tuple<int, int, std::int64_t>, std::int64_t> slots;
+    for (const auto& [rank, manifest] : manifests)
+        for (const auto& [k, samples] : manifest.out)
+            for (const channel::Outbound& sample : samples)
+                for (const channel::Stretch& s : sample.stretches)
+                    for (std::int64_t i = 0; i < s.rows; ++i) {
+                        const auto seat = channel::seat_on(c.spec.producers, rank);
+                        const bool fresh =
+                            slots
+                                .emplace(std::tuple(s.rank, k, s.other + i),
+                                         number_of({seat->replica, k, seat->rank, s.own + i}, 1))
+                                .second;
+                        EXPECT_TRUE(fresh) << "two rows in one place";
+                    }
+    for (const auto& [rank, manifest] : manifests)
+        for (const auto& [sample, in] : manifest.in) {
+            const auto seat = channel::seat_on(c.spec.consumers, rank);
+            const auto y = [&](std::int64_t row) {
+                return number_of({seat->replica, micro_batch.at(sample), seat->rank, row}, 2) + sample;
+            };
+            for (std::int64_t i = 0; i < in.rows; ++i) {
+                const auto at = slots.find({rank, in.producer_micro_batch, in.first_row + i});
+                ASSERT_NE(at, slots.end());
+                forward += at->second * y(i);
+                slots.erase(at);
+            }
+            for (const channel::Stretch& s : in.stretches) {
+                const auto producer = channel::seat_on(c.spec.producers, s.rank);
+                for (std::int64_t i = 0; i < s.rows; ++i)
+                    backward +=
+                        number_of({producer->replica, in.producer_micro_batch, producer->rank, s.other + i},
+                                  1) *
+                        y(s.own + i);
+            }
+        }
+    EXPECT_TRUE(slots.empty()) << "rows that nobody reads";
+    EXPECT_EQ(forward, expected);
+    EXPECT_EQ(backward, expected);
+}
+
+Degrees random_degrees(Dice& dice) {
+    return {dice.from_one_to(4), dice.from_one_to(4)};
+}
+
+TEST(LaneRoutes, OfSamplesOfAnyLengthEvenNone) {
+    for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+        SCOPED_TRACE(seed);
+        Dice dice(seed);
+        Case c{random_plan(dice, dice.from_one_to(3), dice.from_one_to(3), dice.up_to(16)),
+               random_degrees(dice),
+               random_degrees(dice),
+               {},
+               {}};
+        std::vector<std::int64_t> lengths;
+        for (int i = 0; i < 16; ++i) lengths.push_back(dice.up_to(i % 3 == 0 ? 2 : i % 3 == 1 ? 8 : 40));
+        const auto packing_of = [&](std::span<const std::int64_t> samples) {
+            workload::Packing packing;
+            for (const std::int64_t sample : samples) {
+                packing.lengths.push_back(lengths[static_cast<std::size_t>(sample)]);
+                packing.samples.push_back(packing.lengths.size());
+            }
+            return packing;
+        };
+        const auto produced = [&](std::span<const std::int64_t> samples) {
+            return workload::outputs_of(packing_of(samples), c.up);
+        };
+        const auto consumed = [&](std::span<const std::int64_t> samples) {
+            std::vector<std::vector<Range>> places;
+            for (const std::int64_t sample : samples)
+                places.push_back({{0, lengths[static_cast<std::size_t>(sample)]}});
+            return workload::inputs_of(packing_of(samples), places, c.down);
+        };
+        c.routes = routes(c.plan, 0, 2, produced, consumed);
+        c.spec = spec_of(c, 1000, 1000);
+        const Owners up = producers_of(c, packing_of);
+        const Owners down = consumers_of(c, packing_of, [&](std::int64_t sample) {
+            std::vector<std::int64_t> all(
+                static_cast<std::size_t>(lengths[static_cast<std::size_t>(sample)]));
+            std::iota(all.begin(), all.end(), 0);
+            return all;
+        });
+        expect_rows(c, up, down);
+        expect_adjoint(c, up, down);
+    }
+}
+
+/// Sections as routes see them: pictures of a sample file in section 0, text with pictures in 1 and 2.
+class LaneRoutesOfFile : public data::SampleFileTest {
+protected:
+    static constexpr int kSamples = 40;
+    static constexpr model::Geometry kGeometry{2, 2};
+
+    void SetUp() override {
+        Dice dice(99);
+        data::SampleArrays arrays;
+        for (int i = 0; i < kSamples; ++i) {
+            std::vector<std::int32_t> text(static_cast<std::size_t>(1 + dice.up_to(i % 2 == 0 ? 3 : 30)),
+                                           'a');
+            std::vector<std::array<std::int32_t, 2>> shapes;
+            for (auto& token : text)
+                if (dice.up_to(5) == 0) {
+                    token = 256;
+                    shapes.push_back({dice.from_one_to(13), dice.from_one_to(i % 5 == 0 ? 60 : 13)});
+                }
+            arrays.add(text, shapes);
+            texts_.push_back(text);
+        }
+        write(arrays);
+        file_ = std::make_unique<data::SampleFile>(path_);
+        Pulse quiet;
+        std::vector<std::int32_t> markers;  // of three readers
+        for (int reader = 0; reader < 3; ++reader) {
+            const auto share = file_->find_markers({reader, 3}, quiet);
+            markers.resize(share.size(), 0);
+            for (std::size_t i = 0; i < share.size(); ++i) markers[i] += share[i];
+        }
+        file_->find_markers({0, 1}, quiet);
+        graph::SectionGraph graph;
+        graph.sections.resize(3);
+        table_ = std::make_unique<workload::SampleTable>(
+            *file_, graph, std::vector<model::Geometry>{kGeometry, {}, {}},
+            std::vector<model::Geometry>{{}, kGeometry, kGeometry});
+        std::size_t at = 0;
+        for (std::int64_t i = 0; i < kSamples; ++i)
+            for (const std::int32_t marker : table_->markers(i)) EXPECT_EQ(marker, markers[at++]);
+        EXPECT_EQ(at, markers.size());
+    }
+
+    /// Expanded positions of the rows of pictures, from the text alone.
+    std::vector<std::int64_t> picture_positions(std::int64_t sample) const {
+        std::vector<std::int64_t> found;
+        std::int64_t position = 0;
+        std::size_t picture = 0;
+        for (const std::int32_t token : texts_[static_cast<std::size_t>(sample)]) {
+            std::int64_t rows = 1;
+            if (token == 256) {
+                const PictureSize size = table_->pictures(sample)[picture++];
+                rows = std::int64_t{(size.height + 3) / 4} * ((size.width + 3) / 4);
+                for (std::int64_t r = 0; r < rows; ++r) found.push_back(position + r);
+            }
+            position += rows;
+        }
+        return found;
+    }
+
+    /// From `section` into 2, whose rows are at `positions(sample)`. Returns the fullest slot's share of the
+    /// bound.
+    template <class Positions>
+    void check(std::uint64_t seed, int section, Positions positions) {
+        Dice dice(seed);
+        Case c{random_plan(dice, dice.from_one_to(2), dice.from_one_to(3), kSamples),
+               random_degrees(dice),
+               random_degrees(dice),
+               {},
+               {}};
+        if (section == 1) c.plan.batches[1] = c.plan.batches[0];  // the teacher packs as vision did
+        const workload::Lane producer{section, most_samples(c.plan.batches[0]), c.up},
+            consumer{2, most_samples(c.plan.batches[2]), c.down};
+        c.routes = routes(c.plan, {section, c.up}, {2, c.down}, *table_);
+        c.spec = spec_of(c, most_sent(*table_, producer), most_received(*table_, producer, consumer));
+        const auto packing = [&](int s) {
+            return [this, s](std::span<const std::int64_t> samples) {
+                return workload::packing_of(*table_, s, samples);
+            };
+        };
+        each_batch(c.plan.batches[0], [&](int, int, const Samples& samples) {
+            const workload::Packing packed = packing(section)(samples);
+            const model::Partition partition = workload::partition_of(packed, c.up);
+            for (int cp = 0; cp < c.up.cp; ++cp)
+                for (const std::int64_t rows : partition.shares(cp))
+                    EXPECT_LE(rows / packed.unit, c.spec.max_sent);
+        });
+        const Owners up = producers_of(c, packing(section)), down = consumers_of(c, packing(2), positions);
+        expect_rows(c, up, down);
+        expect_adjoint(c, up, down);  // by manifests, which hold the slots against max_received
+    }
+
+    std::vector<std::vector<std::int32_t>> texts_;
+    std::unique_ptr<data::SampleFile> file_;
+    std::unique_ptr<workload::SampleTable> table_;
+};
+
+TEST_F(LaneRoutesOfFile, EmbeddingsGoWhereTheirMarkersStand) {
+    for (std::uint64_t seed = 0; seed < 700; ++seed) {
+        SCOPED_TRACE(seed);
+        check(seed, 0, [&](std::int64_t sample) { return picture_positions(sample); });
+    }
+}
+
+TEST_F(LaneRoutesOfFile, HiddenStatesCoverAllOfASample) {
+    for (std::uint64_t seed = 5000; seed < 5500; ++seed) {
+        SCOPED_TRACE(seed);
+        check(seed, 1, [&](std::int64_t sample) {
+            std::vector<std::int64_t> all(static_cast<std::size_t>(table_->length(sample, 2)));
+            std::iota(all.begin(), all.end(), 0);
+            return all;
+        });
+    }
+}
+
+}  // namespace
+}  // namespace maestro::train
