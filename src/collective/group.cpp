@@ -108,12 +108,16 @@ Group::Ticket Group::start_shift(backend::Backend& b, const Tensor& send, const 
 void Group::reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& own,
                            std::span<const std::int64_t> rows, ops::Reduction how, backend::Arena& scratch) {
     check(whole, own, rows, rank_, size_);
-    if (size_ == 1) return copy(b, whole, own);
+    if (size_ == 1) {
+        if (own.data != whole.data) copy(b, whole, own);
+        return;
+    }
     // In pieces, so that what comes from the others takes little memory however large the tensor is.
     const auto piece = [](const Tensor& t, std::int64_t at) {
         const Tensor flat = t.reshape({t.size()});
         return flat.slice(std::min(at, flat.size()), std::min(at + kPiece, flat.size()));
     };
+    // Nobody is sent this rank's own rows, so the result may take their place.
     const std::int64_t longest = *std::max_element(rows.begin(), rows.end()) * whole.columns();
     for (std::int64_t at = 0; at < longest; at += kPiece) {
         const backend::ArenaScope scope(scratch);
@@ -133,8 +137,14 @@ void Group::all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction
     std::vector<std::int64_t> rows;
     for (int r = 0; r < size_; ++r) rows.push_back(part_of(values.size(), r, size_).size());
     const Tensor flat = values.reshape({values.size(), 1});
-    reduce_scatter(b, flat, part(flat, rows, rank_), rows, how, scratch);  // nobody needs what it overwrites
+    reduce_scatter(b, flat, part(flat, rows, rank_), rows, how, scratch);
     finish(start_all_gather_in_place(flat, rows));
+}
+
+std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type) {
+    backend::Arena measured;
+    for (int other = 1; other < ranks; ++other) measured.allocate(type, {std::min(elements, kPiece)});
+    return measured.peak();
 }
 
 }  // namespace maestro::collective

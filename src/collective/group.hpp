@@ -63,11 +63,11 @@ public:
     /// rows may be others.
     Ticket start_shift(backend::Backend& b, const Tensor& send, const Tensor& received, int distance);
 
-    /// own = this rank's rows of the sum, or maximum, of all ranks' `whole`, of which it is no part. Takes
-    /// scratch for size() - 1 times own, or where that is longer for as many times 2^20 elements.
+    /// own = this rank's rows of the sum, or maximum, of all ranks' `whole`. It is no part of that, or these
+    /// very rows. Takes scratch, see reduce_scratch().
     void reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& own,
                         std::span<const std::int64_t> rows, ops::Reduction how, backend::Arena& scratch);
-    /// In place.
+    /// In place; scratch as for part_of(size of `values`, 0, size()) elements.
     void all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction how, backend::Arena& scratch);
 
 protected:
@@ -89,6 +89,9 @@ private:
 
     int rank_, size_;
 };
+
+/// Bytes of scratch that reduce_scatter takes at most, where no rank gets more `elements`.
+std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type);
 
 /// Of these ranks, in the communicator's order.
 std::unique_ptr<Group> make_group(comm::Communicator members);

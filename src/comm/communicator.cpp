@@ -148,33 +148,6 @@ bool Communicator::notified() const {
     }
 }
 
-void Communicator::reduce_scatter_sum(std::span<const float> whole, std::span<float> block) const {
-    MAESTRO_CHECK(whole.size() == block.size() * static_cast<std::size_t>(size_), "{} is not {} blocks of {}",
-                  whole.size(), size_, block.size());
-    MAESTRO_CHECK(block.size() <= std::numeric_limits<int>::max(), "block of {} elements", block.size());
-    if (size_ <= 1) {
-        std::copy(whole.begin(), whole.end(), block.begin());
-        return;
-    }
-    MPI_Request request = MPI_REQUEST_NULL;
-    MAESTRO_MPI(MPI_Ireduce_scatter_block(whole.data(), block.data(), static_cast<int>(block.size()),
-                                          MPI_FLOAT, MPI_SUM, handle_, &request));
-    wait(request, "a reduce-scatter");
-}
-
-void Communicator::allgather(std::span<const float> block, std::span<float> whole) const {
-    MAESTRO_CHECK(whole.size() == block.size() * static_cast<std::size_t>(size_), "{} is not {} blocks of {}",
-                  whole.size(), size_, block.size());
-    MAESTRO_CHECK(block.size() <= std::numeric_limits<int>::max(), "block of {} elements", block.size());
-    float* own = whole.data() + static_cast<std::size_t>(rank_) * block.size();
-    if (own != block.data()) std::copy(block.begin(), block.end(), own);
-    if (size_ <= 1) return;
-    MPI_Request request = MPI_REQUEST_NULL;
-    MAESTRO_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, whole.data(),
-                               static_cast<int>(block.size()), MPI_FLOAT, handle_, &request));
-    wait(request, "an allgather");
-}
-
 void Communicator::broadcast(std::string& text, int root) const {
     std::vector<char> letters(text.begin(), text.end());
     broadcast(letters, root);

@@ -63,11 +63,6 @@ public:
     /// Not collective: tells `rank` something that notified() finds there, and waits for nothing.
     void notify(int rank) const;
     bool notified() const;  ///< has any rank called notify() for this one since the last time?
-    /// `whole` holds size() equal blocks; this rank gets the sum of all ranks' block rank(). block may not
-    /// alias.
-    void reduce_scatter_sum(std::span<const float> whole, std::span<float> block) const;
-    /// The inverse layout: block of every rank in rank order. block may be whole's own part.
-    void allgather(std::span<const float> block, std::span<float> whole) const;
 
     /// Collective; other ranks' vectors are resized.
     template <Plain T>

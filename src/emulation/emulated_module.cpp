@@ -30,7 +30,7 @@ public:
           model_(model::make_module(*meta_, spec, role)) {
         store_.declare("emulated.weight", {role.trained ? scales.of(trainable) : 1}, model::Init::zeros,
                        role.trained);
-        store_.allocate(role.shards, 1);
+        store_.allocate(1);
     }
 
     std::unique_ptr<model::Saved> forward(const model::Batch& batch,

@@ -48,7 +48,7 @@ std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& 
     else
         module = std::make_unique<Language>(backend, spec, role, std::move(peers));
     // Every layer adds twice to the residual stream: so scaled, its variance does not grow with the layers.
-    module->parameters().allocate(role.shards, 1 / std::sqrt(2.0 * spec.layers));
+    module->parameters().allocate(1 / std::sqrt(2.0 * spec.layers));
     return module;
 }
 
@@ -94,6 +94,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     Footprint footprint{.saved = saved.peak(),
                         .parameters = module->parameters().bytes(),
                         .trainable = module->parameters().gradient().size(),
+                        .shared = most_shared(module->parameters(), module->peers()),
                         .forward_flops = meta->counts().flops,
                         .forward_s = meta->counts().seconds + sent_s()};
     if (train && role.needs_backward) {

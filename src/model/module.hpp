@@ -108,7 +108,6 @@ struct Role {
     int marker = -1;   ///< token that stands for a picture
     double alpha = 0;  ///< of distillation: share of the KL term
     double temperature = 1;
-    int shards = 1;  ///< of the optimizer: replicas of the section
     std::uint64_t seed = 0;
     DType compute = DType::f32;
     bool recompute = false;  ///< keep only the layers' inputs and redo them in backward
@@ -169,6 +168,7 @@ struct Footprint {
     std::size_t scratch = 0;     ///< bytes used within a task
     std::size_t parameters = 0;  ///< bytes of weights and gradients
     std::int64_t trainable = 0;  ///< weights with a gradient, padding included
+    std::int64_t shared = 0;     ///< of them, at most, that ranks of a lane sum over each other at a time
     double forward_flops = 0;
     double backward_flops = 0;
     double forward_s = 0;  ///< by the rates, and of collectives by the peers' links

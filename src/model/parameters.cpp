@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/random.hpp"
+#include "model/peers.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
 
@@ -11,10 +12,9 @@ namespace maestro::model {
 namespace {
 
 constexpr double kInitialDeviation = 0.02;  // as GPT-2, and its residual scale in allocate()
-constexpr std::int64_t kAlignment = 16;     ///< elements, so that every weight starts on a cache line
 
-std::int64_t aligned(std::int64_t size) {
-    return (size + kAlignment - 1) / kAlignment * kAlignment;
+std::int64_t whole_blocks(std::int64_t size) {
+    return (size + kBlock - 1) / kBlock * kBlock;
 }
 
 Tensor place(const Tensor& flat, const Parameter& p) {
@@ -23,6 +23,11 @@ Tensor place(const Tensor& flat, const Parameter& p) {
 }
 
 }  // namespace
+
+Range flat_share(std::int64_t size, int index, int count) {
+    const Range blocks = part_of(size / kBlock, index, count);
+    return {blocks.begin * kBlock, blocks.end * kBlock};
+}
 
 ParameterStore::ParameterStore(backend::Backend& backend, std::string section, std::uint64_t seed,
                                DType compute)
@@ -52,21 +57,19 @@ Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> s
     return p;
 }
 
-void ParameterStore::allocate(int shards, double residual_scale) {
+void ParameterStore::allocate(double residual_scale) {
     // Trainable ones first, so that an offset means the same in the gradient's shorter array.
     std::int64_t trained = 0;
     for (auto& p : parameters_)
         if (p.trainable) {
             p.offset = trained;
-            trained += aligned(p.size());
+            trained += whole_blocks(p.size());
         }
-    const std::int64_t unit = kAlignment * shards;
-    trained = (trained + unit - 1) / unit * unit;
     std::int64_t total = trained;
     for (auto& p : parameters_)
         if (!p.trainable) {
             p.offset = total;
-            total += aligned(p.size());
+            total += whole_blocks(p.size());
         }
     const DType type = ops::accumulate_type(compute_);
     const auto make = [&](backend::Buffer& buffer, DType dtype, std::int64_t size) {
@@ -119,6 +122,13 @@ std::int64_t ParameterStore::count() const {
     return n;
 }
 
+std::int64_t ParameterStore::shared(Sharing sharing) const {
+    std::int64_t n = 0;
+    for (const auto& p : parameters_)
+        if (p.trainable && p.sharing == sharing) n += p.common.size();
+    return n;
+}
+
 std::size_t ParameterStore::bytes() const {
     return master_buffer_.bytes() + compute_buffer_.bytes() + gradient_buffer_.bytes();
 }
@@ -129,6 +139,30 @@ void ParameterStore::refresh_compute() {
 
 void ParameterStore::zero_gradients() {
     if (gradient_.size() > 0) ops::zero(backend_, gradient_);
+}
+
+std::vector<Range> first_held(const Parameter& parameter, Range range, const Peers& peers) {
+    std::vector<Range> ranges;
+    const auto add = [&](std::int64_t begin, std::int64_t end) {
+        if (begin < end) ranges.push_back({begin, end});
+    };
+    const int holder = parameter.sharing == Sharing::none     ? 0
+                       : parameter.sharing == Sharing::tensor ? peers.tensor->rank()
+                                                              : peers.keys->rank();
+    if (holder == 0) {
+        add(range.begin, range.end);
+    } else {
+        add(range.begin, std::min(range.end, parameter.common.begin));
+        add(std::max(range.begin, parameter.common.end), range.end);
+    }
+    return ranges;
+}
+
+std::int64_t most_shared(const ParameterStore& store, const Peers& peers) {
+    std::int64_t most = 0;
+    if (peers.tensor->size() > 1) most = store.shared(Sharing::tensor);
+    if (peers.keys->size() > 1) most = std::max(most, store.shared(Sharing::keys));
+    return most;
 }
 
 }  // namespace maestro::model

@@ -14,6 +14,13 @@
 
 namespace maestro::model {
 
+/// Elements: every weight starts on a cache line, and arrays of weights are shared out in whole blocks.
+inline constexpr std::int64_t kBlock = 16;
+/// Share `index` of a flat array of `size` elements, whole blocks, in `count` shares; perhaps empty.
+Range flat_share(std::int64_t size, int index, int count);
+
+struct Peers;
+
 enum class Init { normal, residual, ones, zeros };
 
 /// Which ranks of a lane hold Parameter::common too, see Peers. Each works out a part of its gradient: they
@@ -37,6 +44,10 @@ struct Parameter {
     std::int64_t size() const { return shard.size(); }  ///< elements held here
 };
 
+/// Of the held elements `range`, those that no rank before this one in the group of the parameter's sharing
+/// holds: what it counts in norms and writes. Ascending, none of them empty.
+std::vector<Range> first_held(const Parameter& parameter, Range range, const Peers& peers);
+
 /// Owns weights and gradients. Parameters are declared, then allocate() gives them memory and initial values.
 class ParameterStore {
 public:
@@ -48,9 +59,9 @@ public:
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable);
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable,
                        Shard shard, Sharing sharing = Sharing::none, Range common = {});
-    /// Trainable parameters first, the flat array padded to a multiple of `shards`; `residual_scale` is the
-    /// factor of Init::residual. Fills in the initial weights.
-    void allocate(int shards, double residual_scale);
+    /// Trainable parameters first; `residual_scale` is the factor of Init::residual. Fills in the initial
+    /// weights.
+    void allocate(double residual_scale);
 
     const std::deque<Parameter>& parameters() const { return parameters_; }
     const Parameter* find(std::string_view name) const;
@@ -59,7 +70,9 @@ public:
     /// Of the trainable part, padding included; empty for a frozen section.
     const Tensor& gradient() const { return gradient_; }
     std::int64_t count() const;  ///< weights held here, without padding
-    std::size_t bytes() const;   ///< of all arrays
+    /// Trainable elements held here that the other ranks of that group hold too.
+    std::int64_t shared(Sharing sharing) const;
+    std::size_t bytes() const;  ///< of all arrays
     DType compute() const { return compute_; }
     /// The compute copy of the masters (bf16), after an update or a load.
     void refresh_compute();
@@ -80,5 +93,8 @@ private:
     Tensor copy_;
     Tensor gradient_;
 };
+
+/// Trainable elements held here whose gradients the ranks of a lane sum over each other at a time, at most.
+std::int64_t most_shared(const ParameterStore& store, const Peers& peers);
 
 }  // namespace maestro::model

@@ -110,7 +110,6 @@ private:
         for (const int s : launch_.deck.graph.order) {
             model::Role role = workload::role_of(deck_, s, samples_->marker());
             role.needs_backward = false;
-            role.shards = 1;
             auto module = model::make_module(*backend_, workload::spec_of(deck_, s), role);
             const auto& section = deck_.sections[s];
             load_weights(checkpoint, section.name, module->parameters(), launch_.pulse);

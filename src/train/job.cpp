@@ -22,12 +22,7 @@ Job::Job(Launch& launch, const Survey& survey, bool load_weights)
       planned_(workload::memory_of(survey.memory(), launch.deck.graph, launch.world.rank())),
       description_(survey.description(false)) {
     const graph::SectionGraph& graph = launch.deck.graph;
-    const workload::MemoryPlan& memory = survey.memory();
-    std::size_t scratch = 0;
-    for (std::size_t s = 0; s < memory.sections.size(); ++s)
-        if (graph::holds(graph.sections[s], launch.world.rank()))
-            scratch = std::max(scratch, memory.sections[s].footprint.scratch);
-    scratch_ = backend::Arena(*backend_, scratch);
+    scratch_ = backend::Arena(*backend_, static_cast<std::size_t>(planned_.scratch));
     prefetcher_ = std::make_unique<data::Prefetcher>(survey.samples(), workload::kBytesAhead);
     open_edges();
     if (survey.emulation()) load_weights = false;
@@ -95,7 +90,7 @@ void Job::build_section(int s, const WeightFiles* weights) {
     const comm::Communicator& world = launch_.world;
     const graph::Section& section = deck.graph.sections[s];
     const std::optional<graph::Place> place = graph::place_of(section, world.rank());
-    comm::Communicator replicas = world.split(place ? 0 : -1, world.rank(), section.name);
+    comm::Communicator data = world.split(place ? 0 : -1, world.rank(), section.name);
     std::int64_t parameters = 0;
     agree(world, [&] {
         if (!place) return;
@@ -118,7 +113,7 @@ void Job::build_section(int s, const WeightFiles* weights) {
                               .backward = section.backward,
                               .dtype = role.compute,
                               .saved_bytes = memory.footprint.saved},
-            std::move(module), std::move(replicas), std::move(inputs), std::move(outputs), scratch_));
+            std::move(module), std::move(data), std::move(inputs), std::move(outputs), scratch_));
     });
     parameters = static_cast<std::int64_t>(world.max(static_cast<double>(parameters)));
     description_.push_back(

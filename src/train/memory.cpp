@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <climits>
 
 #include "comm/memory.hpp"
 
@@ -42,15 +41,6 @@ void refuse_what_does_not_fit(const Launch& launch, const workload::MemoryPlan& 
 }  // namespace
 
 void fit_memory(const Launch& launch, workload::MemoryPlan& plan) {
-    for (std::size_t s = 0; s < plan.sections.size(); ++s)
-        if (launch.deck.graph.sections[s].layout.dp > 1 && plan.sections[s].footprint.trainable > INT_MAX)
-            throw Error(
-                ExitCode::bad_deck,
-                fmt::format(
-                    "section {}: {} trainable weights; more than {} on several replicas are not built "
-                    "yet, set layout.dp = 1",
-                    launch.deck.graph.sections[s].name, plan.sections[s].footprint.trainable, INT_MAX),
-                Scope::all_ranks);
     const auto available = static_cast<double>(comm::available_memory());
     const double share = kShare * available / launch.topology.ranks_on_node;
     if (launch.world.size() != launch.deck.graph.world) {  // a dry run in one process, as if on every rank

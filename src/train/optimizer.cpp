@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "ops/adamw.hpp"
 #include "ops/elementwise.hpp"
@@ -15,8 +16,9 @@ Tensor floats(const backend::Buffer& buffer) {
     return Tensor(buffer.data(), DType::f32, {static_cast<std::int64_t>(buffer.bytes() / sizeof(float))});
 }
 
-std::span<float> as_span(const Tensor& tensor) {
-    return {tensor.as<float>(), static_cast<std::size_t>(tensor.size())};
+/// A row for each block.
+Tensor in_blocks(const Tensor& flat) {
+    return flat.reshape({flat.size() / model::kBlock, model::kBlock});
 }
 
 }  // namespace
@@ -32,43 +34,73 @@ double learning_rate(const AdamSettings& s, std::int64_t step) {
 }
 
 Optimizer::Optimizer(backend::Backend& backend, model::ParameterStore& store,
-                     const comm::Communicator& section)
-    : backend_(backend), store_(store), section_(section) {
+                     std::unique_ptr<collective::Group> data, const model::Peers& peers)
+    : backend_(backend), store_(store), data_(std::move(data)), peers_(peers) {
     const std::int64_t size = store.gradient().size();
-    MAESTRO_CHECK(size % section.size() == 0, "{} parameters in {} shards", size, section.size());
-    shard_ = size / section.size();
-    begin_ = shard_ * section.rank();
-    const auto bytes = static_cast<std::size_t>(shard_) * sizeof(float);
-    if (section.size() > 1) gradient_ = backend::Buffer(backend, bytes);
-    first_ = backend::Buffer(backend, bytes);
-    second_ = backend::Buffer(backend, bytes);
-    for (const auto* buffer : {&gradient_, &first_, &second_})
-        if (buffer->bytes() > 0) ops::zero(backend, floats(*buffer));
+    for (int r = 0; r < data_->size(); ++r)
+        blocks_.push_back(model::flat_share(size, r, data_->size()).size() / model::kBlock);
+    share_ = model::flat_share(size, data_->rank(), data_->size());
+    std::int64_t at = share_.begin;  // what lies before is counted, or not to be
+    for (const model::Parameter& p : store.parameters()) {
+        const Range held = share_of(p);
+        if (held.size() <= 0) continue;
+        const std::vector<Range> first = model::first_held(p, held, peers);
+        if (first == std::vector{held}) continue;
+        if (at < p.offset + held.begin) counted_.push_back({at, p.offset + held.begin});
+        for (const Range& r : first) counted_.push_back({p.offset + r.begin, p.offset + r.end});
+        at = p.offset + held.end;
+    }
+    if (at < share_.end) counted_.push_back({at, share_.end});
+    const auto bytes = static_cast<std::size_t>(share_.size()) * sizeof(float);
+    for (auto* moments : {&first_, &second_}) {
+        *moments = backend::Buffer(backend, bytes);
+        if (bytes > 0) ops::zero(backend, floats(*moments));
+    }
 }
 
 Tensor Optimizer::gradient() const {
-    return section_.size() > 1 ? floats(gradient_) : store_.gradient();
+    return store_.gradient().slice(share_.begin, share_.end);
 }
 
-double Optimizer::reduce() {
-    if (shard_ == 0) return 0;
-    if (section_.size() > 1)
-        section_.reduce_scatter_sum(as_span(store_.gradient()), as_span(floats(gradient_)));
-    return ops::squared_norm(backend_, gradient());
+void Optimizer::sum_shared(model::Sharing sharing, collective::Group& group, backend::Arena& scratch) {
+    if (group.size() == 1) return;
+    const backend::ArenaScope scope(scratch);
+    const Tensor together = scratch.allocate(DType::f32, {store_.shared(sharing)});
+    const auto each = [&](auto&& move) {
+        std::int64_t at = 0;
+        for (const model::Parameter& p : store_.parameters()) {
+            if (!p.trainable || p.sharing != sharing) continue;
+            const std::int64_t begin = p.offset + p.common.begin, end = at + p.common.size();
+            move(store_.gradient().slice(begin, p.offset + p.common.end), together.slice(at, end));
+            at = end;
+        }
+    };
+    each([&](const Tensor& own, const Tensor& beside) { ops::convert(backend_, own, beside); });
+    group.all_reduce(backend_, together, ops::Reduction::sum, scratch);
+    each([&](const Tensor& own, const Tensor& beside) { ops::convert(backend_, beside, own); });
+}
+
+double Optimizer::reduce(backend::Arena& scratch) {
+    sum_shared(model::Sharing::tensor, *peers_.tensor, scratch);
+    sum_shared(model::Sharing::keys, *peers_.keys, scratch);
+    data_->reduce_scatter(backend_, in_blocks(store_.gradient()), in_blocks(gradient()), blocks_,
+                          ops::Reduction::sum, scratch);
+    double squares = 0;
+    for (const Range& r : counted_)
+        squares += ops::squared_norm(backend_, store_.gradient().slice(r.begin, r.end));
+    return squares;
 }
 
 void Optimizer::update(const AdamSettings& settings, std::int64_t step, double gradient_scale) {
-    if (shard_ == 0) return;
-    const Tensor shard = store_.master().slice(begin_, begin_ + shard_);
     for (const model::Parameter& parameter : store_.parameters()) {
-        if (!parameter.trainable) continue;
         const auto [from, to] = share_of(parameter);
         if (from >= to) continue;
-        const std::int64_t at = parameter.offset - begin_;
-        const auto part = [&, first = at + from, last = at + to](const Tensor& whole) {
-            return whole.slice(first, last);
+        const auto part = [&, first = parameter.offset + from, last = parameter.offset + to](
+                              const Tensor& whole, std::int64_t begin) {
+            return whole.slice(first - begin, last - begin);
         };
-        ops::adamw(backend_, part(shard), part(gradient()), part(floats(first_)), part(floats(second_)),
+        ops::adamw(backend_, part(store_.master(), 0), part(store_.gradient(), 0),
+                   part(floats(first_), share_.begin), part(floats(second_), share_.begin),
                    {.learning_rate = learning_rate(settings, step),
                     .beta1 = settings.beta1,
                     .beta2 = settings.beta2,
@@ -77,34 +109,49 @@ void Optimizer::update(const AdamSettings& settings, std::int64_t step, double g
                     .step = step,
                     .gradient_scale = gradient_scale});
     }
-    section_.allgather(as_span(shard), as_span(store_.master().slice(0, store_.gradient().size())));
+    const Tensor trained = store_.master().slice(0, store_.gradient().size());
+    data_->finish(data_->start_all_gather_in_place(in_blocks(trained), blocks_));
     store_.refresh_compute();
 }
 
 void Optimizer::gather(std::vector<float>& first, std::vector<float>& second) const {
-    const auto size = static_cast<std::size_t>(store_.gradient().size());
-    first.resize(size);
-    second.resize(size);
-    if (shard_ == 0) return;
-    section_.allgather(as_span(floats(first_)), std::span<float>(first));
-    section_.allgather(as_span(floats(second_)), std::span<float>(second));
+    const std::int64_t size = store_.gradient().size();
+    for (auto [own, all] : {std::pair{&first_, &first}, std::pair{&second_, &second}}) {
+        all->resize(static_cast<std::size_t>(size));
+        data_->all_gather(backend_, in_blocks(floats(*own)),
+                          in_blocks(Tensor(all->data(), DType::f32, {size})), blocks_);
+    }
 }
 
 Range Optimizer::share_of(const model::Parameter& parameter) const {
     if (!parameter.trainable) return {0, 0};
-    return {std::max(parameter.offset, begin_) - parameter.offset,
-            std::min(parameter.offset + parameter.size(), begin_ + shard_) - parameter.offset};
+    return {std::max(parameter.offset, share_.begin) - parameter.offset,
+            std::min(parameter.offset + parameter.size(), share_.end) - parameter.offset};
+}
+
+std::span<float> Optimizer::part(const backend::Buffer& moments, const model::Parameter& parameter) const {
+    const Range held = share_of(parameter);
+    if (held.size() <= 0) return {};
+    return {floats(moments).as<float>() + (parameter.offset + held.begin - share_.begin),
+            static_cast<std::size_t>(held.size())};
+}
+
+std::span<const float> Optimizer::first_moments(const model::Parameter& parameter) const {
+    return part(first_, parameter);
+}
+
+std::span<const float> Optimizer::second_moments(const model::Parameter& parameter) const {
+    return part(second_, parameter);
 }
 
 void Optimizer::set_moments(const model::Parameter& parameter, std::span<const float> first,
                             std::span<const float> second) {
-    const auto [from, to] = share_of(parameter);
-    MAESTRO_CHECK(static_cast<std::int64_t>(first.size()) == to - from && first.size() == second.size(),
-                  "{} and {} moments for {} elements of {}", first.size(), second.size(), to - from,
+    const std::span<float> to_first = part(first_, parameter), to_second = part(second_, parameter);
+    MAESTRO_CHECK(first.size() == to_first.size() && second.size() == to_second.size(),
+                  "{} and {} moments for {} elements of {}", first.size(), second.size(), to_first.size(),
                   parameter.name);
-    const std::int64_t at = parameter.offset + from - begin_;
-    std::copy(first.begin(), first.end(), floats(first_).as<float>() + at);
-    std::copy(second.begin(), second.end(), floats(second_).as<float>() + at);
+    std::copy(first.begin(), first.end(), to_first.begin());
+    std::copy(second.begin(), second.end(), to_second.begin());
 }
 
 }  // namespace maestro::train

@@ -1,15 +1,17 @@
-// AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019) over the replicas of a
-// section: each replica keeps the moments of one shard of the flat parameter array (as ZeRO stage 1:
+// AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019) over the ranks that hold
+// the same weights: each keeps the moments of one share of the flat array of parameters (as ZeRO stage 1:
 // Rajbhandari et al., SC 2020), updates it, and all gather the new weights.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "backend/arena.hpp"
-#include "comm/communicator.hpp"
+#include "collective/group.hpp"
 #include "model/parameters.hpp"
+#include "model/peers.hpp"
 
 namespace maestro::train {
 
@@ -30,14 +32,17 @@ double learning_rate(const AdamSettings& settings, std::int64_t step);
 
 class Optimizer {
 public:
-    /// `store` and `section` (the replicas) must outlive it. The store must be padded to section.size()
-    /// shards.
-    Optimizer(backend::Backend& backend, model::ParameterStore& store, const comm::Communicator& section);
+    /// `data`: the ranks of all replicas that hold these very shards, over dp and cp. `store` and `peers`,
+    /// the lane's, must outlive it.
+    Optimizer(backend::Backend& backend, model::ParameterStore& store,
+              std::unique_ptr<collective::Group> data, const model::Peers& peers);
 
-    /// Collective over the section: sums the gradients over the replicas; this one keeps its shard. Returns
-    /// the sum of squares of the shard.
-    double reduce();
-    /// Collective over the section, after reduce(): one AdamW update of the shard with the gradient times
+    /// Collective over the section's ranks. Sums what ranks of the lane have each worked out a part of, then
+    /// the gradients over `data`; this rank keeps the sum of its share, in place. Returns the sum of squares
+    /// of the share, of which elements that several ranks of a lane hold count on the first of them. Scratch:
+    /// see workload::memory_of.
+    double reduce(backend::Arena& scratch);
+    /// Collective over `data`, after reduce(): one AdamW update of the share with the gradient times
     /// `gradient_scale`, then the new weights everywhere.
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
 
@@ -46,21 +51,25 @@ public:
     /// Of the elements that this rank holds of a parameter, those whose moments are kept here; none where the
     /// size is not positive.
     Range share_of(const model::Parameter& parameter) const;
-    /// The moments of that share.
+    /// The moments of that share, in the memory of the optimizer.
+    std::span<const float> first_moments(const model::Parameter& parameter) const;
+    std::span<const float> second_moments(const model::Parameter& parameter) const;
     void set_moments(const model::Parameter& parameter, std::span<const float> first,
                      std::span<const float> second);
-    std::size_t bytes() const { return gradient_.bytes() + first_.bytes() + second_.bytes(); }
+    std::size_t bytes() const { return first_.bytes() + second_.bytes(); }
 
 private:
-    /// The summed gradient of the shard: one replica's is the sum itself.
-    Tensor gradient() const;
+    void sum_shared(model::Sharing sharing, collective::Group& group, backend::Arena& scratch);
+    Tensor gradient() const;  ///< of the share
+    std::span<float> part(const backend::Buffer& moments, const model::Parameter& parameter) const;
 
     backend::Backend& backend_;
     model::ParameterStore& store_;
-    const comm::Communicator& section_;
-    std::int64_t shard_ = 0;    ///< elements of a shard
-    std::int64_t begin_ = 0;    ///< first element of this replica's shard
-    backend::Buffer gradient_;  ///< empty for one replica
+    std::unique_ptr<collective::Group> data_;
+    const model::Peers& peers_;
+    std::vector<std::int64_t> blocks_;  ///< of kBlock elements, of every rank's share
+    Range share_;                       ///< of the flat array
+    std::vector<Range> counted_;        ///< of it, in the norm
     backend::Buffer first_;
     backend::Buffer second_;
 };

@@ -21,18 +21,19 @@ std::vector<std::int64_t> expected(const channel::Channel& input, std::span<cons
 }  // namespace
 
 Replica::Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
-                 comm::Communicator replicas, std::vector<channel::Channel*> inputs,
+                 comm::Communicator data, std::vector<channel::Channel*> inputs,
                  std::vector<channel::Channel*> outputs, backend::Arena& scratch)
     : backend_(backend),
       settings_(settings),
       module_(std::move(module)),
-      replicas_(std::move(replicas)),
+      waiter_(data.waiter()),
       inputs_(std::move(inputs)),
       outputs_(std::move(outputs)),
       scratch_(scratch),
       slots_(backend, settings.name, settings.window, settings.saved_bytes) {
     if (module_->parameters().gradient().size() > 0)
-        optimizer_ = std::make_unique<Optimizer>(backend, module_->parameters(), replicas_);
+        optimizer_ = std::make_unique<Optimizer>(backend, module_->parameters(),
+                                                 collective::make_group(std::move(data)), module_->peers());
 }
 
 std::size_t Replica::bytes() const {
@@ -70,7 +71,7 @@ bool Replica::can_backward(int micro_batch) {
 double Replica::reduce() {
     if (!optimizer_) return 0;
     const double begin = comm::now_s();
-    const double squares = optimizer_->reduce();
+    const double squares = optimizer_->reduce(scratch_);
     module_->gradients_summed(begin);
     times_.reducing += comm::now_s() - begin;
     return squares;
@@ -102,8 +103,8 @@ TaskTimes Replica::forward(int micro_batch, const model::Batch& batch, model::Re
             if (input->expects(sample.id)) input->wait_arrived(sample.id);
     for (channel::Channel* output : outputs_) output->wait_credit();
     if (!settings_.backward && !outputs_.empty())
-        replicas_.waiter().wait_until([&] { return collect_drained(); },
-                                      [&] { return settings_.name + ": all consumers of one micro-batch"; });
+        waiter_.wait_until([&] { return collect_drained(); },
+                           [&] { return settings_.name + ": all consumers of one micro-batch"; });
     const double start = comm::now_s();
 
     Flight flight = slots_.take();

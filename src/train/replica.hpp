@@ -38,11 +38,12 @@ public:
         std::size_t saved_bytes = 0;  ///< activations of the worst micro-batch
     };
     /// Channels are owned by the caller: `inputs` in the order of the module's inputs. `scratch` is shared by
-    /// the replicas of a rank. All must outlive the replica. Without `optimizer` the section is frozen.
+    /// the replicas of a rank. All must outlive the replica. `data`: the ranks that hold the same weights,
+    /// over dp and cp. Without trainable weights the section is frozen.
     Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
-            comm::Communicator replicas, std::vector<channel::Channel*> inputs,
+            comm::Communicator data, std::vector<channel::Channel*> inputs,
             std::vector<channel::Channel*> outputs, backend::Arena& scratch);
-    Replica(const Replica&) = delete;  // the optimizer refers to a member
+    Replica(const Replica&) = delete;  // the optimizer refers to members of the module
     Replica& operator=(const Replica&) = delete;
 
     int section() const { return settings_.section; }
@@ -54,7 +55,6 @@ public:
     /// Collective over the section: Optimizer's; 0 and nothing where the section is frozen.
     double reduce();
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
-    const comm::Communicator& replicas() const { return replicas_; }
     SectionTimes& times() { return times_; }
     std::size_t bytes() const;       ///< taken: weights, gradients, moments and activations
     std::size_t used_bytes() const;  ///< the part of them that was ever in use
@@ -82,7 +82,7 @@ private:
     backend::Backend& backend_;
     Settings settings_;
     std::unique_ptr<model::Module> module_;
-    comm::Communicator replicas_;
+    comm::Waiter& waiter_;
     std::vector<channel::Channel*> inputs_;
     std::vector<channel::Channel*> outputs_;
     backend::Arena& scratch_;

@@ -29,6 +29,20 @@ double sample_bytes(std::span<const model::SampleShape> batch, int channels) {
     return bytes;
 }
 
+/// Bytes that a rank takes as it sums gradients: those that ranks of a lane share, beside where they lie,
+/// then those of the ranks that hold the same weights. What it gets from the others comes in pieces.
+double summing(const model::Footprint& footprint, const graph::Layout& layout) {
+    backend::Arena shared;
+    shared.allocate(DType::f32, {footprint.shared});
+    const auto over = [](int ranks, std::int64_t elements) {
+        return collective::reduce_scratch(ranks, elements, DType::f32);
+    };
+    const int holders = layout.dp * layout.cp;
+    return static_cast<double>(
+        std::max(shared.peak() + over(layout.tp, part_of(footprint.shared, 0, layout.tp).size()),
+                 over(holders, model::flat_share(footprint.trainable, 0, holders).size())));
+}
+
 /// Bytes that one more micro-batch in flight of `section` costs this rank.
 double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph, int section, int rank) {
     double bytes = 0;
@@ -82,10 +96,9 @@ std::string RankMemory::describe() const {
     std::string text = fmt::format("{:.0f} MiB", mib(total()));
     const char* before = ": ";
     for (const auto& [bytes, what] :
-         {std::pair{weights, "of weights and gradients"}, std::pair{optimizer, "of the optimizer's shard"},
+         {std::pair{weights, "of weights and gradients"}, std::pair{optimizer, "of the optimizer's moments"},
           std::pair{activations, "of activations"}, std::pair{scratch, "of scratch"},
-          std::pair{channels, "of rows under way"}, std::pair{samples, "of samples"},
-          std::pair{passing, "while gradients are summed or a checkpoint is written"}})
+          std::pair{channels, "of rows under way"}, std::pair{samples, "of samples"}})
         if (bytes > 0) {
             text += fmt::format("{}{:.0f} {}", before, mib(bytes), what);
             before = ", ";
@@ -131,24 +144,18 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
 
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank) {
     RankMemory memory;
-    double checkpoint = 0;  // of all sections at once
     for (std::size_t s = 0; s < plan.sections.size(); ++s) {
         if (!graph::holds(graph.sections[s], rank)) continue;
         const SectionMemory& own = plan.sections[s];
-        const double trainable = sizeof(float) * static_cast<double>(own.footprint.trainable);
+        const graph::Layout& layout = graph.sections[s].layout;
         memory.weights += static_cast<double>(own.footprint.parameters);
-        // Two moments of the shard; where gradients are summed, the sum beside them.
-        const int replicas = graph.sections[s].layout.dp;
-        memory.optimizer += (replicas > 1 ? 3 : 2) * trainable / replicas;
-        checkpoint += 2 * trainable;  // an ordered stop writes one, whatever checkpoint.every says
-        // Open MPI's reduce-scatter fills a copy of the array on two replicas, two on more.
-        const int copies = std::min(graph.sections[s].layout.dp - 1, 2);
-        memory.passing = std::max(memory.passing, copies * trainable);
+        const Range share = model::flat_share(own.footprint.trainable, 0, layout.dp * layout.cp);
+        memory.optimizer += 2.0 * sizeof(float) * static_cast<double>(share.size());
         memory.activations += static_cast<double>(own.footprint.saved) * own.slots();
-        memory.scratch = std::max(memory.scratch, static_cast<double>(own.footprint.scratch));
+        memory.scratch = std::max(
+            {memory.scratch, static_cast<double>(own.footprint.scratch), summing(own.footprint, layout)});
         memory.samples = std::max(memory.samples, own.samples);
     }
-    memory.passing = std::max(memory.passing, checkpoint);
     for (const channel::ChannelSpec& spec : plan.channels)
         memory.channels += static_cast<double>(channel::rank_bytes(spec, rank));
     return memory;

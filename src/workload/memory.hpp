@@ -38,15 +38,14 @@ struct MemoryPlan {
 /// Bytes of one rank over its sections and edges.
 struct RankMemory {
     double weights = 0;      ///< and gradients
-    double optimizer = 0;    ///< its shard of gradients and moments
+    double optimizer = 0;    ///< moments of its share of the weights
     double activations = 0;  ///< of the micro-batches in flight
-    double scratch = 0;      ///< within a task
+    double scratch = 0;      ///< within a task, or as gradients are summed
     double channels = 0;     ///< rows and gradients under way
     double samples = 0;      ///< as read, in use and ready
-    double passing = 0;  ///< for a while: moments for a checkpoint, or MPI's copies as gradients are summed
     /// What is taken before the first step and kept.
     double buffers() const { return weights + optimizer + activations + scratch + channels; }
-    double total() const { return buffers() + samples + passing; }
+    double total() const { return buffers() + samples; }
     std::string describe() const;  ///< "812 MiB: 300 of weights and gradients, ..."
 };
 

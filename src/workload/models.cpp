@@ -36,7 +36,6 @@ model::Role role_of(const config::Deck& deck, int section, std::int32_t marker) 
                      .marker = marker,
                      .alpha = 0,
                      .temperature = given.distill.temperature,
-                     .shards = s.layout.dp,
                      .seed = deck.run.seed,
                      .compute = deck.run.precision == "bf16" ? DType::bf16 : DType::f32,
                      .recompute = deck.train.recompute == "layer"};

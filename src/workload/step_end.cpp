@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "collective/group.hpp"
 #include "ops/adamw.hpp"
 #include "workload/costs.hpp"
 #include "workload/models.hpp"
@@ -11,37 +12,40 @@ namespace maestro::workload {
 
 namespace {
 
-/// Of `bytes` over `ranks` of a ring, one way round: reduce-scatter or allgather.
-double ring_s(double bytes, int ranks, const config::Link& link) {
-    return ranks == 1 ? 0 : (ranks - 1) * (link.latency_s + bytes / ranks / link.bandwidth);
-}
-
-StepEnd end_of(const model::ModelSpec& spec, model::Role role, int replicas, const config::Link& link,
+/// Of rank 0 of `ranks` that hold the same weights: no share is larger than its.
+StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, int ranks, const config::Link& link,
                const backend::DeviceRates& rates) {
-    role.shards = replicas;
     const auto meta = backend::make_meta(rates);
     const auto module = model::make_module(*meta, spec, role);
     model::ParameterStore& store = module->parameters();
     const std::int64_t size = store.gradient().size();
     if (size == 0) return {};
-    const double ring = ring_s(sizeof(float) * static_cast<double>(size), replicas, link);
-    const auto part = [&](std::int64_t elements) { return Tensor(nullptr, DType::f32, {elements}); };
-    // A shard is a range of the flat array; it cuts through one parameter at either end.
+    const auto group = collective::make_paper_group(0, ranks, link.latency_s, link.bandwidth);
+    std::vector<std::int64_t> blocks;
+    for (int r = 0; r < ranks; ++r)
+        blocks.push_back(model::flat_share(size, r, ranks).size() / model::kBlock);
+    const Tensor whole = store.gradient().reshape({size / model::kBlock, model::kBlock});
+    const Tensor own = whole.slice(0, blocks[0]);
+    // A share is a range of the flat array; it cuts through one parameter at either end.
     std::int64_t trainable = 0;
     for (const model::Parameter& p : store.parameters()) trainable += p.trainable ? 1 : 0;
-    const std::int64_t pieces = std::min(trainable, (trainable + replicas - 1) / replicas + 1);
+    const std::int64_t pieces = std::min(trainable, (trainable + ranks - 1) / ranks + 1);
     StepEnd end;
+    backend::Arena scratch;
     meta->reset_counts();
-    ops::squared_norm(*meta, part(size / replicas));
-    end.reduce_s = ring + meta->counts().seconds;
+    group->reduce_scatter(*meta, whole, own, blocks, ops::Reduction::sum, scratch);
+    ops::squared_norm(*meta, own);
+    end.reduce_s = group->traffic().seconds + meta->counts().seconds;
     meta->reset_counts();
+    group->reset_traffic();
     for (std::int64_t i = 0; i < pieces; ++i) {
-        const Tensor shard = part((size / replicas + pieces - 1) / pieces);
-        ops::adamw(*meta, shard, shard, shard, shard, {});
+        const Tensor piece(nullptr, DType::f32, {(own.size() + pieces - 1) / pieces});
+        ops::adamw(*meta, piece, piece, piece, piece, {});
     }
+    group->finish(group->start_all_gather_in_place(whole, blocks));
     store.refresh_compute();
     store.zero_gradients();
-    end.update_s = ring + meta->counts().seconds;
+    end.update_s = group->traffic().seconds + meta->counts().seconds;
     return end;
 }
 

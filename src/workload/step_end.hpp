@@ -1,6 +1,6 @@
 // What a step costs after its last task: summing gradients over the replicas of a section, its optimizer and
 // handing the new weights round. Element-wise work is counted by the same operations on the meta backend,
-// messages by the bytes of a ring (Patarasuk and Yuan, JPDC 2009).
+// messages by the same collectives on paper.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 namespace maestro::workload {
 
 struct StepEnd {
-    double reduce_s = 0;  ///< of one replica: gradients summed, its shard's norm
-    double update_s = 0;  ///< its shard updated, the weights of all gathered, gradients zeroed
+    double reduce_s = 0;  ///< of one replica: gradients summed, its share's norm
+    double update_s = 0;  ///< its share updated, the weights of all gathered, gradients zeroed
 };
 
 /// Of every section, 0 where nothing is trained. With `everywhere` each section has a replica on every rank

@@ -30,24 +30,6 @@ void check_reductions(const Communicator& c) {
     c.allreduce_sum(std::span<double>());
 }
 
-void check_shards(const Communicator& c) {
-    constexpr std::size_t kBlock = 1001;
-    const auto n = static_cast<std::size_t>(c.size());
-    std::vector<float> whole(n * kBlock);
-    for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<float>(i % 1009);
-    std::vector<float> block(kBlock);
-    c.reduce_scatter_sum(whole, block);
-    for (std::size_t i = 0; i < kBlock; ++i) {
-        const std::size_t at = static_cast<std::size_t>(c.rank()) * kBlock + i;
-        MAESTRO_CHECK(block[i] == static_cast<float>(at % 1009) * static_cast<float>(n), "shard element {}",
-                      i);
-    }
-    std::vector<float> gathered(whole.size());
-    c.allgather(block, gathered);
-    for (std::size_t i = 0; i < whole.size(); ++i)
-        MAESTRO_CHECK(gathered[i] == whole[i] * static_cast<float>(n), "gathered element {}", i);
-}
-
 void check_messages(const Communicator& c) {
     const int last = c.size() - 1;
     std::vector<int> list;
@@ -76,7 +58,6 @@ void check_parts(const Communicator& world) {
     const Communicator parity = world.split(world.rank() % 2, -world.rank());
     MAESTRO_CHECK(parity.size() == (world.size() + 1 - world.rank() % 2) / 2, "{} ranks", parity.size());
     check_reductions(parity);
-    check_shards(parity);
     const Communicator one = world.split(world.rank() == 0 ? 0 : -1, 0);
     MAESTRO_CHECK(static_cast<bool>(one) == (world.rank() == 0), "a member without a colour");
 
@@ -120,7 +101,6 @@ void check_placement(const Communicator& world) {
 int main(int argc, char** argv) {
     return maestro::test::run(argc, argv, [](const Communicator& world) {
         check_reductions(world);
-        check_shards(world);
         check_messages(world);
         check_parts(world);
         check_notices(world);

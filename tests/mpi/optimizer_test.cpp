@@ -1,18 +1,15 @@
-// The sharded optimizer on any number of replicas against AdamW in double precision on one, and its moments
-// through a checkpoint.
+// The optimizer over every grid of dp x cp and tp that the ranks make up, against AdamW in double precision
+// on one rank that holds everything: sums, norm, weights and moments, and that those who hold the same
+// weights have the same bits.
 #include "train/optimizer.hpp"
 
-#include <unistd.h>
-
+#include <bit>
 #include <cmath>
-#include <filesystem>
+#include <map>
 
 #include "backend/backend.hpp"
 #include "base/check.hpp"
-#include "io/checkpoint.hpp"
-#include "io/checkpoint_reader.hpp"
 #include "mpi/mpi_main.hpp"
-#include "train/agree.hpp"
 
 using namespace maestro;
 
@@ -24,127 +21,198 @@ constexpr train::AdamSettings kSettings{.learning_rate = 0.01,
                                         .decay_steps = 20,
                                         .weight_decay = 0.1};
 constexpr double kClip = 0.5;
+constexpr std::int64_t kSteps = 20;
+constexpr std::size_t kScratch = 1 << 16;
 
-void declare(model::ParameterStore& store, int shards) {
-    store.declare("a.weight", {7, 5}, model::Init::normal, true);
-    store.declare("frozen.weight", {4, 3}, model::Init::normal, false);
-    store.declare("a.norm", {5}, model::Init::ones, true);
-    store.declare("b.weight", {3, 11}, model::Init::normal, true);
-    store.allocate(shards, 1);
+/// Where a rank stands: [data][tp], tp fastest. `keys`: so many tp ranks hold the same key heads.
+struct Grid {
+    int data = 1, tp = 1, keys = 1;
+};
+
+model::Peers peers_of(const comm::Communicator& world, const Grid& grid) {
+    const int rank = world.rank();
+    model::Peers peers = model::no_peers();
+    peers.degrees = {1, grid.tp};
+    peers.tensor = collective::make_group(world.split(rank / grid.tp, rank, "tensor"));
+    peers.keys = collective::make_group(world.split(rank / grid.keys, rank, "keys"));
+    return peers;
 }
 
-/// Of parameter `p`'s element i on a replica, a number that no two share.
-double gradient_of(std::size_t p, std::int64_t i, int replica, std::int64_t step) {
-    return std::sin(1.0 + static_cast<double>(p) + 0.37 * static_cast<double>(i) + 2.1 * replica +
-                    0.9 * static_cast<double>(step));
+/// As the models': a matrix cut into columns, one of rows, queries with the keys that several ranks hold, and
+/// parameters that all hold. `size` scales the cut ones.
+void declare(model::ParameterStore& store, const Grid& grid, const model::Peers& peers, std::int64_t size) {
+    using model::Init;
+    const int tp = peers.tp(), count = grid.tp;
+    const auto cut = [&](std::int64_t n, int index, int parts) { return part_of(n, index, parts); };
+    store.declare("norm", {5}, Init::ones, true);
+    store.declare("output", {3, 5 * size}, Init::normal, true, {{{0, 3}}, cut(5 * size, tp, count)});
+    store.declare("frozen", {4, 3}, Init::normal, false);
+    const Range queries = cut(4 * size, tp, count), key = cut(2 * size, tp / grid.keys, count / grid.keys);
+    Shard qkv{.rows = {queries}, .columns = {0, 2}};
+    if (key.size() > 0) qkv.rows.push_back({4 * size + key.begin, 4 * size + key.end});
+    const std::int64_t held = qkv.size();
+    store.declare("qkv", {6 * size, 2}, Init::normal, true, std::move(qkv), model::Sharing::keys,
+                  {2 * queries.size(), held});
+    store.declare("head", {7, 2}, Init::normal, true, {{cut(7, tp, count)}, {0, 2}});
+    store.declare("table", {7, 11}, Init::normal, true);
+    store.allocate(1);
 }
 
 struct Reference {
-    std::vector<double> weight, first, second;
+    std::vector<double> weight, first, second, gradient;
 };
 
-void update(Reference& r, const model::Parameter& p, std::size_t index, int replicas, std::int64_t step) {
+/// What rank `rank` has worked out of the gradient of element i of a parameter: numbers that no two share.
+double part_of_gradient(const std::string& name, std::int64_t i, int rank, std::int64_t step) {
+    const double key = static_cast<double>(name[0]) + 3.0 * static_cast<double>(name[1]);
+    return std::sin(key + 0.37 * static_cast<double>(i) + 2.1 * rank + 0.9 * static_cast<double>(step));
+}
+
+/// Does tp rank `tp` hold element i, and does it hold it with others?
+class Holdings {
+public:
+    explicit Holdings(const model::ParameterStore& store) : store_(store) {}
+    template <class Visit>
+    void each(Visit&& visit) const {
+        for (const model::Parameter& p : store_.parameters())
+            for (const Extent& extent : extents_of(p.shape, p.shard))
+                for (std::int64_t i = 0; i < extent.count; ++i)
+                    visit(p, extent.logical + i, extent.local + i);
+    }
+
+private:
+    const model::ParameterStore& store_;
+};
+
+/// The sum over all ranks that hold an element of what each has worked out, by name: of this rank's parts,
+/// summed over the world.
+std::map<std::string, std::vector<double>> sums(const comm::Communicator& world,
+                                                const model::ParameterStore& store, std::int64_t step) {
+    std::map<std::string, std::vector<double>> all;
+    for (const model::Parameter& p : store.parameters())
+        all[p.name].resize(static_cast<std::size_t>(whole(p.shape).size()));
+    Holdings(store).each([&](const model::Parameter& p, std::int64_t logical, std::int64_t) {
+        if (p.trainable)
+            all[p.name][static_cast<std::size_t>(logical)] =
+                static_cast<float>(part_of_gradient(p.name, logical, world.rank(), step));
+    });
+    for (auto& [name, values] : all) world.allreduce_sum(std::span(values));
+    return all;
+}
+
+void update(Reference& r, bool decays, std::int64_t step) {
     const double rate = train::learning_rate(kSettings, step);
     for (std::size_t i = 0; i < r.weight.size(); ++i) {
-        double g = 0;
-        for (int k = 0; k < replicas; ++k) g += gradient_of(index, static_cast<std::int64_t>(i), k, step);
-        g *= kClip;
+        const double g = r.gradient[i] * kClip;
         r.first[i] = kSettings.beta1 * r.first[i] + (1 - kSettings.beta1) * g;
         r.second[i] = kSettings.beta2 * r.second[i] + (1 - kSettings.beta2) * g * g;
         const double m = r.first[i] / (1 - std::pow(kSettings.beta1, static_cast<double>(step)));
         const double v = r.second[i] / (1 - std::pow(kSettings.beta2, static_cast<double>(step)));
-        const double decay = p.decay ? rate * kSettings.weight_decay : 0;
+        const double decay = decays ? rate * kSettings.weight_decay : 0;
         r.weight[i] -= decay * r.weight[i] + rate * m / (std::sqrt(v) + kSettings.eps);
     }
 }
 
-void step_both(const comm::Communicator& world, model::ParameterStore& store, train::Optimizer& optimizer,
-               std::vector<Reference>& reference, std::int64_t step) {
-    store.zero_gradients();
-    double squares = 0;
-    std::size_t index = 0;
+/// Elements that several ranks hold have the same bits on all of them. By a sum of the holders' bits.
+void expect_same_bits(const comm::Communicator& world, const model::ParameterStore& store) {
     for (const model::Parameter& p : store.parameters()) {
-        for (std::int64_t i = 0; p.trainable && i < p.size(); ++i) {
-            p.gradient.as<float>()[i] = static_cast<float>(gradient_of(index, i, world.rank(), step));
-            double sum = 0;
-            for (int k = 0; k < world.size(); ++k) sum += gradient_of(index, i, k, step);
-            squares += sum * sum;
-        }
-        if (p.trainable) update(reference[index], p, index, world.size(), step);
-        ++index;
-    }
-    const double found = world.sum(optimizer.reduce());
-    MAESTRO_CHECK(std::abs(found - squares) <= 1e-5 * squares, "squares {} where {} were due", found,
-                  squares);
-    optimizer.update(kSettings, step, kClip);
-    index = 0;
-    for (const model::Parameter& p : store.parameters()) {
-        for (std::int64_t i = 0; i < p.size(); ++i) {
-            const double is = p.master.as<float>()[i],
-                         due = reference[index].weight[static_cast<std::size_t>(i)];
-            MAESTRO_CHECK(std::abs(is - due) <= 2e-6, "step {}: element {} of {} is {}, not {}", step, i,
-                          p.name, is, due);
-        }
-        ++index;
+        const auto size = static_cast<std::size_t>(whole(p.shape).size());
+        std::vector<std::int64_t> sum(size), count(size);
+        const auto bits = [&](std::int64_t local) {
+            return static_cast<std::int64_t>(std::bit_cast<std::uint32_t>(p.master.as<float>()[local]));
+        };
+        const std::vector<Extent> extents = extents_of(p.shape, p.shard);
+        for (const Extent& e : extents)
+            for (std::int64_t i = 0; i < e.count; ++i) {
+                sum[static_cast<std::size_t>(e.logical + i)] = bits(e.local + i);
+                count[static_cast<std::size_t>(e.logical + i)] = 1;
+            }
+        world.allreduce_sum(std::span(sum));
+        world.allreduce_sum(std::span(count));
+        for (const Extent& e : extents)
+            for (std::int64_t i = 0; i < e.count; ++i) {
+                const auto at = static_cast<std::size_t>(e.logical + i);
+                MAESTRO_CHECK(sum[at] == count[at] * bits(e.local + i), "element {} of {} differs among {}",
+                              at, p.name, count[at]);
+            }
     }
 }
 
-std::vector<Reference> begin(const model::ParameterStore& store) {
-    std::vector<Reference> all;
-    for (const model::Parameter& p : store.parameters()) {
-        const auto size = static_cast<std::size_t>(p.size());
-        const float* weights = p.master.as<float>();
-        all.push_back({{weights, weights + size}, std::vector<double>(size), std::vector<double>(size)});
+void run(const comm::Communicator& world, const Grid& grid, std::int64_t size) {
+    const auto backend = backend::make_cpu(1);
+    const model::Peers peers = peers_of(world, grid);
+    model::ParameterStore store(*backend, "language", 1, DType::f32),
+        whole_store(*backend, "language", 1, DType::f32);
+    declare(store, grid, peers, size);
+    declare(whole_store, {}, model::no_peers(), size);
+    train::Optimizer optimizer(
+        *backend, store, collective::make_group(world.split(world.rank() % grid.tp, world.rank(), "data")),
+        peers);
+    backend::Arena scratch(*backend, kScratch);
+    std::map<std::string, Reference> references;
+    for (const model::Parameter& p : whole_store.parameters()) {
+        const auto count = static_cast<std::size_t>(p.size());
+        references[p.name] = {.weight = {p.master.as<float>(), p.master.as<float>() + count},
+                              .first = std::vector<double>(count),
+                              .second = std::vector<double>(count),
+                              .gradient = {}};
     }
-    return all;
-}
-
-/// Rank 0 writes what gather() brings, every rank reads its share into another optimizer.
-void pass_on(const comm::Communicator& world, const std::filesystem::path& folder,
-             const model::ParameterStore& store, const train::Optimizer& from, train::Optimizer& to) {
-    std::vector<float> first, second;
-    from.gather(first, second);
-    Pulse quiet;
-    train::agree(world, [&] {
-        if (world.rank() != 0) return;
-        std::vector<io::StoredParameter> stored;
-        for (const model::Parameter& p : store.parameters())
-            stored.push_back({.name = p.name,
-                              .shape = p.shape,
-                              .weight = p.master.as<float>(),
-                              .first = p.trainable ? first.data() + p.offset : nullptr,
-                              .second = p.trainable ? second.data() + p.offset : nullptr});
-        io::write_section(folder, "language", 3, stored, quiet);
+    const Holdings holdings(store);
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
+        const auto due = sums(world, store, step);
+        double squares = 0;
+        for (const model::Parameter& p : whole_store.parameters()) {
+            Reference& r = references[p.name];
+            r.gradient = due.at(p.name);
+            for (const double g : r.gradient) squares += g * g;
+            if (p.trainable) update(r, p.decay, step);
+        }
+        store.zero_gradients();
+        holdings.each([&](const model::Parameter& p, std::int64_t logical, std::int64_t local) {
+            if (p.trainable)
+                p.gradient.as<float>()[local] =
+                    static_cast<float>(part_of_gradient(p.name, logical, world.rank(), step));
+        });
+        const double found = world.sum(optimizer.reduce(scratch));
+        MAESTRO_CHECK(std::abs(found - squares) <= 1e-5 * squares, "squares {} where {} were due", found,
+                      squares);
+        holdings.each([&](const model::Parameter& p, std::int64_t logical, std::int64_t local) {
+            const Range share = optimizer.share_of(p);
+            if (local < share.begin || local >= share.end) return;
+            const double is = p.gradient.as<float>()[local],
+                         sum = references[p.name].gradient[static_cast<std::size_t>(logical)];
+            MAESTRO_CHECK(std::abs(is - sum) <= 2e-6, "gradient {} of {} is {}, not {}", logical, p.name, is,
+                          sum);
+        });
+        optimizer.update(kSettings, step, kClip);
+        holdings.each([&](const model::Parameter& p, std::int64_t logical, std::int64_t local) {
+            const double is = p.master.as<float>()[local],
+                         due_weight = references[p.name].weight[static_cast<std::size_t>(logical)];
+            MAESTRO_CHECK(std::abs(is - due_weight) <= 5e-6, "step {}: element {} of {} is {}, not {}", step,
+                          logical, p.name, is, due_weight);
+        });
+    }
+    holdings.each([&](const model::Parameter& p, std::int64_t logical, std::int64_t local) {
+        const Range share = optimizer.share_of(p);
+        if (local < share.begin || local >= share.end) return;
+        const auto at = static_cast<std::size_t>(local - share.begin), i = static_cast<std::size_t>(logical);
+        const Reference& r = references[p.name];
+        MAESTRO_CHECK(std::abs(optimizer.first_moments(p)[at] - r.first[i]) <= 2e-6 &&
+                          std::abs(optimizer.second_moments(p)[at] - r.second[i]) <= 2e-6,
+                      "moments of element {} of {}", logical, p.name);
     });
-    const io::SectionReader section(folder, "language", quiet);
-    for (const model::Parameter& p : store.parameters()) {
-        const Range share = to.share_of(p);
-        if (share.size() > 0)
-            to.set_moments(p, section.read(p.name, p.shape, io::Stored::first, p.shard, share),
-                           section.read(p.name, p.shape, io::Stored::second, p.shard, share));
-    }
+    expect_same_bits(world, store);
+    MAESTRO_CHECK(scratch.mark() == 0, "scratch is given back");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
     return test::run(argc, argv, [](const comm::Communicator& world) {
-        const auto backend = backend::make_cpu(1);
-        model::ParameterStore store(*backend, "language", 1, DType::f32);
-        declare(store, world.size());
-        train::Optimizer optimizer(*backend, store, world);
-        std::vector<Reference> reference = begin(store);
-        for (std::int64_t step = 1; step <= 3; ++step) step_both(world, store, optimizer, reference, step);
-
-        std::string folder =
-            (std::filesystem::temp_directory_path() / fmt::format("optimizer-{}", ::getpid())).string();
-        world.broadcast(folder);
-        if (world.rank() == 0) std::filesystem::create_directories(folder);
-        world.barrier();
-        train::Optimizer other(*backend, store, world);
-        pass_on(world, folder, store, optimizer, other);
-        for (std::int64_t step = 4; step <= 6; ++step) step_both(world, store, other, reference, step);
-        world.barrier();
-        if (world.rank() == 0) std::filesystem::remove_all(folder);
+        for (int tp = 1; tp <= world.size(); ++tp)
+            for (int keys = 1; world.size() % tp == 0 && keys <= tp; ++keys)
+                if (tp % keys == 0)
+                    for (const std::int64_t size : {1, 2, 7, 100})  // from fewer blocks than ranks on
+                        run(world, {world.size() / tp, tp, keys}, size);
     });
 }

@@ -119,7 +119,6 @@ public:
         if (colour < 0) return nullptr;
         module.section = settings.name;
         module.width = kWidth;
-        module.shards = replicas.size();
         if (!outputs.empty()) module.rows = rows_of;
         if (settings.saved_bytes == 0) settings.saved_bytes = 1 << 10;
         return std::make_unique<Replica>(

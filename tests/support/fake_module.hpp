@@ -29,7 +29,6 @@ public:
         std::function<std::int64_t(std::int64_t sample)> rows = {};  ///< put out; empty: a loss
         std::int64_t width = 2;                                      ///< of the rows put out
         bool trained = true;
-        int shards = 1;
         std::function<void(const std::string& call)> during = {};  ///< told of every call as it runs
     };
     FakeModule(backend::Backend& backend, Settings settings, Diary& diary)
@@ -37,7 +36,7 @@ public:
           settings_(std::move(settings)),
           diary_(diary) {
         store_.declare("weight", {2}, model::Init::zeros, settings_.trained);
-        store_.allocate(settings_.shards, 1);
+        store_.allocate(1);
     }
 
     std::unique_ptr<model::Saved> forward(const model::Batch& batch,

@@ -38,21 +38,32 @@ TEST_F(Memory, CountsEachPartByItsRule) {
     const RankMemory vision = memory_of(memory, deck_.graph, 0), language = memory_of(memory, deck_.graph, 2);
     const auto& up = memory.sections[0];
     const auto& down = memory.sections[1];
+    const std::int64_t share = model::flat_share(down.footprint.trainable, 0, 3).size();
     EXPECT_EQ(vision.weights, up.footprint.parameters);
     EXPECT_EQ(vision.weights, 8.0 * static_cast<double>(up.footprint.trainable));  // fp32 weight and gradient
-    EXPECT_EQ(vision.optimizer, 8.0 * static_cast<double>(up.footprint.trainable));  // no sum to keep
-    EXPECT_EQ(language.optimizer, 12.0 * static_cast<double>(down.footprint.trainable) / 3);
+    EXPECT_EQ(vision.optimizer, 8.0 * static_cast<double>(up.footprint.trainable));  // two moments
+    EXPECT_EQ(language.optimizer, 8.0 * static_cast<double>(share));
     EXPECT_EQ(vision.activations, 6.0 * static_cast<double>(up.footprint.saved));
     EXPECT_EQ(language.activations, static_cast<double>(down.footprint.saved));  // its backward follows
     // Both ends of the edge have the six slots: rows here, gradients there.
     const double rows = 6.0 * static_cast<double>(up.max_rows) * 128 * sizeof(float) + 2 * 8 * 96;
     EXPECT_EQ(vision.channels, rows);
     EXPECT_EQ(language.channels, rows);
-    EXPECT_EQ(vision.passing, 8.0 * static_cast<double>(up.footprint.trainable));  // moments for a checkpoint
-    const MemoryPlan quiet = plan({"checkpoint.every=0"});  // an ordered stop writes one all the same
-    EXPECT_EQ(memory_of(quiet, deck_.graph, 0).passing, vision.passing);
-    // Several replicas: MPI sums gradients in two copies.
-    EXPECT_EQ(language.passing, 8.0 * static_cast<double>(down.footprint.trainable));
+    EXPECT_EQ(vision.scratch, up.footprint.scratch);
+}
+
+TEST_F(Memory, GradientsAreSummedInTheScratchOfTasks) {
+    MemoryPlan memory = plan({});
+    model::Footprint& down = memory.sections[1].footprint;
+    down.scratch = 64;
+    const auto scratch = [&] { return memory_of(memory, deck_.graph, 2).scratch; };
+    const std::int64_t share = model::flat_share(down.trainable, 0, 3).size();
+    EXPECT_EQ(scratch(), 2.0 * sizeof(float) * static_cast<double>(share));  // of both other replicas
+    down.trainable = std::int64_t{1} << 33;
+    EXPECT_EQ(scratch(), 2.0 * sizeof(float) * (1 << 20));  // in pieces
+    deck_.graph.sections[1].layout.tp = 4;
+    down.shared = std::int64_t{5} << 20;  // beside where they lie, and three other ranks' pieces
+    EXPECT_EQ(scratch(), sizeof(float) * ((5 << 20) + 3.0 * (1 << 20)));
 }
 
 TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
