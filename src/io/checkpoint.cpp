@@ -36,18 +36,6 @@ void reserve(const fs::path& partial, std::uint64_t bytes) {
             failed);
 }
 
-template <class Write>
-ManifestEntry write_file(const fs::path& path, std::uint64_t bytes, Pulse& pulse, Write&& write) {
-    pulse.doing(fmt::format("writing {}", path.string()));
-    reserve(path.parent_path(), bytes + (64 << 10));
-    File file(path, File::Mode::create, pulse);
-    write(file);
-    file.close();
-    sync(path);
-    const Fingerprint found = fingerprint(path, pulse);
-    return {.file = path.filename().string(), .bytes = found.bytes, .hash = found.hash};
-}
-
 /// A name beside, in the place of what has it.
 void rename_to(const fs::path& path, const fs::path& target) {
     std::error_code error;
@@ -74,41 +62,25 @@ fs::path begin_checkpoint(const fs::path& run, std::int64_t step) {
     return partial;
 }
 
-ManifestEntry write_section(const fs::path& partial, const std::string& section, std::int64_t step,
-                            std::span<const StoredParameter> parameters, Pulse& pulse) {
-    std::uint64_t bytes = 0;
-    for (const auto& p : parameters) {
-        std::uint64_t size = sizeof(float);
-        for (const auto extent : p.shape) size *= static_cast<std::uint64_t>(extent);
-        bytes += size * (p.first ? 3 : 1) + 4096;
-    }
-    return write_file(partial / (section + ".h5"), bytes, pulse, [&](hid_t file) {
-        write_attribute(file, "format", std::string("maestro-section"));
-        write_attribute(file, "version", kCheckpointVersion);
-        write_attribute(file, "section", section);
-        write_attribute(file, "step", step);
-        for (const auto& p : parameters)
-            for (const auto& [group, values] :
-                 {std::pair{kStoredGroups[0], p.weight}, std::pair{kStoredGroups[1], p.first},
-                  std::pair{kStoredGroups[2], p.second}})
-                if (values) write_floats(file, fmt::format("{}/{}", group, p.name), p.shape, values);
-    });
-}
-
 ManifestEntry write_train_state(const fs::path& partial, const TrainState& state, Pulse& pulse) {
-    const std::uint64_t bytes = state.deck.size() + (2 << 20);
-    return write_file(partial / "train.h5", bytes, pulse, [&](hid_t file) {
-        write_attribute(file, "format", std::string("maestro-train"));
-        write_attribute(file, "version", kCheckpointVersion);
-        write_attribute(file, "step", state.step);
-        write_attribute(file, "deck", state.deck);
-        write_attribute(file, "settings", nlohmann::json(state.settings).dump());
-        write_attribute(file, "defaults", nlohmann::json(state.defaults).dump());
-        write_attribute(file, "samples", fmt::format("{:016x}", state.samples));
-        write_attribute(file, "step_rows", state.counts.steps);
-        write_attribute(file, "timeline_rows", state.counts.tasks);
-        write_attribute(file, "assignment_rows", state.counts.assignment);
-    });
+    const fs::path path = partial / "train.h5";
+    pulse.doing(fmt::format("writing {}", path.string()));
+    reserve(partial, state.deck.size() + (2 << 20));
+    File file(path, File::Mode::create, pulse);
+    write_attribute(file, "format", std::string("maestro-train"));
+    write_attribute(file, "version", kCheckpointVersion);
+    write_attribute(file, "step", state.step);
+    write_attribute(file, "deck", state.deck);
+    write_attribute(file, "settings", nlohmann::json(state.settings).dump());
+    write_attribute(file, "defaults", nlohmann::json(state.defaults).dump());
+    write_attribute(file, "samples", fmt::format("{:016x}", state.samples));
+    write_attribute(file, "step_rows", state.counts.steps);
+    write_attribute(file, "timeline_rows", state.counts.tasks);
+    write_attribute(file, "assignment_rows", state.counts.assignment);
+    file.close();
+    sync(path);
+    const Fingerprint found = fingerprint(path, pulse);
+    return {.file = path.filename().string(), .bytes = found.bytes, .hash = found.hash};
 }
 
 fs::path finish_checkpoint(const fs::path& partial, std::span<const ManifestEntry> entries, std::int64_t keep,

@@ -1,7 +1,7 @@
 // Checkpoints: a directory step-NNNNNN with one HDF5 file a section, train.h5 and manifest.json with sizes
 // and hashes. It is written as step-NNNNNN.partial, verified, synced and renamed, so what has its final name
-// is whole. No MPI here: section leaders write their files, rank 0 begins and finishes. checkpoint_reader.hpp
-// reads them.
+// is whole. No MPI here: rank 0 begins and finishes, the ranks of a section write its file
+// (section_writer.hpp). checkpoint_reader.hpp reads them.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,6 @@
 #include "io/metrics_file.hpp"
 
 namespace maestro::io {
-
-/// A parameter's values; the moments are null where it is frozen.
-struct StoredParameter {
-    std::string name;
-    std::vector<std::int64_t> shape;
-    const float* weight = nullptr;
-    const float* first = nullptr;
-    const float* second = nullptr;
-};
 
 struct ManifestEntry {
     std::string file;
@@ -41,16 +32,16 @@ struct TrainState {
     std::optional<Rows> rows = {};                ///< they themselves, in a checkpoint of version 2
 };
 
-/// The groups of a section's file, by Stored.
+/// The arrays that a section's file may hold of a parameter, and the groups of them.
+enum class Stored { weight, first, second };
 inline constexpr const char* kStoredGroups[] = {"weights", "adam_m", "adam_v"};
 /// What is written; what is read besides.
 inline constexpr std::int64_t kCheckpointVersion = 3, kOldestCheckpointVersion = 2;
 
 /// Makes RUN/checkpoints/step-NNNNNN.partial, empty. Rank 0.
 std::filesystem::path begin_checkpoint(const std::filesystem::path& run, std::int64_t step);
-/// Space is reserved first and the file read back after, because a full disk is not always reported.
-ManifestEntry write_section(const std::filesystem::path& partial, const std::string& section,
-                            std::int64_t step, std::span<const StoredParameter> parameters, Pulse& pulse);
+/// train.h5. Space is reserved first and the file read back after, because a full disk is not always
+/// reported.
 ManifestEntry write_train_state(const std::filesystem::path& partial, const TrainState& state, Pulse& pulse);
 /// Manifest, sync, rename, LATEST. `damaged` checkpoints that are not newer become step-NNNNNN.damaged; of
 /// the others that are not newer, and this one, max(keep, 2) stay. What is newer belongs to another course of

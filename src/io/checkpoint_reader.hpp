@@ -36,8 +36,6 @@ TrainState read_train_state(const std::filesystem::path& checkpoint, Pulse& puls
 /// Names of the sections that a checkpoint holds.
 std::vector<std::string> sections_of(const std::filesystem::path& checkpoint);
 
-enum class Stored { weight, first, second };
-
 /// A section's file, open.
 class SectionReader {
 public:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.hpp"
 #include "base/error.hpp"
 
 namespace maestro::io {
@@ -80,7 +81,9 @@ void quiet_hdf5() {
 Handle make_group(hid_t parent, const std::string& name) {
     if (H5Lexists(parent, name.c_str(), H5P_DEFAULT) > 0)
         return {MAESTRO_HDF5(H5Gopen(parent, name.c_str(), H5P_DEFAULT)), H5Gclose};
-    return {MAESTRO_HDF5(H5Gcreate(parent, name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT)), H5Gclose};
+    const Handle creation(MAESTRO_HDF5(H5Pcreate(H5P_GROUP_CREATE)), H5Pclose);
+    MAESTRO_HDF5(H5Pset_obj_track_times(creation, false));
+    return {MAESTRO_HDF5(H5Gcreate(parent, name.c_str(), H5P_DEFAULT, creation, H5P_DEFAULT)), H5Gclose};
 }
 
 void write_attribute(hid_t object, const std::string& name, const std::string& value) {
@@ -138,18 +141,22 @@ std::int64_t read_integer_attribute(hid_t object, const std::string& name) {
     return value;
 }
 
-void write_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape,
-                  const float* values) {
+std::uint64_t make_floats(hid_t file, const std::string& group, const std::string& name,
+                          const std::vector<std::int64_t>& shape) {
+    const Handle parent = make_group(file, group);
     const std::vector<hsize_t> extent(shape.begin(), shape.end());
     const Handle space(
         MAESTRO_HDF5(H5Screate_simple(static_cast<int>(extent.size()), extent.data(), nullptr)), H5Sclose);
-    const Handle links(MAESTRO_HDF5(H5Pcreate(H5P_LINK_CREATE)), H5Pclose);
-    MAESTRO_HDF5(H5Pset_create_intermediate_group(links, 1));
-    Handle dataset(
-        MAESTRO_HDF5(H5Dcreate(file, path.c_str(), H5T_IEEE_F32LE, space, links, H5P_DEFAULT, H5P_DEFAULT)),
-        H5Dclose);
-    MAESTRO_HDF5(H5Dwrite(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values));
-    dataset.close();
+    const Handle creation(MAESTRO_HDF5(H5Pcreate(H5P_DATASET_CREATE)), H5Pclose);
+    MAESTRO_HDF5(H5Pset_alloc_time(creation, H5D_ALLOC_TIME_EARLY));
+    MAESTRO_HDF5(H5Pset_fill_time(creation, H5D_FILL_TIME_NEVER));
+    MAESTRO_HDF5(H5Pset_obj_track_times(creation, false));
+    const Handle dataset(MAESTRO_HDF5(H5Dcreate(parent, name.c_str(), H5T_IEEE_F32LE, space, H5P_DEFAULT,
+                                                creation, H5P_DEFAULT)),
+                         H5Dclose);
+    const haddr_t place = H5Dget_offset(dataset);
+    MAESTRO_CHECK(place != HADDR_UNDEF, "{}: without a place in its file", name);
+    return place;
 }
 
 std::vector<float> read_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape,

@@ -92,6 +92,7 @@ private:
     Handle handle_;
 };
 
+/// Opens it where it is there. Objects keep no times: a file's bytes follow from what it holds.
 Handle make_group(hid_t parent, const std::string& name);
 
 /// In the place of an older value.
@@ -101,9 +102,10 @@ void write_attribute(hid_t object, const std::string& name, std::int64_t value);
 std::string read_text_attribute(hid_t object, const std::string& name);
 std::int64_t read_integer_attribute(hid_t object, const std::string& name);
 
-/// A whole float array under `path` (groups are made), contiguous.
-void write_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape,
-                  const float* values);
+/// Makes a contiguous float array in a group of the file (made where it is not there) and leaves its elements
+/// to be written past HDF5. Returns where in the file the first one lies, in bytes.
+std::uint64_t make_floats(hid_t file, const std::string& group, const std::string& name,
+                          const std::vector<std::int64_t>& shape);
 /// Of an array of this logical shape, a shard's elements [held.begin, held.end). Refuses (Error(bad_data))
 /// what is missing, of another shape, external, virtual or longer than the file.
 std::vector<float> read_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape,

@@ -17,8 +17,6 @@ namespace maestro::io {
 
 namespace {
 
-// The page cache would take a whole file and then one fsync minutes in which nothing is said.
-constexpr std::uint64_t kSyncEvery = 64 << 20;
 constexpr haddr_t kLargest = haddr_t{1} << 62;
 
 /// HDF5 knows the first member only.

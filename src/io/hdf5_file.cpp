@@ -24,13 +24,20 @@ Handle access_through(DriverState& state) {
     return access;
 }
 
+/// Of a file whose bytes follow from what it holds: its root keeps no times.
+Handle timeless() {
+    Handle creation(MAESTRO_HDF5(H5Pcreate(H5P_FILE_CREATE)), H5Pclose);
+    MAESTRO_HDF5(H5Pset_obj_track_times(creation, false));
+    return creation;
+}
+
 }  // namespace
 
 File::File(const std::filesystem::path& path, Mode mode, Pulse& pulse) : File(path, pulse) {
     state_->hold = mode == Mode::hold;
     const Handle access = access_through(*state_);
     const hid_t id = mode == Mode::create
-                         ? H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access)
+                         ? H5Fcreate(path.c_str(), H5F_ACC_TRUNC, timeless(), access)
                          : H5Fopen(path.c_str(), state_->hold ? H5F_ACC_RDWR : H5F_ACC_RDONLY, access);
     if (id >= 0) {
         handle_ = Handle(id, H5Fclose);
@@ -49,8 +56,7 @@ File File::held(const std::filesystem::path& path, Pulse& pulse) {
     File file(path, pulse);
     file.state_->hold = true;
     const Handle access = access_through(*file.state_);
-    file.handle_ =
-        Handle(MAESTRO_HDF5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access)), H5Fclose);
+    file.handle_ = Handle(MAESTRO_HDF5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, timeless(), access)), H5Fclose);
     return file;
 }
 

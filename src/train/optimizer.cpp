@@ -114,15 +114,6 @@ void Optimizer::update(const AdamSettings& settings, std::int64_t step, double g
     store_.refresh_compute();
 }
 
-void Optimizer::gather(std::vector<float>& first, std::vector<float>& second) const {
-    const std::int64_t size = store_.gradient().size();
-    for (auto [own, all] : {std::pair{&first_, &first}, std::pair{&second_, &second}}) {
-        all->resize(static_cast<std::size_t>(size));
-        data_->all_gather(backend_, in_blocks(floats(*own)),
-                          in_blocks(Tensor(all->data(), DType::f32, {size})), blocks_);
-    }
-}
-
 Range Optimizer::share_of(const model::Parameter& parameter) const {
     if (!parameter.trainable) return {0, 0};
     return {std::max(parameter.offset, share_.begin) - parameter.offset,

@@ -46,8 +46,6 @@ public:
     /// `gradient_scale`, then the new weights everywhere.
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
 
-    /// Whole moments, gathered (collective); as many floats as the store's trainable array.
-    void gather(std::vector<float>& first, std::vector<float>& second) const;
     /// Of the elements that this rank holds of a parameter, those whose moments are kept here; none where the
     /// size is not positive.
     Range share_of(const model::Parameter& parameter) const;

@@ -2,41 +2,38 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <optional>
 #include <sstream>
 
-#include "io/checkpoint_reader.hpp"
+#include "base/check.hpp"
+#include "graph/grid.hpp"
 #include "io/file.hpp"
 #include "train/agree.hpp"
+#include "train/section_parts.hpp"
 #include "train/weights.hpp"
-#include "workload/models.hpp"
 
 namespace maestro::train {
 
 namespace {
 
-io::ManifestEntry write_section(Replica& replica, const std::filesystem::path& partial,
-                                const std::string& name, std::int64_t step, const std::vector<float>& first,
-                                const std::vector<float>& second, Pulse& pulse) {
-    std::vector<io::StoredParameter> stored;
-    for (const model::Parameter& p : replica.module().parameters().parameters()) {
-        MAESTRO_CHECK(p.shard == whole(p.shape), "{}: ranks that hold a part do not write yet", p.name);
-        const bool moments = p.trainable && !first.empty();
-        const auto weights = p.master.as<float>();
-        for (std::int64_t i = 0; p.trainable && i < p.master.size(); ++i)
-            if (!std::isfinite(weights[i]))
-                throw Error(
-                    ExitCode::not_finite,
-                    fmt::format("section {}: element {} of {} is {} after step {}; this checkpoint is not "
-                                "kept. Go on from the last one with a smaller optimizer.learning_rate",
-                                name, i, p.name, weights[i], step));
-        stored.push_back({.name = p.name,
-                          .shape = p.shape,
-                          .weight = p.master.as<float>(),
-                          .first = moments ? first.data() + p.offset : nullptr,
-                          .second = moments ? second.data() + p.offset : nullptr});
+/// The first rank of a section makes its file; of the ranks that hold the same frozen shards, those of the
+/// first replica and slice write.
+std::vector<SectionPart> parts_of(Job& job) {
+    const Launch& launch = job.launch();
+    std::vector<SectionPart> parts;
+    for (auto& replica : job.replicas()) {
+        const graph::Section& section = launch.deck.graph.sections[replica->section()];
+        const std::optional<graph::Place> place = graph::place_of(section, launch.world.rank());
+        MAESTRO_CHECK(place, "section {} is not on rank {}", section.name, launch.world.rank());
+        parts.push_back({.section = replica->section(),
+                         .name = section.name,
+                         .store = replica->module().parameters(),
+                         .optimizer = replica->optimizer(),
+                         .peers = replica->module().peers(),
+                         .makes_file = launch.world.rank() == graph::rank_at(section, {}),
+                         .writes_frozen = place->replica == 0 && place->cp == 0});
     }
-    return io::write_section(partial, name, step, stored, pulse);
+    return parts;
 }
 
 }  // namespace
@@ -48,24 +45,18 @@ void save_checkpoint(Job& job, const std::filesystem::path& run, std::int64_t st
     Pulse& pulse = job.launch().pulse;
     const bool coordinator = world.rank() == 0;
     const auto partial = run / "checkpoints" / fmt::format("step-{:06d}.partial", step);
+    const std::vector<SectionPart> parts = parts_of(job);
     agree(world, [&] {
+        for (const SectionPart& part : parts) check_finite(part, step);
         if (coordinator) io::begin_checkpoint(run, step);
     });
     std::string written;  // "file bytes hash" lines of this rank
     const auto note = [&](const io::ManifestEntry& e) {
         written += fmt::format("{} {} {}\n", e.file, e.bytes, e.hash);
     };
-    std::vector<std::vector<float>> moments(job.replicas().size() * 2);
-    for (std::size_t i = 0; i < job.replicas().size(); ++i)
-        if (Optimizer* optimizer = job.replicas()[i]->optimizer())
-            optimizer->gather(moments[2 * i], moments[2 * i + 1]);
+    const auto sections = static_cast<int>(deck.graph.sections.size());
+    for (const io::ManifestEntry& e : write_sections(world, partial, step, sections, parts, pulse)) note(e);
     agree(world, [&] {
-        for (std::size_t i = 0; i < job.replicas().size(); ++i) {
-            Replica& replica = *job.replicas()[i];
-            if (replica.index() != 0) continue;
-            note(write_section(replica, partial, job.launch().deck.graph.sections[replica.section()].name,
-                               step, moments[2 * i], moments[2 * i + 1], pulse));
-        }
         if (!coordinator) return;
         const auto metrics = run / "metrics.h5";
         io::sync(metrics);  // the rows that the checkpoint counts on
@@ -96,15 +87,8 @@ void load_checkpoint(Job& job, const std::string& checkpoint) {
         for (auto& replica : job.replicas()) {
             model::ParameterStore& store = replica->module().parameters();
             load_weights(checkpoint, replica->name(), store, pulse);
-            Optimizer* optimizer = replica->optimizer();
-            if (!optimizer) continue;
-            const io::SectionReader section(checkpoint, section_in(checkpoint, replica->name()), pulse);
-            for (const model::Parameter& p : store.parameters()) {
-                const Range share = optimizer->share_of(p);
-                if (share.size() <= 0) continue;
-                optimizer->set_moments(p, section.read(p.name, p.shape, io::Stored::first, p.shard, share),
-                                       section.read(p.name, p.shape, io::Stored::second, p.shard, share));
-            }
+            if (Optimizer* optimizer = replica->optimizer())
+                load_moments(checkpoint, replica->name(), store, *optimizer, pulse);
         }
     });
 }

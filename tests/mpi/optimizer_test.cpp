@@ -10,8 +10,10 @@
 #include "backend/backend.hpp"
 #include "base/check.hpp"
 #include "mpi/mpi_main.hpp"
+#include "mpi/shard_grid.hpp"
 
 using namespace maestro;
+using test::Grid;
 
 namespace {
 
@@ -24,40 +26,6 @@ constexpr double kClip = 0.5;
 constexpr std::int64_t kSteps = 20;
 constexpr std::size_t kScratch = 1 << 16;
 
-/// Where a rank stands: [data][tp], tp fastest. `keys`: so many tp ranks hold the same key heads.
-struct Grid {
-    int data = 1, tp = 1, keys = 1;
-};
-
-model::Peers peers_of(const comm::Communicator& world, const Grid& grid) {
-    const int rank = world.rank();
-    model::Peers peers = model::no_peers();
-    peers.degrees = {1, grid.tp};
-    peers.tensor = collective::make_group(world.split(rank / grid.tp, rank, "tensor"));
-    peers.keys = collective::make_group(world.split(rank / grid.keys, rank, "keys"));
-    return peers;
-}
-
-/// As the models': a matrix cut into columns, one of rows, queries with the keys that several ranks hold, and
-/// parameters that all hold. `size` scales the cut ones.
-void declare(model::ParameterStore& store, const Grid& grid, const model::Peers& peers, std::int64_t size) {
-    using model::Init;
-    const int tp = peers.tp(), count = grid.tp;
-    const auto cut = [&](std::int64_t n, int index, int parts) { return part_of(n, index, parts); };
-    store.declare("norm", {5}, Init::ones, true);
-    store.declare("output", {3, 5 * size}, Init::normal, true, {{{0, 3}}, cut(5 * size, tp, count)});
-    store.declare("frozen", {4, 3}, Init::normal, false);
-    const Range queries = cut(4 * size, tp, count), key = cut(2 * size, tp / grid.keys, count / grid.keys);
-    Shard qkv{.rows = {queries}, .columns = {0, 2}};
-    if (key.size() > 0) qkv.rows.push_back({4 * size + key.begin, 4 * size + key.end});
-    const std::int64_t held = qkv.size();
-    store.declare("qkv", {6 * size, 2}, Init::normal, true, std::move(qkv), model::Sharing::keys,
-                  {2 * queries.size(), held});
-    store.declare("head", {7, 2}, Init::normal, true, {{cut(7, tp, count)}, {0, 2}});
-    store.declare("table", {7, 11}, Init::normal, true);
-    store.allocate(1);
-}
-
 struct Reference {
     std::vector<double> weight, first, second, gradient;
 };
@@ -68,7 +36,7 @@ double part_of_gradient(const std::string& name, std::int64_t i, int rank, std::
     return std::sin(key + 0.37 * static_cast<double>(i) + 2.1 * rank + 0.9 * static_cast<double>(step));
 }
 
-/// Does tp rank `tp` hold element i, and does it hold it with others?
+/// Visits the elements that this rank holds, by their place in the whole and here.
 class Holdings {
 public:
     explicit Holdings(const model::ParameterStore& store) : store_(store) {}
@@ -140,14 +108,12 @@ void expect_same_bits(const comm::Communicator& world, const model::ParameterSto
 
 void run(const comm::Communicator& world, const Grid& grid, std::int64_t size) {
     const auto backend = backend::make_cpu(1);
-    const model::Peers peers = peers_of(world, grid);
+    const model::Peers peers = test::peers_of(world, grid);
     model::ParameterStore store(*backend, "language", 1, DType::f32),
         whole_store(*backend, "language", 1, DType::f32);
-    declare(store, grid, peers, size);
-    declare(whole_store, {}, model::no_peers(), size);
-    train::Optimizer optimizer(
-        *backend, store, collective::make_group(world.split(world.rank() % grid.tp, world.rank(), "data")),
-        peers);
+    test::declare(store, grid, peers.tp(), size);
+    test::declare(whole_store, {}, 0, size);
+    train::Optimizer optimizer(*backend, store, test::data_of(world, grid), peers);
     backend::Arena scratch(*backend, kScratch);
     std::map<std::string, Reference> references;
     for (const model::Parameter& p : whole_store.parameters()) {
@@ -209,10 +175,8 @@ void run(const comm::Communicator& world, const Grid& grid, std::int64_t size) {
 
 int main(int argc, char** argv) {
     return test::run(argc, argv, [](const comm::Communicator& world) {
-        for (int tp = 1; tp <= world.size(); ++tp)
-            for (int keys = 1; world.size() % tp == 0 && keys <= tp; ++keys)
-                if (tp % keys == 0)
-                    for (const std::int64_t size : {1, 2, 7, 100})  // from fewer blocks than ranks on
-                        run(world, {world.size() / tp, tp, keys}, size);
+        for (const Grid& grid : test::grids_of(world.size()))
+            for (const std::int64_t size : {1, 2, 7, 100})  // from fewer blocks than ranks on
+                run(world, grid, size);
     });
 }

@@ -1,15 +1,23 @@
 // Checkpoints of a small job saved in every layout that the ranks allow, and read in every other: weights and
-// moments are what they were, element by element.
+// moments are what they were, element by element. The same of shards on every grid of dp x cp and tp, whose
+// file has the bytes of the one that a single rank writes.
 #include "train/saver.hpp"
 
+#include <sys/resource.h>
+
 #include <cmath>
+#include <csignal>
 #include <functional>
 
 #include "io/checkpoint_reader.hpp"
+#include "io/file.hpp"
 #include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
+#include "mpi/shard_grid.hpp"
 #include "support/scratch_folder.hpp"
+#include "train/agree.hpp"
 #include "train/checkpoint_search.hpp"
+#include "train/section_parts.hpp"
 #include "train/survey.hpp"
 #include "unit/data/sample_writer.hpp"
 
@@ -88,11 +96,57 @@ float value_of(io::Stored group, const std::string& section, const std::string& 
     return static_cast<float>(group == io::Stored::second ? v * v : v);
 }
 
-std::vector<float> values_of(io::Stored group, const std::string& section, const model::Parameter& p) {
-    std::vector<float> values(static_cast<std::size_t>(p.size()));
-    for (std::size_t i = 0; i < values.size(); ++i)
-        values[i] = value_of(group, section, p.name, static_cast<std::int64_t>(i));
+/// Of the elements that a rank holds, those in `held`.
+std::vector<float> values_of(io::Stored group, const std::string& section, const model::Parameter& p,
+                             Range held) {
+    std::vector<float> values;
+    for (const Extent& extent : extents_of(p.shape, p.shard, held))
+        for (std::int64_t i = 0; i < extent.count; ++i)
+            values.push_back(value_of(group, section, p.name, extent.logical + i));
     return values;
+}
+std::vector<float> values_of(io::Stored group, const std::string& section, const model::Parameter& p) {
+    return values_of(group, section, p, {0, p.size()});
+}
+
+/// As if trained for a while: all holders have the same weights, and moments of a share each.
+void fill_section(const std::string& section, model::ParameterStore& store, train::Optimizer* optimizer) {
+    for (const model::Parameter& p : store.parameters()) {
+        const std::vector<float> weights = values_of(io::Stored::weight, section, p);
+        std::copy(weights.begin(), weights.end(), p.master.as<float>());
+        if (!optimizer) continue;
+        if (const Range share = optimizer->share_of(p); share.size() > 0)
+            optimizer->set_moments(p, values_of(io::Stored::first, section, p, share),
+                                   values_of(io::Stored::second, section, p, share));
+    }
+    store.refresh_compute();
+}
+
+void expect_same(const std::vector<float>& due, std::span<const float> found, const std::string& section,
+                 const std::string& name, const char* what) {
+    MAESTRO_CHECK(found.size() == due.size(), "section {}: {} {}s of {}", section, found.size(), what, name);
+    for (std::size_t i = 0; i < due.size(); ++i)
+        MAESTRO_CHECK(found[i] == due[i], "section {}: {} {} of {} is {}, not {}", section, what, i, name,
+                      found[i], due[i]);
+}
+
+/// Weights, what the model computes with, and the moments kept here.
+void check_section(const std::string& section, const model::ParameterStore& store,
+                   const train::Optimizer* optimizer) {
+    for (const model::Parameter& p : store.parameters()) {
+        const std::vector<float> weights = values_of(io::Stored::weight, section, p);
+        expect_same(weights, {p.master.as<float>(), weights.size()}, section, p.name, "weight");
+        for (std::size_t i = 0; p.weight.dtype == DType::bf16 && i < weights.size(); ++i)
+            MAESTRO_CHECK(static_cast<float>(p.weight.as<bf16>()[i]) == static_cast<float>(bf16(weights[i])),
+                          "element {} of {} for computing", i, p.name);
+        if (!optimizer) continue;
+        const Range share = optimizer->share_of(p);
+        if (share.size() <= 0) continue;
+        expect_same(values_of(io::Stored::first, section, p, share), optimizer->first_moments(p), section,
+                    p.name, "first moment");
+        expect_same(values_of(io::Stored::second, section, p, share), optimizer->second_moments(p), section,
+                    p.name, "second moment");
+    }
 }
 
 /// A job on the first ranks of the world, which are its world.
@@ -110,55 +164,16 @@ public:
 
     train::Job& job() { return *job_; }
 
-    /// As if trained for a while: replicas have the same weights, and moments of a share each.
     void fill() {
-        for (auto& replica : job_->replicas()) {
-            train::Optimizer* optimizer = replica->optimizer();
-            for (const model::Parameter& p : replica->module().parameters().parameters()) {
-                const std::vector<float> weights = values_of(io::Stored::weight, replica->name(), p);
-                std::copy(weights.begin(), weights.end(), p.master.as<float>());
-                if (!optimizer || !p.trainable) continue;
-                const auto [from, to] = optimizer->share_of(p);
-                if (from >= to) continue;
-                const auto share = [&, begin = from, end = to](io::Stored group) {
-                    const std::vector<float> all = values_of(group, replica->name(), p);
-                    return std::vector<float>(all.begin() + begin, all.begin() + end);
-                };
-                optimizer->set_moments(p, share(io::Stored::first), share(io::Stored::second));
-            }
-            replica->module().parameters().refresh_compute();
-        }
+        for (auto& replica : job_->replicas())
+            fill_section(replica->name(), replica->module().parameters(), replica->optimizer());
     }
-
-    /// Collective: all weights, what the model computes with, and all moments.
     void check() {
-        for (auto& replica : job_->replicas()) {
-            std::vector<float> first, second;
-            if (train::Optimizer* optimizer = replica->optimizer()) optimizer->gather(first, second);
-            for (const model::Parameter& p : replica->module().parameters().parameters()) {
-                const std::vector<float> weights = values_of(io::Stored::weight, replica->name(), p);
-                expect_same(weights, p.master.as<float>(), replica->name(), p.name, "weight");
-                for (std::size_t i = 0; p.weight.dtype == DType::bf16 && i < weights.size(); ++i)
-                    MAESTRO_CHECK(
-                        static_cast<float>(p.weight.as<bf16>()[i]) == static_cast<float>(bf16(weights[i])),
-                        "element {} of {} for computing", i, p.name);
-                if (first.empty() || !p.trainable) continue;
-                expect_same(values_of(io::Stored::first, replica->name(), p), first.data() + p.offset,
-                            replica->name(), p.name, "first moment");
-                expect_same(values_of(io::Stored::second, replica->name(), p), second.data() + p.offset,
-                            replica->name(), p.name, "second moment");
-            }
-        }
+        for (auto& replica : job_->replicas())
+            check_section(replica->name(), replica->module().parameters(), replica->optimizer());
     }
 
 private:
-    static void expect_same(const std::vector<float>& due, const float* found, const std::string& section,
-                            const std::string& name, const char* what) {
-        for (std::size_t i = 0; i < due.size(); ++i)
-            MAESTRO_CHECK(found[i] == due[i], "section {}: {} {} of {} is {}, not {}", section, what, i, name,
-                          found[i], due[i]);
-    }
-
     comm::Watchdog watchdog_{{.timeout_s = 60, .on_hang = {}, .abort = {}}};
     Pulse quiet_;
     train::Launch launch_;
@@ -257,6 +272,147 @@ void weights_that_are_no_numbers_are_refused(const comm::Communicator& world, co
     }
 }
 
+/// While it lives this rank's writes beyond the first bytes of a file fail, as on a disk that is full.
+class NoRoom {
+public:
+    explicit NoRoom(bool here) {
+        std::signal(SIGXFSZ, SIG_IGN);
+        ::getrlimit(RLIMIT_FSIZE, &before_);
+        rlimit limit = before_;
+        if (here) limit.rlim_cur = 1;
+        MAESTRO_CHECK(::setrlimit(RLIMIT_FSIZE, &limit) == 0, "no limit");
+    }
+    ~NoRoom() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+    NoRoom(const NoRoom&) = delete;
+    NoRoom& operator=(const NoRoom&) = delete;
+
+private:
+    rlimit before_{};
+};
+
+/// One rank cannot write its part: all are told so, and nothing has the final name; the next one is whole.
+void a_rank_that_cannot_write_ends_all(const comm::Communicator& world, const fs::path& folder) {
+    for (const Layout& layout : kLayouts) {
+        if (layout.ranks != world.size()) continue;
+        const fs::path run = folder / "no-room", saved = run / "checkpoints" / "step-000007";
+        if (world.rank() == 0) make_run(run);
+        world.barrier();
+        Stage stage(world, folder, layout.overrides);
+        stage.fill();
+        for (int victim = 0; victim < world.size(); ++victim) {
+            const NoRoom full(world.rank() == victim);
+            test::expect_error(ExitCode::io_error, "File too large",
+                               [&] { train::save_checkpoint(stage.job(), run, kStep, {}); });
+            MAESTRO_CHECK(!fs::exists(saved), "nothing has the final name");
+        }
+        train::save_checkpoint(stage.job(), run, kStep, {});
+        check_files(stage, saved, true);
+        world.barrier();
+        if (world.rank() == 0) fs::remove_all(run);
+        world.barrier();
+    }
+}
+
+/// A trained section and a frozen one as the ranks of a grid hold them.
+class Shards {
+public:
+    Shards(const comm::Communicator& ranks, const test::Grid& grid, std::int64_t size)
+        : ranks_(ranks), peers_(test::peers_of(ranks, grid)) {
+        test::declare(trained_, grid, peers_.tp(), size);
+        test::declare(frozen_, grid, peers_.tp(), size, false);
+        optimizer_ =
+            std::make_unique<train::Optimizer>(*backend_, trained_, test::data_of(ranks, grid), peers_);
+        first_of_data_ = ranks.rank() < grid.tp;
+    }
+
+    void fill() {
+        fill_section("trained", trained_, optimizer_.get());
+        fill_section("frozen", frozen_, nullptr);
+    }
+    void check() {
+        check_section("trained", trained_, optimizer_.get());
+        check_section("frozen", frozen_, nullptr);
+    }
+    /// Name, size and hash of the files, on every rank.
+    std::string save(const fs::path& folder) {
+        const bool first = ranks_.rank() == 0;
+        const std::vector<train::SectionPart> parts = {
+            {0, "trained", trained_, optimizer_.get(), peers_, first, first_of_data_},
+            {1, "frozen", frozen_, nullptr, peers_, first, first_of_data_}};
+        for (const train::SectionPart& part : parts) train::check_finite(part, kStep);
+        std::string text;
+        for (const io::ManifestEntry& e : train::write_sections(ranks_, folder, kStep, 2, parts, quiet_))
+            text += fmt::format("{} {} {:x};", e.file, e.bytes, e.hash);
+        if (first)
+            io::write_text_durably(folder / "manifest.json",
+                                   R"({"format": "maestro-checkpoint", "version": 3, "files": [
+                    {"file": "trained.h5", "bytes": 0, "xxh64": "0"},
+                    {"file": "frozen.h5", "bytes": 0, "xxh64": "0"}]})");
+        ranks_.barrier();
+        ranks_.broadcast(text);
+        return text;
+    }
+    void load(const fs::path& folder) {
+        train::load_weights(folder, "trained", trained_, quiet_);
+        train::load_weights(folder, "frozen", frozen_, quiet_);
+        train::load_moments(folder, "trained", trained_, *optimizer_, quiet_);
+    }
+    /// A weight that is no number is named by its place in the whole, by the rank that would write it.
+    void check_that_no_numbers_are_found() {
+        for (const model::Parameter& p : trained_.parameters())
+            for (const Extent& extent : extents_of(p.shape, p.shard))
+                if (p.name == "output" && extent.logical <= 4 && 4 < extent.logical + extent.count)
+                    p.master.as<float>()[extent.local + 4 - extent.logical] = INFINITY;
+        test::expect_error(ExitCode::not_finite, "section trained: element 4 of output is inf", [&] {
+            train::agree(ranks_, [&] {
+                train::check_finite({0, "trained", trained_, optimizer_.get(), peers_, false, false}, kStep);
+            });
+        });
+    }
+
+private:
+    const comm::Communicator& ranks_;
+    Pulse quiet_;
+    std::unique_ptr<backend::Backend> backend_ = backend::make_cpu(1);
+    model::Peers peers_;
+    model::ParameterStore trained_{*backend_, "trained", 1, DType::f32},
+        frozen_{*backend_, "frozen", 1, DType::bf16};
+    std::unique_ptr<train::Optimizer> optimizer_;
+    bool first_of_data_ = false;
+};
+
+/// Saved on every grid, read on every other one; the files have the same bytes.
+void every_grid_reads_every_other(const comm::Communicator& world, const fs::path& folder,
+                                  std::int64_t size) {
+    std::vector<test::Grid> grids;
+    for (int ranks = 1; ranks <= world.size(); ++ranks)
+        for (const test::Grid& grid : test::grids_of(ranks)) grids.push_back(grid);
+    std::vector<std::string> bytes;
+    for (std::size_t from = 0; from < grids.size(); ++from) {
+        const fs::path saved = folder / fmt::format("grid-{}-{}", size, from);
+        if (world.rank() == 0) fs::create_directories(saved);
+        world.barrier();
+        if (const comm::Communicator ranks = first_ranks(world, grids[from].ranks())) {
+            Shards shards(ranks, grids[from], size);
+            shards.fill();
+            bytes.push_back(shards.save(saved));
+            shards.check();
+        }
+        MAESTRO_CHECK(world.rank() != 0 || bytes.back() == bytes.front(), "data {} tp {} keys {}: {}, not {}",
+                      grids[from].data, grids[from].tp, grids[from].keys, bytes.back(), bytes.front());
+        for (std::size_t to = 0; to < grids.size(); ++to) {
+            const comm::Communicator ranks = first_ranks(world, grids[to].ranks());
+            if (!ranks) continue;
+            Shards shards(ranks, grids[to], size);
+            shards.load(saved);
+            shards.check();
+            if (to == from) shards.check_that_no_numbers_are_found();
+        }
+        world.barrier();
+        if (world.rank() == 0) fs::remove_all(saved);
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -276,6 +432,8 @@ int main(int argc, char** argv) {
             world, folder,
             {"run.precision=bf16", "section.vision.mode=forward", "section.vision.weights=random"}, false);
         weights_that_are_no_numbers_are_refused(world, folder);
+        a_rank_that_cannot_write_ends_all(world, folder);
+        for (const std::int64_t size : {1, 2, 11}) every_grid_reads_every_other(world, folder, size);
         world.barrier();
     });
 }

@@ -60,6 +60,15 @@ def test_a_failed_write_ends_the_run_and_keeps_what_there_was(workspace, run, sh
     assert list(workspace.steps("run")["step"]) == list(range(1, 11))
 
 
+def test_a_rank_that_alone_cannot_write_its_part_ends_all(workspace, shim):
+    """Two replicas write the file together; the second one's calls fail."""
+    result = train(workspace, shim, ["section.language.colocate_with=vision", "section.vision.layout.dp=2", "section.language.layout.dp=2",
+                                     "train.steps=2"], expect=74, path="step-000002.partial/language.h5", calls="write", errno=28, rank=1)
+    assert "step-000002.partial/language.h5: cannot be written: No space left on device" in result.stderr, result.stderr
+    assert not (workspace.run("run") / "checkpoints/step-000002").exists()
+    assert workspace.exit_report("run")["code"] == 74
+
+
 def test_slow_storage_is_no_hang(workspace, run, shim):  # noqa: F811
     """Every call on a checkpoint takes 0.3 s, all of them far more than the deadline of 3 s."""
     result = train(workspace, shim, ["train.steps=9", "run.timeout_s=3", *EVERY], *AUTO, expect=0, timeout=300, path="checkpoints/step",

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <numeric>
 
@@ -12,6 +13,7 @@
 #include "io/exit_report.hpp"
 #include "io/hdf5.hpp"
 #include "io/run_directory.hpp"
+#include "io/section_writer.hpp"
 #include "support/scratch_folder.hpp"
 
 namespace maestro::io {
@@ -27,11 +29,11 @@ protected:
         const float base = static_cast<float>(step);
         const std::vector<float> weight{base, 2, 3, 4, 5, 6}, first{1, 1, 1, 1, 1, base}, second(6, 0.5f),
             frozen{7, 8};
-        const std::vector<StoredParameter> parameters{
-            {"layers.0.weight", {2, 3}, weight.data(), first.data(), second.data()},
-            {"teacher_head.weight", {2}, frozen.data()}};
+        const std::vector<Values> parameters{
+            {{"layers.0.weight", {2, 3}, true}, {weight.data(), first.data(), second.data()}},
+            {{"teacher_head.weight", {2}}, {frozen.data()}}};
         const fs::path partial = begin_checkpoint(run_, step);
-        std::vector<ManifestEntry> entries{write_section(partial, "language", step, parameters, quiet_)};
+        std::vector<ManifestEntry> entries{write(partial, step, parameters)};
         entries.push_back(write_train_state(
             partial,
             {.step = step,
@@ -42,6 +44,27 @@ protected:
              .counts = {.steps = step, .tasks = 2 * step, .assignment = 3 * step}},
             quiet_));
         return finish_checkpoint(partial, entries, keep, damaged);
+    }
+    struct Values {
+        StoredParameter parameter;
+        std::array<const float*, 3> arrays{};
+    };
+    /// The file of section "language", by one writer.
+    ManifestEntry write(const fs::path& partial, std::int64_t step, const std::vector<Values>& all) {
+        std::vector<StoredParameter> parameters;
+        for (const Values& v : all) parameters.push_back(v.parameter);
+        const SectionFile made = create_section(partial, "language", step, parameters, quiet_);
+        SectionWriter writer(partial, "language", quiet_);
+        for (std::size_t p = 0; p < all.size(); ++p)
+            for (std::size_t i = 0; i < 3; ++i) {
+                const Shard shard = whole(parameters[p].shape);
+                EXPECT_EQ(made.places[p][i] > 0, all[p].arrays[i] != nullptr);
+                if (all[p].arrays[i])
+                    writer.write(made.places[p][i], parameters[p].shape, shard, {0, shard.size()},
+                                 all[p].arrays[i]);
+            }
+        writer.sync();
+        return verify_section(partial, "language", made.bytes, quiet_);
     }
     /// What is wrong with any file of it.
     std::string damage(const fs::path& checkpoint) {
@@ -100,9 +123,8 @@ TEST_F(Run, GivesEveryShardAndEveryPartOfIt) {
     std::iota(matrix.begin(), matrix.end(), 0.0f);
     std::iota(vector.begin(), vector.end(), 100.0f);
     const std::vector<std::int64_t> shape{kRows, kColumns}, flat{kRows};
-    const std::vector<StoredParameter> stored{{.name = "matrix", .shape = shape, .weight = matrix.data()},
-                                              {.name = "vector", .shape = flat, .weight = vector.data()}};
-    write_section(begin_checkpoint(run_, 1), "language", 1, stored, quiet_);
+    write(begin_checkpoint(run_, 1), 1,
+          {{{"matrix", shape}, {matrix.data()}}, {{"vector", flat}, {vector.data()}}});
     const SectionReader section(run_ / "checkpoints/step-000001.partial", "language", quiet_);
     const auto check = [&](const char* name, const std::vector<std::int64_t>& of,
                            const std::vector<float>& all, const Shard& shard) {
@@ -122,6 +144,42 @@ TEST_F(Run, GivesEveryShardAndEveryPartOfIt) {
             check("matrix", shape, matrix, {rows, columns});
         check("vector", flat, vector, {rows, {0, 1}});
     }
+}
+
+TEST_F(Run, ManyWritersMakeTheFileOfOne) {
+    const std::vector<std::int64_t> shape{6, 5};
+    std::vector<float> all(30), moment(30, 0.5f);
+    std::iota(all.begin(), all.end(), 0.0f);
+    const fs::path one = begin_checkpoint(run_, 1), many = begin_checkpoint(run_, 2);
+    const ManifestEntry due =
+        write(one, 7, {{{"matrix", shape, true}, {all.data(), moment.data(), all.data()}}});
+    const std::vector<StoredParameter> stored{{"matrix", shape, true}};
+    const SectionFile made = create_section(many, "language", 7, stored, quiet_);
+    std::int64_t elements = 0;
+    for (const Shard& shard :
+         {Shard{{{0, 2}, {4, 6}}, {0, 3}}, Shard{{{0, 6}}, {3, 5}}, Shard{{{2, 4}}, {0, 3}}})
+        for (std::int64_t at = 0; at < shard.size(); at += 5) {  // as shares that end anywhere
+            const Range held{at, std::min(at + 5, shard.size())};
+            std::vector<float> values;
+            for (const Extent& e : extents_of(shape, shard, held))
+                values.insert(values.end(), all.begin() + e.logical, all.begin() + e.logical + e.count);
+            SectionWriter writer(many, "language", quiet_);
+            writer.write(made.places[0][0], shape, shard, held, values.data());
+            writer.write(made.places[0][1], shape, shard, held, moment.data());
+            writer.write(made.places[0][2], shape, shard, held, values.data());
+            writer.sync();
+            elements += writer.elements();
+        }
+    EXPECT_EQ(elements, 90);
+    EXPECT_EQ(verify_section(many, "language", made.bytes, quiet_).hash, due.hash);
+    EXPECT_EQ(code_of([&] { verify_section(many, "language", made.bytes + 1, quiet_); }), ExitCode::io_error);
+}
+
+TEST_F(Run, AFileThatDoesNotFitIsRefusedBeforeAnythingIsWritten) {
+    const fs::path partial = begin_checkpoint(run_, 1);
+    const std::vector<StoredParameter> huge{{"matrix", {std::int64_t{1} << 30, std::int64_t{1} << 20}}};
+    EXPECT_EQ(code_of([&] { create_section(partial, "language", 1, huge, quiet_); }), ExitCode::io_error);
+    EXPECT_TRUE(fs::is_empty(partial));
 }
 
 TEST_F(Run, RefusesOtherShapesAndMissingParameters) {

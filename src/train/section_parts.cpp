@@ -1,0 +1,124 @@
+#include "train/section_parts.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "io/checkpoint_reader.hpp"
+#include "io/section_writer.hpp"
+#include "train/agree.hpp"
+#include "train/weights.hpp"
+
+namespace maestro::train {
+
+namespace {
+
+/// Of the elements held here, those that this rank writes.
+std::vector<Range> written_here(const SectionPart& part, const model::Parameter& p) {
+    Range range{0, part.writes_frozen ? p.size() : 0};
+    if (p.trainable) range = part.optimizer->share_of(p);
+    return range.size() > 0 ? model::first_held(p, range, part.peers) : std::vector<Range>{};
+}
+
+std::vector<io::StoredParameter> stored(const model::ParameterStore& store) {
+    std::vector<io::StoredParameter> all;
+    for (const model::Parameter& p : store.parameters())
+        all.push_back({.name = p.name, .shape = p.shape, .moments = p.trainable});
+    return all;
+}
+
+/// Of all arrays, whichever rank writes them.
+std::int64_t elements_of(const model::ParameterStore& store) {
+    std::int64_t count = 0;
+    for (const model::Parameter& p : store.parameters())
+        count += whole(p.shape).size() * (p.trainable ? 3 : 1);
+    return count;
+}
+
+/// Returns how many elements it wrote.
+std::int64_t write_part(const SectionPart& part, const std::filesystem::path& partial,
+                        const std::vector<io::ArrayPlaces>& places, Pulse& pulse) {
+    io::SectionWriter file(partial, part.name, pulse);
+    std::size_t index = 0;
+    for (const model::Parameter& p : part.store.parameters()) {
+        const io::ArrayPlaces& at = places[index++];
+        for (const Range& range : written_here(part, p)) {
+            const auto write = [&](io::Stored what, const float* values) {
+                file.write(at[static_cast<std::size_t>(what)], p.shape, p.shard, range, values);
+            };
+            write(io::Stored::weight, p.master.as<float>() + range.begin);
+            if (!p.trainable) continue;
+            const std::int64_t begin = range.begin - part.optimizer->share_of(p).begin;
+            write(io::Stored::first, part.optimizer->first_moments(p).data() + begin);
+            write(io::Stored::second, part.optimizer->second_moments(p).data() + begin);
+        }
+    }
+    file.sync();
+    return file.elements();
+}
+
+}  // namespace
+
+void check_finite(const SectionPart& part, std::int64_t step) {
+    for (const model::Parameter& p : part.store.parameters()) {
+        if (!p.trainable) continue;
+        const float* weights = p.master.as<float>();
+        for (const Range& range : written_here(part, p))
+            for (const Extent& extent : extents_of(p.shape, p.shard, range))
+                for (std::int64_t i = 0; i < extent.count; ++i)
+                    if (const float weight = weights[extent.local + i]; !std::isfinite(weight))
+                        throw Error(
+                            ExitCode::not_finite,
+                            fmt::format(
+                                "section {}: element {} of {} is {} after step {}; this checkpoint is not "
+                                "kept. Go on from the last one with a smaller optimizer.learning_rate",
+                                part.name, extent.logical + i, p.name, weight, step));
+    }
+}
+
+std::vector<io::ManifestEntry> write_sections(const comm::Communicator& world,
+                                              const std::filesystem::path& partial, std::int64_t step,
+                                              int sections, std::span<const SectionPart> parts,
+                                              Pulse& pulse) {
+    std::vector<io::SectionFile> files(static_cast<std::size_t>(sections));
+    std::vector<std::int64_t> makers(files.size(), 0), elements(files.size(), 0);
+    agree(world, [&] {
+        for (const SectionPart& part : parts)
+            if (part.makes_file) {
+                files[part.section] = io::create_section(partial, part.name, step, stored(part.store), pulse);
+                makers[part.section] = world.rank();
+            }
+    });
+    world.allreduce_sum(std::span(makers));
+    for (std::size_t s = 0; s < files.size(); ++s)
+        world.broadcast(files[s].places, static_cast<int>(makers[s]));
+    agree(world, [&] {
+        for (const SectionPart& part : parts)
+            elements[part.section] = write_part(part, partial, files[part.section].places, pulse);
+    });
+    world.allreduce_sum(std::span(elements));
+    std::vector<io::ManifestEntry> made;
+    agree(world, [&] {
+        for (const SectionPart& part : parts) {
+            if (!part.makes_file) continue;
+            const std::int64_t due = elements_of(part.store);
+            MAESTRO_CHECK(elements[part.section] == due, "section {}: {} elements written of {}", part.name,
+                          elements[part.section], due);
+            made.push_back(io::verify_section(partial, part.name, files[part.section].bytes, pulse));
+        }
+    });
+    return made;
+}
+
+void load_moments(const std::string& checkpoint, const std::string& section,
+                  const model::ParameterStore& store, Optimizer& optimizer, Pulse& pulse) {
+    const io::SectionReader stored(checkpoint, section_in(checkpoint, section), pulse);
+    for (const model::Parameter& p : store.parameters()) {
+        const Range share = optimizer.share_of(p);
+        if (share.size() <= 0) continue;
+        optimizer.set_moments(p, stored.read(p.name, p.shape, io::Stored::first, p.shard, share),
+                              stored.read(p.name, p.shape, io::Stored::second, p.shard, share));
+    }
+}
+
+}  // namespace maestro::train
