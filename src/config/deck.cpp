@@ -49,6 +49,7 @@ private:
     void finish(Deck& deck);
     void finish_models(Deck& deck);
     std::vector<graph::Section> graph_sections(const Deck& deck);
+    void check_layout(const Section& s, const Model& m);
     void check_edges(const Deck& deck);
     void check_vocabularies(const Deck& deck);
     void check_device(const Deck& deck);
@@ -131,7 +132,7 @@ void DeckReader::read_sections(const toml::table& root, Deck& deck) {
                  "every [[section]] needs a name of letters, digits, _ and -");
         const std::string prefix = "section." + name + ".";
         fill(table, prefix, keys_of(deck.sections[i], needs_), {"layout", "distill"});
-        for (const auto& [inner, keys] : {std::pair{"layout", keys_of(deck.sections[i].layout)},
+        for (const auto& [inner, keys] : {std::pair{"layout", layout_keys_of(deck.sections[i])},
                                           std::pair{"distill", keys_of(deck.sections[i].distill)}}) {
             const auto* node = table.get(inner);
             if (node && !node->is_table())
@@ -222,10 +223,10 @@ std::vector<graph::Section> DeckReader::graph_sections(const Deck& deck) {
                     fmt::format("there is no [model.{}]; models: {}", s.model, fmt::join(names, ", ")));
             continue;
         }
-        for (const auto& [name, degree] : {std::pair{"tp", s.layout.tp}, std::pair{"cp", s.layout.cp},
-                                           std::pair{"pp", s.layout.pp}, std::pair{"ep", s.layout.ep}})
+        for (const auto& [name, degree] : {std::pair{"pp", s.layout.pp}, std::pair{"ep", s.layout.ep}})
             if (degree != 1)
                 fail_at(key + "layout." + name, fmt::format("{} is not built yet; allowed: 1", degree));
+        if (model != deck.models.end()) check_layout(s, model->second);
         if (needs_.models && s.weights.ends_with(".safetensors"))
             fail_at(key + "weights",
                     "foreign weights are not built yet; allowed: a Maestro run or checkpoint, or \"random\"");
@@ -238,8 +239,49 @@ std::vector<graph::Section> DeckReader::graph_sections(const Deck& deck) {
                             .window = static_cast<int>(s.window),
                             .colocate_with = s.colocate_with,
                             .layout = s.layout});
+        sections.back().layout.cp_kind = s.cp_kind == "ring" ? ContextKind::ring : ContextKind::all_to_all;
     }
     return sections;
+}
+
+/// Degrees that the sizes of the model do not allow.
+void DeckReader::check_layout(const Section& s, const Model& m) {
+    const auto either = [](std::int64_t a, std::int64_t b) { return a % b == 0 || b % a == 0; };
+    const auto shares_heads = [&](std::int64_t tp) { return m.heads % tp == 0 && either(m.kv_heads, tp); };
+    // The nearest smaller and larger ones that `works` allows, up to the heads.
+    const auto nearest = [&](std::int64_t degree, const auto& works) {
+        std::vector<std::int64_t> near;
+        for (std::int64_t d = std::min(degree, m.heads); d >= 1 && near.empty(); --d)
+            if (works(d)) near.push_back(d);
+        for (std::int64_t d = degree + 1; d <= m.heads; ++d)
+            if (works(d)) {
+                near.push_back(d);
+                break;
+            }
+        return fmt::format("{}", fmt::join(near, " or "));
+    };
+    const std::string key = "section." + s.name + ".layout.";
+    const graph::Layout& l = s.layout;
+    if (l.tp < 1 || l.cp < 1 || m.heads < 1 || m.kv_heads < 1) return;  // said already
+    if (!shares_heads(l.tp)) {
+        const bool queries = m.heads % l.tp != 0;
+        fail_at(
+            key + "tp",
+            fmt::format("{} ranks cannot share out the {} {} of model.{} evenly; the nearest that can: {}",
+                        l.tp, queries ? m.heads : m.kv_heads, queries ? "heads" : "kv_heads", s.model,
+                        nearest(l.tp, shares_heads)));
+        return;
+    }
+    if (s.cp_kind != "all-to-all") return;
+    const std::int64_t heads = m.heads / l.tp, keys = std::max<std::int64_t>(m.kv_heads / l.tp, 1);
+    const auto exchanges = [&](std::int64_t cp) { return heads % cp == 0 && either(keys, cp); };
+    if (!exchanges(l.cp))
+        fail_at(
+            key + "cp",
+            fmt::format("with cp_kind = \"all-to-all\" {} ranks share out the {} heads and {} kv_heads "
+                        "that tp = {} leaves of model.{}, which they cannot evenly; the nearest that can: "
+                        "{}; or cp_kind = \"ring\", which takes any",
+                        l.cp, heads, keys, l.tp, s.model, nearest(l.cp, exchanges)));
 }
 
 void DeckReader::check_vocabularies(const Deck& deck) {

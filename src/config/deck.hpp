@@ -72,6 +72,7 @@ struct Section {
     std::string name, model, mode = "train", weights, colocate_with;
     std::int64_t micro_batch = 1, window = 0;
     graph::Layout layout;
+    std::string cp_kind = "ring";
     Distill distill;
 };
 struct Edge {

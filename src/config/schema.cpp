@@ -96,12 +96,11 @@ std::vector<Key> keys_of(Section& s, const Needs& needs) {
             {"window", &s.window, false, 0, kWindow},
             {"colocate_with", &s.colocate_with}};
 }
-std::vector<Key> keys_of(graph::Layout& l) {
-    return {{"dp", &l.dp, false, 1, kSize},
-            {"tp", &l.tp, false, 1, kSize},
-            {"cp", &l.cp, false, 1, kSize},
-            {"pp", &l.pp, false, 1, kSize},
-            {"ep", &l.ep, false, 1, kSize}};
+std::vector<Key> layout_keys_of(Section& s) {
+    graph::Layout& l = s.layout;
+    return {{"dp", &l.dp, false, 1, kSize}, {"tp", &l.tp, false, 1, kSize},
+            {"cp", &l.cp, false, 1, kSize}, {"cp_kind", &s.cp_kind, false, 0, 0, {"ring", "all-to-all"}},
+            {"pp", &l.pp, false, 1, kSize}, {"ep", &l.ep, false, 1, kSize}};
 }
 std::vector<Key> keys_of(Distill& d) {
     return {{"alpha", &d.alpha, false, 0, 1}, {"temperature", &d.temperature, false, 0.01, 1000}};

@@ -41,7 +41,7 @@ std::vector<Key> keys_of(Emulated& emulated);
 std::vector<Key> keys_of(Schedule& schedule);
 std::vector<Key> keys_of(Model& model);
 std::vector<Key> keys_of(Section& section, const Needs& needs);
-std::vector<Key> keys_of(graph::Layout& layout);
+std::vector<Key> layout_keys_of(Section& section);
 std::vector<Key> keys_of(Distill& distill);
 std::vector<Key> keys_of(Edge& edge);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "comm/environment.hpp"
 #include "emulation/emulation.hpp"
@@ -19,24 +20,25 @@ class EmulatedModule final : public model::Module {
 public:
     EmulatedModule(backend::Backend& backend, const model::ModelSpec& spec, const model::Role& role,
                    std::int64_t trainable, const backend::DeviceRates& rates, const Scales& scales,
-                   const workload::StepEnd& end)
-        : Module(backend, role, model::no_peers()),
+                   const workload::StepEnd& end, model::Peers peers, model::Peers on_paper)
+        : Module(backend, role, std::move(peers)),
           backend_(backend),
           spec_(spec),
           role_(role),
           scales_(scales),
           end_(end),
           meta_(backend::make_meta(rates)),
-          model_(model::make_module(*meta_, spec, role)) {
-        store_.declare("emulated.weight", {role.trained ? scales.of(trainable) : 1}, model::Init::zeros,
-                       role.trained);
+          model_(model::make_module(*meta_, spec, role, std::move(on_paper))) {
+        const std::int64_t size = role.trained ? scales.of(trainable) : 1;
+        store_.declare("emulated.weight", {size}, model::Init::zeros, role.trained, whole({size}));
         store_.allocate(1);
     }
 
     std::unique_ptr<model::Saved> forward(const model::Batch& batch,
                                           std::span<const std::vector<Tensor>> inputs, backend::Arena& saved,
-                                          backend::Arena&, Tensor& output, model::Result& result) override {
-        const double start = comm::now_s();
+                                          backend::Arena& real_scratch, Tensor& output,
+                                          model::Result& result) override {
+        const double start = begin(real_scratch);
         std::vector<std::vector<Tensor>> rows(inputs.size());
         auto state = std::make_unique<State>();
         for (std::size_t e = 0; e < inputs.size(); ++e) {
@@ -50,7 +52,7 @@ public:
         backend::Arena kept, scratch;  // measure only
         Tensor all;
         model::Result counted;
-        meta_->reset_counts();
+        count_anew();
         state->model = model_->forward(batch, rows, kept, scratch, all, counted);
         if (role_.emits) {
             state->output_rows = all.dim(0);
@@ -58,19 +60,19 @@ public:
             ops::zero(backend_, output);
         }
         result.tokens += counted.tokens;
-        if (role_.loss) {
+        if (role_.loss && peers_.tp() == 0 && peers_.cp() == 0) {
             double weight = 0;
             for (const model::SampleView& sample : batch.samples)
                 for (const float w : sample.weights) weight += w;
             result.loss += emulated_loss(batch.step) * weight * batch.loss_scale;
         }
-        comm::sleep_until(start + scales_.time * meta_->counts().seconds);
+        comm::sleep_until(start + scales_.time * counted_s());
         return state;
     }
 
     void backward(model::Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
-                  backend::Arena&) override {
-        const double start = comm::now_s();
+                  backend::Arena& real_scratch) override {
+        const double start = begin(real_scratch);
         auto& state = static_cast<State&>(saved);
         std::vector<Tensor> gradients(d_inputs.size());
         for (std::size_t e = 0; e < d_inputs.size(); ++e) {
@@ -79,12 +81,15 @@ public:
             gradients[e] = meta_rows(state.input_rows[e], input_width(e), role_.compute);
         }
         backend::Arena scratch;
-        meta_->reset_counts();
+        count_anew();
         model_->backward(
             *state.model,
             d_output.rank == 0 ? Tensor{} : meta_rows(state.output_rows, output_width(), role_.compute),
             gradients, scratch);
-        comm::sleep_until(start + scales_.time * meta_->counts().seconds);
+        comm::sleep_until(start + scales_.time * counted_s());
+    }
+    std::vector<std::vector<std::int64_t>> input_rows(const model::Batch& batch) const override {
+        return model_->input_rows(batch);
     }
 
     void gradients_summed(double began_s) override { comm::sleep_until(began_s + end_.reduce_s); }
@@ -100,6 +105,26 @@ private:
         return model::row_width(role_.inputs[edge], spec_.width);
     }
     std::int64_t output_width() const { return role_.output_width; }
+    /// When all ranks of the lane are here: a task's collectives would wait for the last of them.
+    double begin(backend::Arena& scratch) {
+        if (peers_.degrees.ranks() > 1) {
+            const backend::ArenaScope scope(scratch);
+            const Tensor sign = scratch.allocate(DType::f32, {peers_.degrees.ranks()});
+            ops::zero(backend_, sign);
+            peers_.tensor->all_reduce(backend_, sign, ops::Reduction::sum, scratch);
+            peers_.context->all_reduce(backend_, sign, ops::Reduction::sum, scratch);
+        }
+        return comm::now_s();
+    }
+    void count_anew() {
+        meta_->reset_counts();
+        model_->peers().tensor->reset_traffic();
+        model_->peers().context->reset_traffic();
+    }
+    double counted_s() const {
+        return meta_->counts().seconds + model_->peers().tensor->traffic().seconds +
+               model_->peers().context->traffic().seconds;
+    }
 
     backend::Backend& backend_;
     model::ModelSpec spec_;
@@ -119,8 +144,10 @@ std::int64_t Scales::of(std::int64_t width) const {
 std::unique_ptr<model::Module> make_emulated_module(backend::Backend& backend, const model::ModelSpec& spec,
                                                     const model::Role& role, std::int64_t trainable,
                                                     const backend::DeviceRates& rates, const Scales& scales,
-                                                    const workload::StepEnd& end) {
-    return std::make_unique<EmulatedModule>(backend, spec, role, trainable, rates, scales, end);
+                                                    const workload::StepEnd& end, model::Peers peers,
+                                                    model::Peers on_paper) {
+    return std::make_unique<EmulatedModule>(backend, spec, role, trainable, rates, scales, end,
+                                            std::move(peers), std::move(on_paper));
 }
 
 }  // namespace maestro::emulation

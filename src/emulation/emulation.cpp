@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "emulation/emulated_module.hpp"
 #include "workload/costs.hpp"
+#include "workload/layout.hpp"
 #include "workload/models.hpp"
 
 namespace maestro::emulation {
@@ -15,6 +16,7 @@ namespace maestro::emulation {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  ///< of what arenas hand out
+constexpr std::size_t kSign = 1 << 16;  ///< for the small sums with which the ranks of a lane begin a task
 
 Scales scales_of(const config::Deck& deck) {
     return {.time = deck.emulated.time_scale, .messages = deck.emulated.message_scale};
@@ -103,27 +105,32 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
         section.footprint.saved = role.emits ? padded(static_cast<double>(section.max_rows) * element *
                                                       static_cast<double>(scales.of(role.output_width)))
                                              : kAlignment;
-        section.footprint.scratch = padded(scratch);
+        section.footprint.scratch = padded(scratch) + kSign;
         const auto backend = backend::make_meta();
-        const auto module = make_module(*backend, static_cast<int>(s));
+        const auto module =
+            make_module(*backend, static_cast<int>(s), workload::paper_peers_of(deck_, static_cast<int>(s)));
         section.footprint.parameters = module->parameters().bytes();
         section.footprint.trainable = module->parameters().gradient().size();
     }
     return small;
 }
 
-std::unique_ptr<model::Module> Emulation::make_module(backend::Backend& backend, int section) const {
+std::unique_ptr<model::Module> Emulation::make_module(backend::Backend& backend, int section,
+                                                      model::Peers peers) const {
+    const int rank = peers.cp() * peers.degrees.tp + peers.tp();
+    model::Peers on_paper = workload::paper_peers_of(deck_, section, rank, &cluster_);
     const model::ModelSpec spec = workload::spec_of(deck_, section);
     const model::Role role = workload::role_of(deck_, section, marker_);
     const auto meta = backend::make_meta();
     std::int64_t trainable = 0;
-    const auto real = model::make_module(*meta, spec, role);
+    const auto real = model::make_module(*meta, spec, role, workload::paper_peers_of(deck_, section, rank));
     for (const model::Parameter& p : real->parameters().parameters())
         if (p.trainable) trainable += p.size();
     const double scale = deck_.emulated.time_scale;
     const workload::StepEnd& end = ends_[section];
     return make_emulated_module(backend, spec, role, trainable, workload::rates_of(cluster_.device),
-                                scales_of(deck_), {scale * end.reduce_s, scale * end.update_s});
+                                scales_of(deck_), {scale * end.reduce_s, scale * end.update_s},
+                                std::move(peers), std::move(on_paper));
 }
 
 }  // namespace maestro::emulation

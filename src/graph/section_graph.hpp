@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/context_kind.hpp"
 #include "base/edge_tensor.hpp"
 
 namespace maestro::graph {
@@ -20,6 +21,7 @@ enum class Kind {
 
 struct Layout {
     int dp = 1, tp = 1, cp = 1, pp = 1, ep = 1;
+    ContextKind cp_kind = ContextKind::ring;
     int ranks() const { return dp * tp * cp * pp; }
     int lanes() const { return dp * pp; }       ///< see grid.hpp
     int lane_ranks() const { return tp * cp; }  ///< that run each task together

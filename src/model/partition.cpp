@@ -10,9 +10,6 @@ namespace maestro::model {
 
 namespace {
 
-/// Of how much more than an even share the fullest slice may have before one sequence more is cut.
-constexpr double kUneven = 1.1;
-
 struct Deal {
     std::vector<int> slice;  ///< by sequence; -1: cut
     std::int64_t fullest = 0;

@@ -38,6 +38,9 @@ enum class Attention {
     bidirectional,  ///< sequences are dealt whole where that is even enough, the largest are cut otherwise
 };
 
+/// How much more than an even share the fullest slice of sequences that are dealt whole may have.
+inline constexpr double kUneven = 1.1;
+
 class Partition {
 public:
     /// `lengths`: rows of each sequence, whole multiples of `unit`; no unit is divided.

@@ -4,16 +4,11 @@
 #include <memory>
 #include <string>
 
+#include "base/context_kind.hpp"
 #include "collective/group.hpp"
 #include "model/partition.hpp"
 
 namespace maestro::model {
-
-/// How the ranks of a replica that share its sequences attend to each other's keys.
-enum class ContextKind {
-    ring,        ///< keys and values go round (Liu et al., "Ring attention", 2023)
-    all_to_all,  ///< each takes the whole sequences of some heads (Jacobs et al., "DeepSpeed-Ulysses", 2023)
-};
 
 /// Of one rank. Groups of one rank where there is nobody else.
 struct Peers {

@@ -171,6 +171,13 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
                             const std::int64_t rows = std::min(kQueryBlock, at.count - begin);
                             const std::int32_t* valid_keys = visible.seen.data() + at.first + begin;
                             const std::int64_t seen = valid_keys[rows - 1];
+                            if (seen == 0) {
+                                std::fill_n(result + begin * s.dim, rows * s.dim, A(0));
+                                for (std::int64_t r = 0; r < rows; ++r)
+                                    lse.as<A>()[(at.first + begin + r) * s.heads + head] =
+                                        -std::numeric_limits<A>::infinity();
+                                continue;
+                            }
                             product(queries + begin * s.dim, keys, scores, rows, seen, s.dim, s.dim, s.dim,
                                     seen, false, true, false, scale);
                             for (std::int64_t r = 0; r < rows; ++r) {
@@ -191,11 +198,8 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
                                 for (std::int64_t c = valid; c < seen; ++c) row[c] = 0;
                                 lse.as<A>()[(at.first + begin + r) * s.heads + head] = top + std::log(sum);
                             }
-                            if (seen > 0)
-                                product(scores, value_rows, result + begin * s.dim, rows, s.dim, seen, seen,
-                                        s.dim, s.dim, false, false, false);
-                            else
-                                std::fill_n(result + begin * s.dim, rows * s.dim, A(0));
+                            product(scores, value_rows, result + begin * s.dim, rows, s.dim, seen, seen,
+                                    s.dim, s.dim, false, false, false);
                         }
                         unpack(result, at.count, s.dim, out.as<O>() + (at.first * s.heads + head) * s.dim,
                                s.heads * s.dim);

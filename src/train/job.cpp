@@ -24,6 +24,7 @@ Job::Job(Launch& launch, const Survey& survey, bool load_weights)
     const graph::SectionGraph& graph = launch.deck.graph;
     scratch_ = backend::Arena(*backend_, static_cast<std::size_t>(planned_.scratch));
     prefetcher_ = std::make_unique<data::Prefetcher>(survey.samples(), workload::kBytesAhead);
+    lane_ = launch.world.split(graph::lane_on(graph, launch.world.rank()), launch.world.rank(), "lane");
     open_edges();
     if (survey.emulation()) load_weights = false;
     const WeightFiles weights = load_weights ? find_weights(launch_) : WeightFiles{};
@@ -90,13 +91,26 @@ void Job::build_section(int s, const WeightFiles* weights) {
     const comm::Communicator& world = launch_.world;
     const graph::Section& section = deck.graph.sections[s];
     const std::optional<graph::Place> place = graph::place_of(section, world.rank());
-    comm::Communicator data = world.split(place ? 0 : -1, world.rank(), section.name);
+    const int lane = place ? graph::lane_of(section, place->replica, place->stage) : -1;
+    // The ranks that run a task together, and those of all replicas that hold the same weights.
+    const comm::Communicator together =
+        world.split(lane, world.rank(), fmt::format("section {}, lane {}", section.name, lane));
+    comm::Communicator data =
+        world.split(place ? place->tp : -1, world.rank(),
+                    section.layout.tp > 1 ? fmt::format("{}, tp {}", section.name, place ? place->tp : -1)
+                                          : section.name);
+    model::Peers peers = model::no_peers();
+    if (place && section.layout.lane_ranks() > 1)
+        peers = model::make_peers(together, workload::degrees_of(section), section.layout.cp_kind,
+                                  static_cast<int>(deck.model_of(s).kv_heads),
+                                  fmt::format("section {}, replica {}", section.name, place->replica));
     std::int64_t parameters = 0;
     agree(world, [&] {
         if (!place) return;
         const model::Role role = workload::role_of(deck, s, survey_.samples().marker());
-        auto module = survey_.emulation() ? survey_.emulation()->make_module(*backend_, s)
-                                          : model::make_module(*backend_, workload::spec_of(deck, s), role);
+        auto module = survey_.emulation()
+                          ? survey_.emulation()->make_module(*backend_, s, std::move(peers))
+                          : model::make_module(*backend_, workload::spec_of(deck, s), role, std::move(peers));
         if (weights) load_initial_weights(launch_, *weights, s, module->parameters());
         parameters = module->parameters().count();
         std::vector<channel::Channel*> inputs, outputs;

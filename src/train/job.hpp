@@ -36,6 +36,8 @@ public:
     data::Prefetcher& prefetcher() { return *prefetcher_; }
     std::vector<std::unique_ptr<Replica>>& replicas() { return replicas_; }
     const std::vector<EdgeEnd>& edges() const { return edges_; }
+    /// The ranks that run this one's tasks together, the leader first.
+    const comm::Communicator& lane() const { return lane_; }
     /// Sections, edges and the costs of the samples, for the planner; costs on rank 0 alone.
     const schedule::Problem& problem() const { return problem_; }
     const workload::CostModel& costs() const { return *costs_; }
@@ -55,6 +57,7 @@ private:
     std::uint64_t resident_at_start_;
     std::unique_ptr<backend::Backend> backend_;
     std::unique_ptr<data::Prefetcher> prefetcher_;
+    comm::Communicator lane_;
     backend::Arena scratch_;
     std::vector<std::unique_ptr<channel::Channel>> channels_;
     std::vector<EdgeEnd> edges_;

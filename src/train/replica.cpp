@@ -95,16 +95,29 @@ std::vector<std::vector<Tensor>> Replica::input_rows(std::span<const model::Samp
     return rows;
 }
 
-TaskTimes Replica::forward(int micro_batch, const model::Batch& batch, model::Result& result,
-                           double asked_s) {
-    const std::span<const model::SampleView> samples = batch.samples;
+std::vector<int> Replica::await_forward(std::span<const std::int64_t> samples, std::span<const int> slots) {
     for (channel::Channel* input : inputs_)
-        for (const auto& sample : samples)
-            if (input->expects(sample.id)) input->wait_arrived(sample.id);
-    for (channel::Channel* output : outputs_) output->wait_credit();
+        for (const std::int64_t sample : samples)
+            if (input->expects(sample)) input->wait_arrived(sample);
+    std::vector<int> taken;
+    for (std::size_t e = 0; e < outputs_.size(); ++e) {
+        outputs_[e]->wait_credit(slots.empty() ? -1 : slots[e]);
+        taken.push_back(slots.empty() ? outputs_[e]->free_slot() : slots[e]);
+    }
     if (!settings_.backward && !outputs_.empty())
         waiter_.wait_until([&] { return collect_drained(); },
                            [&] { return settings_.name + ": all consumers of one micro-batch"; });
+    return taken;
+}
+
+void Replica::await_backward(int micro_batch) {
+    for (channel::Channel* output : outputs_)
+        if (output->spec().carries_gradient) output->wait_drained(micro_batch);
+}
+
+TaskTimes Replica::forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
+                           model::Result& result, double asked_s) {
+    const std::span<const model::SampleView> samples = batch.samples;
     const double start = comm::now_s();
 
     Flight flight = slots_.take();
@@ -116,7 +129,7 @@ TaskTimes Replica::forward(int micro_batch, const model::Batch& batch, model::Re
             module_->forward(batch, input_rows(samples), slots_.memory(flight), scratch_, output, result);
     }
     const double computed = comm::now_s();
-    for (channel::Channel* channel : outputs_) channel->put(micro_batch, output);
+    for (std::size_t e = 0; e < outputs_.size(); ++e) outputs_[e]->put(micro_batch, output, slots[e]);
     for (channel::Channel* input : inputs_)
         if (!input->spec().carries_gradient) input->release(expected(*input, flight.samples));
     if (!settings_.backward) flight.saved.reset();
@@ -150,8 +163,6 @@ Tensor Replica::output_gradient(int micro_batch) {
 }
 
 TaskTimes Replica::backward(int micro_batch, double asked_s) {
-    for (channel::Channel* output : outputs_)
-        if (output->spec().carries_gradient) output->wait_drained(micro_batch);
     const double start = comm::now_s();
 
     Flight flight = slots_.extract(micro_batch);

@@ -1,5 +1,5 @@
-// This rank's part of a replica (all of it, as long as a replica is one rank): the section's module, its
-// edges, its optimizer, and the memory of micro-batches in flight. It runs one task at a time; which, the
+// This rank's part of a replica: the section's module, its edges, its optimizer, and the memory of
+// micro-batches in flight. It runs one task at a time, together with the other ranks of its lane; which, the
 // step runner decides.
 #pragma once
 
@@ -64,10 +64,16 @@ public:
     bool can_forward(std::span<const std::int64_t> samples);
     /// Would backward() start without waiting, its forward being done?
     bool can_backward(int micro_batch);
-    /// Waits for inputs and a credit, runs the micro-batch and sends its outputs. Adds to `result`. Waiting
-    /// counts from `asked_s` (comm::now_s()) on.
-    TaskTimes forward(int micro_batch, const model::Batch& batch, model::Result& result, double asked_s);
-    /// Waits for the gradients of the outputs, runs backward, sends the gradients of the inputs.
+    /// Waits until forward() can run these samples here, in these slots of the outputs' channels, one each;
+    /// without, in any, which are returned: all ranks of a lane have to take the same.
+    std::vector<int> await_forward(std::span<const std::int64_t> samples, std::span<const int> slots = {});
+    /// Waits for the gradients of the micro-batch's outputs.
+    void await_backward(int micro_batch);
+    /// Runs the micro-batch and sends its outputs. Needs await_forward(). Adds to `result`. Waiting counts
+    /// from `asked_s` (comm::now_s()) on.
+    TaskTimes forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
+                      model::Result& result, double asked_s);
+    /// Runs backward and sends the gradients of the inputs. Needs await_backward().
     TaskTimes backward(int micro_batch, double asked_s);
     /// Nothing may be in flight any more (checked).
     void end_step();

@@ -11,12 +11,13 @@
 
 namespace maestro::train {
 
-StepRunner::StepRunner(const comm::Communicator& world, int lane, double origin_s,
-                       std::vector<Replica*> replicas, std::vector<EdgeEnd> edges,
+StepRunner::StepRunner(const comm::Communicator& world, int lane, const comm::Communicator& together,
+                       double origin_s, std::vector<Replica*> replicas, std::vector<EdgeEnd> edges,
                        const workload::SampleTable& table, data::Prefetcher& prefetcher,
                        comm::Watchdog& watchdog, bool ready)
     : world_(world),
       lane_(lane),
+      together_(together),
       ready_(ready),
       origin_s_(origin_s),
       replicas_(std::move(replicas)),
@@ -42,8 +43,10 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
                 plan.step, routes(plan, {edge.from, edge.from_degrees}, {edge.to, edge.to_degrees}, table_));
     for (Replica* replica : replicas_) replica->module().parameters().zero_gradients();
 
-    if (ready_)
+    if (ready_ && together_.rank() == 0)
         run_ready(step);
+    else if (ready_)  // the leader says which
+        for (std::size_t i = 0; i < step.agenda.size(); ++i) run_task(step, 0, comm::now_s());
     else
         for (std::size_t i = 0; i < step.agenda.size(); ++i) run_task(step, i, comm::now_s());
 
@@ -98,23 +101,52 @@ const schedule::MicroBatch& StepRunner::batch_of(const schedule::StepPlan& plan,
     return plan.batches[task.section][replica_of(task).index()][task.micro_batch];
 }
 
-void StepRunner::run_task(Step& step, std::size_t index, double asked_s) {
-    const schedule::Task& task = step.agenda[index];
+StepRunner::Order StepRunner::agree_on(Step& step, std::size_t index) {
+    const auto await = [&](const Order& order, std::span<const int> slots) {
+        const schedule::Task& task = step.agenda[order.task];
+        Replica& replica = replica_of(task);
+        if (task.phase == schedule::Phase::forward)
+            return replica.await_forward(batch_of(step.plan, task).samples, slots);
+        replica.await_backward(task.micro_batch);
+        return std::vector<int>{};
+    };
+    Order order{index, {}};
+    if (together_.rank() == 0) order.slots = await(order, {});
+    if (together_.size() == 1) return order;
+    std::vector<std::int64_t> words(edges_.size() + 2, -1);  // task, number of slots, slots
+    if (together_.rank() == 0) {
+        words[0] = static_cast<std::int64_t>(index);
+        words[1] = static_cast<std::int64_t>(order.slots.size());
+        std::copy(order.slots.begin(), order.slots.end(), words.begin() + 2);
+    }
+    together_.broadcast(std::span(words));
+    if (together_.rank() == 0) return order;
+    order.task = static_cast<std::size_t>(words[0]);
+    order.slots.assign(words.begin() + 2, words.begin() + 2 + words[1]);
+    await(order, order.slots);
+    return order;
+}
+
+void StepRunner::run_task(Step& step, std::size_t first, double asked_s) {
+    watchdog_.doing(fmt::format("step {}, what its lane does next", step.plan.step));
+    if (together_.rank() == 0) announce(step, first);
+    const Order order = agree_on(step, first);
+    if (together_.rank() != 0) announce(step, order.task);
+    const schedule::Task& task = step.agenda[order.task];
     Replica& replica = replica_of(task);
     const bool forward = task.phase == schedule::Phase::forward;
-    watchdog_.doing(fmt::format("step {}, section {}, {} of micro-batch {}", step.plan.step, replica.name(),
-                                forward ? "forward" : "backward", task.micro_batch));
     TaskTimes times;
     if (forward) {
-        const std::vector<data::Sample> samples = prefetcher_.take(step.tickets[index]);
+        const std::vector<data::Sample> samples = prefetcher_.take(step.tickets[order.task]);
         const SampleViews views(samples);
         times = replica.forward(
             task.micro_batch,
             {.samples = views.all(), .loss_scale = step.loss_scale, .step = step.plan.step, .train = true},
-            step.result, asked_s);
+            order.slots, step.result, asked_s);
     } else {
         times = replica.backward(task.micro_batch, asked_s);
     }
+    if (together_.rank() != 0) return;
     step.rows.push_back({.section = task.section,
                          .replica = replica.index(),
                          .stage = 0,
@@ -125,6 +157,13 @@ void StepRunner::run_task(Step& step, std::size_t index, double asked_s) {
                          .start_s = times.start_s - origin_s_,
                          .end_s = times.end_s - origin_s_,
                          .wait_s = times.wait_s});
+}
+
+void StepRunner::announce(const Step& step, std::size_t index) {
+    const schedule::Task& task = step.agenda[index];
+    watchdog_.doing(
+        fmt::format("step {}, section {}, {} of micro-batch {}", step.plan.step, replica_of(task).name(),
+                    task.phase == schedule::Phase::forward ? "forward" : "backward", task.micro_batch));
 }
 
 }  // namespace maestro::train

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -27,14 +26,14 @@ struct EdgeEnd {
 
 class StepRunner {
 public:
-    /// All are owned by the caller and outlive it. `lane`: this rank's; times are recorded from `origin_s`
-    /// on; `ready`: see run_ready.
-    StepRunner(const comm::Communicator& world, int lane, double origin_s, std::vector<Replica*> replicas,
-               std::vector<EdgeEnd> edges, const workload::SampleTable& table, data::Prefetcher& prefetcher,
-               comm::Watchdog& watchdog, bool ready);
+    /// All are owned by the caller and outlive it. `lane`: this rank's, `together` its ranks, the leader
+    /// first; times are recorded from `origin_s` on; `ready`: see run_ready.
+    StepRunner(const comm::Communicator& world, int lane, const comm::Communicator& together, double origin_s,
+               std::vector<Replica*> replicas, std::vector<EdgeEnd> edges, const workload::SampleTable& table,
+               data::Prefetcher& prefetcher, comm::Watchdog& watchdog, bool ready);
 
-    /// Runs this lane's agenda of the plan. Gradients are left in the parameter stores. Appends one row a
-    /// task.
+    /// Collective over the lane: runs its agenda of the plan. Gradients are left in the parameter stores.
+    /// The leader appends one row a task.
     model::Result run(const schedule::StepPlan& plan, double loss_scale, std::vector<io::TaskRow>& rows);
 
 private:
@@ -52,10 +51,20 @@ private:
     /// dispatch = "ready", see schedule::ReadyAgenda.
     void run_ready(Step& step);
     bool can_start(const Step& step, std::size_t task);
+    /// Which task the lane runs now, and in which slots of its outputs' channels: the leader waits until it
+    /// can, then tells the others, who would else choose by what has come to each of them.
+    struct Order {
+        std::size_t task = 0;
+        std::vector<int> slots;
+    };
+    /// Collective over the lane; `task` is the leader's.
+    Order agree_on(Step& step, std::size_t task);
     void run_task(Step& step, std::size_t task, double asked_s);
+    void announce(const Step& step, std::size_t task);  ///< to the watchdog
 
     const comm::Communicator& world_;
     int lane_;
+    const comm::Communicator& together_;
     bool ready_;
     double origin_s_;
     std::vector<Replica*> replicas_;

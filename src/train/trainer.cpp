@@ -54,8 +54,9 @@ public:
           first_step_(done + 1),
           adam_(settings_of(deck_.optimizer)),
           planner_(job),
-          runner_(world_, graph::lane_on(deck_.graph, world_.rank()), begin_s_, replicas_of(job), job.edges(),
-                  job.table(), job.prefetcher(), job.launch().watchdog, deck_.schedule.dispatch == "ready"),
+          runner_(world_, graph::lane_on(deck_.graph, world_.rank()), job.lane(), begin_s_, replicas_of(job),
+                  job.edges(), job.table(), job.prefetcher(), job.launch().watchdog,
+                  deck_.schedule.dispatch == "ready"),
           recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.launch().pulse),
           log_(deck_.train, done, begin_s_) {}
 

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include "workload/costs.hpp"
+#include "workload/layout.hpp"
 #include "workload/models.hpp"
 
 namespace maestro::workload {
@@ -34,11 +37,12 @@ int quarter_octave(int i) {
 class Probe {
 public:
     Probe(const config::Deck& deck, int section, std::int32_t marker, const backend::DeviceRates* rates,
-          const Lengths& lengths)
+          const Lengths& lengths, std::function<model::Peers()> peers)
         : spec_(spec_of(deck, section)),
           role_(role_of(deck, section, marker)),
           expansion_(expansion_of(deck, section)),
           rates_(rates),
+          peers_(std::move(peers)),
           longest_(std::max(lengths.longest, expansion_.patch > 0 ? kProbedText + kProbedPicture : 0.0)),
           others_(static_cast<double>(deck.sections[section].micro_batch - 1) * lengths.sum /
                   static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {}
@@ -62,8 +66,8 @@ private:
     Seconds measure(const model::SampleShape& shape, double length) const {
         const double count = rates_ ? std::round(std::min(1 + others_ / length, kMostProbed)) : 1;
         const std::vector<model::SampleShape> samples(static_cast<std::size_t>(count), shape);
-        const model::Footprint f =
-            model::measure(spec_, role_, samples, true, rates_ ? *rates_ : backend::DeviceRates{});
+        const model::Footprint f = model::measure(spec_, role_, samples, true,
+                                                  rates_ ? *rates_ : backend::DeviceRates{}, 1, peers_());
         if (rates_) return {f.forward_s / count, f.backward_s / count};
         return {f.forward_flops / kNominalRate / count, f.backward_flops / kNominalRate / count};
     }
@@ -101,6 +105,7 @@ private:
     model::Role role_;
     model::Geometry expansion_;
     const backend::DeviceRates* rates_;
+    std::function<model::Peers()> peers_;
     double longest_;
     double others_;  ///< length of the other samples of a micro-batch, on average
 };
@@ -109,6 +114,11 @@ private:
 
 CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
                      const config::Cluster* cluster)
+    : CostModel(deck, marker, table, cluster,
+                [&](int section) { return paper_peers_of(deck, section, 0, cluster); }) {}
+
+CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
+                     const config::Cluster* cluster, const std::function<model::Peers(int section)>& peers)
     : table_(&table) {
     std::optional<backend::DeviceRates> rates;
     if (cluster) rates = rates_of(cluster->device);
@@ -126,7 +136,7 @@ CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const Sample
                 met.sum += n;
             });
         }
-        own.cost = Probe(deck, s, marker, rates ? &*rates : nullptr, met).run();
+        own.cost = Probe(deck, s, marker, rates ? &*rates : nullptr, met, [&] { return peers(s); }).run();
         if (!cluster || section.loss) continue;
         const model::Role role = role_of(deck, s, marker);
         own.width = role.output_width;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,14 @@ struct LengthCost {
 
 class CostModel {
 public:
-    /// `table` must outlive the model. Seconds on the cluster's device, transfers between its ranks included;
-    /// without a cluster at a nominal rate, of which only ratios mean something.
+    /// `table` must outlive the model. Of a sample's task, on the first rank of a lane: seconds on the
+    /// cluster's device, transfers between its ranks included; without a cluster at a nominal rate, of which
+    /// only ratios mean something.
     CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
               const config::Cluster* cluster = nullptr);
+    /// The same with other links within lanes than the cluster's: `peers(section)` of the first rank of one.
+    CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
+              const config::Cluster* cluster, const std::function<model::Peers(int section)>& peers);
     /// Any thread.
     schedule::SampleCost of(std::int64_t sample) const;
 

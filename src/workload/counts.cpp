@@ -1,6 +1,7 @@
 #include "workload/counts.hpp"
 
 #include "workload/cost_model.hpp"
+#include "workload/layout.hpp"
 #include "workload/models.hpp"
 
 namespace maestro::workload {
@@ -8,30 +9,45 @@ namespace maestro::workload {
 std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
                                     std::span<const std::int64_t> ids) {
     // On a device that does one operation, or moves one byte, a second, seconds are counts.
-    config::Cluster computes, moves;
+    config::Cluster computes, moves, sends;
     computes.device.element_flops = 1;
     moves.device.memory_bandwidth = 1;
-    for (config::Cluster* cluster : {&computes, &moves})
+    for (config::Cluster* cluster : {&computes, &moves, &sends})
         cluster->node.bandwidth = cluster->network.bandwidth = 1;
-    const CostModel flops(deck, marker, table, &computes), bytes(deck, marker, table, &moves);
+    const model::PaperLink free, counted{0, 1};
+    const auto model_of = [&](const config::Cluster& cluster, model::PaperLink tensor,
+                              model::PaperLink context) {
+        return CostModel(deck, marker, table, &cluster, [&, tensor, context](int s) {
+            return model::make_paper_peers(0, degrees_of(deck.graph.sections[s]),
+                                           deck.graph.sections[s].layout.cp_kind,
+                                           static_cast<int>(deck.model_of(s).kv_heads), tensor, context);
+        });
+    };
+    const CostModel flops = model_of(computes, free, free), bytes = model_of(moves, free, free),
+                    tensor = model_of(sends, counted, free), context = model_of(sends, free, counted);
     std::vector<StepCounts> counts(deck.graph.sections.size());
-    for (const std::int64_t id : ids) {
-        const schedule::SampleCost computed = flops.of(id), moved = bytes.of(id);
-        for (std::size_t s = 0; s < counts.size(); ++s) {
-            const schedule::TaskCost &work = computed.sections[s], &traffic = moved.sections[s];
-            counts[s].flops += work.forward_s + work.backward_s;
-            counts[s].memory_bytes += traffic.forward_s + traffic.backward_s;
-            for (const graph::Edge& e : deck.graph.edges)
-                if (e.from == static_cast<int>(s) && !e.colocated)
-                    counts[s].edge_bytes += (e.gradient ? 2 : 1) * traffic.transfer_s;
-        }
-    }
     for (std::size_t s = 0; s < counts.size(); ++s) {
+        const graph::Layout& layout = deck.graph.sections[s].layout;
+        const double ranks = layout.lane_ranks();
+        for (const std::int64_t id : ids) {
+            const auto both = [&](const CostModel& model) {
+                const schedule::TaskCost cost = model.of(id).sections[s];
+                return cost.forward_s + cost.backward_s;
+            };
+            counts[s].flops += ranks * both(flops);
+            counts[s].memory_bytes += ranks * both(bytes);
+            if (layout.tp > 1) counts[s].tp_bytes += ranks * both(tensor);
+            if (layout.cp > 1) counts[s].cp_bytes += ranks * both(context);
+            for (const graph::Edge& e : deck.graph.edges)
+                if (e.from == static_cast<int>(s) && !(e.colocated && layout.lane_ranks() == 1))
+                    counts[s].edge_bytes += (e.gradient ? 2 : 1) * bytes.of(id).sections[s].transfer_s;
+        }
         const auto meta = backend::make_meta();
-        const auto module = model::make_module(*meta, spec_of(deck, static_cast<int>(s)),
-                                               role_of(deck, static_cast<int>(s), marker));
+        const int section = static_cast<int>(s);
+        const auto module = model::make_module(*meta, spec_of(deck, section), role_of(deck, section, marker),
+                                               paper_peers_of(deck, section));
         const double weights = sizeof(float) * static_cast<double>(module->parameters().gradient().size());
-        counts[s].ring_bytes = 2 * weights * (deck.graph.sections[s].layout.dp - 1);
+        counts[s].ring_bytes = 2 * weights * (layout.dp * layout.cp - 1) * layout.tp;
     }
     return counts;
 }

@@ -10,12 +10,14 @@
 
 namespace maestro::workload {
 
-/// Of one section over a step, all replicas together.
+/// Of one section over a step, all ranks together.
 struct StepCounts {
     double flops = 0;         ///< forward and backward; a multiply-add counts two
     double memory_bytes = 0;  ///< read and written by the operations, each tensor once
     double edge_bytes = 0;    ///< rows sent on to other ranks, and gradients sent back by them
-    double ring_bytes = 0;    ///< sent by the replicas to sum gradients and to gather weights
+    double tp_bytes = 0;      ///< sent among the tp ranks of its replicas, and
+    double cp_bytes = 0;      ///< among the cp ranks, during tasks
+    double ring_bytes = 0;    ///< sent by all ranks to sum gradients and to gather weights
 };
 
 /// Of the samples `ids`, by colour.

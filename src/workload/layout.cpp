@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.hpp"
+#include "workload/costs.hpp"
 
 namespace maestro::workload {
 
@@ -34,27 +35,60 @@ model::Degrees degrees_of(const graph::Section& section) {
     return {.cp = section.layout.cp, .tp = section.layout.tp};
 }
 
+model::Peers paper_peers_of(const config::Deck& deck, int section, int rank, const config::Cluster* cluster) {
+    const graph::Section& s = deck.graph.sections[section];
+    const model::Degrees degrees = degrees_of(s);
+    const auto among = [&](int ranks) {
+        if (!cluster) return model::PaperLink{};
+        const config::Link& link = link_among(*cluster, s.first_rank, s.first_rank + ranks - 1);
+        return model::PaperLink{link.latency_s, link.bandwidth};
+    };
+    return model::make_paper_peers(rank, degrees, s.layout.cp_kind,
+                                   static_cast<int>(deck.model_of(section).kv_heads), among(degrees.tp),
+                                   among(degrees.ranks()));
+}
+
 bool needs_markers(const graph::SectionGraph& graph) {
     return std::any_of(graph.edges.begin(), graph.edges.end(), [&](const graph::Edge& e) {
         return e.tensor == EdgeTensor::embeddings && degrees_of(graph.sections[e.to]).ranks() > 1;
     });
 }
 
-Packing packing_of(const SampleTable& table, int section, std::span<const std::int64_t> samples) {
+namespace {
+
+/// `pictures(sample)` and `length(sample)` of what stands for a sample.
+template <class Samples, class Pictures, class Length>
+Packing pack(const SampleTable& table, int section, const Samples& samples, Pictures&& pictures,
+             Length&& length) {
     Packing packing;
     if (table.sees_pixels(section)) {
         packing.attention = model::Attention::bidirectional;
         packing.unit = table.unit(section);
     }
-    for (const std::int64_t sample : samples) {
+    for (const auto& sample : samples) {
         if (table.sees_pixels(section))
-            for (const PictureSize& picture : table.pictures(sample))
+            for (const PictureSize& picture : pictures(sample))
                 packing.lengths.push_back(packing.unit * table.rows_of(picture, section));
         else
-            packing.lengths.push_back(table.length(sample, section));
+            packing.lengths.push_back(length(sample));
         packing.samples.push_back(packing.lengths.size());
     }
     return packing;
+}
+
+}  // namespace
+
+Packing packing_of(const SampleTable& table, int section, std::span<const std::int64_t> samples) {
+    return pack(
+        table, section, samples, [&](std::int64_t sample) { return table.pictures(sample); },
+        [&](std::int64_t sample) { return table.length(sample, section); });
+}
+
+Packing packing_of(const SampleTable& table, int section, std::span<const model::SampleShape> samples) {
+    return pack(
+        table, section, samples,
+        [](const model::SampleShape& sample) -> const auto& { return sample.pictures; },
+        [&](const model::SampleShape& sample) { return table.rows_of(std::span(&sample, 1), section); });
 }
 
 model::Partition partition_of(const Packing& packing, model::Degrees degrees) {

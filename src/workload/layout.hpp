@@ -7,13 +7,19 @@
 #include <vector>
 
 #include "base/shard.hpp"
+#include "config/cluster.hpp"
+#include "config/deck.hpp"
 #include "graph/section_graph.hpp"
 #include "model/partition.hpp"
+#include "model/peers.hpp"
 #include "workload/sample_table.hpp"
 
 namespace maestro::workload {
 
 model::Degrees degrees_of(const graph::Section& section);
+/// Of rank `rank` of a lane of the section, on paper; its links are the cluster's, if there is one.
+model::Peers paper_peers_of(const config::Deck& deck, int section, int rank = 0,
+                            const config::Cluster* cluster = nullptr);
 /// Do embeddings enter a section whose replicas are several ranks? Then the table has to know the markers.
 bool needs_markers(const graph::SectionGraph& graph);
 
@@ -26,6 +32,7 @@ struct Packing {
     std::int64_t unit = 1;  ///< rows that become one row of output
 };
 Packing packing_of(const SampleTable& table, int section, std::span<const std::int64_t> samples);
+Packing packing_of(const SampleTable& table, int section, std::span<const model::SampleShape> samples);
 model::Partition partition_of(const Packing& packing, model::Degrees degrees);
 
 /// By sample, ascending: which rank of the lane holds which rows of it, as an edge counts them.

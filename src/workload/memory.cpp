@@ -59,6 +59,22 @@ Lane lane_of(const config::Deck& deck, int section) {
     return {section, deck.full_micro_batch(section), degrees_of(deck.graph.sections[section])};
 }
 
+/// The first rank of the slice that has most rows of such a micro-batch.
+struct Fullest {
+    int rank = 0;
+    std::int64_t rows = 0;  ///< of its slice
+};
+
+Fullest fullest_of(const config::Deck& deck, const SampleTable& table, int section,
+                   std::span<const model::SampleShape> batch) {
+    const model::Degrees degrees = degrees_of(deck.graph.sections[section]);
+    const model::Partition partition = partition_of(packing_of(table, section, batch), degrees);
+    Fullest fullest;
+    for (int c = 0; c < degrees.cp; ++c)
+        if (partition.slice_rows(c) > fullest.rows) fullest = {c * degrees.tp, partition.slice_rows(c)};
+    return fullest;
+}
+
 channel::Side side_of(const graph::SectionGraph& graph, const graph::Section& section) {
     channel::Side side;
     for (int replica = 0; replica < section.layout.dp; ++replica)
@@ -115,9 +131,20 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
         const model::Role role = role_of(deck, s, marker);
         const int batch = deck.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
-        memory.footprint = model::measure(spec_of(deck, s), role, worst, true, {}, threads);
+        memory.footprint = model::measure(spec_of(deck, s), role, worst, true, {}, threads,
+                                          paper_peers_of(deck, s, fullest_of(deck, table, s, worst).rank));
         // What is kept grows with the rows alone, and no micro-batch has more of them than the longest.
-        memory.footprint.saved = model::measure(spec_of(deck, s), role, longest).saved;
+        const Fullest fullest = fullest_of(deck, table, s, longest);
+        memory.footprint.saved = model::measure(spec_of(deck, s), role, longest, true, {}, 1,
+                                                paper_peers_of(deck, s, fullest.rank))
+                                     .saved;
+        if (section.layout.cp > 1) {  // another micro-batch may be dealt less evenly
+            const double more =
+                std::max(1.0, static_cast<double>(most_slice_rows(table, lane_of(deck, s))) /
+                                  static_cast<double>(std::max<std::int64_t>(fullest.rows, 1)));
+            for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch})
+                *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));
+        }
         // What is in use, and what lies ready behind it: at most the rest of a step.
         const double in_use = sample_bytes(worst, table.sees_pixels(s) ? spec_of(deck, s).channels : 0);
         const auto a_round = static_cast<double>(std::int64_t{section.micro_batch} * section.layout.dp);

@@ -6,9 +6,6 @@ namespace maestro::workload {
 
 namespace {
 
-/// Of how much more than an even share model::Partition lets the fullest slice of pictures have.
-constexpr double kUneven = 1.1;
-
 /// The longest part_of(size, ., count).
 std::int64_t longest_part(std::int64_t size, int count) {
     return (size + count - 1) / count;
@@ -30,20 +27,24 @@ std::int64_t pictures_slice(const SampleTable& table, const Lane& lane) {
     const std::int64_t cut = table.most_of(lane.micro_batch, [&](std::int64_t i) {
         return table.output_rows(i, section) + (cp - 1) * static_cast<std::int64_t>(table.pictures(i).size());
     });
-    const auto dealt = static_cast<std::int64_t>(kUneven * static_cast<double>(longest_part(rows, cp)));
+    const auto dealt =
+        static_cast<std::int64_t>(model::kUneven * static_cast<double>(longest_part(rows, cp)));
     return std::min(rows, std::max(dealt, cut / cp));
 }
 
 }  // namespace
 
+std::int64_t most_slice_rows(const SampleTable& table, const Lane& lane) {
+    if (table.sees_pixels(lane.section)) return pictures_slice(table, lane) * table.unit(lane.section);
+    return table.most_of(lane.micro_batch, [&](std::int64_t i) {
+        return causal_slice(table.length(i, lane.section), lane.degrees.cp);
+    });
+}
+
 std::int64_t most_sent(const SampleTable& table, const Lane& producer) {
-    const std::int64_t slice =
-        table.sees_pixels(producer.section)
-            ? pictures_slice(table, producer)
-            : table.most_of(producer.micro_batch, [&](std::int64_t i) {
-                  return causal_slice(table.output_rows(i, producer.section), producer.degrees.cp);
-              });
-    return longest_part(slice, producer.degrees.tp);
+    const std::int64_t unit =
+        table.sees_pixels(producer.section) ? table.unit(producer.section) : std::int64_t{1};
+    return longest_part(most_slice_rows(table, producer) / unit, producer.degrees.tp);
 }
 
 std::int64_t most_received(const SampleTable& table, const Lane& producer, const Lane& consumer) {

@@ -16,6 +16,8 @@ struct Lane {
     model::Degrees degrees = {};
 };
 
+/// Rows of a micro-batch (tokens or patches) in one slice of a replica's cp ranks.
+std::int64_t most_slice_rows(const SampleTable& table, const Lane& lane);
 /// Rows that one rank puts out for a micro-batch.
 std::int64_t most_sent(const SampleTable& table, const Lane& producer);
 /// Rows that one rank gets of a micro-batch of the producer, whichever micro-batches they are for.

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "collective/group.hpp"
 #include "ops/adamw.hpp"
 #include "workload/costs.hpp"
+#include "workload/layout.hpp"
 #include "workload/models.hpp"
 
 namespace maestro::workload {
@@ -13,10 +15,10 @@ namespace maestro::workload {
 namespace {
 
 /// Of rank 0 of `ranks` that hold the same weights: no share is larger than its.
-StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, int ranks, const config::Link& link,
-               const backend::DeviceRates& rates) {
+StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, model::Peers peers, int ranks,
+               const config::Link& link, const backend::DeviceRates& rates) {
     const auto meta = backend::make_meta(rates);
-    const auto module = model::make_module(*meta, spec, role);
+    const auto module = model::make_module(*meta, spec, role, std::move(peers));
     model::ParameterStore& store = module->parameters();
     const std::int64_t size = store.gradient().size();
     if (size == 0) return {};
@@ -33,9 +35,17 @@ StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, int ranks,
     StepEnd end;
     backend::Arena scratch;
     meta->reset_counts();
+    for (const auto& [sharing, lane] : {std::pair{model::Sharing::tensor, module->peers().tensor.get()},
+                                        std::pair{model::Sharing::keys, module->peers().keys.get()}}) {
+        std::int64_t shared = 0;
+        for (const model::Parameter& p : store.parameters())
+            if (p.trainable && p.sharing == sharing) shared += p.common.size();
+        lane->all_reduce(*meta, Tensor(nullptr, DType::f32, {shared}), ops::Reduction::sum, scratch);
+        end.reduce_s += lane->traffic().seconds;
+    }
     group->reduce_scatter(*meta, whole, own, blocks, ops::Reduction::sum, scratch);
     ops::squared_norm(*meta, own);
-    end.reduce_s = group->traffic().seconds + meta->counts().seconds;
+    end.reduce_s += group->traffic().seconds + meta->counts().seconds;
     meta->reset_counts();
     group->reset_traffic();
     for (std::int64_t i = 0; i < pieces; ++i) {
@@ -56,10 +66,12 @@ std::vector<StepEnd> step_ends(const config::Deck& deck, std::int32_t marker, co
     std::vector<StepEnd> ends;
     for (int s = 0; s < static_cast<int>(deck.graph.sections.size()); ++s) {
         const graph::Section& section = deck.graph.sections[s];
-        const int replicas = everywhere ? deck.graph.world : section.layout.dp;
+        const int holders = everywhere ? deck.graph.world : section.layout.dp * section.layout.cp;
         const int first = everywhere ? 0 : section.first_rank;
-        ends.push_back(end_of(spec_of(deck, s), role_of(deck, s, marker), replicas,
-                              link_among(cluster, first, first + replicas - 1), rates_of(cluster.device)));
+        const int last = everywhere ? holders - 1 : first + section.layout.ranks() - 1;
+        ends.push_back(end_of(spec_of(deck, s), role_of(deck, s, marker),
+                              everywhere ? model::no_peers() : paper_peers_of(deck, s, 0, &cluster), holders,
+                              link_among(cluster, first, last), rates_of(cluster.device)));
     }
     return ends;
 }

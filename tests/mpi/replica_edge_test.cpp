@@ -106,11 +106,11 @@ void waits_are_measured(const comm::Communicator& world, Wanted wanted) {
         pair.rig.forward(*pair.replica, 0, {2});
         asked = comm::now_s();
         world.barrier();
-        waited = pair.replica->backward(0, asked);
+        waited = pair.rig.backward(*pair.replica, 0, asked);
     } else {
         asked = comm::now_s();
         world.barrier();
-        waited = pair.replica->forward(0, Samples({2}).batch(), pair.rig.result, asked);
+        waited = pair.rig.forward(*pair.replica, 0, {2}, asked);
         world.barrier();
         nap();
         sent[1] = comm::now_s();

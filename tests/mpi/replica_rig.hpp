@@ -126,10 +126,18 @@ public:
             std::move(inputs), std::move(outputs), scratch_);
     }
     TaskTimes forward(Replica& replica, int micro_batch, const Ids& ids) {
-        return replica.forward(micro_batch, Samples(ids).batch(), result, comm::now_s());
+        return forward(replica, micro_batch, ids, comm::now_s());
     }
-    TaskTimes backward(Replica& replica, int micro_batch) {
-        return replica.backward(micro_batch, comm::now_s());
+    TaskTimes forward(Replica& replica, int micro_batch, const Ids& ids, double asked_s) {
+        const std::vector<int> slots = replica.await_forward(ids);
+        return replica.forward(micro_batch, Samples(ids).batch(), slots, result, asked_s);
+    }
+    static TaskTimes backward(Replica& replica, int micro_batch) {
+        return backward(replica, micro_batch, comm::now_s());
+    }
+    static TaskTimes backward(Replica& replica, int micro_batch, double asked_s) {
+        replica.await_backward(micro_batch);
+        return replica.backward(micro_batch, asked_s);
     }
     static float gradient(Replica& replica, int i) {
         return replica.module().parameters().gradient().as<float>()[i];

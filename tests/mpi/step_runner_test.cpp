@@ -64,8 +64,9 @@ public:
         std::vector<Replica*> replicas;
         if (language_) replicas.push_back(language_.get());
         if (vision_) replicas.push_back(vision_.get());
+        lane_ = world.split(world.rank(), 0, "lane");
         runner_ =
-            std::make_unique<train::StepRunner>(world, world.rank(), origin_s_, replicas,
+            std::make_unique<train::StepRunner>(world, world.rank(), lane_, origin_s_, replicas,
                                                 std::vector<train::EdgeEnd>{{kVision, kLanguage, channel}},
                                                 *table_, *prefetcher_, watchdog_, ready);
     }
@@ -166,6 +167,7 @@ private:
     Rig rig_;
     channel::OpenChannels open_;
     std::unique_ptr<Replica> vision_, language_;
+    comm::Communicator lane_;
     double origin_s_ = comm::now_s();
     std::unique_ptr<train::StepRunner> runner_;
 };
