@@ -11,6 +11,7 @@
 #include "backend/arena.hpp"
 #include "base/log.hpp"
 #include "base/text_file.hpp"
+#include "collective/group.hpp"
 #include "comm/environment.hpp"
 #include "comm/memory.hpp"
 #include "ops/elementwise.hpp"
@@ -135,9 +136,44 @@ private:
                 if ((hosts[r] == hosts.front()) == same) return r;
             return -1;
         };
-        cluster.node =
-            other(true) > 0 ? between(other(true)) : config::Link{0, cluster.device.memory_bandwidth / 2};
+        cluster.node = other(true) > 0 ? between(other(true))
+                                       : config::Link{0, cluster.device.memory_bandwidth / 2, 0, 0};
         cluster.network = other(false) > 0 ? between(other(false)) : cluster.node;
+        collectives(world_.same_node(), cluster.node);
+        const int node = static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts[world_.rank()]) -
+                                          hosts.begin());  // its first rank
+        const bool first = node == world_.rank();
+        if (other(false) > 0)
+            collectives(world_.split(first ? 0 : -1, world_.rank(), "a rank of each node"), cluster.network);
+        else
+            cluster.network = cluster.node;
+    }
+
+    /// Gathers among these ranks, rank 0 of the world one of them, of little and of much.
+    void collectives(comm::Communicator ranks, config::Link& link) {
+        std::vector<double> values{0, 0};
+        if (ranks && ranks.size() > 1) {
+            const backend::ArenaScope scope(arena_);
+            const auto group = collective::make_group(std::move(ranks));
+            const auto gather = [&](std::int64_t elements) {
+                const Tensor whole = tensor(DType::f32, {group->size() * elements, 1});
+                const std::vector<std::int64_t> rows(static_cast<std::size_t>(group->size()), elements);
+                double best = 1e300;
+                for (int i = 0; i < 50; ++i) {
+                    const double start = comm::now_s();
+                    group->finish(group->start_all_gather_in_place(whole, rows));
+                    best = std::min(best, comm::now_s() - start);
+                }
+                return best;
+            };
+            constexpr std::int64_t kLarge = std::int64_t{1} << 20;
+            values[0] = gather(2);
+            const double bytes = static_cast<double>((group->size() - 1) * kLarge) * sizeof(float);
+            values[1] = bytes / std::max(gather(kLarge) - values[0], 1e-9);
+        }
+        world_.broadcast(values);
+        link.collective_latency_s = values[0];
+        link.collective_bandwidth = values[1];
     }
 
     /// From rank 0 to `rank` and back.
@@ -163,7 +199,7 @@ private:
         }
         std::vector<double> values{link.latency_s, link.bandwidth};
         world_.broadcast(values);
-        return {values[0], values[1]};
+        return {values[0], values[1], 0, 0};
     }
 
     const comm::Communicator& world_;
@@ -188,9 +224,13 @@ std::string to_toml(const config::Cluster& c, const std::string& comment) {
     for (const config::ProductRate& p : c.device.products)
         text += fmt::format("\n[[product]]\nside = {}\nfp32_flops = {:.4g}\nbf16_flops = {:.4g}\n", p.side,
                             p.fp32_flops, p.bf16_flops);
-    for (const auto& [name, link] : {std::pair{"node", c.node}, std::pair{"network", c.network}})
+    for (const auto& [name, link] : {std::pair{"node", c.node}, std::pair{"network", c.network}}) {
         text += fmt::format("\n[{}]\nlatency_s = {:.4g}\nbandwidth = {:.4g}\n", name, link.latency_s,
                             link.bandwidth);
+        if (link.collective_bandwidth > 0)
+            text += fmt::format("collective_latency_s = {:.4g}\ncollective_bandwidth = {:.4g}\n",
+                                link.collective_latency_s, link.collective_bandwidth);
+    }
     return text;
 }
 

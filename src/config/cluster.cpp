@@ -38,9 +38,11 @@ Cluster read(const toml::table& root, TableReader& reader) {
                  {"element_flops", &cluster.device.element_flops, true, 1, kMost},
                  {"operation_s", &cluster.device.operation_s, false, 0, 1}});
     for (auto [name, link] : {std::pair{"node", &cluster.node}, std::pair{"network", &cluster.network}})
-        reader.fill(
-            table_of(root, name, reader), fmt::format("{}.", name),
-            {{"latency_s", &link->latency_s, true, 0, 1}, {"bandwidth", &link->bandwidth, true, 1, kMost}});
+        reader.fill(table_of(root, name, reader), fmt::format("{}.", name),
+                    {{"latency_s", &link->latency_s, true, 0, 1},
+                     {"bandwidth", &link->bandwidth, true, 1, kMost},
+                     {"collective_latency_s", &link->collective_latency_s, false, 0, 1},
+                     {"collective_bandwidth", &link->collective_bandwidth, false, 0, kMost}});
     const auto* products = root.get("product") ? root.get("product")->as_array() : nullptr;
     if (!products || products->empty() || !products->is_array_of_tables()) {
         reader.fail(root.get("product") ? root.get("product")->source() : root.source(), "product",

@@ -21,6 +21,13 @@ struct Device {
 };
 struct Link {
     double latency_s = 0, bandwidth = 0;  ///< bytes/s
+    /// The same of collectives, among all ranks of a node or one of each: a verb takes the latency once, and
+    /// what a rank gets, or sends if that is more, goes at the bandwidth. 0: as above.
+    double collective_latency_s = 0, collective_bandwidth = 0;
+    Link of_collectives() const {
+        return {collective_latency_s > 0 ? collective_latency_s : latency_s,
+                collective_bandwidth > 0 ? collective_bandwidth : bandwidth, 0, 0};
+    }
 };
 struct Cluster {
     std::string name;

@@ -40,7 +40,8 @@ model::Peers paper_peers_of(const config::Deck& deck, int section, int rank, con
     const model::Degrees degrees = degrees_of(s);
     const auto among = [&](int ranks) {
         if (!cluster) return model::PaperLink{};
-        const config::Link& link = link_among(*cluster, s.first_rank, s.first_rank + ranks - 1);
+        const config::Link link =
+            link_among(*cluster, s.first_rank, s.first_rank + ranks - 1).of_collectives();
         return model::PaperLink{link.latency_s, link.bandwidth};
     };
     return model::make_paper_peers(rank, degrees, s.layout.cp_kind,

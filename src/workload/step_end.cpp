@@ -71,7 +71,7 @@ std::vector<StepEnd> step_ends(const config::Deck& deck, std::int32_t marker, co
         const int last = everywhere ? holders - 1 : first + section.layout.ranks() - 1;
         ends.push_back(end_of(spec_of(deck, s), role_of(deck, s, marker),
                               everywhere ? model::no_peers() : paper_peers_of(deck, s, 0, &cluster), holders,
-                              link_among(cluster, first, last), rates_of(cluster.device)));
+                              link_among(cluster, first, last).of_collectives(), rates_of(cluster.device)));
     }
     return ends;
 }

@@ -400,7 +400,10 @@ void every_grid_reads_every_other(const comm::Communicator& world, const fs::pat
         }
         MAESTRO_CHECK(world.rank() != 0 || bytes.back() == bytes.front(), "data {} tp {} keys {}: {}, not {}",
                       grids[from].data, grids[from].tp, grids[from].keys, bytes.back(), bytes.front());
+        // Of the many grids of many ranks every fourth: each is read somewhere.
+        const std::size_t stride = world.size() > 3 ? 4 : 1;
         for (std::size_t to = 0; to < grids.size(); ++to) {
+            if (to != from && (to + from) % stride != 0) continue;
             const comm::Communicator ranks = first_ranks(world, grids[to].ranks());
             if (!ranks) continue;
             Shards shards(ranks, grids[to], size);

@@ -129,8 +129,33 @@ TEST(Deck, OverridesAreTypedByTheSchema) {
     EXPECT_THAT(refusal(text, {"run.output="}), HasSubstr("--set run.output: it is empty"));
     EXPECT_THAT(refusal(text, {"train.steps"}), HasSubstr("not of the form KEY=VALUE"));
     EXPECT_THAT(refusal(text, {"model.glyph-language.tie_embeddings=yes"}), HasSubstr("true or false"));
-    EXPECT_THAT(refusal(text, {"section.language.layout.tp=2"}),
-                HasSubstr("--set section.language.layout.tp: 2 is not built yet"));
+    EXPECT_THAT(refusal(text, {"section.language.layout.pp=2"}),
+                HasSubstr("--set section.language.layout.pp: 2 is not built yet"));
+}
+
+TEST(Deck, DegreesThatTheModelDoesNotAllowAreRefusedWithTheNearestThatItDoes) {
+    const std::string text = input("vlm_glyphs.toml");  // language: 4 heads, 2 kv_heads
+    const auto tp = [&](const std::string& degree) {
+        return refusal(text, {"section.language.layout.tp=" + degree});
+    };
+    EXPECT_EQ(tp("2"), "no error");
+    EXPECT_EQ(tp("4"), "no error");  // two ranks hold the same key heads
+    EXPECT_THAT(tp("3"), HasSubstr("section.language.layout.tp: 3 ranks cannot share out the 4 heads of "
+                                   "model.glyph-language evenly; the nearest that can: 2 or 4"));
+    EXPECT_THAT(tp("8"), HasSubstr("the nearest that can: 4"));
+    EXPECT_THAT(
+        refusal(text, {"section.language.layout.tp=3", "model.glyph-language.heads=6"}),
+        HasSubstr("3 ranks cannot share out the 2 kv_heads of model.glyph-language evenly; the nearest "
+                  "that can: 2 or 6"));
+    const auto exchange = [&](const std::string& cp, const std::string& shards) {
+        return refusal(text, {"section.language.layout.cp=" + cp, "section.language.layout.tp=" + shards,
+                              "section.language.layout.cp_kind=all-to-all"});
+    };
+    EXPECT_EQ(exchange("4", "1"), "no error");
+    EXPECT_THAT(exchange("4", "2"), AllOf(HasSubstr("section.language.layout.cp: "), HasSubstr("2 heads"),
+                                          HasSubstr("the nearest that can: 2; or cp_kind = \"ring\"")));
+    EXPECT_EQ(refusal(text, {"section.language.layout.cp=5", "section.language.layout.tp=2"}), "no error");
+    EXPECT_THAT(refusal(text, {"section.language.layout.cp_kind=both"}), HasSubstr("ring, all-to-all"));
 }
 
 CommandLine command_line(std::vector<const char*> words) {
