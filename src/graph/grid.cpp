@@ -57,6 +57,11 @@ std::vector<int> leaders_of(const Section& section) {
     return leaders;
 }
 
+bool passes_pointer(const SectionGraph& graph, const Edge& edge) {
+    return edge.colocated && graph.sections[edge.from].layout.lane_ranks() == 1 &&
+           graph.sections[edge.to].layout.lane_ranks() == 1;
+}
+
 std::string describe_ranks(const Section& section) {
     const int last = section.first_rank + section.layout.ranks() - 1;
     return last == section.first_rank ? fmt::format("rank {}", last)

@@ -36,6 +36,8 @@ int lane_on(const SectionGraph& graph, int rank);
 std::vector<int> ranks_of(const SectionGraph& graph, int lane);
 /// Of every replica of the section.
 std::vector<int> leaders_of(const Section& section);
+/// Are both ends of every replica one and the same rank, so that a pointer is all that passes?
+bool passes_pointer(const SectionGraph& graph, const Edge& edge);
 
 /// "rank 3", "ranks 1-3".
 std::string describe_ranks(const Section& section);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -141,6 +142,14 @@ CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const Sample
         const model::Role role = role_of(deck, s, marker);
         own.width = role.output_width;
         own.element_bytes = static_cast<double>(size_of(role.compute));
+        // The ranks of a lane send at the same time, and no rank's rows are more than one end's share of
+        // them.
+        int at_once = std::numeric_limits<int>::max();
+        for (const graph::Edge& e : deck.graph.edges)
+            if (e.from == s)
+                at_once = std::min(at_once, std::max(section.layout.lane_ranks(),
+                                                     deck.graph.sections[e.to].layout.lane_ranks()));
+        own.parallel = at_once;
         own.bandwidth = link_from(deck.graph, *cluster, s).bandwidth;
     }
 }
@@ -176,7 +185,7 @@ schedule::SampleCost CostModel::of(std::int64_t sample) const {
         if (!own.backward) task.backward_s = 0;
         if (own.bandwidth > 0)
             task.transfer_s = static_cast<double>(table_->output_rows(sample, s) * own.width) *
-                              own.element_bytes / own.bandwidth;
+                              own.element_bytes / (own.bandwidth * own.parallel);
         cost.sections.push_back(task);
     }
     return cost;

@@ -51,6 +51,7 @@ private:
         bool backward = true;
         std::int64_t width = 0;  ///< with the next two: what it sends on, with a cluster
         double element_bytes = 0, bandwidth = 0;
+        int parallel = 1;  ///< ranks that send a sample's rows at the same time
     };
     template <class Each>
     void lengths_of(std::int64_t sample, int section, const Each& each) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/grid.hpp"
+
 namespace maestro::workload {
 
 backend::DeviceRates rates_of(const config::Device& device) {
@@ -26,7 +28,8 @@ schedule::Problem problem_of(const graph::SectionGraph& graph, const config::Clu
                                     .loss = s.loss});
     for (const graph::Edge& e : graph.edges)
         problem.edges.push_back({e.from, e.to, e.gradient,
-                                 cluster ? link_from(graph, *cluster, e.from).latency_s : 0, e.colocated});
+                                 cluster ? link_from(graph, *cluster, e.from).latency_s : 0,
+                                 graph::passes_pointer(graph, e)});
     return problem;
 }
 

@@ -1,5 +1,7 @@
 #include "workload/counts.hpp"
 
+#include "graph/grid.hpp"
+
 #include "workload/cost_model.hpp"
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
@@ -27,6 +29,8 @@ std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marke
                     tensor = model_of(sends, counted, free), context = model_of(sends, free, counted);
     std::vector<StepCounts> counts(deck.graph.sections.size());
     for (std::size_t s = 0; s < counts.size(); ++s) {
+        const int section = static_cast<int>(s);
+        const model::Role role = role_of(deck, section, marker);
         const graph::Layout& layout = deck.graph.sections[s].layout;
         const double ranks = layout.lane_ranks();
         for (const std::int64_t id : ids) {
@@ -39,13 +43,15 @@ std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marke
             if (layout.tp > 1) counts[s].tp_bytes += ranks * both(tensor);
             if (layout.cp > 1) counts[s].cp_bytes += ranks * both(context);
             for (const graph::Edge& e : deck.graph.edges)
-                if (e.from == static_cast<int>(s) && !(e.colocated && layout.lane_ranks() == 1))
-                    counts[s].edge_bytes += (e.gradient ? 2 : 1) * bytes.of(id).sections[s].transfer_s;
+                if (e.from == static_cast<int>(s) && !graph::passes_pointer(deck.graph, e))
+                    counts[s].edge_bytes +=
+                        (e.gradient ? 2.0 : 1.0) *
+                        static_cast<double>(table.output_rows(id, section) * role.output_width) *
+                        static_cast<double>(size_of(role.compute));
         }
         const auto meta = backend::make_meta();
-        const int section = static_cast<int>(s);
-        const auto module = model::make_module(*meta, spec_of(deck, section), role_of(deck, section, marker),
-                                               paper_peers_of(deck, section));
+        const auto module =
+            model::make_module(*meta, spec_of(deck, section), role, paper_peers_of(deck, section));
         const double weights = sizeof(float) * static_cast<double>(module->parameters().gradient().size());
         counts[s].ring_bytes = 2 * weights * (layout.dp * layout.cp - 1) * layout.tp;
     }

@@ -97,7 +97,7 @@ channel::ChannelSpec channel_of(const config::Deck& deck, const graph::Edge& edg
             .max_received = most_received(table, lane_of(deck, edge.from), lane_of(deck, edge.to)),
             .max_samples = deck.data.global_batch,
             .carries_gradient = edge.gradient,
-            .pointer = edge.colocated && up.layout.lane_ranks() == 1 && down.layout.lane_ranks() == 1};
+            .pointer = graph::passes_pointer(deck.graph, edge)};
 }
 
 }  // namespace
