@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""What tp, cp and dp save of a rank's memory: a language model of 85 million weights (1.3 GB with gradients and moments) in several
+layouts, of the rank that needs most what was planned, what the process grew by, and that over one rank's."""
+
+import argparse
+import re
+import shutil
+
+from runs import ROOT, mpirun, settings
+
+DECK = "inputs/teacher.toml"
+MODEL = "model.text-teacher."
+LARGE = [f"{MODEL}{k}={v}" for k, v in (("width", 768), ("layers", 8), ("heads", 12), ("kv_heads", 12), ("head_dim", 64), ("mlp", 3072),
+                                        ("vocabulary", 8000), ("tie_embeddings", "true"))]
+COMMON = [*LARGE, "checkpoint.every=0", "data.global_batch=16", "section.teacher.micro_batch=4"]
+LAYOUTS = [{}, {"tp": 2}, {"tp": 4}, {"cp": 2}, {"cp": 4}, {"cp": 2, "cp_kind": "all-to-all"}, {"dp": 2}, {"dp": 4},
+           {"tp": 2, "cp": 2}, {"tp": 2, "dp": 2}]
+LINE = re.compile(r"memory of rank \d+: ([\d.]+) MiB planned, .*the process grew by ([\d.]+) MiB")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--output", default="runs/bench-layout-memory")
+    options = parser.parse_args()
+    print(f"{'layout':22}{'planned MiB':>12}{'grew by':>10}{'error':>8}{'of one rank':>13}")
+    whole = None
+    for layout in LAYOUTS:
+        shutil.rmtree(ROOT / options.output, ignore_errors=True)
+        ranks = 1
+        for key in ("dp", "tp", "cp"):
+            ranks *= layout.get(key, 1)
+        values = [*COMMON, f"train.steps={options.steps}", f"run.output={options.output}",
+                  "section.teacher.layout.dp=1", *(f"section.teacher.layout.{k}={v}" for k, v in layout.items())]
+        planned, grew = map(float, LINE.search(mpirun(ranks, "train", DECK, *settings(values))).groups())
+        whole = whole or grew
+        name = " ".join(f"{k} {v}" if k != "cp_kind" else v for k, v in layout.items()) or "one rank"
+        print(f"{name:22}{planned:12.1f}{grew:10.1f}{planned / grew - 1:8.1%}{grew / whole:13.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
