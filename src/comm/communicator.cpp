@@ -25,6 +25,8 @@ Communicator::Communicator(MPI_Comm handle, Waiter& waiter, std::string name)
     MAESTRO_MPI(MPI_Comm_set_errhandler(handle_, MPI_ERRORS_RETURN));
     MAESTRO_MPI(MPI_Comm_rank(handle_, &rank_));
     MAESTRO_MPI(MPI_Comm_size(handle_, &size_));
+    // For debuggers, and for tools that count what MPI is asked for.
+    MAESTRO_MPI(MPI_Comm_set_name(handle_, name_.substr(0, MPI_MAX_OBJECT_NAME - 1).c_str()));
 }
 
 Communicator::~Communicator() {

@@ -48,7 +48,7 @@ public:
     int size() const { return size_; }
     MPI_Comm handle() const { return handle_; }
     Waiter& waiter() const { return *waiter_; }
-    const std::string& name() const { return name_; }
+    const std::string& name() const { return name_; }  ///< MPI knows it too, cut to what MPI takes
 
     void barrier() const;
     /// In place, element-wise, the same bits on every rank.

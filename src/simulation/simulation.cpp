@@ -135,9 +135,11 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
         text += fmt::format("\n{:.4g} FLOP, {:.4g} GB of memory traffic", total(&workload::StepCounts::flops),
                             total(&workload::StepCounts::memory_bytes) / 1e9);
         if (result.policy != "one-size")
-            text += fmt::format(", {:.4g} GB over edges, {:.4g} GB to sum gradients and gather weights",
-                                total(&workload::StepCounts::edge_bytes) / 1e9,
-                                total(&workload::StepCounts::ring_bytes) / 1e9);
+            text += fmt::format(
+                ", {:.4g} GB over edges, {:.4g} GB among tp and {:.4g} GB among cp ranks, {:.4g} GB "
+                "to sum gradients and gather weights",
+                total(&workload::StepCounts::edge_bytes) / 1e9, total(&workload::StepCounts::tp_bytes) / 1e9,
+                total(&workload::StepCounts::cp_bytes) / 1e9, total(&workload::StepCounts::ring_bytes) / 1e9);
     }
     if (memory) text += fmt::format("\na rank of the device has {:.3f} GB", result.device_memory / 1e9);
     return text;
@@ -171,6 +173,8 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
             section["memory_traffic_bytes"] = counts.memory_bytes;
             if (result.policy != "one-size") {
                 section["edge_bytes"] = counts.edge_bytes;
+                section["tp_bytes"] = counts.tp_bytes;
+                section["cp_bytes"] = counts.cp_bytes;
                 section["ring_bytes"] = counts.ring_bytes;
             }
         }
