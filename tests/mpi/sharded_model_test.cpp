@@ -1,5 +1,6 @@
 // Both jobs of the unit tests, each section on all ranks of the world as one replica: losses and every
-// gradient in double against the same sections on one rank, which the unit tests compare with PyTorch.
+// gradient in double against the same sections on one rank, which the unit tests compare with PyTorch. And
+// what every rank has sent to its peers against what the same code counts on paper.
 #include <cmath>
 #include <map>
 
@@ -57,6 +58,55 @@ void compare(const Module& whole, const Module& part, const std::string& what) {
                               "{}: the gradient of {} is {:.15g} at {}, on one rank {:.15g}", what, p.name,
                               found[e.local + i], e.logical + i, expected[e.logical + i]);
     }
+}
+
+/// What this rank has sent to its peers in a forward and, where the role asks for one, a backward pass.
+struct Sent {
+    collective::Traffic tensor, context;
+};
+
+Sent sent_by(const Module& module) {
+    return {module.peers().tensor->traffic(), module.peers().context->traffic()};
+}
+
+/// Of this rank as it is on paper, over the same micro-batch.
+Sent sent_on_paper(const ModelSpec& spec, const Role& role, const Batch& batch, const Peers& peers) {
+    const int rank = peers.cp() * peers.degrees.tp + peers.tp();
+    const auto meta = backend::make_meta();
+    const auto module =
+        make_module(*meta, spec, role, make_paper_peers(rank, peers.degrees, peers.kind, spec.kv_heads));
+    std::vector<std::vector<Tensor>> inputs(role.inputs.size());
+    std::vector<Tensor> d_inputs(role.inputs.size());
+    const auto brought = module->input_rows(batch);
+    for (std::size_t e = 0; e < inputs.size(); ++e)
+        for (const std::int64_t rows : brought[e])
+            inputs[e].push_back(Tensor(nullptr, role.compute, {rows, row_width(role.inputs[e], spec.width)}));
+    backend::Arena saved, scratch;
+    Tensor output;
+    Result result;
+    const auto state = module->forward(batch, inputs, saved, scratch, output, result);
+    if (role.needs_backward) module->backward(*state, output, d_inputs, scratch);
+    return sent_by(*module);
+}
+
+void compare(const Sent& found, const Sent& due, const std::string& what) {
+    const auto one = [&](const collective::Traffic& is, const collective::Traffic& paper, const char* group) {
+        MAESTRO_CHECK(is.messages == paper.messages && is.bytes == paper.bytes,
+                      "{}: {} messages and {} bytes to the {} ranks, on paper {} and {}", what, is.messages,
+                      is.bytes, group, paper.messages, paper.bytes);
+    };
+    one(found.tensor, due.tensor, "tp");
+    one(found.context, due.context, "cp");
+}
+
+/// measure() knows a sample's lengths alone. Without a loss, which depends on what is to be predicted, it too
+/// is exact.
+void compare_measured(const Sent& found, const ModelSpec& spec, const Role& role,
+                      const std::vector<SampleShape>& shapes, const Peers& peers, const std::string& what) {
+    const int rank = peers.cp() * peers.degrees.tp + peers.tp();
+    const Footprint f = measure(spec, role, shapes, true, {}, 1,
+                                make_paper_peers(rank, peers.degrees, peers.kind, spec.kv_heads));
+    compare(found, {f.tensor, f.context}, what + ", measured");
 }
 
 /// Rows of each sample that the first section puts out, and which of them every row of the last section is
@@ -122,9 +172,10 @@ bool fits(const ModelSpec& spec, const Layout& layout) {
            (spec.heads / tp % cp == 0 && divides(std::max(spec.kv_heads / tp, 1), cp));
 }
 
-/// `up` and `down`: layouts of the first and the last section.
-void run(const comm::Communicator& world, Job& reference, bool pictures, const Layout& up,
-         const Layout& down) {
+/// `up` and `down`: layouts of the first and the last section. Returns the bytes that this rank has sent to
+/// its peers.
+std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures, const Layout& up,
+                 const Layout& down) {
     const std::string what = (pictures ? "pictures, " : "teacher, ") + up.text() + " to " + down.text();
     const Result expected = reference.run();
     const auto backend = backend::make_cpu(1);
@@ -169,6 +220,9 @@ void run(const comm::Communicator& world, Job& reference, bool pictures, const L
     std::vector<double> d_came(gathered.size(), 0.0);
     const Tensor d_rows(d_came.data(), DType::f64, {at, width});
     last.module->backward(*last_state, {}, std::vector<Tensor>{pictures ? d_rows : Tensor{}}, last.scratch);
+    const Sent last_sent = sent_by(*last.module);
+    compare(last_sent, sent_on_paper(reference.last_spec, reference.last_role, batch, last.module->peers()),
+            what + ", " + reference.last_name);
     std::vector<double> sums{result.loss, static_cast<double>(result.tokens)};
     world.allreduce_sum(std::span(sums));
     MAESTRO_CHECK(std::abs(sums[0] - expected.loss) < kNear * expected.loss, "{}: loss {:.15g}, not {:.15g}",
@@ -176,7 +230,16 @@ void run(const comm::Communicator& world, Job& reference, bool pictures, const L
     MAESTRO_CHECK(sums[1] == static_cast<double>(expected.tokens), "{}: {} tokens", what, sums[1]);
     last.sum_gradients();
     compare(*reference.last, *last.module, what + ", " + reference.last_name);
-    if (!pictures) return;
+    const auto check_first = [&] {
+        const Sent sent = sent_by(*first.module);
+        const Peers& peers = first.module->peers();
+        const std::string name = what + ", " + reference.first_name;
+        compare(sent, sent_on_paper(reference.first_spec, reference.first_role, batch, peers), name);
+        compare_measured(sent, reference.first_spec, reference.first_role, reference.samples.shapes(), peers,
+                         name);
+        return sent.tensor.bytes + sent.context.bytes + last_sent.tensor.bytes + last_sent.context.bytes;
+    };
+    if (!pictures) return check_first();
     std::fill(all.begin(), all.end(), 0.0);
     for (std::size_t r = 0; r < came.size(); ++r)
         std::copy_n(d_came.begin() + static_cast<std::int64_t>(r) * width, width,
@@ -188,8 +251,10 @@ void run(const comm::Communicator& world, Job& reference, bool pictures, const L
     first.module->backward(*first_state,
                            Tensor(d_own.data(), DType::f64, {static_cast<std::int64_t>(own.size()), width}),
                            {}, first.scratch);
+    const std::int64_t sent = check_first();
     first.sum_gradients();
     compare(*reference.first, *first.module, what + ", " + reference.first_name);
+    return sent;
 }
 
 }  // namespace
@@ -209,6 +274,7 @@ int main(int argc, char** argv) {
             spec.mlp = 25;
         };
         int compared = 0;
+        std::int64_t sent = 0;
         for (const auto& change :
              {std::function<void(ModelSpec&)>{}, std::function<void(ModelSpec&)>(uneven)})
             for (const bool recompute : {false, true})
@@ -221,11 +287,16 @@ int main(int argc, char** argv) {
                     }
                     for (std::size_t i = 0; i < ups.size() && !downs.empty();
                          ++i) {  // unlike ones, if there are
-                        run(world, reference, kind == Job::Kind::vlm, ups[i], downs[(i + 1) % downs.size()]);
+                        sent += run(world, reference, kind == Job::Kind::vlm, ups[i],
+                                    downs[(i + 1) % downs.size()]);
                         ++compared;
                     }
                 }
         MAESTRO_CHECK(compared > 0, "no layout fits {} ranks", ranks);
-        if (world.rank() == 0) std::printf("%d runs compared\n", compared);
+        sent = world.sum(sent);
+        MAESTRO_CHECK(ranks == 1 || sent > 0, "nothing was sent");
+        if (world.rank() == 0)
+            std::printf("%d runs compared, %lld bytes sent as on paper\n", compared,
+                        static_cast<long long>(sent));
     });
 }
