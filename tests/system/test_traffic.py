@@ -6,7 +6,7 @@ With T rows, C width, e bytes, t tp ranks, c cp ranks, d = dp x cp, all ranks of
   and 4. Shares differ by a row, so one rank's part is not (t-1)/t of the whole; the sum over the ranks is exact.
 * ring: (c-1) T 2KD e forward, the same backward, and (c-1) T 2KD 4 of sums. The closed form has c T 2KD 4 there: the part of a
   slice's own queries never leaves it. Rows of sequences that are not cut (most pictures) do not go round.
-* all-to-all: (c-1)/c T (2H+2K)D e each way.
+* all-to-all: (c-1)/c T (2H+2K)D e each way; more where ranks outnumber the key heads, which then go to several.
 * data: 2 (d-1) 4P a step, P with every parameter filled up to blocks of 16.
 * edge: rows x width x e, once each way.
 """
@@ -45,6 +45,8 @@ CASES = {
     "dp2-tp2": (dict(), dict(dp=2, tp=2)),
     "dp2-ring2-to-tp2": (dict(dp=1, cp=3), dict(dp=2, cp=2, tp=1)),
     "tp3-to-ring2": (dict(tp=3), dict(cp=2)),
+    "tp4-keys2": (dict(), dict(tp=4)),  # two ranks hold each key head
+    "tp2-all-to-all2-keys2": (dict(), dict(tp=2, cp=2, kind="all-to-all")),  # and here two of the cp ranks work with each
 }
 
 
@@ -64,6 +66,15 @@ def samples(data):
     step = VISION["patch"] * VISION["merge"]
     return [Sample(s.tokens, s.weights, [-(-p.shape[0] // step) * -(-p.shape[1] // step) for p in s.pictures], marker)
             for s in read_samples(path)]
+
+
+@pytest.fixture
+def keys(request, monkeypatch):
+    """Settings for as many key heads as the name of the case says, if it does."""
+    if "keys" not in request.node.name:
+        return []
+    monkeypatch.setitem(LANGUAGE, "kv_heads", 2)
+    return ["model.language-12.kv_heads=2"]
 
 
 def layout_settings(layouts):
@@ -101,7 +112,7 @@ def due(layouts, batches, samples, recompute=False):
     expected = []
     for (name, model), layout in zip(MODELS.items(), layouts):
         for replica in range(layout.dp):
-            ranks = [{"tp": [0, 0], "cp": [0, 0], "data": [0, 0], "rows": 0} for _ in range(layout.lane)]
+            ranks = [{"tp": [0, 0], "cp": [0, 0], "keys": [0, 0], "data": [0, 0], "rows": 0} for _ in range(layout.lane)]
             for (_, section, own, _), numbers in batches.items():
                 if (section, own) != (name, replica):
                     continue
@@ -121,7 +132,8 @@ def due(layouts, batches, samples, recompute=False):
 def group_name(rank, layout, group):
     if group == "data":
         return rank["section"] + (f", tp {rank['place']}" if layout.tp > 1 else "")
-    return f"section {rank['section']}, replica {rank['replica']}, {group} ranks"
+    group = "ranks that share key heads" if group == "keys" else f"{group} ranks"
+    return f"section {rank['section']}, replica {rank['replica']}, {group}"
 
 
 def closed_forms(name, layout, batches, samples, recompute=False):
@@ -149,14 +161,14 @@ def closed_forms(name, layout, batches, samples, recompute=False):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_sent_is_what_the_formulas_say(workspace, shim, samples, case):
+def test_what_is_sent_is_what_the_formulas_say(workspace, shim, samples, keys, case):
     layouts = [Layout(**values) for values in CASES[case]]
-    counted, batches = run(workspace, shim, layouts)
+    counted, batches = run(workspace, shim, layouts, keys)
     expected = due(layouts, batches, samples)
     assert len(expected) == len(counted)
     for number, (rank, lines) in enumerate(zip(expected, counted)):
         layout = layouts[list(MODELS).index(rank["section"])]
-        names = {group: ("send 3", group_name(rank, layout, group)) for group in ("tp", "cp", "data")}
+        names = {group: ("send 3", group_name(rank, layout, group)) for group in ("tp", "cp", "keys", "data")}
         for group, line in names.items():
             assert lines.pop(line, [0, 0]) == rank[group], f"rank {number} of {rank['section']}, {group}"
         # A row of the edge is put once; where it is put to, its gradient is put once.
@@ -166,7 +178,9 @@ def test_what_is_sent_is_what_the_formulas_say(workspace, shim, samples, case):
         ranks = [rank for rank in expected if rank["section"] == name]
         tp, cp = closed_forms(name, layout, batches, samples)
         assert sum(rank["tasks"]["tp"][1] for rank in ranks) == tp
-        if name == "language" or layout.kind != "ring" or layout.cp == 1:
+        if layout.tp * layout.cp > model["kv_heads"]:  # which ranks hold copies of
+            assert sum(rank["tasks"]["cp"][1] for rank in ranks) >= cp
+        elif name == "language" or layout.kind != "ring" or layout.cp == 1:
             assert sum(rank["tasks"]["cp"][1] for rank in ranks) == cp
         else:  # only what is cut goes round
             assert sum(rank["tasks"]["cp"][1] for rank in ranks) <= cp

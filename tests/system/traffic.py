@@ -1,5 +1,5 @@
 """What the ranks of inputs/layouts.toml have to send each other, worked out from the formulas and from nothing of the program
-but which samples made up which micro-batch. For every rank: {group: [messages, bytes]} with the groups tp, cp, data and edge."""
+but which samples made up which micro-batch. For every rank: {group: [messages, bytes]} with the groups tp, cp, keys and data."""
 
 from collections import Counter
 
@@ -197,9 +197,12 @@ def parameters(model, kind, out, tp, t):
 
 
 def optimizer(model, kind, out, layout, cp, tp, replica, sent):
-    """A step: what all tp ranks hold summed over them, then everything over dp x cp, and new weights back."""
+    """A step: what all tp ranks hold summed over them, and keys over those that hold the same, then everything over dp x cp, and
+    new weights back."""
     flat, common = parameters(model, kind, out, layout.tp, tp)
     Group(tp, layout.tp, sent["tp"]).sum(common)
+    holders = max(layout.tp // model["kv_heads"], 1)
+    Group(tp % holders, holders, sent["keys"]).sum(2 * model["head_dim"] * model["width"] * model["layers"])
     ranks = layout.dp * layout.cp
     data = Group(replica * layout.cp + cp, ranks, sent["data"])
     blocks = [share(flat // BLOCK, r, ranks) for r in range(ranks)]
