@@ -6,13 +6,16 @@
 #include <vector>
 
 #include "graph/grid.hpp"
+#include "workload/counts.hpp"
+#include "workload/data_order.hpp"
 
 namespace maestro::train {
 
 namespace {
 
-/// Columns as wide as their widest cell; numbers to the right.
-std::string aligned(const std::vector<std::vector<std::string>>& rows) {
+/// Columns as wide as their widest cell; columns [words, words_end) to the left, as texts are.
+std::string aligned(const std::vector<std::vector<std::string>>& rows, std::size_t words_begin,
+                    std::size_t words_end) {
     std::vector<std::size_t> widths(rows.front().size(), 0);
     for (const auto& row : rows)
         for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
@@ -20,7 +23,7 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
     for (const auto& row : rows) {
         std::string line;
         for (std::size_t c = 0; c < row.size(); ++c) {
-            const bool words = c == 2 || c == 3;  // host and section
+            const bool words = c >= words_begin && c < words_end;
             line += words ? fmt::format("  {:<{}}", row[c], widths[c])
                           : fmt::format("  {:>{}}", row[c], widths[c]);
         }
@@ -64,7 +67,18 @@ std::string placement_table(const Launch& launch, const workload::MemoryPlan& pl
             row = {"", "", ""};  // another section of the same rank
         }
     }
-    return aligned(rows);
+    return aligned(rows, 2, 4);  // host and section
+}
+
+std::string traffic_table(const config::Deck& deck, const workload::SampleTable& table, std::int32_t marker) {
+    workload::DataOrder order(deck.run.seed, table.size(), deck.data.global_batch);
+    const auto counts = workload::step_counts(deck, marker, table, order.batch(0));
+    std::vector<std::vector<std::string>> rows = {{"MB sent in a step", "tp", "cp", "dp", "edges"}};
+    const auto mb = [](double bytes) { return fmt::format("{:.2f}", bytes / 1e6); };
+    for (std::size_t s = 0; s < counts.size(); ++s)
+        rows.push_back({deck.graph.sections[s].name, mb(counts[s].tp_bytes), mb(counts[s].cp_bytes),
+                        mb(counts[s].ring_bytes), mb(counts[s].edge_bytes)});
+    return aligned(rows, 0, 1);
 }
 
 }  // namespace maestro::train

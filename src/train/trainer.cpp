@@ -218,6 +218,7 @@ ExitCode run_training(Launch& launch, const config::CommandLine& line, RunReport
         for (const std::string& text : lines) log::info("{}", text);
         if (!line.dry_run) return false;
         log::info("{}", placement_table(launch, survey.memory()));
+        log::info("{}", traffic_table(launch.deck, survey.table(), survey.samples().marker()));
         log::info("dry run: deck, samples and memory are in order; nothing was trained");
         return true;
     };
