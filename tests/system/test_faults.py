@@ -19,8 +19,8 @@ sys.path.insert(0, str(ROOT / "scripts/data"))
 from sample_file import Xxh64  # noqa: E402
 
 
-def start(workspace, name, values, *options):
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4", BINARY, "train", VLM, *options,
+def start(workspace, name, values, *options, ranks=4, deck=VLM):
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), BINARY, "train", deck, *options,
                *settings([f"run.output=runs/{name}", *values])]
     return subprocess.Popen(command, cwd=workspace.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             stdin=subprocess.DEVNULL)

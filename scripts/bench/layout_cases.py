@@ -1,0 +1,200 @@
+"""Layouts of three decks that must give the numbers of one rank, and how far two runs are apart.
+
+A case with `quick` is of the tests' cover (tests/system/test_layouts.py), where every degree stands alone on every side and
+every pair of choices in some product; scripts/bench/layouts.py runs all.
+"""
+
+import dataclasses
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# deck: (sections in order, steps, settings that make it small)
+DECKS = {
+    "layouts": (("vision", "language"), 20, []),
+    "vlm_glyphs": (("vision", "language"), 8, ["data.global_batch=24"]),
+    "distill": (("teacher", "student"), 8, ["data.global_batch=18", "section.teacher.weights=random"]),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    deck: str
+    up: str  # "dp2 tp3 cp2r", kinds r (ring) and a (all-to-all)
+    down: str
+    settings: tuple = ()  # that leave the numbers as they are
+    model: tuple = ()  # that change them: the reference has them too
+    shared: bool = False  # both sections on the same ranks
+    quick: bool = True
+
+    @property
+    def sections(self):
+        return DECKS[self.deck][0]
+
+    @property
+    def steps(self):
+        return DECKS[self.deck][1]
+
+    @property
+    def ranks(self):
+        up, down = degrees(self.up), degrees(self.down)
+        sizes = [d["dp"] * d["tp"] * d["cp"] for d in (up, down)]
+        assert not self.shared or sizes[0] == sizes[1], self
+        return sizes[0] if self.shared else sum(sizes)
+
+    @property
+    def values(self):
+        found = [*DECKS[self.deck][2], *self.model, *self.settings]
+        for section, layout in zip(self.sections, (self.up, self.down)):
+            found += [f"section.{section}.layout.{key}={value}" for key, value in degrees(layout).items()]
+        return found + ([f"section.{self.sections[1]}.colocate_with={self.sections[0]}"] if self.shared else [])
+
+    @property
+    def reference(self):
+        return Case(self.deck, "", "", model=self.model, shared=True)
+
+    @property
+    def name(self):
+        words = [f"{self.up or '1'} -> {self.down or '1'}", *(["shared"] if self.shared else [])]
+        return " ".join([*words, *(value.split(".", 1)[-1] for value in (*self.model, *self.settings))])
+
+
+def degrees(text):
+    """Of "tp3 cp2r": {"dp": 1, "tp": 3, "cp": 2, "cp_kind": "ring"}."""
+    found = {"dp": 1, "tp": 1, "cp": 1, "cp_kind": "ring"}
+    for word in text.split():
+        if word[-1] in "ra":
+            found["cp_kind"] = "all-to-all" if word[-1] == "a" else "ring"
+            word = word[:-1]
+        found[word[:2]] = int(word[2:])
+    return found
+
+
+def vlm(up, down, *settings, **more):
+    return Case("layouts", up, down, settings, **more)
+
+
+READY, MESSAGES, WINDOW, RECOMPUTE = "schedule.dispatch=ready", "run.transport=messages", "run.transport=window", "train.recompute=layer"
+UNLIKE = ("section.vision.micro_batch=5", "section.vision.window=4", "section.language.micro_batch=7")
+TIGHT = ("section.vision.micro_batch=1", "section.vision.window=16", "section.language.micro_batch=1")
+FROZEN = ("section.vision.mode=forward", "section.vision.weights=random")
+MIXED = ("data.train=runs/few-pictures.h5",)
+SMALL_TEACHER = ("section.teacher.micro_batch=1", "section.teacher.window=8", "section.student.micro_batch=5")
+ONE_IN_FLIGHT = ("section.teacher.micro_batch=4", "section.teacher.window=1")
+
+
+def heads(kv):
+    return (f"model.language-12.kv_heads={kv}",)
+
+
+ALONE = ["tp2", "tp3", "tp4", "tp6", "cp2r", "cp3r", "cp2a", "cp3a"]
+CASES = [
+    *(vlm("", alone) for alone in [*ALONE, "dp2"]),
+    *(vlm(alone, "") for alone in ALONE),
+    vlm("dp2", "dp2"),
+    vlm("tp2 cp2r", "tp2 cp2r"),
+    vlm("tp2 cp2a", "tp3 cp2a", MESSAGES),
+    vlm("cp3r", "dp3 tp2", *UNLIKE),
+    vlm("dp2 tp2", "dp2 cp2r", "schedule.policy=fifo", *UNLIKE),
+    vlm("tp3", "dp2 tp2 cp2r", WINDOW),
+    vlm("dp2 cp2a", "dp4 tp2", "schedule.policy=lpt"),
+    vlm("dp2 tp2 cp2r", "dp2 cp2a", READY),
+    vlm("tp4", "tp2 cp2r", shared=True),
+    vlm("tp2 cp6r", "tp12", shared=True),
+    vlm("dp2 tp3", "dp2 cp3r", *UNLIKE, shared=True),
+    vlm("cp2a", "tp2", READY, shared=True),
+    vlm("dp2 cp2r", "dp2 tp2", shared=True),
+    vlm("cp2r", "tp2 cp2r", READY, *UNLIKE),
+    vlm("tp2", "dp2 tp2", READY, *TIGHT, MESSAGES),
+    vlm("tp2 cp2r", "tp2 cp3r", RECOMPUTE, *TIGHT),
+    vlm("cp2a", "tp2 cp2a", RECOMPUTE),
+    vlm("", "tp2", model=heads(1)),
+    vlm("cp2r", "tp4", model=heads(2)),
+    vlm("tp2", "tp6", model=heads(3)),
+    vlm("tp12", "tp12", model=heads(3), shared=True),
+    vlm("", "tp3 cp2a", model=heads(1)),
+    vlm("", "cp6a", model=heads(2)),
+    vlm("tp2", "tp2 cp2r", model=FROZEN),
+    vlm("dp2 cp2r", "dp4 tp2", READY, model=FROZEN),
+    vlm("tp2 cp2r", "dp2 tp2", model=MIXED),
+    vlm("dp2 tp2", "dp2 cp2a", READY, model=MIXED, shared=True),
+    Case("vlm_glyphs", "tp3", "tp2 cp2r"),
+    Case("vlm_glyphs", "cp3a", "dp2 tp4"),
+    Case("vlm_glyphs", "cp2r", "tp4", (READY,)),
+    Case("distill", "tp2", "tp2"),
+    Case("distill", "cp2r", "cp3r"),
+    Case("distill", "tp6", "tp4", SMALL_TEACHER),
+    Case("distill", "tp2 cp2r", "dp2 tp2", ONE_IN_FLIGHT),
+    Case("distill", "cp2a", "dp3 tp2", (READY, *SMALL_TEACHER)),
+    Case("distill", "dp2 tp2", "dp2 cp2a", ONE_IN_FLIGHT, shared=True),
+    # Beside the cover: more of the same.
+    *(vlm(up, down, quick=False) for up, down in [
+        ("tp12", ""), ("", "tp12"), ("cp5r", "cp4r"), ("cp6a", "cp4a"), ("cp7r", "tp4"), ("tp3", "cp7r"),
+        ("tp4", "tp3 cp2a"), ("tp6", "cp5r"), ("dp3", "dp3 tp2"), ("dp2 tp3", "dp4"), ("tp2 cp3r", "dp2 tp3"), ("cp2r", "dp2 cp3a"), ("dp3 tp2", "dp3 cp2r"),
+    ]),
+    *(vlm(*pair, *UNLIKE, READY, MESSAGES, quick=False) for pair in [("tp3", "cp3r"), ("cp3a", "tp3"), ("dp2 tp2", "dp4 tp2"), ("tp2", "dp3 cp3r")]),
+    *(vlm(*pair, *TIGHT, RECOMPUTE, quick=False) for pair in [("tp3", "cp3r"), ("cp3a", "tp3"), ("tp2 cp2a", "tp4 cp2r")]),
+    *(vlm(*pair, *options, shared=True, quick=False) for pair in [("tp6", "cp6r"), ("cp4r", "tp4"), ("dp2 tp2 cp2r", "dp2 cp4r"), ("dp3 tp3", "dp3 cp3a")]
+      for options in [(), (READY, *UNLIKE)]),
+    *(vlm(up, down, model=heads(kv), quick=False) for up, down, kv in [("tp2", "tp4", 1), ("", "tp6", 2), ("", "tp12", 2), ("", "tp2 cp3a", 1), ("cp2r", "tp6 cp2r", 3),
+                                                                        ("", "tp3 cp4a", 3), ("", "tp12", 1)]),
+    *(vlm(*pair, *options, model=FROZEN, quick=False) for pair in [("cp3r", "dp3"), ("tp3", "cp2a"), ("tp2 cp2a", "dp2 tp3")] for options in [(), (READY, MESSAGES)]),
+    *(vlm(*pair, *options, model=MIXED, quick=False) for pair in [("cp3r", "dp3"), ("tp3", "cp2a"), ("cp3r", "tp2 cp2r")] for options in [(), (READY, *TIGHT)]),
+    *(Case("vlm_glyphs", up, down, quick=False) for up, down in [("", "tp4 cp2r"), ("", "cp4a"), ("tp3", "dp2 cp2r"), ("tp3 cp2r", "tp2 cp2a"), ("cp4r", "dp2 tp2 cp2r")]),
+    *(Case("distill", up, down, options, quick=False) for up, down in [("tp6", ""), ("", "tp4"), ("cp6a", "cp2a"), ("dp2 cp2r", "dp4"), ("tp2 cp3r", "dp3 tp2")]
+      for options in [(), (READY,), ONE_IN_FLIGHT]),
+]
+
+
+def make_samples(root):
+    """The file of MIXED below `root`: small pictures in one of four samples."""
+    (root / "runs").mkdir(exist_ok=True)
+    if not (root / MIXED[0].partition("=")[2]).exists():
+        subprocess.run([sys.executable, str(ROOT / "scripts/data/make_mixed.py"), "runs/few-pictures.h5", "--samples", "256", "--share", "0.25",
+                        "--tokens", "30", "--pixels", "3000", "--longest", "90", "--largest", "160"], cwd=root, check=True, capture_output=True)  # fmt: skip
+
+
+def first_gradients(run, sections):
+    """{section.parameter: Adam's first moment after one step}, the clipped gradient times 1 - beta1."""
+    found = {}
+    for section in sections:
+        with h5py.File(run / f"checkpoints/step-000001/{section}.h5") as file:
+
+            def visit(name, item, section=section):
+                if isinstance(item, h5py.Dataset):
+                    found[f"{section}.{name}"] = item[...].astype(np.float64)
+
+            if "adam_m" in file:
+                file["adam_m"].visititems(visit)
+    return found
+
+
+def remove_checkpoints(run):
+    """All but the first, which first_gradients reads."""
+    for path in run.glob("checkpoints/step-*"):
+        if path.name != "step-000001":
+            shutil.rmtree(path)
+
+
+def relative(a, b):
+    return float(np.max(np.abs(a - b) / np.abs(b)))
+
+
+def differences(run, reference, sections):
+    """{"loss": .., "grad_norm": .., "gradient": ..}: the largest relative ones of two run directories."""
+    found = {}
+    with h5py.File(run / "metrics.h5") as a, h5py.File(reference / "metrics.h5") as b:
+        for key in ("loss", "grad_norm"):
+            assert len(a["steps"][key]) == len(b["steps"][key])
+            found[key] = relative(a["steps"][key][:], b["steps"][key][:])
+    left, right = first_gradients(run, sections), first_gradients(reference, sections)
+    assert left.keys() == right.keys() and right
+    assert all(np.linalg.norm(value) > 0 for value in right.values())
+    found["worst"], found["gradient"] = max(((key, np.linalg.norm(left[key] - value) / np.linalg.norm(value)) for key, value in right.items()),
+                                           key=lambda pair: pair[1])
+    return found

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""How far losses, gradient norms and the first gradients of many layouts are from those of one rank, in fp32.
+
+Largest relative differences over the steps; gradients of step 1: over a parameter's norm, the worst parameter named.
+"""
+
+import argparse
+import time
+
+from layout_cases import CASES, differences, make_samples, remove_checkpoints
+from runs import ROOT, train
+
+
+def run(case, output):
+    values = [*case.values, f"train.steps={case.steps}", "checkpoint.every=1", f"checkpoint.keep={case.steps}"]
+    train(case.ranks, f"inputs/{case.deck}.toml", output, values)
+    remove_checkpoints(ROOT / output)
+    return ROOT / output
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="only the cover of the tests")
+    parser.add_argument("--rest", action="store_true", help="only what the tests leave out")
+    parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument("--output", default="runs/bench-layouts")
+    options = parser.parse_args()
+    cases = [c for c in CASES if not (options.quick and not c.quick) and not (options.rest and c.quick) and options.only in f"{c.deck} {c.name}"]
+    make_samples(ROOT)
+    references, worst = {}, {}
+    print(f"{'deck':10} ranks     loss  grad_norm  gradient  seconds  layout")
+    for case in cases:
+        key = (case.deck, case.model)
+        if key not in references:
+            references[key] = run(case.reference, f"{options.output}/reference-{len(references)}")
+        begin = time.monotonic()
+        found = differences(run(case, f"{options.output}/case"), references[key], case.sections)
+        print(f"{case.deck:10} {case.ranks:5} {found['loss']:8.1e} {found['grad_norm']:10.1e} {found['gradient']:9.1e} {time.monotonic() - begin:8.1f}"
+              f"  {case.name} ({found['worst']})", flush=True)
+        worst = {name: max(worst.get(name, 0), found[name]) for name in ("loss", "grad_norm", "gradient")}
+    print(f"{len(cases)} layouts, at most: " + ", ".join(f"{name} {value:.1e}" for name, value in worst.items()))
+
+
+if __name__ == "__main__":
+    main()

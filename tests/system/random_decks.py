@@ -1,0 +1,154 @@
+"""Random decks of tiny models in random layouts, by seed; the numbers of a deck do not depend on its layout."""
+
+import dataclasses
+import random
+
+VISION = '''
+[model.eye]
+kind = "vision"
+layers = 1
+width = 48
+heads = 6
+head_dim = 8
+mlp = 60
+patch = 8
+merge = 2
+channels = 1
+'''
+LANGUAGE = '''
+[model.{name}]
+kind = "language"
+layers = {layers}
+width = 48
+heads = 12
+kv_heads = {kv}
+head_dim = 4
+mlp = {mlp}
+vocabulary = 260
+tie_embeddings = {tied}
+'''
+GRAPHS = {  # sections, edges
+    "vision-language": (["vision", "language"], [("vision", "language", "embeddings")]),
+    "teacher-student": (["teacher", "student"], [("teacher", "student", "hidden")]),
+    "vision-teacher-student": (["vision", "teacher", "student"],
+                               [("vision", "teacher", "embeddings"), ("vision", "student", "embeddings"), ("teacher", "student", "hidden")]),
+    "two-visions": (["vision", "frozen-vision", "teacher", "student"],
+                    [("frozen-vision", "teacher", "embeddings"), ("vision", "student", "embeddings"), ("teacher", "student", "hidden")]),
+}
+HEADS = {"vision": 6, "frozen-vision": 6}
+FILES = ["data/glyphs-train.h5", "few.h5", "sizes.h5"]  # half with pictures, one in ten, and of all sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """What a deck computes."""
+
+    graph: str
+    kv: int
+    frozen_vision: bool
+    file: str
+    batch: int
+    tied: bool
+
+    @staticmethod
+    def draw(dice):
+        graph = dice.choice(list(GRAPHS))
+        return Numbers(graph, dice.choice([1, 2, 3, 12]), graph == "vision-teacher-student" or (graph != "two-visions" and dice.random() < 0.2), dice.choice(FILES), dice.choice([7, 12]), dice.random() < 0.5)
+
+    def kv_heads(self, section):
+        return HEADS.get(section, self.kv)
+
+    def frozen(self, section):
+        return section in ("teacher", "frozen-vision") or (section == "vision" and self.frozen_vision)
+
+
+def text(numbers, layouts, run="", schedule="", extra=None):
+    """The deck; `layouts`: {section: lines of its [section.layout]}, `extra`: {section: lines of its own}."""
+    n, (sections, edges) = numbers, GRAPHS[numbers.graph]
+    deck = f'''[run]
+name = "random"
+seed = 3
+output = "runs/random"
+device = "cpu"
+{run}
+[data]
+train = "{n.file}"
+global_batch = {n.batch}
+sequence_length = 512
+[train]
+steps = 3
+log_every = 1
+{(extra or {}).get("train", "")}
+[optimizer]
+learning_rate = 2e-3
+warmup_steps = 20
+[checkpoint]
+every = 0
+[schedule]
+{schedule}
+'''
+    deck += VISION + LANGUAGE.format(name="reader", layers=1, kv=n.kv, mlp=100, tied=str(n.tied).lower())
+    deck += LANGUAGE.format(name="expert", layers=2, kv=n.kv, mlp=72, tied="true")
+    for section in sections:
+        model = {"vision": "eye", "frozen-vision": "eye", "teacher": "expert"}.get(section, "reader")
+        frozen = 'mode = "forward"\nweights = "random"\n' if n.frozen(section) else ""
+        deck += f'[[section]]\nname = "{section}"\nmodel = "{model}"\n{frozen}{(extra or {}).get(section, "")}\n[section.layout]\n{layouts[section]}\n'
+        if section == "student":
+            deck += "[section.distill]\nalpha = 0.7\n"
+    for up, down, tensor in edges:
+        deck += f'[[edge]]\nfrom = "{up}"\nto = "{down}"\ntensor = "{tensor}"\n'
+    return deck
+
+
+def reference(numbers):
+    """On one rank."""
+    sections = GRAPHS[numbers.graph][0]
+    extra = {s: "micro_batch = 4\nwindow = 3\n" + (f'colocate_with = "{sections[0]}"' if s != sections[0] else "") for s in sections}
+    return text(numbers, {s: "dp = 1" for s in sections}, extra=extra)
+
+
+def fits(heads, kv, tp, cp, kind):
+    """As docs/layouts.md says."""
+    either = lambda a, b: a % b == 0 or b % a == 0  # noqa: E731
+    if heads % tp or not either(kv, tp):
+        return False
+    return kind == "ring" or (heads // tp % cp == 0 and either(max(1, kv // tp), cp))
+
+
+def draw(seed):
+    """(numbers, ranks, deck) of a seed."""
+    dice = random.Random(seed)
+    numbers = Numbers.draw(dice)
+    sections, edges = GRAPHS[numbers.graph]
+    while True:
+        layouts = {s: {"dp": dice.choice([1, 1, 2, 3, 4]), "tp": dice.choice([1, 2, 3, 4, 6]), "cp": dice.choice([1, 1, 2, 3, 4]),
+                       "cp_kind": dice.choice(["ring", "all-to-all"])} for s in sections}
+        size = {s: v["dp"] * v["tp"] * v["cp"] for s, v in layouts.items()}
+        if not all(fits(HEADS.get(s, 12), numbers.kv_heads(s), v["tp"], v["cp"], v["cp_kind"]) for s, v in layouts.items()):
+            continue
+        if any(layouts[down]["dp"] % layouts[up]["dp"] for up, down, _ in edges):
+            continue
+        shared = {s: other for i, s in enumerate(sections) for other in sections[:i] if size[s] == size[other] and layouts[s]["dp"] == layouts[other]["dp"] and dice.random() < 0.6}
+        shared = {s: other for s, other in shared.items() if other not in shared}
+        ranks = sum(n for s, n in size.items() if s not in shared)
+        if 2 <= ranks <= 8:
+            break
+    micro = {s: dice.randint(1, 5) for s in sections}
+    extra = {}
+    for s in sections:
+        downs = [micro[down] for up, down, _ in edges if up == s]
+        least = -(-max(downs) // micro[s]) if downs else 1
+        window = 0 if dice.random() < 0.1 else least + dice.choice([0, 0, 1, 3])
+        extra[s] = f"micro_batch = {micro[s]}\nwindow = {window}\n" + (f'colocate_with = "{shared[s]}"' if s in shared else "")
+    extra["train"] = f'recompute = "{dice.choice(["none", "none", "layer"])}"'
+    schedule = f'policy = "{dice.choice(["wavefront", "fifo", "lpt"])}"\ndispatch = "{dice.choice(["planned", "ready"])}"'
+    run = f'timeout_s = 20\ntransport = "{dice.choice(["auto", "window", "messages"])}"'
+    lines = {s: "\n".join(f'{k} = "{v}"' if k == "cp_kind" else f"{k} = {v}" for k, v in layouts[s].items()) for s in sections}
+    return numbers, ranks, text(numbers, lines, run, schedule, extra)
+
+
+if __name__ == "__main__":
+    import sys
+
+    found = draw(int(sys.argv[1]))
+    print(f"# {found[1]} ranks, {found[0]}\n{found[2]}")
