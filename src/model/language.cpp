@@ -262,13 +262,15 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
     const backend::ArenaScope whole(arena);
     const auto own = static_cast<std::int64_t>(targets.rows.size());
     // Every tp rank needs the rows that predict of all of them, for its part of the vocabulary.
-    const Tensor own_hidden = arena.allocate(type, {own, spec_.width});
+    // They may all be this rank's: room for that many makes the scratch grow with the rows alone.
+    const std::int64_t most = std::min(normed.dim(0), total);
+    const Tensor own_hidden = arena.allocate(type, {most, spec_.width}).slice(0, own);
     ops::gather_rows(backend_, normed, targets.rows, own_hidden);
     const Tensor all_hidden = shares_.gather(own_hidden, targets.shares, arena);
     Tensor all_states;
     if (distill) {
         const auto& came = inputs[static_cast<std::size_t>(teacher - teacher_heads_.begin())];
-        const Tensor own_states = arena.allocate(type, {own, (*teacher)->shape[1]});
+        const Tensor own_states = arena.allocate(type, {most, (*teacher)->shape[1]}).slice(0, own);
         std::int64_t at = 0, before = 0;  // of this rank's targets and rows, those of earlier samples
         for (std::size_t s = 0; s < came.size(); ++s) {
             std::vector<std::int32_t> rows;
