@@ -43,15 +43,69 @@ AttentionActivations ContextAttention::allocate(const Sequences& sequences, std:
     return a;
 }
 
+namespace {
+
+/// The slice whose keys are here after `turns` of the ring.
+int slice_after(int own, int turns, int slices) {
+    return (own + slices - turns) % slices;
+}
+
+/// Two places of [2 n, columns], one for what is used, one for what comes, n the most of any slice; where
+/// nothing is computed as if all rows went round, since a micro-batch of no more rows may be dealt otherwise.
+struct Turning {
+    Turning(const backend::Backend& backend, const Sequences& sequences, DType type, std::int64_t columns,
+            backend::Arena& scratch)
+        : rows(sequences.travelling_rows) {
+        std::int64_t most = 2 * *std::max_element(rows.begin(), rows.end());
+        if (!backend.computes()) most = std::max(most, 2 * sequences.rows);
+        place[0] = scratch.allocate(type, {most, columns});
+        place[1] = scratch.allocate(type, {most, columns});
+    }
+    Tensor at(int turns, int slice) const { return place[turns % 2].slice(0, 2 * rows[slice]); }
+    std::vector<std::int64_t> rows;
+    Tensor place[2];
+};
+
+/// Scratch of a ring's forward. Parts are joined in the accumulation type: so the result is rounded once, as
+/// without a ring.
+struct RingForward {
+    RingForward(const backend::Backend& backend, const AttentionActivations& a, const Sequences& sequences,
+                const Tensor& mixed, DType type, DType statistics, backend::Arena& scratch)
+        : keys(backend, sequences, type, a.k.columns(), scratch),
+          out(type == statistics ? mixed : scratch.allocate(statistics, {mixed.dim(0), mixed.columns()})),
+          part(scratch.allocate(statistics, {mixed.dim(0), mixed.columns()})),
+          part_lse(scratch.allocate(statistics, {a.lse.dim(0), a.lse.columns()})) {}
+    Turning keys;
+    Tensor out, part, part_lse;
+};
+
+/// Of its backward. The sums of the gradients of keys and values go round behind them, in the accumulation
+/// type.
+struct RingBackward {
+    RingBackward(const backend::Backend& backend, const Sequences& sequences, const Tensor& dq,
+                 const Tensor& dk, DType type, DType statistics, backend::Arena& scratch)
+        : keys(backend, sequences, type, dk.columns(), scratch),
+          sums(backend, sequences, statistics, dk.columns(), scratch),
+          q_sum(scratch.allocate(statistics, {dq.dim(0), dq.columns()})),
+          q_part(scratch.allocate(statistics, {dq.dim(0), dq.columns()})),
+          k_sum(scratch.allocate(statistics, {dk.dim(0), dk.columns()})),
+          v_sum(scratch.allocate(statistics, {dk.dim(0), dk.columns()})),
+          kv_part(scratch.allocate(statistics, {sums.place[0].dim(0), dk.columns()})) {}
+    Turning keys, sums;
+    Tensor q_sum, q_part, k_sum, v_sum, kv_part;
+};
+
+}  // namespace
+
 void ContextAttention::forward(AttentionActivations& a, const Tensor& q, const Tensor& k, const Tensor& qkv,
                                const Sequences& sequences, const Tensor& mixed,
                                backend::Arena& scratch) const {
     if (!gathers()) {
         a.values = qkv;
-        if (sequences.ring())
-            ring_forward(a, sequences, mixed, scratch);
-        else
-            ops::attention(backend_, a.q, a.k, qkv, sequences.own, mixed, a.lse, scratch);
+        if (sequences.ring()) return ring_forward(a, sequences, mixed, scratch);
+        const backend::ArenaScope scope(scratch);
+        if (plans_ring()) RingForward(backend_, a, sequences, mixed, type_, statistics_, scratch);
+        ops::attention(backend_, a.q, a.k, qkv, sequences.own, mixed, a.lse, scratch);
         return;
     }
     const backend::ArenaScope scope(scratch);
@@ -89,11 +143,11 @@ void ContextAttention::backward(const AttentionActivations& a, const Tensor& d_m
                                 const Sequences& sequences, const Tensor& dq, const Tensor& dk,
                                 const Tensor& dqkv, backend::Arena& scratch) const {
     if (!gathers()) {
-        if (sequences.ring())
-            ring_backward(a, d_mixed, mixed, sequences, dq, dk, dqkv, scratch);
-        else
-            ops::attention_backward(backend_, d_mixed, mixed, a.q, a.k, a.values, a.lse, sequences.own, dq,
-                                    dk, dqkv, scratch);
+        if (sequences.ring()) return ring_backward(a, d_mixed, mixed, sequences, dq, dk, dqkv, scratch);
+        const backend::ArenaScope scope(scratch);
+        if (plans_ring()) RingBackward(backend_, sequences, dq, dk, type_, statistics_, scratch);
+        ops::attention_backward(backend_, d_mixed, mixed, a.q, a.k, a.values, a.lse, sequences.own, dq, dk,
+                                dqkv, scratch);
         return;
     }
     const backend::ArenaScope scope(scratch);
@@ -142,41 +196,15 @@ void ContextAttention::pack_keys(const AttentionActivations& a, const Sequences&
                       {packed.slice(rows, 2 * rows), 0}, columns);
 }
 
-namespace {
-
-/// The slice whose keys are here after `turns` of the ring.
-int slice_after(int own, int turns, int slices) {
-    return (own + slices - turns) % slices;
-}
-
-/// Two places of [2 n, columns], one for what is used, one for what comes, n the most of any slice.
-struct Turning {
-    Turning(const Sequences& sequences, DType type, std::int64_t columns, backend::Arena& scratch)
-        : rows(sequences.travelling_rows) {
-        const std::int64_t most = 2 * *std::max_element(rows.begin(), rows.end());
-        place[0] = scratch.allocate(type, {most, columns});
-        place[1] = scratch.allocate(type, {most, columns});
-    }
-    Tensor at(int turns, int slice) const { return place[turns % 2].slice(0, 2 * rows[slice]); }
-    std::vector<std::int64_t> rows;
-    Tensor place[2];
-};
-
-}  // namespace
-
 void ContextAttention::ring_forward(const AttentionActivations& a, const Sequences& sequences,
                                     const Tensor& mixed, backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
     collective::Group& ring = *peers_->context;
     const int slices = ring.size(), own = ring.rank();
-    const Turning keys(sequences, type_, a.k.columns(), scratch);
+    const RingForward room(backend_, a, sequences, mixed, type_, statistics_, scratch);
+    const auto& [keys, out, part, part_lse] = room;
     const auto slice = [&](int turns) { return slice_after(own, turns, slices); };
-    const auto here = [&](int turns) { return keys.at(turns, slice(turns)); };
-    // Parts are joined in the accumulation type: so the result is rounded once, as without a ring.
-    const Tensor out =
-        type_ == statistics_ ? mixed : scratch.allocate(statistics_, {mixed.dim(0), mixed.columns()});
-    const Tensor part = scratch.allocate(statistics_, {mixed.dim(0), mixed.columns()}),
-                 part_lse = scratch.allocate(statistics_, {a.lse.dim(0), a.lse.columns()});
+    const auto here = [&, &keys = keys](int turns) { return keys.at(turns, slice(turns)); };
     pack_keys(a, sequences, here(0));
     auto turn = ring.start_shift(backend_, here(0), here(1), 1);
     ops::attention(backend_, a.q, a.k, a.values, sequences.own, out, a.lse, scratch);
@@ -199,17 +227,10 @@ void ContextAttention::ring_backward(const AttentionActivations& a, const Tensor
     collective::Group& ring = *peers_->context;
     const int slices = ring.size(), own = ring.rank();
     const std::int64_t columns = a.k.columns();
-    // Keys and values go round once more, and the sums of their gradients behind them, in the accumulation
-    // type.
-    const Turning keys(sequences, type_, columns, scratch), sums(sequences, statistics_, columns, scratch);
+    const RingBackward room(backend_, sequences, dq, dk, type_, statistics_, scratch);
+    const auto& [keys, sums, q_sum, q_part, k_sum, v_sum, kv_part] = room;
     const auto slice = [&](int turns) { return slice_after(own, turns, slices); };
-    const auto here = [&](int turns) { return keys.at(turns, slice(turns)); };
-    const Tensor q_sum = scratch.allocate(statistics_, {dq.dim(0), dq.columns()}),
-                 q_part = scratch.allocate(statistics_, {dq.dim(0), dq.columns()}),
-                 k_sum = scratch.allocate(statistics_, {dk.dim(0), columns}),
-                 v_sum = scratch.allocate(statistics_, {dk.dim(0), columns});
-    const std::int64_t most = sums.place[0].dim(0);
-    const Tensor kv_part = scratch.allocate(statistics_, {most, columns});
+    const auto here = [&, &keys = keys](int turns) { return keys.at(turns, slice(turns)); };
     pack_keys(a, sequences, here(0));
     auto turn = ring.start_shift(backend_, here(0), here(1), 1);
     ops::attention_backward(backend_, d_mixed, mixed, a.q, a.k, a.values, a.lse, sequences.own, q_sum, k_sum,

@@ -34,6 +34,9 @@ public:
                   backend::Arena& scratch) const;
 
 private:
+    /// Where nothing is computed room is taken for a ring, whether keys go round or not: memory is planned by
+    /// one micro-batch, and another of no more rows may be dealt otherwise.
+    bool plans_ring() const { return !backend_.computes() && peers_->degrees.cp > 1; }
     /// Heads of one rank after an all-to-all over the context group, of K key heads before.
     struct Heads {
         std::int64_t query, key;

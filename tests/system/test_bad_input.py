@@ -7,7 +7,9 @@ import subprocess
 import h5py
 import numpy as np
 import pytest
-from conftest import DISTILL, TWO_RANKS, VLM, mpirun, settings
+from conftest import DISTILL, ROOT, TWO_RANKS, VLM, mpirun, settings
+
+LAYOUTS = str(ROOT / "inputs/layouts.toml")
 
 
 def refuse(workspace, code, *expected, ranks=2, deck=VLM, values=(), layout=TWO_RANKS):
@@ -64,6 +66,29 @@ def test_wrong_number_of_ranks(workspace, ranks):
 ])
 def test_values_that_would_fail_later(workspace, values, text):
     refuse(workspace, 78, text, values=values)
+
+
+@pytest.mark.parametrize("values,key,texts", [
+    (["section.language.layout.tp=5"], "section.language.layout.tp", ["cannot share out the 12 heads", "nearest that can: 4 or 6"]),
+    (["section.vision.layout.tp=24"], "section.vision.layout.tp", ["cannot share out the 12 heads", "nearest that can: 12"]),
+    (["model.language-12.kv_heads=4", "section.language.layout.tp=6"], "section.language.layout.tp",
+     ["cannot share out the 4 kv_heads", "nearest that can: 4 or 12"]),
+    (["section.language.layout.tp=2", "section.language.layout.cp=4", "section.language.layout.cp_kind=all-to-all"], "section.language.layout.cp",
+     ["the 6 heads and 6 kv_heads that tp = 2 leaves", "nearest that can: 3 or 6", 'or cp_kind = "ring", which takes any']),
+    (["section.language.layout.pp=2"], "section.language.layout.pp", ["2 is not built yet; allowed: 1"]),
+    (["section.vision.layout.ep=2"], "section.vision.layout.ep", ["2 is not built yet; allowed: 1"]),
+    (["section.vision.layout.dp=2", "section.vision.layout.cp=2", "section.language.layout.dp=4", "section.language.layout.tp=1", "section.language.colocate_with=vision"],
+     "section.language.colocate_with", ["they need equal dp and pp"]),
+])
+def test_degrees_that_the_model_or_the_build_does_not_allow(workspace, values, key, texts):
+    refuse(workspace, 78, f"{key}: ", *texts, deck=LAYOUTS, layout=[], values=values)
+
+
+@pytest.mark.parametrize("ranks", [7, 9])
+def test_wrong_number_of_ranks_for_lanes(workspace, ranks):
+    """2 x 1 x 1 of vision and 1 x 2 x 3 of language."""
+    refuse(workspace, 78, "mpirun -n 8", ranks=ranks, deck=LAYOUTS, layout=[],
+           values=["section.vision.layout.cp=2", "section.language.layout.tp=2", "section.language.layout.cp=3"])
 
 
 def test_a_teacher_cannot_train_over_hidden_states(workspace):
@@ -128,6 +153,6 @@ def test_more_memory_than_there_is(workspace):
 
 @pytest.mark.parametrize("words,code", [((), 64), (("teach", VLM), 64), (("train", "none.toml"), 66), (("train", VLM, "--what"), 64),
                                         (("train", VLM, "--set", "run.device=cuda"), 78),
-                                        (("train", VLM, "--set", "section.language.layout.tp=2"), 78)])
+                                        (("train", VLM, "--set", "section.language.layout.pp=2"), 78)])
 def test_command_line(workspace, words, code):
     assert mpirun(1, *words, cwd=workspace.path).returncode == code

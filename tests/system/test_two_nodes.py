@@ -19,13 +19,13 @@ class Nodes:
     def call(self, *words):
         return subprocess.run([NODES, *words], env=self.environment, capture_output=True, text=True, timeout=60)
 
-    def start(self, hosts, ranks, command, cwd):
-        words = [NODES, "mpirun", "--oversubscribe", "--host", hosts, "-n", str(ranks), BINARY, *command]
+    def start(self, hosts, ranks, command, cwd, options=()):
+        words = [NODES, "mpirun", "--oversubscribe", "--host", hosts, *options, "-n", str(ranks), BINARY, *command]
         return subprocess.Popen(words, cwd=cwd, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 stdin=subprocess.DEVNULL)
 
-    def run(self, hosts, ranks, command, cwd, expect=0):
-        job = self.start(hosts, ranks, command, cwd)
+    def run(self, hosts, ranks, command, cwd, expect=0, options=()):
+        job = self.start(hosts, ranks, command, cwd, options)
         output, _ = job.communicate(timeout=300)
         assert job.returncode == expect, f"exit {job.returncode}, not {expect}\n{output[-3000:]}"
         return output
@@ -59,6 +59,24 @@ def test_losses_are_those_of_one_node_bit_for_bit(workspace, nodes):
     assert np.array_equal(workspace.losses("one"), workspace.losses("messages"))
     nodes.run("north:2,south:2", 4, train(VLM, "ready", [*values, "schedule.dispatch=ready"]), workspace.path)
     assert np.allclose(workspace.losses("one"), workspace.losses("ready"), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["ring", "all-to-all"])
+def test_lanes_across_nodes_give_the_numbers_of_one_node_bit_for_bit(workspace, nodes, kind):
+    """Ranks 0 and 1, the cp ranks of vision, and 2 to 5, cp x tp of language, on hosts by turns: every group has both."""
+    deck = str(ROOT / "inputs/layouts.toml")
+    values = ["train.steps=8", "checkpoint.every=4", "section.vision.layout.cp=2", f"section.vision.layout.cp_kind={kind}",
+              "section.language.layout.tp=2", "section.language.layout.cp=2", f"section.language.layout.cp_kind={kind}"]
+    workspace.train(6, deck, "one", values)
+    # Host by host: north has ranks 0, 3, 4, south the others; both pairs of tp ranks and both of cp ranks are apart.
+    (workspace.path / "ranks").write_text("".join(f"rank {rank}={host} slot=0-1\n" for rank, host in
+                                                  enumerate(["north", "south", "south", "north", "north", "south"])))
+    output = nodes.run("north:3,south:3", 6, train(deck, "two", values), workspace.path, options=["--rankfile", "ranks"])
+    assert "edge vision-language: by messages, because its ranks are on north, south" in output
+    assert np.array_equal(workspace.losses("one"), workspace.losses("two"))
+    for section in ("vision", "language"):
+        one, two = workspace.checkpoint("one", 8, section), workspace.checkpoint("two", 8, section)
+        assert all(np.array_equal(one[group][name], two[group][name]) for group in one for name in one[group])
 
 
 def test_distillation_sends_hidden_states_between_nodes(workspace, nodes):
