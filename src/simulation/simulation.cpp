@@ -204,8 +204,23 @@ std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
     return text;
 }
 
-void run_simulation(const config::CommandLine& line, const config::Deck& deck) {
-    const std::string policy = line.policy.empty() ? deck.schedule.policy : line.policy;
+namespace {
+
+/// The deck as a framework of one layout has it: every rank a replica of its own.
+config::Deck in_one_layout(config::Deck deck) {
+    deck.graph.lanes = deck.graph.world;
+    for (graph::Section& section : deck.graph.sections) {
+        section.layout = {.dp = section.layout.ranks()};
+        section.first_lane = section.first_rank;
+    }
+    return deck;
+}
+
+}  // namespace
+
+void run_simulation(const config::CommandLine& line, const config::Deck& given) {
+    const std::string policy = line.policy.empty() ? given.schedule.policy : line.policy;
+    const config::Deck deck = policy == "one-size" ? in_one_layout(given) : given;
     Inputs inputs;
     if (line.costs.empty()) {
         std::optional<config::Cluster> cluster;

@@ -12,8 +12,9 @@ namespace maestro::train {
 /// dry run of one process, as if on every rank.
 std::string placement_table(const Launch& launch, const workload::MemoryPlan& plan);
 
-/// Of the run's first step, by section: what its ranks send each other within tasks (tp, cp), to sum gradients
-/// and hand weights round (dp), and over its outgoing edges and back. By the models' own code on paper.
+/// Of the run's first step, by section: what its ranks send each other within tasks (tp, cp), to sum
+/// gradients and hand weights round (dp), and over its outgoing edges and back. By the models' own code on
+/// paper.
 std::string traffic_table(const config::Deck& deck, const workload::SampleTable& table, std::int32_t marker);
 
 }  // namespace maestro::train

@@ -54,9 +54,8 @@ std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marke
             model::make_module(*meta, spec_of(deck, section), role, paper_peers_of(deck, section));
         const double weights = sizeof(float) * static_cast<double>(module->parameters().gradient().size());
         // A sum over tp ranks of what they share, once a step.
-        for (const auto& [sharing, size] :
-             {std::pair{model::Sharing::tensor, layout.tp},
-              std::pair{model::Sharing::keys, module->peers().keys->size()}}) {
+        for (const auto& [sharing, size] : {std::pair{model::Sharing::tensor, layout.tp},
+                                            std::pair{model::Sharing::keys, module->peers().keys->size()}}) {
             const auto shared = static_cast<double>(module->parameters().shared(sharing));
             counts[s].tp_bytes += 2.0 * sizeof(float) * shared * (size - 1) / size * ranks * layout.dp;
         }
