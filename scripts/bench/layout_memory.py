@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What tp, cp and dp save of a rank's memory: a language model of 85 million weights (1.3 GB with gradients and moments) in several
+"""What tp, cp and dp save of a rank's memory: a language model of 82 million weights (1.3 GB with gradients and moments) in several
 layouts, of the rank that needs most what was planned, what the process grew by, and that over one rank's."""
 
 import argparse
