@@ -199,8 +199,6 @@ void Channel::push(const std::vector<int>& told) {
     for (const int rank : told) transport_->push(peers_.at(rank).number);
 }
 
-/// A consumer that has answered in a later step has answered in this one: it may be ahead of a rank that
-/// sends it nothing.
 bool Channel::answered(const Pair& pair) {
     return transport_->load(pair.answer) >> kSlotBits == epoch_;
 }

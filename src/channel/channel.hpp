@@ -72,8 +72,7 @@ public:
     /// The rows of these are no longer read. On a gradient edge optional: put_gradient() implies it.
     void release(std::span<const std::int64_t> samples);
     /// gradient [this rank's rows of all these samples in their order, width]; once per sample, also with 0
-    /// rows. The
-    /// caller's tensor is free on return. As one message: for all samples of a micro-batch at once.
+    /// rows. The caller's tensor is free on return. As one message: for all samples of a micro-batch at once.
     void put_gradient(std::span<const std::int64_t> samples, const Tensor& gradient);
 
     // The same conditions, waited for with the Waiter's deadline; an error names edge, sample or micro-batch

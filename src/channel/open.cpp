@@ -132,7 +132,7 @@ std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicato
 }  // namespace
 
 Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of, Wanted wanted) {
-    if (spec.pointer) return {Means::pointer, "both ends are on the same ranks"};
+    if (spec.pointer) return {Means::pointer, "both ends are one rank"};
     std::vector<std::string> hosts;
     for (const int rank : ranks_of(spec)) hosts.push_back(host_of[rank]);
     std::sort(hosts.begin(), hosts.end());

@@ -272,6 +272,13 @@ void DeckReader::check_layout(const Section& s, const Model& m) {
                         nearest(l.tp, shares_heads)));
         return;
     }
+    for (const auto& [what, size] : {std::pair{"width", m.width}, std::pair{"mlp", m.mlp},
+                                     std::pair{"vocabulary", m.kind == "language" ? m.vocabulary : m.width}})
+        if (l.tp > size)
+            fail_at(key + "tp",
+                    fmt::format("{} ranks are more than model.{}.{}, which they share out; allowed: "
+                                "at most {}",
+                                l.tp, s.model, what, size));
     if (s.cp_kind != "all-to-all") return;
     const std::int64_t heads = m.heads / l.tp, keys = std::max<std::int64_t>(m.kv_heads / l.tp, 1);
     const auto exchanges = [&](std::int64_t cp) { return heads % cp == 0 && either(keys, cp); };
@@ -343,6 +350,11 @@ void DeckReader::check_edges(const Deck& deck) {
                         "a vision section of the same patch and merge, or neither");
         }
         const graph::Section &up = of(e.from), &down = of(e.to);
+        if (up.layout.tp > deck.model_of(e.to).width)
+            fail_at("section." + up.name + ".layout.tp",
+                    fmt::format("{} ranks are more than the width of '{}', which they share out; allowed: at "
+                                "most {}",
+                                up.layout.tp, down.name, deck.model_of(e.to).width));
         const int whole = deck.full_micro_batch(e.to);
         if (up.window > 0 && std::int64_t{up.window} * up.micro_batch < whole)
             fail_at("section." + up.name + ".window",

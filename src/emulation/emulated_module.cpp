@@ -88,9 +88,6 @@ public:
             gradients, scratch);
         comm::sleep_until(start + scales_.time * counted_s());
     }
-    std::vector<std::vector<std::int64_t>> input_rows(const model::Batch& batch) const override {
-        return model_->input_rows(batch);
-    }
 
     void gradients_summed(double began_s) override { comm::sleep_until(began_s + end_.reduce_s); }
     void weights_updated(double began_s) override { comm::sleep_until(began_s + end_.update_s); }

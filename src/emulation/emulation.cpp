@@ -111,6 +111,7 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
             make_module(*backend, static_cast<int>(s), workload::paper_peers_of(deck_, static_cast<int>(s)));
         section.footprint.parameters = module->parameters().bytes();
         section.footprint.trainable = module->parameters().gradient().size();
+        section.footprint.shared = model::most_shared(module->parameters(), module->peers());
     }
     return small;
 }

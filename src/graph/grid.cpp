@@ -50,13 +50,6 @@ std::vector<int> ranks_of(const SectionGraph& graph, int lane) {
     return {};
 }
 
-std::vector<int> leaders_of(const Section& section) {
-    std::vector<int> leaders;
-    for (int replica = 0; replica < section.layout.dp; ++replica)
-        leaders.push_back(rank_at(section, {.replica = replica}));
-    return leaders;
-}
-
 bool passes_pointer(const SectionGraph& graph, const Edge& edge) {
     return edge.colocated && graph.sections[edge.from].layout.lane_ranks() == 1 &&
            graph.sections[edge.to].layout.lane_ranks() == 1;

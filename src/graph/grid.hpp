@@ -34,8 +34,7 @@ int lane_of(const Section& section, int replica, int stage = 0);
 int lane_on(const SectionGraph& graph, int rank);
 /// Ranks of the lane, the leader first; the same for each section on it.
 std::vector<int> ranks_of(const SectionGraph& graph, int lane);
-/// Of every replica of the section.
-std::vector<int> leaders_of(const Section& section);
+
 /// Are both ends of every replica one and the same rank, so that a pointer is all that passes?
 bool passes_pointer(const SectionGraph& graph, const Edge& edge);
 

@@ -217,7 +217,7 @@ std::string launch_refusal(const SectionGraph& graph, int ranks) {
                                                 : fmt::format("{} with {}", s.name, s.colocate_with));
     return fmt::format(
         "the deck needs {} rank{} ({}), the launch has {}; run mpirun -n {}, or change "
-        "section.NAME.layout.dp or colocate_with",
+        "section.NAME.layout or colocate_with",
         graph.world, graph.world == 1 ? "" : "s", fmt::join(parts, ", "), ranks, graph.world);
 }
 

@@ -157,8 +157,23 @@ Language::State Language::share_out(const Packed& packed) const {
     return state;
 }
 
-Language::Targets Language::targets_of(const Packed& packed, const State& state) const {
+Language::Targets Language::targets_of(const Packed& packed, const State& state, bool any_order) const {
     const Partition& partition = state.sequences.partition;
+    if (any_order) {  // on paper: as many as there may be in a slice, in its first rows
+        Targets most;
+        std::int64_t left = std::min(state.sequences.rows, static_cast<std::int64_t>(packed.targets.size()));
+        most.tokens.assign(static_cast<std::size_t>(left), 0);
+        most.names.assign(static_cast<std::size_t>(left), -1);
+        most.weights.assign(static_cast<std::size_t>(left), 1.0f);
+        for (const std::int64_t rows : state.sequences.shares) {
+            most.shares.push_back(std::min(rows, left));
+            left -= most.shares.back();
+        }
+        most.rows.assign(static_cast<std::size_t>(most.shares[static_cast<std::size_t>(peers_.tp())]), 0);
+        most.by_sample.assign(packed.lengths.size(), 0);
+        if (!most.by_sample.empty()) most.by_sample[0] = static_cast<std::int64_t>(most.rows.size());
+        return most;
+    }
     std::vector<std::int32_t> in_slice(packed.ids.size(), -1);
     std::int32_t next = 0;
     for (const RowRun& run : partition.slice(peers_.cp()))
@@ -236,7 +251,8 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
             // Rows that predict nothing get no gradient from the loss.
             ops::zero(backend_, state->d_normed);
         }
-        loss(batch, inputs, targets_of(packed, *state), normed, state->d_normed, scratch, result);
+        loss(batch, inputs, targets_of(packed, *state, batch.any_order), normed, state->d_normed, scratch,
+             result);
         result.tokens += state->own;
     }
     return state;

@@ -29,7 +29,7 @@ private:
     Packed pack(const Batch& batch) const;
     /// Its rows and targets that are of this rank, or of its slice.
     State share_out(const Packed& packed) const;
-    Targets targets_of(const Packed& packed, const State& state) const;
+    Targets targets_of(const Packed& packed, const State& state, bool any_order) const;
     /// Adds to the result; in training also writes d_normed and adds to the head's gradient.
     void loss(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
               const Tensor& normed, const Tensor& d_normed, backend::Arena& scratch, Result& result);

@@ -53,7 +53,7 @@ std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& 
 }
 
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> shapes, bool train,
-                  const backend::DeviceRates& rates, int threads, Peers peers) {
+                  const backend::DeviceRates& rates, int threads, Peers peers, bool any_order) {
     const auto meta = backend::make_meta(rates, threads);
     const auto module = make_module(*meta, spec, role, std::move(peers));
     std::vector<std::vector<std::int32_t>> tokens;
@@ -78,7 +78,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
         for (const PictureSize& p : shape.pictures) shown.push_back({nullptr, p.height, p.width});
         views.push_back({static_cast<std::int64_t>(views.size()), ids, weights.back(), flags.back(), shown});
     }
-    const Batch batch{.samples = views, .loss_scale = 1, .train = train};
+    const Batch batch{.samples = views, .loss_scale = 1, .train = train, .any_order = any_order};
     const auto brought = module->input_rows(batch);
     for (std::size_t e = 0; e < inputs.size(); ++e)
         for (const std::int64_t rows : brought[e])
@@ -102,6 +102,14 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
         for (std::size_t e = 0; e < inputs.size(); ++e) {
             std::int64_t rows = 0;
             for (const Tensor& t : inputs[e]) rows += t.dim(0);
+            if (any_order && role.inputs[e].tensor == EdgeTensor::embeddings) {
+                std::int64_t all = 0;  // rows of pictures, of which a rank may hold as many as it has rows
+                for (const SampleShape& shape : shapes)
+                    for (const PictureSize& p : shape.pictures)
+                        all += picture_tokens(p.height, p.width,
+                                              {role.inputs[e].from.patch, role.inputs[e].from.merge});
+                rows = std::max(rows, role.loss ? std::min(all, result.tokens) : all);
+            }
             const int width = row_width(role.inputs[e], spec.width);
             d_inputs[e] = scratch.allocate(role.compute, {rows, width});
         }

@@ -58,6 +58,8 @@ struct Batch {
     double loss_scale = 1;  ///< 1 / sum of the loss weights of the whole step
     std::int64_t step = 0;  ///< counted from 1; 0 outside of training
     bool train = true;      ///< false: loss and exact match only
+    /// On paper: as if the rows that predict could stand anywhere, with the most of them in one slice.
+    bool any_order = false;
 };
 
 struct Result {
@@ -128,8 +130,8 @@ public:
 
     /// Every rank of the lane runs the same micro-batch at the same time and holds some of its rows, see
     /// Partition. inputs[e][i]: those that input edge e brings for sample i, in the order in which this rank
-    /// holds them, perhaps none. What backward needs goes
-    /// to `saved` and to the result; `scratch` is free again on return. `output` is set where the role emits:
+    /// holds them, perhaps none. What backward needs goes to `saved`
+    /// and to the result; `scratch` is free again on return. `output` is set where the role emits:
     /// rows of the samples one after another, in `saved`. With a loss, the head's gradients are added here
     /// already (see language.hpp).
     virtual std::unique_ptr<Saved> forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
@@ -161,7 +163,8 @@ protected:
 std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role,
                                     Peers peers = no_peers());
 
-/// Memory and work of one micro-batch on one rank, found by running the module's own code on the meta
+/// Memory and work of one micro-batch on one rank (with any_order: the most memory, wherever in its samples
+/// pictures stand), found by running the module's own code on the meta
 /// backend, with the rates and threads of the device that it is to run on.
 struct Footprint {
     std::size_t saved = 0;       ///< bytes kept from forward to backward
@@ -178,6 +181,6 @@ struct Footprint {
 };
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> samples,
                   bool train = true, const backend::DeviceRates& rates = {}, int threads = 1,
-                  Peers peers = no_peers());
+                  Peers peers = no_peers(), bool any_order = false);
 
 }  // namespace maestro::model

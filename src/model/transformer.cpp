@@ -110,7 +110,8 @@ LayerActivations Transformer::run(const Layer& layer, const Tensor& input, const
                               sequences.sin, q, k, a.head_rstd, spec_.norm_eps);
         attention_.forward(a.attention, q, k, a.qkv, sequences, a.mixed, scratch);
     }
-    // The residual: the product adds to a copy of its input, so that in bf16 the sum is rounded once.
+    // The residual: the product adds to a copy of its input, so that in bf16 the sum is rounded once (of
+    // several tp ranks each part is rounded, too).
     ops::convert(backend_, input, a.middle);
     shares_.add_product(a.mixed, layer.output->weight, a.middle, shares, scratch);
 

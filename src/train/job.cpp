@@ -91,17 +91,14 @@ void Job::build_section(int s, const WeightFiles* weights) {
     const comm::Communicator& world = launch_.world;
     const graph::Section& section = deck.graph.sections[s];
     const std::optional<graph::Place> place = graph::place_of(section, world.rank());
-    const int lane = place ? graph::lane_of(section, place->replica, place->stage) : -1;
-    // The ranks that run a task together, and those of all replicas that hold the same weights.
-    const comm::Communicator together =
-        world.split(lane, world.rank(), fmt::format("section {}, lane {}", section.name, lane));
+    // The ranks of all replicas that hold the same weights.
     comm::Communicator data =
         world.split(place ? place->tp : -1, world.rank(),
                     section.layout.tp > 1 ? fmt::format("{}, tp {}", section.name, place ? place->tp : -1)
                                           : section.name);
     model::Peers peers = model::no_peers();
     if (place && section.layout.lane_ranks() > 1)
-        peers = model::make_peers(together, workload::degrees_of(section), section.layout.cp_kind,
+        peers = model::make_peers(lane_, workload::degrees_of(section), section.layout.cp_kind,
                                   static_cast<int>(deck.model_of(s).kv_heads),
                                   fmt::format("section {}, replica {}", section.name, place->replica));
     std::int64_t parameters = 0;

@@ -1,7 +1,6 @@
 #include "workload/counts.hpp"
 
 #include "graph/grid.hpp"
-
 #include "workload/cost_model.hpp"
 #include "workload/layout.hpp"
 #include "workload/models.hpp"

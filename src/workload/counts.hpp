@@ -15,9 +15,10 @@ struct StepCounts {
     double flops = 0;         ///< forward and backward; a multiply-add counts two
     double memory_bytes = 0;  ///< read and written by the operations, each tensor once
     double edge_bytes = 0;    ///< rows sent on to other ranks, and gradients sent back by them
-    double tp_bytes = 0;      ///< sent among the tp ranks of its replicas, and
-    double cp_bytes = 0;      ///< among the cp ranks, during tasks
-    double ring_bytes = 0;    ///< sent by all ranks to sum gradients and to gather weights
+    /// Among tp and among cp ranks, as if all did what the first of a lane does: what it sends or what it
+    /// gets, whichever is more; with the sums, once a step, of gradients that tp ranks share.
+    double tp_bytes = 0, cp_bytes = 0;
+    double ring_bytes = 0;  ///< sent by all ranks to sum gradients over dp x cp and to gather weights
 };
 
 /// Of the samples `ids`, by colour.

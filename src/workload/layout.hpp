@@ -46,8 +46,8 @@ Holdings inputs_of(const Packing& packing, std::span<const std::vector<Range>> p
                    model::Degrees degrees);
 
 /// Rows of the sample in section `to` that those of the edge from section `from` take: pictures stand where
-/// their markers were, hidden states replace nothing and cover all. For one rank, which gets them all, it is
-/// enough how many there are; for several the table has to know the markers.
+/// their markers were (as model::Language packs them), hidden states replace nothing and cover all. For one
+/// rank, which gets them all, it is enough how many there are; for several the table has to know the markers.
 std::vector<Range> places_of(const SampleTable& table, int from, int to, std::int64_t sample,
                              model::Degrees degrees);
 

@@ -59,10 +59,9 @@ Lane lane_of(const config::Deck& deck, int section) {
     return {section, deck.full_micro_batch(section), degrees_of(deck.graph.sections[section])};
 }
 
-/// The first rank of the slice that has most rows of such a micro-batch.
+/// Rows of the fullest slice of such a micro-batch, and of the fullest of its tp ranks.
 struct Fullest {
-    int rank = 0;
-    std::int64_t rows = 0;  ///< of its slice
+    std::int64_t slice = 0, rank = 0;
 };
 
 Fullest fullest_of(const config::Deck& deck, const SampleTable& table, int section,
@@ -71,8 +70,40 @@ Fullest fullest_of(const config::Deck& deck, const SampleTable& table, int secti
     const model::Partition partition = partition_of(packing_of(table, section, batch), degrees);
     Fullest fullest;
     for (int c = 0; c < degrees.cp; ++c)
-        if (partition.slice_rows(c) > fullest.rows) fullest = {c * degrees.tp, partition.slice_rows(c)};
+        fullest = {std::max(fullest.slice, partition.slice_rows(c)),
+                   std::max(fullest.rank, partition.shares(c)[0])};
     return fullest;
+}
+
+/// Of any rank of a lane: the first of each slice holds no less than the others of it.
+model::Footprint measure_lane(const config::Deck& deck, int section, const model::Role& role,
+                              std::span<const model::SampleShape> batch, int threads) {
+    model::Footprint most;
+    const model::Degrees degrees = degrees_of(deck.graph.sections[section]);
+    for (int c = 0; c < degrees.cp; ++c) {
+        const model::Footprint own =
+            model::measure(spec_of(deck, section), role, batch, true, {}, threads,
+                           paper_peers_of(deck, section, c * degrees.tp), degrees.cp > 1);
+        const std::size_t saved = std::max(most.saved, own.saved),
+                          scratch = std::max(most.scratch, own.scratch);
+        if (c == 0) most = own;
+        most.saved = saved;
+        most.scratch = scratch;
+    }
+    return most;
+}
+
+/// How much more a rank may hold of another micro-batch than of `longest`, which may be dealt more evenly.
+double unevenness(const config::Deck& deck, const SampleTable& table, int section,
+                  std::span<const model::SampleShape> longest) {
+    const Fullest fullest = fullest_of(deck, table, section, longest);
+    const Lane lane = lane_of(deck, section);
+    if (lane.degrees.cp == 1 || fullest.rank == 0) return 1;
+    const std::int64_t unit = table.sees_pixels(section) ? table.unit(section) : 1, tp = lane.degrees.tp;
+    const std::int64_t slice = most_slice_rows(table, lane);
+    const std::int64_t rank = (slice / unit + tp - 1) / tp * unit;
+    return std::max({1.0, static_cast<double>(slice) / static_cast<double>(fullest.slice),
+                     static_cast<double>(rank) / static_cast<double>(fullest.rank)});
 }
 
 channel::Side side_of(const graph::SectionGraph& graph, const graph::Section& section) {
@@ -131,20 +162,12 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
         const model::Role role = role_of(deck, s, marker);
         const int batch = deck.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
-        memory.footprint = model::measure(spec_of(deck, s), role, worst, true, {}, threads,
-                                          paper_peers_of(deck, s, fullest_of(deck, table, s, worst).rank));
+        memory.footprint = measure_lane(deck, s, role, worst, threads);
         // What is kept grows with the rows alone, and no micro-batch has more of them than the longest.
-        const Fullest fullest = fullest_of(deck, table, s, longest);
-        memory.footprint.saved = model::measure(spec_of(deck, s), role, longest, true, {}, 1,
-                                                paper_peers_of(deck, s, fullest.rank))
-                                     .saved;
-        if (section.layout.cp > 1) {  // another micro-batch may be dealt less evenly
-            const double more =
-                std::max(1.0, static_cast<double>(most_slice_rows(table, lane_of(deck, s))) /
-                                  static_cast<double>(std::max<std::int64_t>(fullest.rows, 1)));
-            for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch})
-                *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));
-        }
+        memory.footprint.saved = measure_lane(deck, s, role, longest, 1).saved;
+        const double more = unevenness(deck, table, s, longest);
+        for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch})
+            if (more > 1) *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));
         // What is in use, and what lies ready behind it: at most the rest of a step.
         const double in_use = sample_bytes(worst, table.sees_pixels(s) ? spec_of(deck, s).channels : 0);
         const auto a_round = static_cast<double>(std::int64_t{section.micro_batch} * section.layout.dp);

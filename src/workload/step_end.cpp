@@ -37,10 +37,8 @@ StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, model::Pee
     meta->reset_counts();
     for (const auto& [sharing, lane] : {std::pair{model::Sharing::tensor, module->peers().tensor.get()},
                                         std::pair{model::Sharing::keys, module->peers().keys.get()}}) {
-        std::int64_t shared = 0;
-        for (const model::Parameter& p : store.parameters())
-            if (p.trainable && p.sharing == sharing) shared += p.common.size();
-        lane->all_reduce(*meta, Tensor(nullptr, DType::f32, {shared}), ops::Reduction::sum, scratch);
+        lane->all_reduce(*meta, Tensor(nullptr, DType::f32, {store.shared(sharing)}), ops::Reduction::sum,
+                         scratch);
         end.reduce_s += lane->traffic().seconds;
     }
     group->reduce_scatter(*meta, whole, own, blocks, ops::Reduction::sum, scratch);

@@ -63,9 +63,7 @@ TEST(Grid, LanesPartitionTheWorld) {
         std::vector<int> all(static_cast<std::size_t>(graph.world));
         for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] = static_cast<int>(rank);
         EXPECT_EQ(seen, all) << "each rank once, lanes in the order of their leaders";
-        for (const Section& section : graph.sections) {
-            const std::vector<int> leaders = leaders_of(section);
-            ASSERT_EQ(leaders.size(), static_cast<std::size_t>(section.layout.dp));
+        for (const Section& section : graph.sections)
             for (int replica = 0; replica < section.layout.dp; ++replica)
                 for (int stage = 0; stage < section.layout.pp; ++stage) {
                     // Colocated sections agree on who is in a lane, whatever their tp and cp.
@@ -75,10 +73,7 @@ TEST(Grid, LanesPartitionTheWorld) {
                         EXPECT_EQ(place_of(section, rank)->replica, replica);
                         EXPECT_EQ(place_of(section, rank)->stage, stage);
                     }
-                    if (stage > 0) continue;
-                    EXPECT_EQ(ranks.front(), leaders[static_cast<std::size_t>(replica)]);
                 }
-        }
     }
 }
 
