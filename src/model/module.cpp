@@ -102,16 +102,17 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
         for (std::size_t e = 0; e < inputs.size(); ++e) {
             std::int64_t rows = 0;
             for (const Tensor& t : inputs[e]) rows += t.dim(0);
+            const int width = row_width(role.inputs[e], spec.width);
+            d_inputs[e] = scratch.allocate(role.compute, {rows, width});
             if (any_order && role.inputs[e].tensor == EdgeTensor::embeddings) {
                 std::int64_t all = 0;  // rows of pictures, of which a rank may hold as many as it has rows
                 for (const SampleShape& shape : shapes)
                     for (const PictureSize& p : shape.pictures)
                         all += picture_tokens(p.height, p.width,
                                               {role.inputs[e].from.patch, role.inputs[e].from.merge});
-                rows = std::max(rows, role.loss ? std::min(all, result.tokens) : all);
+                if (role.loss) all = std::min(all, result.tokens);
+                scratch.allocate(role.compute, {std::max<std::int64_t>(all - rows, 0), width});
             }
-            const int width = row_width(role.inputs[e], spec.width);
-            d_inputs[e] = scratch.allocate(role.compute, {rows, width});
         }
         meta->reset_counts();
         const double before_s = sent_s();
