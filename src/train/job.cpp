@@ -24,7 +24,10 @@ Job::Job(Launch& launch, const Survey& survey, bool load_weights)
     const graph::SectionGraph& graph = launch.deck.graph;
     scratch_ = backend::Arena(*backend_, static_cast<std::size_t>(planned_.scratch));
     prefetcher_ = std::make_unique<data::Prefetcher>(survey.samples(), workload::kBytesAhead);
-    lane_ = launch.world.split(graph::lane_on(graph, launch.world.rank()), launch.world.rank(), "lane");
+    const int lane = graph::lane_on(graph, launch.world.rank());
+    lane_ = launch.world.split(
+        lane, launch.world.rank(),
+        fmt::format("the lane of {}", graph::describe_place(graph, graph::ranks_of(graph, lane).front())));
     open_edges();
     if (survey.emulation()) load_weights = false;
     const WeightFiles weights = load_weights ? find_weights(launch_) : WeightFiles{};

@@ -43,7 +43,10 @@ def train(folder, name, ranks, deck, exports=()):
 references = {}
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+FOUND = {135, 219}  # once short of scratch: a slice in which more rows predict than in the one that memory was planned by
+
+
+@pytest.mark.parametrize("seed", sorted({*range(FIRST, FIRST + COUNT), *(FOUND if "MAESTRO_RANDOM_FIRST" not in os.environ else ())}))
 def test_random_layout(place, seed):
     numbers, ranks, deck = random_decks.draw(seed)
     if numbers not in references:
