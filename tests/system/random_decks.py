@@ -115,10 +115,12 @@ def fits(heads, kv, tp, cp, kind):
     return kind == "ring" or (heads // tp % cp == 0 and either(max(1, kv // tp), cp))
 
 
-def draw(seed):
-    """(numbers, ranks, deck) of a seed."""
+def draw(seed, problem=None):
+    """(numbers, ranks, deck) of a seed; `problem`: what the deck computes, by another seed, so that several layouts have one reference."""
     dice = random.Random(seed)
     numbers = Numbers.draw(dice)
+    if problem is not None:
+        numbers = Numbers.draw(random.Random(f"problem {problem}"))
     sections, edges = GRAPHS[numbers.graph]
     while True:
         layouts = {s: {"dp": dice.choice([1, 1, 2, 3, 4]), "tp": dice.choice([1, 2, 3, 4, 6]), "cp": dice.choice([1, 1, 2, 3, 4]),
@@ -150,5 +152,6 @@ def draw(seed):
 if __name__ == "__main__":
     import sys
 
-    found = draw(int(sys.argv[1]))
+    seed = int(sys.argv[1])
+    found = draw(seed, seed // 4)
     print(f"# {found[1]} ranks, {found[0]}\n{found[2]}")
