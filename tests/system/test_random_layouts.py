@@ -53,7 +53,7 @@ def test_random_layout(place, seed, problem):
     if numbers not in references:
         references[numbers] = train(place, f"reference-{len(references)}", 1, random_decks.reference(numbers))
     exports = [f"LD_PRELOAD={place / 'delay_shim.so'}", f"SHIM_SEED={seed}"] if seed % 2 else []
-    found = train(place, f"seed-{seed}", ranks, deck, exports)
+    found = train(place, f"seed-{seed}-of-{problem}", ranks, deck, exports)
     for key, value in found.items():
         apart = np.max(np.abs(value - references[numbers][key]) / np.abs(references[numbers][key]))
         print(f"seed {seed}: {ranks} ranks, {key} {apart:.1e}")
