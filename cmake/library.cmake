@@ -8,12 +8,29 @@ if(MAESTRO_SANITIZE)
 endif()
 
 # A folder's headers are reached through a directory of its own, which holds nothing but a link to the folder, so that a
-# target sees the headers of what it links (and of what those link) and no others.
-function(maestro_library folder)
+# target sees the headers of what it links (and of what those link) and no others. Sets `door`.
+function(maestro_door folder place)
     set(door ${CMAKE_BINARY_DIR}/include/${folder})
     file(MAKE_DIRECTORY ${door})
-    file(CREATE_LINK ${CMAKE_SOURCE_DIR}/src/${folder} ${door}/${folder} SYMBOLIC)
+    file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${place} ${door}/${folder} SYMBOLIC)
+    set(door ${door} PARENT_SCOPE)
+endfunction()
+
+function(maestro_library folder)
+    if(folder STREQUAL kernels)  # headers; what is behind them comes from nvcc, see cuda.cmake
+        maestro_door(kernels kernels)
+        add_library(maestro_kernels INTERFACE)
+        target_include_directories(maestro_kernels INTERFACE ${door})
+        target_link_libraries(maestro_kernels INTERFACE ${ARGN})
+        return()
+    endif()
+    maestro_door(${folder} src/${folder})
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp)
+    if(MAESTRO_CUDA)
+        list(FILTER sources EXCLUDE REGEX "/no_gpus.cpp$")
+    else()
+        list(FILTER sources EXCLUDE REGEX "/cuda[^/]*$")
+    endif()
     add_library(maestro_${folder} STATIC ${sources})
     target_include_directories(maestro_${folder} PUBLIC ${door})
     target_link_libraries(maestro_${folder} PUBLIC ${ARGN} PRIVATE maestro_flags)

@@ -9,7 +9,12 @@ need_packages build test
 want_packages slurm "the tests of the Slurm jobs"
 
 phase "build"
-build -DMAESTRO_TESTS=ON -DMAESTRO_BENCH=ON
+gpus=()
+if cuda=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1 \2/p') && read -r major minor <<<"$cuda" &&
+    ((major > 12 || (major == 12 && minor >= 4))); then
+    gpus=(-DMAESTRO_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90) # one architecture: no GPU is needed, and a release builds all
+fi
+build -DMAESTRO_TESTS=ON -DMAESTRO_BENCH=ON "${gpus[@]}"
 
 # Both kinds run even if one fails: a report should be whole.
 failed=0
@@ -17,8 +22,8 @@ phase "tests of the program (ctest)"
 ctest --test-dir build/cpu-release -j2 --output-on-failure --no-tests=error "$@" || failed=1
 
 phase "tests of the Python tools (pytest)"
-# ctest runs those of tests/system and tests/slurm
-folders=$(find scripts tests -name 'test_*.py' -not -path 'tests/system/*' -not -path 'tests/slurm/*' -printf '%h\n' | sort -u)
+# ctest runs those of tests/system, tests/slurm and tests/cuda
+folders=$(find scripts tests -name 'test_*.py' -not -path 'tests/system/*' -not -path 'tests/slurm/*' -not -path 'tests/cuda/*' -printf '%h\n' | sort -u)
 for folder in $folders; do
     echo "$folder"
     python3 -m pytest -q -p no:cacheprovider "$folder" || failed=1

@@ -12,6 +12,7 @@
 #include "config/command_line.hpp"
 #include "simulation/simulation.hpp"
 #include "train/agree.hpp"
+#include "train/device.hpp"
 #include "train/evaluator.hpp"
 #include "train/trainer.hpp"
 
@@ -70,6 +71,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
                          .watchdog = watchdog,
                          .pulse = heartbeat,
                          .topology = topology,
+                         .device = train::choose_device(world, topology, deck),
                          .deck = std::move(deck)};
     if (line.command == config::Command::evaluate) {
         train::run_evaluation(launch, line);  // 5. the work

@@ -16,10 +16,10 @@ SIZES = {  # ranks: layout, and layers of the encoder for a load near 0.9
 }
 
 
-def samples(path, count, share=1 / 3, seed=1):
-    """Makes the sample file, if it is not there."""
+def samples(path, count, share=1 / 3, seed=1, *options):
+    """Makes the sample file, if it is not there; `options` of make_mixed.py."""
     if not (ROOT / path).exists():
-        call(["/usr/bin/python3", "scripts/data/make_mixed.py", path, "--samples", str(count), "--share", str(share), "--seed", str(seed)])
+        call(["/usr/bin/python3", "scripts/data/make_mixed.py", path, "--samples", str(count), "--share", str(share), "--seed", str(seed), *options])
     return f"data.train={path}"
 
 

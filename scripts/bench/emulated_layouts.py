@@ -7,7 +7,8 @@ import pathlib
 import tomllib
 
 import numpy as np
-from runs import ROOT, call, simulate, train
+from emulated import samples
+from runs import ROOT, simulate, train
 
 CLUSTER = "inputs/clusters/h100.toml"
 LAYERS, WIDTH, HEADS, KEYS, DIM, MLP, WORDS, BYTES = 24, 2048, 16, 4, 128, 5632, 32000, 2
@@ -113,20 +114,19 @@ def main():
     options = parser.parse_args()
     folder = pathlib.Path(ROOT / options.output)
     folder.mkdir(parents=True, exist_ok=True)
-    data, deck = f"{options.output}/samples.h5", f"{options.output}/deck.toml"
+    deck = f"{options.output}/deck.toml"
     (ROOT / deck).write_text(DECK)
-    if not (ROOT / data).exists():
-        call(["/usr/bin/python3", "scripts/data/make_mixed.py", data, "--samples", "256", "--share", "0", "--tokens", "3000", "--longest", "8000"])
+    data = samples(f"{options.output}/samples.h5", 256, 0, 1, "--tokens", "3000", "--longest", "8000")
     print(f"{'layout':14}{'emulated s':>11}{'simulated':>11}{'ratio':>7}{'worst':>7}{'formula':>9}{'tp GB':>8}{'cp GB':>8}{'dp GB':>8}")
     for name, (dp, tp, cp) in LAYOUTS.items():
-        values = [f"data.train={data}", *(f"section.language.layout.{k}={v}" for k, v in (("dp", dp), ("tp", tp), ("cp", cp)))]
+        values = [data, *(f"section.language.layout.{k}={v}" for k, v in (("dp", dp), ("tp", tp), ("cp", cp)))]
         rows = train(16, deck, f"{options.output}/run", [*values, f"train.steps={options.steps}", f"emulated.time_scale={options.scale}"])
         measured = rows["steps"]["time_s"] / options.scale
         papers = [simulate(deck, values, "--cluster", CLUSTER, "--step", step) for step in range(1, options.steps + 1)]
         simulated = np.array([p["step_s"] for p in papers])
         # The formula takes the step's tokens as they are: its samples' mean length, dealt evenly.
-        formula, samples = Formula(dp, tp, cp), papers[0]["samples"]
-        by_formula = np.array([samples / dp * formula.task(p["tokens"] / samples) + formula.end() for p in papers])
+        formula, count = Formula(dp, tp, cp), papers[0]["samples"]
+        by_formula = np.array([count / dp * formula.task(p["tokens"] / count) + formula.end() for p in papers])
         ratios = (measured / simulated)[1:]
         traffic = papers[1]["sections"]["language"]
         print(f"{name:14}{measured[1:].mean():11.4f}{simulated[1:].mean():11.4f}{measured[1:].sum() / simulated[1:].sum():7.3f}"

@@ -3,9 +3,9 @@
 layouts, of the rank that needs most what was planned, what the process grew by, and that over one rank's."""
 
 import argparse
-import re
 import shutil
 
+from memory import LINE
 from runs import ROOT, mpirun, settings
 
 DECK = "inputs/teacher.toml"
@@ -15,7 +15,6 @@ LARGE = [f"{MODEL}{k}={v}" for k, v in (("width", 768), ("layers", 8), ("heads",
 COMMON = [*LARGE, "checkpoint.every=0", "data.global_batch=16", "section.teacher.micro_batch=4"]
 LAYOUTS = [{}, {"tp": 2}, {"tp": 4}, {"cp": 2}, {"cp": 4}, {"cp": 2, "cp_kind": "all-to-all"}, {"dp": 2}, {"dp": 4},
            {"tp": 2, "cp": 2}, {"tp": 2, "dp": 2}]
-LINE = re.compile(r"memory of rank \d+: ([\d.]+) MiB planned, .*the process grew by ([\d.]+) MiB")
 
 
 def main():
@@ -32,7 +31,7 @@ def main():
             ranks *= layout.get(key, 1)
         values = [*COMMON, f"train.steps={options.steps}", f"run.output={options.output}",
                   "section.teacher.layout.dp=1", *(f"section.teacher.layout.{k}={v}" for k, v in layout.items())]
-        planned, grew = map(float, LINE.search(mpirun(ranks, "train", DECK, *settings(values))).groups())
+        _, planned, *_, grew = map(float, LINE.search(mpirun(ranks, "train", DECK, *settings(values))).groups())
         whole = whole or grew
         name = " ".join(f"{k} {v}" if k != "cp_kind" else v for k, v in layout.items()) or "one rank"
         print(f"{name:22}{planned:12.1f}{grew:10.1f}{planned / grew - 1:8.1%}{grew / whole:13.2f}", flush=True)

@@ -8,9 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "base/stream.hpp"
 #include "base/tensor.hpp"
 
 namespace maestro::backend {
+
+/// Was this built for GPUs?
+#ifdef MAESTRO_CUDA
+inline constexpr bool kCuda = true;
+#else
+inline constexpr bool kCuda = false;
+#endif
 
 /// What one operation costs: the counts that the cost model is made of.
 struct Work {
@@ -41,6 +49,13 @@ struct DeviceRates {
     double seconds(const Work& work) const;
 };
 
+/// What decides how much memory operations take: of the device that meta stands for.
+struct Traits {
+    Traits(int threads_ = 1, bool shares_memory_ = true) : threads(threads_), shares_memory(shares_memory_) {}
+    int threads;         ///< that may run one operation
+    bool shares_memory;  ///< with the host
+};
+
 class Backend {
 public:
     virtual ~Backend() = default;
@@ -55,6 +70,13 @@ public:
     virtual void* allocate(std::size_t bytes) = 0;
     virtual void release(void* pointer) noexcept = 0;
 
+    /// Does the device use the host's memory? Then what the host gives is used where it lies, see given().
+    virtual bool shares_memory() const = 0;
+    /// Host memory to a tensor, in the order of operations; the source is free on return.
+    virtual void upload(const void* source, const Tensor& target) = 0;
+    /// A tensor to host memory; waits until it is there.
+    virtual void download(const Tensor& source, void* target) = 0;
+
     /// y[m, n] (+)= op(a) * op(b): a is [m, k] or, transposed, [k, m]; b is [k, n] or [n, k]. dtypes: all
     /// f32, all f64, or a, b bf16 with y bf16 or f32. lda, ldb, ldy are row strides in elements.
     struct Gemm {
@@ -66,12 +88,23 @@ public:
         DType in, out;
     };
     virtual void gemm(const Gemm& g) = 0;
+    static Work work_of(const Gemm& g);
 
-    /// Runs `cpu()` on this device, or counts `work`.
-    template <class F>
-    void launch(const Work& work, F&& cpu) {
+    /// Where operations of a GPU queue up; null where they run on the host.
+    virtual Stream stream() const { return nullptr; }
+    /// Counts `work` and runs cpu(), or queues up what kernel(stream) starts, or neither.
+    template <class Cpu, class Kernel>
+    void launch(const Work& work, Cpu&& cpu, Kernel&& kernel) {
         count(work);
-        if (computes()) cpu();
+        if (!computes()) return;
+        if constexpr (kCuda) {
+            if (const Stream queue = stream()) return kernel(queue);
+        }
+        cpu();
+    }
+    template <class Cpu>
+    void launch(const Work& work, Cpu&& cpu) {
+        launch(work, cpu, [&](Stream) { MAESTRO_CHECK(false, "an operation that a GPU does not have"); });
     }
     void count(const Work& work) {
         counts_.flops += work.flops;
@@ -91,7 +124,9 @@ private:
 
 /// The CPU: oneDNN for products, OpenMP for the rest. `threads` >= 1 for this rank.
 std::unique_ptr<Backend> make_cpu(int threads);
-/// Counts work, memory and, by the rates, seconds of a device of so many threads; computes nothing.
-std::unique_ptr<Backend> make_meta(DeviceRates rates = {}, int threads = 1);
+/// GPU number `device` of this process, in builds for GPUs. Error(device_memory), or what CUDA says.
+std::unique_ptr<Backend> make_cuda(int device);
+/// Counts work, memory and, by the rates, seconds of such a device; computes nothing.
+std::unique_ptr<Backend> make_meta(DeviceRates rates = {}, Traits traits = {});
 
 }  // namespace maestro::backend

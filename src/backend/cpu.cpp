@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <oneapi/dnnl/dnnl.hpp>
 
 #if defined(__x86_64__)
@@ -58,12 +59,15 @@ public:
         return pointer;
     }
     void release(void* pointer) noexcept override { std::free(pointer); }
+    bool shares_memory() const override { return true; }
+    void upload(const void* source, const Tensor& target) override {
+        if (!target.empty()) std::memcpy(target.data, source, target.bytes());
+    }
+    void download(const Tensor& source, void* target) override {
+        if (!source.empty()) std::memcpy(target, source.data, source.bytes());
+    }
     void gemm(const Gemm& g) override {
-        const double elements =
-            static_cast<double>(g.m * g.k + g.k * g.n) * static_cast<double>(size_of(g.in)) +
-            static_cast<double>(g.m * g.n) * static_cast<double>(size_of(g.out));
-        count(
-            {2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k), elements});
+        count(work_of(g));
         if (g.in == DType::bf16)
             bf16_->run(g);
         else

@@ -10,28 +10,33 @@ namespace {
 
 class Meta final : public Backend {
 public:
-    Meta(DeviceRates rates, int threads) : rates_(std::move(rates)), threads_(threads) {}
+    Meta(DeviceRates rates, Traits traits) : rates_(std::move(rates)), traits_(traits) {}
     std::string describe() const override { return "meta: counts, computes nothing"; }
     bool computes() const override { return false; }
-    int threads() const override { return threads_; }
+    int threads() const override { return traits_.threads; }
     void* allocate(std::size_t) override { return reinterpret_cast<void*>(64); }
     void release(void*) noexcept override {}
-    void gemm(const Gemm& g) override {
-        count({2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k),
-               static_cast<double>(g.m * g.k + g.k * g.n) * static_cast<double>(size_of(g.in)) +
-                   static_cast<double>(g.m * g.n) * static_cast<double>(size_of(g.out)),
-               static_cast<double>(std::min({g.m, g.n, g.k})), g.in});
-    }
+    bool shares_memory() const override { return traits_.shares_memory; }
+    void upload(const void*, const Tensor&) override {}
+    void download(const Tensor&, void*) override {}
+    void gemm(const Gemm& g) override { count(work_of(g)); }
 
 protected:
     double seconds_of(const Work& work) const override { return rates_.seconds(work); }
 
 private:
     DeviceRates rates_;
-    int threads_;
+    Traits traits_;
 };
 
 }  // namespace
+
+Work Backend::work_of(const Gemm& g) {
+    return {2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k),
+            static_cast<double>(g.m * g.k + g.k * g.n) * static_cast<double>(size_of(g.in)) +
+                static_cast<double>(g.m * g.n) * static_cast<double>(size_of(g.out)),
+            static_cast<double>(std::min({g.m, g.n, g.k})), g.in};
+}
 
 double DeviceRates::seconds(const Work& work) const {
     double rate = element_flops;
@@ -55,8 +60,8 @@ double DeviceRates::seconds(const Work& work) const {
     return operation_s + std::max(arithmetic, bytes > 0 ? work.bytes / bytes : 0);
 }
 
-std::unique_ptr<Backend> make_meta(DeviceRates rates, int threads) {
-    return std::make_unique<Meta>(std::move(rates), threads);
+std::unique_ptr<Backend> make_meta(DeviceRates rates, Traits traits) {
+    return std::make_unique<Meta>(std::move(rates), traits);
 }
 
 }  // namespace maestro::backend

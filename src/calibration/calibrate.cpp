@@ -84,7 +84,7 @@ private:
 
     Tensor tensor(DType type, std::initializer_list<std::int64_t> shape) {
         const Tensor t = arena_.allocate(type, shape);
-        std::memset(t.data, 0, t.bytes());
+        ops::zero(*backend_, t);
         return t;
     }
 
@@ -154,7 +154,7 @@ private:
         std::vector<double> values{0, 0};
         if (ranks && ranks.size() > 1) {
             const backend::ArenaScope scope(arena_);
-            const auto group = collective::make_group(std::move(ranks));
+            const auto group = collective::make_group(std::move(ranks), *backend_);
             const auto gather = [&](std::int64_t elements) {
                 const Tensor whole = tensor(DType::f32, {group->size() * elements, 1});
                 const std::vector<std::int64_t> rows(static_cast<std::size_t>(group->size()), elements);

@@ -1,12 +1,12 @@
 #include "collective/group.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "base/check.hpp"
 #include "base/shard.hpp"
+#include "ops/elementwise.hpp"
 
 namespace maestro::collective {
 
@@ -22,15 +22,6 @@ std::int64_t sum(std::span<const std::int64_t> rows, std::size_t count) {
 Tensor part(const Tensor& whole, std::span<const std::int64_t> rows, int rank) {
     const std::int64_t begin = sum(rows, static_cast<std::size_t>(rank));
     return whole.slice(begin, begin + rows[static_cast<std::size_t>(rank)]);
-}
-
-/// Of any type.
-void copy(backend::Backend& b, const Tensor& from, const Tensor& to) {
-    MAESTRO_CHECK(from.dtype == to.dtype && from.size() == to.size(), "{} and {}", from.describe(),
-                  to.describe());
-    if (from.empty()) return;
-    b.launch({0, 2.0 * static_cast<double>(from.bytes())},
-             [&] { std::memcpy(to.data, from.data, from.bytes()); });
 }
 
 void check(const Tensor& whole, std::span<const std::int64_t> rows, int size) {
@@ -73,7 +64,7 @@ Group::Ticket Group::exchange_with_all(const std::function<Tensor(int)>& outgoin
 Group::Ticket Group::start_all_gather(backend::Backend& b, const Tensor& own, const Tensor& whole,
                                       std::span<const std::int64_t> rows) {
     check(whole, own, rows, rank_, size_);
-    copy(b, own, part(whole, rows, rank_));
+    ops::copy(b, own, part(whole, rows, rank_));
     return start_all_gather_in_place(whole, rows);
 }
 
@@ -88,7 +79,7 @@ Group::Ticket Group::start_all_to_all(backend::Backend& b, const Tensor& send,
                                       std::span<const std::int64_t> received_rows) {
     check(send, send_rows, size_);
     check(received, received_rows, size_);
-    copy(b, part(send, send_rows, rank_), part(received, received_rows, rank_));
+    ops::copy(b, part(send, send_rows, rank_), part(received, received_rows, rank_));
     return exchange_with_all([&](int to) { return part(send, send_rows, to); },
                              [&](int from) { return part(received, received_rows, from); });
 }
@@ -98,7 +89,7 @@ Group::Ticket Group::start_shift(backend::Backend& b, const Tensor& send, const 
     MAESTRO_CHECK(send.dtype == received.dtype, "{} and {}", send.describe(), received.describe());
     const int step = ((distance % size_) + size_) % size_;
     if (step == 0) {
-        copy(b, send, received);
+        ops::copy(b, send, received);
         return exchange({}, {});
     }
     return exchange({{(rank_ + step) % size_, send.data, send.bytes()}},
@@ -109,7 +100,7 @@ void Group::reduce_scatter(backend::Backend& b, const Tensor& whole, const Tenso
                            std::span<const std::int64_t> rows, ops::Reduction how, backend::Arena& scratch) {
     check(whole, own, rows, rank_, size_);
     if (size_ == 1) {
-        if (own.data != whole.data) copy(b, whole, own);
+        if (own.data != whole.data) ops::copy(b, whole, own);
         return;
     }
     // In pieces, so that what comes from the others takes little memory however large the tensor is.

@@ -93,8 +93,9 @@ private:
 /// Bytes of scratch that reduce_scatter takes at most, where no rank gets more `elements`.
 std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type);
 
-/// Of these ranks, in the communicator's order.
-std::unique_ptr<Group> make_group(comm::Communicator members);
+/// Of these ranks, in the communicator's order. Tensors are the backend's, which must outlive it; those of a
+/// device with memory of its own pass through the host's.
+std::unique_ptr<Group> make_group(comm::Communicator members, backend::Backend& backend);
 /// Of a rank on paper: messages and bytes are counted, and the seconds that they take on a link.
 std::unique_ptr<Group> make_paper_group(int rank, int size, double latency_s = 0, double bandwidth = 0);
 

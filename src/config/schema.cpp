@@ -27,7 +27,7 @@ std::vector<Key> keys_of(Run& r, const Needs& needs) {
     return {{"name", &r.name},
             {"seed", &r.seed, false, 0, 9e18},
             {"output", &r.output, needs.output},
-            {"device", &r.device, false, 0, 0, {"auto", "cpu", "emulated"}, {"cuda"}},
+            {"device", &r.device, false, 0, 0, {"auto", "cpu", "cuda", "emulated"}},
             {"precision", &r.precision, false, 0, 0, {"fp32", "bf16"}},
             {"timeout_s", &r.timeout_s, false, 1, 86400},
             {"transport", &r.transport, false, 0, 0, {"auto", "window", "messages"}}};

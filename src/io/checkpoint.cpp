@@ -21,19 +21,14 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Makes sure that the disk holds `bytes` more: what a file claims to hold may not be there yet.
-void reserve(const fs::path& partial, std::uint64_t bytes) {
+void reserve(const fs::path& partial, std::uint64_t bytes, Pulse& pulse) {
     check_free_space(partial, bytes);
     const fs::path probe = partial / fmt::format(".reserve-{}", ::getpid());
     const Descriptor file(probe, O_WRONLY | O_CREAT | O_TRUNC);
-    const int failed = file ? ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)) : errno;
+    if (!file) io_failed(probe, "cannot be made", errno);
     std::error_code ignored;
-    fs::remove(probe, ignored);
-    if (failed != 0)
-        io_failed(
-            partial,
-            fmt::format("the disk has no room for {} MiB; free space, then run again with --resume auto",
-                        (bytes >> 20) + 1),
-            failed);
+    fs::remove(probe, ignored);  // what it takes is given back when it is closed
+    take_room(partial, file, bytes, pulse);
 }
 
 /// A name beside, in the place of what has it.
@@ -65,7 +60,7 @@ fs::path begin_checkpoint(const fs::path& run, std::int64_t step) {
 ManifestEntry write_train_state(const fs::path& partial, const TrainState& state, Pulse& pulse) {
     const fs::path path = partial / "train.h5";
     pulse.doing(fmt::format("writing {}", path.string()));
-    reserve(partial, state.deck.size() + (2 << 20));
+    reserve(partial, state.deck.size() + (2 << 20), pulse);
     File file(path, File::Mode::create, pulse);
     write_attribute(file, "format", std::string("maestro-train"));
     write_attribute(file, "version", kCheckpointVersion);

@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::uint64_t kBlock = 1 << 20;
+constexpr std::uint64_t kReserveAtOnce = std::uint64_t{1} << 30;
 // What a network file system has lost for a moment comes back within seconds.
 constexpr std::array kPauses = {std::chrono::milliseconds(100), std::chrono::milliseconds(400),
                                 std::chrono::milliseconds(1500)};
@@ -101,6 +102,20 @@ bool write_at(int descriptor, const void* source, std::uint64_t bytes, std::uint
         pulse.beat();
     }
     return true;
+}
+
+void take_room(const fs::path& path, const Descriptor& file, std::uint64_t bytes, Pulse& pulse) {
+    for (std::uint64_t at = 0; at < bytes; at += kReserveAtOnce) {
+        const int failed = ::posix_fallocate(file.get(), static_cast<off_t>(at),
+                                             static_cast<off_t>(std::min(kReserveAtOnce, bytes - at)));
+        if (failed != 0)
+            io_failed(
+                path,
+                fmt::format("the disk has no room for {} MiB; free space, then run again with --resume auto",
+                            (bytes >> 20) + 1),
+                failed);
+        pulse.beat();
+    }
 }
 
 std::string read_text(const fs::path& path) {

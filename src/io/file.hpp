@@ -37,6 +37,10 @@ std::int64_t read_at(int descriptor, void* target, std::uint64_t bytes, std::uin
 /// All of it, or false with errno.
 bool write_at(int descriptor, const void* source, std::uint64_t bytes, std::uint64_t offset, Pulse& pulse);
 
+/// Gives the file `bytes` on the disk, in slices: a file system may write the room that it gives.
+/// Error(io_error).
+void take_room(const std::filesystem::path& path, const Descriptor& file, std::uint64_t bytes, Pulse& pulse);
+
 /// Bytes after which a writer of large files syncs: the page cache would take them all, and then one fsync
 /// minutes in which nothing is said.
 inline constexpr std::uint64_t kSyncEvery = 64 << 20;

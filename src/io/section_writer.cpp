@@ -20,8 +20,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "files hold floats as this machine does");
 
-constexpr std::uint64_t kReserveAtOnce = std::uint64_t{1} << 30;
-
 fs::path file_of(const fs::path& partial, const std::string& section) {
     return partial / (section + ".h5");
 }
@@ -42,21 +40,6 @@ File describe_file(const fs::path& path, const std::string& section, std::int64_
     }
     file.close();
     return file;
-}
-
-/// In slices: a file system may write the room that it gives.
-void take_room(const fs::path& path, const Descriptor& file, std::uint64_t bytes, Pulse& pulse) {
-    for (std::uint64_t at = 0; at < bytes; at += kReserveAtOnce) {
-        const int failed = ::posix_fallocate(file.get(), static_cast<off_t>(at),
-                                             static_cast<off_t>(std::min(kReserveAtOnce, bytes - at)));
-        if (failed != 0)
-            io_failed(
-                path,
-                fmt::format("the disk has no room for {} MiB; free space, then run again with --resume auto",
-                            (bytes >> 20) + 1),
-                failed);
-        pulse.beat();
-    }
 }
 
 }  // namespace

@@ -18,10 +18,36 @@ ContextAttention::ContextAttention(backend::Backend& backend, const Peers& peers
       statistics_(ops::accumulate_type(type)),
       dim_(head_dim) {}
 
-ContextAttention::Heads ContextAttention::heads_of(std::int64_t query_heads, std::int64_t key_heads) const {
-    const int ranks = peers_->degrees.cp;
-    return {query_heads / ranks, std::max<std::int64_t>(key_heads / ranks, 1)};
-}
+namespace {
+
+/// An all-to-all between the rows of a slice with all heads and all rows with some heads. Where there are
+/// fewer key heads than ranks, those that follow each other get the same one.
+struct HeadExchange {
+    HeadExchange(const Sequences& sequences, int count, std::int64_t query_columns,
+                 std::int64_t every_key_head, std::int64_t dim)
+        : ranks(count),
+          rows(sequences.rows),
+          all(sequences.partition.rows()),
+          wide(query_columns / count),
+          narrow(std::max<std::int64_t>(every_key_head / count, 1) * dim),
+          each(static_cast<std::size_t>(count), rows),
+          key_heads(every_key_head),
+          head_dim(dim) {}
+    /// What rank `rank` sends or gets, of a tensor by ranks.
+    Tensor part(const Tensor& by_rank, int rank) const {
+        return by_rank.slice(rank * rows, (rank + 1) * rows);
+    }
+    /// Of its key heads, among all of them.
+    std::int64_t first_key_column(int rank) const { return rank * key_heads / ranks * head_dim; }
+
+    int ranks;
+    std::int64_t rows, all;          ///< of a slice, of all slices
+    std::int64_t wide, narrow;       ///< columns of a rank's query heads and of its key heads
+    std::vector<std::int64_t> each;  ///< rows of a part
+    std::int64_t key_heads, head_dim;
+};
+
+}  // namespace
 
 AttentionActivations ContextAttention::allocate(const Sequences& sequences, std::int64_t heads,
                                                 std::int64_t key_heads, backend::Arena& saved) const {
@@ -33,13 +59,12 @@ AttentionActivations ContextAttention::allocate(const Sequences& sequences, std:
         a.lse = saved.allocate(statistics_, {rows, heads});
         return a;
     }
-    const std::int64_t rows = sequences.partition.rows();
-    const Heads own = heads_of(heads, key_heads);
-    a.q = saved.allocate(type_, {rows, own.query * dim_});
-    a.k = saved.allocate(type_, {rows, own.key * dim_});
-    a.values = saved.allocate(type_, {rows, own.key * dim_});
-    a.out = saved.allocate(type_, {rows, own.query * dim_});
-    a.lse = saved.allocate(statistics_, {rows, own.query});
+    const HeadExchange e(sequences, peers_->degrees.cp, heads * dim_, key_heads, dim_);
+    a.q = saved.allocate(type_, {e.all, e.wide});
+    a.k = saved.allocate(type_, {e.all, e.narrow});
+    a.values = saved.allocate(type_, {e.all, e.narrow});
+    a.out = saved.allocate(type_, {e.all, e.wide});
+    a.lse = saved.allocate(statistics_, {e.all, e.wide / dim_});
     return a;
 }
 
@@ -110,33 +135,28 @@ void ContextAttention::forward(AttentionActivations& a, const Tensor& q, const T
     }
     const backend::ArenaScope scope(scratch);
     collective::Group& group = *peers_->context;
-    const int ranks = group.size();
-    const std::int64_t rows = sequences.rows, all = sequences.partition.rows(),
-                       key_heads = k.columns() / dim_;
-    const Heads own = heads_of(q.columns() / dim_, key_heads);
-    const std::int64_t wide = own.query * dim_, narrow = own.key * dim_;
-    const std::vector<std::int64_t> each(static_cast<std::size_t>(ranks), rows);
-    const Tensor send = scratch.allocate(type_, {ranks * rows, wide + 2 * narrow}),
-                 received = scratch.allocate(type_, {all, wide + 2 * narrow});
-    for (int to = 0; to < ranks; ++to) {
-        const Tensor part = send.slice(to * rows, (to + 1) * rows);
-        const std::int64_t key = own.first_key(to, key_heads, ranks) * dim_;
+    const HeadExchange e(sequences, group.size(), q.columns(), k.columns() / dim_, dim_);
+    const std::int64_t wide = e.wide, narrow = e.narrow;
+    const Tensor send = scratch.allocate(type_, {e.ranks * e.rows, wide + 2 * narrow}),
+                 received = scratch.allocate(type_, {e.all, wide + 2 * narrow});
+    for (int to = 0; to < e.ranks; ++to) {
+        const Tensor part = e.part(send, to);
+        const std::int64_t key = e.first_key_column(to);
         ops::copy_columns(backend_, {q, to * wide}, {part, 0}, wide);
         ops::copy_columns(backend_, {k, key}, {part, wide}, narrow);
         ops::copy_columns(backend_, {qkv, qkv.columns() - k.columns() + key}, {part, wide + narrow}, narrow);
     }
-    group.all_to_all(backend_, send, each, received, sequences.slice_rows);
-    ops::copy_columns(backend_, {received, 0}, {a.q, 0, sequences.packed}, wide);
-    ops::copy_columns(backend_, {received, wide}, {a.k, 0, sequences.packed}, narrow);
-    ops::copy_columns(backend_, {received, wide + narrow}, {a.values, 0, sequences.packed}, narrow);
+    group.all_to_all(backend_, send, e.each, received, sequences.slice_rows);
+    ops::copy_columns(backend_, {received, 0}, {a.q, 0, sequences.packed_places}, wide);
+    ops::copy_columns(backend_, {received, wide}, {a.k, 0, sequences.packed_places}, narrow);
+    ops::copy_columns(backend_, {received, wide + narrow}, {a.values, 0, sequences.packed_places}, narrow);
     ops::attention(backend_, a.q, a.k, a.values, sequences.own, a.out, a.lse, scratch);
-    const Tensor by_slice = scratch.allocate(type_, {all, wide}),
-                 by_heads = scratch.allocate(type_, {ranks * rows, wide});
-    ops::gather_rows(backend_, a.out, sequences.packed, by_slice);
-    group.all_to_all(backend_, by_slice, sequences.slice_rows, by_heads, each);
-    for (int from = 0; from < ranks; ++from)
-        ops::copy_columns(backend_, {by_heads.slice(from * rows, (from + 1) * rows), 0}, {mixed, from * wide},
-                          wide);
+    const Tensor by_slice = scratch.allocate(type_, {e.all, wide}),
+                 by_heads = scratch.allocate(type_, {e.ranks * e.rows, wide});
+    ops::gather_rows(backend_, a.out, sequences.packed_places, by_slice);
+    group.all_to_all(backend_, by_slice, sequences.slice_rows, by_heads, e.each);
+    for (int from = 0; from < e.ranks; ++from)
+        ops::copy_columns(backend_, {e.part(by_heads, from), 0}, {mixed, from * wide}, wide);
 }
 
 void ContextAttention::backward(const AttentionActivations& a, const Tensor& d_mixed, const Tensor& mixed,
@@ -152,33 +172,29 @@ void ContextAttention::backward(const AttentionActivations& a, const Tensor& d_m
     }
     const backend::ArenaScope scope(scratch);
     collective::Group& group = *peers_->context;
-    const int ranks = group.size();
-    const std::int64_t rows = sequences.rows, all = sequences.partition.rows(),
-                       key_heads = dk.columns() / dim_;
-    const Heads own = heads_of(dq.columns() / dim_, key_heads);
-    const std::int64_t wide = own.query * dim_, narrow = own.key * dim_;
-    const std::vector<std::int64_t> each(static_cast<std::size_t>(ranks), rows);
-    const Tensor send = scratch.allocate(type_, {ranks * rows, wide}),
-                 received = scratch.allocate(type_, {all, wide}),
-                 d_out = scratch.allocate(type_, {all, wide});
-    for (int to = 0; to < ranks; ++to)
-        ops::copy_columns(backend_, {d_mixed, to * wide}, {send.slice(to * rows, (to + 1) * rows), 0}, wide);
-    group.all_to_all(backend_, send, each, received, sequences.slice_rows);
-    ops::scatter_rows(backend_, received, sequences.packed, d_out);
-    const Tensor d_q = received, d_k = scratch.allocate(type_, {all, narrow}),
-                 d_values = scratch.allocate(type_, {all, narrow});
+    const HeadExchange e(sequences, group.size(), dq.columns(), dk.columns() / dim_, dim_);
+    const std::int64_t wide = e.wide, narrow = e.narrow;
+    const Tensor send = scratch.allocate(type_, {e.ranks * e.rows, wide}),
+                 received = scratch.allocate(type_, {e.all, wide}),
+                 d_out = scratch.allocate(type_, {e.all, wide});
+    for (int to = 0; to < e.ranks; ++to)
+        ops::copy_columns(backend_, {d_mixed, to * wide}, {e.part(send, to), 0}, wide);
+    group.all_to_all(backend_, send, e.each, received, sequences.slice_rows);
+    ops::scatter_rows(backend_, received, sequences.packed_places, d_out);
+    const Tensor d_q = received, d_k = scratch.allocate(type_, {e.all, narrow}),
+                 d_values = scratch.allocate(type_, {e.all, narrow});
     ops::attention_backward(backend_, d_out, a.out, a.q, a.k, a.values, a.lse, sequences.own, d_q, d_k,
                             d_values, scratch);
-    const Tensor back = scratch.allocate(type_, {all, wide + 2 * narrow}),
-                 mine = scratch.allocate(type_, {ranks * rows, wide + 2 * narrow});
-    ops::copy_columns(backend_, {d_q, 0, sequences.packed}, {back, 0}, wide);
-    ops::copy_columns(backend_, {d_k, 0, sequences.packed}, {back, wide}, narrow);
-    ops::copy_columns(backend_, {d_values, 0, sequences.packed}, {back, wide + narrow}, narrow);
-    group.all_to_all(backend_, back, sequences.slice_rows, mine, each);
+    const Tensor back = scratch.allocate(type_, {e.all, wide + 2 * narrow}),
+                 mine = scratch.allocate(type_, {e.ranks * e.rows, wide + 2 * narrow});
+    ops::copy_columns(backend_, {d_q, 0, sequences.packed_places}, {back, 0}, wide);
+    ops::copy_columns(backend_, {d_k, 0, sequences.packed_places}, {back, wide}, narrow);
+    ops::copy_columns(backend_, {d_values, 0, sequences.packed_places}, {back, wide + narrow}, narrow);
+    group.all_to_all(backend_, back, sequences.slice_rows, mine, e.each);
     std::int64_t written = 0;  // key columns: what two ranks had the same key head of is summed
-    for (int from = 0; from < ranks; ++from) {
-        const Tensor part = mine.slice(from * rows, (from + 1) * rows);
-        const std::int64_t key = own.first_key(from, key_heads, ranks) * dim_;
+    for (int from = 0; from < e.ranks; ++from) {
+        const Tensor part = e.part(mine, from);
+        const std::int64_t key = e.first_key_column(from);
         const bool again = key < written;
         ops::copy_columns(backend_, {part, 0}, {dq, from * wide}, wide);
         ops::copy_columns(backend_, {part, wide}, {dk, key}, narrow, again);
@@ -191,8 +207,8 @@ void ContextAttention::backward(const AttentionActivations& a, const Tensor& d_m
 void ContextAttention::pack_keys(const AttentionActivations& a, const Sequences& sequences,
                                  const Tensor& packed) const {
     const std::int64_t rows = packed.dim(0) / 2, columns = a.k.columns();
-    ops::copy_columns(backend_, {a.k, 0, sequences.travelling}, {packed.slice(0, rows), 0}, columns);
-    ops::copy_columns(backend_, {a.values, a.values.columns() - columns, sequences.travelling},
+    ops::copy_columns(backend_, {a.k, 0, sequences.travelling_places}, {packed.slice(0, rows), 0}, columns);
+    ops::copy_columns(backend_, {a.values, a.values.columns() - columns, sequences.travelling_places},
                       {packed.slice(rows, 2 * rows), 0}, columns);
 }
 
@@ -259,9 +275,10 @@ void ContextAttention::ring_backward(const AttentionActivations& a, const Tensor
     ring.finish(sum_turn);
     const Tensor home = sums.at(slices, own);
     const std::int64_t rows = sequences.travelling_rows[own];
-    ops::copy_columns(backend_, {home.slice(0, rows), 0}, {k_sum, 0, sequences.travelling}, columns, true);
-    ops::copy_columns(backend_, {home.slice(rows, 2 * rows), 0}, {v_sum, 0, sequences.travelling}, columns,
+    ops::copy_columns(backend_, {home.slice(0, rows), 0}, {k_sum, 0, sequences.travelling_places}, columns,
                       true);
+    ops::copy_columns(backend_, {home.slice(rows, 2 * rows), 0}, {v_sum, 0, sequences.travelling_places},
+                      columns, true);
     ops::convert(backend_, q_sum, dq);
     ops::convert(backend_, k_sum, dk);
     ops::copy_columns(backend_, {v_sum, 0}, {dqkv, dqkv.columns() - columns}, columns);

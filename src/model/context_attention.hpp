@@ -37,14 +37,6 @@ private:
     /// Where nothing is computed room is taken for a ring, whether keys go round or not: memory is planned by
     /// one micro-batch, and another of no more rows may be dealt otherwise.
     bool plans_ring() const { return !backend_.computes() && peers_->degrees.cp > 1; }
-    /// Heads of one rank after an all-to-all over the context group, of K key heads before.
-    struct Heads {
-        std::int64_t query, key;
-        std::int64_t first_key(int rank, std::int64_t key_heads, int ranks) const {
-            return rank * key_heads / ranks;
-        }
-    };
-    Heads heads_of(std::int64_t query_heads, std::int64_t key_heads) const;
     void ring_forward(const AttentionActivations& a, const Sequences& sequences, const Tensor& mixed,
                       backend::Arena& scratch) const;
     void ring_backward(const AttentionActivations& a, const Tensor& d_mixed, const Tensor& mixed,

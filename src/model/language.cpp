@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "backend/host_access.hpp"
 #include "ops/cross_entropy.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/distillation.hpp"
@@ -33,6 +34,8 @@ struct Language::State final : Saved {
     std::int64_t first = 0, own = 0;                 ///< of the slice's rows those of this rank
     std::vector<std::vector<std::int32_t>> places;   ///< by input edge: own rows that its embeddings take
     std::vector<std::vector<std::int64_t>> brought;  ///< by input edge, by sample: own rows that it brings
+    Tensor given_ids;                                ///< on the device, as the next
+    std::vector<Tensor> given_places;
     Tensor rstd;
     Tensor d_normed;  ///< gradient of the loss, where there is one; forward leaves it here
 };
@@ -65,7 +68,7 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
       backend_(backend),
       spec_(spec),
       role_(role),
-      vocabulary_(part_of(spec.vocabulary, peers_.tp(), peers_.degrees.tp)),
+      vocabulary_(peers_.tp_part(spec.vocabulary)),
       shares_(backend, *peers_.tensor),
       embedding_(&store_.declare("embedding.weight", {spec.vocabulary, spec.width}, Init::normal,
                                  role.trained, {{vocabulary_}, {0, spec.width}})),
@@ -73,7 +76,9 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
       norm_(&store_.declare("norm.weight", {spec.width}, Init::ones, role.trained)),
       head_(spec.tie_embeddings ? embedding_
                                 : &store_.declare("head.weight", {spec.vocabulary, spec.width}, Init::normal,
-                                                  role.trained, {{vocabulary_}, {0, spec.width}})) {
+                                                  role.trained, {{vocabulary_}, {0, spec.width}})),
+      loss_(backend, sizeof(double)) {
+    ops::zero(backend_, Tensor(loss_.data(), DType::f64, {1}));
     // The student applies the teacher's head itself: hidden states are far narrower than logits, and they are
     // what crosses the edge.
     for (const InputSpec& input : role.inputs) {
@@ -215,28 +220,35 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
     const DType type = role_.compute, statistics = ops::accumulate_type(type);
     sequences.cos = saved.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
     sequences.sin = saved.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
-    ops::fill_rotary_1d(backend_, state->positions, spec_.rope_theta, sequences.cos, sequences.sin);
+    state->given_ids = backend::given(backend_, state->ids, saved);
+    for (const auto& places : state->places)
+        state->given_places.push_back(backend::given(backend_, places, saved));
+    sequences.hand_over(backend_, saved);
+    {
+        const backend::ArenaScope scope(scratch);
+        ops::fill_rotary_1d(backend_, backend::given(backend_, state->positions, scratch), spec_.rope_theta,
+                            sequences.cos, sequences.sin);
+    }
 
     // Ids of -1 leave rows of zeros; the edges' rows take their places.
     const Tensor stream = saved.allocate(type, {state->own, spec_.width});
     {
         const backend::ArenaScope scope(scratch);
         const Tensor part = shares_.part(stream, sequences.shares, scratch);
-        ops::embedding(backend_, state->ids, embedding_->weight, part);
+        ops::embedding(backend_, state->given_ids, embedding_->weight, part);
         shares_.sum(part, stream, sequences.shares, scratch);
     }
     for (std::size_t e = 0; e < inputs.size(); ++e) {
         MAESTRO_CHECK(inputs[e].size() == batch.samples.size(), "edge {} brings {} samples", e,
                       inputs[e].size());
-        std::size_t at = 0;
+        std::int64_t at = 0;
         for (std::size_t s = 0; s < inputs[e].size(); ++s) {
             const std::int64_t rows = inputs[e][s].dim(0);
             MAESTRO_CHECK(rows == state->brought[e][s], "edge {} brings {} rows of sample {} for {} places",
                           e, rows, batch.samples[s].id, state->brought[e][s]);
             if (role_.inputs[e].tensor != EdgeTensor::embeddings) continue;
-            const auto count = static_cast<std::size_t>(rows);
-            ops::scatter_rows(backend_, inputs[e][s], std::span(state->places[e]).subspan(at, count), stream);
-            at += count;
+            ops::scatter_rows(backend_, inputs[e][s], state->given_places[e].slice(at, at + rows), stream);
+            at += rows;
         }
     }
     state->stack = layers_.forward(stream, sequences, saved, scratch);
@@ -276,12 +288,15 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
     std::vector<std::uint8_t> wrong(static_cast<std::size_t>(targets.name_count), 0);
     std::vector<std::int32_t> best(static_cast<std::size_t>(kLossRows));
     const backend::ArenaScope whole(arena);
+    const Tensor tokens = backend::given(backend_, targets.tokens, arena),
+                 weights = backend::given(backend_, targets.weights, arena),
+                 predicting = backend::given(backend_, targets.rows, arena);
     const auto own = static_cast<std::int64_t>(targets.rows.size());
     // Every tp rank needs the rows that predict of all of them, for its part of the vocabulary.
     // They may all be this rank's: room for that many makes the scratch grow with the rows alone.
     const std::int64_t most = std::min(normed.dim(0), total);
     const Tensor own_hidden = arena.allocate(type, {most, spec_.width}).slice(0, own);
-    ops::gather_rows(backend_, normed, targets.rows, own_hidden);
+    ops::gather_rows(backend_, normed, predicting, own_hidden);
     const Tensor all_hidden = shares_.gather(own_hidden, targets.shares, arena);
     Tensor all_states;
     if (distill) {
@@ -292,39 +307,41 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
             std::vector<std::int32_t> rows;
             for (std::int64_t i = at; i < at + targets.by_sample[s]; ++i)
                 rows.push_back(targets.rows[i] - static_cast<std::int32_t>(before));
+            const backend::ArenaScope scope(arena);
             if (!rows.empty())
-                ops::gather_rows(backend_, came[s], rows, own_states.slice(at, at + targets.by_sample[s]));
+                ops::gather_rows(backend_, came[s], backend::given(backend_, rows, arena),
+                                 own_states.slice(at, at + targets.by_sample[s]));
             at += targets.by_sample[s];
             before += came[s].dim(0);
         }
         all_states = shares_.gather(own_states, targets.shares, arena);
     }
-    double found = 0;
-    double& sum = peers_.tp() == 0 ? result.loss : found;  // the other tp ranks find the same
+    const Tensor sum(loss_.data(), DType::f64, {1});
     for (std::int64_t begin = 0; begin < total; begin += kLossRows) {
         backend::ArenaScope scope(arena);
         const std::int64_t count = std::min(kLossRows, total - begin);
-        const auto part = [&](const auto& list) {
-            return std::span(list).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
-        };
+        const Tensor some_tokens = tokens.slice(begin, begin + count),
+                     some_weights = weights.slice(begin, begin + count);
         const Tensor hidden = all_hidden.slice(begin, begin + count);
         const Tensor logits = arena.allocate(logit_type, {count, vocabulary_.size()});
         ops::linear(backend_, hidden, head_->weight, logits);
         if (!batch.train) {
-            ops::argmax_rows(backend_, logits, std::span(best).first(static_cast<std::size_t>(count)));
-            for (std::size_t i = 0; backend_.computes() && i < static_cast<std::size_t>(count); ++i)
-                if (const auto name = part(targets.names)[i]; name >= 0 && best[i] != part(targets.tokens)[i])
+            const Tensor found = arena.allocate(DType::i32, {count});
+            ops::argmax_rows(backend_, logits, found);
+            backend_.download(found, best.data());
+            for (std::int64_t i = 0; backend_.computes() && i < count; ++i)
+                if (const auto name = targets.names[begin + i];
+                    name >= 0 && best[i] != targets.tokens[begin + i])
                     wrong[name] = 1;
         }
         if (distill) {
             const Tensor teacher_logits = arena.allocate(logit_type, {count, vocabulary_.size()});
             ops::linear(backend_, all_states.slice(begin, begin + count), (*teacher)->weight, teacher_logits);
-            sum += ops::distillation(backend_, logits, teacher_logits, part(targets.tokens),
-                                     part(targets.weights), role_.alpha, role_.temperature, batch.loss_scale,
-                                     vocabulary, arena);
+            ops::distillation(backend_, logits, teacher_logits, some_tokens, some_weights, role_.alpha,
+                              role_.temperature, batch.loss_scale, vocabulary, sum, arena);
         } else {
-            sum += ops::cross_entropy(backend_, logits, part(targets.tokens), part(targets.weights),
-                                      batch.loss_scale, vocabulary, arena);
+            ops::cross_entropy(backend_, logits, some_tokens, some_weights, batch.loss_scale, vocabulary, sum,
+                               arena);
         }
         if (!backward) continue;
         // The loss has turned the logits into their gradient. In bf16 that is rounded for the two products
@@ -340,12 +357,20 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
     }
     if (backward) {
         shares_.sum(all_hidden, own_hidden, targets.shares, arena);
-        ops::scatter_rows(backend_, own_hidden, targets.rows, d_normed);
+        ops::scatter_rows(backend_, own_hidden, predicting, d_normed);
     }
     if (!batch.train) {
         result.names += targets.name_count;
         result.exact += std::count(wrong.begin(), wrong.end(), std::uint8_t{0});
     }
+}
+
+void Language::collect(Result& result) {
+    const Tensor sum(loss_.data(), DType::f64, {1});
+    double found = 0;
+    backend_.download(sum, &found);
+    ops::zero(backend_, sum);
+    if (peers_.tp() == 0) result.loss += found;  // the other tp ranks find the same
 }
 
 void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
@@ -363,18 +388,18 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
                   role_.section);
     const Tensor d_stream = scratch.allocate(role_.compute, {d_normed.dim(0), spec_.width});
     ops::rms_norm_backward(backend_, d_normed, state.stack.output, norm_->weight, state.rstd, d_stream,
-                           norm_->gradient, false);
+                           norm_->gradient, false, scratch);
     layers_.backward(state.stack, state.sequences, d_stream, scratch);
     // With tied embeddings this adds to what forward has put there for the head.
     if (role_.trained) {
         const backend::ArenaScope gathered(scratch);
-        ops::embedding_backward(backend_, state.ids,
+        ops::embedding_backward(backend_, state.given_ids,
                                 shares_.gather(d_stream, state.sequences.shares, scratch),
-                                embedding_->gradient);
+                                embedding_->gradient, scratch);
     }
     for (std::size_t e = 0; e < d_inputs.size(); ++e)
         if (d_inputs[e].rank != 0 && role_.inputs[e].tensor == EdgeTensor::embeddings)
-            ops::gather_rows(backend_, d_stream, state.places[e], d_inputs[e]);
+            ops::gather_rows(backend_, d_stream, state.given_places[e], d_inputs[e]);
 }
 
 }  // namespace maestro::model

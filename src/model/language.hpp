@@ -19,6 +19,7 @@ public:
                                    Result& result) override;
     void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
                   backend::Arena& scratch) override;
+    void collect(Result& result) override;
     std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const override;
 
 private:
@@ -30,7 +31,8 @@ private:
     /// Its rows and targets that are of this rank, or of its slice.
     State share_out(const Packed& packed) const;
     Targets targets_of(const Packed& packed, const State& state, bool any_order) const;
-    /// Adds to the result; in training also writes d_normed and adds to the head's gradient.
+    /// Adds to loss_ and, in an evaluation, to the result; in training also writes d_normed and adds to the
+    /// head's gradient.
     void loss(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
               const Tensor& normed, const Tensor& d_normed, backend::Arena& scratch, Result& result);
 
@@ -42,6 +44,7 @@ private:
     const Parameter* embedding_;
     Transformer layers_;
     const Parameter *norm_, *head_;
+    backend::Buffer loss_;                         ///< f64[1]: of all micro-batches since collect()
     std::vector<const Parameter*> teacher_heads_;  ///< by input edge; null where it brings no hidden states
 };
 

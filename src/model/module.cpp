@@ -53,8 +53,8 @@ std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& 
 }
 
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> shapes, bool train,
-                  const backend::DeviceRates& rates, int threads, Peers peers, bool any_order) {
-    const auto meta = backend::make_meta(rates, threads);
+                  const backend::DeviceRates& rates, backend::Traits traits, Peers peers, bool any_order) {
+    const auto meta = backend::make_meta(rates, traits);
     const auto module = make_module(*meta, spec, role, std::move(peers));
     std::vector<std::vector<std::int32_t>> tokens;
     std::vector<std::vector<float>> weights;
@@ -89,8 +89,15 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     backend::Arena saved, scratch;
     Tensor output;
     Result result;
+    // What edges bring and what comes back lies with the task's scratch where the host's memory is another.
+    const auto take = [&](const Tensor& rows) {
+        if (!meta->shares_memory()) scratch.allocate(rows.dtype, {rows.rows(), rows.columns()});
+    };
+    for (const auto& edge : inputs)
+        for (const Tensor& rows : edge) take(rows);
     meta->reset_counts();
     const auto state = module->forward(batch, inputs, saved, scratch, output, result);
+    scratch.reset();
     Footprint footprint{.saved = saved.peak(),
                         .parameters = module->parameters().bytes(),
                         .trainable = module->parameters().gradient().size(),
@@ -98,6 +105,8 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
                         .forward_flops = meta->counts().flops,
                         .forward_s = meta->counts().seconds + sent_s()};
     if (train && role.needs_backward) {
+        for (std::size_t e = 0; output.rank != 0 && e < 2; ++e)
+            take(output);  // a sum, and what is added to it
         std::vector<Tensor> d_inputs(inputs.size());
         for (std::size_t e = 0; e < inputs.size(); ++e) {
             std::int64_t rows = 0;

@@ -130,13 +130,15 @@ public:
 
     /// Every rank of the lane runs the same micro-batch at the same time and holds some of its rows, see
     /// Partition. inputs[e][i]: those that input edge e brings for sample i, in the order in which this rank
-    /// holds them, perhaps none. What backward needs goes to `saved`
-    /// and to the result; `scratch` is free again on return. `output` is set where the role emits:
-    /// rows of the samples one after another, in `saved`. With a loss, the head's gradients are added here
-    /// already (see language.hpp).
+    /// holds them, perhaps none. What backward needs goes to `saved` and to the result; `scratch` is free
+    /// again on return. `output` is set where the role emits: rows of the samples one after another, in
+    /// `saved`. With a loss (see collect()) the head's gradients are added here already (see language.hpp).
     virtual std::unique_ptr<Saved> forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                            backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                            Result& result) = 0;
+    /// Adds what forward has left on the device since the last call, the loss, and waits until it is there:
+    /// at the end of a step, or of an evaluation.
+    virtual void collect(Result& result) { static_cast<void>(result); }
     /// Adds to the gradients. d_output is empty where nothing comes back; d_inputs[e] ([rows of edge e,
     /// width], in sample order) is written unless empty.
     virtual void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
@@ -165,7 +167,7 @@ std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& 
 
 /// Memory and work of one micro-batch on one rank (with any_order: the most memory, wherever in its samples
 /// pictures stand), found by running the module's own code on the meta
-/// backend, with the rates and threads of the device that it is to run on.
+/// backend, with the rates and traits of the device that it is to run on.
 struct Footprint {
     std::size_t saved = 0;       ///< bytes kept from forward to backward
     std::size_t scratch = 0;     ///< bytes used within a task
@@ -180,7 +182,7 @@ struct Footprint {
                         context = {};  ///< what the rank sends to its peers, forward and backward
 };
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> samples,
-                  bool train = true, const backend::DeviceRates& rates = {}, int threads = 1,
+                  bool train = true, const backend::DeviceRates& rates = {}, backend::Traits traits = {},
                   Peers peers = no_peers(), bool any_order = false);
 
 }  // namespace maestro::model

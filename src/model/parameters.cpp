@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "backend/host_access.hpp"
 #include "base/random.hpp"
-#include "model/peers.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
 
@@ -27,6 +27,16 @@ Tensor place(const Tensor& flat, const Parameter& p) {
 Range flat_share(std::int64_t size, int index, int count) {
     const Range blocks = part_of(size / kBlock, index, count);
     return {blocks.begin * kBlock, blocks.end * kBlock};
+}
+
+std::vector<std::int64_t> blocks_of_shares(std::int64_t size, int count) {
+    std::vector<std::int64_t> blocks;
+    for (int i = 0; i < count; ++i) blocks.push_back(flat_share(size, i, count).size() / kBlock);
+    return blocks;
+}
+
+Tensor in_blocks(const Tensor& flat) {
+    return flat.reshape({flat.size() / kBlock, kBlock});
 }
 
 ParameterStore::ParameterStore(backend::Backend& backend, std::string section, std::uint64_t seed,
@@ -92,21 +102,22 @@ void ParameterStore::allocate(double residual_scale) {
 
 void ParameterStore::initialize(const Parameter& p, double residual_scale) {
     ops::by_type(p.master.dtype, [&]<class T>(T) {
-        T* values = p.master.as<T>();
-        if (p.init == Init::ones || p.init == Init::zeros) {
-            std::fill(values, values + p.size(), static_cast<T>(p.init == Init::ones ? 1.0f : 0.0f));
-            return;
-        }
-        // By name and place in the logical parameter, not in the order of drawing: the same weights in every
-        // layout.
-        const Random random(seed_, "init/" + section_ + "." + p.name);
-        const double deviation = kInitialDeviation * (p.init == Init::residual ? residual_scale : 1.0);
-        for (const Extent& extent : extents_of(p.shape, p.shard))
-            ops::parallel_for(extent.count, 64, [&](std::int64_t i) {
-                const auto at = static_cast<std::uint64_t>(extent.logical + i);
-                values[extent.local + i] =
-                    static_cast<T>(static_cast<Accumulate<T>>(deviation * random.normal(at)));
-            });
+        backend::set_elements<T>(backend_, p.master, [&](T* values) {
+            if (p.init == Init::ones || p.init == Init::zeros) {
+                std::fill(values, values + p.size(), static_cast<T>(p.init == Init::ones ? 1.0f : 0.0f));
+                return;
+            }
+            // By name and place in the logical parameter, not in the order of drawing: the same weights in
+            // every layout.
+            const Random random(seed_, "init/" + section_ + "." + p.name);
+            const double deviation = kInitialDeviation * (p.init == Init::residual ? residual_scale : 1.0);
+            for (const Extent& extent : extents_of(p.shape, p.shard))
+                ops::parallel_for(extent.count, 64, [&](std::int64_t i) {
+                    const auto at = static_cast<std::uint64_t>(extent.logical + i);
+                    values[extent.local + i] =
+                        static_cast<T>(static_cast<Accumulate<T>>(deviation * random.normal(at)));
+                });
+        });
     });
 }
 
@@ -146,10 +157,7 @@ std::vector<Range> first_held(const Parameter& parameter, Range range, const Pee
     const auto add = [&](std::int64_t begin, std::int64_t end) {
         if (begin < end) ranges.push_back({begin, end});
     };
-    const int holder = parameter.sharing == Sharing::none     ? 0
-                       : parameter.sharing == Sharing::tensor ? peers.tensor->rank()
-                                                              : peers.keys->rank();
-    if (holder == 0) {
+    if (parameter.sharing == Sharing::none || peers.group(parameter.sharing).rank() == 0) {
         add(range.begin, range.end);
     } else {
         add(range.begin, std::min(range.end, parameter.common.begin));
@@ -160,8 +168,8 @@ std::vector<Range> first_held(const Parameter& parameter, Range range, const Pee
 
 std::int64_t most_shared(const ParameterStore& store, const Peers& peers) {
     std::int64_t most = 0;
-    if (peers.tensor->size() > 1) most = store.shared(Sharing::tensor);
-    if (peers.keys->size() > 1) most = std::max(most, store.shared(Sharing::keys));
+    for (const Sharing sharing : kSharings)
+        if (peers.group(sharing).size() > 1) most = std::max(most, store.shared(sharing));
     return most;
 }
 

@@ -11,6 +11,7 @@
 
 #include "backend/arena.hpp"
 #include "base/shard.hpp"
+#include "model/peers.hpp"
 
 namespace maestro::model {
 
@@ -18,14 +19,12 @@ namespace maestro::model {
 inline constexpr std::int64_t kBlock = 16;
 /// Share `index` of a flat array of `size` elements, whole blocks, in `count` shares; perhaps empty.
 Range flat_share(std::int64_t size, int index, int count);
-
-struct Peers;
+/// Blocks of each of the shares.
+std::vector<std::int64_t> blocks_of_shares(std::int64_t size, int count);
+/// A row for each block.
+Tensor in_blocks(const Tensor& flat);
 
 enum class Init { normal, residual, ones, zeros };
-
-/// Which ranks of a lane hold Parameter::common too, see Peers. Each works out a part of its gradient: they
-/// sum these, and the first of them counts it in norms and writes it.
-enum class Sharing { none, tensor, keys };
 
 struct Parameter {
     std::string name;                 ///< "layers.0.attention.qkv.weight"
@@ -35,11 +34,11 @@ struct Parameter {
     bool trainable = true;
     bool decay = true;  ///< matrices yes, norms and biases no
     Init init = Init::normal;
-    Sharing sharing = Sharing::none;
-    Range common;     ///< of the elements held here; empty without sharing
-    Tensor master;    ///< the shard: f32 (f64 where the model computes in f64)
-    Tensor weight;    ///< what the model computes with; the master itself in f32 and f64
-    Tensor gradient;  ///< of the master's type; empty where frozen
+    Sharing sharing = Sharing::none;  ///< of `common`
+    Range common;                     ///< of the elements held here; empty without sharing
+    Tensor master;                    ///< the shard: f32 (f64 where the model computes in f64)
+    Tensor weight;                    ///< what the model computes with; the master itself in f32 and f64
+    Tensor gradient;                  ///< of the master's type; empty where frozen
 
     std::int64_t size() const { return shard.size(); }  ///< elements held here
 };
@@ -65,6 +64,7 @@ public:
 
     const std::deque<Parameter>& parameters() const { return parameters_; }
     const Parameter* find(std::string_view name) const;
+    backend::Backend& backend() const { return backend_; }
     /// Every weight, flat: the trainable ones, padding, the frozen ones.
     const Tensor& master() const { return master_; }
     /// Of the trainable part, padding included; empty for a frozen section.

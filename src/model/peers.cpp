@@ -4,6 +4,11 @@
 
 namespace maestro::model {
 
+collective::Group& Peers::group(Sharing sharing) const {
+    MAESTRO_CHECK(sharing != Sharing::none, "nobody shares it");
+    return sharing == Sharing::tensor ? *tensor : *keys;
+}
+
 Peers no_peers() {
     return {.degrees = {},
             .kind = ContextKind::ring,
@@ -12,13 +17,13 @@ Peers no_peers() {
             .keys = collective::make_paper_group(0, 1)};
 }
 
-Peers make_peers(const comm::Communicator& lane, Degrees degrees, ContextKind kind, int kv_heads,
-                 const std::string& name) {
+Peers make_peers(const comm::Communicator& lane, backend::Backend& backend, Degrees degrees, ContextKind kind,
+                 int kv_heads, const std::string& name) {
     MAESTRO_CHECK(lane.size() == degrees.ranks(), "{} ranks for cp {} and tp {}", lane.size(), degrees.cp,
                   degrees.tp);
     const int cp = lane.rank() / degrees.tp, tp = lane.rank() % degrees.tp;
     const auto among = [&](int colour, const char* which) {
-        return collective::make_group(lane.split(colour, lane.rank(), name + ", " + which));
+        return collective::make_group(lane.split(colour, lane.rank(), name + ", " + which), backend);
     };
     return {.degrees = degrees,
             .kind = kind,

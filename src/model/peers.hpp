@@ -5,10 +5,16 @@
 #include <string>
 
 #include "base/context_kind.hpp"
+#include "base/shard.hpp"
 #include "collective/group.hpp"
 #include "model/partition.hpp"
 
 namespace maestro::model {
+
+/// Which ranks of a lane hold a part of a parameter too. Each works out a part of its gradient: they sum
+/// these, and the first of them counts it in norms and writes it.
+enum class Sharing { none, tensor, keys };
+inline constexpr Sharing kSharings[] = {Sharing::tensor, Sharing::keys};  ///< by several ranks
 
 /// Of one rank. Groups of one rank where there is nobody else.
 struct Peers {
@@ -20,13 +26,17 @@ struct Peers {
 
     int tp() const { return tensor->rank(); }
     int cp() const { return context->rank(); }
+    /// This rank's part of `size` things that the tp ranks share out.
+    Range tp_part(std::int64_t size) const { return part_of(size, tp(), degrees.tp); }
+    /// `tensor` or `keys`.
+    collective::Group& group(Sharing sharing) const;
 };
 
 /// A replica of one rank.
 Peers no_peers();
 /// Collective over the ranks of the lane, ordered [cp][tp]; `kv_heads` of the model. `name` for messages.
-Peers make_peers(const comm::Communicator& lane, Degrees degrees, ContextKind kind, int kv_heads,
-                 const std::string& name);
+Peers make_peers(const comm::Communicator& lane, backend::Backend& backend, Degrees degrees, ContextKind kind,
+                 int kv_heads, const std::string& name);
 /// Of a lane's rank on paper; its links to the tp and to the cp ranks.
 struct PaperLink {
     double latency_s = 0, bandwidth = 0;  ///< bytes/s; 0: takes no time

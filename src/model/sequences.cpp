@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/host_access.hpp"
+
 namespace maestro::model {
 
 namespace {
@@ -66,6 +68,11 @@ Sequences::Sequences(Partition partition_, Attention attention, const Peers& pee
     for (const RowRun& run : partition.slice(slice))
         for (std::int64_t i = 0; i < run.count; ++i, ++row)
             if (partition.is_cut(run.sequence)) travelling.push_back(row);
+}
+
+void Sequences::hand_over(backend::Backend& backend, backend::Arena& saved) {
+    travelling_places = backend::given(backend, travelling, saved);
+    packed_places = backend::given(backend, packed, saved);
 }
 
 bool Sequences::ring() const {

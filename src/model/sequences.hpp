@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend/arena.hpp"
 #include "base/tensor.hpp"
 #include "model/partition.hpp"
 #include "model/peers.hpp"
@@ -15,6 +16,8 @@ namespace maestro::model {
 struct Sequences {
     /// Of the slice that `peers` are in. cos and sin are left to the caller.
     Sequences(Partition partition, Attention attention, const Peers& peers);
+    /// Hands the device the places of rows, before they are used; they stay where they are.
+    void hand_over(backend::Backend& backend, backend::Arena& saved);
 
     Partition partition;
     std::int64_t rows = 0;             ///< of the slice
@@ -26,12 +29,14 @@ struct Sequences {
     /// Ring: rows of this slice whose keys go round, because their sequence is cut, and how many each slice
     /// sends so.
     std::vector<std::int32_t> travelling;
+    Tensor travelling_places;
     std::vector<std::int64_t> travelling_rows;
     std::vector<ops::Visible> others;  ///< by slice: of this slice's queries among those keys
     /// All-to-all: rows of each slice, and where its rows, one slice after another, stand among the packed
     /// rows of all.
     std::vector<std::int64_t> slice_rows;
     std::vector<std::int32_t> packed;
+    Tensor packed_places;
 
     bool ring() const;  ///< do any keys go round?
 };

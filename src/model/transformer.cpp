@@ -16,7 +16,7 @@ namespace {
 
 /// Part of `size` channels, in ranges of `unit`, that a tp rank holds.
 Range part_in(std::int64_t size, std::int64_t unit, const Peers& peers) {
-    const Range part = part_of(size / unit, peers.tp(), peers.degrees.tp);
+    const Range part = peers.tp_part(size / unit);
     return {part.begin * unit, part.end * unit};
 }
 
@@ -195,7 +195,7 @@ void Transformer::run_back(const Layer& layer, const LayerActivations& a, const 
         ops::swiglu_backward(backend_, d_gated, a.gate_up, d_gate_up);
         through(d_gate_up, *layer.gate_up, a.mlp_normed, d_normed);
         ops::rms_norm_backward(backend_, d_normed, a.middle, layer.mlp_norm->weight, a.mlp_rstd, d_stream,
-                               layer.mlp_norm->gradient, true);
+                               layer.mlp_norm->gradient, true, scratch);
     }
     backend::ArenaScope scope(scratch);
     const Tensor d_mixed = like(a.mixed), d_q = like(a.mixed),
@@ -209,11 +209,11 @@ void Transformer::run_back(const Layer& layer, const LayerActivations& a, const 
     attention_.backward(a.attention, d_mixed, a.mixed, sequences, d_q, d_k, d_qkv, scratch);
     ops::head_norm_rotary_backward(backend_, d_q, d_k, a.qkv, layer.q_norm->weight, layer.k_norm->weight,
                                    sequences.cos, sequences.sin, a.head_rstd, d_qkv, layer.q_norm->gradient,
-                                   layer.k_norm->gradient);
+                                   layer.k_norm->gradient, scratch);
     const Tensor d_normed = scratch.allocate(type_, {own, width});
     through(d_qkv, *layer.qkv, a.normed, d_normed);
     ops::rms_norm_backward(backend_, d_normed, a.input, layer.attention_norm->weight, a.rstd, d_stream,
-                           layer.attention_norm->gradient, true);
+                           layer.attention_norm->gradient, true, scratch);
 }
 
 }  // namespace maestro::model

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "backend/host_access.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/gelu.hpp"
 #include "ops/linear.hpp"
@@ -34,7 +35,7 @@ Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& rol
       layers_(backend, spec, role, peers_, store_),
       norm_(&store_.declare("norm.weight", {spec.width}, Init::ones, role.trained)) {
     const std::int64_t out = role.output_width, merged = std::int64_t{spec.width} * spec.merge * spec.merge;
-    const Range part = part_of(out, peers_.tp(), peers_.degrees.tp);
+    const Range part = peers_.tp_part(out);
     merge_weight_ =
         &store_.declare("merger.weight", {out, merged}, Init::normal, role.trained, {{part}, {0, merged}});
     merge_bias_ = &store_.declare("merger.bias", {out}, Init::zeros, role.trained, {{part}, {0, 1}});
@@ -70,16 +71,27 @@ std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::
     state->patches = saved.allocate(type, {own, std::int64_t{spec_.patch} * spec_.patch * spec_.channels});
     std::int64_t at = 0;
     for (const RowRun& run : partition.runs(peers_.cp(), peers_.tp())) {
+        const backend::ArenaScope scope(scratch);
         const Picture& picture = *pictures[run.sequence];
-        ops::patchify(backend_, picture.pixels, picture.height, picture.width, spec_.channels, spec_.patch,
-                      spec_.merge, run.first, state->patches.slice(at, at + run.count));
+        const std::span pixels(picture.pixels,
+                               static_cast<std::size_t>(picture.height) * picture.width * spec_.channels);
+        ops::patchify(backend_, backend::given(backend_, pixels, scratch), picture.height, picture.width,
+                      spec_.channels, spec_.patch, spec_.merge, run.first,
+                      state->patches.slice(at, at + run.count));
         at += run.count;
     }
+    sequences.hand_over(backend_, saved);
     sequences.cos = saved.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
     sequences.sin = saved.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
     const auto slice = partition.slice(peers_.cp());
-    ops::fill_rotary_2d(backend_, pick(y, slice, partition.offsets()), pick(x, slice, partition.offsets()),
-                        spec_.rope_theta, sequences.cos, sequences.sin);
+    {
+        const backend::ArenaScope scope(scratch);
+        const std::vector<std::int32_t> rows = pick(y, slice, partition.offsets()),
+                                        columns = pick(x, slice, partition.offsets());
+        ops::fill_rotary_2d(backend_, backend::given(backend_, rows, scratch),
+                            backend::given(backend_, columns, scratch), spec_.rope_theta, sequences.cos,
+                            sequences.sin);
+    }
 
     // A convolution whose stride is its kernel is a product over patches.
     const Tensor stream = saved.allocate(type, {own, spec_.width});
@@ -129,7 +141,7 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
         ops::linear_backward_input(backend_, d_rows, project_weight_->weight, d_active, false);
         ops::linear_backward_weight(backend_, d_rows, state.active, project_weight_->gradient);
     }
-    ops::bias_backward(backend_, d_output, project_bias_->gradient);
+    ops::bias_backward(backend_, d_output, project_bias_->gradient, scratch);
     ops::gelu_backward(backend_, d_active, state.merged, d_merged);
     {
         const backend::ArenaScope gathered(scratch);
@@ -140,12 +152,12 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
                                     merge_weight_->gradient);
         shares_.sum(part, as_tokens(d_normed), shares, scratch);
     }
-    ops::bias_backward(backend_, d_merged, merge_bias_->gradient);
+    ops::bias_backward(backend_, d_merged, merge_bias_->gradient, scratch);
     ops::rms_norm_backward(backend_, d_normed, state.stack.output, norm_->weight, state.rstd, d_stream,
-                           norm_->gradient, false);
+                           norm_->gradient, false, scratch);
     layers_.backward(state.stack, state.sequences, d_stream, scratch);
     ops::linear_backward_weight(backend_, d_stream, state.patches, patch_weight_->gradient);
-    ops::bias_backward(backend_, d_stream, patch_bias_->gradient);
+    ops::bias_backward(backend_, d_stream, patch_bias_->gradient, scratch);
 }
 
 }  // namespace maestro::model

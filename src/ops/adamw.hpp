@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "backend/backend.hpp"
+#include "backend/arena.hpp"
 
 namespace maestro::ops {
 
@@ -19,7 +19,8 @@ struct AdamW {
 /// All f32[n].
 void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, const Tensor& first,
            const Tensor& second, const AdamW& settings);
-/// Sum of squares, in double, the same whatever the number of threads.
-double squared_norm(backend::Backend& b, const Tensor& t);
+/// sum[1] (f64) += the sum of squares, the same whatever the number of threads. Scratch: up to 32 KiB on a
+/// GPU.
+void add_squares(backend::Backend& b, const Tensor& t, const Tensor& sum, backend::Arena& scratch);
 
 }  // namespace maestro::ops

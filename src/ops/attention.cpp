@@ -5,6 +5,9 @@
 #include <limits>
 
 #include "backend/cpu_gemm.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/join_attention.hpp"
+#include "ops/attention_tiles.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/fast_math.hpp"
 
@@ -83,9 +86,10 @@ void product(const A* a, const A* b, A* y, std::int64_t m, std::int64_t n, std::
                       alpha);
 }
 
-/// A row for each thread of the backend: `arrays` of [longest, dim] and `blocks` of [kQueryBlock, longest].
+/// A row for each thread of the host: `arrays` of [longest, dim] and `blocks` of [kQueryBlock, longest].
 Tensor thread_scratch(const backend::Backend& b, backend::Arena& arena, DType type, const Shape& s,
                       std::int64_t arrays, std::int64_t blocks) {
+    if (!b.shares_memory()) return {};
     const std::int64_t each = s.longest * s.dim * arrays + kQueryBlock * s.longest * blocks;
     return arena.allocate(accumulate_type(type), {b.threads(), std::max<std::int64_t>(each, 1)});
 }
@@ -94,6 +98,16 @@ Tensor thread_scratch(const backend::Backend& b, backend::Arena& arena, DType ty
 struct Rows {
     std::int64_t first, count, first_key, keys;
 };
+
+/// A key head's keys and values in a sequence, [keys, dim] each.
+template <class T, class A>
+void pack_head(const Shape& s, const Tensor& k, const Tensor& values, const Rows& at, std::int64_t key_head,
+               A* keys, A* value_rows) {
+    pack(k.as<T>() + (at.first_key * s.key_heads + key_head) * s.dim, s.key_heads * s.dim, at.keys, s.dim,
+         keys);
+    pack(values.as<T>() + at.first_key * s.width + s.width + (key_head - s.key_heads) * s.dim, s.width,
+         at.keys, s.dim, value_rows);
+}
 
 /// body(rows, key head, scratch of this thread) for every sequence that has queries or keys and every key
 /// head, over the threads. By key heads, because those of the queries that share one add to the same dk and
@@ -145,68 +159,72 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
     MAESTRO_CHECK(out.size() == q.size(), "out {} for {}", out.describe(), q.describe());
     backend::ArenaScope scope(arena);
     const Tensor scratch = thread_scratch(b, arena, q.dtype, s, 4, 1);
+    const AttentionTiles tiles = attention_tiles(b, visible, q.dtype, false, arena);
     const backend::Work work{4.0 * s.score_pairs * static_cast<double>(s.dim),
                              static_cast<double>(2 * q.bytes() + 2 * k.bytes()), static_cast<double>(s.dim),
                              q.dtype};
-    b.launch(work, [&] {
-        by_types(q.dtype, out.dtype, [&]<class T, class O>(T, O) {
-            using A = Accumulate<T>;
-            const std::int64_t group = s.heads / s.key_heads;
-            const double scale = 1.0 / std::sqrt(static_cast<double>(s.dim));
-            for_each_key_head<A>(
-                s, visible, s.longest * s.dim * group * 8, scratch,
-                [&](const Rows& at, std::int64_t key_head, A* keys) {
-                    A* value_rows = keys + s.longest * s.dim;
-                    A* queries = value_rows + s.longest * s.dim;
-                    A* result = queries + s.longest * s.dim;
-                    A* scores = result + s.longest * s.dim;
-                    pack(k.as<T>() + (at.first_key * s.key_heads + key_head) * s.dim, s.key_heads * s.dim,
-                         at.keys, s.dim, keys);
-                    pack(values.as<T>() + at.first_key * s.width + s.width + (key_head - s.key_heads) * s.dim,
-                         s.width, at.keys, s.dim, value_rows);
-                    for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
-                        pack(q.as<T>() + (at.first * s.heads + head) * s.dim, s.heads * s.dim, at.count,
-                             s.dim, queries);
-                        for (std::int64_t begin = 0; begin < at.count; begin += kQueryBlock) {
-                            const std::int64_t rows = std::min(kQueryBlock, at.count - begin);
-                            const std::int32_t* valid_keys = visible.seen.data() + at.first + begin;
-                            const std::int64_t seen = valid_keys[rows - 1];
-                            if (seen == 0) {
-                                std::fill_n(result + begin * s.dim, rows * s.dim, A(0));
-                                for (std::int64_t r = 0; r < rows; ++r)
-                                    lse.as<A>()[(at.first + begin + r) * s.heads + head] =
-                                        -std::numeric_limits<A>::infinity();
-                                continue;
-                            }
-                            product(queries + begin * s.dim, keys, scores, rows, seen, s.dim, s.dim, s.dim,
-                                    seen, false, true, false, scale);
-                            for (std::int64_t r = 0; r < rows; ++r) {
-                                A* row = scores + r * seen;
-                                const std::int64_t valid = valid_keys[r];
-                                // Less the largest, so that no exponential overflows.
-                                A top = -std::numeric_limits<A>::infinity();
-#pragma omp simd reduction(max : top)
-                                for (std::int64_t c = 0; c < valid; ++c) top = std::max(top, row[c]);
-                                A sum = 0;
-#pragma omp simd reduction(+ : sum)
-                                for (std::int64_t c = 0; c < valid; ++c) {
-                                    row[c] = fast_exp(row[c] - top);
-                                    sum += row[c];
+    b.launch(
+        work,
+        [&] {
+            by_types(q.dtype, out.dtype, [&]<class T, class O>(T, O) {
+                using A = Accumulate<T>;
+                const std::int64_t group = s.heads / s.key_heads;
+                const double scale = 1.0 / std::sqrt(static_cast<double>(s.dim));
+                for_each_key_head<A>(
+                    s, visible, s.longest * s.dim * group * 8, scratch,
+                    [&](const Rows& at, std::int64_t key_head, A* keys) {
+                        A* value_rows = keys + s.longest * s.dim;
+                        A* queries = value_rows + s.longest * s.dim;
+                        A* result = queries + s.longest * s.dim;
+                        A* scores = result + s.longest * s.dim;
+                        pack_head<T>(s, k, values, at, key_head, keys, value_rows);
+                        for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
+                            pack(q.as<T>() + (at.first * s.heads + head) * s.dim, s.heads * s.dim, at.count,
+                                 s.dim, queries);
+                            for (std::int64_t begin = 0; begin < at.count; begin += kQueryBlock) {
+                                const std::int64_t rows = std::min(kQueryBlock, at.count - begin);
+                                const std::int32_t* valid_keys = visible.seen.data() + at.first + begin;
+                                const std::int64_t seen = valid_keys[rows - 1];
+                                if (seen == 0) {
+                                    std::fill_n(result + begin * s.dim, rows * s.dim, A(0));
+                                    for (std::int64_t r = 0; r < rows; ++r)
+                                        lse.as<A>()[(at.first + begin + r) * s.heads + head] =
+                                            -std::numeric_limits<A>::infinity();
+                                    continue;
                                 }
-                                const A inverse = A(1) / sum;
-                                for (std::int64_t c = 0; c < valid; ++c) row[c] *= inverse;
-                                for (std::int64_t c = valid; c < seen; ++c) row[c] = 0;
-                                lse.as<A>()[(at.first + begin + r) * s.heads + head] = top + std::log(sum);
+                                product(queries + begin * s.dim, keys, scores, rows, seen, s.dim, s.dim,
+                                        s.dim, seen, false, true, false, scale);
+                                for (std::int64_t r = 0; r < rows; ++r) {
+                                    A* row = scores + r * seen;
+                                    const std::int64_t valid = valid_keys[r];
+                                    // Less the largest, so that no exponential overflows.
+                                    A top = -std::numeric_limits<A>::infinity();
+#pragma omp simd reduction(max : top)
+                                    for (std::int64_t c = 0; c < valid; ++c) top = std::max(top, row[c]);
+                                    A sum = 0;
+#pragma omp simd reduction(+ : sum)
+                                    for (std::int64_t c = 0; c < valid; ++c) {
+                                        row[c] = fast_exp(row[c] - top);
+                                        sum += row[c];
+                                    }
+                                    const A inverse = A(1) / sum;
+                                    for (std::int64_t c = 0; c < valid; ++c) row[c] *= inverse;
+                                    for (std::int64_t c = valid; c < seen; ++c) row[c] = 0;
+                                    lse.as<A>()[(at.first + begin + r) * s.heads + head] =
+                                        top + std::log(sum);
+                                }
+                                product(scores, value_rows, result + begin * s.dim, rows, s.dim, seen, seen,
+                                        s.dim, s.dim, false, false, false);
                             }
-                            product(scores, value_rows, result + begin * s.dim, rows, s.dim, seen, seen,
-                                    s.dim, s.dim, false, false, false);
+                            unpack(result, at.count, s.dim, out.as<O>() + (at.first * s.heads + head) * s.dim,
+                                   s.heads * s.dim);
                         }
-                        unpack(result, at.count, s.dim, out.as<O>() + (at.first * s.heads + head) * s.dim,
-                               s.heads * s.dim);
-                    }
-                });
+                    });
+            });
+        },
+        [&](Stream stream) {
+            kernels::attention(stream, q, k, values, tiles.queries, tiles.seen, out, lse);
         });
-    });
 }
 
 void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& out, const Tensor& q,
@@ -220,85 +238,92 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                   dout.describe());
     backend::ArenaScope scope(arena);
     const Tensor scratch = thread_scratch(b, arena, q.dtype, s, 7, 2);
+    const AttentionTiles tiles = attention_tiles(b, visible, q.dtype, true, arena);
+    const Tensor shared = b.shares_memory() ? Tensor{} : arena.allocate(lse.dtype, {lse.dim(0), s.heads});
     const backend::Work work{10.0 * s.score_pairs * static_cast<double>(s.dim),
                              static_cast<double>(4 * q.bytes() + 4 * k.bytes()), static_cast<double>(s.dim),
                              q.dtype};
-    b.launch(work, [&] {
-        by_types(q.dtype, dq.dtype, [&]<class T, class O>(T, O) {
-            using A = Accumulate<T>;
-            const std::int64_t group = s.heads / s.key_heads;
-            const double scale = 1.0 / std::sqrt(static_cast<double>(s.dim));
-            for_each_key_head<A>(
-                s, visible, s.longest * s.dim * group * 20, scratch,
-                [&](const Rows& at, std::int64_t key_head, A* keys) {
-                    const std::int64_t array = s.longest * s.dim;
-                    A* value_rows = keys + array;
-                    A* queries = value_rows + array;
-                    A* gradient = queries + array;
-                    A* d_queries = gradient + array;
-                    A* d_keys = d_queries + array;
-                    A* d_values = d_keys + array;
-                    A* weights = d_values + array;
-                    A* d_scores = weights + kQueryBlock * s.longest;
-                    pack(k.as<T>() + (at.first_key * s.key_heads + key_head) * s.dim, s.key_heads * s.dim,
-                         at.keys, s.dim, keys);
-                    pack(values.as<T>() + at.first_key * s.width + s.width + (key_head - s.key_heads) * s.dim,
-                         s.width, at.keys, s.dim, value_rows);
-                    std::fill(d_keys, d_keys + 2 * array, A(0));  // and d_values
-                    for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
-                        const std::int64_t own = (at.first * s.heads + head) * s.dim,
-                                           stride = s.heads * s.dim;
-                        pack(q.as<T>() + own, stride, at.count, s.dim, queries);
-                        pack(dout.as<T>() + own, stride, at.count, s.dim, gradient);
-                        for (std::int64_t begin = 0; begin < at.count; begin += kQueryBlock) {
-                            const std::int64_t rows = std::min(kQueryBlock, at.count - begin);
-                            const std::int32_t* valid_keys = visible.seen.data() + at.first + begin;
-                            const std::int64_t seen = valid_keys[rows - 1];
-                            if (seen == 0) {
-                                std::fill_n(d_queries + begin * s.dim, rows * s.dim, A(0));
-                                continue;
-                            }
-                            const A* block_gradient = gradient + begin * s.dim;
-                            // The weights again, from lse: to keep them would take the [T, T] matrix.
-                            product(queries + begin * s.dim, keys, weights, rows, seen, s.dim, s.dim, s.dim,
-                                    seen, false, true, false, scale);
-                            product(block_gradient, value_rows, d_scores, rows, seen, s.dim, s.dim, s.dim,
-                                    seen, false, true, false);
-                            for (std::int64_t r = 0; r < rows; ++r) {
-                                const std::int64_t token = at.first + begin + r;
-                                const std::int64_t valid = valid_keys[r];
-                                const A total = lse.as<A>()[token * s.heads + head];
-                                const T* o = out.as<T>() + (token * s.heads + head) * s.dim;
-                                A dot = 0;  // sum of gradient * output, the softmax's shared term
-                                for (std::int64_t c = 0; c < s.dim; ++c)
-                                    dot += block_gradient[r * s.dim + c] * static_cast<A>(o[c]);
-                                A* p = weights + r * seen;
-                                A* d = d_scores + r * seen;
-                                MAESTRO_INDEPENDENT
-                                for (std::int64_t c = 0; c < valid; ++c) {
-                                    p[c] = fast_exp(p[c] - total);
-                                    d[c] = p[c] * (d[c] - dot);
+    b.launch(
+        work,
+        [&] {
+            by_types(q.dtype, dq.dtype, [&]<class T, class O>(T, O) {
+                using A = Accumulate<T>;
+                const std::int64_t group = s.heads / s.key_heads;
+                const double scale = 1.0 / std::sqrt(static_cast<double>(s.dim));
+                for_each_key_head<A>(
+                    s, visible, s.longest * s.dim * group * 20, scratch,
+                    [&](const Rows& at, std::int64_t key_head, A* keys) {
+                        const std::int64_t array = s.longest * s.dim;
+                        A* value_rows = keys + array;
+                        A* queries = value_rows + array;
+                        A* gradient = queries + array;
+                        A* d_queries = gradient + array;
+                        A* d_keys = d_queries + array;
+                        A* d_values = d_keys + array;
+                        A* weights = d_values + array;
+                        A* d_scores = weights + kQueryBlock * s.longest;
+                        pack_head<T>(s, k, values, at, key_head, keys, value_rows);
+                        std::fill(d_keys, d_keys + 2 * array, A(0));  // and d_values
+                        for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
+                            const std::int64_t own = (at.first * s.heads + head) * s.dim,
+                                               stride = s.heads * s.dim;
+                            pack(q.as<T>() + own, stride, at.count, s.dim, queries);
+                            pack(dout.as<T>() + own, stride, at.count, s.dim, gradient);
+                            for (std::int64_t begin = 0; begin < at.count; begin += kQueryBlock) {
+                                const std::int64_t rows = std::min(kQueryBlock, at.count - begin);
+                                const std::int32_t* valid_keys = visible.seen.data() + at.first + begin;
+                                const std::int64_t seen = valid_keys[rows - 1];
+                                if (seen == 0) {
+                                    std::fill_n(d_queries + begin * s.dim, rows * s.dim, A(0));
+                                    continue;
                                 }
-                                for (std::int64_t c = valid; c < seen; ++c) p[c] = d[c] = 0;
+                                const A* block_gradient = gradient + begin * s.dim;
+                                // The weights again, from lse: to keep them would take the [T, T] matrix.
+                                product(queries + begin * s.dim, keys, weights, rows, seen, s.dim, s.dim,
+                                        s.dim, seen, false, true, false, scale);
+                                product(block_gradient, value_rows, d_scores, rows, seen, s.dim, s.dim, s.dim,
+                                        seen, false, true, false);
+                                for (std::int64_t r = 0; r < rows; ++r) {
+                                    const std::int64_t token = at.first + begin + r;
+                                    const std::int64_t valid = valid_keys[r];
+                                    const A total = lse.as<A>()[token * s.heads + head];
+                                    const T* o = out.as<T>() + (token * s.heads + head) * s.dim;
+                                    A dot = 0;  // sum of gradient * output, the softmax's shared term
+                                    for (std::int64_t c = 0; c < s.dim; ++c)
+                                        dot += block_gradient[r * s.dim + c] * static_cast<A>(o[c]);
+                                    A* p = weights + r * seen;
+                                    A* d = d_scores + r * seen;
+                                    MAESTRO_INDEPENDENT
+                                    for (std::int64_t c = 0; c < valid; ++c) {
+                                        p[c] = fast_exp(p[c] - total);
+                                        d[c] = p[c] * (d[c] - dot);
+                                    }
+                                    for (std::int64_t c = valid; c < seen; ++c) p[c] = d[c] = 0;
+                                }
+                                product(weights, block_gradient, d_values, seen, s.dim, rows, seen, s.dim,
+                                        s.dim, true, false, true);
+                                product(d_scores, queries + begin * s.dim, d_keys, seen, s.dim, rows, seen,
+                                        s.dim, s.dim, true, false, true, scale);
+                                product(d_scores, keys, d_queries + begin * s.dim, rows, s.dim, seen, seen,
+                                        s.dim, s.dim, false, false, false, scale);
                             }
-                            product(weights, block_gradient, d_values, seen, s.dim, rows, seen, s.dim, s.dim,
-                                    true, false, true);
-                            product(d_scores, queries + begin * s.dim, d_keys, seen, s.dim, rows, seen, s.dim,
-                                    s.dim, true, false, true, scale);
-                            product(d_scores, keys, d_queries + begin * s.dim, rows, s.dim, seen, seen, s.dim,
-                                    s.dim, false, false, false, scale);
+                            unpack(d_queries, at.count, s.dim, dq.as<O>() + own, stride);
                         }
-                        unpack(d_queries, at.count, s.dim, dq.as<O>() + own, stride);
-                    }
-                    unpack(d_keys, at.keys, s.dim,
-                           dk.as<O>() + (at.first_key * s.key_heads + key_head) * s.dim, s.key_heads * s.dim);
-                    const std::int64_t width = dvalues.columns();
-                    unpack(d_values, at.keys, s.dim,
-                           dvalues.as<O>() + at.first_key * width + width + (key_head - s.key_heads) * s.dim,
-                           width);
-                });
+                        unpack(d_keys, at.keys, s.dim,
+                               dk.as<O>() + (at.first_key * s.key_heads + key_head) * s.dim,
+                               s.key_heads * s.dim);
+                        const std::int64_t width = dvalues.columns();
+                        unpack(
+                            d_values, at.keys, s.dim,
+                            dvalues.as<O>() + at.first_key * width + width + (key_head - s.key_heads) * s.dim,
+                            width);
+                    });
+            });
+        },
+        [&](Stream stream) {
+            kernels::attention_backward(stream, dout, out, q, k, values, lse, tiles.queries, tiles.keys,
+                                        tiles.seen, dq, dk, dvalues, shared);
         });
-    });
 }
 
 void join_attention(backend::Backend& b, const Tensor& other_out, const Tensor& other_lse, const Tensor& out,
@@ -307,24 +332,27 @@ void join_attention(backend::Backend& b, const Tensor& other_out, const Tensor& 
                       (lse.columns() == 0 || out.columns() % lse.columns() == 0),
                   "{} and {} join {} and {}", other_out.describe(), other_lse.describe(), out.describe(),
                   lse.describe());
-    b.launch({3.0 * static_cast<double>(out.size()), 3.0 * static_cast<double>(out.bytes())}, [&] {
-        by_type(out.dtype, [&]<class A>(A) {
-            const std::int64_t heads = lse.size(), dim = heads > 0 ? out.size() / heads : 0;
-            if constexpr (std::is_same_v<A, Accumulate<A>>)
-                parallel_for(heads, dim * 8, [&](std::int64_t i) {
-                    A& own = lse.as<A>()[i];
-                    const A other = other_lse.as<A>()[i];
-                    if (other == -std::numeric_limits<A>::infinity()) return;
-                    const A top = std::max(own, other);
-                    const A mine = std::exp(own - top), theirs = std::exp(other - top);
-                    const A scale = A(1) / (mine + theirs);
-                    A* o = out.as<A>() + i * dim;
-                    const A* p = other_out.as<A>() + i * dim;
-                    for (std::int64_t c = 0; c < dim; ++c) o[c] = (o[c] * mine + p[c] * theirs) * scale;
-                    own = top + std::log(mine + theirs);
-                });
-        });
-    });
+    b.launch(
+        {3.0 * static_cast<double>(out.size()), 3.0 * static_cast<double>(out.bytes())},
+        [&] {
+            by_type(out.dtype, [&]<class A>(A) {
+                const std::int64_t heads = lse.size(), dim = heads > 0 ? out.size() / heads : 0;
+                if constexpr (std::is_same_v<A, Accumulate<A>>)
+                    parallel_for(heads, dim * 8, [&](std::int64_t i) {
+                        A& own = lse.as<A>()[i];
+                        const A other = other_lse.as<A>()[i];
+                        if (other == -std::numeric_limits<A>::infinity()) return;
+                        const A top = std::max(own, other);
+                        const A mine = std::exp(own - top), theirs = std::exp(other - top);
+                        const A scale = A(1) / (mine + theirs);
+                        A* o = out.as<A>() + i * dim;
+                        const A* p = other_out.as<A>() + i * dim;
+                        for (std::int64_t c = 0; c < dim; ++c) o[c] = (o[c] * mine + p[c] * theirs) * scale;
+                        own = top + std::log(mine + theirs);
+                    });
+            });
+        },
+        [&](Stream stream) { kernels::join_attention(stream, other_out, other_lse, out, lse); });
 }
 
 }  // namespace maestro::ops

@@ -1,5 +1,6 @@
 #include "ops/columns.hpp"
 
+#include "kernels/columns.hpp"
 #include "ops/dispatch.hpp"
 
 namespace maestro::ops {
@@ -7,19 +8,22 @@ namespace maestro::ops {
 namespace {
 
 std::int64_t rows_of(const Block& block) {
-    return block.rows ? static_cast<std::int64_t>(block.rows->size()) : block.tensor.dim(0);
-}
-
-std::int64_t row_at(const Block& block, std::int64_t r) {
-    return block.rows ? (*block.rows)[static_cast<std::size_t>(r)] : r;
+    return block.rows.rank > 0 ? block.rows.size() : block.tensor.dim(0);
 }
 
 void check(const Block& block, std::int64_t count) {
     MAESTRO_CHECK(block.column >= 0 && block.column + count <= block.tensor.columns(),
                   "columns {} to {} of {}", block.column, block.column + count, block.tensor.describe());
-    for (std::int64_t r = 0; block.rows && r < rows_of(block); ++r)
-        MAESTRO_CHECK(row_at(block, r) >= 0 && row_at(block, r) < block.tensor.dim(0), "row {} of {}",
-                      row_at(block, r), block.tensor.describe());
+}
+
+/// The place of each row, checked; null: all, in order.
+const std::int32_t* places(const Block& block) {
+    if (block.rows.rank == 0) return nullptr;
+    const std::int32_t* at = block.rows.as<std::int32_t>();
+    for (std::int64_t r = 0; r < block.rows.size(); ++r)
+        MAESTRO_CHECK(at[r] >= 0 && at[r] < block.tensor.dim(0), "row {} of {}", at[r],
+                      block.tensor.describe());
+    return at;
 }
 
 }  // namespace
@@ -33,26 +37,34 @@ void copy_columns(backend::Backend& b, const Block& source, const Block& target,
     check(target, count);
     const auto bytes = static_cast<double>(rows * count) *
                        static_cast<double>(size_of(source.tensor.dtype) + size_of(target.tensor.dtype));
-    b.launch({accumulate ? static_cast<double>(rows * count) : 0, bytes}, [&] {
-        by_type(source.tensor.dtype, [&]<class T>(T) {
-            by_type(target.tensor.dtype, [&]<class O>(O) {
-                using A = Accumulate<O>;
-                parallel_for(rows, count, [&](std::int64_t r) {
-                    const T* from =
-                        source.tensor.as<T>() + row_at(source, r) * source.tensor.columns() + source.column;
-                    O* to =
-                        target.tensor.as<O>() + row_at(target, r) * target.tensor.columns() + target.column;
-                    if (accumulate)
-                        for (std::int64_t c = 0; c < count; ++c)
-                            to[c] = static_cast<O>(static_cast<A>(to[c]) +
-                                                   static_cast<A>(static_cast<Accumulate<T>>(from[c])));
-                    else
-                        for (std::int64_t c = 0; c < count; ++c)
-                            to[c] = static_cast<O>(static_cast<A>(static_cast<Accumulate<T>>(from[c])));
+    b.launch(
+        {accumulate ? static_cast<double>(rows * count) : 0, bytes},
+        [&] {
+            const std::int32_t *from_rows = places(source), *to_rows = places(target);
+            by_type(source.tensor.dtype, [&]<class T>(T) {
+                by_type(target.tensor.dtype, [&]<class O>(O) {
+                    using A = Accumulate<O>;
+                    parallel_for(rows, count, [&](std::int64_t r) {
+                        const T* from = source.tensor.as<T>() +
+                                        (from_rows ? from_rows[r] : r) * source.tensor.columns() +
+                                        source.column;
+                        O* to = target.tensor.as<O>() + (to_rows ? to_rows[r] : r) * target.tensor.columns() +
+                                target.column;
+                        if (accumulate)
+                            for (std::int64_t c = 0; c < count; ++c)
+                                to[c] = static_cast<O>(static_cast<A>(to[c]) +
+                                                       static_cast<A>(static_cast<Accumulate<T>>(from[c])));
+                        else
+                            for (std::int64_t c = 0; c < count; ++c)
+                                to[c] = static_cast<O>(static_cast<A>(static_cast<Accumulate<T>>(from[c])));
+                    });
                 });
             });
+        },
+        [&](Stream stream) {
+            kernels::copy_columns(stream, {source.tensor, source.column, source.rows},
+                                  {target.tensor, target.column, target.rows}, rows, count, accumulate);
         });
-    });
 }
 
 }  // namespace maestro::ops

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <span>
 
 #include "backend/backend.hpp"
 
@@ -13,7 +11,7 @@ namespace maestro::ops {
 struct Block {
     Tensor tensor;
     std::int64_t column = 0;
-    std::optional<std::span<const std::int32_t>> rows = {};  ///< none: all
+    Tensor rows = {};  ///< their places, i32; none: all
 };
 
 /// `count` columns of target's rows (+)= those of source's rows, of which there are as many; cast where the

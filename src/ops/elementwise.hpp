@@ -9,6 +9,8 @@ namespace maestro::ops {
 void add(backend::Backend& b, const Tensor& x, const Tensor& y);
 /// target = source, cast.
 void convert(backend::Backend& b, const Tensor& source, const Tensor& target);
+/// target = source, of one type, whichever.
+void copy(backend::Backend& b, const Tensor& source, const Tensor& target);
 void zero(backend::Backend& b, const Tensor& t);
 
 }  // namespace maestro::ops

@@ -1,6 +1,8 @@
 #include "ops/linear.hpp"
 
+#include "kernels/linear.hpp"
 #include "ops/dispatch.hpp"
+#include "ops/row_partials.hpp"
 
 namespace maestro::ops {
 
@@ -42,18 +44,21 @@ void add_bias(backend::Backend& b, const Tensor& bias, const Tensor& y) {
     if (y.size() == 0) return;
     MAESTRO_CHECK(bias.size() == y.columns(), "bias {} for {}", bias.describe(), y.describe());
     const std::int64_t columns = y.columns();
-    b.launch({static_cast<double>(y.size()), 2.0 * static_cast<double>(y.bytes())}, [&] {
-        by_type(y.dtype, [&]<class T>(T) {
-            using A = Accumulate<T>;
-            T* out = y.as<T>();
-            const T* add = bias.as<T>();
-            parallel_for(y.rows(), columns, [&](std::int64_t r) {
-                T* row = out + r * columns;
-                for (std::int64_t c = 0; c < columns; ++c)
-                    row[c] = static_cast<T>(static_cast<A>(row[c]) + static_cast<A>(add[c]));
+    b.launch(
+        {static_cast<double>(y.size()), 2.0 * static_cast<double>(y.bytes())},
+        [&] {
+            by_type(y.dtype, [&]<class T>(T) {
+                using A = Accumulate<T>;
+                T* out = y.as<T>();
+                const T* add = bias.as<T>();
+                parallel_for(y.rows(), columns, [&](std::int64_t r) {
+                    T* row = out + r * columns;
+                    for (std::int64_t c = 0; c < columns; ++c)
+                        row[c] = static_cast<T>(static_cast<A>(row[c]) + static_cast<A>(add[c]));
+                });
             });
-        });
-    });
+        },
+        [&](Stream stream) { kernels::add_bias(stream, bias, y); });
 }
 
 void linear_accumulate(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y) {
@@ -99,20 +104,26 @@ void linear_backward_weight(backend::Backend& b, const Tensor& dy, const Tensor&
             .out = dw.dtype});
 }
 
-void bias_backward(backend::Backend& b, const Tensor& dy, const Tensor& dbias) {
+void bias_backward(backend::Backend& b, const Tensor& dy, const Tensor& dbias, backend::Arena& scratch) {
     MAESTRO_CHECK(dbias.size() == dy.columns(), "dbias {} for {}", dbias.describe(), dy.describe());
     const std::int64_t rows = dy.rows(), columns = dy.columns();
-    b.launch({static_cast<double>(dy.size()), static_cast<double>(dy.bytes())}, [&] {
-        by_type(dy.dtype, [&]<class T>(T) {
-            using A = Accumulate<T>;
-            const T* in = dy.as<T>();
-            A* out = dbias.as<A>();
-            parallel_columns(columns, rows, [&](std::int64_t begin, std::int64_t end) {
-                for (std::int64_t r = 0; r < rows; ++r)
-                    for (std::int64_t c = begin; c < end; ++c) out[c] += static_cast<A>(in[r * columns + c]);
+    const backend::ArenaScope scope(scratch);
+    const Tensor partial = row_partials(b, rows, columns, dbias.dtype, scratch);
+    b.launch(
+        {static_cast<double>(dy.size()), static_cast<double>(dy.bytes())},
+        [&] {
+            by_type(dy.dtype, [&]<class T>(T) {
+                using A = Accumulate<T>;
+                const T* in = dy.as<T>();
+                A* out = dbias.as<A>();
+                parallel_columns(columns, rows, [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t r = 0; r < rows; ++r)
+                        for (std::int64_t c = begin; c < end; ++c)
+                            out[c] += static_cast<A>(in[r * columns + c]);
+                });
             });
-        });
-    });
+        },
+        [&](Stream stream) { kernels::bias_backward(stream, dy, dbias, partial); });
 }
 
 }  // namespace maestro::ops

@@ -1,7 +1,7 @@
 // y = x W^T + b, and its gradients. T rows, I inputs, O outputs; W is stored [O, I].
 #pragma once
 
-#include "backend/backend.hpp"
+#include "backend/arena.hpp"
 
 namespace maestro::ops {
 
@@ -17,6 +17,6 @@ void linear_backward_input(backend::Backend& b, const Tensor& dy, const Tensor& 
 /// dw[O,I] += dy[T,O]^T x[T,I]; dw is f32 for bf16 activations.
 void linear_backward_weight(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& dw);
 /// dbias[O] += column sums of dy[T,O].
-void bias_backward(backend::Backend& b, const Tensor& dy, const Tensor& dbias);
+void bias_backward(backend::Backend& b, const Tensor& dy, const Tensor& dbias, backend::Arena& scratch);
 
 }  // namespace maestro::ops

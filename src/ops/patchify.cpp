@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/patchify.hpp"
 #include "ops/dispatch.hpp"
 
 namespace maestro::ops {
@@ -36,31 +37,38 @@ void patch_positions(std::int64_t height, std::int64_t width, std::int64_t patch
     });
 }
 
-void patchify(backend::Backend& b, const std::uint8_t* pixels, std::int64_t height, std::int64_t width,
+void patchify(backend::Backend& b, const Tensor& pixels, std::int64_t height, std::int64_t width,
               std::int64_t channels, std::int64_t patch, std::int64_t merge, std::int64_t first,
               const Tensor& patches) {
     MAESTRO_CHECK(first >= 0 && first + patches.dim(0) <= picture_patches(height, width, patch, merge) &&
-                      patches.columns() == patch * patch * channels,
+                      patches.columns() == patch * patch * channels &&
+                      pixels.size() == height * width * channels,
                   "patches {} of a {} x {} x {} picture", patches.describe(), height, width, channels);
-    b.launch({2.0 * static_cast<double>(patches.size()), static_cast<double>(patches.bytes())}, [&] {
-        by_type(patches.dtype, [&]<class T>(T) {
-            using A = Accumulate<T>;
-            T* out = patches.as<T>();
-            std::int64_t index = -1;
-            for_each_patch(height, width, patch, merge, [&](std::int64_t row, std::int64_t column) {
-                if (++index < first || index >= first + patches.dim(0)) return;
-                for (std::int64_t dy = 0; dy < patch; ++dy) {
-                    const std::int64_t y = std::min(row * patch + dy, height - 1);
-                    for (std::int64_t dx = 0; dx < patch; ++dx) {
-                        const std::int64_t x = std::min(column * patch + dx, width - 1);
-                        for (std::int64_t c = 0; c < channels; ++c)
-                            *out++ = static_cast<T>(
-                                static_cast<A>(pixels[(y * width + x) * channels + c]) / A(127.5) - A(1));
+    b.launch(
+        {2.0 * static_cast<double>(patches.size()), static_cast<double>(patches.bytes())},
+        [&] {
+            by_type(patches.dtype, [&]<class T>(T) {
+                using A = Accumulate<T>;
+                const std::uint8_t* values = pixels.as<std::uint8_t>();
+                T* out = patches.as<T>();
+                std::int64_t index = -1;
+                for_each_patch(height, width, patch, merge, [&](std::int64_t row, std::int64_t column) {
+                    if (++index < first || index >= first + patches.dim(0)) return;
+                    for (std::int64_t dy = 0; dy < patch; ++dy) {
+                        const std::int64_t y = std::min(row * patch + dy, height - 1);
+                        for (std::int64_t dx = 0; dx < patch; ++dx) {
+                            const std::int64_t x = std::min(column * patch + dx, width - 1);
+                            for (std::int64_t c = 0; c < channels; ++c)
+                                *out++ = static_cast<T>(
+                                    static_cast<A>(values[(y * width + x) * channels + c]) / A(127.5) - A(1));
+                        }
                     }
-                }
+                });
             });
+        },
+        [&](Stream stream) {
+            kernels::patchify(stream, pixels, height, width, channels, patch, merge, first, patches);
         });
-    });
 }
 
 }  // namespace maestro::ops

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/reduce.hpp"
 #include "ops/dispatch.hpp"
 
 namespace maestro::ops {
@@ -45,18 +46,27 @@ void reduce(backend::Backend& b, std::span<const Tensor> parts, Reduction how, c
     const auto count = static_cast<double>(parts.size());
     const double flops = (count - 1) * static_cast<double>(result.size()),
                  bytes = (count + 1) * static_cast<double>(result.bytes());
-    b.launch({flops, bytes}, [&] {
-        by_type(result.dtype, [&]<class T>(T) {
-            std::vector<const T*> from;
-            for (const Tensor& part : parts) from.push_back(part.as<T>());
-            T* to = result.as<T>();
-            const std::int64_t size = result.size();
-            parallel_for((size + kBlock - 1) / kBlock, kBlock * static_cast<std::int64_t>(parts.size()),
-                         [&](std::int64_t i) {
-                             reduce_block<T>(from, how, i * kBlock, std::min(size, (i + 1) * kBlock), to);
-                         });
+    b.launch(
+        {flops, bytes},
+        [&] {
+            by_type(result.dtype, [&]<class T>(T) {
+                std::vector<const T*> from;
+                for (const Tensor& part : parts) from.push_back(part.as<T>());
+                T* to = result.as<T>();
+                const std::int64_t size = result.size();
+                parallel_for((size + kBlock - 1) / kBlock, kBlock * static_cast<std::int64_t>(parts.size()),
+                             [&](std::int64_t i) {
+                                 reduce_block<T>(from, how, i * kBlock, std::min(size, (i + 1) * kBlock), to);
+                             });
+            });
+        },
+        [&](Stream stream) {
+            MAESTRO_CHECK(parts.size() <= kernels::kMostParts, "{} parts, of which a GPU takes {}",
+                          parts.size(), kernels::kMostParts);
+            std::vector<const void*> from;
+            for (const Tensor& part : parts) from.push_back(part.data);
+            kernels::reduce(stream, from, how == Reduction::sum, result);
         });
-    });
 }
 
 }  // namespace maestro::ops

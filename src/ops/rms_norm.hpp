@@ -1,7 +1,7 @@
 // Root-mean-square layer norm (Zhang and Sennrich, NeurIPS 2019). T rows, C channels.
 #pragma once
 
-#include "backend/backend.hpp"
+#include "backend/arena.hpp"
 
 namespace maestro::ops {
 
@@ -10,6 +10,7 @@ void rms_norm(backend::Backend& b, const Tensor& x, const Tensor& w, const Tenso
               double eps);
 /// dx (+)= ..., dw += ...; dw may be empty (frozen weights).
 void rms_norm_backward(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& w,
-                       const Tensor& rstd, const Tensor& dx, const Tensor& dw, bool accumulate);
+                       const Tensor& rstd, const Tensor& dx, const Tensor& dw, bool accumulate,
+                       backend::Arena& scratch);
 
 }  // namespace maestro::ops

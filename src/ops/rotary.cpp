@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 
+#include "kernels/rotary.hpp"
 #include "ops/dispatch.hpp"
 
 namespace maestro::ops {
@@ -18,20 +19,24 @@ void set_angle(const Tensor& cos, const Tensor& sin, std::int64_t at, double ang
     sin.as<A>()[at] = static_cast<A>(std::sin(angle));
 }
 
-template <class Angle>
-void fill(backend::Backend& b, std::size_t rows, const Tensor& cos, const Tensor& sin, Angle&& angle) {
-    MAESTRO_CHECK(static_cast<std::size_t>(cos.rows()) == rows && sin.size() == cos.size(),
-                  "{} positions for {}", rows, cos.describe());
+template <class Angle, class Kernel>
+void fill(backend::Backend& b, std::int64_t rows, const Tensor& cos, const Tensor& sin, Angle&& angle,
+          Kernel&& kernel) {
+    MAESTRO_CHECK(cos.rows() == rows && sin.size() == cos.size(), "{} positions for {}", rows,
+                  cos.describe());
     const std::int64_t half = cos.columns();
-    b.launch({0, 2.0 * static_cast<double>(cos.bytes())}, [&] {
-        for (std::int64_t t = 0; t < cos.rows(); ++t)
-            for (std::int64_t j = 0; j < half; ++j) {
-                if (cos.dtype == DType::f64)
-                    set_angle<double>(cos, sin, t * half + j, angle(t, j));
-                else
-                    set_angle<float>(cos, sin, t * half + j, angle(t, j));
-            }
-    });
+    b.launch(
+        {0, 2.0 * static_cast<double>(cos.bytes())},
+        [&] {
+            for (std::int64_t t = 0; t < cos.rows(); ++t)
+                for (std::int64_t j = 0; j < half; ++j) {
+                    if (cos.dtype == DType::f64)
+                        set_angle<double>(cos, sin, t * half + j, angle(t, j));
+                    else
+                        set_angle<float>(cos, sin, t * half + j, angle(t, j));
+                }
+        },
+        kernel);
 }
 
 struct Heads {
@@ -49,25 +54,41 @@ Heads heads(const Tensor& qkv, const Tensor& cos, const Tensor& q, const Tensor&
     return h;
 }
 
-}  // namespace
-
-void fill_rotary_1d(backend::Backend& b, std::span<const std::int32_t> positions, double theta,
-                    const Tensor& cos, const Tensor& sin) {
-    const auto dim = static_cast<double>(2 * cos.columns());
-    fill(b, positions.size(), cos, sin, [&](std::int64_t t, std::int64_t j) {
-        return positions[t] * std::pow(theta, -2.0 * static_cast<double>(j) / dim);
-    });
+/// Room for the sums of a norm's gradient over so many heads, where the device needs it.
+Tensor partials(const backend::Backend& b, const Tensor& gradient, std::int64_t count,
+                backend::Arena& scratch) {
+    if (b.shares_memory() || gradient.rank == 0) return {};
+    return scratch.allocate(gradient.dtype, {kernels::head_sums(count), gradient.size()});
 }
 
-void fill_rotary_2d(backend::Backend& b, std::span<const std::int32_t> y, std::span<const std::int32_t> x,
-                    double theta, const Tensor& cos, const Tensor& sin) {
+}  // namespace
+
+void fill_rotary_1d(backend::Backend& b, const Tensor& positions, double theta, const Tensor& cos,
+                    const Tensor& sin) {
+    const auto dim = static_cast<double>(2 * cos.columns());
+    fill(
+        b, positions.size(), cos, sin,
+        [&](std::int64_t t, std::int64_t j) {
+            return positions.as<std::int32_t>()[t] * std::pow(theta, -2.0 * static_cast<double>(j) / dim);
+        },
+        [&](Stream stream) {
+            kernels::fill_rotary(stream, positions, positions, cos.columns(), theta, cos, sin);
+        });
+}
+
+void fill_rotary_2d(backend::Backend& b, const Tensor& y, const Tensor& x, double theta, const Tensor& cos,
+                    const Tensor& sin) {
     const std::int64_t quarter = cos.columns() / 2;
     MAESTRO_CHECK(cos.columns() % 2 == 0 && y.size() == x.size(),
                   "2-D rotary needs heads of a multiple of 4 channels");
-    fill(b, y.size(), cos, sin, [&](std::int64_t t, std::int64_t j) {
-        const auto position = j < quarter ? y[t] : x[t];
-        return position * std::pow(theta, -static_cast<double>(j % quarter) / static_cast<double>(quarter));
-    });
+    fill(
+        b, y.size(), cos, sin,
+        [&](std::int64_t t, std::int64_t j) {
+            const auto position = (j < quarter ? y : x).as<std::int32_t>()[t];
+            return position *
+                   std::pow(theta, -static_cast<double>(j % quarter) / static_cast<double>(quarter));
+        },
+        [&](Stream stream) { kernels::fill_rotary(stream, y, x, quarter, theta, cos, sin); });
 }
 
 void head_norm_rotary(backend::Backend& b, const Tensor& qkv, const Tensor& q_norm, const Tensor& k_norm,
@@ -109,79 +130,89 @@ void head_norm_rotary(backend::Backend& b, const Tensor& qkv, const Tensor& q_no
                     }
                 });
             });
+        },
+        [&](Stream stream) {
+            kernels::head_norm_rotary(stream, qkv, q_norm, k_norm, cos, sin, q, k, rstd, eps);
         });
 }
 
 void head_norm_rotary_backward(backend::Backend& b, const Tensor& dq, const Tensor& dk, const Tensor& qkv,
                                const Tensor& q_norm, const Tensor& k_norm, const Tensor& cos,
                                const Tensor& sin, const Tensor& rstd, const Tensor& dqkv,
-                               const Tensor& dq_norm, const Tensor& dk_norm) {
+                               const Tensor& dq_norm, const Tensor& dk_norm, backend::Arena& scratch) {
     const Heads h = heads(qkv, cos, dq, dk);
     MAESTRO_CHECK(dqkv.size() == qkv.size(), "dqkv {} for {}", dqkv.describe(), qkv.describe());
-    b.launch({20.0 * static_cast<double>(dq.size() + dk.size()),
-              3.0 * static_cast<double>(dq.bytes() + dk.bytes())},
-             [&] {
-                 by_type(qkv.dtype, [&]<class T>(T) {
-                     using A = Accumulate<T>;
-                     const std::int64_t half = h.dim / 2;
-                     // One head at a time over all rows, so that the sums of the norm weights run in row
-                     // order on one thread.
-                     parallel_for(h.query + h.key, qkv.rows() * h.dim * 8, [&](std::int64_t head) {
-                         const bool query = head < h.query;
-                         const Tensor& norm = query ? q_norm : k_norm;
-                         std::array<A, kMaxHeadDim> v{};
-                         for (std::int64_t t = 0; t < qkv.rows(); ++t) {
-                             const A* c = cos.as<A>() + t * half;
-                             const A* s = sin.as<A>() + t * half;
-                             const T* g = query ? dq.as<T>() + (t * h.query + head) * h.dim
-                                                : dk.as<T>() + (t * h.key + head - h.query) * h.dim;
-                             T* out = dqkv.as<T>() + t * h.width + head * h.dim;
-                             MAESTRO_INDEPENDENT
-                             for (std::int64_t j = 0; j < half; ++j) {
-                                 const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
-                                 v[j] = lo * c[j] + hi * s[j];
-                                 v[j + half] = hi * c[j] - lo * s[j];
-                             }
-                             if (norm.rank == 0) {
-                                 for (std::int64_t j = 0; j < h.dim; ++j) out[j] = static_cast<T>(v[j]);
-                                 continue;
-                             }
-                             const T* x = qkv.as<T>() + t * h.width + head * h.dim;
-                             const T* w = norm.as<T>();
-                             const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
-                             A dot = 0;
-                             for (std::int64_t j = 0; j < h.dim; ++j)
-                                 dot += v[j] * static_cast<A>(w[j]) * static_cast<A>(x[j]);
-                             const A shared = dot * scale * scale * scale / static_cast<A>(h.dim);
-                             for (std::int64_t j = 0; j < h.dim; ++j)
-                                 out[j] = static_cast<T>(v[j] * static_cast<A>(w[j]) * scale -
-                                                         static_cast<A>(x[j]) * shared);
-                         }
-                     });
-                     // The norm weights are shared by the heads: summed by one thread each, head after head.
-                     for (const bool query : {true, false}) {
-                         const Tensor& target = query ? dq_norm : dk_norm;
-                         if (target.rank == 0) continue;
-                         A* dw = target.as<A>();
-                         const std::int64_t first = query ? 0 : h.query, count = query ? h.query : h.key;
-                         for (std::int64_t t = 0; t < qkv.rows(); ++t)
-                             for (std::int64_t head = first; head < first + count; ++head) {
-                                 const A* c = cos.as<A>() + t * half;
-                                 const A* s = sin.as<A>() + t * half;
-                                 const T* g = (query ? dq : dk).as<T>() + (t * count + head - first) * h.dim;
-                                 const T* x = qkv.as<T>() + t * h.width + head * h.dim;
-                                 const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
-                                 MAESTRO_INDEPENDENT
-                                 for (std::int64_t j = 0; j < half; ++j) {
-                                     const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
-                                     dw[j] += (lo * c[j] + hi * s[j]) * static_cast<A>(x[j]) * scale;
-                                     dw[j + half] +=
-                                         (hi * c[j] - lo * s[j]) * static_cast<A>(x[j + half]) * scale;
-                                 }
-                             }
-                     }
-                 });
-             });
+    const backend::ArenaScope scope(scratch);
+    const Tensor q_partial = partials(b, dq_norm, qkv.rows() * h.query, scratch),
+                 k_partial = partials(b, dk_norm, qkv.rows() * h.key, scratch);
+    b.launch(
+        {20.0 * static_cast<double>(dq.size() + dk.size()),
+         3.0 * static_cast<double>(dq.bytes() + dk.bytes())},
+        [&] {
+            by_type(qkv.dtype, [&]<class T>(T) {
+                using A = Accumulate<T>;
+                const std::int64_t half = h.dim / 2;
+                // One head at a time over all rows, so that the sums of the norm weights run in row
+                // order on one thread.
+                parallel_for(h.query + h.key, qkv.rows() * h.dim * 8, [&](std::int64_t head) {
+                    const bool query = head < h.query;
+                    const Tensor& norm = query ? q_norm : k_norm;
+                    std::array<A, kMaxHeadDim> v{};
+                    for (std::int64_t t = 0; t < qkv.rows(); ++t) {
+                        const A* c = cos.as<A>() + t * half;
+                        const A* s = sin.as<A>() + t * half;
+                        const T* g = query ? dq.as<T>() + (t * h.query + head) * h.dim
+                                           : dk.as<T>() + (t * h.key + head - h.query) * h.dim;
+                        T* out = dqkv.as<T>() + t * h.width + head * h.dim;
+                        MAESTRO_INDEPENDENT
+                        for (std::int64_t j = 0; j < half; ++j) {
+                            const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
+                            v[j] = lo * c[j] + hi * s[j];
+                            v[j + half] = hi * c[j] - lo * s[j];
+                        }
+                        if (norm.rank == 0) {
+                            for (std::int64_t j = 0; j < h.dim; ++j) out[j] = static_cast<T>(v[j]);
+                            continue;
+                        }
+                        const T* x = qkv.as<T>() + t * h.width + head * h.dim;
+                        const T* w = norm.as<T>();
+                        const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
+                        A dot = 0;
+                        for (std::int64_t j = 0; j < h.dim; ++j)
+                            dot += v[j] * static_cast<A>(w[j]) * static_cast<A>(x[j]);
+                        const A shared = dot * scale * scale * scale / static_cast<A>(h.dim);
+                        for (std::int64_t j = 0; j < h.dim; ++j)
+                            out[j] = static_cast<T>(v[j] * static_cast<A>(w[j]) * scale -
+                                                    static_cast<A>(x[j]) * shared);
+                    }
+                });
+                // The norm weights are shared by the heads: summed by one thread each, head after head.
+                for (const bool query : {true, false}) {
+                    const Tensor& target = query ? dq_norm : dk_norm;
+                    if (target.rank == 0) continue;
+                    A* dw = target.as<A>();
+                    const std::int64_t first = query ? 0 : h.query, count = query ? h.query : h.key;
+                    for (std::int64_t t = 0; t < qkv.rows(); ++t)
+                        for (std::int64_t head = first; head < first + count; ++head) {
+                            const A* c = cos.as<A>() + t * half;
+                            const A* s = sin.as<A>() + t * half;
+                            const T* g = (query ? dq : dk).as<T>() + (t * count + head - first) * h.dim;
+                            const T* x = qkv.as<T>() + t * h.width + head * h.dim;
+                            const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
+                            MAESTRO_INDEPENDENT
+                            for (std::int64_t j = 0; j < half; ++j) {
+                                const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
+                                dw[j] += (lo * c[j] + hi * s[j]) * static_cast<A>(x[j]) * scale;
+                                dw[j + half] += (hi * c[j] - lo * s[j]) * static_cast<A>(x[j + half]) * scale;
+                            }
+                        }
+                }
+            });
+        },
+        [&](Stream stream) {
+            kernels::head_norm_rotary_backward(stream, dq, dk, qkv, q_norm, k_norm, cos, sin, rstd, dqkv,
+                                               dq_norm, dk_norm, q_partial, k_partial);
+        });
 }
 
 }  // namespace maestro::ops

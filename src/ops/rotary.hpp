@@ -3,18 +3,17 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
-#include "backend/backend.hpp"
+#include "backend/arena.hpp"
 
 namespace maestro::ops {
 
 /// cos, sin [T, D/2]: angle = position * theta^(-2j/D).
-void fill_rotary_1d(backend::Backend& b, std::span<const std::int32_t> positions, double theta,
-                    const Tensor& cos, const Tensor& sin);
+void fill_rotary_1d(backend::Backend& b, const Tensor& positions, double theta, const Tensor& cos,
+                    const Tensor& sin);
 /// The first D/4 pairs turn by y, the others by x, with theta^(-2j/(D/2)) (Qwen2-VL's vision encoder).
-void fill_rotary_2d(backend::Backend& b, std::span<const std::int32_t> y, std::span<const std::int32_t> x,
-                    double theta, const Tensor& cos, const Tensor& sin);
+void fill_rotary_2d(backend::Backend& b, const Tensor& y, const Tensor& x, double theta, const Tensor& cos,
+                    const Tensor& sin);
 
 /// q[T,H*D] and k[T,K*D] from qkv[T,(H+2K)*D]: RMSNorm of each head (weights q_norm[D], k_norm[D]; empty:
 /// none), then the rotation. rstd[T,H+K] is kept for backward.
@@ -25,6 +24,6 @@ void head_norm_rotary(backend::Backend& b, const Tensor& qkv, const Tensor& q_no
 void head_norm_rotary_backward(backend::Backend& b, const Tensor& dq, const Tensor& dk, const Tensor& qkv,
                                const Tensor& q_norm, const Tensor& k_norm, const Tensor& cos,
                                const Tensor& sin, const Tensor& rstd, const Tensor& dqkv,
-                               const Tensor& dq_norm, const Tensor& dk_norm);
+                               const Tensor& dq_norm, const Tensor& dk_norm, backend::Arena& scratch);
 
 }  // namespace maestro::ops

@@ -28,6 +28,14 @@ A largest(const A* row, std::int64_t columns, A factor) {
     return top;
 }
 
+/// sum[1] += the losses of all rows, in row order, whatever the threads. In double, because a step adds up
+/// thousands of them and layouts are compared to 1e-5.
+inline void add_up(const Tensor& losses, const Tensor& sum) {
+    double total = 0;
+    for (std::int64_t i = 0; i < losses.size(); ++i) total += losses.as<double>()[i];
+    sum.as<double>()[0] += total;
+}
+
 /// row[c] = exp(factor * row[c] - top); returns their sum.
 template <class A>
 A exponentiate(A* row, std::int64_t columns, A factor, A top) {

@@ -65,7 +65,9 @@ std::map<std::pair<std::int64_t, std::size_t>, std::pair<std::int64_t, std::size
 class Evaluator {
 public:
     Evaluator(Launch& launch, const config::CommandLine& line)
-        : launch_(launch), deck_(launch.deck), backend_(backend::make_cpu(launch.topology.threads)) {
+        : launch_(launch),
+          deck_(launch.deck),
+          backend_(backend::open_device(launch.device, launch.topology.threads)) {
         samples_ = open_samples(launch.world, deck_.data.validation, launch.pulse);
         const std::string checkpoint = need_checkpoint(launch.world, line.checkpoint, launch.pulse);
         agree(launch.world, [&] {
@@ -93,6 +95,7 @@ public:
                 }
             }
         });
+        for (Part& part : parts_) part.module->collect(result);
         return result;
     }
 
@@ -136,8 +139,9 @@ private:
         }
         std::map<int, std::vector<Tensor>> outputs;  // by section: rows of each sample
         for (Part& part : parts_) {
-            const model::Footprint footprint = model::measure(
-                workload::spec_of(deck_, part.section), part.role, shapes, false, {}, backend_->threads());
+            const model::Footprint footprint =
+                model::measure(workload::spec_of(deck_, part.section), part.role, shapes, false, {},
+                               backend::traits_of(launch_.device, launch_.topology.threads));
             if (part.saved.capacity() < footprint.saved)
                 part.saved = backend::Arena(*backend_, footprint.saved + footprint.saved / 2);
             if (part.scratch.capacity() < footprint.scratch)

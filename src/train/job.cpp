@@ -18,7 +18,7 @@ Job::Job(Launch& launch, const Survey& survey, bool load_weights)
     : launch_(launch),
       survey_(survey),
       resident_at_start_(comm::resident_memory().now),
-      backend_(backend::make_cpu(launch.topology.threads)),
+      backend_(backend::open_device(launch.device, launch.topology.threads)),
       planned_(workload::memory_of(survey.memory(), launch.deck.graph, launch.world.rank())),
       description_(survey.description(false)) {
     const graph::SectionGraph& graph = launch.deck.graph;
@@ -101,7 +101,7 @@ void Job::build_section(int s, const WeightFiles* weights) {
                                           : section.name);
     model::Peers peers = model::no_peers();
     if (place && section.layout.lane_ranks() > 1)
-        peers = model::make_peers(lane_, workload::degrees_of(section), section.layout.cp_kind,
+        peers = model::make_peers(lane_, *backend_, workload::degrees_of(section), section.layout.cp_kind,
                                   static_cast<int>(deck.model_of(s).kv_heads),
                                   fmt::format("section {}, replica {}", section.name, place->replica));
     std::int64_t parameters = 0;

@@ -1,6 +1,7 @@
 // What comes before any section is built: the deck with its graph, where this rank stands.
 #pragma once
 
+#include "backend/device.hpp"
 #include "base/pulse.hpp"
 #include "comm/communicator.hpp"
 #include "comm/topology.hpp"
@@ -14,6 +15,7 @@ struct Launch {
     comm::Watchdog& watchdog;
     Pulse& pulse;  ///< of this rank's work on files
     comm::Topology topology;
+    backend::Device device = {};
     config::Deck deck;
 };
 

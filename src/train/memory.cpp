@@ -12,17 +12,37 @@ namespace {
 
 constexpr double kShare = 0.8;  ///< of the free memory that open windows may fill; the rest is for files, MPI
 
-/// Collective; on all ranks alike, for the node that lacks most.
+/// Memory that several ranks share: a node's, or a GPU's.
+struct Store {
+    double needed, available;
+    char host[64];
+    int gpu;  ///< -1: the node's
+};
+
+std::string name_of(const Store& store) {
+    return store.gpu < 0 ? std::string(store.host) : fmt::format("GPU {} of {}", store.gpu, store.host);
+}
+
+/// Of this rank's share, what lies in that memory.
+double needed_of(const Launch& launch, const workload::RankMemory& memory) {
+    return launch.device.gpu ? memory.buffers() - memory.channels : memory.total();
+}
+
+/// Collective; on all ranks alike, for the memory that lacks most.
 void refuse_what_does_not_fit(const Launch& launch, const workload::MemoryPlan& plan, double needed,
                               double available) {
-    struct Node {
-        double needed, available;
-        char host[64];
-    };
-    Node own{launch.world.same_node().sum(needed), available, {}};
+    Store own{needed, available, {}, launch.device.gpu ? launch.device.number : -1};
     launch.topology.host.copy(own.host, sizeof own.host - 1);
-    const std::vector<Node> nodes = launch.world.allgather(own);
-    const auto worst = std::max_element(nodes.begin(), nodes.end(), [](const Node& a, const Node& b) {
+    std::vector<Store> stores;
+    for (const Store& rank : launch.world.allgather(own)) {
+        const auto at = std::find_if(stores.begin(), stores.end(),
+                                     [&](const Store& s) { return name_of(s) == name_of(rank); });
+        if (at == stores.end())
+            stores.push_back(rank);
+        else
+            at->needed += rank.needed;
+    }
+    const auto worst = std::max_element(stores.begin(), stores.end(), [](const Store& a, const Store& b) {
         return a.needed - a.available < b.needed - b.available;
     });
     if (worst->needed <= worst->available) return;
@@ -34,21 +54,23 @@ void refuse_what_does_not_fit(const Launch& launch, const workload::MemoryPlan& 
                 fmt::format("the ranks on {} need {:.0f} MiB of memory, {:.0f} MiB are free there; use a "
                             "smaller window or micro_batch, train.recompute = \"layer\", or fewer ranks a "
                             "node. A rank of each section needs:{}",
-                            worst->host, worst->needed / (1 << 20), worst->available / (1 << 20), list),
+                            name_of(*worst), worst->needed / (1 << 20), worst->available / (1 << 20), list),
                 Scope::all_ranks);
 }
 
 }  // namespace
 
 void fit_memory(const Launch& launch, workload::MemoryPlan& plan) {
-    const auto available = static_cast<double>(comm::available_memory());
-    const double share = kShare * available / launch.topology.ranks_on_node;
+    const bool gpu = launch.device.gpu;
+    const auto available = gpu ? static_cast<double>(backend::free_memory(launch.device))
+                               : static_cast<double>(comm::available_memory());
+    const double share = kShare * available / (gpu ? launch.device.sharers : launch.topology.ranks_on_node);
     if (launch.world.size() != launch.deck.graph.world) {  // a dry run in one process, as if on every rank
         workload::choose_windows(plan, launch.deck.graph, share);
         refuse_what_does_not_fit(
             launch, plan,
-            workload::memory_of(plan, launch.deck.graph, workload::fullest_rank(plan, launch.deck.graph))
-                .total(),
+            needed_of(launch, workload::memory_of(plan, launch.deck.graph,
+                                                  workload::fullest_rank(plan, launch.deck.graph))),
             available);
         return;
     }
@@ -59,7 +81,8 @@ void fit_memory(const Launch& launch, workload::MemoryPlan& plan) {
     for (std::size_t s = 0; s < least.size(); ++s)
         plan.set_window(static_cast<int>(s), static_cast<int>(-least[s]), launch.deck.graph);
     refuse_what_does_not_fit(
-        launch, plan, workload::memory_of(plan, launch.deck.graph, launch.world.rank()).total(), available);
+        launch, plan, needed_of(launch, workload::memory_of(plan, launch.deck.graph, launch.world.rank())),
+        available);
 }
 
 std::string describe_use(const comm::Communicator& world, const MemoryUse& mine) {

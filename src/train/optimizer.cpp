@@ -16,11 +16,6 @@ Tensor floats(const backend::Buffer& buffer) {
     return Tensor(buffer.data(), DType::f32, {static_cast<std::int64_t>(buffer.bytes() / sizeof(float))});
 }
 
-/// A row for each block.
-Tensor in_blocks(const Tensor& flat) {
-    return flat.reshape({flat.size() / model::kBlock, model::kBlock});
-}
-
 }  // namespace
 
 double learning_rate(const AdamSettings& s, std::int64_t step) {
@@ -35,10 +30,13 @@ double learning_rate(const AdamSettings& s, std::int64_t step) {
 
 Optimizer::Optimizer(backend::Backend& backend, model::ParameterStore& store,
                      std::unique_ptr<collective::Group> data, const model::Peers& peers)
-    : backend_(backend), store_(store), data_(std::move(data)), peers_(peers) {
+    : backend_(backend),
+      store_(store),
+      data_(std::move(data)),
+      peers_(peers),
+      squares_(backend, sizeof(double)) {
     const std::int64_t size = store.gradient().size();
-    for (int r = 0; r < data_->size(); ++r)
-        blocks_.push_back(model::flat_share(size, r, data_->size()).size() / model::kBlock);
+    blocks_ = model::blocks_of_shares(size, data_->size());
     share_ = model::flat_share(size, data_->rank(), data_->size());
     std::int64_t at = share_.begin;  // what lies before is counted, or not to be
     for (const model::Parameter& p : store.parameters()) {
@@ -62,7 +60,8 @@ Tensor Optimizer::gradient() const {
     return store_.gradient().slice(share_.begin, share_.end);
 }
 
-void Optimizer::sum_shared(model::Sharing sharing, collective::Group& group, backend::Arena& scratch) {
+void Optimizer::sum_shared(model::Sharing sharing, backend::Arena& scratch) {
+    collective::Group& group = peers_.group(sharing);
     if (group.size() == 1) return;
     const backend::ArenaScope scope(scratch);
     const Tensor together = scratch.allocate(DType::f32, {store_.shared(sharing)});
@@ -81,13 +80,15 @@ void Optimizer::sum_shared(model::Sharing sharing, collective::Group& group, bac
 }
 
 double Optimizer::reduce(backend::Arena& scratch) {
-    sum_shared(model::Sharing::tensor, *peers_.tensor, scratch);
-    sum_shared(model::Sharing::keys, *peers_.keys, scratch);
-    data_->reduce_scatter(backend_, in_blocks(store_.gradient()), in_blocks(gradient()), blocks_,
-                          ops::Reduction::sum, scratch);
-    double squares = 0;
+    for (const model::Sharing sharing : model::kSharings) sum_shared(sharing, scratch);
+    data_->reduce_scatter(backend_, model::in_blocks(store_.gradient()), model::in_blocks(gradient()),
+                          blocks_, ops::Reduction::sum, scratch);
+    const Tensor sum(squares_.data(), DType::f64, {1});
+    ops::zero(backend_, sum);
     for (const Range& r : counted_)
-        squares += ops::squared_norm(backend_, store_.gradient().slice(r.begin, r.end));
+        ops::add_squares(backend_, store_.gradient().slice(r.begin, r.end), sum, scratch);
+    double squares = 0;
+    backend_.download(sum, &squares);
     return squares;
 }
 
@@ -110,7 +111,7 @@ void Optimizer::update(const AdamSettings& settings, std::int64_t step, double g
                     .gradient_scale = gradient_scale});
     }
     const Tensor trained = store_.master().slice(0, store_.gradient().size());
-    data_->finish(data_->start_all_gather_in_place(in_blocks(trained), blocks_));
+    data_->finish(data_->start_all_gather_in_place(model::in_blocks(trained), blocks_));
     store_.refresh_compute();
 }
 
@@ -120,29 +121,22 @@ Range Optimizer::share_of(const model::Parameter& parameter) const {
             std::min(parameter.offset + parameter.size(), share_.end) - parameter.offset};
 }
 
-std::span<float> Optimizer::part(const backend::Buffer& moments, const model::Parameter& parameter) const {
+Tensor Optimizer::part(const backend::Buffer& moments, const model::Parameter& parameter) const {
     const Range held = share_of(parameter);
-    if (held.size() <= 0) return {};
-    return {floats(moments).as<float>() + (parameter.offset + held.begin - share_.begin),
-            static_cast<std::size_t>(held.size())};
-}
-
-std::span<const float> Optimizer::first_moments(const model::Parameter& parameter) const {
-    return part(first_, parameter);
-}
-
-std::span<const float> Optimizer::second_moments(const model::Parameter& parameter) const {
-    return part(second_, parameter);
+    if (held.size() <= 0) return Tensor(nullptr, DType::f32, {0});
+    const std::int64_t begin = parameter.offset + held.begin - share_.begin;
+    return floats(moments).slice(begin, begin + held.size());
 }
 
 void Optimizer::set_moments(const model::Parameter& parameter, std::span<const float> first,
                             std::span<const float> second) {
-    const std::span<float> to_first = part(first_, parameter), to_second = part(second_, parameter);
-    MAESTRO_CHECK(first.size() == to_first.size() && second.size() == to_second.size(),
-                  "{} and {} moments for {} elements of {}", first.size(), second.size(), to_first.size(),
-                  parameter.name);
-    std::copy(first.begin(), first.end(), to_first.begin());
-    std::copy(second.begin(), second.end(), to_second.begin());
+    const auto set = [&](const Tensor& moments, std::span<const float> values) {
+        MAESTRO_CHECK(static_cast<std::int64_t>(values.size()) == moments.size(),
+                      "{} moments for {} elements of {}", values.size(), moments.size(), parameter.name);
+        backend_.upload(values.data(), moments);
+    };
+    set(first_moments(parameter), first);
+    set(second_moments(parameter), second);
 }
 
 }  // namespace maestro::train

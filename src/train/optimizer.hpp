@@ -49,17 +49,17 @@ public:
     /// Of the elements that this rank holds of a parameter, those whose moments are kept here; none where the
     /// size is not positive.
     Range share_of(const model::Parameter& parameter) const;
-    /// The moments of that share, in the memory of the optimizer.
-    std::span<const float> first_moments(const model::Parameter& parameter) const;
-    std::span<const float> second_moments(const model::Parameter& parameter) const;
+    /// The moments of that share, [n], in the memory of the optimizer.
+    Tensor first_moments(const model::Parameter& parameter) const { return part(first_, parameter); }
+    Tensor second_moments(const model::Parameter& parameter) const { return part(second_, parameter); }
     void set_moments(const model::Parameter& parameter, std::span<const float> first,
                      std::span<const float> second);
     std::size_t bytes() const { return first_.bytes() + second_.bytes(); }
 
 private:
-    void sum_shared(model::Sharing sharing, collective::Group& group, backend::Arena& scratch);
+    void sum_shared(model::Sharing sharing, backend::Arena& scratch);
     Tensor gradient() const;  ///< of the share
-    std::span<float> part(const backend::Buffer& moments, const model::Parameter& parameter) const;
+    Tensor part(const backend::Buffer& moments, const model::Parameter& parameter) const;
 
     backend::Backend& backend_;
     model::ParameterStore& store_;
@@ -68,6 +68,7 @@ private:
     std::vector<std::int64_t> blocks_;  ///< of kBlock elements, of every rank's share
     Range share_;                       ///< of the flat array
     std::vector<Range> counted_;        ///< of it, in the norm
+    backend::Buffer squares_;           ///< f64[1]
     backend::Buffer first_;
     backend::Buffer second_;
 };

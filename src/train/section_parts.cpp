@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "backend/host_access.hpp"
 #include "io/checkpoint_reader.hpp"
 #include "io/section_writer.hpp"
 #include "train/agree.hpp"
@@ -43,14 +44,19 @@ std::int64_t write_part(const SectionPart& part, const std::filesystem::path& pa
     for (const model::Parameter& p : part.store.parameters()) {
         const io::ArrayPlaces& at = places[index++];
         for (const Range& range : written_here(part, p)) {
-            const auto write = [&](io::Stored what, const float* values) {
-                file.write(at[static_cast<std::size_t>(what)], p.shape, p.shard, range, values);
+            const auto write = [&](io::Stored what, const Tensor& values) {
+                const backend::Taken taken(part.store.backend(), values);
+                file.write(at[static_cast<std::size_t>(what)], p.shape, p.shard, range,
+                           taken.tensor().as<float>());
             };
-            write(io::Stored::weight, p.master.as<float>() + range.begin);
+            write(io::Stored::weight, p.master.reshape({p.size()}).slice(range.begin, range.end));
             if (!p.trainable) continue;
-            const std::int64_t begin = range.begin - part.optimizer->share_of(p).begin;
-            write(io::Stored::first, part.optimizer->first_moments(p).data() + begin);
-            write(io::Stored::second, part.optimizer->second_moments(p).data() + begin);
+            const std::int64_t first = part.optimizer->share_of(p).begin;
+            const auto moments = [&](const Tensor& all) {
+                return all.slice(range.begin - first, range.end - first);
+            };
+            write(io::Stored::first, moments(part.optimizer->first_moments(p)));
+            write(io::Stored::second, moments(part.optimizer->second_moments(p)));
         }
     }
     file.sync();
@@ -62,17 +68,20 @@ std::int64_t write_part(const SectionPart& part, const std::filesystem::path& pa
 void check_finite(const SectionPart& part, std::int64_t step) {
     for (const model::Parameter& p : part.store.parameters()) {
         if (!p.trainable) continue;
-        const float* weights = p.master.as<float>();
-        for (const Range& range : written_here(part, p))
+        for (const Range& range : written_here(part, p)) {
+            const backend::Taken taken(part.store.backend(),
+                                       p.master.reshape({p.size()}).slice(range.begin, range.end));
+            const float* weights = taken.tensor().as<float>();
             for (const Extent& extent : extents_of(p.shape, p.shard, range))
                 for (std::int64_t i = 0; i < extent.count; ++i)
-                    if (const float weight = weights[extent.local + i]; !std::isfinite(weight))
+                    if (const float weight = weights[extent.local - range.begin + i]; !std::isfinite(weight))
                         throw Error(
                             ExitCode::not_finite,
                             fmt::format(
                                 "section {}: element {} of {} is {} after step {}; this checkpoint is not "
                                 "kept. Go on from the last one with a smaller optimizer.learning_rate",
                                 part.name, extent.logical + i, p.name, weight, step));
+        }
     }
 }
 

@@ -51,7 +51,10 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
         for (std::size_t i = 0; i < step.agenda.size(); ++i) run_task(step, i, comm::now_s());
 
     watchdog_.doing("the end of the step's edges");
-    for (Replica* replica : replicas_) replica->end_step();
+    for (Replica* replica : replicas_) {
+        replica->end_step();
+        replica->module().collect(result);
+    }
     for (const EdgeEnd& edge : edges_)
         if (edge.channel) edge.channel->end_step();
     return result;

@@ -47,8 +47,9 @@ void Survey::open_cluster() {
 void Survey::take_stock() {
     const config::Deck& deck = launch_.deck;
     // A device that is not there has no threads of this host's.
-    memory_ = workload::measure_memory(deck, *table_, samples_->marker(),
-                                       emulation_ ? 1 : launch_.topology.threads);
+    memory_ = workload::measure_memory(
+        deck, *table_, samples_->marker(),
+        emulation_ ? backend::Traits() : backend::traits_of(launch_.device, launch_.topology.threads));
     if (emulation_) {
         emulation_->fit(memory_);
         for (std::size_t s = 0; s < memory_.sections.size(); ++s) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "io/checkpoint_reader.hpp"
 #include "train/agree.hpp"
@@ -33,10 +32,6 @@ bool given(const config::Section& section) {
     return !section.weights.empty() && section.weights != "random";
 }
 
-void fill(const model::Parameter& parameter, const std::vector<float>& values) {
-    std::memcpy(parameter.master.as<float>(), values.data(), values.size() * sizeof(float));
-}
-
 }  // namespace
 
 std::string section_in(const std::string& checkpoint, const std::string& section) {
@@ -52,7 +47,7 @@ void load_weights(const std::string& checkpoint, const std::string& section, mod
     const io::SectionReader stored(checkpoint, section_in(checkpoint, section), pulse);
     for (const model::Parameter& p : store.parameters()) {
         if (p.name.starts_with("teacher_head") && !stored.has(p.name)) continue;
-        fill(p, stored.read(p.name, p.shape, io::Stored::weight, p.shard));
+        store.backend().upload(stored.read(p.name, p.shape, io::Stored::weight, p.shard).data(), p.master);
     }
     store.refresh_compute();
 }
@@ -62,8 +57,10 @@ void load_teacher_head(const std::string& checkpoint, const std::string& teacher
     const model::Parameter* head = student.find("teacher_head.weight");
     MAESTRO_CHECK(head, "a student without its teacher's head");
     const io::SectionReader stored(checkpoint, section_in(checkpoint, teacher), pulse);
-    fill(*head, stored.read(tied ? "embedding.weight" : "head.weight", head->shape, io::Stored::weight,
-                            head->shard));
+    student.backend().upload(
+        stored.read(tied ? "embedding.weight" : "head.weight", head->shape, io::Stored::weight, head->shard)
+            .data(),
+        head->master);
     student.refresh_compute();
 }
 

@@ -1,5 +1,7 @@
 #include "workload/counts.hpp"
 
+#include <algorithm>
+
 #include "graph/grid.hpp"
 #include "workload/cost_model.hpp"
 #include "workload/layout.hpp"
@@ -15,48 +17,47 @@ std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marke
     moves.device.memory_bandwidth = 1;
     for (config::Cluster* cluster : {&computes, &moves, &sends})
         cluster->node.bandwidth = cluster->network.bandwidth = 1;
-    const model::PaperLink free, counted{0, 1};
-    const auto model_of = [&](const config::Cluster& cluster, model::PaperLink tensor,
-                              model::PaperLink context) {
-        return CostModel(deck, marker, table, &cluster, [&, tensor, context](int s) {
-            return model::make_paper_peers(0, degrees_of(deck.graph.sections[s]),
-                                           deck.graph.sections[s].layout.cp_kind,
-                                           static_cast<int>(deck.model_of(s).kv_heads), tensor, context);
-        });
-    };
-    const CostModel flops = model_of(computes, free, free), bytes = model_of(moves, free, free),
-                    tensor = model_of(sends, counted, free), context = model_of(sends, free, counted);
     std::vector<StepCounts> counts(deck.graph.sections.size());
+    const auto add = [&](double StepCounts::*what, const config::Cluster& cluster,
+                         model::PaperLink tensor = {}, model::PaperLink context = {}) {
+        const CostModel model(deck, marker, table, &cluster,
+                              [&](int s) { return paper_peers_of(deck, s, 0, tensor, context); });
+        for (const std::int64_t id : ids) {
+            const schedule::SampleCost cost = model.of(id);
+            for (std::size_t s = 0; s < counts.size(); ++s)
+                counts[s].*what += deck.graph.sections[s].layout.lane_ranks() *
+                                   (cost.sections[s].forward_s + cost.sections[s].backward_s);
+        }
+    };
+    const auto any = [&](int graph::Layout::*degree) {
+        return std::any_of(deck.graph.sections.begin(), deck.graph.sections.end(),
+                           [&](const graph::Section& s) { return s.layout.*degree > 1; });
+    };
+    const model::PaperLink counted{0, 1};
+    add(&StepCounts::flops, computes);
+    add(&StepCounts::memory_bytes, moves);
+    if (any(&graph::Layout::tp)) add(&StepCounts::tp_bytes, sends, counted);
+    if (any(&graph::Layout::cp)) add(&StepCounts::cp_bytes, sends, {}, counted);
     for (std::size_t s = 0; s < counts.size(); ++s) {
         const int section = static_cast<int>(s);
         const model::Role role = role_of(deck, section, marker);
         const graph::Layout& layout = deck.graph.sections[s].layout;
-        const double ranks = layout.lane_ranks();
-        for (const std::int64_t id : ids) {
-            const auto both = [&](const CostModel& model) {
-                const schedule::TaskCost cost = model.of(id).sections[s];
-                return cost.forward_s + cost.backward_s;
-            };
-            counts[s].flops += ranks * both(flops);
-            counts[s].memory_bytes += ranks * both(bytes);
-            if (layout.tp > 1) counts[s].tp_bytes += ranks * both(tensor);
-            if (layout.cp > 1) counts[s].cp_bytes += ranks * both(context);
+        for (const std::int64_t id : ids)
             for (const graph::Edge& e : deck.graph.edges)
                 if (e.from == static_cast<int>(s) && !graph::passes_pointer(deck.graph, e))
                     counts[s].edge_bytes +=
                         (e.gradient ? 2.0 : 1.0) *
                         static_cast<double>(table.output_rows(id, section) * role.output_width) *
                         static_cast<double>(size_of(role.compute));
-        }
         const auto meta = backend::make_meta();
         const auto module =
             model::make_module(*meta, spec_of(deck, section), role, paper_peers_of(deck, section));
         const double weights = sizeof(float) * static_cast<double>(module->parameters().gradient().size());
         // A sum over tp ranks of what they share, once a step.
-        for (const auto& [sharing, size] : {std::pair{model::Sharing::tensor, layout.tp},
-                                            std::pair{model::Sharing::keys, module->peers().keys->size()}}) {
+        for (const model::Sharing sharing : model::kSharings) {
+            const int size = module->peers().group(sharing).size();
             const auto shared = static_cast<double>(module->parameters().shared(sharing));
-            counts[s].tp_bytes += 2.0 * sizeof(float) * shared * (size - 1) / size * ranks * layout.dp;
+            counts[s].tp_bytes += 2.0 * sizeof(float) * shared * (size - 1) / size * layout.ranks();
         }
         counts[s].ring_bytes = 2 * weights * (layout.dp * layout.cp - 1) * layout.tp;
     }

@@ -37,16 +37,20 @@ model::Degrees degrees_of(const graph::Section& section) {
 
 model::Peers paper_peers_of(const config::Deck& deck, int section, int rank, const config::Cluster* cluster) {
     const graph::Section& s = deck.graph.sections[section];
-    const model::Degrees degrees = degrees_of(s);
     const auto among = [&](int ranks) {
         if (!cluster) return model::PaperLink{};
         const config::Link link =
             link_among(*cluster, s.first_rank, s.first_rank + ranks - 1).of_collectives();
         return model::PaperLink{link.latency_s, link.bandwidth};
     };
-    return model::make_paper_peers(rank, degrees, s.layout.cp_kind,
-                                   static_cast<int>(deck.model_of(section).kv_heads), among(degrees.tp),
-                                   among(degrees.ranks()));
+    return paper_peers_of(deck, section, rank, among(s.layout.tp), among(s.layout.lane_ranks()));
+}
+
+model::Peers paper_peers_of(const config::Deck& deck, int section, int rank, model::PaperLink tensor,
+                            model::PaperLink context) {
+    const graph::Section& s = deck.graph.sections[section];
+    return model::make_paper_peers(rank, degrees_of(s), s.layout.cp_kind,
+                                   static_cast<int>(deck.model_of(section).kv_heads), tensor, context);
 }
 
 bool needs_markers(const graph::SectionGraph& graph) {
@@ -62,10 +66,8 @@ template <class Samples, class Pictures, class Length>
 Packing pack(const SampleTable& table, int section, const Samples& samples, Pictures&& pictures,
              Length&& length) {
     Packing packing;
-    if (table.sees_pixels(section)) {
-        packing.attention = model::Attention::bidirectional;
-        packing.unit = table.unit(section);
-    }
+    if (table.sees_pixels(section)) packing.attention = model::Attention::bidirectional;
+    packing.unit = table.unit(section);
     for (const auto& sample : samples) {
         if (table.sees_pixels(section))
             for (const PictureSize& picture : pictures(sample))

@@ -20,6 +20,9 @@ model::Degrees degrees_of(const graph::Section& section);
 /// Of rank `rank` of a lane of the section, on paper; its links are the cluster's, if there is one.
 model::Peers paper_peers_of(const config::Deck& deck, int section, int rank = 0,
                             const config::Cluster* cluster = nullptr);
+/// With these links to the tp and to the cp ranks.
+model::Peers paper_peers_of(const config::Deck& deck, int section, int rank, model::PaperLink tensor,
+                            model::PaperLink context);
 /// Do embeddings enter a section whose replicas are several ranks? Then the table has to know the markers.
 bool needs_markers(const graph::SectionGraph& graph);
 

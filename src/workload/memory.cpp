@@ -77,12 +77,12 @@ Fullest fullest_of(const config::Deck& deck, const SampleTable& table, int secti
 
 /// Of any rank of a lane: the first of each slice holds no less than the others of it.
 model::Footprint measure_lane(const config::Deck& deck, int section, const model::Role& role,
-                              std::span<const model::SampleShape> batch, int threads) {
+                              std::span<const model::SampleShape> batch, backend::Traits traits) {
     model::Footprint most;
     const model::Degrees degrees = degrees_of(deck.graph.sections[section]);
     for (int c = 0; c < degrees.cp; ++c) {
         const model::Footprint own =
-            model::measure(spec_of(deck, section), role, batch, true, {}, threads,
+            model::measure(spec_of(deck, section), role, batch, true, {}, traits,
                            paper_peers_of(deck, section, c * degrees.tp), degrees.cp > 1);
         const std::size_t saved = std::max(most.saved, own.saved),
                           scratch = std::max(most.scratch, own.scratch);
@@ -99,9 +99,8 @@ double unevenness(const config::Deck& deck, const SampleTable& table, int sectio
     const Fullest fullest = fullest_of(deck, table, section, longest);
     const Lane lane = lane_of(deck, section);
     if (lane.degrees.cp == 1 || fullest.rank == 0) return 1;
-    const std::int64_t unit = table.sees_pixels(section) ? table.unit(section) : 1, tp = lane.degrees.tp;
-    const std::int64_t slice = most_slice_rows(table, lane);
-    const std::int64_t rank = (slice / unit + tp - 1) / tp * unit;
+    const std::int64_t slice = most_slice_rows(table, lane),
+                       rank = most_sent(table, lane) * table.unit(section);
     return std::max({1.0, static_cast<double>(slice) / static_cast<double>(fullest.slice),
                      static_cast<double>(rank) / static_cast<double>(fullest.rank)});
 }
@@ -154,7 +153,7 @@ std::string RankMemory::describe() const {
 }
 
 MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, std::int32_t marker,
-                          int threads) {
+                          backend::Traits traits) {
     MemoryPlan plan;
     for (int s = 0; s < static_cast<int>(deck.graph.sections.size()); ++s) {
         const graph::Section& section = deck.graph.sections[s];
@@ -162,9 +161,9 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
         const model::Role role = role_of(deck, s, marker);
         const int batch = deck.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
-        memory.footprint = measure_lane(deck, s, role, worst, threads);
+        memory.footprint = measure_lane(deck, s, role, worst, traits);
         // What is kept grows with the rows alone, and no micro-batch has more of them than the longest.
-        memory.footprint.saved = measure_lane(deck, s, role, longest, 1).saved;
+        memory.footprint.saved = measure_lane(deck, s, role, longest, traits).saved;
         const double more = unevenness(deck, table, s, longest);
         for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch})
             if (more > 1) *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));

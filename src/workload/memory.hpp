@@ -49,10 +49,10 @@ struct RankMemory {
     std::string describe() const;  ///< "812 MiB: 300 of weights and gradients, ..."
 };
 
-/// Windows as in the deck, 0 where it leaves them open. `threads` are a rank's on the device that is planned
-/// for: this machine's where it trains, 1 on the device of a cluster file.
+/// Windows as in the deck, 0 where it leaves them open. `traits` are those of the device that is planned
+/// for: this machine's where it trains.
 MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, std::int32_t marker,
-                          int threads);
+                          backend::Traits traits);
 /// Of one rank of the world; open windows count nothing.
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank);
 /// For every section the window that a rank with `bytes` of memory allows: the deck's, or what the rank's

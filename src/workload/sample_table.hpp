@@ -32,9 +32,9 @@ public:
     double weight(std::int64_t sample) const { return index_->weight(sample); }
     /// Does the section read the pixels of pictures?
     bool sees_pixels(int section) const { return vision_[section].patch > 0; }
-    /// Of a vision section: patches that become one row of its output.
+    /// Rows (patches, tokens) that become one row of the section's output.
     std::int64_t unit(int section) const {
-        return std::int64_t{vision_[section].merge} * vision_[section].merge;
+        return sees_pixels(section) ? std::int64_t{vision_[section].merge} * vision_[section].merge : 1;
     }
     /// Does the sample have work for the section? A vision section: pictures; every other: always.
     bool activates(std::int64_t sample, int section) const;

@@ -42,9 +42,7 @@ std::int64_t most_slice_rows(const SampleTable& table, const Lane& lane) {
 }
 
 std::int64_t most_sent(const SampleTable& table, const Lane& producer) {
-    const std::int64_t unit =
-        table.sees_pixels(producer.section) ? table.unit(producer.section) : std::int64_t{1};
-    return longest_part(most_slice_rows(table, producer) / unit, producer.degrees.tp);
+    return longest_part(most_slice_rows(table, producer) / table.unit(producer.section), producer.degrees.tp);
 }
 
 std::int64_t most_received(const SampleTable& table, const Lane& producer, const Lane& consumer) {

@@ -23,10 +23,8 @@ StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, model::Pee
     const std::int64_t size = store.gradient().size();
     if (size == 0) return {};
     const auto group = collective::make_paper_group(0, ranks, link.latency_s, link.bandwidth);
-    std::vector<std::int64_t> blocks;
-    for (int r = 0; r < ranks; ++r)
-        blocks.push_back(model::flat_share(size, r, ranks).size() / model::kBlock);
-    const Tensor whole = store.gradient().reshape({size / model::kBlock, model::kBlock});
+    const std::vector<std::int64_t> blocks = model::blocks_of_shares(size, ranks);
+    const Tensor whole = model::in_blocks(store.gradient());
     const Tensor own = whole.slice(0, blocks[0]);
     // A share is a range of the flat array; it cuts through one parameter at either end.
     std::int64_t trainable = 0;
@@ -35,14 +33,14 @@ StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, model::Pee
     StepEnd end;
     backend::Arena scratch;
     meta->reset_counts();
-    for (const auto& [sharing, lane] : {std::pair{model::Sharing::tensor, module->peers().tensor.get()},
-                                        std::pair{model::Sharing::keys, module->peers().keys.get()}}) {
-        lane->all_reduce(*meta, Tensor(nullptr, DType::f32, {store.shared(sharing)}), ops::Reduction::sum,
-                         scratch);
-        end.reduce_s += lane->traffic().seconds;
+    for (const model::Sharing sharing : model::kSharings) {
+        collective::Group& sharers = module->peers().group(sharing);
+        sharers.all_reduce(*meta, Tensor(nullptr, DType::f32, {store.shared(sharing)}), ops::Reduction::sum,
+                           scratch);
+        end.reduce_s += sharers.traffic().seconds;
     }
     group->reduce_scatter(*meta, whole, own, blocks, ops::Reduction::sum, scratch);
-    ops::squared_norm(*meta, own);
+    ops::add_squares(*meta, own, Tensor(nullptr, DType::f64, {1}), scratch);
     end.reduce_s += group->traffic().seconds + meta->counts().seconds;
     meta->reset_counts();
     group->reset_traffic();

@@ -28,20 +28,21 @@ def reach(links, folder):
 
 
 def includes_of(folder):
-    files = [*folder.glob("*.cpp"), *folder.glob("*.hpp")]
+    files = [f for ending in ("cpp", "hpp", "cu", "cuh") for f in folder.glob(f"**/*.{ending}")]
     return {name for f in files for name in re.findall(r'^#include "(\w+)/', f.read_text(), re.MULTILINE)}
 
 
 def main(source):
     links = links_of((source / "CMakeLists.txt").read_text())
     table = table_of((source / "docs/architecture.md").read_text())
-    folders = {p.name for p in (source / "src").iterdir() if p.is_dir()}
+    places = {p.name: p for p in [*(source / "src").iterdir(), source / "kernels"] if p.is_dir()}
+    folders = set(places)
     wrong = [f"src/{f}: not in the {what}" for what, known in (("links", links), ("table", table))
              for f in sorted(folders ^ set(known))]  # fmt: skip
     for folder in sorted(folders & set(links) & set(table)):
         if table[folder] != links[folder]:
             wrong.append(f"{folder}: links {sorted(links[folder])}, the table says {sorted(table[folder])}")
-        included = includes_of(source / "src" / folder)
+        included = includes_of(places[folder])
         wrong += [f"{folder}: includes {x}, which it does not reach" for x in sorted(included - reach(links, folder))]
         # A link that brings nothing is a door in the wrong wall. base brings fmt, too.
         wrong += [f"{folder}: links {x} and includes nothing of it" for x in sorted(links[folder] - {"base"})

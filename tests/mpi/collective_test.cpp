@@ -27,7 +27,7 @@ double value_of(int rank, std::int64_t element, int salt) {
 
 struct Rig {
     explicit Rig(const comm::Communicator& world)
-        : group(collective::make_group(world.split(0, world.rank(), "tensor ranks"))),
+        : group(collective::make_group(world.split(0, world.rank(), "tensor ranks"), *cpu)),
           paper(collective::make_paper_group(world.rank(), world.size())) {}
 
     Tensor tensor(DType dtype, std::int64_t rows, std::int64_t columns) {

@@ -163,8 +163,8 @@ void run(const comm::Communicator& world, const Grid& grid, std::int64_t size) {
         if (local < share.begin || local >= share.end) return;
         const auto at = static_cast<std::size_t>(local - share.begin), i = static_cast<std::size_t>(logical);
         const Reference& r = references[p.name];
-        MAESTRO_CHECK(std::abs(optimizer.first_moments(p)[at] - r.first[i]) <= 2e-6 &&
-                          std::abs(optimizer.second_moments(p)[at] - r.second[i]) <= 2e-6,
+        MAESTRO_CHECK(std::abs(optimizer.first_moments(p).as<float>()[at] - r.first[i]) <= 2e-6 &&
+                          std::abs(optimizer.second_moments(p).as<float>()[at] - r.second[i]) <= 2e-6,
                       "moments of element {} of {}", logical, p.name);
     });
     expect_same_bits(world, store);

@@ -122,6 +122,10 @@ void fill_section(const std::string& section, model::ParameterStore& store, trai
     store.refresh_compute();
 }
 
+std::span<const float> elements_of(const Tensor& t) {
+    return {t.as<float>(), static_cast<std::size_t>(t.size())};
+}
+
 void expect_same(const std::vector<float>& due, std::span<const float> found, const std::string& section,
                  const std::string& name, const char* what) {
     MAESTRO_CHECK(found.size() == due.size(), "section {}: {} {}s of {}", section, found.size(), what, name);
@@ -142,10 +146,10 @@ void check_section(const std::string& section, const model::ParameterStore& stor
         if (!optimizer) continue;
         const Range share = optimizer->share_of(p);
         if (share.size() <= 0) continue;
-        expect_same(values_of(io::Stored::first, section, p, share), optimizer->first_moments(p), section,
-                    p.name, "first moment");
-        expect_same(values_of(io::Stored::second, section, p, share), optimizer->second_moments(p), section,
-                    p.name, "second moment");
+        expect_same(values_of(io::Stored::first, section, p, share), elements_of(optimizer->first_moments(p)),
+                    section, p.name, "first moment");
+        expect_same(values_of(io::Stored::second, section, p, share),
+                    elements_of(optimizer->second_moments(p)), section, p.name, "second moment");
     }
 }
 

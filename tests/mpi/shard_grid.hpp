@@ -27,19 +27,24 @@ inline std::vector<Grid> grids_of(int ranks) {
     return grids;
 }
 
+inline backend::Backend& cpu() {
+    static const std::unique_ptr<backend::Backend> backend = backend::make_cpu(1);
+    return *backend;
+}
+
 /// Collective over the grid's ranks.
 inline model::Peers peers_of(const comm::Communicator& ranks, const Grid& grid) {
     const int rank = ranks.rank();
     model::Peers peers = model::no_peers();
     peers.degrees = {1, grid.tp};
-    peers.tensor = collective::make_group(ranks.split(rank / grid.tp, rank, "tensor"));
-    peers.keys = collective::make_group(ranks.split(rank / grid.keys, rank, "keys"));
+    peers.tensor = collective::make_group(ranks.split(rank / grid.tp, rank, "tensor"), cpu());
+    peers.keys = collective::make_group(ranks.split(rank / grid.keys, rank, "keys"), cpu());
     return peers;
 }
 
 /// Collective over the grid's ranks: those that hold the same shards.
 inline std::unique_ptr<collective::Group> data_of(const comm::Communicator& ranks, const Grid& grid) {
-    return collective::make_group(ranks.split(ranks.rank() % grid.tp, ranks.rank(), "data"));
+    return collective::make_group(ranks.split(ranks.rank() % grid.tp, ranks.rank(), "data"), cpu());
 }
 
 /// What tp rank `tp` holds: a matrix cut into columns, two cut into rows, of which one has queries and, after

@@ -21,7 +21,8 @@ struct Sharded {
     Sharded(backend::Backend& b, const comm::Communicator& world, const ModelSpec& spec, const Role& role,
             Degrees degrees, ContextKind kind)
         : backend(b),
-          module(make_module(b, spec, role, make_peers(world, degrees, kind, spec.kv_heads, role.section))) {
+          module(
+              make_module(b, spec, role, make_peers(world, b, degrees, kind, spec.kv_heads, role.section))) {
         model::test::fill_weights(*module, role.section);
     }
     /// What the ranks of the lane have of the gradients, summed as an optimizer does it.
@@ -31,9 +32,8 @@ struct Sharded {
             if (!p.trainable) continue;
             const Tensor flat = p.gradient.reshape({p.size()});
             if (p.sharing != Sharing::none) {
-                auto& group = p.sharing == Sharing::tensor ? *peers.tensor : *peers.keys;
-                group.all_reduce(backend, flat.slice(p.common.begin, p.common.end), ops::Reduction::sum,
-                                 scratch);
+                const Tensor common = flat.slice(p.common.begin, p.common.end);
+                peers.group(p.sharing).all_reduce(backend, common, ops::Reduction::sum, scratch);
             }
             peers.context->all_reduce(backend, flat, ops::Reduction::sum, scratch);
         }
@@ -46,8 +46,11 @@ struct Sharded {
 void compare(const Module& whole, const Module& part, const std::string& what) {
     for (const Parameter& p : part.parameters().parameters()) {
         if (!p.trainable) continue;
-        const auto expected = model::test::values(whole.parameters().find(p.name)->gradient),
-                   found = model::test::values(p.gradient);
+        const auto values = [](const Module& m, const Tensor& t) {
+            return testing_support::read_elements(m.parameters().backend(), t);
+        };
+        const auto expected = values(whole, whole.parameters().find(p.name)->gradient),
+                   found = values(part, p.gradient);
         double norm = 0;
         for (const double v : expected) norm += v * v;
         norm = std::sqrt(norm);
@@ -217,6 +220,7 @@ std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures,
     }
     MAESTRO_CHECK(at == static_cast<std::int64_t>(came.size()), "{}: {} rows of {}", what, at, came.size());
     const auto last_state = last.module->forward(batch, inputs, last.saved, last.scratch, none, result);
+    last.module->collect(result);
     std::vector<double> d_came(gathered.size(), 0.0);
     const Tensor d_rows(d_came.data(), DType::f64, {at, width});
     last.module->backward(*last_state, {}, std::vector<Tensor>{pictures ? d_rows : Tensor{}}, last.scratch);

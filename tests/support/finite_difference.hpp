@@ -6,26 +6,25 @@
 #include <cmath>
 #include <functional>
 
-#include "base/tensor.hpp"
+#include "support/device.hpp"
 
 namespace maestro::testing_support {
 
 /// |gradient - central differences of loss() over every element of x|, relative to the differences' norm, is
 /// at most `tolerance`. x and gradient are f64 of one size.
-inline void expect_gradient(const char* what, const Tensor& x, const Tensor& gradient,
+inline void expect_gradient(backend::Backend& b, const char* what, const Tensor& x, const Tensor& gradient,
                             const std::function<double()>& loss, double tolerance = 1e-7) {
     constexpr double kStep = 1e-5;
     double difference = 0, norm = 0;
     for (std::int64_t i = 0; i < x.size(); ++i) {
-        double& value = x.as<double>()[i];
-        const double kept = value;
-        value = kept + kStep;
+        const double kept = read_element(b, x, i);
+        write_element(b, x, i, kept + kStep);
         const double above = loss();
-        value = kept - kStep;
+        write_element(b, x, i, kept - kStep);
         const double below = loss();
-        value = kept;
+        write_element(b, x, i, kept);
         const double slope = (above - below) / (2 * kStep);
-        difference += std::pow(slope - gradient.as<double>()[i], 2);
+        difference += std::pow(slope - read_element(b, gradient, i), 2);
         norm += slope * slope;
     }
     EXPECT_GT(norm, 1e-8) << what << ": no gradient to compare with";

@@ -1,4 +1,5 @@
-// Tensors with known contents, and their values as doubles, for tests of operations on the CPU.
+// Tensors with known contents, and their values as doubles, for tests of operations: on the CPU, or, in
+// programs that say so, on a GPU (support/device.hpp).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,49 +10,47 @@
 
 #include "backend/arena.hpp"
 #include "base/random.hpp"
-#include "support/elements.hpp"
+#include "support/device.hpp"
 
 namespace maestro::testing_support {
 
 class Tensors : public testing::Test {
 protected:
-    explicit Tensors(int threads = 1) : backend_(backend::make_cpu(threads)) {}
+    explicit Tensors(int threads = 1) : backend_(make_device(threads)) {}
 
     /// Of standard normal values times `scale`, rounded to the type; other ones with every call.
     Tensor random(DType type, std::initializer_list<std::int64_t> shape, double scale = 1) {
-        const Tensor t = arena_.allocate(type, shape);
         const Random numbers(11, "tensors/" + std::to_string(stream_++));
-        for (std::int64_t i = 0; i < t.size(); ++i)
-            set(t, i, scale * numbers.normal(static_cast<std::uint64_t>(i)));
-        return t;
+        return made(type, shape,
+                    [&](std::int64_t i) { return scale * numbers.normal(static_cast<std::uint64_t>(i)); });
     }
     Tensor filled(DType type, std::initializer_list<std::int64_t> shape, double value = 0) {
-        const Tensor t = arena_.allocate(type, shape);
-        for (std::int64_t i = 0; i < t.size(); ++i) set(t, i, value);
+        return made(type, shape, [&](std::int64_t) { return value; });
+    }
+    /// Ids, places, weights.
+    template <class T>
+    Tensor list(const std::vector<T>& values) {
+        const Tensor t = arena_.allocate(dtype_of<T>(), {static_cast<std::int64_t>(values.size())});
+        b_.upload(values.data(), t);
         return t;
     }
     /// The same values in another type.
     Tensor as_type(DType type, const Tensor& source, std::initializer_list<std::int64_t> shape) {
-        const Tensor t = arena_.allocate(type, shape);
-        for (std::int64_t i = 0; i < t.size(); ++i) set(t, i, get(source, i));
-        return t;
+        const std::vector<double> of = values(source);
+        return made(type, shape, [&](std::int64_t i) { return of[static_cast<std::size_t>(i)]; });
     }
-    static void set(const Tensor& t, std::int64_t i, double value) { set_element(t, i, value); }
-    static double get(const Tensor& t, std::int64_t i) { return element_of(t, i); }
-    static std::vector<double> values(const Tensor& t) {
-        std::vector<double> list(static_cast<std::size_t>(t.size()));
-        for (std::size_t i = 0; i < list.size(); ++i) list[i] = get(t, static_cast<std::int64_t>(i));
-        return list;
-    }
+    void set(const Tensor& t, std::int64_t i, double value) { write_element(b_, t, i, value); }
+    double get(const Tensor& t, std::int64_t i) { return read_element(b_, t, i); }
+    std::vector<double> values(const Tensor& t) { return read_elements(b_, t); }
     /// |found - expected| is at most `tolerance` of |expected|, both as vectors.
-    static void expect_near(const Tensor& found, const std::vector<double>& expected, double tolerance,
-                            const std::string& what) {
+    void expect_near(const Tensor& found, const std::vector<double>& expected, double tolerance,
+                     const std::string& what) {
         ASSERT_EQ(static_cast<std::size_t>(found.size()), expected.size()) << what;
+        const std::vector<double> list = values(found);
         double difference = 0, norm = 0;
         for (std::size_t i = 0; i < expected.size(); ++i) {
-            const double value = get(found, static_cast<std::int64_t>(i));
-            ASSERT_TRUE(std::isfinite(value)) << what << ", element " << i;
-            difference += std::pow(value - expected[i], 2);
+            ASSERT_TRUE(std::isfinite(list[i])) << what << ", element " << i;
+            difference += std::pow(list[i] - expected[i], 2);
             norm += expected[i] * expected[i];
         }
         EXPECT_GT(norm, 0) << what << ": nothing to compare with";
@@ -64,6 +63,14 @@ protected:
     backend::Arena scratch_{b_, 16 << 20};
 
 private:
+    template <class Value>
+    Tensor made(DType type, std::initializer_list<std::int64_t> shape, Value&& value) {
+        const Tensor t = arena_.allocate(type, shape);
+        std::vector<double> list;
+        for (std::int64_t i = 0; i < t.size(); ++i) list.push_back(value(i));
+        write_elements(b_, t, list);
+        return t;
+    }
     int stream_ = 0;
 };
 

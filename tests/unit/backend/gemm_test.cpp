@@ -37,17 +37,18 @@ protected:
                            rows_b = transpose_b ? c.n : c.k, columns_b = transpose_b ? c.k : c.n;
         const Tensor a = random(c.in, {rows_a, columns_a + kPad}),
                      b = random(c.in, {rows_b, columns_b + kPad}), y = random(c.out, {c.m, c.n + kPad});
+        const std::vector<double> of_a = values(a), of_b = values(b);
         std::vector<double> expected = values(y);
         for (std::int64_t i = 0; i < c.m; ++i)
             for (std::int64_t j = 0; j < c.n; ++j) {
                 double sum = accumulate ? expected[static_cast<std::size_t>(i * (c.n + kPad) + j)] : 0;
                 for (std::int64_t l = 0; l < c.k; ++l)
-                    sum += get(a, transpose_a ? l * (columns_a + kPad) + i : i * (columns_a + kPad) + l) *
-                           get(b, transpose_b ? j * (columns_b + kPad) + l : l * (columns_b + kPad) + j);
+                    sum += of_a[transpose_a ? l * (columns_a + kPad) + i : i * (columns_a + kPad) + l] *
+                           of_b[transpose_b ? j * (columns_b + kPad) + l : l * (columns_b + kPad) + j];
                 expected[static_cast<std::size_t>(i * (c.n + kPad) + j)] = sum;
             }
-        const std::vector<char> before(static_cast<const char*>(y.data),
-                                       static_cast<const char*>(y.data) + y.bytes());
+        std::vector<std::byte> before(y.bytes());
+        b_.download(y, before.data());
         const Backend::Gemm g{.a = a.data,
                               .b = b.data,
                               .y = y.data,
@@ -70,19 +71,19 @@ protected:
         expect_near(y, expected, rounding(c.out), what);
         if (c.in == DType::bf16) expect_one_rounding(y, expected, c, what);
         const std::vector<double> first = values(y);
-        std::memcpy(y.data, before.data(), before.size());
+        b_.upload(before.data(), y);
         run(g);
         EXPECT_EQ(values(y), first) << what << ", again";
         arena_.reset();
     }
     /// No partial sum was rounded to bf16: every element is within half a unit in its last place.
-    static void expect_one_rounding(const Tensor& y, const std::vector<double>& expected, const Case& c,
-                                    const std::string& what) {
+    void expect_one_rounding(const Tensor& y, const std::vector<double>& expected, const Case& c,
+                             const std::string& what) {
         const double last_place = c.out == DType::bf16 ? 1.0 / 256 : 1e-6;
         const double sums = 1e-6 * static_cast<double>(c.k);  // of fp32 sums of products of about 1
+        const std::vector<double> found = values(y);
         for (std::size_t i = 0; i < expected.size(); ++i)
-            ASSERT_NEAR(get(y, static_cast<std::int64_t>(i)), expected[i],
-                        last_place * std::abs(expected[i]) + sums)
+            ASSERT_NEAR(found[i], expected[i], last_place * std::abs(expected[i]) + sums)
                 << what << ", element " << i;
     }
 };

@@ -62,8 +62,8 @@ TEST(Deck, ErrorsNamePlaceKeyAndWhatIsAllowed) {
                 HasSubstr("train.steps: wrong type; allowed: a whole number"));
     EXPECT_THAT(refusal(edited("steps = 960", "steps = 0")), HasSubstr("train.steps: 0 is out of range"));
     EXPECT_THAT(refusal(edited("steps = 960", "")), HasSubstr("train.steps: missing"));
-    EXPECT_THAT(refusal(edited("device = \"cpu\"", "device = \"cuda\"")),
-                HasSubstr("'cuda' is not built yet"));
+    EXPECT_THAT(refusal(edited("device = \"cpu\"", "device = \"tpu\"")),
+                HasSubstr("auto, cpu, cuda, emulated"));
     EXPECT_THAT(refusal(edited("betas = [0.9, 0.95]", "betas = [0.9]")), HasSubstr("two numbers"));
     EXPECT_THAT(refusal(edited("model = \"glyph-vision\"", "model = \"glyph\"")),
                 HasSubstr("there is no [model.glyph]"));

@@ -51,7 +51,7 @@ TEST_P(GoldenTest, LossAndEveryGradient) {
             SCOPED_TRACE(section + "." + p.name);
             const auto at = golden.gradients.find(section + "." + p.name);
             ASSERT_NE(at, golden.gradients.end());
-            const std::vector<double> got = values(p.gradient);
+            const std::vector<double> got = testing_support::read_elements(job.backend(), p.gradient);
             ASSERT_EQ(got.size(), at->second.size());
             double norm = 0, difference = 0;
             for (std::size_t i = 0; i < got.size(); ++i) {

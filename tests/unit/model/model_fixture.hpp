@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/module.hpp"
+#include "support/device.hpp"
 
 namespace maestro::model::test {
 
@@ -93,28 +94,18 @@ inline void fill_weights(Module& module, const std::string& section) {
     for (const Parameter& p : module.parameters().parameters()) {
         double phase = 0;
         for (const char c : section + "." + p.name) phase += static_cast<unsigned char>(c);
+        std::vector<double> list(static_cast<std::size_t>(p.size()));
         for (const Extent& part : extents_of(p.shape, p.shard))
             for (std::int64_t i = 0; i < part.count; ++i) {
                 const auto x = static_cast<double>(part.logical + i);
                 const double wave = std::sin(0.37 * x + 0.0013 * x * x + phase);
                 const double value = p.name.ends_with("norm.weight") ? 1 + 0.1 * wave : 0.2 * wave;
-                if (p.master.dtype == DType::f64)
-                    p.master.as<double>()[part.local + i] = value;
-                else
-                    p.master.as<float>()[part.local + i] = static_cast<float>(value);
+                list[static_cast<std::size_t>(part.local + i)] = value;
             }
+        testing_support::write_elements(module.parameters().backend(), p.master, list);
     }
     module.parameters().refresh_compute();
     module.parameters().zero_gradients();
-}
-
-inline std::vector<double> values(const Tensor& tensor) {
-    std::vector<double> out(static_cast<std::size_t>(tensor.size()));
-    if (tensor.dtype == DType::f64)
-        std::copy_n(tensor.as<double>(), out.size(), out.begin());
-    else
-        std::copy_n(tensor.as<float>(), out.size(), out.begin());
-    return out;
 }
 
 /// An upstream section (vision or teacher) and a language section with the loss.
@@ -124,7 +115,7 @@ public:
     /// `change` may set other sizes in every section's model.
     Job(Kind kind, DType type, bool recompute = false, int threads = 1,
         const std::function<void(ModelSpec&)>& change = {})
-        : kind_(kind), backend_(backend::make_cpu(threads)) {
+        : kind_(kind), backend_(testing_support::make_device(threads)) {
         const bool vlm = kind == Kind::vlm;
         first_name = vlm ? "vision" : "teacher";
         last_name = vlm ? "language" : "student";
@@ -165,6 +156,8 @@ public:
         fill_weights(*last, last_name);
     }
 
+    backend::Backend& backend() { return *backend_; }
+
     /// Arenas of `first_size` and `last_size`, by default ample; peaks of both are kept.
     Result run(bool train = true, Footprint first_size = ample(), Footprint last_size = ample()) {
         backend::Arena first_saved(*backend_, first_size.saved), first_scratch(*backend_, first_size.scratch);
@@ -187,6 +180,7 @@ public:
             begin += count;
         }
         const auto last_state = last->forward(batch, inputs, last_saved, last_scratch, none, result);
+        last->collect(result);
         if (train) {
             const Tensor d_rows = last_scratch.allocate(last_role.compute, {rows.dim(0), rows.dim(1)});
             last->backward(*last_state, {}, std::vector<Tensor>{d_rows}, last_scratch);

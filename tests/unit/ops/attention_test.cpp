@@ -1,123 +1,212 @@
-// Packed attention against a plain softmax over each sequence, in every type and with several threads.
+// Packed attention against its definition: every type, head sizes and sequences that no block of a kernel or
+// of a loop fits, tensors that begin anywhere; and with several threads.
 #include "ops/attention.hpp"
 
+#include "support/plain_attention.hpp"
 #include "support/tensors.hpp"
 
 namespace maestro::ops {
 namespace {
 
+using testing_support::Numbers;
+using testing_support::PlainAttention;
 using testing_support::rounding;
 
-struct Shape {
+struct Case {
+    const char* what;
     std::int64_t heads, shared, dim;
+    Visible visible;
+    std::int64_t before = 0;  ///< columns before the values
+    std::int64_t shift = 0;   ///< elements by which every tensor is off its alignment
+    double scale = 1;         ///< of queries and keys
 };
 
 class Attention : public testing_support::Tensors {
 protected:
-    struct Packed {
-        Tensor q, k, qkv, out, lse;
+    static constexpr std::int64_t kGuard = 16;  ///< elements around an output that have to stay
+
+    Tensor view(const Tensor& all, std::int64_t first, std::int64_t rows, std::int64_t columns) {
+        return Tensor(
+            static_cast<std::byte*>(all.data) + first * static_cast<std::int64_t>(size_of(all.dtype)),
+            all.dtype, {rows, columns});
+    }
+    Tensor input(DType type, const Case& c, std::int64_t rows, std::int64_t columns, double scale = 1) {
+        return view(random(type, {rows * columns + c.shift}, scale), c.shift, rows, columns);
+    }
+    struct Output {
+        Tensor all, view;
     };
-    Packed make(DType type, const Shape& s, std::int64_t rows) {
-        const DType statistics = type == DType::f64 ? DType::f64 : DType::f32;
-        return {random(type, {rows, s.heads * s.dim}), random(type, {rows, s.shared * s.dim}),
-                random(type, {rows, (s.heads + 2 * s.shared) * s.dim}), filled(type, {rows, s.heads * s.dim}),
-                filled(statistics, {rows, s.heads})};
+    /// Full of what no sum survives.
+    Output output(DType type, const Case& c, std::int64_t rows, std::int64_t columns) {
+        const Tensor all =
+            filled(type, {rows * columns + 2 * kGuard + c.shift}, std::numeric_limits<double>::quiet_NaN());
+        return {all, view(all, kGuard + c.shift, rows, columns)};
     }
-    static double q(const Packed& p, const Shape& s, std::int64_t t, std::int64_t h, std::int64_t d) {
-        return get(p.q, (t * s.heads + h) * s.dim + d);
+    /// The last `columns` of rows. What is not in them was not written.
+    Numbers written(const Output& o, const Case& c, std::int64_t columns) {
+        const Numbers all = values(o.all);
+        const std::int64_t first = kGuard + c.shift, width = o.view.columns();
+        Numbers found;
+        for (std::int64_t i = 0; i < static_cast<std::int64_t>(all.size()); ++i) {
+            const double value = all[static_cast<std::size_t>(i)];
+            const std::int64_t at = i - first;
+            if (at >= 0 && at < o.view.size() && at % width >= width - columns)
+                found.push_back(value);
+            else
+                EXPECT_TRUE(std::isnan(value)) << "element " << at << " of " << o.view.size();
+        }
+        return found;
     }
-    static double k(const Packed& p, const Shape& s, std::int64_t t, std::int64_t h, std::int64_t d) {
-        return get(p.k, (t * s.shared + h * s.shared / s.heads) * s.dim + d);
+    Numbers last_columns(const Tensor& t, std::int64_t columns) {
+        const Numbers all = values(t);
+        Numbers found;
+        for (std::int64_t i = 0; i < t.size(); ++i)
+            if (i % t.columns() >= t.columns() - columns) found.push_back(all[static_cast<std::size_t>(i)]);
+        return found;
     }
-    static double v(const Packed& p, const Shape& s, std::int64_t t, std::int64_t h, std::int64_t d) {
-        const std::int64_t width = (s.heads + 2 * s.shared) * s.dim;
-        return get(p.qkv, t * width + (s.heads + s.shared + h * s.shared / s.heads) * s.dim + d);
+    /// As expect_near, but infinities have to be the same.
+    static void expect_equal(const Numbers& found, const Numbers& expected, double tolerance,
+                             const char* what) {
+        ASSERT_EQ(found.size(), expected.size()) << what;
+        double difference = 0, norm = 0;
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+            if (std::isinf(expected[i])) {
+                ASSERT_EQ(found[i], expected[i]) << what << ", element " << i;
+                continue;
+            }
+            ASSERT_TRUE(std::isfinite(found[i])) << what << ", element " << i;
+            difference += std::pow(found[i] - expected[i], 2);
+            norm += expected[i] * expected[i];
+        }
+        EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm)) << what;
     }
-    /// out, then lse.
-    static std::pair<std::vector<double>, std::vector<double>> plain(const Packed& p, const Shape& s,
-                                                                     const std::vector<std::int32_t>& offsets,
-                                                                     bool causal) {
-        std::vector<double> out, lse;
-        for (std::size_t i = 0; i + 1 < offsets.size(); ++i)
-            for (std::int64_t t = offsets[i]; t < offsets[i + 1]; ++t)
-                for (std::int64_t h = 0; h < s.heads; ++h) {
-                    const std::int64_t end = causal ? t + 1 : offsets[i + 1];
-                    std::vector<double> mixed(static_cast<std::size_t>(s.dim), 0);
-                    double sum = 0;
-                    for (std::int64_t u = offsets[i]; u < end; ++u) {
-                        double score = 0;
-                        for (std::int64_t d = 0; d < s.dim; ++d) score += q(p, s, t, h, d) * k(p, s, u, h, d);
-                        const double weight = std::exp(score / std::sqrt(static_cast<double>(s.dim)));
-                        sum += weight;
-                        for (std::int64_t d = 0; d < s.dim; ++d)
-                            mixed[static_cast<std::size_t>(d)] += weight * v(p, s, u, h, d);
-                    }
-                    for (const double value : mixed) out.push_back(value / sum);
-                    lse.push_back(std::log(sum));
-                }
-        return {out, lse};
+    Tensor statistics(DType type, const Numbers& numbers, std::int64_t heads) {
+        const auto rows = static_cast<std::int64_t>(numbers.size()) / heads;
+        if (type == DType::f64) return list(numbers).reshape({rows, heads});
+        return list(std::vector<float>(numbers.begin(), numbers.end())).reshape({rows, heads});
+    }
+
+    void expect_definition(const Case& c, DType type, DType result) {
+        SCOPED_TRACE(std::string(c.what) + ", " + name_of(type) + " to " + name_of(result));
+        const DType sums = type == DType::f64 ? DType::f64 : DType::f32;
+        const std::int64_t rows = c.visible.queries.back(), keys = c.visible.keys.back(),
+                           q_width = c.heads * c.dim, k_width = c.shared * c.dim;
+        const Tensor q = input(type, c, rows, q_width, c.scale), k = input(type, c, keys, k_width, c.scale),
+                     v = input(type, c, keys, c.before + k_width), dout = input(type, c, rows, q_width),
+                     other_out = input(type, c, rows, q_width);
+        PlainAttention plain{
+            c.heads, c.shared, c.dim, c.visible, values(q), values(k), last_columns(v, k_width),
+            {},      {},       {},    {},        {}};
+        plain.forward();
+        const double tolerance = 3 * rounding(result) * c.scale * c.scale;
+        const auto forward = [&] {
+            const Output out = output(result, c, rows, q_width), lse = output(sums, c, rows, c.heads);
+            attention(b_, q, k, v, c.visible, out.view, lse.view, scratch_);
+            return std::array{written(out, c, q_width), written(lse, c, c.heads)};
+        };
+        const auto found = forward();
+        expect_equal(found[0], plain.out, tolerance, "out");
+        expect_equal(found[1], plain.lse, 3 * rounding(sums), "lse");
+        EXPECT_EQ(forward(), found) << "a second time";
+
+        // As of a part of the keys that queries see: the rest weighs as much, and has another result.
+        for (double& total : plain.lse) total = std::isinf(total) ? 0.5 : total + std::log(2);
+        const Tensor lse = statistics(sums, plain.lse, c.heads);
+        plain.lse = values(lse);
+        plain.out = values(other_out);
+        plain.backward(values(dout));
+        const auto backward = [&] {
+            const Output dq = output(result, c, rows, q_width), dk = output(result, c, keys, k_width),
+                         dv = output(result, c, keys, c.before + k_width);
+            attention_backward(b_, dout, other_out, q, k, v, lse, c.visible, dq.view, dk.view, dv.view,
+                               scratch_);
+            return std::array{written(dq, c, q_width), written(dk, c, k_width), written(dv, c, k_width)};
+        };
+        const auto back = backward();
+        expect_equal(back[0], plain.dq, tolerance, "dq");
+        expect_equal(back[1], plain.dk, tolerance, "dk");
+        expect_equal(back[2], plain.dvalues, tolerance, "dvalues");
+        EXPECT_EQ(backward(), back) << "a second time";
+        arena_.reset();
+    }
+    void expect_definition(const Case& c) {
+        expect_definition(c, DType::f64, DType::f64);
+        expect_definition(c, DType::f32, DType::f32);
+        expect_definition(c, DType::bf16, DType::bf16);
+        expect_definition(c, DType::bf16, DType::f32);
     }
 };
 
 const std::vector<std::int32_t> kOffsets = {0, 1, 1, 38, 40, 171};  // lengths 1, 0, 37, 2, 131
 
-TEST_F(Attention, EqualsAPlainSoftmaxOfEachSequence) {
-    for (const Shape& shape : {Shape{1, 1, 8}, {4, 2, 16}, {6, 1, 32}, {3, 3, 12}})
-        for (const bool causal : {true, false})
-            for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
-                const Packed p = make(type, shape, kOffsets.back());
-                attention(b_, p.q, p.k, p.qkv, causal ? see_before(kOffsets) : see_all(kOffsets), p.out,
-                          p.lse, scratch_);
-                const auto [out, lse] = plain(p, shape, kOffsets, causal);
-                const std::string what = std::string(name_of(type)) + (causal ? " causal" : " full");
-                expect_near(p.out, out, rounding(type), what);
-                expect_near(p.lse, lse, rounding(type), what + " lse");
-                arena_.reset();
-            }
+/// What a slice of a ring sees of another's keys: sequences without keys, without queries, and one whose
+/// first queries see nothing, the next ones half of the keys, and the last ones more and more.
+Visible ring() {
+    Visible v{{0, 30, 30, 130, 131}, {0, 0, 20, 150, 150}, std::vector<std::int32_t>(131, 0)};
+    std::fill_n(v.seen.begin() + 70, 30, 65);
+    for (std::size_t i = 100; i < 130; ++i) v.seen[i] = static_cast<std::int32_t>(2 * i - 128);
+    return v;
 }
 
-TEST_F(Attention, BackwardInFloatEqualsBackwardInDouble) {
-    const Shape s{4, 2, 16};
-    const std::int64_t rows = kOffsets.back();
-    for (const DType type : {DType::f32, DType::bf16}) {
-        const Packed p = make(type, s, rows);
-        const Tensor dout = random(type, {rows, s.heads * s.dim});
-        const Packed exact{as_type(DType::f64, p.q, {rows, 64}), as_type(DType::f64, p.k, {rows, 32}),
-                           as_type(DType::f64, p.qkv, {rows, 128}), filled(DType::f64, {rows, 64}),
-                           filled(DType::f64, {rows, 4})};
-        const auto back = [&](const Packed& x, const Tensor& gradient) {
-            const DType t = x.q.dtype;
-            attention(b_, x.q, x.k, x.qkv, see_before(kOffsets), x.out, x.lse, scratch_);
-            const std::array<Tensor, 3> d{filled(t, {rows, 64}), filled(t, {rows, 32}),
-                                          filled(t, {rows, 128})};
-            attention_backward(b_, gradient, x.out, x.q, x.k, x.qkv, x.lse, see_before(kOffsets), d[0], d[1],
-                               d[2], scratch_);
-            return d;
-        };
-        const auto found = back(p, dout), expected = back(exact, as_type(DType::f64, dout, {rows, 64}));
-        for (std::size_t i = 0; i < 3; ++i)
-            expect_near(found[i], values(expected[i]), 2 * rounding(type),
-                        std::string(name_of(type)) + " gradient " + std::to_string(i));
-        arena_.reset();
-    }
+/// Few queries, many keys, and bounds at and beside those of blocks.
+Visible prefixes() {
+    return {{0, 3, 10, 11}, {0, 129, 200, 264}, {64, 65, 129, 1, 1, 1, 32, 33, 64, 71, 63}};
+}
+
+TEST_F(Attention, EqualsItsDefinitionForHeadsOfAnySize) {
+    expect_definition({"heads of 1", 1, 1, 1, see_before(kOffsets)});
+    expect_definition({"heads of 3", 4, 2, 3, ring(), 18});
+    expect_definition({"heads of 16", 4, 2, 16, see_before(kOffsets), 96});
+    expect_definition({"heads of 64", 6, 1, 64, see_all(std::vector<std::int32_t>{0, 5, 5, 69}), 448});
+    expect_definition({"heads of 80", 2, 1, 80, ring(), 240});
+    expect_definition({"heads of 128", 3, 3, 128, prefixes(), 8});
+    expect_definition({"heads of 256", 2, 1, 256, prefixes(), 16});
+}
+
+TEST_F(Attention, EqualsItsDefinitionForRowsFromAnyPlace) {
+    expect_definition({"odd columns of values", 2, 2, 16, ring(), 5});
+    expect_definition({"off by one", 2, 1, 64, prefixes(), 64, 1});
+    expect_definition({"off by half a piece", 2, 1, 72, prefixes(), 36, 4});
+    expect_definition({"odd everything", 3, 1, 37, ring(), 111, 7});
+}
+
+TEST_F(Attention, EqualsItsDefinitionForALongSequenceBesideShortOnes) {
+    expect_definition({"long", 2, 1, 20, see_before(std::vector<std::int32_t>{0, 2, 702, 703, 708})},
+                      DType::f32, DType::f32);
+    expect_definition({"long", 2, 1, 16, see_all(std::vector<std::int32_t>{0, 2, 702, 703})}, DType::bf16,
+                      DType::bf16);
+}
+
+TEST_F(Attention, IsNothingOfNothing) {
+    expect_definition({"no rows", 2, 1, 8, {{0}, {0}, {}}});
+    expect_definition({"empty sequences", 2, 1, 8, {{0, 0, 0}, {0, 0, 0}, {}}});
+    expect_definition({"no keys", 2, 1, 8, {{0, 3}, {0, 0}, {0, 0, 0}}});
+    expect_definition({"no queries", 2, 1, 8, {{0, 0}, {0, 70}, {}}});
+    expect_definition({"nothing seen", 2, 1, 8, {{0, 3}, {0, 70}, {0, 0, 0}}});
+}
+
+TEST_F(Attention, StandsScoresWhoseExponentialsDoNotExist) {
+    for (const auto type : {DType::f64, DType::f32})
+        expect_definition({"scores of thousands", 2, 1, 16, see_before(kOffsets), 0, 0, 30}, type, type);
 }
 
 class AttentionThreads : public Attention {};
 
 TEST_F(AttentionThreads, DoNotChangeABit) {
-    const Shape s{4, 2, 16};
-    std::vector<std::vector<double>> results;
-    const Packed p = make(DType::f32, s, kOffsets.back());
-    const Tensor dout = random(DType::f32, {kOffsets.back(), 64});
+    if (testing_support::kOnGpu) GTEST_SKIP() << "threads of the host";
+    const Visible visible = see_before(kOffsets);
+    const Tensor q = random(DType::f32, {171, 64}), k = random(DType::f32, {171, 32}),
+                 qkv = random(DType::f32, {171, 128}), dout = random(DType::f32, {171, 64});
+    std::vector<Numbers> results;
     for (const int threads : {1, 2}) {
         const auto backend = backend::make_cpu(threads);
-        const Tensor dq = filled(DType::f32, {171, 64}), dk = filled(DType::f32, {171, 32}),
+        const Tensor out = filled(DType::f32, {171, 64}), lse = filled(DType::f32, {171, 4}),
+                     dq = filled(DType::f32, {171, 64}), dk = filled(DType::f32, {171, 32}),
                      dqkv = filled(DType::f32, {171, 128});
-        attention(*backend, p.q, p.k, p.qkv, see_before(kOffsets), p.out, p.lse, scratch_);
-        attention_backward(*backend, dout, p.out, p.q, p.k, p.qkv, p.lse, see_before(kOffsets), dq, dk, dqkv,
-                           scratch_);
-        std::vector<double> all = values(p.out);
-        for (const Tensor& t : {dq, dk, dqkv})
+        attention(*backend, q, k, qkv, visible, out, lse, scratch_);
+        attention_backward(*backend, dout, out, q, k, qkv, lse, visible, dq, dk, dqkv, scratch_);
+        Numbers all;
+        for (const Tensor& t : {out, dq, dk, dqkv})
             for (const double value : values(t)) all.push_back(value);
         results.push_back(std::move(all));
     }

@@ -1,20 +1,24 @@
-// Activations and sums against their formulas, and the optimizer against a loop in double.
+// Activations, sums, casts and fills against their formulas.
 #include "ops/elementwise.hpp"
 
-#include "ops/adamw.hpp"
 #include "ops/gelu.hpp"
 #include "ops/linear.hpp"
-#include "ops/reduce.hpp"
 #include "ops/rms_norm.hpp"
 #include "ops/swiglu.hpp"
-#include "support/tensors.hpp"
+#include "support/views.hpp"
 
 namespace maestro::ops {
 namespace {
 
 using testing_support::rounding;
 
-class Elementwise : public testing_support::Tensors {};
+class Elementwise : public testing_support::Views {};
+
+double rounded(DType type, double value) {
+    if (type == DType::f64) return value;
+    const auto narrow = static_cast<float>(value);
+    return static_cast<double>(type == DType::f32 ? narrow : static_cast<float>(bf16(narrow)));
+}
 
 TEST_F(Elementwise, ActivationsEqualTheirFormulas) {
     for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
@@ -60,10 +64,10 @@ TEST_F(Elementwise, BackwardsInFloatAndBf16EqualThoseInDouble) {
                          dw = filled(sums, {48}), dg = filled(t, {20, 48}), ds = filled(t, {20, 48}),
                          bias = filled(sums, {48});
             rms_norm(b_, in, weight, y, rstd, 1e-6);
-            rms_norm_backward(b_, gradient, in, weight, rstd, dx, dw, false);
+            rms_norm_backward(b_, gradient, in, weight, rstd, dx, dw, false, scratch_);
             gelu_backward(b_, gradient, in, dg);
             swiglu_backward(b_, narrow, in, ds);
-            bias_backward(b_, gradient, bias);
+            bias_backward(b_, gradient, bias, scratch_);
             return std::vector<Tensor>{dx, dw, dg, ds, bias};
         };
         const auto found = run(type, x, w, dy, half),
@@ -84,77 +88,81 @@ TEST_F(Elementwise, SumsCastsAndFills) {
     expect_near(y, expected, 1e-7, "add");
     convert(b_, y, z);
     for (std::int64_t i = 0; i < 100; ++i)
-        EXPECT_EQ(get(z, i), static_cast<double>(static_cast<float>(bf16(y.as<float>()[i]))));
+        EXPECT_EQ(get(z, i), static_cast<double>(static_cast<float>(bf16(static_cast<float>(get(y, i))))));
     zero(b_, y);
     for (const double value : values(y)) EXPECT_EQ(value, 0);
 }
 
-TEST_F(Elementwise, ReducesInOrderAndRoundsOnce) {
-    constexpr std::int64_t kSize = 70'001;  // enough for all threads, the last block cut
-    for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
-        std::vector<Tensor> parts;
-        for (int p = 0; p < 3; ++p) parts.push_back(random(type, {kSize}, 5));
-        set(parts[2], 7, std::nan(""));
-        const Tensor sum = filled(type, {kSize}), one = filled(type, {1});
-        reduce(b_, parts, Reduction::sum, sum);
-        std::vector<double> largest;
-        for (std::int64_t i = 0; i < kSize; ++i) {
-            const double a = get(parts[0], i), b = get(parts[1], i), c = get(parts[2], i);
-            largest.push_back(std::max({a, b, c}));
-            if (i == 7) continue;
-            set(one, 0,
-                type == DType::f64 ? a + b + c
-                                   : static_cast<double>(static_cast<float>(a) + static_cast<float>(b) +
-                                                         static_cast<float>(c)));
-            ASSERT_EQ(get(sum, i), get(one, 0)) << i;
-        }
-        reduce(b_, parts, Reduction::max, parts[1]);  // into one of them
-        EXPECT_TRUE(std::isnan(get(sum, 7)) && std::isnan(get(parts[1], 7)));
-        for (std::int64_t i = 0; i < kSize; ++i) {
-            if (i == 7) continue;
-            ASSERT_EQ(get(parts[1], i), largest[static_cast<std::size_t>(i)]) << i;
-        }
-    }
+TEST_F(Elementwise, SumsAndCastsOfAllTypesOfAnySizeAnywhere) {
+    const std::vector<DType> types{DType::f64, DType::f32, DType::bf16};
+    for (const DType from : types)
+        for (const DType to : types)
+            for (const std::int64_t size : {0, 1, 3, 4, 8, 31, 33, 127, 1000, 4097})
+                for (const std::int64_t shift : {0, 1, 2, 4, 8})
+                    for (const std::int64_t other : {0, 3}) {  // the target lies otherwise
+                        const std::string what = fmt::format("{} to {} [{}] from {} to {}", name_of(from),
+                                                             name_of(to), size, shift, shift + other);
+                        const Tensor x = view(from, 1, size, shift, normal(size)),
+                                     y = view(to, 1, size, shift + other, normal(size)),
+                                     cast = poisoned(to, 1, size, shift + other);
+                        const std::vector<double> more = values(x), before = values(y);
+                        std::vector<double> sums, casts;
+                        for (std::size_t i = 0; i < more.size(); ++i) {
+                            // In the target's arithmetic, to which the other one comes rounded.
+                            const auto narrow = static_cast<float>(before[i]) + static_cast<float>(more[i]);
+                            sums.push_back(rounded(
+                                to, to == DType::f64 ? before[i] + more[i] : static_cast<double>(narrow)));
+                            casts.push_back(rounded(to, more[i]));
+                        }
+                        add(b_, x, y);
+                        convert(b_, x, cast);
+                        EXPECT_EQ(values(y), sums) << what;
+                        EXPECT_EQ(values(cast), casts) << what;
+                        EXPECT_EQ(values(x), more) << what;
+                        expect_kept_around(what);
+                    }
 }
 
-TEST_F(Elementwise, AdamWEqualsALoopInDouble) {
-    constexpr std::int64_t kSize = 1000;
-    const Tensor w = random(DType::f32, {kSize}), m = filled(DType::f32, {kSize}),
-                 v = filled(DType::f32, {kSize});
-    auto weight = values(w), first = values(m), second = values(v);
-    for (int step = 1; step <= 5; ++step) {
-        const AdamW settings{.learning_rate = 0.01 * step,
-                             .beta1 = 0.9,
-                             .beta2 = 0.95,
-                             .eps = 1e-8,
-                             .weight_decay = 0.1,
-                             .step = step,
-                             .gradient_scale = 1.0 / step};
-        const Tensor g = random(DType::f32, {kSize});
-        adamw(b_, w, g, m, v, settings);
-        for (std::size_t i = 0; i < kSize; ++i) {
-            const double x = get(g, static_cast<std::int64_t>(i)) / step;
-            first[i] = 0.9 * first[i] + 0.1 * x;
-            second[i] = 0.95 * second[i] + 0.05 * x * x;
-            weight[i] -= 0.01 * step *
-                         (first[i] / (1 - std::pow(0.9, step)) /
-                              (std::sqrt(second[i] / (1 - std::pow(0.95, step))) + 1e-8) +
-                          0.1 * weight[i]);
+TEST_F(Elementwise, CopiesAndFillsBytesOfAnyType) {
+    for (const DType type : {DType::f64, DType::f32, DType::bf16})
+        for (const std::int64_t size : {0, 1, 33, 4097}) {
+            const Tensor x = view(type, 1, size, 1, normal(size)), y = poisoned(type, 1, size, 2);
+            const std::vector<double> expected = values(x);
+            copy(b_, x, y);
+            EXPECT_EQ(values(y), expected);
+            zero(b_, x);
+            EXPECT_EQ(values(x), std::vector<double>(expected.size(), 0));
+            expect_kept_around(name_of(type));
         }
-    }
-    expect_near(w, weight, 1e-6, "weights");
-    expect_near(m, first, 1e-6, "first moments");
-    expect_near(v, second, 1e-6, "second moments");
+    const Tensor pixels = list<std::uint8_t>({1, 2, 3, 4, 5}), copied = list<std::uint8_t>({6, 7, 8, 9, 10});
+    copy(b_, pixels.slice(1, 4), copied.slice(2, 5));
+    zero(b_, pixels.slice(3, 5));
+    std::vector<std::uint8_t> found(5), kept(5);
+    b_.download(copied, found.data());
+    b_.download(pixels, kept.data());
+    EXPECT_EQ(found, (std::vector<std::uint8_t>{6, 7, 2, 3, 4}));
+    EXPECT_EQ(kept, (std::vector<std::uint8_t>{1, 2, 3, 0, 0}));
 }
 
-TEST_F(Elementwise, TheNormIsSummedInDoubleWhateverTheThreads) {
-    const Tensor t = random(DType::f32, {100'003}, 1e-3);
-    long double sum = 0;
-    for (const double value : values(t)) sum += static_cast<long double>(value) * value;
-    const auto two = backend::make_cpu(2);
-    const double found = squared_norm(b_, t);
-    EXPECT_NEAR(found, static_cast<double>(sum), 1e-13 * static_cast<double>(sum));
-    EXPECT_EQ(squared_norm(*two, t), found);
+TEST_F(Elementwise, CastsKeepWhatRoundingMustNotChange) {
+    constexpr double kInf = std::numeric_limits<double>::infinity();
+    // Halfway between two bf16, to the even one; beyond them all; NaN.
+    const Tensor x = view(DType::f32, 1, 6, 0, {1.00390625, 1.01171875, 3.4e38, -kInf, kPoison, -0.0}),
+                 y = view(DType::bf16, 1, 6, 0, std::vector<double>(6, 5));
+    convert(b_, x, y);
+    EXPECT_EQ(get(y, 0), 1);
+    EXPECT_EQ(get(y, 1), 1.015625);
+    EXPECT_EQ(get(y, 2), kInf);
+    EXPECT_EQ(get(y, 3), -kInf);
+    EXPECT_TRUE(std::isnan(get(y, 4)));
+    EXPECT_TRUE(get(y, 5) == 0 && std::signbit(get(y, 5)));
+}
+
+TEST_F(Elementwise, SizesHaveToAgree) {
+    const Tensor x = filled(DType::f32, {5}), y = filled(DType::f32, {4});
+    EXPECT_THROW(add(b_, x, y), Error);
+    EXPECT_THROW(convert(b_, x, y), Error);
+    EXPECT_THROW(copy(b_, x, y), Error);
 }
 
 }  // namespace

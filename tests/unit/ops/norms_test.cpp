@@ -36,9 +36,9 @@ protected:
     double dot(const std::vector<std::int32_t>& y, const std::vector<std::int32_t>& x, const Tensor& qkv) {
         const Tensor cos = filled(DType::f64, {2, kDim / 2}), sin = filled(DType::f64, {2, kDim / 2});
         if (y.empty())
-            fill_rotary_1d(b_, x, 10000, cos, sin);
+            fill_rotary_1d(b_, list(x), 10000, cos, sin);
         else
-            fill_rotary_2d(b_, y, x, 10000, cos, sin);
+            fill_rotary_2d(b_, list(y), list(x), 10000, cos, sin);
         const Tensor q = filled(DType::f64, {2, kDim}), k = filled(DType::f64, {2, kDim}),
                      rstd = filled(DType::f64, {2, 2});
         head_norm_rotary(b_, qkv, {}, {}, cos, sin, q, k, rstd, 1e-6);
@@ -62,7 +62,7 @@ TEST_F(Rotary, DotProductsDependOnTheDistanceAlone) {
 TEST_F(Rotary, TurnsPairsOfTheTwoHalvesByTheirAngles) {
     const std::vector<std::int32_t> positions{0, 1, 250};
     const Tensor cos = filled(DType::f64, {3, 4}), sin = filled(DType::f64, {3, 4});
-    fill_rotary_1d(b_, positions, 100, cos, sin);
+    fill_rotary_1d(b_, list(positions), 100, cos, sin);
     const Tensor qkv = random(DType::f64, {3, 24}), q = filled(DType::f64, {3, 8}),
                  k = filled(DType::f64, {3, 8}), rstd = filled(DType::f64, {3, 2});
     head_norm_rotary(b_, qkv, {}, {}, cos, sin, q, k, rstd, 1e-6);

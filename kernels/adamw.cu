@@ -1,0 +1,91 @@
+#include "kernels/adamw.hpp"
+
+#include "kernels/device/block.cuh"
+#include "kernels/device/flat.cuh"
+
+namespace maestro::kernels {
+
+namespace {
+
+struct Update {
+    float* weights;
+    const float* gradient;
+    float *first, *second;
+    AdamWFactors f;
+    template <int N>
+    __device__ void operator()(std::int64_t i) const {
+        float w[N], g[N], m[N], v[N];
+        read<float, N>(weights + i, w);
+        read<float, N>(gradient + i, g);
+        read<float, N>(first + i, m);
+        read<float, N>(second + i, v);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const float x = g[k] * f.scale;
+            m[k] = f.beta1 * m[k] + f.rest1 * x;
+            v[k] = f.beta2 * v[k] + f.rest2 * x * x;
+            w[k] = w[k] * f.keep - f.rate * m[k] / (sqrtf(v[k]) * f.root + f.eps);
+        }
+        write<float, N>(m, first + i);
+        write<float, N>(v, second + i);
+        write<float, N>(w, weights + i);
+    }
+};
+
+constexpr int kChunkThreads = 256, kLastThreads = 512;
+
+/// A block takes a chunk. Threads take the same elements in the same order wherever these lie in memory, so
+/// that the sum depends on their number alone; `aligned` to 16 bytes they are read faster.
+template <class T, bool aligned>
+__global__ void __launch_bounds__(kChunkThreads)
+    sum_squares(const T* values, std::int64_t size, std::int64_t chunk, double* partial) {
+    constexpr int N = kPack<T>;
+    const std::int64_t begin = blockIdx.x * chunk;
+    const std::int64_t end = begin + chunk < size ? begin + chunk : size;
+    double sum = 0;
+#pragma unroll 4
+    for (std::int64_t i = begin + threadIdx.x * N; i < end; i += kChunkThreads * N) {
+        Accumulate<T> value[N];
+        if (aligned && i + N <= end) {
+            read<T, N>(values + i, value);
+        } else {
+#pragma unroll
+            for (int k = 0; k < N; ++k) value[k] = i + k < end ? widen(values[i + k]) : Accumulate<T>(0);
+        }
+#pragma unroll
+        for (int k = 0; k < N; ++k) sum += static_cast<double>(value[k]) * static_cast<double>(value[k]);
+    }
+    sum = over_block(sum, Sum{}, 0.0, shared_memory<double>());
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+/// One block.
+__global__ void __launch_bounds__(kLastThreads) add_sums(const double* partial, int count, double* to) {
+    double sum = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kLastThreads) sum += partial[i];
+    sum = over_block(sum, Sum{}, 0.0, shared_memory<double>());
+    if (threadIdx.x == 0) *to += sum;
+}
+
+}  // namespace
+
+void adamw(Stream stream, const Array& weights, const Array& gradient, const Array& first,
+           const Array& second, const AdamWFactors& factors) {
+    auto *const w = weights.as<float>(), *const g = gradient.as<float>(), *const m = first.as<float>(),
+                *const v = second.as<float>();
+    each_element<kPack<float>>(stream, Update{w, g, m, v, factors}, weights.size(), w, g, m, v);
+}
+
+void add_squares(Stream stream, const Array& values, const Array& sum, const Array& partial) {
+    const std::int64_t chunks = square_chunks(values.size()), chunk = square_chunk(values.size());
+    if (chunks == 0) return;
+    by_type(values.dtype, [&]<class T>(T) {
+        const T* const from = values.as<T>();
+        launch(packs<T>(0, from) ? sum_squares<T, true> : sum_squares<T, false>, chunks, kChunkThreads,
+               kBlockRoom<double>, stream, from, values.size(), chunk, partial.as<double>());
+    });
+    launch(add_sums, 1, kLastThreads, kBlockRoom<double>, stream, partial.as<double>(),
+           static_cast<int>(chunks), sum.as<double>());
+}
+
+}  // namespace maestro::kernels

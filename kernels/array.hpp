@@ -1,0 +1,30 @@
+// What a kernel sees of a Tensor: plain, because nvcc reads it. Owns nothing.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.hpp"
+
+namespace maestro::kernels {
+
+/// Dense rows of `columns` elements; of an absent tensor there are none.
+struct Array {
+    void* data = nullptr;
+    DType dtype = DType::f32;
+    std::int64_t rows = 0, columns = 0;
+
+    Array() = default;
+    /// Of anything like a Tensor.
+    template <class Tensor>
+    Array(const Tensor& tensor)
+        : data(tensor.data), dtype(tensor.dtype), rows(tensor.rows()), columns(tensor.columns()) {}
+
+    std::int64_t size() const { return rows * columns; }
+    bool absent() const { return columns == 0; }
+    template <class T>
+    T* as() const {
+        return static_cast<T*>(data);
+    }
+};
+
+}  // namespace maestro::kernels

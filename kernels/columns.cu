@@ -1,0 +1,71 @@
+#include "kernels/columns.hpp"
+
+#include "kernels/device/lanes.cuh"
+#include "kernels/device/launch.cuh"
+#include "kernels/device/wide.cuh"
+
+namespace maestro::kernels {
+
+namespace {
+
+template <class T>
+struct Side {
+    T* first;  ///< row 0, first column
+    std::int64_t stride;
+    const std::int32_t* places;
+
+    explicit Side(const Columns& from)
+        : first(from.tensor.as<T>() + from.column),
+          stride(from.tensor.columns),
+          places(from.places.as<std::int32_t>()) {}
+    __device__ T* row(std::int64_t r) const { return first + (places ? places[r] : r) * stride; }
+    /// May every row be read 16 bytes at a time?
+    bool aligned() const {
+        return reinterpret_cast<std::uintptr_t>(first) % 16 == 0 && stride % kPack<T> == 0;
+    }
+};
+
+template <class T, class O, int N>
+__global__ void __launch_bounds__(kLaneThreads) copy(Side<T> source, Side<O> target, std::int64_t rows,
+                                                     std::int64_t count, bool accumulate, Lanes lanes) {
+    using A = Accumulate<O>;
+    const std::int64_t row = lanes.row();
+    if (row >= rows) return;
+    const T* const from = source.row(row);
+    O* const to = target.row(row);
+    for (std::int64_t c = lanes.lane() * N; c < count; c += lanes.count() * N) {
+        Accumulate<T> value[N];
+        A found[N];
+        load_wide<T, N>(from + c, value);
+        if (accumulate) load_wide<O, N>(to + c, found);
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            found[i] = accumulate ? found[i] + static_cast<A>(value[i]) : static_cast<A>(value[i]);
+        store_wide<O, N>(found, to + c);
+    }
+}
+
+}  // namespace
+
+void copy_columns(Stream stream, const Columns& source, const Columns& target, std::int64_t rows,
+                  std::int64_t count, bool accumulate) {
+    if (rows * count == 0) return;
+    by_type(source.tensor.dtype, [&]<class T>(T) {
+        by_type(target.tensor.dtype, [&]<class O>(O) {
+            const Side<T> from(source);
+            const Side<O> to(target);
+            const auto start = [&]<int N>() {
+                const Lanes lanes = lanes_for(divide_up(count, N));
+                launch(copy<T, O, N>, lanes.blocks(rows), kLaneThreads, 0, stream, from, to, rows, count,
+                       accumulate, lanes);
+            };
+            constexpr int kMost = kPack < T >> kPack<O> ? kPack<T> : kPack<O>;
+            if (from.aligned() && to.aligned() && count % kMost == 0)
+                start.template operator()<kMost>();
+            else
+                start.template operator()<1>();
+        });
+    });
+}
+
+}  // namespace maestro::kernels

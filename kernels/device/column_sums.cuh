@@ -1,0 +1,56 @@
+// Sums over the rows of something worked out element by element, such as the gradient of a weight that all
+// rows share: first over chunks of rows, then over the chunks in order, so that the result is always the
+// same.
+#pragma once
+
+#include "kernels/device/block.cuh"
+#include "kernels/device/launch.cuh"
+#include "kernels/row_chunks.hpp"
+
+namespace maestro::kernels {
+
+inline constexpr int kColumnTile = 32, kRowLanes = 8;
+
+template <class A, class Value>
+__global__ void __launch_bounds__(kColumnTile* kRowLanes)
+    sum_chunks(Value value, std::int64_t rows, std::int64_t columns, std::int64_t chunk_rows, A* partial) {
+    A* room = shared_memory<A>();
+    const int lane = static_cast<int>(threadIdx.x % kColumnTile),
+              row_lane = static_cast<int>(threadIdx.x / kColumnTile);
+    const std::int64_t tiles = (columns + kColumnTile - 1) / kColumnTile;
+    const std::int64_t chunk = blockIdx.x / tiles, column = blockIdx.x % tiles * kColumnTile + lane;
+    const std::int64_t begin = chunk * chunk_rows;
+    const std::int64_t end = begin + chunk_rows < rows ? begin + chunk_rows : rows;
+    A sum = 0;
+    if (column < columns)
+        for (std::int64_t row = begin + row_lane; row < end; row += kRowLanes) sum += value(row, column);
+    room[threadIdx.x] = sum;
+    __syncthreads();
+    if (row_lane > 0 || column >= columns) return;
+    for (int i = 1; i < kRowLanes; ++i) sum += room[i * kColumnTile + lane];
+    partial[chunk * columns + column] = sum;
+}
+
+template <class A>
+__global__ void add_chunks(const A* partial, std::int64_t chunks, std::int64_t columns, A* out) {
+    const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (column >= columns) return;
+    A sum = 0;
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) sum += partial[chunk * columns + column];
+    out[column] += sum;
+}
+
+/// out[c] += the sum over rows of value(row, c). `value` is a plain function object of the device; partial:
+/// row_chunks(rows) x columns.
+template <class A, class Value>
+void add_column_sums(Stream stream, Value value, std::int64_t rows, std::int64_t columns, A* partial,
+                     A* out) {
+    const std::int64_t chunks = row_chunks(rows);
+    if (chunks == 0) return;
+    launch(sum_chunks<A, Value>, chunks * divide_up(columns, kColumnTile), kColumnTile * kRowLanes,
+           kColumnTile * kRowLanes * sizeof(A), stream, value, rows, columns, divide_up(rows, chunks),
+           partial);
+    launch(add_chunks<A>, divide_up(columns, 128), 128, 0, stream, partial, chunks, columns, out);
+}
+
+}  // namespace maestro::kernels

@@ -1,0 +1,83 @@
+#include "kernels/elementwise.hpp"
+
+#include "kernels/device/flat.cuh"
+
+namespace maestro::kernels {
+
+namespace {
+
+template <class S, class T>
+struct Add {
+    const S* x;
+    T* y;
+    template <int N>
+    __device__ void operator()(std::int64_t i) const {
+        Accumulate<S> more[N];
+        Accumulate<T> value[N];
+        read<S, N>(x + i, more);
+        read<T, N>(y + i, value);
+#pragma unroll
+        for (int k = 0; k < N; ++k) value[k] += static_cast<Accumulate<T>>(more[k]);
+        write<T, N>(value, y + i);
+    }
+};
+
+template <class S, class T>
+struct Convert {
+    const S* source;
+    T* target;
+    template <int N>
+    __device__ void operator()(std::int64_t i) const {
+        Accumulate<S> value[N];
+        Accumulate<T> cast[N];
+        read<S, N>(source + i, value);
+#pragma unroll
+        for (int k = 0; k < N; ++k) cast[k] = static_cast<Accumulate<T>>(value[k]);
+        write<T, N>(cast, target + i);
+    }
+};
+
+/// Body<S, T>{source, target} over all elements, for the types of both.
+template <template <class, class> class Body>
+void launch_pair(Stream stream, const Array& source, const Array& target) {
+    by_type(source.dtype, [&]<class S>(S) {
+        by_type(target.dtype, [&]<class T>(T) {
+            // Of the wider type, so that threads side by side read and write without gaps.
+            constexpr int kElements = kPack<S> < kPack<T> ? kPack<S> : kPack<T>;
+            each_element<kElements>(stream, Body<S, T>{source.as<S>(), target.as<T>()}, target.size(),
+                                    source.as<S>(), target.as<T>());
+        });
+    });
+}
+
+std::size_t bytes(const Array& array) {
+    return static_cast<std::size_t>(array.size()) * size_of(array.dtype);
+}
+
+void check(cudaError_t found, const char* what) {
+    if (found != cudaSuccess)
+        throw Error(ExitCode::broken_invariant, std::string(what) + ": " + cudaGetErrorString(found));
+}
+
+}  // namespace
+
+void add(Stream stream, const Array& x, const Array& y) {
+    launch_pair<Add>(stream, x, y);
+}
+
+void convert(Stream stream, const Array& source, const Array& target) {
+    launch_pair<Convert>(stream, source, target);
+}
+
+void copy(Stream stream, const Array& source, const Array& target) {
+    if (bytes(source) == 0) return;
+    check(cudaMemcpyAsync(target.data, source.data, bytes(source), cudaMemcpyDeviceToDevice, stream),
+          "a copy was not started");
+}
+
+void zero(Stream stream, const Array& array) {
+    if (bytes(array) == 0) return;
+    check(cudaMemsetAsync(array.data, 0, bytes(array), stream), "a fill was not started");
+}
+
+}  // namespace maestro::kernels

@@ -1,0 +1,70 @@
+#include "kernels/gelu.hpp"
+
+#include "kernels/device/flat.cuh"
+#include "kernels/device/sigmoid.cuh"
+
+namespace maestro::kernels {
+
+namespace {
+
+// (1 + tanh(u)) / 2 = sigmoid(2u), so the root that stands before the polynomial comes twice.
+template <class A>
+constexpr A kTwoRoots = A(2 * 0.7978845608028654);  // 2 sqrt(2 / pi)
+template <class A>
+constexpr A kCubic = A(0.044715);
+
+template <class A>
+__device__ __forceinline__ A gate(A x) {
+    return sigmoid(kTwoRoots<A> * (x + kCubic<A> * x * x * x));
+}
+
+template <class T>
+struct Forward {
+    const T* x;
+    T* y;
+    template <int N>
+    __device__ void operator()(std::int64_t i) const {
+        Accumulate<T> value[N];
+        read<T, N>(x + i, value);
+#pragma unroll
+        for (int k = 0; k < N; ++k) value[k] *= gate(value[k]);
+        write<T, N>(value, y + i);
+    }
+};
+
+template <class T>
+struct Backward {
+    const T *dy, *x;
+    T* dx;
+    template <int N>
+    __device__ void operator()(std::int64_t i) const {
+        using A = Accumulate<T>;
+        A value[N], gradient[N];
+        read<T, N>(x + i, value);
+        read<T, N>(dy + i, gradient);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const A v = value[k], s = gate(v);
+            const A slope = kTwoRoots<A> * (A(1) + A(3) * kCubic<A> * v * v);
+            gradient[k] *= s + v * s * (A(1) - s) * slope;
+        }
+        write<T, N>(gradient, dx + i);
+    }
+};
+
+}  // namespace
+
+void gelu(Stream stream, const Array& x, const Array& y) {
+    by_type(x.dtype, [&]<class T>(T) {
+        each_element<kPack<T>>(stream, Forward<T>{x.as<T>(), y.as<T>()}, x.size(), x.as<T>(), y.as<T>());
+    });
+}
+
+void gelu_backward(Stream stream, const Array& dy, const Array& x, const Array& dx) {
+    by_type(x.dtype, [&]<class T>(T) {
+        each_element<kPack<T>>(stream, Backward<T>{dy.as<T>(), x.as<T>(), dx.as<T>()}, x.size(), dy.as<T>(),
+                               x.as<T>(), dx.as<T>());
+    });
+}
+
+}  // namespace maestro::kernels

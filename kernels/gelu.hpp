@@ -1,0 +1,12 @@
+// ops/gelu.hpp on a GPU.
+#pragma once
+
+#include "base/stream.hpp"
+#include "kernels/array.hpp"
+
+namespace maestro::kernels {
+
+void gelu(Stream stream, const Array& x, const Array& y);
+void gelu_backward(Stream stream, const Array& dy, const Array& x, const Array& dx);
+
+}  // namespace maestro::kernels

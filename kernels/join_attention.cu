@@ -1,0 +1,59 @@
+#include "kernels/join_attention.hpp"
+
+#include <limits>
+
+#include "kernels/device/arithmetic_type.cuh"
+#include "kernels/device/launch.cuh"
+#include "kernels/device/number.cuh"
+
+namespace maestro::kernels {
+
+namespace {
+
+/// 2^log_lanes neighbours of a warp take a head of a token.
+template <class A, int N>
+__global__ void __launch_bounds__(256) join(const A* other_out, const A* other_lse, A* out, A* lse,
+                                            std::int64_t heads, std::int64_t dim, int log_lanes) {
+    const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const std::int64_t head = thread >> log_lanes;
+    const int lanes = 1 << log_lanes, lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+    constexpr A kNothing = -std::numeric_limits<A>::infinity();
+    const A own = head < heads ? lse[head] : A(0), other = head < heads ? other_lse[head] : kNothing;
+    __syncwarp();  // all lanes of a head have read what one overwrites
+    if (other == kNothing) return;
+    const A top = own > other ? own : other;
+    const A mine = exp(own - top), theirs = exp(other - top), scale = A(1) / (mine + theirs);
+    A* const to = out + head * dim;
+    const A* const from = other_out + head * dim;
+    for (std::int64_t c = lane * N; c < dim; c += lanes * N) {
+        A value[N], more[N];
+        load<A, N>(to + c, value);
+        load<A, N>(from + c, more);
+#pragma unroll
+        for (int i = 0; i < N; ++i) value[i] = (value[i] * mine + more[i] * theirs) * scale;
+        store<A, N>(value, to + c);
+    }
+    if (lane == 0) lse[head] = top + log(mine + theirs);
+}
+
+}  // namespace
+
+void join_attention(Stream stream, const Array& other_out, const Array& other_lse, const Array& out,
+                    const Array& lse) {
+    const std::int64_t heads = lse.size();
+    if (heads == 0) return;
+    const std::int64_t dim = out.size() / heads;
+    by_arithmetic_type(out.dtype, [&]<class A>(A) {
+        by_pack<A>(
+            [&]<int N>() {
+                const int threads = 256;
+                int log_lanes = 0;
+                while (log_lanes < 5 && (std::int64_t{N} << log_lanes) < dim) ++log_lanes;
+                launch(join<A, N>, divide_up(heads << log_lanes, threads), threads, 0, stream,
+                       other_out.as<A>(), other_lse.as<A>(), out.as<A>(), lse.as<A>(), heads, dim, log_lanes);
+            },
+            dim, other_out.as<A>(), out.as<A>());
+    });
+}
+
+}  // namespace maestro::kernels

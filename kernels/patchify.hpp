@@ -1,0 +1,13 @@
+// ops/patchify.hpp on a GPU.
+#pragma once
+
+#include "base/stream.hpp"
+#include "kernels/array.hpp"
+
+namespace maestro::kernels {
+
+void patchify(Stream stream, const Array& pixels, std::int64_t height, std::int64_t width,
+              std::int64_t channels, std::int64_t patch, std::int64_t merge, std::int64_t first,
+              const Array& patches);
+
+}  // namespace maestro::kernels

@@ -1,0 +1,14 @@
+// ops/rms_norm.hpp on a GPU.
+#pragma once
+
+#include "base/stream.hpp"
+#include "kernels/array.hpp"
+
+namespace maestro::kernels {
+
+void rms_norm(Stream stream, const Array& x, const Array& w, const Array& y, const Array& rstd, double eps);
+/// partial [row_chunks(rows), columns], of the accumulation type, where dw is not absent.
+void rms_norm_backward(Stream stream, const Array& dy, const Array& x, const Array& w, const Array& rstd,
+                       const Array& dx, const Array& dw, bool accumulate, const Array& partial);
+
+}  // namespace maestro::kernels

@@ -1,0 +1,14 @@
+// ops/rows.hpp and the lookup of ops/embedding.hpp on a GPU.
+#pragma once
+
+#include "base/stream.hpp"
+#include "kernels/array.hpp"
+
+namespace maestro::kernels {
+
+/// target[index[r]] = source[r]
+void scatter_rows(Stream stream, const Array& source, const Array& index, const Array& target);
+/// target[r] = source[index[r]], zeros where the index is negative.
+void gather_rows(Stream stream, const Array& source, const Array& index, const Array& target);
+
+}  // namespace maestro::kernels

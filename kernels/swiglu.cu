@@ -1,0 +1,83 @@
+#include "kernels/swiglu.hpp"
+
+#include "kernels/device/flat.cuh"
+#include "kernels/device/sigmoid.cuh"
+
+namespace maestro::kernels {
+
+namespace {
+
+/// Where the gate of element i of [rows, width] lies; its factor lies `width` further on.
+__device__ __forceinline__ std::int64_t gate_of(std::int64_t i, std::int64_t width) {
+    if ((i | width) >> 32 == 0) {  // a division of 64 bits takes several times as long
+        const auto small = static_cast<std::uint32_t>(i);
+        return i + static_cast<std::int64_t>(small / static_cast<std::uint32_t>(width)) * width;
+    }
+    return i + i / width * width;
+}
+
+template <class T>
+struct Forward {
+    const T* gate_up;
+    T* y;
+    std::int64_t width;
+    template <int N>
+    __device__ void operator()(std::int64_t i) const {
+        const T* const at = gate_up + gate_of(i, width);
+        Accumulate<T> gate[N], up[N];
+        read<T, N>(at, gate);
+        read<T, N>(at + width, up);
+#pragma unroll
+        for (int k = 0; k < N; ++k) up[k] *= gate[k] * sigmoid(gate[k]);
+        write<T, N>(up, y + i);
+    }
+};
+
+template <class T>
+struct Backward {
+    const T *dy, *gate_up;
+    T* dgate_up;
+    std::int64_t width;
+    template <int N>
+    __device__ void operator()(std::int64_t i) const {
+        using A = Accumulate<T>;
+        const std::int64_t at = gate_of(i, width);
+        A gradient[N], gate[N], up[N];
+        read<T, N>(dy + i, gradient);
+        read<T, N>(gate_up + at, gate);
+        read<T, N>(gate_up + at + width, up);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const A x = gate[k], s = sigmoid(x);
+            gate[k] = gradient[k] * up[k] * s * (A(1) + x * (A(1) - s));
+            up[k] = gradient[k] * x * s;
+        }
+        write<T, N>(gate, dgate_up + at);
+        write<T, N>(up, dgate_up + at + width);
+    }
+};
+
+}  // namespace
+
+void swiglu(Stream stream, const Array& gate_up, const Array& y) {
+    by_type(y.dtype, [&]<class T>(T) {
+        by_pack<T>(
+            [&]<int N>() {
+                launch_flat<N>(stream, Forward<T>{gate_up.as<T>(), y.as<T>(), y.columns}, y.size());
+            },
+            y.columns, gate_up.as<T>(), y.as<T>());
+    });
+}
+
+void swiglu_backward(Stream stream, const Array& dy, const Array& gate_up, const Array& dgate_up) {
+    by_type(dy.dtype, [&]<class T>(T) {
+        by_pack<T>(
+            [&]<int N>() {
+                launch_flat<N>(stream, Backward<T>{dy.as<T>(), gate_up.as<T>(), dgate_up.as<T>(), dy.columns},
+                               dy.size());
+            },
+            dy.columns, dy.as<T>(), gate_up.as<T>(), dgate_up.as<T>());
+    });
+}
+
+}  // namespace maestro::kernels

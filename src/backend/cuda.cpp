@@ -1,0 +1,157 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "backend/backend.hpp"
+#include "backend/cuda_check.hpp"
+#include "backend/cuda_gemm.hpp"
+#include "backend/gpus.hpp"
+
+namespace maestro::backend {
+
+namespace {
+
+constexpr std::size_t kSlot = std::size_t{1} << 20;  ///< bytes
+constexpr int kSlots = 8;
+
+/// Pinned memory through which bytes pass between host and device, slot after slot: a slot is used again once
+/// what was in it has been copied.
+class Staging {
+public:
+    explicit Staging(Stream stream) : stream_(stream) {
+        MAESTRO_CUDA_CALL(cudaMallocHost(reinterpret_cast<void**>(&memory_), kSlot * kSlots));
+        for (cudaEvent_t& event : copied_)
+            MAESTRO_CUDA_CALL(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    }
+    ~Staging() {
+        for (cudaEvent_t event : copied_)
+            if (event) cudaEventDestroy(event);
+        if (memory_) cudaFreeHost(memory_);
+    }
+    Staging(const Staging&) = delete;
+    Staging& operator=(const Staging&) = delete;
+
+    void upload(const std::byte* source, std::byte* target, std::size_t bytes) {
+        for (std::size_t at = 0; at < bytes; at += kSlot) {
+            const std::size_t size = std::min(kSlot, bytes - at);
+            std::byte* const slot = take();
+            std::memcpy(slot, source + at, size);
+            MAESTRO_CUDA_CALL(cudaMemcpyAsync(target + at, slot, size, cudaMemcpyHostToDevice, stream_));
+            MAESTRO_CUDA_CALL(cudaEventRecord(copied_[next_], stream_));
+        }
+    }
+    void download(const std::byte* source, std::byte* target, std::size_t bytes) {
+        for (std::size_t at = 0; at < bytes; at += kSlot) {
+            const std::size_t size = std::min(kSlot, bytes - at);
+            std::byte* const slot = take();
+            MAESTRO_CUDA_CALL(cudaMemcpyAsync(slot, source + at, size, cudaMemcpyDeviceToHost, stream_));
+            MAESTRO_CUDA_CALL(cudaStreamSynchronize(stream_));
+            std::memcpy(target + at, slot, size);
+        }
+    }
+
+private:
+    std::byte* take() {
+        next_ = (next_ + 1) % kSlots;
+        MAESTRO_CUDA_CALL(cudaEventSynchronize(copied_[next_]));
+        return memory_ + kSlot * static_cast<std::size_t>(next_);
+    }
+    Stream stream_;
+    std::byte* memory_ = nullptr;
+    std::array<cudaEvent_t, kSlots> copied_{};
+    int next_ = 0;
+};
+
+class Cuda final : public Backend {
+public:
+    explicit Cuda(int device)
+        : device_(device), stream_(make_stream(device)), gemm_(stream_), staging_(stream_) {}
+    ~Cuda() override {
+        cudaStreamSynchronize(stream_);
+        cudaStreamDestroy(stream_);
+    }
+    std::string describe() const override {
+        cudaDeviceProp properties{};
+        int driver = 0, runtime = 0;
+        MAESTRO_CUDA_CALL(cudaGetDeviceProperties(&properties, device_));
+        MAESTRO_CUDA_CALL(cudaDriverGetVersion(&driver));
+        MAESTRO_CUDA_CALL(cudaRuntimeGetVersion(&runtime));
+        return fmt::format("cuda: {} (architecture {}{}, {} GiB), driver for CUDA {}.{}, runtime {}.{}, {}",
+                           properties.name, properties.major, properties.minor,
+                           properties.totalGlobalMem >> 30, driver / 1000, driver / 10 % 100, runtime / 1000,
+                           runtime / 10 % 100, gemm_.describe());
+    }
+    bool computes() const override { return true; }
+    int threads() const override { return 1; }
+    Stream stream() const override { return stream_; }
+    void* allocate(std::size_t bytes) override {
+        void* pointer = nullptr;
+        if (cudaMalloc(&pointer, std::max<std::size_t>(bytes, 1)) != cudaSuccess) {
+            cudaGetLastError();  // or the next call would report it again
+            std::size_t left = 0, all = 0;
+            MAESTRO_CUDA_CALL(cudaMemGetInfo(&left, &all));
+            throw Error(ExitCode::device_memory,
+                        fmt::format("cannot allocate {} MiB of GPU {}'s memory: {} of {} MiB are free",
+                                    bytes >> 20, device_, left >> 20, all >> 20));
+        }
+        return pointer;
+    }
+    void release(void* pointer) noexcept override { cudaFree(pointer); }
+    bool shares_memory() const override { return false; }
+    void upload(const void* source, const Tensor& target) override {
+        staging_.upload(static_cast<const std::byte*>(source), static_cast<std::byte*>(target.data),
+                        target.bytes());
+    }
+    void download(const Tensor& source, void* target) override {
+        staging_.download(static_cast<const std::byte*>(source.data), static_cast<std::byte*>(target),
+                          source.bytes());
+    }
+    void gemm(const Gemm& g) override {
+        count(work_of(g));
+        if (g.m > 0 && g.n > 0) gemm_.run(g);
+    }
+
+private:
+    static Stream make_stream(int device) {
+        MAESTRO_CUDA_CALL(cudaSetDevice(device));
+        cudaStream_t stream = nullptr;
+        MAESTRO_CUDA_CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        return stream;
+    }
+    int device_;
+    Stream stream_;
+    CudaGemm gemm_;
+    Staging staging_;
+};
+
+}  // namespace
+
+void cuda_failed(const char* expression, const char* file, int line, const std::string& said) {
+    throw Error(ExitCode::broken_invariant, fmt::format("{}:{}: {}: {}", file, line, expression, said));
+}
+
+Gpus find_gpus() {
+    int count = 0;
+    const cudaError_t found = cudaGetDeviceCount(&count);
+    if (found == cudaSuccess && count > 0) return {count, ""};
+    cudaGetLastError();  // or the next call would report it again
+    if (found == cudaSuccess) return {0, "none is visible to this process"};
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    return {0, driver == 0 ? "there is no driver of NVIDIA's" : cudaGetErrorString(found)};
+}
+
+std::size_t free_memory_of_gpu(int number) {
+    std::size_t left = 0, all = 0;
+    MAESTRO_CUDA_CALL(cudaSetDevice(number));
+    MAESTRO_CUDA_CALL(cudaMemGetInfo(&left, &all));
+    return left;
+}
+
+std::unique_ptr<Backend> make_cuda(int device) {
+    return std::make_unique<Cuda>(device);
+}
+
+}  // namespace maestro::backend

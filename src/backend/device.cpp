@@ -1,0 +1,39 @@
+#include "backend/device.hpp"
+
+#include <fmt/format.h>
+
+#include "backend/gpus.hpp"
+
+namespace maestro::backend {
+
+Device choose_device(const std::string& wanted, int index, int count) {
+    if (wanted == "cpu") return {.reason = "the deck's choice"};
+    const Gpus gpus = find_gpus();
+    if (gpus.count == 0) {
+        if (wanted == "cuda")
+            throw Error(
+                ExitCode::bad_deck,
+                fmt::format("run.device: no GPU here: {}; allowed: auto, cpu, emulated", gpus.why_none));
+        return {.reason = gpus.why_none};
+    }
+    const int number = index % gpus.count;
+    return {.gpu = true,
+            .number = number,
+            .sharers = (count - number + gpus.count - 1) / gpus.count,
+            .reason = fmt::format("GPU {} of {} for process {} of {} on the host", number, gpus.count, index,
+                                  count)};
+}
+
+Traits traits_of(const Device& device, int threads) {
+    return device.gpu ? Traits(1, false) : Traits(threads, true);
+}
+
+std::unique_ptr<Backend> open_device(const Device& device, int threads) {
+    return device.gpu ? make_cuda(device.number) : make_cpu(threads);
+}
+
+std::size_t free_memory(const Device& device) {
+    return free_memory_of_gpu(device.number);
+}
+
+}  // namespace maestro::backend

@@ -1,0 +1,28 @@
+// Which device a process computes on: decided here and nowhere else.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "backend/backend.hpp"
+
+namespace maestro::backend {
+
+struct Device {
+    bool gpu = false;
+    int number = 0;      ///< among the GPUs that the process sees
+    int sharers = 1;     ///< processes of the host that have it
+    std::string reason;  ///< for the log
+};
+
+/// `wanted` is "auto" (a GPU where there is one), "cpu" or "cuda". Process `index` of the `count` on a host
+/// takes GPU index % GPUs. Error(bad_deck) where there is no GPU, or none was built for.
+Device choose_device(const std::string& wanted, int index, int count);
+/// `threads` of this process.
+Traits traits_of(const Device& device, int threads);
+std::unique_ptr<Backend> open_device(const Device& device, int threads);
+/// Bytes of a GPU's memory that nobody has taken.
+std::size_t free_memory(const Device& device);
+
+}  // namespace maestro::backend

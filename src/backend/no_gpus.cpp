@@ -1,0 +1,19 @@
+// The GPUs of a build without CUDA.
+#include "backend/backend.hpp"
+#include "backend/gpus.hpp"
+
+namespace maestro::backend {
+
+Gpus find_gpus() {
+    return {0, "this program was built without CUDA (cmake -DMAESTRO_CUDA=ON)"};
+}
+
+std::size_t free_memory_of_gpu(int number) {
+    MAESTRO_CHECK(false, "GPU {} of none", number);
+}
+
+std::unique_ptr<Backend> make_cuda(int device) {
+    MAESTRO_CHECK(false, "GPU {} of none", device);
+}
+
+}  // namespace maestro::backend

@@ -1,0 +1,50 @@
+// Launching a kernel that the host's compiler made: its arguments are converted to its parameters and kept,
+// and the stream runs it later.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <source_location>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace hosted {
+
+/// A configuration and where it was launched from.
+struct LaunchSite {
+    LaunchSite(const cudaLaunchConfig_t* config_,
+               std::source_location where_ = std::source_location::current())
+        : config(config_), where(where_) {}
+    const cudaLaunchConfig_t* config;
+    std::source_location where;
+};
+
+/// Queues `body(arguments)` for every thread of the grid. `kernel` identifies the kernel for its attributes.
+/// The errors are those of a device that cannot launch such a grid.
+cudaError_t launch(const LaunchSite& site, const void* kernel, void (*body)(const void* arguments),
+                   std::shared_ptr<const void> arguments);
+
+}  // namespace hosted
+
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(hosted::LaunchSite site, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+    static_assert((std::is_trivially_copyable_v<Parameters> && ...),
+                  "a kernel's parameters are copied as bytes");
+    using Call = std::pair<void (*)(Parameters...), std::tuple<Parameters...>>;
+    // Shared because a queue's entries are copied.
+    auto call = std::make_shared<const Call>(
+        kernel, std::tuple<Parameters...>(std::forward<Arguments>(arguments)...));
+    const auto body = [](const void* pointer) {
+        const Call& c = *static_cast<const Call*>(pointer);
+        std::apply(c.first, c.second);
+    };
+    return hosted::launch(site, reinterpret_cast<const void*>(kernel), body, std::move(call));
+}
+
+template <class... Parameters>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute attribute, int value) {
+    return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
+}

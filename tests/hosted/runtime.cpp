@@ -1,0 +1,111 @@
+#include "runtime.hpp"
+
+#include <fmt/core.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "hosted.hpp"
+#include "stop.hpp"
+
+namespace hosted {
+namespace {
+
+thread_local int device_of_thread = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+std::uint64_t number(const char* variable, std::uint64_t otherwise) {
+    const char* const text = std::getenv(variable);
+    if (text == nullptr) return otherwise;
+    char* end = nullptr;
+    const std::uint64_t value = std::strtoull(text, &end, 10);
+    if (end == text || *end != '\0') stop(fmt::format("{} = '{}' is no number", variable, text));
+    return value;
+}
+
+}  // namespace
+
+Runtime::Runtime()
+    : random(number("MAESTRO_HOSTED_SEED", 1)),
+      devices(static_cast<int>(number("MAESTRO_HOSTED_DEVICES", 1))),
+      memory(number("MAESTRO_HOSTED_MEMORY", std::uint64_t{16} << 30)) {}
+
+Runtime& runtime() {
+    static Runtime instance;
+    return instance;
+}
+
+int current_device() {
+    return device_of_thread;
+}
+void set_current_device(int device) {
+    device_of_thread = device;
+}
+
+cudaError_t keep(cudaError_t error) {
+    if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+    return error;
+}
+
+void refuse_host_functions() {
+    if (Service::in_host_function()) stop("a host function called the CUDA runtime");
+}
+
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, const char* what) {
+    return call([&](Runtime& r) {
+        if (!r.streams.alive(stream)) return cudaErrorInvalidResourceHandle;
+        auto once = [work = std::move(work)] {
+            work();
+            return true;
+        };
+        r.streams.push(stream, {std::move(once), what});
+        return cudaSuccess;
+    });
+}
+
+cudaError_t enqueue_until(cudaStream_t stream, std::function<bool()> attempt, const char* what) {
+    return call([&](Runtime& r) {
+        if (!r.streams.alive(stream)) return cudaErrorInvalidResourceHandle;
+        r.streams.push(stream, {std::move(attempt), what});
+        r.service.keep_going();
+        return cudaSuccess;
+    });
+}
+
+Unlocked::Unlocked() {
+    const std::lock_guard lock(runtime().gate.mutex);
+    runtime().memory.open();
+}
+
+Unlocked::~Unlocked() {
+    const std::lock_guard lock(runtime().gate.mutex);
+    runtime().memory.close();
+}
+
+bool is_device(const void* pointer, std::size_t bytes) {
+    const std::lock_guard lock(runtime().gate.mutex);
+    return runtime().memory.find(pointer, bytes) != nullptr;
+}
+
+bool is_pinned(const void* pointer, std::size_t bytes) {
+    const std::lock_guard lock(runtime().gate.mutex);
+    return runtime().pinned.holds(pointer, bytes);
+}
+
+void seed(std::uint64_t value) {
+    const std::lock_guard lock(runtime().gate.mutex);
+    runtime().random = Random(value);
+}
+
+}  // namespace hosted
+
+extern "C" {
+
+cudaError_t cudaGetLastError() {
+    return std::exchange(hosted::last_error, cudaSuccess);
+}
+cudaError_t cudaPeekAtLastError() {
+    return hosted::last_error;
+}
+
+}  // extern "C"

@@ -1,0 +1,69 @@
+// What stands behind the calls of the runtime. There is one for the process, made by the first call from the
+// environment: MAESTRO_HOSTED_SEED, MAESTRO_HOSTED_DEVICES and MAESTRO_HOSTED_MEMORY (bytes, of all devices
+// together).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <memory>
+
+#include "grid.hpp"
+#include "memory.hpp"
+#include "pinned.hpp"
+#include "random.hpp"
+#include "service.hpp"
+#include "streams.hpp"
+
+/// Its mark is null until it is recorded.
+struct CUevent_st {
+    int device = 0;
+    bool timed = true;
+    std::shared_ptr<hosted::Mark> mark;
+};
+
+namespace hosted {
+
+struct Runtime {
+    Runtime();
+
+    Gate gate;
+    Random random;
+    int devices;
+    Memory memory;
+    Pinned pinned;
+    Grid grid{random};
+    Streams streams{memory, random, gate};
+    std::map<cudaEvent_t, std::unique_ptr<CUevent_st>> events;
+    std::map<const void*, int>
+        shared_bytes;  // that a kernel may ask for, where it is more than without asking
+    std::uint64_t launches = 0;
+    Service service{gate, streams};
+};
+
+Runtime& runtime();
+
+/// The device of the calling thread, as cudaSetDevice set it.
+int current_device();
+void set_current_device(int device);
+
+/// Keeps an error for cudaGetLastError of the calling thread, and returns it.
+cudaError_t keep(cudaError_t error);
+
+/// The body of a call: `body(runtime)` under the lock, its error kept.
+template <class Body>
+cudaError_t call(Body&& body);
+
+/// Stops if the calling thread is in a host function, which must not call the runtime.
+void refuse_host_functions();
+
+template <class Body>
+cudaError_t call(Body&& body) {
+    refuse_host_functions();
+    Runtime& r = runtime();
+    const std::lock_guard lock(r.gate.mutex);
+    r.service.note_call();
+    return keep(body(r));
+}
+
+}  // namespace hosted

@@ -1,0 +1,16 @@
+#include "stop.hpp"
+
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace hosted {
+
+void stop(const std::string& message) {
+    fmt::print(stderr, "hosted CUDA: {}\n", message);
+    std::fflush(stderr);
+    std::abort();
+}
+
+}  // namespace hosted

@@ -1,0 +1,130 @@
+#include "streams.hpp"
+
+#include <algorithm>
+
+#include "stop.hpp"
+
+namespace hosted {
+namespace {
+
+constexpr std::uint64_t kSome =
+    8;  // operations at a time, at random moments; and one queued of so many is one
+constexpr std::chrono::microseconds kPause{50};
+
+bool reached(const std::vector<std::shared_ptr<Mark>>& marks) {
+    return std::all_of(marks.begin(), marks.end(), [](const auto& mark) { return mark->reached; });
+}
+
+}  // namespace
+
+cudaStream_t Streams::create(int device, bool blocking) {
+    streams_.push_back(std::make_unique<CUstream_st>());
+    streams_.back()->device = device;
+    streams_.back()->blocking = blocking;
+    streams_.back()->rank = random_.next();
+    return streams_.back().get();
+}
+
+bool Streams::alive(cudaStream_t stream) const {
+    return std::any_of(streams_.begin(), streams_.end(),
+                       [&](const auto& s) { return s.get() == stream && !s->destroyed; });
+}
+
+void Streams::destroy(cudaStream_t stream) {
+    stream->destroyed = true;
+    std::erase_if(streams_, [](const auto& s) { return s->destroyed && s->operations.empty(); });
+}
+
+void Streams::push(cudaStream_t stream, Operation operation) {
+    if (random_.one_in(kSome)) run_some();
+    stream->operations.push_back(std::move(operation));
+}
+
+std::shared_ptr<Mark> Streams::push_mark(cudaStream_t stream) {
+    auto mark = std::make_shared<Mark>();
+    const auto reach = [mark] {
+        mark->when = std::chrono::steady_clock::now();
+        return mark->reached = true;
+    };
+    push(stream, {reach, "a mark", false});
+    return mark;
+}
+
+std::vector<std::shared_ptr<Mark>> Streams::push_marks(int device, bool only_blocking) {
+    std::vector<std::shared_ptr<Mark>> marks;
+    for (const auto& stream : streams_) {
+        if (stream->device != device || (only_blocking && !stream->blocking)) continue;
+        if (!stream->operations.empty()) marks.push_back(push_mark(stream.get()));
+    }
+    return marks;
+}
+
+bool Streams::idle() const {
+    return std::all_of(streams_.begin(), streams_.end(), [](const auto& s) { return s->operations.empty(); });
+}
+
+void Streams::run_some() {
+    if (running_) return;
+    running_ = true;
+    shuffle_ranks();
+    for (std::uint64_t left = 1 + random_.below(kSome); left != 0 && step(); --left) continue;
+    close();
+    running_ = false;
+}
+
+void Streams::run_until(const std::vector<std::shared_ptr<Mark>>& marks) {
+    if (running_) stop("queued work waits for a stream, which waits for it");
+    shuffle_ranks();
+    while (!reached(marks)) {
+        running_ = true;
+        while (!reached(marks) && step()) continue;
+        close();
+        running_ = false;
+        // What is left waits for a host function or for others: they, and other threads, get the lock
+        // meanwhile.
+        if (!reached(marks)) gate_.changed.wait_for(gate_.mutex, kPause);
+    }
+    std::erase_if(streams_, [](const auto& s) { return s->destroyed && s->operations.empty(); });
+}
+
+/// For half of all runs one order of streams holds, so that one is far ahead of the others; for the rest each
+/// operation draws its own.
+void Streams::shuffle_ranks() {
+    steady_ = random_.one_in(2);
+    for (const auto& stream : streams_) stream->rank = random_.next();
+}
+
+/// Runs one operation. False if none can be.
+bool Streams::step() {
+    std::vector<CUstream_st*> waiting;
+    for (const auto& stream : streams_) {
+        if (!steady_) stream->rank = random_.next();
+        if (!stream->operations.empty()) waiting.push_back(stream.get());
+    }
+    std::sort(waiting.begin(), waiting.end(), [](const auto* a, const auto* b) { return a->rank < b->rank; });
+    return std::any_of(waiting.begin(), waiting.end(), [&](CUstream_st* s) { return attempt(*s); });
+}
+
+bool Streams::attempt(CUstream_st& stream) {
+    const Operation& operation = stream.operations.front();
+    if (operation.touches_device) {
+        open();
+        memory_.set_running(operation.what);
+    }
+    const bool done = operation.attempt();
+    memory_.set_running(nullptr);
+    if (done) stream.operations.pop_front();
+    return done;
+}
+
+void Streams::open() {
+    if (!open_) memory_.open();
+    open_ = true;
+}
+
+void Streams::close() {
+    if (open_) memory_.close();
+    open_ = false;
+}
+
+}  // namespace hosted

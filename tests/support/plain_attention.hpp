@@ -1,0 +1,91 @@
+// Attention by its definition, in double, for tests: one query, one key at a time.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "ops/attention.hpp"
+
+namespace maestro::testing_support {
+
+using Numbers = std::vector<double>;
+
+struct PlainAttention {
+    std::int64_t heads, key_heads, dim;
+    ops::Visible visible;
+    Numbers q, k, values;  ///< [Tq, heads * dim], [Tk, key_heads * dim] twice
+    Numbers out, lse;
+    Numbers dq, dk, dvalues;
+
+    /// q, k, values -> out, lse.
+    void forward() {
+        out.assign(q.size(), 0);
+        lse.assign(q.size() / size(dim), -std::numeric_limits<double>::infinity());
+        each_query([&](std::int64_t token, std::int64_t head, std::int64_t first, std::int64_t seen) {
+            Numbers score;
+            for (std::int64_t t = first; t < first + seen; ++t) score.push_back(score_of(token, t, head));
+            if (seen == 0) return;
+            const double top = *std::max_element(score.begin(), score.end());
+            double sum = 0;
+            for (double& s : score) sum += s = std::exp(s - top);
+            for (std::int64_t t = 0; t < seen; ++t)
+                for (std::int64_t c = 0; c < dim; ++c)
+                    out[query(token, head) + size(c)] +=
+                        score[size(t)] / sum * values[key(first + t, head) + size(c)];
+            lse[size(token * heads + head)] = top + std::log(sum);
+        });
+    }
+
+    /// From the rest, whatever out and lse are: dq, dk, dvalues.
+    void backward(const Numbers& dout) {
+        dq.assign(q.size(), 0);
+        dk.assign(k.size(), 0);
+        dvalues.assign(k.size(), 0);
+        const double scale = 1 / std::sqrt(static_cast<double>(dim));
+        each_query([&](std::int64_t token, std::int64_t head, std::int64_t first, std::int64_t seen) {
+            const std::size_t own = query(token, head);
+            double shared = 0;
+            for (std::size_t c = 0; c < size(dim); ++c) shared += dout[own + c] * out[own + c];
+            for (std::int64_t t = first; t < first + seen; ++t) {
+                const std::size_t other = key(t, head);
+                const double weight = std::exp(score_of(token, t, head) - lse[size(token * heads + head)]);
+                double gradient = -shared;
+                for (std::size_t c = 0; c < size(dim); ++c) gradient += dout[own + c] * values[other + c];
+                gradient *= weight * scale;
+                for (std::size_t c = 0; c < size(dim); ++c) {
+                    dvalues[other + c] += weight * dout[own + c];
+                    dk[other + c] += gradient * q[own + c];
+                    dq[own + c] += gradient * k[other + c];
+                }
+            }
+        });
+    }
+
+private:
+    static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+    std::size_t query(std::int64_t token, std::int64_t head) const {
+        return size((token * heads + head) * dim);
+    }
+    std::size_t key(std::int64_t token, std::int64_t head) const {
+        return size((token * key_heads + head * key_heads / heads) * dim);
+    }
+    double score_of(std::int64_t token, std::int64_t key_token, std::int64_t head) const {
+        double sum = 0;
+        for (std::size_t c = 0; c < size(dim); ++c)
+            sum += q[query(token, head) + c] * k[key(key_token, head) + c];
+        return sum / std::sqrt(static_cast<double>(dim));
+    }
+    /// body(query, head, its first key, how many it sees)
+    template <class Body>
+    void each_query(Body&& body) const {
+        for (std::size_t s = 1; s < visible.queries.size(); ++s)
+            for (std::int32_t token = visible.queries[s - 1]; token < visible.queries[s]; ++token)
+                for (std::int64_t head = 0; head < heads; ++head)
+                    body(token, head, visible.keys[s - 1], visible.seen[size(token)]);
+    }
+};
+
+}  // namespace maestro::testing_support

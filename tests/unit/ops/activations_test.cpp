@@ -1,0 +1,117 @@
+// GELU and SwiGLU against their formulas in double: any size, anywhere in memory, any magnitude.
+#include "ops/gelu.hpp"
+#include "ops/swiglu.hpp"
+#include "support/views.hpp"
+
+namespace maestro::ops {
+namespace {
+
+using testing_support::rounding;
+
+class Activations : public testing_support::Views {
+protected:
+    /// body(type, rows, columns, shift, what) over sizes and places that packs of elements do not fit.
+    template <class Body>
+    void over_sizes(Body&& body) {
+        for (const DType type : {DType::f64, DType::f32, DType::bf16})
+            for (const std::int64_t columns : {0, 1, 8, 31, 33, 127, 1000, 4097})
+                for (const std::int64_t rows : {0, 1, 5})
+                    for (const std::int64_t shift : {0, 1, 8}) {
+                        const std::string what =
+                            fmt::format("{} {} x {} from {}", name_of(type), rows, columns, shift);
+                        body(type, rows, columns, shift, what);
+                        expect_kept_around(what);
+                    }
+    }
+};
+
+double gelu_of(double x) {
+    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+}
+double gelu_slope(double x) {
+    const double root = std::sqrt(2 / std::acos(-1.0));
+    const double t = std::tanh(root * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+}
+double sigmoid_of(double x) {
+    return 1 / (1 + std::exp(-x));
+}
+
+TEST_F(Activations, GeluOfAnySizeAnywhere) {
+    over_sizes([&](DType type, std::int64_t rows, std::int64_t columns, std::int64_t shift,
+                   const std::string& what) {
+        const Tensor x = view(type, rows, columns, shift, normal(rows * columns, 3)),
+                     dy = view(type, rows, columns, shift, normal(rows * columns)),
+                     y = poisoned(type, rows, columns, shift), dx = poisoned(type, rows, columns, shift);
+        const Tensor elsewhere = poisoned(type, rows, columns, shift + 1);
+        gelu(b_, x, y);
+        gelu(b_, x, elsewhere);
+        gelu_backward(b_, dy, x, dx);
+        std::vector<double> expected, slopes;
+        for (const double v : values(x)) expected.push_back(gelu_of(v));
+        const auto of = values(x), gradient = values(dy);
+        for (std::size_t i = 0; i < of.size(); ++i) slopes.push_back(gradient[i] * gelu_slope(of[i]));
+        expect_each(y, expected, rounding(type), what);
+        expect_each(dx, slopes, rounding(type), what + ", backward");
+        EXPECT_EQ(values(y), values(elsewhere)) << what;
+    });
+}
+
+TEST_F(Activations, SwigluOfAnySizeAnywhere) {
+    over_sizes(
+        [&](DType type, std::int64_t rows, std::int64_t width, std::int64_t shift, const std::string& what) {
+            const Tensor x = view(type, rows, 2 * width, shift, normal(rows * width * 2, 3)),
+                         dy = view(type, rows, width, shift, normal(rows * width)),
+                         y = poisoned(type, rows, width, shift), dx = poisoned(type, rows, 2 * width, shift);
+            const Tensor elsewhere = poisoned(type, rows, width, shift + 1);
+            swiglu(b_, x, y);
+            swiglu(b_, x, elsewhere);
+            swiglu_backward(b_, dy, x, dx);
+            const auto of = values(x), gradient = values(dy);
+            std::vector<double> expected, slopes(of.size());
+            for (std::int64_t r = 0; r < rows; ++r)
+                for (std::int64_t c = 0; c < width; ++c) {
+                    const auto at = static_cast<std::size_t>(r * 2 * width + c), up = at + width;
+                    const double s = sigmoid_of(of[at]), d = gradient[expected.size()];
+                    expected.push_back(of[at] * s * of[up]);
+                    slopes[at] = d * of[up] * (s + of[at] * s * (1 - s));
+                    slopes[up] = d * of[at] * s;
+                }
+            expect_each(y, expected, rounding(type), what);
+            expect_each(dx, slopes, rounding(type), what + ", backward");
+            EXPECT_EQ(values(y), values(elsewhere)) << what;
+        });
+}
+
+TEST_F(Activations, AreTheirLimitsFarOut) {
+    const std::vector<double> far{-1e30, -1e4, -95, -88, -30, 30, 88, 95, 1e4, 1e30};
+    const auto size = static_cast<std::int64_t>(far.size());
+    std::vector<double> positive, ones(far.size(), 1), gate_up = far;
+    for (const double v : far) positive.push_back(v > 0 ? static_cast<double>(static_cast<float>(v)) : 0);
+    gate_up.insert(gate_up.end(), ones.begin(), ones.end());
+    const Tensor x = view(DType::f32, 1, size, 0, far), y = poisoned(DType::f32, 1, size, 0),
+                 pairs = view(DType::f32, 1, 2 * size, 0, gate_up), dy = view(DType::f32, 1, size, 0, ones),
+                 d = poisoned(DType::f32, 1, 2 * size, 0);
+    gelu(b_, x, y);
+    expect_each(y, positive, 1e-6, "gelu");
+    swiglu(b_, pairs, y);
+    expect_each(y, positive, 1e-6, "swiglu");
+    swiglu_backward(b_, dy, pairs, d);
+    std::vector<double> slopes;
+    for (const double v : far) slopes.push_back(v > 0 ? 1 : 0);
+    slopes.insert(slopes.end(), positive.begin(), positive.end());
+    expect_each(d, slopes, 1e-6, "swiglu, backward");
+}
+
+TEST_F(Activations, NaNStaysNaN) {
+    for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
+        const Tensor x = view(type, 1, 2, 0, {kPoison, 1}), y = view(type, 1, 2, 0, {0, 0}),
+                     gated = view(type, 1, 1, 0, {0});
+        gelu(b_, x, y);
+        swiglu(b_, x, gated);
+        EXPECT_TRUE(std::isnan(get(y, 0)) && std::isnan(get(gated, 0)) && !std::isnan(get(y, 1)));
+    }
+}
+
+}  // namespace
+}  // namespace maestro::ops

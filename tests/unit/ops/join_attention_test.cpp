@@ -1,0 +1,112 @@
+// Attention over some keys joined by that over others, against plain sums.
+#include "ops/attention.hpp"
+#include "support/framed.hpp"
+
+namespace maestro::ops {
+namespace {
+
+using testing_support::Framed;
+
+constexpr double kNothing = -std::numeric_limits<double>::infinity();
+
+class JoinAttention : public testing_support::Tensors {
+protected:
+    struct Side {
+        std::vector<double> out, lse;
+    };
+    /// By the heads of all tokens. A side that sees nothing has zeros; `other` may then hold anything.
+    Side make(std::int64_t heads, std::int64_t dim, bool other) {
+        const Random numbers(3, "join/" + std::to_string(dim) + (other ? "/other" : ""));
+        Side side;
+        for (std::int64_t i = 0; i < heads; ++i) {
+            const auto at = static_cast<std::uint64_t>(i * (dim + 1));
+            const bool blind = other ? i % 7 == 2 || i % 7 == 5 : i % 7 == 3 || i % 7 == 5;
+            const double far = i % 7 == 6 ? (other ? 1e4 : -1e4) : 0;
+            side.lse.push_back(blind ? kNothing : static_cast<float>(far + 2 * numbers.normal(at)));
+            for (std::int64_t c = 0; c < dim; ++c)
+                side.out.push_back(
+                    !blind  ? static_cast<float>(numbers.normal(at + 1 + static_cast<std::uint64_t>(c)))
+                    : other ? std::nan("")
+                            : 0);
+        }
+        return side;
+    }
+    static Side joined(const Side& own, const Side& other, std::int64_t dim) {
+        Side all = own;
+        for (std::size_t i = 0; i < own.lse.size(); ++i) {
+            if (other.lse[i] == kNothing) continue;
+            const double top = std::max(own.lse[i], other.lse[i]), mine = std::exp(own.lse[i] - top),
+                         theirs = std::exp(other.lse[i] - top);
+            all.lse[i] = top + std::log(mine + theirs);
+            for (std::size_t c = i * static_cast<std::size_t>(dim);
+                 c < (i + 1) * static_cast<std::size_t>(dim); ++c)
+                all.out[c] = (mine * own.out[c] + theirs * other.out[c]) / (mine + theirs);
+        }
+        return all;
+    }
+    static void compare(const std::vector<double>& found, const std::vector<double>& expected,
+                        double tolerance, const std::string& what) {
+        ASSERT_EQ(found.size(), expected.size());
+        for (std::size_t i = 0; i < found.size(); ++i)
+            if (std::isinf(expected[i]))
+                ASSERT_EQ(found[i], expected[i]) << what << ", element " << i;
+            else
+                ASSERT_NEAR(found[i], expected[i], tolerance * (1 + std::abs(expected[i])))
+                    << what << ", element " << i;
+    }
+};
+
+TEST_F(JoinAttention, EqualsItsFormulaAtAnySizeAndPlace) {
+    for (const std::int64_t dim : {1, 3, 16, 31, 33, 64, 127, 128, 256, 1000})
+        for (const std::int64_t rows : {0, 1, 13}) {
+            constexpr std::int64_t kHeads = 3;
+            const Side own = make(rows * kHeads, dim, false), other = make(rows * kHeads, dim, true);
+            const Side expected = joined(own, other, dim);
+            for (const DType type : {DType::f32, DType::f64})
+                for (const std::int64_t before : {0, 1, 4}) {
+                    const backend::ArenaScope scope(arena_);
+                    Framed out(b_, arena_, type, rows, kHeads * dim, before),
+                        lse(b_, arena_, type, rows, kHeads, before),
+                        other_out(b_, arena_, type, rows, kHeads * dim, before),
+                        other_lse(b_, arena_, type, rows, kHeads, before);
+                    other_out.put(other.out);
+                    other_lse.put(other.lse);
+                    std::vector<std::vector<double>> runs;
+                    for (int turn = 0; turn < 2; ++turn) {
+                        out.put(own.out);
+                        lse.put(own.lse);
+                        join_attention(b_, other_out.inner, other_lse.inner, out.inner, lse.inner);
+                        runs.push_back(out.take());
+                        runs.push_back(lse.take());
+                    }
+                    const std::string what = std::string(name_of(type)) + " of " + std::to_string(rows) +
+                                             " x 3 x " + std::to_string(dim) + " after " +
+                                             std::to_string(before);
+                    const double tolerance = type == DType::f64 ? 1e-14 : 1e-6;
+                    compare(runs[0], expected.out, tolerance, what);
+                    compare(runs[1], expected.lse, tolerance, what + " lse");
+                    EXPECT_EQ(runs[0], runs[2]) << what;
+                    EXPECT_EQ(runs[1], runs[3]) << what;
+                }
+        }
+}
+
+TEST_F(JoinAttention, ManyTokens) {
+    constexpr std::int64_t kRows = 301, kHeads = 5, kDim = 20;
+    const Side own = make(kRows * kHeads, kDim, false), other = make(kRows * kHeads, kDim, true);
+    Framed out(b_, arena_, DType::f32, kRows, kHeads * kDim, 0),
+        lse(b_, arena_, DType::f32, kRows, kHeads, 0),
+        other_out(b_, arena_, DType::f32, kRows, kHeads * kDim, 0),
+        other_lse(b_, arena_, DType::f32, kRows, kHeads, 0);
+    out.put(own.out);
+    lse.put(own.lse);
+    other_out.put(other.out);
+    other_lse.put(other.lse);
+    join_attention(b_, other_out.inner, other_lse.inner, out.inner, lse.inner);
+    const Side expected = joined(own, other, kDim);
+    compare(out.take(), expected.out, 1e-6, "out");
+    compare(lse.take(), expected.lse, 1e-6, "lse");
+}
+
+}  // namespace
+}  // namespace maestro::ops
