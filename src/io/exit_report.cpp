@@ -7,6 +7,17 @@
 
 namespace maestro::io {
 
+namespace {
+
+/// Has a rank told of a failure already?
+bool tells_of_failure(const std::filesystem::path& path) {
+    std::ifstream file(path);
+    const auto json = nlohmann::json::parse(file, nullptr, false);
+    return json.is_object() && json.value("code", 0) != 0;
+}
+
+}  // namespace
+
 bool write_exit_report(const std::filesystem::path& directory, const ExitReport& report) noexcept {
     try {
         if (!std::filesystem::is_directory(directory)) return false;
@@ -20,7 +31,14 @@ bool write_exit_report(const std::filesystem::path& directory, const ExitReport&
         file << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
         file.close();
         if (!file) return false;
-        std::filesystem::rename(partial, directory / "exit.json");
+        const auto path = directory / "exit.json";
+        std::error_code there;
+        // A link takes a name only where it is free: of ranks that fail together the first has the word.
+        std::filesystem::create_hard_link(partial, path, there);
+        if (there && !tells_of_failure(path))
+            std::filesystem::rename(partial, path);
+        else
+            std::filesystem::remove(partial);
         return true;
     } catch (...) {
         return false;

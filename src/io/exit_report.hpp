@@ -15,8 +15,9 @@ struct ExitReport {
     std::int64_t step = 0;  ///< steps done
 };
 
-/// Writes DIRECTORY/exit.json under another name and renames it. Returns false where that fails: it is called
-/// on the way out, where nothing is left to tell it to.
+/// Writes DIRECTORY/exit.json under another name and moves it there. A failure that is told there stays: what
+/// ranks say after the first is its consequence. Returns false where writing fails: it is called on the way
+/// out, where nothing is left to tell it to.
 bool write_exit_report(const std::filesystem::path& directory, const ExitReport& report) noexcept;
 
 }  // namespace maestro::io

@@ -310,13 +310,19 @@ TEST_F(Run, ADirectoryThatCannotBeWrittenIsRefused) {
     EXPECT_EQ(code_of([&] { check_free_space(run_, std::uint64_t{1} << 60); }), ExitCode::io_error);
 }
 
-TEST_F(Run, TellsHowItEnded) {
+TEST_F(Run, TellsHowItEndedByTheFirstThatFailed) {
+    const auto told = [&] {
+        std::ifstream file(run_ / "exit.json");
+        return std::string{std::istreambuf_iterator<char>(file), {}};
+    };
+    EXPECT_TRUE(write_exit_report(run_, {.code = 0, .reason = "done", .rank = 0, .host = "a", .step = 4}));
     EXPECT_TRUE(write_exit_report(
         run_, {.code = 76, .reason = "rank 2 \"hangs\"", .rank = 1, .host = "a", .step = 5}));
-    std::ifstream file(run_ / "exit.json");
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    EXPECT_THAT(text, testing::HasSubstr("\"code\": 76"));
-    EXPECT_THAT(text, testing::HasSubstr("rank 2 \\\"hangs\\\""));
+    EXPECT_TRUE(
+        write_exit_report(run_, {.code = 70, .reason = "lost rank 1", .rank = 0, .host = "a", .step = 5}));
+    EXPECT_THAT(told(), testing::HasSubstr("\"code\": 76"));
+    EXPECT_THAT(told(), testing::HasSubstr("rank 2 \\\"hangs\\\""));
+    EXPECT_FALSE(fs::exists(run_ / "exit.json.0.partial"));
     EXPECT_FALSE(write_exit_report(run_ / "nowhere", {}));
 }
 
