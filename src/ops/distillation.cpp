@@ -1,6 +1,7 @@
 #include "ops/distillation.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/cross_entropy.hpp"
 #include "kernels/distillation.hpp"
@@ -11,6 +12,23 @@
 namespace maestro::ops {
 
 namespace {
+
+/// p, q = exp(factor * p - top_p), exp(factor * q - top_q); returns their sums and that of p (log p - log q).
+template <class A>
+std::array<A, 3> exponentiate_both(A* p, A* q, std::int64_t columns, A factor, A top_p, A top_q) {
+    A sum_p = 0, sum_q = 0, cross = 0;
+#pragma omp simd reduction(+ : sum_p, sum_q, cross)
+    for (std::int64_t c = 0; c < columns; ++c) {
+        const A lp = factor * p[c] - top_p, lq = factor * q[c] - top_q;
+        const A ep = fast_exp(lp), eq = fast_exp(lq);
+        sum_p += ep;
+        sum_q += eq;
+        cross += ep * (lp - lq);
+        p[c] = ep;
+        q[c] = eq;
+    }
+    return {sum_p, sum_q, cross};
+}
 
 /// By kernels, which read all logits before they overwrite any: both losses in the same steps, without a
 /// copy.
@@ -83,20 +101,14 @@ void distillation(backend::Backend& b, const Tensor& student, const Tensor& teac
                 top[rows] = top_q;
             } else if (which == 1) {
                 const A top_p = top[0], top_q = top[rows];
-                A sum_p = 0, sum_q = 0, cross = 0;
-#pragma omp simd reduction(+ : sum_p, sum_q, cross)
-                for (std::int64_t c = 0; c < columns; ++c) {
-                    const A lp = factor * p[c] - top_p, lq = factor * q[c] - top_q;
-                    const A ep = fast_exp(lp), eq = fast_exp(lq);
-                    sum_p += ep;
-                    sum_q += eq;
-                    cross += ep * (lp - lq);
-                    p[c] = ep;
-                    q[c] = eq;
-                }
-                sum[0] = sum_p;
-                sum[rows] = sum_q;
-                sum[2 * rows] = cross;
+                sum[0] = sum[rows] = sum[2 * rows] = 0;
+                by_stretches(columns, [&](std::int64_t begin, std::int64_t end) {
+                    const auto [sum_p, sum_q, cross] =
+                        exponentiate_both(p + begin, q + begin, end - begin, factor, top_p, top_q);
+                    sum[0] += sum_p;
+                    sum[rows] += sum_q;
+                    sum[2 * rows] += cross;
+                });
             } else {
                 const A sum_p = sum[0], sum_q = sum[rows], cross = sum[2 * rows];
                 const double kl = static_cast<double>(cross) / static_cast<double>(sum_p) -

@@ -1,6 +1,7 @@
 // The exponentials of one row of logits, shared by the losses.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -36,16 +37,29 @@ inline void add_up(const Tensor& losses, const Tensor& sum) {
     sum.as<double>()[0] += total;
 }
 
+/// body(begin, end) for stretches of a row's columns. A sum by stretches keeps its digits where a vocabulary
+/// of 200,000 added up in one go would lose two.
+template <class Body>
+void by_stretches(std::int64_t columns, Body&& body) {
+    constexpr std::int64_t kStretch = 8192;
+    for (std::int64_t begin = 0; begin < columns; begin += kStretch)
+        body(begin, std::min(columns, begin + kStretch));
+}
+
 /// row[c] = exp(factor * row[c] - top); returns their sum.
 template <class A>
 A exponentiate(A* row, std::int64_t columns, A factor, A top) {
-    A sum = 0;
+    A total = 0;
+    by_stretches(columns, [&](std::int64_t begin, std::int64_t end) {
+        A sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (std::int64_t c = 0; c < columns; ++c) {
-        row[c] = fast_exp(factor * row[c] - top);
-        sum += row[c];
-    }
-    return sum;
+        for (std::int64_t c = begin; c < end; ++c) {
+            row[c] = fast_exp(factor * row[c] - top);
+            sum += row[c];
+        }
+        total += sum;
+    });
+    return total;
 }
 
 }  // namespace maestro::ops
