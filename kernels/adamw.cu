@@ -15,10 +15,10 @@ struct Update {
     template <int N>
     __device__ void operator()(std::int64_t i) const {
         float w[N], g[N], m[N], v[N];
-        read<float, N>(weights + i, w);
-        read<float, N>(gradient + i, g);
-        read<float, N>(first + i, m);
-        read<float, N>(second + i, v);
+        load<float, N>(weights + i, w);
+        load<float, N>(gradient + i, g);
+        load<float, N>(first + i, m);
+        load<float, N>(second + i, v);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             const float x = g[k] * f.scale;
@@ -26,9 +26,9 @@ struct Update {
             v[k] = f.beta2 * v[k] + f.rest2 * x * x;
             w[k] = w[k] * f.keep - f.rate * m[k] / (sqrtf(v[k]) * f.root + f.eps);
         }
-        write<float, N>(m, first + i);
-        write<float, N>(v, second + i);
-        write<float, N>(w, weights + i);
+        store<float, N>(m, first + i);
+        store<float, N>(v, second + i);
+        store<float, N>(w, weights + i);
     }
 };
 
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kChunkThreads)
     for (std::int64_t i = begin + threadIdx.x * N; i < end; i += kChunkThreads * N) {
         Accumulate<T> value[N];
         if (aligned && i + N <= end) {
-            read<T, N>(values + i, value);
+            load<T, N>(values + i, value);
         } else {
 #pragma unroll
             for (int k = 0; k < N; ++k) value[k] = i + k < end ? widen(values[i + k]) : Accumulate<T>(0);

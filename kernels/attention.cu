@@ -14,8 +14,8 @@ namespace {
 /// are mended as keys go by (FlashAttention-2).
 template <class T, class O, int Dim>
 __global__ void __launch_bounds__(256, Dim < 256 ? 2 : 1)
-    forward(Heads<const T> q, Heads<const T> k, Heads<const T> values, const AttentionTile* tiles,
-            const std::int32_t* seen, Heads<O> out, Accumulate<T>* lse, int heads, int group,
+    forward(HeadArray<const T> q, HeadArray<const T> k, HeadArray<const T> values, const AttentionTile* tiles,
+            const std::int32_t* seen, HeadArray<O> out, Accumulate<T>* lse, int heads, int group,
             Accumulate<T> scale) {
     using A = Accumulate<T>;
     using Tile = ScoreTile<A, Dim>;
@@ -87,11 +87,12 @@ void attention(Stream stream, const Array& q, const Array& k, const Array& value
             using Tile = ScoreTile<A, Dim>;
             static_assert(Tile::kSide == attention_tile_side(dtype_of<T>()));
             launch(forward<T, O, Dim>, attention_tiles(query_tiles) * heads, Tile::kThreads, Tile::kShared,
-                   stream, Heads<const T>(q, q.columns, heads, dim),
-                   Heads<const T>(k, k.columns, key_heads, dim),
-                   Heads<const T>(values, values.columns, key_heads, dim), query_tiles.as<AttentionTile>(),
-                   seen.as<std::int32_t>(), Heads<O>(out, q.columns, heads, dim), lse.as<A>(), heads,
-                   heads / key_heads, kLog2E<double> / std::sqrt(static_cast<double>(dim)));
+                   stream, HeadArray<const T>(q, q.columns, heads, dim),
+                   HeadArray<const T>(k, k.columns, key_heads, dim),
+                   HeadArray<const T>(values, values.columns, key_heads, dim),
+                   query_tiles.as<AttentionTile>(), seen.as<std::int32_t>(),
+                   HeadArray<O>(out, q.columns, heads, dim), lse.as<A>(), heads, heads / key_heads,
+                   kLog2E<double> / std::sqrt(static_cast<double>(dim)));
         });
     };
     by_input_and_result(q.dtype, out.dtype, start);

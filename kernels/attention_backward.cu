@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kTermThreads)
 /// What both gradients read.
 template <class T>
 struct Inputs {
-    Heads<const T> dout, q, k, values;
+    HeadArray<const T> dout, q, k, values;
     const Accumulate<T>*lse, *shared;
     const std::int32_t* seen;
     int heads, group;
@@ -65,7 +65,7 @@ struct Query {
 /// A block takes a tile of a head's queries.
 template <class T, class O, int Dim>
 __global__ void __launch_bounds__(256, Dim < 256 ? 2 : 1)
-    query_gradient(Inputs<T> in, const AttentionTile* tiles, Heads<O> dq) {
+    query_gradient(Inputs<T> in, const AttentionTile* tiles, HeadArray<O> dq) {
     using A = Accumulate<T>;
     using Tile = ScoreTile<A, Dim>;
     constexpr int kEach = Tile::kEach, kSide = Tile::kSide;
@@ -100,7 +100,8 @@ __global__ void __launch_bounds__(256, Dim < 256 ? 2 : 1)
 /// to a gradient.
 template <class T, class O, int Dim>
 __global__ void __launch_bounds__(256, Dim > 64 ? 1 : 2)
-    key_gradient(Inputs<T> in, const AttentionTile* tiles, int key_heads, Heads<O> dk, Heads<O> dvalues) {
+    key_gradient(Inputs<T> in, const AttentionTile* tiles, int key_heads, HeadArray<O> dk,
+                 HeadArray<O> dvalues) {
     using A = Accumulate<T>;
     using Tile = ScoreTile<A, Dim>;
     constexpr int kEach = Tile::kEach, kSide = Tile::kSide;
@@ -149,10 +150,10 @@ void attention_backward(Stream stream, const Array& dout, const Array& out, cons
     const std::int64_t heads = lse.columns, dim = q.columns / heads, key_heads = k.columns / dim;
     const auto start = [&]<class T, class O>(T, O) {
         using A = Accumulate<T>;
-        const Inputs<T> in{Heads<const T>(dout, q.columns, heads, dim),
-                           Heads<const T>(q, q.columns, heads, dim),
-                           Heads<const T>(k, k.columns, key_heads, dim),
-                           Heads<const T>(values, values.columns, key_heads, dim),
+        const Inputs<T> in{HeadArray<const T>(dout, q.columns, heads, dim),
+                           HeadArray<const T>(q, q.columns, heads, dim),
+                           HeadArray<const T>(k, k.columns, key_heads, dim),
+                           HeadArray<const T>(values, values.columns, key_heads, dim),
                            lse.as<A>(),
                            shared.as<A>(),
                            seen.as<std::int32_t>(),
@@ -170,11 +171,11 @@ void attention_backward(Stream stream, const Array& dout, const Array& out, cons
             static_assert(Tile::kSide == attention_tile_side(dtype_of<T>()));
             launch(query_gradient<T, O, Dim>, attention_tiles(query_tiles) * heads, Tile::kThreads,
                    Tile::kShared, stream, in, query_tiles.as<AttentionTile>(),
-                   Heads<O>(dq, q.columns, heads, dim));
+                   HeadArray<O>(dq, q.columns, heads, dim));
             launch(key_gradient<T, O, Dim>, attention_tiles(key_tiles) * key_heads, Tile::kThreads,
                    Tile::kShared, stream, in, key_tiles.as<AttentionTile>(), key_heads,
-                   Heads<O>(dk, k.columns, key_heads, dim),
-                   Heads<O>(dvalues, dvalues.columns, key_heads, dim));
+                   HeadArray<O>(dk, k.columns, key_heads, dim),
+                   HeadArray<O>(dvalues, dvalues.columns, key_heads, dim));
         });
     };
     by_input_and_result(q.dtype, dq.dtype, start);

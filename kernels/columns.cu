@@ -2,7 +2,7 @@
 
 #include "kernels/device/lanes.cuh"
 #include "kernels/device/launch.cuh"
-#include "kernels/device/wide.cuh"
+#include "kernels/device/number.cuh"
 
 namespace maestro::kernels {
 
@@ -36,12 +36,12 @@ __global__ void __launch_bounds__(kLaneThreads) copy(Side<T> source, Side<O> tar
     for (std::int64_t c = lanes.lane() * N; c < count; c += lanes.count() * N) {
         Accumulate<T> value[N];
         A found[N];
-        load_wide<T, N>(from + c, value);
-        if (accumulate) load_wide<O, N>(to + c, found);
+        load<T, N>(from + c, value);
+        if (accumulate) load<O, N>(to + c, found);
 #pragma unroll
         for (int i = 0; i < N; ++i)
             found[i] = accumulate ? found[i] + static_cast<A>(value[i]) : static_cast<A>(value[i]);
-        store_wide<O, N>(found, to + c);
+        store<O, N>(found, to + c);
     }
 }
 

@@ -14,11 +14,11 @@ struct Add {
     __device__ void operator()(std::int64_t i) const {
         Accumulate<S> more[N];
         Accumulate<T> value[N];
-        read<S, N>(x + i, more);
-        read<T, N>(y + i, value);
+        load<S, N>(x + i, more);
+        load<T, N>(y + i, value);
 #pragma unroll
         for (int k = 0; k < N; ++k) value[k] += static_cast<Accumulate<T>>(more[k]);
-        write<T, N>(value, y + i);
+        store<T, N>(value, y + i);
     }
 };
 
@@ -30,10 +30,10 @@ struct Convert {
     __device__ void operator()(std::int64_t i) const {
         Accumulate<S> value[N];
         Accumulate<T> cast[N];
-        read<S, N>(source + i, value);
+        load<S, N>(source + i, value);
 #pragma unroll
         for (int k = 0; k < N; ++k) cast[k] = static_cast<Accumulate<T>>(value[k]);
-        write<T, N>(cast, target + i);
+        store<T, N>(cast, target + i);
     }
 };
 

@@ -2,7 +2,7 @@
 
 #include "kernels/device/block.cuh"
 #include "kernels/device/launch.cuh"
-#include "kernels/device/wide.cuh"
+#include "kernels/device/number.cuh"
 
 namespace maestro::kernels {
 
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
     A* const target = dtable + id * columns + column;
     const T* const from = dy + column;
     A sum[N] = {};
-    if (inside) load_wide<A, N>(target, sum);
+    if (inside) load<A, N>(target, sum);
     for (std::int64_t begin = first, found = kWarp; found == kWarp; begin += kWarp) {
         const std::int32_t row = begin + lane < rows ? order[begin + lane] : -1;
         found = __popc(__ballot_sync(0xffffffffu, row >= 0 && ids[row] == id));
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
             for (int n = 0; n < N; ++n) sum[n] += value[n];
         }
     }
-    if (inside) store_wide<A, N>(sum, target);
+    if (inside) store<A, N>(sum, target);
 }
 
 }  // namespace

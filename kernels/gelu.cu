@@ -25,10 +25,10 @@ struct Forward {
     template <int N>
     __device__ void operator()(std::int64_t i) const {
         Accumulate<T> value[N];
-        read<T, N>(x + i, value);
+        load<T, N>(x + i, value);
 #pragma unroll
         for (int k = 0; k < N; ++k) value[k] *= gate(value[k]);
-        write<T, N>(value, y + i);
+        store<T, N>(value, y + i);
     }
 };
 
@@ -40,15 +40,15 @@ struct Backward {
     __device__ void operator()(std::int64_t i) const {
         using A = Accumulate<T>;
         A value[N], gradient[N];
-        read<T, N>(x + i, value);
-        read<T, N>(dy + i, gradient);
+        load<T, N>(x + i, value);
+        load<T, N>(dy + i, gradient);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             const A v = value[k], s = gate(v);
             const A slope = kTwoRoots<A> * (A(1) + A(3) * kCubic<A> * v * v);
             gradient[k] *= s + v * s * (A(1) - s) * slope;
         }
-        write<T, N>(gradient, dx + i);
+        store<T, N>(gradient, dx + i);
     }
 };
 

@@ -23,15 +23,15 @@ struct Reduce {
     template <int N>
     __device__ void operator()(std::int64_t i) const {
         Accumulate<T> value[N];
-        read<T, N>(parts[0] + i, value);
+        load<T, N>(parts[0] + i, value);
 #pragma unroll 4
         for (int p = 1; p < count; ++p) {
             Accumulate<T> next[N];
-            read<T, N>(parts[p] + i, next);
+            load<T, N>(parts[p] + i, next);
 #pragma unroll
             for (int k = 0; k < N; ++k) value[k] = sum ? value[k] + next[k] : larger(value[k], next[k]);
         }
-        write<T, N>(value, result + i);
+        store<T, N>(value, result + i);
     }
 };
 

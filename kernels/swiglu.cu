@@ -25,11 +25,11 @@ struct Forward {
     __device__ void operator()(std::int64_t i) const {
         const T* const at = gate_up + gate_of(i, width);
         Accumulate<T> gate[N], up[N];
-        read<T, N>(at, gate);
-        read<T, N>(at + width, up);
+        load<T, N>(at, gate);
+        load<T, N>(at + width, up);
 #pragma unroll
         for (int k = 0; k < N; ++k) up[k] *= gate[k] * sigmoid(gate[k]);
-        write<T, N>(up, y + i);
+        store<T, N>(up, y + i);
     }
 };
 
@@ -43,17 +43,17 @@ struct Backward {
         using A = Accumulate<T>;
         const std::int64_t at = gate_of(i, width);
         A gradient[N], gate[N], up[N];
-        read<T, N>(dy + i, gradient);
-        read<T, N>(gate_up + at, gate);
-        read<T, N>(gate_up + at + width, up);
+        load<T, N>(dy + i, gradient);
+        load<T, N>(gate_up + at, gate);
+        load<T, N>(gate_up + at + width, up);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             const A x = gate[k], s = sigmoid(x);
             gate[k] = gradient[k] * up[k] * s * (A(1) + x * (A(1) - s));
             up[k] = gradient[k] * x * s;
         }
-        write<T, N>(gate, dgate_up + at);
-        write<T, N>(up, dgate_up + at + width);
+        store<T, N>(gate, dgate_up + at);
+        store<T, N>(up, dgate_up + at + width);
     }
 };
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/device/launch.cuh"
-#include "kernels/device/words.cuh"
+#include "kernels/device/number.cuh"
 
 namespace maestro::kernels {
 

@@ -23,13 +23,13 @@ struct HeadRows {
 
 /// The last `heads` heads of an array's rows of `width` elements.
 template <class T>
-struct Heads {
+struct HeadArray {
     T* data;
     std::int64_t stride;
     int dim;
     bool packs;
 
-    Heads(const Array& array, std::int64_t width, std::int64_t heads, std::int64_t dim_)
+    HeadArray(const Array& array, std::int64_t width, std::int64_t heads, std::int64_t dim_)
         : data(array.as<T>() + width - heads * dim_),
           stride(width),
           dim(static_cast<int>(dim_)),
@@ -44,19 +44,13 @@ struct Heads {
 /// threads; zeros where there are none. N as in load().
 template <int N, int kRows, int kColumns, int kStride, class A, class T>
 __device__ __forceinline__ void fill_by(const HeadRows<const T>& from, int row, int column, A* to) {
-    constexpr int kAcross = kColumns / N, kPiece = N < kPack<A> ? N : kPack<A>;
+    constexpr int kAcross = kColumns / N;
     for (int i = static_cast<int>(threadIdx.x); i < kRows * kAcross; i += static_cast<int>(blockDim.x)) {
         const int r = i / kAcross, c = i % kAcross * N;
         A value[N] = {};
         if (row + r < from.count && column + c < from.dim)
             load<T, N>(from.first + (row + r) * from.stride + column + c, value);
-#pragma unroll
-        for (int begin = 0; begin < N; begin += kPiece) {
-            A piece[kPiece];
-#pragma unroll
-            for (int e = 0; e < kPiece; ++e) piece[e] = value[begin + e];
-            store<A, kPiece>(piece, to + r * kStride + c + begin);
-        }
+        store<A, N>(value, to + r * kStride + c);
     }
 }
 
@@ -77,18 +71,7 @@ __device__ __forceinline__ void store_piece(const A (&value)[P], const HeadRows<
         for (int e = 0; e < P; ++e)
             if (column + e < to.dim) narrow(value[e], at[e]);
     } else if (column < to.dim) {
-        if constexpr (P == kPack<O>) {
-            store<O, P>(value, at);
-        } else {
-            static_assert(P * sizeof(O) == sizeof(uint2));
-            union {
-                uint2 bytes;
-                O elements[P];
-            } pack{uint2{}};
-#pragma unroll
-            for (int e = 0; e < P; ++e) narrow(value[e], pack.elements[e]);
-            *reinterpret_cast<uint2*>(at) = pack.bytes;
-        }
+        store<O, P>(value, at);
     }
 }
 

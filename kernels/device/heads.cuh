@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/device/lanes.cuh"
-#include "kernels/device/wide.cuh"
+#include "kernels/device/number.cuh"
 
 namespace maestro::kernels {
 
@@ -33,8 +33,8 @@ struct HeadPart {
     __device__ __forceinline__ void turn(const A* cos, const A* sin, bool back, Lanes lanes, int half) {
         for_places(lanes, half, [&](A(&low)[N], A(&high)[N], int j) {
             A cosine[N], sine[N];
-            load_wide<A, N>(cos + j, cosine);
-            load_wide<A, N>(sin + j, sine);
+            load<A, N>(cos + j, cosine);
+            load<A, N>(sin + j, sine);
 #pragma unroll
             for (int i = 0; i < N; ++i) {
                 const A x = low[i], y = high[i], s = back ? -sine[i] : sine[i];

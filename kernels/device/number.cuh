@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/array.hpp"
 
@@ -37,19 +38,34 @@ __device__ __forceinline__ void narrow(double value, double& to) {
 template <class T>
 inline constexpr int kPack = static_cast<int>(16 / sizeof(T));
 
-/// N elements side by side, widened. N is 1, or kPack<T> from an aligned place.
+/// What N elements are read and written as: 16 bytes at most. Integers, not uint4 or uint2: of their stores
+/// nvcc makes several where a kernel has two in a row.
+template <class T, int N>
+using Word = std::conditional_t<N * sizeof(T) == 16, unsigned __int128,
+                                std::conditional_t<N * sizeof(T) == 8, std::uint64_t, std::uint32_t>>;
+
+/// Elements that one access moves when N are wanted.
+template <class T, int N>
+inline constexpr int kAtOnce = N < kPack<T> ? N : kPack<T>;
+
+/// N elements side by side, widened. N is 1; or 4, 8 or 16 bytes, or several times 16, from a place that is
+/// aligned to as much (16 at most).
 template <class T, int N>
 __device__ __forceinline__ void load(const T* from, Accumulate<T> (&to)[N]) {
     if constexpr (N == 1) {
         to[0] = widen(*from);
     } else {
-        static_assert(N == kPack<T>);
-        union {
-            uint4 bytes;
-            T elements[N];
-        } pack{*reinterpret_cast<const uint4*>(from)};
+        constexpr int kStep = kAtOnce<T, N>;
+        static_assert(N % kStep == 0 && kStep * sizeof(T) == sizeof(Word<T, kStep>));
 #pragma unroll
-        for (int i = 0; i < N; ++i) to[i] = widen(pack.elements[i]);
+        for (int begin = 0; begin < N; begin += kStep) {
+            union {
+                Word<T, kStep> word;
+                T elements[kStep];
+            } pack{*reinterpret_cast<const Word<T, kStep>*>(from + begin)};
+#pragma unroll
+            for (int i = 0; i < kStep; ++i) to[begin + i] = widen(pack.elements[i]);
+        }
     }
 }
 
@@ -58,14 +74,18 @@ __device__ __forceinline__ void store(const Accumulate<T> (&from)[N], T* to) {
     if constexpr (N == 1) {
         narrow(from[0], *to);
     } else {
-        static_assert(N == kPack<T>);
-        union {
-            uint4 bytes;
-            T elements[N];
-        } pack{uint4{}};
+        constexpr int kStep = kAtOnce<T, N>;
+        static_assert(N % kStep == 0 && kStep * sizeof(T) == sizeof(Word<T, kStep>));
 #pragma unroll
-        for (int i = 0; i < N; ++i) narrow(from[i], pack.elements[i]);
-        *reinterpret_cast<uint4*>(to) = pack.bytes;
+        for (int begin = 0; begin < N; begin += kStep) {
+            union {
+                Word<T, kStep> word;
+                T elements[kStep];
+            } pack{Word<T, kStep>{}};
+#pragma unroll
+            for (int i = 0; i < kStep; ++i) narrow(from[begin + i], pack.elements[i]);
+            *reinterpret_cast<Word<T, kStep>*>(to + begin) = pack.word;
+        }
     }
 }
 

@@ -102,10 +102,6 @@ public:
         }
         cpu();
     }
-    template <class Cpu>
-    void launch(const Work& work, Cpu&& cpu) {
-        launch(work, cpu, [&](Stream) { MAESTRO_CHECK(false, "an operation that a GPU does not have"); });
-    }
     void count(const Work& work) {
         counts_.flops += work.flops;
         counts_.bytes += work.bytes;

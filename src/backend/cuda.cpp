@@ -7,6 +7,7 @@
 #include "backend/backend.hpp"
 #include "backend/cuda_check.hpp"
 #include "backend/cuda_gemm.hpp"
+#include "backend/device.hpp"
 #include "backend/gpus.hpp"
 
 namespace maestro::backend {
@@ -143,9 +144,9 @@ Gpus find_gpus() {
     return {0, driver == 0 ? "there is no driver of NVIDIA's" : cudaGetErrorString(found)};
 }
 
-std::size_t free_memory_of_gpu(int number) {
+std::size_t free_memory(const Device& device) {
     std::size_t left = 0, all = 0;
-    MAESTRO_CUDA_CALL(cudaSetDevice(number));
+    MAESTRO_CUDA_CALL(cudaSetDevice(device.number));
     MAESTRO_CUDA_CALL(cudaMemGetInfo(&left, &all));
     return left;
 }

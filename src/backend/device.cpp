@@ -7,14 +7,14 @@
 namespace maestro::backend {
 
 Device choose_device(const std::string& wanted, int index, int count) {
-    if (wanted == "cpu") return {.reason = "the deck's choice"};
+    if (wanted == "cpu") return {.reason = "run.device = \"cpu\""};
     const Gpus gpus = find_gpus();
     if (gpus.count == 0) {
         if (wanted == "cuda")
             throw Error(
                 ExitCode::bad_deck,
                 fmt::format("run.device: no GPU here: {}; allowed: auto, cpu, emulated", gpus.why_none));
-        return {.reason = gpus.why_none};
+        return {.reason = "no GPU: " + gpus.why_none};
     }
     const int number = index % gpus.count;
     return {.gpu = true,
@@ -30,10 +30,6 @@ Traits traits_of(const Device& device, int threads) {
 
 std::unique_ptr<Backend> open_device(const Device& device, int threads) {
     return device.gpu ? make_cuda(device.number) : make_cpu(threads);
-}
-
-std::size_t free_memory(const Device& device) {
-    return free_memory_of_gpu(device.number);
 }
 
 }  // namespace maestro::backend

@@ -22,7 +22,7 @@ Device choose_device(const std::string& wanted, int index, int count);
 /// `threads` of this process.
 Traits traits_of(const Device& device, int threads);
 std::unique_ptr<Backend> open_device(const Device& device, int threads);
-/// Bytes of a GPU's memory that nobody has taken.
+/// Bytes of a GPU's memory that nobody has taken. The device is one.
 std::size_t free_memory(const Device& device);
 
 }  // namespace maestro::backend

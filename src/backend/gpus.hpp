@@ -1,7 +1,6 @@
 // What a process sees of GPUs; in builds without CUDA none.
 #pragma once
 
-#include <cstddef>
 #include <string>
 
 namespace maestro::backend {
@@ -12,7 +11,5 @@ struct Gpus {
 };
 
 Gpus find_gpus();
-/// Bytes that nobody has taken.
-std::size_t free_memory_of_gpu(int number);
 
 }  // namespace maestro::backend

@@ -1,5 +1,5 @@
 // The GPUs of a build without CUDA.
-#include "backend/backend.hpp"
+#include "backend/device.hpp"
 #include "backend/gpus.hpp"
 
 namespace maestro::backend {
@@ -8,8 +8,8 @@ Gpus find_gpus() {
     return {0, "this program was built without CUDA (cmake -DMAESTRO_CUDA=ON)"};
 }
 
-std::size_t free_memory_of_gpu(int number) {
-    MAESTRO_CHECK(false, "GPU {} of none", number);
+std::size_t free_memory(const Device& device) {
+    MAESTRO_CHECK(false, "GPU {} of none", device.number);
 }
 
 std::unique_ptr<Backend> make_cuda(int device) {

@@ -366,6 +366,7 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
 }
 
 void Language::collect(Result& result) {
+    if (!role_.loss) return;
     const Tensor sum(loss_.data(), DType::f64, {1});
     double found = 0;
     backend_.download(sum, &found);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/adamw.hpp"
+#include "ops/device_scratch.hpp"
 #include "ops/dispatch.hpp"
 
 namespace maestro::ops {
@@ -57,8 +58,7 @@ void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, c
 
 void add_squares(backend::Backend& b, const Tensor& t, const Tensor& sum, backend::Arena& scratch) {
     const backend::ArenaScope scope(scratch);
-    const Tensor partial =
-        b.shares_memory() ? Tensor{} : scratch.allocate(DType::f64, {kernels::square_chunks(t.size())});
+    const Tensor partial = device_scratch(b, scratch, DType::f64, {kernels::square_chunks(t.size())});
     b.launch(
         {2.0 * static_cast<double>(t.size()), static_cast<double>(t.bytes())},
         [&] {

@@ -8,6 +8,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/join_attention.hpp"
 #include "ops/attention_tiles.hpp"
+#include "ops/device_scratch.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/fast_math.hpp"
 
@@ -239,7 +240,7 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
     backend::ArenaScope scope(arena);
     const Tensor scratch = thread_scratch(b, arena, q.dtype, s, 7, 2);
     const AttentionTiles tiles = attention_tiles(b, visible, q.dtype, true, arena);
-    const Tensor shared = b.shares_memory() ? Tensor{} : arena.allocate(lse.dtype, {lse.dim(0), s.heads});
+    const Tensor shared = device_scratch(b, arena, lse.dtype, {lse.dim(0), s.heads});
     const backend::Work work{10.0 * s.score_pairs * static_cast<double>(s.dim),
                              static_cast<double>(4 * q.bytes() + 4 * k.bytes()), static_cast<double>(s.dim),
                              q.dtype};

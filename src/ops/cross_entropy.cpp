@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cross_entropy.hpp"
+#include "ops/device_scratch.hpp"
 #include "ops/softmax_row.hpp"
 
 namespace maestro::ops {
@@ -27,7 +28,7 @@ void cross_entropy_rows(backend::Backend& b, const Tensor& logits, const Tensor&
     backend::ArenaScope scope(scratch);
     const Tensor tops = scratch.allocate(logits.dtype, {1, rows}),
                  sums = scratch.allocate(logits.dtype, {2, rows});  // of exponentials; the target's logit
-    const Tensor own_tops = b.shares_memory() ? Tensor{} : scratch.allocate(logits.dtype, {1, rows});
+    const Tensor own_tops = device_scratch(b, scratch, logits.dtype, {1, rows});
     const auto* target = targets.as<std::int32_t>();
     const auto* weight_of = weights.as<float>();
     const auto counts = [&](std::int64_t i) { return target[i] >= 0 && weight_of[i] != 0.0f; };

@@ -5,6 +5,7 @@
 
 #include "kernels/embedding.hpp"
 #include "kernels/rows.hpp"
+#include "ops/device_scratch.hpp"
 #include "ops/dispatch.hpp"
 
 namespace maestro::ops {
@@ -37,7 +38,7 @@ void embedding_backward(backend::Backend& b, const Tensor& ids, const Tensor& dy
                         backend::Arena& scratch) {
     MAESTRO_CHECK(dy.rows() == ids.size(), "{} ids for {}", ids.size(), dy.describe());
     const backend::ArenaScope scope(scratch);
-    const Tensor order = b.shares_memory() ? Tensor{} : scratch.allocate(DType::i32, {ids.size()});
+    const Tensor order = device_scratch(b, scratch, DType::i32, {ids.size()});
     b.launch(
         {static_cast<double>(dy.size()), 2.0 * static_cast<double>(dy.bytes())},
         [&] {

@@ -1,8 +1,8 @@
 #include "ops/linear.hpp"
 
 #include "kernels/linear.hpp"
+#include "ops/device_scratch.hpp"
 #include "ops/dispatch.hpp"
-#include "ops/row_partials.hpp"
 
 namespace maestro::ops {
 

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "kernels/rms_norm.hpp"
+#include "ops/device_scratch.hpp"
 #include "ops/dispatch.hpp"
-#include "ops/row_partials.hpp"
 
 namespace maestro::ops {
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/rotary.hpp"
+#include "ops/device_scratch.hpp"
 #include "ops/dispatch.hpp"
 
 namespace maestro::ops {
@@ -57,8 +58,8 @@ Heads heads(const Tensor& qkv, const Tensor& cos, const Tensor& q, const Tensor&
 /// Room for the sums of a norm's gradient over so many heads, where the device needs it.
 Tensor partials(const backend::Backend& b, const Tensor& gradient, std::int64_t count,
                 backend::Arena& scratch) {
-    if (b.shares_memory() || gradient.rank == 0) return {};
-    return scratch.allocate(gradient.dtype, {kernels::head_sums(count), gradient.size()});
+    if (gradient.rank == 0) return {};
+    return device_scratch(b, scratch, gradient.dtype, {kernels::head_sums(count), gradient.size()});
 }
 
 }  // namespace

@@ -20,13 +20,16 @@ std::string environment_report(const Launch& launch, const std::string& backend)
     utsname system{};
     uname(&system);
     const int rank = launch.world.rank();
-    const auto ranks = launch.world.gather(fmt::format("rank {}: {}; {}", rank, launch.topology.describe(),
-                                                       graph::describe_place(launch.deck.graph, rank)));
+    const backend::Device& device = launch.device;
+    const auto ranks = launch.world.gather(fmt::format("rank {}: {}; {}{}", rank, launch.topology.describe(),
+                                                       graph::describe_place(launch.deck.graph, rank),
+                                                       device.gpu ? "; " + device.reason : ""));
     std::string text =
         fmt::format("maestro {}, compiled by " MAESTRO_COMPILER
-                    ", on {} {} {}\n{}\nHDF5 {}.{}.{} (built with {}.{}.{})\n{}",
+                    ", on {} {} {}\n{}\nHDF5 {}.{}.{} (built with {}.{}.{})\n{}{}",
                     MAESTRO_VERSION, system.sysname, system.release, system.machine, comm::library_versions(),
-                    major, minor, release, H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE, backend);
+                    major, minor, release, H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE, backend,
+                    device.gpu ? "" : "; " + device.reason);
     for (const std::string& line : ranks) text += "\n" + line;
     launch.world.broadcast(text);
     return text;

@@ -1,38 +1,50 @@
-// Tensors that lie amid others, at any element: for what kernels that move several elements at once can get
-// wrong.
+// Matrices that lie amid other elements, at any element: for what operations that move several elements at
+// once can get wrong. What is written beside one shows.
 #pragma once
 
 #include <algorithm>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "support/tensors.hpp"
 
 namespace maestro::testing_support {
 
+inline constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16};
+
+/// `value` as the type has it.
+inline double rounded(DType type, double value) {
+    double room = 0;
+    const Tensor one(&room, type, {1});
+    set_element(one, 0, value);
+    return element_of(one, 0);
+}
+
 class Views : public Tensors {
 protected:
-    /// What lies around a view, of bf16 too.
-    static constexpr double kAround = -77.5;
-    static constexpr double kPoison = std::numeric_limits<double>::quiet_NaN();
+    using Tensors::Tensors;
 
-    /// `values`, rounded to the type, as rows x columns from element `shift` of a larger tensor on.
+    static constexpr double kPoison = std::numeric_limits<double>::quiet_NaN();
+    static constexpr double kAround = -77.5;  ///< exact in every type
+
+    /// [rows, columns] of `value`, from element `shift` of a larger tensor on. Poisoned: for results.
+    Tensor view(DType type, std::int64_t rows, std::int64_t columns, std::int64_t shift,
+                double value = kPoison) {
+        return view(type, rows, columns, shift,
+                    std::vector<double>(static_cast<std::size_t>(rows * columns), value));
+    }
     Tensor view(DType type, std::int64_t rows, std::int64_t columns, std::int64_t shift,
                 const std::vector<double>& values) {
         const std::int64_t size = rows * columns;
         const Tensor whole = filled(type, {shift + size + kBehind}, kAround);
-        const Tensor inner = whole.slice(shift, shift + size);
-        std::vector<std::byte> bytes(inner.bytes());
-        Tensor host = inner;
-        host.data = bytes.data();
-        for (std::int64_t i = 0; i < size; ++i) set_element(host, i, values[static_cast<std::size_t>(i)]);
-        if (size > 0) b_.upload(bytes.data(), inner);
+        const Tensor inner = whole.slice(shift, shift + size).reshape({rows, columns});
+        write(inner, values);
         views_.push_back({whole, shift, size});
-        return inner.reshape({rows, columns});
+        return inner;
     }
-    /// Filled with NaN: for results.
-    Tensor poisoned(DType type, std::int64_t rows, std::int64_t columns, std::int64_t shift) {
-        return view(type, rows, columns, shift,
-                    std::vector<double>(static_cast<std::size_t>(rows * columns), kPoison));
+    Tensor normal_view(DType type, std::int64_t rows, std::int64_t columns, std::int64_t shift) {
+        return view(type, rows, columns, shift, normal(rows * columns));
     }
     std::vector<double> normal(std::int64_t size, double scale = 1) {
         const Random numbers(13, "views/" + std::to_string(stream_++));
@@ -40,6 +52,10 @@ protected:
         for (std::int64_t i = 0; i < size; ++i)
             list.push_back(scale * numbers.normal(static_cast<std::uint64_t>(i)));
         return list;
+    }
+    /// All values, rounded to the type.
+    void write(const Tensor& tensor, const std::vector<double>& values) {
+        if (tensor.size() > 0) write_elements(b_, tensor, values);
     }
 
     /// Every element by itself: |found - expected| <= tolerance (1 + |expected|).
@@ -51,7 +67,14 @@ protected:
             ASSERT_NEAR(list[i], expected[i], tolerance * (1 + std::abs(expected[i])))
                 << what << ", element " << i;
     }
-    /// Around all views since the last call, nothing has been written. Gives their memory back.
+    /// Every element, exactly. The first that differs is named.
+    void expect_equal(const Tensor& found, const std::vector<double>& expected, const std::string& what) {
+        const std::vector<double> list = values(found);
+        ASSERT_EQ(list.size(), expected.size()) << what;
+        for (std::size_t i = 0; i < list.size(); ++i)
+            ASSERT_EQ(list[i], expected[i]) << what << ", element " << i;
+    }
+    /// Around all views since the last call, nothing has been written. Gives the memory of all tensors back.
     void expect_kept_around(const std::string& what) {
         for (const View& v : views_) {
             const std::vector<double> list = values(v.whole);
@@ -66,7 +89,7 @@ protected:
     }
 
 private:
-    static constexpr std::int64_t kBehind = 9;
+    static constexpr std::int64_t kBehind = 40;  ///< elements
     struct View {
         Tensor whole;
         std::int64_t shift, size;

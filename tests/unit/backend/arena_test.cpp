@@ -48,7 +48,8 @@ TEST(Arena, MeasuresOnMetaWithoutTakingMemory) {
     EXPECT_EQ(huge.size(), std::int64_t{1} << 40);
     EXPECT_EQ(arena.peak(), std::size_t{1} << 42);
     int runs = 0;
-    meta->launch({3, 5}, [&] { ++runs; });
+    meta->launch(
+        {3, 5}, [&] { ++runs; }, [&](Stream) { ++runs; });
     EXPECT_EQ(runs, 0);
     EXPECT_EQ(meta->counts().flops, 3);
     EXPECT_EQ(meta->counts().bytes, 5);

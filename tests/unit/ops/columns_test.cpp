@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include "support/guarded.hpp"
+#include "support/views.hpp"
 
 namespace maestro::ops {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 using testing_support::kTypes;
 using testing_support::rounded;
 
-class Columns : public testing_support::GuardedTensors {
+class Columns : public testing_support::Views {
 protected:
     struct Case {
         std::int64_t rows, count, from_columns, from, to_columns, to, shift;
@@ -30,13 +30,13 @@ protected:
         const auto places = places_of(c.rows);
         const std::int64_t source_rows = c.from_places ? 2 * c.rows : c.rows,
                            target_rows = c.to_places ? 2 * c.rows : c.rows;
-        const Tensor source = shifted(type, source_rows, c.from_columns, c.shift);
+        const Tensor source = normal_view(type, source_rows, c.from_columns, c.shift);
         if (source.size() > 2) {
             set(source, source.size() / 2, -std::numeric_limits<double>::infinity());
             set(source, source.size() / 2 + 1, 3e38);
         }
-        const Tensor target = guarded(out, target_rows, c.to_columns, c.shift);
-        auto expected = values(shifted(out, target_rows, c.to_columns, 0));
+        const Tensor target = view(out, target_rows, c.to_columns, c.shift);
+        auto expected = values(normal_view(out, target_rows, c.to_columns, 0));
         if (!accumulate)  // what is not written stays NaN, what is written was NaN
             std::fill(expected.begin(), expected.end(), -1);
         if (accumulate) write(target, expected);
@@ -62,7 +62,7 @@ protected:
             else
                 ASSERT_TRUE(std::isnan(found[i])) << what << ", element " << i;
         }
-        expect_guards(what);
+        expect_kept_around(what);
     }
 };
 

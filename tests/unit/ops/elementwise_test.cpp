@@ -10,15 +10,10 @@
 namespace maestro::ops {
 namespace {
 
+using testing_support::rounded;
 using testing_support::rounding;
 
 class Elementwise : public testing_support::Views {};
-
-double rounded(DType type, double value) {
-    if (type == DType::f64) return value;
-    const auto narrow = static_cast<float>(value);
-    return static_cast<double>(type == DType::f32 ? narrow : static_cast<float>(bf16(narrow)));
-}
 
 TEST_F(Elementwise, ActivationsEqualTheirFormulas) {
     for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
@@ -104,7 +99,7 @@ TEST_F(Elementwise, SumsAndCastsOfAllTypesOfAnySizeAnywhere) {
                                                              name_of(to), size, shift, shift + other);
                         const Tensor x = view(from, 1, size, shift, normal(size)),
                                      y = view(to, 1, size, shift + other, normal(size)),
-                                     cast = poisoned(to, 1, size, shift + other);
+                                     cast = view(to, 1, size, shift + other);
                         const std::vector<double> more = values(x), before = values(y);
                         std::vector<double> sums, casts;
                         for (std::size_t i = 0; i < more.size(); ++i) {
@@ -126,7 +121,7 @@ TEST_F(Elementwise, SumsAndCastsOfAllTypesOfAnySizeAnywhere) {
 TEST_F(Elementwise, CopiesAndFillsBytesOfAnyType) {
     for (const DType type : {DType::f64, DType::f32, DType::bf16})
         for (const std::int64_t size : {0, 1, 33, 4097}) {
-            const Tensor x = view(type, 1, size, 1, normal(size)), y = poisoned(type, 1, size, 2);
+            const Tensor x = view(type, 1, size, 1, normal(size)), y = view(type, 1, size, 2);
             const std::vector<double> expected = values(x);
             copy(b_, x, y);
             EXPECT_EQ(values(y), expected);

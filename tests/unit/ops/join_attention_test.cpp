@@ -1,15 +1,13 @@
 // Attention over some keys joined by that over others, against plain sums.
 #include "ops/attention.hpp"
-#include "support/framed.hpp"
+#include "support/views.hpp"
 
 namespace maestro::ops {
 namespace {
 
-using testing_support::Framed;
-
 constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
-class JoinAttention : public testing_support::Tensors {
+class JoinAttention : public testing_support::Views {
 protected:
     struct Side {
         std::vector<double> out, lse;
@@ -64,20 +62,17 @@ TEST_F(JoinAttention, EqualsItsFormulaAtAnySizeAndPlace) {
             const Side expected = joined(own, other, dim);
             for (const DType type : {DType::f32, DType::f64})
                 for (const std::int64_t before : {0, 1, 4}) {
-                    const backend::ArenaScope scope(arena_);
-                    Framed out(b_, arena_, type, rows, kHeads * dim, before),
-                        lse(b_, arena_, type, rows, kHeads, before),
-                        other_out(b_, arena_, type, rows, kHeads * dim, before),
-                        other_lse(b_, arena_, type, rows, kHeads, before);
-                    other_out.put(other.out);
-                    other_lse.put(other.lse);
+                    const Tensor out = view(type, rows, kHeads * dim, before),
+                                 lse = view(type, rows, kHeads, before),
+                                 other_out = view(type, rows, kHeads * dim, before, other.out),
+                                 other_lse = view(type, rows, kHeads, before, other.lse);
                     std::vector<std::vector<double>> runs;
                     for (int turn = 0; turn < 2; ++turn) {
-                        out.put(own.out);
-                        lse.put(own.lse);
-                        join_attention(b_, other_out.inner, other_lse.inner, out.inner, lse.inner);
-                        runs.push_back(out.take());
-                        runs.push_back(lse.take());
+                        write(out, own.out);
+                        write(lse, own.lse);
+                        join_attention(b_, other_out, other_lse, out, lse);
+                        runs.push_back(values(out));
+                        runs.push_back(values(lse));
                     }
                     const std::string what = std::string(name_of(type)) + " of " + std::to_string(rows) +
                                              " x 3 x " + std::to_string(dim) + " after " +
@@ -87,6 +82,7 @@ TEST_F(JoinAttention, EqualsItsFormulaAtAnySizeAndPlace) {
                     compare(runs[1], expected.lse, tolerance, what + " lse");
                     EXPECT_EQ(runs[0], runs[2]) << what;
                     EXPECT_EQ(runs[1], runs[3]) << what;
+                    expect_kept_around(what);
                 }
         }
 }
@@ -94,18 +90,15 @@ TEST_F(JoinAttention, EqualsItsFormulaAtAnySizeAndPlace) {
 TEST_F(JoinAttention, ManyTokens) {
     constexpr std::int64_t kRows = 301, kHeads = 5, kDim = 20;
     const Side own = make(kRows * kHeads, kDim, false), other = make(kRows * kHeads, kDim, true);
-    Framed out(b_, arena_, DType::f32, kRows, kHeads * kDim, 0),
-        lse(b_, arena_, DType::f32, kRows, kHeads, 0),
-        other_out(b_, arena_, DType::f32, kRows, kHeads * kDim, 0),
-        other_lse(b_, arena_, DType::f32, kRows, kHeads, 0);
-    out.put(own.out);
-    lse.put(own.lse);
-    other_out.put(other.out);
-    other_lse.put(other.lse);
-    join_attention(b_, other_out.inner, other_lse.inner, out.inner, lse.inner);
+    const Tensor out = view(DType::f32, kRows, kHeads * kDim, 0, own.out),
+                 lse = view(DType::f32, kRows, kHeads, 0, own.lse),
+                 other_out = view(DType::f32, kRows, kHeads * kDim, 0, other.out),
+                 other_lse = view(DType::f32, kRows, kHeads, 0, other.lse);
+    join_attention(b_, other_out, other_lse, out, lse);
     const Side expected = joined(own, other, kDim);
-    compare(out.take(), expected.out, 1e-6, "out");
-    compare(lse.take(), expected.lse, 1e-6, "lse");
+    compare(values(out), expected.out, 1e-6, "out");
+    compare(values(lse), expected.lse, 1e-6, "lse");
+    expect_kept_around("many tokens");
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include "support/guarded.hpp"
+#include "support/views.hpp"
 
 namespace maestro::ops {
 namespace {
@@ -13,7 +13,7 @@ using testing_support::rounding;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-class RotaryAngles : public testing_support::GuardedTensors {
+class RotaryAngles : public testing_support::Views {
 protected:
     /// Of columns that turn by `angle(row, column)`, whose own error is some roundings of the angle.
     template <class Angle>
@@ -26,7 +26,7 @@ protected:
             ASSERT_NEAR(c[static_cast<std::size_t>(i)], std::cos(a), tolerance) << what << ", " << i;
             ASSERT_NEAR(s[static_cast<std::size_t>(i)], std::sin(a), tolerance) << what << ", " << i;
         }
-        expect_guards(what);
+        expect_kept_around(what);
     }
     static std::vector<std::int32_t> positions(std::int64_t rows, int first) {
         const std::vector<std::int32_t> some{0, 1, 2, 3, 250, 30'000, 1'000'003, 2'147'483'647};
@@ -44,15 +44,14 @@ TEST_F(RotaryAngles, AreThoseOfDoublesAtAnyPosition) {
                 for (const double theta : {1e4, 1e6}) {
                     const auto t = positions(rows, 0), y = positions(rows, 3);
                     const std::string what = fmt::format("{} x {}", rows, columns);
-                    const Tensor cos = guarded(type, rows, columns, 1), sin = guarded(type, rows, columns, 1);
+                    const Tensor cos = view(type, rows, columns, 1), sin = view(type, rows, columns, 1);
                     fill_rotary_1d(b_, list(t), theta, cos, sin);
                     expect_angles(cos, sin, what, [&](std::size_t row, std::int64_t j) {
                         return t[row] *
                                std::pow(theta, -static_cast<double>(j) / static_cast<double>(columns));
                     });
                     if (columns % 2 != 0) continue;
-                    const Tensor cos2 = guarded(type, rows, columns, 0),
-                                 sin2 = guarded(type, rows, columns, 0);
+                    const Tensor cos2 = view(type, rows, columns, 0), sin2 = view(type, rows, columns, 0);
                     fill_rotary_2d(b_, list(y), list(t), theta, cos2, sin2);
                     expect_angles(cos2, sin2, what + " of two", [&](std::size_t row, std::int64_t j) {
                         const std::int64_t half = columns / 2;
@@ -67,17 +66,17 @@ TEST_F(RotaryAngles, OfLatePositionsAreAsExactAsThoseOfEarlyOnes) {
     std::vector<std::int32_t> all = positions(8, 0);
     for (std::int32_t i = 0; i < 100; ++i) all.push_back(i * 21'474'836 + i);
     const auto rows = static_cast<std::int64_t>(all.size());
-    const Tensor cos = guarded(DType::f64, rows, 1, 0), sin = guarded(DType::f64, rows, 1, 0);
+    const Tensor cos = view(DType::f64, rows, 1, 0), sin = view(DType::f64, rows, 1, 0);
     fill_rotary_1d(b_, list(all), 1e4, cos, sin);
     const auto c = values(cos), s = values(sin);
     for (std::size_t i = 0; i < all.size(); ++i) {
         EXPECT_NEAR(c[i], std::cos(static_cast<double>(all[i])), 5e-16) << all[i];
         EXPECT_NEAR(s[i], std::sin(static_cast<double>(all[i])), 5e-16) << all[i];
     }
-    expect_guards("late positions");
+    expect_kept_around("late positions");
 }
 
-class HeadNorm : public testing_support::GuardedTensors {
+class HeadNorm : public testing_support::Views {
 protected:
     struct Case {
         std::int64_t rows, query, key, dim, shift;
@@ -99,18 +98,18 @@ protected:
     Input input(const Case& c, DType type) {
         Input in;
         const DType sums = type == DType::f64 ? DType::f64 : DType::f32;
-        in.qkv = shifted(type, c.rows, c.width(), c.shift);
+        in.qkv = normal_view(type, c.rows, c.width(), c.shift);
         in.x = values(in.qkv);
         for (std::int64_t t = 0; t < c.rows; ++t)
             for (std::int64_t i = c.heads() * c.dim; i < c.width(); ++i)
                 in.x[static_cast<std::size_t>(t * c.width() + i)] = kPoison;
         write(in.qkv, in.x);
-        if (c.q_norm) in.q_norm = shifted(type, 1, c.dim, c.shift).reshape({c.dim});
-        if (c.k_norm) in.k_norm = shifted(type, 1, c.dim, c.shift).reshape({c.dim});
+        if (c.q_norm) in.q_norm = normal_view(type, 1, c.dim, c.shift).reshape({c.dim});
+        if (c.k_norm) in.k_norm = normal_view(type, 1, c.dim, c.shift).reshape({c.dim});
         in.wq = c.q_norm ? values(in.q_norm) : std::vector<double>{};
         in.wk = c.k_norm ? values(in.k_norm) : std::vector<double>{};
-        in.cos = shifted(sums, c.rows, c.dim / 2, c.shift);  // any will do
-        in.sin = shifted(sums, c.rows, c.dim / 2, c.shift);
+        in.cos = normal_view(sums, c.rows, c.dim / 2, c.shift);  // any will do
+        in.sin = normal_view(sums, c.rows, c.dim / 2, c.shift);
         in.c = values(in.cos);
         in.s = values(in.sin);
         return in;
@@ -128,9 +127,9 @@ void HeadNorm::forward(const Case& c, DType type) {
     const std::string what = c.describe(type);
     const DType sums = type == DType::f64 ? DType::f64 : DType::f32;
     const Input in = input(c, type);
-    const Tensor q = guarded(type, c.rows, c.query * c.dim, c.shift),
-                 k = guarded(type, c.rows, c.key * c.dim, c.shift),
-                 rstd = guarded(sums, c.rows, c.heads(), c.shift);
+    const Tensor q = view(type, c.rows, c.query * c.dim, c.shift),
+                 k = view(type, c.rows, c.key * c.dim, c.shift),
+                 rstd = view(sums, c.rows, c.heads(), c.shift);
     head_norm_rotary(b_, in.qkv, in.q_norm, in.k_norm, in.cos, in.sin, q, k, rstd, kEps);
     std::vector<double> of_q, of_k, scales;
     const std::int64_t half = c.dim / 2;
@@ -161,16 +160,16 @@ void HeadNorm::forward(const Case& c, DType type) {
         expect_near(q, of_q, rounding(type), what + ", q");
         expect_near(k, of_k, rounding(type), what + ", k");
     }
-    expect_guards(what);
+    expect_kept_around(what);
 }
 
 void HeadNorm::backward(const Case& c, DType type, bool frozen) {
     const std::string what = c.describe(type) + (frozen ? ", frozen" : "");
     const DType sums = type == DType::f64 ? DType::f64 : DType::f32;
     const Input in = input(c, type);
-    const Tensor dq = shifted(type, c.rows, c.query * c.dim, c.shift),
-                 dk = shifted(type, c.rows, c.key * c.dim, c.shift),
-                 rstd = shifted(sums, c.rows, c.heads(), 0);
+    const Tensor dq = normal_view(type, c.rows, c.query * c.dim, c.shift),
+                 dk = normal_view(type, c.rows, c.key * c.dim, c.shift),
+                 rstd = normal_view(sums, c.rows, c.heads(), 0);
     const Tensor first = random(sums, {2, c.dim});
     const auto before = values(first);
     std::vector<double> scale(static_cast<std::size_t>(rstd.size()), kPoison);
@@ -207,9 +206,9 @@ void HeadNorm::backward(const Case& c, DType type, bool frozen) {
     write(rstd, scale);
     std::vector<std::vector<double>> runs;
     for (int run = 0; run < 2; ++run) {
-        const Tensor dqkv = guarded(type, c.rows, c.width(), c.shift);
-        const Tensor dwq = guarded(sums, 1, c.dim, c.shift).reshape({c.dim}),
-                     dwk = guarded(sums, 1, c.dim, c.shift).reshape({c.dim});
+        const Tensor dqkv = view(type, c.rows, c.width(), c.shift);
+        const Tensor dwq = view(sums, 1, c.dim, c.shift).reshape({c.dim}),
+                     dwk = view(sums, 1, c.dim, c.shift).reshape({c.dim});
         write(dwq, {before.begin(), before.begin() + c.dim});
         write(dwk, {before.begin() + c.dim, before.end()});
         const bool no_q = frozen || !c.q_norm, no_k = frozen || !c.k_norm;
@@ -242,7 +241,7 @@ void HeadNorm::backward(const Case& c, DType type, bool frozen) {
         runs.push_back(found);
     }
     EXPECT_EQ(runs[0], runs[1]) << what << ": not the same again";
-    expect_guards(what);
+    expect_kept_around(what);
 }
 
 TEST_F(HeadNorm, EqualsItsFormulaForHeadsOfAnySize) {
@@ -282,8 +281,8 @@ TEST_F(HeadNorm, InfinitiesStayInTheirHeads) {
     const Case c{2, 2, 1, 16, 0, false, false};
     const Input in = input(c, DType::f32);
     set(in.qkv, 3, -kInfinity);
-    const Tensor q = guarded(DType::f32, 2, 32, 0), k = guarded(DType::f32, 2, 16, 0),
-                 rstd = guarded(DType::f32, 2, 3, 0);
+    const Tensor q = view(DType::f32, 2, 32, 0), k = view(DType::f32, 2, 16, 0),
+                 rstd = view(DType::f32, 2, 3, 0);
     head_norm_rotary(b_, in.qkv, {}, {}, in.cos, in.sin, q, k, rstd, kEps);
     const auto found = values(q);
     for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(std::isfinite(found[i]), i != 3 && i != 11) << i;

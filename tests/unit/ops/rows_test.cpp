@@ -2,7 +2,7 @@
 #include "ops/rows.hpp"
 #include "ops/embedding.hpp"
 #include "ops/patchify.hpp"
-#include "support/guarded.hpp"
+#include "support/views.hpp"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ using testing_support::kOnGpu;
 using testing_support::kTypes;
 using testing_support::rounded;
 
-class Rows : public testing_support::GuardedTensors {
+class Rows : public testing_support::Views {
 protected:
     /// Ids below `vocabulary`, some of them often, and some -1.
     static std::vector<std::int32_t> some_ids(std::int64_t count, std::int64_t vocabulary) {
@@ -66,8 +66,8 @@ TEST_F(Rows, EmbeddingTakesRowsOfAnySize) {
                 for (const std::int64_t shift : {0, 1}) {
                     const std::string what = fmt::format("{} ids of {} {}", count, columns, name_of(type));
                     const auto ids = some_ids(count, 9);
-                    const Tensor table = shifted(type, 9, columns, shift),
-                                 y = guarded(type, count, columns, shift);
+                    const Tensor table = normal_view(type, 9, columns, shift),
+                                 y = view(type, count, columns, shift);
                     embedding(b_, list(ids), table, y);
                     const auto from = values(table), found = values(y);
                     for (std::int64_t i = 0; i < y.size(); ++i) {
@@ -76,7 +76,7 @@ TEST_F(Rows, EmbeddingTakesRowsOfAnySize) {
                                   id < 0 ? 0 : from[static_cast<std::size_t>(id * columns + i % columns)])
                             << what << ", element " << i;
                     }
-                    expect_guards(what);
+                    expect_kept_around(what);
                 }
 }
 
@@ -94,9 +94,9 @@ TEST_F(Rows, GradientsOfAnEmbeddingAreAddedInRowOrder) {
                 fmt::format("{} ids below {} of {} {}", c.count, c.vocabulary, c.columns, name_of(type));
             const DType sums = type == DType::f64 ? DType::f64 : DType::f32;
             const auto ids = some_ids(c.count, c.vocabulary);
-            const Tensor dy = shifted(type, c.count, c.columns, c.shift);
-            const Tensor dtable = guarded(sums, c.vocabulary, c.columns, c.shift, 0.1),
-                         again = guarded(sums, c.vocabulary, c.columns, 0, 0.1);
+            const Tensor dy = normal_view(type, c.count, c.columns, c.shift);
+            const Tensor dtable = view(sums, c.vocabulary, c.columns, c.shift, 0.1),
+                         again = view(sums, c.vocabulary, c.columns, 0, 0.1);
             embedding_backward(b_, list(ids), dy, dtable, scratch_);
             embedding_backward(b_, list(ids), dy, again, scratch_);
             const auto gradient = values(dy);
@@ -109,16 +109,16 @@ TEST_F(Rows, GradientsOfAnEmbeddingAreAddedInRowOrder) {
             }
             expect_equal(dtable, expected, what);
             expect_equal(again, expected, what + ", elsewhere");
-            expect_guards(what);
+            expect_kept_around(what);
         }
 }
 
 TEST_F(Rows, AnEmbeddingOfOtherRanksIdsHasNoGradients) {
     const std::vector<std::int32_t> ids(50, -1);
-    const Tensor dtable = guarded(DType::f32, 3, 16, 0, 2);
+    const Tensor dtable = view(DType::f32, 3, 16, 0, 2);
     embedding_backward(b_, list(ids), filled(DType::bf16, {50, 16}, kPoison), dtable, scratch_);
     expect_equal(dtable, std::vector<double>(48, 2), "negative ids");
-    expect_guards("negative ids");
+    expect_kept_around("negative ids");
 }
 
 TEST_F(Rows, OfAnyTypeAndSizeAreCopiedByteForByte) {
@@ -238,7 +238,7 @@ TEST_F(Rows, PicturesOfAnySizeBecomePatches) {
                                columns = c.patch * c.patch * c.channels,
                                count = all - c.first - (all > c.first + 1 ? 1 : 0);
             ASSERT_EQ(static_cast<std::size_t>(all), y.size()) << what;
-            const Tensor patches = guarded(type, count, columns, c.shift);
+            const Tensor patches = view(type, count, columns, c.shift);
             patchify(b_, list(pixels), c.height, c.width, c.channels, c.patch, c.merge, c.first, patches);
             const DType sums = type == DType::f64 ? DType::f64 : DType::f32;
             std::vector<double> expected;
@@ -255,7 +255,7 @@ TEST_F(Rows, PicturesOfAnySizeBecomePatches) {
                     expected.push_back(rounded(type, rounded(sums, rounded(sums, value / 127.5) - 1)));
                 }
             expect_equal(patches, expected, what);
-            expect_guards(what);
+            expect_kept_around(what);
         }
 }
 

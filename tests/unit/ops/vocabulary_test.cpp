@@ -1,12 +1,10 @@
 // Losses over vocabularies of any size, anywhere in memory, whole or in parts, against plain sums.
 #include "ops/cross_entropy.hpp"
 #include "ops/distillation.hpp"
-#include "support/framed.hpp"
+#include "support/views.hpp"
 
 namespace maestro::ops {
 namespace {
-
-using testing_support::Framed;
 
 struct Expected {
     double loss = 0, size = 0;  ///< size: of all its terms
@@ -23,7 +21,7 @@ std::vector<long double> logs(const double* row, std::int64_t columns, long doub
     return list;
 }
 
-class Vocabulary : public testing_support::Tensors {
+class Vocabulary : public testing_support::Views {
 protected:
     static constexpr double kScale = 0.3, kAlpha = 0.6;
     double temperature_ = 2;
@@ -94,21 +92,20 @@ protected:
         std::vector<double> gradient;
     };
     Found run(DType type, const Rows& r, bool distilled, std::int64_t before, const VocabularyPart& part) {
-        const backend::ArenaScope scope(arena_);
         const Tensor targets = list(r.targets), weights = list(r.weights), loss = filled(DType::f64, {1});
-        Framed student(b_, arena_, type, r.rows, part.tokens.size(), before),
-            teacher(b_, arena_, type, r.rows, part.tokens.size(), before);
-        student.put(part_of(r.student, r.columns, part.tokens));
-        teacher.put(part_of(r.teacher, r.columns, part.tokens));
+        const auto logits = [&](const std::vector<double>& all) {
+            return view(type, r.rows, part.tokens.size(), before, part_of(all, r.columns, part.tokens));
+        };
+        const Tensor student = logits(r.student), teacher = logits(r.teacher);
         poison_scratch();
-        if (distilled) {
-            distillation(b_, student.inner, teacher.inner, targets, weights, kAlpha, temperature_, kScale,
-                         part, loss, scratch_);
-            teacher.take();
-        } else {
-            cross_entropy(b_, student.inner, targets, weights, kScale, part, loss, scratch_);
-        }
-        return {get(loss, 0), student.take()};
+        if (distilled)
+            distillation(b_, student, teacher, targets, weights, kAlpha, temperature_, kScale, part, loss,
+                         scratch_);
+        else
+            cross_entropy(b_, student, targets, weights, kScale, part, loss, scratch_);
+        const Found found{get(loss, 0), values(student)};
+        expect_kept_around(name(type, r, distilled, before));
+        return found;
     }
     void poison_scratch() {
         const backend::ArenaScope scope(scratch_);
@@ -272,10 +269,10 @@ TEST_F(VocabularyParts, MayHaveNoLikelyTokens) {
 
 class Argmax : public Vocabulary {
 protected:
-    std::vector<std::int32_t> argmax(Framed& logits) {
-        const std::int64_t rows = logits.inner.rows();
+    std::vector<std::int32_t> argmax(const Tensor& logits) {
+        const std::int64_t rows = logits.rows();
         const Tensor all = list(std::vector<std::int32_t>(static_cast<std::size_t>(rows + 2), -9));
-        argmax_rows(b_, logits.inner, all.slice(1, rows + 1));
+        argmax_rows(b_, logits, all.slice(1, rows + 1));
         std::vector<std::int32_t> found(static_cast<std::size_t>(rows + 2));
         b_.download(all, found.data());
         EXPECT_EQ(found.front(), -9);
@@ -289,7 +286,6 @@ TEST_F(Argmax, FindsTheFirstOfTheLargestAnywhere) {
     for (const DType type : {DType::f32, DType::f64})
         for (const std::int64_t columns : {1, 31, 33, 128, 1000, 4097, 20000})
             for (const std::int64_t before : {0, 1}) {
-                const backend::ArenaScope scope(arena_);
                 Rows r = make(7, columns);
                 const auto at = [&](std::int64_t row, std::int64_t c) -> double& {
                     return r.student[static_cast<std::size_t>(row * columns + c)];
@@ -305,13 +301,12 @@ TEST_F(Argmax, FindsTheFirstOfTheLargestAnywhere) {
                 for (std::int64_t row = 0; row < 7; ++row)
                     expected.push_back(static_cast<std::int32_t>(
                         std::max_element(&at(row, 0), &at(row, 0) + columns) - &at(row, 0)));
-                Framed logits(b_, arena_, type, 7, columns, before);
-                logits.put(r.student);
-                EXPECT_EQ(argmax(logits), expected) << name_of(type) << " " << columns << " " << before;
-                logits.take();
+                const Tensor logits = view(type, 7, columns, before, r.student);
+                const std::string what = fmt::format("{} {} {}", name_of(type), columns, before);
+                EXPECT_EQ(argmax(logits), expected) << what;
+                expect_kept_around(what);
             }
-    Framed none(b_, arena_, DType::f32, 0, 5, 0);
-    EXPECT_TRUE(argmax(none).empty());
+    EXPECT_TRUE(argmax(view(DType::f32, 0, 5, 0)).empty());
 }
 
 }  // namespace
