@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct Work {
     double bytes = 0;          ///< bytes read and written, each tensor once
     double side = 0;           ///< smallest side of the products that it consists of; 0: element-wise
     DType dtype = DType::f32;  ///< of the products
+    std::source_location where = std::source_location::current();  ///< the operation that says so
 };
 
 struct Counts {

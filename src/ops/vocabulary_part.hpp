@@ -33,7 +33,7 @@ void by_row(backend::Backend& b, const backend::Work& work, const VocabularyPart
     const auto run = [&](LossSteps steps) {
         const int launches = LossSteps::kAll / (steps.last - steps.first);
         b.launch(
-            {work.flops / launches, work.bytes / launches},
+            {work.flops / launches, work.bytes / launches, work.side, work.dtype, work.where},
             [&] {
                 parallel_for(rows, work_each, [&](std::int64_t r) {
                     for (int i = steps.first; i < steps.last; ++i) step(i, r);
