@@ -14,5 +14,8 @@ target_link_libraries(maestro_backend PUBLIC CUDA::cudart_static CUDA::cublasLt)
 file(GLOB MAESTRO_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
 add_library(maestro_kernels_nvcc STATIC ${MAESTRO_KERNELS})
 target_link_libraries(maestro_kernels_nvcc PUBLIC CUDA::cudart_static PRIVATE maestro_kernels)
-target_compile_options(maestro_kernels_nvcc PRIVATE --expt-relaxed-constexpr -Xcompiler=-Wall)
+target_compile_options(maestro_kernels_nvcc PRIVATE --expt-relaxed-constexpr -Xcompiler=-Wall -Xptxas=-v)
+# What ptxas says of a kernel's registers and memory lies beside its object: scripts/cuda/kernel_table.py reads it.
+set_property(TARGET maestro_kernels_nvcc PROPERTY CUDA_COMPILER_LAUNCHER
+    ${CMAKE_CURRENT_LIST_DIR}/keep_ptxas.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
 target_link_libraries(maestro_ops PUBLIC maestro_kernels_nvcc)

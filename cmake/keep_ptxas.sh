@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# keep_ptxas.sh COMPILER ARGUMENT... -o OBJECT ...: compiles; what ptxas says of the kernels goes to OBJECT.ptxas, the
+# rest of the messages to where they always go.
+set -uo pipefail
+object=
+for ((i = 1; i < $#; ++i)); do
+    next=$((i + 1))
+    [[ ${!i} == -o ]] && object=${!next}
+done
+messages=$object.ptxas
+"$@" 2>"$messages"
+status=$?
+grep -Ev '^ptxas info|^ +[0-9]+ bytes stack frame' "$messages" >&2
+exit $status

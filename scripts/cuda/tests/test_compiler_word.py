@@ -1,0 +1,127 @@
+import subprocess
+from pathlib import Path
+
+import compiler_word
+import pytest
+
+RECORDED = Path(__file__).resolve().parent / "recorded"  # of recorded/kernels.cu
+
+
+def recorded(name):
+    return (RECORDED / name).read_text()
+
+
+def named(found):
+    """By architecture and name."""
+    names = compiler_word.demangle(sorted({symbol for _, symbol in found}))
+    return {(architecture, compiler_word.without_parameters(names[symbol])): value for (architecture, symbol), value in found.items()}
+
+
+@pytest.fixture(scope="module")
+def said():
+    return named({(k.architecture, k.symbol): k for k in compiler_word.parse_ptxas(recorded("ptxas.txt"))})
+
+
+@pytest.fixture(scope="module")
+def code():
+    return named(compiler_word.parse_sass(recorded("sass.txt")))
+
+
+ALL = {(a, name) for a in (80, 90) for name in ("packed<unsigned char>", "packed<uint4>", "multiplied", "spilling", "indexed")}
+
+
+def test_every_kernel_is_found(said, code):
+    assert set(said) == ALL and set(code) == ALL
+
+
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_registers_and_memory(said, architecture):
+    def of(name):
+        k = said[architecture, name]
+        return k.registers, k.stack, k.spill_stores, k.spill_loads, k.shared
+    assert of("packed<unsigned char>") == (12, 0, 0, 0, 128)
+    assert of("packed<uint4>") == (18, 0, 0, 0, 2048)
+    assert of("multiplied") == (22, 0, 0, 0, 0)
+    assert of("spilling") == (32, 48, 48, 48, 0)
+    assert of("indexed") == (29, 32, 0, 0, 0)  # local memory without a spill
+
+
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_accesses_by_width(code, architecture):
+    wide, narrow = code[architecture, "packed<uint4>"], code[architecture, "packed<unsigned char>"]
+    assert dict(wide.loads) == {128: 1} and dict(wide.stores) == {128: 1}
+    assert dict(narrow.loads) == {8: 1} and dict(narrow.stores) == {8: 1}
+    assert dict(code[architecture, "spilling"].loads) == {128: 9}
+    assert dict(code[architecture, "multiplied"].loads) == {32: 8}
+
+
+@pytest.mark.parametrize("architecture", [80, 90])
+def test_local_memory_and_tensor_cores(code, architecture):
+    for name in ("packed<unsigned char>", "packed<uint4>", "multiplied", "spilling", "indexed"):
+        assert (code[architecture, name].local > 0) == (name in ("spilling", "indexed"))
+        assert (code[architecture, name].tensor > 0) == (name == "multiplied")
+
+
+def test_launch_bounds():
+    bounds = named(compiler_word.parse_elf(recorded("elf.txt")))
+    for architecture in (80, 90):
+        assert {name: threads for (a, name), threads in bounds.items() if a == architecture} == {
+            "packed<unsigned char>": 128, "packed<uint4>": 128, "multiplied": 32, "spilling": 1024}  # indexed has none
+
+
+@pytest.mark.parametrize("modifiers, expected", [(".E", 32), (".E.128", 128), (".E.64.CONSTANT", 64), (".E.U8", 8), (".E.S16", 16),
+                                                 (".E.LTC128B", 32), (".E.LTC128B.64", 64), (".E.ENL2.256", 256)])
+def test_the_width_stands_among_the_modifiers(modifiers, expected):
+    assert compiler_word.bits(modifiers) == expected
+
+
+@pytest.mark.parametrize("name, expected", [("void a::(anonymous namespace)::f<int, a::B<(int)3>>(int*, a::B)", "a::f<int, a::B<(int)3>>"),
+                                            ("a::(anonymous namespace)::f(double const*)", "a::f")])
+def test_names_without_parameters(name, expected):
+    assert compiler_word.without_parameters(name) == expected
+
+
+@pytest.fixture
+def build(tmp_path):
+    """A folder with one kernel's sources and one of a build that has compiled them."""
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "mixed.cu").touch()
+    made = tmp_path / "build" / "CMakeFiles" / "maestro_kernels_nvcc.dir" / "kernels"
+    made.mkdir(parents=True)
+    (made / "mixed.cu.o").touch()
+    (made / "mixed.cu.o.ptxas").write_text(recorded("ptxas.txt"))
+    return tmp_path
+
+
+def test_a_build_is_read_by_source(build):
+    kernels = compiler_word.read_build(build / "build", build / "kernels")
+    assert {k.source for k in kernels} == {"mixed"} and len(kernels) == 10
+
+
+def test_a_kernel_that_was_not_built_is_missed(build):
+    (build / "kernels" / "other.cu").touch()
+    with pytest.raises(SystemExit, match="other.cu.o and its .ptxas are not there: build maestro_kernels_nvcc"):
+        compiler_word.read_build(build / "build", build / "kernels")
+
+
+def test_messages_without_kernels_are_refused(build):
+    (build / "build/CMakeFiles/maestro_kernels_nvcc.dir/kernels/mixed.cu.o.ptxas").write_text("")
+    with pytest.raises(SystemExit, match="names no kernel"):
+        compiler_word.read_build(build / "build", build / "kernels")
+
+
+def test_a_missing_cuobjdump_is_asked_for():
+    with pytest.raises(SystemExit, match="pip install nvidia-cuda-cuobjdump"):
+        compiler_word.find_cuobjdump("/nowhere/cuobjdump")
+
+
+KEEP = Path(__file__).resolve().parents[3] / "cmake" / "keep_ptxas.sh"
+
+
+def test_the_compiler_goes_through_the_launcher(tmp_path):
+    """Its exit code and other messages too; what ptxas says of kernels lies beside the object."""
+    script = "cat recorded/ptxas.txt >&2; echo \"a.cu(1): warning\" >&2; exit 3"
+    done = subprocess.run([KEEP, "bash", "-c", script, "-c", "a.cu", "-o", tmp_path / "a.o"], capture_output=True, text=True,
+                          cwd=Path(__file__).parent)
+    assert done.returncode == 3 and done.stdout == "" and done.stderr == "a.cu(1): warning\n"
+    assert len(compiler_word.parse_ptxas((tmp_path / "a.o.ptxas").read_text())) == 10
