@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""A roofline on paper: the least time that a language section of 1.2 billion weights can take on an H100 and an H200 for a micro-batch of
+8192 tokens and for its optimizer, operation by operation, as the table "roofline" of docs/cuda.md. FLOPs and bytes are those that the
+operations themselves count: build/.../section_costs.
+
+  scripts/cuda/roofline.py build/cpu-release/section_costs            # writes the table
+  scripts/cuda/roofline.py build/cpu-release/section_costs --check    # it is what stands there
+  scripts/cuda/roofline.py build/cpu-release/section_costs --json     # the same numbers to hold a measurement against"""
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import document
+
+ROOT = Path(__file__).resolve().parents[2]
+PHASES = ("forward", "backward", "update")
+COPY_SHARE = 0.8  # of the memory's peak: what a kernel that only moves bytes is held to
+PEAK_SHARE = 0.5  # of the bf16 peak: what the section is held to
+HEADER = ["operation", "calls", "GFLOP", "GB", "FLOP/byte", "H100: bound", "ms", "at 80%", "H200: bound", "ms", "at 80%"]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Peaks as NVIDIA's data sheets give them, of SXM boards, without sparsity."""
+    name: str
+    bf16: float  # FLOP/s of the tensor cores
+    f32: float   # FLOP/s of the rest
+    bandwidth: float  # bytes/s
+
+    def seconds(self, line):
+        """Of a call: its arithmetic and its memory traffic, each at its roof."""
+        tensor = line["tensor_cores"] and line["dtype"] == "bf16"
+        return line["flops"] / (self.bf16 if tensor else self.f32), line["bytes"] / self.bandwidth
+
+
+GPUS = (Gpu("H100", 989e12, 67e12, 3.35e12), Gpu("H200", 989e12, 67e12, 4.8e12))
+
+
+def costs(program, *sizes):
+    return json.loads(subprocess.run([program, *sizes], capture_output=True, text=True, check=True).stdout)
+
+
+def name_of(line):
+    if line["m"] == 0:
+        return line["operation"]
+    return f"{line['operation']}, {line['m']} x {line['n']} x {line['k']}"
+
+
+def rows_of(counted, phase, gpus=GPUS):
+    """By operation: calls, FLOPs, bytes, and of each GPU the seconds at the roof and what bounds most of them."""
+    rows = {}
+    for line in counted[phase]:
+        row = rows.setdefault(name_of(line), {"operation": name_of(line), "calls": 0, "flops": 0.0, "bytes": 0.0,
+                                              **{g.name: {"arithmetic_s": 0.0, "memory_s": 0.0, "roof_s": 0.0} for g in gpus}})
+        calls = line["calls"]
+        row["calls"] += calls
+        row["flops"] += calls * line["flops"]
+        row["bytes"] += calls * line["bytes"]
+        for gpu in gpus:
+            arithmetic, memory = gpu.seconds(line)
+            here = row[gpu.name]
+            here["arithmetic_s"] += calls * arithmetic
+            here["memory_s"] += calls * memory
+            here["roof_s"] += calls * max(arithmetic, memory)
+    for row in rows.values():
+        for gpu in gpus:
+            here = row[gpu.name]
+            here["bound"] = "arithmetic" if here["arithmetic_s"] > here["memory_s"] else "memory"
+            here["held_to_s"] = here["memory_s"] / COPY_SHARE if here["bound"] == "memory" else None
+    return sorted(rows.values(), key=lambda row: -row[gpus[0].name]["roof_s"])
+
+
+def is_attention(line):
+    return line["operation"].startswith("attention")
+
+
+def model_flops(counted):
+    """Of a micro-batch, counted as always for a share of the peak: products of weights as they are, attention's backward twice its
+    forward (what it computes again is its own affair), nothing else."""
+    products = sum(line["calls"] * line["flops"] for phase in PHASES[:2] for line in counted[phase] if line["m"] > 0)
+    attention = sum(line["calls"] * line["flops"] for line in counted["forward"] if is_attention(line))
+    return products + 3 * attention
+
+
+def summary(counted, gpu):
+    """Of a micro-batch: its least seconds, the share of the bf16 peak that they are, and what PEAK_SHARE demands."""
+    lines = [line for phase in PHASES[:2] for line in counted[phase]]
+    roof = sum(line["calls"] * max(gpu.seconds(line)) for line in lines)
+    on_f32 = sum(line["calls"] * (max(gpu.seconds({**line, "dtype": "f32"})) - max(gpu.seconds(line)))
+                 for line in lines if is_attention(line))
+    flops = model_flops(counted)
+    return {"roof_s": roof, "peak_share": flops / gpu.bf16 / roof, "demanded_s": flops / gpu.bf16 / PEAK_SHARE,
+            "memory_bound_s": sum(line["calls"] * max(gpu.seconds(line)) for line in lines
+                                  if gpu.seconds(line)[1] >= gpu.seconds(line)[0]),
+            "attention_without_tensor_cores_s": on_f32,
+            "update_s": sum(line["calls"] * max(gpu.seconds(line)) for line in counted["update"])}
+
+
+def line_of(cells):
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def number(value):
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def cells_of(row, gpus=GPUS):
+    cells = [row["operation"], str(row["calls"]), number(row["flops"] / 1e9), number(row["bytes"] / 1e9),
+             number(row["flops"] / row["bytes"]) if row["bytes"] else ""]
+    for gpu in gpus:
+        here = row[gpu.name]
+        held = here["held_to_s"]
+        cells += [here["bound"], number(1e3 * here["roof_s"]), "" if held is None else number(1e3 * held)]
+    return cells
+
+
+def text_of(counted):
+    s = counted["section"]
+    text = (f"\nA section of {s['parameters'] / 1e9:.3f} billion weights ({s['layers']} layers of width {s['width']}, {s['heads']} query and "
+            f"{s['kv_heads']} key heads of {s['head_dim']}, MLP {s['mlp']}, vocabulary {s['vocabulary']}, tied), {s['samples']} sample of "
+            f"{s['tokens']} tokens, bf16: {model_flops(counted) / 1e12:.1f} TFLOP.\n\n")
+    text += line_of(["", "at the roof, ms", "of that bound by memory", "share of the bf16 peak", "50% of the peak demands, ms",
+                     "attention without tensor cores adds, ms", "optimizer, once a step, ms"]) + "|" + "---|" * 7 + "\n"
+    for gpu in GPUS:
+        whole = summary(counted, gpu)
+        ms = {key: number(1e3 * value) for key, value in whole.items() if key.endswith("_s")}
+        text += line_of([gpu.name, ms["roof_s"], ms["memory_bound_s"], f"{whole['peak_share']:.0%}", ms["demanded_s"],
+                         ms["attention_without_tensor_cores_s"], ms["update_s"]])
+    for phase in PHASES:
+        head = [f"{phase}: {HEADER[0]}", *HEADER[1:]]
+        text += "\n" + line_of(head) + "|" + "---|" * len(head) + "\n"
+        text += "".join(line_of(cells_of(row)) for row in rows_of(counted, phase))
+    return text + "\n"
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", help="section_costs of a build folder")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--document", type=Path, default=ROOT / "docs" / "cuda.md")
+    options = parser.parse_args(arguments)
+    counted = costs(options.program)
+    if options.json:
+        print(json.dumps({"section": counted["section"], "model_flops": model_flops(counted),
+                          **{gpu.name: summary(counted, gpu) for gpu in GPUS},
+                          **{phase: rows_of(counted, phase) for phase in PHASES}}, indent=1))
+        return 0
+    text, table = options.document.read_text(), text_of(counted)
+    if options.check:
+        if document.read_between(text, "roofline") != table:
+            print(f"{options.document}: the roofline is not what {options.program} counts: write it again by scripts/cuda/roofline.py")
+            return 1
+        print("the roofline is what the operations count")
+        return 0
+    options.document.write_text(document.write_between(text, "roofline", table))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

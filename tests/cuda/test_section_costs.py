@@ -1,0 +1,97 @@
+"""What section_costs counts, against closed forms of the sizes alone."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+PROGRAM = os.environ["MAESTRO_SECTION_COSTS"]
+ONE_BILLION = {"layers": 16, "width": 2048, "heads": 32, "kv_heads": 8, "head_dim": 64, "mlp": 8192, "vocabulary": 128256,
+               "tokens": 8192, "samples": 1}
+SMALL = {"layers": 3, "width": 96, "heads": 6, "kv_heads": 2, "head_dim": 32, "mlp": 160, "vocabulary": 515, "tokens": 300, "samples": 2}
+
+
+def run(*words):
+    return subprocess.run([PROGRAM, *words], capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module", params=[ONE_BILLION, SMALL], ids=["one billion", "small"])
+def counted(request):
+    sizes = {} if request.param is ONE_BILLION else request.param  # the former is what the program takes by itself
+    done = run(*(f"{key}={value}" for key, value in sizes.items()))
+    assert done.returncode == 0, done.stderr
+    return request.param, json.loads(done.stdout)
+
+
+def matrices(s):
+    """Weights of the layers' products."""
+    return s["layers"] * s["width"] * (2 * (s["heads"] + s["kv_heads"]) * s["head_dim"] + 3 * s["mlp"])
+
+
+def total(lines, what, wanted):
+    return sum(line["calls"] * line[what] for line in lines if wanted(line))
+
+
+def named(name):
+    return lambda line: line["operation"] == name
+
+
+def is_product(line):
+    return line["m"] > 0
+
+
+def test_weights(counted):
+    s, found = counted
+    norms = s["layers"] * 2 * (s["width"] + s["head_dim"]) + s["width"]
+    assert found["section"] == {**s, "parameters": matrices(s) + s["vocabulary"] * s["width"] + norms}
+
+
+def test_products_are_six_flops_a_weight_and_token(counted):
+    s, found = counted
+    tokens = s["samples"] * s["tokens"]
+    targets = s["samples"] * (s["tokens"] - 1)  # the last token of a sample predicts nothing
+    expected = 2 * matrices(s) * tokens + 2 * s["vocabulary"] * s["width"] * targets
+    head = 4 * s["vocabulary"] * s["width"] * targets  # the gradients of the head are made with its loss
+    assert total(found["forward"], "flops", is_product) == pytest.approx(expected + head, rel=1e-12)
+    assert total(found["backward"], "flops", is_product) == pytest.approx(4 * matrices(s) * tokens, rel=1e-12)
+    assert total(found["update"], "flops", is_product) == 0
+
+
+def test_attention_is_half_a_square(counted):
+    s, found = counted
+    half = s["samples"] * s["layers"] * s["heads"] * s["head_dim"] * s["tokens"] ** 2 / 2
+    assert total(found["forward"], "flops", named("attention")) == pytest.approx(4 * half, rel=1e-12)
+    # Five products for two: scores are computed again.
+    assert total(found["backward"], "flops", named("attention_backward")) == pytest.approx(10 * half, rel=1e-12)
+
+
+def test_what_only_moves_bytes(counted):
+    s, found = counted
+    rows = s["samples"] * s["tokens"]
+    element = 2  # bf16
+    assert total(found["forward"], "bytes", named("rms_norm")) == (2 * s["layers"] + 1) * 2 * rows * s["width"] * element
+    assert total(found["forward"], "bytes", named("swiglu")) == s["layers"] * 3 * rows * s["mlp"] * element
+    assert total(found["backward"], "bytes", named("swiglu_backward")) == s["layers"] * 5 * rows * s["mlp"] * element
+    # Four arrays of floats are read, three written.
+    assert total(found["update"], "bytes", named("adamw")) == 7 * 4 * found["section"]["parameters"]
+
+
+def test_operations_have_names(counted):
+    _, found = counted
+    names = {line["operation"] for phase in ("forward", "backward", "update") for line in found[phase]}
+    assert {"y = x w^T", "dx = dy w", "dw += dy^T x", "attention", "attention_backward", "rms_norm", "rms_norm_backward", "swiglu",
+            "swiglu_backward", "head_norm_rotary", "head_norm_rotary_backward", "cross_entropy_rows", "embedding", "embedding_backward",
+            "adamw", "add_squares", "convert", "zero"} <= names
+    assert not [name for name in names if not name or "launch" in name or "by_row" in name]
+
+
+@pytest.mark.parametrize("word", ["depth=2", "layers", "layers=", "layers=0", "layers=2x", "=3"])
+def test_wrong_words_are_refused(word):
+    done = run(word)
+    assert done.returncode == 64 and word in done.stderr and "kv_heads" in done.stderr
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    done = run("heads=6", "kv_heads=4")
+    assert done.returncode == 78 and "multiple of kv_heads" in done.stderr
