@@ -12,7 +12,7 @@ ENTRY = re.compile(r"Compiling entry function '(\S+)' for 'sm_(\d+)a?f?'")
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
-CODE = re.compile(r"^\s*(?:code for|\.target)\s+sm_(\d+)|^\s*Function : (\S+)|^arch = sm_(\d+)")
+CODE = re.compile(r"^\s*(?:code for|\.target)\s+sm_(\d+)|^\s*Function : (\S+)")
 MEMORY = re.compile(r"\b(LDG|STG|LDL|STL)((?:\.[A-Za-z0-9_]+)*)")
 TENSOR = re.compile(r"\b(HMMA|IMMA|DMMA|HGMMA|IGMMA|QGMMA|UTCHMMA|UTCQMMA|UTCOMMA|UTCIMMA|UTCMMA)\b")
 CUOBJDUMP = ("there is no cuobjdump, which the CUDA toolkit has, and the Python package nvidia-cuda-cuobjdump: "
@@ -71,7 +71,7 @@ def parse_sass(text):
     architecture, entry = 0, None
     for line in text.splitlines():
         if head := CODE.match(line):
-            architecture = int(head[1] or head[3] or architecture)
+            architecture = int(head[1] or architecture)
             if head[2]:
                 entry = found.setdefault((architecture, head[2]), Kernel(head[2], architecture))
         elif entry is not None and ";" in line:

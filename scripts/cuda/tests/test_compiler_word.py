@@ -69,6 +69,12 @@ def test_launch_bounds():
             "packed<unsigned char>": 128, "packed<uint4>": 128, "multiplied": 32, "spilling": 1024}  # indexed has none
 
 
+def test_launch_bounds_are_the_product_of_three():
+    text = "arch = sm_90\n.nv.info._Za\n\tAttribute:\tEIATTR_MAX_THREADS\n\tValue:\t0x10 0x8 0x2 \n" \
+           "\tAttribute:\tEIATTR_COOP_GROUP_INSTR_OFFSETS\n\tValue:\t0x950 0x970 0x990 \n"
+    assert compiler_word.parse_elf(text) == {(90, "_Za"): 256}
+
+
 @pytest.mark.parametrize("modifiers, expected", [(".E", 32), (".E.128", 128), (".E.64.CONSTANT", 64), (".E.U8", 8), (".E.S16", 16),
                                                  (".E.LTC128B", 32), (".E.LTC128B.64", 64), (".E.ENL2.256", 256)])
 def test_the_width_stands_among_the_modifiers(modifiers, expected):
@@ -101,6 +107,12 @@ def test_a_build_is_read_by_source(build):
 def test_a_kernel_that_was_not_built_is_missed(build):
     (build / "kernels" / "other.cu").touch()
     with pytest.raises(SystemExit, match="other.cu.o and its .ptxas are not there: build maestro_kernels_nvcc"):
+        compiler_word.read_build(build / "build", build / "kernels")
+
+
+def test_an_object_without_messages_is_missed(build):
+    (build / "build/CMakeFiles/maestro_kernels_nvcc.dir/kernels/mixed.cu.o.ptxas").unlink()
+    with pytest.raises(SystemExit, match="build maestro_kernels_nvcc"):
         compiler_word.read_build(build / "build", build / "kernels")
 
 

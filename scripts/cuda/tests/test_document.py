@@ -11,7 +11,8 @@ def test_only_what_stands_between_the_markers_changes():
     assert document.read_between(text, "u") == ""
 
 
-@pytest.mark.parametrize("text", ["", TEXT.replace("t: end", "end"), TEXT + TEXT])
+@pytest.mark.parametrize("text", ["", TEXT.replace("t: end", "end"), TEXT + TEXT, TEXT + "<!-- t: begin -->\n",
+                                  "<!-- t: end -->\n<!-- t: begin -->\n"])
 def test_markers_stand_once(text):
     with pytest.raises(SystemExit, match="needs one line"):
         document.read_between(text, "t")

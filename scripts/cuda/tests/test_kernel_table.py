@@ -30,6 +30,12 @@ def test_without_launch_bounds_there_is_no_occupancy():
     assert kernel_table.row_of("r", [kernel(threads=0)])[8:] == ["", ""]
 
 
+@pytest.mark.parametrize("accesses, expected", [({}, False), ({64: 3, 32: 1}, False), ({128: 0}, False), ({32: 9, 128: 1}, True),
+                                                ({256: 1}, True)])
+def test_wide_accesses(accesses, expected):
+    assert kernel_table.is_wide(accesses) == expected
+
+
 def test_the_table_is_read_as_it_was_written():
     kernels = [kernel(), kernel("maestro::kernels::backward<float>")]
     table = kernel_table.table_of(kernels)

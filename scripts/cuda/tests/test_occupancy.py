@@ -21,6 +21,11 @@ def test_small_blocks_are_limited_by_their_number():
     assert occupancy(90, 64, 16) == 1
 
 
+def test_large_blocks_are_limited_by_their_warps():
+    assert blocks(90, 1024, 16) == 2
+    assert occupancy(90, 768, 16) == 0.75
+
+
 def test_a_begun_warp_counts_whole():
     assert blocks(90, 100, 16) == blocks(90, 128, 16)
 
