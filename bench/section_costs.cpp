@@ -1,6 +1,7 @@
-// What a language section's micro-batch and its optimizer ask of a device, operation by operation, as one
-// JSON object: its own code on a backend that computes nothing. scripts/cuda/roofline.py makes times of it.
-// Arguments are KEY=VALUE: the sizes of the model, `tokens` of a sample, `samples` of the micro-batch.
+// What a section's micro-batch and its optimizer ask of a device, operation by operation, as one JSON object:
+// its own code on a backend that computes nothing. scripts/cuda/roofline.py makes times of it.
+// Arguments are KEY=VALUE: `section` (language; student: of a teacher, with a picture in each sample;
+// vision), sizes of its model and of the micro-batch, and `tp` and `cp`, of which it is the first rank.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -8,128 +9,215 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "collective/group.hpp"
+#include "ledger.hpp"
 #include "model/module.hpp"
 #include "train/optimizer.hpp"
 
 using namespace maestro;
+using bench::Ledger;
 
 namespace {
 
-/// meta, with a line for each operation instead of a sum over all.
-class Ledger final : public backend::Backend {
-public:
-    struct Line {
-        std::string operation;
-        std::int64_t m = 0, n = 0, k = 0;  ///< of a product
-        double flops = 0, bytes = 0;       ///< of a call
-        bool tensor_cores = false;         ///< it consists of products
-        DType dtype = DType::f32;
-        auto operator<=>(const Line&) const = default;
-    };
-    using Lines = std::map<Line, std::int64_t>;  ///< with the calls of each
+constexpr int kMarker = 1;  ///< the token that stands for a picture
 
-    std::string describe() const override { return "ledger: counts by operation, computes nothing"; }
-    bool computes() const override { return false; }
-    int threads() const override { return 1; }
-    void* allocate(std::size_t) override { return reinterpret_cast<void*>(64); }
-    void release(void*) noexcept override {}
-    bool shares_memory() const override { return false; }
-    void upload(const void*, const Tensor&) override {}
-    void download(const Tensor&, void*) override {}
-    void gemm(const Gemm& g) override {
-        const char* const form = g.transpose_a ? "dw += dy^T x" : (g.transpose_b ? "y = x w^T" : "dx = dy w");
-        const backend::Work work = work_of(g);
-        ++lines_[{form, g.m, g.n, g.k, work.flops, work.bytes, true, g.in}];
-    }
+model::ModelSpec language_spec() {
+    return {.kind = model::ModelSpec::Kind::language,
+            .name = "language",
+            .layers = 16,
+            .width = 2048,
+            .heads = 32,
+            .kv_heads = 8,
+            .head_dim = 64,
+            .mlp = 8192,
+            .vocabulary = 128256};
+}
 
-    Lines take() { return std::exchange(lines_, {}); }
-
-protected:
-    /// Every operation but products passes here.
-    double seconds_of(const backend::Work& work) const override {
-        ++lines_[{name_of(work), 0, 0, 0, work.flops, work.bytes, work.side > 0, work.dtype}];
-        return 0;
-    }
-
-private:
-    /// "void maestro::ops::rms_norm(...)": rms_norm.
-    static std::string name_of(const backend::Work& work) {
-        const std::string_view whole = work.where.function_name();
-        const std::string_view head = whole.substr(0, whole.find('('));
-        return std::string(head.substr(head.find_last_of(": ") + 1));
-    }
-    mutable Lines lines_;
-};
+model::ModelSpec vision_spec() {
+    return {.kind = model::ModelSpec::Kind::vision,
+            .name = "vision",
+            .layers = 24,
+            .width = 1024,
+            .heads = 16,
+            .kv_heads = 16,
+            .head_dim = 64,
+            .mlp = 4096,
+            .patch = 14,
+            .merge = 2,
+            .channels = 3};
+}
 
 struct Section {
-    model::ModelSpec spec{.kind = model::ModelSpec::Kind::language,
-                          .name = "1b",
-                          .layers = 16,
-                          .width = 2048,
-                          .heads = 32,
-                          .kv_heads = 8,
-                          .head_dim = 64,
-                          .mlp = 8192,
-                          .vocabulary = 128256};
-    int tokens = 8192, samples = 1;
+    std::string kind = "language";
+    model::ModelSpec spec = language_spec();
+    int tokens = 8192;              ///< of a sample, its picture's among them
+    int samples = 1;                ///< of the micro-batch
+    int pictures = 8;               ///< of the micro-batch of a vision section
+    int height = 448, width = 448;  ///< of a picture, pixels
+    int tp = 1, cp = 1;
 
-    void set(std::string_view word) {
-        const std::map<std::string_view, int*> keys{
-            {"layers", &spec.layers},     {"width", &spec.width},       {"heads", &spec.heads},
-            {"kv_heads", &spec.kv_heads}, {"head_dim", &spec.head_dim}, {"mlp", &spec.mlp},
-            {"tokens", &tokens},          {"samples", &samples},        {"vocabulary", &spec.vocabulary}};
-        const std::size_t equals = std::min(word.find('='), word.size());
-        const auto key = keys.find(word.substr(0, equals));
-        const std::string_view value = word.substr(std::min(equals + 1, word.size()));
+    bool vision() const { return kind == "vision"; }
+    bool student() const { return kind == "student"; }
+
+    std::map<std::string_view, int*> keys() {
+        return {{"layers", &spec.layers},
+                {"width", &spec.width},
+                {"heads", &spec.heads},
+                {"mlp", &spec.mlp},
+                {"kv_heads", &spec.kv_heads},
+                {"head_dim", &spec.head_dim},
+                {"tokens", &tokens},
+                {"vocabulary", &spec.vocabulary},
+                {"samples", &samples},
+                {"pictures", &pictures},
+                {"picture_height", &height},
+                {"picture_width", &width},
+                {"tp", &tp},
+                {"cp", &cp}};
+    }
+
+    void set(std::string_view key, std::string_view value) {
+        const auto place = keys();
+        const auto found = place.find(key);
         int number = 0;
         const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-        if (key == keys.end() || error != std::errc{} || end != value.data() + value.size() || number < 1) {
-            std::string names;
-            for (const auto& [name, place] : keys) names += fmt::format(" {}", name);
-            throw Error(
-                ExitCode::usage,
-                fmt::format("{}: expected KEY=VALUE with a value of at least 1 and a key of{}", word, names));
+        if (found != place.end() && error == std::errc{} && end == value.data() + value.size() &&
+            number > 0) {
+            *found->second = number;
+            return;
         }
-        *key->second = number;
+        std::string names;
+        for (const auto& [name, _] : place) names += fmt::format(" {}", name);
+        throw Error(
+            ExitCode::usage,
+            fmt::format("{}={}: expected section=language|student|vision, or KEY=NUMBER with a number "
+                        "of at least 1 and a key of{}",
+                        key, value, names));
     }
 };
 
-struct Phases {
-    Ledger::Lines forward, backward, update;
+Section parse(int argc, char** argv) {
+    Section section;
+    const auto each = [&](auto&& take) {
+        for (int i = 1; i < argc; ++i) {
+            const std::string_view word = argv[i];
+            const std::size_t equals = std::min(word.find('='), word.size());
+            take(word.substr(0, equals), word.substr(std::min(equals + 1, word.size())));
+        }
+    };
+    const auto names_kind = [](std::string_view key, std::string_view value) {
+        return key == "section" && (value == "language" || value == "student" || value == "vision");
+    };
+    each([&](std::string_view key, std::string_view value) {
+        if (names_kind(key, value)) section.kind = value;
+    });
+    if (section.vision()) section.spec = vision_spec();
+    each([&](std::string_view key, std::string_view value) {
+        if (!names_kind(key, value)) section.set(key, value);
+    });
+    return section;
+}
+
+model::Role role_of(const Section& section) {
+    model::Role role{.section = "bench", .inputs = {}, .compute = DType::bf16};
+    if (section.vision()) {
+        role.emits = true;
+        role.output_width = language_spec().width;
+        return role;
+    }
+    role.loss = true;
+    if (section.student()) {
+        role.inputs = {{EdgeTensor::hidden, language_spec()}, {EdgeTensor::embeddings, vision_spec()}};
+        role.marker = kMarker;
+        role.alpha = 0.5;
+        role.temperature = 2;
+    }
+    return role;
+}
+
+/// Samples of one length, whose tokens all predict; what views need of memory lies here.
+class Samples {
+public:
+    explicit Samples(const Section& section) {
+        const model::Picture picture{nullptr, section.height, section.width};
+        std::size_t stored = section.vision() ? 0 : static_cast<std::size_t>(section.tokens);
+        pictures_.assign(section.vision() ? static_cast<std::size_t>(section.pictures) : 1, picture);
+        if (section.student()) {
+            const model::ModelSpec from = vision_spec();
+            const auto rows = static_cast<std::size_t>(
+                model::picture_tokens(section.height, section.width, {from.patch, from.merge}));
+            if (stored < rows + 1)
+                throw Error(ExitCode::usage, fmt::format("tokens={}: a picture alone has {}", stored, rows));
+            stored -= rows - 1;
+        }
+        tokens_.assign(stored, 0);
+        if (section.student()) tokens_.front() = kMarker;
+        weights_.assign(stored, 1.0f);
+        flags_.assign(stored, 1);
+        const bool shown = section.vision() || section.student();
+        for (int s = 0; s < (section.vision() ? 1 : section.samples); ++s)
+            views_.push_back(
+                {s, tokens_, weights_, flags_,
+                 shown ? std::span<const model::Picture>(pictures_) : std::span<const model::Picture>{}});
+    }
+    std::span<const model::SampleView> views() const { return views_; }
+
+private:
+    std::vector<std::int32_t> tokens_;
+    std::vector<float> weights_;
+    std::vector<std::uint8_t> flags_;
+    std::vector<model::Picture> pictures_;
+    std::vector<model::SampleView> views_;
+};
+
+struct Costs {
+    std::vector<std::pair<const char*, Ledger::Lines>> phases;
     std::int64_t parameters = 0;
 };
 
-Phases run(const Section& section) {
+Costs run(const Section& section) {
     Ledger ledger;
-    const model::Role role{.section = "bench", .inputs = {}, .loss = true, .compute = DType::bf16};
-    const auto module = model::make_module(ledger, section.spec, role);
-    const auto length = static_cast<std::size_t>(section.tokens);
-    const std::vector<std::int32_t> tokens(length, 0);
-    const std::vector<float> weights(length, 1.0f);
-    const std::vector<std::uint8_t> flags(length, 0);
-    std::vector<model::SampleView> samples;
-    for (int s = 0; s < section.samples; ++s) samples.push_back({s, tokens, weights, flags, {}});
+    const model::Role role = role_of(section);
+    const auto module = model::make_module(
+        ledger, section.spec, role,
+        model::make_paper_peers(0, {section.cp, section.tp}, ContextKind::ring, section.spec.kv_heads));
+    const Samples samples(section);
+    model::Batch batch{.samples = samples.views()};
+    const auto brought = module->input_rows(batch);
+    std::vector<std::vector<Tensor>> inputs(role.inputs.size());
+    std::vector<Tensor> d_inputs(role.inputs.size());
+    for (std::size_t e = 0; e < inputs.size(); ++e) {
+        const std::int64_t columns = model::row_width(role.inputs[e], section.spec.width);
+        std::int64_t all = 0;
+        for (const std::int64_t rows : brought[e]) {
+            inputs[e].push_back(Tensor(nullptr, role.compute, {rows, columns}));
+            all += rows;
+        }
+        d_inputs[e] = Tensor(nullptr, role.compute, {all, columns});
+    }
     model::ParameterStore& store = module->parameters();
     train::Optimizer optimizer(ledger, store, collective::make_paper_group(0, 1), module->peers());
     backend::Arena saved, scratch;
     Tensor output;
     model::Result result;
-    Phases phases;
-    phases.parameters = store.count();
+    Costs costs;
+    costs.parameters = store.count();
     ledger.take();  // what initial values took
-    const auto kept = module->forward({.samples = samples}, {}, saved, scratch, output, result);
-    phases.forward = ledger.take();
-    module->backward(*kept, {}, {}, scratch);
-    phases.backward = ledger.take();
+    const auto kept = module->forward(batch, inputs, saved, scratch, output, result);
+    costs.phases.emplace_back("forward", ledger.take());
+    module->backward(*kept, output.rank != 0 ? output : Tensor{}, d_inputs, scratch);
+    costs.phases.emplace_back("backward", ledger.take());
     optimizer.reduce(scratch);
     optimizer.update({}, 1, 1);
     store.zero_gradients();
-    phases.update = ledger.take();
-    return phases;
+    costs.phases.emplace_back("update", ledger.take());
+    if (section.student() && section.tp * section.cp == 1) {
+        batch.train = false;
+        module->forward(batch, inputs, saved, scratch, output, result);
+        costs.phases.emplace_back("evaluation", ledger.take());
+    }
+    return costs;
 }
 
 std::string json(const Ledger::Lines& lines) {
@@ -143,23 +231,19 @@ std::string json(const Ledger::Lines& lines) {
     return text;
 }
 
-void print(const Section& section, const Phases& phases) {
-    const model::ModelSpec& s = section.spec;
-    fmt::print(
-        "{{\"section\": {{\"layers\": {}, \"width\": {}, \"heads\": {}, \"kv_heads\": {}, \"head_dim\": {}, "
-        "\"mlp\": {}, \"vocabulary\": {}, \"tokens\": {}, \"samples\": {}, \"parameters\": {}}},\n",
-        s.layers, s.width, s.heads, s.kv_heads, s.head_dim, s.mlp, s.vocabulary, section.tokens,
-        section.samples, phases.parameters);
-    fmt::print("\"forward\": [{}],\n\"backward\": [{}],\n\"update\": [{}]}}\n", json(phases.forward),
-               json(phases.backward), json(phases.update));
+void print(Section& section, const Costs& costs) {
+    fmt::print("{{\"section\": {{\"kind\": \"{}\", \"parameters\": {}", section.kind, costs.parameters);
+    for (const auto& [name, value] : section.keys()) fmt::print(", \"{}\": {}", name, *value);
+    fmt::print("}}");
+    for (const auto& [name, lines] : costs.phases) fmt::print(",\n\"{}\": [{}]", name, json(lines));
+    fmt::print("}}\n");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
     try {
-        Section section;
-        for (int i = 1; i < argc; ++i) section.set(argv[i]);
+        Section section = parse(argc, argv);
         print(section, run(section));
     } catch (const Error& error) {
         fmt::print(stderr, "section_costs: {}\n", error.what());

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A roofline on paper: the least time that a language section of 1.2 billion weights can take on an H100 and an H200 for a micro-batch of
-8192 tokens and for its optimizer, operation by operation, as the table "roofline" of docs/cuda.md. FLOPs and bytes are those that the
-operations themselves count: build/.../section_costs.
+8192 tokens and for its optimizer, operation by operation, as the table "roofline" of docs/cuda.md; and of the operations that other
+sections have. FLOPs and bytes are those that the operations themselves count: build/.../section_costs.
 
   scripts/cuda/roofline.py build/cpu-release/section_costs            # writes the table
   scripts/cuda/roofline.py build/cpu-release/section_costs --check    # it is what stands there
@@ -18,6 +18,7 @@ import document
 
 ROOT = Path(__file__).resolve().parents[2]
 PHASES = ("forward", "backward", "update")
+OTHERS = {"vision": ["section=vision"], "student": ["section=student"], "tp 2": ["tp=2"], "cp 2": ["cp=2"]}
 COPY_SHARE = 0.8  # of the memory's peak: what a kernel that only moves bytes is held to
 PEAK_SHARE = 0.5  # of the bf16 peak: what the section is held to
 HEADER = ["operation", "calls", "GFLOP", "GB", "FLOP/byte", "H100: bound", "ms", "at 80%", "H200: bound", "ms", "at 80%"]
@@ -74,6 +75,18 @@ def rows_of(counted, phase, gpus=GPUS):
     return sorted(rows.values(), key=lambda row: -row[gpus[0].name]["roof_s"])
 
 
+def others_of(counted, others):
+    """By section and phase, rows of the operations, other than products, that no section before has."""
+    seen = {line["operation"] for phase in PHASES for line in counted[phase]}
+    found = []
+    for name, other in others.items():
+        for phase in (*PHASES, "evaluation"):
+            lines = [line for line in other.get(phase, []) if line["m"] == 0 and line["operation"] not in seen]
+            found += [(name, phase, row) for row in rows_of({phase: lines}, phase)]
+            seen |= {line["operation"] for line in lines}
+    return found
+
+
 def is_attention(line):
     return line["operation"].startswith("attention")
 
@@ -118,7 +131,7 @@ def cells_of(row, gpus=GPUS):
     return cells
 
 
-def text_of(counted):
+def text_of(counted, others):
     s = counted["section"]
     text = (f"\nA section of {s['parameters'] / 1e9:.3f} billion weights ({s['layers']} layers of width {s['width']}, {s['heads']} query and "
             f"{s['kv_heads']} key heads of {s['head_dim']}, MLP {s['mlp']}, vocabulary {s['vocabulary']}, tied), {s['samples']} sample of "
@@ -134,6 +147,11 @@ def text_of(counted):
         head = [f"{phase}: {HEADER[0]}", *HEADER[1:]]
         text += "\n" + line_of(head) + "|" + "---|" * len(head) + "\n"
         text += "".join(line_of(cells_of(row)) for row in rows_of(counted, phase))
+    head = [f"elsewhere: {HEADER[0]}", "where", *HEADER[1:]]
+    text += "\n" + line_of(head) + "|" + "---|" * len(head) + "\n"
+    for name, phase, row in others_of(counted, others):
+        first, *rest = cells_of(row)
+        text += line_of([first, f"{name}, {phase}", *rest])
     return text + "\n"
 
 
@@ -145,12 +163,14 @@ def main(arguments=None):
     parser.add_argument("--document", type=Path, default=ROOT / "docs" / "cuda.md")
     options = parser.parse_args(arguments)
     counted = costs(options.program)
+    others = {name: costs(options.program, *words) for name, words in OTHERS.items()}
     if options.json:
         print(json.dumps({"section": counted["section"], "model_flops": model_flops(counted),
                           **{gpu.name: summary(counted, gpu) for gpu in GPUS},
-                          **{phase: rows_of(counted, phase) for phase in PHASES}}, indent=1))
+                          **{phase: rows_of(counted, phase) for phase in PHASES},
+                          "elsewhere": [{"section": name, "phase": phase, **row} for name, phase, row in others_of(counted, others)]}, indent=1))
         return 0
-    text, table = options.document.read_text(), text_of(counted)
+    text, table = options.document.read_text(), text_of(counted, others)
     if options.check:
         if document.read_between(text, "roofline") != table:
             print(f"{options.document}: the roofline is not what {options.program} counts: write it again by scripts/cuda/roofline.py")

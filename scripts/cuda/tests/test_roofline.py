@@ -50,3 +50,11 @@ def test_the_share_of_the_peak():
     assert said["memory_bound_s"] == pytest.approx(1)
     assert said["attention_without_tensor_cores_s"] == pytest.approx((4 - 0.4) + (10 - 1))
     assert said["update_s"] == pytest.approx(7)
+
+
+def test_elsewhere_stands_what_no_section_before_has():
+    first = counted([line("norm", bytes=1), line("y", m=3)])
+    others = {"a": counted([line("norm", bytes=1), line("gelu", bytes=2), line("z", m=9)]),
+              "b": {**counted([line("gelu", bytes=3)], [line("gelu", bytes=3), line("fill", bytes=4)]), "evaluation": [line("max", bytes=5)]}}
+    assert [(name, phase, row["operation"], row["bytes"]) for name, phase, row in roofline.others_of(first, others)] == [
+        ("a", "forward", "gelu", 2), ("b", "backward", "fill", 4), ("b", "evaluation", "max", 5)]

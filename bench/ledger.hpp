@@ -1,0 +1,60 @@
+// A backend that computes nothing, like meta, and keeps a line for each operation instead of a sum over all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "backend/backend.hpp"
+
+namespace maestro::bench {
+
+class Ledger final : public backend::Backend {
+public:
+    struct Line {
+        std::string operation;
+        std::int64_t m = 0, n = 0, k = 0;  ///< of a product
+        double flops = 0, bytes = 0;       ///< of a call
+        bool tensor_cores = false;         ///< it consists of products
+        DType dtype = DType::f32;
+        auto operator<=>(const Line&) const = default;
+    };
+    using Lines = std::map<Line, std::int64_t>;  ///< with the calls of each
+
+    std::string describe() const override { return "ledger: counts by operation, computes nothing"; }
+    bool computes() const override { return false; }
+    int threads() const override { return 1; }
+    void* allocate(std::size_t) override { return reinterpret_cast<void*>(64); }
+    void release(void*) noexcept override {}
+    bool shares_memory() const override { return false; }
+    void upload(const void*, const Tensor&) override {}
+    void download(const Tensor&, void*) override {}
+    void gemm(const Gemm& g) override {
+        const char* const form = g.transpose_a ? "dw += dy^T x" : (g.transpose_b ? "y = x w^T" : "dx = dy w");
+        const backend::Work work = work_of(g);
+        ++lines_[{form, g.m, g.n, g.k, work.flops, work.bytes, true, g.in}];
+    }
+
+    Lines take() { return std::exchange(lines_, {}); }
+
+protected:
+    /// Every operation but products passes here.
+    double seconds_of(const backend::Work& work) const override {
+        ++lines_[{name_of(work), 0, 0, 0, work.flops, work.bytes, work.side > 0, work.dtype}];
+        return 0;
+    }
+
+private:
+    /// "void maestro::ops::rms_norm(...)": rms_norm.
+    static std::string name_of(const backend::Work& work) {
+        const std::string_view whole = work.where.function_name();
+        const std::string_view head = whole.substr(0, whole.find('('));
+        return std::string(head.substr(head.find_last_of(": ") + 1));
+    }
+    mutable Lines lines_;
+};
+
+}  // namespace maestro::bench
