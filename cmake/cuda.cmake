@@ -19,3 +19,17 @@ target_compile_options(maestro_kernels_nvcc PRIVATE --expt-relaxed-constexpr -Xc
 set_property(TARGET maestro_kernels_nvcc PROPERTY CUDA_COMPILER_LAUNCHER
     ${CMAKE_CURRENT_LIST_DIR}/keep_ptxas.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
 target_link_libraries(maestro_ops PUBLIC maestro_kernels_nvcc)
+
+# NCCL for collectives, where it is found beside CUDA or on the system's paths; without it GPUs exchange through the
+# host's memory.
+find_path(MAESTRO_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_library(MAESTRO_NCCL nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+if(MAESTRO_NCCL_INCLUDE AND MAESTRO_NCCL)
+    target_sources(maestro_collective PRIVATE ${CMAKE_SOURCE_DIR}/src/collective/nccl.cpp)
+    target_include_directories(maestro_collective SYSTEM PRIVATE ${MAESTRO_NCCL_INCLUDE})
+    target_link_libraries(maestro_collective PUBLIC ${MAESTRO_NCCL})
+else()
+    message(STATUS "NCCL was not found (nccl.h, libnccl): GPUs will exchange through the host's memory. "
+        "MAESTRO_NCCL_INCLUDE and MAESTRO_NCCL say where it is.")
+    target_sources(maestro_collective PRIVATE ${CMAKE_SOURCE_DIR}/src/collective/no_nccl.cpp)
+endif()

@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <source_location>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/stream.hpp"
@@ -94,6 +96,13 @@ public:
 
     /// Where operations of a GPU queue up; null where they run on the host.
     virtual Stream stream() const { return nullptr; }
+    /// The GPU, for ranks to compare: equal words mean the same one, whatever its number in a process. Empty
+    /// where operations run on the host.
+    virtual std::string gpu() const { return {}; }
+    /// How the host waits for a device: until ready(), which asks it and returns at once. `what` is waited
+    /// for. Unless set, the host sleeps in the device's library, without a deadline.
+    using Wait = std::function<void(const std::function<bool()>& ready, const std::string& what)>;
+    void wait_by(Wait wait) { wait_ = std::move(wait); }
     /// Counts `work` and runs cpu(), or queues up what kernel(stream) starts, or neither.
     template <class Cpu, class Kernel>
     void launch(const Work& work, Cpu&& cpu, Kernel&& kernel) {
@@ -115,9 +124,11 @@ public:
 
 protected:
     virtual double seconds_of(const Work&) const { return 0; }
+    const Wait& wait() const { return wait_; }
 
 private:
     Counts counts_;
+    Wait wait_;
 };
 
 /// The CPU: oneDNN for products, OpenMP for the rest. `threads` >= 1 for this rank.

@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <fstream>
+#include <functional>
+#include <utility>
 
 #include "backend/backend.hpp"
 #include "backend/cuda_check.hpp"
 #include "backend/cuda_gemm.hpp"
 #include "backend/device.hpp"
+#include "backend/cuda_stream.hpp"
 #include "backend/gpus.hpp"
 
 namespace maestro::backend {
@@ -18,21 +22,11 @@ constexpr std::size_t kSlot = std::size_t{1} << 20;  ///< bytes
 constexpr int kSlots = 8;
 
 /// Pinned memory through which bytes pass between host and device, slot after slot: a slot is used again once
-/// what was in it has been copied.
+/// what was in it has been copied. `wait` returns when an event is reached.
 class Staging {
 public:
-    explicit Staging(Stream stream) : stream_(stream) {
-        MAESTRO_CUDA_CALL(cudaMallocHost(reinterpret_cast<void**>(&memory_), kSlot * kSlots));
-        for (cudaEvent_t& event : copied_)
-            MAESTRO_CUDA_CALL(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    }
-    ~Staging() {
-        for (cudaEvent_t event : copied_)
-            if (event) cudaEventDestroy(event);
-        if (memory_) cudaFreeHost(memory_);
-    }
-    Staging(const Staging&) = delete;
-    Staging& operator=(const Staging&) = delete;
+    Staging(Stream stream, std::function<void(const CudaEvent&)> wait)
+        : stream_(stream), wait_(std::move(wait)), memory_(kSlot * kSlots) {}
 
     void upload(const std::byte* source, std::byte* target, std::size_t bytes) {
         for (std::size_t at = 0; at < bytes; at += kSlot) {
@@ -40,7 +34,7 @@ public:
             std::byte* const slot = take();
             std::memcpy(slot, source + at, size);
             MAESTRO_CUDA_CALL(cudaMemcpyAsync(target + at, slot, size, cudaMemcpyHostToDevice, stream_));
-            MAESTRO_CUDA_CALL(cudaEventRecord(copied_[next_], stream_));
+            copied_[next_].record(stream_);
         }
     }
     void download(const std::byte* source, std::byte* target, std::size_t bytes) {
@@ -48,7 +42,8 @@ public:
             const std::size_t size = std::min(kSlot, bytes - at);
             std::byte* const slot = take();
             MAESTRO_CUDA_CALL(cudaMemcpyAsync(slot, source + at, size, cudaMemcpyDeviceToHost, stream_));
-            MAESTRO_CUDA_CALL(cudaStreamSynchronize(stream_));
+            copied_[next_].record(stream_);
+            wait_(copied_[next_]);
             std::memcpy(target + at, slot, size);
         }
     }
@@ -56,19 +51,23 @@ public:
 private:
     std::byte* take() {
         next_ = (next_ + 1) % kSlots;
-        MAESTRO_CUDA_CALL(cudaEventSynchronize(copied_[next_]));
-        return memory_ + kSlot * static_cast<std::size_t>(next_);
+        wait_(copied_[next_]);
+        return memory_.data() + kSlot * static_cast<std::size_t>(next_);
     }
     Stream stream_;
-    std::byte* memory_ = nullptr;
-    std::array<cudaEvent_t, kSlots> copied_{};
+    std::function<void(const CudaEvent&)> wait_;
+    PinnedMemory memory_;
+    std::array<CudaEvent, kSlots> copied_;
     int next_ = 0;
 };
 
 class Cuda final : public Backend {
 public:
     explicit Cuda(int device)
-        : device_(device), stream_(make_stream(device)), gemm_(stream_), staging_(stream_) {}
+        : device_(device),
+          stream_(make_stream(device)),
+          gemm_(stream_),
+          staging_(stream_, [this](const CudaEvent& event) { wait_for(event); }) {}
     ~Cuda() override {
         cudaStreamSynchronize(stream_);
         cudaStreamDestroy(stream_);
@@ -87,6 +86,14 @@ public:
     bool computes() const override { return true; }
     int threads() const override { return 1; }
     Stream stream() const override { return stream_; }
+    /// NCCL tells GPUs apart by their host's kernel and their place on the bus; parts of a GPU share these.
+    std::string gpu() const override {
+        std::string boot(64, '\0');
+        std::array<char, 32> bus{};
+        std::ifstream("/proc/sys/kernel/random/boot_id").getline(boot.data(), std::ssize(boot));
+        MAESTRO_CUDA_CALL(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), device_));
+        return fmt::format("{} {}", boot.c_str(), bus.data());
+    }
     void* allocate(std::size_t bytes) override {
         void* pointer = nullptr;
         if (cudaMalloc(&pointer, std::max<std::size_t>(bytes, 1)) != cudaSuccess) {
@@ -99,7 +106,9 @@ public:
         }
         return pointer;
     }
-    void release(void* pointer) noexcept override { cudaFree(pointer); }
+    void release(void* pointer) noexcept override {
+        if (!given_up_) cudaFree(pointer);
+    }
     bool shares_memory() const override { return false; }
     void upload(const void* source, const Tensor& target) override {
         staging_.upload(static_cast<const std::byte*>(source), static_cast<std::byte*>(target.data),
@@ -115,6 +124,15 @@ public:
     }
 
 private:
+    void wait_for(const CudaEvent& event) {
+        if (!wait()) return event.synchronize();
+        try {
+            wait()([&] { return event.reached(); }, fmt::format("GPU {} to do what is queued up", device_));
+        } catch (...) {
+            given_up_ = true;
+            throw;
+        }
+    }
     static Stream make_stream(int device) {
         MAESTRO_CUDA_CALL(cudaSetDevice(device));
         cudaStream_t stream = nullptr;
@@ -122,6 +140,8 @@ private:
         return stream;
     }
     int device_;
+    bool given_up_ =
+        false;  ///< a wait ended without the device: what is freed before groups go, waits no more
     Stream stream_;
     CudaGemm gemm_;
     Staging staging_;

@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/arena.hpp"
@@ -35,6 +37,8 @@ public:
 
     int rank() const { return rank_; }
     int size() const { return size_; }
+    /// By what messages travel, and why, for the log.
+    const std::string& way() const { return way_; }
     const Traffic& traffic() const { return traffic_; }
     void reset_traffic() { traffic_ = {}; }
 
@@ -71,7 +75,7 @@ public:
     void all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction how, backend::Arena& scratch);
 
 protected:
-    Group(int rank, int size) : rank_(rank), size_(size) {}
+    Group(int rank, int size, std::string way) : rank_(rank), size_(size), way_(std::move(way)) {}
 
     struct Message {
         int peer = 0;
@@ -88,13 +92,16 @@ private:
                              const std::function<Tensor(int)>& incoming);
 
     int rank_, size_;
+    std::string way_;
 };
 
 /// Bytes of scratch that reduce_scatter takes at most, where no rank gets more `elements`.
 std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type);
 
-/// Of these ranks, in the communicator's order. Tensors are the backend's, which must outlive it; those of a
-/// device with memory of its own pass through the host's.
+/// Collective. Of these ranks, in the communicator's order. Tensors are the backend's, which must outlive it.
+/// How they travel is chosen here, and said by way(): by NCCL where every rank has a GPU of its own, through
+/// pinned memory of the host where GPUs are shared or NCCL is not there, straight where the host computes.
+/// With NCCL, and for what a device computes, finish() lets the device wait and not the host.
 std::unique_ptr<Group> make_group(comm::Communicator members, backend::Backend& backend);
 /// Of a rank on paper: messages and bytes are counted, and the seconds that they take on a link.
 std::unique_ptr<Group> make_paper_group(int rank, int size, double latency_s = 0, double bandwidth = 0);

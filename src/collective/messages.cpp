@@ -7,20 +7,19 @@
 #include <utility>
 
 #include "base/check.hpp"
-#include "collective/group.hpp"
+#include "collective/ways.hpp"
 #include "comm/check.hpp"
 
 namespace maestro::collective {
 
 namespace {
 
-constexpr int kTag = 3;
-constexpr std::size_t kLargest = std::size_t{1} << 30;  ///< bytes of one message of MPI, whose counts are int
-
 class MessageGroup final : public Group {
 public:
-    MessageGroup(comm::Communicator members, backend::Backend& backend)
-        : Group(members.rank(), members.size()), members_(std::move(members)), backend_(backend) {}
+    MessageGroup(comm::Communicator members, std::size_t piece, std::string way)
+        : Group(members.rank(), members.size(), std::move(way)),
+          members_(std::move(members)),
+          piece_(piece) {}
 
     void finish(Ticket ticket) override {
         MAESTRO_CHECK(ticket < exchanges_.size() && exchanges_[ticket].open, "{}: a ticket that is not open",
@@ -41,9 +40,6 @@ public:
             MAESTRO_CHECK(bytes == exchange.due[i], "{}: {} bytes came where {} were due", members_.name(),
                           bytes, exchange.due[i]);
         }
-        for (const Staged& s : exchange.staged)
-            if (s.target) backend_.upload(s.bytes.data(), bytes_at(s.target, s.bytes.size()));
-        exchange.staged.clear();
         exchange.open = false;
     }
 
@@ -56,60 +52,40 @@ protected:
         free->requests.clear();
         free->due.clear();
         for (const Message& m : in)
-            cut(received(*free, m), [&](std::byte* data, int bytes) {
+            cut(m, [&](std::byte* data, int bytes) {
                 free->due.push_back(bytes);
-                MAESTRO_MPI(MPI_Irecv(data, bytes, MPI_BYTE, m.peer, kTag, members_.handle(),
+                MAESTRO_MPI(MPI_Irecv(data, bytes, MPI_BYTE, m.peer, kMessageTag, members_.handle(),
                                       &free->requests.emplace_back(MPI_REQUEST_NULL)));
             });
         for (const Message& m : out)
-            cut(sent(*free, m), [&](std::byte* data, int bytes) {
-                MAESTRO_MPI(MPI_Isend(data, bytes, MPI_BYTE, m.peer, kTag, members_.handle(),
+            cut(m, [&](std::byte* data, int bytes) {
+                MAESTRO_MPI(MPI_Isend(data, bytes, MPI_BYTE, m.peer, kMessageTag, members_.handle(),
                                       &free->requests.emplace_back(MPI_REQUEST_NULL)));
             });
         return static_cast<Ticket>(free - exchanges_.begin());
     }
 
 private:
-    struct Staged {  ///< of a message, in the host's memory
-        std::vector<std::byte> bytes;
-        void* target;  ///< on the device, of what comes
-    };
     struct Exchange {
         bool open = false;
-        std::vector<Staged> staged;
         std::vector<MPI_Request> requests;  ///< receives, then sends
         std::vector<int> due;               ///< bytes of the receives
     };
-    static Tensor bytes_at(void* data, std::size_t bytes) {
-        return Tensor(data, DType::u8, {static_cast<std::int64_t>(bytes)});
-    }
-    /// The message as MPI takes it.
-    Message received(Exchange& exchange, const Message& m) {
-        if (backend_.shares_memory()) return m;
-        Staged& place = exchange.staged.emplace_back(Staged{std::vector<std::byte>(m.bytes), m.data});
-        return {m.peer, place.bytes.data(), m.bytes};
-    }
-    Message sent(Exchange& exchange, const Message& m) {
-        if (backend_.shares_memory()) return m;
-        Staged& place = exchange.staged.emplace_back(Staged{std::vector<std::byte>(m.bytes), nullptr});
-        backend_.download(bytes_at(m.data, m.bytes), place.bytes.data());
-        return {m.peer, place.bytes.data(), m.bytes};
-    }
     template <class Body>
-    static void cut(const Message& m, Body&& body) {
-        for (std::size_t at = 0; at < m.bytes; at += kLargest)
-            body(static_cast<std::byte*>(m.data) + at, static_cast<int>(std::min(kLargest, m.bytes - at)));
+    void cut(const Message& m, Body&& body) const {
+        for (std::size_t at = 0; at < m.bytes; at += piece_)
+            body(static_cast<std::byte*>(m.data) + at, static_cast<int>(std::min(piece_, m.bytes - at)));
     }
 
     comm::Communicator members_;
-    backend::Backend& backend_;
+    std::size_t piece_;
     std::vector<Exchange> exchanges_;  ///< by ticket
 };
 
 }  // namespace
 
-std::unique_ptr<Group> make_group(comm::Communicator members, backend::Backend& backend) {
-    return std::make_unique<MessageGroup>(std::move(members), backend);
+std::unique_ptr<Group> make_message_group(comm::Communicator members, std::size_t piece, std::string way) {
+    return std::make_unique<MessageGroup>(std::move(members), piece, std::move(way));
 }
 
 }  // namespace maestro::collective

@@ -10,7 +10,7 @@ namespace {
 class PaperGroup final : public Group {
 public:
     PaperGroup(int rank, int size, double latency_s, double bandwidth)
-        : Group(rank, size), latency_s_(latency_s), byte_s_(bandwidth > 0 ? 1 / bandwidth : 0) {}
+        : Group(rank, size, "on paper"), latency_s_(latency_s), byte_s_(bandwidth > 0 ? 1 / bandwidth : 0) {}
 
     void finish(Ticket) override {}
 

@@ -57,15 +57,23 @@ void Waiter::pause(double start_s, const std::function<std::string()>& describe)
         if (watchdog_) watchdog_->progress();
     } else if (late) {
         const std::string who = watchdog_ ? watchdog_->activity() : fmt::format("rank {}", world_rank());
-        throw Error(ExitCode::peer_lost,
-                    fmt::format("{}: no answer for {:.0f} s; waiting for {}", who, timeout_s_, describe()));
+        throw Error(ExitCode::peer_lost, fmt::format("{}: no answer for {:.0f} s; waiting for {}", who,
+                                                     timeout_s_, named(describe)));
     }
-    if (watchdog_ && elapsed > next_report_s_) {
-        watchdog_->waiting(describe());
+    if ((watchdog_ || !looks_.empty()) && elapsed > next_report_s_) {
+        const std::string what = named(describe);
+        if (watchdog_) watchdog_->waiting(what);
         next_report_s_ = elapsed + kReportS;
     }
     const double nap = std::min(kLongestNapS, kShortestNapS + elapsed / 100);
     std::this_thread::sleep_for(std::chrono::duration<double>(nap));
+}
+
+std::string Waiter::named(const std::function<std::string()>& describe) const {
+    std::string text = describe();
+    for (const Look& look : looks_)
+        if (const std::string more = look(); !more.empty()) text += "; " + more;
+    return text;
 }
 
 void Waiter::end() {

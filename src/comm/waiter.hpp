@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <list>
 #include <string>
 #include <utility>
 
@@ -26,6 +27,14 @@ public:
     /// then the deadline of the present wait begins anew.
     void listen_to(std::function<bool()> heard) { heard_ = std::move(heard); }
 
+    /// What else a long wait may be for: work of a device that others must take part in. Looked at about once
+    /// a second of a long wait; what it says ("": nothing) is named beside what is waited for, what it throws
+    /// ends the wait. Removed by the main thread.
+    using Look = std::function<std::string()>;
+    using LookId = std::list<Look>::iterator;
+    LookId add_look(Look look) { return looks_.insert(looks_.end(), std::move(look)); }
+    void remove_look(LookId id) { looks_.erase(id); }
+
     /// Returns once ready() is true, after at most timeout_s. Otherwise throws Error(peer_lost) with
     /// describe(), which is called only when the wait is a long one. ready() may call MPI, but not wait
     /// itself. Naps let oversubscribed ranks run.
@@ -44,11 +53,13 @@ private:
     double begin();
     void pause(double start_s, const std::function<std::string()>& describe);
     void end();
+    std::string named(const std::function<std::string()>& describe) const;
 
     double timeout_s_;
     Watchdog* watchdog_ = nullptr;
     Progress progress_;
     std::function<bool()> heard_;
+    std::list<Look> looks_;
     int turns_ = 0;
     double heard_s_ = 0;        // into the present wait
     double next_report_s_ = 0;  // into the present wait

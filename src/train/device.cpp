@@ -15,4 +15,12 @@ backend::Device choose_device(const comm::Communicator& world, const comm::Topol
     return device;
 }
 
+std::unique_ptr<backend::Backend> open_device(const Launch& launch) {
+    auto opened = backend::open_device(launch.device, launch.topology.threads);
+    opened->wait_by([&waiter = launch.world.waiter()](const auto& ready, const std::string& what) {
+        waiter.wait_until(ready, [&] { return what; });
+    });
+    return opened;
+}
+
 }  // namespace maestro::train

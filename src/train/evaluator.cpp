@@ -12,6 +12,7 @@
 #include "comm/environment.hpp"
 #include "train/agree.hpp"
 #include "train/checkpoint_search.hpp"
+#include "train/device.hpp"
 #include "train/sample_views.hpp"
 #include "train/weights.hpp"
 #include "workload/models.hpp"
@@ -65,9 +66,7 @@ std::map<std::pair<std::int64_t, std::size_t>, std::pair<std::int64_t, std::size
 class Evaluator {
 public:
     Evaluator(Launch& launch, const config::CommandLine& line)
-        : launch_(launch),
-          deck_(launch.deck),
-          backend_(backend::open_device(launch.device, launch.topology.threads)) {
+        : launch_(launch), deck_(launch.deck), backend_(open_device(launch)) {
         samples_ = open_samples(launch.world, deck_.data.validation, launch.pulse);
         const std::string checkpoint = need_checkpoint(launch.world, line.checkpoint, launch.pulse);
         agree(launch.world, [&] {

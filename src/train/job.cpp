@@ -7,6 +7,7 @@
 #include "comm/memory.hpp"
 #include "graph/grid.hpp"
 #include "train/agree.hpp"
+#include "train/device.hpp"
 #include "train/weights.hpp"
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
@@ -14,11 +15,30 @@
 
 namespace maestro::train {
 
+namespace {
+
+/// How what its ranks sum and gather travels, where GPUs compute it; "" where nothing does.
+std::string ways_of(Replica& replica) {
+    if (!replica.backend().stream()) return {};
+    std::string text;
+    const auto add = [&](const char* name, const collective::Group& group) {
+        if (group.size() > 1) text += fmt::format("{}{} by {}", text.empty() ? "" : "; ", name, group.way());
+    };
+    const model::Peers& peers = replica.module().peers();
+    add("tp", *peers.tensor);
+    add("cp", *peers.context);
+    add("shared keys", *peers.keys);
+    if (replica.optimizer()) add("gradients", replica.optimizer()->data());
+    return text;
+}
+
+}  // namespace
+
 Job::Job(Launch& launch, const Survey& survey, bool load_weights)
     : launch_(launch),
       survey_(survey),
       resident_at_start_(comm::resident_memory().now),
-      backend_(backend::open_device(launch.device, launch.topology.threads)),
+      backend_(open_device(launch)),
       planned_(workload::memory_of(survey.memory(), launch.deck.graph, launch.world.rank())),
       description_(survey.description(false)) {
     const graph::SectionGraph& graph = launch.deck.graph;
@@ -134,6 +154,11 @@ void Job::build_section(int s, const WeightFiles* weights) {
         fmt::format("section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}", section.name,
                     s, deck.sections[s].model, graph::describe_ranks(section), parameters,
                     section.train ? "trained" : "frozen", section.micro_batch, workload::describe(memory)));
+    if constexpr (backend::kCuda) {
+        std::string ways = place ? ways_of(*replicas_.back()) : "";
+        world.broadcast(ways, section.first_rank);
+        if (!ways.empty()) description_.push_back(fmt::format("  section {}: {}", section.name, ways));
+    }
 }
 
 }  // namespace maestro::train

@@ -46,6 +46,8 @@ public:
     /// `gradient_scale`, then the new weights everywhere.
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
 
+    /// The ranks that hold the same shards.
+    const collective::Group& data() const { return *data_; }
     /// Of the elements that this rank holds of a parameter, those whose moments are kept here; none where the
     /// size is not positive.
     Range share_of(const model::Parameter& parameter) const;

@@ -51,6 +51,7 @@ public:
     const std::string& name() const { return settings_.name; }
     bool sends() const { return !outputs_.empty(); }  ///< has an outgoing edge
     model::Module& module() { return *module_; }
+    const backend::Backend& backend() const { return backend_; }
     Optimizer* optimizer() { return optimizer_.get(); }
     /// Collective over the section: Optimizer's; 0 and nothing where the section is frozen.
     double reduce();

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -16,23 +17,49 @@ HOSTED = os.environ.get("MAESTRO_HOSTED", str(ROOT / "build/cpu-release/maestro_
 STEPS, TOLERANCE = 2, 1e-5
 
 
-def train(folder, program, ranks, *values):
-    """Loss and norm of the gradient of every step."""
+def train(folder, program, ranks, *values, deck="vlm_glyphs", gpus=1):
+    """Loss and norm of the gradient of every step, and the log. The host has so many GPUs."""
     output = f"runs/{len(list(folder.glob('runs/*')))}"
     words = [word for value in (f"train.steps={STEPS}", f"run.output={output}", f"checkpoint.every={STEPS}", *values) for word in ("--set", value)]
-    done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, "train", str(ROOT / "inputs/vlm_glyphs.toml"), *words],
-                          cwd=folder, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, "train", str(ROOT / f"inputs/{deck}.toml"), *words],
+                          cwd=folder, env={**os.environ, "MAESTRO_HOSTED_DEVICES": str(gpus)}, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     with h5py.File(folder / output / "metrics.h5") as file:
         assert len(file["steps"]["loss"]) == STEPS
-        return np.array([file["steps"][key][:] for key in ("loss", "grad_norm")])
+        return np.array([file["steps"][key][:] for key in ("loss", "grad_norm")]), (folder / output / "log.txt").read_text()
+
+
+def check(found, expected, what):
+    apart = np.max(np.abs(found - expected) / np.abs(expected))
+    print(f"{what}: {apart:.1e}")
+    assert apart <= TOLERANCE
 
 
 @pytest.mark.parametrize(("ranks", "values"), [(1, ["section.language.colocate_with=vision", "section.language.layout.dp=1"]), (4, [])])
 def test_losses_are_the_cpus(tmp_path, data, ranks, values):  # noqa: F811
     (tmp_path / "data").symlink_to(data)
-    expected = train(tmp_path, BINARY, ranks, *values, "run.device=cpu")
-    found = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda")
-    apart = np.max(np.abs(found - expected) / np.abs(expected))
-    print(f"{ranks} ranks: {apart:.1e}")
-    assert apart <= TOLERANCE
+    expected, _ = train(tmp_path, BINARY, ranks, *values, "run.device=cpu")
+    found, _ = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda")
+    check(found, expected, f"{ranks} ranks")
+
+
+LAYOUTS = {
+    "tp": (3, []),
+    "cp": (3, ["section.language.layout.tp=1", "section.language.layout.cp=2"]),
+    "dp": (3, ["section.language.layout.tp=1", "section.language.layout.dp=2"]),
+    "tp and cp": (6, ["section.vision.layout.tp=2", "section.language.layout.cp=2"]),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_collectives_give_the_cpus_losses(tmp_path, data, layout):  # noqa: F811
+    """By NCCL where each rank has a GPU, through pinned memory where they share one; the log says which, and why."""
+    (tmp_path / "data").symlink_to(data)
+    ranks, values = LAYOUTS[layout]
+    expected, log = train(tmp_path, BINARY, ranks, *values, deck="layouts")
+    assert "pinned" not in log and "NCCL" not in log
+    for gpus, way, reason in ((ranks, r"NCCL \d", "a GPU of its own"), (1, "pinned memory", "ranks share 1 GPU")):
+        found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck="layouts", gpus=gpus)
+        line = next(line for line in log.splitlines() if "section language:" in line)
+        assert re.search(way, line) and reason in line, line
+        check(found, expected, f"{layout} on {gpus} GPUs")

@@ -6,19 +6,20 @@
 #include <vector>
 
 #include "backend/backend.hpp"
+#include "backend/gpus.hpp"
 #include "support/elements.hpp"
 
 namespace maestro::testing_support {
 
-/// The CPU; a GPU in programs built with MAESTRO_TEST_CUDA.
+/// The CPU; in programs built with MAESTRO_TEST_CUDA a GPU, that of the process with this index on a host.
 #ifdef MAESTRO_TEST_CUDA
 inline constexpr bool kOnGpu = true;
-inline std::unique_ptr<backend::Backend> make_device(int) {
-    return backend::make_cuda(0);
+inline std::unique_ptr<backend::Backend> make_device(int, int index = 0) {
+    return backend::make_cuda(index % backend::find_gpus().count);
 }
 #else
 inline constexpr bool kOnGpu = false;
-inline std::unique_ptr<backend::Backend> make_device(int threads) {
+inline std::unique_ptr<backend::Backend> make_device(int threads, int = 0) {
     return backend::make_cpu(threads);
 }
 #endif
