@@ -168,6 +168,21 @@ void overlaps(Rig& rig) {
     rig.group->reset_traffic();
 }
 
+/// More than any buffer on the way holds, in both directions.
+void long_messages_come_whole(Rig& rig) {
+    constexpr std::int64_t kSize = (std::int64_t{40} << 20) / 4 + 3;
+    const Tensor send = rig.tensor(DType::f32, kSize, 1), received = rig.tensor(DType::f32, kSize, 1);
+    const auto value = [](int rank, std::int64_t i) { return static_cast<double>((i * 7 + rank) % 100003); };
+    rig.fill(send, [&](std::int64_t i) { return value(rig.rank(), i); });
+    rig.group->finish(rig.group->start_shift(*rig.device, send, received, 1));
+    const std::vector<double> found = rig.values(received);
+    const int from = (rig.rank() + rig.size() - 1) % rig.size();
+    for (std::int64_t i = 0; i < kSize; ++i)
+        MAESTRO_CHECK(found[static_cast<std::size_t>(i)] == value(from, i), "{} of a long message", i);
+    rig.group->reset_traffic();
+    rig.memory.clear();
+}
+
 /// Ranks that do not mean the same: noticed where it arrives. NCCL does not look at sizes.
 void unlike_sizes_are_noticed(const comm::Communicator& world) {
     Rig rig(world);
@@ -261,6 +276,7 @@ int main(int argc, char** argv) {
                 rig.memory.clear();
             }
         overlaps(rig);
+        long_messages_come_whole(rig);
         for (const DType dtype : kTypes) sums_have_the_same_bits(world, rig, dtype);
         large_sums_take_little_scratch(rig);
         unlike_sizes_are_noticed(world);
