@@ -34,6 +34,23 @@ struct Update {
 
 constexpr int kChunkThreads = 256, kLastThreads = 512;
 
+/// A block takes a chunk: from the element `head`, modulo N, on N at a time, what is before and behind one by
+/// one. Head N: there is no such place.
+template <int N>
+__global__ void __launch_bounds__(kChunkThreads)
+    update_chunks(Update update, const UpdateChunk* chunks, int head) {
+    const UpdateChunk chunk = chunks[blockIdx.x];
+    if (chunk.decays == 0) update.f.keep = 1;
+    const int thread = static_cast<int>(threadIdx.x);
+    const int before = head == N ? chunk.size : static_cast<int>((head - chunk.begin % N + N) % N);
+    const int first = before < chunk.size ? before : chunk.size, packs = (chunk.size - first) / N;
+    for (int i = thread; i < packs; i += kChunkThreads)
+        update.template operator()<N>(chunk.begin + first + i * N);
+    const int rest = chunk.size - packs * N;
+    for (int i = thread; i < rest; i += kChunkThreads)
+        update.template operator()<1>(chunk.begin + (i < first ? i : packs * N + i));
+}
+
 /// A block takes a chunk. Threads take the same elements in the same order wherever these lie in memory, so
 /// that the sum depends on their number alone; `aligned` to 16 bytes they are read faster.
 template <class T, bool aligned>
@@ -70,10 +87,13 @@ __global__ void __launch_bounds__(kLastThreads) add_sums(const double* partial, 
 }  // namespace
 
 void adamw(Stream stream, const Array& weights, const Array& gradient, const Array& first,
-           const Array& second, const AdamWFactors& factors) {
+           const Array& second, const Array& chunks, const AdamWFactors& factors) {
     auto *const w = weights.as<float>(), *const g = gradient.as<float>(), *const m = first.as<float>(),
                 *const v = second.as<float>();
-    each_element<kPack<float>>(stream, Update{w, g, m, v, factors}, weights.size(), w, g, m, v);
+    constexpr int N = kPack<float>;
+    const std::int64_t head = first_word<N>(w, g, m, v);
+    launch(update_chunks<N>, chunks.rows, kChunkThreads, 0, stream, Update{w, g, m, v, factors},
+           chunks.as<UpdateChunk>(), head < 0 ? N : static_cast<int>(head));
 }
 
 void add_squares(Stream stream, const Array& values, const Array& sum, const Array& partial) {

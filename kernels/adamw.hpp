@@ -16,9 +16,15 @@ struct AdamWFactors {
     float keep;  ///< what weight decay leaves of a weight
 };
 
-/// All f32[n].
+/// Elements next to each other that are updated alike.
+struct UpdateChunk {
+    std::int64_t begin;
+    std::int32_t size, decays;  ///< decays: 0 or 1
+};
+
+/// Arrays f32[n], of which the elements in `chunks` are updated, in one launch.
 void adamw(Stream stream, const Array& weights, const Array& gradient, const Array& first,
-           const Array& second, const AdamWFactors& factors);
+           const Array& second, const Array& chunks, const AdamWFactors& factors);
 
 /// Elements whose squares are summed by themselves, of so many; the partial sums are at most 4096.
 inline std::int64_t square_chunk(std::int64_t elements) {

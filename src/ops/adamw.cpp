@@ -4,7 +4,6 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/adamw.hpp"
 #include "ops/device_scratch.hpp"
 #include "ops/dispatch.hpp"
 
@@ -29,8 +28,17 @@ kernels::AdamWFactors factors_of(const AdamW& s) {
 
 }  // namespace
 
+std::vector<kernels::UpdateChunk> update_chunks(std::span<const Updated> elements) {
+    constexpr std::int64_t kChunk = 1 << 14;
+    std::vector<kernels::UpdateChunk> chunks;
+    for (const auto& [range, decays] : elements)
+        for (std::int64_t begin = range.begin; begin < range.end; begin += kChunk)
+            chunks.push_back({begin, static_cast<std::int32_t>(std::min(kChunk, range.end - begin)), decays});
+    return chunks;
+}
+
 void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, const Tensor& first,
-           const Tensor& second, const AdamW& s) {
+           const Tensor& second, const Tensor& chunks, const AdamW& s) {
     const std::int64_t size = weights.size();
     MAESTRO_CHECK(gradient.size() == size && first.size() == size && second.size() == size,
                   "{} weights, {} gradients", size, gradient.size());
@@ -42,18 +50,24 @@ void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, c
             float* m = first.as<float>();
             float* v = second.as<float>();
             const kernels::AdamWFactors f = factors_of(s);
-            parallel_for((size + kBlock - 1) / kBlock, kBlock * 8, [&](std::int64_t block) {
-                const std::int64_t end = std::min(size, (block + 1) * kBlock);
+            const auto* const all = static_cast<const kernels::UpdateChunk*>(chunks.data);
+            parallel_for(chunks.rows(), chunks.rows() > 0 ? size / chunks.rows() * 8 : 0,
+                         [&](std::int64_t c) {
+                             const kernels::UpdateChunk chunk = all[c];
+                             const std::int64_t end = chunk.begin + chunk.size;
+                             const float keep = chunk.decays != 0 ? f.keep : 1.0f;
 #pragma omp simd
-                for (std::int64_t i = block * kBlock; i < end; ++i) {
-                    const float x = g[i] * f.scale;
-                    m[i] = f.beta1 * m[i] + f.rest1 * x;
-                    v[i] = f.beta2 * v[i] + f.rest2 * x * x;
-                    w[i] = w[i] * f.keep - f.rate * m[i] / (std::sqrt(v[i]) * f.root + f.eps);
-                }
-            });
+                             for (std::int64_t i = chunk.begin; i < end; ++i) {
+                                 const float x = g[i] * f.scale;
+                                 m[i] = f.beta1 * m[i] + f.rest1 * x;
+                                 v[i] = f.beta2 * v[i] + f.rest2 * x * x;
+                                 w[i] = w[i] * keep - f.rate * m[i] / (std::sqrt(v[i]) * f.root + f.eps);
+                             }
+                         });
         },
-        [&](Stream stream) { kernels::adamw(stream, weights, gradient, first, second, factors_of(s)); });
+        [&](Stream stream) {
+            kernels::adamw(stream, weights, gradient, first, second, chunks, factors_of(s));
+        });
 }
 
 void add_squares(backend::Backend& b, const Tensor& t, const Tensor& sum, backend::Arena& scratch) {

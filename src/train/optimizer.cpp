@@ -15,6 +15,10 @@ namespace {
 Tensor floats(const backend::Buffer& buffer) {
     return Tensor(buffer.data(), DType::f32, {static_cast<std::int64_t>(buffer.bytes() / sizeof(float))});
 }
+Tensor chunks_of(const backend::Buffer& buffer) {
+    constexpr std::size_t kEach = sizeof(kernels::UpdateChunk);
+    return Tensor(buffer.data(), DType::u8, {static_cast<std::int64_t>(buffer.bytes() / kEach), kEach});
+}
 
 }  // namespace
 
@@ -49,11 +53,26 @@ Optimizer::Optimizer(backend::Backend& backend, model::ParameterStore& store,
         at = p.offset + held.end;
     }
     if (at < share_.end) counted_.push_back({at, share_.end});
+    make_chunks();
     const auto bytes = static_cast<std::size_t>(share_.size()) * sizeof(float);
     for (auto* moments : {&first_, &second_}) {
         *moments = backend::Buffer(backend, bytes);
         if (bytes > 0) ops::zero(backend, floats(*moments));
     }
+}
+
+void Optimizer::make_chunks() {
+    std::vector<ops::Updated> updated;
+    for (const model::Parameter& p : store_.parameters()) {
+        const Range held = share_of(p);
+        if (held.size() <= 0) continue;
+        const std::int64_t from = p.offset - share_.begin;
+        updated.push_back({{from + held.begin, from + held.end}, p.decay});
+    }
+    const auto chunks = ops::update_chunks(updated);
+    if (chunks.empty()) return;
+    chunks_ = backend::Buffer(backend_, chunks.size() * sizeof(kernels::UpdateChunk));
+    backend_.upload(chunks.data(), chunks_of(chunks_));
 }
 
 Tensor Optimizer::gradient() const {
@@ -93,23 +112,16 @@ double Optimizer::reduce(backend::Arena& scratch) {
 }
 
 void Optimizer::update(const AdamSettings& settings, std::int64_t step, double gradient_scale) {
-    for (const model::Parameter& parameter : store_.parameters()) {
-        const auto [from, to] = share_of(parameter);
-        if (from >= to) continue;
-        const auto part = [&, first = parameter.offset + from, last = parameter.offset + to](
-                              const Tensor& whole, std::int64_t begin) {
-            return whole.slice(first - begin, last - begin);
-        };
-        ops::adamw(backend_, part(store_.master(), 0), part(store_.gradient(), 0),
-                   part(floats(first_), share_.begin), part(floats(second_), share_.begin),
+    if (share_.size() > 0)
+        ops::adamw(backend_, store_.master().slice(share_.begin, share_.end), gradient(), floats(first_),
+                   floats(second_), chunks_of(chunks_),
                    {.learning_rate = learning_rate(settings, step),
                     .beta1 = settings.beta1,
                     .beta2 = settings.beta2,
                     .eps = settings.eps,
-                    .weight_decay = parameter.decay ? settings.weight_decay : 0.0,
+                    .weight_decay = settings.weight_decay,
                     .step = step,
                     .gradient_scale = gradient_scale});
-    }
     const Tensor trained = store_.master().slice(0, store_.gradient().size());
     data_->finish(data_->start_all_gather_in_place(model::in_blocks(trained), blocks_));
     store_.refresh_compute();

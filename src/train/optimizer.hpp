@@ -59,6 +59,7 @@ public:
     std::size_t bytes() const { return first_.bytes() + second_.bytes(); }
 
 private:
+    void make_chunks();
     void sum_shared(model::Sharing sharing, backend::Arena& scratch);
     Tensor gradient() const;  ///< of the share
     Tensor part(const backend::Buffer& moments, const model::Parameter& parameter) const;
@@ -71,6 +72,7 @@ private:
     Range share_;                       ///< of the flat array
     std::vector<Range> counted_;        ///< of it, in the norm
     backend::Buffer squares_;           ///< f64[1]
+    backend::Buffer chunks_;            ///< of the share, as adamw() takes them
     backend::Buffer first_;
     backend::Buffer second_;
 };

@@ -26,10 +26,6 @@ StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, model::Pee
     const std::vector<std::int64_t> blocks = model::blocks_of_shares(size, ranks);
     const Tensor whole = model::in_blocks(store.gradient());
     const Tensor own = whole.slice(0, blocks[0]);
-    // A share is a range of the flat array; it cuts through one parameter at either end.
-    std::int64_t trainable = 0;
-    for (const model::Parameter& p : store.parameters()) trainable += p.trainable ? 1 : 0;
-    const std::int64_t pieces = std::min(trainable, (trainable + ranks - 1) / ranks + 1);
     StepEnd end;
     backend::Arena scratch;
     meta->reset_counts();
@@ -44,10 +40,7 @@ StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, model::Pee
     end.reduce_s += group->traffic().seconds + meta->counts().seconds;
     meta->reset_counts();
     group->reset_traffic();
-    for (std::int64_t i = 0; i < pieces; ++i) {
-        const Tensor piece(nullptr, DType::f32, {(own.size() + pieces - 1) / pieces});
-        ops::adamw(*meta, piece, piece, piece, piece, {});
-    }
+    ops::adamw(*meta, own, own, own, own, {}, {});
     group->finish(group->start_all_gather_in_place(whole, blocks));
     store.refresh_compute();
     store.zero_gradients();
