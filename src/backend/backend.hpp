@@ -93,6 +93,17 @@ public:
     };
     virtual void gemm(const Gemm& g) = 0;
     static Work work_of(const Gemm& g);
+    /// What may be done with a product on its way to memory.
+    struct Epilogue {
+        const void* bias = nullptr;   ///< [n] of y's type: added to every row
+        void* activated = nullptr;    ///< [m, n] of y's type: GELU of y, beside it
+        void* column_sums = nullptr;  ///< [m] of y's type, with transpose_a: sums of a's columns
+    };
+    /// gemm() with an epilogue in the same pass. False, and nothing is done, where the device has none.
+    virtual bool gemm_with(const Gemm& g, const Epilogue& epilogue) {
+        static_cast<void>(g), static_cast<void>(epilogue);
+        return false;
+    }
 
     /// Where operations of a GPU queue up; null where they run on the host.
     virtual Stream stream() const { return nullptr; }
@@ -133,8 +144,13 @@ private:
 
 /// The CPU: oneDNN for products, OpenMP for the rest. `threads` >= 1 for this rank.
 std::unique_ptr<Backend> make_cpu(int threads);
+/// How a GPU multiplies.
+struct Products {
+    bool tf32 = false;      ///< f32 factors lose 13 of 23 bits, for speed
+    bool measured = false;  ///< of the library's proposals the fastest, by trial, and not its first
+};
 /// GPU number `device` of this process, in builds for GPUs. Error(device_memory), or what CUDA says.
-std::unique_ptr<Backend> make_cuda(int device);
+std::unique_ptr<Backend> make_cuda(int device, Products products = {});
 /// Counts work, memory and, by the rates, seconds of such a device; computes nothing.
 std::unique_ptr<Backend> make_meta(DeviceRates rates = {}, Traits traits = {});
 

@@ -63,10 +63,10 @@ private:
 
 class Cuda final : public Backend {
 public:
-    explicit Cuda(int device)
+    Cuda(int device, Products products)
         : device_(device),
           stream_(make_stream(device)),
-          gemm_(stream_),
+          gemm_(stream_, products),
           staging_(stream_, [this](const CudaEvent& event) { wait_for(event); }) {}
     ~Cuda() override {
         cudaStreamSynchronize(stream_);
@@ -120,7 +120,12 @@ public:
     }
     void gemm(const Gemm& g) override {
         count(work_of(g));
-        if (g.m > 0 && g.n > 0) gemm_.run(g);
+        if (g.m > 0 && g.n > 0) gemm_.run(g, {});
+    }
+    bool gemm_with(const Gemm& g, const Epilogue& epilogue) override {
+        if (g.m == 0 || g.n == 0 || !gemm_.run(g, epilogue)) return false;
+        count(work_of(g));
+        return true;
     }
 
 private:
@@ -171,8 +176,8 @@ std::size_t free_memory(const Device& device) {
     return left;
 }
 
-std::unique_ptr<Backend> make_cuda(int device) {
-    return std::make_unique<Cuda>(device);
+std::unique_ptr<Backend> make_cuda(int device, Products products) {
+    return std::make_unique<Cuda>(device, products);
 }
 
 }  // namespace maestro::backend

@@ -4,30 +4,20 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <limits>
 #include <map>
+#include <optional>
 #include <tuple>
-#include <utility>
 
-#include "backend/cuda_check.hpp"
+#include "backend/cuda_product.hpp"
 
 namespace maestro::backend {
 
 namespace {
 
 constexpr std::size_t kWorkspace = std::size_t{32} << 20;  ///< bytes, as much as cuBLAS takes on Hopper
-
-cudaDataType_t type_of(DType type) {
-    switch (type) {
-        case DType::f32:
-            return CUDA_R_32F;
-        case DType::bf16:
-            return CUDA_R_16BF;
-        case DType::f64:
-            return CUDA_R_64F;
-        default:
-            MAESTRO_CHECK(false, "no products of {}", name_of(type));
-    }
-}
+constexpr int kTried = 8;                                  ///< proposals that are measured
 
 /// The largest power of two up to 256 that divides an address: what a kernel may count on.
 std::uint32_t alignment_of(const void* pointer) {
@@ -37,73 +27,80 @@ std::uint32_t alignment_of(const void* pointer) {
     return alignment;
 }
 
-/// Owns what a create function has made.
-template <class T, cublasStatus_t (*destroy)(T)>
-class Owned {
-public:
-    Owned() = default;
-    ~Owned() {
-        if (value_) destroy(value_);
-    }
-    Owned(Owned&& other) noexcept : value_(std::exchange(other.value_, nullptr)) {}
-    Owned& operator=(Owned&& other) noexcept {
-        std::swap(value_, other.value_);
-        return *this;
-    }
-    Owned(const Owned&) = delete;
-    Owned& operator=(const Owned&) = delete;
-    T* to_make() { return &value_; }
-    T get() const { return value_; }
+/// Where the library writes D.
+void* written(const Backend::Gemm& g, const Backend::Epilogue& e) {
+    return e.activated ? e.activated : g.y;
+}
 
-private:
-    T value_ = nullptr;
-};
-using Description = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
-
-/// cuBLASLt's matrices are column-major. What is row-major here is its transpose there, so y^T = b^T a^T is
-/// asked for: b comes first.
-struct Plan {
-    Description product;
-    Layout first, second, result;
-    cublasLtMatmulAlgo_t algorithm{};
-};
-
-Layout layout(DType type, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
-    Layout made;
-    MAESTRO_CUDA_CALL(cublasLtMatrixLayoutCreate(made.to_make(), type_of(type),
-                                                 static_cast<std::uint64_t>(rows),
-                                                 static_cast<std::uint64_t>(columns), stride));
-    return made;
+/// How many rows of activations there are differs from micro-batch to micro-batch: up to the next number
+/// with three binary digits they are one class.
+Backend::Gemm of_class(Backend::Gemm g) {
+    std::int64_t& rows = g.transpose_a ? g.k : g.m;
+    const auto digits =
+        static_cast<int>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1))));
+    const std::int64_t step = std::int64_t{1} << std::max(digits - 3, 0);
+    rows = (rows + step - 1) / step * step;
+    return g;
 }
 
 using Key =
-    std::tuple<std::array<std::int64_t, 6>, std::array<bool, 3>, DType, DType, std::array<std::uint32_t, 3>>;
+    std::tuple<std::array<std::int64_t, 6>, std::array<bool, 6>, DType, DType, std::array<std::uint32_t, 3>>;
 
-Key key_of(const Backend::Gemm& g) {
+Key key_of(const Backend::Gemm& g, const Backend::Epilogue& e) {
     return {{g.m, g.n, g.k, g.lda, g.ldb, g.ldy},
-            {g.transpose_a, g.transpose_b, g.accumulate},
+            {g.transpose_a, g.transpose_b, g.accumulate, e.bias != nullptr, e.activated != nullptr,
+             e.column_sums != nullptr},
             g.in,
             g.out,
-            {alignment_of(g.a), alignment_of(g.b), alignment_of(g.y)}};
+            {alignment_of(g.a), alignment_of(g.b), alignment_of(written(g, e))}};
 }
 
-Plan make_plan(cublasLtHandle_t handle, const Backend::Gemm& g) {
-    Plan plan;
-    const bool wide = g.in == DType::f64;
-    MAESTRO_CUDA_CALL(cublasLtMatmulDescCreate(plan.product.to_make(),
-                                               wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                               wide ? CUDA_R_64F : CUDA_R_32F));
-    const auto set = [&](cublasLtMatmulDescAttributes_t what, const auto& value) {
-        MAESTRO_CUDA_CALL(cublasLtMatmulDescSetAttribute(plan.product.get(), what, &value, sizeof value));
-    };
-    set(CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-    plan.first = g.transpose_b ? layout(g.in, g.k, g.n, g.ldb) : layout(g.in, g.n, g.k, g.ldb);
-    plan.second = g.transpose_a ? layout(g.in, g.m, g.k, g.lda) : layout(g.in, g.k, g.m, g.lda);
-    plan.result = layout(g.out, g.n, g.m, g.ldy);
-    Preference preference;
+struct Plan {
+    Product product;
+    std::optional<cublasLtMatmulAlgo_t> algorithm;  ///< none: the library has no such product
+};
+
+}  // namespace
+
+struct CudaGemm::State {
+    State(Stream s, Products p) : stream(s), products(p) {
+        MAESTRO_CUDA_CALL(cublasLtCreate(&handle));
+        MAESTRO_CUDA_CALL(cudaMalloc(&workspace, kWorkspace));
+        for (cudaEvent_t& event : clock) MAESTRO_CUDA_CALL(cudaEventCreate(&event));
+    }
+    ~State() {
+        for (cudaEvent_t event : clock)
+            if (event) cudaEventDestroy(event);
+        cudaFree(workspace);
+        if (handle) cublasLtDestroy(handle);
+    }
+    State(const State&) = delete;
+    State& operator=(const State&) = delete;
+
+    /// The plan of a shape, for its class where its algorithm does for all of that, else for itself.
+    const Plan& plan_for(const Backend::Gemm& g, const Backend::Epilogue& e);
+    const Plan& plan_of(const Backend::Gemm& shape, const Backend::Gemm& g, const Backend::Epilogue& e);
+    std::vector<cublasLtMatmulAlgo_t> proposals(const Product& product, const Backend::Gemm& g,
+                                                const Backend::Epilogue& e);
+    bool does_for(const Plan& plan, const Backend::Gemm& g) const;
+    std::optional<cublasLtMatmulAlgo_t> choose(const Product& product, const Backend::Gemm& g,
+                                               const Backend::Epilogue& e);
+    double seconds_of(const Product& product, const cublasLtMatmulAlgo_t& algorithm, const Backend::Gemm& g,
+                      void* target);
+    void multiply(const Product& product, const cublasLtMatmulAlgo_t& algorithm, const Backend::Gemm& g,
+                  void* target, bool accumulate);
+
+    Stream stream;
+    Products products;
+    cublasLtHandle_t handle = nullptr;
+    void* workspace = nullptr;
+    std::array<cudaEvent_t, 2> clock{};
+    std::map<Key, Plan> plans;
+};
+
+std::vector<cublasLtMatmulAlgo_t> CudaGemm::State::proposals(const Product& product, const Backend::Gemm& g,
+                                                             const Backend::Epilogue& e) {
+    Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
     MAESTRO_CUDA_CALL(cublasLtMatmulPreferenceCreate(preference.to_make()));
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, const auto& value) {
         MAESTRO_CUDA_CALL(cublasLtMatmulPreferenceSetAttribute(preference.get(), what, &value, sizeof value));
@@ -111,58 +108,132 @@ Plan make_plan(cublasLtHandle_t handle, const Backend::Gemm& g) {
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(g.b));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(g.a));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(g.y));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(g.y));
-    cublasLtMatmulHeuristicResult_t found{};
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(written(g, e)));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(written(g, e)));
+    std::array<cublasLtMatmulHeuristicResult_t, kTried> found{};
     int count = 0;
-    MAESTRO_CUDA_CALL(cublasLtMatmulAlgoGetHeuristic(handle, plan.product.get(), plan.first.get(),
-                                                     plan.second.get(), plan.result.get(), plan.result.get(),
-                                                     preference.get(), 1, &found, &count));
-    MAESTRO_CHECK(count > 0, "cuBLASLt knows no product of {} x {} x {}, {} to {}", g.m, g.n, g.k,
-                  name_of(g.in), name_of(g.out));
-    plan.algorithm = found.algo;
-    return plan;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle, product.description(), product.first(), product.second(), product.result(), product.result(),
+        preference.get(), products.measured ? kTried : 1, found.data(), &count);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) MAESTRO_CUDA_CALL(status);
+    std::vector<cublasLtMatmulAlgo_t> algorithms;
+    for (int i = 0; i < count; ++i)
+        if (found[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
+            algorithms.push_back(found[static_cast<std::size_t>(i)].algo);
+    return algorithms;
 }
 
-}  // namespace
-
-struct CudaGemm::State {
-    explicit State(Stream s) : stream(s) {
-        MAESTRO_CUDA_CALL(cublasLtCreate(&handle));
-        MAESTRO_CUDA_CALL(cudaMalloc(&workspace, kWorkspace));
-    }
-    ~State() {
-        cudaFree(workspace);
-        if (handle) cublasLtDestroy(handle);
-    }
-    State(const State&) = delete;
-    State& operator=(const State&) = delete;
-    Stream stream;
-    cublasLtHandle_t handle = nullptr;
-    void* workspace = nullptr;
-    std::map<Key, Plan> plans;
-};
-
-CudaGemm::CudaGemm(Stream stream) : state_(std::make_unique<State>(stream)) {}
-CudaGemm::~CudaGemm() = default;
-
-void CudaGemm::run(const Backend::Gemm& g) {
-    auto at = state_->plans.find(key_of(g));
-    if (at == state_->plans.end()) at = state_->plans.emplace(key_of(g), make_plan(state_->handle, g)).first;
-    const Plan& plan = at->second;
+void CudaGemm::State::multiply(const Product& product, const cublasLtMatmulAlgo_t& algorithm,
+                               const Backend::Gemm& g, void* target, bool accumulate) {
     const double one = 1, zero = 0;
     const float one_f = 1, zero_f = 0;
     const bool wide = g.in == DType::f64;
-    const void* alpha = wide ? static_cast<const void*>(&one) : &one_f;
-    const void* beta = g.accumulate ? alpha : wide ? static_cast<const void*>(&zero) : &zero_f;
-    MAESTRO_CUDA_CALL(cublasLtMatmul(state_->handle, plan.product.get(), alpha, g.b, plan.first.get(), g.a,
-                                     plan.second.get(), beta, g.y, plan.result.get(), g.y, plan.result.get(),
-                                     &plan.algorithm, state_->workspace, kWorkspace, state_->stream));
+    const void* const alpha = wide ? static_cast<const void*>(&one) : &one_f;
+    const void* const beta = accumulate ? alpha : wide ? static_cast<const void*>(&zero) : &zero_f;
+    MAESTRO_CUDA_CALL(cublasLtMatmul(handle, product.description(), alpha, g.b, product.first(), g.a,
+                                     product.second(), beta, target, product.result(), target,
+                                     product.result(), &algorithm, workspace, kWorkspace, stream));
+}
+
+double CudaGemm::State::seconds_of(const Product& product, const cublasLtMatmulAlgo_t& algorithm,
+                                   const Backend::Gemm& g, void* target) {
+    constexpr int kRuns = 3;
+    multiply(product, algorithm, g, target, false);  // the first may load code
+    MAESTRO_CUDA_CALL(cudaEventRecord(clock[0], stream));
+    for (int i = 0; i < kRuns; ++i) multiply(product, algorithm, g, target, false);
+    MAESTRO_CUDA_CALL(cudaEventRecord(clock[1], stream));
+    MAESTRO_CUDA_CALL(cudaEventSynchronize(clock[1]));
+    float milliseconds = 0;
+    MAESTRO_CUDA_CALL(cudaEventElapsedTime(&milliseconds, clock[0], clock[1]));
+    return milliseconds / kRuns / 1e3;
+}
+
+/// The first proposal, or the fastest. What is summed up in place is tried out beside it.
+std::optional<cublasLtMatmulAlgo_t> CudaGemm::State::choose(const Product& product, const Backend::Gemm& g,
+                                                            const Backend::Epilogue& e) {
+    const auto algorithms = proposals(product, g, e);
+    if (algorithms.empty()) return {};
+    if (algorithms.size() == 1) return algorithms.front();
+    void* target = written(g, e);
+    void* beside = nullptr;
+    if (g.accumulate) {
+        const auto bytes = static_cast<std::size_t>(g.m * g.ldy) * size_of(g.out) + 256;
+        if (cudaMalloc(&beside, bytes) != cudaSuccess) {
+            cudaGetLastError();  // or the next call would report it again
+            return algorithms.front();
+        }
+        // As aligned as what it stands for.
+        target = static_cast<std::byte*>(beside) + alignment_of(written(g, e)) % 256;
+    }
+    double best_s = std::numeric_limits<double>::infinity();
+    std::optional<cublasLtMatmulAlgo_t> best;
+    for (const cublasLtMatmulAlgo_t& algorithm : algorithms)
+        if (const double s = seconds_of(product, algorithm, g, target); s < best_s) {
+            best_s = s;
+            best = algorithm;
+        }
+    if (beside) MAESTRO_CUDA_CALL(cudaFree(beside));
+    return best;
+}
+
+bool CudaGemm::State::does_for(const Plan& plan, const Backend::Gemm& g) const {
+    plan.product.resize(g);
+    cublasLtMatmulHeuristicResult_t found{};
+    return !plan.algorithm ||
+           (cublasLtMatmulAlgoCheck(handle, plan.product.description(), plan.product.first(),
+                                    plan.product.second(), plan.product.result(), plan.product.result(),
+                                    &*plan.algorithm, &found) == CUBLAS_STATUS_SUCCESS &&
+            found.workspaceSize <= kWorkspace);
+}
+
+const Plan& CudaGemm::State::plan_of(const Backend::Gemm& shape, const Backend::Gemm& g,
+                                     const Backend::Epilogue& e) {
+    const Key key = key_of(shape, e);
+    auto at = plans.find(key);
+    if (at == plans.end()) {
+        Product product(shape, e, products.tf32);
+        std::optional<cublasLtMatmulAlgo_t> algorithm;
+        if (products.measured) {
+            product.resize(g);  // of the class there may be less memory than its largest would take
+            algorithm = choose(product, g, e);
+        } else {
+            algorithm = choose(product, shape, e);
+        }
+        at = plans.emplace(key, Plan{std::move(product), algorithm}).first;
+    }
+    return at->second;
+}
+
+const Plan& CudaGemm::State::plan_for(const Backend::Gemm& g, const Backend::Epilogue& e) {
+    const Plan& shared = plan_of(of_class(g), g, e);
+    if (does_for(shared, g)) return shared;
+    const Plan& own = plan_of(g, g, e);
+    own.product.resize(g);
+    return own;
+}
+
+CudaGemm::CudaGemm(Stream stream, Products products) : state_(std::make_unique<State>(stream, products)) {}
+CudaGemm::~CudaGemm() = default;
+
+bool CudaGemm::run(const Backend::Gemm& g, const Backend::Epilogue& epilogue) {
+    constexpr std::int64_t kBesideUnit =
+        8;  // elements in whose multiples the library counts what is beside y
+    if (epilogue.activated && g.ldy % kBesideUnit != 0) return false;
+    const Plan& plan = state_->plan_for(g, epilogue);
+    const bool plain = !epilogue.bias && !epilogue.activated && !epilogue.column_sums;
+    MAESTRO_CHECK(plan.algorithm || !plain, "cuBLASLt knows no product of {} x {} x {}, {} to {}", g.m, g.n,
+                  g.k, name_of(g.in), name_of(g.out));
+    if (!plan.algorithm) return false;
+    plan.product.point(g, epilogue);
+    state_->multiply(plan.product, *plan.algorithm, g, written(g, epilogue), g.accumulate);
+    return true;
 }
 
 std::string CudaGemm::describe() const {
     const auto version = cublasLtGetVersion();
-    return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+    return fmt::format("cuBLASLt {}.{}.{}{}{}", version / 10000, version / 100 % 100, version % 100,
+                       state_->products.tf32 ? ", fp32 by tf32" : "",
+                       state_->products.measured ? ", algorithms by measurement" : "");
 }
 
 }  // namespace maestro::backend

@@ -14,12 +14,14 @@ namespace maestro::backend {
 /// product goes to the stream that it was made for.
 class CudaGemm {
 public:
-    explicit CudaGemm(Stream stream);
+    CudaGemm(Stream stream, Products products);
     ~CudaGemm();
     CudaGemm(const CudaGemm&) = delete;
     CudaGemm& operator=(const CudaGemm&) = delete;
-    /// Backend::Gemm; bf16 factors are multiplied with sums in f32, f32 ones without tf32.
-    void run(const Backend::Gemm& g);
+    /// Backend::gemm_with; bf16 factors are multiplied with sums in f32. An algorithm is chosen once for a
+    /// class of shapes, which have the same matrix of weights and about as many rows of activations. False,
+    /// and nothing is done, where the library has no such epilogue; without one there always is a product.
+    bool run(const Backend::Gemm& g, const Backend::Epilogue& epilogue);
     std::string describe() const;  ///< the library, for the log
 
 private:

@@ -14,11 +14,12 @@ struct Device {
     int number = 0;      ///< among the GPUs that the process sees
     int sharers = 1;     ///< processes of the host that have it
     std::string reason;  ///< for the log
+    Products products = {};
 };
 
 /// `wanted` is "auto" (a GPU where there is one), "cpu" or "cuda". Process `index` of the `count` on a host
 /// takes GPU index % GPUs. Error(bad_deck) where there is no GPU, or none was built for.
-Device choose_device(const std::string& wanted, int index, int count);
+Device choose_device(const std::string& wanted, int index, int count, Products products = {});
 /// `threads` of this process.
 Traits traits_of(const Device& device, int threads);
 std::unique_ptr<Backend> open_device(const Device& device, int threads);

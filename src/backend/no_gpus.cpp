@@ -12,7 +12,7 @@ std::size_t free_memory(const Device& device) {
     MAESTRO_CHECK(false, "GPU {} of none", device.number);
 }
 
-std::unique_ptr<Backend> make_cuda(int device) {
+std::unique_ptr<Backend> make_cuda(int device, Products) {
     MAESTRO_CHECK(false, "GPU {} of none", device);
 }
 

@@ -301,6 +301,9 @@ void DeckReader::check_vocabularies(const Deck& deck) {
 }
 
 void DeckReader::check_device(const Deck& deck) {
+    if (deck.run.gpu_products == "tf32" && deck.run.precision != "fp32")
+        fail_at("run.gpu_products", fmt::format("tf32 stands for fp32, and run.precision is {}; leave it out",
+                                                deck.run.precision));
     if (!needs_.training || deck.run.device != "emulated") return;
     if (deck.emulated.cluster.empty())
         fail_at("emulated.cluster",

@@ -23,6 +23,7 @@ struct Run {
     std::string name, output;
     std::uint64_t seed = 0;
     std::string device = "auto", precision = "fp32";
+    std::string gpu_products = "fp32", gpu_algorithms = "proposed";
     double timeout_s = 120;  ///< a rank that waits longer for another ends the job
     std::string transport = "auto";
 };

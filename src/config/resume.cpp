@@ -12,10 +12,10 @@ namespace {
 
 /// They change where, how long or how fast a run computes, not what. The samples themselves are compared by
 /// their checksums, so their path is free, and weights come from the checkpoint.
-constexpr std::array<std::string_view, 11> kFreeKeys = {
-    "emulated.cluster", "run.name",        "run.output",     "run.device",
-    "run.timeout_s",    "run.transport",   "data.train",     "data.validation",
-    "train.steps",      "train.log_every", "train.recompute"};
+constexpr std::array<std::string_view, 12> kFreeKeys = {
+    "emulated.cluster", "run.name",        "run.output",      "run.device",
+    "run.timeout_s",    "run.transport",   "data.train",      "data.validation",
+    "train.steps",      "train.log_every", "train.recompute", "run.gpu_algorithms"};
 constexpr std::array<std::string_view, 3> kFreeTables = {"checkpoint.", "metrics.", "schedule."};
 constexpr std::array<std::string_view, 4> kFreeOfSections = {".weights", ".micro_batch", ".window",
                                                              ".colocate_with"};

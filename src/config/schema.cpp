@@ -29,6 +29,8 @@ std::vector<Key> keys_of(Run& r, const Needs& needs) {
             {"output", &r.output, needs.output},
             {"device", &r.device, false, 0, 0, {"auto", "cpu", "cuda", "emulated"}},
             {"precision", &r.precision, false, 0, 0, {"fp32", "bf16"}},
+            {"gpu_products", &r.gpu_products, false, 0, 0, {"fp32", "tf32"}},
+            {"gpu_algorithms", &r.gpu_algorithms, false, 0, 0, {"proposed", "measured"}},
             {"timeout_s", &r.timeout_s, false, 1, 86400},
             {"transport", &r.transport, false, 0, 0, {"auto", "window", "messages"}}};
 }

@@ -108,11 +108,10 @@ std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::
     const backend::ArenaScope scope(scratch);
     // patchify has put the merge x merge patches of a token one after another, so that merging them is only
     // another view of the rows.
-    ops::linear(
+    ops::linear_gelu(
         backend_,
         shares_.gather(state->normed.reshape({own / unit, unit * spec_.width}), state->token_shares, scratch),
-        merge_weight_->weight, state->merged, merge_bias_->weight);
-    ops::gelu(backend_, state->merged, state->active);
+        merge_weight_->weight, merge_bias_->weight, state->merged, state->active);
     const Tensor projected = shares_.part(output, state->token_shares, scratch);
     ops::linear(backend_, state->active, project_weight_->weight, projected);
     shares_.sum(projected, output, state->token_shares, scratch);
@@ -149,15 +148,14 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
         ops::linear_backward_input(backend_, d_merged, merge_weight_->weight, part, false);
         ops::linear_backward_weight(backend_, d_merged,
                                     shares_.gather(as_tokens(state.normed), shares, scratch),
-                                    merge_weight_->gradient);
+                                    merge_weight_->gradient, merge_bias_->gradient, scratch);
         shares_.sum(part, as_tokens(d_normed), shares, scratch);
     }
-    ops::bias_backward(backend_, d_merged, merge_bias_->gradient, scratch);
     ops::rms_norm_backward(backend_, d_normed, state.stack.output, norm_->weight, state.rstd, d_stream,
                            norm_->gradient, false, scratch);
     layers_.backward(state.stack, state.sequences, d_stream, scratch);
-    ops::linear_backward_weight(backend_, d_stream, state.patches, patch_weight_->gradient);
-    ops::bias_backward(backend_, d_stream, patch_bias_->gradient, scratch);
+    ops::linear_backward_weight(backend_, d_stream, state.patches, patch_weight_->gradient,
+                                patch_bias_->gradient, scratch);
 }
 
 }  // namespace maestro::model

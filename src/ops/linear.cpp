@@ -3,6 +3,8 @@
 #include "kernels/linear.hpp"
 #include "ops/device_scratch.hpp"
 #include "ops/dispatch.hpp"
+#include "ops/elementwise.hpp"
+#include "ops/gelu.hpp"
 
 namespace maestro::ops {
 
@@ -14,10 +16,9 @@ void check(const Tensor& x, const Tensor& w, const Tensor& y) {
                   x.describe(), w.describe(), y.describe());
 }
 
-void product(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y, bool accumulate) {
+backend::Backend::Gemm product_of(const Tensor& x, const Tensor& w, const Tensor& y, bool accumulate) {
     check(x, w, y);
-    if (y.size() == 0) return;
-    b.gemm({.a = x.data,
+    return {.a = x.data,
             .b = w.data,
             .y = y.data,
             .m = y.rows(),
@@ -30,14 +31,45 @@ void product(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor
             .transpose_b = true,
             .accumulate = accumulate,
             .in = x.dtype,
-            .out = y.dtype});
+            .out = y.dtype};
+}
+
+backend::Backend::Gemm weight_gradient_of(const Tensor& dy, const Tensor& x, const Tensor& dw) {
+    check(x, dw, dy);
+    return {.a = dy.data,
+            .b = x.data,
+            .y = dw.data,
+            .m = dw.dim(0),
+            .n = dw.columns(),
+            .k = dy.rows(),
+            .lda = dy.columns(),
+            .ldb = x.columns(),
+            .ldy = dw.columns(),
+            .transpose_a = true,
+            .transpose_b = false,
+            .accumulate = true,
+            .in = dy.dtype,
+            .out = dw.dtype};
 }
 
 }  // namespace
 
 void linear(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias) {
-    product(b, x, w, y, false);
+    const auto product = product_of(x, w, y, false);
+    if (y.size() == 0 || (bias.rank != 0 && b.gemm_with(product, {.bias = bias.data}))) return;
+    b.gemm(product);
     if (bias.rank != 0) add_bias(b, bias, y);
+}
+
+void linear_gelu(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y,
+                 const Tensor& active) {
+    MAESTRO_CHECK(active.size() == y.size() && active.dtype == y.dtype && bias.size() == y.columns(),
+                  "y {}, active {}, bias {}", y.describe(), active.describe(), bias.describe());
+    if (y.size() == 0 ||
+        b.gemm_with(product_of(x, w, y, false), {.bias = bias.data, .activated = active.data}))
+        return;
+    linear(b, x, w, y, bias);
+    gelu(b, y, active);
 }
 
 void add_bias(backend::Backend& b, const Tensor& bias, const Tensor& y) {
@@ -62,7 +94,8 @@ void add_bias(backend::Backend& b, const Tensor& bias, const Tensor& y) {
 }
 
 void linear_accumulate(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y) {
-    product(b, x, w, y, true);
+    const auto product = product_of(x, w, y, true);
+    if (y.size() > 0) b.gemm(product);
 }
 
 void linear_backward_input(backend::Backend& b, const Tensor& dy, const Tensor& w, const Tensor& dx,
@@ -86,22 +119,22 @@ void linear_backward_input(backend::Backend& b, const Tensor& dy, const Tensor& 
 }
 
 void linear_backward_weight(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& dw) {
-    check(x, dw, dy);
-    if (x.size() == 0) return;
-    b.gemm({.a = dy.data,
-            .b = x.data,
-            .y = dw.data,
-            .m = dw.dim(0),
-            .n = dw.columns(),
-            .k = dy.rows(),
-            .lda = dy.columns(),
-            .ldb = x.columns(),
-            .ldy = dw.columns(),
-            .transpose_a = true,
-            .transpose_b = false,
-            .accumulate = true,
-            .in = dy.dtype,
-            .out = dw.dtype});
+    const auto product = weight_gradient_of(dy, x, dw);
+    if (x.size() > 0) b.gemm(product);
+}
+
+void linear_backward_weight(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& dw,
+                            const Tensor& dbias, backend::Arena& scratch) {
+    MAESTRO_CHECK(dbias.size() == dy.columns() && dbias.dtype == dw.dtype, "dbias {} for {} and {}",
+                  dbias.describe(), dy.describe(), dw.describe());
+    if (x.size() > 0) {
+        const backend::ArenaScope scope(scratch);
+        const Tensor sums = device_scratch(b, scratch, dbias.dtype, {dbias.size()});
+        if (b.gemm_with(weight_gradient_of(dy, x, dw), {.column_sums = sums.data}))
+            return add(b, sums, dbias);
+    }
+    linear_backward_weight(b, dy, x, dw);
+    bias_backward(b, dy, dbias, scratch);
 }
 
 void bias_backward(backend::Backend& b, const Tensor& dy, const Tensor& dbias, backend::Arena& scratch) {

@@ -10,7 +10,9 @@ backend::Device choose_device(const comm::Communicator& world, const comm::Topol
     agree(world, [&] {
         // An emulated device is the host's memory and a clock.
         const std::string wanted = deck.run.device == "emulated" ? "cpu" : deck.run.device;
-        device = backend::choose_device(wanted, topology.rank_on_node, topology.ranks_on_node);
+        device = backend::choose_device(
+            wanted, topology.rank_on_node, topology.ranks_on_node,
+            {.tf32 = deck.run.gpu_products == "tf32", .measured = deck.run.gpu_algorithms == "measured"});
     });
     return device;
 }

@@ -3,14 +3,21 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <map>
+#include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "backend/cpu_gemm.hpp"
 #include "base/dtype.hpp"
+#include "hosted/cublaslt.hpp"
 #include "hosted/hosted.hpp"
 
 namespace {
@@ -23,6 +30,11 @@ struct Description {
     cublasComputeType_t compute;
     cudaDataType_t scale;
     std::int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    void* vector = nullptr;  ///< bias, or its gradient
+    void* beside = nullptr;  ///< what the activation takes
+    std::int64_t beside_stride = 0;
+    bool has(cublasLtEpilogue_t part) const { return (epilogue & part) == part; }
 };
 struct Layout {
     cudaDataType_t type;
@@ -36,8 +48,10 @@ struct Preference {
 };
 /// What a heuristic has promised, kept in the algorithm's opaque words.
 struct Promise {
-    std::uint64_t rows, columns, depth, workspace;
-    std::uint32_t alignment_a, alignment_b, alignment_c, alignment_d;
+    std::uint64_t rows, columns, depth;
+    std::uint32_t workspace;
+    std::uint16_t alignment_a, alignment_b, alignment_c, alignment_d;
+    std::uint16_t number;  ///< of the proposal
 };
 static_assert(sizeof(Promise) <= sizeof(cublasLtMatmulAlgo_t));
 
@@ -87,29 +101,69 @@ const char* shape_of(const Description& d, const Layout& a, const Layout& b, con
         if (l->stride < static_cast<std::int64_t>(l->rows)) return "a leading dimension below the rows";
     const bool wide = a.type == CUDA_R_64F;
     if (a.type != b.type) return "factors of two types";
-    if (d.compute != (wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F) ||
-        d.scale != (wide ? CUDA_R_64F : CUDA_R_32F))
+    const bool computes = wide ? d.compute == CUBLAS_COMPUTE_64F
+                               : d.compute == CUBLAS_COMPUTE_32F ||
+                                     (d.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type == CUDA_R_32F);
+    if (!computes || d.scale != (wide ? CUDA_R_64F : CUDA_R_32F))
         return "a compute or scale type that is not for these factors";
     const bool fits = result.type == a.type || (a.type == CUDA_R_16BF && result.type == CUDA_R_32F);
     return fits ? nullptr : "a result of a type that these factors do not give";
 }
 
+/// Ten binary digits after the first.
+float to_tf32(float value) {
+    return std::bit_cast<float>((std::bit_cast<std::uint32_t>(value) + 0x1000u) & ~0x1fffu);
+}
+
 template <class T, class A>
-std::vector<A> widened(const void* data, const Layout& l) {
+std::vector<A> widened(const void* data, const Layout& l, bool tf32) {
     std::vector<A> values(l.columns * static_cast<std::size_t>(l.stride));
     const T* from = static_cast<const T*>(data);
     for (std::uint64_t column = 0; column < l.columns; ++column)
         for (std::uint64_t row = 0; row < l.rows; ++row) {
             const std::size_t at = column * static_cast<std::size_t>(l.stride) + row;
             values[at] = static_cast<A>(from[at]);
+            if constexpr (std::is_same_v<A, float>)
+                if (tf32) values[at] = to_tf32(values[at]);
         }
     return values;
+}
+
+/// What a proposal does for a shape other than the one it was made for: at most half as large again, and an
+/// odd number of columns or depth by itself.
+bool does_for(const Promise& chosen, const Promise& now) {
+    const auto near = [](std::uint64_t made, std::uint64_t size) {
+        return size == made || (size < made && 2 * size >= made && size % 2 == 0);
+    };
+    return chosen.rows == now.rows && near(chosen.columns, now.columns) && near(chosen.depth, now.depth);
+}
+
+/// Null, or what is wrong with the epilogue.
+const char* wrong_epilogue(const Description& d, const Layout& a, const Layout& result) {
+    const bool known = d.epilogue == CUBLASLT_EPILOGUE_DEFAULT || d.epilogue == CUBLASLT_EPILOGUE_BIAS ||
+                       d.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+                       d.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+    if (!known) return "an epilogue that is not done here";
+    if (d.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return nullptr;
+    if (a.type == CUDA_R_64F) return "an epilogue in f64";
+    if (!d.vector) return "an epilogue without its vector";
+    if (d.has(CUBLASLT_EPILOGUE_GELU_AUX) &&
+        (!d.beside || d.beside_stride % 8 != 0 || d.beside_stride < static_cast<std::int64_t>(result.rows)))
+        return "no place beside the result, or one whose stride is no multiple of 8";
+    return nullptr;
+}
+
+/// GELU's tanh form.
+template <class A>
+A gelu(A x) {
+    return A(0.5) * x * (1 + std::tanh(A(0.7978845608028654) * (x + A(0.044715) * x * x * x)));
 }
 
 template <class In, class Out, class A>
 void multiply(const Description& d, const Promise& p, double alpha, const void* a, const Layout& la,
               const void* b, const Layout& lb, double beta, void* out, const Layout& lo) {
-    const std::vector<A> left = widened<In, A>(a, la), right = widened<In, A>(b, lb);
+    const bool tf32 = d.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    const std::vector<A> left = widened<In, A>(a, la, tf32), right = widened<In, A>(b, lb, tf32);
     std::vector<A> sum(lo.columns * static_cast<std::size_t>(lo.stride));
     // Column-major there is the transpose here, so the factors change places.
     maestro::backend::cpu_gemm({.a = right.data(),
@@ -131,12 +185,32 @@ void multiply(const Description& d, const Promise& p, double alpha, const void* 
     for (std::uint64_t column = 0; column < lo.columns; ++column)
         for (std::uint64_t row = 0; row < lo.rows; ++row) {
             const std::size_t at = column * static_cast<std::size_t>(lo.stride) + row;
-            const A before = beta == 0 ? A(0) : static_cast<A>(beta) * static_cast<A>(to[at]);
-            to[at] = static_cast<Out>(sum[at] + before);
+            A value = sum[at] + (beta == 0 ? A(0) : static_cast<A>(beta) * static_cast<A>(to[at]));
+            if (d.has(CUBLASLT_EPILOGUE_BIAS))
+                value += static_cast<A>(static_cast<const Out*>(d.vector)[row]);
+            if (d.has(CUBLASLT_EPILOGUE_GELU_AUX)) {
+                static_cast<Out*>(d.beside)[column * static_cast<std::size_t>(d.beside_stride) + row] =
+                    static_cast<Out>(value);
+                value = gelu(value);
+            }
+            to[at] = static_cast<Out>(value);
         }
+    for (std::uint64_t column = 0; d.has(CUBLASLT_EPILOGUE_BGRADB) && column < p.columns; ++column) {
+        A total = 0;
+        const auto stride = static_cast<std::size_t>(lb.stride);
+        for (std::uint64_t k = 0; k < p.depth; ++k)
+            total += right[d.transpose_b == CUBLAS_OP_N ? column * stride + k : k * stride + column];
+        static_cast<Out*>(d.vector)[column] = static_cast<Out>(total);
+    }
 }
 
+std::array<std::atomic<std::int64_t>, 3> asked_of_proposal;
+
 }  // namespace
+
+std::int64_t hosted::products_by(int proposal) {
+    return asked_of_proposal.at(static_cast<std::size_t>(proposal));
+}
 
 extern "C" {
 
@@ -166,12 +240,24 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
     Description& d = of<Description>(description);
     if (what == CUBLASLT_MATMUL_DESC_TRANSA) return take(d.transpose_a, value, bytes);
     if (what == CUBLASLT_MATMUL_DESC_TRANSB) return take(d.transpose_b, value, bytes);
+    if (what == CUBLASLT_MATMUL_DESC_EPILOGUE) return take(d.epilogue, value, bytes);
+    if (what == CUBLASLT_MATMUL_DESC_BIAS_POINTER) return take(d.vector, value, bytes);
+    if (what == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER) return take(d.beside, value, bytes);
+    if (what == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) return take(d.beside_stride, value, bytes);
     return refuse("an attribute of a product that is not known here");
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType type, std::uint64_t rows,
                                           std::uint64_t columns, std::int64_t stride) {
     return make<Layout>(made, type, rows, columns, stride);
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t what, const void* value,
+                                                std::size_t bytes) {
+    Layout& l = of<Layout>(layout);
+    if (what == CUBLASLT_MATRIX_LAYOUT_ROWS) return take(l.rows, value, bytes);
+    if (what == CUBLASLT_MATRIX_LAYOUT_COLS) return take(l.columns, value, bytes);
+    return refuse("an attribute of a matrix that is not known here");
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
     return destroy<Layout>(layout);
@@ -209,17 +295,50 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulPreference_t preference, int asked,
                                               cublasLtMatmulHeuristicResult_t results[], int* count) {
     const Preference& p = of<Preference>(preference);
-    Promise promise{0, 0, 0, p.workspace, p.alignment_a, p.alignment_b, p.alignment_c, p.alignment_d};
+    const auto small = [](auto value) { return static_cast<std::uint16_t>(value); };
+    Promise promise{0,
+                    0,
+                    0,
+                    static_cast<std::uint32_t>(p.workspace),
+                    small(p.alignment_a),
+                    small(p.alignment_b),
+                    small(p.alignment_c),
+                    small(p.alignment_d),
+                    0};
+    *count = 0;
     if (asked < 1) return refuse("no algorithm asked for");
-    if (const char* wrong = shape_of(of<Description>(description), of<Layout>(a), of<Layout>(b),
-                                     of<Layout>(c), of<Layout>(d), promise))
+    const Description& product = of<Description>(description);
+    if (const char* wrong =
+            shape_of(product, of<Layout>(a), of<Layout>(b), of<Layout>(c), of<Layout>(d), promise))
         return refuse(wrong);
-    results[0] = {};
-    std::memcpy(&results[0].algo, &promise, sizeof promise);
-    results[0].workspaceSize = p.workspace;
-    results[0].state = CUBLAS_STATUS_SUCCESS;
-    *count = 1;
+    if (product.epilogue != CUBLASLT_EPILOGUE_DEFAULT && of<Layout>(a).type == CUDA_R_64F)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (const char* wrong = wrong_epilogue(product, of<Layout>(a), of<Layout>(d))) return refuse(wrong);
+    for (; *count < std::min(asked, static_cast<int>(asked_of_proposal.size())); ++*count) {
+        cublasLtMatmulHeuristicResult_t& result = results[*count];
+        result = {};
+        promise.number = small(*count);
+        std::memcpy(&result.algo, &promise, sizeof promise);
+        result.workspaceSize = p.workspace;
+        result.state = CUBLAS_STATUS_SUCCESS;
+    }
     return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t description,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+    Promise chosen{}, now{};
+    std::memcpy(&chosen, algorithm, sizeof chosen);
+    if (const char* wrong = shape_of(of<Description>(description), of<Layout>(a), of<Layout>(b),
+                                     of<Layout>(c), of<Layout>(d), now))
+        return refuse(wrong);
+    *result = {};
+    result->algo = *algorithm;
+    result->workspaceSize = chosen.workspace;
+    return does_for(chosen, now) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void* alpha,
@@ -234,8 +353,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     Promise chosen{}, now{};
     std::memcpy(&chosen, algorithm, sizeof chosen);
     if (const char* wrong = shape_of(product, la, lb, of<Layout>(layout_c), ld, now)) return refuse(wrong);
-    if (now.rows != chosen.rows || now.columns != chosen.columns || now.depth != chosen.depth)
-        return refuse("an algorithm that was chosen for another shape");
+    if (!does_for(chosen, now)) return refuse("an algorithm that was chosen for another shape");
+    if (const char* wrong = wrong_epilogue(product, la, ld)) return refuse(wrong);
+    if (product.vector && product.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !hosted::is_device(product.vector))
+        return refuse("an epilogue's vector that is not the device's");
+    if (product.has(CUBLASLT_EPILOGUE_GELU_AUX) &&
+        (!hosted::is_device(product.beside) || !aligned(product.beside, 16)))
+        return refuse("a place beside the result that is not the device's, or not aligned to 16 bytes");
     if (!aligned(a, chosen.alignment_a) || !aligned(b, chosen.alignment_b) ||
         !aligned(c, chosen.alignment_c) || !aligned(d, chosen.alignment_d))
         return refuse("an address that is less aligned than was said when the algorithm was chosen");
@@ -247,7 +371,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     const double by = wide ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);
     const double keep = wide ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
     if (keep != 0 && c != d) return refuse("C and D in two places: not done here");
+    ++asked_of_proposal[chosen.number];
     const auto work = [=] {
+        if (chosen.number != hosted::kFastProposal) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         std::memset(workspace, 0xff, std::min(bytes, std::size_t{1} << 16));  // it may be written to
         if (la.type == CUDA_R_64F)
             multiply<double, double, double>(product, now, by, a, la, b, lb, keep, d, ld);

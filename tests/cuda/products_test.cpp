@@ -1,0 +1,159 @@
+// Products of cuBLASLt as they are asked for: what goes with them in one pass, what is chosen for which
+// shape.
+#include <fmt/format.h>
+
+#include "hosted/cublaslt.hpp"
+#include "ops/gelu.hpp"
+#include "ops/linear.hpp"
+#include "support/views.hpp"
+
+namespace maestro::ops {
+namespace {
+
+using testing_support::rounding;
+
+class Products : public testing_support::Views {
+protected:
+    static constexpr std::int64_t kInputs = 40;
+    struct Layer {
+        Tensor x, w, bias;
+        std::vector<double> expected;  ///< x w^T + bias
+    };
+    Layer layer(DType type, std::int64_t rows, std::int64_t outputs) {
+        Layer l{view(type, rows, kInputs, 0, normal(rows * kInputs)),
+                view(type, outputs, kInputs, 0, normal(outputs * kInputs)),
+                view(type, 1, outputs, 0, normal(outputs)),
+                {}};
+        const auto x = values(l.x), w = values(l.w), bias = values(l.bias);
+        for (std::int64_t r = 0; r < rows; ++r)
+            for (std::int64_t o = 0; o < outputs; ++o) {
+                double sum = bias[static_cast<std::size_t>(o)];
+                for (std::int64_t i = 0; i < kInputs; ++i)
+                    sum += x[static_cast<std::size_t>(r * kInputs + i)] *
+                           w[static_cast<std::size_t>(o * kInputs + i)];
+                l.expected.push_back(sum);
+            }
+        return l;
+    }
+    /// body(type, rows, outputs, what): what the library does in one pass, and what it refuses to.
+    template <class Body>
+    void over_shapes(Body&& body) {
+        for (const DType type : {DType::f64, DType::f32, DType::bf16})
+            for (const std::int64_t rows : {1, 2, 33, 100, 102})
+                for (const std::int64_t outputs : {8, 24, 13}) {
+                    const std::string what = fmt::format("{} {} x {}", name_of(type), rows, outputs);
+                    body(type, rows, outputs, what);
+                    expect_kept_around(what);
+                }
+    }
+    static std::int64_t products() {
+        return hosted::products_by(0) + hosted::products_by(1) + hosted::products_by(2);
+    }
+};
+
+double gelu_of(double x) {
+    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+}
+
+TEST_F(Products, AddABiasInTheSamePass) {
+    over_shapes([&](DType type, std::int64_t rows, std::int64_t outputs, const std::string& what) {
+        const Layer l = layer(type, rows, outputs);
+        const Tensor y = view(type, rows, outputs, 0);
+        linear(b_, l.x, l.w, y, l.bias);
+        expect_each(y, l.expected, 10 * rounding(type), what);
+    });
+}
+
+TEST_F(Products, ActivateInTheSamePass) {
+    over_shapes([&](DType type, std::int64_t rows, std::int64_t outputs, const std::string& what) {
+        const Layer l = layer(type, rows, outputs);
+        const Tensor y = view(type, rows, outputs, 0), active = view(type, rows, outputs, 0);
+        linear_gelu(b_, l.x, l.w, l.bias, y, active);
+        expect_each(y, l.expected, 10 * rounding(type), what);
+        auto expected = l.expected;
+        for (double& value : expected) value = gelu_of(value);
+        expect_each(active, expected, 10 * rounding(type), what + ", active");
+    });
+}
+
+TEST_F(Products, SumABiasGradientInTheSamePass) {
+    over_shapes([&](DType type, std::int64_t rows, std::int64_t outputs, const std::string& what) {
+        const DType sums = type == DType::f64 ? DType::f64 : DType::f32;
+        const Tensor dy = view(type, rows, outputs, 0, normal(rows * outputs)),
+                     x = view(type, rows, kInputs, 0, normal(rows * kInputs)),
+                     dw = view(sums, outputs, kInputs, 0, normal(outputs * kInputs)),
+                     dbias = view(sums, 1, outputs, 0, normal(outputs));
+        auto weight = values(dw), bias = values(dbias);
+        const auto gradient = values(dy), input = values(x);
+        for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r)
+            for (std::size_t o = 0; o < bias.size(); ++o) {
+                const double slope = gradient[r * bias.size() + o];
+                bias[o] += slope;
+                for (std::size_t i = 0; i < kInputs; ++i)
+                    weight[o * kInputs + i] += slope * input[r * kInputs + i];
+            }
+        linear_backward_weight(b_, dy, x, dw, dbias, scratch_);
+        expect_each(dw, weight, 10 * rounding(sums), what);
+        expect_each(dbias, bias, 10 * rounding(sums), what + ", bias");
+    });
+}
+
+TEST_F(Products, OfOnePassAreOneLaunch) {
+    const Layer l = layer(DType::f32, 32, 16);
+    const Tensor y = view(DType::f32, 32, 16, 0), active = view(DType::f32, 32, 16, 0);
+    b_.reset_counts();
+    linear_gelu(b_, l.x, l.w, l.bias, y, active);
+    EXPECT_EQ(b_.counts().launches, 1);
+}
+
+TEST_F(Products, OfAClassOfRowsShareAnAlgorithmWhereItDoes) {
+    // 65 to 80 rows are one class; an odd number of rows the stand-in wants to be asked for by itself.
+    for (const std::int64_t rows : {80, 66, 79, 65, 72, 78}) {
+        const Layer l = layer(DType::f32, rows, 24);
+        const Tensor y = view(DType::f32, rows, 24, 0);
+        linear(b_, l.x, l.w, y, l.bias);
+        expect_each(y, l.expected, 10 * rounding(DType::f32), fmt::format("{} rows", rows));
+    }
+}
+
+TEST_F(Products, AreMeasuredWhereAsked) {
+    const auto measuring = backend::make_cuda(0, {.tf32 = false, .measured = true});
+    const Layer l = layer(DType::f32, 32, 24);
+    const Tensor y = view(DType::f32, 32, 24, 0), dx = view(DType::f32, 32, kInputs, 0, 0.5);
+    const std::int64_t fast = hosted::products_by(hosted::kFastProposal), all = products();
+    linear(*measuring, l.x, l.w, y);
+    // Each of three proposals is tried the same number of times, and one more product is the fastest's.
+    const std::int64_t tried = products() - all - 1;
+    EXPECT_GT(tried, 0);
+    EXPECT_EQ(hosted::products_by(hosted::kFastProposal) - fast, tried / 3 + 1);
+    for (int i = 0; i < 5; ++i) linear(*measuring, l.x, l.w, y);
+    EXPECT_EQ(hosted::products_by(hosted::kFastProposal) - fast, tried / 3 + 6);
+    EXPECT_EQ(products() - all, tried + 6);
+    // What is summed up in place is summed up once, however often it is tried out.
+    const Tensor dy = view(DType::f32, 32, 24, 0, normal(32 * 24));
+    linear_backward_input(*measuring, dy, l.w, dx, true);
+    const auto gradient = values(dy), w = values(l.w);
+    std::vector<double> expected(32 * kInputs, 0.5);
+    for (std::size_t r = 0; r < 32; ++r)
+        for (std::size_t o = 0; o < 24; ++o)
+            for (std::size_t i = 0; i < kInputs; ++i)
+                expected[r * kInputs + i] += gradient[r * 24 + o] * w[o * kInputs + i];
+    const auto found = testing_support::read_elements(*measuring, dx);
+    for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-4) << i;
+}
+
+TEST_F(Products, LoseDigitsByTf32WhereAsked) {
+    const auto coarse = backend::make_cuda(0, {.tf32 = true, .measured = false});
+    const Layer l = layer(DType::f32, 64, 16);
+    const Tensor y = view(DType::f32, 64, 16, 0);
+    linear(*coarse, l.x, l.w, y, l.bias);
+    const auto found = testing_support::read_elements(*coarse, y);
+    double worst = 0;
+    for (std::size_t i = 0; i < found.size(); ++i)
+        worst = std::max(worst, std::abs(found[i] - l.expected[i]));
+    EXPECT_GT(worst, 1e-4);
+    EXPECT_LT(worst, 3e-2);
+}
+
+}  // namespace
+}  // namespace maestro::ops
