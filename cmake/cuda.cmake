@@ -1,4 +1,5 @@
 # What a build for GPUs adds: CUDA's libraries to `backend`, and kernels/*.cu by nvcc behind the headers that `ops` uses.
+include(cmake/cuda_wheels.cmake)
 find_package(CUDAToolkit 12.4 REQUIRED)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80 90 100)
