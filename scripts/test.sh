@@ -22,8 +22,8 @@ phase "tests of the program (ctest)"
 ctest --test-dir build/cpu-release -j2 --output-on-failure --no-tests=error "$@" || failed=1
 
 phase "tests of the Python tools (pytest)"
-# ctest runs those of tests/system, tests/slurm and tests/cuda
-folders=$(find scripts tests -name 'test_*.py' -not -path 'tests/system/*' -not -path 'tests/slurm/*' -not -path 'tests/cuda/*' -printf '%h\n' | sort -u)
+# ctest runs those of tests/system, tests/slurm, tests/cuda and tests/gpu_check
+folders=$(find scripts tests -name 'test_*.py' -not -path 'tests/system/*' -not -path 'tests/slurm/*' -not -path 'tests/cuda/*' -not -path 'tests/gpu_check/*' -printf '%h\n' | sort -u)
 for folder in $folders; do
     echo "$folder"
     python3 -m pytest -q -p no:cacheprovider "$folder" || failed=1

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Proves the backend for GPUs on this machine in minutes and writes gpu_check.json: docs/cuda.md says what it does and needs.
+set -euo pipefail
+folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+if ! command -v python3 >/dev/null || ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))'; then
+    echo "gpu_check.sh needs Python 3.9 or later as python3" >&2
+    exit 78
+fi
+exec env PYTHONDONTWRITEBYTECODE=1 python3 "$folder/gpu_check/main.py" "$@"

@@ -1,0 +1,86 @@
+"""The check of a GPU: see docs/cuda.md. Needs the standard library alone."""
+
+import argparse
+import os
+import pathlib
+import sys
+
+import checks
+import machine
+import pytorch
+import training
+from report import Report
+from steps import Steps
+
+USAGE, CANNOT_CREATE, NO_LAUNCH = 64, 73, 78  # exit codes of docs/architecture.md
+DEFAULT_ARCHITECTURE = "90"  # to build for where there is no GPU
+
+
+class Arguments(argparse.ArgumentParser):
+    def error(self, message):
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
+def arguments():
+    parser = Arguments(prog="gpu_check.sh", description="Proves the backend for GPUs on this machine.")
+    parser.add_argument("--output", default="runs/gpu_check", help="folder for gpu_check.json and log.txt (runs/gpu_check)")
+    parser.add_argument("--build", default="build/gpu-check", help="folder to build in (build/gpu-check)")
+    parser.add_argument("--programs", help="a folder with gpu_operations and gpu_unit_ops: nothing is built")
+    parser.add_argument("--maestro", help="a built program to train with: none is built for that")
+    parser.add_argument("--build-only", action="store_true", help="build, and end: needs no GPU")
+    parser.add_argument("--limit", type=float, default=530, help="seconds for all of it (530)")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="compilers at a time (all cores)")
+    parser.add_argument("--define", action="append", default=[], metavar="NAME=VALUE", help="for CMake, as -DNAME=VALUE; may be repeated")
+    parser.add_argument("--small", action="store_true", help="sizes that say nothing of speed, to try the script")
+    return parser.parse_args()
+
+
+def run(options, steps, report):
+    """Whether a GPU was there to check."""
+    report.machine.update(machine.describe())
+    gpu = machine.find_gpu()
+    architecture = gpu.architecture or DEFAULT_ARCHITECTURE
+    if options.programs:
+        programs = pathlib.Path(options.programs).resolve()
+    elif gpu.count == 0 and not options.build_only:
+        report.add("gpu", "failed", gpu.why_none)
+        return False
+    else:
+        programs = checks.build(steps, report, options, architecture)
+        if programs is None or options.build_only:
+            return True
+    if not checks.describe(steps, report, programs, options):
+        return False
+    checks.unit_tests(steps, report, programs, options)
+    checks.parity(steps, report, programs, options)
+    checks.bench(steps, report, programs, options)
+    checks.sanitizers(steps, report, programs, options)
+    pytorch.check(steps, report)
+    training.check(steps, report, options, architecture)
+    return True
+
+
+def main():
+    options = arguments()
+    os.environ["PATH"] += os.pathsep + "/usr/local/cuda/bin"  # where CUDA's installer leaves nvcc and compute-sanitizer
+    output = pathlib.Path(options.output).resolve()
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        report = Report(output)
+        report.write()
+        steps = Steps(output / "log.txt", pathlib.Path(options.build).resolve() / "steps", options.limit)
+    except OSError as error:
+        print(f"gpu_check.sh: cannot write: {error}; --output and --build name other folders", file=sys.stderr)
+        return CANNOT_CREATE
+    there = run(options, steps, report)
+    report.write()
+    report.print_table()
+    if not there:
+        print("gpu_check.sh: there is no GPU to check: " + report.reason_of("gpu"), file=sys.stderr)
+        return NO_LAUNCH
+    return 0 if report.passed() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

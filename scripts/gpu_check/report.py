@@ -1,0 +1,54 @@
+"""gpu_check.json, and the table of it."""
+
+import json
+import os
+
+SCHEMA = 1
+
+
+class Report:
+    def __init__(self, output):
+        self.path = output / "gpu_check.json"
+        self.machine = {}
+        self.checks = []
+        self.parity = []
+        self.bench = []
+
+    def add(self, name, status, reason="", seconds=0.0, **more):
+        assert status in ("passed", "failed", "skipped")
+        self.checks.append({"name": name, "status": status, "reason": reason, "seconds": round(seconds, 2), **more})
+        print(f"{status:8s} {name}" + (f": {reason}" if reason else ""), flush=True)
+        self.write()
+
+    def passed(self):
+        return bool(self.checks) and all(check["status"] != "failed" for check in self.checks)
+
+    def reason_of(self, name):
+        return next((check["reason"] for check in self.checks if check["name"] == name), "")
+
+    def write(self):
+        whole = {"schema": SCHEMA, "passed": self.passed(), "machine": self.machine, "checks": self.checks,
+                 "parity": self.parity, "bench": self.bench}
+        part = self.path.with_suffix(".json.part")
+        part.write_text(json.dumps(whole, indent=1) + "\n")
+        os.replace(part, self.path)
+
+    def print_table(self):
+        if self.bench:
+            print(f"\n{'operation':26s} {'dtype':5s} {'shape':32s} {'time':>10s} {'rate':>12s} {'share':>6s}  compiled PyTorch")
+        for row in self.bench:
+            print(_line(row))
+        print()
+        for check in self.checks:
+            print(f"{check['status']:8s} {check['name']:22s} {check['seconds']:7.1f} s  {check['reason']}")
+        print(f"all of it in {self.path}")
+
+
+def _line(row):
+    head = f"{row['operation']:26s} {row['dtype']:5s} {row['shape']:32s} "
+    if "skipped" in row:
+        return head + "skipped: " + row["skipped"]
+    rate = f"{row['rate'] / 1e9:.0f} GB/s" if row["bound"] == "memory" else f"{row['rate'] / 1e12:.1f} TFLOP/s"
+    share = f"{100 * row['share']:.0f}%" if row["share"] is not None else "?"
+    torch = f"{row['torch_seconds'] * 1e3:.4g} ms" if "torch_seconds" in row else ""
+    return head + f"{row['seconds'] * 1e3:7.4g} ms {rate:>12s} {share:>6s}  {torch}"

@@ -1,0 +1,68 @@
+"""Commands with a time limit, out of one budget for all of them."""
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+
+
+@dataclass
+class Done:
+    status: int | None  # None: stopped at its limit
+    seconds: float
+    text: str  # both streams
+    limit: float
+
+    def why(self):
+        """For the report; empty where the command succeeded."""
+        if self.status == 0:
+            return ""
+        if self.status is None:
+            return f"not done after {self.limit:.0f} s" if self.limit > 0 else "no time was left for it (--limit)"
+        lines = [line for line in self.text.splitlines() if line.strip() and not line.startswith("{")]
+        last = lines[-1][:300] if lines else "it printed nothing"
+        return f"ended by signal {-self.status}: {last}" if self.status < 0 else f"exit code {self.status}: {last}"
+
+
+class Steps:
+    """`work` is a folder for whatever steps leave; all that they print ends up in the file `log`."""
+
+    def __init__(self, log, work, limit):
+        self.log = log
+        self.work = work
+        self.end = time.monotonic() + limit
+        work.mkdir(parents=True, exist_ok=True)
+        log.write_text("")
+
+    def left(self):
+        return max(0.0, self.end - time.monotonic())
+
+    def run(self, name, command, limit, **options):
+        """The command, in a process group of its own that is gone at the end."""
+        limit = min(limit, self.left())
+        path = self.work / f"{name}.txt"
+        words = [str(word) for word in command]
+        begin = time.monotonic()
+        with open(path, "w") as printed:
+            process = subprocess.Popen(words, stdout=printed, stderr=subprocess.STDOUT,
+                                       stdin=subprocess.DEVNULL, start_new_session=True, **options)
+            try:
+                status = process.wait(timeout=limit)
+            except subprocess.TimeoutExpired:
+                status = None
+            finally:
+                _end(process)
+        done = Done(status, time.monotonic() - begin, path.read_text(errors="replace"), limit)
+        with open(self.log, "a") as log:
+            log.write(f"== {name}: {shlex.join(words)}\n{done.text}== {name}: {done.why() or 'done'}, {done.seconds:.1f} s\n\n")
+        return done
+
+
+def _end(process):
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()

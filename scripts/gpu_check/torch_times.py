@@ -1,0 +1,131 @@
+"""torch_times.py BENCH.json: the operations of the bench by compiled PyTorch, one JSON object a line."""
+
+import json
+import statistics
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+def rows_columns(row, dtype, wide=1):
+    return torch.randn(int(row["rows"]), wide * int(row["columns"]), device="cuda", dtype=dtype)
+
+
+def swiglu(x):
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def rms_norm(x, weight):
+    return F.rms_norm(x, (x.shape[-1],), weight, 1e-6)
+
+
+def gelu(x):
+    return F.gelu(x, approximate="tanh")
+
+
+def forward(function, *tensors):
+    compiled = torch.compile(function)
+    return lambda: compiled(*tensors)
+
+
+def backward(function, *tensors):
+    """The gradient alone: forward runs once."""
+    tensors = [tensor.requires_grad_() for tensor in tensors]
+    result = torch.compile(function)(*tensors)
+    gradient = torch.randn_like(result)
+    return lambda: torch.autograd.grad(result, tensors, gradient, retain_graph=True)
+
+
+def attention(row, dtype):
+    """Causal, over sequences as gpu_operations has them; one after another, as plain PyTorch packs none."""
+    rows = int(row["rows"])
+    bounds = [0, rows // 8, rows // 2, rows]
+
+    def heads(count, length):
+        return torch.randn(1, int(count), length, int(row["head_columns"]), device="cuda", dtype=dtype)
+
+    sequences = [(heads(row["heads"], end - begin), heads(row["key_heads"], end - begin), heads(row["key_heads"], end - begin))
+                 for begin, end in zip(bounds, bounds[1:])]
+
+    def one(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    return one, sequences
+
+
+def attention_forward(row, dtype):
+    one, sequences = attention(row, dtype)
+    return lambda: [one(*sequence) for sequence in sequences]
+
+
+def attention_backward(row, dtype):
+    one, sequences = attention(row, dtype)
+    parts = [backward(one, *sequence) for sequence in sequences]
+    return lambda: [part() for part in parts]
+
+
+def linear(row, dtype):
+    x = torch.randn(int(row["rows"]), int(row["inputs"]), device="cuda", dtype=dtype)
+    weight = torch.randn(int(row["outputs"]), int(row["inputs"]), device="cuda", dtype=dtype)
+    return forward(F.linear, x, weight)
+
+
+def cross_entropy(row, dtype):
+    """Loss and gradient, as gpu_operations has it."""
+    logits = torch.randn(int(row["rows"]), int(row["vocabulary"]), device="cuda", dtype=dtype, requires_grad=True)
+    targets = torch.randint(int(row["vocabulary"]), (int(row["rows"]),), device="cuda")
+    compiled = torch.compile(F.cross_entropy)
+    return lambda: torch.autograd.grad(compiled(logits, targets), logits)
+
+
+OPERATIONS = {
+    "gelu": lambda row, t: forward(gelu, rows_columns(row, t)),
+    "gelu_backward": lambda row, t: backward(gelu, rows_columns(row, t)),
+    "swiglu": lambda row, t: forward(swiglu, rows_columns(row, t, 2)),
+    "swiglu_backward": lambda row, t: backward(swiglu, rows_columns(row, t, 2)),
+    "rms_norm": lambda row, t: forward(rms_norm, rows_columns(row, t), torch.randn(int(row["columns"]), device="cuda", dtype=t)),
+    "rms_norm_backward": lambda row, t: backward(rms_norm, rows_columns(row, t), torch.randn(int(row["columns"]), device="cuda", dtype=t)),
+    "cross_entropy": cross_entropy,
+    "linear": linear,
+    "attention": attention_forward,
+    "attention_backward": attention_backward,
+}
+
+
+def seconds_of(run):
+    for _ in range(3):
+        run()
+    times = []
+    for _ in range(10):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(5):
+            run()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e-3 / 5)
+    return statistics.median(times)
+
+
+def main():
+    rows, limit = json.load(open(sys.argv[1])), float(sys.argv[2])
+    end = time.monotonic() + limit
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for row in rows:
+        if time.monotonic() > end:
+            break
+        if row["operation"] in OPERATIONS and "skipped" not in row:
+            run = OPERATIONS[row["operation"]](row, TYPES[row["dtype"]])
+            key = {name: row[name] for name in ("operation", "dtype", "shape")}
+            print(json.dumps({"kind": "torch", **key, "seconds": seconds_of(run)}), flush=True)
+            del run
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

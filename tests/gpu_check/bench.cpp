@@ -1,0 +1,120 @@
+#include "bench.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "backend/gpus.hpp"
+#include "json_line.hpp"
+#include "types.hpp"
+
+namespace maestro::gpu_check {
+
+namespace {
+
+/// Far more bytes than a cache holds, and the products of a language section of 1B parameters.
+const Sizes kRows{
+    .rows = 16'384, .columns = 4096, .heads = 16, .key_heads = 8, .head_columns = 128, .vocabulary = 32'768};
+const Sizes kLossSizes{.rows = 4096, .vocabulary = 65'536};
+const std::vector<Sizes> kProductSizes{{.rows = 8192, .inputs = 2048, .outputs = 2048},
+                                       {.rows = 8192, .inputs = 2048, .outputs = 16'384},
+                                       {.rows = 8192, .inputs = 8192, .outputs = 2048},
+                                       {.rows = 8192, .inputs = 8192, .outputs = 8192}};
+const std::vector<Sizes> kAttentionSizes{{.rows = 8192, .heads = 16, .key_heads = 8, .head_columns = 64},
+                                         {.rows = 8192, .heads = 16, .key_heads = 8, .head_columns = 128}};
+const Sizes kSmall{.rows = 40,
+                   .columns = 128,
+                   .heads = 2,
+                   .key_heads = 1,
+                   .head_columns = 64,
+                   .vocabulary = 96,
+                   .inputs = 64,
+                   .outputs = 48};
+
+std::vector<Sizes> sizes_of(const Operation& operation, bool small) {
+    if (small) return {kSmall};
+    if (operation.roof == kProducts)
+        return operation.shape_kind == Operation::Shape::product ? kProductSizes : kAttentionSizes;
+    return {operation.shape_kind == Operation::Shape::loss ? kLossSizes : kRows};
+}
+
+/// Median seconds of a run, from groups of runs that take some milliseconds each.
+double seconds_of(const std::function<void()>& run, Stream stream, bool small) {
+    DeviceTimer timer(stream);
+    for (int i = 0; i < (small ? 1 : 3); ++i) run();
+    timer.start();
+    run();
+    const double once = std::max(timer.stop(), 1e-6);
+    const int group = small ? 1 : static_cast<int>(std::clamp(4e-3 / once, 1.0, 50.0));
+    std::vector<double> list(small ? 1 : 15);
+    for (double& seconds : list) {
+        timer.start();
+        for (int i = 0; i < group; ++i) run();
+        seconds = timer.stop() / group;
+    }
+    std::sort(list.begin(), list.end());
+    return std::max(list[list.size() / 2], 1e-9);
+}
+
+void add_sizes(JsonLine& line, const Sizes& s) {
+    const std::pair<const char*, std::int64_t> list[] = {{"rows", s.rows},
+                                                         {"columns", s.columns},
+                                                         {"heads", s.heads},
+                                                         {"key_heads", s.key_heads},
+                                                         {"head_columns", s.head_columns},
+                                                         {"vocabulary", s.vocabulary},
+                                                         {"inputs", s.inputs},
+                                                         {"outputs", s.outputs}};
+    for (const auto& [name, size] : list) line.add(name, static_cast<double>(size));
+}
+
+void measure_one(const Operation& operation, DType type, const Sizes& sizes, backend::Backend& gpu,
+                 const Roofs& roofs, bool small) {
+    JsonLine line("bench");
+    line.add("operation", operation.name).add("dtype", name_of(type)).add("shape", operation.shape(sizes));
+    add_sizes(line, sizes);
+    const Cost cost = cost_of(operation, type, sizes, {gpu.threads(), gpu.shares_memory()});
+    const std::size_t room = backend::free_memory_of_gpu(0) / 10 * 9;
+    if (cost.tensors + cost.scratch > room)
+        return line
+            .add("skipped",
+                 fmt::format("takes {} MiB, {} are free", (cost.tensors + cost.scratch) >> 20, room >> 20))
+            .print();
+    Workbench bench(gpu, cost.tensors, cost.scratch, true);
+    const double seconds = seconds_of(operation.lay(bench, type, sizes), gpu.stream(), small);
+    const bool memory = operation.roof == kMemory;
+    const double rate = (memory ? cost.bytes : cost.flops) / seconds;
+    const double roof = memory ? roofs.copy_bytes : type == DType::bf16 ? roofs.bf16_flops : roofs.f32_flops;
+    line.add("bound", memory ? "memory" : "products")
+        .add("seconds", seconds)
+        .add("bytes", cost.bytes)
+        .add("flops", cost.flops)
+        .add("rate", rate)
+        .add("roof", roof)
+        .add("share", roof > 0 ? rate / roof : NAN)
+        .print();
+}
+
+}  // namespace
+
+int measure(backend::Backend& gpu, const Roofs& roofs, const BenchOptions& options) {
+    const auto begin = std::chrono::steady_clock::now();
+    int left_out = 0;
+    for (const Operation& operation : operations()) {
+        if (operation.name.find(options.only) == std::string::npos) continue;
+        for (const DType type : operation.types) {
+            if (type == DType::f64) continue;  // of tests alone
+            for (const Sizes& sizes : sizes_of(operation, options.small)) {
+                const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+                if (spent.count() > options.seconds)
+                    ++left_out;
+                else
+                    measure_one(operation, type, sizes, gpu, roofs, options.small);
+            }
+        }
+    }
+    return left_out;
+}
+
+}  // namespace maestro::gpu_check

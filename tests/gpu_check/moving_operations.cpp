@@ -1,0 +1,77 @@
+// Operations that move rows and columns from place to place.
+#include "ops/columns.hpp"
+#include "ops/embedding.hpp"
+#include "ops/patchify.hpp"
+#include "ops/rows.hpp"
+#include "types.hpp"
+
+namespace maestro::gpu_check {
+
+namespace {
+
+std::vector<Operation> tables() {
+    return {
+        {"embedding", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor ids = w.list(w.places(s.rows, s.vocabulary)),
+                          table = w.random(t, {s.vocabulary, s.columns}),
+                          y = w.result(t, {s.rows, s.columns});
+             return [=, &w] { ops::embedding(w.b, ids, table, y); };
+         }},
+        {"embedding_backward", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor ids = w.list(w.places(s.rows, s.vocabulary)), dy = w.random(t, {s.rows, s.columns}),
+                          dtable = w.sum(sums_of(t), {s.vocabulary, s.columns});
+             return [=, &w] { ops::embedding_backward(w.b, ids, dy, dtable, w.scratch); };
+         }},
+        {"scatter_rows", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor index = w.list(w.places(s.rows, s.rows, true)),
+                          x = w.random(t, {s.rows, s.columns}), y = w.result(t, {s.rows, s.columns});
+             return [=, &w] { ops::scatter_rows(w.b, x, index, y); };
+         }},
+        {"gather_rows", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor index = w.list(w.places(s.rows, s.rows)), x = w.random(t, {s.rows, s.columns}),
+                          y = w.result(t, {s.rows, s.columns});
+             return [=, &w] { ops::gather_rows(w.b, x, index, y); };
+         }},
+    };
+}
+
+std::vector<std::uint8_t> some_pixels(std::int64_t count) {
+    std::vector<std::uint8_t> list(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < list.size(); ++i)
+        list[i] =
+            static_cast<std::uint8_t>((i * 0x9E3779B1u) >> 24);  // multiples of an odd number: in no order
+    return list;
+}
+
+std::vector<Operation> blocks() {
+    return {
+        {"copy_columns", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, 2 * s.columns}), y = w.sum(t, {s.rows, s.columns + 8});
+             return [=, &w] { ops::copy_columns(w.b, {x, s.columns}, {y, 8}, s.columns); };
+         }},
+        {"patchify", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             constexpr std::int64_t kPatch = 14, kMerge = 2, kChannels = 3;
+             const std::int64_t height = s.rows, width = s.columns / 4;
+             const Tensor pixels = w.list(some_pixels(height * width * kChannels)),
+                          patches = w.result(t, {ops::picture_patches(height, width, kPatch, kMerge),
+                                                 kPatch * kPatch * kChannels});
+             return [=, &w] {
+                 ops::patchify(w.b, pixels, height, width, kChannels, kPatch, kMerge, 0, patches);
+             };
+         }},
+    };
+}
+
+}  // namespace
+
+std::vector<Operation> moving_operations() {
+    return joined({tables(), blocks()});
+}
+
+}  // namespace maestro::gpu_check

@@ -1,0 +1,83 @@
+// The CPU of the check of a GPU: products by loops, so that neither oneDNN nor OpenBLAS is needed, and sums
+// in double, so that they are a reference of their own.
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "backend/backend.hpp"
+#include "backend/cpu_gemm.hpp"
+
+namespace maestro::backend {
+
+namespace {
+
+template <class In, class Out>
+void multiply(const Backend::Gemm& g, double alpha) {
+    const auto *a = static_cast<const In*>(g.a), *b = static_cast<const In*>(g.b);
+    auto* y = static_cast<Out*>(g.y);
+    const auto number = [](auto value) { return static_cast<double>(static_cast<Accumulate<In>>(value)); };
+#pragma omp parallel for schedule(static) if (g.m * g.n * g.k > 1 << 16)
+    for (std::int64_t row = 0; row < g.m; ++row)
+        for (std::int64_t column = 0; column < g.n; ++column) {
+            double sum = 0;
+            for (std::int64_t i = 0; i < g.k; ++i)
+                sum += number(a[g.transpose_a ? i * g.lda + row : row * g.lda + i]) *
+                       number(b[g.transpose_b ? column * g.ldb + i : i * g.ldb + column]);
+            Out& to = y[row * g.ldy + column];
+            const double before = g.accumulate ? static_cast<double>(static_cast<Accumulate<Out>>(to)) : 0;
+            to = static_cast<Out>(static_cast<Accumulate<Out>>(before + alpha * sum));
+        }
+}
+
+class PlainCpu final : public Backend {
+public:
+    explicit PlainCpu(int threads) : threads_(threads) { omp_set_num_threads(threads); }
+    std::string describe() const override { return "cpu: plain loops"; }
+    bool computes() const override { return true; }
+    int threads() const override { return threads_; }
+    void* allocate(std::size_t bytes) override {
+        void* const pointer = std::aligned_alloc(64, (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64);
+        if (!pointer)
+            throw Error(ExitCode::device_memory,
+                        fmt::format("cannot allocate {} MiB of memory", bytes >> 20));
+        return pointer;
+    }
+    void release(void* pointer) noexcept override { std::free(pointer); }
+    bool shares_memory() const override { return true; }
+    void upload(const void* source, const Tensor& target) override {
+        if (!target.empty()) std::memcpy(target.data, source, target.bytes());
+    }
+    void download(const Tensor& source, void* target) override {
+        if (!source.empty()) std::memcpy(target, source.data, source.bytes());
+    }
+    void gemm(const Gemm& g) override {
+        count(work_of(g));
+        if (g.in == DType::bf16 && g.out == DType::bf16)
+            multiply<bf16, bf16>(g, 1);
+        else if (g.in == DType::bf16)
+            multiply<bf16, float>(g, 1);
+        else
+            cpu_gemm(g);
+    }
+
+private:
+    int threads_;
+};
+
+}  // namespace
+
+void cpu_gemm(const Backend::Gemm& g, double alpha) {
+    MAESTRO_CHECK(g.in == g.out, "product of {} into {}", name_of(g.in), name_of(g.out));
+    if (g.in == DType::f32)
+        multiply<float, float>(g, alpha);
+    else
+        multiply<double, double>(g, alpha);
+}
+
+std::unique_ptr<Backend> make_cpu(int threads) {
+    return std::make_unique<PlainCpu>(threads);
+}
+
+}  // namespace maestro::backend

@@ -1,0 +1,108 @@
+// Products, and attention over packed sequences.
+#include "ops/attention.hpp"
+#include "ops/linear.hpp"
+#include "types.hpp"
+
+namespace maestro::gpu_check {
+
+namespace {
+
+std::vector<Operation> products() {
+    return {
+        {"linear", kProducts, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, s.inputs}), weights = w.random(t, {s.outputs, s.inputs}),
+                          y = w.result(t, {s.rows, s.outputs});
+             return [=, &w] { ops::linear(w.b, x, weights, y); };
+         },
+         Operation::Shape::product},
+        {"linear_accumulate", kProducts, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, s.inputs}), weights = w.random(t, {s.outputs, s.inputs}),
+                          y = w.sum(t, {s.rows, s.outputs});
+             return [=, &w] { ops::linear_accumulate(w.b, x, weights, y); };
+         },
+         Operation::Shape::product},
+        {"linear_backward_input", kProducts, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor dy = w.random(t, {s.rows, s.outputs}), weights = w.random(t, {s.outputs, s.inputs}),
+                          dx = w.result(t, {s.rows, s.inputs});
+             return [=, &w] { ops::linear_backward_input(w.b, dy, weights, dx, false); };
+         },
+         Operation::Shape::product},
+        {"linear_backward_weight", kProducts, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor dy = w.random(t, {s.rows, s.outputs}), x = w.random(t, {s.rows, s.inputs}),
+                          dw = w.sum(sums_of(t), {s.outputs, s.inputs});
+             return [=, &w] { ops::linear_backward_weight(w.b, dy, x, dw); };
+         },
+         Operation::Shape::product},
+    };
+}
+
+/// Three sequences of different lengths, causal; values lie in the last columns of qkv.
+struct Packed {
+    Packed(Workbench& w, DType t, const Sizes& s)
+        : q(w.random(t, {s.rows, s.heads * s.head_columns})),
+          k(w.random(t, {s.rows, s.key_heads * s.head_columns})),
+          qkv(w.random(t, {s.rows, (s.heads + 2 * s.key_heads) * s.head_columns})) {
+        const auto rows = static_cast<std::int32_t>(s.rows);
+        visible = ops::see_before(std::vector<std::int32_t>{0, rows / 8, rows / 2, rows});
+    }
+    Tensor q, k, qkv;
+    ops::Visible visible;
+};
+
+std::vector<Operation> attention() {
+    return {
+        {"attention", kProducts, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Packed p(w, t, s);
+             const Tensor out = w.result(t, {s.rows, p.q.columns()}),
+                          lse = w.result(sums_of(t), {s.rows, s.heads});
+             return [=, &w] {
+                 const backend::ArenaScope scope(w.scratch);
+                 ops::attention(w.b, p.q, p.k, p.qkv, p.visible, out, lse, w.scratch);
+             };
+         },
+         Operation::Shape::attention},
+        {"attention_backward", kProducts, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Packed p(w, t, s);
+             const Tensor out = w.filled(t, {s.rows, p.q.columns()}, 0),
+                          lse = w.filled(sums_of(t), {s.rows, s.heads}, 0);
+             {
+                 const backend::ArenaScope scope(w.scratch);
+                 ops::attention(w.b, p.q, p.k, p.qkv, p.visible, out, lse, w.scratch);
+             }
+             // The columns of dvalues before the last belong to others.
+             const Tensor dout = w.random(t, {s.rows, p.q.columns()}),
+                          dq = w.result(t, {s.rows, p.q.columns()}),
+                          dk = w.result(t, {s.rows, p.k.columns()}),
+                          dvalues = w.sum(t, {s.rows, p.qkv.columns()});
+             return [=, &w] {
+                 const backend::ArenaScope scope(w.scratch);
+                 ops::attention_backward(w.b, dout, out, p.q, p.k, p.qkv, lse, p.visible, dq, dk, dvalues,
+                                         w.scratch);
+             };
+         },
+         Operation::Shape::attention},
+        {"join_attention", kMemory, kSums,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor other = w.random(t, {s.rows, s.heads * s.head_columns}),
+                          other_lse = w.random(t, {s.rows, s.heads}),
+                          out = w.sum(t, {s.rows, s.heads * s.head_columns}),
+                          lse = w.sum(t, {s.rows, s.heads});
+             return [=, &w] { ops::join_attention(w.b, other, other_lse, out, lse); };
+         },
+         Operation::Shape::attention},
+    };
+}
+
+}  // namespace
+
+std::vector<Operation> product_operations() {
+    return joined({products(), attention()});
+}
+
+}  // namespace maestro::gpu_check

@@ -1,0 +1,183 @@
+// Operations element by element, or row by row.
+#include "ops/adamw.hpp"
+#include "ops/elementwise.hpp"
+#include "ops/gelu.hpp"
+#include "ops/linear.hpp"
+#include "ops/reduce.hpp"
+#include "ops/rms_norm.hpp"
+#include "ops/rotary.hpp"
+#include "ops/swiglu.hpp"
+#include "types.hpp"
+
+namespace maestro::gpu_check {
+
+namespace {
+
+std::vector<Operation> elementwise() {
+    return {
+        {"add", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, s.columns}), y = w.sum(t, {s.rows, s.columns});
+             return [&w, x, y] { ops::add(w.b, x, y); };
+         }},
+        {"convert",
+         kMemory,
+         {DType::f32, DType::bf16},
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, s.columns}),
+                          y = w.result(t == DType::f32 ? DType::bf16 : DType::f32, {s.rows, s.columns});
+             return [&w, x, y] { ops::convert(w.b, x, y); };
+         }},
+        {"copy", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, s.columns}), y = w.result(t, {s.rows, s.columns});
+             return [&w, x, y] { ops::copy(w.b, x, y); };
+         }},
+        {"zero", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.result(t, {s.rows, s.columns});
+             return [&w, x] { ops::zero(w.b, x); };
+         }},
+        {"reduce", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const std::vector<Tensor> parts{w.random(t, {s.rows, s.columns}),
+                                             w.random(t, {s.rows, s.columns}),
+                                             w.random(t, {s.rows, s.columns})};
+             const Tensor y = w.result(t, {s.rows, s.columns});
+             return [&w, parts, y] { ops::reduce(w.b, parts, ops::Reduction::sum, y); };
+         }},
+        {"gelu", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, s.columns}, 2), y = w.result(t, {s.rows, s.columns});
+             return [&w, x, y] { ops::gelu(w.b, x, y); };
+         }},
+        {"gelu_backward", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor dy = w.random(t, {s.rows, s.columns}), x = w.random(t, {s.rows, s.columns}, 2),
+                          dx = w.result(t, {s.rows, s.columns});
+             return [&w, dy, x, dx] { ops::gelu_backward(w.b, dy, x, dx); };
+         }},
+        {"swiglu", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, 2 * s.columns}, 2), y = w.result(t, {s.rows, s.columns});
+             return [&w, x, y] { ops::swiglu(w.b, x, y); };
+         }},
+        {"swiglu_backward", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor dy = w.random(t, {s.rows, s.columns}), x = w.random(t, {s.rows, 2 * s.columns}, 2),
+                          dx = w.result(t, {s.rows, 2 * s.columns});
+             return [&w, dy, x, dx] { ops::swiglu_backward(w.b, dy, x, dx); };
+         }},
+    };
+}
+
+std::vector<Operation> norms() {
+    return {
+        {"rms_norm", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, s.columns}, 3), weights = w.random(t, {s.columns}),
+                          y = w.result(t, {s.rows, s.columns}), rstd = w.result(sums_of(t), {s.rows});
+             return [&w, x, weights, y, rstd] { ops::rms_norm(w.b, x, weights, y, rstd, 1e-6); };
+         }},
+        {"rms_norm_backward", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor dy = w.random(t, {s.rows, s.columns}), x = w.random(t, {s.rows, s.columns}),
+                          weights = w.random(t, {s.columns}), rstd = w.filled(sums_of(t), {s.rows}, 0.9),
+                          dx = w.sum(t, {s.rows, s.columns}), dw = w.sum(sums_of(t), {s.columns});
+             return [=, &w] { ops::rms_norm_backward(w.b, dy, x, weights, rstd, dx, dw, true, w.scratch); };
+         }},
+        {"add_bias", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor bias = w.random(t, {s.columns}), y = w.sum(t, {s.rows, s.columns});
+             return [&w, bias, y] { ops::add_bias(w.b, bias, y); };
+         }},
+        {"bias_backward", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor dy = w.random(t, {s.rows, s.columns}), dbias = w.sum(sums_of(t), {s.columns});
+             return [&w, dy, dbias] { ops::bias_backward(w.b, dy, dbias, w.scratch); };
+         }},
+        {"adamw",
+         kMemory,
+         {DType::f32},
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const std::int64_t n = s.rows * s.columns;
+             const Tensor weights = w.sum(t, {n}), gradient = w.random(t, {n}), first = w.sum(t, {n}),
+                          second = w.filled(t, {n}, 0.5);
+             return [=, &w] {
+                 ops::adamw(w.b, weights, gradient, first, second, {1e-3, 0.9, 0.95, 1e-8, 0.1, 3, 0.7});
+             };
+         }},
+        {"add_squares", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, s.columns}), sum = w.sum(DType::f64, {1});
+             return [&w, x, sum] { ops::add_squares(w.b, x, sum, w.scratch); };
+         }},
+    };
+}
+
+/// Tensors of heads with rotary positions, forward and backward.
+struct Heads {
+    Heads(Workbench& w, DType t, const Sizes& s)
+        : qkv(w.random(t, {s.rows, (s.heads + 2 * s.key_heads) * s.head_columns})),
+          q_norm(w.random(t, {s.head_columns})),
+          k_norm(w.random(t, {s.head_columns})),
+          cos(w.random(sums_of(t), {s.rows, s.head_columns / 2}, 0.5)),
+          sin(w.random(sums_of(t), {s.rows, s.head_columns / 2}, 0.5)) {}
+    Tensor qkv, q_norm, k_norm, cos, sin;
+};
+
+std::vector<Operation> rotary() {
+    return {
+        {"fill_rotary_1d", kMemory, kSums,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor places = w.list(w.places(s.rows, 4096)),
+                          cos = w.result(t, {s.rows, s.head_columns / 2}),
+                          sin = w.result(t, {s.rows, s.head_columns / 2});
+             return [=, &w] { ops::fill_rotary_1d(w.b, places, 10'000, cos, sin); };
+         },
+         Operation::Shape::attention},
+        {"fill_rotary_2d", kMemory, kSums,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor y = w.list(w.places(s.rows, 64)), x = w.list(w.places(s.rows, 64)),
+                          cos = w.result(t, {s.rows, s.head_columns / 2}),
+                          sin = w.result(t, {s.rows, s.head_columns / 2});
+             return [=, &w] { ops::fill_rotary_2d(w.b, y, x, 10'000, cos, sin); };
+         },
+         Operation::Shape::attention},
+        {"head_norm_rotary", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Heads h(w, t, s);
+             const Tensor q = w.result(t, {s.rows, s.heads * s.head_columns}),
+                          k = w.result(t, {s.rows, s.key_heads * s.head_columns}),
+                          rstd = w.result(sums_of(t), {s.rows, s.heads + s.key_heads});
+             return [=, &w] {
+                 ops::head_norm_rotary(w.b, h.qkv, h.q_norm, h.k_norm, h.cos, h.sin, q, k, rstd, 1e-6);
+             };
+         },
+         Operation::Shape::attention},
+        {"head_norm_rotary_backward", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Heads h(w, t, s);
+             const Tensor dq = w.random(t, {s.rows, s.heads * s.head_columns}),
+                          dk = w.random(t, {s.rows, s.key_heads * s.head_columns}),
+                          rstd = w.filled(sums_of(t), {s.rows, s.heads + s.key_heads}, 1.1);
+             // Its columns of values are another operation's.
+             const Tensor dqkv = w.sum(t, {s.rows, h.qkv.columns()}),
+                          dq_norm = w.sum(sums_of(t), {s.head_columns}),
+                          dk_norm = w.sum(sums_of(t), {s.head_columns});
+             return [=, &w] {
+                 ops::head_norm_rotary_backward(w.b, dq, dk, h.qkv, h.q_norm, h.k_norm, h.cos, h.sin, rstd,
+                                                dqkv, dq_norm, dk_norm, w.scratch);
+             };
+         },
+         Operation::Shape::attention},
+    };
+}
+
+}  // namespace
+
+std::vector<Operation> row_operations() {
+    return joined({elementwise(), norms(), rotary()});
+}
+
+}  // namespace maestro::gpu_check

@@ -1,0 +1,173 @@
+"""scripts/gpu_check.sh on a GPU that is not there: what it writes, and what it ends with when something is wrong."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAMS = pathlib.Path(os.environ.get("MAESTRO_GPU_CHECK_PROGRAMS", ROOT / "build/cpu-release/gpu_check_hosted"))
+GPU = '{"kind": "gpu", "name": "none", "backend": "cuda: a script"}'
+RIGHT = '{"kind": "parity", "operation": "gelu", "dtype": "f32", "shape": "3 x 4", "error": 1e-07, "tolerance": 5e-05, "same_again": true, "passed": true}'
+WRONG = RIGHT.replace("1e-07", "0.5").replace('"passed": true', '"passed": false')
+DIFFERENT = WRONG.replace('"gelu"', '"copy"').replace('"same_again": true', '"same_again": false')
+FIGURE = ('{"kind": "bench", "operation": "gelu", "dtype": "f32", "shape": "3 x 4", "bound": "memory", "seconds": 0.001, "bytes": 1e9, "flops": 1e9, '
+          '"rate": 1e12, "roof": 2e12, "share": 0.5}')  # fmt: skip
+FAILURES = os.environ.get("MAESTRO_STAND_IN_FAILURES", str(ROOT / "build/cpu-release/stand_in_failures"))
+SANITIZER = """#!/bin/sh
+# compute-sanitizer: runs the program; `result` beside it says what it found.
+if [ "$1" = --version ]; then echo stand-in; exit; fi
+tool=$2; shift 4
+case " $* " in *" --unwritten "*) [ $tool = initcheck ];; *) [ $tool != initcheck ];; esac || exit 3
+"$@" --only=gelu || exit
+. "$(dirname "$0")/result"
+"""
+
+
+def script(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def sanitizer(tmp_path):
+    """A folder for the path, with a compute-sanitizer that finds nothing."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script(folder / "compute-sanitizer", SANITIZER)
+    (folder / "result").write_text("exit 0\n")
+    return folder
+
+
+def programs(folder, parity=f"echo '{RIGHT}'", tests="echo '[  PASSED  ] 3 tests.'"):
+    """A folder of programs that are scripts."""
+    folder.mkdir()
+    script(folder / "gpu_operations", f"#!/bin/sh\ncase $1 in describe) echo '{GPU}';; bench) echo '{FIGURE}';; parity) {parity};; esac\n")
+    script(folder / "gpu_unit_ops", f"#!/bin/sh\n{tests}\n")
+    return folder
+
+
+def run(tmp_path, *words, path=None, **environment):
+    """The exit code, gpu_check.json (or None) and both streams."""
+    output = tmp_path / "output"
+    search = os.pathsep.join([*([str(path)] if path else []), "/usr/bin", "/bin"])
+    done = subprocess.run([ROOT / "scripts/gpu_check.sh", "--output", output, *map(str, words)], capture_output=True, text=True, timeout=200,
+                          stdin=subprocess.DEVNULL, env={**os.environ, "PATH": search, **environment}, cwd=tmp_path)
+    file = output / "gpu_check.json"
+    return done.returncode, json.loads(file.read_text()) if file.is_file() else None, done.stdout + done.stderr
+
+
+def status(report):
+    return {check["name"]: check["status"] for check in report["checks"]}
+
+
+def reason(report, name):
+    return next(check["reason"] for check in report["checks"] if check["name"] == name)
+
+
+def test_all_of_it(tmp_path, sanitizer):
+    code, report, text = run(tmp_path, "--programs", PROGRAMS, "--small", path=sanitizer)
+    assert code == 0, text
+    assert report["schema"] == 1 and report["passed"]
+    assert status(report) == {**{name: "passed" for name in ("gpu", "unit_tests", "parity", "bench", "memcheck", "racecheck", "initcheck")},
+                              "pytorch": "skipped", "training": "skipped"}
+    assert "hosted" in report["machine"]["gpu"]["name"]
+    of_ops = {path.stem for path in (ROOT / "src/ops").glob("*.hpp")}
+    assert len({row["operation"] for row in report["parity"]}) > len(of_ops)
+    assert {row["dtype"] for row in report["parity"]} == {"f64", "f32", "bf16"}
+    assert all(row["passed"] and row["same_again"] and row["error"] <= row["tolerance"] for row in report["parity"])
+    assert {row["operation"] for row in report["bench"]} == {row["operation"] for row in report["parity"]}
+    for row in report["bench"]:
+        assert row["seconds"] > 0 and row["roof"] > 0 and row["share"] == pytest.approx(row["rate"] / row["roof"], rel=1e-4)
+        assert row["rate"] == pytest.approx(row["bytes" if row["bound"] == "memory" else "flops"] / row["seconds"], rel=1e-4)
+    assert "TFLOP/s" in text and "GB/s" in text
+
+
+def test_every_operation_is_among_those_compared(tmp_path):
+    """A new header of src/ops has to be in the lists of tests/gpu_check."""
+    listed = "".join(path.read_text() for path in (ROOT / "tests/gpu_check").glob("*_operations.cpp"))
+    no_operations = {"attention_tiles", "dispatch", "fast_math", "row_partials", "softmax_row", "vocabulary_part"}
+    for header in (ROOT / "src/ops").glob("*.hpp"):
+        if header.stem not in no_operations:
+            assert f'"ops/{header.name}"' in listed, header.name
+
+
+def test_without_a_gpu(tmp_path):
+    code, report, text = run(tmp_path, "--programs", PROGRAMS, MAESTRO_HOSTED_DEVICES="0")
+    assert code == 78 and "there is no GPU to check" in text and "no GPU here: " in text
+    assert status(report) == {"gpu": "failed"} and not report["passed"]
+
+
+def test_without_a_driver(tmp_path):
+    code, report, text = run(tmp_path)
+    assert code == 78 and "no GPU to check" in text
+    assert status(report) == {"gpu": "failed"}
+
+
+def test_a_wrong_kernel_is_named(tmp_path):
+    wrong = programs(tmp_path / "programs", parity=f"echo '{WRONG}'; echo '{RIGHT}'; echo '{DIFFERENT}'; exit 1")
+    code, report, _ = run(tmp_path, "--programs", wrong)
+    assert code == 1 and not report["passed"] and status(report)["parity"] == "failed" and len(report["parity"]) == 3
+    assert reason(report, "parity") == "gelu f32 3 x 4: off by 5.0e-01; copy f32 3 x 4: not the same twice"
+
+
+@pytest.mark.parametrize("parity, words", [
+    ("exit 0", "nothing was compared"), (f"echo '{RIGHT}'; kill -SEGV $$", "ended by signal 11"), (f"echo '{RIGHT}'; echo 'out of memory' >&2; exit 80", "exit code 80: out of memory"),
+    (f"echo '{WRONG}'", "gelu")])  # fmt: skip
+def test_parity_that_breaks_off_has_not_passed(tmp_path, parity, words):
+    code, report, _ = run(tmp_path, "--programs", programs(tmp_path / "programs", parity=parity))
+    assert code == 1 and status(report)["parity"] == "failed" and words in reason(report, "parity")
+
+
+def test_failing_unit_tests_are_named(tmp_path):
+    code, report, _ = run(tmp_path, "--programs", programs(tmp_path / "programs", tests=f"exec {FAILURES}"))
+    assert code == 1 and status(report)["unit_tests"] == "failed"
+    check = next(check for check in report["checks"] if check["name"] == "unit_tests")
+    assert check["tests"] == 1 and all(name.startswith("Bad.") for name in check["failed"]) and len(check["failed"]) == 9
+
+
+@pytest.mark.parametrize("result, words", [("exit 86", "exit code 86"), ("echo '========= Error: race reported'; exit 86", "Error: race reported")])
+def test_what_a_sanitizer_finds(tmp_path, sanitizer, result, words):
+    (sanitizer / "result").write_text(result + "\n")
+    code, report, _ = run(tmp_path, "--programs", programs(tmp_path / "programs"), path=sanitizer)
+    assert code == 1
+    for tool in ("memcheck", "racecheck", "initcheck"):
+        assert status(report)[tool] == "failed" and words in reason(report, tool)
+
+
+def test_a_sanitizer_that_does_not_know_the_gpu_is_no_failure(tmp_path, sanitizer):
+    script(sanitizer / "compute-sanitizer", "#!/bin/sh\necho '========= Error: Device not supported'; exit 1\n")
+    code, report, _ = run(tmp_path, "--programs", programs(tmp_path / "programs"), path=sanitizer)
+    assert code == 0 and status(report)["memcheck"] == "skipped" and "not supported" in reason(report, "memcheck")
+
+
+def test_nothing_takes_longer_than_the_limit(tmp_path):
+    hangs = programs(tmp_path / "programs", tests="sleep 300")
+    code, report, _ = run(tmp_path, "--programs", hangs, "--limit", "3")
+    assert code == 1 and status(report)["unit_tests"] == "failed" and "not done after" in reason(report, "unit_tests")
+    assert status(report)["parity"] == "failed" and "no time was left" in reason(report, "parity")
+
+
+def test_bad_usage_and_places(tmp_path):
+    assert run(tmp_path, "--no-such-word")[0] == 64
+    (tmp_path / "file").write_text("")
+    code, _, text = run(tmp_path, "--output", tmp_path / "file" / "below")
+    assert code == 73 and "--output" in text
+    code, report, _ = run(tmp_path, "--programs", tmp_path)
+    assert code == 78 and "no gpu_operations" in reason(report, "gpu")
+
+
+def test_the_stand_in_for_googletest_fails_where_it_has_to(tmp_path):
+    done = subprocess.run([FAILURES], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1
+    results = {line.split("] ")[1]: line.split("]")[0].strip("[ ") for line in done.stdout.splitlines()
+               if line.startswith(("[       OK", "[  SKIPPED", "[  FAILED")) and "." in line.split("] ")[1] and " tests" not in line}
+    assert results.pop("Good.Passes") == "OK" and results.pop("Good.IsSkipped") == "SKIPPED"
+    assert set(results.values()) == {"FAILED"} and len(results) == 9
+    for words in ("the words", "in the trace", "thrown by the test", "at once"):
+        assert words in done.stdout
+    assert "went on after" not in done.stdout and "not told" not in done.stdout
+    filtered = subprocess.run([FAILURES, "--gtest_filter=*Passes:Bad.Ne*-*NoNumber"], capture_output=True, text=True, timeout=20)
+    assert "[  PASSED  ] 1 tests." in filtered.stdout and filtered.stdout.count("[ RUN ") == 2
