@@ -42,6 +42,8 @@ class Steps:
     def run(self, name, command, limit, **options):
         """The command, in a process group of its own that is gone at the end."""
         limit = min(limit, self.left())
+        if limit <= 0:
+            return Done(None, 0.0, "", 0)
         path = self.work / f"{name}.txt"
         words = [str(word) for word in command]
         begin = time.monotonic()

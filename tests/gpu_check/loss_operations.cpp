@@ -10,7 +10,7 @@ namespace {
 /// Targets and weights of rows.
 struct Rows {
     Rows(Workbench& w, const Sizes& s)
-        : targets(w.list(w.places(s.rows, s.vocabulary))), weights(w.filled(DType::f32, {s.rows}, 0.75)) {}
+        : targets(w.list(w.places(s.rows, s.vocabulary))), weights(w.random(DType::f32, {s.rows})) {}
     Tensor targets, weights;
 };
 

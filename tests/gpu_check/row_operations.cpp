@@ -82,7 +82,7 @@ std::vector<Operation> norms() {
         {"rms_norm_backward", kMemory, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Tensor dy = w.random(t, {s.rows, s.columns}), x = w.random(t, {s.rows, s.columns}),
-                          weights = w.random(t, {s.columns}), rstd = w.filled(sums_of(t), {s.rows}, 0.9),
+                          weights = w.random(t, {s.columns}), rstd = w.random(sums_of(t), {s.rows}),
                           dx = w.sum(t, {s.rows, s.columns}), dw = w.sum(sums_of(t), {s.columns});
              return [=, &w] { ops::rms_norm_backward(w.b, dy, x, weights, rstd, dx, dw, true, w.scratch); };
          }},
@@ -104,7 +104,7 @@ std::vector<Operation> norms() {
              const Tensor weights = w.sum(t, {n}), gradient = w.random(t, {n}), first = w.sum(t, {n}),
                           second = w.filled(t, {n}, 0.5);
              return [=, &w] {
-                 ops::adamw(w.b, weights, gradient, first, second, {1e-3, 0.9, 0.95, 1e-8, 0.1, 3, 0.7});
+                 ops::adamw(w.b, weights, gradient, first, second, {0.5, 0.9, 0.95, 1e-2, 0.1, 3, 0.7});
              };
          }},
         {"add_squares", kMemory, kAll,
@@ -160,7 +160,7 @@ std::vector<Operation> rotary() {
              const Heads h(w, t, s);
              const Tensor dq = w.random(t, {s.rows, s.heads * s.head_columns}),
                           dk = w.random(t, {s.rows, s.key_heads * s.head_columns}),
-                          rstd = w.filled(sums_of(t), {s.rows, s.heads + s.key_heads}, 1.1);
+                          rstd = w.random(sums_of(t), {s.rows, s.heads + s.key_heads});
              // Its columns of values are another operation's.
              const Tensor dqkv = w.sum(t, {s.rows, h.qkv.columns()}),
                           dq_norm = w.sum(sums_of(t), {s.head_columns}),
