@@ -1,6 +1,4 @@
 # What a build for GPUs adds: CUDA's libraries to `backend`, and kernels/*.cu by nvcc behind the headers that `ops` uses.
-include(cmake/cuda_wheels.cmake)
-find_package(CUDAToolkit 12.4 REQUIRED)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80 90 100)
 endif()
@@ -11,6 +9,10 @@ set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 
 target_compile_definitions(maestro_backend PUBLIC MAESTRO_CUDA)
 target_link_libraries(maestro_backend PUBLIC CUDA::cudart_static CUDA::cublasLt)
+if(MAESTRO_CUDNN)
+    target_link_libraries(maestro_backend PRIVATE maestro_cudnn)
+    set_source_files_properties(src/backend/cudnn_graph.cpp src/backend/cudnn_execution.cpp PROPERTIES COMPILE_OPTIONS -O1)
+endif()
 
 file(GLOB MAESTRO_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
 add_library(maestro_kernels_nvcc STATIC ${MAESTRO_KERNELS})
@@ -21,6 +23,9 @@ set_property(TARGET maestro_kernels_nvcc PROPERTY CUDA_COMPILER_LAUNCHER
     ${CMAKE_CURRENT_LIST_DIR}/keep_ptxas.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
 target_link_libraries(maestro_ops PUBLIC maestro_kernels_nvcc)
 
+if(NOT TARGET maestro_collective)  # a build of parts
+    return()
+endif()
 # NCCL for collectives, where it is found beside CUDA or on the system's paths; without it GPUs exchange through the
 # host's memory.
 find_path(MAESTRO_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})

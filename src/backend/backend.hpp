@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/fused_attention.hpp"
 #include "base/stream.hpp"
 #include "base/tensor.hpp"
 
@@ -55,9 +56,11 @@ struct DeviceRates {
 
 /// What decides how much memory operations take: of the device that meta stands for.
 struct Traits {
-    Traits(int threads_ = 1, bool shares_memory_ = true) : threads(threads_), shares_memory(shares_memory_) {}
-    int threads;         ///< that may run one operation
-    bool shares_memory;  ///< with the host
+    Traits(int threads_ = 1, bool shares_memory_ = true, int attention_architecture_ = 0)
+        : threads(threads_), shares_memory(shares_memory_), attention_architecture(attention_architecture_) {}
+    int threads;                 ///< that may run one operation
+    bool shares_memory;          ///< with the host
+    int attention_architecture;  ///< Backend::attention_architecture()
 };
 
 class Backend {
@@ -105,6 +108,10 @@ public:
         return false;
     }
 
+    /// Of the GPU, as 90, if a library of the device has attention as one operation; else 0.
+    virtual int attention_architecture() const { return 0; }
+    /// That operation; null where there is none or nothing is computed.
+    virtual FusedAttention* fused_attention() { return nullptr; }
     /// Where operations of a GPU queue up; null where they run on the host.
     virtual Stream stream() const { return nullptr; }
     /// The GPU, for ranks to compare: equal words mean the same one, whatever its number in a process. Empty

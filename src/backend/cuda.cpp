@@ -10,8 +10,9 @@
 #include "backend/backend.hpp"
 #include "backend/cuda_check.hpp"
 #include "backend/cuda_gemm.hpp"
-#include "backend/device.hpp"
 #include "backend/cuda_stream.hpp"
+#include "backend/cudnn_attention.hpp"
+#include "backend/device.hpp"
 #include "backend/gpus.hpp"
 
 namespace maestro::backend {
@@ -67,9 +68,12 @@ public:
         : device_(device),
           stream_(make_stream(device)),
           gemm_(stream_, products),
-          staging_(stream_, [this](const CudaEvent& event) { wait_for(event); }) {}
+          staging_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
+          attention_architecture_(attention_architecture_of_gpu(device)),
+          attention_(make_cudnn_attention(stream_, attention_architecture_)) {}
     ~Cuda() override {
         cudaStreamSynchronize(stream_);
+        attention_.reset();  // its handle knows the stream
         cudaStreamDestroy(stream_);
     }
     std::string describe() const override {
@@ -78,10 +82,11 @@ public:
         MAESTRO_CUDA_CALL(cudaGetDeviceProperties(&properties, device_));
         MAESTRO_CUDA_CALL(cudaDriverGetVersion(&driver));
         MAESTRO_CUDA_CALL(cudaRuntimeGetVersion(&runtime));
-        return fmt::format("cuda: {} (architecture {}{}, {} GiB), driver for CUDA {}.{}, runtime {}.{}, {}",
-                           properties.name, properties.major, properties.minor,
-                           properties.totalGlobalMem >> 30, driver / 1000, driver / 10 % 100, runtime / 1000,
-                           runtime / 10 % 100, gemm_.describe());
+        return fmt::format(
+            "cuda: {} (architecture {}{}, {} GiB), driver for CUDA {}.{}, runtime {}.{}, {}, {}",
+            properties.name, properties.major, properties.minor, properties.totalGlobalMem >> 30,
+            driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100, gemm_.describe(),
+            describe_cudnn());
     }
     bool computes() const override { return true; }
     int threads() const override { return 1; }
@@ -118,6 +123,8 @@ public:
         staging_.download(static_cast<const std::byte*>(source.data), static_cast<std::byte*>(target),
                           source.bytes());
     }
+    int attention_architecture() const override { return attention_architecture_; }
+    FusedAttention* fused_attention() override { return attention_.get(); }
     void gemm(const Gemm& g) override {
         count(work_of(g));
         if (g.m > 0 && g.n > 0) gemm_.run(g, {});
@@ -150,6 +157,8 @@ private:
     Stream stream_;
     CudaGemm gemm_;
     Staging staging_;
+    int attention_architecture_;
+    std::unique_ptr<FusedAttention> attention_;
 };
 
 }  // namespace
@@ -174,6 +183,14 @@ std::size_t free_memory(const Device& device) {
     MAESTRO_CUDA_CALL(cudaSetDevice(device.number));
     MAESTRO_CUDA_CALL(cudaMemGetInfo(&left, &all));
     return left;
+}
+
+int attention_architecture_of_gpu(int number) {
+    if (!has_cudnn()) return 0;
+    int major = 0, minor = 0;
+    MAESTRO_CUDA_CALL(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, number));
+    MAESTRO_CUDA_CALL(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, number));
+    return 10 * major + minor;
 }
 
 std::unique_ptr<Backend> make_cuda(int device, Products products) {

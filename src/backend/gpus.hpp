@@ -11,5 +11,7 @@ struct Gpus {
 };
 
 Gpus find_gpus();
+/// Backend::attention_architecture() of its backend.
+int attention_architecture_of_gpu(int number);
 
 }  // namespace maestro::backend

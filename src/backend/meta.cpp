@@ -20,6 +20,7 @@ public:
     void upload(const void*, const Tensor&) override {}
     void download(const Tensor&, void*) override {}
     void gemm(const Gemm& g) override { count(work_of(g)); }
+    int attention_architecture() const override { return traits_.attention_architecture; }
 
 protected:
     double seconds_of(const Work& work) const override { return rates_.seconds(work); }

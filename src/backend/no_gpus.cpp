@@ -12,6 +12,10 @@ std::size_t free_memory(const Device& device) {
     MAESTRO_CHECK(false, "GPU {} of none", device.number);
 }
 
+int attention_architecture_of_gpu(int number) {
+    MAESTRO_CHECK(false, "GPU {} of none", number);
+}
+
 std::unique_ptr<Backend> make_cuda(int device, Products) {
     MAESTRO_CHECK(false, "GPU {} of none", device);
 }

@@ -5,12 +5,10 @@
 #include <limits>
 
 #include "backend/cpu_gemm.hpp"
-#include "kernels/attention.hpp"
 #include "kernels/join_attention.hpp"
-#include "ops/attention_tiles.hpp"
-#include "ops/device_scratch.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/fast_math.hpp"
+#include "ops/gpu_attention.hpp"
 
 namespace maestro::ops {
 
@@ -160,7 +158,8 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
     MAESTRO_CHECK(out.size() == q.size(), "out {} for {}", out.describe(), q.describe());
     backend::ArenaScope scope(arena);
     const Tensor scratch = thread_scratch(b, arena, q.dtype, s, 4, 1);
-    const AttentionTiles tiles = attention_tiles(b, visible, q.dtype, false, arena);
+    const GpuAttention on_gpu(b, {.q = q, .k = k, .values = values, .out = out, .lse = lse}, visible,
+                              s.longest, arena);
     const backend::Work work{4.0 * s.score_pairs * static_cast<double>(s.dim),
                              static_cast<double>(2 * q.bytes() + 2 * k.bytes()), static_cast<double>(s.dim),
                              q.dtype};
@@ -223,9 +222,7 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
                     });
             });
         },
-        [&](Stream stream) {
-            kernels::attention(stream, q, k, values, tiles.queries, tiles.seen, out, lse);
-        });
+        [&](Stream stream) { on_gpu.run(b, stream); });
 }
 
 void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& out, const Tensor& q,
@@ -239,8 +236,17 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                   dout.describe());
     backend::ArenaScope scope(arena);
     const Tensor scratch = thread_scratch(b, arena, q.dtype, s, 7, 2);
-    const AttentionTiles tiles = attention_tiles(b, visible, q.dtype, true, arena);
-    const Tensor shared = device_scratch(b, arena, lse.dtype, {lse.dim(0), s.heads});
+    const GpuAttention on_gpu(b,
+                              {.q = q,
+                               .k = k,
+                               .values = values,
+                               .out = out,
+                               .lse = lse,
+                               .dout = dout,
+                               .dq = dq,
+                               .dk = dk,
+                               .dvalues = dvalues},
+                              visible, s.longest, arena);
     const backend::Work work{10.0 * s.score_pairs * static_cast<double>(s.dim),
                              static_cast<double>(4 * q.bytes() + 4 * k.bytes()), static_cast<double>(s.dim),
                              q.dtype};
@@ -321,10 +327,7 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                     });
             });
         },
-        [&](Stream stream) {
-            kernels::attention_backward(stream, dout, out, q, k, values, lse, tiles.queries, tiles.keys,
-                                        tiles.seen, dq, dk, dvalues, shared);
-        });
+        [&](Stream stream) { on_gpu.run(b, stream); });
 }
 
 void join_attention(backend::Backend& b, const Tensor& other_out, const Tensor& other_lse, const Tensor& out,

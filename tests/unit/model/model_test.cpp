@@ -79,8 +79,9 @@ void expect_measured(Kind kind, DType type, bool recompute, bool train, int thre
                                     << threads);
     Job job(kind, type, recompute, threads);
     const auto measured = [&](const ModelSpec& spec, const Role& role) {
-        return measure(spec, role, job.samples.shapes(), train, {},
-                       {job.backend().threads(), job.backend().shares_memory()});
+        return measure(
+            spec, role, job.samples.shapes(), train, {},
+            {job.backend().threads(), job.backend().shares_memory(), job.backend().attention_architecture()});
     };
     const Footprint first = measured(job.first_spec, job.first_role),
                     last = measured(job.last_spec, job.last_role);

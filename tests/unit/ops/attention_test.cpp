@@ -177,6 +177,24 @@ TEST_F(Attention, EqualsItsDefinitionForALongSequenceBesideShortOnes) {
                       DType::bf16);
 }
 
+/// Lengths of many launches and of few, with empty sequences at both ends and between.
+TEST_F(Attention, EqualsItsDefinitionForManySequencesOfAnyLength) {
+    std::vector<std::int32_t> offsets = {0, 0};
+    for (const std::int32_t length : {3, 130, 1, 0, 17, 300, 2, 1, 0, 128, 129, 5, 1, 1, 2, 3, 1, 1, 4, 1, 0})
+        offsets.push_back(offsets.back() + length);
+    for (const DType result : {DType::bf16, DType::f32}) {
+        expect_definition({"causal", 4, 2, 8, see_before(offsets), 24}, DType::bf16, result);
+        expect_definition({"all", 2, 2, 16, see_all(offsets)}, DType::bf16, result);
+    }
+    expect_definition({"heads of 128", 4, 1, 128, see_before(kOffsets), 640}, DType::bf16, DType::bf16);
+    // The same shapes with the other mask, then in other rows.
+    expect_definition({"causal, as all", 2, 2, 16, see_before(offsets)}, DType::bf16, DType::bf16);
+    expect_definition({"causal, other rows", 2, 2, 16, see_before(offsets), 8}, DType::bf16, DType::bf16);
+    // Queries of other sequences than keys.
+    const Visible other{{0, 2, 2, 9}, {0, 131, 131, 135}, {131, 131, 4, 4, 4, 4, 4, 4, 4}};
+    expect_definition({"other keys", 2, 1, 32, other, 32}, DType::bf16, DType::bf16);
+}
+
 TEST_F(Attention, IsNothingOfNothing) {
     expect_definition({"no rows", 2, 1, 8, {{0}, {0}, {}}});
     expect_definition({"empty sequences", 2, 1, 8, {{0, 0, 0}, {0, 0, 0}, {}}});

@@ -1,0 +1,76 @@
+#include "backend/cudnn_attention.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "backend/cudnn_execution.hpp"
+#include "base/check.hpp"
+
+namespace maestro::backend {
+
+namespace {
+
+/// Owns the handle and a plan for every class that was asked for.
+class CudnnAttention final : public FusedAttention {
+public:
+    CudnnAttention(Stream stream, int architecture) : execution_(stream), architecture_(architecture) {}
+    void run(const AttentionClass& c, const AttentionArrays& arrays, void* workspace) override {
+        const Plan& plan = plan_of(c);
+        std::unordered_map<std::int64_t, void*> by_uid;
+        for (std::size_t i = 0; i < arrays.size(); ++i)
+            if (plan.uses[i]) by_uid.emplace(uid_of(static_cast<AttentionArray>(i)), arrays[i]);
+        execution_.execute(*plan.graph, std::move(by_uid), workspace, plan.workspace, c);
+    }
+    std::size_t plans() const override { return plans_.size(); }
+
+private:
+    struct Plan {
+        std::shared_ptr<Graph> graph;
+        std::array<bool, std::tuple_size_v<AttentionArrays>> uses;
+        std::size_t workspace;
+    };
+
+    const Plan& plan_of(const AttentionClass& c) {
+        const auto at = plans_.find(c);
+        return at != plans_.end() ? at->second : plans_.emplace(c, build(c)).first->second;
+    }
+    Plan build(const AttentionClass& c) {
+        Plan plan{attention_graph(c, architecture_), {}, 0};
+        plan.workspace = execution_.build(*plan.graph, c);
+        MAESTRO_CHECK(plan.workspace <= attention_workspace(c, architecture_),
+                      "cuDNN wants {} bytes of workspace, {} are planned", plan.workspace,
+                      attention_workspace(c, architecture_));
+        for (std::size_t i = 0; i < plan.uses.size(); ++i) {
+            const auto which = static_cast<AttentionArray>(i);
+            const bool only_backward = which == AttentionArray::dout || which == AttentionArray::dq ||
+                                       which == AttentionArray::dk || which == AttentionArray::dvalues ||
+                                       which == AttentionArray::dvalue_offsets;
+            plan.uses[i] = c.backward || !only_backward;
+        }
+        return plan;
+    }
+
+    GraphExecution execution_;
+    int architecture_;
+    std::map<AttentionClass, Plan> plans_;
+};
+
+}  // namespace
+
+bool has_cudnn() {
+    return cudnn_version() > 0;
+}
+
+std::string describe_cudnn() {
+    const std::size_t version = cudnn_version();
+    if (version == 0) return "no cuDNN of 9.18 or later: attention by own kernels";
+    return fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::unique_ptr<FusedAttention> make_cudnn_attention(Stream stream, int architecture) {
+    if (!has_cudnn()) return nullptr;
+    return std::make_unique<CudnnAttention>(stream, architecture);
+}
+
+}  // namespace maestro::backend

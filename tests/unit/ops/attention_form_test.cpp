@@ -1,0 +1,129 @@
+// Which form attention takes on a GPU, and how sequences are dealt to launches.
+#include "ops/attention_form.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+#include "ops/packed_attention.hpp"
+
+namespace maestro::ops {
+namespace {
+
+const std::vector<std::int32_t> kOffsets = {0, 5, 5, 69};
+
+AttentionCase fused(int architecture = 90) {
+    return {.architecture = architecture,
+            .inputs = DType::bf16,
+            .results = DType::bf16,
+            .heads = 16,
+            .dim = 64,
+            .longest = 64,
+            .backward = true,
+            .aligned = true};
+}
+
+TEST(AttentionForm, FollowsWhatQueriesSee) {
+    for (const int architecture : {90, 100, 103}) {
+        EXPECT_EQ(attention_form(fused(architecture), see_before(kOffsets)), AttentionForm::packed_causal);
+        EXPECT_EQ(attention_form(fused(architecture), see_all(kOffsets)), AttentionForm::packed_full);
+    }
+    const Visible others{{0, 5, 5, 7}, {0, 9, 9, 10}, {9, 9, 9, 9, 9, 1, 1}};
+    EXPECT_EQ(attention_form(fused(), others), AttentionForm::packed_full);
+    Visible less = others;
+    less.seen[6] = 0;
+    EXPECT_EQ(attention_form(fused(), less), AttentionForm::kernel);
+    EXPECT_EQ(attention_form(fused(), {{0, 3}, {0, 0}, {0, 0, 0}}), AttentionForm::kernel);
+    EXPECT_EQ(attention_form(fused(), {{0, 0}, {0, 3}, {}}), AttentionForm::kernel);
+}
+
+TEST(AttentionForm, IsOurKernelWhereTheLibraryHasNone) {
+    const auto form = [](auto&& change) {
+        AttentionCase c = fused();
+        change(c);
+        return attention_form(c, see_before(kOffsets));
+    };
+    EXPECT_EQ(form([](AttentionCase&) {}), AttentionForm::packed_causal);
+    for (const int architecture : {0, 75, 80, 86, 89, 110, 120, 121})
+        EXPECT_EQ(form([&](AttentionCase& c) { c.architecture = architecture; }), AttentionForm::kernel);
+    for (const DType type : {DType::f32, DType::f64}) {
+        EXPECT_EQ(form([&](AttentionCase& c) { c.inputs = type; }), AttentionForm::kernel);
+        EXPECT_EQ(form([&](AttentionCase& c) { c.results = type; }), AttentionForm::kernel);
+    }
+    for (const std::int64_t dim : {4, 20, 129, 136, 256})
+        EXPECT_EQ(form([&](AttentionCase& c) { c.dim = dim; }), AttentionForm::kernel);
+    for (const std::int64_t dim : {8, 72, 80, 128})
+        EXPECT_EQ(form([&](AttentionCase& c) { c.dim = dim; }), AttentionForm::packed_causal);
+    EXPECT_EQ(form([](AttentionCase& c) { c.aligned = false; }), AttentionForm::kernel);
+    EXPECT_EQ(form([](AttentionCase& c) { c.longest = 0; }), AttentionForm::kernel);
+}
+
+TEST(AttentionForm, LeavesHoppersBackwardWhereScoresDoNotFit) {
+    const auto form = [](int architecture, std::int64_t longest, bool backward) {
+        AttentionCase c = fused(architecture);
+        c.heads = 32;
+        c.longest = longest;
+        c.backward = backward;
+        return attention_form(c, see_before(kOffsets));
+    };
+    EXPECT_EQ(form(90, 8192, true), AttentionForm::packed_causal);  // 2 x 8192^2 x 32 bytes are 4 GiB
+    EXPECT_EQ(form(90, 8193, true), AttentionForm::kernel);
+    EXPECT_EQ(form(90, 32768, false), AttentionForm::packed_causal);
+    EXPECT_EQ(form(100, 32768, true), AttentionForm::packed_causal);
+    AttentionCase c = fused();
+    c.heads = 31;  // what is rounded up to must fit
+    EXPECT_EQ(most_planned_rows(c), 8192);
+    c.heads = 33;
+    EXPECT_EQ(most_planned_rows(c), 4096);
+}
+
+TEST(AttentionForm, PlansForPowersOfTwo) {
+    EXPECT_EQ(planned_rows(1), 128);
+    EXPECT_EQ(planned_rows(128), 128);
+    EXPECT_EQ(planned_rows(129), 256);
+    EXPECT_EQ(planned_rows(8192), 8192);
+}
+
+Visible of_lengths(const std::vector<std::int32_t>& lengths) {
+    std::vector<std::int32_t> offsets{0};
+    for (const std::int32_t length : lengths) offsets.push_back(offsets.back() + length);
+    return see_before(offsets);
+}
+
+TEST(AttentionLaunches, TakeSequencesThatFollowEachOther) {
+    using Launches = std::vector<AttentionLaunch>;
+    EXPECT_EQ(attention_launches(of_lengths({})), Launches{});
+    EXPECT_EQ(attention_launches(of_lengths({0, 0})), Launches{});
+    EXPECT_EQ(attention_launches(of_lengths({1})), (Launches{{0, 1, 16, 128}}));
+    EXPECT_EQ(attention_launches(of_lengths({0, 128, 0, 129})), (Launches{{1, 3, 8, 256}}));
+    EXPECT_EQ(attention_launches(of_lengths({1024, 1, 1})), (Launches{{0, 2, 2, 1024}, {2, 1, 16, 128}}));
+    EXPECT_EQ(attention_launches(of_lengths({5, 1025, 4000, 7})),
+              (Launches{{0, 1, 16, 128}, {1, 1, 1, 2048}, {2, 1, 1, 4096}, {3, 1, 16, 128}}));
+}
+
+TEST(AttentionLaunches, CoverEverySequenceOnceWithinTheirClasses) {
+    std::mt19937 random(7);
+    for (int round = 0; round < 2000; ++round) {
+        std::vector<std::int32_t> lengths(random() % 40);
+        for (std::int32_t& length : lengths)
+            length = static_cast<std::int32_t>(random() % (1U << (random() % 13)));
+        std::int64_t next = 0;
+        for (const AttentionLaunch& launch : attention_launches(of_lengths(lengths))) {
+            for (; next < launch.first; ++next) ASSERT_EQ(lengths[static_cast<std::size_t>(next)], 0);
+            ASSERT_GT(launch.count, 0);
+            ASSERT_LE(launch.count, launch.sequences);
+            ASSERT_EQ(launch.sequences, std::max<std::int64_t>(2048 / launch.longest, 1));
+            std::int64_t longest = 0;
+            for (; next < launch.first + launch.count; ++next)
+                longest = std::max<std::int64_t>(longest, lengths[static_cast<std::size_t>(next)]);
+            ASSERT_LE(longest, launch.longest);
+            ASSERT_TRUE(launch.longest == 128 || 2 * longest > launch.longest);
+        }
+        for (; next < static_cast<std::int64_t>(lengths.size()); ++next)
+            ASSERT_EQ(lengths[static_cast<std::size_t>(next)], 0);
+    }
+}
+
+}  // namespace
+}  // namespace maestro::ops
