@@ -1,0 +1,188 @@
+// What cuDNN itself says of every graph of attention that the backend builds, for GPUs that are not there: it
+// judges, plans and compiles for the device that it is told of (tests/cuda/driver.c lets it load what it
+// compiled), and nothing runs.
+#include <cudnn_frontend.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <functional>
+
+#include "backend/cudnn_graph.hpp"
+
+namespace maestro::backend {
+namespace {
+
+using Json = nlohmann::json;
+using testing::HasSubstr;
+
+struct Gpu {
+    const char* name;
+    int architecture, processors, shared_bytes;
+};
+constexpr Gpu kH100{"NVIDIA H100 80GB HBM3", 90, 132, 232'448}, kB200{"NVIDIA B200", 100, 148, 232'448},
+    kA100{"NVIDIA A100-SXM4-80GB", 80, 108, 166'912}, kL40{"NVIDIA L40", 89, 142, 101'376},
+    kRtx{"NVIDIA RTX PRO 6000", 120, 188, 101'376};
+
+std::shared_ptr<cudnn_frontend::DeviceProperties> properties(const Gpu& gpu) {
+    const Json words = {{"cudaDeviceId", 0},
+                        {"deviceName", gpu.name},
+                        {"deviceVer", 10 * gpu.architecture},
+                        {"driverVer", 13000},
+                        {"isTccDriver", 0},
+                        {"l2CacheSize", 52'428'800},
+                        {"maxBlockSize", {1024, 1024, 64}},
+                        {"maxGridSize", {2'147'483'647, 65'535, 65'535}},
+                        {"maxCtasPerSM", 32},
+                        {"maxRegistersPerSM", 65'536},
+                        {"maxSharedMemoryPerBlock", 49'152},
+                        {"maxSharedMemoryPerBlockOptin", gpu.shared_bytes},
+                        {"maxThreadsPerBlock", 1024},
+                        {"maxThreadsPerSM", 2048},
+                        {"memClockRateKHz", 2'619'000},
+                        {"multiProcessorCount", gpu.processors},
+                        {"pciDeviceId", 9009},
+                        {"regsPerBlock", 65'536},
+                        {"reservedSharedMemoryPerBlock", 1024},
+                        {"smClockRateKHz", 1'980'000},
+                        {"supportCoopLaunch", 1},
+                        {"totalGlobalMem", 85'045'411'840},
+                        {"warpSize", 32}};
+    const std::string text = words.dump();
+    auto made = std::make_shared<cudnn_frontend::DeviceProperties>();
+    auto found = made->deserialize(std::vector<std::uint8_t>(text.begin(), text.end()));
+    EXPECT_TRUE(found.is_good()) << found.get_message();
+    return made;
+}
+
+/// Empty where cuDNN has a plan, else where it refuses and why.
+std::string verdict(Graph& graph, const Gpu& gpu, bool whole, std::int64_t* workspace = nullptr) {
+    graph.set_device_properties(properties(gpu)).set_sm_version(gpu.architecture);
+    const std::pair<const char*, std::function<cudnn_frontend::error_t()>> steps[] = {
+        {"validate", [&] { return graph.validate(); }},
+        {"build_operation_graph", [&] { return graph.build_operation_graph(); }},
+        {"create_execution_plans",
+         [&] { return graph.create_execution_plans({cudnn_frontend::HeurMode_t::A}); }},
+        {"check_support", [&] { return graph.check_support(); }},
+        {"build_plans", [&] { return whole ? graph.build_plans() : cudnn_frontend::error_t{}; }},
+        {"get_workspace_size",
+         [&] { return whole ? graph.get_workspace_size(*workspace) : cudnn_frontend::error_t{}; }}};
+    for (const auto& [name, step] : steps)
+        if (auto found = step(); found.is_bad()) return fmt::format("{}: {}", name, found.get_message());
+    return "";
+}
+
+std::string describe(const AttentionClass& c, const Gpu& gpu) {
+    return fmt::format("{}, {} {}, {} heads and {} key heads of {}, {} sequences of {}", gpu.name,
+                       c.causal ? "causal" : "full", c.backward ? "backward" : "forward", c.heads,
+                       c.key_heads, c.dim, c.sequences, c.longest);
+}
+
+AttentionClass class_of(bool backward, bool causal, std::int64_t heads, std::int64_t key_heads,
+                        std::int64_t dim, std::int64_t longest) {
+    const std::int64_t width = (heads + 2 * key_heads) * dim;
+    return {backward,  causal, heads,
+            key_heads, dim,    std::max<std::int64_t>(2048 / longest, 1),
+            longest,   width,  backward ? width : 0};
+}
+
+class Verdicts : public testing::Test {
+protected:
+    void SetUp() override { ASSERT_GT(cudnn_version(), 0U) << "no cuDNN of 9.18 or later"; }
+    static std::string verdict_of(const AttentionClass& c, const Gpu& gpu) {
+        return verdict(*attention_graph(c, gpu.architecture), gpu, false);
+    }
+    /// Of the graph with one thing changed.
+    static std::string changed(const AttentionClass& c, const Gpu& gpu,
+                               const std::function<void(Json&)>& change) {
+        const auto graph = attention_graph(c, gpu.architecture);
+        Json description;
+        EXPECT_TRUE(graph->validate().is_good());
+        graph->serialize(description);
+        change(description);
+        Graph other;
+        other.set_sm_version(gpu.architecture);  // nodes take it when they are made
+        try {
+            if (auto found = other.deserialize(description); found.is_bad())
+                return "deserialize: " + found.get_message();
+            return verdict(other, gpu, false);
+        } catch (const std::exception& missing) {
+            return std::string("throws: ") + missing.what();
+        }
+    }
+    static Json& tensor(Json& graph, AttentionArray which) {
+        for (Json& each : graph["tensors"])
+            if (each["uid"] == uid_of(which)) return each;
+        throw std::out_of_range("no such tensor");
+    }
+};
+
+TEST_F(Verdicts, EveryGraphIsSupported) {
+    int graphs = 0;
+    for (const Gpu& gpu : {kH100, kB200})
+        for (const bool backward : {false, true})
+            for (const bool causal : {false, true})
+                for (const auto& [heads, key_heads] : {std::pair{16, 16}, {16, 8}, {6, 2}, {4, 1}})
+                    for (const std::int64_t dim : {8, 16, 32, 64, 72, 80, 96, 128})
+                        for (const std::int64_t longest : {128, 1024, 8192}) {
+                            const AttentionClass c =
+                                class_of(backward, causal, heads, key_heads, dim, longest);
+                            EXPECT_EQ(verdict_of(c, gpu), "") << describe(c, gpu);
+                            ++graphs;
+                        }
+    EXPECT_EQ(graphs, 768);
+}
+
+TEST_F(Verdicts, PlansAreBuiltAndTakeNoMoreThanIsPlanned) {
+    for (const Gpu& gpu : {kH100, kB200})
+        for (const AttentionClass& c :
+             {class_of(false, true, 16, 8, 64, 128), class_of(false, false, 16, 16, 80, 2048),
+              class_of(false, true, 32, 8, 128, 8192), class_of(true, true, 16, 8, 64, 128),
+              class_of(true, true, 16, 16, 64, 2048), class_of(true, false, 16, 16, 80, 1024),
+              class_of(true, true, 6, 2, 32, 256), class_of(true, true, 32, 8, 128, 8192)}) {
+            std::int64_t workspace = -1;
+            EXPECT_EQ(verdict(*attention_graph(c, gpu.architecture), gpu, true, &workspace), "")
+                << describe(c, gpu);
+            const auto planned = static_cast<std::int64_t>(attention_workspace(c, gpu.architecture));
+            std::printf("%s: %ld bytes of workspace, %ld planned\n", describe(c, gpu).c_str(), workspace,
+                        planned);
+            EXPECT_LE(workspace, planned) << describe(c, gpu);
+            EXPECT_GE(workspace, 0);
+        }
+}
+
+TEST_F(Verdicts, WhereThereIsNoPackedBackwardItIsRefused) {
+    for (const Gpu& gpu : {kA100, kL40, kRtx}) {
+        const AttentionClass c = class_of(true, true, 16, 8, 64, 1024);
+        EXPECT_THAT(verdict_of(c, gpu), HasSubstr("not supported")) << describe(c, gpu);
+    }
+}
+
+TEST_F(Verdicts, HeadsThatAreTooLargeOrOddAreRefused) {
+    EXPECT_THAT(verdict_of(class_of(true, true, 16, 8, 136, 1024), kB200), HasSubstr("hidden_dim"));
+    EXPECT_THAT(verdict_of(class_of(true, true, 16, 8, 264, 1024), kH100), HasSubstr("hidden_dim"));
+    EXPECT_THAT(verdict_of(class_of(true, true, 16, 8, 20, 1024), kH100), HasSubstr("validate"));
+    EXPECT_THAT(verdict_of(class_of(false, true, 16, 5, 64, 1024), kH100), HasSubstr("validate"));
+}
+
+TEST_F(Verdicts, GraphsWithOneMistakeAreRefused) {
+    for (const Gpu& gpu : {kH100, kB200}) {
+        const AttentionClass forward = class_of(false, true, 16, 8, 64, 1024),
+                             backward = class_of(true, true, 16, 8, 64, 1024);
+        for (const AttentionClass& c : {forward, backward}) {
+            EXPECT_EQ(changed(c, gpu, [](Json&) {}), "") << describe(c, gpu);
+            EXPECT_NE(
+                changed(c, gpu, [](Json& g) { tensor(g, AttentionArray::q_offsets)["data_type"] = "FLOAT"; }),
+                "");
+            EXPECT_NE(changed(c, gpu, [](Json& g) { tensor(g, AttentionArray::q)["stride"][3] = 2; }), "");
+            EXPECT_NE(changed(c, gpu, [](Json& g) { tensor(g, AttentionArray::q)["data_type"] = "DOUBLE"; }),
+                      "");
+            EXPECT_NE(changed(c, gpu, [](Json& g) { g["nodes"][0]["inputs"].erase("SEQ_LEN_KV"); }), "");
+            EXPECT_NE(changed(c, gpu, [](Json& g) { g["nodes"][0]["padding_mask"] = false; }), "");
+        }
+        EXPECT_NE(changed(backward, gpu, [](Json& g) { g["nodes"][0]["inputs"].erase("Stats"); }), "");
+        EXPECT_NE(changed(forward, gpu, [](Json& g) { g["nodes"][0]["outputs"].erase("Stats"); }), "");
+    }
+}
+
+}  // namespace
+}  // namespace maestro::backend
