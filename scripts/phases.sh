@@ -69,6 +69,22 @@ want_packages() {
     fi
 }
 
+# python_packages FOLDER PACKAGE...: these, without what they depend on, in a folder of their own; ends (69) if they cannot be had.
+python_packages() {
+    local folder=$1
+    shift
+    if [[ -f $folder/packages.txt && $(<"$folder/packages.txt") == "$*" ]]; then
+        echo "$* is there"
+        return
+    fi
+    rm -rf "$folder"
+    if ! python3 -m pip install -q --no-deps --disable-pip-version-check --root-user-action=ignore --target "$folder" "$@"; then
+        echo "$* cannot be had: pip has to reach a package index, or $folder to hold it already" >&2
+        exit 69
+    fi
+    echo "$*" >"$folder/packages.txt"
+}
+
 # build OPTION...: configures and builds the preset cpu-release.
 build() {
     cmake --preset cpu-release "$@"

@@ -8,12 +8,14 @@ phase "packages"
 need_packages build test
 want_packages slurm "the tests of the Slurm jobs"
 
-phase "build"
 gpus=()
 if cuda=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\).*/\1 \2/p') && read -r major minor <<<"$cuda" &&
     ((major > 12 || (major == 12 && minor >= 4))); then
     gpus=(-DMAESTRO_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90) # one architecture: no GPU is needed, and a release builds all
+    phase "the headers of cuDNN's front end"
+    python_packages build/cudnn/python nvidia-cudnn-frontend==1.32.0 # headers alone: what it depends on is for its Python
 fi
+phase "build"
 build -DMAESTRO_TESTS=ON -DMAESTRO_BENCH=ON "${gpus[@]}"
 
 # Both kinds run even if one fails: a report should be whole.
