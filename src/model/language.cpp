@@ -18,9 +18,12 @@
 namespace maestro::model {
 
 namespace {
-/// Rows whose logits exist at a time: as many as a product needs to run at its full rate. More would only
-/// take memory, and with a vocabulary of 150,000 each row takes 600 KB.
-constexpr std::int64_t kLossRows = 256;
+/// Rows whose logits exist at a time: as many as a product needs to run at its full rate, which on a GPU is
+/// that of its arithmetic (docs/cuda.md has the roofs). More would only take memory, and with a vocabulary of
+/// 150,000 each row takes 600 KB.
+std::int64_t loss_rows(const backend::Backend& b) {
+    return b.shares_memory() ? 256 : 1024;
+}
 }  // namespace
 
 struct Language::State final : Saved {
@@ -285,8 +288,9 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
         };
     MAESTRO_CHECK(batch.train || peers_.degrees.ranks() == 1, "names are compared on one rank, not {}",
                   peers_.degrees.ranks());
+    const std::int64_t at_once = loss_rows(backend_);
     std::vector<std::uint8_t> wrong(static_cast<std::size_t>(targets.name_count), 0);
-    std::vector<std::int32_t> best(static_cast<std::size_t>(kLossRows));
+    std::vector<std::int32_t> best(static_cast<std::size_t>(at_once));
     const backend::ArenaScope whole(arena);
     const Tensor tokens = backend::given(backend_, targets.tokens, arena),
                  weights = backend::given(backend_, targets.weights, arena),
@@ -317,9 +321,9 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
         all_states = shares_.gather(own_states, targets.shares, arena);
     }
     const Tensor sum(loss_.data(), DType::f64, {1});
-    for (std::int64_t begin = 0; begin < total; begin += kLossRows) {
+    for (std::int64_t begin = 0; begin < total; begin += at_once) {
         backend::ArenaScope scope(arena);
-        const std::int64_t count = std::min(kLossRows, total - begin);
+        const std::int64_t count = std::min(at_once, total - begin);
         const Tensor some_tokens = tokens.slice(begin, begin + count),
                      some_weights = weights.slice(begin, begin + count);
         const Tensor hidden = all_hidden.slice(begin, begin + count);
