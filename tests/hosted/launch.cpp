@@ -1,10 +1,13 @@
 // Launches: the limits of a device, and the closure that a stream runs.
 #include "include/hosted/launch.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "runtime.hpp"
 #include "shared_memory.hpp"
+#include "stop.hpp"
 
 namespace hosted {
 namespace {
@@ -45,6 +48,14 @@ cudaError_t launch(const LaunchSite& site, const void* kernel, void (*body)(cons
         r.streams.push(c.stream, {std::move(run), "a kernel"});
         return cudaSuccess;
     });
+}
+
+void check_argument(const LaunchSite& site, const void* pointer) {
+    Runtime& r = runtime();
+    const std::lock_guard lock(r.gate.mutex);
+    if (pointer == nullptr || r.memory.maps(pointer) || r.pinned.holds(pointer, 1)) return;
+    stop(fmt::format("{}:{}: a kernel is given the host's address {}", site.where.file_name(),
+                     site.where.line(), pointer));
 }
 
 }  // namespace hosted

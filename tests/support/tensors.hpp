@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -16,8 +17,20 @@ namespace maestro::testing_support {
 
 class Tensors : public testing::Test {
 protected:
-    explicit Tensors(int threads = 1) : backend_(make_device(threads)) {}
-
+    /// The scratch memory is full of what no sum survives.
+    explicit Tensors(int threads = 1) : backend_(make_device(threads)) {
+        const std::vector<std::byte> poison(scratch_.capacity(), kPoisonByte);
+        b_.upload(poison.data(), scratch_bytes(0, poison.size()));
+    }
+    /// Operations have kept to what they took of it.
+    void TearDown() override {
+        const std::size_t peak = scratch_.peak();
+        const Tensor beyond = scratch_bytes(peak, std::min(peak + 4096, scratch_.capacity()));
+        std::vector<std::byte> bytes(beyond.bytes());
+        b_.download(beyond, bytes.data());
+        for (std::size_t i = 0; i < bytes.size(); ++i)
+            ASSERT_EQ(bytes[i], kPoisonByte) << "byte " << i << " beyond what was taken of the scratch";
+    }
     /// Of standard normal values times `scale`, rounded to the type; other ones with every call.
     Tensor random(DType type, std::initializer_list<std::int64_t> shape, double scale = 1) {
         const Random numbers(11, "tensors/" + std::to_string(stream_++));
@@ -63,6 +76,11 @@ protected:
     backend::Arena scratch_{b_, 16 << 20};
 
 private:
+    static constexpr std::byte kPoisonByte{0xff};
+    Tensor scratch_bytes(std::size_t begin, std::size_t end) {
+        auto* const first = static_cast<std::byte*>(scratch_.allocate(DType::u8, {0}).data);
+        return Tensor(first + begin, DType::u8, {static_cast<std::int64_t>(end - begin)});
+    }
     template <class Value>
     Tensor made(DType type, std::initializer_list<std::int64_t> shape, Value&& value) {
         const Tensor t = arena_.allocate(type, shape);

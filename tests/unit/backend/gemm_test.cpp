@@ -1,6 +1,7 @@
 // Matrix products against triple loops in double.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <functional>
 
@@ -35,8 +36,9 @@ protected:
         constexpr std::int64_t kPad = 3;  // columns that do not belong to the matrices
         const std::int64_t rows_a = transpose_a ? c.k : c.m, columns_a = transpose_a ? c.m : c.k,
                            rows_b = transpose_b ? c.n : c.k, columns_b = transpose_b ? c.k : c.n;
-        const Tensor a = random(c.in, {rows_a, columns_a + kPad}),
-                     b = random(c.in, {rows_b, columns_b + kPad}), y = random(c.out, {c.m, c.n + kPad});
+        const Tensor a = matrix(c.in, rows_a, columns_a + kPad, shifts_[0]),
+                     b = matrix(c.in, rows_b, columns_b + kPad, shifts_[1]),
+                     y = matrix(c.out, c.m, c.n + kPad, shifts_[2]);
         const std::vector<double> of_a = values(a), of_b = values(b);
         std::vector<double> expected = values(y);
         for (std::int64_t i = 0; i < c.m; ++i)
@@ -76,6 +78,11 @@ protected:
         EXPECT_EQ(values(y), first) << what << ", again";
         arena_.reset();
     }
+    Tensor matrix(DType type, std::int64_t rows, std::int64_t columns, std::int64_t shift) {
+        return random(type, {shift + rows * columns})
+            .slice(shift, shift + rows * columns)
+            .reshape({rows, columns});
+    }
     /// No partial sum was rounded to bf16: every element is within half a unit in its last place.
     void expect_one_rounding(const Tensor& y, const std::vector<double>& expected, const Case& c,
                              const std::string& what) {
@@ -86,6 +93,7 @@ protected:
             ASSERT_NEAR(found[i], expected[i], last_place * std::abs(expected[i]) + sums)
                 << what << ", element " << i;
     }
+    std::array<std::int64_t, 3> shifts_{};  ///< elements by which A, B and Y are off their alignment
 };
 
 TEST_F(Gemm, OfEveryShapeAndOrientation) {
@@ -110,8 +118,21 @@ TEST_F(Gemm, OfBf16WithEveryLength) {
     }
 }
 
+// Of one shape, one after another: nothing that holds for one place is taken for granted at the next.
+TEST_F(Gemm, OfMatricesAnywhere) {
+    for (const DType type : {DType::f64, DType::f32, DType::bf16})
+        for (const std::int64_t shift : {8, 4, 2, 1})
+            for (const std::size_t shifted : {0, 1, 2, 3}) {  // 3: none
+                shifts_ = {};
+                if (shifted < 3) shifts_[shifted] = shift;
+                compare({type, type, 16, 29, 37}, false, true, false);
+                compare({type, type, 29, 16, 37}, false, true, false);
+            }
+}
+
 // Sizes on both sides of a panel and of several, in every direction.
 TEST_F(Gemm, OfBf16InBothWays) {
+    if (testing_support::kOnGpu) GTEST_SKIP() << "ways of the CPU";
     for (const auto& way : bf16_ways())
         for (const int threads : {1, 2}) {
             SCOPED_TRACE(std::string(way->describe()) + ", threads " + std::to_string(threads));

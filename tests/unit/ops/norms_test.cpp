@@ -1,14 +1,46 @@
 // RMSNorm and rotary positions: plain loops, and the properties that make rotary positions relative.
 #include "ops/rms_norm.hpp"
 #include "ops/rotary.hpp"
-#include "support/tensors.hpp"
+#include "support/views.hpp"
+
+#include <fmt/format.h>
 
 namespace maestro::ops {
 namespace {
 
 using testing_support::rounding;
 
-class Norms : public testing_support::Tensors {};
+class Norms : public testing_support::Views {
+protected:
+    using Numbers = std::vector<double>;
+    struct Expected {
+        Numbers y, rstd, dx, dw;
+    };
+    /// Of rows of w.size() elements, with what comes to `dx` and `dw`.
+    static Expected of(const Numbers& x, const Numbers& w, const Numbers& dy, double eps) {
+        const std::size_t columns = w.size();
+        Expected e{x, {}, x, Numbers(columns, 0.0)};
+        for (std::size_t row = 0; row < x.size(); row += columns) {
+            double squares = 0, dot = 0;
+            for (std::size_t c = 0; c < columns; ++c) {
+                squares += x[row + c] * x[row + c];
+                dot += dy[row + c] * w[c] * x[row + c];
+            }
+            const auto size = static_cast<double>(columns), scale = 1 / std::sqrt(squares / size + eps);
+            e.rstd.push_back(scale);
+            for (std::size_t c = 0; c < columns; ++c) {
+                e.y[row + c] = x[row + c] * scale * w[c];
+                e.dx[row + c] = dy[row + c] * w[c] * scale - x[row + c] * dot * scale * scale * scale / size;
+                e.dw[c] += dy[row + c] * x[row + c] * scale;
+            }
+        }
+        return e;
+    }
+    static Numbers sum(Numbers a, const Numbers& b) {
+        for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+        return a;
+    }
+};
 
 TEST_F(Norms, RmsNormEqualsItsFormula) {
     for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
@@ -27,6 +59,37 @@ TEST_F(Norms, RmsNormEqualsItsFormula) {
         expect_near(y, expected, rounding(type), name_of(type));
         expect_near(rstd, scales, rounding(statistics), name_of(type));
     }
+}
+
+TEST_F(Norms, RmsNormOfAnySizeAnywhere) {
+    for (const DType type : {DType::f64, DType::f32, DType::bf16})
+        for (const std::int64_t columns : {1, 8, 31, 130, 1000, 4098})
+            for (const std::int64_t rows : {0, 1, columns < 1000 ? 130 : 3})
+                for (const std::int64_t shift : {0, 1}) {
+                    const std::string what =
+                        fmt::format("{} {} x {} from {}", name_of(type), rows, columns, shift);
+                    const DType sums = type == DType::f64 ? DType::f64 : DType::f32;
+                    const std::int64_t size = rows * columns;
+                    const Tensor x = view(type, rows, columns, shift, normal(size, 3)),
+                                 w = view(type, 1, columns, shift, normal(columns)),
+                                 dy = view(type, rows, columns, shift, normal(size)),
+                                 y = poisoned(type, rows, columns, shift),
+                                 dx = poisoned(type, rows, columns, shift),
+                                 more = view(type, rows, columns, shift, normal(size)),
+                                 rstd = poisoned(sums, rows, 1, shift),
+                                 dw = view(sums, 1, columns, shift, normal(columns));
+                    const Numbers before = values(more), weights = values(dw);
+                    rms_norm(b_, x, w, y, rstd, 1e-3);
+                    rms_norm_backward(b_, dy, x, w, rstd, dx, {}, false, scratch_);
+                    rms_norm_backward(b_, dy, x, w, rstd, more, dw, true, scratch_);
+                    const Expected e = of(values(x), values(w), values(dy), 1e-3);
+                    expect_each(y, e.y, rounding(type), what + ", y");
+                    expect_each(rstd, e.rstd, rounding(sums), what + ", rstd");
+                    expect_each(dx, e.dx, rounding(type), what + ", dx");
+                    expect_each(more, sum(before, e.dx), rounding(type), what + ", dx more");
+                    expect_each(dw, sum(weights, e.dw), 10 * rounding(sums), what + ", dw");
+                    expect_kept_around(what);
+                }
 }
 
 class Rotary : public testing_support::Tensors {

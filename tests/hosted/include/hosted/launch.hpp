@@ -26,6 +26,13 @@ struct LaunchSite {
 cudaError_t launch(const LaunchSite& site, const void* kernel, void (*body)(const void* arguments),
                    std::shared_ptr<const void> arguments);
 
+/// Stops where an argument is an address that no device can read: neither its own memory nor pinned.
+void check_argument(const LaunchSite& site, const void* pointer);
+template <class T>
+void check_argument_of(const LaunchSite& site, const T& argument) {
+    if constexpr (std::is_pointer_v<T>) check_argument(site, argument);
+}
+
 }  // namespace hosted
 
 template <class... Parameters, class... Arguments>
@@ -37,6 +44,7 @@ cudaError_t cudaLaunchKernelEx(hosted::LaunchSite site, void (*kernel)(Parameter
     // Shared because a queue's entries are copied.
     auto call = std::make_shared<const Call>(
         kernel, std::tuple<Parameters...>(std::forward<Arguments>(arguments)...));
+    std::apply([&](const auto&... each) { (hosted::check_argument_of(site, each), ...); }, call->second);
     const auto body = [](const void* pointer) {
         const Call& c = *static_cast<const Call*>(pointer);
         std::apply(c.first, c.second);

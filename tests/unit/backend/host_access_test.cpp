@@ -1,0 +1,97 @@
+// What passes between the host and a device: every byte, and as it was when it was handed over.
+#include "backend/host_access.hpp"
+
+#include <numeric>
+
+#include "support/tensors.hpp"
+
+namespace maestro::backend {
+namespace {
+
+class HostAccess : public testing_support::Tensors {
+protected:
+    /// Another list for each `number`.
+    static std::vector<float> numbers(std::size_t size, int number) {
+        std::vector<float> list(size);
+        std::iota(list.begin(), list.end(), static_cast<float>(1000 * number));
+        return list;
+    }
+    Tensor place(std::size_t size) { return arena_.allocate(DType::f32, {static_cast<std::int64_t>(size)}); }
+    std::vector<float> found(const Tensor& tensor) {
+        const Taken taken(b_, tensor);
+        const auto* const first = taken.tensor().as<float>();
+        return {first, first + tensor.size()};
+    }
+};
+
+// More pieces than can be under way, whose sources are gone at once.
+TEST_F(HostAccess, WhatIsUploadedIsWhatItWasAtTheCall) {
+    for (const std::size_t size : {std::size_t{1}, std::size_t{1000}, std::size_t{300'000}}) {
+        std::vector<Tensor> places;
+        for (int i = 0; i < 40; ++i) {
+            std::vector<float> source = numbers(size, i);
+            places.push_back(place(size));
+            b_.upload(source.data(), places.back());
+            std::fill(source.begin(), source.end(), -1.0f);
+        }
+        for (int i = 0; i < 40; ++i)
+            EXPECT_EQ(found(places[static_cast<std::size_t>(i)]), numbers(size, i)) << size << ", " << i;
+        arena_.reset();
+    }
+}
+
+TEST_F(HostAccess, OneUploadMayBeOfManyPieces) {
+    const std::vector<float> source = numbers(5'000'003, 0);
+    const Tensor tensor = place(source.size());
+    b_.upload(source.data(), tensor);
+    EXPECT_EQ(found(tensor), source);
+}
+
+TEST_F(HostAccess, WhatIsTakenIsWhatWasComputedBefore) {
+    const std::vector<float> one{1}, two{2};
+    for (int i = 0; i < 40; ++i) {
+        const Tensor sum = place(1), factor = place(1);
+        b_.upload(one.data(), sum);
+        b_.upload(two.data(), factor);
+        for (int k = 0; k < 5; ++k)  // sum += 2 * 2
+            b_.gemm({.a = factor.data,
+                     .b = factor.data,
+                     .y = sum.data,
+                     .m = 1,
+                     .n = 1,
+                     .k = 1,
+                     .lda = 1,
+                     .ldb = 1,
+                     .ldy = 1,
+                     .transpose_a = false,
+                     .transpose_b = false,
+                     .accumulate = true,
+                     .in = DType::f32,
+                     .out = DType::f32});
+        EXPECT_EQ(found(sum), std::vector<float>{21});
+    }
+}
+
+TEST_F(HostAccess, WhatIsGivenLiesWhereTheDeviceReads) {
+    const std::vector<std::int32_t> ids{3, 1, 4, 1, 5};
+    const Tensor tensor = given(b_, ids, arena_);
+    EXPECT_EQ(tensor.data == ids.data(), b_.shares_memory());
+    std::vector<std::int32_t> there(ids.size());
+    b_.download(tensor, there.data());
+    EXPECT_EQ(there, ids);
+    EXPECT_EQ(given(b_, std::vector<float>{}, arena_).size(), 0);
+}
+
+TEST_F(HostAccess, ElementsThatAreSetAreThere) {
+    const Tensor tensor = place(300'000);
+    for (int i = 0; i < 20; ++i) {
+        set_elements<float>(b_, tensor, [&](float* to) {
+            const std::vector<float> list = numbers(300'000, i);
+            std::copy(list.begin(), list.end(), to);
+        });
+        EXPECT_EQ(found(tensor), numbers(300'000, i)) << i;
+    }
+}
+
+}  // namespace
+}  // namespace maestro::backend
