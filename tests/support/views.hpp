@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "support/fence.hpp"
 #include "support/tensors.hpp"
 
 namespace maestro::testing_support {
@@ -41,6 +42,7 @@ protected:
         const Tensor inner = whole.slice(shift, shift + size).reshape({rows, columns});
         write(inner, values);
         views_.push_back({whole, shift, size});
+        close_beside(b_, whole, shift, shift + size);
         return inner;
     }
     Tensor normal_view(DType type, std::int64_t rows, std::int64_t columns, std::int64_t shift) {
@@ -77,6 +79,7 @@ protected:
     /// Around all views since the last call, nothing has been written. Gives the memory of all tensors back.
     void expect_kept_around(const std::string& what) {
         for (const View& v : views_) {
+            open_all(v.whole);
             const std::vector<double> list = values(v.whole);
             const auto kept = [&](auto from, auto to) {
                 return std::all_of(from, to, [](double value) { return value == kAround; });
