@@ -1,45 +1,42 @@
-"""Do the tests notice mistakes? Copies the tree, builds the tests that mutants.toml names and runs them, which must be green;
-then makes each mistake by itself, builds and runs again, which must be red and say why. The tree itself is not touched.
+"""Do the tests notice mistakes? Runs the tests that a list names, which must be green; then makes each mistake by itself in a
+copy of its file, compiles what it is in, links it into the test in the place of the right one and runs again, which must be red
+and say why. Neither the tree nor what is built is touched.
 
     tests/mutants/run.py [PART OF A NAME ...]     those whose name has one of these in it, otherwise all
-    tests/mutants/run.py --copy FOLDER ...        keeps copy and build there, for the next time
+    tests/mutants/run.py --list cuda.toml ...     another list than mutants.toml, of this folder
+    tests/mutants/run.py --build FOLDER ...       another build than build/cpu-release, by Ninja too; it is brought up to date
 """
 
 import argparse
-import contextlib
-import filecmp
+import concurrent.futures
+import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 import tomllib
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-LEFT_OUT = {"build", "data", "runs", ".git"}  # of the root
 LONGEST_S = 100  # of a test; one that hangs is red too, if it has said why before
 
 
-def copy_changed(source, target):
-    """A file that is there already keeps its time: what was built from a mutant of it is older, and is built again."""
-    if not os.path.exists(target) or not filecmp.cmp(source, target, shallow=False):
-        shutil.copyfile(source, target)
-        shutil.copymode(source, target)
-
-
-class Copy:
+class Build:
     def __init__(self, folder):
         self.folder = folder
-        self.build_folder = folder / "build/cpu-release"
-        self.environment = {**os.environ, "CCACHE_BASEDIR": str(folder), "CCACHE_NOHASHDIR": "1", "OMP_NUM_THREADS": "1"}
+        self.scratch = folder / "mutants"
+        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_PERTURB_": "165", "MAESTRO_BINARY": str(folder / "maestro")}
+        self.ranks = threading.Lock()  # ranks of one test at a time
+        self.sources = {}  # file: how it is compiled, by what it becomes part of
 
-    def call(self, *command, timeout=None):
+    def call(self, *command, timeout=None, **environment):
         # Of its own session, so that ranks do not outlive an mpirun that hangs.
-        job = subprocess.Popen([str(word) for word in command], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE,
+        job = subprocess.Popen([str(word) for word in command], cwd=self.folder, env={**self.environment, **environment}, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace", start_new_session=True)
         try:
             output, _ = job.communicate(timeout=timeout)
@@ -49,78 +46,150 @@ class Copy:
             output, _ = job.communicate()
             return "no end", output
 
-    def configure(self):
-        launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-        code, output = self.call("cmake", "--preset", "cpu-release", "-DMAESTRO_BENCH=OFF", *launcher)
+    def need(self, what, *command):
+        code, output = self.call(*command)
         if code != 0:
-            sys.exit(f"the copy cannot be configured\n{output[-3000:]}")
+            raise RuntimeError(f"{what}\n{output[-3000:]}")
+        return output
 
-    def build(self, targets):
-        code, output = self.call("cmake", "--build", self.build_folder, "--target", *targets)
-        if code != 0:
-            sys.exit(f"the copy cannot be built: {' '.join(targets)}\n{output[-3000:]}")
+    def prepare(self, targets):
+        self.need(f"cannot be built: {' '.join(targets)}", "cmake", "--build", self.folder, "--target", *targets)
+        for entry in json.loads((self.folder / "compile_commands.json").read_text()):
+            words = shlex.split(entry["command"])
+            made = re.search(r"CMakeFiles/([^/]+)\.dir/", words[words.index("-o") + 1])
+            self.sources.setdefault(entry["file"], {})[made[1]] = words
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
-    def run(self, mutant):
+    def link_of(self, target):
+        output = self.need(f"no commands for {target}", "ninja", "-t", "commands", "-s", target)
+        return next(words for words in map(shlex.split, output.split("&&")) if "-o" in words)
+
+    def compile(self, room, source, words):
+        """`source` as it is, or what stands in its place in `room`. Headers there come before all others."""
+        words = list(words)
+        made = room / (source.name + ".o")
+        changed = room / inside(source)
+        compiler = 1 if pathlib.Path(words[0]).name == "ccache" else 0
+        words[words.index("-o") + 1] = made
+        words[words.index("-c") + 1] = changed if changed.exists() else ROOT / source
+        if "-MF" in words:
+            words[words.index("-MF") + 1] = f"{made}.d"
+        self.need(f"{source} does not compile in {room}", *words[:compiler + 1], f"-I{room}", *words[compiler + 1:])
+        return made
+
+    def link(self, room, mutant):
+        """The test with the mutant's objects in it: they come before the libraries that have the right ones, and where all of a
+        library is taken it is taken without them."""
+        words, target = self.link_of(target_of(mutant)), room / target_of(mutant)
+        whole = slice(0, words.index("-Wl,--no-whole-archive") if "-Wl,--no-whole-archive" in words else 0)
+        objects = []
+        for source in map(pathlib.Path, mutant.get("objects", [mutant["file"]])):
+            ways = self.sources[str(ROOT / source)]
+            places = {name: i for name in ways for i, word in enumerate(words) if pathlib.Path(word).name == f"lib{name}.a" or f"/{name}.dir/" in word and word.endswith(f"/{source.name}.o")}
+            owner = min(places, key=places.get)  # what is linked first counts
+            objects.append(self.compile(room, source, ways[owner]))
+            place = places[owner]
+            if words[place].endswith(".o"):
+                words[place] = str(objects.pop())
+            elif place < whole.stop:
+                rest = room / pathlib.Path(words[place]).name
+                if not rest.exists():
+                    shutil.copyfile(self.folder / words[place], rest)
+                self.need(f"{rest} has no {source.name}.o", "ar", "d", rest, f"{source.name}.o")
+                words[place] = str(rest)
+        words[words.index("-o") + 1] = str(target)
+        self.need(f"{target} cannot be linked", words[0], *objects, *words[1:])
+        return target
+
+    def make(self, mutant):
+        room = self.scratch / re.sub(r"\W+", "_", mutant["name"])
+        changed = room / inside(mutant["file"])
+        changed.parent.mkdir(parents=True)
+        changed.write_text((ROOT / mutant["file"]).read_text().replace(mutant["old"], mutant["new"]))
+        return self.link(room, mutant)
+
+    def run(self, mutant, program):
+        if "script" in mutant:
+            with self.ranks:
+                return self.call(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", ROOT / mutant["script"], "-k", mutant["cases"],
+                                 timeout=LONGEST_S, MAESTRO_HOSTED=str(program), PYTHONDONTWRITEBYTECODE="1")
+        if "ranks" not in mutant:
+            return self.call(program, f"--gtest_filter={mutant['cases']}", timeout=LONGEST_S)
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", mutant["ranks"]]
         if "preload" in mutant:
-            library = next(self.build_folder.rglob(f"lib{mutant['preload']}.so"))
+            library = next(self.folder.rglob(f"lib{mutant['preload']}.so"))
             command += ["-x", f"LD_PRELOAD={library}"]
-        return self.call(*command, self.build_folder / f"mpi_{mutant['test']}", timeout=LONGEST_S)
-
-    @contextlib.contextmanager
-    def changed(self, mutant):
-        path = self.folder / mutant["file"]
-        text = path.read_text()
-        if text.count(mutant["old"]) != 1:
-            sys.exit(f"{mutant['name']}: {mutant['file']} has {text.count(mutant['old'])} places for it, not one")
-        path.write_text(text.replace(mutant["old"], mutant["new"]))
-        try:
-            yield
-        finally:
-            path.write_text(text)
+        with self.ranks:
+            return self.call(*command, program, timeout=LONGEST_S)
 
 
-def targets_of(mutant):
-    return [f"mpi_{mutant['test']}"] + ([mutant["preload"]] if "preload" in mutant else [])
+def inside(file):
+    """Where a file is found by includes: folders of src stand for themselves."""
+    return pathlib.Path(*[part for part in pathlib.Path(file).parts if part != "src"])
 
 
-def check(copy, mutants):
-    """Returns how many of them nobody noticed."""
-    copy.configure()
-    copy.build(sorted({target for m in mutants for target in targets_of(m)}))
-    for test in {(m["test"], m["ranks"], m.get("preload")): m for m in mutants}.values():
-        code, output = copy.run(test)
-        if code != 0:
-            sys.exit(f"{test['test']} on {test['ranks']} ranks is red without any mutant: {code}\n{output[-3000:]}")
-    print(f"{len(mutants)} mutants; without them all is green", flush=True)
-    alive = 0
+def target_of(mutant):
+    return f"mpi_{mutant['test']}" if "ranks" in mutant else mutant["test"]
+
+
+def check_texts(mutants):
     for mutant in mutants:
-        start = time.monotonic()
-        with copy.changed(mutant):
-            copy.build(targets_of(mutant))
-            code, output = copy.run(mutant)
-        said = re.search(f".*({mutant['says']}).*", output)
-        noticed = code != 0 and said
-        alive += not noticed
-        what = said[0].strip()[:150] if noticed else f"exit {code}\n{output[-2000:]}"
-        print(f"{'red' if noticed else 'NOT NOTICED'}: {mutant['name']} ({mutant['test']}, {mutant['ranks']} ranks, "
-              f"{time.monotonic() - start:.0f} s): {what}", flush=True)
-    return alive
+        count = (ROOT / mutant["file"]).read_text().count(mutant["old"])
+        if count != 1:
+            sys.exit(f"{mutant['name']}: {mutant['file']} has {count} places for it, not one")
+
+
+def check_green(build, mutants):
+    tests = {}
+    for m in mutants:
+        same = tests.setdefault((target_of(m), m.get("ranks"), m.get("preload"), m.get("script")), {**m, "cases": set()})
+        same["cases"].add(m.get("cases", ""))
+    for test in tests.values():
+        words = {"cases": (" or " if "script" in test else ":").join(sorted(test["cases"]))}
+        code, output = build.run({**test, **words}, build.folder / target_of(test))
+        ran = re.search(r"PASSED  \] (\d+) test|(\d+) passed", output) if test["cases"] != {""} else True
+        if code != 0 or not ran or (ran is not True and ran[1] == "0"):
+            sys.exit(f"{target_of(test)} is red, or runs nothing, without any mutant: {code}\n{output[-3000:]}")
+        for m in mutants:
+            if target_of(m) == target_of(test) and (said := re.search(m["says"], output)):
+                sys.exit(f"{m['name']}: {target_of(test)} says {said[0]!r} without it too")
+
+
+def notice(build, mutant):
+    """Whether its test is red for the right reason."""
+    start = time.monotonic()
+    try:
+        code, output = build.run(mutant, build.make(mutant))
+    except RuntimeError as error:
+        print(f"CANNOT BE MADE: {mutant['name']}: {error}", flush=True)
+        return False
+    said = re.search(f".*({mutant['says']}).*", output)
+    noticed = code != 0 and said is not None
+    what = said[0].strip()[:150] if noticed else f"exit {code}\n{output[-2000:]}"
+    where = f"{mutant['test']}, {mutant['ranks']} ranks" if "ranks" in mutant else f"{mutant['test']} {mutant['cases']}"
+    print(f"{'red' if noticed else 'NOT NOTICED'}: {mutant['name']} ({where}, {time.monotonic() - start:.0f} s): {what}", flush=True)
+    return noticed
 
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("names", nargs="*")
-    options.add_argument("--copy", type=pathlib.Path)
+    options.add_argument("--list", default="mutants.toml")
+    options.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cpu-release")
+    options.add_argument("--jobs", type=int, default=2)
     chosen = options.parse_args()
-    mutants = [m for m in tomllib.loads((HERE / "mutants.toml").read_text())["mutant"]
+    mutants = [m for m in tomllib.loads((HERE / chosen.list).read_text())["mutant"]
                if not chosen.names or any(part in m["name"] for part in chosen.names)]
     if not mutants:
         sys.exit("no mutant has such a name")
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = (chosen.copy or pathlib.Path(temporary) / "tree").resolve()
-        shutil.copytree(ROOT, folder, ignore=lambda at, _: LEFT_OUT if at == str(ROOT) else (), copy_function=copy_changed, dirs_exist_ok=True)
-        sys.exit(1 if check(Copy(folder), mutants) else 0)
+    check_texts(mutants)
+    build = Build(chosen.build.resolve())
+    build.prepare(sorted({target_of(m) for m in mutants} | {m["preload"] for m in mutants if "preload" in m}))
+    check_green(build, mutants)
+    print(f"{len(mutants)} mutants; without them all is green", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
+        noticed = list(pool.map(lambda mutant: notice(build, mutant), mutants))
+    sys.exit(0 if all(noticed) else 1)
 
 
 if __name__ == "__main__":
