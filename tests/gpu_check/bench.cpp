@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "backend/gpus.hpp"
+#include "backend/device.hpp"
 #include "json_line.hpp"
 #include "types.hpp"
 
@@ -75,7 +75,8 @@ void measure_one(const Operation& operation, DType type, const Sizes& sizes, bac
     line.add("operation", operation.name).add("dtype", name_of(type)).add("shape", operation.shape(sizes));
     add_sizes(line, sizes);
     const Cost cost = cost_of(operation, type, sizes, {gpu.threads(), gpu.shares_memory()});
-    const std::size_t room = backend::free_memory_of_gpu(0) / 10 * 9;
+    const std::size_t room =
+        backend::free_memory({.gpu = true, .number = 0, .sharers = 1, .reason = {}, .products = {}}) / 10 * 9;
     if (cost.tensors + cost.scratch > room)
         return line
             .add("skipped",

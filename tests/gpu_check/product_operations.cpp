@@ -16,6 +16,14 @@ std::vector<Operation> products() {
              return [=, &w] { ops::linear(w.b, x, weights, y); };
          },
          Operation::Shape::product},
+        {"linear_gelu", kProducts, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, s.inputs}), weights = w.random(t, {s.outputs, s.inputs}),
+                          bias = w.random(t, {s.outputs}), y = w.result(t, {s.rows, s.outputs}),
+                          active = w.result(t, {s.rows, s.outputs});
+             return [=, &w] { ops::linear_gelu(w.b, x, weights, bias, y, active); };
+         },
+         Operation::Shape::product},
         {"linear_accumulate", kProducts, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Tensor x = w.random(t, {s.rows, s.inputs}), weights = w.random(t, {s.outputs, s.inputs}),
@@ -35,6 +43,14 @@ std::vector<Operation> products() {
              const Tensor dy = w.random(t, {s.rows, s.outputs}), x = w.random(t, {s.rows, s.inputs}),
                           dw = w.sum(sums_of(t), {s.outputs, s.inputs});
              return [=, &w] { ops::linear_backward_weight(w.b, dy, x, dw); };
+         },
+         Operation::Shape::product},
+        {"linear_backward_weight, with a bias", kProducts, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor dy = w.random(t, {s.rows, s.outputs}), x = w.random(t, {s.rows, s.inputs}),
+                          dw = w.sum(sums_of(t), {s.outputs, s.inputs}),
+                          dbias = w.sum(sums_of(t), {s.outputs});
+             return [=, &w] { ops::linear_backward_weight(w.b, dy, x, dw, dbias, w.scratch); };
          },
          Operation::Shape::product},
     };

@@ -13,6 +13,17 @@ namespace maestro::gpu_check {
 
 namespace {
 
+/// Of n elements all but one, a part of which keeps clear of weight decay.
+Tensor update_of(Workbench& w, std::int64_t n) {
+    const std::vector<ops::Updated> updated{
+        {{0, n / 3}, true}, {{n / 3, n / 2}, false}, {{n / 2 + 1, n}, true}};
+    const auto chunks = ops::update_chunks(updated);
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(chunks.data());
+    const auto count = static_cast<std::int64_t>(chunks.size());
+    constexpr std::int64_t kEach = sizeof(kernels::UpdateChunk);
+    return w.list(std::vector<std::uint8_t>(bytes, bytes + count * kEach)).reshape({count, kEach});
+}
+
 std::vector<Operation> elementwise() {
     return {
         {"add", kMemory, kAll,
@@ -103,8 +114,10 @@ std::vector<Operation> norms() {
              const std::int64_t n = s.rows * s.columns;
              const Tensor weights = w.sum(t, {n}), gradient = w.random(t, {n}), first = w.sum(t, {n}),
                           second = w.filled(t, {n}, 0.5);
+             const Tensor chunks = update_of(w, n);
              return [=, &w] {
-                 ops::adamw(w.b, weights, gradient, first, second, {0.5, 0.9, 0.95, 1e-2, 0.1, 3, 0.7});
+                 ops::adamw(w.b, weights, gradient, first, second, chunks,
+                            {0.5, 0.9, 0.95, 1e-2, 0.1, 3, 0.7});
              };
          }},
         {"add_squares", kMemory, kAll,

@@ -119,6 +119,8 @@ class Build:
         if "preload" in mutant:
             library = next(self.folder.rglob(f"lib{mutant['preload']}.so"))
             command += ["-x", f"LD_PRELOAD={library}"]
+        if "gpus" in mutant:
+            command += ["-x", f"MAESTRO_HOSTED_DEVICES={mutant['gpus']}"]
         with self.ranks:
             return self.call(*command, program, timeout=LONGEST_S)
 
@@ -129,7 +131,7 @@ def inside(file):
 
 
 def target_of(mutant):
-    return f"mpi_{mutant['test']}" if "ranks" in mutant else mutant["test"]
+    return f"mpi_{mutant['test']}" if "ranks" in mutant and "gpus" not in mutant else mutant["test"]
 
 
 def check_texts(mutants):
