@@ -1,6 +1,9 @@
 # What a build for GPUs adds: CUDA's libraries to `backend`, and kernels/*.cu by nvcc behind the headers that `ops` uses.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80 90 100)
+    set(CMAKE_CUDA_ARCHITECTURES 80 90)
+    if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)  # the first that knows it
+        list(APPEND CMAKE_CUDA_ARCHITECTURES 100)
+    endif()
 endif()
 enable_language(CUDA)
 # CMake 3.25 does not know that the nvcc of CUDA 13 speaks C++20.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <functional>
 #include <utility>
@@ -112,7 +113,8 @@ public:
         return pointer;
     }
     void release(void* pointer) noexcept override {
-        if (!given_up_) cudaFree(pointer);
+        // It waits for the device, which an error may have left waiting for another rank.
+        if (!given_up_ && std::uncaught_exceptions() == 0) cudaFree(pointer);
     }
     bool shares_memory() const override { return false; }
     void upload(const void* source, const Tensor& target) override {

@@ -19,10 +19,11 @@ namespace {
 constexpr std::size_t kWorkspace = std::size_t{32} << 20;  ///< bytes, as much as cuBLAS takes on Hopper
 constexpr int kTried = 8;                                  ///< proposals that are measured
 
-/// The largest power of two up to 256 that divides an address: what a kernel may count on.
+/// The largest power of two that divides an address, up to what every arena grants: what a kernel may count
+/// on.
 std::uint32_t alignment_of(const void* pointer) {
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-    std::uint32_t alignment = 256;
+    std::uint32_t alignment = 64;
     while (address % alignment != 0) alignment /= 2;
     return alignment;
 }
@@ -32,9 +33,21 @@ void* written(const Backend::Gemm& g, const Backend::Epilogue& e) {
     return e.activated ? e.activated : g.y;
 }
 
+/// What an epilogue reads or writes beside y, and its vector; null where there is none.
+const void* beside(const Backend::Gemm& g, const Backend::Epilogue& e) {
+    return e.activated ? g.y : nullptr;
+}
+const void* vector_of(const Backend::Epilogue& e) {
+    return e.column_sums ? e.column_sums : e.bias;
+}
+bool plain(const Backend::Epilogue& e) {
+    return !e.bias && !e.activated && !e.column_sums;
+}
+
 /// How many rows of activations there are differs from micro-batch to micro-batch: up to the next number
 /// with three binary digits they are one class.
 Backend::Gemm of_class(Backend::Gemm g) {
+    if (g.transpose_a && g.transpose_b) return g;  // b's rows are as long as there are rows of a
     std::int64_t& rows = g.transpose_a ? g.k : g.m;
     const auto digits =
         static_cast<int>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1))));
@@ -44,7 +57,7 @@ Backend::Gemm of_class(Backend::Gemm g) {
 }
 
 using Key =
-    std::tuple<std::array<std::int64_t, 6>, std::array<bool, 6>, DType, DType, std::array<std::uint32_t, 3>>;
+    std::tuple<std::array<std::int64_t, 6>, std::array<bool, 6>, DType, DType, std::array<std::uint32_t, 5>>;
 
 Key key_of(const Backend::Gemm& g, const Backend::Epilogue& e) {
     return {{g.m, g.n, g.k, g.lda, g.ldb, g.ldy},
@@ -52,7 +65,8 @@ Key key_of(const Backend::Gemm& g, const Backend::Epilogue& e) {
              e.column_sums != nullptr},
             g.in,
             g.out,
-            {alignment_of(g.a), alignment_of(g.b), alignment_of(written(g, e))}};
+            {alignment_of(g.a), alignment_of(g.b), alignment_of(written(g, e)), alignment_of(beside(g, e)),
+             alignment_of(vector_of(e))}};
 }
 
 struct Plan {
@@ -106,6 +120,10 @@ std::vector<cublasLtMatmulAlgo_t> CudaGemm::State::proposals(const Product& prod
         MAESTRO_CUDA_CALL(cublasLtMatmulPreferenceSetAttribute(preference.get(), what, &value, sizeof value));
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+    // Parts of a long sum may be added up in the result's type: not where that is bf16.
+    if (g.out == DType::bf16)
+        prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+               static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(g.b));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(g.a));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(written(g, e)));
@@ -115,7 +133,10 @@ std::vector<cublasLtMatmulAlgo_t> CudaGemm::State::proposals(const Product& prod
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle, product.description(), product.first(), product.second(), product.result(), product.result(),
         preference.get(), products.measured ? kTried : 1, found.data(), &count);
-    if (status != CUBLAS_STATUS_NOT_SUPPORTED) MAESTRO_CUDA_CALL(status);
+    // What it has no epilogue for it may also call a wrong description.
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_INVALID_VALUE && !plain(e)))
+        return {};
+    MAESTRO_CUDA_CALL(status);
     std::vector<cublasLtMatmulAlgo_t> algorithms;
     for (int i = 0; i < count; ++i)
         if (found[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
@@ -155,15 +176,15 @@ std::optional<cublasLtMatmulAlgo_t> CudaGemm::State::choose(const Product& produ
     if (algorithms.empty()) return {};
     if (algorithms.size() == 1) return algorithms.front();
     void* target = written(g, e);
-    void* beside = nullptr;
+    void* trial = nullptr;
     if (g.accumulate) {
         const auto bytes = static_cast<std::size_t>(g.m * g.ldy) * size_of(g.out) + 256;
-        if (cudaMalloc(&beside, bytes) != cudaSuccess) {
+        if (cudaMalloc(&trial, bytes) != cudaSuccess) {
             cudaGetLastError();  // or the next call would report it again
             return algorithms.front();
         }
         // As aligned as what it stands for.
-        target = static_cast<std::byte*>(beside) + alignment_of(written(g, e)) % 256;
+        target = static_cast<std::byte*>(trial) + alignment_of(written(g, e)) % 64;
     }
     double best_s = std::numeric_limits<double>::infinity();
     std::optional<cublasLtMatmulAlgo_t> best;
@@ -172,7 +193,7 @@ std::optional<cublasLtMatmulAlgo_t> CudaGemm::State::choose(const Product& produ
             best_s = s;
             best = algorithm;
         }
-    if (beside) MAESTRO_CUDA_CALL(cudaFree(beside));
+    if (trial) MAESTRO_CUDA_CALL(cudaFree(trial));
     return best;
 }
 
@@ -216,13 +237,14 @@ CudaGemm::CudaGemm(Stream stream, Products products) : state_(std::make_unique<S
 CudaGemm::~CudaGemm() = default;
 
 bool CudaGemm::run(const Backend::Gemm& g, const Backend::Epilogue& epilogue) {
-    constexpr std::int64_t kBesideUnit =
-        8;  // elements in whose multiples the library counts what is beside y
-    if (epilogue.activated && g.ldy % kBesideUnit != 0) return false;
+    // What the library asks of rows beside y, in elements, and of places, in bytes.
+    constexpr std::int64_t kRowUnit = 8;
+    constexpr std::uint32_t kLeast = 16;
+    if (epilogue.activated && (g.ldy % kRowUnit != 0 || alignment_of(g.y) < kLeast)) return false;
+    if (alignment_of(vector_of(epilogue)) < kLeast) return false;
     const Plan& plan = state_->plan_for(g, epilogue);
-    const bool plain = !epilogue.bias && !epilogue.activated && !epilogue.column_sums;
-    MAESTRO_CHECK(plan.algorithm || !plain, "cuBLASLt knows no product of {} x {} x {}, {} to {}", g.m, g.n,
-                  g.k, name_of(g.in), name_of(g.out));
+    MAESTRO_CHECK(plan.algorithm || !plain(epilogue), "cuBLASLt knows no product of {} x {} x {}, {} to {}",
+                  g.m, g.n, g.k, name_of(g.in), name_of(g.out));
     if (!plan.algorithm) return false;
     plan.product.point(g, epilogue);
     state_->multiply(plan.product, *plan.algorithm, g, written(g, epilogue), g.accumulate);

@@ -24,9 +24,13 @@ constexpr AttentionArray kOffsets[] = {AttentionArray::q_offsets, AttentionArray
                                        AttentionArray::dvalue_offsets};
 constexpr AttentionArray kLengths[] = {AttentionArray::q_lengths, AttentionArray::k_lengths};
 
+/// Of a list, whose end is the beginning of the next: graphs take addresses of 16 bytes.
+std::int64_t padded(std::int64_t words) {
+    return (words + 3) / 4 * 4;
+}
 std::int64_t words_of(std::int64_t sequences) {
-    return 2 * static_cast<std::int64_t>(std::size(kOffsets)) * (sequences + 1) +
-           static_cast<std::int64_t>(std::size(kLengths)) * sequences;
+    return static_cast<std::int64_t>(std::size(kOffsets)) * padded(2 * (sequences + 1)) +
+           static_cast<std::int64_t>(std::size(kLengths)) * padded(sequences);
 }
 
 /// No launches of so many sequences have longer lists: each begins with a sequence of its own.
@@ -96,15 +100,20 @@ void PackedAttention::list(const AttentionLaunch& launch, const Visible& v,
     const auto bound = [&](const std::vector<std::int32_t>& rows, std::int64_t i) {
         return std::int64_t{rows[static_cast<std::size_t>(launch.first + std::min(i, launch.count))]};
     };
+    const auto end_list = [&] {
+        words.resize(static_cast<std::size_t>(padded(static_cast<std::int64_t>(words.size()))));
+    };
     const auto offsets = [&](const std::vector<std::int32_t>& rows, std::int64_t width) {
         for (std::int64_t i = 0; i <= launch.sequences; ++i) {
             const auto two = std::bit_cast<std::array<std::int32_t, 2>>(bound(rows, i) * width);
             words.insert(words.end(), two.begin(), two.end());
         }
+        end_list();
     };
     const auto lengths = [&](const std::vector<std::int32_t>& rows) {
         for (std::int64_t i = 0; i < launch.sequences; ++i)
             words.push_back(static_cast<std::int32_t>(bound(rows, i + 1) - bound(rows, i)));
+        end_list();
     };
     offsets(v.queries, heads_ * dim_);
     offsets(v.keys, key_heads_ * dim_);
@@ -141,11 +150,11 @@ void PackedAttention::run(backend::FusedAttention& device) const {
     for (const AttentionLaunch& launch : launches_) {
         for (const AttentionArray which : kOffsets) {
             backend::of(arrays, which) = next;
-            next += 2 * (launch.sequences + 1);
+            next += padded(2 * (launch.sequences + 1));
         }
         for (const AttentionArray which : kLengths) {
             backend::of(arrays, which) = next;
-            next += launch.sequences;
+            next += padded(launch.sequences);
         }
         device.run(class_of(launch), arrays, workspace_.data);
     }

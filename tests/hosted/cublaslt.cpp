@@ -43,6 +43,7 @@ struct Layout {
 };
 struct Preference {
     std::uint64_t workspace = 0;
+    std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
     std::uint32_t alignment_a = 256, alignment_b = 256, alignment_c = 256,
                   alignment_d = 256;  // as documented
 };
@@ -276,6 +277,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     switch (what) {
         case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
             return take(p.workspace, value, bytes);
+        case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+            return take(p.schemes, value, bytes);
         case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
             return take(p.alignment_a, value, bytes);
         case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
@@ -306,6 +309,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                     small(p.alignment_d),
                     0};
     *count = 0;
+    if (of<Layout>(d).type == CUDA_R_16BF && (p.schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0)
+        return refuse("parts of a sum that may be added up in bf16");
     if (asked < 1) return refuse("no algorithm asked for");
     const Description& product = of<Description>(description);
     if (const char* wrong =

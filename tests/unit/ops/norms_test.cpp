@@ -73,8 +73,7 @@ TEST_F(Norms, RmsNormOfAnySizeAnywhere) {
                     const Tensor x = view(type, rows, columns, shift, normal(size, 3)),
                                  w = view(type, 1, columns, shift, normal(columns)),
                                  dy = view(type, rows, columns, shift, normal(size)),
-                                 y = view(type, rows, columns, shift),
-                                 dx = view(type, rows, columns, shift),
+                                 y = view(type, rows, columns, shift), dx = view(type, rows, columns, shift),
                                  more = view(type, rows, columns, shift, normal(size)),
                                  rstd = view(sums, rows, 1, shift),
                                  dw = view(sums, 1, columns, shift, normal(columns));
