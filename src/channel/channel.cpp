@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace maestro::channel {
@@ -173,8 +172,7 @@ void Channel::put(int micro_batch, const Tensor& output, int slot) {
             routed += s.rows;
         }
     if (spec_.carries_gradient && routed != flight.rows)  // rows that nobody answers; before anybody can
-        std::memset(transport_->memory() + row_in_gradient(peers_.at(rank_), slot, 0), 0,
-                    bytes_of_rows(spec_, flight.rows));
+        transport_->clear(row_in_gradient(peers_.at(rank_), slot, 0), bytes_of_rows(spec_, flight.rows));
     send(flight);
 }
 
@@ -192,11 +190,13 @@ void Channel::send(const Flight& flight) {
             add_once(told, pair.rank);
         }
     }
-    push(told);
+    // What gradients answer stays as it is until they are here.
+    push(told, !spec_.carries_gradient);
 }
 
-void Channel::push(const std::vector<int>& told) {
+void Channel::push(const std::vector<int>& told, bool reuse) {
     for (const int rank : told) transport_->push(peers_.at(rank).number);
+    transport_->depart(reuse);
 }
 
 bool Channel::answered(const Pair& pair) {
@@ -204,19 +204,29 @@ bool Channel::answered(const Pair& pair) {
 }
 
 bool Channel::drained(int micro_batch) {
-    const Flight& found = flight(micro_batch);
-    if (found.retired) return true;
+    Flight& found = flight(micro_batch);
+    if (found.drained) return true;
     for (const Outbound& sample : found.samples)
         for (const Pair& pair : sample.pairs)
             if (!answered(pair)) return false;
+    found.drained = true;
+    if (spec_.carries_gradient) fetch_gradient(found);
     return true;
+}
+
+/// Rows without a route are zero already.
+void Channel::fetch_gradient(const Flight& flight) {
+    const Peer& own = peers_.at(rank_);
+    for (const Outbound& sample : flight.samples)
+        for (const Stretch& s : sample.stretches)
+            transport_->fetch(row_in_gradient(own, flight.slot, s.own), bytes_of_rows(spec_, s.rows));
 }
 
 Tensor Channel::gradient(int micro_batch) {
     const Flight& found = flight(micro_batch);
     MAESTRO_CHECK(spec_.carries_gradient && !found.retired && drained(micro_batch),
                   "edge {}, step {}: no gradient of micro-batch {}", spec_.name, step_, micro_batch);
-    return {transport_->memory() + row_in_gradient(peers_.at(rank_), found.slot, 0),
+    return {transport_->fetched(row_in_gradient(peers_.at(rank_), found.slot, 0)),
             spec_.dtype,
             {found.rows, spec_.width}};
 }
@@ -256,6 +266,8 @@ bool Channel::arrived(std::int64_t sample) {
         in.slot = slot;
     }
     in.arrived = true;
+    if (!spec_.pointer && in.due.rows > 0)
+        transport_->fetch(row_in_slot(in.slot, in.due.first_row), bytes_of_rows(spec_, in.due.rows));
     return true;
 }
 
@@ -269,7 +281,7 @@ Tensor Channel::rows(std::int64_t sample) {
         const std::int64_t first = due.stretches.front().other;
         return flight(due.producer_micro_batch).output.slice(first, first + due.rows);
     }
-    return {transport_->memory() + row_in_slot(in.slot, due.first_row), spec_.dtype, {due.rows, spec_.width}};
+    return {transport_->fetched(row_in_slot(in.slot, due.first_row)), spec_.dtype, {due.rows, spec_.width}};
 }
 
 void Channel::release(std::span<const std::int64_t> samples) {
@@ -282,7 +294,7 @@ void Channel::release(std::span<const std::int64_t> samples) {
         in.released = true;
         if (!spec_.carries_gradient) answer(in, told);
     }
-    push(told);
+    push(told, true);
 }
 
 void Channel::put_gradient(std::span<const std::int64_t> samples, const Tensor& gradient) {
@@ -306,7 +318,7 @@ void Channel::put_gradient(std::span<const std::int64_t> samples, const Tensor& 
         answer(in, told);
         row += rows;
     }
-    push(told);
+    push(told, true);
 }
 
 void Channel::answer(Receipt& receipt, std::vector<int>& told) {

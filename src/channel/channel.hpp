@@ -51,7 +51,9 @@ public:
     bool slot_free(int slot);  ///< this one is
     int free_slot();           ///< the one that put() would take; needs a credit
     /// output [rows that this rank puts out, width]: sends the routed rows and frees the caller's tensor -
-    /// except where a pointer is passed: there it stays valid until drained(). Rows without a route are not
+    /// except where a pointer is passed or a GPU's rows get gradients: there it stays valid until drained().
+    /// Of a GPU, what operations given so far write there is sent once they are done, and freed for those
+    /// given later. Rows without a route are not
     /// sent and get a zero gradient. `slot` has to be free; -1: the lowest that is, for replicas of one rank,
     /// and where all ranks of a replica put and retire in one order (never on a forward-only edge of several:
     /// its slots come back when each rank looks).
@@ -95,6 +97,7 @@ private:
         std::int64_t rows = 0;
         int slot = -1;
         bool put = false;
+        bool drained = false;
         bool retired = false;
     };
     struct Peer {
@@ -112,7 +115,8 @@ private:
     void collect_drained();
     void send(const Flight& flight);
     void answer(Receipt& receipt, std::vector<int>& told);
-    void push(const std::vector<int>& told);
+    void push(const std::vector<int>& told, bool reuse);
+    void fetch_gradient(const Flight& flight);
     std::string unanswered(int micro_batch, const Flight& flight);
 
     ChannelSpec spec_;

@@ -17,6 +17,7 @@ namespace {
 constexpr double kMiB = 1024.0 * 1024.0;
 // Open MPI keeps its own state of a window beside the data.
 constexpr std::uint64_t kSpare = std::uint64_t{4} << 20;
+constexpr std::size_t kStaging = std::size_t{32} << 20;  // pinned bytes of an edge on a rank, at most
 
 /// Where Open MPI puts the memory of windows that ranks of a node share; it fills up without an error, but by
 /// SIGBUS.
@@ -97,21 +98,85 @@ std::vector<std::string> hosts_of(const comm::Communicator& world) {
     return names;
 }
 
+/// Where the rows of all ranks lie.
+struct Devices {
+    backend::Backend* own;     ///< null: in the host's memory
+    std::vector<bool> on_gpu;  ///< by rank of the world
+};
+
+/// Collective.
+Devices devices_of(const comm::Communicator& world, backend::Backend* device) {
+    Devices devices{device && device->stream() ? device : nullptr,
+                    std::vector<bool>(static_cast<std::size_t>(world.size()), false)};
+    if constexpr (backend::kCuda) {
+        const std::vector<int> all = world.allgather(devices.own ? 1 : 0);
+        devices.on_gpu.assign(all.begin(), all.end());
+    }
+    return devices;
+}
+
+std::int64_t count_gpus(const ChannelSpec& spec, const std::vector<bool>& on_gpu) {
+    const std::vector<int> ranks = ranks_of(spec);
+    return std::count_if(ranks.begin(), ranks.end(),
+                         [&](int rank) { return on_gpu[static_cast<std::size_t>(rank)]; });
+}
+
+/// Can copies of GPUs go to the memory of other ranks?
+bool reaches_peers(const ChannelSpec& spec, Means means) {
+    return means == Means::window && !is_delayed(spec);
+}
+
+/// Bytes that `rank` sends of all micro-batches in flight.
+std::size_t sent_bytes(const ChannelSpec& spec, int rank) {
+    std::size_t bytes = 0;
+    if (seat_on(spec.producers, rank)) bytes += bytes_of_rows(spec, spec.max_sent);
+    if (spec.carries_gradient && seat_on(spec.consumers, rank))
+        bytes += bytes_of_rows(spec, spec.max_received);
+    return static_cast<std::size_t>(spec.window) * bytes;
+}
+
+/// Between the rank's GPU and `host`. Returns why CUDA does not pin the memory; nothing where it does.
+std::string add_gpu(std::unique_ptr<Transport>& host, const comm::Communicator& world,
+                    const ChannelSpec& spec, backend::Backend& device) {
+    GpuEnd end{.backend = device,
+               .waiter = world.waiter(),
+               .edge = spec.name,
+               .words = words_bytes(spec),
+               .bytes = rank_bytes(spec, world.rank()),
+               .staging = std::min(kStaging, sent_bytes(spec, world.rank()))};
+    for (const int rank : ranks_of(spec)) end.peers.push_back(rank_bytes(spec, rank));
+    std::string refused;
+    host = make_gpu_transport(std::move(host), end, refused);
+    return refused;
+}
+
+/// Collective: of the first rank that has any.
+std::string first_words(const comm::Communicator& world, const std::string& own) {
+    const std::vector<std::string> all = world.gather(own);
+    const auto found = std::find_if(all.begin(), all.end(), [](const std::string& w) { return !w.empty(); });
+    std::string words = found == all.end() ? "" : *found;
+    world.broadcast(words);
+    return words;
+}
+
 /// Collective over the ranks of the edge; null elsewhere. Nothing where MPI offers no window.
 std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicator& world,
-                                                         const ChannelSpec& spec, Means means, int tag) {
+                                                         const ChannelSpec& spec, Means means,
+                                                         const Devices& devices, int tag) {
     const std::vector<int> ranks = ranks_of(spec);
     const auto own = std::find(ranks.begin(), ranks.end(), world.rank());
     const bool member = own != ranks.end();
     const std::size_t bytes = rank_bytes(spec, world.rank());
     std::unique_ptr<Transport> transport;
     bool refused = false;
-    if (member && means == Means::pointer) transport = make_local(bytes);
+    if (member && means == Means::pointer)
+        transport = devices.own ? make_gpu_local(*devices.own, words_bytes(spec), bytes) : make_local(bytes);
     if (member && means == Means::messages)
         transport = make_messages(world.group(ranks, tag, "edge " + spec.name), bytes);
     if (member && means == Means::window) {
         try {
-            transport = make_mpi_window(world.group(ranks, tag, "edge " + spec.name), bytes);
+            transport = make_mpi_window(world.group(ranks, tag, "edge " + spec.name), bytes,
+                                        reaches_peers(spec, means) && count_gpus(spec, devices.on_gpu) > 0);
         } catch (const Error& error) {
             if (error.code() == ExitCode::peer_lost) throw;
             refused = true;
@@ -150,16 +215,31 @@ Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of, Wan
     return {Means::messages, where};
 }
 
-OpenChannels open_channels(const comm::Communicator& world, std::span<const ChannelSpec> specs,
-                           Wanted wanted) {
+std::string way_of_gpus(const ChannelSpec& spec, Means means, const std::vector<bool>& on_gpu,
+                        const std::string& refused) {
+    const std::int64_t gpus = count_gpus(spec, on_gpu);
+    const std::size_t ranks = ranks_of(spec).size();
+    if (gpus == 0) return "";
+    const std::string who = gpus == static_cast<std::int64_t>(ranks)
+                                ? "GPUs"
+                                : fmt::format("the GPUs of {} of its {} ranks", gpus, ranks);
+    if (means == Means::pointer) return who + " keep its rows";
+    if (reaches_peers(spec, means) && refused.empty()) return who + " copy straight from and to it";
+    const std::string reason = refused.empty() ? "what is sent has to be copied" : refused;
+    return fmt::format("{} copy through pinned memory, because {}", who, reason);
+}
+
+OpenChannels open_channels(const comm::Communicator& world, std::span<const ChannelSpec> specs, Wanted wanted,
+                           backend::Backend* device) {
     const std::vector<std::string> hosts = hosts_of(world);
+    const Devices devices = devices_of(world, device);
     std::vector<Choice> choices;
     for (const ChannelSpec& spec : specs) choices.push_back(choose(spec, hosts, wanted));
     check_shared_memory(world, hosts, specs, choices);
     OpenChannels open;
     for (std::size_t i = 0; i < specs.size(); ++i) {
         Choice& choice = choices[i];
-        auto transport = make_transport(world, specs[i], choice.means, static_cast<int>(2 * i));
+        auto transport = make_transport(world, specs[i], choice.means, devices, static_cast<int>(2 * i));
         if (!transport && wanted == Wanted::window)
             throw Error(ExitCode::bad_deck,
                         fmt::format("run.transport: MPI offers no window to the ranks of edge {}; set it to "
@@ -168,14 +248,20 @@ OpenChannels open_channels(const comm::Communicator& world, std::span<const Chan
                         Scope::all_ranks);
         if (!transport) {
             choice = {Means::messages, "MPI offers no window to its ranks"};
-            transport = make_transport(world, specs[i], choice.means, static_cast<int>(2 * i + 1));
+            transport = make_transport(world, specs[i], choice.means, devices, static_cast<int>(2 * i + 1));
         }
+        std::string refused;
+        if (*transport && devices.own && choice.means != Means::pointer)
+            refused = add_gpu(*transport, world, specs[i], *devices.own);
+        if (count_gpus(specs[i], devices.on_gpu) > 0) refused = first_words(world, refused);
+        const std::string gpus = way_of_gpus(specs[i], choice.means, devices.on_gpu, refused);
         open.channels.push_back(*transport ? std::make_unique<Channel>(specs[i], world.rank(), world.waiter(),
                                                                        std::move(*transport))
                                            : nullptr);
         constexpr const char* kNames[] = {"a pointer", "shared memory", "messages"};
-        open.description.push_back(fmt::format("edge {}: by {}, because {}", specs[i].name,
-                                               kNames[static_cast<int>(choice.means)], choice.reason));
+        open.description.push_back(fmt::format("edge {}: by {}, because {}{}{}", specs[i].name,
+                                               kNames[static_cast<int>(choice.means)], choice.reason,
+                                               gpus.empty() ? "" : "; ", gpus));
     }
     return open;
 }

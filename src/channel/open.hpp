@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/backend.hpp"
 #include "channel/channel.hpp"
 #include "comm/communicator.hpp"
 
@@ -29,14 +30,20 @@ enum class Wanted { automatic, window, messages };
 /// all_ranks) where windows are wanted for an edge that leaves a node.
 Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of, Wanted wanted);
 
+/// How rows of GPUs pass between their memory and what the means brings, and why; nothing where no rank of
+/// the edge has one. Pure. `on_gpu[rank]` of the world; `refused`: why CUDA does not pin the means' memory.
+std::string way_of_gpus(const ChannelSpec& spec, Means means, const std::vector<bool>& on_gpu,
+                        const std::string& refused);
+
 struct OpenChannels {
     std::vector<std::unique_ptr<Channel>> channels;  ///< by spec; null where this rank takes no part
     std::vector<std::string> description;            ///< a line for each edge
 };
 
 /// Collective over `world`, which must outlive the channels. Refuses what does not fit into a node's shared
-/// memory (Error(bad_deck, all_ranks), naming edges, sizes and what to change), then makes the channels.
+/// memory (Error(bad_deck, all_ranks), naming edges, sizes and what to change), then makes the channels. Rows
+/// lie where operations of `device` find them, which must outlive the channels; null: in the host's memory.
 OpenChannels open_channels(const comm::Communicator& world, std::span<const ChannelSpec> specs,
-                           Wanted wanted = Wanted::automatic);
+                           Wanted wanted = Wanted::automatic, backend::Backend* device = nullptr);
 
 }  // namespace maestro::channel

@@ -1,12 +1,16 @@
-// What a channel needs from the machine: memory that peers write into, and four verbs. How bytes travel is
+// What a channel needs from the machine: memory that peers write into, and a few verbs. How bytes travel is
 // decided here and nowhere else: by pointer within a rank, by windows within a node, by messages between
-// nodes, late over an emulated link.
+// nodes, late over an emulated link; between a GPU's memory and the host's by copies beside the computing.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "backend/backend.hpp"
 #include "comm/communicator.hpp"
 
 namespace maestro::channel {
@@ -16,21 +20,37 @@ namespace maestro::channel {
 class Transport {
 public:
     virtual ~Transport() = default;
-    virtual std::byte* memory() = 0;  ///< this rank's exposed memory, 64-byte aligned
-    /// Bytes for `peer`'s memory at byte `offset`; `source` stays untouched until push().
+    virtual std::byte* memory() = 0;  ///< this rank's exposed memory, 64-byte aligned, of the host
+    /// Bytes for `peer`'s memory at byte `offset`; `source` stays untouched until push(). It is where
+    /// operations find it: on a GPU in its memory.
     virtual void put(int peer, std::size_t offset, const void* source, std::size_t bytes) = 0;
     /// Sets a word of `peer`'s memory, seen there only after all that was put to that peer before.
     virtual void signal(int peer, std::size_t offset, std::uint64_t word) = 0;
-    /// Sends what was put and signalled to `peer` so far on its way. The sources are free afterwards.
+    /// Sends what was put and signalled to `peer` so far on its way. The host may use the sources afterwards;
+    /// what operations of a GPU wrote, leaves with depart().
     virtual void push(int peer) = 0;
+    /// After the pushes of what belongs together. It leaves once the operations given so far are done, for
+    /// which the host does not wait. `reuse`: operations given later may write over the sources.
+    virtual void depart([[maybe_unused]] bool reuse) {}
     /// A word of the own memory that a peer signals; what that peer put before it is visible afterwards.
     virtual std::uint64_t load(std::size_t offset) = 0;
+
+    // Rows as operations see them: in memory(), or in a copy of it on the device.
+    /// Operations given later find zeros here. Before the peers can know of the place.
+    virtual void clear(std::size_t offset, std::size_t bytes) { std::memset(memory() + offset, 0, bytes); }
+    /// What peers have put here has been announced: it may be copied to the device. The place is not put to
+    /// again before this rank has answered.
+    virtual void fetch([[maybe_unused]] std::size_t offset, [[maybe_unused]] std::size_t bytes) {}
+    /// Where operations given later find what was fetched, and may write until it is answered.
+    virtual std::byte* fetched(std::size_t offset) { return memory() + offset; }
+    /// A peer's memory() in this process; null where there is none.
+    virtual std::byte* reach([[maybe_unused]] int peer) { return nullptr; }
 };
 
 /// Passive-target window over `edge`, whose ranks share a node: there a put is a copy (across nodes a flush
-/// would wait until the target enters MPI). Collective; every rank its own `bytes`. Throws what MPI throws
-/// where it offers no window.
-std::unique_ptr<Transport> make_mpi_window(comm::Communicator edge, std::size_t bytes);
+/// would wait until the target enters MPI). Collective; every rank its own `bytes`. With `reaches` each rank
+/// can address the memory of the others. Throws what MPI throws where it offers no window.
+std::unique_ptr<Transport> make_mpi_window(comm::Communicator edge, std::size_t bytes, bool reaches = false);
 /// Ordinary messages over `edge`, any nodes: what is pushed is copied and sent as one message, and a thread
 /// of the waiter's (comm::Progress) takes messages in while this rank computes. Collective.
 std::unique_ptr<Transport> make_messages(comm::Communicator edge, std::size_t bytes);
@@ -47,5 +67,25 @@ struct LinkDelay {
     int self = 0;  ///< this rank among the peers
 };
 std::unique_ptr<Transport> make_delayed(std::unique_ptr<Transport> inner, LinkDelay delay);
+
+/// What a rank with a GPU knows of its end of an edge. The waiter and the backend outlive the transport.
+struct GpuEnd {
+    backend::Backend& backend;
+    comm::Waiter& waiter;
+    std::string edge;                     ///< for messages
+    std::size_t words = 0;                ///< bytes at the start of the memory that the device does not see
+    std::size_t bytes = 0;                ///< of the memory
+    std::vector<std::size_t> peers = {};  ///< bytes of each one's memory
+    std::size_t staging = 0;  ///< bytes of pinned memory for peers whose memory a copy cannot reach
+};
+/// Between a GPU's memory and `host`: copies on streams of their own, ordered by events. Rows go from the
+/// device straight into the memory of peers that `host` reaches and CUDA pins, to others through pinned
+/// memory; words follow once the copies are done, sent by whoever drives Progress. What comes is copied to a
+/// second memory of the same layout on the device. `refused`: why CUDA does not pin the memory, if so.
+std::unique_ptr<Transport> make_gpu_transport(std::unique_ptr<Transport> host, const GpuEnd& end,
+                                              std::string& refused);
+/// Both ends are this rank and its GPU, whose memory the rows do not leave; `bytes` of memory, of which
+/// `words` are the host's.
+std::unique_ptr<Transport> make_gpu_local(backend::Backend& backend, std::size_t words, std::size_t bytes);
 
 }  // namespace maestro::channel

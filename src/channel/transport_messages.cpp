@@ -16,6 +16,7 @@ namespace maestro::channel {
 namespace {
 
 constexpr int kTag = 2;
+constexpr std::size_t kPage = 4096;  // none is another edge's too: CUDA pins whole pages
 constexpr std::size_t kLargestMessage = std::size_t{1} << 28;  // counts of MPI are int; and memory on the way
 
 using Bytes = std::vector<std::byte>;
@@ -43,7 +44,7 @@ public:
     MessageTransport(comm::Communicator edge, std::size_t bytes)
         : edge_(std::move(edge)),
           size_(bytes),
-          lines_(bytes / sizeof(Line) + 1),
+          pages_(bytes / kPage + 1),
           outbox_(static_cast<std::size_t>(edge_.size())),
           inbox_(static_cast<std::size_t>(edge_.size())) {
         turn_ = edge_.waiter().progress().add([this] { return take_turn(); });
@@ -65,7 +66,7 @@ public:
     MessageTransport(const MessageTransport&) = delete;
     MessageTransport& operator=(const MessageTransport&) = delete;
 
-    std::byte* memory() override { return lines_.front().bytes; }
+    std::byte* memory() override { return pages_.front().bytes; }
 
     void put(int peer, std::size_t offset, const void* source, std::size_t bytes) override {
         if (bytes == 0) return;
@@ -101,8 +102,8 @@ public:
     }
 
 private:
-    struct alignas(64) Line {
-        std::byte bytes[64] = {};
+    struct alignas(kPage) Page {
+        std::byte bytes[kPage] = {};
     };
     struct Draft {  // what was put to a peer since the last message to it
         Bytes payload;
@@ -222,7 +223,7 @@ private:
 
     comm::Communicator edge_;
     std::size_t size_;
-    std::vector<Line> lines_;
+    std::vector<Page> pages_;
     std::vector<Draft> outbox_;               ///< by peer; the main thread's
     std::vector<std::deque<Message>> inbox_;  ///< by peer, on their way in; Progress's
     std::mutex mutex_;                        ///< of the two below

@@ -15,14 +15,16 @@ constexpr std::size_t kChunk = std::size_t{1} << 30;  // counts of MPI are int
 
 class MpiWindowTransport final : public Transport {
 public:
-    MpiWindowTransport(comm::Communicator edge, std::size_t bytes) : edge_(std::move(edge)) {
+    MpiWindowTransport(comm::Communicator edge, std::size_t bytes, bool reaches)
+        : edge_(std::move(edge)), reaches_(reaches) {
         const auto size = static_cast<MPI_Aint>(std::max<std::size_t>(bytes, 64));
         MPI_Info info = MPI_INFO_NULL;
         MAESTRO_MPI(MPI_Info_create(&info));
         // Each rank's part on pages of its own, and no lock but the one taken here.
         MAESTRO_MPI(MPI_Info_set(info, "alloc_shared_noncontig", "true"));
         MAESTRO_MPI(MPI_Info_set(info, "same_disp_unit", "true"));
-        MAESTRO_MPI(MPI_Win_allocate(size, 1, info, edge_.handle(), &memory_, &window_));
+        MAESTRO_MPI(reaches ? MPI_Win_allocate_shared(size, 1, info, edge_.handle(), &memory_, &window_)
+                            : MPI_Win_allocate(size, 1, info, edge_.handle(), &memory_, &window_));
         MPI_Info_free(&info);
         MAESTRO_MPI(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN));
         int* model = nullptr;
@@ -48,6 +50,14 @@ public:
     MpiWindowTransport& operator=(const MpiWindowTransport&) = delete;
 
     std::byte* memory() override { return memory_; }
+    std::byte* reach(int peer) override {
+        if (!reaches_) return nullptr;
+        MPI_Aint size = 0;
+        int unit = 0;
+        std::byte* memory = nullptr;
+        MAESTRO_MPI(MPI_Win_shared_query(window_, peer, &size, &unit, &memory));
+        return memory;
+    }
 
     void put(int peer, std::size_t offset, const void* source, std::size_t bytes) override {
         for (std::size_t done = 0; done < bytes; done += kChunk) {
@@ -90,14 +100,15 @@ private:
         std::uint64_t word;
     };
     comm::Communicator edge_;
+    bool reaches_;
     std::vector<Signal> signals_;  ///< since the last push to their peer
     MPI_Win window_ = MPI_WIN_NULL;
     std::byte* memory_ = nullptr;
 };
 }  // namespace
 
-std::unique_ptr<Transport> make_mpi_window(comm::Communicator edge, std::size_t bytes) {
-    return std::make_unique<MpiWindowTransport>(std::move(edge), bytes);
+std::unique_ptr<Transport> make_mpi_window(comm::Communicator edge, std::size_t bytes, bool reaches) {
+    return std::make_unique<MpiWindowTransport>(std::move(edge), bytes, reaches);
 }
 
 }  // namespace maestro::channel

@@ -89,12 +89,6 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     backend::Arena saved, scratch;
     Tensor output;
     Result result;
-    // What edges bring and what comes back lies with the task's scratch where the host's memory is another.
-    const auto take = [&](const Tensor& rows) {
-        if (!meta->shares_memory()) scratch.allocate(rows.dtype, {rows.rows(), rows.columns()});
-    };
-    for (const auto& edge : inputs)
-        for (const Tensor& rows : edge) take(rows);
     meta->reset_counts();
     const auto state = module->forward(batch, inputs, saved, scratch, output, result);
     scratch.reset();
@@ -105,8 +99,6 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
                         .forward_flops = meta->counts().flops,
                         .forward_s = meta->counts().seconds + sent_s()};
     if (train && role.needs_backward) {
-        for (std::size_t e = 0; output.rank != 0 && e < 2; ++e)
-            take(output);  // a sum, and what is added to it
         std::vector<Tensor> d_inputs(inputs.size());
         for (std::size_t e = 0; e < inputs.size(); ++e) {
             std::int64_t rows = 0;

@@ -97,7 +97,8 @@ void Job::open_edges() {
         channel::open_channels(launch_.world, specs,
                                transport == "window"     ? channel::Wanted::window
                                : transport == "messages" ? channel::Wanted::messages
-                                                         : channel::Wanted::automatic);
+                                                         : channel::Wanted::automatic,
+                               backend_.get());
     channels_ = std::move(channels);
     description_.insert(description_.end(), description.begin(), description.end());
     const graph::SectionGraph& graph = launch_.deck.graph;

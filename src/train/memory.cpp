@@ -25,7 +25,7 @@ std::string name_of(const Store& store) {
 
 /// Of this rank's share, what lies in that memory.
 double needed_of(const Launch& launch, const workload::RankMemory& memory) {
-    return launch.device.gpu ? memory.buffers() - memory.channels : memory.total();
+    return launch.device.gpu ? memory.buffers() : memory.total();
 }
 
 /// Collective; on all ranks alike, for the memory that lacks most.

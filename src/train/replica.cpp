@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "backend/host_access.hpp"
 #include "comm/environment.hpp"
 #include "ops/elementwise.hpp"
 
@@ -87,30 +86,12 @@ void Replica::update(const AdamSettings& adam, std::int64_t step, double gradien
     times_.reducing += comm::now_s() - begin;
 }
 
-Tensor Replica::brought(const Tensor& rows) {
-    if (backend_.shares_memory() || rows.empty()) return rows;
-    const Tensor copy = scratch_.allocate(rows.dtype, {rows.dim(0), rows.columns()});
-    backend_.upload(rows.data, copy);
-    return copy;
-}
-
-// Where an edge passes a pointer forward, it is the device's; gradients are copied on every edge.
-Tensor Replica::input(channel::Channel& edge, std::int64_t sample) {
-    const Tensor rows = edge.rows(sample);
-    return edge.spec().pointer ? rows : brought(rows);
-}
-
-void Replica::put(channel::Channel& edge, int micro_batch, const Tensor& output, int slot) {
-    if (edge.spec().pointer) return edge.put(micro_batch, output, slot);
-    edge.put(micro_batch, backend::Taken(backend_, output).tensor(), slot);
-}
-
 std::vector<std::vector<Tensor>> Replica::input_rows(std::span<const model::SampleView> samples) {
     std::vector<std::vector<Tensor>> rows(inputs_.size());
     for (std::size_t e = 0; e < inputs_.size(); ++e)
         for (const auto& sample : samples)
             rows[e].push_back(inputs_[e]->expects(sample.id)
-                                  ? input(*inputs_[e], sample.id)
+                                  ? inputs_[e]->rows(sample.id)
                                   : Tensor(nullptr, settings_.dtype, {0, inputs_[e]->spec().width}));
     return rows;
 }
@@ -149,7 +130,7 @@ TaskTimes Replica::forward(int micro_batch, const model::Batch& batch, std::span
             module_->forward(batch, input_rows(samples), slots_.memory(flight), scratch_, output, result);
     }
     const double computed = comm::now_s();
-    for (std::size_t e = 0; e < outputs_.size(); ++e) put(*outputs_[e], micro_batch, output, slots[e]);
+    for (std::size_t e = 0; e < outputs_.size(); ++e) outputs_[e]->put(micro_batch, output, slots[e]);
     for (channel::Channel* input : inputs_)
         if (!input->spec().carries_gradient) input->release(expected(*input, flight.samples));
     if (!settings_.backward) flight.saved.reset();
@@ -173,7 +154,7 @@ Tensor Replica::output_gradient(int micro_batch) {
     Tensor sum;
     for (channel::Channel* output : outputs_) {
         if (!output->spec().carries_gradient) continue;
-        const Tensor gradient = brought(output->gradient(micro_batch));
+        const Tensor gradient = output->gradient(micro_batch);
         if (sum.rank == 0)
             sum = gradient;
         else
@@ -200,8 +181,7 @@ TaskTimes Replica::backward(int micro_batch, double asked_s) {
     module_->backward(*flight.saved, d_output, d_inputs, scratch_);
     const double computed = comm::now_s();
     for (std::size_t e = 0; e < inputs_.size(); ++e)
-        if (inputs_[e]->spec().carries_gradient)
-            inputs_[e]->put_gradient(came[e], backend::Taken(backend_, d_inputs[e]).tensor());
+        if (inputs_[e]->spec().carries_gradient) inputs_[e]->put_gradient(came[e], d_inputs[e]);
     for (channel::Channel* output : outputs_)
         if (output->spec().carries_gradient) output->retire(micro_batch);
     slots_.release(flight);

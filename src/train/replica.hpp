@@ -84,10 +84,6 @@ private:
     bool collect_drained();
     std::vector<std::vector<Tensor>> input_rows(std::span<const model::SampleView> samples);
     Tensor output_gradient(int micro_batch);
-    /// Rows in the host's memory, where the device can use them; within the task.
-    Tensor brought(const Tensor& rows);
-    Tensor input(channel::Channel& edge, std::int64_t sample);
-    void put(channel::Channel& edge, int micro_batch, const Tensor& output, int slot);
     TaskTimes task_done(double asked, double start, double computed);  ///< adds to times()
 
     backend::Backend& backend_;

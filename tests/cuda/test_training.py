@@ -51,6 +51,28 @@ LAYOUTS = {
 }
 
 
+# An edge from two ranks to another two or four; the means, and how GPUs reach it.
+EDGES = {
+    "tp to cp": (4, ["section.vision.layout.tp=2", "section.language.layout.tp=1", "section.language.layout.cp=2"]),
+    "dp to tp": (6, ["section.vision.layout.dp=2", "section.language.layout.dp=2"]),
+}
+MEANS = {"window": "by shared memory.* copy straight from and to it", "messages": "by messages.* through pinned memory"}
+
+
+@pytest.mark.parametrize("transport", MEANS)
+@pytest.mark.parametrize("edge", EDGES)
+def test_edges_give_the_cpus_losses(tmp_path, data, edge, transport):  # noqa: F811
+    (tmp_path / "data").symlink_to(data)
+    ranks, values = EDGES[edge]
+    values = [*values, f"run.transport={transport}"]
+    expected, log = train(tmp_path, BINARY, ranks, *values, deck="layouts")
+    assert "GPUs" not in next(line for line in log.splitlines() if "edge vision-language:" in line)
+    found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck="layouts")
+    line = next(line for line in log.splitlines() if "edge vision-language:" in line)
+    assert re.search(MEANS[transport], line), line
+    check(found, expected, f"{edge} by {transport}")
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_collectives_give_the_cpus_losses(tmp_path, data, layout):  # noqa: F811
     """By NCCL where each rank has a GPU, through pinned memory where they share one; the log says which, and why."""

@@ -1,5 +1,5 @@
 // Random routes over channels between replicas of many shapes: every row and every gradient must arrive in
-// its place, within the credits.
+// its place, within the credits. Rows are the device's; with GPUs also those of CPU ranks beside them.
 #include "channel/open.hpp"
 
 #include <algorithm>
@@ -10,14 +10,15 @@
 #include <thread>
 #include <utility>
 
+#include "backend/arena.hpp"
 #include "base/check.hpp"
 #include "base/random.hpp"
 #include "comm/check.hpp"
 #include "comm/environment.hpp"
 #include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
+#include "support/device.hpp"
 #include "support/edges.hpp"
-#include "support/elements.hpp"
 
 namespace {
 
@@ -27,8 +28,6 @@ using channel::ChannelSpec;
 using channel::Piece;
 using channel::Route;
 using test::expect_error;
-using testing_support::element_of;
-using testing_support::set_element;
 
 /// Small integers, exact in every type.
 double value_of(std::int64_t step, std::int64_t sample, std::int64_t element, bool gradient) {
@@ -121,9 +120,10 @@ public:
         bool ordered = false;  ///< puts and retires in one order
         std::uint64_t seed = 0;
     };
-    Player(const comm::Communicator& world, Channel& channel, const StepPlan& plan, std::int64_t step,
-           Style style)
+    Player(const comm::Communicator& world, backend::Backend& device, Channel& channel, const StepPlan& plan,
+           std::int64_t step, Style style)
         : world_(world),
+          device_(device),
           channel_(channel),
           spec_(channel.spec()),
           plan_(plan),
@@ -173,9 +173,20 @@ private:
         return moved || finished();
     }
 
-    Tensor fresh(std::vector<double>& memory, std::int64_t rows) const {
-        memory.assign(static_cast<std::size_t>(rows * spec_.width), kPoison);
-        return {memory.data(), spec_.dtype, {rows, spec_.width}};
+    std::vector<double> fresh(std::int64_t rows) const {
+        return std::vector<double>(static_cast<std::size_t>(rows * spec_.width), kPoison);
+    }
+    /// On the device, in memory that the next one takes again.
+    Tensor on_device(backend::Arena& arena, const std::vector<double>& values) {
+        arena.reset();
+        const Tensor t = arena.allocate(
+            spec_.dtype, {static_cast<std::int64_t>(values.size()) / spec_.width, spec_.width});
+        testing_support::write_elements(device_, t, values);
+        return t;
+    }
+    void fill(const Tensor& t, double value) {
+        testing_support::write_elements(device_, t,
+                                        std::vector<double>(static_cast<std::size_t>(t.size()), value));
     }
 
     /// Calls visit(element of this rank's output, sample, element of it) for what is routed of a micro-batch.
@@ -235,16 +246,17 @@ private:
         const int slot = choose_slot();
         if (slot == -2) return false;
         const channel::Seat own = *channel_.producer();
-        auto& memory = outputs_[next_];
-        const Tensor output =
-            fresh(memory, plan_.rows[static_cast<std::size_t>(own.replica)][static_cast<std::size_t>(next_)]
-                                    [static_cast<std::size_t>(own.rank)]);
+        std::vector<double> values =
+            fresh(plan_.rows[static_cast<std::size_t>(own.replica)][static_cast<std::size_t>(next_)]
+                            [static_cast<std::size_t>(own.rank)]);
         each_sent(next_, [&](std::int64_t at, std::int64_t sample, std::int64_t element) {
-            set_element(output, at, value_of(step_, sample, element, false));
+            values[static_cast<std::size_t>(at)] = value_of(step_, sample, element, false);
         });
+        backend::Arena& memory = outputs_.try_emplace(next_, device_, kOutput).first->second;
+        const Tensor output = on_device(memory, values);
         channel_.put(next_, output, slot);
-        if (!spec_.pointer)
-            std::fill(memory.begin(), memory.end(), kGone);  // the caller may reuse it at once
+        const bool stays = spec_.pointer || (spec_.carries_gradient && !device_.shares_memory());
+        if (!stays) fill(output, kGone);  // the caller may reuse it at once
         in_flight_.push_back(next_++);
         std::size_t occupied = 0;
         for (int micro_batch : in_flight_) occupied += channel_.drained(micro_batch) ? 0 : 1;
@@ -260,11 +272,9 @@ private:
             each_sent(micro_batch, [&](std::int64_t at, std::int64_t sample, std::int64_t element) {
                 expected[static_cast<std::size_t>(at)] = value_of(step_, sample, element, true);
             });
-            for (std::int64_t i = 0; i < gradient.size(); ++i) {
-                MAESTRO_CHECK(element_of(gradient, i) == expected[static_cast<std::size_t>(i)],
-                              "gradient {} of micro-batch {}", i, micro_batch);
-                set_element(gradient, i, kPoison);
-            }
+            MAESTRO_CHECK(testing_support::read_elements(device_, gradient) == expected,
+                          "the gradient of micro-batch {}", micro_batch);
+            fill(gradient, kPoison);
         }
         channel_.retire(micro_batch);
         return true;
@@ -277,10 +287,11 @@ private:
 
     void verify(const Route& r) {
         const Tensor rows = channel_.rows(r.sample);
+        const std::vector<double> found = testing_support::read_elements(device_, rows);
         const std::int64_t due = each_received(r.sample, [&](std::int64_t at, std::int64_t element) {
-            MAESTRO_CHECK(element_of(rows, at) == value_of(step_, r.sample, element, false),
-                          "step {}, sample {}, element {}: {}", step_, r.sample, element,
-                          element_of(rows, at));
+            const double value = found.at(static_cast<std::size_t>(at));
+            MAESTRO_CHECK(value == value_of(step_, r.sample, element, false),
+                          "step {}, sample {}, element {}: {}", step_, r.sample, element, value);
         });
         MAESTRO_CHECK(rows.dim(0) == due && rows.dim(1) == spec_.width, "{}", rows.describe());
         MAESTRO_CHECK(channel_.rows_of(r.sample) == due, "rows of sample {}", r.sample);
@@ -289,18 +300,22 @@ private:
     void answer(const Route& r) {
         verify(r);  // still whole after others came and went
         const Tensor rows = channel_.rows(r.sample);
-        for (std::int64_t i = 0; !spec_.pointer && i < rows.size(); ++i) set_element(rows, i, kPoison);
+        if (!spec_.pointer) fill(rows, kPoison);
         if (!spec_.carries_gradient) return channel_.release(std::span(&r.sample, 1));
         if (dice_.up_to(1) == 0) channel_.release(std::span(&r.sample, 1));
-        std::vector<double> memory;
-        const Tensor gradient = fresh(memory, channel_.rows_of(r.sample));
+        std::vector<double> values = fresh(channel_.rows_of(r.sample));
         each_received(r.sample, [&](std::int64_t at, std::int64_t element) {
-            set_element(gradient, at, value_of(step_, r.sample, element, true));
+            values[static_cast<std::size_t>(at)] = value_of(step_, r.sample, element, true);
         });
+        const Tensor gradient = on_device(gradients_, values);
         channel_.put_gradient(std::span(&r.sample, 1), gradient);
+        fill(gradient, kGone);
     }
 
+    static constexpr std::size_t kOutput = 4096;  // bytes: 40 rows of 8 doubles
+
     const comm::Communicator& world_;
+    backend::Backend& device_;
     Channel& channel_;
     const ChannelSpec& spec_;
     const StepPlan& plan_;
@@ -313,11 +328,13 @@ private:
     std::vector<int> in_flight_;
     std::vector<Route> todo_;
     std::vector<Route> held_;
-    std::map<int, std::vector<double>> outputs_;
+    std::map<int, backend::Arena> outputs_;  // by micro-batch
+    backend::Arena gradients_{device_, kOutput};
 };
 
 /// Returns the rows that were routed, over all steps.
-std::int64_t play_steps(const comm::Communicator& world, Channel& channel, std::uint64_t seed) {
+std::int64_t play_steps(const comm::Communicator& world, backend::Backend& device, Channel& channel,
+                        std::uint64_t seed) {
     Dice dice{Random(seed, "plan")};
     std::int64_t rows = 0;
     const auto& consumer = channel.consumer();
@@ -325,7 +342,7 @@ std::int64_t play_steps(const comm::Communicator& world, Channel& channel, std::
         const StepPlan plan = plan_step(channel.spec(), dice);
         for (const auto& [sample, ways] : plan.ways) rows += static_cast<std::int64_t>(ways.size());
         channel.begin_step(step, plan.routes);
-        Player(world, channel, plan, step,
+        Player(world, device, channel, plan, step,
                {.slow = consumer && consumer->replica == 0 && seed % 3 == 0,
                 .ordered = channel.spec().carries_gradient && seed % 5 == 0,
                 .seed = seed * 100 + static_cast<std::uint64_t>(world.rank())})
@@ -335,10 +352,10 @@ std::int64_t play_steps(const comm::Communicator& world, Channel& channel, std::
     return rows;
 }
 
-void play_case(const comm::Communicator& world, const ChannelSpec& spec, std::uint64_t seed,
-               channel::Wanted wanted = channel::Wanted::automatic) {
-    const auto [channels, description] = channel::open_channels(world, std::span(&spec, 1), wanted);
-    if (channels[0]) play_steps(world, *channels[0], seed);
+void play_case(const comm::Communicator& world, backend::Backend& device, const ChannelSpec& spec,
+               std::uint64_t seed, channel::Wanted wanted = channel::Wanted::automatic) {
+    const auto [channels, description] = channel::open_channels(world, std::span(&spec, 1), wanted, &device);
+    if (channels[0]) play_steps(world, device, *channels[0], seed);
 }
 
 /// Some of `ranks` as replicas, one after another.
@@ -368,7 +385,7 @@ ChannelSpec small_spec(const std::string& name) {
 }
 
 /// Replicas of one rank, in every number.
-void random_cases(const comm::Communicator& world, channel::Wanted wanted) {
+void random_cases(const comm::Communicator& world, backend::Backend& device, channel::Wanted wanted) {
     Dice dice{Random(11, "cases")};
     std::uint64_t seed = 1;
     const std::vector<DType> types = {DType::f32, DType::bf16, DType::f64};
@@ -386,12 +403,12 @@ void random_cases(const comm::Communicator& world, channel::Wanted wanted) {
                     spec.carries_gradient = gradient;
                     if (seed % 4 == 0) spec.latency_s = 5e-4;
                     if (seed % 8 == 0) spec.row_s = 5e-5;
-                    play_case(world, spec, seed++, wanted);
+                    play_case(world, device, spec, seed++, wanted);
                 }
 }
 
 /// Replicas of several ranks, apart or sharing some or all of their ranks with the other side.
-void lane_cases(const comm::Communicator& world, channel::Wanted wanted) {
+void lane_cases(const comm::Communicator& world, backend::Backend& device, channel::Wanted wanted) {
     Dice dice{Random(12, "lanes")};
     const auto below = [&](int n) { return static_cast<int>(dice.up_to(n - 1)); };
     int shared = 0, played = 0;
@@ -410,7 +427,7 @@ void lane_cases(const comm::Communicator& world, channel::Wanted wanted) {
         spec.window = 1 + below(4);
         spec.carries_gradient = dice.up_to(2) > 0;
         if (seed % 6 == 0) spec.latency_s = 3e-4;
-        play_case(world, spec, seed, wanted);
+        play_case(world, device, spec, seed, wanted);
     }
     MAESTRO_CHECK(shared > 0, "no rank was on both sides");
 }
@@ -450,12 +467,13 @@ void no_row_is_put_twice(const comm::Communicator& world) {
         spec, world.rank(), world.waiter(),
         std::make_unique<Counting>(
             channel::make_messages(world.group(ranks, 5, "counted"), rank_bytes(spec, world.rank())), bytes));
-    const std::int64_t rows = play_steps(world, channel, 77), put = world.sum(bytes);
+    const auto device = backend::make_cpu(1);
+    const std::int64_t rows = play_steps(world, *device, channel, 77), put = world.sum(bytes);
     MAESTRO_CHECK(rows > 100 && put == static_cast<std::int64_t>(2 * bytes_of_rows(spec, rows)),
                   "{} bytes for {} rows each way", put, rows);
 }
 
-void pointer_cases(const comm::Communicator& world) {
+void pointer_cases(const comm::Communicator& world, backend::Backend& device) {
     for (int window = 1; window <= 3; ++window)
         for (bool gradient : {true, false}) {
             std::vector<int> ranks(static_cast<std::size_t>(world.size()));
@@ -465,7 +483,7 @@ void pointer_cases(const comm::Communicator& world) {
             spec.window = window;
             spec.carries_gradient = gradient;
             spec.pointer = true;
-            play_case(world, spec, 500 + static_cast<std::uint64_t>(2 * window + gradient));
+            play_case(world, device, spec, 500 + static_cast<std::uint64_t>(2 * window + gradient));
         }
 }
 
@@ -546,6 +564,14 @@ void misuse_is_refused(const comm::Communicator& world) {
     channel.end_step();
 }
 
+void edges_of(const comm::Communicator& world, backend::Backend& device) {
+    for (const channel::Wanted wanted : {channel::Wanted::automatic, channel::Wanted::messages}) {
+        random_cases(world, device, wanted);
+        if (world.size() > 1) lane_cases(world, device, wanted);
+    }
+    pointer_cases(world, device);
+}
+
 void opening_checks_memory(const comm::Communicator& world) {
     ChannelSpec spec;
     spec.name = "first-last";
@@ -573,13 +599,12 @@ void opening_checks_memory(const comm::Communicator& world) {
 
 int main(int argc, char** argv) {
     return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
-        random_cases(world, channel::Wanted::automatic);
-        random_cases(world, channel::Wanted::messages);
-        pointer_cases(world);
+        const auto device = testing_support::make_device(1, world.rank());
+        edges_of(world, *device);
+        if (testing_support::kOnGpu && world.size() > 1)
+            edges_of(world, world.rank() % 2 == 0 ? *device : *backend::make_cpu(1));
         misuse_is_refused(world);
         if (world.size() > 1) {
-            lane_cases(world, channel::Wanted::automatic);
-            lane_cases(world, channel::Wanted::messages);
             no_row_is_put_twice(world);
             opening_checks_memory(world);
             emulated_links_delay(world, channel::Wanted::automatic);

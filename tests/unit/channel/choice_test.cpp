@@ -54,5 +54,20 @@ TEST(Choice, MessagesCanBeWantedAndWindowsOnlyWithinANode) {
                           "\"auto\" or \"messages\""));
 }
 
+TEST(Choice, GpusCopyToWhatTheyReachAndSayWhyNot) {
+    ChannelSpec spec = edge({0}, {1});
+    const std::vector<bool> all(4, true), none(4, false), one = {true, false, false, false};
+    EXPECT_EQ(way_of_gpus(spec, Means::window, none, ""), "");
+    EXPECT_EQ(way_of_gpus(spec, Means::window, all, ""), "GPUs copy straight from and to it");
+    EXPECT_EQ(way_of_gpus(spec, Means::window, one, ""),
+              "the GPUs of 1 of its 2 ranks copy straight from and to it");
+    EXPECT_EQ(way_of_gpus(spec, Means::window, all, "cudaHostRegister: no"),
+              "GPUs copy through pinned memory, because cudaHostRegister: no");
+    EXPECT_THAT(way_of_gpus(spec, Means::messages, all, ""), HasSubstr("through pinned memory"));
+    EXPECT_EQ(way_of_gpus(edge({1}, {1}), Means::pointer, all, ""), "GPUs keep its rows");
+    spec.latency_s = 1;
+    EXPECT_THAT(way_of_gpus(spec, Means::window, all, ""), HasSubstr("through pinned memory"));
+}
+
 }  // namespace
 }  // namespace maestro::channel

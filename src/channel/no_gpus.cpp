@@ -1,0 +1,15 @@
+// The transports of GPUs, in a build without CUDA.
+#include "base/check.hpp"
+#include "channel/transport.hpp"
+
+namespace maestro::channel {
+
+std::unique_ptr<Transport> make_gpu_transport(std::unique_ptr<Transport>, const GpuEnd& end, std::string&) {
+    MAESTRO_CHECK(false, "edge {}: rows of a GPU, of none", end.edge);
+}
+
+std::unique_ptr<Transport> make_gpu_local(backend::Backend&, std::size_t, std::size_t) {
+    MAESTRO_CHECK(false, "rows of a GPU, of none");
+}
+
+}  // namespace maestro::channel
