@@ -473,6 +473,30 @@ void no_row_is_put_twice(const comm::Communicator& world) {
                   "{} bytes for {} rows each way", put, rows);
 }
 
+/// Pinned memory that holds less than a message: what was put leaves in parts, and the host waits for room.
+void little_pinned_memory_is_enough(const comm::Communicator& world, backend::Backend& device) {
+    const int half = world.size() / 2;
+    std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    ChannelSpec spec = small_spec("narrow");
+    spec.producers = side_of(ranks, 0, 1, half);
+    spec.consumers = side_of(ranks, half, 1, world.size() - half);
+    spec.window = 2;
+    channel::GpuEnd end{.backend = device,
+                        .waiter = world.waiter(),
+                        .edge = spec.name,
+                        .words = words_bytes(spec),
+                        .bytes = rank_bytes(spec, world.rank()),
+                        .peers = std::vector<std::size_t>(ranks.size(), 0),
+                        .staging = 64};
+    std::string refused;
+    Channel channel(spec, world.rank(), world.waiter(),
+                    channel::make_gpu_transport(
+                        channel::make_messages(world.group(ranks, 6, spec.name), end.bytes), end, refused));
+    MAESTRO_CHECK(refused.empty(), "{}", refused);
+    for (std::uint64_t seed = 200; seed < 204; ++seed) play_steps(world, device, channel, seed);
+}
+
 void pointer_cases(const comm::Communicator& world, backend::Backend& device) {
     for (int window = 1; window <= 3; ++window)
         for (bool gradient : {true, false}) {
@@ -603,6 +627,7 @@ int main(int argc, char** argv) {
         edges_of(world, *device);
         if (testing_support::kOnGpu && world.size() > 1)
             edges_of(world, world.rank() % 2 == 0 ? *device : *backend::make_cpu(1));
+        if (testing_support::kOnGpu && world.size() > 1) little_pinned_memory_is_enough(world, *device);
         misuse_is_refused(world);
         if (world.size() > 1) {
             no_row_is_put_twice(world);
