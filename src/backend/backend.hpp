@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/clock.hpp"
 #include "backend/fused_attention.hpp"
 #include "base/stream.hpp"
 #include "base/tensor.hpp"
@@ -117,6 +118,8 @@ public:
     /// The GPU, for ranks to compare: equal words mean the same one, whatever its number in a process. Empty
     /// where operations run on the host.
     virtual std::string gpu() const { return {}; }
+    /// Tells when operations ran.
+    virtual Clock& clock() { return host_clock_; }
     /// How the host waits for a device: until ready(), which asks it and returns at once. `what` is waited
     /// for. Unless set, the host sleeps in the device's library, without a deadline.
     using Wait = std::function<void(const std::function<bool()>& ready, const std::string& what)>;
@@ -147,6 +150,7 @@ protected:
 private:
     Counts counts_;
     Wait wait_;
+    Clock host_clock_;
 };
 
 /// The CPU: oneDNN for products, OpenMP for the rest. `threads` >= 1 for this rank.

@@ -10,6 +10,7 @@
 
 #include "backend/backend.hpp"
 #include "backend/cuda_check.hpp"
+#include "backend/cuda_clock.hpp"
 #include "backend/cuda_gemm.hpp"
 #include "backend/cuda_stream.hpp"
 #include "backend/cudnn_attention.hpp"
@@ -70,6 +71,7 @@ public:
           stream_(make_stream(device)),
           gemm_(stream_, products),
           staging_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
+          clock_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
           attention_architecture_(attention_architecture_of_gpu(device)),
           attention_(make_cudnn_attention(stream_, attention_architecture_)) {}
     ~Cuda() override {
@@ -92,6 +94,7 @@ public:
     bool computes() const override { return true; }
     int threads() const override { return 1; }
     Stream stream() const override { return stream_; }
+    Clock& clock() override { return clock_; }
     /// NCCL tells GPUs apart by their host's kernel and their place on the bus; parts of a GPU share these.
     std::string gpu() const override {
         std::string boot(64, '\0');
@@ -159,6 +162,7 @@ private:
     Stream stream_;
     CudaGemm gemm_;
     Staging staging_;
+    CudaClock clock_;
     int attention_architecture_;
     std::unique_ptr<FusedAttention> attention_;
 };

@@ -14,7 +14,10 @@ namespace maestro::backend {
 /// A place in a stream, for other streams and the host to wait for.
 class CudaEvent {
 public:
-    CudaEvent() { MAESTRO_CUDA_CALL(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+    /// cudaEventDefault where it is to tell times.
+    explicit CudaEvent(unsigned flags = cudaEventDisableTiming) {
+        MAESTRO_CUDA_CALL(cudaEventCreateWithFlags(&event_, flags));
+    }
     ~CudaEvent() {
         if (event_) cudaEventDestroy(event_);
     }
@@ -36,6 +39,12 @@ public:
         return false;
     }
     void synchronize() const { MAESTRO_CUDA_CALL(cudaEventSynchronize(event_)); }
+    /// Both tell times and are reached.
+    double seconds_after(const CudaEvent& earlier) const {
+        float milliseconds = 0;
+        MAESTRO_CUDA_CALL(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
+        return 1e-3 * static_cast<double>(milliseconds);
+    }
 
 private:
     cudaEvent_t event_ = nullptr;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "backend/profiler_range.hpp"
 #include "comm/environment.hpp"
 #include "ops/elementwise.hpp"
 
@@ -71,22 +72,25 @@ bool Replica::can_backward(int micro_batch) {
 
 double Replica::reduce() {
     if (!optimizer_) return 0;
-    const double begin = comm::now_s();
+    const backend::ProfilerRange range(backend_, settings_.name, "reduce");
+    const backend::Mark begin = backend_.clock().mark();
     const double squares = optimizer_->reduce(scratch_);
-    module_->gradients_summed(begin);
-    times_.reducing += comm::now_s() - begin;
+    module_->gradients_summed(begin.given_s);
+    reducing_.emplace_back(begin, backend_.clock().mark());
     return squares;
 }
 
 void Replica::update(const AdamSettings& adam, std::int64_t step, double gradient_scale) {
     if (!optimizer_) return;
-    const double begin = comm::now_s();
+    const backend::ProfilerRange range(backend_, settings_.name, "update");
+    const backend::Mark begin = backend_.clock().mark();
     optimizer_->update(adam, step, gradient_scale);
-    module_->weights_updated(begin);
-    times_.reducing += comm::now_s() - begin;
+    module_->weights_updated(begin.given_s);
+    reducing_.emplace_back(begin, backend_.clock().mark());
 }
 
 std::vector<std::vector<Tensor>> Replica::input_rows(std::span<const model::SampleView> samples) {
+    const backend::ProfilerRange range(backend_, "edge");
     std::vector<std::vector<Tensor>> rows(inputs_.size());
     for (std::size_t e = 0; e < inputs_.size(); ++e)
         for (const auto& sample : samples)
@@ -116,10 +120,11 @@ void Replica::await_backward(int micro_batch) {
         if (output->spec().carries_gradient) output->wait_drained(micro_batch);
 }
 
-TaskTimes Replica::forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
+TaskMarks Replica::forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
                            model::Result& result, double asked_s) {
     const std::span<const model::SampleView> samples = batch.samples;
-    const double start = comm::now_s();
+    const backend::ProfilerRange range(backend_, settings_.name, "forward", micro_batch);
+    const backend::Mark start = backend_.clock().mark();
 
     Flight flight = slots_.take();
     for (const auto& sample : samples) flight.samples.push_back(sample.id);
@@ -129,28 +134,46 @@ TaskTimes Replica::forward(int micro_batch, const model::Batch& batch, std::span
         flight.saved =
             module_->forward(batch, input_rows(samples), slots_.memory(flight), scratch_, output, result);
     }
-    const double computed = comm::now_s();
-    for (std::size_t e = 0; e < outputs_.size(); ++e) outputs_[e]->put(micro_batch, output, slots[e]);
-    for (channel::Channel* input : inputs_)
-        if (!input->spec().carries_gradient) input->release(expected(*input, flight.samples));
+    const backend::Mark computed = backend_.clock().mark();
+    {
+        const backend::ProfilerRange edges(backend_, "edge");
+        for (std::size_t e = 0; e < outputs_.size(); ++e) outputs_[e]->put(micro_batch, output, slots[e]);
+        for (channel::Channel* input : inputs_)
+            if (!input->spec().carries_gradient) input->release(expected(*input, flight.samples));
+    }
     if (!settings_.backward) flight.saved.reset();
     if (settings_.backward || !outputs_.empty())
         slots_.keep(micro_batch, std::move(flight));
     else
         slots_.release(flight);
-    return task_done(asked_s, start, computed);
+    return {asked_s, start, computed, backend_.clock().mark()};
 }
 
-TaskTimes Replica::task_done(double asked, double start, double computed) {
-    const double end = comm::now_s();
-    times_.waiting += start - asked;
+TaskTimes Replica::measured(const TaskMarks& task, double free_s) {
+    const backend::Clock& clock = backend_.clock();
+    const double start = clock.at(task.start), computed = clock.at(task.computed), end = clock.at(task.end);
+    const double waited = start - std::max(task.asked_s, free_s);
+    times_.waiting += waited;
     times_.compute += computed - start;
     times_.sending += end - computed;
-    return {start, end, start - asked};
+    return {start, end, waited};
+}
+
+void Replica::read_clock() {
+    backend_.clock().read();
+    for (const auto& [begin, end] : reducing_)
+        times_.reducing += backend_.clock().at(end) - backend_.clock().at(begin);
+    reducing_.clear();
+}
+
+const SectionTimes& Replica::times() {
+    read_clock();
+    return times_;
 }
 
 /// The sum over the edges that bring one, in the memory of the first.
 Tensor Replica::output_gradient(int micro_batch) {
+    const backend::ProfilerRange range(backend_, "edge");
     Tensor sum;
     for (channel::Channel* output : outputs_) {
         if (!output->spec().carries_gradient) continue;
@@ -163,8 +186,9 @@ Tensor Replica::output_gradient(int micro_batch) {
     return sum;
 }
 
-TaskTimes Replica::backward(int micro_batch, double asked_s) {
-    const double start = comm::now_s();
+TaskMarks Replica::backward(int micro_batch, double asked_s) {
+    const backend::ProfilerRange range(backend_, settings_.name, "backward", micro_batch);
+    const backend::Mark start = backend_.clock().mark();
 
     Flight flight = slots_.extract(micro_batch);
     backend::ArenaScope scope(scratch_);
@@ -179,13 +203,16 @@ TaskTimes Replica::backward(int micro_batch, double asked_s) {
         d_inputs[e] = scratch_.allocate(settings_.dtype, {rows, inputs_[e]->spec().width});
     }
     module_->backward(*flight.saved, d_output, d_inputs, scratch_);
-    const double computed = comm::now_s();
-    for (std::size_t e = 0; e < inputs_.size(); ++e)
-        if (inputs_[e]->spec().carries_gradient) inputs_[e]->put_gradient(came[e], d_inputs[e]);
-    for (channel::Channel* output : outputs_)
-        if (output->spec().carries_gradient) output->retire(micro_batch);
+    const backend::Mark computed = backend_.clock().mark();
+    {
+        const backend::ProfilerRange edges(backend_, "edge");
+        for (std::size_t e = 0; e < inputs_.size(); ++e)
+            if (inputs_[e]->spec().carries_gradient) inputs_[e]->put_gradient(came[e], d_inputs[e]);
+        for (channel::Channel* output : outputs_)
+            if (output->spec().carries_gradient) output->retire(micro_batch);
+    }
     slots_.release(flight);
-    return task_done(asked_s, start, computed);
+    return {asked_s, start, computed, backend_.clock().mark()};
 }
 
 void Replica::end_step() {

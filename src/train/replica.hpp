@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/arena.hpp"
@@ -18,6 +19,12 @@
 #include "train/timing.hpp"
 
 namespace maestro::train {
+
+/// Where a task began, had computed and ended, in what the device does; asked for at comm::now_s().
+struct TaskMarks {
+    double asked_s = 0;
+    backend::Mark start, computed, end;
+};
 
 /// When a task ran, seconds of comm::now_s(), and how long it waited before.
 struct TaskTimes {
@@ -52,11 +59,13 @@ public:
     bool sends() const { return !outputs_.empty(); }  ///< has an outgoing edge
     model::Module& module() { return *module_; }
     const backend::Backend& backend() const { return backend_; }
+    backend::Clock& clock() { return backend_.clock(); }
     Optimizer* optimizer() { return optimizer_.get(); }
     /// Collective over the section: Optimizer's; 0 and nothing where the section is frozen.
     double reduce();
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
-    SectionTimes& times() { return times_; }
+    /// Of what was measured. Waits until the device has done what it was given.
+    const SectionTimes& times();
     std::size_t bytes() const;       ///< taken: weights, gradients, moments and activations
     std::size_t used_bytes() const;  ///< the part of them that was ever in use
 
@@ -72,10 +81,15 @@ public:
     void await_backward(int micro_batch);
     /// Runs the micro-batch and sends its outputs. Needs await_forward(). Adds to `result`. Waiting counts
     /// from `asked_s` (comm::now_s()) on.
-    TaskTimes forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
+    TaskMarks forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
                       model::Result& result, double asked_s);
     /// Runs backward and sends the gradients of the inputs. Needs await_backward().
-    TaskTimes backward(int micro_batch, double asked_s);
+    TaskMarks backward(int micro_batch, double asked_s);
+    /// Waits until the device has done what it was given; then measured() may be asked.
+    void read_clock();
+    /// When a task ran; adds to times(). The device was done with what it had before at `free_s`: it waits
+    /// from then on, or from when the task was asked for.
+    TaskTimes measured(const TaskMarks& task, double free_s = 0);
     /// Nothing may be in flight any more (checked).
     void end_step();
 
@@ -84,7 +98,6 @@ private:
     bool collect_drained();
     std::vector<std::vector<Tensor>> input_rows(std::span<const model::SampleView> samples);
     Tensor output_gradient(int micro_batch);
-    TaskTimes task_done(double asked, double start, double computed);  ///< adds to times()
 
     backend::Backend& backend_;
     Settings settings_;
@@ -96,6 +109,7 @@ private:
     std::unique_ptr<Optimizer> optimizer_;
     Slots slots_;
     SectionTimes times_;
+    std::vector<std::pair<backend::Mark, backend::Mark>> reducing_;  ///< begin and end, not counted yet
 };
 
 }  // namespace maestro::train

@@ -41,6 +41,7 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
         if (edge.channel)
             edge.channel->begin_step(
                 plan.step, routes(plan, {edge.from, edge.from_degrees}, {edge.to, edge.to_degrees}, table_));
+    begun_ = replicas_.front()->clock().mark();
     for (Replica* replica : replicas_) replica->module().parameters().zero_gradients();
 
     if (ready_ && together_.rank() == 0)
@@ -138,17 +139,18 @@ void StepRunner::run_task(Step& step, std::size_t first, double asked_s) {
     const schedule::Task& task = step.agenda[order.task];
     Replica& replica = replica_of(task);
     const bool forward = task.phase == schedule::Phase::forward;
-    TaskTimes times;
+    TaskMarks marks;
     if (forward) {
         const std::vector<data::Sample> samples = prefetcher_.take(step.tickets[order.task]);
         const SampleViews views(samples);
-        times = replica.forward(
+        marks = replica.forward(
             task.micro_batch,
             {.samples = views.all(), .loss_scale = step.loss_scale, .step = step.plan.step, .train = true},
             order.slots, step.result, asked_s);
     } else {
-        times = replica.backward(task.micro_batch, asked_s);
+        marks = replica.backward(task.micro_batch, asked_s);
     }
+    done_.push_back({&replica, marks, step.rows.size()});
     if (together_.rank() != 0) return;
     step.rows.push_back({.section = task.section,
                          .replica = replica.index(),
@@ -156,10 +158,21 @@ void StepRunner::run_task(Step& step, std::size_t first, double asked_s) {
                          .rank = world_.rank(),
                          .step = step.plan.step,
                          .micro_batch = task.micro_batch,
-                         .phase = forward ? 0 : 1,
-                         .start_s = times.start_s - origin_s_,
-                         .end_s = times.end_s - origin_s_,
-                         .wait_s = times.wait_s});
+                         .phase = forward ? 0 : 1});
+}
+
+void StepRunner::read_times(std::vector<io::TaskRow>& rows) {
+    for (Replica* replica : replicas_) replica->read_clock();
+    double free_s = replicas_.front()->clock().at(begun_);
+    for (const Done& done : done_) {
+        const TaskTimes times = done.replica->measured(done.marks, free_s);
+        free_s = times.end_s;
+        if (together_.rank() != 0) continue;
+        rows[done.row].start_s = times.start_s - origin_s_;
+        rows[done.row].end_s = times.end_s - origin_s_;
+        rows[done.row].wait_s = times.wait_s;
+    }
+    done_.clear();
 }
 
 void StepRunner::announce(const Step& step, std::size_t index) {

@@ -33,8 +33,10 @@ public:
                data::Prefetcher& prefetcher, comm::Watchdog& watchdog, bool ready);
 
     /// Collective over the lane: runs its agenda of the plan. Gradients are left in the parameter stores.
-    /// The leader appends one row a task.
+    /// The leader appends one row a task, whose times read_times() fills in.
     model::Result run(const schedule::StepPlan& plan, double loss_scale, std::vector<io::TaskRow>& rows);
+    /// When the tasks of the last run() ran, in its rows; waits until the device has done what it was given.
+    void read_times(std::vector<io::TaskRow>& rows);
 
 private:
     Replica& replica_of(const schedule::Task& task) const;
@@ -47,6 +49,12 @@ private:
         double loss_scale;
         model::Result& result;
         std::vector<io::TaskRow>& rows;
+    };
+    /// A task that was run, and where its row is.
+    struct Done {
+        Replica* replica;
+        TaskMarks marks;
+        std::size_t row;
     };
     /// dispatch = "ready", see schedule::ReadyAgenda.
     void run_ready(Step& step);
@@ -72,6 +80,8 @@ private:
     const workload::SampleTable& table_;
     data::Prefetcher& prefetcher_;
     comm::Watchdog& watchdog_;
+    std::vector<Done> done_;  ///< tasks whose times are not read, in their order
+    backend::Mark begun_;     ///< where what the device did before the tasks ends
 };
 
 }  // namespace maestro::train

@@ -146,12 +146,13 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     StepSums sums(plan.batches.size());
     std::vector<io::TaskRow> tasks;
     sums.add(runner_.run(plan, loss_scale(plan), tasks));
-    sums.add(tasks);
-    recorder_.tasks_done(plan, tasks);
 
     job_.launch().watchdog.doing(fmt::format("the gradients of step {}", plan.step));
     for (auto& replica : job_.replicas())
         sums.squares(static_cast<std::size_t>(replica->section())) = replica->reduce();
+    runner_.read_times(tasks);
+    sums.add(tasks);
+    recorder_.tasks_done(plan, tasks);
     sums.sum_over(world_);
     check_finite(sums, plan.step);
     const double norm = std::sqrt(sums.squares());

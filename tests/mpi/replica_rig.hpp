@@ -130,14 +130,18 @@ public:
     }
     TaskTimes forward(Replica& replica, int micro_batch, const Ids& ids, double asked_s) {
         const std::vector<int> slots = replica.await_forward(ids);
-        return replica.forward(micro_batch, Samples(ids).batch(), slots, result, asked_s);
+        return measured(replica, replica.forward(micro_batch, Samples(ids).batch(), slots, result, asked_s));
     }
     static TaskTimes backward(Replica& replica, int micro_batch) {
         return backward(replica, micro_batch, comm::now_s());
     }
     static TaskTimes backward(Replica& replica, int micro_batch, double asked_s) {
         replica.await_backward(micro_batch);
-        return replica.backward(micro_batch, asked_s);
+        return measured(replica, replica.backward(micro_batch, asked_s));
+    }
+    static TaskTimes measured(Replica& replica, const train::TaskMarks& task) {
+        replica.read_clock();
+        return replica.measured(task);
     }
     static float gradient(Replica& replica, int i) {
         return replica.module().parameters().gradient().as<float>()[i];

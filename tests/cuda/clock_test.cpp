@@ -1,0 +1,148 @@
+// When a device did its work, whose streams run later than the host gives it. Work sleeps, so that what it
+// takes is known.
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <thread>
+
+#include "comm/environment.hpp"
+#include "hosted/hosted.hpp"
+#include "mpi/expect.hpp"
+#include "mpi/mpi_main.hpp"
+#include "support/device.hpp"
+#include "train/replica.hpp"
+
+namespace {
+
+using namespace maestro;
+using namespace maestro::test;
+
+constexpr double kTask = 0.02, kShort = 0.01;  // s
+constexpr double kRounding = 1e-6;             // s, of what events say
+
+void sleep(double seconds) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+void queue(backend::Backend& b, double seconds) {
+    hosted::enqueue(
+        b.stream(), [seconds] { sleep(seconds); }, "a sleep");
+}
+
+/// Work lies between its marks however late the stream gets there, and nothing lies behind the host's time.
+void marks_lie_round_the_work(const comm::Communicator&) {
+    const auto device = testing_support::make_device(1);
+    backend::Clock& clock = device->clock();
+    for (int round = 0; round < 20; ++round) {
+        std::vector<backend::Mark> marks = {clock.mark()};
+        const double began = comm::now_s();
+        for (const double seconds : {kTask, 0.0, kShort}) {
+            queue(*device, seconds);
+            marks.push_back(clock.mark());
+        }
+        sleep(kShort);  // the host is late, the device may be
+        clock.read();
+        const double ended = comm::now_s();
+        const auto between = [&](int i) { return clock.at(marks[i + 1]) - clock.at(marks[i]); };
+        MAESTRO_CHECK(between(0) >= kTask && between(2) >= kShort, "{} and {} s", between(0), between(2));
+        MAESTRO_CHECK(between(1) >= 0 && between(1) < kTask, "{} s for nothing", between(1));
+        for (const backend::Mark& mark : marks)
+            MAESTRO_CHECK(clock.at(mark) >= mark.given_s - kRounding && clock.at(mark) <= ended + kRounding,
+                          "{} given, {} read", mark.given_s - began, clock.at(mark) - began);
+    }
+}
+
+/// A second read without marks changes nothing; marks that no read() has found are asked for too early.
+void what_is_not_read_is_refused(const comm::Communicator&) {
+    const auto device = testing_support::make_device(1);
+    backend::Clock& clock = device->clock();
+    const backend::Mark first = clock.mark();
+    clock.read();
+    const double at = clock.at(first);
+    clock.read();
+    MAESTRO_CHECK(clock.at(first) == at, "another time");
+    const backend::Mark second = clock.mark();
+    expect_error(ExitCode::broken_invariant, "mark 1 of a clock", [&] { clock.at(second); });
+    clock.read();
+    MAESTRO_CHECK(clock.at(second) >= at, "time goes on");
+    expect_error(ExitCode::broken_invariant, "mark 0 of a clock", [&] { clock.at(first); });
+}
+
+/// Its tasks are given in no time and take theirs.
+class Sleeper final : public model::Module {
+public:
+    explicit Sleeper(backend::Backend& b) : Module(b, role(), model::no_peers()), b_(b) {
+        store_.declare("weight", {8}, model::Init::zeros, true);
+        store_.allocate(1);
+    }
+    std::unique_ptr<model::Saved> forward(const model::Batch&, std::span<const std::vector<Tensor>>,
+                                          backend::Arena&, backend::Arena&, Tensor&,
+                                          model::Result&) override {
+        queue(b_, kTask);
+        return std::make_unique<model::Saved>();
+    }
+    void backward(model::Saved&, const Tensor&, std::span<const Tensor>, backend::Arena&) override {
+        queue(b_, 2 * kTask);
+    }
+    void gradients_summed(double) override { queue(b_, kTask); }
+    void weights_updated(double) override { queue(b_, kTask); }
+
+private:
+    static model::Role role() {
+        model::Role role;
+        role.section = "sleeper";
+        return role;
+    }
+    backend::Backend& b_;
+};
+
+/// The times of a replica are those of its tasks on the device, not of their launch, and add up to no more
+/// than what passed.
+void tasks_take_the_devices_time(const comm::Communicator& world) {
+    const auto device = testing_support::make_device(1);
+    backend::Arena scratch(*device, 1 << 20);
+    train::Replica replica(*device, {.name = "sleeper", .saved_bytes = 64},
+                           std::make_unique<Sleeper>(*device), world.split(0, 0, "sleeper"), {}, {}, scratch);
+    replica.module().parameters().zero_gradients();
+    model::Result result;
+    const double began = comm::now_s();
+    double sum = 0;
+    for (int step = 1; step <= 4; ++step) {
+        const double asked = comm::now_s();
+        const backend::Mark begun = device->clock().mark();
+        const auto forward = replica.forward(0, {}, {}, result, asked);
+        const auto backward = replica.backward(0, comm::now_s());
+        replica.reduce();
+        replica.read_clock();
+        double free = device->clock().at(begun);
+        for (const auto& [marks, least] : {std::pair{forward, kTask}, std::pair{backward, 2 * kTask}}) {
+            const train::TaskTimes times = replica.measured(marks, free);
+            MAESTRO_CHECK(times.end_s - times.start_s >= least, "{} s of {}", times.end_s - times.start_s,
+                          least);
+            MAESTRO_CHECK(times.wait_s >= 0 && times.start_s - times.wait_s >= free - kRounding,
+                          "waits {} s before {}, the task before ended at {}", times.wait_s, times.start_s,
+                          free);
+            sum += times.end_s - times.start_s;
+            free = times.end_s;
+        }
+        replica.update({}, step, 1);
+        MAESTRO_CHECK(sum <= comm::now_s() - began, "{} s of tasks in {}", sum, comm::now_s() - began);
+    }
+    const train::SectionTimes& times = replica.times();
+    const double passed = comm::now_s() - began;
+    MAESTRO_CHECK(times.compute >= 4 * 3 * kTask && times.reducing >= 4 * 2 * kTask, "{} and {}",
+                  times.compute, times.reducing);
+    MAESTRO_CHECK(times.compute + times.sending + times.reducing + times.waiting <= passed,
+                  "{} + {} + {} + {} in {}", times.compute, times.sending, times.reducing, times.waiting,
+                  passed);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
+        marks_lie_round_the_work(world);
+        what_is_not_read_is_refused(world);
+        tasks_take_the_devices_time(world);
+    });
+}
