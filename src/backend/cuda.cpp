@@ -80,16 +80,12 @@ public:
         cudaStreamDestroy(stream_);
     }
     std::string describe() const override {
-        cudaDeviceProp properties{};
         int driver = 0, runtime = 0;
-        MAESTRO_CUDA_CALL(cudaGetDeviceProperties(&properties, device_));
         MAESTRO_CUDA_CALL(cudaDriverGetVersion(&driver));
         MAESTRO_CUDA_CALL(cudaRuntimeGetVersion(&runtime));
-        return fmt::format(
-            "cuda: {} (architecture {}{}, {} GiB), driver for CUDA {}.{}, runtime {}.{}, {}, {}",
-            properties.name, properties.major, properties.minor, properties.totalGlobalMem >> 30,
-            driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100, gemm_.describe(),
-            describe_cudnn());
+        return fmt::format("cuda: {}, driver for CUDA {}.{}, runtime {}.{}, {}, {}", describe_gpu(device_),
+                           driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100,
+                           gemm_.describe(), describe_cudnn());
     }
     bool computes() const override { return true; }
     int threads() const override { return 1; }
@@ -169,26 +165,8 @@ private:
 
 }  // namespace
 
-void cuda_failed(const char* expression, const char* file, int line, const std::string& said) {
-    throw Error(ExitCode::broken_invariant, fmt::format("{}:{}: {}: {}", file, line, expression, said));
-}
-
-Gpus find_gpus() {
-    int count = 0;
-    const cudaError_t found = cudaGetDeviceCount(&count);
-    if (found == cudaSuccess && count > 0) return {count, ""};
-    cudaGetLastError();  // or the next call would report it again
-    if (found == cudaSuccess) return {0, "none is visible to this process"};
-    int driver = 0;
-    cudaDriverGetVersion(&driver);
-    return {0, driver == 0 ? "there is no driver of NVIDIA's" : cudaGetErrorString(found)};
-}
-
-std::size_t free_memory(const Device& device) {
-    std::size_t left = 0, all = 0;
-    MAESTRO_CUDA_CALL(cudaSetDevice(device.number));
-    MAESTRO_CUDA_CALL(cudaMemGetInfo(&left, &all));
-    return left;
+void cuda_failed(ExitCode code, const char* expression, const char* file, int line, const std::string& said) {
+    throw Error(code, fmt::format("{}:{}: {}: {}", file, line, expression, said));
 }
 
 int attention_architecture_of_gpu(int number) {

@@ -6,20 +6,27 @@
 
 #include <string>
 
+#include "base/error.hpp"
+
 namespace maestro::backend {
 
-[[noreturn]] void cuda_failed(const char* expression, const char* file, int line, const std::string& said);
+[[noreturn]] void cuda_failed(ExitCode code, const char* expression, const char* file, int line,
+                              const std::string& said);
 
 inline void check_cuda(cudaError_t found, const char* expression, const char* file, int line) {
     if (found != cudaSuccess) [[unlikely]]
-        cuda_failed(expression, file, line, cudaGetErrorString(found));
+        cuda_failed(found == cudaErrorMemoryAllocation ? ExitCode::device_memory : ExitCode::broken_invariant,
+                    expression, file, line, cudaGetErrorString(found));
 }
 inline void check_cuda(cublasStatus_t found, const char* expression, const char* file, int line) {
     if (found != CUBLAS_STATUS_SUCCESS) [[unlikely]]
-        cuda_failed(expression, file, line, cublasLtGetStatusString(found));
+        cuda_failed(
+            found == CUBLAS_STATUS_ALLOC_FAILED ? ExitCode::device_memory : ExitCode::broken_invariant,
+            expression, file, line, cublasLtGetStatusString(found));
 }
 
 }  // namespace maestro::backend
 
-/// Throws Error(broken_invariant) unless the call returns success.
+/// Throws unless the call returns success: Error(device_memory) where memory has run out, else
+/// Error(broken_invariant).
 #define MAESTRO_CUDA_CALL(call) ::maestro::backend::check_cuda((call), #call, __FILE__, __LINE__)

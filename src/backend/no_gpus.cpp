@@ -8,6 +8,14 @@ Gpus find_gpus() {
     return {0, "this program was built without CUDA (cmake -DMAESTRO_CUDA=ON)"};
 }
 
+std::string describe_gpu(int number) {
+    MAESTRO_CHECK(false, "GPU {} of none", number);
+}
+
+std::string describe_peers() {
+    return {};
+}
+
 std::size_t free_memory(const Device& device) {
     MAESTRO_CHECK(false, "GPU {} of none", device.number);
 }

@@ -11,7 +11,8 @@
 
 namespace maestro::train {
 
-/// Collective over `world`. Error(bad_deck, all_ranks) where the deck wants what some rank does not have.
+/// Collective over `world`. In a build for GPUs what "auto" came to, and why, is logged. Error(bad_deck,
+/// all_ranks) where the deck wants what some rank does not have.
 backend::Device choose_device(const comm::Communicator& world, const comm::Topology& topology,
                               const config::Deck& deck);
 

@@ -38,11 +38,15 @@ Job::Job(Launch& launch, const Survey& survey, bool load_weights)
     : launch_(launch),
       survey_(survey),
       resident_at_start_(comm::resident_memory().now),
-      backend_(open_device(launch)),
       planned_(workload::memory_of(survey.memory(), launch.deck.graph, launch.world.rank())),
       description_(survey.description(false)) {
     const graph::SectionGraph& graph = launch.deck.graph;
-    scratch_ = backend::Arena(*backend_, static_cast<std::size_t>(planned_.scratch));
+    agree(launch.world, [&] {
+        in_planned_memory(launch, survey.memory(), [&] {
+            backend_ = open_device(launch);
+            scratch_ = backend::Arena(*backend_, static_cast<std::size_t>(planned_.scratch));
+        });
+    });
     prefetcher_ = std::make_unique<data::Prefetcher>(survey.samples(), workload::kBytesAhead);
     const int lane = graph::lane_on(graph, launch.world.rank());
     lane_ = launch.world.split(
@@ -109,8 +113,28 @@ void Job::open_edges() {
     }
 }
 
-void Job::build_section(int s, const WeightFiles* weights) {
+void Job::add_replica(int s, int index, DType compute, std::unique_ptr<model::Module> module,
+                      std::unique_ptr<collective::Group> data) {
+    const graph::Section& section = launch_.deck.graph.sections[s];
     const workload::SectionMemory& memory = survey_.memory().sections[s];
+    std::vector<channel::Channel*> inputs, outputs;
+    for (const EdgeEnd& e : edges_) {
+        if (e.to == s) inputs.push_back(e.channel);
+        if (e.from == s) outputs.push_back(e.channel);
+    }
+    replicas_.push_back(std::make_unique<Replica>(*backend_,
+                                                  Replica::Settings{.section = s,
+                                                                    .name = section.name,
+                                                                    .index = index,
+                                                                    .window = memory.slots(),
+                                                                    .backward = section.backward,
+                                                                    .dtype = compute,
+                                                                    .saved_bytes = memory.footprint.saved},
+                                                  std::move(module), launch_.world.waiter(), std::move(data),
+                                                  std::move(inputs), std::move(outputs), scratch_));
+}
+
+void Job::build_section(int s, const WeightFiles* weights) {
     const config::Deck& deck = launch_.deck;
     const comm::Communicator& world = launch_.world;
     const graph::Section& section = deck.graph.sections[s];
@@ -122,39 +146,41 @@ void Job::build_section(int s, const WeightFiles* weights) {
                                           : section.name);
     model::Peers peers = model::no_peers();
     if (place && section.layout.lane_ranks() > 1)
-        peers = model::make_peers(lane_, *backend_, workload::degrees_of(section), section.layout.cp_kind,
-                                  static_cast<int>(deck.model_of(s).kv_heads),
-                                  fmt::format("section {}, replica {}", section.name, place->replica));
+        in_planned_memory(launch_, survey_.memory(), [&] {
+            peers = model::make_peers(lane_, *backend_, workload::degrees_of(section), section.layout.cp_kind,
+                                      static_cast<int>(deck.model_of(s).kv_heads),
+                                      fmt::format("section {}, replica {}", section.name, place->replica));
+        });
     std::int64_t parameters = 0;
-    agree(world, [&] {
-        if (!place) return;
-        const model::Role role = workload::role_of(deck, s, survey_.samples().marker());
-        auto module = survey_.emulation()
-                          ? survey_.emulation()->make_module(*backend_, s, std::move(peers))
-                          : model::make_module(*backend_, workload::spec_of(deck, s), role, std::move(peers));
+    const model::Role role = workload::role_of(deck, s, survey_.samples().marker());
+    std::unique_ptr<model::Module> module;
+    const auto build_module = [&] {
+        module = survey_.emulation()
+                     ? survey_.emulation()->make_module(*backend_, s, std::move(peers))
+                     : model::make_module(*backend_, workload::spec_of(deck, s), role, std::move(peers));
         if (weights) load_initial_weights(launch_, *weights, s, module->parameters());
         parameters = module->parameters().count();
-        std::vector<channel::Channel*> inputs, outputs;
-        for (const EdgeEnd& e : edges_) {
-            if (e.to == s) inputs.push_back(e.channel);
-            if (e.from == s) outputs.push_back(e.channel);
-        }
-        replicas_.push_back(std::make_unique<Replica>(
-            *backend_,
-            Replica::Settings{.section = s,
-                              .name = section.name,
-                              .index = place->replica,
-                              .window = memory.slots(),
-                              .backward = section.backward,
-                              .dtype = role.compute,
-                              .saved_bytes = memory.footprint.saved},
-            std::move(module), std::move(data), std::move(inputs), std::move(outputs), scratch_));
+    };
+    agree(world, [&] {
+        if (place) in_planned_memory(launch_, survey_.memory(), build_module);
+    });
+    // Its ranks meet here, so that none may have failed before.
+    std::unique_ptr<collective::Group> sums;
+    if (module && module->parameters().gradient().size() > 0)
+        in_planned_memory(launch_, survey_.memory(),
+                          [&] { sums = collective::make_group(std::move(data), *backend_); });
+    const auto build_replica = [&] {
+        add_replica(s, place->replica, role.compute, std::move(module), std::move(sums));
+    };
+    agree(world, [&] {
+        if (place) in_planned_memory(launch_, survey_.memory(), build_replica);
     });
     parameters = static_cast<std::int64_t>(world.max(static_cast<double>(parameters)));
     description_.push_back(
         fmt::format("section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}", section.name,
                     s, deck.sections[s].model, graph::describe_ranks(section), parameters,
-                    section.train ? "trained" : "frozen", section.micro_batch, workload::describe(memory)));
+                    section.train ? "trained" : "frozen", section.micro_batch,
+                    workload::describe(survey_.memory().sections[s])));
     if constexpr (backend::kCuda) {
         std::string ways = place ? ways_of(*replicas_.back()) : "";
         world.broadcast(ways, section.first_rank);

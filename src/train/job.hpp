@@ -50,6 +50,9 @@ public:
 private:
     void open_edges();
     void build_section(int section, const WeightFiles* weights);
+    /// Takes this rank's memory for a section, and no messages.
+    void add_replica(int section, int index, DType compute, std::unique_ptr<model::Module> module,
+                     std::unique_ptr<collective::Group> data);
     void prepare_planning();
 
     Launch& launch_;

@@ -5,12 +5,19 @@
 #include <algorithm>
 
 #include "comm/memory.hpp"
+#include "graph/grid.hpp"
 
 namespace maestro::train {
 
 namespace {
 
 constexpr double kShare = 0.8;  ///< of the free memory that open windows may fill; the rest is for files, MPI
+
+constexpr const char* kTakesLess =
+    "use a smaller window or micro_batch, train.recompute = \"layer\", more ranks for a section (layout.tp "
+    "for "
+    "weights and activations, layout.cp for activations, layout.dp for the optimizer's moments), or fewer "
+    "ranks a node";
 
 /// Memory that several ranks share: a node's, or a GPU's.
 struct Store {
@@ -51,10 +58,10 @@ void refuse_what_does_not_fit(const Launch& launch, const workload::MemoryPlan& 
         list += fmt::format("\n  section {}: {}", section.name,
                             workload::memory_of(plan, launch.deck.graph, section.first_rank).describe());
     throw Error(ExitCode::device_memory,
-                fmt::format("the ranks on {} need {:.0f} MiB of memory, {:.0f} MiB are free there; use a "
-                            "smaller window or micro_batch, train.recompute = \"layer\", or fewer ranks a "
-                            "node. A rank of each section needs:{}",
-                            name_of(*worst), worst->needed / (1 << 20), worst->available / (1 << 20), list),
+                fmt::format("the ranks on {} need {:.0f} MiB of memory, {:.0f} MiB are free there; {}. "
+                            "A rank of each section needs:{}",
+                            name_of(*worst), worst->needed / (1 << 20), worst->available / (1 << 20),
+                            kTakesLess, list),
                 Scope::all_ranks);
 }
 
@@ -83,6 +90,28 @@ void fit_memory(const Launch& launch, workload::MemoryPlan& plan) {
     refuse_what_does_not_fit(
         launch, plan, needed_of(launch, workload::memory_of(plan, launch.deck.graph, launch.world.rank())),
         available);
+}
+
+void in_planned_memory(const Launch& launch, const workload::MemoryPlan& plan,
+                       const std::function<void()>& action) {
+    try {
+        action();
+    } catch (const Error& error) {
+        if (error.code() != ExitCode::device_memory || error.scope() != Scope::this_rank) throw;
+        const graph::SectionGraph& graph = launch.deck.graph;
+        const int rank = launch.world.rank();
+        std::string list;
+        for (std::size_t s = 0; s < graph.sections.size(); ++s)
+            if (graph::place_of(graph.sections[s], rank))
+                list += fmt::format("\n  section {}: {}", graph.sections[s].name,
+                                    workload::describe(plan.sections[s]));
+        throw Error(
+            error.code(),
+            fmt::format("{}. The plan fits into what was free at the start: end what else takes memory "
+                        "there, or {}. Planned for rank {}: {}{}",
+                        error.what(), kTakesLess, rank, workload::memory_of(plan, graph, rank).describe(),
+                        list));
+    }
 }
 
 std::string describe_use(const comm::Communicator& world, const MemoryUse& mine) {

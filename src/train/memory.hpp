@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "train/launch.hpp"
@@ -13,6 +14,11 @@ namespace maestro::train {
 /// rank. Throws Error(device_memory, all_ranks), naming host and sections, where a node's ranks need more
 /// than it has.
 void fit_memory(const Launch& launch, workload::MemoryPlan& plan);
+
+/// Runs `action`. An Error(device_memory) of this rank's says then what was planned for the rank, and which
+/// keys of the deck make it less.
+void in_planned_memory(const Launch& launch, const workload::MemoryPlan& plan,
+                       const std::function<void()>& action);
 
 /// Bytes of this rank.
 struct MemoryUse {

@@ -22,20 +22,20 @@ std::vector<std::int64_t> expected(const channel::Channel& input, std::span<cons
 }  // namespace
 
 Replica::Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
-                 comm::Communicator data, std::vector<channel::Channel*> inputs,
-                 std::vector<channel::Channel*> outputs, backend::Arena& scratch)
+                 comm::Waiter& waiter, std::unique_ptr<collective::Group> data,
+                 std::vector<channel::Channel*> inputs, std::vector<channel::Channel*> outputs,
+                 backend::Arena& scratch)
     : backend_(backend),
       settings_(settings),
       module_(std::move(module)),
-      waiter_(data.waiter()),
+      waiter_(waiter),
       inputs_(std::move(inputs)),
       outputs_(std::move(outputs)),
       scratch_(scratch),
       slots_(backend, settings.name, settings.window, settings.saved_bytes) {
-    if (module_->parameters().gradient().size() > 0)
+    if (data)
         optimizer_ =
-            std::make_unique<Optimizer>(backend, module_->parameters(),
-                                        collective::make_group(std::move(data), backend), module_->peers());
+            std::make_unique<Optimizer>(backend, module_->parameters(), std::move(data), module_->peers());
 }
 
 std::size_t Replica::bytes() const {

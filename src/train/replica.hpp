@@ -46,10 +46,11 @@ public:
     };
     /// Channels are owned by the caller: `inputs` in the order of the module's inputs. `scratch` is shared by
     /// the replicas of a rank. All must outlive the replica. `data`: the ranks that hold the same weights,
-    /// over dp and cp. Without trainable weights the section is frozen.
+    /// over dp and cp; null where the section has no trainable weights, and is frozen. Nothing is sent here.
     Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
-            comm::Communicator data, std::vector<channel::Channel*> inputs,
-            std::vector<channel::Channel*> outputs, backend::Arena& scratch);
+            comm::Waiter& waiter, std::unique_ptr<collective::Group> data,
+            std::vector<channel::Channel*> inputs, std::vector<channel::Channel*> outputs,
+            backend::Arena& scratch);
     Replica(const Replica&) = delete;  // the optimizer refers to members of the module
     Replica& operator=(const Replica&) = delete;
 

@@ -228,7 +228,10 @@ ExitCode run_training(Launch& launch, const config::CommandLine& line, RunReport
     Job job(launch, survey, directory.checkpoint().empty());
     if (tell(job.description())) return ExitCode::done;
     const std::int64_t done = directory.open(job);
-    return Trainer(job, directory, report, line.max_hours, done).run();
+    ExitCode code = ExitCode::done;
+    in_planned_memory(launch, survey.memory(),
+                      [&] { code = Trainer(job, directory, report, line.max_hours, done).run(); });
+    return code;
 }
 
 }  // namespace maestro::train

@@ -102,7 +102,8 @@ void tasks_take_the_devices_time(const comm::Communicator& world) {
     const auto device = testing_support::make_device(1);
     backend::Arena scratch(*device, 1 << 20);
     train::Replica replica(*device, {.name = "sleeper", .saved_bytes = 64},
-                           std::make_unique<Sleeper>(*device), world.split(0, 0, "sleeper"), {}, {}, scratch);
+                           std::make_unique<Sleeper>(*device), world.waiter(),
+                           collective::make_group(world.split(0, 0, "sleeper"), *device), {}, {}, scratch);
     replica.module().parameters().zero_gradients();
     model::Result result;
     const double began = comm::now_s();

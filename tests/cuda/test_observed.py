@@ -1,14 +1,16 @@
-"""What people see of a run on a GPU: ranges in a profiler, times of tasks."""
+"""What people see of a run on a GPU: ranges in a profiler, times of tasks, what the log and errors say."""
 
 import os
 import pathlib
+import re
+import subprocess
 import sys
 
 import h5py
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from test_training import HOSTED, STEPS, data, train  # noqa: E402, F401  (data is a fixture)
+from test_training import HOSTED, ROOT, STEPS, data, train  # noqa: E402, F401  (data is a fixture)
 
 RECORDER = os.environ["MAESTRO_NVTX_RECORDER"]
 PHASES = ("forward", "backward")
@@ -55,13 +57,14 @@ def ranges_of(path):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory, data):  # noqa: F811
-    """A run of 4 ranks with a recorder of ranges, and its log."""
+    """A run of 4 ranks with a recorder of ranges, and its log. The last of the GPUs is no peer of the others."""
     folder = tmp_path_factory.mktemp("recorded")
     (folder / "data").symlink_to(data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NVTX_INJECTION64_PATH", RECORDER)
         patch.setenv("MAESTRO_NVTX_RECORD", str(folder / "ranges"))
-        _, log = train(folder, HOSTED, 4, "run.device=cuda")
+        patch.setenv("MAESTRO_HOSTED_ISLAND", "3")
+        _, log = train(folder, HOSTED, 4, "data.global_batch=24", "run.device=auto", gpus=4)
     return folder, log
 
 
@@ -101,3 +104,72 @@ def test_tasks_lie_within_their_step_one_after_the_other(recorded):
             ran = sum(t["end_s"] - t["start_s"] for t in tasks if t["step"] == step)
             assert 0 < ran <= time_s + 0.05, f"rank {rank}, step {step}: {ran} of {time_s} s"
     assert "time per section" in log
+
+
+def run(folder, *values, ranks=4, line=(), **variables):
+    """The code, stdout, stderr. A variable NAME_RANK is NAME of that rank alone."""
+    words = [word for value in ("train.steps=1", "checkpoint.every=0", "run.output=runs/it", *values) for word in ("--set", value)]
+    own = "".join(f'[ "$OMPI_COMM_WORLD_RANK" = {name[-1]} ] && export {name[:-2]}={value}; ' for name, value in variables.items() if name[-2] == "_")
+    everywhere = {name: str(value) for name, value in variables.items() if name[-2] != "_"}
+    done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), "sh", "-c", own + 'exec "$0" "$@"', HOSTED, "train",
+                           str(ROOT / "inputs/vlm_glyphs.toml"), *line, *words],
+                          cwd=folder, env={**os.environ, **everywhere}, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+GPU = r"NVIDIA H100 80GB HBM3 \(hosted\) \(architecture 9\.0, 16 GiB, PCI 0000:1{}:00\.0\)"
+
+
+def test_the_log_names_gpus_libraries_and_peers(recorded):
+    _, log = recorded
+    libraries = r", driver for CUDA [\d.]+, runtime [\d.]+, .*cuBLASLt [\d.]+, .*(NCCL [\d.]+|built without NCCL)$"
+    assert re.search("^cuda: " + GPU.format(0) + libraries, log, re.MULTILINE), log
+    for rank in range(4):
+        assert re.search(f"^rank {rank}: .*GPU {rank} of 4 .*: " + GPU.format(rank) + "$", log, re.MULTILINE), log
+    peers = re.findall(r"^GPUs of \S+ as peers: (.*)$", log, re.MULTILINE)
+    assert peers == ["0 reaches 1, 2; 1 reaches 0, 2; 2 reaches 0, 1; 3 none"]
+
+
+def screen_of(folder, device, gpus):
+    code, screen, error = run(folder, f"run.device={device}", line=["--dry-run"], MAESTRO_HOSTED_DEVICES=gpus, MAESTRO_HOSTED_DEVICES_1=0)
+    assert code == 0, error
+    return screen
+
+
+def test_the_screen_says_what_auto_came_to(folder):
+    """Rank 1 sees no GPU, as where some hosts have none."""
+    words = "1 on the CPU, no GPU: no CUDA-capable device is detected"
+    assert re.search('^run.device = "auto": 3 of 4 ranks on ' + GPU.format(0) + "; " + words + "$", screen_of(folder, "auto", 2), re.MULTILINE)
+    assert f'\nrun.device = "auto": {words.replace("1", "4", 1)}\n' in "\n" + screen_of(folder, "auto", 0)
+    assert "run.device" not in screen_of(folder, "cpu", 2)
+
+
+KEYS = ("window", "micro_batch", "train.recompute", "layout.tp", "layout.cp", "layout.dp")
+ALONE, ALL = "MAESTRO_HOSTED_TAKEN_2", "MAESTRO_HOSTED_TAKEN"
+
+
+@pytest.mark.parametrize("taken", [ALONE, ALL])
+def test_memory_that_somebody_else_takes_ends_with_the_plan(folder, taken):
+    """After the plan was made: on rank 2, or on all."""
+    code, screen, error = run(folder, "run.device=cuda", **{taken: (16 << 30) - (40 << 20)})
+    assert code == 80, (code, error)
+    said = [line for line in error.splitlines() if line.startswith("maestro: ")]
+    assert len(said) == 1, error
+    assert re.search(r"cannot allocate \d+ MiB of GPU 0's memory: \d of 16384 MiB are free", said[0]), said
+    rank, section = ("2", "language") if taken == ALONE else ("0", "vision")
+    assert f"Planned for rank {rank}: " in said[0] and "of weights and gradients" in said[0]
+    assert re.search(rf"\n  section {section}: window \d+, [\d.]+ MiB a micro-batch", error)
+    assert all(key in said[0] for key in KEYS)
+
+
+def test_a_plan_that_does_not_fit_is_refused_ahead(folder):
+    code, _, error = run(folder, "run.device=cuda", MAESTRO_HOSTED_MEMORY=8 << 20)
+    assert code == 80, (code, error)
+    assert "MiB are free there" in error and "\n  section vision: " in error and "\n  section language: " in error
+    assert all(key in error for key in KEYS)
+
+
+def test_memory_that_runs_out_in_a_library_is_out_of_memory_too(folder):
+    """The workspace of products, which no buffer of the plan is."""
+    code, _, error = run(folder, "run.device=cuda", MAESTRO_HOSTED_TAKEN=(16 << 30) - 1)
+    assert code == 80 and "Planned for rank 0" in error, (code, error)

@@ -202,7 +202,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
     return call([&](Runtime& r) {
         if (can == nullptr) return cudaErrorInvalidValue;
         if (!known(r, device) || !known(r, peer)) return cudaErrorInvalidDevice;
-        *can = device != peer;
+        *can = device != peer && device / r.island == peer / r.island;
         return cudaSuccess;
     });
 }

@@ -6,12 +6,21 @@
 using hosted::call;
 using hosted::Runtime;
 
+namespace {
+
+std::size_t left(const Runtime& r) {
+    const std::size_t gone = r.memory.used() + r.taken;
+    return gone < r.memory.capacity() ? r.memory.capacity() - gone : 0;
+}
+
+}  // namespace
+
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
     return call([&](Runtime& r) {
         if (pointer == nullptr) return cudaErrorInvalidValue;
         *pointer = nullptr;
         if (bytes == 0) return cudaSuccess;
-        *pointer = r.memory.allocate(bytes, hosted::current_device());
+        if (bytes <= left(r)) *pointer = r.memory.allocate(bytes, hosted::current_device());
         return *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
     });
 }
@@ -30,8 +39,9 @@ cudaError_t cudaFree(void* pointer) {
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     return call([&](Runtime& r) {
         if (free == nullptr || total == nullptr) return cudaErrorInvalidValue;
-        *free = r.memory.capacity() - r.memory.used();
+        *free = left(r);
         *total = r.memory.capacity();
+        r.taken = r.taken_later;
         return cudaSuccess;
     });
 }

@@ -28,6 +28,8 @@ std::uint64_t number(const char* variable, std::uint64_t otherwise) {
 Runtime::Runtime()
     : random(number("MAESTRO_HOSTED_SEED", 1)),
       devices(static_cast<int>(number("MAESTRO_HOSTED_DEVICES", 1))),
+      island(static_cast<int>(number("MAESTRO_HOSTED_ISLAND", std::uint64_t{1} << 20))),
+      taken_later(number("MAESTRO_HOSTED_TAKEN", 0)),
       memory(number("MAESTRO_HOSTED_MEMORY", std::uint64_t{16} << 30)) {}
 
 Runtime& runtime() {

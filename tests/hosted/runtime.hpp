@@ -1,6 +1,7 @@
 // What stands behind the calls of the runtime. There is one for the process, made by the first call from the
-// environment: MAESTRO_HOSTED_SEED, MAESTRO_HOSTED_DEVICES and MAESTRO_HOSTED_MEMORY (bytes, of all devices
-// together).
+// environment: MAESTRO_HOSTED_SEED, MAESTRO_HOSTED_DEVICES, MAESTRO_HOSTED_MEMORY (bytes, of all devices
+// together), MAESTRO_HOSTED_ISLAND (neighbouring devices that are peers; all) and MAESTRO_HOSTED_TAKEN (bytes
+// that somebody else takes of the memory after the first question how much is free; none).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,7 +30,8 @@ struct Runtime {
 
     Gate gate;
     Random random;
-    int devices;
+    int devices, island;
+    std::uint64_t taken_later, taken = 0;  ///< of the memory, by another process
     Memory memory;
     Pinned pinned;
     Grid grid{random};

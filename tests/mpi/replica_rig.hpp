@@ -121,9 +121,11 @@ public:
         module.width = kWidth;
         if (!outputs.empty()) module.rows = rows_of;
         if (settings.saved_bytes == 0) settings.saved_bytes = 1 << 10;
-        return std::make_unique<Replica>(
-            *backend_, settings, std::make_unique<FakeModule>(*backend_, module, diary), std::move(replicas),
-            std::move(inputs), std::move(outputs), scratch_);
+        auto fake = std::make_unique<FakeModule>(*backend_, module, diary);
+        std::unique_ptr<collective::Group> data;
+        if (module.trained) data = collective::make_group(std::move(replicas), *backend_);
+        return std::make_unique<Replica>(*backend_, settings, std::move(fake), world_.waiter(),
+                                         std::move(data), std::move(inputs), std::move(outputs), scratch_);
     }
     TaskTimes forward(Replica& replica, int micro_batch, const Ids& ids) {
         return forward(replica, micro_batch, ids, comm::now_s());
