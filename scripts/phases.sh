@@ -69,18 +69,20 @@ want_packages() {
     fi
 }
 
-# python_packages FOLDER PACKAGE...: these, without what they depend on, in a folder of their own; ends (69) if they cannot be had.
-python_packages() {
-    local folder=$1
-    shift
+# want_python_packages FOLDER WHAT_FOR PACKAGE...: these, without what they depend on, in a folder of their own; says what will be
+# missing if they cannot be had.
+want_python_packages() {
+    local folder=$1 what_for=$2
+    shift 2
     if [[ -f $folder/packages.txt && $(<"$folder/packages.txt") == "$*" ]]; then
         echo "$* is there"
         return
     fi
     rm -rf "$folder"
     if ! python3 -m pip install -q --no-deps --disable-pip-version-check --root-user-action=ignore --target "$folder" "$@"; then
-        echo "$* cannot be had: pip has to reach a package index, or $folder to hold it already" >&2
-        exit 69
+        echo "warning: no $*, so $what_for are left out: pip has to reach a package index, or $folder to hold it already" >&2
+        rm -rf "$folder"
+        return
     fi
     echo "$*" >"$folder/packages.txt"
 }

@@ -13,7 +13,7 @@ if cuda=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\
     ((major > 12 || (major == 12 && minor >= 4))); then
     gpus=(-DMAESTRO_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90) # one architecture: no GPU is needed, and a release builds all
     phase "the headers of cuDNN's front end"
-    python_packages build/cudnn/python nvidia-cudnn-frontend==1.32.0 # headers alone: what it depends on is for its Python
+    want_python_packages build/cudnn/python "cuDNN's attention and its tests" nvidia-cudnn-frontend==1.32.0 # headers alone: what it depends on is for its Python
 fi
 phase "build"
 build -DMAESTRO_TESTS=ON -DMAESTRO_BENCH=ON "${gpus[@]}"

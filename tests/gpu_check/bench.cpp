@@ -74,7 +74,8 @@ void measure_one(const Operation& operation, DType type, const Sizes& sizes, bac
     JsonLine line("bench");
     line.add("operation", operation.name).add("dtype", name_of(type)).add("shape", operation.shape(sizes));
     add_sizes(line, sizes);
-    const Cost cost = cost_of(operation, type, sizes, {gpu.threads(), gpu.shares_memory()});
+    const Cost cost =
+        cost_of(operation, type, sizes, {gpu.threads(), gpu.shares_memory(), gpu.attention_architecture()});
     const std::size_t room =
         backend::free_memory({.gpu = true, .number = 0, .sharers = 1, .reason = {}, .products = {}}) / 10 * 9;
     if (cost.tensors + cost.scratch > room)

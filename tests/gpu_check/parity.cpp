@@ -44,7 +44,8 @@ using Bytes = std::vector<std::byte>;
 
 std::vector<Bytes> results_of(const Operation& operation, DType type, const Sizes& sizes, backend::Backend& b,
                               bool poison, std::vector<Tensor>& shapes) {
-    const Cost cost = cost_of(operation, type, sizes, {b.threads(), b.shares_memory()});
+    const Cost cost =
+        cost_of(operation, type, sizes, {b.threads(), b.shares_memory(), b.attention_architecture()});
     Workbench bench(b, cost.tensors, cost.scratch, poison);
     operation.lay(bench, type, sizes)();
     shapes = bench.results();
