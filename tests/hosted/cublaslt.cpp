@@ -52,7 +52,7 @@ struct Promise {
     std::uint64_t rows, columns, depth;
     std::uint32_t workspace;
     std::uint16_t alignment_a, alignment_b, alignment_c, alignment_d;
-    std::uint16_t number;  ///< of the proposal
+    std::uint16_t number, of;  ///< of the proposal; as many were asked for
 };
 static_assert(sizeof(Promise) <= sizeof(cublasLtMatmulAlgo_t));
 
@@ -307,7 +307,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                     small(p.alignment_b),
                     small(p.alignment_c),
                     small(p.alignment_d),
-                    0};
+                    0,
+                    small(asked)};
     *count = 0;
     if (of<Layout>(d).type == CUDA_R_16BF && (p.schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0)
         return refuse("parts of a sum that may be added up in bf16");
@@ -378,7 +379,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (keep != 0 && c != d) return refuse("C and D in two places: not done here");
     ++asked_of_proposal[chosen.number];
     const auto work = [=] {
-        if (chosen.number != hosted::kFastProposal) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        if (chosen.of > 1 && chosen.number != hosted::kFastProposal)
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
         std::memset(workspace, 0xff, std::min(bytes, std::size_t{1} << 16));  // it may be written to
         if (la.type == CUDA_R_64F)
             multiply<double, double, double>(product, now, by, a, la, b, lb, keep, d, ld);

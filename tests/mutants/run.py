@@ -32,6 +32,7 @@ class Build:
         self.scratch = folder / "mutants"
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_PERTURB_": "165", "MAESTRO_BINARY": str(folder / "maestro")}
         self.ranks = threading.Lock()  # ranks of one test at a time
+        self.commands = json.loads((folder / "compile_commands.json").read_text())
         self.sources = {}  # file: how it is compiled, by what it becomes part of
 
     def call(self, *command, timeout=None, **environment):
@@ -52,9 +53,17 @@ class Build:
             raise RuntimeError(f"{what}\n{output[-3000:]}")
         return output
 
+    def has(self, mutant):
+        """Whether the build has the file that the mutant needs: a library that it works with may be missing."""
+        needed = mutant.get("needs")
+        if needed is None or any(entry["file"] == str(ROOT / needed) for entry in self.commands):
+            return True
+        print(f"left out: {mutant['name']}: this build is without {needed}", flush=True)
+        return False
+
     def prepare(self, targets):
         self.need(f"cannot be built: {' '.join(targets)}", "cmake", "--build", self.folder, "--target", *targets)
-        for entry in json.loads((self.folder / "compile_commands.json").read_text()):
+        for entry in self.commands:
             words = shlex.split(entry["command"])
             made = re.search(r"CMakeFiles/([^/]+)\.dir/", words[words.index("-o") + 1])
             self.sources.setdefault(entry["file"], {})[made[1]] = words
@@ -186,6 +195,7 @@ def main():
         sys.exit("no mutant has such a name")
     check_texts(mutants)
     build = Build(chosen.build.resolve())
+    mutants = [m for m in mutants if build.has(m)]
     build.prepare(sorted({target_of(m) for m in mutants} | {m["preload"] for m in mutants if "preload" in m}))
     check_green(build, mutants)
     print(f"{len(mutants)} mutants; without them all is green", flush=True)
