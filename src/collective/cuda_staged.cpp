@@ -16,6 +16,7 @@
 
 #include "backend/cuda_stream.hpp"
 #include "base/check.hpp"
+#include "collective/exchanges.hpp"
 #include "collective/ways.hpp"
 #include "comm/check.hpp"
 
@@ -66,9 +67,7 @@ public:
     }
 
     void finish(Ticket ticket) override {
-        MAESTRO_CHECK(ticket < exchanges_.size() && exchanges_[ticket].open, "{}: a ticket that is not open",
-                      members_.name());
-        Exchange& exchange = exchanges_[ticket];
+        Exchange& exchange = exchanges_.open(ticket, members_.name());
         members_.waiter().wait_until(
             [&] {
                 const std::lock_guard lock(mutex_);
@@ -88,9 +87,6 @@ public:
 protected:
     Ticket begin(std::span<const Message> out, std::span<const Message> in) override {
         const std::lock_guard lock(mutex_);
-        auto free =
-            std::find_if(exchanges_.begin(), exchanges_.end(), [](const Exchange& e) { return !e.open; });
-        if (free == exchanges_.end()) free = exchanges_.emplace(free);
         if (!out.empty() || !in.empty()) {
             computed_.record(backend_.stream());
             computed_.hold(out_.stream);
@@ -98,9 +94,10 @@ protected:
         }
         for (const Message& m : out) cut(m, out_);
         for (const Message& m : in) cut(m, in_);
-        *free = {.open = true, .receives = !in.empty(), .out = out_.given, .in = in_.given};
+        const Ticket ticket = exchanges_.begin();
+        exchanges_[ticket] = {.open = true, .receives = !in.empty(), .out = out_.given, .in = in_.given};
         advance();
-        return static_cast<Ticket>(free - exchanges_.begin());
+        return ticket;
     }
 
 private:
@@ -110,9 +107,10 @@ private:
         std::int64_t out = 0, in = 0;  ///< pieces that have to be done, counted from the group's first
     };
     static void cut(const Message& m, Line& line) {
-        for (std::size_t at = 0; at < m.bytes; at += kStagedPiece, ++line.given)
-            line.pieces.push_back({m.peer, static_cast<std::byte*>(m.data) + at,
-                                   static_cast<int>(std::min(kStagedPiece, m.bytes - at))});
+        in_pieces(m.data, m.bytes, kStagedPiece, [&](std::byte* data, int bytes) {
+            line.pieces.push_back({m.peer, data, bytes});
+            ++line.given;
+        });
     }
     /// Also called while this rank computes, or waits for others.
     bool take_turn() {
@@ -197,7 +195,7 @@ private:
     std::exception_ptr error_;  ///< of what came; what others wait for still goes
     Line out_, in_;
     backend::CudaEvent computed_, arrived_;
-    std::vector<Exchange> exchanges_;  ///< by ticket
+    Exchanges<Exchange> exchanges_;
     comm::Progress::Id turn_;
 };
 

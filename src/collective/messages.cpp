@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "collective/exchanges.hpp"
 #include "collective/ways.hpp"
 #include "comm/check.hpp"
 
@@ -22,9 +23,7 @@ public:
           piece_(piece) {}
 
     void finish(Ticket ticket) override {
-        MAESTRO_CHECK(ticket < exchanges_.size() && exchanges_[ticket].open, "{}: a ticket that is not open",
-                      members_.name());
-        Exchange& exchange = exchanges_[ticket];
+        Exchange& exchange = exchanges_.open(ticket, members_.name());
         std::vector<MPI_Status> statuses(exchange.requests.size());
         members_.waiter().wait_until(
             [&] {
@@ -45,24 +44,22 @@ public:
 
 protected:
     Ticket begin(std::span<const Message> out, std::span<const Message> in) override {
-        auto free =
-            std::find_if(exchanges_.begin(), exchanges_.end(), [](const Exchange& e) { return !e.open; });
-        if (free == exchanges_.end()) free = exchanges_.emplace(free);
-        free->open = true;
-        free->requests.clear();
-        free->due.clear();
+        const Ticket ticket = exchanges_.begin();
+        Exchange& exchange = exchanges_[ticket];
+        exchange.requests.clear();
+        exchange.due.clear();
         for (const Message& m : in)
-            cut(m, [&](std::byte* data, int bytes) {
-                free->due.push_back(bytes);
+            in_pieces(m.data, m.bytes, piece_, [&](std::byte* data, int bytes) {
+                exchange.due.push_back(bytes);
                 MAESTRO_MPI(MPI_Irecv(data, bytes, MPI_BYTE, m.peer, kMessageTag, members_.handle(),
-                                      &free->requests.emplace_back(MPI_REQUEST_NULL)));
+                                      &exchange.requests.emplace_back(MPI_REQUEST_NULL)));
             });
         for (const Message& m : out)
-            cut(m, [&](std::byte* data, int bytes) {
+            in_pieces(m.data, m.bytes, piece_, [&](std::byte* data, int bytes) {
                 MAESTRO_MPI(MPI_Isend(data, bytes, MPI_BYTE, m.peer, kMessageTag, members_.handle(),
-                                      &free->requests.emplace_back(MPI_REQUEST_NULL)));
+                                      &exchange.requests.emplace_back(MPI_REQUEST_NULL)));
             });
-        return static_cast<Ticket>(free - exchanges_.begin());
+        return ticket;
     }
 
 private:
@@ -71,15 +68,10 @@ private:
         std::vector<MPI_Request> requests;  ///< receives, then sends
         std::vector<int> due;               ///< bytes of the receives
     };
-    template <class Body>
-    void cut(const Message& m, Body&& body) const {
-        for (std::size_t at = 0; at < m.bytes; at += piece_)
-            body(static_cast<std::byte*>(m.data) + at, static_cast<int>(std::min(piece_, m.bytes - at)));
-    }
 
     comm::Communicator members_;
     std::size_t piece_;
-    std::vector<Exchange> exchanges_;  ///< by ticket
+    Exchanges<Exchange> exchanges_;
 };
 
 }  // namespace

@@ -5,13 +5,12 @@
 #include <fmt/format.h>
 #include <nccl.h>
 
-#include <algorithm>
-#include <deque>
 #include <exception>
 #include <utility>
 
 #include "backend/cuda_stream.hpp"
 #include "base/check.hpp"
+#include "collective/exchanges.hpp"
 #include "collective/ways.hpp"
 
 namespace maestro::collective {
@@ -107,9 +106,7 @@ public:
     ~NcclGroup() override { members_.waiter().remove_look(look_); }
 
     void finish(Ticket ticket) override {
-        MAESTRO_CHECK(ticket < exchanges_.size() && exchanges_[ticket].open, "{}: a ticket that is not open",
-                      members_.name());
-        Exchange& exchange = exchanges_[ticket];
+        Exchange& exchange = exchanges_.open(ticket, members_.name());
         exchange.open = false;
         if (!exchange.moves) return;
         exchange.ended.hold(backend_.stream());
@@ -118,13 +115,11 @@ public:
 
 protected:
     Ticket begin(std::span<const Message> out, std::span<const Message> in) override {
-        std::size_t free = 0;
-        while (free < exchanges_.size() && exchanges_[free].open) ++free;
-        Exchange& exchange = free < exchanges_.size() ? exchanges_[free] : exchanges_.emplace_back();
-        exchange.open = true;
+        const Ticket ticket = exchanges_.begin();
+        Exchange& exchange = exchanges_[ticket];
         exchange.moves = !out.empty() || !in.empty();
         if (exchange.moves) move(exchange, out, in);
-        return free;
+        return ticket;
     }
 
 private:
@@ -149,9 +144,8 @@ private:
     /// What of this group a device is in the midst of.
     std::string under_way() const {
         nccl_.look();
-        const bool any = std::any_of(exchanges_.begin(), exchanges_.end(), [](const Exchange& e) {
-            return e.moves && e.begun.reached() && !e.ended.reached();
-        });
+        const bool any = exchanges_.any(
+            [](const Exchange& e) { return e.moves && e.begun.reached() && !e.ended.reached(); });
         return any ? nccl_.others() : "";
     }
 
@@ -159,8 +153,8 @@ private:
     backend::Backend& backend_;
     backend::CudaStream stream_;
     backend::CudaEvent computed_;
-    std::deque<Exchange> exchanges_;  ///< by ticket
-    NcclCommunicator nccl_;           ///< goes before the stream that it works on
+    Exchanges<Exchange> exchanges_;
+    NcclCommunicator nccl_;  ///< goes before the stream that it works on
     comm::Waiter::LookId look_;
 };
 
