@@ -1,5 +1,6 @@
 // The seam to a device. An operation (ops/) states what it needs and costs and hands over its CPU loop; what
-// runs it, or only counts it, is decided here. Nothing outside this folder knows which device there is.
+// runs it, or only counts it, is decided here. Outside this folder nothing but what moves messages
+// (collective, channel) asks which device there is.
 #pragma once
 
 #include <cstddef>

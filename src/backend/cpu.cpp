@@ -2,18 +2,15 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <oneapi/dnnl/dnnl.hpp>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-#include "backend/backend.hpp"
 #include "backend/bf16_gemm.hpp"
 #include "backend/cpu_gemm.hpp"
+#include "backend/host_memory.hpp"
 
 namespace maestro::backend {
 
@@ -32,7 +29,7 @@ void flush_denormals() {
 #endif
 }
 
-class Cpu final : public Backend {
+class Cpu final : public HostMemory {
 public:
     explicit Cpu(int threads) : threads_(threads), bf16_(make_bf16_native()) {
         if (!bf16_) bf16_ = make_bf16_panels();
@@ -50,22 +47,6 @@ public:
     }
     bool computes() const override { return true; }
     int threads() const override { return threads_; }
-    void* allocate(std::size_t bytes) override {
-        const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
-        void* pointer = rounded < bytes ? nullptr : std::aligned_alloc(64, rounded);
-        if (!pointer)
-            throw Error(ExitCode::device_memory,
-                        fmt::format("cannot allocate {} MiB of memory", bytes >> 20));
-        return pointer;
-    }
-    void release(void* pointer) noexcept override { std::free(pointer); }
-    bool shares_memory() const override { return true; }
-    void upload(const void* source, const Tensor& target) override {
-        if (!target.empty()) std::memcpy(target.data, source, target.bytes());
-    }
-    void download(const Tensor& source, void* target) override {
-        if (!source.empty()) std::memcpy(target, source.data, source.bytes());
-    }
     void gemm(const Gemm& g) override {
         count(work_of(g));
         if (g.in == DType::bf16)

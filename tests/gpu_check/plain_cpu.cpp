@@ -2,12 +2,8 @@
 // in double, so that they are a reference of their own.
 #include <omp.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <cstring>
-
-#include "backend/backend.hpp"
 #include "backend/cpu_gemm.hpp"
+#include "backend/host_memory.hpp"
 
 namespace maestro::backend {
 
@@ -31,27 +27,12 @@ void multiply(const Backend::Gemm& g, double alpha) {
         }
 }
 
-class PlainCpu final : public Backend {
+class PlainCpu final : public HostMemory {
 public:
     explicit PlainCpu(int threads) : threads_(threads) { omp_set_num_threads(threads); }
     std::string describe() const override { return "cpu: plain loops"; }
     bool computes() const override { return true; }
     int threads() const override { return threads_; }
-    void* allocate(std::size_t bytes) override {
-        void* const pointer = std::aligned_alloc(64, (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64);
-        if (!pointer)
-            throw Error(ExitCode::device_memory,
-                        fmt::format("cannot allocate {} MiB of memory", bytes >> 20));
-        return pointer;
-    }
-    void release(void* pointer) noexcept override { std::free(pointer); }
-    bool shares_memory() const override { return true; }
-    void upload(const void* source, const Tensor& target) override {
-        if (!target.empty()) std::memcpy(target.data, source, target.bytes());
-    }
-    void download(const Tensor& source, void* target) override {
-        if (!source.empty()) std::memcpy(target, source.data, source.bytes());
-    }
     void gemm(const Gemm& g) override {
         count(work_of(g));
         if (g.in == DType::bf16 && g.out == DType::bf16)
