@@ -120,11 +120,13 @@ private:
             MAESTRO_CUDA_CALL(cudaSetDevice(device_));
             advance();
         } catch (...) {
-            return false;  // finish() meets it again
+            failure_ = std::current_exception();
+            return false;
         }
         return true;
     }
     void advance() {
+        if (failure_) std::rethrow_exception(failure_);
         advance_out();
         if (error_) return;
         try {
@@ -140,10 +142,11 @@ private:
     }
     /// Gives the next piece the next slot.
     static Slot& take_slot(Line& line) {
-        Slot& slot = line.slot(line.begun++);
+        Slot& slot = line.slot(line.begun);
+        slot.memory.reserve(room_for(line.pieces.front()));
         slot.piece = line.pieces.front();
         line.pieces.pop_front();
-        slot.memory.reserve(room_for(slot.piece));
+        ++line.begun;
         return slot;
     }
     static void copy(Line& line, Slot& slot, void* to, const void* from, cudaMemcpyKind kind) {
@@ -192,7 +195,8 @@ private:
     backend::Backend& backend_;
     int device_ = 0;
     std::mutex mutex_;
-    std::exception_ptr error_;  ///< of what came; what others wait for still goes
+    std::exception_ptr error_;    ///< of what came; what others wait for still goes
+    std::exception_ptr failure_;  ///< met while this rank did other things: nothing goes on
     Line out_, in_;
     backend::CudaEvent computed_, arrived_;
     Exchanges<Exchange> exchanges_;
