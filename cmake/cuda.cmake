@@ -11,7 +11,8 @@ set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 
 target_compile_definitions(maestro_backend PUBLIC MAESTRO_CUDA)
-target_link_libraries(maestro_backend PUBLIC CUDA::cudart_static CUDA::cublasLt PRIVATE CUDA::nvtx3)
+target_link_libraries(maestro_backend PUBLIC CUDA::cudart_static ${CMAKE_DL_LIBS} PRIVATE CUDA::nvtx3)
+target_link_options(maestro_backend INTERFACE -Wl,-rpath,${CUDAToolkit_LIBRARY_DIR})  # cuBLASLt is loaded at run time
 if(MAESTRO_CUDNN)
     target_link_libraries(maestro_backend PRIVATE maestro_cudnn)
     set_source_files_properties(src/backend/cudnn_graph.cpp src/backend/cudnn_execution.cpp PROPERTIES COMPILE_OPTIONS -O1)

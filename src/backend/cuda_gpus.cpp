@@ -11,7 +11,10 @@ namespace maestro::backend {
 Gpus find_gpus() {
     int count = 0;
     const cudaError_t found = cudaGetDeviceCount(&count);
-    if (found == cudaSuccess && count > 0) return {count, ""};
+    if (found == cudaSuccess && count > 0) {
+        if (cublasLtGetVersion() > 0) return {count, ""};
+        return {0, fmt::format("libcublasLt.so.{} is not to be found", CUBLAS_VER_MAJOR)};
+    }
     cudaGetLastError();  // or the next call would report it again
     if (found == cudaSuccess) return {0, "none is visible to this process"};
     int driver = 0;
