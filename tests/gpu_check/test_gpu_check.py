@@ -19,7 +19,9 @@ FAILURES = os.environ.get("MAESTRO_STAND_IN_FAILURES", str(ROOT / "build/cpu-rel
 SANITIZER = """#!/bin/sh
 # compute-sanitizer: runs the program; `result` beside it says what it found.
 if [ "$1" = --version ]; then echo stand-in; exit; fi
-tool=$2; shift 4
+tool=$2; shift 2
+if [ "$1 $2" = "--kernel-name kernel_substring=maestro" ]; then shift 2; [ $tool != memcheck ]; else [ $tool = memcheck ]; fi || exit 3
+shift 2
 case " $* " in *" --unwritten "*) [ $tool = initcheck ];; *) [ $tool != initcheck ];; esac || exit 3
 "$@" --only=gelu || exit
 . "$(dirname "$0")/result"
