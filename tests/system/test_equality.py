@@ -120,7 +120,7 @@ def test_recomputation_changes_nothing(workspace):
 
 def test_bf16_follows_fp32(workspace):
     for precision in ("fp32", "bf16"):
-        workspace.train(2, VLM, precision, [*TWO_RANKS, "train.steps=40", "checkpoint.every=0", f"run.precision={precision}"])
+        workspace.train(2, VLM, precision, [*TWO_RANKS, "train.steps=40", "data.global_batch=24", "checkpoint.every=0", f"run.precision={precision}"])
     exact, rounded = workspace.losses("fp32"), workspace.losses("bf16")
     assert not np.array_equal(exact, rounded)
     # Training amplifies rounding, whatever multiplies: later on single steps say less than their mean.
