@@ -30,16 +30,20 @@ target_link_libraries(maestro_ops PUBLIC maestro_kernels_nvcc)
 if(NOT TARGET maestro_collective)  # a build of parts
     return()
 endif()
-# NCCL for collectives, where it is found beside CUDA or on the system's paths; without it GPUs exchange through the
-# host's memory.
+# NCCL for collectives and edges, where it is found beside CUDA or on the system's paths; without it GPUs exchange
+# through the host's memory.
 find_path(MAESTRO_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(MAESTRO_NCCL nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+set(nccl_sources nccl*.cpp)
 if(MAESTRO_NCCL_INCLUDE AND MAESTRO_NCCL)
-    target_sources(maestro_collective PRIVATE ${CMAKE_SOURCE_DIR}/src/collective/nccl.cpp)
-    target_include_directories(maestro_collective SYSTEM PRIVATE ${MAESTRO_NCCL_INCLUDE})
+    target_include_directories(maestro_collective SYSTEM PUBLIC ${MAESTRO_NCCL_INCLUDE})
     target_link_libraries(maestro_collective PUBLIC ${MAESTRO_NCCL})
 else()
     message(STATUS "NCCL was not found (nccl.h, libnccl): GPUs will exchange through the host's memory. "
         "MAESTRO_NCCL_INCLUDE and MAESTRO_NCCL say where it is.")
-    target_sources(maestro_collective PRIVATE ${CMAKE_SOURCE_DIR}/src/collective/no_nccl.cpp)
+    set(nccl_sources no_nccl.cpp)
 endif()
+foreach(folder collective channel)
+    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/${nccl_sources})
+    target_sources(maestro_${folder} PRIVATE ${sources})
+endforeach()

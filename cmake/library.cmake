@@ -27,7 +27,7 @@ function(maestro_library folder)
     maestro_door(${folder} src/${folder})
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp)
     if(MAESTRO_CUDA)
-        list(FILTER sources EXCLUDE REGEX "/(no_gpus|nccl|no_nccl).cpp$")  # cuda.cmake adds one of the last two
+        list(FILTER sources EXCLUDE REGEX "/(no_gpus|no_nccl|nccl[^/]*).cpp$")  # cuda.cmake adds what stands for NCCL
         if(MAESTRO_CUDNN)
             list(FILTER sources EXCLUDE REGEX "/no_cudnn.cpp$")
         else()

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 
-#include "base/check.hpp"
-
 namespace maestro::channel {
 
 namespace {
@@ -67,15 +65,6 @@ void PinnedMappings::release() {
 
 bool PinnedMappings::reaches_all() const {
     return std::none_of(reached_.begin(), reached_.end(), [](const std::byte* to) { return to == nullptr; });
-}
-
-std::byte* PinnedRing::take(std::size_t bytes) {
-    MAESTRO_CHECK(bytes <= largest(), "{} bytes of a ring of {}", bytes, size_);
-    std::uint64_t begin = end_;
-    if (const std::size_t left = size_ - begin % size_; left < bytes) begin += left;
-    if (begin + bytes - begin_ > size_) return nullptr;
-    end_ = begin + bytes;
-    return memory_.data() + begin % size_;
 }
 
 }  // namespace maestro::channel

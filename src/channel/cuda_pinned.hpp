@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/cuda_stream.hpp"
+#include "channel/ring.hpp"
 #include "channel/transport.hpp"
 
 namespace maestro::channel {
@@ -36,19 +37,6 @@ private:
     std::vector<void*> registered_;
 };
 
-/// Memory taken in one order and given back in the same. Positions count from the first byte ever taken.
-class PinnedRing {
-public:
-    explicit PinnedRing(std::size_t bytes) : memory_(bytes), size_(bytes) {}
-    std::size_t largest() const { return size_ / 2; }  ///< that a piece may be
-    std::uint64_t taken() const { return end_; }
-    std::byte* take(std::size_t bytes);  ///< in one piece; null where it is not free
-    void release(std::uint64_t taken) { begin_ = taken; }
-
-private:
-    backend::PinnedMemory memory_;
-    std::size_t size_;
-    std::uint64_t begin_ = 0, end_ = 0;
-};
+using PinnedRing = Ring<backend::PinnedMemory>;
 
 }  // namespace maestro::channel

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/error.hpp"
+#include "collective/ways.hpp"
 
 namespace maestro::channel {
 
@@ -17,7 +18,6 @@ namespace {
 constexpr double kMiB = 1024.0 * 1024.0;
 // Open MPI keeps its own state of a window beside the data.
 constexpr std::uint64_t kSpare = std::uint64_t{4} << 20;
-constexpr std::size_t kStaging = std::size_t{32} << 20;  // pinned bytes of an edge on a rank, at most
 
 /// Where Open MPI puts the memory of windows that ranks of a node share; it fills up without an error, but by
 /// SIGBUS.
@@ -100,17 +100,27 @@ std::vector<std::string> hosts_of(const comm::Communicator& world) {
 
 /// Where the rows of all ranks lie.
 struct Devices {
-    backend::Backend* own;     ///< null: in the host's memory
-    std::vector<bool> on_gpu;  ///< by rank of the world
+    backend::Backend* own;            ///< null: in the host's memory
+    std::vector<bool> on_gpu;         ///< by rank of the world
+    std::vector<std::string> gpu_of;  ///< Backend::gpu() by rank of the world
 };
 
 /// Collective.
 Devices devices_of(const comm::Communicator& world, backend::Backend* device) {
-    Devices devices{device && device->stream() ? device : nullptr,
-                    std::vector<bool>(static_cast<std::size_t>(world.size()), false)};
+    const auto ranks = static_cast<std::size_t>(world.size());
+    Devices devices{device && device->stream() ? device : nullptr, std::vector<bool>(ranks, false),
+                    std::vector<std::string>(ranks)};
     if constexpr (backend::kCuda) {
-        const std::vector<int> all = world.allgather(devices.own ? 1 : 0);
-        devices.on_gpu.assign(all.begin(), all.end());
+        struct Gpu {
+            char name[128];
+        };
+        Gpu own{};
+        if (devices.own) devices.own->gpu().copy(own.name, sizeof own.name - 1);
+        const std::vector<Gpu> all = world.allgather(own);
+        for (std::size_t rank = 0; rank < ranks; ++rank) {
+            devices.gpu_of[rank] = all[rank].name;
+            devices.on_gpu[rank] = !devices.gpu_of[rank].empty();
+        }
     }
     return devices;
 }
@@ -121,9 +131,30 @@ std::int64_t count_gpus(const ChannelSpec& spec, const std::vector<bool>& on_gpu
                          [&](int rank) { return on_gpu[static_cast<std::size_t>(rank)]; });
 }
 
+/// Do rows lie in the memory of the host on their way?
+bool passes_host(Means means) {
+    return means == Means::window || means == Means::messages;
+}
+
 /// Can copies of GPUs go to the memory of other ranks?
 bool reaches_peers(const ChannelSpec& spec, Means means) {
     return means == Means::window && !is_delayed(spec);
+}
+
+/// Collective over the ranks of the edge.
+std::unique_ptr<Transport> open_nccl(const comm::Communicator& world, const ChannelSpec& spec,
+                                     const Devices& devices, int tag) {
+    const std::vector<int> ranks = ranks_of(spec);
+    NcclEnd end{.backend = *devices.own,
+                .edge = spec.name,
+                .words = words_bytes(spec),
+                .bytes = rank_bytes(spec, world.rank()),
+                .staging = nccl_staging(spec, world.rank())};
+    for (const int rank : ranks) {
+        end.sends.push_back(carries(spec, world.rank(), rank));
+        end.receives.push_back(carries(spec, rank, world.rank()));
+    }
+    return make_nccl_transport(world.group(ranks, tag, "edge " + spec.name), std::move(end));
 }
 
 /// Bytes that `rank` sends of all micro-batches in flight.
@@ -173,6 +204,7 @@ std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicato
         transport = devices.own ? make_gpu_local(*devices.own, words_bytes(spec), bytes) : make_local(bytes);
     if (member && means == Means::messages)
         transport = make_messages(world.group(ranks, tag, "edge " + spec.name), bytes);
+    if (member && means == Means::nccl) transport = open_nccl(world, spec, devices, tag);
     if (member && means == Means::window) {
         try {
             transport = make_mpi_window(world.group(ranks, tag, "edge " + spec.name), bytes,
@@ -196,15 +228,27 @@ std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicato
 }
 }  // namespace
 
-Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of, Wanted wanted) {
+Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of,
+              std::span<const std::string> gpu_of, Wanted wanted) {
     if (spec.pointer) return {Means::pointer, "both ends are one rank"};
-    std::vector<std::string> hosts;
-    for (const int rank : ranks_of(spec)) hosts.push_back(host_of[rank]);
+    std::vector<std::string> hosts, gpus;
+    for (const int rank : ranks_of(spec)) {
+        hosts.push_back(host_of[rank]);
+        gpus.push_back(gpu_of[rank]);
+    }
     std::sort(hosts.begin(), hosts.end());
     hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
     if (wanted == Wanted::messages) return {Means::messages, "run.transport asks for it"};
-    if (hosts.size() == 1) return {Means::window, "all its ranks are on " + hosts.front()};
-    const std::string where = fmt::format("its ranks are on {}", fmt::join(hosts, ", "));
+    std::string without;  // NCCL, where it might be
+    if (wanted == Wanted::automatic) {
+        using Kind = collective::Placing::Kind;
+        const collective::Placing placing = collective::placing_of(gpus);
+        if (placing.kind == Kind::nccl && !is_delayed(spec)) return {Means::nccl, placing.reason};
+        if (placing.kind != Kind::none)
+            without = (placing.kind == Kind::nccl ? "its link is emulated" : placing.reason) + " and ";
+    }
+    if (hosts.size() == 1) return {Means::window, without + "all its ranks are on " + hosts.front()};
+    const std::string where = fmt::format("{}its ranks are on {}", without, fmt::join(hosts, ", "));
     if (wanted == Wanted::window)
         throw Error(
             ExitCode::bad_deck,
@@ -224,6 +268,7 @@ std::string way_of_gpus(const ChannelSpec& spec, Means means, const std::vector<
                                 ? "GPUs"
                                 : fmt::format("the GPUs of {} of its {} ranks", gpus, ranks);
     if (means == Means::pointer) return who + " keep its rows";
+    if (means == Means::nccl) return who + " send on streams of the edge's own";
     if (reaches_peers(spec, means) && refused.empty()) return who + " copy straight from and to it";
     const std::string reason = refused.empty() ? "what is sent has to be copied" : refused;
     return fmt::format("{} copy through pinned memory, because {}", who, reason);
@@ -234,7 +279,7 @@ OpenChannels open_channels(const comm::Communicator& world, std::span<const Chan
     const std::vector<std::string> hosts = hosts_of(world);
     const Devices devices = devices_of(world, device);
     std::vector<Choice> choices;
-    for (const ChannelSpec& spec : specs) choices.push_back(choose(spec, hosts, wanted));
+    for (const ChannelSpec& spec : specs) choices.push_back(choose(spec, hosts, devices.gpu_of, wanted));
     check_shared_memory(world, hosts, specs, choices);
     OpenChannels open;
     for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -251,16 +296,16 @@ OpenChannels open_channels(const comm::Communicator& world, std::span<const Chan
             transport = make_transport(world, specs[i], choice.means, devices, static_cast<int>(2 * i + 1));
         }
         std::string refused;
-        if (*transport && devices.own && choice.means != Means::pointer)
+        if (*transport && devices.own && passes_host(choice.means))
             refused = add_gpu(*transport, world, specs[i], *devices.own);
         if (count_gpus(specs[i], devices.on_gpu) > 0) refused = first_words(world, refused);
         const std::string gpus = way_of_gpus(specs[i], choice.means, devices.on_gpu, refused);
         open.channels.push_back(*transport ? std::make_unique<Channel>(specs[i], world.rank(), world.waiter(),
                                                                        std::move(*transport))
                                            : nullptr);
-        constexpr const char* kNames[] = {"a pointer", "shared memory", "messages"};
+        const std::string names[] = {"a pointer", "shared memory", "messages", collective::nccl_version()};
         open.description.push_back(fmt::format("edge {}: by {}, because {}{}{}", specs[i].name,
-                                               kNames[static_cast<int>(choice.means)], choice.reason,
+                                               names[static_cast<int>(choice.means)], choice.reason,
                                                gpus.empty() ? "" : "; ", gpus));
     }
     return open;

@@ -16,6 +16,7 @@ enum class Means {
     pointer,   ///< producer and consumer are one rank
     window,    ///< memory that the ranks of a node share; one-sided, a put is a copy
     messages,  ///< any nodes
+    nccl,      ///< from GPU to GPU, any nodes
 };
 
 struct Choice {
@@ -26,9 +27,10 @@ struct Choice {
 /// What the deck wants (run.transport): a means for all edges between ranks, or the fitting one for each.
 enum class Wanted { automatic, window, messages };
 
-/// Pure; the same on every rank. `host_of[rank]`: node of each rank of the world. Throws Error(bad_deck,
-/// all_ranks) where windows are wanted for an edge that leaves a node.
-Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of, Wanted wanted);
+/// Pure; the same on every rank. `host_of[rank]`: node of each rank of the world; `gpu_of[rank]`: its
+/// Backend::gpu(). Throws Error(bad_deck, all_ranks) where windows are wanted for an edge that leaves a node.
+Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of,
+              std::span<const std::string> gpu_of, Wanted wanted);
 
 /// How rows of GPUs pass between their memory and what the means brings, and why; nothing where no rank of
 /// the edge has one. Pure. `on_gpu[rank]` of the world; `refused`: why CUDA does not pin the means' memory.

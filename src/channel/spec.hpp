@@ -97,6 +97,30 @@ inline std::size_t rank_bytes(const ChannelSpec& spec, int rank) {
     return words_bytes(spec) + static_cast<std::size_t>(spec.window) * slot_bytes(spec, rank).both();
 }
 
+/// Bytes of an edge on a rank, at most, for rows on their way to where peers find them.
+inline constexpr std::size_t kStaging = std::size_t{32} << 20;
+
+/// Do rows or gradients go from one rank to another?
+inline bool carries(const ChannelSpec& spec, int from, int to) {
+    const std::size_t fanout = spec.consumers.size() / spec.producers.size();
+    const auto joined = [&](int producer, int consumer) {
+        const auto up = seat_on(spec.producers, producer), down = seat_on(spec.consumers, consumer);
+        return up && down &&
+               static_cast<std::size_t>(down->replica) / fanout == static_cast<std::size_t>(up->replica);
+    };
+    return from != to && (joined(from, to) || (spec.carries_gradient && joined(to, from)));
+}
+
+/// Bytes that a GPU keeps for rows that are written over before NCCL has sent them: gradients, or rows
+/// without.
+inline std::size_t nccl_staging(const ChannelSpec& spec, int rank) {
+    std::size_t bytes = 0;
+    if (!spec.carries_gradient && seat_on(spec.producers, rank)) bytes = bytes_of_rows(spec, spec.max_sent);
+    if (spec.carries_gradient && seat_on(spec.consumers, rank))
+        bytes = bytes_of_rows(spec, spec.max_received);
+    return std::min(kStaging, 2 * static_cast<std::size_t>(spec.window) * bytes);
+}
+
 /// Ranks that take part, each once: producers, then those consumers that are no producers.
 inline std::vector<int> ranks_of(const ChannelSpec& spec) {
     std::vector<int> ranks;

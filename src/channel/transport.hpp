@@ -1,6 +1,7 @@
 // What a channel needs from the machine: memory that peers write into, and a few verbs. How bytes travel is
 // decided here and nowhere else: by pointer within a rank, by windows within a node, by messages between
-// nodes, late over an emulated link; between a GPU's memory and the host's by copies beside the computing.
+// nodes, late over an emulated link; between a GPU's memory and the host's by copies beside the computing,
+// between the memories of two GPUs by NCCL.
 #pragma once
 
 #include <cstddef>
@@ -84,6 +85,20 @@ struct GpuEnd {
 /// second memory of the same layout on the device. `refused`: why CUDA does not pin the memory, if so.
 std::unique_ptr<Transport> make_gpu_transport(std::unique_ptr<Transport> host, const GpuEnd& end,
                                               std::string& refused);
+/// What a rank with a GPU of its own knows of an edge whose ranks all have one. The backend outlives the
+/// transport.
+struct NcclEnd {
+    backend::Backend& backend;
+    std::string edge;                 ///< for messages
+    std::size_t words = 0;            ///< bytes at the start of the memory, which are the host's
+    std::size_t bytes = 0;            ///< of the memory; rows are the device's
+    std::vector<bool> sends = {};     ///< rows, to each peer that is another rank
+    std::vector<bool> receives = {};  ///< rows, from each
+    std::size_t staging = 0;          ///< bytes of the device's memory for rows that are written over
+};
+/// Rows go from device to device by NCCL, words by messages over `edge`, any nodes. memory() holds the words
+/// alone. Collective. Error(peer_lost) where a rank does not come.
+std::unique_ptr<Transport> make_nccl_transport(comm::Communicator edge, NcclEnd end);
 /// Both ends are this rank and its GPU, whose memory the rows do not leave; `bytes` of memory, of which
 /// `words` are the host's.
 std::unique_ptr<Transport> make_gpu_local(backend::Backend& backend, std::size_t words, std::size_t bytes);

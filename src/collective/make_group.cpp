@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.hpp"
 #include "collective/ways.hpp"
 
 namespace maestro::collective {
@@ -22,19 +23,19 @@ struct Choice {
 
 /// `gpus`: Backend::gpu() of each rank.
 Choice choose(const std::vector<std::string>& gpus) {
-    const std::size_t ranks = gpus.size();
-    const auto on_host = static_cast<std::size_t>(std::count(gpus.begin(), gpus.end(), ""));
-    if (on_host == ranks) return {Way::host, "messages of MPI: no rank has a GPU"};
-    if (on_host > 0)
-        return {Way::mixed, fmt::format("messages of MPI through pinned memory: {} of {} ranks have no GPU",
-                                        on_host, ranks)};
-    if (const std::size_t different = std::set(gpus.begin(), gpus.end()).size(); different < ranks)
-        return {Way::staged, fmt::format("messages of MPI through pinned memory: {} ranks share {} GPU{}",
-                                         ranks, different, different == 1 ? "" : "s")};
-    const std::string nccl = nccl_version();
-    if (nccl.empty())
-        return {Way::staged, "messages of MPI through pinned memory: this program was built without NCCL"};
-    return {Way::nccl, fmt::format("{}: each of {} ranks has a GPU of its own", nccl, ranks)};
+    const Placing placing = placing_of(gpus);
+    switch (placing.kind) {
+        case Placing::Kind::none:
+            return {Way::host, "messages of MPI: " + placing.reason};
+        case Placing::Kind::some:
+            return {Way::mixed, "messages of MPI through pinned memory: " + placing.reason};
+        case Placing::Kind::shared:
+        case Placing::Kind::apart:
+            return {Way::staged, "messages of MPI through pinned memory: " + placing.reason};
+        case Placing::Kind::nccl:
+            return {Way::nccl, fmt::format("{}: {}", nccl_version(), placing.reason)};
+    }
+    MAESTRO_CHECK(false, "ranks on GPUs in no known way");
 }
 
 /// The first rank's choice, on all. By a communicator of its own, so that the group's carries tensors alone.
@@ -52,6 +53,19 @@ Choice agreed(const comm::Communicator& members, const backend::Backend& backend
 }
 
 }  // namespace
+
+Placing placing_of(std::span<const std::string> gpus) {
+    using Kind = Placing::Kind;
+    const std::size_t ranks = gpus.size();
+    const auto on_host = static_cast<std::size_t>(std::count(gpus.begin(), gpus.end(), ""));
+    if (on_host == ranks) return {Kind::none, "no rank has a GPU"};
+    if (on_host > 0) return {Kind::some, fmt::format("{} of {} ranks have no GPU", on_host, ranks)};
+    if (const std::size_t different = std::set(gpus.begin(), gpus.end()).size(); different < ranks)
+        return {Kind::shared,
+                fmt::format("{} ranks share {} GPU{}", ranks, different, different == 1 ? "" : "s")};
+    if (nccl_version().empty()) return {Kind::apart, "this program was built without NCCL"};
+    return {Kind::nccl, fmt::format("each of {} ranks has a GPU of its own", ranks)};
+}
 
 std::unique_ptr<Group> make_group(comm::Communicator members, backend::Backend& backend) {
     if (!backend::kCuda) return make_message_group(std::move(members), kLargestPiece, "messages of MPI");

@@ -1,99 +1,27 @@
 // Collectives of GPUs by NCCL: its sends and receives, on a stream of the group's own. Sums are not NCCL's,
-// whose order follows the ring. Its communicators are non-blocking: whatever waits for other ranks, waits in
-// a Waiter. What runs on the device without end (a rank that does not come) is seen where the host waits for
-// the device: there the group is named, and NCCL's own error thrown.
-#include <fmt/format.h>
+// whose order follows the ring. What runs on the device without end (a rank that does not come) is seen where
+// the host waits for the device: there the group is named, and NCCL's own error thrown.
 #include <nccl.h>
 
-#include <exception>
+#include <span>
 #include <utility>
 
 #include "backend/cuda_stream.hpp"
-#include "base/check.hpp"
 #include "collective/exchanges.hpp"
+#include "collective/nccl_communicator.hpp"
 #include "collective/ways.hpp"
 
 namespace maestro::collective {
 
 namespace {
 
-[[noreturn]] void nccl_failed(ncclResult_t found, ncclComm_t communicator, const std::string& group,
-                              const char* expression) {
-    const char* said = ncclGetLastError(communicator);
-    throw Error(found == ncclRemoteError ? ExitCode::peer_lost : ExitCode::broken_invariant,
-                fmt::format("{}: {}: {}{}{} (NCCL_DEBUG=INFO says more)", group, expression,
-                            ncclGetErrorString(found), said && *said ? ": " : "", said ? said : ""));
+/// Collective: of an id that the first rank makes.
+ncclUniqueId shared_id(const comm::Communicator& members) {
+    ncclUniqueId id{};
+    if (members.rank() == 0) id = NcclCommunicator::make_id();
+    members.broadcast(std::span(&id, 1));
+    return id;
 }
-
-/// Owns the communicator. Calls are the main thread's.
-class NcclCommunicator {
-public:
-    /// Collective. `members` must outlive it.
-    explicit NcclCommunicator(const comm::Communicator& members) : members_(members) {
-        ncclUniqueId id{};
-        if (members.rank() == 0) settle(ncclGetUniqueId(&id), "ncclGetUniqueId");
-        members.broadcast(std::span(&id, 1));
-        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        config.blocking = 0;
-        try {
-            settle(ncclCommInitRankConfig(&handle_, members.size(), id, members.rank(), &config),
-                   "ncclCommInitRankConfig");
-        } catch (...) {
-            abort();
-            throw;
-        }
-    }
-    ~NcclCommunicator() {
-        if (handle_ == nullptr) return;
-        if (exceptions_ < std::uncaught_exceptions()) {  // the others may never come
-            abort();
-            return;
-        }
-        try {
-            settle(ncclCommFinalize(handle_), "ncclCommFinalize");
-            ncclCommDestroy(std::exchange(handle_, nullptr));
-        } catch (const Error&) {
-            abort();
-        }
-    }
-    NcclCommunicator(const NcclCommunicator&) = delete;
-    NcclCommunicator& operator=(const NcclCommunicator&) = delete;
-    operator ncclComm_t() const { return handle_; }
-
-    /// Returns once a call is through, which may take the other ranks. Error(peer_lost) after the deadline.
-    void settle(ncclResult_t found, const char* expression) const {
-        if (found == ncclInProgress)
-            members_.waiter().wait_until(
-                [&] {
-                    found = state();
-                    return found != ncclInProgress;
-                },
-                [&] { return fmt::format("{} in {}", others(), expression); });
-        if (found != ncclSuccess) nccl_failed(found, handle_, members_.name(), expression);
-    }
-    /// Throws what NCCL has found since, on its own.
-    void look() const {
-        if (const ncclResult_t found = state(); found != ncclSuccess && found != ncclInProgress)
-            nccl_failed(found, handle_, members_.name(), "what runs on the GPU");
-    }
-    std::string others() const {
-        return fmt::format("the other {} ranks of {}, by NCCL", members_.size() - 1, members_.name());
-    }
-
-private:
-    ncclResult_t state() const {
-        ncclResult_t found = ncclSuccess;
-        const ncclResult_t asked = ncclCommGetAsyncError(handle_, &found);
-        return asked == ncclSuccess ? found : asked;
-    }
-    void abort() {
-        if (handle_) ncclCommAbort(std::exchange(handle_, nullptr));
-    }
-
-    const comm::Communicator& members_;
-    int exceptions_ = std::uncaught_exceptions();
-    ncclComm_t handle_ = nullptr;
-};
 
 class NcclGroup final : public Group {
 public:
@@ -101,8 +29,10 @@ public:
         : Group(members.rank(), members.size(), std::move(way)),
           members_(std::move(members)),
           backend_(backend),
-          nccl_(members_),
-          look_(members_.waiter().add_look([this] { return under_way(); })) {}
+          nccl_(members_.name(), members_.waiter(), shared_id(members_), members_.rank(), members_.size()) {
+        nccl_.settle("ncclCommInitRankConfig");
+        look_ = members_.waiter().add_look([this] { return under_way(); });
+    }
     ~NcclGroup() override { members_.waiter().remove_look(look_); }
 
     void finish(Ticket ticket) override {
@@ -110,7 +40,7 @@ public:
         exchange.open = false;
         if (!exchange.moves) return;
         exchange.ended.hold(backend_.stream());
-        nccl_.look();
+        nccl_.settled();
     }
 
 protected:
@@ -143,7 +73,7 @@ private:
     }
     /// What of this group a device is in the midst of.
     std::string under_way() const {
-        nccl_.look();
+        nccl_.settled();
         const bool any = exchanges_.any(
             [](const Exchange& e) { return e.moves && e.begun.reached() && !e.ended.reached(); });
         return any ? nccl_.others() : "";
@@ -159,12 +89,6 @@ private:
 };
 
 }  // namespace
-
-std::string nccl_version() {
-    int version = 0;
-    if (ncclGetVersion(&version) != ncclSuccess) return "NCCL";
-    return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
 
 std::unique_ptr<Group> make_nccl_group(comm::Communicator members, backend::Backend& backend,
                                        std::string way) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "collective/group.hpp"
@@ -24,5 +25,20 @@ std::unique_ptr<Group> make_nccl_group(comm::Communicator members, backend::Back
                                        std::string way);
 /// "NCCL 2.28.9", or nothing in a program that was built without it.
 std::string nccl_version();
+
+/// How ranks have GPUs, and in words: "2 ranks share 1 GPU".
+struct Placing {
+    enum class Kind {
+        none,  ///< no rank has one
+        some,  ///< some have
+        shared,
+        apart,  ///< each has its own, but this program has no NCCL
+        nccl,   ///< each has its own
+    };
+    Kind kind = Kind::none;
+    std::string reason;
+};
+/// Pure. `gpus`: Backend::gpu() of each rank.
+Placing placing_of(std::span<const std::string> gpus);
 
 }  // namespace maestro::collective

@@ -20,34 +20,36 @@ ChannelSpec edge(const std::vector<int>& producers, const std::vector<int>& cons
 }
 
 const std::vector<std::string> kHosts = {"a", "a", "b", "b"};  // of ranks 0 to 3
+const std::vector<std::string> kNoGpus(4);
 
 TEST(Choice, OneNodeSharesMemoryAndSeveralExchangeMessages) {
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, Wanted::automatic).means, Means::window);
-    EXPECT_EQ(choose(edge({2}, {3}), kHosts, Wanted::automatic).means, Means::window);
-    const Choice crossing = choose(edge({0}, {1, 2, 3}), kHosts, Wanted::automatic);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, Wanted::automatic).means, Means::window);
+    EXPECT_EQ(choose(edge({2}, {3}), kHosts, kNoGpus, Wanted::automatic).means, Means::window);
+    const Choice crossing = choose(edge({0}, {1, 2, 3}), kHosts, kNoGpus, Wanted::automatic);
     EXPECT_EQ(crossing.means, Means::messages);
     EXPECT_EQ(crossing.reason, "its ranks are on a, b");
 }
 
 TEST(Choice, ColocatedSectionsPassAPointerWhateverIsWanted) {
     for (const Wanted wanted : {Wanted::automatic, Wanted::window, Wanted::messages})
-        EXPECT_EQ(choose(edge({1, 2}, {1, 2}), kHosts, wanted).means, Means::pointer);
+        EXPECT_EQ(choose(edge({1, 2}, {1, 2}), kHosts, kNoGpus, wanted).means, Means::pointer);
 }
 
 TEST(Choice, ColocatedReplicasOfSeveralRanksSendToThemselves) {
     ChannelSpec spec = edge({}, {});
     spec.producers = spec.consumers = {{0, 1}};
     spec.pointer = false;
-    EXPECT_EQ(choose(spec, kHosts, Wanted::automatic).means, Means::window);
+    EXPECT_EQ(choose(spec, kHosts, kNoGpus, Wanted::automatic).means, Means::window);
     spec.producers = {{0, 1}, {2, 3}};
     spec.consumers = spec.producers;
-    EXPECT_EQ(choose(spec, kHosts, Wanted::automatic).reason, "its ranks are on a, b");
+    EXPECT_EQ(choose(spec, kHosts, kNoGpus, Wanted::automatic).reason, "its ranks are on a, b");
 }
 
 TEST(Choice, MessagesCanBeWantedAndWindowsOnlyWithinANode) {
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, Wanted::messages).means, Means::messages);
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, Wanted::window).means, Means::window);
-    const auto error = testing_support::error_of([] { choose(edge({1}, {2}), kHosts, Wanted::window); });
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, Wanted::messages).means, Means::messages);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, Wanted::window).means, Means::window);
+    const auto error =
+        testing_support::error_of([] { choose(edge({1}, {2}), kHosts, kNoGpus, Wanted::window); });
     EXPECT_EQ(error.code, ExitCode::bad_deck);
     EXPECT_THAT(error.what,
                 HasSubstr("edge vision-language leaves the node (its ranks are on a, b); set it to "
