@@ -121,6 +121,9 @@ inline std::size_t nccl_staging(const ChannelSpec& spec, int rank) {
     return std::min(kStaging, 2 * static_cast<std::size_t>(spec.window) * bytes);
 }
 
+/// Of a GPU, for each way to or from another: twice NCCL's buffers of 4 MiB a block. Nobody has measured it.
+inline constexpr std::size_t kNcclWay = std::size_t{32} << 20;
+
 /// Ranks that take part, each once: producers, then those consumers that are no producers.
 inline std::vector<int> ranks_of(const ChannelSpec& spec) {
     std::vector<int> ranks;
@@ -129,6 +132,14 @@ inline std::vector<int> ranks_of(const ChannelSpec& spec) {
         for (const int rank : replica)
             if (!seat_on(spec.producers, rank)) ranks.push_back(rank);
     return ranks;
+}
+
+/// Bytes that a rank's GPU needs beside rank_bytes() where rows go by NCCL.
+inline std::size_t nccl_bytes(const ChannelSpec& spec, int rank) {
+    std::size_t ways = 0;
+    for (const int other : ranks_of(spec))
+        ways += (carries(spec, rank, other) ? 1 : 0) + (carries(spec, other, rank) ? 1 : 0);
+    return ways == 0 ? 0 : nccl_staging(spec, rank) + ways * kNcclWay;
 }
 
 }  // namespace maestro::channel

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "channel/spec.hpp"
+#include "collective/ways.hpp"
 #include "comm/memory.hpp"
 #include "graph/grid.hpp"
 
@@ -30,9 +32,16 @@ std::string name_of(const Store& store) {
     return store.gpu < 0 ? std::string(store.host) : fmt::format("GPU {} of {}", store.gpu, store.host);
 }
 
-/// Of this rank's share, what lies in that memory.
-double needed_of(const Launch& launch, const workload::RankMemory& memory) {
-    return launch.device.gpu ? memory.buffers() : memory.total();
+/// Of a rank's share, what lies in that memory. A GPU that no rank shares may send by NCCL.
+double needed_of(const Launch& launch, const workload::MemoryPlan& plan, int rank) {
+    const workload::RankMemory memory = workload::memory_of(plan, launch.deck.graph, rank);
+    if (!launch.device.gpu) return memory.total();
+    double sending = 0;
+    if (launch.device.sharers == 1 && launch.deck.run.transport == "auto" &&
+        !collective::nccl_version().empty())
+        for (const channel::ChannelSpec& spec : plan.channels)
+            sending += static_cast<double>(channel::nccl_bytes(spec, rank));
+    return memory.buffers() + sending;
 }
 
 /// Collective; on all ranks alike, for the memory that lacks most.
@@ -74,11 +83,9 @@ void fit_memory(const Launch& launch, workload::MemoryPlan& plan) {
     const double share = kShare * available / (gpu ? launch.device.sharers : launch.topology.ranks_on_node);
     if (launch.world.size() != launch.deck.graph.world) {  // a dry run in one process, as if on every rank
         workload::choose_windows(plan, launch.deck.graph, share);
-        refuse_what_does_not_fit(
-            launch, plan,
-            needed_of(launch, workload::memory_of(plan, launch.deck.graph,
-                                                  workload::fullest_rank(plan, launch.deck.graph))),
-            available);
+        refuse_what_does_not_fit(launch, plan,
+                                 needed_of(launch, plan, workload::fullest_rank(plan, launch.deck.graph)),
+                                 available);
         return;
     }
     std::vector<double> least;
@@ -87,9 +94,7 @@ void fit_memory(const Launch& launch, workload::MemoryPlan& plan) {
     launch.world.allreduce_max(std::span(least));
     for (std::size_t s = 0; s < least.size(); ++s)
         plan.set_window(static_cast<int>(s), static_cast<int>(-least[s]), launch.deck.graph);
-    refuse_what_does_not_fit(
-        launch, plan, needed_of(launch, workload::memory_of(plan, launch.deck.graph, launch.world.rank())),
-        available);
+    refuse_what_does_not_fit(launch, plan, needed_of(launch, plan, launch.world.rank()), available);
 }
 
 void in_planned_memory(const Launch& launch, const workload::MemoryPlan& plan,

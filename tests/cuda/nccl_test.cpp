@@ -1,5 +1,5 @@
-// Groups by NCCL where something is wrong: a rank that does not come, one that goes, ranks that share a GPU;
-// and that the stand-in refuses what NCCL would. Two ranks with a GPU each.
+// Groups and edges by NCCL where something is wrong: a rank that does not come, one that goes, ranks that
+// share a GPU; and that the stand-in refuses what NCCL would. Two ranks with a GPU each.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -10,11 +10,13 @@
 #include "backend/backend.hpp"
 #include "backend/cuda_stream.hpp"
 #include "base/check.hpp"
+#include "channel/open.hpp"
 #include "collective/group.hpp"
 #include "collective/ways.hpp"
 #include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/device.hpp"
+#include "support/edges.hpp"
 
 namespace {
 
@@ -79,6 +81,40 @@ void ranks_that_share_a_gpu_are_refused(const comm::Communicator& world) {
     });
 }
 
+/// The producer has sent rows, and waits for their gradient from a rank whose end of the edge is gone.
+void an_edge_whose_rank_goes_is_told_by_nccl(const comm::Communicator& world) {
+    Rig rig(world.rank());
+    rig.waiter.set_timeout(60);
+    channel::ChannelSpec spec;
+    spec.name = "up-down";
+    spec.producers = {{0}};
+    spec.consumers = {{1}};
+    spec.width = 2;
+    spec.max_sent = spec.max_received = 2;
+    spec.max_samples = 1;
+    auto [channels, description] =
+        channel::open_channels(rig.world, std::span(&spec, 1), channel::Wanted::automatic, rig.device.get());
+    MAESTRO_CHECK(description[0].find("edge up-down: by NCCL ") == 0, "{}", description[0]);
+    const channel::Route route = testing_support::route(7, 0, 0, 0, 0, 2);
+    channels[0]->begin_step(0, std::span(&route, 1));
+    if (world.rank() == 0) {
+        test::expect_error(ExitCode::peer_lost, "rank 1 is gone", [&] {
+            const auto edge = std::move(channels[0]);  // goes as the error comes
+            edge->put(0, rig.half(0));
+            world.barrier();
+            edge->wait_drained(0);
+        });
+    } else {
+        test::expect_error(ExitCode::io_error, "alone", [&] {
+            const auto edge = std::move(channels[0]);
+            edge->wait_arrived(7);
+            throw Error(ExitCode::io_error, "alone");
+        });
+        world.barrier();
+    }
+    world.barrier();
+}
+
 ncclResult_t settled(ncclComm_t communicator, ncclResult_t found) {
     while (found == ncclInProgress) ncclCommGetAsyncError(communicator, &found);
     return found;
@@ -122,5 +158,6 @@ int main(int argc, char** argv) {
         ranks_that_share_a_gpu_are_refused(world);
         a_rank_that_goes_is_told_by_nccl(world);
         a_rank_that_does_not_come_is_named(world);
+        an_edge_whose_rank_goes_is_told_by_nccl(world);
     });
 }

@@ -35,12 +35,18 @@ def check(found, expected, what):
     assert apart <= TOLERANCE
 
 
+def edge_of(log):
+    return next(line for line in log.splitlines() if "edge vision-language:" in line)
+
+
 @pytest.mark.parametrize(("ranks", "values"), [(1, ["section.language.colocate_with=vision", "section.language.layout.dp=1"]), (4, [])])
 def test_losses_are_the_cpus(tmp_path, data, ranks, values):  # noqa: F811
     (tmp_path / "data").symlink_to(data)
     expected, _ = train(tmp_path, BINARY, ranks, *values, "run.device=cpu")
-    found, _ = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda")
-    check(found, expected, f"{ranks} ranks")
+    for gpus in {1, ranks}:
+        found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", gpus=gpus)
+        assert ("by NCCL" in edge_of(log)) == (gpus > 1), edge_of(log)
+        check(found, expected, f"{ranks} ranks on {gpus} GPUs")
 
 
 LAYOUTS = {
@@ -51,12 +57,16 @@ LAYOUTS = {
 }
 
 
-# An edge from two ranks to another two or four; the means, and how GPUs reach it.
+# An edge from two ranks to another two or four; the means, whether each rank has a GPU, and what the log says.
 EDGES = {
     "tp to cp": (4, ["section.vision.layout.tp=2", "section.language.layout.tp=1", "section.language.layout.cp=2"]),
     "dp to tp": (6, ["section.vision.layout.dp=2", "section.language.layout.dp=2"]),
 }
-MEANS = {"window": "by shared memory.* copy straight from and to it", "messages": "by messages.* through pinned memory"}
+MEANS = {
+    "window": (False, "by shared memory.* copy straight from and to it"),
+    "messages": (False, "by messages.* through pinned memory"),
+    "auto": (True, r"by NCCL \d.* has a GPU of its own; GPUs send on streams of the edge's own"),
+}
 
 
 @pytest.mark.parametrize("transport", MEANS)
@@ -66,10 +76,10 @@ def test_edges_give_the_cpus_losses(tmp_path, data, edge, transport):  # noqa: F
     ranks, values = EDGES[edge]
     values = [*values, f"run.transport={transport}"]
     expected, log = train(tmp_path, BINARY, ranks, *values, deck="layouts")
-    assert "GPUs" not in next(line for line in log.splitlines() if "edge vision-language:" in line)
-    found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck="layouts")
-    line = next(line for line in log.splitlines() if "edge vision-language:" in line)
-    assert re.search(MEANS[transport], line), line
+    assert "GPU" not in edge_of(log)
+    apart, words = MEANS[transport]
+    found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck="layouts", gpus=ranks if apart else 1)
+    assert re.search(words, edge_of(log)), edge_of(log)
     check(found, expected, f"{edge} by {transport}")
 
 

@@ -13,6 +13,7 @@
 #include "backend/arena.hpp"
 #include "base/check.hpp"
 #include "base/random.hpp"
+#include "collective/ways.hpp"
 #include "comm/check.hpp"
 #include "comm/environment.hpp"
 #include "mpi/expect.hpp"
@@ -497,6 +498,55 @@ void little_pinned_memory_is_enough(const comm::Communicator& world, backend::Ba
     for (std::uint64_t seed = 200; seed < 204; ++seed) play_steps(world, device, channel, seed);
 }
 
+/// The same of the device's memory where NCCL sends.
+void little_device_memory_is_enough(const comm::Communicator& world, backend::Backend& device) {
+    const int half = world.size() / 2;
+    std::vector<int> ranks(static_cast<std::size_t>(world.size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    ChannelSpec spec = small_spec("narrow");
+    spec.producers = side_of(ranks, 0, 1, half);
+    spec.consumers = side_of(ranks, half, 1, world.size() - half);
+    spec.window = 2;
+    channel::NcclEnd end{.backend = device,
+                         .edge = spec.name,
+                         .words = words_bytes(spec),
+                         .bytes = rank_bytes(spec, world.rank()),
+                         .staging = 64};
+    for (const int rank : ranks) {
+        end.sends.push_back(carries(spec, world.rank(), rank));
+        end.receives.push_back(carries(spec, rank, world.rank()));
+    }
+    Channel channel(spec, world.rank(), world.waiter(),
+                    channel::make_nccl_transport(world.group(ranks, 7, spec.name), std::move(end)));
+    for (std::uint64_t seed = 200; seed < 204; ++seed) play_steps(world, device, channel, seed);
+}
+
+bool gpus_apart(const comm::Communicator& world) {
+    return backend::find_gpus().count >= world.size() && !collective::nccl_version().empty();
+}
+
+/// Ranks with GPUs of their own send by NCCL, unless they are told otherwise; the log says so, and why not.
+void gpus_take_the_fitting_way(const comm::Communicator& world, backend::Backend& device) {
+    ChannelSpec spec = small_spec("up-down");
+    spec.producers = {{0}};
+    spec.consumers = {{world.size() - 1}};
+    const auto says = [&](channel::Wanted wanted, const std::string& words) {
+        const auto open = channel::open_channels(world, std::span(&spec, 1), wanted, &device);
+        MAESTRO_CHECK(open.description[0].find(words) != std::string::npos, "{}: not {}", open.description[0],
+                      words);
+    };
+    const bool apart = gpus_apart(world);
+    says(channel::Wanted::automatic, apart ? "edge up-down: by NCCL " : "edge up-down: by shared memory");
+    says(channel::Wanted::automatic,
+         apart ? "because each of 2 ranks has a GPU of its own; GPUs send on streams of the edge's own"
+               : "because 2 ranks share 1 GPU and all its ranks are on ");
+    says(channel::Wanted::window, "by shared memory, because all its ranks are on ");
+    says(channel::Wanted::messages, "by messages, because run.transport asks for it");
+    spec.latency_s = 1e-4;
+    says(channel::Wanted::automatic,
+         apart ? "by shared memory, because its link is emulated and all" : "2 ranks share 1");
+}
+
 void pointer_cases(const comm::Communicator& world, backend::Backend& device) {
     for (int window = 1; window <= 3; ++window)
         for (bool gradient : {true, false}) {
@@ -627,7 +677,11 @@ int main(int argc, char** argv) {
         edges_of(world, *device);
         if (testing_support::kOnGpu && world.size() > 1)
             edges_of(world, world.rank() % 2 == 0 ? *device : *backend::make_cpu(1));
-        if (testing_support::kOnGpu && world.size() > 1) little_pinned_memory_is_enough(world, *device);
+        if (testing_support::kOnGpu && world.size() > 1) {
+            little_pinned_memory_is_enough(world, *device);
+            gpus_take_the_fitting_way(world, *device);
+            if (gpus_apart(world)) little_device_memory_is_enough(world, *device);
+        }
         misuse_is_refused(world);
         if (world.size() > 1) {
             no_row_is_put_twice(world);

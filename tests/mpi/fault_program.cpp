@@ -1,4 +1,4 @@
-// What faults.sh runs: three ranks pass a token round, and rank 1 does what the argument says.
+// What faults.sh runs: rank 1 sends rows of its device to two others, and does what the argument says.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -6,12 +6,15 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "backend/arena.hpp"
 #include "channel/open.hpp"
 #include "comm/check.hpp"
 #include "comm/environment.hpp"
 #include "comm/topology.hpp"
 #include "comm/watchdog.hpp"
+#include "support/device.hpp"
 
 namespace {
 
@@ -39,9 +42,13 @@ void run(const comm::Communicator& world, comm::Watchdog& watchdog, const std::s
     spec.max_received = 2;
     spec.max_samples = 8;
     spec.carries_gradient = false;
-    const auto [channels, description] = channel::open_channels(world, std::span(&spec, 1));
+    const auto device = testing_support::make_device(1, world.rank());
+    const auto [channels, description] =
+        channel::open_channels(world, std::span(&spec, 1), channel::Wanted::automatic, device.get());
     channel::Channel& channel = *channels[0];
-    std::vector<float> rows(16, 1.0f);
+    const backend::Buffer memory(*device, 64);
+    const Tensor rows(memory.data(), DType::f32, {4, 4});
+    testing_support::write_elements(*device, rows, std::vector<double>(16, 1.0));
     for (int step = 0;; ++step) {
         const std::vector<channel::Route> routes = {{10, 0, 0, 0, {{0, 0, 0, 0, 2}}},
                                                     {11, 0, 0, 1, {{0, 0, 2, 0, 2}}}};
@@ -50,7 +57,7 @@ void run(const comm::Communicator& world, comm::Watchdog& watchdog, const std::s
             watchdog.doing("section vision, forward of micro-batch 0 of step " + std::to_string(step));
             if (step == 3) misbehave(how);
             channel.wait_credit();
-            channel.put(0, Tensor(rows.data(), DType::f32, {4, 4}));
+            channel.put(0, rows);
         } else {
             watchdog.doing("section language, forward of micro-batch 0 of step " + std::to_string(step));
             const std::int64_t sample = world.rank() == 0 ? 10 : 11;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "channel/open.hpp"
+#include "collective/ways.hpp"
 #include "support/edges.hpp"
 #include "support/errors.hpp"
 
@@ -54,6 +55,35 @@ TEST(Choice, MessagesCanBeWantedAndWindowsOnlyWithinANode) {
     EXPECT_THAT(error.what,
                 HasSubstr("edge vision-language leaves the node (its ranks are on a, b); set it to "
                           "\"auto\" or \"messages\""));
+}
+
+TEST(Choice, GpusOfTheirOwnSendByNcclWhereItIs) {
+    const std::vector<std::string> own = {"a 0", "a 1", "b 0", "b 1"}, shared = {"a 0", "a 0", "b 0", ""};
+    const bool nccl = !collective::nccl_version().empty();
+    const Choice found = choose(edge({0}, {1, 2}), kHosts, own, Wanted::automatic);
+    EXPECT_EQ(found.means, nccl ? Means::nccl : Means::messages);
+    EXPECT_EQ(found.reason, nccl ? "each of 3 ranks has a GPU of its own"
+                                 : "this program was built without NCCL and its ranks are on a, b");
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, shared, Wanted::automatic).reason,
+              "2 ranks share 1 GPU and all its ranks are on a");
+    EXPECT_EQ(choose(edge({2}, {3}), kHosts, shared, Wanted::automatic).reason,
+              "1 of 2 ranks have no GPU and all its ranks are on b");
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, own, Wanted::window).means, Means::window);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, own, Wanted::messages).means, Means::messages);
+    ChannelSpec slow = edge({0}, {1});
+    slow.latency_s = 1;
+    EXPECT_EQ(choose(slow, kHosts, own, Wanted::automatic).means, Means::window);
+}
+
+TEST(Choice, RowsGoBetweenRanksOfReplicasThatBelongTogether) {
+    ChannelSpec spec;
+    spec.producers = {{0, 1}, {2, 3}};
+    spec.consumers = {{4}, {5}, {2}, {6}};
+    EXPECT_TRUE(carries(spec, 1, 5) && carries(spec, 5, 1) && carries(spec, 3, 2) && carries(spec, 2, 6));
+    EXPECT_FALSE(carries(spec, 1, 6) || carries(spec, 4, 5) || carries(spec, 2, 2) || carries(spec, 0, 1));
+    spec.carries_gradient = false;
+    EXPECT_TRUE(carries(spec, 1, 5) && carries(spec, 3, 2));
+    EXPECT_FALSE(carries(spec, 5, 1) || carries(spec, 2, 3));
 }
 
 TEST(Choice, GpusCopyToWhatTheyReachAndSayWhyNot) {
