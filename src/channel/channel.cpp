@@ -164,6 +164,7 @@ void Channel::put(int micro_batch, const Tensor& output, int slot) {
     flight.output = output;
     flight.rows = output.dim(0);
 
+    transport_->serve(End::producer);
     std::int64_t routed = 0;
     for (const Outbound& sample : flight.samples)
         for (const Stretch& s : sample.stretches) {
@@ -210,8 +211,17 @@ bool Channel::drained(int micro_batch) {
         for (const Pair& pair : sample.pairs)
             if (!answered(pair)) return false;
     found.drained = true;
-    if (spec_.carries_gradient) fetch_gradient(found);
+    if (spec_.carries_gradient)
+        fetch_gradient(found);
+    else
+        follow_answers(found);
     return true;
+}
+
+void Channel::follow_answers(const Flight& flight) {
+    transport_->serve(End::producer);
+    for (const Outbound& sample : flight.samples)
+        for (const Pair& pair : sample.pairs) transport_->follow(pair.answer);
 }
 
 /// Rows without a route are zero already.
@@ -226,6 +236,7 @@ Tensor Channel::gradient(int micro_batch) {
     const Flight& found = flight(micro_batch);
     MAESTRO_CHECK(spec_.carries_gradient && !found.retired && drained(micro_batch),
                   "edge {}, step {}: no gradient of micro-batch {}", spec_.name, step_, micro_batch);
+    follow_answers(found);
     return {transport_->fetched(row_in_gradient(peers_.at(rank_), found.slot, 0)),
             spec_.dtype,
             {found.rows, spec_.width}};
@@ -276,6 +287,8 @@ Tensor Channel::rows(std::int64_t sample) {
     MAESTRO_CHECK(arrived(sample) && !in.released, "edge {}, step {}: sample {} is not here", spec_.name,
                   step_, sample);
     const Inbound& due = in.due;
+    transport_->serve(End::consumer);
+    for (const Pair& pair : due.pairs) transport_->follow(pair.arrival);
     if (due.rows == 0) return {nullptr, spec_.dtype, {0, spec_.width}};
     if (spec_.pointer) {
         const std::int64_t first = due.stretches.front().other;
@@ -285,6 +298,7 @@ Tensor Channel::rows(std::int64_t sample) {
 }
 
 void Channel::release(std::span<const std::int64_t> samples) {
+    transport_->serve(End::consumer);
     std::vector<int> told;
     for (const std::int64_t sample : samples) {
         Receipt& in = receipt(sample);
@@ -298,6 +312,7 @@ void Channel::release(std::span<const std::int64_t> samples) {
 }
 
 void Channel::put_gradient(std::span<const std::int64_t> samples, const Tensor& gradient) {
+    transport_->serve(End::consumer);
     std::vector<int> told;
     std::int64_t row = 0;
     for (const std::int64_t sample : samples) {

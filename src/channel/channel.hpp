@@ -53,10 +53,10 @@ public:
     /// output [rows that this rank puts out, width]: sends the routed rows and frees the caller's tensor -
     /// except where a pointer is passed or a GPU's rows get gradients: there it stays valid until drained().
     /// Of a GPU, what operations given so far write there is sent once they are done, and freed for those
-    /// given later. Rows without a route are not
-    /// sent and get a zero gradient. `slot` has to be free; -1: the lowest that is, for replicas of one rank,
-    /// and where all ranks of a replica put and retire in one order (never on a forward-only edge of several:
-    /// its slots come back when each rank looks).
+    /// given later; where the rank is at both ends, each has operations of its own. Rows without a route are
+    /// not sent and get a zero gradient. `slot` has to be free; -1: the lowest that is, for replicas of one
+    /// rank, and where all ranks of a replica put and retire in one order (never on a forward-only edge of
+    /// several: its slots come back when each rank looks).
     void put(int micro_batch, const Tensor& output, int slot = -1);
     /// Every rank that got rows of the micro-batch, from any rank of this replica, has sent their gradients,
     /// which are here, or forward-only: has released them.
@@ -117,6 +117,7 @@ private:
     void answer(Receipt& receipt, std::vector<int>& told);
     void push(const std::vector<int>& told, bool reuse);
     void fetch_gradient(const Flight& flight);
+    void follow_answers(const Flight& flight);
     std::string unanswered(int micro_batch, const Flight& flight);
 
     ChannelSpec spec_;

@@ -48,7 +48,7 @@ public:
         : host_(std::move(host)),
           end_(end),
           pinned_(*host_, end_.bytes, end_.peers, refused),
-          device_rows_(end_.backend, end_.bytes - end_.words),
+          device_rows_(*end_.backends.any(), end_.bytes - end_.words),
           staging_(pinned_.reaches_all() ? 0 : end_.staging) {
         MAESTRO_CUDA_CALL(cudaGetDevice(&device_));
         turn_ = end_.waiter.progress().add([this] { return take_turn(); });
@@ -69,6 +69,7 @@ public:
     }
 
     std::byte* memory() override { return host_->memory(); }
+    void serve(End end) override { operations_ = end_.backends.at(end)->stream(); }
 
     void put(int peer, std::size_t offset, const void* source, std::size_t bytes) override {
         if (bytes == 0) return;
@@ -97,7 +98,7 @@ public:
     std::uint64_t load(std::size_t offset) override { return host_->load(offset); }
 
     void clear(std::size_t offset, std::size_t bytes) override {
-        MAESTRO_CUDA_CALL(cudaMemsetAsync(on_device(offset), 0, bytes, end_.backend.stream()));
+        MAESTRO_CUDA_CALL(cudaMemsetAsync(on_device(offset), 0, bytes, operations_));
     }
     void fetch(std::size_t offset, std::size_t bytes) override {
         MAESTRO_CUDA_CALL(
@@ -105,7 +106,7 @@ public:
         fetched_.record(up_);
     }
     std::byte* fetched(std::size_t offset) override {
-        fetched_.hold(end_.backend.stream());
+        fetched_.hold(operations_);
         return on_device(offset);
     }
 
@@ -117,7 +118,7 @@ private:
     /// Copies of a parcel begin after what was computed so far.
     void follow_operations() {
         if (std::exchange(following_, true)) return;
-        computed_.record(end_.backend.stream());
+        computed_.record(operations_);
         computed_.hold(down_);
     }
     void copy(std::byte* to, const void* from, std::size_t bytes) {
@@ -143,7 +144,7 @@ private:
     /// The draft is whole: it leaves when its event is reached.
     void seal(bool hold) {
         draft().copied.record(down_);
-        if (hold) draft().copied.hold(end_.backend.stream());
+        if (hold) draft().copied.hold(operations_);
         const std::lock_guard lock(mutex_);
         draft().staging = staging_.taken();
         parcels_.splice(parcels_.end(), draft_);
@@ -192,6 +193,7 @@ private:
     PinnedMappings pinned_;
     backend::Buffer device_rows_;  ///< the memory behind the words once more
     int device_ = 0;
+    Stream operations_ = nullptr;  ///< of the end that is served
     backend::CudaStream down_, up_;
     backend::CudaEvent computed_, fetched_;
     std::list<Parcel> draft_{1};  ///< one: what was put since the last departure

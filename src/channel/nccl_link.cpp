@@ -41,7 +41,7 @@ std::list<NcclLink> open_links(const comm::Communicator& edge, const NcclEnd& en
         }
     }
     for (const NcclLink& link : links) link.settle("ncclCommInitRankConfig");
-    const backend::Buffer greeting(end.backend, 1);
+    const backend::Buffer greeting(*end.backends.any(), 1);
     const Run run{static_cast<std::byte*>(greeting.data()), greeting.bytes()};
     backend::CudaEvent greeted;
     for (NcclLink& link : links) {

@@ -80,8 +80,8 @@ public:
           waiter_(edge.waiter()),
           own_(edge.rank()),
           words_(end_.words / sizeof(std::uint64_t), 0),
-          device_rows_(end_.backend, end_.bytes - end_.words),
-          staging_(end_.staging, end_.backend),
+          device_rows_(*end_.backends.any(), end_.bytes - end_.words),
+          staging_(end_.staging, *end_.backends.any()),
           lanes_(static_cast<std::size_t>(edge.size())),
           links_(open_links(edge, end_)),
           mail_(std::move(edge), [this](int peer, const Bytes& message) { deliver(peer, message); }) {
@@ -104,6 +104,7 @@ public:
     }
 
     std::byte* memory() override { return reinterpret_cast<std::byte*>(words_.data()); }
+    void serve(End end) override { operations_ = end_.backends.at(end)->stream(); }
 
     void put(int peer, std::size_t offset, const void* source, std::size_t bytes) override {
         if (bytes == 0) return;
@@ -132,13 +133,13 @@ public:
     }
 
     void clear(std::size_t offset, std::size_t bytes) override {
-        MAESTRO_CUDA_CALL(cudaMemsetAsync(on_device(offset), 0, bytes, end_.backend.stream()));
+        MAESTRO_CUDA_CALL(cudaMemsetAsync(on_device(offset), 0, bytes, operations_));
     }
     /// Waits for the last receive from each peer: later ones than were asked for are under way as well.
     std::byte* fetched(std::size_t offset) override {
         const std::lock_guard lock(mutex_);
         for (const Lane& each : lanes_)
-            if (each.in) each.received.hold(end_.backend.stream());
+            if (each.in) each.received.hold(operations_);
         return on_device(offset);
     }
 
@@ -157,7 +158,7 @@ private:
     }
     /// In the order of what is computed.
     void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
-        MAESTRO_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, end_.backend.stream()));
+        MAESTRO_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, operations_));
     }
 
     // Letters until they have departed: the main thread's.
@@ -215,7 +216,7 @@ private:
     /// It is whole, and leaves when its event is reached.
     void seal(std::list<Letter>& one) {
         Letter& letter = one.front();
-        letter.ready.record(end_.backend.stream());
+        letter.ready.record(operations_);
         const std::lock_guard lock(mutex_);
         letter.staging = staging_.taken();
         lane(letter.peer).outbox.push_back(&letter);
@@ -319,8 +320,9 @@ private:
     std::vector<std::uint64_t> words_;
     backend::Buffer device_rows_;  ///< the memory behind the words
     int device_ = 0;
-    std::list<Letter> drafts_;  ///< what was put since the last departure, by peer
-    std::mutex mutex_;          ///< of what follows
+    Stream operations_ = nullptr;  ///< of the end that is served
+    std::list<Letter> drafts_;     ///< what was put since the last departure, by peer
+    std::mutex mutex_;             ///< of what follows
     Ring<backend::Buffer> staging_;
     std::list<Letter> letters_;  ///< as they departed
     std::list<Letter> spare_;

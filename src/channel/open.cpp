@@ -100,22 +100,27 @@ std::vector<std::string> hosts_of(const comm::Communicator& world) {
 
 /// Where the rows of all ranks lie.
 struct Devices {
-    backend::Backend* own;            ///< null: in the host's memory
+    std::vector<Backends> own;        ///< by edge; none: in the host's memory
     std::vector<bool> on_gpu;         ///< by rank of the world
     std::vector<std::string> gpu_of;  ///< Backend::gpu() by rank of the world
 };
 
 /// Collective.
-Devices devices_of(const comm::Communicator& world, backend::Backend* device) {
+Devices devices_of(const comm::Communicator& world, std::size_t edges, std::span<const Backends> backends) {
     const auto ranks = static_cast<std::size_t>(world.size());
-    Devices devices{device && device->stream() ? device : nullptr, std::vector<bool>(ranks, false),
+    Devices devices{std::vector<Backends>(edges), std::vector<bool>(ranks, false),
                     std::vector<std::string>(ranks)};
     if constexpr (backend::kCuda) {
         struct Gpu {
             char name[128];
         };
         Gpu own{};
-        if (devices.own) devices.own->gpu().copy(own.name, sizeof own.name - 1);
+        const auto of_gpu = [](backend::Backend* b) { return b && b->stream() ? b : nullptr; };
+        for (std::size_t i = 0; i < backends.size(); ++i) {
+            devices.own[i] = {of_gpu(backends[i].producer), of_gpu(backends[i].consumer)};
+            if (const backend::Backend* any = devices.own[i].any())
+                any->gpu().copy(own.name, sizeof own.name - 1);
+        }
         const std::vector<Gpu> all = world.allgather(own);
         for (std::size_t rank = 0; rank < ranks; ++rank) {
             devices.gpu_of[rank] = all[rank].name;
@@ -143,9 +148,9 @@ bool reaches_peers(const ChannelSpec& spec, Means means) {
 
 /// Collective over the ranks of the edge.
 std::unique_ptr<Transport> open_nccl(const comm::Communicator& world, const ChannelSpec& spec,
-                                     const Devices& devices, int tag) {
+                                     const Backends& backends, int tag) {
     const std::vector<int> ranks = ranks_of(spec);
-    NcclEnd end{.backend = *devices.own,
+    NcclEnd end{.backends = backends,
                 .edge = spec.name,
                 .words = words_bytes(spec),
                 .bytes = rank_bytes(spec, world.rank()),
@@ -168,8 +173,8 @@ std::size_t sent_bytes(const ChannelSpec& spec, int rank) {
 
 /// Between the rank's GPU and `host`. Returns why CUDA does not pin the memory; nothing where it does.
 std::string add_gpu(std::unique_ptr<Transport>& host, const comm::Communicator& world,
-                    const ChannelSpec& spec, backend::Backend& device) {
-    GpuEnd end{.backend = device,
+                    const ChannelSpec& spec, const Backends& backends) {
+    GpuEnd end{.backends = backends,
                .waiter = world.waiter(),
                .edge = spec.name,
                .words = words_bytes(spec),
@@ -193,7 +198,7 @@ std::string first_words(const comm::Communicator& world, const std::string& own)
 /// Collective over the ranks of the edge; null elsewhere. Nothing where MPI offers no window.
 std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicator& world,
                                                          const ChannelSpec& spec, Means means,
-                                                         const Devices& devices, int tag) {
+                                                         const Backends& backends, bool on_gpus, int tag) {
     const std::vector<int> ranks = ranks_of(spec);
     const auto own = std::find(ranks.begin(), ranks.end(), world.rank());
     const bool member = own != ranks.end();
@@ -201,14 +206,14 @@ std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicato
     std::unique_ptr<Transport> transport;
     bool refused = false;
     if (member && means == Means::pointer)
-        transport = devices.own ? make_gpu_local(*devices.own, words_bytes(spec), bytes) : make_local(bytes);
+        transport = backends.any() ? make_gpu_local(backends, words_bytes(spec), bytes) : make_local(bytes);
     if (member && means == Means::messages)
         transport = make_messages(world.group(ranks, tag, "edge " + spec.name), bytes);
-    if (member && means == Means::nccl) transport = open_nccl(world, spec, devices, tag);
+    if (member && means == Means::nccl) transport = open_nccl(world, spec, backends, tag);
     if (member && means == Means::window) {
         try {
             transport = make_mpi_window(world.group(ranks, tag, "edge " + spec.name), bytes,
-                                        reaches_peers(spec, means) && count_gpus(spec, devices.on_gpu) > 0);
+                                        reaches_peers(spec, means) && on_gpus);
         } catch (const Error& error) {
             if (error.code() == ExitCode::peer_lost) throw;
             refused = true;
@@ -275,16 +280,21 @@ std::string way_of_gpus(const ChannelSpec& spec, Means means, const std::vector<
 }
 
 OpenChannels open_channels(const comm::Communicator& world, std::span<const ChannelSpec> specs, Wanted wanted,
-                           backend::Backend* device) {
+                           std::span<const Backends> backends) {
     const std::vector<std::string> hosts = hosts_of(world);
-    const Devices devices = devices_of(world, device);
+    const Devices devices = devices_of(world, specs.size(), backends);
     std::vector<Choice> choices;
     for (const ChannelSpec& spec : specs) choices.push_back(choose(spec, hosts, devices.gpu_of, wanted));
     check_shared_memory(world, hosts, specs, choices);
     OpenChannels open;
     for (std::size_t i = 0; i < specs.size(); ++i) {
         Choice& choice = choices[i];
-        auto transport = make_transport(world, specs[i], choice.means, devices, static_cast<int>(2 * i));
+        const Backends& own = devices.own[i];
+        const bool on_gpus = count_gpus(specs[i], devices.on_gpu) > 0;
+        const auto make = [&](int tag) {
+            return make_transport(world, specs[i], choice.means, own, on_gpus, tag);
+        };
+        auto transport = make(static_cast<int>(2 * i));
         if (!transport && wanted == Wanted::window)
             throw Error(ExitCode::bad_deck,
                         fmt::format("run.transport: MPI offers no window to the ranks of edge {}; set it to "
@@ -293,12 +303,12 @@ OpenChannels open_channels(const comm::Communicator& world, std::span<const Chan
                         Scope::all_ranks);
         if (!transport) {
             choice = {Means::messages, "MPI offers no window to its ranks"};
-            transport = make_transport(world, specs[i], choice.means, devices, static_cast<int>(2 * i + 1));
+            transport = make(static_cast<int>(2 * i + 1));
         }
         std::string refused;
-        if (*transport && devices.own && passes_host(choice.means))
-            refused = add_gpu(*transport, world, specs[i], *devices.own);
-        if (count_gpus(specs[i], devices.on_gpu) > 0) refused = first_words(world, refused);
+        if (*transport && own.any() && passes_host(choice.means))
+            refused = add_gpu(*transport, world, specs[i], own);
+        if (on_gpus) refused = first_words(world, refused);
         const std::string gpus = way_of_gpus(specs[i], choice.means, devices.on_gpu, refused);
         open.channels.push_back(*transport ? std::make_unique<Channel>(specs[i], world.rank(), world.waiter(),
                                                                        std::move(*transport))

@@ -44,8 +44,9 @@ struct OpenChannels {
 
 /// Collective over `world`, which must outlive the channels. Refuses what does not fit into a node's shared
 /// memory (Error(bad_deck, all_ranks), naming edges, sizes and what to change), then makes the channels. Rows
-/// lie where operations of `device` find them, which must outlive the channels; null: in the host's memory.
+/// lie where operations of this rank's backends, by spec, find them, which must outlive the channels; without
+/// any in the host's memory.
 OpenChannels open_channels(const comm::Communicator& world, std::span<const ChannelSpec> specs,
-                           Wanted wanted = Wanted::automatic, backend::Backend* device = nullptr);
+                           Wanted wanted = Wanted::automatic, std::span<const Backends> backends = {});
 
 }  // namespace maestro::channel

@@ -16,12 +16,26 @@
 
 namespace maestro::channel {
 
+/// The ends of an edge.
+enum class End { producer, consumer };
+
+/// What makes and reads a rank's rows at either end; null where it is not there, or where rows lie in the
+/// host's memory. One GPU's where there are two, which may have streams of their own.
+struct Backends {
+    backend::Backend* producer = nullptr;
+    backend::Backend* consumer = nullptr;
+    backend::Backend* at(End end) const { return end == End::producer ? producer : consumer; }
+    backend::Backend* any() const { return producer ? producer : consumer; }
+};
+
 /// Owns this rank's exposed memory (zeroed at the start). Peers are ranks of the edge's communicator; a rank
 /// may be its own. Used by one thread. No call waits for a peer.
 class Transport {
 public:
     virtual ~Transport() = default;
     virtual std::byte* memory() = 0;  ///< this rank's exposed memory, 64-byte aligned, of the host
+    /// For whom the calls that follow are: "operations" are those of this end of the rank.
+    virtual void serve([[maybe_unused]] End end) {}
     /// Bytes for `peer`'s memory at byte `offset`; `source` stays untouched until push(). It is where
     /// operations find it: on a GPU in its memory.
     virtual void put(int peer, std::size_t offset, const void* source, std::size_t bytes) = 0;
@@ -35,6 +49,10 @@ public:
     virtual void depart([[maybe_unused]] bool reuse) {}
     /// A word of the own memory that a peer signals; what that peer put before it is visible afterwards.
     virtual std::uint64_t load(std::size_t offset) = 0;
+
+    /// A word of the own memory, seen by load(): operations given later come after what it announces. Needed
+    /// where that is not fetched.
+    virtual void follow([[maybe_unused]] std::size_t offset) {}
 
     // Rows as operations see them: in memory(), or in a copy of it on the device.
     /// Operations given later find zeros here. Before the peers can know of the place.
@@ -69,9 +87,9 @@ struct LinkDelay {
 };
 std::unique_ptr<Transport> make_delayed(std::unique_ptr<Transport> inner, LinkDelay delay);
 
-/// What a rank with a GPU knows of its end of an edge. The waiter and the backend outlive the transport.
+/// What a rank with a GPU knows of its end of an edge. The waiter and the backends outlive the transport.
 struct GpuEnd {
-    backend::Backend& backend;
+    Backends backends;  ///< of one of the ends at least
     comm::Waiter& waiter;
     std::string edge;                     ///< for messages
     std::size_t words = 0;                ///< bytes at the start of the memory that the device does not see
@@ -85,10 +103,10 @@ struct GpuEnd {
 /// second memory of the same layout on the device. `refused`: why CUDA does not pin the memory, if so.
 std::unique_ptr<Transport> make_gpu_transport(std::unique_ptr<Transport> host, const GpuEnd& end,
                                               std::string& refused);
-/// What a rank with a GPU of its own knows of an edge whose ranks all have one. The backend outlives the
+/// What a rank with a GPU of its own knows of an edge whose ranks all have one. The backends outlive the
 /// transport.
 struct NcclEnd {
-    backend::Backend& backend;
+    Backends backends;
     std::string edge;                 ///< for messages
     std::size_t words = 0;            ///< bytes at the start of the memory, which are the host's
     std::size_t bytes = 0;            ///< of the memory; rows are the device's
@@ -100,7 +118,7 @@ struct NcclEnd {
 /// alone. Collective. Error(peer_lost) where a rank does not come.
 std::unique_ptr<Transport> make_nccl_transport(comm::Communicator edge, NcclEnd end);
 /// Both ends are this rank and its GPU, whose memory the rows do not leave; `bytes` of memory, of which
-/// `words` are the host's.
-std::unique_ptr<Transport> make_gpu_local(backend::Backend& backend, std::size_t words, std::size_t bytes);
+/// `words` are the host's. What one end signals, the other's operations follow, without the host.
+std::unique_ptr<Transport> make_gpu_local(const Backends& backends, std::size_t words, std::size_t bytes);
 
 }  // namespace maestro::channel

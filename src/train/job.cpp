@@ -7,7 +7,6 @@
 #include "comm/memory.hpp"
 #include "graph/grid.hpp"
 #include "train/agree.hpp"
-#include "train/device.hpp"
 #include "train/weights.hpp"
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
@@ -42,10 +41,8 @@ Job::Job(Launch& launch, const Survey& survey, bool load_weights)
       description_(survey.description(false)) {
     const graph::SectionGraph& graph = launch.deck.graph;
     agree(launch.world, [&] {
-        in_planned_memory(launch, survey.memory(), [&] {
-            backend_ = open_device(launch);
-            scratch_ = backend::Arena(*backend_, static_cast<std::size_t>(planned_.scratch));
-        });
+        in_planned_memory(launch, survey.memory(),
+                          [&] { devices_ = std::make_unique<SectionDevices>(launch, survey.memory()); });
     });
     prefetcher_ = std::make_unique<data::Prefetcher>(survey.samples(), workload::kBytesAhead);
     const int lane = graph::lane_on(graph, launch.world.rank());
@@ -75,7 +72,7 @@ void Job::prepare_planning() {
 }
 
 MemoryUse Job::memory_use() const {
-    std::size_t taken = scratch_.capacity(), used = scratch_.peak();
+    std::size_t taken = devices_->scratch_bytes(), used = devices_->used_scratch_bytes();
     for (const auto& channel : channels_)
         if (channel) {
             const std::size_t bytes = channel::rank_bytes(channel->spec(), launch_.world.rank());
@@ -96,16 +93,18 @@ MemoryUse Job::memory_use() const {
 
 void Job::open_edges() {
     const std::vector<channel::ChannelSpec>& specs = survey_.memory().channels;
+    const graph::SectionGraph& graph = launch_.deck.graph;
+    std::vector<channel::Backends> ends;
+    for (const graph::Edge& e : graph.edges) ends.push_back({devices_->find(e.from), devices_->find(e.to)});
     const std::string& transport = launch_.deck.run.transport;
     auto [channels, description] =
         channel::open_channels(launch_.world, specs,
                                transport == "window"     ? channel::Wanted::window
                                : transport == "messages" ? channel::Wanted::messages
                                                          : channel::Wanted::automatic,
-                               backend_.get());
+                               ends);
     channels_ = std::move(channels);
     description_.insert(description_.end(), description.begin(), description.end());
-    const graph::SectionGraph& graph = launch_.deck.graph;
     for (std::size_t e = 0; e < specs.size(); ++e) {
         const int from = graph.edges[e].from, to = graph.edges[e].to;
         edges_.push_back({from, to, channels_[e].get(), workload::degrees_of(graph.sections[from]),
@@ -122,7 +121,7 @@ void Job::add_replica(int s, int index, DType compute, std::unique_ptr<model::Mo
         if (e.to == s) inputs.push_back(e.channel);
         if (e.from == s) outputs.push_back(e.channel);
     }
-    replicas_.push_back(std::make_unique<Replica>(*backend_,
+    replicas_.push_back(std::make_unique<Replica>(devices_->backend(s),
                                                   Replica::Settings{.section = s,
                                                                     .name = section.name,
                                                                     .index = index,
@@ -131,7 +130,8 @@ void Job::add_replica(int s, int index, DType compute, std::unique_ptr<model::Mo
                                                                     .dtype = compute,
                                                                     .saved_bytes = memory.footprint.saved},
                                                   std::move(module), launch_.world.waiter(), std::move(data),
-                                                  std::move(inputs), std::move(outputs), scratch_));
+                                                  std::move(inputs), std::move(outputs),
+                                                  devices_->scratch(s)));
 }
 
 void Job::build_section(int s, const WeightFiles* weights) {
@@ -147,8 +147,8 @@ void Job::build_section(int s, const WeightFiles* weights) {
     model::Peers peers = model::no_peers();
     if (place && section.layout.lane_ranks() > 1)
         in_planned_memory(launch_, survey_.memory(), [&] {
-            peers = model::make_peers(lane_, *backend_, workload::degrees_of(section), section.layout.cp_kind,
-                                      static_cast<int>(deck.model_of(s).kv_heads),
+            peers = model::make_peers(lane_, devices_->backend(s), workload::degrees_of(section),
+                                      section.layout.cp_kind, static_cast<int>(deck.model_of(s).kv_heads),
                                       fmt::format("section {}, replica {}", section.name, place->replica));
         });
     std::int64_t parameters = 0;
@@ -156,8 +156,9 @@ void Job::build_section(int s, const WeightFiles* weights) {
     std::unique_ptr<model::Module> module;
     const auto build_module = [&] {
         module = survey_.emulation()
-                     ? survey_.emulation()->make_module(*backend_, s, std::move(peers))
-                     : model::make_module(*backend_, workload::spec_of(deck, s), role, std::move(peers));
+                     ? survey_.emulation()->make_module(devices_->backend(s), s, std::move(peers))
+                     : model::make_module(devices_->backend(s), workload::spec_of(deck, s), role,
+                                          std::move(peers));
         if (weights) load_initial_weights(launch_, *weights, s, module->parameters());
         parameters = module->parameters().count();
     };
@@ -168,7 +169,7 @@ void Job::build_section(int s, const WeightFiles* weights) {
     std::unique_ptr<collective::Group> sums;
     if (module && module->parameters().gradient().size() > 0)
         in_planned_memory(launch_, survey_.memory(),
-                          [&] { sums = collective::make_group(std::move(data), *backend_); });
+                          [&] { sums = collective::make_group(std::move(data), devices_->backend(s)); });
     const auto build_replica = [&] {
         add_replica(s, place->replica, role.compute, std::move(module), std::move(sums));
     };

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "backend/arena.hpp"
 #include "channel/channel.hpp"
 #include "channel/open.hpp"
 #include "data/prefetcher.hpp"
@@ -14,6 +13,7 @@
 #include "train/launch.hpp"
 #include "train/memory.hpp"
 #include "train/replica.hpp"
+#include "train/section_devices.hpp"
 #include "train/step_runner.hpp"
 #include "train/survey.hpp"
 #include "train/weights.hpp"
@@ -41,7 +41,7 @@ public:
     /// Sections, edges and the costs of the samples, for the planner; costs on rank 0 alone.
     const schedule::Problem& problem() const { return problem_; }
     const workload::CostModel& costs() const { return *costs_; }
-    backend::Backend& backend() { return *backend_; }
+    const backend::Backend& backend() const { return devices_->any(); }  ///< of any of the sections
     /// Parameters, memory and window of each section, for the log.
     const std::vector<std::string>& description() const { return description_; }
     /// What is planned for this rank's memory, and what has been taken and used of it so far.
@@ -58,10 +58,9 @@ private:
     Launch& launch_;
     const Survey& survey_;
     std::uint64_t resident_at_start_;
-    std::unique_ptr<backend::Backend> backend_;
+    std::unique_ptr<SectionDevices> devices_;
     std::unique_ptr<data::Prefetcher> prefetcher_;
     comm::Communicator lane_;
-    backend::Arena scratch_;
     std::vector<std::unique_ptr<channel::Channel>> channels_;
     std::vector<EdgeEnd> edges_;
     std::vector<std::unique_ptr<Replica>> replicas_;

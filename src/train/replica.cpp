@@ -124,15 +124,15 @@ TaskMarks Replica::forward(int micro_batch, const model::Batch& batch, std::span
                            model::Result& result, double asked_s) {
     const std::span<const model::SampleView> samples = batch.samples;
     const backend::ProfilerRange range(backend_, settings_.name, "forward", micro_batch);
-    const backend::Mark start = backend_.clock().mark();
+    const std::vector<std::vector<Tensor>> inputs = input_rows(samples);
+    const backend::Mark start = backend_.clock().mark();  // it has its inputs
 
     Flight flight = slots_.take();
     for (const auto& sample : samples) flight.samples.push_back(sample.id);
     Tensor output;
     {
         backend::ArenaScope scope(scratch_);
-        flight.saved =
-            module_->forward(batch, input_rows(samples), slots_.memory(flight), scratch_, output, result);
+        flight.saved = module_->forward(batch, inputs, slots_.memory(flight), scratch_, output, result);
     }
     const backend::Mark computed = backend_.clock().mark();
     {
@@ -152,7 +152,7 @@ TaskMarks Replica::forward(int micro_batch, const model::Batch& batch, std::span
 TaskTimes Replica::measured(const TaskMarks& task, double free_s) {
     const backend::Clock& clock = backend_.clock();
     const double start = clock.at(task.start), computed = clock.at(task.computed), end = clock.at(task.end);
-    const double waited = start - std::max(task.asked_s, free_s);
+    const double waited = std::max(0.0, start - std::max(task.asked_s, free_s));
     times_.waiting += waited;
     times_.compute += computed - start;
     times_.sending += end - computed;
@@ -171,28 +171,23 @@ const SectionTimes& Replica::times() {
     return times_;
 }
 
-/// The sum over the edges that bring one, in the memory of the first.
-Tensor Replica::output_gradient(int micro_batch) {
+std::vector<Tensor> Replica::output_gradients(int micro_batch) {
     const backend::ProfilerRange range(backend_, "edge");
-    Tensor sum;
-    for (channel::Channel* output : outputs_) {
-        if (!output->spec().carries_gradient) continue;
-        const Tensor gradient = output->gradient(micro_batch);
-        if (sum.rank == 0)
-            sum = gradient;
-        else
-            ops::add(backend_, gradient, sum);
-    }
-    return sum;
+    std::vector<Tensor> gradients;
+    for (channel::Channel* output : outputs_)
+        if (output->spec().carries_gradient) gradients.push_back(output->gradient(micro_batch));
+    return gradients;
 }
 
 TaskMarks Replica::backward(int micro_batch, double asked_s) {
     const backend::ProfilerRange range(backend_, settings_.name, "backward", micro_batch);
+    const std::vector<Tensor> gradients = output_gradients(micro_batch);
     const backend::Mark start = backend_.clock().mark();
 
     Flight flight = slots_.extract(micro_batch);
     backend::ArenaScope scope(scratch_);
-    const Tensor d_output = output_gradient(micro_batch);
+    const Tensor d_output = gradients.empty() ? Tensor() : gradients.front();
+    for (std::size_t e = 1; e < gradients.size(); ++e) ops::add(backend_, gradients[e], d_output);
     std::vector<Tensor> d_inputs(inputs_.size());
     std::vector<std::vector<std::int64_t>> came(inputs_.size());  // samples over each edge
     for (std::size_t e = 0; e < inputs_.size(); ++e) {

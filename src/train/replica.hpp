@@ -44,9 +44,10 @@ public:
         DType dtype = DType::f32;
         std::size_t saved_bytes = 0;  ///< activations of the worst micro-batch
     };
-    /// Channels are owned by the caller: `inputs` in the order of the module's inputs. `scratch` is shared by
-    /// the replicas of a rank. All must outlive the replica. `data`: the ranks that hold the same weights,
-    /// over dp and cp; null where the section has no trainable weights, and is frozen. Nothing is sent here.
+    /// Channels are owned by the caller: `inputs` in the order of the module's inputs. `scratch` is used
+    /// within a task; replicas may share it that share the backend. All must outlive the replica. `data`: the
+    /// ranks that hold the same weights, over dp and cp; null where the section has no trainable weights, and
+    /// is frozen. Nothing is sent here.
     Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
             comm::Waiter& waiter, std::unique_ptr<collective::Group> data,
             std::vector<channel::Channel*> inputs, std::vector<channel::Channel*> outputs,
@@ -88,8 +89,8 @@ public:
     TaskMarks backward(int micro_batch, double asked_s);
     /// Waits until the device has done what it was given; then measured() may be asked.
     void read_clock();
-    /// When a task ran; adds to times(). The device was done with what it had before at `free_s`: it waits
-    /// from then on, or from when the task was asked for.
+    /// When a task ran; adds to times(). The device was done with what it began before at `free_s`: it waits
+    /// from then on, or from when the task was asked for, unless it began this one meanwhile.
     TaskTimes measured(const TaskMarks& task, double free_s = 0);
     /// Nothing may be in flight any more (checked).
     void end_step();
@@ -98,7 +99,8 @@ private:
     /// A forward-only section keeps its output until all consumers are done with it. Is a slot free then?
     bool collect_drained();
     std::vector<std::vector<Tensor>> input_rows(std::span<const model::SampleView> samples);
-    Tensor output_gradient(int micro_batch);
+    /// Those that come back over the edges.
+    std::vector<Tensor> output_gradients(int micro_batch);
 
     backend::Backend& backend_;
     Settings settings_;

@@ -41,7 +41,8 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
         if (edge.channel)
             edge.channel->begin_step(
                 plan.step, routes(plan, {edge.from, edge.from_degrees}, {edge.to, edge.to_degrees}, table_));
-    begun_ = replicas_.front()->clock().mark();
+    begun_.clear();
+    for (Replica* replica : replicas_) begun_.push_back(replica->clock().mark());
     for (Replica* replica : replicas_) replica->module().parameters().zero_gradients();
 
     if (ready_ && together_.rank() == 0)
@@ -163,10 +164,16 @@ void StepRunner::run_task(Step& step, std::size_t first, double asked_s) {
 
 void StepRunner::read_times(std::vector<io::TaskRow>& rows) {
     for (Replica* replica : replicas_) replica->read_clock();
-    double free_s = replicas_.front()->clock().at(begun_);
+    double free_s = 0;
+    for (std::size_t r = 0; r < replicas_.size(); ++r)
+        free_s = std::max(free_s, replicas_[r]->clock().at(begun_[r]));
+    // Of sections beside each other one may begin before another that was given first.
+    const auto start_of = [](const Done& done) { return done.replica->clock().at(done.marks.start); };
+    std::stable_sort(done_.begin(), done_.end(),
+                     [&](const Done& a, const Done& b) { return start_of(a) < start_of(b); });
     for (const Done& done : done_) {
         const TaskTimes times = done.replica->measured(done.marks, free_s);
-        free_s = times.end_s;
+        free_s = std::max(free_s, times.end_s);
         if (together_.rank() != 0) continue;
         rows[done.row].start_s = times.start_s - origin_s_;
         rows[done.row].end_s = times.end_s - origin_s_;

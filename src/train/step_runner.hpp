@@ -80,8 +80,8 @@ private:
     const workload::SampleTable& table_;
     data::Prefetcher& prefetcher_;
     comm::Watchdog& watchdog_;
-    std::vector<Done> done_;  ///< tasks whose times are not read, in their order
-    backend::Mark begun_;     ///< where what the device did before the tasks ends
+    std::vector<Done> done_;            ///< tasks whose times are not read, in their order
+    std::vector<backend::Mark> begun_;  ///< where what each replica did before its tasks ends
 };
 
 }  // namespace maestro::train

@@ -155,6 +155,7 @@ std::string RankMemory::describe() const {
 MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, std::int32_t marker,
                           backend::Traits traits) {
     MemoryPlan plan;
+    plan.shares_scratch = traits.shares_memory;
     for (int s = 0; s < static_cast<int>(deck.graph.sections.size()); ++s) {
         const graph::Section& section = deck.graph.sections[s];
         SectionMemory memory{.footprint = {}, .window = section.window, .loss = section.loss};
@@ -191,6 +192,12 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
     return plan;
 }
 
+double scratch_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int section) {
+    const model::Footprint& footprint = plan.sections[section].footprint;
+    return std::max(static_cast<double>(footprint.scratch),
+                    summing(footprint, graph.sections[section].layout));
+}
+
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank) {
     RankMemory memory;
     for (std::size_t s = 0; s < plan.sections.size(); ++s) {
@@ -201,8 +208,8 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
         const Range share = model::flat_share(own.footprint.trainable, 0, layout.dp * layout.cp);
         memory.optimizer += 2.0 * sizeof(float) * static_cast<double>(share.size());
         memory.activations += static_cast<double>(own.footprint.saved) * own.slots();
-        memory.scratch = std::max(
-            {memory.scratch, static_cast<double>(own.footprint.scratch), summing(own.footprint, layout)});
+        const double scratch = scratch_of(plan, graph, static_cast<int>(s));
+        memory.scratch = plan.shares_scratch ? std::max(memory.scratch, scratch) : memory.scratch + scratch;
         memory.samples = std::max(memory.samples, own.samples);
     }
     for (const channel::ChannelSpec& spec : plan.channels)

@@ -32,6 +32,7 @@ struct SectionMemory {
 struct MemoryPlan {
     std::vector<SectionMemory> sections;         ///< by colour
     std::vector<channel::ChannelSpec> channels;  ///< by edge
+    bool shares_scratch = true;  ///< the sections of a rank: where one's tasks never run beside another's
     void set_window(int section, int window, const graph::SectionGraph& graph);
 };
 
@@ -50,9 +51,12 @@ struct RankMemory {
 };
 
 /// Windows as in the deck, 0 where it leaves them open. `traits` are those of the device that is planned
-/// for: this machine's where it trains.
+/// for: this machine's where it trains. On one with memory of its own, sections of a rank run beside each
+/// other.
 MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, std::int32_t marker,
                           backend::Traits traits);
+/// Bytes of scratch that a rank of the section needs: within a task, or as gradients are summed.
+double scratch_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int section);
 /// Of one rank of the world; open windows count nothing.
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank);
 /// For every section the window that a rank with `bytes` of memory allows: the deck's, or what the rank's

@@ -92,8 +92,9 @@ void an_edge_whose_rank_goes_is_told_by_nccl(const comm::Communicator& world) {
     spec.width = 2;
     spec.max_sent = spec.max_received = 2;
     spec.max_samples = 1;
-    auto [channels, description] =
-        channel::open_channels(rig.world, std::span(&spec, 1), channel::Wanted::automatic, rig.device.get());
+    const channel::Backends ends{rig.device.get(), rig.device.get()};
+    auto [channels, description] = channel::open_channels(rig.world, std::span(&spec, 1),
+                                                          channel::Wanted::automatic, std::span(&ends, 1));
     MAESTRO_CHECK(description[0].find("edge up-down: by NCCL ") == 0, "{}", description[0]);
     const channel::Route route = testing_support::route(7, 0, 0, 0, 0, 2);
     channels[0]->begin_step(0, std::span(&route, 1));

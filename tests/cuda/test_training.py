@@ -39,14 +39,35 @@ def edge_of(log):
     return next(line for line in log.splitlines() if "edge vision-language:" in line)
 
 
-@pytest.mark.parametrize(("ranks", "values"), [(1, ["section.language.colocate_with=vision", "section.language.layout.dp=1"]), (4, [])])
-def test_losses_are_the_cpus(tmp_path, data, ranks, values):  # noqa: F811
+def test_losses_are_the_cpus(tmp_path, data):  # noqa: F811
     (tmp_path / "data").symlink_to(data)
-    expected, _ = train(tmp_path, BINARY, ranks, *values, "run.device=cpu")
-    for gpus in {1, ranks}:
-        found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", gpus=gpus)
+    expected, _ = train(tmp_path, BINARY, 4, "run.device=cpu")
+    for gpus in (1, 4):
+        found, log = train(tmp_path, HOSTED, 4, "run.device=cuda", gpus=gpus)
         assert ("by NCCL" in edge_of(log)) == (gpus > 1), edge_of(log)
-        check(found, expected, f"{ranks} ranks on {gpus} GPUs")
+        check(found, expected, f"4 ranks on {gpus} GPUs")
+
+
+# Both sections on the same ranks, each on a stream of its own; gradients come back, or none.
+COLOCATED = {
+    "alike": (1, "vlm_glyphs", ["section.language.layout.dp=1"]),
+    "alike, ready": (2, "vlm_glyphs", ["section.vision.layout.dp=2", "section.language.layout.dp=2", "schedule.dispatch=ready"]),
+    "frozen": (1, "vlm_glyphs", ["section.language.layout.dp=1", "section.vision.mode=forward", "section.vision.weights=runs/0"]),
+    "tp and cp by window": (2, "layouts", ["section.vision.layout.tp=2", "section.language.layout.tp=1", "section.language.layout.cp=2"]),
+    "cp and tp by messages": (2, "layouts", ["section.vision.layout.cp=2", "section.language.layout.tp=2", "run.transport=messages"]),
+}
+
+
+@pytest.mark.parametrize("case", COLOCATED)
+def test_colocated_sections_give_the_cpus_losses(tmp_path, data, case):  # noqa: F811
+    (tmp_path / "data").symlink_to(data)
+    ranks, deck, values = COLOCATED[case]
+    values = ["section.language.colocate_with=vision", *values]
+    if case == "frozen":
+        train(tmp_path, BINARY, 4)  # the weights
+    expected, _ = train(tmp_path, BINARY, ranks, *values, "run.device=cpu", deck=deck)
+    found, _ = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck=deck)
+    check(found, expected, case)
 
 
 LAYOUTS = {

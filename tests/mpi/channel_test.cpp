@@ -121,10 +121,11 @@ public:
         bool ordered = false;  ///< puts and retires in one order
         std::uint64_t seed = 0;
     };
-    Player(const comm::Communicator& world, backend::Backend& device, Channel& channel, const StepPlan& plan,
-           std::int64_t step, Style style)
+    Player(const comm::Communicator& world, const channel::Backends& devices, Channel& channel,
+           const StepPlan& plan, std::int64_t step, Style style)
         : world_(world),
-          device_(device),
+          above_(*devices.producer),
+          below_(*devices.consumer),
           channel_(channel),
           spec_(channel.spec()),
           plan_(plan),
@@ -140,6 +141,7 @@ public:
     void play() {
         while (!finished())
             world_.waiter().wait_until([&] { return turn(); }, [] { return std::string("a turn"); });
+        for (const auto& [sample, used] : used_) verify(sample, used.second);
     }
 
 private:
@@ -178,16 +180,41 @@ private:
         return std::vector<double>(static_cast<std::size_t>(rows * spec_.width), kPoison);
     }
     /// On the device, in memory that the next one takes again.
-    Tensor on_device(backend::Arena& arena, const std::vector<double>& values) {
+    Tensor on_device(backend::Backend& device, backend::Arena& arena, const std::vector<double>& values) {
         arena.reset();
         const Tensor t = arena.allocate(
             spec_.dtype, {static_cast<std::int64_t>(values.size()) / spec_.width, spec_.width});
-        testing_support::write_elements(device_, t, values);
+        testing_support::write_elements(device, t, values);
         return t;
     }
-    void fill(const Tensor& t, double value) {
-        testing_support::write_elements(device_, t,
+    static void fill(backend::Backend& device, const Tensor& t, double value) {
+        testing_support::write_elements(device, t,
                                         std::vector<double>(static_cast<std::size_t>(t.size()), value));
+    }
+    /// What an operation of the consumer makes of a sample's rows, whenever the device runs it: a copy.
+    void use(std::int64_t sample, const Tensor& rows) {
+        std::vector<double> ones(static_cast<std::size_t>(spec_.width * spec_.width), 0.0);
+        for (std::int64_t i = 0; i < spec_.width; ++i)
+            ones[static_cast<std::size_t>(i * spec_.width + i)] = 1;
+        const Tensor identity = on_device(below_, ones_, ones);
+        auto& [arena, copy] = used_[sample];
+        arena = backend::Arena(below_, kOutput);
+        copy = on_device(below_, arena, fresh(rows.dim(0)));
+        if (rows.dim(0) > 0)
+            below_.gemm({.a = rows.data,
+                         .b = identity.data,
+                         .y = copy.data,
+                         .m = rows.dim(0),
+                         .n = spec_.width,
+                         .k = spec_.width,
+                         .lda = spec_.width,
+                         .ldb = spec_.width,
+                         .ldy = spec_.width,
+                         .transpose_a = false,
+                         .transpose_b = false,
+                         .accumulate = false,
+                         .in = spec_.dtype,
+                         .out = spec_.dtype});
     }
 
     /// Calls visit(element of this rank's output, sample, element of it) for what is routed of a micro-batch.
@@ -253,11 +280,11 @@ private:
         each_sent(next_, [&](std::int64_t at, std::int64_t sample, std::int64_t element) {
             values[static_cast<std::size_t>(at)] = value_of(step_, sample, element, false);
         });
-        backend::Arena& memory = outputs_.try_emplace(next_, device_, kOutput).first->second;
-        const Tensor output = on_device(memory, values);
+        auto& [memory, output] = outputs_[next_];
+        memory = backend::Arena(above_, kOutput);
+        output = on_device(above_, memory, values);
         channel_.put(next_, output, slot);
-        const bool stays = spec_.pointer || (spec_.carries_gradient && !device_.shares_memory());
-        if (!stays) fill(output, kGone);  // the caller may reuse it at once
+        if (!stays()) fill(above_, output, kGone);  // the caller may reuse it at once
         in_flight_.push_back(next_++);
         std::size_t occupied = 0;
         for (int micro_batch : in_flight_) occupied += channel_.drained(micro_batch) ? 0 : 1;
@@ -266,6 +293,9 @@ private:
         return true;
     }
 
+    /// Until it is drained.
+    bool stays() const { return spec_.pointer || (spec_.carries_gradient && !above_.shares_memory()); }
+
     bool take_gradient(int micro_batch) {
         if (spec_.carries_gradient) {
             const Tensor gradient = channel_.gradient(micro_batch);
@@ -273,50 +303,52 @@ private:
             each_sent(micro_batch, [&](std::int64_t at, std::int64_t sample, std::int64_t element) {
                 expected[static_cast<std::size_t>(at)] = value_of(step_, sample, element, true);
             });
-            MAESTRO_CHECK(testing_support::read_elements(device_, gradient) == expected,
+            MAESTRO_CHECK(testing_support::read_elements(above_, gradient) == expected,
                           "the gradient of micro-batch {}", micro_batch);
-            fill(gradient, kPoison);
+            fill(above_, gradient, kPoison);
         }
+        if (stays()) fill(above_, outputs_.at(micro_batch).second, kGone);
         channel_.retire(micro_batch);
         return true;
     }
 
     void receive(const Route& r) {
         if (style_.slow && dice_.up_to(3) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        verify(r);
+        verify(r.sample, channel_.rows(r.sample));
     }
 
-    void verify(const Route& r) {
-        const Tensor rows = channel_.rows(r.sample);
-        const std::vector<double> found = testing_support::read_elements(device_, rows);
-        const std::int64_t due = each_received(r.sample, [&](std::int64_t at, std::int64_t element) {
+    void verify(std::int64_t sample, const Tensor& rows) {
+        const std::vector<double> found = testing_support::read_elements(below_, rows);
+        const std::int64_t due = each_received(sample, [&](std::int64_t at, std::int64_t element) {
             const double value = found.at(static_cast<std::size_t>(at));
-            MAESTRO_CHECK(value == value_of(step_, r.sample, element, false),
-                          "step {}, sample {}, element {}: {}", step_, r.sample, element, value);
+            MAESTRO_CHECK(value == value_of(step_, sample, element, false),
+                          "step {}, sample {}, element {}: {}", step_, sample, element, value);
         });
         MAESTRO_CHECK(rows.dim(0) == due && rows.dim(1) == spec_.width, "{}", rows.describe());
-        MAESTRO_CHECK(channel_.rows_of(r.sample) == due, "rows of sample {}", r.sample);
+        MAESTRO_CHECK(channel_.rows_of(sample) == due, "rows of sample {}", sample);
     }
 
     void answer(const Route& r) {
-        verify(r);  // still whole after others came and went
         const Tensor rows = channel_.rows(r.sample);
-        if (!spec_.pointer) fill(rows, kPoison);
+        if (dice_.up_to(1) == 0) verify(r.sample, rows);  // still whole after others came and went
+        use(r.sample, rows);
+        if (!spec_.pointer) fill(below_, rows, kPoison);
         if (!spec_.carries_gradient) return channel_.release(std::span(&r.sample, 1));
         if (dice_.up_to(1) == 0) channel_.release(std::span(&r.sample, 1));
         std::vector<double> values = fresh(channel_.rows_of(r.sample));
         each_received(r.sample, [&](std::int64_t at, std::int64_t element) {
             values[static_cast<std::size_t>(at)] = value_of(step_, r.sample, element, true);
         });
-        const Tensor gradient = on_device(gradients_, values);
+        const Tensor gradient = on_device(below_, gradients_, values);
         channel_.put_gradient(std::span(&r.sample, 1), gradient);
-        fill(gradient, kGone);
+        fill(below_, gradient, kGone);
     }
 
     static constexpr std::size_t kOutput = 4096;  // bytes: 40 rows of 8 doubles
 
     const comm::Communicator& world_;
-    backend::Backend& device_;
+    backend::Backend& above_;  ///< of the producer
+    backend::Backend& below_;
     Channel& channel_;
     const ChannelSpec& spec_;
     const StepPlan& plan_;
@@ -329,12 +361,13 @@ private:
     std::vector<int> in_flight_;
     std::vector<Route> todo_;
     std::vector<Route> held_;
-    std::map<int, backend::Arena> outputs_;  // by micro-batch
-    backend::Arena gradients_{device_, kOutput};
+    std::map<int, std::pair<backend::Arena, Tensor>> outputs_;        // by micro-batch
+    std::map<std::int64_t, std::pair<backend::Arena, Tensor>> used_;  // by sample
+    backend::Arena gradients_{below_, kOutput}, ones_{below_, kOutput};
 };
 
 /// Returns the rows that were routed, over all steps.
-std::int64_t play_steps(const comm::Communicator& world, backend::Backend& device, Channel& channel,
+std::int64_t play_steps(const comm::Communicator& world, const channel::Backends& devices, Channel& channel,
                         std::uint64_t seed) {
     Dice dice{Random(seed, "plan")};
     std::int64_t rows = 0;
@@ -343,7 +376,7 @@ std::int64_t play_steps(const comm::Communicator& world, backend::Backend& devic
         const StepPlan plan = plan_step(channel.spec(), dice);
         for (const auto& [sample, ways] : plan.ways) rows += static_cast<std::int64_t>(ways.size());
         channel.begin_step(step, plan.routes);
-        Player(world, device, channel, plan, step,
+        Player(world, devices, channel, plan, step,
                {.slow = consumer && consumer->replica == 0 && seed % 3 == 0,
                 .ordered = channel.spec().carries_gradient && seed % 5 == 0,
                 .seed = seed * 100 + static_cast<std::uint64_t>(world.rank())})
@@ -353,10 +386,14 @@ std::int64_t play_steps(const comm::Communicator& world, backend::Backend& devic
     return rows;
 }
 
-void play_case(const comm::Communicator& world, backend::Backend& device, const ChannelSpec& spec,
+void play_case(const comm::Communicator& world, const channel::Backends& devices, const ChannelSpec& spec,
                std::uint64_t seed, channel::Wanted wanted = channel::Wanted::automatic) {
-    const auto [channels, description] = channel::open_channels(world, std::span(&spec, 1), wanted, &device);
-    if (channels[0]) play_steps(world, device, *channels[0], seed);
+    channel::Backends ends;
+    if (channel::seat_on(spec.producers, world.rank())) ends.producer = devices.producer;
+    if (channel::seat_on(spec.consumers, world.rank())) ends.consumer = devices.consumer;
+    const auto [channels, description] =
+        channel::open_channels(world, std::span(&spec, 1), wanted, std::span(&ends, 1));
+    if (channels[0]) play_steps(world, devices, *channels[0], seed);
 }
 
 /// Some of `ranks` as replicas, one after another.
@@ -386,7 +423,7 @@ ChannelSpec small_spec(const std::string& name) {
 }
 
 /// Replicas of one rank, in every number.
-void random_cases(const comm::Communicator& world, backend::Backend& device, channel::Wanted wanted) {
+void random_cases(const comm::Communicator& world, const channel::Backends& devices, channel::Wanted wanted) {
     Dice dice{Random(11, "cases")};
     std::uint64_t seed = 1;
     const std::vector<DType> types = {DType::f32, DType::bf16, DType::f64};
@@ -404,12 +441,12 @@ void random_cases(const comm::Communicator& world, backend::Backend& device, cha
                     spec.carries_gradient = gradient;
                     if (seed % 4 == 0) spec.latency_s = 5e-4;
                     if (seed % 8 == 0) spec.row_s = 5e-5;
-                    play_case(world, device, spec, seed++, wanted);
+                    play_case(world, devices, spec, seed++, wanted);
                 }
 }
 
 /// Replicas of several ranks, apart or sharing some or all of their ranks with the other side.
-void lane_cases(const comm::Communicator& world, backend::Backend& device, channel::Wanted wanted) {
+void lane_cases(const comm::Communicator& world, const channel::Backends& devices, channel::Wanted wanted) {
     Dice dice{Random(12, "lanes")};
     const auto below = [&](int n) { return static_cast<int>(dice.up_to(n - 1)); };
     int shared = 0, played = 0;
@@ -428,7 +465,7 @@ void lane_cases(const comm::Communicator& world, backend::Backend& device, chann
         spec.window = 1 + below(4);
         spec.carries_gradient = dice.up_to(2) > 0;
         if (seed % 6 == 0) spec.latency_s = 3e-4;
-        play_case(world, device, spec, seed, wanted);
+        play_case(world, devices, spec, seed, wanted);
     }
     MAESTRO_CHECK(shared > 0, "no rank was on both sides");
 }
@@ -469,13 +506,14 @@ void no_row_is_put_twice(const comm::Communicator& world) {
         std::make_unique<Counting>(
             channel::make_messages(world.group(ranks, 5, "counted"), rank_bytes(spec, world.rank())), bytes));
     const auto device = backend::make_cpu(1);
-    const std::int64_t rows = play_steps(world, *device, channel, 77), put = world.sum(bytes);
+    const std::int64_t rows = play_steps(world, {device.get(), device.get()}, channel, 77),
+                       put = world.sum(bytes);
     MAESTRO_CHECK(rows > 100 && put == static_cast<std::int64_t>(2 * bytes_of_rows(spec, rows)),
                   "{} bytes for {} rows each way", put, rows);
 }
 
 /// Pinned memory that holds less than a message: what was put leaves in parts, and the host waits for room.
-void little_pinned_memory_is_enough(const comm::Communicator& world, backend::Backend& device) {
+void little_pinned_memory_is_enough(const comm::Communicator& world, const channel::Backends& devices) {
     const int half = world.size() / 2;
     std::vector<int> ranks(static_cast<std::size_t>(world.size()));
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -483,7 +521,7 @@ void little_pinned_memory_is_enough(const comm::Communicator& world, backend::Ba
     spec.producers = side_of(ranks, 0, 1, half);
     spec.consumers = side_of(ranks, half, 1, world.size() - half);
     spec.window = 2;
-    channel::GpuEnd end{.backend = device,
+    channel::GpuEnd end{.backends = devices,
                         .waiter = world.waiter(),
                         .edge = spec.name,
                         .words = words_bytes(spec),
@@ -495,11 +533,11 @@ void little_pinned_memory_is_enough(const comm::Communicator& world, backend::Ba
                     channel::make_gpu_transport(
                         channel::make_messages(world.group(ranks, 6, spec.name), end.bytes), end, refused));
     MAESTRO_CHECK(refused.empty(), "{}", refused);
-    for (std::uint64_t seed = 200; seed < 204; ++seed) play_steps(world, device, channel, seed);
+    for (std::uint64_t seed = 200; seed < 204; ++seed) play_steps(world, devices, channel, seed);
 }
 
 /// The same of the device's memory where NCCL sends.
-void little_device_memory_is_enough(const comm::Communicator& world, backend::Backend& device) {
+void little_device_memory_is_enough(const comm::Communicator& world, const channel::Backends& devices) {
     const int half = world.size() / 2;
     std::vector<int> ranks(static_cast<std::size_t>(world.size()));
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -507,7 +545,7 @@ void little_device_memory_is_enough(const comm::Communicator& world, backend::Ba
     spec.producers = side_of(ranks, 0, 1, half);
     spec.consumers = side_of(ranks, half, 1, world.size() - half);
     spec.window = 2;
-    channel::NcclEnd end{.backend = device,
+    channel::NcclEnd end{.backends = devices,
                          .edge = spec.name,
                          .words = words_bytes(spec),
                          .bytes = rank_bytes(spec, world.rank()),
@@ -518,7 +556,7 @@ void little_device_memory_is_enough(const comm::Communicator& world, backend::Ba
     }
     Channel channel(spec, world.rank(), world.waiter(),
                     channel::make_nccl_transport(world.group(ranks, 7, spec.name), std::move(end)));
-    for (std::uint64_t seed = 200; seed < 204; ++seed) play_steps(world, device, channel, seed);
+    for (std::uint64_t seed = 200; seed < 204; ++seed) play_steps(world, devices, channel, seed);
 }
 
 bool gpus_apart(const comm::Communicator& world) {
@@ -526,12 +564,12 @@ bool gpus_apart(const comm::Communicator& world) {
 }
 
 /// Ranks with GPUs of their own send by NCCL, unless they are told otherwise; the log says so, and why not.
-void gpus_take_the_fitting_way(const comm::Communicator& world, backend::Backend& device) {
+void gpus_take_the_fitting_way(const comm::Communicator& world, const channel::Backends& devices) {
     ChannelSpec spec = small_spec("up-down");
     spec.producers = {{0}};
     spec.consumers = {{world.size() - 1}};
     const auto says = [&](channel::Wanted wanted, const std::string& words) {
-        const auto open = channel::open_channels(world, std::span(&spec, 1), wanted, &device);
+        const auto open = channel::open_channels(world, std::span(&spec, 1), wanted, std::span(&devices, 1));
         MAESTRO_CHECK(open.description[0].find(words) != std::string::npos, "{}: not {}", open.description[0],
                       words);
     };
@@ -547,7 +585,7 @@ void gpus_take_the_fitting_way(const comm::Communicator& world, backend::Backend
          apart ? "by shared memory, because its link is emulated and all" : "2 ranks share 1");
 }
 
-void pointer_cases(const comm::Communicator& world, backend::Backend& device) {
+void pointer_cases(const comm::Communicator& world, const channel::Backends& devices) {
     for (int window = 1; window <= 3; ++window)
         for (bool gradient : {true, false}) {
             std::vector<int> ranks(static_cast<std::size_t>(world.size()));
@@ -557,7 +595,7 @@ void pointer_cases(const comm::Communicator& world, backend::Backend& device) {
             spec.window = window;
             spec.carries_gradient = gradient;
             spec.pointer = true;
-            play_case(world, device, spec, 500 + static_cast<std::uint64_t>(2 * window + gradient));
+            play_case(world, devices, spec, 500 + static_cast<std::uint64_t>(2 * window + gradient));
         }
 }
 
@@ -638,12 +676,12 @@ void misuse_is_refused(const comm::Communicator& world) {
     channel.end_step();
 }
 
-void edges_of(const comm::Communicator& world, backend::Backend& device) {
+void edges_of(const comm::Communicator& world, const channel::Backends& devices) {
     for (const channel::Wanted wanted : {channel::Wanted::automatic, channel::Wanted::messages}) {
-        random_cases(world, device, wanted);
-        if (world.size() > 1) lane_cases(world, device, wanted);
+        random_cases(world, devices, wanted);
+        if (world.size() > 1) lane_cases(world, devices, wanted);
     }
-    pointer_cases(world, device);
+    pointer_cases(world, devices);
 }
 
 void opening_checks_memory(const comm::Communicator& world) {
@@ -673,14 +711,18 @@ void opening_checks_memory(const comm::Communicator& world) {
 
 int main(int argc, char** argv) {
     return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
-        const auto device = testing_support::make_device(1, world.rank());
-        edges_of(world, *device);
-        if (testing_support::kOnGpu && world.size() > 1)
-            edges_of(world, world.rank() % 2 == 0 ? *device : *backend::make_cpu(1));
+        // On a GPU what is at either end of an edge has a stream of its own.
+        const auto above = testing_support::make_device(1, world.rank()),
+                   below = testing_support::make_device(1, world.rank());
+        const maestro::channel::Backends devices{above.get(), below.get()};
+        edges_of(world, devices);
         if (testing_support::kOnGpu && world.size() > 1) {
-            little_pinned_memory_is_enough(world, *device);
-            gpus_take_the_fitting_way(world, *device);
-            if (gpus_apart(world)) little_device_memory_is_enough(world, *device);
+            const auto cpu = backend::make_cpu(1);
+            edges_of(world,
+                     world.rank() % 2 == 0 ? devices : maestro::channel::Backends{cpu.get(), cpu.get()});
+            little_pinned_memory_is_enough(world, devices);
+            gpus_take_the_fitting_way(world, devices);
+            if (gpus_apart(world)) little_device_memory_is_enough(world, devices);
         }
         misuse_is_refused(world);
         if (world.size() > 1) {

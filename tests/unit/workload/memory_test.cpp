@@ -125,6 +125,11 @@ TEST_F(Memory, SectionsOnOneRankShareScratchAndPassPointers) {
     EXPECT_EQ(both.scratch, static_cast<double>(std::max(memory.sections[0].footprint.scratch,
                                                          memory.sections[1].footprint.scratch)));
     EXPECT_GT(both.channels, 0);  // slots for gradients, and none for rows
+    MemoryPlan apart = memory;    // on a GPU they run beside each other
+    apart.shares_scratch = false;
+    EXPECT_EQ(memory_of(apart, deck_.graph, 0).scratch,
+              scratch_of(memory, deck_.graph, 0) + scratch_of(memory, deck_.graph, 1));
+    EXPECT_GT(memory_of(apart, deck_.graph, 0).scratch, both.scratch);
 }
 
 }  // namespace

@@ -1,0 +1,238 @@
+// Sections that share a rank with a GPU: each has a stream and scratch of its own, and edges alone order
+// them.
+#include "train/section_devices.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <string>
+
+#include "channel/open.hpp"
+#include "comm/environment.hpp"
+#include "comm/waiter.hpp"
+#include "hosted/hosted.hpp"
+#include "mpi/mpi_main.hpp"
+#include "support/edges.hpp"
+#include "train/replica.hpp"
+
+namespace {
+
+using namespace maestro;
+
+constexpr int kUp = 0, kDown = 1;
+constexpr double kPatience = 5;  // s
+
+/// Two sections on rank 0, and a third that is elsewhere.
+struct Colocated {
+    explicit Colocated(const comm::Communicator& world, bool gpu)
+        : launch{.world = world,
+                 .watchdog = watchdog,
+                 .pulse = pulse,
+                 .topology = {},
+                 .device = {},
+                 .deck = {}} {
+        launch.device.gpu = gpu;
+        launch.deck.graph.sections.resize(3);
+        launch.deck.graph.sections[2].first_rank = 1;
+        plan.shares_scratch = !gpu;
+        for (const std::size_t bytes : {1024, 4096, 8192}) {
+            plan.sections.emplace_back();
+            plan.sections.back().footprint.scratch = bytes;
+        }
+    }
+    comm::Watchdog watchdog{{}};
+    Pulse pulse;
+    train::Launch launch;
+    workload::MemoryPlan plan;
+};
+
+void sections_have_what_the_plan_counts(const comm::Communicator& world) {
+    for (const bool gpu : {true, false}) {
+        const Colocated on(world, gpu);
+        train::SectionDevices devices(on.launch, on.plan);
+        const bool apart = &devices.backend(kUp) != &devices.backend(kDown);
+        MAESTRO_CHECK(apart == gpu && (&devices.scratch(kUp) != &devices.scratch(kDown)) == gpu, "{}", apart);
+        MAESTRO_CHECK(!gpu || devices.backend(kUp).stream() != devices.backend(kDown).stream(), "one stream");
+        MAESTRO_CHECK(devices.find(2) == nullptr && devices.find(kDown) == &devices.backend(kDown), "found");
+        const auto planned = workload::memory_of(on.plan, on.launch.deck.graph, world.rank()).scratch;
+        MAESTRO_CHECK(
+            planned == (gpu ? 1024 + 4096 : 4096) && planned == static_cast<double>(devices.scratch_bytes()),
+            "{} planned, {} taken", planned, devices.scratch_bytes());
+    }
+}
+
+/// Which tasks ran, in this order: "up forward". Those given while `block` is set wait for `go`.
+class Story {
+public:
+    void tell(std::string what) {
+        const std::lock_guard lock(mutex_);
+        ran_.push_back(std::move(what));
+    }
+    std::vector<std::string> ran() {
+        const std::lock_guard lock(mutex_);
+        return ran_;
+    }
+    std::atomic<bool> go = false;
+    bool block = false;
+
+private:
+    std::mutex mutex_;  ///< streams run on a thread of their own, too
+    std::vector<std::string> ran_;
+};
+
+class Teller final : public model::Module {
+public:
+    Teller(backend::Backend& b, std::string section, bool sends, Story& story)
+        : Module(b, role(section), model::no_peers()),
+          b_(b),
+          section_(std::move(section)),
+          sends_(sends),
+          story_(story) {
+        store_.declare("weight", {8}, model::Init::zeros, true);
+        store_.allocate(1);
+    }
+    std::unique_ptr<model::Saved> forward(const model::Batch&, std::span<const std::vector<Tensor>>,
+                                          backend::Arena& saved, backend::Arena&, Tensor& output,
+                                          model::Result&) override {
+        if (sends_) output = saved.allocate(DType::f32, {1, 2});
+        tell("forward");
+        return std::make_unique<model::Saved>();
+    }
+    void backward(model::Saved&, const Tensor&, std::span<const Tensor>, backend::Arena&) override {
+        tell("backward");
+    }
+
+private:
+    void tell(const std::string& phase) {
+        const std::string what = section_ + " " + phase;
+        hosted::enqueue_until(
+            b_.stream(),
+            [this, what, blocked = story_.block] {
+                if (blocked && !story_.go) return false;
+                story_.tell(what);
+                return true;
+            },
+            "a task");
+    }
+    static model::Role role(const std::string& section) {
+        model::Role role;
+        role.section = section;
+        return role;
+    }
+    backend::Backend& b_;
+    std::string section_;
+    bool sends_;
+    Story& story_;
+};
+
+/// An edge between two sections of this rank.
+class Pair {
+    Colocated on_;
+    train::SectionDevices devices_;
+    channel::OpenChannels open_;
+
+public:
+    explicit Pair(const comm::Communicator& world) : on_(world, true), devices_(on_.launch, on_.plan) {
+        channel::ChannelSpec spec{.name = "up-down",
+                                  .producers = testing_support::one_each({world.rank()}),
+                                  .consumers = testing_support::one_each({world.rank()}),
+                                  .width = 2,
+                                  .window = 2,
+                                  .max_sent = 1,
+                                  .max_received = 1,
+                                  .max_samples = 4,
+                                  .pointer = true};
+        const channel::Backends ends{devices_.find(kUp), devices_.find(kDown)};
+        open_ = channel::open_channels(world, std::span(&spec, 1), channel::Wanted::automatic,
+                                       std::span(&ends, 1));
+        up = replica(world, kUp, "up", {}, {&edge()});
+        down = replica(world, kDown, "down", {&edge()}, {});
+    }
+    channel::Channel& edge() { return *open_.channels[0]; }
+    void forward(train::Replica& replica, int micro_batch) {
+        const std::int64_t sample = micro_batch + 1;
+        model::SampleView view;
+        view.id = sample;
+        const std::vector<int> slots = replica.await_forward(std::span(&sample, 1));
+        model::Result result;
+        replica.forward(micro_batch, {.samples = std::span(&view, 1)}, slots, result, comm::now_s());
+    }
+    void backward(train::Replica& replica, int micro_batch) {
+        replica.await_backward(micro_batch);
+        replica.backward(micro_batch, comm::now_s());
+    }
+
+    Story story;
+    std::unique_ptr<train::Replica> up, down;
+
+private:
+    std::unique_ptr<train::Replica> replica(const comm::Communicator& world, int section, std::string name,
+                                            std::vector<channel::Channel*> inputs,
+                                            std::vector<channel::Channel*> outputs) {
+        backend::Backend& device = devices_.backend(section);
+        auto module = std::make_unique<Teller>(device, name, !outputs.empty(), story);
+        return std::make_unique<train::Replica>(
+            device,
+            train::Replica::Settings{.section = section, .name = name, .window = 2, .saved_bytes = 64},
+            std::move(module), world.waiter(), nullptr, std::move(inputs), std::move(outputs),
+            devices_.scratch(section));
+    }
+};
+
+void wait_for(const std::function<bool()>& ready, const std::string& what) {
+    comm::Waiter waiter(kPatience);
+    waiter.wait_until(ready, [&] { return what; });
+}
+
+/// A task above that nothing below needs may go on as long as it likes.
+void tasks_wait_for_their_edges_alone(const comm::Communicator& world) {
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+        hosted::seed(seed);
+        Pair pair(world);
+        Story& story = pair.story;
+        const std::vector<channel::Route> routes = {testing_support::route(1, 0, 0, 0, 0, 1),
+                                                    testing_support::route(2, 0, 1, 0, 0, 1)};
+        pair.edge().begin_step(1, routes);
+        pair.forward(*pair.up, 0);
+        story.block = true;
+        pair.forward(*pair.up, 1);
+        story.block = false;
+        pair.forward(*pair.down, 0);
+        pair.backward(*pair.down, 0);
+        wait_for([&] { return story.ran().size() == 3; }, "tasks below, beside one above");
+        MAESTRO_CHECK(
+            (story.ran() == std::vector<std::string>{"up forward", "down forward", "down backward"}),
+            "{} first", story.ran().front());
+        story.block = true;
+        pair.forward(*pair.down, 1);
+        pair.backward(*pair.down, 1);
+        story.block = false;
+        pair.backward(*pair.up, 0);
+        pair.backward(*pair.up, 1);
+        story.go = true;
+        pair.up->read_clock();
+        const std::vector<std::string> ran = story.ran();
+        const auto at = [&](const char* what, int nth) {
+            auto found = std::find(ran.begin(), ran.end(), what);
+            for (; nth > 0; --nth) found = std::find(found + 1, ran.end(), what);
+            return found - ran.begin();
+        };
+        MAESTRO_CHECK(ran.size() == 8 && at("up forward", 1) < at("down forward", 1) &&
+                          at("down backward", 1) < at("up backward", 1),
+                      "out of order: {}", fmt::join(ran, ", "));
+        pair.up->end_step();
+        pair.down->end_step();
+        pair.edge().end_step();
+    }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
+        sections_have_what_the_plan_counts(world);
+        tasks_wait_for_their_edges_alone(world);
+    });
+}
