@@ -66,8 +66,9 @@ def test_colocated_sections_give_the_cpus_losses(tmp_path, data, case):  # noqa:
     if case == "frozen":
         train(tmp_path, BINARY, 4)  # the weights
     expected, _ = train(tmp_path, BINARY, ranks, *values, "run.device=cpu", deck=deck)
-    found, _ = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck=deck)
-    check(found, expected, case)
+    for gpus in {1, ranks}:
+        found, _ = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck=deck, gpus=gpus)
+        check(found, expected, f"{case}, {gpus} GPUs")
 
 
 LAYOUTS = {
