@@ -1,5 +1,5 @@
-// The runtime's calls that describe devices: an H100 with 80 GB, as many as MAESTRO_HOSTED_DEVICES says. Only
-// its memory is what MAESTRO_HOSTED_MEMORY says.
+// The runtime's calls that describe devices: an H100 with 80 GB, as many as MAESTRO_HOSTED_DEVICES and
+// CUDA_VISIBLE_DEVICES say. Only its memory is what MAESTRO_HOSTED_MEMORY says.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -16,14 +16,17 @@ namespace {
 
 constexpr int kProcessors = 132, kL2Bytes = 50 << 20, kRegisters = 65'536, kSharedOfProcessor = 233'472;
 
-std::string bus_id(int device) {
-    return fmt::format("0000:{:02X}:00.0", 0x10 + device);
+int gpu_of(const Runtime& r, int device) {
+    return r.gpus.at(static_cast<std::size_t>(device));
+}
+std::string bus_id(const Runtime& r, int device) {
+    return fmt::format("0000:{:02X}:00.0", 0x10 + gpu_of(r, device));
 }
 
 cudaDeviceProp properties(const Runtime& r, int device) {
     cudaDeviceProp p = {};
     std::strcpy(p.name, "NVIDIA H100 80GB HBM3 (hosted)");
-    p.uuid.bytes[15] = static_cast<char>(device + 1);
+    p.uuid.bytes[15] = static_cast<char>(gpu_of(r, device) + 1);
     p.totalGlobalMem = r.memory.capacity();
     p.sharedMemPerBlock = hosted::kSharedBytesUnasked;
     p.sharedMemPerBlockOptin = hosted::kSharedBytes;
@@ -44,7 +47,7 @@ cudaDeviceProp properties(const Runtime& r, int device) {
     p.textureAlignment = 512;
     p.multiProcessorCount = kProcessors;
     p.canMapHostMemory = p.unifiedAddressing = p.concurrentKernels = p.ECCEnabled = 1;
-    p.pciBusID = 0x10 + device;
+    p.pciBusID = 0x10 + gpu_of(r, device);
     p.asyncEngineCount = 3;
     p.memoryBusWidth = 5120;
     p.l2CacheSize = kL2Bytes;
@@ -70,7 +73,7 @@ cudaError_t cudaSetDevice(int device) {
     return call([&](Runtime& r) {
         if (!known(r, device)) return cudaErrorInvalidDevice;
         hosted::set_current_device(device);
-        return cudaSuccess;
+        return hosted::make_context(r);
     });
 }
 
@@ -192,7 +195,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
     return call([&](Runtime& r) {
         if (id == nullptr || length < 1) return cudaErrorInvalidValue;
         if (!known(r, device)) return cudaErrorInvalidDevice;
-        const std::string text = bus_id(device).substr(0, static_cast<std::size_t>(length) - 1);
+        const std::string text = bus_id(r, device).substr(0, static_cast<std::size_t>(length) - 1);
         std::strcpy(id, text.c_str());
         return cudaSuccess;
     });
@@ -202,7 +205,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
     return call([&](Runtime& r) {
         if (can == nullptr) return cudaErrorInvalidValue;
         if (!known(r, device) || !known(r, peer)) return cudaErrorInvalidDevice;
-        *can = device != peer && device / r.island == peer / r.island;
+        *can = device != peer && gpu_of(r, device) / r.island == gpu_of(r, peer) / r.island;
         return cudaSuccess;
     });
 }

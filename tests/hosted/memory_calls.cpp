@@ -6,21 +6,16 @@
 using hosted::call;
 using hosted::Runtime;
 
-namespace {
-
-std::size_t left(const Runtime& r) {
-    const std::size_t gone = r.memory.used() + r.taken;
-    return gone < r.memory.capacity() ? r.memory.capacity() - gone : 0;
-}
-
-}  // namespace
-
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
     return call([&](Runtime& r) {
         if (pointer == nullptr) return cudaErrorInvalidValue;
         *pointer = nullptr;
+        if (const cudaError_t none = hosted::make_context(r); none != cudaSuccess) return none;
         if (bytes == 0) return cudaSuccess;
-        if (bytes <= left(r)) *pointer = r.memory.allocate(bytes, hosted::current_device());
+        const int device = hosted::current_device();
+        const std::size_t before = r.memory.used();
+        if (bytes <= hosted::free_bytes(r)) *pointer = r.memory.allocate(bytes, device);
+        r.ledger.take(r.gpus.at(static_cast<std::size_t>(device)), r.memory.used() - before);
         return *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
     });
 }
@@ -28,18 +23,24 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
 /// Waits for the device, as a real one does.
 cudaError_t cudaFree(void* pointer) {
     return call([&](Runtime& r) {
+        if (const cudaError_t none = hosted::make_context(r); none != cudaSuccess) return none;
         if (pointer == nullptr) return cudaSuccess;
         const auto* const allocation = r.memory.find(pointer, 1);
         if (allocation == nullptr) return cudaErrorInvalidValue;
-        r.streams.run_until(r.streams.push_marks(allocation->device, false));
-        return r.memory.release(pointer) ? cudaSuccess : cudaErrorInvalidValue;
+        const int device = allocation->device;
+        r.streams.run_until(r.streams.push_marks(device, false));
+        const std::size_t before = r.memory.used();
+        if (!r.memory.release(pointer)) return cudaErrorInvalidValue;
+        r.ledger.give_back(r.gpus.at(static_cast<std::size_t>(device)), before - r.memory.used());
+        return cudaSuccess;
     });
 }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     return call([&](Runtime& r) {
         if (free == nullptr || total == nullptr) return cudaErrorInvalidValue;
-        *free = left(r);
+        if (const cudaError_t none = hosted::make_context(r); none != cudaSuccess) return none;
+        *free = hosted::free_bytes(r);
         *total = r.memory.capacity();
         r.taken = r.taken_later;
         return cudaSuccess;

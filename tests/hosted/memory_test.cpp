@@ -1,9 +1,12 @@
 // Memory of the device: who may touch it and when, and what a copy reads.
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "kernels.cuh"
+#include "ledger.hpp"
 #include "test_device.hpp"
 
 namespace hosted {
@@ -43,6 +46,27 @@ TEST(Memory, RunsOut) {
     EXPECT_LE(less, free - (1 << 20));
     check(cudaMalloc(&pointer, 0));
     EXPECT_EQ(pointer, nullptr);
+}
+
+TEST(Memory, IsOfThoseWhoKeepOneLedger) {
+    char path[] = "/tmp/hosted_ledger_XXXXXX";
+    close(mkstemp(path));
+    setenv("MAESTRO_HOSTED_LEDGER", path, 1);
+    Ledger one;
+    {
+        Ledger other;
+        one.take(3, 100);
+        other.take(3, 20);
+        other.take(2, 5);
+        EXPECT_EQ(one.taken(3), 120U);
+        other.give_back(3, 10);
+        EXPECT_EQ(one.taken(3), 110U);
+    }
+    EXPECT_EQ(one.taken(3), 100U);
+    EXPECT_EQ(one.taken(2), 0U);
+    unsetenv("MAESTRO_HOSTED_LEDGER");
+    unlink(path);
+    EXPECT_EQ(Ledger().taken(3), 0U);
 }
 
 TEST(Memory, IsFreedOnce) {

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <cstdlib>
+#include <numeric>
+#include <sstream>
 #include <utility>
 
 #include "hosted.hpp"
@@ -23,13 +25,34 @@ std::uint64_t number(const char* variable, std::uint64_t otherwise) {
     return value;
 }
 
+/// Numbers of GPUs up to the first that is none, as CUDA reads them.
+std::vector<int> visible(int count) {
+    if (count > Ledger::kGpus) stop(fmt::format("{} GPUs are too many", count));
+    std::vector<int> gpus;
+    const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (text == nullptr) {
+        gpus.resize(static_cast<std::size_t>(count));
+        std::iota(gpus.begin(), gpus.end(), 0);
+        return gpus;
+    }
+    std::istringstream list(text);
+    char comma = ',';
+    for (int gpu = 0; comma == ',' && list >> gpu && gpu >= 0 && gpu < count; list >> comma) {
+        gpus.push_back(gpu);
+        comma = 0;
+    }
+    return gpus;
+}
+
 }  // namespace
 
 Runtime::Runtime()
     : random(number("MAESTRO_HOSTED_SEED", 1)),
-      devices(static_cast<int>(number("MAESTRO_HOSTED_DEVICES", 1))),
+      gpus(visible(static_cast<int>(number("MAESTRO_HOSTED_DEVICES", 1)))),
+      devices(static_cast<int>(gpus.size())),
       island(static_cast<int>(number("MAESTRO_HOSTED_ISLAND", std::uint64_t{1} << 20))),
       taken_later(number("MAESTRO_HOSTED_TAKEN", 0)),
+      context(number("MAESTRO_HOSTED_CONTEXT", 0)),
       memory(number("MAESTRO_HOSTED_MEMORY", std::uint64_t{16} << 30)) {}
 
 Runtime& runtime() {
@@ -42,6 +65,22 @@ int current_device() {
 }
 void set_current_device(int device) {
     device_of_thread = device;
+}
+
+std::size_t free_bytes(const Runtime& r) {
+    const int gpu = r.gpus.at(static_cast<std::size_t>(current_device()));
+    const std::uint64_t gone = r.ledger.taken(gpu) + r.taken;
+    return gone < r.memory.capacity() ? r.memory.capacity() - gone : 0;
+}
+
+cudaError_t make_context(Runtime& r) {
+    const int device = current_device();
+    if (device >= r.devices) return cudaErrorNoDevice;
+    if (r.contexts.count(device) > 0) return cudaSuccess;
+    if (r.context > free_bytes(r)) return cudaErrorMemoryAllocation;
+    r.contexts.insert(device);
+    r.ledger.take(r.gpus.at(static_cast<std::size_t>(device)), r.context);
+    return cudaSuccess;
 }
 
 cudaError_t keep(cudaError_t error) {

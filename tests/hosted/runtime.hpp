@@ -1,15 +1,21 @@
 // What stands behind the calls of the runtime. There is one for the process, made by the first call from the
-// environment: MAESTRO_HOSTED_SEED, MAESTRO_HOSTED_DEVICES, MAESTRO_HOSTED_MEMORY (bytes, of all devices
-// together), MAESTRO_HOSTED_ISLAND (neighbouring devices that are peers; all) and MAESTRO_HOSTED_TAKEN (bytes
-// that somebody else takes of the memory after the first question how much is free; none).
+// environment: MAESTRO_HOSTED_SEED, MAESTRO_HOSTED_DEVICES (of the host), CUDA_VISIBLE_DEVICES (their
+// numbers; all), MAESTRO_HOSTED_MEMORY (bytes of a device, and of all that a process takes),
+// MAESTRO_HOSTED_CONTEXT (bytes that a process takes of a device before anything else; none),
+// MAESTRO_HOSTED_LEDGER (see Ledger), MAESTRO_HOSTED_ISLAND (neighbouring devices that are peers; all) and
+// MAESTRO_HOSTED_TAKEN (bytes that somebody else takes of the memory after the first question how much is
+// free; none).
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <map>
 #include <memory>
+#include <set>
+#include <vector>
 
 #include "grid.hpp"
+#include "ledger.hpp"
 #include "memory.hpp"
 #include "pinned.hpp"
 #include "random.hpp"
@@ -30,8 +36,12 @@ struct Runtime {
 
     Gate gate;
     Random random;
+    std::vector<int> gpus;  ///< of the host, that this process sees: by device
     int devices, island;
-    std::uint64_t taken_later, taken = 0;  ///< of the memory, by another process
+    std::uint64_t taken_later, taken = 0;  ///< of the memory, by somebody who keeps no ledger
+    std::uint64_t context;                 ///< bytes of a device's memory that one takes
+    std::set<int> contexts;                ///< devices that have one
+    Ledger ledger;
     Memory memory;
     Pinned pinned;
     Grid grid{random};
@@ -48,6 +58,11 @@ Runtime& runtime();
 /// The device of the calling thread, as cudaSetDevice set it.
 int current_device();
 void set_current_device(int device);
+
+/// What most calls begin with: the current device's context, which takes memory once.
+cudaError_t make_context(Runtime& r);
+/// Bytes of the current device's memory that nobody has taken.
+std::size_t free_bytes(const Runtime& r);
 
 /// Keeps an error for cudaGetLastError of the calling thread, and returns it.
 cudaError_t keep(cudaError_t error);
