@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <exception>
-#include <fstream>
 #include <functional>
 #include <utility>
 
@@ -91,14 +90,7 @@ public:
     int threads() const override { return 1; }
     Stream stream() const override { return stream_; }
     Clock& clock() override { return clock_; }
-    /// NCCL tells GPUs apart by their host's kernel and their place on the bus; parts of a GPU share these.
-    std::string gpu() const override {
-        std::string boot(64, '\0');
-        std::array<char, 32> bus{};
-        std::ifstream("/proc/sys/kernel/random/boot_id").getline(boot.data(), std::ssize(boot));
-        MAESTRO_CUDA_CALL(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), device_));
-        return fmt::format("{} {}", boot.c_str(), bus.data());
-    }
+    std::string gpu() const override { return identity_of_gpu(device_); }
     void* allocate(std::size_t bytes) override {
         void* pointer = nullptr;
         if (cudaMalloc(&pointer, std::max<std::size_t>(bytes, 1)) != cudaSuccess) {

@@ -16,8 +16,7 @@ namespace maestro::backend {
 
 namespace {
 
-constexpr std::size_t kWorkspace = std::size_t{32} << 20;  ///< bytes, as much as cuBLAS takes on Hopper
-constexpr int kTried = 8;                                  ///< proposals that are measured
+constexpr int kTried = 8;  ///< proposals that are measured
 
 /// The largest power of two that divides an address, up to what every arena grants: what a kernel may count
 /// on.
@@ -79,7 +78,7 @@ struct Plan {
 struct CudaGemm::State {
     State(Stream s, Products p) : stream(s), products(p) {
         MAESTRO_CUDA_CALL(cublasLtCreate(&handle));
-        MAESTRO_CUDA_CALL(cudaMalloc(&workspace, kWorkspace));
+        MAESTRO_CUDA_CALL(cudaMalloc(&workspace, kProductWorkspace));
         for (cudaEvent_t& event : clock) MAESTRO_CUDA_CALL(cudaEventCreate(&event));
     }
     ~State() {
@@ -119,7 +118,7 @@ std::vector<cublasLtMatmulAlgo_t> CudaGemm::State::proposals(const Product& prod
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, const auto& value) {
         MAESTRO_CUDA_CALL(cublasLtMatmulPreferenceSetAttribute(preference.get(), what, &value, sizeof value));
     };
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kProductWorkspace);
     // Parts of a long sum may be added up in the result's type: not where that is bf16.
     if (g.out == DType::bf16)
         prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -153,7 +152,7 @@ void CudaGemm::State::multiply(const Product& product, const cublasLtMatmulAlgo_
     const void* const beta = accumulate ? alpha : wide ? static_cast<const void*>(&zero) : &zero_f;
     MAESTRO_CUDA_CALL(cublasLtMatmul(handle, product.description(), alpha, g.b, product.first(), g.a,
                                      product.second(), beta, target, product.result(), target,
-                                     product.result(), &algorithm, workspace, kWorkspace, stream));
+                                     product.result(), &algorithm, workspace, kProductWorkspace, stream));
 }
 
 double CudaGemm::State::seconds_of(const Product& product, const cublasLtMatmulAlgo_t& algorithm,
@@ -204,7 +203,7 @@ bool CudaGemm::State::does_for(const Plan& plan, const Backend::Gemm& g) const {
            (cublasLtMatmulAlgoCheck(handle, plan.product.description(), plan.product.first(),
                                     plan.product.second(), plan.product.result(), plan.product.result(),
                                     &*plan.algorithm, &found) == CUBLAS_STATUS_SUCCESS &&
-            found.workspaceSize <= kWorkspace);
+            found.workspaceSize <= kProductWorkspace);
 }
 
 const Plan& CudaGemm::State::plan_of(const Backend::Gemm& shape, const Backend::Gemm& g,

@@ -10,6 +10,9 @@
 
 namespace maestro::backend {
 
+/// Bytes that a CudaGemm allocates, as much as cuBLAS takes on Hopper.
+inline constexpr std::size_t kProductWorkspace = std::size_t{32} << 20;
+
 /// Owns the library's handle, its workspace and what it has chosen for each shape. Not thread-safe; every
 /// product goes to the stream that it was made for.
 class CudaGemm {

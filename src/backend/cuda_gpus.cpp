@@ -1,12 +1,23 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <fstream>
 
 #include "backend/cuda_check.hpp"
+#include "backend/cuda_gemm.hpp"
 #include "backend/device.hpp"
 #include "backend/gpus.hpp"
 
 namespace maestro::backend {
+
+namespace {
+
+// Both are estimates for what CUDA does not tell before it is taken; no GPU has been asked yet.
+constexpr std::size_t kCodeReserve = std::size_t{128}
+                                     << 20;  ///< kernels of ours and of cuBLASLt; their stacks
+constexpr std::size_t kCudnnReserve = std::size_t{128} << 20;  ///< its handle, and each plan's kernels
+
+}  // namespace
 
 Gpus find_gpus() {
     int count = 0;
@@ -22,13 +33,28 @@ Gpus find_gpus() {
     return {0, driver == 0 ? "there is no driver of NVIDIA's" : cudaGetErrorString(found)};
 }
 
+std::string bus_of_gpu(int number) {
+    std::array<char, 32> bus{};
+    MAESTRO_CUDA_CALL(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), number));
+    return bus.data();
+}
+
+std::string identity_of_gpu(int number) {
+    std::string boot;
+    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+    return fmt::format("{} {}", boot, bus_of_gpu(number));
+}
+
+LibraryMemory library_memory_of_gpu(int number) {
+    const bool attention = attention_architecture_of_gpu(number) != 0;
+    return {.workspace = kProductWorkspace, .reserve = kCodeReserve + (attention ? kCudnnReserve : 0)};
+}
+
 std::string describe_gpu(int number) {
     cudaDeviceProp properties{};
-    std::array<char, 32> bus{};
     MAESTRO_CUDA_CALL(cudaGetDeviceProperties(&properties, number));
-    MAESTRO_CUDA_CALL(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), number));
     return fmt::format("{} (architecture {}.{}, {} GiB, PCI {})", properties.name, properties.major,
-                       properties.minor, properties.totalGlobalMem >> 30, bus.data());
+                       properties.minor, properties.totalGlobalMem >> 30, bus_of_gpu(number));
 }
 
 std::string describe_peers() {
@@ -44,6 +70,11 @@ std::string describe_peers() {
         text += fmt::format("{}{}{}", from > 0 ? "; " : "", from, reached.empty() ? " none" : reached);
     }
     return text;
+}
+
+void open_context(const Device& device) {
+    MAESTRO_CUDA_CALL(cudaSetDevice(device.number));
+    MAESTRO_CUDA_CALL(cudaFree(nullptr));
 }
 
 std::size_t free_memory(const Device& device) {

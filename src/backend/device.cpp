@@ -19,7 +19,6 @@ Device choose_device(const std::string& wanted, int index, int count, Products p
     const int number = index % gpus.count;
     return {.gpu = true,
             .number = number,
-            .sharers = (count - number + gpus.count - 1) / gpus.count,
             .reason = fmt::format("GPU {} of {} for process {} of {} on the host", number, gpus.count, index,
                                   count),
             .products = products};

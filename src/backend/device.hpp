@@ -12,7 +12,6 @@ namespace maestro::backend {
 struct Device {
     bool gpu = false;
     int number = 0;      ///< among the GPUs that the process sees
-    int sharers = 1;     ///< processes of the host that have it
     std::string reason;  ///< for the log
     Products products = {};
 };
@@ -23,6 +22,8 @@ Device choose_device(const std::string& wanted, int index, int count, Products p
 /// `threads` of this process.
 Traits traits_of(const Device& device, int threads);
 std::unique_ptr<Backend> open_device(const Device& device, int threads);
+/// Takes what CUDA itself takes of the GPU's memory for a process, some hundred MiB. Error(device_memory).
+void open_context(const Device& device);
 /// Bytes of a GPU's memory that nobody has taken. The device is one.
 std::size_t free_memory(const Device& device);
 

@@ -8,12 +8,28 @@ Gpus find_gpus() {
     return {0, "this program was built without CUDA (cmake -DMAESTRO_CUDA=ON)"};
 }
 
+std::string bus_of_gpu(int number) {
+    MAESTRO_CHECK(false, "GPU {} of none", number);
+}
+
+std::string identity_of_gpu(int number) {
+    MAESTRO_CHECK(false, "GPU {} of none", number);
+}
+
+LibraryMemory library_memory_of_gpu(int number) {
+    MAESTRO_CHECK(false, "GPU {} of none", number);
+}
+
 std::string describe_gpu(int number) {
     MAESTRO_CHECK(false, "GPU {} of none", number);
 }
 
 std::string describe_peers() {
     return {};
+}
+
+void open_context(const Device& device) {
+    MAESTRO_CHECK(false, "GPU {} of none", device.number);
 }
 
 std::size_t free_memory(const Device& device) {

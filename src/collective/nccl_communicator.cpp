@@ -27,6 +27,12 @@ std::string nccl_version() {
     return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
+/// Its sends and receives between two GPUs of a node open up to 32 channels of 10 MiB to receive and 2 MiB to
+/// send: seen on H100s (github.com/NVIDIA/nccl/issues/1685), where NCCL_MAX_P2P_NCHANNELS does not say less.
+std::size_t nccl_peer_memory() {
+    return std::size_t{32 * (10 + 2)} << 20;
+}
+
 ncclUniqueId NcclCommunicator::make_id() {
     ncclUniqueId id{};
     if (const ncclResult_t found = ncclGetUniqueId(&id); found != ncclSuccess)

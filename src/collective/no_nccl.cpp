@@ -8,6 +8,10 @@ std::string nccl_version() {
     return {};
 }
 
+std::size_t nccl_peer_memory() {
+    return 0;
+}
+
 std::unique_ptr<Group> make_nccl_group(comm::Communicator members, backend::Backend&, std::string) {
     MAESTRO_CHECK(false, "{}: NCCL was chosen where there is none", members.name());
 }

@@ -23,6 +23,12 @@ std::unique_ptr<Group> make_staged_group(comm::Communicator members, backend::Ba
 /// Of GPUs that no two of the ranks share. Collective. Error(peer_lost) where a rank does not come.
 std::unique_ptr<Group> make_nccl_group(comm::Communicator members, backend::Backend& backend,
                                        std::string way);
+/// Bytes of a GPU that NCCL may take for buffers to one other rank of a group: an estimate, 0 in a program
+/// that was built without it.
+std::size_t nccl_peer_memory();
+/// Other ranks of a group that count so: those of a node, and one for all behind the network, which share
+/// NCCL's buffers.
+inline constexpr int kNcclPeers = 8;
 /// "NCCL 2.28.9", or nothing in a program that was built without it.
 std::string nccl_version();
 

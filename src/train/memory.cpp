@@ -4,10 +4,12 @@
 
 #include <algorithm>
 
-#include "channel/spec.hpp"
+#include "backend/gpus.hpp"
 #include "collective/ways.hpp"
 #include "comm/memory.hpp"
 #include "graph/grid.hpp"
+#include "train/agree.hpp"
+#include "train/stores.hpp"
 
 namespace maestro::train {
 
@@ -21,80 +23,78 @@ constexpr const char* kTakesLess =
     "weights and activations, layout.cp for activations, layout.dp for the optimizer's moments), or fewer "
     "ranks a node";
 
-/// Memory that several ranks share: a node's, or a GPU's.
-struct Store {
-    double needed, available;
-    char host[64];
-    int gpu;  ///< -1: the node's
-};
-
-std::string name_of(const Store& store) {
-    return store.gpu < 0 ? std::string(store.host) : fmt::format("GPU {} of {}", store.gpu, store.host);
+/// What this rank has a share of, and what is free there once every rank has what CUDA itself takes.
+/// Collective.
+Claim claim_of(const Launch& launch) {
+    const backend::Device& device = launch.device;
+    Claim claim;
+    const auto say = [](auto& place, const std::string& words) {
+        words.copy(place.data(), place.size() - 1);
+    };
+    say(claim.host, launch.topology.host);
+    agree(launch.world, [&] {  // whoever shares a GPU is through before the first asks
+        if (device.gpu) backend::open_context(device);
+    });
+    if (device.gpu) {
+        say(claim.memory, backend::identity_of_gpu(device.number));
+        say(claim.bus, backend::bus_of_gpu(device.number));
+        claim.gpu = device.number;
+        claim.free = static_cast<double>(backend::free_memory(device));
+    } else {
+        say(claim.memory, launch.topology.host);
+        claim.free = static_cast<double>(comm::available_memory());
+    }
+    return claim;
 }
 
-/// Of a rank's share, what lies in that memory. A GPU that no rank shares may send by NCCL.
-double needed_of(const Launch& launch, const workload::MemoryPlan& plan, int rank) {
-    const workload::RankMemory memory = workload::memory_of(plan, launch.deck.graph, rank);
-    if (!launch.device.gpu) return memory.total();
-    double sending = 0;
-    if (launch.device.sharers == 1 && launch.deck.run.transport == "auto" &&
-        !collective::nccl_version().empty())
-        for (const channel::ChannelSpec& spec : plan.channels)
-            sending += static_cast<double>(channel::nccl_bytes(spec, rank));
-    return memory.buffers() + sending;
+/// NCCL is for GPUs of their own: there is none of it where all ranks share the one that `own` is.
+workload::Libraries libraries_of(const Launch& launch, const Store& own) {
+    if (!launch.device.gpu) return {};
+    const bool one_for_all = own.ranks > 1 && own.ranks == launch.world.size();
+    const backend::LibraryMemory memory = backend::library_memory_of_gpu(launch.device.number);
+    return {.workspace = static_cast<double>(memory.workspace),
+            .reserve = static_cast<double>(memory.reserve),
+            .link = one_for_all ? 0.0 : static_cast<double>(collective::nccl_peer_memory()),
+            .edges =
+                own.ranks == 1 && launch.deck.run.transport == "auto" && !collective::nccl_version().empty()};
 }
 
 /// Collective; on all ranks alike, for the memory that lacks most.
-void refuse_what_does_not_fit(const Launch& launch, const workload::MemoryPlan& plan, double needed,
-                              double available) {
-    Store own{needed, available, {}, launch.device.gpu ? launch.device.number : -1};
-    launch.topology.host.copy(own.host, sizeof own.host - 1);
-    std::vector<Store> stores;
-    for (const Store& rank : launch.world.allgather(own)) {
-        const auto at = std::find_if(stores.begin(), stores.end(),
-                                     [&](const Store& s) { return name_of(s) == name_of(rank); });
-        if (at == stores.end())
-            stores.push_back(rank);
-        else
-            at->needed += rank.needed;
-    }
-    const auto worst = std::max_element(stores.begin(), stores.end(), [](const Store& a, const Store& b) {
-        return a.needed - a.available < b.needed - b.available;
-    });
-    if (worst->needed <= worst->available) return;
+void refuse_what_does_not_fit(const Launch& launch, const workload::MemoryPlan& plan, Claim claim, int rank) {
+    const workload::RankMemory memory = workload::memory_of(plan, launch.deck.graph, rank);
+    claim.needed = launch.device.gpu ? memory.on_device() : memory.total();
+    const std::string lack = shortage(stores_of(launch.world.allgather(claim)));
+    if (lack.empty()) return;
     std::string list;
     for (const graph::Section& section : launch.deck.graph.sections)
         list += fmt::format("\n  section {}: {}", section.name,
                             workload::memory_of(plan, launch.deck.graph, section.first_rank).describe());
     throw Error(ExitCode::device_memory,
-                fmt::format("the ranks on {} need {:.0f} MiB of memory, {:.0f} MiB are free there; {}. "
-                            "A rank of each section needs:{}",
-                            name_of(*worst), worst->needed / (1 << 20), worst->available / (1 << 20),
-                            kTakesLess, list),
+                fmt::format("{}; {}. A rank of each section needs:{}", lack, kTakesLess, list),
                 Scope::all_ranks);
 }
 
 }  // namespace
 
 void fit_memory(const Launch& launch, workload::MemoryPlan& plan) {
-    const bool gpu = launch.device.gpu;
-    const auto available = gpu ? static_cast<double>(backend::free_memory(launch.device))
-                               : static_cast<double>(comm::available_memory());
-    const double share = kShare * available / (gpu ? launch.device.sharers : launch.topology.ranks_on_node);
-    if (launch.world.size() != launch.deck.graph.world) {  // a dry run in one process, as if on every rank
-        workload::choose_windows(plan, launch.deck.graph, share);
-        refuse_what_does_not_fit(launch, plan,
-                                 needed_of(launch, plan, workload::fullest_rank(plan, launch.deck.graph)),
-                                 available);
+    const graph::SectionGraph& graph = launch.deck.graph;
+    const Claim claim = claim_of(launch);
+    const std::vector<Store> stores = stores_of(launch.world.allgather(claim));
+    const Store& own = store_of(stores, claim);
+    plan.libraries = libraries_of(launch, own);
+    const double share = kShare * own.free / (launch.device.gpu ? own.ranks : launch.topology.ranks_on_node);
+    if (launch.world.size() != graph.world) {  // a dry run in one process, as if on every rank
+        workload::choose_windows(plan, graph, share);
+        refuse_what_does_not_fit(launch, plan, claim, workload::fullest_rank(plan, graph));
         return;
     }
     std::vector<double> least;
-    for (const int window : workload::windows_within(plan, launch.deck.graph, launch.world.rank(), share))
+    for (const int window : workload::windows_within(plan, graph, launch.world.rank(), share))
         least.push_back(-window);
     launch.world.allreduce_max(std::span(least));
     for (std::size_t s = 0; s < least.size(); ++s)
-        plan.set_window(static_cast<int>(s), static_cast<int>(-least[s]), launch.deck.graph);
-    refuse_what_does_not_fit(launch, plan, needed_of(launch, plan, launch.world.rank()), available);
+        plan.set_window(static_cast<int>(s), static_cast<int>(-least[s]), graph);
+    refuse_what_does_not_fit(launch, plan, claim, launch.world.rank());
 }
 
 void in_planned_memory(const Launch& launch, const workload::MemoryPlan& plan,

@@ -10,9 +10,9 @@
 
 namespace maestro::train {
 
-/// Collective. Windows that are still open (0) are given what is free on the fullest rank, the same on every
-/// rank. Throws Error(device_memory, all_ranks), naming host and sections, where a node's ranks need more
-/// than it has.
+/// Collective. What libraries take of a rank's GPU enters the plan. Windows that are still open (0) are given
+/// what is free on the fullest rank, the same on every rank. Throws Error(device_memory, all_ranks), naming
+/// the memory and the sections, where the ranks that share a node's or a GPU's need more than is free there.
 void fit_memory(const Launch& launch, workload::MemoryPlan& plan);
 
 /// Runs `action`. An Error(device_memory) of this rank's says then what was planned for the rank, and which

@@ -62,6 +62,7 @@ void Survey::take_stock() {
         memory_ = emulation_->scaled(memory_, *table_);
     }
     fit_memory(launch_, memory_);
+    if (launch_.device.gpu) description_.push_back(workload::describe(memory_.libraries));
 }
 
 std::vector<std::string> Survey::description(bool sections) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "collective/ways.hpp"
 #include "graph/grid.hpp"
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
@@ -105,6 +106,15 @@ double unevenness(const config::Deck& deck, const SampleTable& table, int sectio
                      static_cast<double>(rank) / static_cast<double>(fullest.rank)});
 }
 
+/// Of any rank: to the others of its groups for tp, cp, shared keys and gradients (train::Job makes these).
+int links_of(const config::Deck& deck, int section, const model::Footprint& footprint) {
+    const graph::Layout& layout = deck.graph.sections[section].layout;
+    const auto others = [](int ranks) { return std::min(ranks - 1, collective::kNcclPeers); };
+    const auto kv_heads = static_cast<int>(deck.model_of(section).kv_heads);
+    return others(layout.tp) + others(layout.cp) + others(model::key_holders(kv_heads, layout.tp)) +
+           (footprint.trainable > 0 ? others(layout.dp * layout.cp) : 0);
+}
+
 channel::Side side_of(const graph::SectionGraph& graph, const graph::Section& section) {
     channel::Side side;
     for (int replica = 0; replica < section.layout.dp; ++replica)
@@ -144,7 +154,8 @@ std::string RankMemory::describe() const {
     for (const auto& [bytes, what] :
          {std::pair{weights, "of weights and gradients"}, std::pair{optimizer, "of the optimizer's moments"},
           std::pair{activations, "of activations"}, std::pair{scratch, "of scratch"},
-          std::pair{channels, "of rows under way"}, std::pair{samples, "of samples"}})
+          std::pair{channels, "of rows under way"}, std::pair{samples, "of samples"},
+          std::pair{libraries, "of libraries' workspace"}, std::pair{reserve, "in reserve for libraries"}})
         if (bytes > 0) {
             text += fmt::format("{}{:.0f} {}", before, mib(bytes), what);
             before = ", ";
@@ -181,6 +192,7 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
             }
         memory.most =
             static_cast<int>(std::clamp(std::ceil(batches), 1.0 * memory.least, 1.0 * graph::kMostInFlight));
+        memory.links = links_of(deck, s, memory.footprint);
         if (role.emits) memory.max_rows = most_sent(table, lane_of(deck, s));
         plan.sections.push_back(memory);
     }
@@ -211,9 +223,14 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
         const double scratch = scratch_of(plan, graph, static_cast<int>(s));
         memory.scratch = plan.shares_scratch ? std::max(memory.scratch, scratch) : memory.scratch + scratch;
         memory.samples = std::max(memory.samples, own.samples);
+        memory.libraries += plan.libraries.workspace;
+        memory.reserve += plan.libraries.link * own.links;
     }
-    for (const channel::ChannelSpec& spec : plan.channels)
+    memory.reserve += plan.libraries.reserve;
+    for (const channel::ChannelSpec& spec : plan.channels) {
         memory.channels += static_cast<double>(channel::rank_bytes(spec, rank));
+        if (plan.libraries.edges) memory.reserve += static_cast<double>(channel::nccl_bytes(spec, rank));
+    }
     return memory;
 }
 
@@ -260,6 +277,22 @@ int fullest_rank(const MemoryPlan& plan, const graph::SectionGraph& graph) {
             fullest = section.first_rank;
         }
     return fullest;
+}
+
+std::string describe(const Libraries& libraries) {
+    std::string text = fmt::format(
+        "of a GPU's memory libraries have {:.0f} MiB of workspace for each section, and in reserve "
+        "{:.0f} MiB for code and handles",
+        mib(libraries.workspace), mib(libraries.reserve));
+    if (libraries.link > 0)
+        text += fmt::format(
+            ", {:.0f} MiB for NCCL's buffers to each other rank of a group (at most {} of a "
+            "group)",
+            mib(libraries.link), collective::kNcclPeers);
+    if (libraries.edges)
+        text += fmt::format(", {:.0f} MiB for each way between two ranks of an edge by NCCL",
+                            mib(static_cast<double>(channel::kNcclWay)));
+    return text;
 }
 
 std::string describe(const SectionMemory& memory) {

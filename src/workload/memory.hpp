@@ -24,15 +24,25 @@ struct SectionMemory {
     int window = 0;              ///< micro-batches in flight; 0: not chosen yet
     int least = 1;               ///< for the samples of a micro-batch of a section that it feeds
     int most = 1;                ///< an open window is never wider: a replica's share of the batch
+    int links = 0;               ///< to other ranks of its groups, by NCCL where GPUs compute it
     bool loss = false;           ///< its backward follows at once: one micro-batch in flight
 
     int slots() const { return loss ? 1 : window; }  ///< activations kept at a time
+};
+
+/// Bytes that libraries take of the memory of a rank's GPU; none on the CPU.
+struct Libraries {
+    double workspace = 0;  ///< the backend's own allocations, for each section
+    double reserve = 0;    ///< estimated: code, handles
+    double link = 0;       ///< estimated: buffers for each link of a section
+    bool edges = false;    ///< may rows cross edges by NCCL? See channel::nccl_bytes
 };
 
 struct MemoryPlan {
     std::vector<SectionMemory> sections;         ///< by colour
     std::vector<channel::ChannelSpec> channels;  ///< by edge
     bool shares_scratch = true;  ///< the sections of a rank: where one's tasks never run beside another's
+    Libraries libraries = {};
     void set_window(int section, int window, const graph::SectionGraph& graph);
 };
 
@@ -44,9 +54,13 @@ struct RankMemory {
     double scratch = 0;      ///< within a task, or as gradients are summed
     double channels = 0;     ///< rows and gradients under way
     double samples = 0;      ///< as read, in use and ready
+    double libraries = 0;    ///< their workspace on a GPU
+    double reserve = 0;      ///< for what they take there besides, estimated
     /// What is taken before the first step and kept.
     double buffers() const { return weights + optimizer + activations + scratch + channels; }
-    double total() const { return buffers() + samples; }
+    /// Of a GPU's memory, where one computes.
+    double on_device() const { return buffers() + libraries + reserve; }
+    double total() const { return on_device() + samples; }
     std::string describe() const;  ///< "812 MiB: 300 of weights and gradients, ..."
 };
 
@@ -68,7 +82,8 @@ void choose_windows(MemoryPlan& plan, const graph::SectionGraph& graph, double b
 /// The rank that needs most.
 int fullest_rank(const MemoryPlan& plan, const graph::SectionGraph& graph);
 
-/// One line of the log.
+/// One line of the log each.
+std::string describe(const Libraries& libraries);
 std::string describe(const SectionMemory& memory);
 
 }  // namespace maestro::workload

@@ -173,3 +173,72 @@ def test_memory_that_runs_out_in_a_library_is_out_of_memory_too(folder):
     """The workspace of products, which no buffer of the plan is."""
     code, _, error = run(folder, "run.device=cuda", MAESTRO_HOSTED_TAKEN=(16 << 30) - 1)
     assert code == 80 and "Planned for rank 0" in error, (code, error)
+
+
+MIB = 1 << 20
+CONTEXT = 400  # MiB
+
+
+class Gpus:
+    """GPUs of so many MiB, of which every process takes CONTEXT. All ranks share one, or each sees one of its own, which it calls 0."""
+
+    def __init__(self, folder, own):
+        self.folder, self.own = folder, own
+        self.visible = {f"CUDA_VISIBLE_DEVICES_{rank}": rank for rank in range(4)} if own else {}
+
+    def run(self, memory, *values, ranks=4, line=("--dry-run",)):
+        ledger = self.folder / "ledger"
+        ledger.unlink(missing_ok=True)
+        return run(self.folder, "run.device=cuda", *values, ranks=ranks, line=line, **self.visible, MAESTRO_HOSTED_DEVICES=4 if self.own else 1,
+                   MAESTRO_HOSTED_CONTEXT=CONTEXT * MIB, MAESTRO_HOSTED_LEDGER=ledger, MAESTRO_HOSTED_MEMORY=memory * MIB)  # fmt: skip
+
+    def shortage(self, memory, *values):
+        """The name of what is short, the MiB that are needed there, and those that are free."""
+        code, _, error = self.run(memory, *values)
+        assert code == 80, (code, error)
+        found = re.search(r"the ranks on (GPU 0.*) of \S+ need (\d+) MiB of memory, (\d+) MiB are free there", error)
+        assert found, error
+        return found[1], int(found[2]), int(found[3])
+
+
+def test_ranks_that_share_a_gpu_are_counted_together_and_their_contexts(folder):
+    gpus = Gpus(folder, own=False)
+    name, needed, free = gpus.shortage(5 * CONTEXT)
+    assert (name, free) == ("GPU 0", CONTEXT)
+    assert needed > 4 * 288, "workspace and reserve of each"
+    name, _, free = gpus.shortage(needed + 4 * CONTEXT - 20)
+    assert free == needed - 20
+    code, screen, error = gpus.run(needed + 4 * CONTEXT + 20, line=())
+    assert code == 0, error
+    assert "\nof a GPU's memory libraries have 32 MiB of workspace" in screen and "NCCL's buffers" not in screen, screen
+
+
+def test_gpus_that_are_all_number_0_are_counted_each_by_itself(folder):
+    gpus = Gpus(folder, own=True)
+    name, needed, free = gpus.shortage(2 * CONTEXT)
+    assert re.fullmatch(r"GPU 0 \(PCI 0000:1[123]:00\.0\)", name), name  # one of the three that sum gradients
+    assert free == CONTEXT
+    code, _, error = gpus.run(needed + CONTEXT + 20, line=())
+    assert code == 0, error
+
+
+def plan_of(screen):
+    """What libraries take, the windows of both sections, and the memory of each rank."""
+    libraries, windows = (re.findall(pattern, screen, re.MULTILINE) for pattern in (r"^of a GPU's memory .*$", r"window (\d+), [\d.]+ MiB a micro-batch"))
+    memory = re.findall(r"^ +\d  +([\d.]+ MiB)", screen, re.MULTILINE)
+    assert (len(libraries), len(windows), len(memory)) == (1, 2, 4), screen
+    return libraries, windows, memory
+
+
+def test_a_dry_run_in_one_process_plans_as_all_ranks_do(folder):
+    gpus = Gpus(folder, own=True)
+    open_windows = ["section.vision.window=0", "section.vision.micro_batch=1"]
+    _, needed, _ = gpus.shortage(2 * CONTEXT, *open_windows)
+    windows = []
+    for room in (needed + 1, 16 << 10):
+        memory = int(room / 0.8) + CONTEXT  # windows take four fifths of what is free
+        one, all_ranks = (gpus.run(memory, *open_windows, ranks=ranks) for ranks in (1, 4))
+        assert one[0] == all_ranks[0] == 0, (one, all_ranks)
+        assert plan_of(one[1]) == plan_of(all_ranks[1])
+        windows.append(int(plan_of(one[1])[1][0]))
+    assert 8 <= windows[0] < windows[1] == 96

@@ -77,7 +77,7 @@ void measure_one(const Operation& operation, DType type, const Sizes& sizes, bac
     const Cost cost =
         cost_of(operation, type, sizes, {gpu.threads(), gpu.shares_memory(), gpu.attention_architecture()});
     const std::size_t room =
-        backend::free_memory({.gpu = true, .number = 0, .sharers = 1, .reason = {}, .products = {}}) / 10 * 9;
+        backend::free_memory({.gpu = true, .number = 0, .reason = {}, .products = {}}) / 10 * 9;
     if (cost.tensors + cost.scratch > room)
         return line
             .add("skipped",

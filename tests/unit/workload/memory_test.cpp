@@ -132,5 +132,49 @@ TEST_F(Memory, SectionsOnOneRankShareScratchAndPassPointers) {
     EXPECT_GT(memory_of(apart, deck_.graph, 0).scratch, both.scratch);
 }
 
+TEST_F(Memory, OfLibrariesCountsOnAGpuAlone) {
+    MemoryPlan memory = plan({});
+    const RankMemory without = memory_of(memory, deck_.graph, 2);
+    EXPECT_EQ(without.libraries + without.reserve, 0);
+    EXPECT_EQ(without.total(), without.buffers() + without.samples);
+    memory.libraries = {.workspace = 1e6, .reserve = 2e7, .link = 3e8};
+    const RankMemory with = memory_of(memory, deck_.graph, 2);  // sums gradients with two other ranks
+    EXPECT_EQ(with.libraries, 1e6);
+    EXPECT_EQ(with.reserve, 2e7 + 2 * 3e8);
+    EXPECT_EQ(with.buffers(), without.buffers());
+    EXPECT_EQ(with.on_device(), with.buffers() + 1e6 + 2e7 + 2 * 3e8);
+    EXPECT_EQ(with.total(), with.on_device() + with.samples);
+    EXPECT_EQ(memory_of(memory, deck_.graph, 0).reserve, 2e7);  // the encoder's rank is alone
+}
+
+TEST_F(Memory, OpenWindowsLeaveRoomForLibraries) {
+    MemoryPlan open = plan({"section.vision.window=0", "section.vision.micro_batch=1",
+                            "section.language.micro_batch=1", "checkpoint.every=0"});
+    const auto window_in = [&](double bytes) {
+        MemoryPlan chosen = open;
+        choose_windows(chosen, deck_.graph, bytes);
+        return chosen.sections[0].window;
+    };
+    MemoryPlan ten = open;
+    ten.set_window(0, 10, deck_.graph);
+    const double bytes = std::max(total(ten, 0), total(ten, 1));
+    EXPECT_EQ(window_in(bytes), 10);
+    open.libraries = {.workspace = 1e6, .reserve = 2e7};
+    EXPECT_LT(window_in(bytes), 10);
+    EXPECT_EQ(window_in(bytes + 1e6 + 2e7), 10);
+}
+
+TEST_F(Memory, CountsLinksToOtherRanksOfEachGroup) {
+    const auto links = [&](const std::vector<std::string>& settings) {
+        return plan(settings).sections[1].links;
+    };
+    EXPECT_EQ(links({}), 2);  // three replicas
+    EXPECT_EQ(links({"section.language.layout.dp=1"}), 0);
+    EXPECT_EQ(links({"section.language.layout.dp=24"}), 8);  // a node's, and the network's
+    EXPECT_EQ(links({"section.language.layout.dp=1", "section.language.layout.tp=2"}), 1);
+    // Gradients of a replica's cp ranks are summed as well.
+    EXPECT_EQ(links({"section.language.layout.dp=1", "section.language.layout.cp=2"}), 2);
+}
+
 }  // namespace
 }  // namespace maestro::workload
