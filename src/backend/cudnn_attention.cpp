@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
+#include <optional>
 
 #include "backend/cudnn_execution.hpp"
 #include "base/check.hpp"
+#include "base/log.hpp"
 
 namespace maestro::backend {
 
@@ -15,14 +18,23 @@ namespace {
 class CudnnAttention final : public FusedAttention {
 public:
     CudnnAttention(Stream stream, int architecture) : execution_(stream), architecture_(architecture) {}
+    bool prepare(const AttentionClass& c) override {
+        const auto at = plans_.find(c);
+        return (at != plans_.end() ? at : plans_.emplace(c, built(c)).first)->second.has_value();
+    }
     void run(const AttentionClass& c, const AttentionArrays& arrays, void* workspace) override {
-        const Plan& plan = plan_of(c);
+        const auto at = plans_.find(c);
+        MAESTRO_CHECK(at != plans_.end() && at->second, "a class of attention that was not prepared");
+        const Plan& plan = *at->second;
         std::unordered_map<std::int64_t, void*> by_uid;
         for (std::size_t i = 0; i < arrays.size(); ++i)
             if (plan.uses[i]) by_uid.emplace(uid_of(static_cast<AttentionArray>(i)), arrays[i]);
         execution_.execute(*plan.graph, std::move(by_uid), workspace, plan.workspace, c);
     }
-    std::size_t plans() const override { return plans_.size(); }
+    std::size_t plans() const override {
+        return static_cast<std::size_t>(std::count_if(
+            plans_.begin(), plans_.end(), [](const auto& each) { return each.second.has_value(); }));
+    }
 
 private:
     struct Plan {
@@ -31,29 +43,35 @@ private:
         std::size_t workspace;
     };
 
-    const Plan& plan_of(const AttentionClass& c) {
-        const auto at = plans_.find(c);
-        return at != plans_.end() ? at->second : plans_.emplace(c, build(c)).first->second;
+    /// What the library has no plan for is no reason to end the run: there are kernels for everything.
+    std::optional<Plan> built(const AttentionClass& c) {
+        try {
+            return build(c);
+        } catch (const Error& error) {
+            log::write_error(fmt::format("own kernels attend where cuDNN fails: {}", error.what()));
+            return {};
+        }
     }
     Plan build(const AttentionClass& c) {
         Plan plan{attention_graph(c, architecture_), {}, 0};
         plan.workspace = execution_.build(*plan.graph, c);
         MAESTRO_CHECK(plan.workspace <= attention_workspace(c, architecture_),
-                      "cuDNN wants {} bytes of workspace, {} are planned", plan.workspace,
-                      attention_workspace(c, architecture_));
+                      "cuDNN wants {} bytes of workspace for {} sequences of {} at most, {} are planned",
+                      plan.workspace, c.sequences, c.longest, attention_workspace(c, architecture_));
         for (std::size_t i = 0; i < plan.uses.size(); ++i) {
             const auto which = static_cast<AttentionArray>(i);
             const bool only_backward = which == AttentionArray::dout || which == AttentionArray::dq ||
                                        which == AttentionArray::dk || which == AttentionArray::dvalues ||
                                        which == AttentionArray::dvalue_offsets;
-            plan.uses[i] = c.backward || !only_backward;
+            const bool offsets = which >= AttentionArray::q_offsets && which < AttentionArray::q_lengths;
+            plan.uses[i] = (c.backward || !only_backward) && !(c.padded && offsets);
         }
         return plan;
     }
 
     GraphExecution execution_;
     int architecture_;
-    std::map<AttentionClass, Plan> plans_;
+    std::map<AttentionClass, std::optional<Plan>> plans_;  ///< none where it failed
 };
 
 }  // namespace

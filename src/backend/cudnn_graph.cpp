@@ -24,8 +24,9 @@ class Description {
 public:
     Description(Graph& graph, const AttentionClass& c) : graph_(graph), c_(c) {}
 
-    /// Where each sequence of an array begins.
+    /// Where each sequence of an array begins; nothing where all are as long.
     Node offsets(AttentionArray which) {
+        if (c_.padded) return nullptr;
         return graph_.tensor(list(which, c_.sequences + 1).set_data_type(DataType_t::INT64));
     }
     Node lengths(AttentionArray which) {
@@ -47,15 +48,17 @@ public:
         node->set_uid(uid_of(which))
             .set_dim({c_.sequences, heads, c_.longest, c_.dim})
             .set_stride({c_.longest * width, c_.dim, width, 1})
-            .set_data_type(DataType_t::BFLOAT16)
-            .set_ragged_offset(offsets);
+            .set_data_type(DataType_t::BFLOAT16);
+        if (offsets) node->set_ragged_offset(offsets);
     }
     void describe_statistics(const Node& node, const Node& offsets) const {
         node->set_uid(uid_of(AttentionArray::lse))
             .set_dim({c_.sequences, c_.heads, c_.longest, 1})
-            .set_stride({c_.longest * c_.heads, 1, c_.heads, 1})
-            .set_data_type(DataType_t::FLOAT)
-            .set_ragged_offset(offsets);
+            .set_data_type(DataType_t::FLOAT);
+        if (offsets)
+            node->set_stride({c_.longest * c_.heads, 1, c_.heads, 1}).set_ragged_offset(offsets);
+        else
+            node->set_stride({c_.longest * c_.heads, c_.longest, 1, 1});
     }
 
 private:

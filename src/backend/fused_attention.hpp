@@ -1,5 +1,6 @@
-// Attention as one operation of a device's library, over packed sequences of similar lengths. What it takes
-// is decided in ops/; where there is none (architecture 0) kernels of our own do the work.
+// Attention as one operation of a device's library, over sequences of similar lengths, packed or each padded
+// to the longest. What it takes is decided in ops/; where there is none (architecture 0) kernels of our own
+// do the work.
 #pragma once
 
 #include <array>
@@ -13,6 +14,8 @@ namespace maestro::backend {
 /// of D elements, bf16; row widths count elements.
 struct AttentionClass {
     bool backward = false, causal = false;
+    /// Sequences of `longest` rows, padding included, follow each other, and lse is [sequences, H, longest].
+    bool padded = false;
     std::int64_t heads = 0, key_heads = 0, dim = 0;
     std::int64_t sequences = 0, longest = 0;  ///< at most
     std::int64_t value_width = 0;             ///< of a row that ends with the values of its token
@@ -20,14 +23,15 @@ struct AttentionClass {
     auto operator<=>(const AttentionClass&) const = default;
 };
 
-/// What a plan reads and writes. Offsets (int64, sequences + 1) are where each sequence begins, in elements;
-/// lengths (int32) are by sequence, 0 where there are fewer.
+/// What a plan reads and writes. Offsets (int64, sequences + 1; none where padded) are where each sequence
+/// begins, in elements; lengths (int32) are by sequence. What padded rows of inputs hold must be finite; in
+/// those of outputs anything may be written.
 enum class AttentionArray {
     q,
     k,
     values,
     out,
-    lse,  ///< f32 [T, H], natural logarithms
+    lse,  ///< f32 [T, H] unless padded, natural logarithms
     dout,
     dq,
     dk,
@@ -46,16 +50,24 @@ inline void*& of(AttentionArrays& arrays, AttentionArray which) {
     return arrays[static_cast<std::size_t>(which)];
 }
 
+/// How backward takes sequences where sums are in a fixed order; forward has a packed form wherever there is
+/// any.
+enum class BackwardForm { none, padded, packed };
+BackwardForm backward_form(int architecture);
+
 /// Bytes beside the arrays that any plan of the class may use on that architecture (90: compute capability
 /// 9.0).
 std::size_t attention_workspace(const AttentionClass& c, int architecture);
 
-/// Not thread-safe. Plans are kept: the first use of a class compiles one, which takes about a second.
+/// Not thread-safe. Plans are kept.
 class FusedAttention {
 public:
     virtual ~FusedAttention() = default;
-    /// In the order of the device's operations. `workspace`: attention_workspace bytes. Arrays of backward
-    /// are not looked at in forward.
+    /// Builds the class's plan unless there is one, which takes about a second. False where the library
+    /// builds none that keeps to attention_workspace; the log has said why.
+    virtual bool prepare(const AttentionClass& c) = 0;
+    /// In the order of the device's operations; the class is prepared. `workspace`: attention_workspace
+    /// bytes. Arrays of backward are not looked at in forward, nor offsets where it is padded.
     virtual void run(const AttentionClass& c, const AttentionArrays& arrays, void* workspace) = 0;
     virtual std::size_t plans() const = 0;  ///< built so far
 };

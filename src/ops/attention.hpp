@@ -35,6 +35,11 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                         const Tensor& k, const Tensor& values, const Tensor& lse, const Visible& visible,
                         const Tensor& dq, const Tensor& dk, const Tensor& dvalues, backend::Arena& scratch);
 
+/// Builds the plans that a device of its own kind of attention wants for sequences of so many rows: of such
+/// heads, masks and rows, inputs and results of `type`. `shape` has no sequences and no longest.
+void prepare_attention(backend::Backend& b, DType type, const backend::AttentionClass& shape,
+                       std::span<const std::int64_t> rows);
+
 /// out[T,H*D], lse[T,H]: attention over some keys; joined, in place, by that over others (all of the
 /// accumulation type).
 void join_attention(backend::Backend& b, const Tensor& other_out, const Tensor& other_lse, const Tensor& out,

@@ -4,16 +4,13 @@
 #include <bit>
 #include <limits>
 
+#include "backend/fused_attention.hpp"
+
 namespace maestro::ops {
 
 namespace {
 
-/// Packed backward exists on Hopper (9.0) and on the Blackwells of data centres (10.x).
-bool has_packed(int architecture) {
-    return architecture == 90 || architecture / 10 == 10;
-}
-
-/// On Hopper a fixed order of summation takes the gradients of all scores of a sequence, bf16, at a time.
+/// But on 10.x a fixed order of summation takes the gradients of all scores of a sequence, bf16, at a time.
 /// What needs more than this is left to kernels whose memory does not grow so.
 constexpr std::int64_t kScoreBytes = std::int64_t{4} << 30;
 
@@ -40,20 +37,28 @@ std::int64_t planned_rows(std::int64_t rows) {
 }
 
 std::int64_t most_planned_rows(const AttentionCase& c) {
-    if (!c.backward || c.architecture / 10 != 9) return std::numeric_limits<std::int64_t>::max();
+    if (!c.backward || c.architecture / 10 == 10) return std::numeric_limits<std::int64_t>::max();
     std::int64_t rows = kShortest;
     while (8 * rows * rows * c.heads <= kScoreBytes) rows *= 2;
     return rows;
 }
 
-AttentionForm attention_form(const AttentionCase& c, const Visible& visible) {
+AttentionForm attention_form(const AttentionCase& c, bool causal) {
+    using backend::BackwardForm;
+    const BackwardForm backward = backend::backward_form(c.architecture);
     const bool types = c.inputs == DType::bf16 && c.results == DType::bf16;
     const bool sizes = c.dim % 8 == 0 && c.dim <= 128 && c.longest > 0 && c.aligned;
-    if (!has_packed(c.architecture) || !types || !sizes || planned_rows(c.longest) > most_planned_rows(c))
+    if (backward == BackwardForm::none || !types || !sizes || planned_rows(c.longest) > most_planned_rows(c))
         return AttentionForm::kernel;
+    if (c.backward && backward == BackwardForm::padded)
+        return causal ? AttentionForm::padded_causal : AttentionForm::padded_full;
+    return causal ? AttentionForm::packed_causal : AttentionForm::packed_full;
+}
+
+AttentionForm attention_form(const AttentionCase& c, const Visible& visible) {
+    if (attention_form(c, true) == AttentionForm::kernel) return AttentionForm::kernel;
     const Sight sight = sight_of(visible);
-    if (sight == Sight::other) return AttentionForm::kernel;
-    return sight == Sight::causal ? AttentionForm::packed_causal : AttentionForm::packed_full;
+    return sight == Sight::other ? AttentionForm::kernel : attention_form(c, sight == Sight::causal);
 }
 
 }  // namespace maestro::ops

@@ -13,7 +13,15 @@ enum class AttentionForm {
     kernel,         ///< kernels/attention.hpp
     packed_causal,  ///< the fused operation, every query sees the keys up to its own
     packed_full,    ///< the fused operation, every query sees all keys of its sequence
+    padded_causal,  ///< the same on copies, each sequence padded to the longest
+    padded_full,
 };
+inline bool is_causal(AttentionForm form) {
+    return form == AttentionForm::packed_causal || form == AttentionForm::padded_causal;
+}
+inline bool is_padded(AttentionForm form) {
+    return form == AttentionForm::padded_causal || form == AttentionForm::padded_full;
+}
 
 /// What decides it.
 struct AttentionCase {
@@ -30,6 +38,8 @@ std::int64_t planned_rows(std::int64_t rows);
 /// Most of them that the fused operation takes.
 std::int64_t most_planned_rows(const AttentionCase& c);
 
+/// Where every query sees the keys up to its own (causal), or else all of its sequence.
+AttentionForm attention_form(const AttentionCase& c, bool causal);
 /// `visible` is looked at last, and only as far as it takes.
 AttentionForm attention_form(const AttentionCase& c, const Visible& visible);
 

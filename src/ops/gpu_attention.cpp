@@ -1,6 +1,7 @@
 #include "ops/gpu_attention.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "kernels/attention.hpp"
 #include "ops/attention_form.hpp"
@@ -47,7 +48,9 @@ GpuAttention::GpuAttention(backend::Backend& b, const AttentionTensors& t, const
     AttentionCase c = case_of(b, t, longest);
     if (!b.computes()) c = on_paper(c);
     const AttentionForm form = attention_form(c, visible);
-    if (form == AttentionForm::kernel) {
+    if (form != AttentionForm::kernel) packed_.emplace(t, visible, form, c);
+    if (packed_ && b.computes() && !packed_->prepare(*b.fused_attention())) packed_.reset();
+    if (!packed_) {
         take_tiles(b, visible, scratch);
         return;
     }
@@ -55,7 +58,29 @@ GpuAttention::GpuAttention(backend::Backend& b, const AttentionTensors& t, const
         const backend::ArenaScope scope(scratch);
         take_tiles(b, visible, scratch);
     }
-    packed_.emplace(b, t, visible, form == AttentionForm::packed_causal, c, scratch);
+    packed_->take(b, scratch);
+}
+
+void prepare_attention(backend::Backend& b, DType type, const backend::AttentionClass& shape,
+                       std::span<const std::int64_t> rows) {
+    if (!b.fused_attention()) return;
+    std::set<std::int64_t> planned;
+    for (const std::int64_t each : rows)
+        if (each > 0) planned.insert(planned_rows(each));
+    for (const std::int64_t longest : planned) {
+        const AttentionForm form = attention_form(
+            {.architecture = b.attention_architecture(),
+             .inputs = type,
+             .results = type,
+             .heads = shape.heads,
+             .dim = shape.dim,
+             .longest = longest,
+             .backward = shape.backward,
+             .aligned = shape.value_width * static_cast<std::int64_t>(size_of(type)) % kAlignment == 0},
+            shape.causal);
+        if (form != AttentionForm::kernel)
+            b.fused_attention()->prepare(attention_class(shape, form, longest));
+    }
 }
 
 void GpuAttention::take_tiles(backend::Backend& b, const Visible& visible, backend::Arena& scratch) {
@@ -67,9 +92,10 @@ void GpuAttention::take_tiles(backend::Backend& b, const Visible& visible, backe
 
 void GpuAttention::run(backend::Backend& b, [[maybe_unused]] Stream stream) const {
     const AttentionTensors& t = tensors_;
-    if (packed_) return packed_->run(*b.fused_attention());
     if constexpr (!backend::kCuda)
         MAESTRO_CHECK(false, "attention of a GPU in a build without CUDA");
+    else if (packed_)
+        packed_->run(stream, *b.fused_attention());
     else if (t.backward())
         kernels::attention_backward(stream, t.dout, t.out, t.q, t.k, t.values, t.lse, tiles_.queries,
                                     tiles_.keys, tiles_.seen, t.dq, t.dk, t.dvalues, shared_);

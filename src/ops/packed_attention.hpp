@@ -2,13 +2,20 @@
 // sequences that follow each other, as many as its class has room for.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <vector>
 
-#include "backend/arena.hpp"
-#include "backend/fused_attention.hpp"
 #include "ops/attention_form.hpp"
+#include "ops/attention_padding.hpp"
 
 namespace maestro::ops {
+
+/// Where each sequence that has rows begins among queries and keys, S + 1.
+struct SequenceRows {
+    explicit SequenceRows(const Visible& visible);
+    std::vector<std::int32_t> queries, keys;
+};
 
 /// Sequences [first, first + count) in a plan for `sequences` of at most `longest` rows each.
 struct AttentionLaunch {
@@ -17,34 +24,46 @@ struct AttentionLaunch {
     bool operator==(const AttentionLaunch&) const = default;
 };
 
-/// All sequences but empty ones, in order. Lengths are rounded up to powers of two from 128, and a launch has
-/// room for 2048 rows, or for one sequence that is longer.
-std::vector<AttentionLaunch> attention_launches(const Visible& visible);
+/// All sequences, in order. Lengths are rounded up to powers of two from 128, and a launch has room for 2048
+/// rows, or for one sequence that is longer.
+std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows);
 
-/// What a call reads and writes; those of backward absent in forward.
-struct AttentionTensors {
-    Tensor q, k, values, out, lse;
-    Tensor dout{}, dq{}, dk{}, dvalues{};
-    bool backward() const { return dq.rank > 0; }
-};
+/// Of launches whose longest sequence has so many rows, as planned. `shape`: all but sequences and longest;
+/// its rows are those of packed tensors.
+backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionForm form,
+                                        std::int64_t longest);
 
 class PackedAttention {
 public:
-    /// Takes scratch and hands over lengths and offsets.
-    PackedAttention(backend::Backend& b, const AttentionTensors& t, const Visible& visible, bool causal,
-                    const AttentionCase& c, backend::Arena& scratch);
-    void run(backend::FusedAttention& device) const;
+    /// `form` is not the kernel's.
+    PackedAttention(const AttentionTensors& t, const Visible& visible, AttentionForm form,
+                    const AttentionCase& c);
+    /// Builds the plans that are not built yet. False where the device has none for one of the launches.
+    bool prepare(backend::FusedAttention& device) const;
+    /// Takes scratch and hands over lengths and offsets or places.
+    void take(backend::Backend& b, backend::Arena& scratch);
+    void run(Stream stream, backend::FusedAttention& device) const;
 
 private:
-    backend::AttentionClass class_of(const AttentionLaunch& launch) const;
+    backend::AttentionClass class_of(const AttentionLaunch& launch) const {
+        return attention_class(shape_, form_, launch.longest);
+    }
     /// Appends the launch's lists to `words`.
-    void list(const AttentionLaunch& launch, const Visible& visible, std::vector<std::int32_t>& words) const;
+    void list(const AttentionLaunch& launch, std::vector<std::int32_t>& words) const;
+    /// Words of the lists, whatever sequences of no more rows are dealt.
+    std::int64_t most_words() const;
+    backend::AttentionArrays packed_arrays() const;
+    PaddedRows padded_rows(const std::vector<std::int32_t>& rows, const AttentionLaunch& launch,
+                           std::int64_t& next) const;
 
     AttentionTensors tensors_;
-    bool causal_;
-    std::int64_t heads_, key_heads_, dim_;
+    SequenceRows rows_;
+    AttentionForm form_;
+    int architecture_;
+    backend::AttentionClass shape_;  ///< without sequences and longest
     std::vector<AttentionLaunch> launches_;
     Tensor lists_, workspace_;
+    std::optional<AttentionPadding> padding_;
 };
 
 }  // namespace maestro::ops

@@ -20,8 +20,11 @@ struct Gpu {
     int architecture, processors, shared_bytes;
 };
 constexpr Gpu kH100{"NVIDIA H100 80GB HBM3", 90, 132, 232'448}, kB200{"NVIDIA B200", 100, 148, 232'448},
-    kA100{"NVIDIA A100-SXM4-80GB", 80, 108, 166'912}, kL40{"NVIDIA L40", 89, 142, 101'376},
-    kRtx{"NVIDIA RTX PRO 6000", 120, 188, 101'376};
+    kA100{"NVIDIA A100-SXM4-80GB", 80, 108, 166'912}, kA40{"NVIDIA A40", 86, 84, 101'376},
+    kL40{"NVIDIA L40", 89, 142, 101'376}, kRtx{"NVIDIA RTX PRO 6000", 120, 188, 101'376},
+    kGb10{"NVIDIA GB10", 121, 48, 101'376};
+constexpr Gpu kPacked[] = {kH100, kB200}, kPadded[] = {kA100, kA40, kL40, kRtx, kGb10},
+              kAll[] = {kH100, kB200, kA100, kA40, kL40, kRtx, kGb10};
 
 std::shared_ptr<cudnn_frontend::DeviceProperties> properties(const Gpu& gpu) {
     const Json words = {{"cudaDeviceId", 0},
@@ -72,17 +75,29 @@ std::string verdict(Graph& graph, const Gpu& gpu, bool whole, std::int64_t* work
 }
 
 std::string describe(const AttentionClass& c, const Gpu& gpu) {
-    return fmt::format("{}, {} {}, {} heads and {} key heads of {}, {} sequences of {}", gpu.name,
-                       c.causal ? "causal" : "full", c.backward ? "backward" : "forward", c.heads,
-                       c.key_heads, c.dim, c.sequences, c.longest);
+    return fmt::format("{}, {} {}{}, {} heads and {} key heads of {}, {} sequences of {}", gpu.name,
+                       c.causal ? "causal" : "full", c.backward ? "backward" : "forward",
+                       c.padded ? ", padded" : "", c.heads, c.key_heads, c.dim, c.sequences, c.longest);
 }
 
 AttentionClass class_of(bool backward, bool causal, std::int64_t heads, std::int64_t key_heads,
-                        std::int64_t dim, std::int64_t longest) {
-    const std::int64_t width = (heads + 2 * key_heads) * dim;
-    return {backward,  causal, heads,
-            key_heads, dim,    std::max<std::int64_t>(2048 / longest, 1),
-            longest,   width,  backward ? width : 0};
+                        std::int64_t dim, std::int64_t longest, bool padded = false) {
+    const std::int64_t width = padded ? key_heads * dim : (heads + 2 * key_heads) * dim;
+    return {.backward = backward,
+            .causal = causal,
+            .padded = padded,
+            .heads = heads,
+            .key_heads = key_heads,
+            .dim = dim,
+            .sequences = std::max<std::int64_t>(2048 / longest, 1),
+            .longest = longest,
+            .value_width = width,
+            .gradient_width = backward ? width : 0};
+}
+
+/// Is backward padded there?
+bool pads(const Gpu& gpu) {
+    return backward_form(gpu.architecture) == BackwardForm::padded;
 }
 
 class Verdicts : public testing::Test {
@@ -118,27 +133,29 @@ protected:
 
 TEST_F(Verdicts, EveryGraphIsSupported) {
     int graphs = 0;
-    for (const Gpu& gpu : {kH100, kB200})
+    for (const Gpu& gpu : kAll)
         for (const bool backward : {false, true})
             for (const bool causal : {false, true})
                 for (const auto& [heads, key_heads] : {std::pair{16, 16}, {16, 8}, {6, 2}, {4, 1}})
                     for (const std::int64_t dim : {8, 16, 32, 64, 72, 80, 96, 128})
                         for (const std::int64_t longest : {128, 1024, 8192}) {
-                            const AttentionClass c =
-                                class_of(backward, causal, heads, key_heads, dim, longest);
+                            const AttentionClass c = class_of(backward, causal, heads, key_heads, dim,
+                                                              longest, backward && pads(gpu));
                             EXPECT_EQ(verdict_of(c, gpu), "") << describe(c, gpu);
                             ++graphs;
                         }
-    EXPECT_EQ(graphs, 768);
+    EXPECT_EQ(graphs, 2688);
 }
 
 TEST_F(Verdicts, PlansAreBuiltAndTakeNoMoreThanIsPlanned) {
-    for (const Gpu& gpu : {kH100, kB200})
-        for (const AttentionClass& c :
+    for (const Gpu& gpu : kAll)
+        for (AttentionClass c :
              {class_of(false, true, 16, 8, 64, 128), class_of(false, false, 16, 16, 80, 2048),
               class_of(false, true, 32, 8, 128, 8192), class_of(true, true, 16, 8, 64, 128),
               class_of(true, true, 16, 16, 64, 2048), class_of(true, false, 16, 16, 80, 1024),
               class_of(true, true, 6, 2, 32, 256), class_of(true, true, 32, 8, 128, 8192)}) {
+            if (c.backward && pads(gpu))
+                c = class_of(true, c.causal, c.heads, c.key_heads, c.dim, c.longest, true);
             std::int64_t workspace = -1;
             EXPECT_EQ(verdict(*attention_graph(c, gpu.architecture), gpu, true, &workspace), "")
                 << describe(c, gpu);
@@ -151,10 +168,12 @@ TEST_F(Verdicts, PlansAreBuiltAndTakeNoMoreThanIsPlanned) {
 }
 
 TEST_F(Verdicts, WhereThereIsNoPackedBackwardItIsRefused) {
-    for (const Gpu& gpu : {kA100, kL40, kRtx}) {
+    for (const Gpu& gpu : kPadded) {
         const AttentionClass c = class_of(true, true, 16, 8, 64, 1024);
         EXPECT_THAT(verdict_of(c, gpu), HasSubstr("not supported")) << describe(c, gpu);
+        EXPECT_EQ(backward_form(gpu.architecture), BackwardForm::padded);
     }
+    for (const Gpu& gpu : kPacked) EXPECT_EQ(backward_form(gpu.architecture), BackwardForm::packed);
 }
 
 TEST_F(Verdicts, HeadsThatAreTooLargeOrOddAreRefused) {
@@ -165,14 +184,18 @@ TEST_F(Verdicts, HeadsThatAreTooLargeOrOddAreRefused) {
 }
 
 TEST_F(Verdicts, GraphsWithOneMistakeAreRefused) {
-    for (const Gpu& gpu : {kH100, kB200}) {
+    for (const Gpu& gpu : kAll) {
         const AttentionClass forward = class_of(false, true, 16, 8, 64, 1024),
-                             backward = class_of(true, true, 16, 8, 64, 1024);
+                             backward = class_of(true, true, 16, 8, 64, 1024, pads(gpu));
         for (const AttentionClass& c : {forward, backward}) {
-            EXPECT_EQ(changed(c, gpu, [](Json&) {}), "") << describe(c, gpu);
-            EXPECT_NE(
-                changed(c, gpu, [](Json& g) { tensor(g, AttentionArray::q_offsets)["data_type"] = "FLOAT"; }),
-                "");
+            SCOPED_TRACE(describe(c, gpu));
+            EXPECT_EQ(changed(c, gpu, [](Json&) {}), "");
+            if (!c.padded) {
+                const auto offsets = [](Json& g) {
+                    tensor(g, AttentionArray::q_offsets)["data_type"] = "FLOAT";
+                };
+                EXPECT_NE(changed(c, gpu, offsets), "");
+            }
             EXPECT_NE(changed(c, gpu, [](Json& g) { tensor(g, AttentionArray::q)["stride"][3] = 2; }), "");
             EXPECT_NE(changed(c, gpu, [](Json& g) { tensor(g, AttentionArray::q)["data_type"] = "DOUBLE"; }),
                       "");
@@ -181,6 +204,21 @@ TEST_F(Verdicts, GraphsWithOneMistakeAreRefused) {
         }
         EXPECT_NE(changed(backward, gpu, [](Json& g) { g["nodes"][0]["inputs"].erase("Stats"); }), "");
         EXPECT_NE(changed(forward, gpu, [](Json& g) { g["nodes"][0]["outputs"].erase("Stats"); }), "");
+    }
+}
+
+/// Of padded rows it reads statistics by sequence and head alone.
+TEST_F(Verdicts, PaddedStatisticsByRowAreRefused) {
+    for (const Gpu& gpu : kPadded) {
+        const AttentionClass c = class_of(true, true, 16, 8, 64, 1024, true);
+        EXPECT_THAT(changed(c, gpu,
+                            [](Json& g) {
+                                Json& stride = tensor(g, AttentionArray::lse)["stride"];
+                                stride[1] = 1;
+                                stride[2] = 16;
+                            }),
+                    HasSubstr("packed BHSD"))
+            << describe(c, gpu);
     }
 }
 

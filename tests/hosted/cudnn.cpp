@@ -6,7 +6,9 @@
 
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "backend/cudnn_execution.hpp"
@@ -30,7 +32,9 @@ std::int64_t integer(const void* data, const std::string& type, std::int64_t i) 
     hosted::stop("cuDNN: offsets or lengths of type " + type);
 }
 
-/// A tensor as the graph describes it, [sequences, heads, rows, elements], on its memory.
+/// A tensor as the graph describes it, [sequences, heads, rows, elements], on its memory. Without offsets
+/// there are rows beyond a sequence's length: what is read there must be finite, and what is written there
+/// is not.
 class Described {
 public:
     Described(const Json& graph, const Pointers& pointers, std::int64_t uid) {
@@ -49,27 +53,25 @@ public:
         }
     }
     std::int64_t dim(std::size_t i) const { return dim_[i]; }
+    bool packed() const { return offsets_ != nullptr; }
     /// As of a list of whole numbers.
     std::int64_t at(std::int64_t i) const { return integer(data_, type_, i * stride_[0]); }
     /// Rows [0, rows) of a sequence, heads side by side.
     Numbers read(std::int64_t sequence, std::int64_t rows) const {
         Numbers numbers;
-        each(sequence, rows, [&](std::int64_t place) {
-            numbers.push_back(type_ == "BFLOAT16"
-                                  ? double{static_cast<float>(static_cast<bf16*>(data_)[place])}
-                                  : double{static_cast<float*>(data_)[place]});
-        });
+        each(sequence, 0, rows, [&](std::int64_t place) { numbers.push_back(at_place(place)); });
+        if (!offsets_)
+            each(sequence, rows, dim_[2], [&](std::int64_t place) {
+                if (!std::isfinite(at_place(place))) hosted::stop("cuDNN: a padded row that is not finite");
+            });
         return numbers;
     }
     void write(std::int64_t sequence, std::int64_t rows, const Numbers& numbers) const {
         std::size_t next = 0;
-        each(sequence, rows, [&](std::int64_t place) {
-            const auto value = static_cast<float>(numbers[next++]);
-            if (type_ == "BFLOAT16")
-                static_cast<bf16*>(data_)[place] = bf16(value);
-            else
-                static_cast<float*>(data_)[place] = value;
-        });
+        each(sequence, 0, rows, [&](std::int64_t place) { set_place(place, numbers[next++]); });
+        if (!offsets_)
+            each(sequence, rows, dim_[2],
+                 [&](std::int64_t place) { set_place(place, std::numeric_limits<double>::quiet_NaN()); });
     }
 
 private:
@@ -78,13 +80,25 @@ private:
             if (tensor.at("uid").get<std::int64_t>() == uid) return tensor;
         hosted::stop(fmt::format("cuDNN: the graph has no tensor {}", uid));
     }
+    double at_place(std::int64_t place) const {
+        if (type_ == "BFLOAT16") return double{static_cast<float>(static_cast<bf16*>(data_)[place])};
+        return double{static_cast<float*>(data_)[place]};
+    }
+    void set_place(std::int64_t place, double number) const {
+        const auto value = static_cast<float>(number);
+        if (type_ == "BFLOAT16")
+            static_cast<bf16*>(data_)[place] = bf16(value);
+        else
+            static_cast<float*>(data_)[place] = value;
+    }
+    /// Rows [begin, rows).
     template <class Body>
-    void each(std::int64_t sequence, std::int64_t rows, Body&& body) const {
+    void each(std::int64_t sequence, std::int64_t begin, std::int64_t rows, Body&& body) const {
         if (type_ != "BFLOAT16" && type_ != "FLOAT") hosted::stop("cuDNN: a tensor of " + type_);
         if (rows > dim_[2]) hosted::stop("cuDNN: a sequence that is longer than its graph's");
         const std::int64_t first =
             offsets_ ? integer(offsets_, offset_type_, sequence) : sequence * stride_[0];
-        for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t r = begin; r < rows; ++r)
             for (std::int64_t h = 0; h < dim_[1]; ++h)
                 for (std::int64_t c = 0; c < dim_[3]; ++c)
                     body(first + h * stride_[1] + r * stride_[2] + c * stride_[3]);
@@ -108,7 +122,14 @@ public:
             hosted::stop("cuDNN: attention of a kind that is not done here");
     }
     void run() const {
-        for (std::int64_t s = 0; s < tensors_.at("Q").dim(0); ++s) run(s);
+        bool ended = false;
+        for (std::int64_t s = 0; s < tensors_.at("Q").dim(0); ++s) {
+            const bool empty = rows("Q", "SEQ_LEN_Q", s) == 0 && rows("K", "SEQ_LEN_KV", s) == 0;
+            if ((ended && !empty) || (empty && !of("Q").packed()))
+                hosted::stop("cuDNN: an empty sequence that is not one of the last, packed");
+            ended = empty;
+            if (!empty) run(s);
+        }
     }
 
 private:
@@ -135,7 +156,6 @@ private:
     }
     void run(std::int64_t s) const {
         const std::int64_t queries = rows("Q", "SEQ_LEN_Q", s), keys = rows("K", "SEQ_LEN_KV", s);
-        if (queries == 0 && keys == 0) return;
         // The definition scales by the root of the head's size.
         const double factor = scale() * std::sqrt(static_cast<double>(of("Q").dim(3)));
         PlainAttention plain{of("Q").dim(1),
@@ -170,7 +190,11 @@ private:
     std::map<std::string, Described> tensors_;
 };
 
-constexpr std::size_t kWorkspace = 64 * 1024;
+/// What every plan asks for: by MAESTRO_HOSTED_CUDNN_WORKSPACE.
+std::size_t workspace_bytes() {
+    const char* const bytes = std::getenv("MAESTRO_HOSTED_CUDNN_WORKSPACE");
+    return bytes ? std::stoull(bytes) : 64 * 1024;
+}
 
 }  // namespace
 
@@ -185,12 +209,12 @@ GraphExecution::GraphExecution(Stream stream) : state_(std::make_unique<State>(S
 GraphExecution::~GraphExecution() = default;
 
 std::size_t GraphExecution::build(Graph& graph, const AttentionClass&) {
-    auto found = graph.validate();
-    MAESTRO_CHECK(found.is_good(), "hosted cuDNN: {}", found.get_message());
+    // Without a plan own kernels would attend, and no test would see it.
+    if (auto found = graph.validate(); found.is_bad()) hosted::stop("cuDNN: " + found.get_message());
     auto description = std::make_shared<Json>();
     graph.serialize(*description);
-    state_->built.emplace(&graph, std::move(description));
-    return kWorkspace;
+    state_->built.insert_or_assign(&graph, std::move(description));
+    return workspace_bytes();
 }
 
 void GraphExecution::execute(Graph& graph, std::unordered_map<std::int64_t, void*> arrays, void* workspace,
@@ -198,7 +222,7 @@ void GraphExecution::execute(Graph& graph, std::unordered_map<std::int64_t, void
     const auto built = state_->built.at(&graph);
     for (const auto& [uid, pointer] : arrays)
         MAESTRO_CHECK(hosted::is_device(pointer), "hosted cuDNN: array {} is not the device's", uid);
-    MAESTRO_CHECK(bytes >= kWorkspace && hosted::is_device(workspace, bytes), "hosted cuDNN: the workspace");
+    MAESTRO_CHECK(bytes > 0 && hosted::is_device(workspace, bytes), "hosted cuDNN: the workspace");
     const auto work = [=] {
         std::memset(workspace, 0xff, bytes);
         Operation(*built, arrays).run();

@@ -1,5 +1,6 @@
 // The runtime's calls that describe devices: an H100 with 80 GB, as many as MAESTRO_HOSTED_DEVICES and
-// CUDA_VISIBLE_DEVICES say. Only its memory is what MAESTRO_HOSTED_MEMORY says.
+// CUDA_VISIBLE_DEVICES say. Only its memory is what MAESTRO_HOSTED_MEMORY says, and its compute capability
+// MAESTRO_HOSTED_ARCHITECTURE (80: 8.0).
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -43,7 +44,8 @@ cudaDeviceProp properties(const Runtime& r, int device) {
     p.maxGridSize[0] = 0x7fffffff;
     p.maxGridSize[1] = p.maxGridSize[2] = 65'535;
     p.totalConstMem = 65'536;
-    p.major = 9;
+    p.major = r.architecture / 10;
+    p.minor = r.architecture % 10;
     p.textureAlignment = 512;
     p.multiProcessorCount = kProcessors;
     p.canMapHostMemory = p.unifiedAddressing = p.concurrentKernels = p.ECCEnabled = 1;

@@ -51,6 +51,7 @@ Runtime::Runtime()
       gpus(visible(static_cast<int>(number("MAESTRO_HOSTED_DEVICES", 1)))),
       devices(static_cast<int>(gpus.size())),
       island(static_cast<int>(number("MAESTRO_HOSTED_ISLAND", std::uint64_t{1} << 20))),
+      architecture(static_cast<int>(number("MAESTRO_HOSTED_ARCHITECTURE", 90))),
       taken_later(number("MAESTRO_HOSTED_TAKEN", 0)),
       context(number("MAESTRO_HOSTED_CONTEXT", 0)),
       memory(number("MAESTRO_HOSTED_MEMORY", std::uint64_t{16} << 30)) {}

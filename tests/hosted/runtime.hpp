@@ -1,10 +1,10 @@
-// What stands behind the calls of the runtime. There is one for the process, made by the first call from the
-// environment: MAESTRO_HOSTED_SEED, MAESTRO_HOSTED_DEVICES (of the host), CUDA_VISIBLE_DEVICES (their
+// What stands behind the calls of the runtime. There is one for the process, made by the first call from
+// the environment: MAESTRO_HOSTED_SEED, MAESTRO_HOSTED_DEVICES (of the host), CUDA_VISIBLE_DEVICES (their
 // numbers; all), MAESTRO_HOSTED_MEMORY (bytes of a device, and of all that a process takes),
 // MAESTRO_HOSTED_CONTEXT (bytes that a process takes of a device before anything else; none),
-// MAESTRO_HOSTED_LEDGER (see Ledger), MAESTRO_HOSTED_ISLAND (neighbouring devices that are peers; all) and
-// MAESTRO_HOSTED_TAKEN (bytes that somebody else takes of the memory after the first question how much is
-// free; none).
+// MAESTRO_HOSTED_ARCHITECTURE (90 for compute capability 9.0), MAESTRO_HOSTED_LEDGER (see Ledger),
+// MAESTRO_HOSTED_ISLAND (neighbouring devices that are peers; all) and MAESTRO_HOSTED_TAKEN (bytes that
+// somebody else takes of the memory after the first question how much is free; none).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -37,7 +37,7 @@ struct Runtime {
     Gate gate;
     Random random;
     std::vector<int> gpus;  ///< of the host, that this process sees: by device
-    int devices, island;
+    int devices, island, architecture;
     std::uint64_t taken_later, taken = 0;  ///< of the memory, by somebody who keeps no ledger
     std::uint64_t context;                 ///< bytes of a device's memory that one takes
     std::set<int> contexts;                ///< devices that have one

@@ -73,7 +73,7 @@ protected:
     std::unique_ptr<backend::Backend> backend_;
     backend::Backend& b_ = *backend_;
     backend::Arena arena_{b_, 64 << 20};
-    backend::Arena scratch_{b_, 16 << 20};
+    backend::Arena scratch_{b_, 32 << 20};
 
 private:
     static constexpr std::byte kPoisonByte{0xff};

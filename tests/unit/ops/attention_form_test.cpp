@@ -29,6 +29,14 @@ TEST(AttentionForm, FollowsWhatQueriesSee) {
         EXPECT_EQ(attention_form(fused(architecture), see_before(kOffsets)), AttentionForm::packed_causal);
         EXPECT_EQ(attention_form(fused(architecture), see_all(kOffsets)), AttentionForm::packed_full);
     }
+    for (const int architecture : {80, 86, 89, 120, 121}) {  // whose backward alone is padded
+        AttentionCase c = fused(architecture);
+        EXPECT_EQ(attention_form(c, see_before(kOffsets)), AttentionForm::padded_causal);
+        EXPECT_EQ(attention_form(c, see_all(kOffsets)), AttentionForm::padded_full);
+        c.backward = false;
+        EXPECT_EQ(attention_form(c, see_before(kOffsets)), AttentionForm::packed_causal);
+        EXPECT_EQ(attention_form(c, see_all(kOffsets)), AttentionForm::packed_full);
+    }
     const Visible others{{0, 5, 5, 7}, {0, 9, 9, 10}, {9, 9, 9, 9, 9, 1, 1}};
     EXPECT_EQ(attention_form(fused(), others), AttentionForm::packed_full);
     Visible less = others;
@@ -45,7 +53,7 @@ TEST(AttentionForm, IsOurKernelWhereTheLibraryHasNone) {
         return attention_form(c, see_before(kOffsets));
     };
     EXPECT_EQ(form([](AttentionCase&) {}), AttentionForm::packed_causal);
-    for (const int architecture : {0, 75, 80, 86, 89, 110, 120, 121})
+    for (const int architecture : {0, 70, 75, 87, 110})
         EXPECT_EQ(form([&](AttentionCase& c) { c.architecture = architecture; }), AttentionForm::kernel);
     for (const DType type : {DType::f32, DType::f64}) {
         EXPECT_EQ(form([&](AttentionCase& c) { c.inputs = type; }), AttentionForm::kernel);
@@ -59,7 +67,7 @@ TEST(AttentionForm, IsOurKernelWhereTheLibraryHasNone) {
     EXPECT_EQ(form([](AttentionCase& c) { c.longest = 0; }), AttentionForm::kernel);
 }
 
-TEST(AttentionForm, LeavesHoppersBackwardWhereScoresDoNotFit) {
+TEST(AttentionForm, LeavesBackwardWhereScoresDoNotFit) {
     const auto form = [](int architecture, std::int64_t longest, bool backward) {
         AttentionCase c = fused(architecture);
         c.heads = 32;
@@ -69,6 +77,8 @@ TEST(AttentionForm, LeavesHoppersBackwardWhereScoresDoNotFit) {
     };
     EXPECT_EQ(form(90, 8192, true), AttentionForm::packed_causal);  // 2 x 8192^2 x 32 bytes are 4 GiB
     EXPECT_EQ(form(90, 8193, true), AttentionForm::kernel);
+    EXPECT_EQ(form(80, 8192, true), AttentionForm::padded_causal);
+    EXPECT_EQ(form(120, 8193, true), AttentionForm::kernel);
     EXPECT_EQ(form(90, 32768, false), AttentionForm::packed_causal);
     EXPECT_EQ(form(100, 32768, true), AttentionForm::packed_causal);
     AttentionCase c = fused();
@@ -85,10 +95,10 @@ TEST(AttentionForm, PlansForPowersOfTwo) {
     EXPECT_EQ(planned_rows(8192), 8192);
 }
 
-Visible of_lengths(const std::vector<std::int32_t>& lengths) {
+SequenceRows of_lengths(const std::vector<std::int32_t>& lengths) {
     std::vector<std::int32_t> offsets{0};
     for (const std::int32_t length : lengths) offsets.push_back(offsets.back() + length);
-    return see_before(offsets);
+    return SequenceRows(see_before(offsets));
 }
 
 TEST(AttentionLaunches, TakeSequencesThatFollowEachOther) {
@@ -96,10 +106,16 @@ TEST(AttentionLaunches, TakeSequencesThatFollowEachOther) {
     EXPECT_EQ(attention_launches(of_lengths({})), Launches{});
     EXPECT_EQ(attention_launches(of_lengths({0, 0})), Launches{});
     EXPECT_EQ(attention_launches(of_lengths({1})), (Launches{{0, 1, 16, 128}}));
-    EXPECT_EQ(attention_launches(of_lengths({0, 128, 0, 129})), (Launches{{1, 3, 8, 256}}));
+    EXPECT_EQ(attention_launches(of_lengths({0, 128, 0, 129})), (Launches{{0, 2, 8, 256}}));
     EXPECT_EQ(attention_launches(of_lengths({1024, 1, 1})), (Launches{{0, 2, 2, 1024}, {2, 1, 16, 128}}));
     EXPECT_EQ(attention_launches(of_lengths({5, 1025, 4000, 7})),
               (Launches{{0, 1, 16, 128}, {1, 1, 1, 2048}, {2, 1, 1, 4096}, {3, 1, 16, 128}}));
+}
+
+TEST(AttentionLaunches, KnowNoEmptySequences) {
+    const SequenceRows rows(Visible{{0, 0, 5, 5, 5, 7}, {0, 0, 9, 9, 9, 10}, {9, 9, 9, 9, 9, 1, 1}});
+    EXPECT_EQ(rows.queries, (std::vector<std::int32_t>{0, 5, 7}));
+    EXPECT_EQ(rows.keys, (std::vector<std::int32_t>{0, 9, 10}));
 }
 
 TEST(AttentionLaunches, CoverEverySequenceOnceWithinTheirClasses) {
@@ -108,20 +124,24 @@ TEST(AttentionLaunches, CoverEverySequenceOnceWithinTheirClasses) {
         std::vector<std::int32_t> lengths(random() % 40);
         for (std::int32_t& length : lengths)
             length = static_cast<std::int32_t>(random() % (1U << (random() % 13)));
+        const SequenceRows rows = of_lengths(lengths);
         std::int64_t next = 0;
-        for (const AttentionLaunch& launch : attention_launches(of_lengths(lengths))) {
-            for (; next < launch.first; ++next) ASSERT_EQ(lengths[static_cast<std::size_t>(next)], 0);
+        for (const AttentionLaunch& launch : attention_launches(rows)) {
+            ASSERT_EQ(launch.first, next);
             ASSERT_GT(launch.count, 0);
             ASSERT_LE(launch.count, launch.sequences);
             ASSERT_EQ(launch.sequences, std::max<std::int64_t>(2048 / launch.longest, 1));
             std::int64_t longest = 0;
-            for (; next < launch.first + launch.count; ++next)
-                longest = std::max<std::int64_t>(longest, lengths[static_cast<std::size_t>(next)]);
+            for (; next < launch.first + launch.count; ++next) {
+                const auto at = static_cast<std::size_t>(next);
+                ASSERT_LT(rows.queries[at], rows.queries[at + 1]);
+                longest = std::max<std::int64_t>(longest, rows.queries[at + 1] - rows.queries[at]);
+            }
             ASSERT_LE(longest, launch.longest);
             ASSERT_TRUE(launch.longest == 128 || 2 * longest > launch.longest);
         }
-        for (; next < static_cast<std::int64_t>(lengths.size()); ++next)
-            ASSERT_EQ(lengths[static_cast<std::size_t>(next)], 0);
+        ASSERT_EQ(next + 1, std::ssize(rows.queries));
+        ASSERT_EQ(rows.queries.back(), std::accumulate(lengths.begin(), lengths.end(), 0));
     }
 }
 

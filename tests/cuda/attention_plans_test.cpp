@@ -1,0 +1,91 @@
+// Plans of attention: which are built and when, and what attends where there are none.
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+
+#include "ops/attention.hpp"
+#include "support/plain_attention.hpp"
+#include "support/tensors.hpp"
+
+namespace maestro::ops {
+namespace {
+
+constexpr std::int64_t kHeads = 4, kKeyHeads = 2, kDim = 16;
+
+class AttentionPlans : public testing_support::Tensors {
+protected:
+    void TearDown() override {
+        unsetenv("MAESTRO_HOSTED_CUDNN_WORKSPACE");
+        Tensors::TearDown();
+    }
+    std::size_t plans() { return b_.fused_attention()->plans(); }
+    static backend::AttentionClass shape(bool backward) {
+        const std::int64_t width = (kHeads + 2 * kKeyHeads) * kDim;
+        return {.backward = backward,
+                .causal = true,
+                .heads = kHeads,
+                .key_heads = kKeyHeads,
+                .dim = kDim,
+                .value_width = width,
+                .gradient_width = backward ? width : 0};
+    }
+    void prepare(std::vector<std::int64_t> rows) {
+        for (const bool backward : {false, true}) prepare_attention(b_, DType::bf16, shape(backward), rows);
+    }
+    /// Forward and backward over causal sequences of these lengths; dq is what it ought to be.
+    void attend(const std::vector<std::int32_t>& lengths) {
+        std::vector<std::int32_t> offsets{0};
+        for (const std::int32_t length : lengths) offsets.push_back(offsets.back() + length);
+        const Visible visible = see_before(offsets);
+        const std::int64_t rows = offsets.back(), wide = kHeads * kDim, narrow = kKeyHeads * kDim;
+        const Tensor q = random(DType::bf16, {rows, wide}), k = random(DType::bf16, {rows, narrow}),
+                     qkv = random(DType::bf16, {rows, wide + 2 * narrow}),
+                     dout = random(DType::bf16, {rows, wide}), out = filled(DType::bf16, {rows, wide}),
+                     lse = filled(DType::f32, {rows, kHeads}), dq = filled(DType::bf16, {rows, wide}),
+                     dk = filled(DType::bf16, {rows, narrow}),
+                     dqkv = filled(DType::bf16, {rows, wide + 2 * narrow});
+        attention(b_, q, k, qkv, visible, out, lse, scratch_);
+        attention_backward(b_, dout, out, q, k, qkv, lse, visible, dq, dk, dqkv, scratch_);
+        std::vector<double> all = values(qkv), v;
+        for (std::int64_t i = 0; i < qkv.size(); ++i)
+            if (i % qkv.columns() >= wide + narrow) v.push_back(all[static_cast<std::size_t>(i)]);
+        testing_support::PlainAttention plain{kHeads, kKeyHeads, kDim, visible, values(q), values(k),
+                                              v,      {},        {},   {},      {},        {}};
+        plain.forward();
+        plain.backward(values(dout));
+        expect_near(dq, plain.dq, 3e-2, "dq");
+    }
+};
+
+TEST_F(AttentionPlans, AreBuiltForEachLengthBeforeTheyAreUsed) {
+    prepare({1, 128, 100, 300, 0, 3000});
+    EXPECT_EQ(plans(), 6U);  // 128, 512 and 4096, forward and backward
+    prepare({5, 4096});
+    EXPECT_EQ(plans(), 6U);
+    attend({1, 17, 90});
+    attend({300, 4, 260, 280, 290, 270});
+    EXPECT_EQ(plans(), 6U);
+    attend({129});
+    EXPECT_EQ(plans(), 8U);
+}
+
+TEST_F(AttentionPlans, AreNoneWhereAnotherTypeOrHeadIsAttendedTo) {
+    prepare_attention(b_, DType::f32, shape(true), std::vector<std::int64_t>{100});
+    backend::AttentionClass odd = shape(false);
+    odd.dim = 12;
+    prepare_attention(b_, DType::bf16, odd, std::vector<std::int64_t>{100});
+    EXPECT_EQ(plans(), 0U);
+}
+
+TEST_F(AttentionPlans, ThatWantMoreThanIsPlannedLeaveItToOwnKernels) {
+    setenv("MAESTRO_HOSTED_CUDNN_WORKSPACE", "1000000000000", 1);
+    prepare({100});
+    attend({1, 17, 90});
+    EXPECT_EQ(plans(), 0U);
+    unsetenv("MAESTRO_HOSTED_CUDNN_WORKSPACE");
+    attend({300});
+    EXPECT_EQ(plans(), 2U);
+}
+
+}  // namespace
+}  // namespace maestro::ops
