@@ -559,6 +559,28 @@ void little_device_memory_is_enough(const comm::Communicator& world, const chann
     for (std::uint64_t seed = 200; seed < 204; ++seed) play_steps(world, devices, channel, seed);
 }
 
+/// An exception may fly while copies are queued: they end before their memory goes.
+void copies_end_before_their_memory(const comm::Communicator& world, const channel::Backends& devices) {
+    const backend::Buffer rows(*devices.any(), 4096);
+    for (int i = 0; i < 20; ++i)
+        expect_error(ExitCode::io_error, "alone", [&] {
+            const channel::GpuEnd end{.backends = devices,
+                                      .waiter = world.waiter(),
+                                      .edge = "left",
+                                      .words = 64,
+                                      .bytes = 64 + rows.bytes(),
+                                      .peers = {0},
+                                      .staging = 2 * rows.bytes()};
+            std::string refused;
+            const auto edge = channel::make_gpu_transport(channel::make_local(end.bytes), end, refused);
+            edge->serve(channel::End::producer);
+            edge->put(0, end.words, rows.data(), rows.bytes());
+            edge->push(0);
+            edge->depart(true);
+            throw Error(ExitCode::io_error, "alone");
+        });
+}
+
 bool gpus_apart(const comm::Communicator& world) {
     return backend::find_gpus().count >= world.size() && !collective::nccl_version().empty();
 }
@@ -720,6 +742,7 @@ int main(int argc, char** argv) {
             const auto cpu = backend::make_cpu(1);
             edges_of(world,
                      world.rank() % 2 == 0 ? devices : maestro::channel::Backends{cpu.get(), cpu.get()});
+            copies_end_before_their_memory(world, devices);
             little_pinned_memory_is_enough(world, devices);
             gpus_take_the_fitting_way(world, devices);
             if (gpus_apart(world)) little_device_memory_is_enough(world, devices);
