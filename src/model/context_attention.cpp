@@ -68,6 +68,25 @@ AttentionActivations ContextAttention::allocate(const Sequences& sequences, std:
     return a;
 }
 
+void ContextAttention::prepare(std::span<const std::int64_t> rows, Attention attention, std::int64_t heads,
+                               std::int64_t key_heads, bool backward) const {
+    const int cp = peers_->degrees.cp;
+    const bool causal = attention == Attention::causal;
+    if (cp > 1 && !gathers() && causal) return;  // a ring cuts every sequence
+    backend::AttentionClass shape{.backward = backward, .causal = causal, .dim = dim_};
+    if (gathers()) {
+        shape.heads = heads / cp;
+        shape.key_heads = std::max<std::int64_t>(key_heads / cp, 1);
+        shape.value_width = shape.key_heads * dim_;
+    } else {
+        shape.heads = heads;
+        shape.key_heads = key_heads;
+        shape.value_width = (heads + 2 * key_heads) * dim_;
+    }
+    shape.gradient_width = backward ? shape.value_width : 0;
+    ops::prepare_attention(backend_, type_, shape, rows);
+}
+
 namespace {
 
 /// The slice whose keys are here after `turns` of the ring.

@@ -2,6 +2,8 @@
 // this rank, D channels each; T rows of its slice.
 #pragma once
 
+#include <span>
+
 #include "backend/arena.hpp"
 #include "model/sequences.hpp"
 
@@ -21,6 +23,10 @@ public:
 
     /// Does attention keep queries and keys in another form than it is given?
     bool gathers() const { return peers_->degrees.cp > 1 && peers_->kind == ContextKind::all_to_all; }
+    /// Builds the device's plans for sequences of so many rows. Those of a ring are not all known, and what
+    /// is joined needs none.
+    void prepare(std::span<const std::int64_t> rows, Attention attention, std::int64_t heads,
+                 std::int64_t key_heads, bool backward) const;
     /// Takes the memory for T rows; where it gathers, q and k are its own, and forward wants others.
     AttentionActivations allocate(const Sequences& sequences, std::int64_t heads, std::int64_t key_heads,
                                   backend::Arena& saved) const;

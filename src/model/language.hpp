@@ -19,6 +19,9 @@ public:
                                    Result& result) override;
     void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
                   backend::Arena& scratch) override;
+    void prepare(std::span<const std::int64_t> rows) override {
+        layers_.prepare(rows, Attention::causal, role_.needs_backward);
+    }
     void collect(Result& result) override;
     std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const override;
 

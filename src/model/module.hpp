@@ -128,6 +128,9 @@ public:
     /// With whom this rank runs the tasks of the lane.
     const Peers& peers() const { return peers_; }
 
+    /// Before the first step: builds what the device wants for attention over sequences of so many rows, any
+    /// of which a micro-batch may have. What is not foreseen is built when it is used.
+    virtual void prepare(std::span<const std::int64_t> rows) { static_cast<void>(rows); }
     /// Every rank of the lane runs the same micro-batch at the same time and holds some of its rows, see
     /// Partition. inputs[e][i]: those that input edge e brings for sample i, in the order in which this rank
     /// holds them, perhaps none. What backward needs goes to `saved` and to the result; `scratch` is free

@@ -76,6 +76,11 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
     }
 }
 
+void Transformer::prepare(std::span<const std::int64_t> rows, Attention attention, bool backward) const {
+    attention_.prepare(rows, attention, heads_, key_heads_, false);
+    if (backward) attention_.prepare(rows, attention, heads_, key_heads_, true);
+}
+
 LayerActivations Transformer::run(const Layer& layer, const Tensor& input, const Tensor& output,
                                   const Sequences& sequences, backend::Arena& saved,
                                   backend::Arena& scratch) const {

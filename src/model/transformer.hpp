@@ -43,6 +43,9 @@ public:
     void backward(StackActivations& activations, const Sequences& sequences, const Tensor& d_stream,
                   backend::Arena& scratch) const;
 
+    /// The device's plans for sequences of so many rows.
+    void prepare(std::span<const std::int64_t> rows, Attention attention, bool backward) const;
+
 private:
     struct Layer {
         const Parameter *attention_norm, *qkv, *q_norm, *k_norm, *output, *mlp_norm, *gate_up, *down;

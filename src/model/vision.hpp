@@ -15,6 +15,9 @@ public:
                                    Result& result) override;
     void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
                   backend::Arena& scratch) override;
+    void prepare(std::span<const std::int64_t> rows) override {
+        layers_.prepare(rows, Attention::bidirectional, role_.needs_backward);
+    }
 
 private:
     struct State;

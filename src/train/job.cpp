@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <set>
 
 #include "comm/memory.hpp"
 #include "graph/grid.hpp"
@@ -134,6 +136,19 @@ void Job::add_replica(int s, int index, DType compute, std::unique_ptr<model::Mo
                                                   devices_->scratch(s)));
 }
 
+/// For the log, where the device has plans of attention.
+std::string Job::prepare(model::Module& module, int s) {
+    backend::FusedAttention* const attention = devices_->backend(s).fused_attention();
+    if (!attention) return {};
+    const std::size_t before = attention->plans();
+    const auto began = std::chrono::steady_clock::now();
+    const std::set<std::int64_t> rows = survey_.table().sequence_rows(s);
+    module.prepare(std::vector(rows.begin(), rows.end()));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    if (attention->plans() == before) return {};
+    return fmt::format("{} plans of attention built in {:.1f} s", attention->plans() - before, took.count());
+}
+
 void Job::build_section(int s, const WeightFiles* weights) {
     const config::Deck& deck = launch_.deck;
     const comm::Communicator& world = launch_.world;
@@ -154,6 +169,7 @@ void Job::build_section(int s, const WeightFiles* weights) {
     std::int64_t parameters = 0;
     const model::Role role = workload::role_of(deck, s, survey_.samples().marker());
     std::unique_ptr<model::Module> module;
+    std::string prepared;
     const auto build_module = [&] {
         module = survey_.emulation()
                      ? survey_.emulation()->make_module(devices_->backend(s), s, std::move(peers))
@@ -161,6 +177,7 @@ void Job::build_section(int s, const WeightFiles* weights) {
                                           std::move(peers));
         if (weights) load_initial_weights(launch_, *weights, s, module->parameters());
         parameters = module->parameters().count();
+        prepared = prepare(*module, s);
     };
     agree(world, [&] {
         if (place) in_planned_memory(launch_, survey_.memory(), build_module);
@@ -186,6 +203,9 @@ void Job::build_section(int s, const WeightFiles* weights) {
         std::string ways = place ? ways_of(*replicas_.back()) : "";
         world.broadcast(ways, section.first_rank);
         if (!ways.empty()) description_.push_back(fmt::format("  section {}: {}", section.name, ways));
+        world.broadcast(prepared, section.first_rank);
+        if (!prepared.empty())
+            description_.push_back(fmt::format("  section {}: {}", section.name, prepared));
     }
 }
 

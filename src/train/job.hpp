@@ -50,6 +50,7 @@ public:
 private:
     void open_edges();
     void build_section(int section, const WeightFiles* weights);
+    std::string prepare(model::Module& module, int section);
     /// Takes this rank's memory for a section, and no messages.
     void add_replica(int section, int index, DType compute, std::unique_ptr<model::Module> module,
                      std::unique_ptr<collective::Group> data);

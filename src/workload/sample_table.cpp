@@ -57,6 +57,17 @@ std::int64_t SampleTable::length(std::int64_t sample, int section) const {
     return vision.patch == 0 ? rows : rows * vision.merge * vision.merge;
 }
 
+std::set<std::int64_t> SampleTable::sequence_rows(int section) const {
+    std::set<std::int64_t> rows;
+    for (std::int64_t i = 0; i < size(); ++i) {
+        if (!sees_pixels(section))
+            rows.insert(length(i, section));
+        else
+            for (const auto& p : pictures(i)) rows.insert(rows_of(p, section) * unit(section));
+    }
+    return rows;
+}
+
 std::int64_t SampleTable::output_rows(std::int64_t sample, int section) const {
     const model::Geometry vision = vision_[section];
     if (vision.patch > 0) return picture_rows(pictures(sample), vision);

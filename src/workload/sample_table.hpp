@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -40,6 +41,8 @@ public:
     bool activates(std::int64_t sample, int section) const;
     /// Tokens (language) or patches (vision) that the section processes.
     std::int64_t length(std::int64_t sample, int section) const;
+    /// The rows that sequences of the section may have, each length once: a picture is one, or a text.
+    std::set<std::int64_t> sequence_rows(int section) const;
     /// Rows that the section puts out for the sample.
     std::int64_t output_rows(std::int64_t sample, int section) const;
     /// Rows that a vision section puts out for a picture.

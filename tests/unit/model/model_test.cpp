@@ -15,6 +15,22 @@ TEST(Model, Bf16LossIsNearThatOfF32) {
     }
 }
 
+TEST(Model, BuildsNoPlansAfterItIsPrepared) {
+    for (const Kind kind : {Kind::vlm, Kind::distill}) {
+        Job job(kind, DType::bf16, false, 1, [](ModelSpec& spec) { spec.head_dim = 8; });
+        const auto* const attention = job.backend().fused_attention();
+        if (!attention) GTEST_SKIP() << "a device without plans";
+        job.samples.add(std::vector<std::int32_t>(150, 7));
+        const std::int64_t rows[] = {4, 150};
+        job.first->prepare(rows);
+        job.last->prepare(rows);
+        const std::size_t plans = attention->plans();
+        EXPECT_GT(plans, 0U);
+        job.run();
+        EXPECT_EQ(attention->plans(), plans);
+    }
+}
+
 TEST(Model, GradientsAreTheSlopesOfTheLoss) {
     constexpr double kStep = 1e-5;
     for (const Kind kind : {Kind::vlm, Kind::distill}) {
