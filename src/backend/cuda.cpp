@@ -20,6 +20,13 @@ namespace maestro::backend {
 
 namespace {
 
+int architecture_of(int gpu) {
+    int major = 0, minor = 0;
+    MAESTRO_CUDA_CALL(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
+    MAESTRO_CUDA_CALL(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu));
+    return 10 * major + minor;
+}
+
 constexpr std::size_t kSlot = std::size_t{1} << 20;  ///< bytes
 constexpr int kSlots = 8;
 
@@ -71,11 +78,11 @@ public:
           gemm_(stream_, products),
           staging_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
           clock_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
-          attention_architecture_(attention_architecture_of_gpu(device)),
-          attention_(make_cudnn_attention(stream_, attention_architecture_)) {}
+          cudnn_(make_cudnn_attention(stream_, architecture_of(device))),
+          attention_architecture_(cudnn_.attention ? architecture_of(device) : 0) {}
     ~Cuda() override {
         cudaStreamSynchronize(stream_);
-        attention_.reset();  // its handle knows the stream
+        cudnn_.attention.reset();  // its handle knows the stream
         cudaStreamDestroy(stream_);
     }
     std::string describe() const override {
@@ -84,7 +91,7 @@ public:
         MAESTRO_CUDA_CALL(cudaRuntimeGetVersion(&runtime));
         return fmt::format("cuda: {}, driver for CUDA {}.{}, runtime {}.{}, {}, {}", describe_gpu(device_),
                            driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100,
-                           gemm_.describe(), describe_cudnn());
+                           gemm_.describe(), cudnn_.description);
     }
     bool computes() const override { return true; }
     int threads() const override { return 1; }
@@ -117,7 +124,7 @@ public:
                           source.bytes());
     }
     int attention_architecture() const override { return attention_architecture_; }
-    FusedAttention* fused_attention() override { return attention_.get(); }
+    FusedAttention* fused_attention() override { return cudnn_.attention.get(); }
     void gemm(const Gemm& g) override {
         count(work_of(g));
         if (g.m > 0 && g.n > 0) gemm_.run(g, {});
@@ -151,8 +158,8 @@ private:
     CudaGemm gemm_;
     Staging staging_;
     CudaClock clock_;
+    CudnnAttention cudnn_;
     int attention_architecture_;
-    std::unique_ptr<FusedAttention> attention_;
 };
 
 }  // namespace
@@ -162,11 +169,8 @@ void cuda_failed(ExitCode code, const char* expression, const char* file, int li
 }
 
 int attention_architecture_of_gpu(int number) {
-    if (!has_cudnn()) return 0;
-    int major = 0, minor = 0;
-    MAESTRO_CUDA_CALL(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, number));
-    MAESTRO_CUDA_CALL(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, number));
-    return 10 * major + minor;
+    const int architecture = architecture_of(number);
+    return has_cudnn(architecture) ? architecture : 0;
 }
 
 std::unique_ptr<Backend> make_cuda(int device, Products products) {

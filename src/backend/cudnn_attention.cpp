@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <optional>
 
@@ -15,9 +16,9 @@ namespace maestro::backend {
 namespace {
 
 /// Owns the handle and a plan for every class that was asked for.
-class CudnnAttention final : public FusedAttention {
+class Plans final : public FusedAttention {
 public:
-    CudnnAttention(Stream stream, int architecture) : execution_(stream), architecture_(architecture) {}
+    Plans(Stream stream, int architecture) : execution_(stream), architecture_(architecture) {}
     bool prepare(const AttentionClass& c) override {
         const auto at = plans_.find(c);
         return (at != plans_.end() ? at : plans_.emplace(c, built(c)).first)->second.has_value();
@@ -47,7 +48,7 @@ private:
     std::optional<Plan> built(const AttentionClass& c) {
         try {
             return build(c);
-        } catch (const Error& error) {
+        } catch (const std::exception& error) {  // the front end has its own
             log::write_error(fmt::format("own kernels attend where cuDNN fails: {}", error.what()));
             return {};
         }
@@ -76,19 +77,22 @@ private:
 
 }  // namespace
 
-bool has_cudnn() {
-    return cudnn_version() > 0;
+bool has_cudnn(int architecture) {
+    return backward_form(architecture) != BackwardForm::none && cudnn_version() > 0;
 }
 
-std::string describe_cudnn() {
+CudnnAttention make_cudnn_attention(Stream stream, int architecture) {
+    if (backward_form(architecture) == BackwardForm::none)
+        return {nullptr, "cuDNN not asked on this architecture: attention by own kernels"};
     const std::size_t version = cudnn_version();
-    if (version == 0) return "no cuDNN of 9.18 or later: attention by own kernels";
-    return fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
-
-std::unique_ptr<FusedAttention> make_cudnn_attention(Stream stream, int architecture) {
-    if (!has_cudnn()) return nullptr;
-    return std::make_unique<CudnnAttention>(stream, architecture);
+    if (version == 0) return {nullptr, "no cuDNN of 9.18 or later: attention by own kernels"};
+    const std::string name =
+        fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+    try {
+        return {std::make_unique<Plans>(stream, architecture), name};
+    } catch (const std::exception& error) {  // the front end has its own
+        return {nullptr, fmt::format("{} fails: attention by own kernels ({})", name, error.what())};
+    }
 }
 
 }  // namespace maestro::backend

@@ -9,11 +9,13 @@
 
 namespace maestro::backend {
 
-/// The library, for the log, or why there is none.
-std::string describe_cudnn();
-/// Whether make_cudnn_attention has one to give.
-bool has_cudnn();
-/// For a GPU of that architecture; every operation goes to `stream`. Null where there is none.
-std::unique_ptr<FusedAttention> make_cudnn_attention(Stream stream, int architecture);
+/// Whether make_cudnn_attention may have one to give.
+bool has_cudnn(int architecture);
+struct CudnnAttention {
+    std::unique_ptr<FusedAttention> attention;  ///< null where there is none
+    std::string description;                    ///< the library, for the log, or why there is none
+};
+/// For a GPU of that architecture; every operation goes to `stream`.
+CudnnAttention make_cudnn_attention(Stream stream, int architecture);
 
 }  // namespace maestro::backend

@@ -7,6 +7,12 @@
 namespace maestro::backend {
 
 struct GraphExecution::State {
+    State() = default;
+    State(const State&) = delete;
+    State& operator=(const State&) = delete;
+    ~State() {
+        if (handle) cudnn_frontend::detail::destroy_handle(handle);
+    }
     cudnnHandle_t handle = nullptr;
 };
 
@@ -32,9 +38,7 @@ GraphExecution::GraphExecution(Stream stream) : state_(std::make_unique<State>()
     check_call(cudnn_frontend::detail::set_stream(state_->handle, stream), "the handle's stream");
 }
 
-GraphExecution::~GraphExecution() {
-    if (state_->handle) cudnn_frontend::detail::destroy_handle(state_->handle);
-}
+GraphExecution::~GraphExecution() = default;
 
 std::size_t GraphExecution::build(Graph& graph, const AttentionClass& c) {
     const cudnnHandle_t handle = state_->handle;

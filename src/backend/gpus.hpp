@@ -12,7 +12,7 @@ struct Gpus {
 };
 
 Gpus find_gpus();
-/// Backend::attention_architecture() of its backend.
+/// Backend::attention_architecture() of its backend, unless the library fails when it is opened.
 int attention_architecture_of_gpu(int number);
 /// Where it is on its host: "0000:10:00.0".
 std::string bus_of_gpu(int number);

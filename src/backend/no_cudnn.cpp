@@ -3,16 +3,12 @@
 
 namespace maestro::backend {
 
-bool has_cudnn() {
+bool has_cudnn(int) {
     return false;
 }
 
-std::string describe_cudnn() {
-    return "built without cuDNN: attention by own kernels";
-}
-
-std::unique_ptr<FusedAttention> make_cudnn_attention(Stream, int) {
-    return nullptr;
+CudnnAttention make_cudnn_attention(Stream, int) {
+    return {nullptr, "built without cuDNN: attention by own kernels"};
 }
 
 }  // namespace maestro::backend

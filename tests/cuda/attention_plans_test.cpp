@@ -87,5 +87,18 @@ TEST_F(AttentionPlans, ThatWantMoreThanIsPlannedLeaveItToOwnKernels) {
     EXPECT_EQ(plans(), 2U);
 }
 
+TEST(AttentionLibrary, ThatFailsIsNoReasonNotToStart) {
+    setenv("MAESTRO_HOSTED_NO_CUDNN", "1", 1);
+    const auto without = testing_support::make_device(1);
+    unsetenv("MAESTRO_HOSTED_NO_CUDNN");
+    EXPECT_EQ(without->fused_attention(), nullptr);
+    EXPECT_EQ(without->attention_architecture(), 0);
+    EXPECT_THAT(without->describe(), testing::HasSubstr("fails: attention by own kernels"));
+    EXPECT_THAT(without->describe(), testing::HasSubstr("no handle"));
+    const auto with = testing_support::make_device(1);
+    EXPECT_NE(with->fused_attention(), nullptr);
+    EXPECT_EQ(with->attention_architecture(), 90);
+}
+
 }  // namespace
 }  // namespace maestro::ops

@@ -205,7 +205,9 @@ struct GraphExecution::State {
     std::map<const Graph*, std::shared_ptr<const Json>> built;
 };
 
-GraphExecution::GraphExecution(Stream stream) : state_(std::make_unique<State>(State{stream, {}})) {}
+GraphExecution::GraphExecution(Stream stream) : state_(std::make_unique<State>(State{stream, {}})) {
+    MAESTRO_CHECK(!std::getenv("MAESTRO_HOSTED_NO_CUDNN"), "hosted cuDNN: no handle");
+}
 GraphExecution::~GraphExecution() = default;
 
 std::size_t GraphExecution::build(Graph& graph, const AttentionClass&) {
