@@ -39,9 +39,12 @@ else()
     add_library(maestro_cudnn INTERFACE)
     target_include_directories(maestro_cudnn SYSTEM INTERFACE ${MAESTRO_CUDNN_FRONTEND_INCLUDE} ${MAESTRO_CUDNN_INCLUDE}
         ${CUDAToolkit_INCLUDE_DIRS})
-    target_compile_definitions(maestro_cudnn INTERFACE NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING)
+    # The library, and the runtime that the front end loads: those found here, and where they are no longer there, others of
+    # their names.
     get_filename_component(folder ${MAESTRO_CUDNN_LIBRARY} DIRECTORY)
-    # The library, and the runtime that the front end loads.
+    set(runtime ${CUDAToolkit_LIBRARY_DIR}/libcudart.so.${CUDAToolkit_VERSION_MAJOR})
+    target_compile_definitions(maestro_cudnn INTERFACE NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+        MAESTRO_CUDNN_LIBRARY="${MAESTRO_CUDNN_LIBRARY}" MAESTRO_CUDART_LIBRARY="${runtime}")
     target_link_options(maestro_cudnn INTERFACE -Wl,-rpath,${folder} -Wl,-rpath,${CUDAToolkit_LIBRARY_DIR})
     target_link_libraries(maestro_cudnn INTERFACE ${CMAKE_DL_LIBS})
 endif()

@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;  // the front end calls the library through it
@@ -18,6 +20,11 @@ using Node = std::shared_ptr<fe::Tensor_attributes>;
 namespace {
 
 constexpr std::size_t kOldest = 91800;  ///< sums backward in a fixed order on architecture 100, too
+
+/// Of a library: where it was when this was built, or else its name, for the loader to find.
+std::string place_of(const std::filesystem::path& built_with) {
+    return std::filesystem::exists(built_with) ? built_with.string() : built_with.filename().string();
+}
 
 /// Arrays of one class, described to a graph.
 class Description {
@@ -141,7 +148,12 @@ std::shared_ptr<Graph> attention_graph(const AttentionClass& c, int architecture
 
 std::size_t cudnn_version() {
     void*& library = cudnn_frontend::cudnn_dlhandle;
-    if (!library) library = dlopen("libcudnn.so.9", RTLD_NOW);
+    if (!library) {
+        // The front end takes what of the runtime it needs from a library of this name, or the first it
+        // finds.
+        setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", place_of(MAESTRO_CUDART_LIBRARY).c_str(), 0);
+        library = dlopen(place_of(MAESTRO_CUDNN_LIBRARY).c_str(), RTLD_NOW);
+    }
     const std::size_t version = library ? cudnn_frontend::detail::get_backend_version() : 0;
     return version >= kOldest ? version : 0;
 }
