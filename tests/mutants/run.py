@@ -123,7 +123,8 @@ class Build:
                 return self.call(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", ROOT / mutant["script"], "-k", mutant["cases"],
                                  timeout=LONGEST_S, MAESTRO_HOSTED=str(program), PYTHONDONTWRITEBYTECODE="1")
         if "ranks" not in mutant:
-            return self.call(program, f"--gtest_filter={mutant['cases']}", timeout=LONGEST_S)
+            other = {"MAESTRO_HOSTED_ARCHITECTURE": str(mutant["architecture"])} if "architecture" in mutant else {}
+            return self.call(program, f"--gtest_filter={mutant['cases']}", timeout=LONGEST_S, **other)
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", mutant["ranks"]]
         if "preload" in mutant:
             library = next(self.folder.rglob(f"lib{mutant['preload']}.so"))
@@ -153,7 +154,7 @@ def check_texts(mutants):
 def check_green(build, mutants):
     tests = {}
     for m in mutants:
-        same = tests.setdefault((target_of(m), m.get("ranks"), m.get("preload"), m.get("script")), {**m, "cases": set()})
+        same = tests.setdefault((target_of(m), m.get("ranks"), m.get("preload"), m.get("script"), m.get("architecture")), {**m, "cases": set()})
         same["cases"].add(m.get("cases", ""))
     for test in tests.values():
         words = {"cases": (" or " if "script" in test else ":").join(sorted(test["cases"]))}
