@@ -75,7 +75,7 @@ public:
     Cuda(int device, Products products)
         : device_(device),
           stream_(make_stream(device)),
-          gemm_(stream_, products),
+          gemm_(stream_, products, [this](const CudaEvent& event) { wait_for(event); }),
           staging_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
           clock_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
           cudnn_(make_cudnn_attention(stream_, architecture_of(device))),

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "backend/cuda_product.hpp"
 
@@ -76,14 +77,12 @@ struct Plan {
 }  // namespace
 
 struct CudaGemm::State {
-    State(Stream s, Products p) : stream(s), products(p) {
+    State(Stream s, Products p, std::function<void(const CudaEvent&)> w)
+        : stream(s), products(p), wait(std::move(w)) {
         MAESTRO_CUDA_CALL(cublasLtCreate(&handle));
         MAESTRO_CUDA_CALL(cudaMalloc(&workspace, kProductWorkspace));
-        for (cudaEvent_t& event : clock) MAESTRO_CUDA_CALL(cudaEventCreate(&event));
     }
     ~State() {
-        for (cudaEvent_t event : clock)
-            if (event) cudaEventDestroy(event);
         cudaFree(workspace);
         if (handle) cublasLtDestroy(handle);
     }
@@ -105,9 +104,10 @@ struct CudaGemm::State {
 
     Stream stream;
     Products products;
+    std::function<void(const CudaEvent&)> wait;
     cublasLtHandle_t handle = nullptr;
     void* workspace = nullptr;
-    std::array<cudaEvent_t, 2> clock{};
+    CudaEvent begun{cudaEventDefault}, ended{cudaEventDefault};
     std::map<Key, Plan> plans;
 };
 
@@ -159,13 +159,11 @@ double CudaGemm::State::seconds_of(const Product& product, const cublasLtMatmulA
                                    const Backend::Gemm& g, void* target) {
     constexpr int kRuns = 3;
     multiply(product, algorithm, g, target, false);  // the first may load code
-    MAESTRO_CUDA_CALL(cudaEventRecord(clock[0], stream));
+    begun.record(stream);
     for (int i = 0; i < kRuns; ++i) multiply(product, algorithm, g, target, false);
-    MAESTRO_CUDA_CALL(cudaEventRecord(clock[1], stream));
-    MAESTRO_CUDA_CALL(cudaEventSynchronize(clock[1]));
-    float milliseconds = 0;
-    MAESTRO_CUDA_CALL(cudaEventElapsedTime(&milliseconds, clock[0], clock[1]));
-    return milliseconds / kRuns / 1e3;
+    ended.record(stream);
+    wait(ended);
+    return ended.seconds_after(begun) / kRuns;
 }
 
 /// The first proposal, or the fastest. What is summed up in place is tried out beside it.
@@ -192,6 +190,7 @@ std::optional<cublasLtMatmulAlgo_t> CudaGemm::State::choose(const Product& produ
             best_s = s;
             best = algorithm;
         }
+    // Waits for other streams as well, without a deadline: a rank that does not come there is the watchdog's.
     if (trial) MAESTRO_CUDA_CALL(cudaFree(trial));
     return best;
 }
@@ -232,7 +231,8 @@ const Plan& CudaGemm::State::plan_for(const Backend::Gemm& g, const Backend::Epi
     return own;
 }
 
-CudaGemm::CudaGemm(Stream stream, Products products) : state_(std::make_unique<State>(stream, products)) {}
+CudaGemm::CudaGemm(Stream stream, Products products, std::function<void(const CudaEvent&)> wait)
+    : state_(std::make_unique<State>(stream, products, std::move(wait))) {}
 CudaGemm::~CudaGemm() = default;
 
 bool CudaGemm::run(const Backend::Gemm& g, const Backend::Epilogue& epilogue) {

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "backend/backend.hpp"
-#include "base/stream.hpp"
+#include "backend/cuda_stream.hpp"
 
 namespace maestro::backend {
 
@@ -17,7 +18,8 @@ inline constexpr std::size_t kProductWorkspace = std::size_t{32} << 20;
 /// product goes to the stream that it was made for.
 class CudaGemm {
 public:
-    CudaGemm(Stream stream, Products products);
+    /// `wait` returns when an event is reached.
+    CudaGemm(Stream stream, Products products, std::function<void(const CudaEvent&)> wait);
     ~CudaGemm();
     CudaGemm(const CudaGemm&) = delete;
     CudaGemm& operator=(const CudaGemm&) = delete;

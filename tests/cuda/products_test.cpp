@@ -148,6 +148,21 @@ TEST_F(Products, AreMeasuredWhereAsked) {
     for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-4) << i;
 }
 
+TEST_F(Products, AreMeasuredWithADeadline) {
+    const auto measuring = backend::make_cuda(0, {.tf32 = false, .measured = true});
+    const Layer l = layer(DType::f32, 32, 24);
+    const Tensor y = view(DType::f32, 32, 24, 0);
+    settle(y);
+    measuring->wait_by([](const auto&, const std::string& what) { throw Error(ExitCode::peer_lost, what); });
+    try {
+        linear(*measuring, l.x, l.w, y);
+        ADD_FAILURE() << "measured without an end to waiting";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::peer_lost);
+        EXPECT_STREQ(error.what(), "GPU 0 to do what is queued up");
+    }
+}
+
 TEST_F(Products, LoseDigitsByTf32WhereAsked) {
     const auto coarse = backend::make_cuda(0, {.tf32 = true, .measured = false});
     const Layer l = layer(DType::f32, 64, 16);
