@@ -49,16 +49,19 @@ private:
         try {
             return build(c);
         } catch (const std::exception& error) {  // the front end has its own
-            log::write_error(fmt::format("own kernels attend where cuDNN fails: {}", error.what()));
+            log::write_error(fmt::format("own kernels attend: {}", error.what()));
             return {};
         }
     }
     Plan build(const AttentionClass& c) {
         Plan plan{attention_graph(c, architecture_), {}, 0};
         plan.workspace = execution_.build(*plan.graph, c);
-        MAESTRO_CHECK(plan.workspace <= attention_workspace(c, architecture_),
-                      "cuDNN wants {} bytes of workspace for {} sequences of {} at most, {} are planned",
-                      plan.workspace, c.sequences, c.longest, attention_workspace(c, architecture_));
+        const std::size_t planned = attention_workspace(c, architecture_);
+        if (plan.workspace > planned)
+            throw Error(ExitCode::broken_invariant,
+                        fmt::format("cuDNN wants {} bytes of workspace for {} sequences of {} at most, {} "
+                                    "are planned",
+                                    plan.workspace, c.sequences, c.longest, planned));
         for (std::size_t i = 0; i < plan.uses.size(); ++i) {
             const auto which = static_cast<AttentionArray>(i);
             const bool only_backward = which == AttentionArray::dout || which == AttentionArray::dq ||

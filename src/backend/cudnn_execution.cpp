@@ -1,8 +1,9 @@
 #include "backend/cudnn_execution.hpp"
 
 #include <cudnn_frontend.h>
+#include <fmt/format.h>
 
-#include "base/check.hpp"
+#include "base/error.hpp"
 
 namespace maestro::backend {
 
@@ -18,17 +19,22 @@ struct GraphExecution::State {
 
 namespace {
 
+/// Whoever asks knows what to do without the library.
+[[noreturn]] void fail(const std::string& what) {
+    throw Error(ExitCode::broken_invariant, "cuDNN: " + what);
+}
+
 void check_call(cudnnStatus_t found, const char* what) {
-    MAESTRO_CHECK(found == CUDNN_STATUS_SUCCESS, "cuDNN: {}: {}", what,
-                  cudnn_frontend::detail::get_error_string(found));
+    if (found != CUDNN_STATUS_SUCCESS)
+        fail(fmt::format("{}: {}", what, cudnn_frontend::detail::get_error_string(found)));
 }
 
 void check_graph(cudnn_frontend::error_t found, const char* what, const AttentionClass& c) {
-    MAESTRO_CHECK(
-        found.is_good(),
-        "cuDNN does not {} attention{}{} of {} sequences of {} at most, {} heads, {} key heads of {}: {}",
-        what, c.backward ? " backward" : "", c.causal ? ", causal," : "", c.sequences, c.longest, c.heads,
-        c.key_heads, c.dim, found.get_message());
+    if (found.is_good()) return;
+    fail(fmt::format(
+        "does not {} attention{}{} of {} sequences of {} at most, {} heads, {} key heads of {}: {}", what,
+        c.backward ? " backward" : "", c.causal ? ", causal," : "", c.sequences, c.longest, c.heads,
+        c.key_heads, c.dim, found.get_message()));
 }
 
 }  // namespace
