@@ -14,6 +14,7 @@
 
 #include "backend/clock.hpp"
 #include "backend/fused_attention.hpp"
+#include "backend/read_out.hpp"
 #include "base/stream.hpp"
 #include "base/tensor.hpp"
 
@@ -85,6 +86,9 @@ public:
     virtual void upload(const void* source, const Tensor& target) = 0;
     /// A tensor to host memory; waits until it is there.
     virtual void download(const Tensor& source, void* target) = 0;
+    /// The same for many that are read once, as operations given so far leave them: a GPU copies ahead of the
+    /// reader, beside operations given later, by 16 MiB of pinned memory.
+    virtual std::unique_ptr<ReadOut> read_out(std::vector<Tensor> tensors) = 0;
 
     /// y[m, n] (+)= op(a) * op(b): a is [m, k] or, transposed, [k, m]; b is [k, n] or [n, k]. dtypes: all
     /// f32, all f64, or a, b bf16 with y bf16 or f32. lda, ldb, ldy are row strides in elements.

@@ -11,6 +11,7 @@
 #include "backend/cuda_check.hpp"
 #include "backend/cuda_clock.hpp"
 #include "backend/cuda_gemm.hpp"
+#include "backend/cuda_read_out.hpp"
 #include "backend/cuda_stream.hpp"
 #include "backend/cudnn_attention.hpp"
 #include "backend/device.hpp"
@@ -122,6 +123,10 @@ public:
     void download(const Tensor& source, void* target) override {
         staging_.download(static_cast<const std::byte*>(source.data), static_cast<std::byte*>(target),
                           source.bytes());
+    }
+    std::unique_ptr<ReadOut> read_out(std::vector<Tensor> tensors) override {
+        return std::make_unique<CudaReadOut>(stream_, std::move(tensors),
+                                             [this](const CudaEvent& event) { wait_for(event); });
     }
     int attention_architecture() const override { return attention_architecture_; }
     FusedAttention* fused_attention() override { return cudnn_.attention.get(); }

@@ -79,6 +79,10 @@ Tensor Optimizer::gradient() const {
     return store_.gradient().slice(share_.begin, share_.end);
 }
 
+Tensor Optimizer::weights() const {
+    return store_.master().slice(share_.begin, share_.end);
+}
+
 void Optimizer::sum_shared(model::Sharing sharing, backend::Arena& scratch) {
     collective::Group& group = peers_.group(sharing);
     if (group.size() == 1) return;
@@ -113,8 +117,7 @@ double Optimizer::reduce(backend::Arena& scratch) {
 
 void Optimizer::update(const AdamSettings& settings, std::int64_t step, double gradient_scale) {
     if (share_.size() > 0)
-        ops::adamw(backend_, store_.master().slice(share_.begin, share_.end), gradient(), floats(first_),
-                   floats(second_), chunks_of(chunks_),
+        ops::adamw(backend_, weights(), gradient(), floats(first_), floats(second_), chunks_of(chunks_),
                    {.learning_rate = learning_rate(settings, step),
                     .beta1 = settings.beta1,
                     .beta2 = settings.beta2,
@@ -125,6 +128,16 @@ void Optimizer::update(const AdamSettings& settings, std::int64_t step, double g
     const Tensor trained = store_.master().slice(0, store_.gradient().size());
     data_->finish(data_->start_all_gather_in_place(model::in_blocks(trained), blocks_));
     store_.refresh_compute();
+}
+
+/// The sum of their squares, in double, is one: no sum of squares of floats is too large for it.
+bool Optimizer::weights_are_numbers(backend::Arena& scratch) {
+    const Tensor sum(squares_.data(), DType::f64, {1});
+    ops::zero(backend_, sum);
+    if (share_.size() > 0) ops::add_squares(backend_, weights(), sum, scratch);
+    double squares = 0;
+    backend_.download(sum, &squares);
+    return std::isfinite(squares);
 }
 
 Range Optimizer::share_of(const model::Parameter& parameter) const {

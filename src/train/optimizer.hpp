@@ -46,6 +46,8 @@ public:
     /// `gradient_scale`, then the new weights everywhere.
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
 
+    /// Are all weights of the share numbers? By the device, where the host would have to fetch them first.
+    bool weights_are_numbers(backend::Arena& scratch);
     /// The ranks that hold the same shards.
     const collective::Group& data() const { return *data_; }
     /// Of the elements that this rank holds of a parameter, those whose moments are kept here; none where the
@@ -62,6 +64,7 @@ private:
     void make_chunks();
     void sum_shared(model::Sharing sharing, backend::Arena& scratch);
     Tensor gradient() const;  ///< of the share
+    Tensor weights() const;   ///< of the share
     Tensor part(const backend::Buffer& moments, const model::Parameter& parameter) const;
 
     backend::Backend& backend_;
@@ -71,7 +74,7 @@ private:
     std::vector<std::int64_t> blocks_;  ///< of kBlock elements, of every rank's share
     Range share_;                       ///< of the flat array
     std::vector<Range> counted_;        ///< of it, in the norm
-    backend::Buffer squares_;           ///< f64[1]
+    backend::Buffer squares_;           ///< f64[1], a sum on its way to the host
     backend::Buffer chunks_;            ///< of the share, as adamw() takes them
     backend::Buffer first_;
     backend::Buffer second_;

@@ -63,6 +63,7 @@ public:
     const backend::Backend& backend() const { return backend_; }
     backend::Clock& clock() { return backend_.clock(); }
     Optimizer* optimizer() { return optimizer_.get(); }
+    backend::Arena& scratch() { return scratch_; }
     /// Collective over the section: Optimizer's; 0 and nothing where the section is frozen.
     double reduce();
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);

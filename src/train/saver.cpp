@@ -31,7 +31,8 @@ std::vector<SectionPart> parts_of(Job& job) {
                          .optimizer = replica->optimizer(),
                          .peers = replica->module().peers(),
                          .makes_file = launch.world.rank() == graph::rank_at(section, {}),
-                         .writes_frozen = place->replica == 0 && place->cp == 0});
+                         .writes_frozen = place->replica == 0 && place->cp == 0,
+                         .scratch = &replica->scratch()});
     }
     return parts;
 }

@@ -36,18 +36,23 @@ std::int64_t elements_of(const model::ParameterStore& store) {
     return count;
 }
 
-/// Returns how many elements it wrote.
-std::int64_t write_part(const SectionPart& part, const std::filesystem::path& partial,
-                        const std::vector<io::ArrayPlaces>& places, Pulse& pulse) {
-    io::SectionWriter file(partial, part.name, pulse);
+/// Elements of an array that this rank writes.
+struct Elements {
+    const model::Parameter* parameter;
+    std::uint64_t place;  ///< of the array in the file
+    Range range;          ///< of those held here
+    Tensor values;
+};
+
+std::vector<Elements> elements_written_here(const SectionPart& part,
+                                            const std::vector<io::ArrayPlaces>& places) {
+    std::vector<Elements> elements;
     std::size_t index = 0;
     for (const model::Parameter& p : part.store.parameters()) {
         const io::ArrayPlaces& at = places[index++];
         for (const Range& range : written_here(part, p)) {
             const auto write = [&](io::Stored what, const Tensor& values) {
-                const backend::Taken taken(part.store.backend(), values);
-                file.write(at[static_cast<std::size_t>(what)], p.shape, p.shard, range,
-                           taken.tensor().as<float>());
+                elements.push_back({&p, at[static_cast<std::size_t>(what)], range, values});
             };
             write(io::Stored::weight, p.master.reshape({p.size()}).slice(range.begin, range.end));
             if (!p.trainable) continue;
@@ -59,6 +64,23 @@ std::int64_t write_part(const SectionPart& part, const std::filesystem::path& pa
             write(io::Stored::second, moments(part.optimizer->second_moments(p)));
         }
     }
+    return elements;
+}
+
+/// Returns how many elements it wrote.
+std::int64_t write_part(const SectionPart& part, const std::filesystem::path& partial,
+                        const std::vector<io::ArrayPlaces>& places, Pulse& pulse) {
+    io::SectionWriter file(partial, part.name, pulse);
+    const std::vector<Elements> elements = elements_written_here(part, places);
+    std::vector<Tensor> tensors;
+    for (const Elements& e : elements) tensors.push_back(e.values);
+    const auto values = part.store.backend().read_out(std::move(tensors));
+    for (backend::ReadOut::Piece piece; values->next(piece);) {
+        const Elements& e = elements[piece.tensor];
+        file.write(e.place, e.parameter->shape, e.parameter->shard,
+                   {e.range.begin + piece.begin, e.range.begin + piece.end},
+                   static_cast<const float*>(piece.data));
+    }
     file.sync();
     return file.elements();
 }
@@ -66,6 +88,9 @@ std::int64_t write_part(const SectionPart& part, const std::filesystem::path& pa
 }  // namespace
 
 void check_finite(const SectionPart& part, std::int64_t step) {
+    if (!part.store.backend().shares_memory() &&
+        (!part.optimizer || part.optimizer->weights_are_numbers(*part.scratch)))
+        return;
     for (const model::Parameter& p : part.store.parameters()) {
         if (!p.trainable) continue;
         for (const Range& range : written_here(part, p)) {

@@ -23,10 +23,11 @@ struct SectionPart {
     int section = 0;  ///< colour
     std::string name;
     const model::ParameterStore& store;
-    const Optimizer* optimizer = nullptr;  ///< null: frozen
+    Optimizer* optimizer = nullptr;  ///< null: frozen
     const model::Peers& peers;
-    bool makes_file = false;     ///< one rank of each section
-    bool writes_frozen = false;  ///< one rank of those that hold the same shards
+    bool makes_file = false;            ///< one rank of each section
+    bool writes_frozen = false;         ///< one rank of those that hold the same shards
+    backend::Arena* scratch = nullptr;  ///< of its device, where that has memory of its own
 };
 
 /// Trained weights are numbers: each rank looks at those that it writes. Error(not_finite). Not collective.

@@ -17,15 +17,16 @@ HOSTED = os.environ.get("MAESTRO_HOSTED", str(ROOT / "build/cpu-release/maestro_
 STEPS, TOLERANCE = 2, 1e-5
 
 
-def train(folder, program, ranks, *values, deck="vlm_glyphs", gpus=1):
-    """Loss and norm of the gradient of every step, and the log. The host has so many GPUs."""
-    output = f"runs/{len(list(folder.glob('runs/*')))}"
-    words = [word for value in (f"train.steps={STEPS}", f"run.output={output}", f"checkpoint.every={STEPS}", *values) for word in ("--set", value)]
+def train(folder, program, ranks, *values, deck="vlm_glyphs", gpus=1, steps=STEPS, resume=None):
+    """Loss and norm of the gradient of every step, and the log. The host has so many GPUs. A new run, or the one of this name."""
+    output = resume or f"runs/{len(list(folder.glob('runs/*')))}"
+    words = ["--resume", "auto"] if resume else []
+    words += [word for value in (f"train.steps={steps}", f"run.output={output}", f"checkpoint.every={STEPS}", *values) for word in ("--set", value)]
     done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, "train", str(ROOT / f"inputs/{deck}.toml"), *words],
                           cwd=folder, env={**os.environ, "MAESTRO_HOSTED_DEVICES": str(gpus)}, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     with h5py.File(folder / output / "metrics.h5") as file:
-        assert len(file["steps"]["loss"]) == STEPS
+        assert len(file["steps"]["loss"]) == steps
         return np.array([file["steps"][key][:] for key in ("loss", "grad_norm")]), (folder / output / "log.txt").read_text()
 
 
@@ -69,6 +70,19 @@ def test_colocated_sections_give_the_cpus_losses(tmp_path, data, case):  # noqa:
     for gpus in {1, ranks}:
         found, _ = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck=deck, gpus=gpus)
         check(found, expected, f"{case}, {gpus} GPUs")
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, data):  # noqa: F811
+    """To the bit: its losses, and its last checkpoint."""
+    (tmp_path / "data").symlink_to(data)
+    values = ["section.language.colocate_with=vision", "section.vision.layout.dp=2", "section.language.layout.dp=2", "run.device=cuda"]
+    whole, _ = train(tmp_path, HOSTED, 2, *values, steps=4)
+    train(tmp_path, HOSTED, 2, *values, steps=2)
+    cut, _ = train(tmp_path, HOSTED, 2, *values, steps=4, resume="runs/1")
+    assert np.array_equal(cut, whole)
+    for section in ("vision", "language"):
+        one, other = (tmp_path / f"runs/{run}/checkpoints/step-000004/{section}.h5" for run in (0, 1))
+        assert one.read_bytes() == other.read_bytes(), section
 
 
 LAYOUTS = {

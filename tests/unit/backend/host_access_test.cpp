@@ -72,6 +72,64 @@ TEST_F(HostAccess, WhatIsTakenIsWhatWasComputedBefore) {
     }
 }
 
+// Tensors of one piece and of several, more than are on their way at a time; nothing of a piece changes while
+// it is read.
+TEST_F(HostAccess, WhatIsReadOutComesWholeInItsOrder) {
+    const std::vector<std::size_t> sizes = {1, 3'000'001, 0, 1 << 20, 7, 2'200'000, 64, 5};
+    for (int round = 0; round < 4; ++round) {
+        std::vector<Tensor> tensors;
+        std::vector<std::vector<float>> expected;
+        for (const std::size_t size : sizes) {
+            expected.push_back(numbers(size, static_cast<int>(10 * tensors.size()) + round));
+            tensors.push_back(place(size));
+            b_.upload(expected.back().data(), tensors.back());
+        }
+        std::vector<std::vector<float>> found(sizes.size());
+        const auto read = b_.read_out(tensors);
+        std::size_t last = 0;
+        for (ReadOut::Piece piece; read->next(piece);) {
+            std::vector<float>& list = found[piece.tensor];
+            EXPECT_TRUE(piece.tensor >= last && piece.end > piece.begin) << piece.tensor;
+            EXPECT_EQ(static_cast<std::size_t>(piece.begin), list.size()) << piece.tensor;
+            EXPECT_TRUE(!b_.shares_memory() || piece.data == tensors[piece.tensor].data);
+            const auto* const first = static_cast<const float*>(piece.data);
+            list.insert(list.end(), first, first + (piece.end - piece.begin));
+            if (last != piece.tensor) this->found(tensors[last]);  // the device goes on meanwhile
+            EXPECT_TRUE(std::equal(first, first + (piece.end - piece.begin), list.begin() + piece.begin))
+                << "written over: " << piece.tensor << " from " << piece.begin;
+            last = piece.tensor;
+        }
+        EXPECT_EQ(found, expected) << round;
+        ReadOut::Piece none;
+        EXPECT_FALSE(read->next(none));
+        arena_.reset();
+    }
+}
+
+TEST_F(HostAccess, WhatIsReadOutIsWhatWasDoneBefore) {
+    const Tensor tensor = place(1000);
+    for (int i = 0; i < 40; ++i) {
+        const std::vector<float> list = numbers(1000, i);
+        b_.upload(list.data(), tensor);
+        const auto read = b_.read_out({tensor});
+        ReadOut::Piece piece;
+        ASSERT_TRUE(read->next(piece));
+        const auto* const first = static_cast<const float*>(piece.data);
+        EXPECT_EQ(std::vector<float>(first, first + 1000), list) << i;
+    }
+}
+
+// The reader may stop anywhere: at a full disk, say.
+TEST_F(HostAccess, WhatIsReadOutNeedNotBeReadToTheEnd) {
+    const Tensor tensor = place(10'000'000);
+    for (int pieces = 0; pieces < 3; ++pieces) {
+        const auto read = b_.read_out({tensor, tensor});
+        ReadOut::Piece piece;
+        for (int i = 0; i < pieces; ++i) read->next(piece);
+    }
+    EXPECT_TRUE(b_.read_out({}) != nullptr);
+}
+
 TEST_F(HostAccess, WhatIsGivenLiesWhereTheDeviceReads) {
     const std::vector<std::int32_t> ids{3, 1, 4, 1, 5};
     const Tensor tensor = given(b_, ids, arena_);

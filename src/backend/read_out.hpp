@@ -1,0 +1,34 @@
+// Tensors on their way to a host that reads them once, one after the other, as for a file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/tensor.hpp"
+
+namespace maestro::backend {
+
+/// Made by Backend::read_out(). The tensors stay as they are as long as it lives.
+class ReadOut {
+public:
+    ReadOut() = default;
+    virtual ~ReadOut() = default;
+    ReadOut(const ReadOut&) = delete;
+    ReadOut& operator=(const ReadOut&) = delete;
+
+    /// Elements [begin, end) of a tensor, in the host's memory until the next call.
+    struct Piece {
+        std::size_t tensor = 0;  ///< which of them
+        std::int64_t begin = 0, end = 0;
+        const void* data = nullptr;
+    };
+    /// The next piece, in the order of tensors and elements; waits until it is here. False after the last.
+    virtual bool next(Piece& piece) = 0;
+};
+
+/// Each tensor is one piece, where it lies: in the host's memory.
+std::unique_ptr<ReadOut> read_in_place(std::vector<Tensor> tensors);
+
+}  // namespace maestro::backend

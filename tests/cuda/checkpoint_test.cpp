@@ -1,0 +1,97 @@
+// What a checkpoint takes of a GPU: copies that run beside computing, and weights that the device looks at.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "comm/waiter.hpp"
+#include "hosted/hosted.hpp"
+#include "mpi/expect.hpp"
+#include "mpi/mpi_main.hpp"
+#include "train/section_parts.hpp"
+
+namespace {
+
+using namespace maestro;
+
+constexpr double kPatience = 5;  // s
+
+/// What is computed later may go on as long as it likes.
+void reading_out_runs_beside_computing(const comm::Communicator&) {
+    const auto device = backend::make_cuda(0);
+    comm::Waiter waiter(kPatience);
+    device->wait_by(
+        [&](const auto& ready, const std::string& what) { waiter.wait_until(ready, [&] { return what; }); });
+    backend::Arena arena(*device, 48 << 20);
+    const Tensor tensor = arena.allocate(DType::f32, {10'000'000});
+    std::vector<float> values(10'000'000, 2.5f);
+    device->upload(values.data(), tensor);
+    std::atomic<bool> go = false;
+    const auto read = device->read_out({tensor});
+    hosted::enqueue_until(
+        device->stream(), [&] { return go.load(); }, "a task");
+    std::int64_t count = 0;
+    for (backend::ReadOut::Piece piece; read->next(piece);)
+        count += std::count(static_cast<const float*>(piece.data),
+                            static_cast<const float*>(piece.data) + (piece.end - piece.begin), 2.5f);
+    MAESTRO_CHECK(count == tensor.size(), "{} of {}", count, tensor.size());
+    go = true;
+}
+
+/// Two parameters of a section, its weights as the host knows them.
+class Weights {
+public:
+    explicit Weights(const comm::Communicator& world) {
+        store_.declare("first", {300, 7}, model::Init::normal, true);
+        store_.declare("second", {5, 3}, model::Init::normal, true);
+        store_.allocate(1);
+        optimizer_ = std::make_unique<train::Optimizer>(
+            *device_, store_, collective::make_group(world.split(0, 0, "weights"), *device_), peers_);
+    }
+    void set(std::size_t parameter, std::int64_t element, float value) {
+        const Tensor& master = store_.parameters()[parameter].master;
+        device_->upload(&value, Tensor(master.as<float>() + element, DType::f32, {1}));
+    }
+    void check_finite() {
+        train::check_finite({.section = 0,
+                             .name = "section",
+                             .store = store_,
+                             .optimizer = optimizer_.get(),
+                             .peers = peers_,
+                             .makes_file = true,
+                             .writes_frozen = true,
+                             .scratch = &scratch_},
+                            7);
+    }
+
+private:
+    std::unique_ptr<backend::Backend> device_ = backend::make_cuda(0);
+    backend::Arena scratch_{*device_, 1 << 16};
+    model::Peers peers_ = model::no_peers();
+    model::ParameterStore store_{*device_, "section", 1, DType::f32};
+    std::unique_ptr<train::Optimizer> optimizer_;
+};
+
+void weights_that_are_no_numbers_are_named(const comm::Communicator& world) {
+    Weights weights(world);
+    weights.check_finite();
+    weights.set(0, 299, -3e38f);  // whose square no float holds
+    weights.check_finite();
+    for (const float value : {INFINITY, -INFINITY, NAN}) {
+        weights.set(1, 4, value);
+        test::expect_error(ExitCode::not_finite, "section section: element 4 of second is ",
+                           [&] { weights.check_finite(); });
+    }
+    weights.set(1, 4, 1);
+    weights.check_finite();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
+        reading_out_runs_beside_computing(world);
+        weights_that_are_no_numbers_are_named(world);
+    });
+}
