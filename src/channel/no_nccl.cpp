@@ -1,10 +1,10 @@
-// The transport by NCCL, in a program that was built without it.
+// The links of NCCL, in a program that was built without it.
 #include "base/check.hpp"
-#include "channel/transport.hpp"
+#include "channel/link.hpp"
 
 namespace maestro::channel {
 
-std::unique_ptr<Transport> make_nccl_transport(comm::Communicator edge, NcclEnd) {
+Links open_nccl_links(const comm::Communicator& edge, const DirectEnd&) {
     MAESTRO_CHECK(false, "{}: NCCL was chosen where there is none", edge.name());
 }
 

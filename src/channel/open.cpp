@@ -11,6 +11,7 @@
 
 #include "base/error.hpp"
 #include "collective/ways.hpp"
+#include "comm/environment.hpp"
 
 namespace maestro::channel {
 
@@ -103,13 +104,14 @@ struct Devices {
     std::vector<Backends> own;        ///< by edge; none: in the host's memory
     std::vector<bool> on_gpu;         ///< by rank of the world
     std::vector<std::string> gpu_of;  ///< Backend::gpu() by rank of the world
+    bool mpi_reaches = false;         ///< them, on every rank
 };
 
 /// Collective.
 Devices devices_of(const comm::Communicator& world, std::size_t edges, std::span<const Backends> backends) {
     const auto ranks = static_cast<std::size_t>(world.size());
     Devices devices{std::vector<Backends>(edges), std::vector<bool>(ranks, false),
-                    std::vector<std::string>(ranks)};
+                    std::vector<std::string>(ranks), false};
     if constexpr (backend::kCuda) {
         struct Gpu {
             char name[128];
@@ -121,6 +123,7 @@ Devices devices_of(const comm::Communicator& world, std::size_t edges, std::span
             if (const backend::Backend* any = devices.own[i].any())
                 any->gpu().copy(own.name, sizeof own.name - 1);
         }
+        devices.mpi_reaches = !world.any(!comm::reaches_gpus());
         const std::vector<Gpu> all = world.allgather(own);
         for (std::size_t rank = 0; rank < ranks; ++rank) {
             devices.gpu_of[rank] = all[rank].name;
@@ -136,9 +139,9 @@ std::int64_t count_gpus(const ChannelSpec& spec, const std::vector<bool>& on_gpu
                          [&](int rank) { return on_gpu[static_cast<std::size_t>(rank)]; });
 }
 
-/// Do rows lie in the memory of the host on their way?
-bool passes_host(Means means) {
-    return means == Means::window || means == Means::messages;
+/// From GPU to GPU?
+bool goes_directly(Means means) {
+    return means == Means::nccl || means == Means::gpu_mpi;
 }
 
 /// Can copies of GPUs go to the memory of other ranks?
@@ -147,19 +150,20 @@ bool reaches_peers(const ChannelSpec& spec, Means means) {
 }
 
 /// Collective over the ranks of the edge.
-std::unique_ptr<Transport> open_nccl(const comm::Communicator& world, const ChannelSpec& spec,
-                                     const Backends& backends, int tag) {
+std::unique_ptr<Transport> open_direct(const comm::Communicator& world, const ChannelSpec& spec,
+                                       const Backends& backends, bool by_nccl, int tag) {
     const std::vector<int> ranks = ranks_of(spec);
-    NcclEnd end{.backends = backends,
-                .edge = spec.name,
-                .words = words_bytes(spec),
-                .bytes = rank_bytes(spec, world.rank()),
-                .staging = nccl_staging(spec, world.rank())};
+    DirectEnd end{.backends = backends,
+                  .edge = spec.name,
+                  .by_nccl = by_nccl,
+                  .words = words_bytes(spec),
+                  .bytes = rank_bytes(spec, world.rank()),
+                  .staging = direct_staging(spec, world.rank())};
     for (const int rank : ranks) {
         end.sends.push_back(carries(spec, world.rank(), rank));
         end.receives.push_back(carries(spec, rank, world.rank()));
     }
-    return make_nccl_transport(world.group(ranks, tag, "edge " + spec.name), std::move(end));
+    return make_direct_transport(world.group(ranks, tag, "edge " + spec.name), std::move(end));
 }
 
 /// Bytes that `rank` sends of all micro-batches in flight.
@@ -209,7 +213,8 @@ std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicato
         transport = backends.any() ? make_gpu_local(backends, words_bytes(spec), bytes) : make_local(bytes);
     if (member && means == Means::messages)
         transport = make_messages(world.group(ranks, tag, "edge " + spec.name), bytes);
-    if (member && means == Means::nccl) transport = open_nccl(world, spec, backends, tag);
+    if (member && goes_directly(means))
+        transport = open_direct(world, spec, backends, means == Means::nccl, tag);
     if (member && means == Means::window) {
         try {
             transport = make_mpi_window(world.group(ranks, tag, "edge " + spec.name), bytes,
@@ -234,7 +239,7 @@ std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicato
 }  // namespace
 
 Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of,
-              std::span<const std::string> gpu_of, Wanted wanted) {
+              std::span<const std::string> gpu_of, Wanted wanted, bool reaches) {
     if (spec.pointer) return {Means::pointer, "both ends are one rank"};
     std::vector<std::string> hosts, gpus;
     for (const int rank : ranks_of(spec)) {
@@ -248,9 +253,12 @@ Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of,
     if (wanted == Wanted::automatic) {
         using Kind = collective::Placing::Kind;
         const collective::Placing placing = collective::placing_of(gpus);
+        const bool all = placing.kind != Kind::none && placing.kind != Kind::some;
         if (placing.kind == Kind::nccl && !is_delayed(spec)) return {Means::nccl, placing.reason};
+        if (all && reaches && !is_delayed(spec))
+            return {Means::gpu_mpi, placing.reason + " and MPI reaches GPUs"};
         if (placing.kind != Kind::none)
-            without = (placing.kind == Kind::nccl ? "its link is emulated" : placing.reason) + " and ";
+            without = (all && is_delayed(spec) ? "its link is emulated" : placing.reason) + " and ";
     }
     if (hosts.size() == 1) return {Means::window, without + "all its ranks are on " + hosts.front()};
     const std::string where = fmt::format("{}its ranks are on {}", without, fmt::join(hosts, ", "));
@@ -274,6 +282,7 @@ std::string way_of_gpus(const ChannelSpec& spec, Means means, const std::vector<
                                 : fmt::format("the GPUs of {} of its {} ranks", gpus, ranks);
     if (means == Means::pointer) return who + " keep its rows";
     if (means == Means::nccl) return who + " send on streams of the edge's own";
+    if (means == Means::gpu_mpi) return who + " send straight from their memory";
     if (reaches_peers(spec, means) && refused.empty()) return who + " copy straight from and to it";
     const std::string reason = refused.empty() ? "what is sent has to be copied" : refused;
     return fmt::format("{} copy through pinned memory, because {}", who, reason);
@@ -284,7 +293,8 @@ OpenChannels open_channels(const comm::Communicator& world, std::span<const Chan
     const std::vector<std::string> hosts = hosts_of(world);
     const Devices devices = devices_of(world, specs.size(), backends);
     std::vector<Choice> choices;
-    for (const ChannelSpec& spec : specs) choices.push_back(choose(spec, hosts, devices.gpu_of, wanted));
+    for (const ChannelSpec& spec : specs)
+        choices.push_back(choose(spec, hosts, devices.gpu_of, wanted, devices.mpi_reaches));
     check_shared_memory(world, hosts, specs, choices);
     OpenChannels open;
     for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -306,14 +316,15 @@ OpenChannels open_channels(const comm::Communicator& world, std::span<const Chan
             transport = make(static_cast<int>(2 * i + 1));
         }
         std::string refused;
-        if (*transport && own.any() && passes_host(choice.means))
+        if (*transport && own.any() && choice.means != Means::pointer && !goes_directly(choice.means))
             refused = add_gpu(*transport, world, specs[i], own);
         if (on_gpus) refused = first_words(world, refused);
         const std::string gpus = way_of_gpus(specs[i], choice.means, devices.on_gpu, refused);
         open.channels.push_back(*transport ? std::make_unique<Channel>(specs[i], world.rank(), world.waiter(),
                                                                        std::move(*transport))
                                            : nullptr);
-        const std::string names[] = {"a pointer", "shared memory", "messages", collective::nccl_version()};
+        const std::string names[] = {"a pointer", "shared memory", "messages", collective::nccl_version(),
+                                     "messages"};
         open.description.push_back(fmt::format("edge {}: by {}, because {}{}{}", specs[i].name,
                                                names[static_cast<int>(choice.means)], choice.reason,
                                                gpus.empty() ? "" : "; ", gpus));

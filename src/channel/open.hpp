@@ -17,6 +17,7 @@ enum class Means {
     window,    ///< memory that the ranks of a node share; one-sided, a put is a copy
     messages,  ///< any nodes
     nccl,      ///< from GPU to GPU, any nodes
+    gpu_mpi,   ///< the same by an MPI that reaches GPUs
 };
 
 struct Choice {
@@ -28,9 +29,10 @@ struct Choice {
 enum class Wanted { automatic, window, messages };
 
 /// Pure; the same on every rank. `host_of[rank]`: node of each rank of the world; `gpu_of[rank]`: its
-/// Backend::gpu(). Throws Error(bad_deck, all_ranks) where windows are wanted for an edge that leaves a node.
+/// Backend::gpu(); `reaches`: MPI reaches GPUs (comm::reaches_gpus()). Throws Error(bad_deck, all_ranks)
+/// where windows are wanted for an edge that leaves a node.
 Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of,
-              std::span<const std::string> gpu_of, Wanted wanted);
+              std::span<const std::string> gpu_of, Wanted wanted, bool reaches = false);
 
 /// How rows of GPUs pass between their memory and what the means brings, and why; nothing where no rank of
 /// the edge has one. Pure. `on_gpu[rank]` of the world; `refused`: why CUDA does not pin the means' memory.

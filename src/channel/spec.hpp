@@ -111,9 +111,9 @@ inline bool carries(const ChannelSpec& spec, int from, int to) {
     return from != to && (joined(from, to) || (spec.carries_gradient && joined(to, from)));
 }
 
-/// Bytes that a GPU keeps for rows that are written over before NCCL has sent them: gradients, or rows
+/// Bytes that a GPU keeps for rows that are written over before they are sent to another: gradients, or rows
 /// without.
-inline std::size_t nccl_staging(const ChannelSpec& spec, int rank) {
+inline std::size_t direct_staging(const ChannelSpec& spec, int rank) {
     std::size_t bytes = 0;
     if (!spec.carries_gradient && seat_on(spec.producers, rank)) bytes = bytes_of_rows(spec, spec.max_sent);
     if (spec.carries_gradient && seat_on(spec.consumers, rank))
@@ -134,12 +134,12 @@ inline std::vector<int> ranks_of(const ChannelSpec& spec) {
     return ranks;
 }
 
-/// Bytes that a rank's GPU needs beside rank_bytes() where rows go by NCCL.
-inline std::size_t nccl_bytes(const ChannelSpec& spec, int rank) {
+/// Bytes that a rank's GPU needs beside rank_bytes() where rows go from GPU to GPU, by NCCL or without.
+inline std::size_t direct_bytes(const ChannelSpec& spec, int rank, bool by_nccl) {
     std::size_t ways = 0;
     for (const int other : ranks_of(spec))
         ways += (carries(spec, rank, other) ? 1 : 0) + (carries(spec, other, rank) ? 1 : 0);
-    return ways == 0 ? 0 : nccl_staging(spec, rank) + ways * kNcclWay;
+    return ways == 0 ? 0 : direct_staging(spec, rank) + (by_nccl ? ways * kNcclWay : 0);
 }
 
 }  // namespace maestro::channel

@@ -1,7 +1,7 @@
 // What a channel needs from the machine: memory that peers write into, and a few verbs. How bytes travel is
 // decided here and nowhere else: by pointer within a rank, by windows within a node, by messages between
 // nodes, late over an emulated link; between a GPU's memory and the host's by copies beside the computing,
-// between the memories of two GPUs by NCCL.
+// between the memories of two GPUs by NCCL, or by an MPI that reaches them.
 #pragma once
 
 #include <cstddef>
@@ -103,20 +103,20 @@ struct GpuEnd {
 /// second memory of the same layout on the device. `refused`: why CUDA does not pin the memory, if so.
 std::unique_ptr<Transport> make_gpu_transport(std::unique_ptr<Transport> host, const GpuEnd& end,
                                               std::string& refused);
-/// What a rank with a GPU of its own knows of an edge whose ranks all have one. The backends outlive the
-/// transport.
-struct NcclEnd {
+/// What a rank knows of an edge whose ranks all have GPUs. The backends outlive the transport.
+struct DirectEnd {
     Backends backends;
     std::string edge;                 ///< for messages
+    bool by_nccl = true;              ///< where no two ranks share a GPU; else by an MPI that reaches GPUs
     std::size_t words = 0;            ///< bytes at the start of the memory, which are the host's
     std::size_t bytes = 0;            ///< of the memory; rows are the device's
     std::vector<bool> sends = {};     ///< rows, to each peer that is another rank
     std::vector<bool> receives = {};  ///< rows, from each
     std::size_t staging = 0;          ///< bytes of the device's memory for rows that are written over
 };
-/// Rows go from device to device by NCCL, words by messages over `edge`, any nodes. memory() holds the words
-/// alone. Collective. Error(peer_lost) where a rank does not come.
-std::unique_ptr<Transport> make_nccl_transport(comm::Communicator edge, NcclEnd end);
+/// Rows go from device to device, words by messages over `edge`, any nodes. memory() holds the words alone.
+/// Collective. Error(peer_lost) where a rank does not come.
+std::unique_ptr<Transport> make_direct_transport(comm::Communicator edge, DirectEnd end);
 /// Both ends are this rank and its GPU, whose memory the rows do not leave; `bytes` of memory, of which
 /// `words` are the host's. What one end signals, the other's operations follow, without the host.
 std::unique_ptr<Transport> make_gpu_local(const Backends& backends, std::size_t words, std::size_t bytes);

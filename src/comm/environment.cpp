@@ -11,6 +11,9 @@
 #include "base/error.hpp"
 #include "comm/check.hpp"
 #include "comm/communicator.hpp"
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
 
 namespace maestro::comm {
 
@@ -51,6 +54,14 @@ void abort_world(int code) {
     std::fflush(stderr);
     if (mpi_runs()) MPI_Abort(MPI_COMM_WORLD, code);
     _exit(code);
+}
+
+bool reaches_gpus() {
+#ifdef MPIX_CUDA_AWARE_SUPPORT  // 0 too: the library that is loaded may be another one
+    return MPIX_Query_cuda_support() == 1;
+#else
+    return false;
+#endif
 }
 
 double now_s() {

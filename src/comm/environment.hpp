@@ -21,6 +21,9 @@ private:
 /// from any thread, with or without MPI running.
 [[noreturn]] void abort_world(int code);
 
+/// Does this MPI say that it sends from and receives into the memory of NVIDIA's GPUs?
+bool reaches_gpus();
+
 /// MPI_Wtime's clock without MPI: seconds of a steady clock.
 double now_s();
 /// Returns at once where that time of now_s() has passed; else late by some 10 us.

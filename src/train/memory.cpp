@@ -6,6 +6,7 @@
 
 #include "backend/gpus.hpp"
 #include "collective/ways.hpp"
+#include "comm/environment.hpp"
 #include "comm/memory.hpp"
 #include "graph/grid.hpp"
 #include "train/agree.hpp"
@@ -51,12 +52,13 @@ Claim claim_of(const Launch& launch) {
 workload::Libraries libraries_of(const Launch& launch, const Store& own) {
     if (!launch.device.gpu) return {};
     const bool one_for_all = own.ranks > 1 && own.ranks == launch.world.size();
+    const bool by_nccl = own.ranks == 1 && !collective::nccl_version().empty();
     const backend::LibraryMemory memory = backend::library_memory_of_gpu(launch.device.number);
     return {.workspace = static_cast<double>(memory.workspace),
             .reserve = static_cast<double>(memory.reserve),
             .link = one_for_all ? 0.0 : static_cast<double>(collective::nccl_peer_memory()),
-            .edges =
-                own.ranks == 1 && launch.deck.run.transport == "auto" && !collective::nccl_version().empty()};
+            .edges = launch.deck.run.transport == "auto" && (by_nccl || comm::reaches_gpus()),
+            .by_nccl = by_nccl};
 }
 
 /// Collective; on all ranks alike, for the memory that lacks most.

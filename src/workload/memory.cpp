@@ -229,7 +229,8 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
     memory.reserve += plan.libraries.reserve;
     for (const channel::ChannelSpec& spec : plan.channels) {
         memory.channels += static_cast<double>(channel::rank_bytes(spec, rank));
-        if (plan.libraries.edges) memory.reserve += static_cast<double>(channel::nccl_bytes(spec, rank));
+        if (plan.libraries.edges)
+            memory.reserve += static_cast<double>(channel::direct_bytes(spec, rank, plan.libraries.by_nccl));
     }
     return memory;
 }
@@ -289,7 +290,7 @@ std::string describe(const Libraries& libraries) {
             ", {:.0f} MiB for NCCL's buffers to each other rank of a group (at most {} of a "
             "group)",
             mib(libraries.link), collective::kNcclPeers);
-    if (libraries.edges)
+    if (libraries.edges && libraries.by_nccl)
         text += fmt::format(", {:.0f} MiB for each way between two ranks of an edge by NCCL",
                             mib(static_cast<double>(channel::kNcclWay)));
     return text;

@@ -35,7 +35,8 @@ struct Libraries {
     double workspace = 0;  ///< the backend's own allocations, for each section
     double reserve = 0;    ///< estimated: code, handles
     double link = 0;       ///< estimated: buffers for each link of a section
-    bool edges = false;    ///< may rows cross edges by NCCL? See channel::nccl_bytes
+    bool edges = false;    ///< may rows go from GPU to GPU? See channel::direct_bytes
+    bool by_nccl = false;  ///< and by NCCL?
 };
 
 struct MemoryPlan {

@@ -81,7 +81,7 @@ void ranks_that_share_a_gpu_are_refused(const comm::Communicator& world) {
     });
 }
 
-/// The producer has sent rows, and waits for their gradient from a rank whose end of the edge is gone.
+/// The producer sends rows to a rank whose end of the edge is gone.
 void an_edge_whose_rank_goes_is_told_by_nccl(const comm::Communicator& world) {
     Rig rig(world.rank());
     rig.waiter.set_timeout(60);
@@ -98,21 +98,18 @@ void an_edge_whose_rank_goes_is_told_by_nccl(const comm::Communicator& world) {
     MAESTRO_CHECK(description[0].find("edge up-down: by NCCL ") == 0, "{}", description[0]);
     const channel::Route route = testing_support::route(7, 0, 0, 0, 0, 2);
     channels[0]->begin_step(0, std::span(&route, 1));
-    if (world.rank() == 0) {
-        test::expect_error(ExitCode::peer_lost, "rank 1 is gone", [&] {
-            const auto edge = std::move(channels[0]);  // goes as the error comes
-            edge->put(0, rig.half(0));
-            world.barrier();
-            edge->wait_drained(0);
-        });
-    } else {
+    if (world.rank() == 1)
         test::expect_error(ExitCode::io_error, "alone", [&] {
-            const auto edge = std::move(channels[0]);
-            edge->wait_arrived(7);
+            const auto edge = std::move(channels[0]);  // goes as the error comes
             throw Error(ExitCode::io_error, "alone");
         });
-        world.barrier();
-    }
+    world.barrier();
+    if (world.rank() == 0)
+        test::expect_error(ExitCode::peer_lost, "rank 1 is gone", [&] {
+            const auto edge = std::move(channels[0]);
+            edge->put(0, rig.half(0));
+            edge->wait_drained(0);
+        });
     world.barrier();
 }
 

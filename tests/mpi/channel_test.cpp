@@ -545,17 +545,17 @@ void little_device_memory_is_enough(const comm::Communicator& world, const chann
     spec.producers = side_of(ranks, 0, 1, half);
     spec.consumers = side_of(ranks, half, 1, world.size() - half);
     spec.window = 2;
-    channel::NcclEnd end{.backends = devices,
-                         .edge = spec.name,
-                         .words = words_bytes(spec),
-                         .bytes = rank_bytes(spec, world.rank()),
-                         .staging = 64};
+    channel::DirectEnd end{.backends = devices,
+                           .edge = spec.name,
+                           .words = words_bytes(spec),
+                           .bytes = rank_bytes(spec, world.rank()),
+                           .staging = 64};
     for (const int rank : ranks) {
         end.sends.push_back(carries(spec, world.rank(), rank));
         end.receives.push_back(carries(spec, rank, world.rank()));
     }
     Channel channel(spec, world.rank(), world.waiter(),
-                    channel::make_nccl_transport(world.group(ranks, 7, spec.name), std::move(end)));
+                    channel::make_direct_transport(world.group(ranks, 7, spec.name), std::move(end)));
     for (std::uint64_t seed = 200; seed < 204; ++seed) play_steps(world, devices, channel, seed);
 }
 
@@ -595,16 +595,23 @@ void gpus_take_the_fitting_way(const comm::Communicator& world, const channel::B
         MAESTRO_CHECK(open.description[0].find(words) != std::string::npos, "{}: not {}", open.description[0],
                       words);
     };
-    const bool apart = gpus_apart(world);
-    says(channel::Wanted::automatic, apart ? "edge up-down: by NCCL " : "edge up-down: by shared memory");
-    says(channel::Wanted::automatic,
-         apart ? "because each of 2 ranks has a GPU of its own; GPUs send on streams of the edge's own"
-               : "because 2 ranks share 1 GPU and all its ranks are on ");
+    if (gpus_apart(world)) {
+        says(channel::Wanted::automatic, "edge up-down: by NCCL ");
+        says(channel::Wanted::automatic,
+             "because each of 2 ranks has a GPU of its own; GPUs send on streams of the edge's own");
+    } else if (comm::reaches_gpus()) {
+        says(channel::Wanted::automatic,
+             "edge up-down: by messages, because 2 ranks share 1 GPU and MPI reaches GPUs; GPUs send "
+             "straight");
+    } else {
+        says(channel::Wanted::automatic,
+             "edge up-down: by shared memory, because 2 ranks share 1 GPU and all its ranks are on ");
+    }
     says(channel::Wanted::window, "by shared memory, because all its ranks are on ");
     says(channel::Wanted::messages, "by messages, because run.transport asks for it");
     spec.latency_s = 1e-4;
     says(channel::Wanted::automatic,
-         apart ? "by shared memory, because its link is emulated and all" : "2 ranks share 1");
+         "by shared memory, because its link is emulated and all its ranks are on");
 }
 
 void pointer_cases(const comm::Communicator& world, const channel::Backends& devices) {

@@ -75,6 +75,15 @@ TEST(Choice, GpusOfTheirOwnSendByNcclWhereItIs) {
     EXPECT_EQ(choose(slow, kHosts, own, Wanted::automatic).means, Means::window);
 }
 
+TEST(Choice, AnMpiThatReachesGpusSendsWhereNcclDoesNot) {
+    const std::vector<std::string> shared = {"a 0", "a 0", "b 0", ""};
+    const Choice found = choose(edge({0}, {1, 2}), kHosts, shared, Wanted::automatic, true);
+    EXPECT_EQ(found.means, Means::gpu_mpi);
+    EXPECT_EQ(found.reason, "3 ranks share 2 GPUs and MPI reaches GPUs");
+    EXPECT_EQ(choose(edge({2}, {3}), kHosts, shared, Wanted::automatic, true).means, Means::window);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, shared, Wanted::window, true).means, Means::window);
+}
+
 TEST(Choice, RowsGoBetweenRanksOfReplicasThatBelongTogether) {
     ChannelSpec spec;
     spec.producers = {{0, 1}, {2, 3}};

@@ -1,7 +1,7 @@
-// Rows of an edge from one GPU's memory to another's by NCCL; words by messages of the host. What is put to a
-// peer until it departs is a letter: its rows are sent once the device has computed them, and a message with
-// the words says where they belong. Who gets it posts the receive, straight into the rows, before anybody
-// sees the words; what computes then waits for the device's receive. The slots of a channel order the rest: a
+// Rows of an edge from one GPU's memory to another's; words by messages of the host. What is put to a peer
+// until it departs is a letter: its rows are sent once the device has computed them, and a message with the
+// words says where they belong. Who gets it posts the receive, straight into the rows, before anybody sees
+// the words; what computes then waits for the device's receive. The slots of a channel order the rest: a
 // place is filled again only after it was answered, and an answer leaves after the operations that read the
 // place.
 #include <cuda_runtime_api.h>
@@ -17,9 +17,10 @@
 #include <vector>
 
 #include "backend/arena.hpp"
+#include "backend/cuda_stream.hpp"
 #include "base/check.hpp"
+#include "channel/link.hpp"
 #include "channel/mail.hpp"
-#include "channel/nccl_link.hpp"
 #include "channel/ring.hpp"
 #include "channel/transport.hpp"
 
@@ -66,16 +67,16 @@ struct Arrival {
 
 /// What goes to and comes from a peer, in the order of its letters.
 struct Lane {
-    NcclLink* out = nullptr;  ///< null where no rows go
-    NcclLink* in = nullptr;   ///< null where none come
+    Link* out = nullptr;  ///< null where no rows go
+    Link* in = nullptr;   ///< null where none come
     std::deque<Letter*> outbox;
     std::deque<Arrival> inbox;
     backend::CudaEvent received;  ///< what came last and was announced
 };
 
-class NcclTransport final : public Transport {
+class DirectTransport final : public Transport {
 public:
-    NcclTransport(comm::Communicator edge, NcclEnd end)
+    DirectTransport(comm::Communicator edge, DirectEnd end)
         : end_(std::move(end)),
           waiter_(edge.waiter()),
           own_(edge.rank()),
@@ -83,15 +84,16 @@ public:
           device_rows_(*end_.backends.any(), end_.bytes - end_.words),
           staging_(end_.staging, *end_.backends.any()),
           lanes_(static_cast<std::size_t>(edge.size())),
-          links_(open_links(edge, end_)),
+          links_(end_.by_nccl ? open_nccl_links(edge, end_) : open_mpi_links(edge, end_)),
           mail_(std::move(edge), [this](int peer, const Bytes& message) { deliver(peer, message); }) {
         MAESTRO_CUDA_CALL(cudaGetDevice(&device_));
-        for (NcclLink& link : links_) (link.outward() ? lane(link.peer()).out : lane(link.peer()).in) = &link;
+        for (const auto& link : links_)
+            (link->outward() ? lane(link->peer()).out : lane(link->peer()).in) = link.get();
         turn_ = waiter_.progress().add([this] { return take_turn(); });
         look_ = waiter_.add_look([this] { return under_way(); });
         mail_.edge().barrier();
     }
-    ~NcclTransport() override {
+    ~DirectTransport() override {
         if (std::uncaught_exceptions() == 0) {
             try {  // what was pushed last still has to leave
                 wait([this] { return letters_.empty(); });
@@ -108,7 +110,7 @@ public:
 
     void put(int peer, std::size_t offset, const void* source, std::size_t bytes) override {
         if (bytes == 0) return;
-        auto* const from = static_cast<std::byte*>(const_cast<void*>(source));  // NCCL's runs go either way
+        auto* const from = static_cast<std::byte*>(const_cast<void*>(source));  // runs go either way
         if (peer == own_) return copy(on_device(offset), from, bytes);
         MAESTRO_CHECK(lane(peer).out != nullptr, "edge {}: {} bytes to rank {}, which gets none", end_.edge,
                       bytes, peer);
@@ -237,7 +239,7 @@ private:
                 advance();
                 return ready();
             },
-            [&] { return fmt::format("NCCL to send rows of edge {}", end_.edge); });
+            [&] { return fmt::format("rows of edge {} to leave the GPU", end_.edge); });
     }
     /// By whichever thread drives Progress.
     bool take_turn() {
@@ -270,7 +272,7 @@ private:
         }
         if (!letter.runs.empty()) {
             if (!to.out->settled()) return false;
-            letter.sent.record(to.out->stream());
+            to.out->mark(letter.sent);
         }
         return letter.left = true;
     }
@@ -303,18 +305,18 @@ private:
         if (!arrival.runs.empty()) {
             if (!std::exchange(arrival.posted, true)) from.in->post(arrival.runs);
             if (!from.in->settled()) return false;
-            from.received.record(from.in->stream());
+            from.in->mark(from.received);
         }
         store(arrival.words);
         return true;
     }
     std::string under_way() {
         const std::lock_guard lock(mutex_);
-        for (const NcclLink& link : links_) link.settled();
-        return letters_.empty() ? "" : fmt::format("rows of edge {} are to go by NCCL", end_.edge);
+        for (const auto& link : links_) link->settled();
+        return letters_.empty() ? "" : fmt::format("the GPU is to send rows of edge {}", end_.edge);
     }
 
-    NcclEnd end_;
+    DirectEnd end_;
     comm::Waiter& waiter_;
     int own_;
     std::vector<std::uint64_t> words_;
@@ -326,8 +328,8 @@ private:
     Ring<backend::Buffer> staging_;
     std::list<Letter> letters_;  ///< as they departed
     std::list<Letter> spare_;
-    std::vector<Lane> lanes_;    ///< by peer
-    std::list<NcclLink> links_;  ///< go before the memory that they send and fill
+    std::vector<Lane> lanes_;  ///< by peer
+    Links links_;              ///< go before the memory that they send and fill
     comm::Progress::Id turn_;
     comm::Waiter::LookId look_;
     Mail mail_;  ///< delivers to what stands above
@@ -335,8 +337,8 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Transport> make_nccl_transport(comm::Communicator edge, NcclEnd end) {
-    return std::make_unique<NcclTransport>(std::move(edge), std::move(end));
+std::unique_ptr<Transport> make_direct_transport(comm::Communicator edge, DirectEnd end) {
+    return std::make_unique<DirectTransport>(std::move(edge), std::move(end));
 }
 
 }  // namespace maestro::channel
