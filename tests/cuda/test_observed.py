@@ -210,7 +210,7 @@ def test_ranks_that_share_a_gpu_are_counted_together_and_their_contexts(folder):
     assert free == needed - 20
     code, screen, error = gpus.run(needed + 4 * CONTEXT + 20, line=())
     assert code == 0, error
-    assert "\nof a GPU's memory libraries have 32 MiB of workspace" in screen and "NCCL's buffers" not in screen, screen
+    assert "of a GPU's memory libraries have 32 MiB of workspace for each section" in screen and "NCCL's buffers" not in screen, screen
 
 
 def test_gpus_that_are_all_number_0_are_counted_each_by_itself(folder):
