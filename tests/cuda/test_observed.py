@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from test_training import HOSTED, ROOT, STEPS, data, train  # noqa: E402, F401  (data is a fixture)
 
-RECORDER = os.environ["MAESTRO_NVTX_RECORDER"]
+RECORDER = os.environ.get("MAESTRO_NVTX_RECORDER", str(ROOT / "build/cpu-release/tests/cuda/libnvtx_recorder.so"))
 PHASES = ("forward", "backward")
 
 
