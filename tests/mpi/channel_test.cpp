@@ -491,15 +491,22 @@ private:
     std::int64_t& bytes_;
 };
 
-/// Each row crosses once, and its gradient once, whatever the layouts.
-void no_row_is_put_twice(const comm::Communicator& world) {
+/// From the first half of the ranks, which are one replica, to the others.
+ChannelSpec halves_of(const comm::Communicator& world, const std::string& name) {
     const int half = world.size() / 2;
     std::vector<int> ranks(static_cast<std::size_t>(world.size()));
     std::iota(ranks.begin(), ranks.end(), 0);
-    ChannelSpec spec = small_spec("counted");
+    ChannelSpec spec = small_spec(name);
     spec.producers = side_of(ranks, 0, 1, half);
     spec.consumers = side_of(ranks, half, 1, world.size() - half);
     spec.window = 2;
+    return spec;
+}
+
+/// Each row crosses once, and its gradient once, whatever the layouts.
+void no_row_is_put_twice(const comm::Communicator& world) {
+    const ChannelSpec spec = halves_of(world, "counted");
+    const std::vector<int> ranks = ranks_of(spec);
     std::int64_t bytes = 0;
     Channel channel(
         spec, world.rank(), world.waiter(),
@@ -514,13 +521,8 @@ void no_row_is_put_twice(const comm::Communicator& world) {
 
 /// Pinned memory that holds less than a message: what was put leaves in parts, and the host waits for room.
 void little_pinned_memory_is_enough(const comm::Communicator& world, const channel::Backends& devices) {
-    const int half = world.size() / 2;
-    std::vector<int> ranks(static_cast<std::size_t>(world.size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    ChannelSpec spec = small_spec("narrow");
-    spec.producers = side_of(ranks, 0, 1, half);
-    spec.consumers = side_of(ranks, half, 1, world.size() - half);
-    spec.window = 2;
+    const ChannelSpec spec = halves_of(world, "narrow");
+    const std::vector<int> ranks = ranks_of(spec);
     channel::GpuEnd end{.backends = devices,
                         .waiter = world.waiter(),
                         .edge = spec.name,
@@ -538,13 +540,8 @@ void little_pinned_memory_is_enough(const comm::Communicator& world, const chann
 
 /// The same of the device's memory where NCCL sends.
 void little_device_memory_is_enough(const comm::Communicator& world, const channel::Backends& devices) {
-    const int half = world.size() / 2;
-    std::vector<int> ranks(static_cast<std::size_t>(world.size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    ChannelSpec spec = small_spec("narrow");
-    spec.producers = side_of(ranks, 0, 1, half);
-    spec.consumers = side_of(ranks, half, 1, world.size() - half);
-    spec.window = 2;
+    const ChannelSpec spec = halves_of(world, "narrow");
+    const std::vector<int> ranks = ranks_of(spec);
     channel::DirectEnd end{.backends = devices,
                            .edge = spec.name,
                            .words = words_bytes(spec),
