@@ -79,10 +79,6 @@ Tensor Optimizer::gradient() const {
     return store_.gradient().slice(share_.begin, share_.end);
 }
 
-Tensor Optimizer::weights() const {
-    return store_.master().slice(share_.begin, share_.end);
-}
-
 void Optimizer::sum_shared(model::Sharing sharing, backend::Arena& scratch) {
     collective::Group& group = peers_.group(sharing);
     if (group.size() == 1) return;
@@ -106,10 +102,14 @@ double Optimizer::reduce(backend::Arena& scratch) {
     for (const model::Sharing sharing : model::kSharings) sum_shared(sharing, scratch);
     data_->reduce_scatter(backend_, model::in_blocks(store_.gradient()), model::in_blocks(gradient()),
                           blocks_, ops::Reduction::sum, scratch);
+    return sum_squares(store_.gradient(), counted_, scratch);
+}
+
+double Optimizer::sum_squares(const Tensor& values, std::span<const Range> ranges, backend::Arena& scratch) {
     const Tensor sum(squares_.data(), DType::f64, {1});
     ops::zero(backend_, sum);
-    for (const Range& r : counted_)
-        ops::add_squares(backend_, store_.gradient().slice(r.begin, r.end), sum, scratch);
+    for (const Range& r : ranges)
+        if (r.size() > 0) ops::add_squares(backend_, values.slice(r.begin, r.end), sum, scratch);
     double squares = 0;
     backend_.download(sum, &squares);
     return squares;
@@ -117,7 +117,8 @@ double Optimizer::reduce(backend::Arena& scratch) {
 
 void Optimizer::update(const AdamSettings& settings, std::int64_t step, double gradient_scale) {
     if (share_.size() > 0)
-        ops::adamw(backend_, weights(), gradient(), floats(first_), floats(second_), chunks_of(chunks_),
+        ops::adamw(backend_, store_.master().slice(share_.begin, share_.end), gradient(), floats(first_),
+                   floats(second_), chunks_of(chunks_),
                    {.learning_rate = learning_rate(settings, step),
                     .beta1 = settings.beta1,
                     .beta2 = settings.beta2,
@@ -132,11 +133,7 @@ void Optimizer::update(const AdamSettings& settings, std::int64_t step, double g
 
 /// The sum of their squares, in double, is one: no sum of squares of floats is too large for it.
 bool Optimizer::weights_are_numbers(backend::Arena& scratch) {
-    const Tensor sum(squares_.data(), DType::f64, {1});
-    ops::zero(backend_, sum);
-    if (share_.size() > 0) ops::add_squares(backend_, weights(), sum, scratch);
-    double squares = 0;
-    backend_.download(sum, &squares);
+    const double squares = sum_squares(store_.master(), std::span(&share_, 1), scratch);
     return std::isfinite(squares);
 }
 

@@ -63,8 +63,9 @@ public:
 private:
     void make_chunks();
     void sum_shared(model::Sharing sharing, backend::Arena& scratch);
+    /// Of those elements, in double. Waits for the device.
+    double sum_squares(const Tensor& values, std::span<const Range> ranges, backend::Arena& scratch);
     Tensor gradient() const;  ///< of the share
-    Tensor weights() const;   ///< of the share
     Tensor part(const backend::Buffer& moments, const model::Parameter& parameter) const;
 
     backend::Backend& backend_;
