@@ -16,7 +16,7 @@ if cuda=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\
     want_python_packages build/cudnn/python "cuDNN's attention and its tests" nvidia-cudnn-frontend==1.32.0 # headers alone: what it depends on is for its Python
 fi
 phase "build"
-build -DMAESTRO_TESTS=ON -DMAESTRO_BENCH=ON "${gpus[@]}"
+build -DMAESTRO_TESTS=ON -DMAESTRO_BENCH=ON -DMAESTRO_PCH=ON "${gpus[@]}"
 
 # Both kinds run even if one fails: a report should be whole.
 failed=0

@@ -13,7 +13,9 @@ BINARY = os.environ.get("MAESTRO_BINARY", str(ROOT / "build/cpu-release/maestro"
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
-    """A folder with the sample files that the decks of inputs/ name."""
+    """A folder with the sample files that the decks of inputs/ name, to be read: that of MAESTRO_SAMPLES, otherwise a new one."""
+    if "MAESTRO_SAMPLES" in os.environ:
+        return pathlib.Path(os.environ["MAESTRO_SAMPLES"])
     folder = tmp_path_factory.mktemp("samples")
     subprocess.run([sys.executable, str(ROOT / "scripts/data/make_all.py"), "--folder", str(folder / "data")], check=True,
                    capture_output=True, text=True)

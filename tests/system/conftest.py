@@ -17,10 +17,11 @@ VLM = str(ROOT / "inputs/vlm_glyphs.toml")
 DISTILL = str(ROOT / "inputs/distill.toml")
 TEACHER = str(ROOT / "inputs/teacher.toml")
 
-# Layouts of the vision-language deck by number of ranks.
-ONE_RANK = ["section.language.colocate_with=vision", "section.language.layout.dp=1"]
-TWO_RANKS = ["section.language.layout.dp=1"]
-FOUR_RANKS = []
+# The vision-language deck by number of ranks, with a quarter of its samples.
+SMALL = "data.global_batch=24"
+ONE_RANK = [SMALL, "section.language.colocate_with=vision", "section.language.layout.dp=1"]
+TWO_RANKS = [SMALL, "section.language.layout.dp=1"]
+FOUR_RANKS = [SMALL]
 
 
 def mpirun(ranks, *arguments, cwd, timeout=300):

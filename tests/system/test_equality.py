@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from conftest import DISTILL, FOUR_RANKS, ONE_RANK, TEACHER, TWO_RANKS, VLM, relative
+from conftest import DISTILL, FOUR_RANKS, ONE_RANK, SMALL, TEACHER, TWO_RANKS, VLM, relative
 
 LAYOUTS = {"one": (1, ONE_RANK), "two": (2, TWO_RANKS), "four": (4, FOUR_RANKS)}
-STEPS = ["train.steps=20", "checkpoint.every=0"]
+STEPS = ["train.steps=12", "optimizer.warmup_steps=10", "checkpoint.every=0"]
+MIDDLE = "data.global_batch=34"  # more micro-batches than a window holds, and no multiple of any of them
 
 
 def assert_same_gradients(workspace, a, b, sections):
@@ -21,13 +22,13 @@ def assert_same_gradients(workspace, a, b, sections):
 
 def test_layouts_and_policies_of_the_vision_language_deck(workspace):
     for name, (ranks, values) in LAYOUTS.items():
-        workspace.train(ranks, VLM, name, [*values, *STEPS])
-        workspace.train(ranks, VLM, f"{name}-gradient", [*values, "train.steps=1", "checkpoint.every=1"])
+        workspace.train(ranks, VLM, name, [*values, MIDDLE, *STEPS])
+        workspace.train(ranks, VLM, f"{name}-gradient", [*values, MIDDLE, "train.steps=1", "checkpoint.every=1"])
     for policy in ("fifo", "lpt"):
-        workspace.train(4, VLM, policy, [f"schedule.policy={policy}", *STEPS])
-        workspace.train(4, VLM, f"{policy}-gradient", [f"schedule.policy={policy}", "train.steps=1", "checkpoint.every=1"])
+        workspace.train(4, VLM, policy, [MIDDLE, f"schedule.policy={policy}", *STEPS])
+        workspace.train(4, VLM, f"{policy}-gradient", [MIDDLE, f"schedule.policy={policy}", "train.steps=1", "checkpoint.every=1"])
     reference = workspace.losses("one")
-    assert len(reference) == 20 and reference[-1] < 0.8 * reference[0], "trains too little for a difference to show"
+    assert len(reference) == 12 and reference[-1] < 0.8 * reference[0], "trains too little for a difference to show"
     for name in ("two", "four", "fifo", "lpt"):
         assert relative(workspace.losses(name), reference) <= 1e-5, name
         assert_same_gradients(workspace, "one-gradient", f"{name}-gradient", ["vision", "language"])
@@ -35,18 +36,18 @@ def test_layouts_and_policies_of_the_vision_language_deck(workspace):
 
 def test_unusual_layouts_of_the_vision_language_deck(workspace):
     """Two vision replicas, both sections on two shared ranks, windows of one micro-batch, sizes that divide nothing."""
-    few = ["train.steps=8", "checkpoint.every=0", "data.global_batch=50"]
+    few = ["train.steps=6", "checkpoint.every=0", MIDDLE]
     dp = lambda vision, language: [f"section.vision.layout.dp={vision}", f"section.language.layout.dp={language}"]  # noqa: E731
     colocated = ["section.language.colocate_with=vision"]
     sizes = ["section.vision.micro_batch=5", "section.language.micro_batch=7"]
-    workspace.train(1, VLM, "one", [*few, *ONE_RANK])
+    workspace.train(1, VLM, "one", [*ONE_RANK, *few])
     reference = workspace.losses("one")
     cases = {
         "fanout-2": (6, dp(2, 4)),
         "shared-2": (2, [*dp(2, 2), *colocated, *sizes]),
         "sizes": (3, [*dp(1, 2), *sizes, "section.vision.window=4"]),
         "tight": (3, [*dp(1, 2), "section.vision.micro_batch=1", "section.vision.window=16", "section.language.micro_batch=1"]),
-        "whole": (2, [*dp(1, 1), "section.vision.micro_batch=50", "section.vision.window=0", "section.language.micro_batch=50"]),
+        "whole": (2, [*dp(1, 1), "section.vision.micro_batch=34", "section.vision.window=0", "section.language.micro_batch=34"]),
         "lpt-shared-2": (2, [*dp(2, 2), *colocated, "schedule.policy=lpt"]),
         "fifo-fanout-2": (6, [*dp(2, 4), "schedule.policy=fifo"]),
         "fifo-tight": (4, [*dp(1, 3), "section.vision.micro_batch=8", "section.vision.window=1", "schedule.policy=fifo"]),
@@ -61,7 +62,7 @@ def test_unusual_layouts_of_the_vision_language_deck(workspace):
 
 
 def test_unusual_layouts_of_the_distillation_deck(workspace):
-    few = ["section.teacher.weights=random", "train.steps=8", "checkpoint.every=0", "data.global_batch=18"]
+    few = ["section.teacher.weights=random", "train.steps=6", "checkpoint.every=0", "data.global_batch=18"]
     dp = lambda teacher, student: [f"section.teacher.layout.dp={teacher}", f"section.student.layout.dp={student}"]  # noqa: E731
     workspace.train(1, DISTILL, "one", [*few, *dp(1, 1), "section.student.colocate_with=teacher"])
     cases = {
@@ -86,8 +87,8 @@ def test_every_parameter_moves(workspace):
 
 
 def test_distillation_across_placements(workspace):
-    workspace.train(2, TEACHER, "teacher", ["train.steps=30"])
-    values = ["section.teacher.weights=runs/teacher"]
+    workspace.train(2, TEACHER, "teacher", ["train.steps=30", SMALL])
+    values = ["section.teacher.weights=runs/teacher", "data.global_batch=18"]
     workspace.train(3, DISTILL, "three", [*values, *STEPS])
     workspace.train(1, DISTILL, "one", [*values, *STEPS, "section.student.colocate_with=teacher", "section.student.layout.dp=1"])
     workspace.train(2, DISTILL, "two", [*values, *STEPS, "section.student.layout.dp=1"])
@@ -96,7 +97,7 @@ def test_distillation_across_placements(workspace):
 
 
 def test_an_untrained_teacher_needs_no_file(workspace):
-    values = ["section.teacher.weights=random", "train.steps=6", "checkpoint.every=6"]
+    values = ["section.teacher.weights=random", "data.global_batch=18", "train.steps=6", "checkpoint.every=6"]
     for policy in ("wavefront", "fifo"):
         workspace.train(3, DISTILL, policy, [*values, f"schedule.policy={policy}"])
     assert relative(workspace.losses("fifo"), workspace.losses("wavefront")) <= 1e-5
@@ -120,7 +121,7 @@ def test_recomputation_changes_nothing(workspace):
 
 def test_bf16_follows_fp32(workspace):
     for precision in ("fp32", "bf16"):
-        workspace.train(2, VLM, precision, [*TWO_RANKS, "train.steps=40", "data.global_batch=24", "checkpoint.every=0", f"run.precision={precision}"])
+        workspace.train(2, VLM, precision, [*TWO_RANKS, "train.steps=40", "checkpoint.every=0", f"run.precision={precision}"])
     exact, rounded = workspace.losses("fp32"), workspace.losses("bf16")
     assert not np.array_equal(exact, rounded)
     # Training amplifies rounding, whatever multiplies: later on single steps say less than their mean.
@@ -130,7 +131,7 @@ def test_bf16_follows_fp32(workspace):
 
 def test_planned_runs_are_bitwise_reproducible(workspace):
     for name in ("first", "second"):
-        workspace.train(4, VLM, name, ["train.steps=8", "checkpoint.every=0"])
+        workspace.train(4, VLM, name, [MIDDLE, "train.steps=8", "checkpoint.every=0"])
     assert np.array_equal(workspace.losses("first"), workspace.losses("second"))
 
 

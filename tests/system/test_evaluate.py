@@ -3,7 +3,7 @@
 import json
 
 import numpy as np
-from conftest import DISTILL, TEACHER, TWO_RANKS, VLM, mpirun, settings
+from conftest import DISTILL, FOUR_RANKS, TEACHER, TWO_RANKS, VLM, mpirun, settings
 
 
 def evaluate(workspace, ranks, deck, *arguments, expect=0, values=()):
@@ -23,7 +23,7 @@ def test_any_number_of_ranks_gives_the_same(workspace):
 
 
 def test_exchanged_pictures_change_the_loss_but_not_the_text(workspace):
-    workspace.train(4, VLM, "run", ["train.steps=150", "checkpoint.every=150"])
+    workspace.train(4, VLM, "run", [*FOUR_RANKS, "train.steps=50"])
     seen = evaluate(workspace, 2, VLM, "--checkpoint", "runs/run")
     exchanged = evaluate(workspace, 2, VLM, "--checkpoint", "runs/run", "--exchange-images")
     assert seen["names"] == exchanged["names"] and exchanged["loss"] != seen["loss"]

@@ -13,7 +13,7 @@ import time
 import h5py
 import numpy as np
 import pytest
-from conftest import BINARY, ROOT, TWO_RANKS, VLM, settings
+from conftest import BINARY, FOUR_RANKS, ROOT, TWO_RANKS, VLM, settings
 
 sys.path.insert(0, str(ROOT / "scripts/data"))
 from sample_file import Xxh64  # noqa: E402
@@ -62,10 +62,11 @@ def wait_for_end(job, limit):
 
 
 def test_kill_of_any_rank_then_resume(workspace):
-    workspace.train(4, VLM, "whole", ["train.steps=16", "checkpoint.every=4"])
+    values = [*FOUR_RANKS, "train.steps=100000", "checkpoint.every=4"]
+    workspace.train(4, VLM, "whole", [*values, "train.steps=40"])
     for rank in range(4):
         name = f"killed-{rank}"
-        job = start(workspace, name, ["train.steps=100000", "checkpoint.every=4"])
+        job = start(workspace, name, values)
         wait_for_checkpoint(workspace, name, job)
         time.sleep(0.05 + 0.21 * rank)
         pids = ranks_of(job)
@@ -76,16 +77,15 @@ def test_kill_of_any_rank_then_resume(workspace):
         while any(alive(pid) for pid in pids.values()):
             assert time.monotonic() < end, "ranks are left after 10 seconds"
             time.sleep(0.05)
-        report = workspace.train(4, VLM, name, ["train.steps=100000", "checkpoint.every=4"], options=["--resume", "auto", "--max-hours", "0.001"],
-                                 expect=75)
+        report = workspace.train(4, VLM, name, values, options=["--resume", "auto", "--max-hours", "0.0005"], expect=75)
         assert "resum" in report.stdout
-        common = min(16, len(workspace.losses(name)))
+        common = min(40, len(workspace.losses(name)))
         assert np.array_equal(workspace.losses(name)[:common], workspace.losses("whole")[:common])
 
 
 def test_kills_at_random_moments_cost_nothing_but_time(workspace):
     """A checkpoint after every step, so that kills also fall into its writing; at the end the losses are the whole run's."""
-    values = ["train.steps=60", "checkpoint.every=1"]
+    values = [*FOUR_RANKS, "train.steps=60", "checkpoint.every=1"]
     workspace.train(4, VLM, "whole", values)
     moments = random.Random(1)
     for _ in range(8):
@@ -104,7 +104,7 @@ def test_kills_at_random_moments_cost_nothing_but_time(workspace):
 
 
 def test_stopped_rank_is_named(workspace):
-    job = start(workspace, "hang", ["train.steps=100000", "checkpoint.every=4", "run.timeout_s=5"])
+    job = start(workspace, "hang", [*FOUR_RANKS, "train.steps=100000", "checkpoint.every=4", "run.timeout_s=5"])
     wait_for_checkpoint(workspace, "hang", job)
     os.kill(ranks_of(job)[2], signal.SIGSTOP)
     wait_for_end(job, 40)
@@ -150,7 +150,7 @@ def test_a_weight_that_is_none_is_not_saved(workspace):
 
 
 def test_signal_stops_in_order(workspace):
-    job = start(workspace, "signal", ["train.steps=100000", "checkpoint.every=1000"])
+    job = start(workspace, "signal", [*FOUR_RANKS, "train.steps=100000", "checkpoint.every=1000"])
     workspace.wait_for_metrics("signal", job)
     time.sleep(1)
     job.send_signal(signal.SIGUSR1)
@@ -168,7 +168,7 @@ def test_a_rank_that_is_stopped_while_MPI_starts_or_ends(workspace, tmp_path, ca
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(shim), str(ROOT / "tests/system/stop_shim.c"), "-ldl"], check=True)
     exports = {"LD_PRELOAD": shim, "SHIM_CALL": call, "SHIM_RANK": 2, "MAESTRO_START_TIMEOUT": 5}
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", *(word for key, value in exports.items() for word in ("-x", f"{key}={value}")),
-               "-n", "4", BINARY, "train", VLM, *settings(["run.output=runs/stopped", "train.steps=2", "run.timeout_s=5"])]
+               "-n", "4", BINARY, "train", VLM, *settings([*FOUR_RANKS, "run.output=runs/stopped", "train.steps=2", "run.timeout_s=5"])]
     result = subprocess.run(command, cwd=workspace.path, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL)
     assert result.returncode != 0
     assert f"the {'start' if done == 0 else 'end'} of MPI: no progress for 5 s" in result.stderr, result.stderr
@@ -179,7 +179,7 @@ def test_a_rank_that_is_stopped_while_MPI_starts_or_ends(workspace, tmp_path, ca
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 def test_a_signal_to_any_rank_stops_in_order(workspace, number):
-    job = start(workspace, "signal", ["train.steps=100000", "checkpoint.every=0"])
+    job = start(workspace, "signal", [*FOUR_RANKS, "train.steps=100000", "checkpoint.every=0"])
     workspace.wait_for_metrics("signal", job)
     time.sleep(1)
     os.kill(ranks_of(job)[2], number)

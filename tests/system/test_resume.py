@@ -4,16 +4,16 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import TWO_RANKS, VLM, assert_resume_is_bit_for_bit, relative
+from conftest import FOUR_RANKS, TWO_RANKS, VLM, assert_resume_is_bit_for_bit, relative
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_resume_equals_uninterrupted_bit_for_bit(workspace, precision):
-    assert_resume_is_bit_for_bit(workspace, 4, ["checkpoint.every=6", f"run.precision={precision}"], 12)
+    assert_resume_is_bit_for_bit(workspace, 4, [*FOUR_RANKS, "checkpoint.every=6", f"run.precision={precision}"], 12)
 
 
 def test_resume_in_another_layout(workspace):
-    workspace.train(4, VLM, "four", ["train.steps=16", "checkpoint.every=8"])
+    workspace.train(4, VLM, "four", [*FOUR_RANKS, "train.steps=16", "checkpoint.every=8"])
     shutil.copytree(workspace.run("four"), workspace.run("two"))
     shutil.rmtree(workspace.run("two") / "checkpoints/step-000016")
     workspace.train(2, VLM, "two", [*TWO_RANKS, "train.steps=16", "checkpoint.every=8"], options=["--resume", "auto"])

@@ -12,7 +12,7 @@ import time
 import h5py
 import numpy as np
 import pytest
-from conftest import TWO_RANKS, VLM, Workspace, mpirun, settings
+from conftest import FOUR_RANKS, TWO_RANKS, VLM, Workspace, mpirun, settings
 from test_faults import Xxh64, ranks_of, start, wait_for_end
 
 EVERY = ["checkpoint.every=2", "checkpoint.keep=2"]
@@ -168,7 +168,7 @@ def test_exit_json_is_of_this_start_or_absent(workspace, run):
 
 
 def test_a_kill_leaves_no_exit_json(workspace, run):
-    job = start(workspace, "run", ["train.steps=100000", *EVERY], *AUTO)
+    job = start(workspace, "run", [*FOUR_RANKS, "train.steps=100000", *EVERY], *AUTO)
     end = time.monotonic() + 60
     while "step-000010" not in names(workspace, "run"):
         assert job.poll() is None and time.monotonic() < end, job.stdout.read()
@@ -182,13 +182,13 @@ def test_a_kill_leaves_no_exit_json(workspace, run):
 
 @pytest.mark.parametrize("options", [[], AUTO])
 def test_a_second_start_ends_at_once_and_harms_nothing(workspace, run, options):
-    first = start(workspace, "run", ["train.steps=100000", *EVERY], *AUTO)
+    first = start(workspace, "run", [*FOUR_RANKS, "train.steps=100000", *EVERY], *AUTO)
     end = time.monotonic() + 60
     while "step-000010" not in names(workspace, "run"):
         assert first.poll() is None and time.monotonic() < end, first.stdout.read()
         time.sleep(0.05)
     begin = time.monotonic()
-    second = workspace.train(4, VLM, "run", ["train.steps=100000", *EVERY], options=options, expect=73)
+    second = workspace.train(4, VLM, "run", [*FOUR_RANKS, "train.steps=100000", *EVERY], options=options, expect=73)
     assert time.monotonic() - begin < 20
     assert f"in use by process {ranks_of(first)[0]} on " in second.stderr, second.stderr
     first.send_signal(signal.SIGUSR1)
@@ -200,7 +200,7 @@ def test_a_second_start_ends_at_once_and_harms_nothing(workspace, run, options):
 
 
 def test_two_fresh_starts_at_the_same_time(workspace):
-    jobs = [start(workspace, "new", ["train.steps=30", "checkpoint.every=10"]) for _ in range(2)]
+    jobs = [start(workspace, "new", [*FOUR_RANKS, "train.steps=30", "checkpoint.every=10"]) for _ in range(2)]
     outputs = [job.communicate(timeout=120)[0] for job in jobs]
     assert sorted(job.returncode for job in jobs) == [0, 73], outputs
     assert list(workspace.steps("new")["step"]) == list(range(1, 31))
@@ -208,7 +208,7 @@ def test_two_fresh_starts_at_the_same_time(workspace):
 
 
 def test_an_ordered_stop_saves_whatever_the_deck_says(workspace):
-    values = ["train.steps=100000", "checkpoint.every=0"]
+    values = [*FOUR_RANKS, "train.steps=100000", "checkpoint.every=0"]
     job = start(workspace, "run", values)
     end = time.monotonic() + 60
     while not (workspace.run("run") / "metrics.h5").exists():
@@ -219,7 +219,7 @@ def test_an_ordered_stop_saves_whatever_the_deck_says(workspace):
     report = workspace.exit_report("run")
     assert job.returncode == 75 and report["code"] == 75
     assert names(workspace, "run") == ["LATEST", f"step-{report['step']:06d}"]
-    values = [f"train.steps={report['step'] + 1}", "checkpoint.every=0"]
+    values = [*FOUR_RANKS, f"train.steps={report['step'] + 1}", "checkpoint.every=0"]
     assert "resumed from" in workspace.train(4, VLM, "run", values, options=AUTO).stdout
 
 

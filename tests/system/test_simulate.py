@@ -8,7 +8,7 @@ import re
 import subprocess
 
 import pytest
-from conftest import BINARY, ROOT, TWO_RANKS, VLM, mpirun
+from conftest import BINARY, ROOT, TWO_RANKS, VLM, mpirun, settings
 from oracle import in_order
 
 DECK = """
@@ -216,8 +216,7 @@ def test_calibration_and_a_run_make_a_prediction(workspace):
     """The file that calibration writes is one; measured times replace the models'."""
     assert mpirun(2, "calibrate", "--out", "this.toml", cwd=workspace.path).returncode == 0
     workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=12", "checkpoint.every=0"])
-    settings = ["--set", "section.language.layout.dp=1"]
-    command = [BINARY, "simulate", VLM, "--cluster", "this.toml", *settings]
+    command = [BINARY, "simulate", VLM, "--cluster", "this.toml", *settings(TWO_RANKS)]
     plain, measured = (subprocess.run([*command, *more], cwd=workspace.path, capture_output=True, text=True)
                        for more in ([], ["--measured", "runs/run"]))
     assert plain.returncode == measured.returncode == 0, plain.stderr + measured.stderr

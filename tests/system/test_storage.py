@@ -72,7 +72,7 @@ def test_a_rank_that_alone_cannot_write_its_part_ends_all(workspace, shim):
 def test_slow_storage_is_no_hang(workspace, run, shim):  # noqa: F811
     """Every call on a checkpoint takes 0.3 s, all of them far more than the deadline of 3 s."""
     result = train(workspace, shim, ["train.steps=9", "run.timeout_s=3", *EVERY], *AUTO, expect=0, timeout=300, path="checkpoints/step",
-                   calls="read,write,sync", sleep_ms=300, times=60)
+                   calls="read,write,sync", sleep_ms=300, times=30)
     assert "after step 8" in result.stdout
 
 

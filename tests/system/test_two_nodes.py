@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import BINARY, DISTILL, ROOT, TEACHER, VLM, settings
+from conftest import BINARY, DISTILL, FOUR_RANKS, ROOT, TEACHER, VLM, settings
 
 NODES = str(ROOT / "tests/support/nodes.sh")
 
@@ -49,7 +49,7 @@ def train(deck, name, values, *options):
 
 
 def test_losses_are_those_of_one_node_bit_for_bit(workspace, nodes):
-    values = ["train.steps=10", "checkpoint.every=0"]
+    values = [*FOUR_RANKS, "train.steps=8", "checkpoint.every=0"]
     workspace.train(4, VLM, "one", values)
     output = nodes.run("north:1,south:3", 4, train(VLM, "two", values), workspace.path)
     assert "edge vision-language: by messages, because its ranks are on north, south" in output
@@ -81,7 +81,7 @@ def test_lanes_across_nodes_give_the_numbers_of_one_node_bit_for_bit(workspace, 
 
 def test_distillation_sends_hidden_states_between_nodes(workspace, nodes):
     workspace.train(2, TEACHER, "teacher", ["train.steps=2"])
-    values = ["train.steps=6", "checkpoint.every=0", "section.teacher.weights=runs/teacher"]
+    values = ["data.global_batch=18", "train.steps=6", "checkpoint.every=0", "section.teacher.weights=runs/teacher"]
     workspace.train(3, DISTILL, "one", values)
     nodes.run("north:1,south:2", 3, train(DISTILL, "two", values), workspace.path)
     assert np.array_equal(workspace.losses("one"), workspace.losses("two"))
@@ -93,7 +93,7 @@ def test_a_window_between_nodes_is_refused(workspace, nodes):
     assert not workspace.run("run").exists()
 
 
-ENDLESS = ["train.steps=100000", "checkpoint.every=0", "run.timeout_s=5"]
+ENDLESS = [*FOUR_RANKS, "train.steps=100000", "checkpoint.every=0", "run.timeout_s=5"]
 
 
 def test_a_cut_link_ends_the_job(workspace, nodes):
