@@ -13,7 +13,7 @@ cudaDataType_t type_of(DType type) {
         case DType::f64:
             return CUDA_R_64F;
         default:
-            MAESTRO_CHECK(false, "no products of {}", name_of(type));
+            MAESTRO_FAIL("no products of {}", name_of(type));
     }
 }
 

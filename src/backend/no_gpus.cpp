@@ -9,19 +9,19 @@ Gpus find_gpus() {
 }
 
 std::string bus_of_gpu(int number) {
-    MAESTRO_CHECK(false, "GPU {} of none", number);
+    MAESTRO_FAIL("GPU {} of none", number);
 }
 
 std::string identity_of_gpu(int number) {
-    MAESTRO_CHECK(false, "GPU {} of none", number);
+    MAESTRO_FAIL("GPU {} of none", number);
 }
 
 LibraryMemory library_memory_of_gpu(int number) {
-    MAESTRO_CHECK(false, "GPU {} of none", number);
+    MAESTRO_FAIL("GPU {} of none", number);
 }
 
 std::string describe_gpu(int number) {
-    MAESTRO_CHECK(false, "GPU {} of none", number);
+    MAESTRO_FAIL("GPU {} of none", number);
 }
 
 std::string describe_peers() {
@@ -29,19 +29,19 @@ std::string describe_peers() {
 }
 
 void open_context(const Device& device) {
-    MAESTRO_CHECK(false, "GPU {} of none", device.number);
+    MAESTRO_FAIL("GPU {} of none", device.number);
 }
 
 std::size_t free_memory(const Device& device) {
-    MAESTRO_CHECK(false, "GPU {} of none", device.number);
+    MAESTRO_FAIL("GPU {} of none", device.number);
 }
 
 int attention_architecture_of_gpu(int number) {
-    MAESTRO_CHECK(false, "GPU {} of none", number);
+    MAESTRO_FAIL("GPU {} of none", number);
 }
 
 std::unique_ptr<Backend> make_cuda(int device, Products) {
-    MAESTRO_CHECK(false, "GPU {} of none", device);
+    MAESTRO_FAIL("GPU {} of none", device);
 }
 
 }  // namespace maestro::backend

@@ -18,3 +18,7 @@ namespace maestro::detail {
         if (!(condition)) [[unlikely]]                                                                   \
             ::maestro::detail::check_failed(#condition, __FILE__, __LINE__, ::fmt::format(__VA_ARGS__)); \
     } while (0)
+
+/// MAESTRO_FAIL("format", args...): where nothing can come; known not to return, without optimization too.
+#define MAESTRO_FAIL(...) \
+    ::maestro::detail::check_failed("false", __FILE__, __LINE__, ::fmt::format(__VA_ARGS__))

@@ -5,7 +5,7 @@
 namespace maestro::channel {
 
 Links open_nccl_links(const comm::Communicator& edge, const DirectEnd&) {
-    MAESTRO_CHECK(false, "{}: NCCL was chosen where there is none", edge.name());
+    MAESTRO_FAIL("{}: NCCL was chosen where there is none", edge.name());
 }
 
 }  // namespace maestro::channel

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.hpp"
 #include "collective/ways.hpp"
 
 namespace maestro::collective {
@@ -33,9 +32,9 @@ Choice choose(const std::vector<std::string>& gpus) {
         case Placing::Kind::apart:
             return {Way::staged, "messages of MPI through pinned memory: " + placing.reason};
         case Placing::Kind::nccl:
-            return {Way::nccl, fmt::format("{}: {}", nccl_version(), placing.reason)};
+            break;
     }
-    MAESTRO_CHECK(false, "ranks on GPUs in no known way");
+    return {Way::nccl, fmt::format("{}: {}", nccl_version(), placing.reason)};
 }
 
 /// The first rank's choice, on all. By a communicator of its own, so that the group's carries tensors alone.

@@ -5,7 +5,7 @@
 namespace maestro::collective {
 
 std::unique_ptr<Group> make_staged_group(comm::Communicator members, backend::Backend&, std::string) {
-    MAESTRO_CHECK(false, "{}: tensors of a GPU, of none", members.name());
+    MAESTRO_FAIL("{}: tensors of a GPU, of none", members.name());
 }
 
 }  // namespace maestro::collective

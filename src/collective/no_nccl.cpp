@@ -13,7 +13,7 @@ std::size_t nccl_peer_memory() {
 }
 
 std::unique_ptr<Group> make_nccl_group(comm::Communicator members, backend::Backend&, std::string) {
-    MAESTRO_CHECK(false, "{}: NCCL was chosen where there is none", members.name());
+    MAESTRO_FAIL("{}: NCCL was chosen where there is none", members.name());
 }
 
 }  // namespace maestro::collective

@@ -34,8 +34,7 @@ int lane_of(const Section& section, int replica, int stage) {
 int lane_on(const SectionGraph& graph, int rank) {
     for (const Section& section : graph.sections)
         if (const auto place = place_of(section, rank)) return lane_of(section, place->replica, place->stage);
-    MAESTRO_CHECK(false, "rank {} of {} holds nothing", rank, graph.world);
-    return -1;
+    MAESTRO_FAIL("rank {} of {} holds nothing", rank, graph.world);
 }
 
 std::vector<int> ranks_of(const SectionGraph& graph, int lane) {
@@ -46,8 +45,7 @@ std::vector<int> ranks_of(const SectionGraph& graph, int lane) {
         std::iota(ranks.begin(), ranks.end(), section.first_rank + at * section.layout.lane_ranks());
         return ranks;
     }
-    MAESTRO_CHECK(false, "no lane {} of {}", lane, graph.lanes);
-    return {};
+    MAESTRO_FAIL("no lane {} of {}", lane, graph.lanes);
 }
 
 bool passes_pointer(const SectionGraph& graph, const Edge& edge) {

@@ -32,7 +32,7 @@ void by_type(DType type, Body&& body) {
             body(double{});
             return;
         default:
-            MAESTRO_CHECK(false, "no arithmetic on {}", name_of(type));
+            MAESTRO_FAIL("no arithmetic on {}", name_of(type));
     }
 }
 

@@ -93,7 +93,7 @@ void GpuAttention::take_tiles(backend::Backend& b, const Visible& visible, backe
 void GpuAttention::run(backend::Backend& b, [[maybe_unused]] Stream stream) const {
     const AttentionTensors& t = tensors_;
     if constexpr (!backend::kCuda)
-        MAESTRO_CHECK(false, "attention of a GPU in a build without CUDA");
+        MAESTRO_FAIL("attention of a GPU in a build without CUDA");
     else if (packed_)
         packed_->run(stream, *b.fused_attention());
     else if (t.backward())

@@ -6,8 +6,8 @@ from conftest import VLM, mpirun
 
 
 def test_glyphs_are_named_from_their_pictures(workspace):
-    # A hang ends with 76 long before: the limit only keeps a slow or crowded machine from failing.
-    workspace.train(4, VLM, "learn", [], timeout=2400)
+    # Three quarters of the deck's steps. A hang ends with 76 long before: the limit only keeps a slow or crowded machine from failing.
+    workspace.train(4, VLM, "learn", ["train.steps=720", "optimizer.decay_steps=720"], timeout=2400)
     arguments = ("evaluate", VLM, "--checkpoint", "runs/learn")
     seen = mpirun(2, *arguments, cwd=workspace.path, timeout=600)
     exchanged = mpirun(2, *arguments, "--exchange-images", cwd=workspace.path, timeout=600)
