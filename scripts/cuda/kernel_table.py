@@ -3,7 +3,7 @@
 and occupancy, as the table "kernels" of docs/cuda.md.
 
   cmake --preset cpu-release -B build/kernels -DMAESTRO_CUDA=ON && cmake --build build/kernels --target maestro_kernels_nvcc
-  scripts/cuda/kernel_table.py build/kernels            # writes the table, of architectures 80, 90 and 100; needs cuobjdump
+  scripts/cuda/kernel_table.py build/kernels            # writes the table, of architectures 80, 90 and 100; needs cuobjdump, nvdisasm
   scripts/cuda/kernel_table.py build/kernels --check    # of the architectures that were built: no kernel spills or uses local memory,
                                                         # and the table says what the compiler says of that"""
 
