@@ -44,12 +44,15 @@ function(maestro_library folder)
     target_link_libraries(maestro_${folder} PUBLIC ${ARGN} PRIVATE maestro_flags)
 endfunction()
 
-# Precompiles, for the folder FIRST and once for the others, headers that nearly every file includes. g++ shares them only
+# What nearly every file includes.
+set(MAESTRO_COMMON_HEADERS <algorithm> <cstdint> <filesystem> <functional> <map> <memory> <span> <string> <string_view> <thread>
+    <unordered_map> <vector> <fmt/format.h>)
+
+# Precompiles, for the folder FIRST and once for the others, the common headers. g++ shares them only
 # among the same options: OpenMP, which some folders need, then goes to all.
 function(maestro_precompile first)
     target_link_libraries(maestro_flags INTERFACE OpenMP::OpenMP_CXX)
-    target_precompile_headers(maestro_${first} PRIVATE <algorithm> <cstdint> <filesystem> <functional> <map> <memory> <span>
-        <string> <string_view> <thread> <unordered_map> <vector> <fmt/format.h>)
+    target_precompile_headers(maestro_${first} PRIVATE ${MAESTRO_COMMON_HEADERS})
     foreach(folder ${ARGN})
         target_precompile_headers(maestro_${folder} REUSE_FROM maestro_${first})
     endforeach()
