@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <string>
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;  // the front end calls the library through it

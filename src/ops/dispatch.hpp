@@ -3,6 +3,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "backend/backend.hpp"

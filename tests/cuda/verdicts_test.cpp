@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "backend/cudnn_graph.hpp"
 
