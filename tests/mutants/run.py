@@ -4,6 +4,7 @@ and say why. Neither the tree nor what is built is touched.
 
     tests/mutants/run.py [PART OF A NAME ...]     those whose name has one of these in it, otherwise all
     tests/mutants/run.py --list cuda.toml ...     another list than mutants.toml, of this folder
+    tests/mutants/run.py --shares N ...           one of N shares of them, which one is up to the commit
     tests/mutants/run.py --build FOLDER ...       another build than build/cpu-release, by Ninja too; it is brought up to date
 """
 
@@ -145,6 +146,23 @@ def target_of(mutant):
     return f"mpi_{mutant['test']}" if "ranks" in mutant and "gpus" not in mutant else mutant["test"]
 
 
+def apart(tests):
+    """Those of ranks, which run one at a time, spread among the others."""
+    kinds = [[t for t in tests if ("ranks" in t or "script" in t) == of_ranks] for of_ranks in (False, True)]
+    places = [(place / len(kind), test) for kind in kinds for place, test in enumerate(kind)]
+    return [test for _, test in sorted(places, key=lambda pair: pair[0])]
+
+
+def share_of(mutants, shares):
+    """One of so many shares, by the commit that is checked out; all where there is none."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    if shares == 1 or commit.returncode != 0:
+        return mutants
+    share = int(commit.stdout[:8], 16) % shares
+    print(f"share {share + 1} of {shares}, by commit {commit.stdout[:12]}", flush=True)
+    return mutants[share::shares]
+
+
 def check_texts(mutants):
     for mutant in mutants:
         count = (ROOT / mutant["file"]).read_text().count(mutant["old"])
@@ -152,15 +170,17 @@ def check_texts(mutants):
             sys.exit(f"{mutant['name']}: {mutant['file']} has {count} places for it, not one")
 
 
-def check_green(build, mutants):
+def check_green(build, mutants, pool):
     tests = {}
     for m in mutants:
         same = tests.setdefault((target_of(m), m.get("ranks"), m.get("preload"), m.get("script"), m.get("architecture")), {**m, "cases": set()})
         same["cases"].add(m.get("cases", ""))
     for test in tests.values():
-        words = {"cases": (" or " if "script" in test else ":").join(sorted(test["cases"]))}
-        code, output = build.run({**test, **words}, build.folder / target_of(test))
-        ran = re.search(r"PASSED  \] (\d+) test|(\d+) passed", output) if test["cases"] != {""} else True
+        test["filtered"] = test["cases"] != {""}
+        test["cases"] = (" or " if "script" in test else ":").join(sorted(test["cases"]))
+    tests = apart(list(tests.values()))
+    for test, (code, output) in zip(tests, pool.map(lambda test: build.run(test, build.folder / target_of(test)), tests)):
+        ran = re.search(r"PASSED  \] (\d+) test|(\d+) passed", output) if test["filtered"] else True
         if code != 0 or not ran or (ran is not True and ran[1] == "0"):
             sys.exit(f"{target_of(test)} is red, or runs nothing, without any mutant: {code}\n{output[-3000:]}")
         for m in mutants:
@@ -193,6 +213,7 @@ def main():
     options.add_argument("names", nargs="*")
     options.add_argument("--list", default="mutants.toml")
     options.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cpu-release")
+    options.add_argument("--shares", type=int, default=1)
     options.add_argument("--jobs", type=int, default=2)
     chosen = options.parse_args()
     mutants = [m for m in tomllib.loads((HERE / chosen.list).read_text())["mutant"]
@@ -200,13 +221,14 @@ def main():
     if not mutants:
         sys.exit("no mutant has such a name")
     check_texts(mutants)
+    mutants = share_of(mutants, chosen.shares)
     build = Build(chosen.build.resolve())
     mutants = [m for m in mutants if build.has(m)]
     build.prepare(sorted({target_of(m) for m in mutants} | {m["preload"] for m in mutants if "preload" in m}))
-    check_green(build, mutants)
-    print(f"{len(mutants)} mutants; without them all is green", flush=True)
     with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
-        noticed = list(pool.map(lambda mutant: notice(build, mutant), mutants))
+        check_green(build, mutants, pool)
+        print(f"{len(mutants)} mutants; without them all is green", flush=True)
+        noticed = list(pool.map(lambda mutant: notice(build, mutant), apart(mutants)))
     sys.exit(0 if all(noticed) else 1)
 
 
