@@ -21,8 +21,7 @@ def train(folder, program, ranks, *values, deck="vlm_glyphs", gpus=1, steps=STEP
     """Loss and norm of the gradient of every step, and the log. The host has so many GPUs. A new run, or the one of this name."""
     output = resume or f"runs/{len(list(folder.glob('runs/*')))}"
     words = ["--resume", "auto"] if resume else []
-    if deck == "vlm_glyphs":
-        values = ("data.global_batch=36", *values)  # the stand-in takes its time
+    values = (f"data.global_batch={24 if deck == 'vlm_glyphs' else 12}", *values)  # the stand-in takes its time
     words += [word for value in (f"train.steps={steps}", f"run.output={output}", f"checkpoint.every={STEPS}", *values) for word in ("--set", value)]
     done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, "train", str(ROOT / f"inputs/{deck}.toml"), *words],
                           cwd=folder, env={**os.environ, "MAESTRO_HOSTED_DEVICES": str(gpus)}, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)

@@ -13,7 +13,7 @@ import pytest
 import random_decks
 from conftest import BINARY, ROOT
 
-FIRST, COUNT = int(os.environ.get("MAESTRO_RANDOM_FIRST", 1)), int(os.environ.get("MAESTRO_RANDOM_LAYOUTS", 100))
+FIRST, COUNT = int(os.environ.get("MAESTRO_RANDOM_FIRST", 1)), int(os.environ.get("MAESTRO_RANDOM_LAYOUTS", 60))
 
 
 @pytest.fixture(scope="module")
