@@ -1,7 +1,6 @@
 // What cuDNN itself says of every graph of attention that the backend builds, for GPUs that are not there: it
 // judges, plans and compiles for the device that it is told of (tests/cuda/driver.c lets it load what it
 // compiled), and nothing runs.
-#include <cudnn_frontend.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -9,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "backend/cudnn_graph.hpp"
+#include "cudnn/graphs.hpp"
 
 namespace maestro::backend {
 namespace {
 
-using Json = nlohmann::json;
 using testing::HasSubstr;
+using testing_support::Json;
 
 struct Gpu {
     const char* name;
@@ -28,52 +27,30 @@ constexpr Gpu kH100{"NVIDIA H100 80GB HBM3", 90, 132, 232'448}, kB200{"NVIDIA B2
 constexpr Gpu kPacked[] = {kH100, kB200}, kPadded[] = {kA100, kA40, kL40, kRtx, kGb10},
               kAll[] = {kH100, kB200, kA100, kA40, kL40, kRtx, kGb10};
 
-std::shared_ptr<cudnn_frontend::DeviceProperties> properties(const Gpu& gpu) {
-    const Json words = {{"cudaDeviceId", 0},
-                        {"deviceName", gpu.name},
-                        {"deviceVer", 10 * gpu.architecture},
-                        {"driverVer", 13000},
-                        {"isTccDriver", 0},
-                        {"l2CacheSize", 52'428'800},
-                        {"maxBlockSize", {1024, 1024, 64}},
-                        {"maxGridSize", {2'147'483'647, 65'535, 65'535}},
-                        {"maxCtasPerSM", 32},
-                        {"maxRegistersPerSM", 65'536},
-                        {"maxSharedMemoryPerBlock", 49'152},
-                        {"maxSharedMemoryPerBlockOptin", gpu.shared_bytes},
-                        {"maxThreadsPerBlock", 1024},
-                        {"maxThreadsPerSM", 2048},
-                        {"memClockRateKHz", 2'619'000},
-                        {"multiProcessorCount", gpu.processors},
-                        {"pciDeviceId", 9009},
-                        {"regsPerBlock", 65'536},
-                        {"reservedSharedMemoryPerBlock", 1024},
-                        {"smClockRateKHz", 1'980'000},
-                        {"supportCoopLaunch", 1},
-                        {"totalGlobalMem", 85'045'411'840},
-                        {"warpSize", 32}};
-    const std::string text = words.dump();
-    auto made = std::make_shared<cudnn_frontend::DeviceProperties>();
-    auto found = made->deserialize(std::vector<std::uint8_t>(text.begin(), text.end()));
-    EXPECT_TRUE(found.is_good()) << found.get_message();
-    return made;
-}
-
-/// Empty where cuDNN has a plan, else where it refuses and why.
-std::string verdict(Graph& graph, const Gpu& gpu, bool whole, std::int64_t* workspace = nullptr) {
-    graph.set_device_properties(properties(gpu)).set_sm_version(gpu.architecture);
-    const std::pair<const char*, std::function<cudnn_frontend::error_t()>> steps[] = {
-        {"validate", [&] { return graph.validate(); }},
-        {"build_operation_graph", [&] { return graph.build_operation_graph(); }},
-        {"create_execution_plans",
-         [&] { return graph.create_execution_plans({cudnn_frontend::HeurMode_t::A}); }},
-        {"check_support", [&] { return graph.check_support(); }},
-        {"build_plans", [&] { return whole ? graph.build_plans() : cudnn_frontend::error_t{}; }},
-        {"get_workspace_size",
-         [&] { return whole ? graph.get_workspace_size(*workspace) : cudnn_frontend::error_t{}; }}};
-    for (const auto& [name, step] : steps)
-        if (auto found = step(); found.is_bad()) return fmt::format("{}: {}", name, found.get_message());
-    return "";
+Json properties(const Gpu& gpu) {
+    return {{"cudaDeviceId", 0},
+            {"deviceName", gpu.name},
+            {"deviceVer", 10 * gpu.architecture},
+            {"driverVer", 13000},
+            {"isTccDriver", 0},
+            {"l2CacheSize", 52'428'800},
+            {"maxBlockSize", {1024, 1024, 64}},
+            {"maxGridSize", {2'147'483'647, 65'535, 65'535}},
+            {"maxCtasPerSM", 32},
+            {"maxRegistersPerSM", 65'536},
+            {"maxSharedMemoryPerBlock", 49'152},
+            {"maxSharedMemoryPerBlockOptin", gpu.shared_bytes},
+            {"maxThreadsPerBlock", 1024},
+            {"maxThreadsPerSM", 2048},
+            {"memClockRateKHz", 2'619'000},
+            {"multiProcessorCount", gpu.processors},
+            {"pciDeviceId", 9009},
+            {"regsPerBlock", 65'536},
+            {"reservedSharedMemoryPerBlock", 1024},
+            {"smClockRateKHz", 1'980'000},
+            {"supportCoopLaunch", 1},
+            {"totalGlobalMem", 85'045'411'840},
+            {"warpSize", 32}};
 }
 
 std::string describe(const AttentionClass& c, const Gpu& gpu) {
@@ -106,22 +83,16 @@ class Verdicts : public testing::Test {
 protected:
     void SetUp() override { ASSERT_GT(cudnn_version(), 0U) << "no cuDNN of 9.18 or later"; }
     static std::string verdict_of(const AttentionClass& c, const Gpu& gpu) {
-        return verdict(*attention_graph(c, gpu.architecture), gpu, false);
+        return testing_support::verdict(*attention_graph(c, gpu.architecture), properties(gpu));
     }
     /// Of the graph with one thing changed.
     static std::string changed(const AttentionClass& c, const Gpu& gpu,
                                const std::function<void(Json&)>& change) {
-        const auto graph = attention_graph(c, gpu.architecture);
-        Json description;
-        EXPECT_TRUE(graph->validate().is_good());
-        graph->serialize(description);
+        Json description = testing_support::json_of(*attention_graph(c, gpu.architecture));
         change(description);
-        Graph other;
-        other.set_sm_version(gpu.architecture);  // nodes take it when they are made
         try {
-            if (auto found = other.deserialize(description); found.is_bad())
-                return "deserialize: " + found.get_message();
-            return verdict(other, gpu, false);
+            return testing_support::verdict(*testing_support::graph_of(description, gpu.architecture),
+                                            properties(gpu));
         } catch (const std::exception& missing) {
             return std::string("throws: ") + missing.what();
         }
@@ -163,8 +134,8 @@ TEST_F(Verdicts, PlansAreBuiltAndTakeNoMoreThanIsPlanned) {
             if (c.backward && pads(gpu))
                 c = class_of(true, c.causal, c.heads, c.key_heads, c.dim, c.longest, true);
             std::int64_t workspace = -1;
-            EXPECT_EQ(verdict(*attention_graph(c, gpu.architecture), gpu, true, &workspace), "")
-                << describe(c, gpu);
+            const auto graph = attention_graph(c, gpu.architecture);
+            EXPECT_EQ(testing_support::verdict(*graph, properties(gpu), &workspace), "") << describe(c, gpu);
             const auto planned = static_cast<std::int64_t>(attention_workspace(c, gpu.architecture));
             std::printf("%s: %ld bytes of workspace, %ld planned\n", describe(c, gpu).c_str(), workspace,
                         planned);

@@ -1,7 +1,6 @@
 // A stand-in for the execution of cuDNN's graphs: attention by its definition, in double, on what the graph
 // says of its tensors and on the memory that it is given, when the stream gets to it. Nothing is known here
 // of who made the graph.
-#include <cudnn_frontend.h>
 #include <fmt/core.h>
 
 #include <bit>
@@ -14,6 +13,7 @@
 #include "backend/cudnn_execution.hpp"
 #include "base/check.hpp"
 #include "base/dtype.hpp"
+#include "cudnn/graphs.hpp"
 #include "hosted/hosted.hpp"
 #include "hosted/stop.hpp"
 #include "support/plain_attention.hpp"
@@ -21,9 +21,9 @@
 namespace {
 
 using maestro::bf16;
+using maestro::testing_support::Json;
 using maestro::testing_support::Numbers;
 using maestro::testing_support::PlainAttention;
-using Json = nlohmann::json;
 using Pointers = std::unordered_map<std::int64_t, void*>;
 
 std::int64_t integer(const void* data, const std::string& type, std::int64_t i) {
@@ -211,11 +211,13 @@ GraphExecution::GraphExecution(Stream stream) : state_(std::make_unique<State>(S
 GraphExecution::~GraphExecution() = default;
 
 std::size_t GraphExecution::build(Graph& graph, const AttentionClass&) {
-    // Without a plan own kernels would attend, and no test would see it.
-    if (auto found = graph.validate(); found.is_bad()) hosted::stop("cuDNN: " + found.get_message());
-    auto description = std::make_shared<Json>();
-    graph.serialize(*description);
-    state_->built.insert_or_assign(&graph, std::move(description));
+    try {
+        auto description = testing_support::json_of(graph);
+        state_->built.insert_or_assign(&graph, std::make_shared<const Json>(std::move(description)));
+    } catch (
+        const std::exception& error) {  // without a plan own kernels would attend, and no test would see it
+        hosted::stop(std::string("cuDNN: ") + error.what());
+    }
     return workspace_bytes();
 }
 
