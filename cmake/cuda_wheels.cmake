@@ -47,11 +47,11 @@ function(maestro_cuda_from_wheels environment)
         maestro_link_all(${source}/lib ${toolkit}/lib64)
     endforeach()
     maestro_plain_names(${toolkit}/lib64)
-    foreach(needed bin/nvcc nvvm/bin/cicc include/cuda_runtime.h include/crt/host_config.h include/cublasLt.h
+    foreach(needed bin/nvcc nvvm/bin/cicc include/cuda_runtime.h include/crt/host_config.h include/cublasLt.h include/nvtx3/nvToolsExt.h
             lib64/libcudart_static.a lib64/libcublasLt.so)
         if(NOT EXISTS ${toolkit}/${needed})
             message(FATAL_ERROR "MAESTRO_CUDA_WHEELS: neither the wheels in ${environment} nor a system's toolkit has ${needed}; "
-                "pip install \"cuda-toolkit[nvcc,nvvm,crt,cudart,cccl,cublas]\" brings all, of one version (docs/cuda.md)")
+                "pip install \"cuda-toolkit[nvcc,nvvm,crt,cudart,cccl,cublas,nvtx]\" brings all, of one version (docs/cuda.md)")
         endif()
     endforeach()
     set(CUDAToolkit_ROOT ${toolkit} PARENT_SCOPE)

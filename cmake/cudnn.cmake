@@ -1,10 +1,12 @@
 # cuDNN 9 and the headers of its front end (cudnn_frontend.h), from MAESTRO_CUDNN_ROOT, CUDA's folders, the system's, or the
-# wheels of a Python environment (nvidia-cudnn-cu13 or -cu12, nvidia-cudnn-frontend). Sets MAESTRO_CUDNN and makes the target
-# maestro_cudnn. The library is loaded when a GPU is opened: a program starts without it.
+# wheels of a Python environment (nvidia-cudnn-cu13 or -cu12, nvidia-cudnn-frontend), that of MAESTRO_CUDA_WHEELS too. Sets
+# MAESTRO_CUDNN and makes the target maestro_cudnn. The library is loaded when a GPU is opened: a program starts without it.
 set(MAESTRO_CUDNN_ROOT "" CACHE PATH "A folder with cuDNN or its front end, or a Python environment with their wheels")
 find_program(MAESTRO_PYTHON NAMES python3)
 set(packages "")
-file(GLOB own LIST_DIRECTORIES ON ${MAESTRO_CUDNN_ROOT}/lib/python3*/site-packages ${CMAKE_SOURCE_DIR}/build/cudnn/python)
+file(GLOB own LIST_DIRECTORIES ON ${MAESTRO_CUDNN_ROOT}/lib/python3*/site-packages ${MAESTRO_CUDA_WHEELS}/lib/python3*/site-packages
+    ${CMAKE_SOURCE_DIR}/build/cudnn/python)
+list(APPEND own ${MAESTRO_CUDA_WHEELS})
 if(MAESTRO_PYTHON)
     execute_process(COMMAND ${MAESTRO_PYTHON} -c "import site, sys; print(';'.join([p for p in sys.path if 'packages' in p]), end='')"
         OUTPUT_VARIABLE packages ERROR_QUIET)

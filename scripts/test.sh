@@ -26,10 +26,8 @@ ctest --test-dir build/cpu-release -j2 --output-on-failure --no-tests=error "$@"
 phase "tests of the Python tools (pytest)"
 # ctest runs those of tests/system, tests/slurm, tests/cuda and tests/gpu_check
 folders=$(find scripts tests -name 'test_*.py' -not -path 'tests/system/*' -not -path 'tests/slurm/*' -not -path 'tests/cuda/*' -not -path 'tests/gpu_check/*' -printf '%h\n' | sort -u)
-for folder in $folders; do
-    echo "$folder"
-    python3 -m pytest -q -p no:cacheprovider "$folder" || failed=1
-done
+# shellcheck disable=SC2086
+tests/support/side_by_side.sh python3 $folders || failed=1
 
 if ((failed)); then
     phase_name="the tests above"

@@ -14,6 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from built import BINARY, ROOT, data  # noqa: E402, F401  (data is a fixture)
 
 HOSTED = os.environ.get("MAESTRO_HOSTED", str(ROOT / "build/cpu-release/maestro_hosted"))
+HOSTED_GPU_MPI = os.environ.get("MAESTRO_HOSTED_GPU_MPI", str(ROOT / "build/cpu-release/maestro_hosted_gpu_mpi"))
 STEPS, TOLERANCE = 2, 1e-5
 
 
@@ -100,24 +101,25 @@ EDGES = {
     "dp to tp": (6, ["section.vision.layout.dp=2", "section.language.layout.dp=2"]),
 }
 MEANS = {
-    "window": (False, "by shared memory.* copy straight from and to it"),
-    "messages": (False, "by messages.* through pinned memory"),
-    "auto": (True, r"by NCCL \d.* has a GPU of its own; GPUs send on streams of the edge's own"),
+    "window": (HOSTED, False, "by shared memory.* copy straight from and to it"),
+    "messages": (HOSTED, False, "by messages.* through pinned memory"),
+    "auto": (HOSTED, True, r"by NCCL \d.* has a GPU of its own; GPUs send on streams of the edge's own"),
+    "auto, MPI reaches GPUs": (HOSTED_GPU_MPI, False, r"ranks share 1 GPU and MPI reaches GPUs; GPUs send straight from their memory"),
 }
 
 
-@pytest.mark.parametrize("transport", MEANS)
+@pytest.mark.parametrize("means", MEANS)
 @pytest.mark.parametrize("edge", EDGES)
-def test_edges_give_the_cpus_losses(tmp_path, data, edge, transport):  # noqa: F811
+def test_edges_give_the_cpus_losses(tmp_path, data, edge, means):  # noqa: F811
     (tmp_path / "data").symlink_to(data)
     ranks, values = EDGES[edge]
-    values = [*values, f"run.transport={transport}"]
+    values = [*values, f"run.transport={means.split(',')[0]}"]
     expected, log = train(tmp_path, BINARY, ranks, *values, deck="layouts")
     assert "GPU" not in edge_of(log)
-    apart, words = MEANS[transport]
-    found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck="layouts", gpus=ranks if apart else 1)
+    program, apart, words = MEANS[means]
+    found, log = train(tmp_path, program, ranks, *values, "run.device=cuda", deck="layouts", gpus=ranks if apart else 1)
     assert re.search(words, edge_of(log)), edge_of(log)
-    check(found, expected, f"{edge} by {transport}")
+    check(found, expected, f"{edge} by {means}")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# side_by_side.sh PYTHON FILE...: files of tests that wait more than they compute, two at a time, in this order. What a file
-# says comes whole, at its end.
+# side_by_side.sh PYTHON FILE...: files or folders of tests, two at a time, in this order. What one says comes whole, at its end.
 set -euo pipefail
 python=$1
 shift
