@@ -1,4 +1,5 @@
 # What a build for GPUs takes of CUDA, found before the libraries of src/ are made: these know by it which files they have.
 include(cmake/cuda_wheels.cmake)
-find_package(CUDAToolkit 12.4 REQUIRED)
+include(cmake/cuda_toolkit.cmake)
+maestro_find_cuda(12.4 REQUIRED)
 include(cmake/cudnn.cmake)
