@@ -16,7 +16,7 @@ target_link_options(maestro_backend INTERFACE -Wl,-rpath,${CUDAToolkit_LIBRARY_D
 if(MAESTRO_CUDNN)
     target_link_libraries(maestro_backend PRIVATE maestro_cudnn)
     target_compile_definitions(maestro_backend PRIVATE CUDNN_FRONTEND_SKIP_JSON_LIB)  # two thirds of the time to compile it
-    set_source_files_properties(src/backend/cudnn_graph.cpp src/backend/cudnn_execution.cpp PROPERTIES COMPILE_OPTIONS -O1)
+    set_source_files_properties(src/backend/cudnn_graph.cpp src/backend/cudnn_execution.cpp PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
 endif()
 
 file(GLOB MAESTRO_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
