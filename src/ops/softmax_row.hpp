@@ -46,18 +46,24 @@ void by_stretches(std::int64_t columns, Body&& body) {
         body(begin, std::min(columns, begin + kStretch));
 }
 
-/// row[c] = exp(factor * row[c] - top); returns their sum.
+/// row[c] = exp(factor * row[c] - top); returns their sum, added up in one go.
+template <class A>
+A exponentiate_stretch(A* row, std::int64_t columns, A factor, A top) {
+    A sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (std::int64_t c = 0; c < columns; ++c) {
+        row[c] = fast_exp(factor * row[c] - top);
+        sum += row[c];
+    }
+    return sum;
+}
+
+/// The same for a row of any length.
 template <class A>
 A exponentiate(A* row, std::int64_t columns, A factor, A top) {
     A total = 0;
     by_stretches(columns, [&](std::int64_t begin, std::int64_t end) {
-        A sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (std::int64_t c = begin; c < end; ++c) {
-            row[c] = fast_exp(factor * row[c] - top);
-            sum += row[c];
-        }
-        total += sum;
+        total += exponentiate_stretch(row + begin, end - begin, factor, top);
     });
     return total;
 }
