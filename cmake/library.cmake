@@ -29,7 +29,7 @@ function(maestro_library folder)
     if(MAESTRO_CUDA)
         list(FILTER sources EXCLUDE REGEX "/(no_gpus|no_nccl|nccl[^/]*).cpp$")  # cuda.cmake adds what stands for NCCL
         if(MAESTRO_CUDNN)
-            list(FILTER sources EXCLUDE REGEX "/no_cudnn.cpp$")
+            list(FILTER sources EXCLUDE REGEX "/(no_cudnn|cudnn_graph|cudnn_execution).cpp$")  # cuda.cmake adds the two
         else()
             list(FILTER sources EXCLUDE REGEX "/cudnn_[^/]*$")
         endif()
