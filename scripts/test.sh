@@ -18,6 +18,10 @@ fi
 phase "build"
 build -DMAESTRO_TESTS=ON -DMAESTRO_BENCH=ON -DMAESTRO_PCH=ON "${gpus[@]}"
 
+# Tests start MPI about a thousand times, on one host: not each time is it to look for networks that match messages (Open
+# MPI's `cm`: PSM, OFI), which is half of a start.
+export OMPI_MCA_pml=${OMPI_MCA_pml:-^cm}
+
 # Both kinds run even if one fails: a report should be whole.
 failed=0
 phase "tests of the program (ctest)"
