@@ -13,7 +13,7 @@
 
 #include "ledger.hpp"
 #include "model/module.hpp"
-#include "train/optimizer.hpp"
+#include "train/step/optimizer.hpp"
 
 using namespace maestro;
 using bench::Ledger;
@@ -181,7 +181,7 @@ Costs run(const Section& section) {
     const model::Role role = role_of(section);
     const auto module = model::make_module(
         ledger, section.spec, role,
-        model::make_paper_peers(0, {section.cp, section.tp}, ContextKind::ring, section.spec.kv_heads));
+        parallel::make_paper_peers(0, {section.cp, section.tp}, ContextKind::ring, section.spec.kv_heads));
     const Samples samples(section);
     model::Batch batch{.samples = samples.views()};
     const auto brought = module->input_rows(batch);
@@ -196,8 +196,8 @@ Costs run(const Section& section) {
         }
         d_inputs[e] = Tensor(nullptr, role.compute, {all, columns});
     }
-    model::ParameterStore& store = module->parameters();
-    train::Optimizer optimizer(ledger, store, collective::make_paper_group(0, 1), module->peers());
+    parallel::ParameterStore& store = module->parameters();
+    train::Optimizer optimizer(ledger, store, collective::make_meta_group(0, 1), module->peers());
     backend::Arena saved, scratch;
     Tensor output;
     model::Result result;

@@ -1,4 +1,5 @@
-# Flags of our own code, and maestro_library(folder links...): every .cpp of src/FOLDER as maestro_FOLDER.
+# Flags of our own code, and maestro_library(FOLDER LINKS...): all .cpp files below src/FOLDER as maestro_FOLDER, where a
+# slash in FOLDER becomes an underscore: train/step is maestro_train_step.
 add_library(maestro_flags INTERFACE)
 target_compile_options(maestro_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror
     $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)  # g++ 12 sees an overflow inside fmt that is none
@@ -7,41 +8,46 @@ if(MAESTRO_SANITIZE)
     target_link_options(maestro_flags INTERFACE -fsanitize=address,undefined)
 endif()
 
-# A folder's headers are reached through a directory of its own, which holds nothing but a link to the folder, so that a
-# target sees the headers of what it links (and of what those link) and no others. Sets `door`.
-function(maestro_door folder place)
-    set(door ${CMAKE_BINARY_DIR}/include/${folder})
-    file(MAKE_DIRECTORY ${door})
-    file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${place} ${door}/${folder} SYMBOLIC)
-    set(door ${door} PARENT_SCOPE)
+# A folder's headers are reached through an include directory of its own, which holds nothing but a link to the folder, so that
+# a target sees the headers of what it links (and of what those link) and no others. Sets `include_directory`.
+function(maestro_include_directory name folder place)
+    set(directory ${CMAKE_BINARY_DIR}/include/${name})
+    cmake_path(GET folder PARENT_PATH parent)
+    file(MAKE_DIRECTORY ${directory}/${parent})
+    file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${place} ${directory}/${folder} SYMBOLIC)
+    set(include_directory ${directory} PARENT_SCOPE)
 endfunction()
 
 function(maestro_library folder)
+    string(REPLACE "/" "_" name ${folder})
     if(folder STREQUAL kernels)  # headers; what is behind them comes from nvcc, see cuda.cmake
-        maestro_door(kernels kernels)
+        maestro_include_directory(kernels kernels kernels)
         add_library(maestro_kernels INTERFACE)
-        target_include_directories(maestro_kernels INTERFACE ${door})
+        target_include_directories(maestro_kernels INTERFACE ${include_directory})
         target_link_libraries(maestro_kernels INTERFACE ${ARGN})
         return()
     endif()
-    maestro_door(${folder} src/${folder})
-    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp)
+    maestro_include_directory(${name} ${folder} src/${folder})
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp)
+    # Subfolders `cuda` and `nccl` hold what needs these libraries; no_cuda.cpp, no_nccl.cpp and no_cudnn.cpp stand for them.
+    # Where NCCL and cuDNN are there, cuda.cmake adds what needs them.
+    list(FILTER sources EXCLUDE REGEX "/nccl/")
     if(MAESTRO_CUDA)
-        list(FILTER sources EXCLUDE REGEX "/(no_gpus|no_nccl|nccl[^/]*).cpp$")  # cuda.cmake adds what stands for NCCL
+        list(FILTER sources EXCLUDE REGEX "/(no_cuda|no_nccl).cpp$")
         if(MAESTRO_CUDNN)
-            list(FILTER sources EXCLUDE REGEX "/(no_cudnn|cudnn_graph|cudnn_execution).cpp$")  # cuda.cmake adds the two
+            list(FILTER sources EXCLUDE REGEX "/(no_cudnn|cudnn_graph|cudnn_execution).cpp$")
         else()
             list(FILTER sources EXCLUDE REGEX "/cudnn_[^/]*$")
         endif()
     else()
-        list(FILTER sources EXCLUDE REGEX "/(cuda|nccl|cudnn_|no_cudnn)[^/]*$")
+        list(FILTER sources EXCLUDE REGEX "/cuda/")
     endif()
     if(DEFINED MAESTRO_LEFT_OUT)  # by builds of parts
         list(FILTER sources EXCLUDE REGEX "${MAESTRO_LEFT_OUT}")
     endif()
-    add_library(maestro_${folder} STATIC ${sources})
-    target_include_directories(maestro_${folder} PUBLIC ${door})
-    target_link_libraries(maestro_${folder} PUBLIC ${ARGN} PRIVATE maestro_flags)
+    add_library(maestro_${name} STATIC ${sources})
+    target_include_directories(maestro_${name} PUBLIC ${include_directory})
+    target_link_libraries(maestro_${name} PUBLIC ${ARGN} PRIVATE maestro_flags)
 endfunction()
 
 # What nearly every file includes.

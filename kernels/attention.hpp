@@ -1,4 +1,4 @@
-// ops/attention.hpp on a GPU, for every type and head size: heads of at most 256 elements.
+// ops/attention/attention.hpp on a GPU, for every type and head size: heads of at most 256 elements.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// join_attention() of ops/attention.hpp on a GPU.
+// join_attention() of ops/attention/attention.hpp on a GPU.
 #pragma once
 
 #include "base/stream.hpp"

@@ -4,6 +4,7 @@
 
 #include "base/log.hpp"
 #include "calibration/calibrate.hpp"
+#include "comm/agree.hpp"
 #include "comm/environment.hpp"
 #include "comm/heartbeat.hpp"
 #include "comm/signals.hpp"
@@ -11,10 +12,9 @@
 #include "comm/watchdog.hpp"
 #include "config/command_line.hpp"
 #include "simulation/simulation.hpp"
-#include "train/agree.hpp"
-#include "train/device.hpp"
-#include "train/evaluator.hpp"
-#include "train/trainer.hpp"
+#include "train/run/device.hpp"
+#include "train/run/evaluator.hpp"
+#include "train/run/trainer.hpp"
 
 using namespace maestro;
 
@@ -42,7 +42,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
         return ExitCode::done;
     }
     std::string text;
-    train::agree(world, [&] {
+    comm::agree(world, [&] {
         if (world.rank() == 0) text = config::read_text(line.deck);
     });
     world.broadcast(text);
@@ -51,7 +51,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
         config::parse_deck(text, line.deck, line.set, line.command, times);  // 3. the deck and its graph
     if (line.command == config::Command::simulate) {
         watchdog.pause();
-        train::agree(world, [&] {
+        comm::agree(world, [&] {
             if (world.rank() == 0) simulation::run_simulation(line, deck);
         });
         return ExitCode::done;

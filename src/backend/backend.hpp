@@ -14,7 +14,7 @@
 
 #include "backend/clock.hpp"
 #include "backend/fused_attention.hpp"
-#include "backend/read_out.hpp"
+#include "backend/host_reader.hpp"
 #include "base/stream.hpp"
 #include "base/tensor.hpp"
 

@@ -11,7 +11,7 @@
 #include "backend/arena.hpp"
 #include "base/log.hpp"
 #include "base/text_file.hpp"
-#include "collective/group.hpp"
+#include "collective/process_group.hpp"
 #include "comm/environment.hpp"
 #include "comm/memory.hpp"
 #include "ops/elementwise.hpp"
@@ -154,14 +154,14 @@ private:
         std::vector<double> values{0, 0};
         if (ranks && ranks.size() > 1) {
             const backend::ArenaScope scope(arena_);
-            const auto group = collective::make_group(std::move(ranks), *backend_);
+            const auto group = collective::make_process_group(std::move(ranks), *backend_);
             const auto gather = [&](std::int64_t elements) {
                 const Tensor whole = tensor(DType::f32, {group->size() * elements, 1});
                 const std::vector<std::int64_t> rows(static_cast<std::size_t>(group->size()), elements);
                 double best = 1e300;
                 for (int i = 0; i < 50; ++i) {
                     const double start = comm::now_s();
-                    group->finish(group->start_all_gather_in_place(whole, rows));
+                    group->wait(group->start_all_gather_in_place(whole, rows));
                     best = std::min(best, comm::now_s() - start);
                 }
                 return best;

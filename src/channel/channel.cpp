@@ -45,7 +45,8 @@ void add_once(std::vector<int>& ranks, int rank) {
 }
 }  // namespace
 
-Channel::Channel(ChannelSpec spec, int rank, comm::Waiter& waiter, std::unique_ptr<Transport> transport)
+Channel::Channel(ChannelSpec spec, int rank, comm::Waiter& waiter,
+                 std::unique_ptr<transport::Transport> transport)
     : spec_(std::move(spec)), waiter_(&waiter), transport_(std::move(transport)), rank_(rank) {
     check_spec(spec_);
     producer_ = seat_on(spec_.producers, rank);
@@ -164,7 +165,7 @@ void Channel::put(int micro_batch, const Tensor& output, int slot) {
     flight.output = output;
     flight.rows = output.dim(0);
 
-    transport_->serve(End::producer);
+    transport_->serve(transport::End::producer);
     std::int64_t routed = 0;
     for (const Outbound& sample : flight.samples)
         for (const Stretch& s : sample.stretches) {
@@ -219,7 +220,7 @@ bool Channel::drained(int micro_batch) {
 }
 
 void Channel::follow_answers(const Flight& flight) {
-    transport_->serve(End::producer);
+    transport_->serve(transport::End::producer);
     for (const Outbound& sample : flight.samples)
         for (const Pair& pair : sample.pairs) transport_->follow(pair.answer);
 }
@@ -287,7 +288,7 @@ Tensor Channel::rows(std::int64_t sample) {
     MAESTRO_CHECK(arrived(sample) && !in.released, "edge {}, step {}: sample {} is not here", spec_.name,
                   step_, sample);
     const Inbound& due = in.due;
-    transport_->serve(End::consumer);
+    transport_->serve(transport::End::consumer);
     for (const Pair& pair : due.pairs) transport_->follow(pair.arrival);
     if (due.rows == 0) return {nullptr, spec_.dtype, {0, spec_.width}};
     if (spec_.pointer) {
@@ -298,7 +299,7 @@ Tensor Channel::rows(std::int64_t sample) {
 }
 
 void Channel::release(std::span<const std::int64_t> samples) {
-    transport_->serve(End::consumer);
+    transport_->serve(transport::End::consumer);
     std::vector<int> told;
     for (const std::int64_t sample : samples) {
         Receipt& in = receipt(sample);
@@ -312,7 +313,7 @@ void Channel::release(std::span<const std::int64_t> samples) {
 }
 
 void Channel::put_gradient(std::span<const std::int64_t> samples, const Tensor& gradient) {
-    transport_->serve(End::consumer);
+    transport_->serve(transport::End::consumer);
     std::vector<int> told;
     std::int64_t row = 0;
     for (const std::int64_t sample : samples) {

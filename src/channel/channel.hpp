@@ -15,8 +15,8 @@
 #include "channel/manifest.hpp"
 #include "channel/route.hpp"
 #include "channel/spec.hpp"
-#include "channel/transport.hpp"
 #include "comm/waiter.hpp"
+#include "transport/transport.hpp"
 
 namespace maestro::channel {
 
@@ -30,7 +30,8 @@ namespace maestro::channel {
 class Channel {
 public:
     /// `rank` of the world is this one; the transport's memory has rank_bytes(spec, rank).
-    Channel(ChannelSpec spec, int rank, comm::Waiter& waiter, std::unique_ptr<Transport> transport);
+    Channel(ChannelSpec spec, int rank, comm::Waiter& waiter,
+            std::unique_ptr<transport::Transport> transport);
     ~Channel();
     Channel(const Channel&) = delete;
     Channel& operator=(const Channel&) = delete;
@@ -122,7 +123,7 @@ private:
 
     ChannelSpec spec_;
     comm::Waiter* waiter_;
-    std::unique_ptr<Transport> transport_;
+    std::unique_ptr<transport::Transport> transport_;
     int rank_;
     std::optional<Seat> producer_, consumer_;
     std::unordered_map<int, Peer> peers_;  // by rank of the world

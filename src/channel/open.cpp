@@ -10,10 +10,12 @@
 #include <optional>
 
 #include "base/error.hpp"
-#include "collective/ways.hpp"
 #include "comm/environment.hpp"
+#include "transport/choice.hpp"
 
 namespace maestro::channel {
+
+using transport::Method;
 
 namespace {
 constexpr double kMiB = 1024.0 * 1024.0;
@@ -42,11 +44,11 @@ NodeMemory measure(const comm::Communicator& world, std::int64_t bytes) {
     return memory;
 }
 
-std::string list_edges(std::span<const ChannelSpec> specs, std::span<const Choice> choices) {
+std::string list_edges(std::span<const ChannelSpec> specs, std::span<const transport::Choice> choices) {
     std::string list;
     for (std::size_t i = 0; i < specs.size(); ++i) {
         const ChannelSpec& spec = specs[i];
-        if (choices[i].means != Means::window) continue;
+        if (choices[i].method != Method::shared_memory) continue;
         std::size_t bytes = 0;
         for (const int rank : ranks_of(spec)) bytes += rank_bytes(spec, rank);
         list += fmt::format("{}{} {:.0f} MiB (window {} x {} rows x {} {})", list.empty() ? "" : ", ",
@@ -58,10 +60,10 @@ std::string list_edges(std::span<const ChannelSpec> specs, std::span<const Choic
 
 /// Collective.
 void check_shared_memory(const comm::Communicator& world, std::span<const std::string> host_of,
-                         std::span<const ChannelSpec> specs, std::span<const Choice> choices) {
+                         std::span<const ChannelSpec> specs, std::span<const transport::Choice> choices) {
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < specs.size(); ++i)
-        if (choices[i].means == Means::window)
+        if (choices[i].method == Method::shared_memory)
             bytes += static_cast<std::int64_t>(rank_bytes(specs[i], world.rank()));
     const std::vector<NodeMemory> all = world.allgather(measure(world, bytes));
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -101,16 +103,17 @@ std::vector<std::string> hosts_of(const comm::Communicator& world) {
 
 /// Where the rows of all ranks lie.
 struct Devices {
-    std::vector<Backends> own;        ///< by edge; none: in the host's memory
-    std::vector<bool> on_gpu;         ///< by rank of the world
-    std::vector<std::string> gpu_of;  ///< Backend::gpu() by rank of the world
-    bool mpi_reaches = false;         ///< them, on every rank
+    std::vector<transport::Backends> own;  ///< by edge; none: in the host's memory
+    std::vector<bool> on_gpu;              ///< by rank of the world
+    std::vector<std::string> gpu_of;       ///< Backend::gpu() by rank of the world
+    bool mpi_reaches = false;              ///< them, on every rank
 };
 
 /// Collective.
-Devices devices_of(const comm::Communicator& world, std::size_t edges, std::span<const Backends> backends) {
+Devices devices_of(const comm::Communicator& world, std::size_t edges,
+                   std::span<const transport::Backends> backends) {
     const auto ranks = static_cast<std::size_t>(world.size());
-    Devices devices{std::vector<Backends>(edges), std::vector<bool>(ranks, false),
+    Devices devices{std::vector<transport::Backends>(edges), std::vector<bool>(ranks, false),
                     std::vector<std::string>(ranks), false};
     if constexpr (backend::kCuda) {
         struct Gpu {
@@ -140,30 +143,31 @@ std::int64_t count_gpus(const ChannelSpec& spec, const std::vector<bool>& on_gpu
 }
 
 /// From GPU to GPU?
-bool goes_directly(Means means) {
-    return means == Means::nccl || means == Means::gpu_mpi;
+bool goes_directly(Method method) {
+    return method == Method::nccl || method == Method::gpu_mpi;
 }
 
 /// Can copies of GPUs go to the memory of other ranks?
-bool reaches_peers(const ChannelSpec& spec, Means means) {
-    return means == Means::window && !is_delayed(spec);
+bool reaches_peers(const ChannelSpec& spec, Method method) {
+    return method == Method::shared_memory && !is_delayed(spec);
 }
 
 /// Collective over the ranks of the edge.
-std::unique_ptr<Transport> open_direct(const comm::Communicator& world, const ChannelSpec& spec,
-                                       const Backends& backends, bool by_nccl, int tag) {
+std::unique_ptr<transport::Transport> open_direct(const comm::Communicator& world, const ChannelSpec& spec,
+                                                  const transport::Backends& backends, bool by_nccl,
+                                                  int tag) {
     const std::vector<int> ranks = ranks_of(spec);
-    DirectEnd end{.backends = backends,
-                  .edge = spec.name,
-                  .by_nccl = by_nccl,
-                  .words = words_bytes(spec),
-                  .bytes = rank_bytes(spec, world.rank()),
-                  .staging = direct_staging(spec, world.rank())};
+    transport::DirectEnd end{.backends = backends,
+                             .edge = spec.name,
+                             .by_nccl = by_nccl,
+                             .words = words_bytes(spec),
+                             .bytes = rank_bytes(spec, world.rank()),
+                             .staging = direct_staging(spec, world.rank())};
     for (const int rank : ranks) {
         end.sends.push_back(carries(spec, world.rank(), rank));
         end.receives.push_back(carries(spec, rank, world.rank()));
     }
-    return make_direct_transport(world.group(ranks, tag, "edge " + spec.name), std::move(end));
+    return transport::make_direct_transport(world.group(ranks, tag, "edge " + spec.name), std::move(end));
 }
 
 /// Bytes that `rank` sends of all micro-batches in flight.
@@ -176,17 +180,17 @@ std::size_t sent_bytes(const ChannelSpec& spec, int rank) {
 }
 
 /// Between the rank's GPU and `host`. Returns why CUDA does not pin the memory; nothing where it does.
-std::string add_gpu(std::unique_ptr<Transport>& host, const comm::Communicator& world,
-                    const ChannelSpec& spec, const Backends& backends) {
-    GpuEnd end{.backends = backends,
-               .waiter = world.waiter(),
-               .edge = spec.name,
-               .words = words_bytes(spec),
-               .bytes = rank_bytes(spec, world.rank()),
-               .staging = std::min(kStaging, sent_bytes(spec, world.rank()))};
+std::string add_gpu(std::unique_ptr<transport::Transport>& host, const comm::Communicator& world,
+                    const ChannelSpec& spec, const transport::Backends& backends) {
+    transport::GpuEnd end{.backends = backends,
+                          .waiter = world.waiter(),
+                          .edge = spec.name,
+                          .words = words_bytes(spec),
+                          .bytes = rank_bytes(spec, world.rank()),
+                          .staging = std::min(kStaging, sent_bytes(spec, world.rank()))};
     for (const int rank : ranks_of(spec)) end.peers.push_back(rank_bytes(spec, rank));
     std::string refused;
-    host = make_gpu_transport(std::move(host), end, refused);
+    host = transport::make_gpu_transport(std::move(host), end, refused);
     return refused;
 }
 
@@ -200,25 +204,27 @@ std::string first_words(const comm::Communicator& world, const std::string& own)
 }
 
 /// Collective over the ranks of the edge; null elsewhere. Nothing where MPI offers no window.
-std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicator& world,
-                                                         const ChannelSpec& spec, Means means,
-                                                         const Backends& backends, bool on_gpus, int tag) {
+std::optional<std::unique_ptr<transport::Transport>> make_transport(const comm::Communicator& world,
+                                                                    const ChannelSpec& spec, Method method,
+                                                                    const transport::Backends& backends,
+                                                                    bool on_gpus, int tag) {
     const std::vector<int> ranks = ranks_of(spec);
     const auto own = std::find(ranks.begin(), ranks.end(), world.rank());
     const bool member = own != ranks.end();
     const std::size_t bytes = rank_bytes(spec, world.rank());
-    std::unique_ptr<Transport> transport;
+    std::unique_ptr<transport::Transport> transport;
     bool refused = false;
-    if (member && means == Means::pointer)
-        transport = backends.any() ? make_gpu_local(backends, words_bytes(spec), bytes) : make_local(bytes);
-    if (member && means == Means::messages)
-        transport = make_messages(world.group(ranks, tag, "edge " + spec.name), bytes);
-    if (member && goes_directly(means))
-        transport = open_direct(world, spec, backends, means == Means::nccl, tag);
-    if (member && means == Means::window) {
+    if (member && method == Method::pointer)
+        transport = backends.any() ? transport::make_gpu_local(backends, words_bytes(spec), bytes)
+                                   : transport::make_local(bytes);
+    if (member && method == Method::messages)
+        transport = transport::make_messages(world.group(ranks, tag, "edge " + spec.name), bytes);
+    if (member && goes_directly(method))
+        transport = open_direct(world, spec, backends, method == Method::nccl, tag);
+    if (member && method == Method::shared_memory) {
         try {
-            transport = make_mpi_window(world.group(ranks, tag, "edge " + spec.name), bytes,
-                                        reaches_peers(spec, means) && on_gpus);
+            transport = transport::make_mpi_window(world.group(ranks, tag, "edge " + spec.name), bytes,
+                                                   reaches_peers(spec, method) && on_gpus);
         } catch (const Error& error) {
             if (error.code() == ExitCode::peer_lost) throw;
             refused = true;
@@ -229,104 +235,83 @@ std::optional<std::unique_ptr<Transport>> make_transport(const comm::Communicato
     // returns.
     if (world.max(refused ? 1 : 0) > 0) return std::nullopt;
     if (transport && is_delayed(spec))
-        transport = make_delayed(std::move(transport),
-                                 {.latency_s = spec.latency_s,
-                                  .byte_s = spec.row_s / static_cast<double>(bytes_of_rows(spec, 1)),
-                                  .due_at = due_offset(spec),
-                                  .self = static_cast<int>(own - ranks.begin())});
+        transport = transport::make_delayed(
+            std::move(transport), {.latency_s = spec.latency_s,
+                                   .byte_s = spec.row_s / static_cast<double>(bytes_of_rows(spec, 1)),
+                                   .due_at = due_offset(spec),
+                                   .self = static_cast<int>(own - ranks.begin())});
     return transport;
 }
 }  // namespace
 
-Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of,
-              std::span<const std::string> gpu_of, Wanted wanted, bool reaches) {
-    if (spec.pointer) return {Means::pointer, "both ends are one rank"};
-    std::vector<std::string> hosts, gpus;
+transport::Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of,
+                         std::span<const std::string> gpu_of, Request request, bool mpi_reaches_gpus) {
+    transport::EdgeRanks ranks{.edge = spec.name,
+                               .hosts = {},
+                               .gpus = {},
+                               .same_rank = spec.pointer,
+                               .emulated = is_delayed(spec),
+                               .mpi_reaches_gpus = mpi_reaches_gpus};
     for (const int rank : ranks_of(spec)) {
-        hosts.push_back(host_of[rank]);
-        gpus.push_back(gpu_of[rank]);
+        ranks.hosts.push_back(host_of[rank]);
+        ranks.gpus.push_back(gpu_of[rank]);
     }
-    std::sort(hosts.begin(), hosts.end());
-    hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
-    if (wanted == Wanted::messages) return {Means::messages, "run.transport asks for it"};
-    std::string without;  // NCCL, where it might be
-    if (wanted == Wanted::automatic) {
-        using Kind = collective::Placing::Kind;
-        const collective::Placing placing = collective::placing_of(gpus);
-        const bool all = placing.kind != Kind::none && placing.kind != Kind::some;
-        if (placing.kind == Kind::nccl && !is_delayed(spec)) return {Means::nccl, placing.reason};
-        if (all && reaches && !is_delayed(spec))
-            return {Means::gpu_mpi, placing.reason + " and MPI reaches GPUs"};
-        if (placing.kind != Kind::none)
-            without = (all && is_delayed(spec) ? "its link is emulated" : placing.reason) + " and ";
-    }
-    if (hosts.size() == 1) return {Means::window, without + "all its ranks are on " + hosts.front()};
-    const std::string where = fmt::format("{}its ranks are on {}", without, fmt::join(hosts, ", "));
-    if (wanted == Wanted::window)
-        throw Error(
-            ExitCode::bad_deck,
-            fmt::format("run.transport: \"window\" needs memory that all ranks of an edge share, and edge "
-                        "{} leaves the node ({}); set it to \"auto\" or \"messages\"",
-                        spec.name, where),
-            Scope::all_ranks);
-    return {Means::messages, where};
+    return transport::choose_for_edge(ranks, request);
 }
 
-std::string way_of_gpus(const ChannelSpec& spec, Means means, const std::vector<bool>& on_gpu,
-                        const std::string& refused) {
+std::string describe_gpu_copies(const ChannelSpec& spec, Method method, const std::vector<bool>& on_gpu,
+                                const std::string& refused) {
     const std::int64_t gpus = count_gpus(spec, on_gpu);
     const std::size_t ranks = ranks_of(spec).size();
     if (gpus == 0) return "";
     const std::string who = gpus == static_cast<std::int64_t>(ranks)
                                 ? "GPUs"
                                 : fmt::format("the GPUs of {} of its {} ranks", gpus, ranks);
-    if (means == Means::pointer) return who + " keep its rows";
-    if (means == Means::nccl) return who + " send on streams of the edge's own";
-    if (means == Means::gpu_mpi) return who + " send straight from their memory";
-    if (reaches_peers(spec, means) && refused.empty()) return who + " copy straight from and to it";
+    if (method == Method::pointer) return who + " keep its rows";
+    if (method == Method::nccl) return who + " send on streams of the edge's own";
+    if (method == Method::gpu_mpi) return who + " send straight from their memory";
+    if (reaches_peers(spec, method) && refused.empty()) return who + " copy straight from and to it";
     const std::string reason = refused.empty() ? "what is sent has to be copied" : refused;
     return fmt::format("{} copy through pinned memory, because {}", who, reason);
 }
 
-OpenChannels open_channels(const comm::Communicator& world, std::span<const ChannelSpec> specs, Wanted wanted,
-                           std::span<const Backends> backends) {
+OpenChannels open_channels(const comm::Communicator& world, std::span<const ChannelSpec> specs,
+                           Request request, std::span<const transport::Backends> backends) {
     const std::vector<std::string> hosts = hosts_of(world);
     const Devices devices = devices_of(world, specs.size(), backends);
-    std::vector<Choice> choices;
+    std::vector<transport::Choice> choices;
     for (const ChannelSpec& spec : specs)
-        choices.push_back(choose(spec, hosts, devices.gpu_of, wanted, devices.mpi_reaches));
+        choices.push_back(choose(spec, hosts, devices.gpu_of, request, devices.mpi_reaches));
     check_shared_memory(world, hosts, specs, choices);
     OpenChannels open;
     for (std::size_t i = 0; i < specs.size(); ++i) {
-        Choice& choice = choices[i];
-        const Backends& own = devices.own[i];
+        transport::Choice& choice = choices[i];
+        const transport::Backends& own = devices.own[i];
         const bool on_gpus = count_gpus(specs[i], devices.on_gpu) > 0;
         const auto make = [&](int tag) {
-            return make_transport(world, specs[i], choice.means, own, on_gpus, tag);
+            return make_transport(world, specs[i], choice.method, own, on_gpus, tag);
         };
         auto transport = make(static_cast<int>(2 * i));
-        if (!transport && wanted == Wanted::window)
+        if (!transport && request == Request::shared_memory)
             throw Error(ExitCode::bad_deck,
                         fmt::format("run.transport: MPI offers no window to the ranks of edge {}; set it to "
                                     "\"auto\" or \"messages\"",
                                     specs[i].name),
                         Scope::all_ranks);
         if (!transport) {
-            choice = {Means::messages, "MPI offers no window to its ranks"};
+            choice = {Method::messages, "MPI offers no window to its ranks"};
             transport = make(static_cast<int>(2 * i + 1));
         }
         std::string refused;
-        if (*transport && own.any() && choice.means != Means::pointer && !goes_directly(choice.means))
+        if (*transport && own.any() && choice.method != Method::pointer && !goes_directly(choice.method))
             refused = add_gpu(*transport, world, specs[i], own);
         if (on_gpus) refused = first_words(world, refused);
-        const std::string gpus = way_of_gpus(specs[i], choice.means, devices.on_gpu, refused);
+        const std::string gpus = describe_gpu_copies(specs[i], choice.method, devices.on_gpu, refused);
         open.channels.push_back(*transport ? std::make_unique<Channel>(specs[i], world.rank(), world.waiter(),
                                                                        std::move(*transport))
                                            : nullptr);
-        const std::string names[] = {"a pointer", "shared memory", "messages", collective::nccl_version(),
-                                     "messages"};
         open.description.push_back(fmt::format("edge {}: by {}, because {}{}{}", specs[i].name,
-                                               names[static_cast<int>(choice.means)], choice.reason,
+                                               transport::describe(choice.method), choice.reason,
                                                gpus.empty() ? "" : "; ", gpus));
     }
     return open;

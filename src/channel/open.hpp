@@ -1,4 +1,4 @@
-// All channels of a run. Here and nowhere else is chosen how the rows of an edge travel.
+// Makes all channels of a run.
 #pragma once
 
 #include <memory>
@@ -9,35 +9,21 @@
 #include "backend/backend.hpp"
 #include "channel/channel.hpp"
 #include "comm/communicator.hpp"
+#include "transport/choice.hpp"
 
 namespace maestro::channel {
 
-enum class Means {
-    pointer,   ///< producer and consumer are one rank
-    window,    ///< memory that the ranks of a node share; one-sided, a put is a copy
-    messages,  ///< any nodes
-    nccl,      ///< from GPU to GPU, any nodes
-    gpu_mpi,   ///< the same by an MPI that reaches GPUs
-};
+using transport::Request;
 
-struct Choice {
-    Means means;
-    std::string reason;  ///< "all its ranks are on node-a"
-};
+/// How the rows of an edge travel; the same on every rank. `host_of[rank]`: node of each rank of the world;
+/// `gpu_of[rank]`: its Backend::gpu(). Throws as transport::choose_for_edge().
+transport::Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of,
+                         std::span<const std::string> gpu_of, Request request, bool mpi_reaches_gpus = false);
 
-/// What the deck wants (run.transport): a means for all edges between ranks, or the fitting one for each.
-enum class Wanted { automatic, window, messages };
-
-/// Pure; the same on every rank. `host_of[rank]`: node of each rank of the world; `gpu_of[rank]`: its
-/// Backend::gpu(); `reaches`: MPI reaches GPUs (comm::reaches_gpus()). Throws Error(bad_deck, all_ranks)
-/// where windows are wanted for an edge that leaves a node.
-Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of,
-              std::span<const std::string> gpu_of, Wanted wanted, bool reaches = false);
-
-/// How rows of GPUs pass between their memory and what the means brings, and why; nothing where no rank of
-/// the edge has one. Pure. `on_gpu[rank]` of the world; `refused`: why CUDA does not pin the means' memory.
-std::string way_of_gpus(const ChannelSpec& spec, Means means, const std::vector<bool>& on_gpu,
-                        const std::string& refused);
+/// How the rows of GPUs get from their memory to what the method carries, and why; "" where no rank of the
+/// edge has a GPU. Pure. `on_gpu[rank]` of the world; `refused`: why CUDA does not pin the method's memory.
+std::string describe_gpu_copies(const ChannelSpec& spec, transport::Method method,
+                                const std::vector<bool>& on_gpu, const std::string& refused);
 
 struct OpenChannels {
     std::vector<std::unique_ptr<Channel>> channels;  ///< by spec; null where this rank takes no part
@@ -49,6 +35,7 @@ struct OpenChannels {
 /// lie where operations of this rank's backends, by spec, find them, which must outlive the channels; without
 /// any in the host's memory.
 OpenChannels open_channels(const comm::Communicator& world, std::span<const ChannelSpec> specs,
-                           Wanted wanted = Wanted::automatic, std::span<const Backends> backends = {});
+                           Request request = Request::automatic,
+                           std::span<const transport::Backends> backends = {});
 
 }  // namespace maestro::channel

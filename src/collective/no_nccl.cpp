@@ -1,19 +1,11 @@
-// A program that was built without NCCL.
+// What stands for NCCL in a program that was built without it.
 #include "base/check.hpp"
-#include "collective/ways.hpp"
+#include "collective/implementations.hpp"
 
 namespace maestro::collective {
 
-std::string nccl_version() {
-    return {};
-}
-
-std::size_t nccl_peer_memory() {
-    return 0;
-}
-
-std::unique_ptr<Group> make_nccl_group(comm::Communicator members, backend::Backend&, std::string) {
-    MAESTRO_FAIL("{}: NCCL was chosen where there is none", members.name());
+std::unique_ptr<ProcessGroup> make_nccl_group(comm::Communicator members, backend::Backend&, std::string) {
+    MAESTRO_FAIL("{}: NCCL was chosen in a program that was built without it", members.name());
 }
 
 }  // namespace maestro::collective

@@ -20,7 +20,7 @@ class EmulatedModule final : public model::Module {
 public:
     EmulatedModule(backend::Backend& backend, const model::ModelSpec& spec, const model::Role& role,
                    std::int64_t trainable, const backend::DeviceRates& rates, const Scales& scales,
-                   const workload::StepEnd& end, model::Peers peers, model::Peers on_paper)
+                   const workload::StepEnd& end, parallel::Peers peers, parallel::Peers on_paper)
         : Module(backend, role, std::move(peers)),
           backend_(backend),
           spec_(spec),
@@ -30,7 +30,7 @@ public:
           meta_(backend::make_meta(rates)),
           model_(model::make_module(*meta_, spec, role, std::move(on_paper))) {
         const std::int64_t size = role.trained ? scales.of(trainable) : 1;
-        store_.declare("emulated.weight", {size}, model::Init::zeros, role.trained, whole({size}));
+        store_.declare("emulated.weight", {size}, parallel::Init::zeros, role.trained, whole({size}));
         store_.allocate(1);
     }
 
@@ -141,8 +141,8 @@ std::int64_t Scales::of(std::int64_t width) const {
 std::unique_ptr<model::Module> make_emulated_module(backend::Backend& backend, const model::ModelSpec& spec,
                                                     const model::Role& role, std::int64_t trainable,
                                                     const backend::DeviceRates& rates, const Scales& scales,
-                                                    const workload::StepEnd& end, model::Peers peers,
-                                                    model::Peers on_paper) {
+                                                    const workload::StepEnd& end, parallel::Peers peers,
+                                                    parallel::Peers on_paper) {
     return std::make_unique<EmulatedModule>(backend, spec, role, trainable, rates, scales, end,
                                             std::move(peers), std::move(on_paper));
 }

@@ -23,7 +23,7 @@ struct Scales {
 std::unique_ptr<model::Module> make_emulated_module(backend::Backend& backend, const model::ModelSpec& spec,
                                                     const model::Role& role, std::int64_t trainable,
                                                     const backend::DeviceRates& rates, const Scales& scales,
-                                                    const workload::StepEnd& end, model::Peers peers,
-                                                    model::Peers on_paper);
+                                                    const workload::StepEnd& end, parallel::Peers peers,
+                                                    parallel::Peers on_paper);
 
 }  // namespace maestro::emulation

@@ -111,21 +111,21 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
             make_module(*backend, static_cast<int>(s), workload::paper_peers_of(deck_, static_cast<int>(s)));
         section.footprint.parameters = module->parameters().bytes();
         section.footprint.trainable = module->parameters().gradient().size();
-        section.footprint.shared = model::most_shared(module->parameters(), module->peers());
+        section.footprint.shared = parallel::most_shared(module->parameters(), module->peers());
     }
     return small;
 }
 
 std::unique_ptr<model::Module> Emulation::make_module(backend::Backend& backend, int section,
-                                                      model::Peers peers) const {
+                                                      parallel::Peers peers) const {
     const int rank = peers.cp() * peers.degrees.tp + peers.tp();
-    model::Peers on_paper = workload::paper_peers_of(deck_, section, rank, &cluster_);
+    parallel::Peers on_paper = workload::paper_peers_of(deck_, section, rank, &cluster_);
     const model::ModelSpec spec = workload::spec_of(deck_, section);
     const model::Role role = workload::role_of(deck_, section, marker_);
     const auto meta = backend::make_meta();
     std::int64_t trainable = 0;
     const auto real = model::make_module(*meta, spec, role, workload::paper_peers_of(deck_, section, rank));
-    for (const model::Parameter& p : real->parameters().parameters())
+    for (const parallel::Parameter& p : real->parameters().parameters())
         if (p.trainable) trainable += p.size();
     const double scale = deck_.emulated.time_scale;
     const workload::StepEnd& end = ends_[section];

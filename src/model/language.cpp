@@ -27,8 +27,8 @@ std::int64_t loss_rows(const backend::Backend& b) {
 }  // namespace
 
 struct Language::State final : Saved {
-    explicit State(Sequences s) : sequences(std::move(s)) {}
-    Sequences sequences;
+    explicit State(parallel::Sequences s) : sequences(std::move(s)) {}
+    parallel::Sequences sequences;
     StackActivations stack;
     /// Of the slice's rows, counted from the first token of this rank's vocabulary; -1 where the token is
     /// another rank's or an edge's row stands.
@@ -66,30 +66,31 @@ struct Language::Targets {
     std::vector<std::int64_t> by_sample;  ///< how many of them each sample has
 };
 
-Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role& role, Peers peers)
+Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role& role, parallel::Peers peers)
     : Module(backend, role, std::move(peers)),
       backend_(backend),
       spec_(spec),
       role_(role),
       vocabulary_(peers_.tp_part(spec.vocabulary)),
       shares_(backend, *peers_.tensor),
-      embedding_(&store_.declare("embedding.weight", {spec.vocabulary, spec.width}, Init::normal,
+      embedding_(&store_.declare("embedding.weight", {spec.vocabulary, spec.width}, parallel::Init::normal,
                                  role.trained, {{vocabulary_}, {0, spec.width}})),
       layers_(backend, spec, role, peers_, store_),
-      norm_(&store_.declare("norm.weight", {spec.width}, Init::ones, role.trained)),
-      head_(spec.tie_embeddings ? embedding_
-                                : &store_.declare("head.weight", {spec.vocabulary, spec.width}, Init::normal,
-                                                  role.trained, {{vocabulary_}, {0, spec.width}})),
+      norm_(&store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained)),
+      head_(spec.tie_embeddings
+                ? embedding_
+                : &store_.declare("head.weight", {spec.vocabulary, spec.width}, parallel::Init::normal,
+                                  role.trained, {{vocabulary_}, {0, spec.width}})),
       loss_(backend, sizeof(double)) {
     ops::zero(backend_, Tensor(loss_.data(), DType::f64, {1}));
     // The student applies the teacher's head itself: hidden states are far narrower than logits, and they are
     // what crosses the edge.
     for (const InputSpec& input : role.inputs) {
         const bool teacher = input.tensor == EdgeTensor::hidden;
-        teacher_heads_.push_back(teacher ? &store_.declare("teacher_head.weight",
-                                                           {spec.vocabulary, input.from.width}, Init::normal,
-                                                           false, {{vocabulary_}, {0, input.from.width}})
-                                         : nullptr);
+        teacher_heads_.push_back(
+            teacher ? &store_.declare("teacher_head.weight", {spec.vocabulary, input.from.width},
+                                      parallel::Init::normal, false, {{vocabulary_}, {0, input.from.width}})
+                    : nullptr);
     }
 }
 
@@ -136,15 +137,16 @@ Language::Packed Language::pack(const Batch& batch) const {
 
 Language::State Language::share_out(const Packed& packed) const {
     State state(
-        Sequences(Partition(packed.lengths, Attention::causal, peers_.degrees), Attention::causal, peers_));
-    const Partition& partition = state.sequences.partition;
+        parallel::Sequences(parallel::Partition(packed.lengths, parallel::Attention::causal, peers_.degrees),
+                            parallel::Attention::causal, peers_));
+    const parallel::Partition& partition = state.sequences.partition;
     const auto slice = partition.slice(peers_.cp());
-    state.ids = pick(packed.ids, slice, partition.offsets());
+    state.ids = parallel::pick(packed.ids, slice, partition.offsets());
     for (std::int32_t& id : state.ids)
         id = id >= vocabulary_.begin && id < vocabulary_.end
                  ? id - static_cast<std::int32_t>(vocabulary_.begin)
                  : -1;
-    for (const RowRun& run : slice)  // those of the sample, whatever part of it is here
+    for (const parallel::RowRun& run : slice)  // those of the sample, whatever part of it is here
         for (std::int64_t row = run.first; row < run.first + run.count; ++row)
             state.positions.push_back(static_cast<std::int32_t>(row));
     const auto& shares = state.sequences.shares;
@@ -153,7 +155,7 @@ Language::State Language::share_out(const Packed& packed) const {
     state.places.resize(role_.inputs.size());
     state.brought.assign(role_.inputs.size(), std::vector<std::int64_t>(packed.lengths.size(), 0));
     std::int32_t own = 0;
-    for (const RowRun& run : partition.runs(peers_.cp(), peers_.tp()))
+    for (const parallel::RowRun& run : partition.runs(peers_.cp(), peers_.tp()))
         for (std::int64_t row = run.first; row < run.first + run.count; ++row, ++own) {
             const std::int32_t id = packed.ids[partition.offsets()[run.sequence] + row];
             for (std::size_t e = 0; e < role_.inputs.size(); ++e) {
@@ -166,7 +168,7 @@ Language::State Language::share_out(const Packed& packed) const {
 }
 
 Language::Targets Language::targets_of(const Packed& packed, const State& state, bool any_order) const {
-    const Partition& partition = state.sequences.partition;
+    const parallel::Partition& partition = state.sequences.partition;
     if (any_order) {  // on paper: as many as there may be in a slice, in its first rows
         Targets most;
         std::int64_t left = std::min(state.sequences.rows, static_cast<std::int64_t>(packed.targets.size()));
@@ -184,7 +186,7 @@ Language::Targets Language::targets_of(const Packed& packed, const State& state,
     }
     std::vector<std::int32_t> in_slice(packed.ids.size(), -1);
     std::int32_t next = 0;
-    for (const RowRun& run : partition.slice(peers_.cp()))
+    for (const parallel::RowRun& run : partition.slice(peers_.cp()))
         for (std::int64_t row = run.first; row < run.first + run.count; ++row)
             in_slice[partition.offsets()[run.sequence] + row] = next++;
     Targets targets;
@@ -219,7 +221,7 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
     MAESTRO_CHECK(inputs.size() == role_.inputs.size(), "{} edges of {}", inputs.size(), role_.inputs.size());
     const Packed packed = pack(batch);
     auto state = std::make_unique<State>(share_out(packed));
-    Sequences& sequences = state->sequences;
+    parallel::Sequences& sequences = state->sequences;
     const DType type = role_.compute, statistics = ops::accumulate_type(type);
     sequences.cos = saved.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
     sequences.sin = saved.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
@@ -279,7 +281,7 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
     const DType type = role_.compute, logit_type = ops::accumulate_type(type);
     const bool backward = d_normed.rank != 0;
     const auto teacher = std::find_if(teacher_heads_.begin(), teacher_heads_.end(),
-                                      [](const Parameter* p) { return p != nullptr; });
+                                      [](const parallel::Parameter* p) { return p != nullptr; });
     const bool distill = teacher != teacher_heads_.end() && role_.alpha > 0 && batch.train;
     ops::VocabularyPart vocabulary{vocabulary_, {}};
     if (!shares_.alone())

@@ -13,14 +13,14 @@ namespace maestro::model {
 
 class Language final : public Module {
 public:
-    Language(backend::Backend& backend, const ModelSpec& spec, const Role& role, Peers peers);
+    Language(backend::Backend& backend, const ModelSpec& spec, const Role& role, parallel::Peers peers);
     std::unique_ptr<Saved> forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                    backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                    Result& result) override;
     void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
                   backend::Arena& scratch) override;
     void prepare(std::span<const std::int64_t> rows) override {
-        layers_.prepare(rows, Attention::causal, role_.needs_backward);
+        layers_.prepare(rows, parallel::Attention::causal, role_.needs_backward);
     }
     void collect(Result& result) override;
     std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const override;
@@ -43,12 +43,13 @@ private:
     ModelSpec spec_;
     Role role_;
     Range vocabulary_;  ///< tokens of this tp rank
-    RowShares shares_;
-    const Parameter* embedding_;
+    parallel::RowShares shares_;
+    const parallel::Parameter* embedding_;
     Transformer layers_;
-    const Parameter *norm_, *head_;
-    backend::Buffer loss_;                         ///< f64[1]: of all micro-batches since collect()
-    std::vector<const Parameter*> teacher_heads_;  ///< by input edge; null where it brings no hidden states
+    const parallel::Parameter *norm_, *head_;
+    backend::Buffer loss_;  ///< f64[1]: of all micro-batches since collect()
+    std::vector<const parallel::Parameter*>
+        teacher_heads_;  ///< by input edge; null where it brings no hidden states
 };
 
 }  // namespace maestro::model

@@ -40,7 +40,7 @@ void check_sizes(const ModelSpec& spec, const Role& role) {
 }  // namespace
 
 std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role,
-                                    Peers peers) {
+                                    parallel::Peers peers) {
     check_sizes(spec, role);
     std::unique_ptr<Module> module;
     if (spec.kind == ModelSpec::Kind::vision)
@@ -53,7 +53,8 @@ std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& 
 }
 
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> shapes, bool train,
-                  const backend::DeviceRates& rates, backend::Traits traits, Peers peers, bool any_order) {
+                  const backend::DeviceRates& rates, backend::Traits traits, parallel::Peers peers,
+                  bool any_order) {
     const auto meta = backend::make_meta(rates, traits);
     const auto module = make_module(*meta, spec, role, std::move(peers));
     std::vector<std::vector<std::int32_t>> tokens;

@@ -11,8 +11,8 @@
 #include "backend/arena.hpp"
 #include "base/edge_tensor.hpp"
 #include "base/picture_size.hpp"
-#include "model/parameters.hpp"
-#include "model/peers.hpp"
+#include "parallel/parameters.hpp"
+#include "parallel/peers.hpp"
 
 namespace maestro::model {
 
@@ -123,19 +123,20 @@ struct Saved {
 class Module {
 public:
     virtual ~Module() = default;
-    ParameterStore& parameters() { return store_; }
-    const ParameterStore& parameters() const { return store_; }
+    parallel::ParameterStore& parameters() { return store_; }
+    const parallel::ParameterStore& parameters() const { return store_; }
     /// With whom this rank runs the tasks of the lane.
-    const Peers& peers() const { return peers_; }
+    const parallel::Peers& peers() const { return peers_; }
 
     /// Before the first step: builds what the device wants for attention over sequences of so many rows, any
     /// of which a micro-batch may have. What is not foreseen is built when it is used.
     virtual void prepare(std::span<const std::int64_t> rows) { static_cast<void>(rows); }
     /// Every rank of the lane runs the same micro-batch at the same time and holds some of its rows, see
-    /// Partition. inputs[e][i]: those that input edge e brings for sample i, in the order in which this rank
-    /// holds them, perhaps none. What backward needs goes to `saved` and to the result; `scratch` is free
-    /// again on return. `output` is set where the role emits: rows of the samples one after another, in
-    /// `saved`. With a loss (see collect()) the head's gradients are added here already (see language.hpp).
+    /// parallel::Partition. inputs[e][i]: those that input edge e brings for sample i, in the order in which
+    /// this rank holds them, perhaps none. What backward needs goes to `saved` and to the result; `scratch`
+    /// is free again on return. `output` is set where the role emits: rows of the samples one after another,
+    /// in `saved`. With a loss (see collect()) the head's gradients are added here already (see
+    /// language.hpp).
     virtual std::unique_ptr<Saved> forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                            backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                            Result& result) = 0;
@@ -158,15 +159,15 @@ public:
     virtual void weights_updated(double began_s) { static_cast<void>(began_s); }
 
 protected:
-    Module(backend::Backend& backend, const Role& role, Peers peers)
+    Module(backend::Backend& backend, const Role& role, parallel::Peers peers)
         : store_(backend, role.section, role.seed, role.compute), peers_(std::move(peers)) {}
-    ParameterStore store_;
-    Peers peers_;
+    parallel::ParameterStore store_;
+    parallel::Peers peers_;
 };
 
 /// Throws Error(bad_deck, all_ranks) for sizes that do not fit together.
 std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role,
-                                    Peers peers = no_peers());
+                                    parallel::Peers peers = parallel::no_peers());
 
 /// Memory and work of one micro-batch on one rank (with any_order: the most memory, wherever in its samples
 /// pictures stand), found by running the module's own code on the meta
@@ -186,6 +187,6 @@ struct Footprint {
 };
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> samples,
                   bool train = true, const backend::DeviceRates& rates = {}, backend::Traits traits = {},
-                  Peers peers = no_peers(), bool any_order = false);
+                  parallel::Peers peers = parallel::no_peers(), bool any_order = false);
 
 }  // namespace maestro::model

@@ -15,7 +15,7 @@ namespace maestro::model {
 namespace {
 
 /// Part of `size` channels, in ranges of `unit`, that a tp rank holds.
-Range part_in(std::int64_t size, std::int64_t unit, const Peers& peers) {
+Range part_in(std::int64_t size, std::int64_t unit, const parallel::Peers& peers) {
     const Range part = peers.tp_part(size / unit);
     return {part.begin * unit, part.end * unit};
 }
@@ -27,7 +27,7 @@ Range moved(const Range& range, std::int64_t by) {
 }  // namespace
 
 Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role,
-                         const Peers& peers, ParameterStore& store)
+                         const parallel::Peers& peers, parallel::ParameterStore& store)
     : backend_(backend),
       spec_(spec),
       type_(role.compute),
@@ -48,41 +48,45 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
     for (int i = 0; i < spec.layers; ++i) {
         const auto name = [&](const char* rest) { return "layers." + std::to_string(i) + "." + rest; };
         const auto whole_one = [&](const char* rest, std::int64_t size) {
-            return &store.declare(name(rest), {size}, Init::ones, role.trained);
+            return &store.declare(name(rest), {size}, parallel::Init::ones, role.trained);
         };
-        const auto matrix = [&](const char* rest, std::vector<std::int64_t> shape, Init init, Shard shard,
-                                Range common = {}) {
+        const auto matrix = [&](const char* rest, std::vector<std::int64_t> shape, parallel::Init init,
+                                Shard shard, Range common = {}) {
             return &store.declare(name(rest), std::move(shape), init, role.trained, std::move(shard),
-                                  common.size() > 0 ? Sharing::keys : Sharing::none, common);
+                                  common.size() > 0 ? parallel::Sharing::keys : parallel::Sharing::none,
+                                  common);
         };
         layers_.push_back({
             .attention_norm = whole_one("attention.norm.weight", width),
             // Queries, keys and values by one product, and gate and up by another: the input is read once,
             // and one wide product runs faster than three narrow ones.
             .qkv = matrix(
-                "attention.qkv.weight", {all_heads + 2 * all_keys, width}, Init::normal,
+                "attention.qkv.weight", {all_heads + 2 * all_keys, width}, parallel::Init::normal,
                 make_shard(std::array{heads, moved(keys, all_heads), moved(keys, all_heads + all_keys)},
                            {0, width}),
                 shared ? Range{heads.size() * width, (heads.size() + 2 * keys.size()) * width} : Range{}),
             .q_norm = whole_one("attention.q_norm.weight", dim),
             .k_norm = whole_one("attention.k_norm.weight", dim),
-            .output =
-                matrix("attention.output.weight", {width, all_heads}, Init::residual, {{{0, width}}, heads}),
+            .output = matrix("attention.output.weight", {width, all_heads}, parallel::Init::residual,
+                             {{{0, width}}, heads}),
             .mlp_norm = whole_one("mlp.norm.weight", width),
-            .gate_up = matrix("mlp.gate_up.weight", {2 * std::int64_t{spec.mlp}, width}, Init::normal,
-                              make_shard(std::array{mlp, moved(mlp, spec.mlp)}, {0, width})),
-            .down = matrix("mlp.down.weight", {width, spec.mlp}, Init::residual, {{{0, width}}, mlp}),
+            .gate_up =
+                matrix("mlp.gate_up.weight", {2 * std::int64_t{spec.mlp}, width}, parallel::Init::normal,
+                       make_shard(std::array{mlp, moved(mlp, spec.mlp)}, {0, width})),
+            .down =
+                matrix("mlp.down.weight", {width, spec.mlp}, parallel::Init::residual, {{{0, width}}, mlp}),
         });
     }
 }
 
-void Transformer::prepare(std::span<const std::int64_t> rows, Attention attention, bool backward) const {
+void Transformer::prepare(std::span<const std::int64_t> rows, parallel::Attention attention,
+                          bool backward) const {
     attention_.prepare(rows, attention, heads_, key_heads_, false);
     if (backward) attention_.prepare(rows, attention, heads_, key_heads_, true);
 }
 
 LayerActivations Transformer::run(const Layer& layer, const Tensor& input, const Tensor& output,
-                                  const Sequences& sequences, backend::Arena& saved,
+                                  const parallel::Sequences& sequences, backend::Arena& saved,
                                   backend::Arena& scratch) const {
     const std::int64_t own = input.dim(0), rows = sequences.rows, width = spec_.width, dim = spec_.head_dim;
     const DType statistics = ops::accumulate_type(type_);
@@ -132,8 +136,8 @@ LayerActivations Transformer::run(const Layer& layer, const Tensor& input, const
     return a;
 }
 
-StackActivations Transformer::forward(const Tensor& input, const Sequences& sequences, backend::Arena& saved,
-                                      backend::Arena& scratch) const {
+StackActivations Transformer::forward(const Tensor& input, const parallel::Sequences& sequences,
+                                      backend::Arena& saved, backend::Arena& scratch) const {
     StackActivations stack;
     Tensor stream = input;
     for (const Layer& layer : layers_) {
@@ -152,8 +156,8 @@ StackActivations Transformer::forward(const Tensor& input, const Sequences& sequ
     return stack;
 }
 
-void Transformer::backward(StackActivations& stack, const Sequences& sequences, const Tensor& d_stream,
-                           backend::Arena& scratch) const {
+void Transformer::backward(StackActivations& stack, const parallel::Sequences& sequences,
+                           const Tensor& d_stream, backend::Arena& scratch) const {
     for (std::size_t i = layers_.size(); i-- > 0;) {
         backend::ArenaScope scope(scratch);
         if (recompute_) {
@@ -168,8 +172,9 @@ void Transformer::backward(StackActivations& stack, const Sequences& sequences, 
     }
 }
 
-void Transformer::run_back(const Layer& layer, const LayerActivations& a, const Sequences& sequences,
-                           const Tensor& d_stream, backend::Arena& scratch) const {
+void Transformer::run_back(const Layer& layer, const LayerActivations& a,
+                           const parallel::Sequences& sequences, const Tensor& d_stream,
+                           backend::Arena& scratch) const {
     const std::int64_t own = d_stream.dim(0), rows = sequences.rows, width = spec_.width;
     const std::span<const std::int64_t> shares = sequences.shares;
     // d_stream passes both residuals unchanged; each norm's backward adds its branch's part to it in place.
@@ -177,7 +182,7 @@ void Transformer::run_back(const Layer& layer, const LayerActivations& a, const 
     const auto like = [&](const Tensor& t) { return scratch.allocate(type_, {rows, t.columns()}); };
     // The gradient of a product's input from those of its outputs, which the tp ranks share out, and of its
     // weights, for which the input is gathered again: kept, it would take the memory that shares save.
-    const auto through = [&](const Tensor& d_output, const Parameter& weight, const Tensor& input,
+    const auto through = [&](const Tensor& d_output, const parallel::Parameter& weight, const Tensor& input,
                              const Tensor& d_input) {
         const backend::ArenaScope scope(scratch);
         const Tensor part = shares_.part(d_input, shares, scratch);

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "model/context_attention.hpp"
 #include "model/module.hpp"
-#include "model/row_shares.hpp"
+#include "parallel/context_attention.hpp"
+#include "parallel/row_shares.hpp"
 
 namespace maestro::model {
 
@@ -18,7 +18,7 @@ struct LayerActivations {
     Tensor input;                  ///< [own, C]
     Tensor normed, rstd;           ///< [own, C], [own]
     Tensor qkv, head_rstd, mixed;  ///< [T, some heads]
-    AttentionActivations attention;
+    parallel::AttentionActivations attention;
     Tensor middle;                ///< residual stream after attention, [own, C]
     Tensor mlp_normed, mlp_rstd;  ///< [own, C], [own]
     Tensor gate_up, gated;        ///< [T, some channels]
@@ -33,26 +33,28 @@ class Transformer {
 public:
     /// Declares its parameters under "layers.N.": heads and MLP channels are shared out over the tp ranks.
     /// Store and peers must outlive it.
-    Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role, const Peers& peers,
-                ParameterStore& store);
+    Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role,
+                const parallel::Peers& peers, parallel::ParameterStore& store);
 
     /// input [own, C] must live in `saved`. Collective over the peers, as backward.
-    StackActivations forward(const Tensor& input, const Sequences& sequences, backend::Arena& saved,
+    StackActivations forward(const Tensor& input, const parallel::Sequences& sequences, backend::Arena& saved,
                              backend::Arena& scratch) const;
     /// Turns d_stream, the gradient of the output, into that of the input, in place.
-    void backward(StackActivations& activations, const Sequences& sequences, const Tensor& d_stream,
+    void backward(StackActivations& activations, const parallel::Sequences& sequences, const Tensor& d_stream,
                   backend::Arena& scratch) const;
 
     /// The device's plans for sequences of so many rows.
-    void prepare(std::span<const std::int64_t> rows, Attention attention, bool backward) const;
+    void prepare(std::span<const std::int64_t> rows, parallel::Attention attention, bool backward) const;
 
 private:
     struct Layer {
-        const Parameter *attention_norm, *qkv, *q_norm, *k_norm, *output, *mlp_norm, *gate_up, *down;
+        const parallel::Parameter *attention_norm, *qkv, *q_norm, *k_norm, *output, *mlp_norm, *gate_up,
+            *down;
     };
     LayerActivations run(const Layer& layer, const Tensor& input, const Tensor& output,
-                         const Sequences& sequences, backend::Arena& saved, backend::Arena& scratch) const;
-    void run_back(const Layer& layer, const LayerActivations& a, const Sequences& sequences,
+                         const parallel::Sequences& sequences, backend::Arena& saved,
+                         backend::Arena& scratch) const;
+    void run_back(const Layer& layer, const LayerActivations& a, const parallel::Sequences& sequences,
                   const Tensor& d_stream, backend::Arena& scratch) const;
 
     backend::Backend& backend_;
@@ -61,8 +63,8 @@ private:
     bool recompute_;
     bool trained_;
     std::int64_t heads_, key_heads_, mlp_;  ///< of this rank
-    RowShares shares_;
-    ContextAttention attention_;
+    parallel::RowShares shares_;
+    parallel::ContextAttention attention_;
     std::vector<Layer> layers_;
 };
 

@@ -13,8 +13,8 @@
 namespace maestro::model {
 
 struct Vision::State final : Saved {
-    explicit State(Sequences s) : sequences(std::move(s)) {}
-    Sequences sequences;
+    explicit State(parallel::Sequences s) : sequences(std::move(s)) {}
+    parallel::Sequences sequences;
     std::vector<std::int64_t> token_shares;  ///< output rows of each tp rank of the slice
     StackActivations stack;
     Tensor patches;         ///< [own, patch * patch * channels]
@@ -22,7 +22,7 @@ struct Vision::State final : Saved {
     Tensor merged, active;  ///< [P / merge^2, some of the output width], P patches of the slice
 };
 
-Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& role, Peers peers)
+Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& role, parallel::Peers peers)
     : Module(backend, role, std::move(peers)),
       backend_(backend),
       spec_(spec),
@@ -30,18 +30,19 @@ Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& rol
       shares_(backend, *peers_.tensor),
       patch_weight_(&store_.declare("patch.weight",
                                     {spec.width, std::int64_t{spec.patch} * spec.patch * spec.channels},
-                                    Init::normal, role.trained)),
-      patch_bias_(&store_.declare("patch.bias", {spec.width}, Init::zeros, role.trained)),
+                                    parallel::Init::normal, role.trained)),
+      patch_bias_(&store_.declare("patch.bias", {spec.width}, parallel::Init::zeros, role.trained)),
       layers_(backend, spec, role, peers_, store_),
-      norm_(&store_.declare("norm.weight", {spec.width}, Init::ones, role.trained)) {
+      norm_(&store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained)) {
     const std::int64_t out = role.output_width, merged = std::int64_t{spec.width} * spec.merge * spec.merge;
     const Range part = peers_.tp_part(out);
-    merge_weight_ =
-        &store_.declare("merger.weight", {out, merged}, Init::normal, role.trained, {{part}, {0, merged}});
-    merge_bias_ = &store_.declare("merger.bias", {out}, Init::zeros, role.trained, {{part}, {0, 1}});
-    project_weight_ =
-        &store_.declare("projector.weight", {out, out}, Init::normal, role.trained, {{{0, out}}, part});
-    project_bias_ = &store_.declare("projector.bias", {out}, Init::zeros, role.trained);
+    merge_weight_ = &store_.declare("merger.weight", {out, merged}, parallel::Init::normal, role.trained,
+                                    {{part}, {0, merged}});
+    merge_bias_ =
+        &store_.declare("merger.bias", {out}, parallel::Init::zeros, role.trained, {{part}, {0, 1}});
+    project_weight_ = &store_.declare("projector.weight", {out, out}, parallel::Init::normal, role.trained,
+                                      {{{0, out}}, part});
+    project_bias_ = &store_.declare("projector.bias", {out}, parallel::Init::zeros, role.trained);
 }
 
 std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
@@ -60,17 +61,17 @@ std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::
             pictures.push_back(&picture);
         }
     // All pictures of the micro-batch as one sequence of rows; attention stays within each.
-    auto state =
-        std::make_unique<State>(Sequences(Partition(lengths, Attention::bidirectional, peers_.degrees, unit),
-                                          Attention::bidirectional, peers_));
-    Sequences& sequences = state->sequences;
-    const Partition& partition = sequences.partition;
+    auto state = std::make_unique<State>(parallel::Sequences(
+        parallel::Partition(lengths, parallel::Attention::bidirectional, peers_.degrees, unit),
+        parallel::Attention::bidirectional, peers_));
+    parallel::Sequences& sequences = state->sequences;
+    const parallel::Partition& partition = sequences.partition;
     for (const std::int64_t share : sequences.shares) state->token_shares.push_back(share / unit);
     const std::int64_t own = sequences.shares[static_cast<std::size_t>(peers_.tp())];
     const DType type = role_.compute, statistics = ops::accumulate_type(type);
     state->patches = saved.allocate(type, {own, std::int64_t{spec_.patch} * spec_.patch * spec_.channels});
     std::int64_t at = 0;
-    for (const RowRun& run : partition.runs(peers_.cp(), peers_.tp())) {
+    for (const parallel::RowRun& run : partition.runs(peers_.cp(), peers_.tp())) {
         const backend::ArenaScope scope(scratch);
         const Picture& picture = *pictures[run.sequence];
         const std::span pixels(picture.pixels,
@@ -86,8 +87,8 @@ std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::
     const auto slice = partition.slice(peers_.cp());
     {
         const backend::ArenaScope scope(scratch);
-        const std::vector<std::int32_t> rows = pick(y, slice, partition.offsets()),
-                                        columns = pick(x, slice, partition.offsets());
+        const std::vector<std::int32_t> rows = parallel::pick(y, slice, partition.offsets()),
+                                        columns = parallel::pick(x, slice, partition.offsets());
         ops::fill_rotary_2d(backend_, backend::given(backend_, rows, scratch),
                             backend::given(backend_, columns, scratch), spec_.rope_theta, sequences.cos,
                             sequences.sin);

@@ -9,14 +9,14 @@ namespace maestro::model {
 
 class Vision final : public Module {
 public:
-    Vision(backend::Backend& backend, const ModelSpec& spec, const Role& role, Peers peers);
+    Vision(backend::Backend& backend, const ModelSpec& spec, const Role& role, parallel::Peers peers);
     std::unique_ptr<Saved> forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                    backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                    Result& result) override;
     void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
                   backend::Arena& scratch) override;
     void prepare(std::span<const std::int64_t> rows) override {
-        layers_.prepare(rows, Attention::bidirectional, role_.needs_backward);
+        layers_.prepare(rows, parallel::Attention::bidirectional, role_.needs_backward);
     }
 
 private:
@@ -24,10 +24,10 @@ private:
     backend::Backend& backend_;
     ModelSpec spec_;
     Role role_;
-    RowShares shares_;
-    const Parameter *patch_weight_, *patch_bias_;
+    parallel::RowShares shares_;
+    const parallel::Parameter *patch_weight_, *patch_bias_;
     Transformer layers_;
-    const Parameter *norm_, *merge_weight_, *merge_bias_, *project_weight_, *project_bias_;
+    const parallel::Parameter *norm_, *merge_weight_, *merge_bias_, *project_weight_, *project_bias_;
 };
 
 }  // namespace maestro::model

@@ -38,7 +38,7 @@ int quarter_octave(int i) {
 class Probe {
 public:
     Probe(const config::Deck& deck, int section, std::int32_t marker, const backend::DeviceRates* rates,
-          const Lengths& lengths, std::function<model::Peers()> peers)
+          const Lengths& lengths, std::function<parallel::Peers()> peers)
         : spec_(spec_of(deck, section)),
           role_(role_of(deck, section, marker)),
           expansion_(expansion_of(deck, section)),
@@ -106,7 +106,7 @@ private:
     model::Role role_;
     model::Geometry expansion_;
     const backend::DeviceRates* rates_;
-    std::function<model::Peers()> peers_;
+    std::function<parallel::Peers()> peers_;
     double longest_;
     double others_;  ///< length of the other samples of a micro-batch, on average
 };
@@ -119,7 +119,7 @@ CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const Sample
                 [&](int section) { return paper_peers_of(deck, section, 0, cluster); }) {}
 
 CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
-                     const config::Cluster* cluster, const std::function<model::Peers(int section)>& peers)
+                     const config::Cluster* cluster, const std::function<parallel::Peers(int section)>& peers)
     : table_(&table) {
     std::optional<backend::DeviceRates> rates;
     if (cluster) rates = rates_of(cluster->device);

@@ -19,7 +19,7 @@ std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marke
         cluster->node.bandwidth = cluster->network.bandwidth = 1;
     std::vector<StepCounts> counts(deck.graph.sections.size());
     const auto add = [&](double StepCounts::*what, const config::Cluster& cluster,
-                         model::PaperLink tensor = {}, model::PaperLink context = {}) {
+                         parallel::PaperLink tensor = {}, parallel::PaperLink context = {}) {
         const CostModel model(deck, marker, table, &cluster,
                               [&](int s) { return paper_peers_of(deck, s, 0, tensor, context); });
         for (const std::int64_t id : ids) {
@@ -33,7 +33,7 @@ std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marke
         return std::any_of(deck.graph.sections.begin(), deck.graph.sections.end(),
                            [&](const graph::Section& s) { return s.layout.*degree > 1; });
     };
-    const model::PaperLink counted{0, 1};
+    const parallel::PaperLink counted{0, 1};
     add(&StepCounts::flops, computes);
     add(&StepCounts::memory_bytes, moves);
     if (any(&graph::Layout::tp)) add(&StepCounts::tp_bytes, sends, counted);
@@ -54,7 +54,7 @@ std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marke
             model::make_module(*meta, spec_of(deck, section), role, paper_peers_of(deck, section));
         const double weights = sizeof(float) * static_cast<double>(module->parameters().gradient().size());
         // A sum over tp ranks of what they share, once a step.
-        for (const model::Sharing sharing : model::kSharings) {
+        for (const parallel::Sharing sharing : parallel::kSharings) {
             const int size = module->peers().group(sharing).size();
             const auto shared = static_cast<double>(module->parameters().shared(sharing));
             counts[s].tp_bytes += 2.0 * sizeof(float) * shared * (size - 1) / size * layout.ranks();

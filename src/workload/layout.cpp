@@ -10,9 +10,9 @@ namespace maestro::workload {
 namespace {
 
 /// Appends, in one with the last where nothing lies between on either side.
-void add(std::vector<model::Holding>& holdings, const model::Holding& more) {
+void add(std::vector<parallel::Holding>& holdings, const parallel::Holding& more) {
     if (!holdings.empty()) {
-        model::Holding& last = holdings.back();
+        parallel::Holding& last = holdings.back();
         if (last.rank == more.rank && last.first + last.count == more.first &&
             last.local + last.count == more.local) {
             last.count += more.count;
@@ -31,26 +31,27 @@ void add(std::vector<Range>& places, Range more) {
 
 }  // namespace
 
-model::Degrees degrees_of(const graph::Section& section) {
+parallel::Degrees degrees_of(const graph::Section& section) {
     return {.cp = section.layout.cp, .tp = section.layout.tp};
 }
 
-model::Peers paper_peers_of(const config::Deck& deck, int section, int rank, const config::Cluster* cluster) {
+parallel::Peers paper_peers_of(const config::Deck& deck, int section, int rank,
+                               const config::Cluster* cluster) {
     const graph::Section& s = deck.graph.sections[section];
     const auto among = [&](int ranks) {
-        if (!cluster) return model::PaperLink{};
+        if (!cluster) return parallel::PaperLink{};
         const config::Link link =
             link_among(*cluster, s.first_rank, s.first_rank + ranks - 1).of_collectives();
-        return model::PaperLink{link.latency_s, link.bandwidth};
+        return parallel::PaperLink{link.latency_s, link.bandwidth};
     };
     return paper_peers_of(deck, section, rank, among(s.layout.tp), among(s.layout.lane_ranks()));
 }
 
-model::Peers paper_peers_of(const config::Deck& deck, int section, int rank, model::PaperLink tensor,
-                            model::PaperLink context) {
+parallel::Peers paper_peers_of(const config::Deck& deck, int section, int rank, parallel::PaperLink tensor,
+                               parallel::PaperLink context) {
     const graph::Section& s = deck.graph.sections[section];
-    return model::make_paper_peers(rank, degrees_of(s), s.layout.cp_kind,
-                                   static_cast<int>(deck.model_of(section).kv_heads), tensor, context);
+    return parallel::make_paper_peers(rank, degrees_of(s), s.layout.cp_kind,
+                                      static_cast<int>(deck.model_of(section).kv_heads), tensor, context);
 }
 
 bool needs_markers(const graph::SectionGraph& graph) {
@@ -66,7 +67,7 @@ template <class Samples, class Pictures, class Length>
 Packing pack(const SampleTable& table, int section, const Samples& samples, Pictures&& pictures,
              Length&& length) {
     Packing packing;
-    if (table.sees_pixels(section)) packing.attention = model::Attention::bidirectional;
+    if (table.sees_pixels(section)) packing.attention = parallel::Attention::bidirectional;
     packing.unit = table.unit(section);
     for (const auto& sample : samples) {
         if (table.sees_pixels(section))
@@ -94,17 +95,17 @@ Packing packing_of(const SampleTable& table, int section, std::span<const model:
         [&](const model::SampleShape& sample) { return table.rows_of(std::span(&sample, 1), section); });
 }
 
-model::Partition partition_of(const Packing& packing, model::Degrees degrees) {
-    return model::Partition(packing.lengths, packing.attention, degrees, packing.unit);
+parallel::Partition partition_of(const Packing& packing, parallel::Degrees degrees) {
+    return parallel::Partition(packing.lengths, packing.attention, degrees, packing.unit);
 }
 
-Holdings outputs_of(const Packing& packing, model::Degrees degrees) {
+Holdings outputs_of(const Packing& packing, parallel::Degrees degrees) {
     const auto sequences = partition_of(packing, degrees).holdings();
     Holdings outputs(packing.samples.size() - 1);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
         std::int64_t row = 0;  // of the sample
         for (std::size_t s = packing.samples[i]; s < packing.samples[i + 1]; ++s) {
-            for (const model::Holding& h : sequences[s])
+            for (const parallel::Holding& h : sequences[s])
                 add(outputs[i],
                     {row + h.first / packing.unit, h.count / packing.unit, h.rank, h.local / packing.unit});
             row += packing.lengths[s] / packing.unit;
@@ -114,7 +115,7 @@ Holdings outputs_of(const Packing& packing, model::Degrees degrees) {
 }
 
 Holdings inputs_of(const Packing& packing, std::span<const std::vector<Range>> places,
-                   model::Degrees degrees) {
+                   parallel::Degrees degrees) {
     MAESTRO_CHECK(packing.lengths.size() == places.size() && packing.unit == 1, "{} samples of {} sequences",
                   places.size(), packing.lengths.size());
     const auto sequences = partition_of(packing, degrees).holdings();
@@ -139,7 +140,7 @@ Holdings inputs_of(const Packing& packing, std::span<const std::vector<Range>> p
 }
 
 std::vector<Range> places_of(const SampleTable& table, int from, int to, std::int64_t sample,
-                             model::Degrees degrees) {
+                             parallel::Degrees degrees) {
     const std::int64_t rows = table.output_rows(sample, from);
     std::vector<Range> places;
     if (degrees.ranks() == 1) {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "collective/ways.hpp"
 #include "graph/grid.hpp"
+#include "transport/choice.hpp"
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
 #include "workload/slot_rows.hpp"
@@ -41,7 +41,7 @@ double summing(const model::Footprint& footprint, const graph::Layout& layout) {
     const int holders = layout.dp * layout.cp;
     return static_cast<double>(
         std::max(shared.peak() + over(layout.tp, part_of(footprint.shared, 0, layout.tp).size()),
-                 over(holders, model::flat_share(footprint.trainable, 0, holders).size())));
+                 over(holders, parallel::flat_share(footprint.trainable, 0, holders).size())));
 }
 
 /// Bytes that one more micro-batch in flight of `section` costs this rank.
@@ -67,8 +67,8 @@ struct Fullest {
 
 Fullest fullest_of(const config::Deck& deck, const SampleTable& table, int section,
                    std::span<const model::SampleShape> batch) {
-    const model::Degrees degrees = degrees_of(deck.graph.sections[section]);
-    const model::Partition partition = partition_of(packing_of(table, section, batch), degrees);
+    const parallel::Degrees degrees = degrees_of(deck.graph.sections[section]);
+    const parallel::Partition partition = partition_of(packing_of(table, section, batch), degrees);
     Fullest fullest;
     for (int c = 0; c < degrees.cp; ++c)
         fullest = {std::max(fullest.slice, partition.slice_rows(c)),
@@ -80,7 +80,7 @@ Fullest fullest_of(const config::Deck& deck, const SampleTable& table, int secti
 model::Footprint measure_lane(const config::Deck& deck, int section, const model::Role& role,
                               std::span<const model::SampleShape> batch, backend::Traits traits) {
     model::Footprint most;
-    const model::Degrees degrees = degrees_of(deck.graph.sections[section]);
+    const parallel::Degrees degrees = degrees_of(deck.graph.sections[section]);
     for (int c = 0; c < degrees.cp; ++c) {
         const model::Footprint own =
             model::measure(spec_of(deck, section), role, batch, true, {}, traits,
@@ -109,9 +109,9 @@ double unevenness(const config::Deck& deck, const SampleTable& table, int sectio
 /// Of any rank: to the others of its groups for tp, cp, shared keys and gradients (train::Job makes these).
 int links_of(const config::Deck& deck, int section, const model::Footprint& footprint) {
     const graph::Layout& layout = deck.graph.sections[section].layout;
-    const auto others = [](int ranks) { return std::min(ranks - 1, collective::kNcclPeers); };
+    const auto others = [](int ranks) { return std::min(ranks - 1, transport::kMaxNcclConnections); };
     const auto kv_heads = static_cast<int>(deck.model_of(section).kv_heads);
-    return others(layout.tp) + others(layout.cp) + others(model::key_holders(kv_heads, layout.tp)) +
+    return others(layout.tp) + others(layout.cp) + others(parallel::key_holders(kv_heads, layout.tp)) +
            (footprint.trainable > 0 ? others(layout.dp * layout.cp) : 0);
 }
 
@@ -217,7 +217,7 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
         const SectionMemory& own = plan.sections[s];
         const graph::Layout& layout = graph.sections[s].layout;
         memory.weights += static_cast<double>(own.footprint.parameters);
-        const Range share = model::flat_share(own.footprint.trainable, 0, layout.dp * layout.cp);
+        const Range share = parallel::flat_share(own.footprint.trainable, 0, layout.dp * layout.cp);
         memory.optimizer += 2.0 * sizeof(float) * static_cast<double>(share.size());
         memory.activations += static_cast<double>(own.footprint.saved) * own.slots();
         const double scratch = scratch_of(plan, graph, static_cast<int>(s));
@@ -289,7 +289,7 @@ std::string describe(const Libraries& libraries) {
         text += fmt::format(
             ", {:.0f} MiB for NCCL's buffers to each other rank of a group (at most {} of a "
             "group)",
-            mib(libraries.link), collective::kNcclPeers);
+            mib(libraries.link), transport::kMaxNcclConnections);
     if (libraries.edges && libraries.by_nccl)
         text += fmt::format(", {:.0f} MiB for each way between two ranks of an edge by NCCL",
                             mib(static_cast<double>(channel::kNcclWay)));

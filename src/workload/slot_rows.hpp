@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "model/partition.hpp"
+#include "parallel/partition.hpp"
 #include "workload/sample_table.hpp"
 
 namespace maestro::workload {
@@ -13,7 +13,7 @@ namespace maestro::workload {
 struct Lane {
     int section = 0;
     int micro_batch = 1;
-    model::Degrees degrees = {};
+    parallel::Degrees degrees = {};
 };
 
 /// Rows of a micro-batch (tokens or patches) in one slice of a replica's cp ranks.

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "collective/group.hpp"
+#include "collective/process_group.hpp"
 #include "ops/adamw.hpp"
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
@@ -15,22 +15,22 @@ namespace maestro::workload {
 namespace {
 
 /// Of rank 0 of `ranks` that hold the same weights: no share is larger than its.
-StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, model::Peers peers, int ranks,
+StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, parallel::Peers peers, int ranks,
                const config::Link& link, const backend::DeviceRates& rates) {
     const auto meta = backend::make_meta(rates);
     const auto module = model::make_module(*meta, spec, role, std::move(peers));
-    model::ParameterStore& store = module->parameters();
+    parallel::ParameterStore& store = module->parameters();
     const std::int64_t size = store.gradient().size();
     if (size == 0) return {};
-    const auto group = collective::make_paper_group(0, ranks, link.latency_s, link.bandwidth);
-    const std::vector<std::int64_t> blocks = model::blocks_of_shares(size, ranks);
-    const Tensor whole = model::in_blocks(store.gradient());
+    const auto group = collective::make_meta_group(0, ranks, link.latency_s, link.bandwidth);
+    const std::vector<std::int64_t> blocks = parallel::blocks_of_shares(size, ranks);
+    const Tensor whole = parallel::in_blocks(store.gradient());
     const Tensor own = whole.slice(0, blocks[0]);
     StepEnd end;
     backend::Arena scratch;
     meta->reset_counts();
-    for (const model::Sharing sharing : model::kSharings) {
-        collective::Group& sharers = module->peers().group(sharing);
+    for (const parallel::Sharing sharing : parallel::kSharings) {
+        collective::ProcessGroup& sharers = module->peers().group(sharing);
         sharers.all_reduce(*meta, Tensor(nullptr, DType::f32, {store.shared(sharing)}), ops::Reduction::sum,
                            scratch);
         end.reduce_s += sharers.traffic().seconds;
@@ -41,7 +41,7 @@ StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, model::Pee
     meta->reset_counts();
     group->reset_traffic();
     ops::adamw(*meta, own, own, own, own, {}, {});
-    group->finish(group->start_all_gather_in_place(whole, blocks));
+    group->wait(group->start_all_gather_in_place(whole, blocks));
     store.refresh_compute();
     store.zero_gradients();
     end.update_s = group->traffic().seconds + meta->counts().seconds;
@@ -59,8 +59,9 @@ std::vector<StepEnd> step_ends(const config::Deck& deck, std::int32_t marker, co
         const int first = everywhere ? 0 : section.first_rank;
         const int last = everywhere ? holders - 1 : first + section.layout.ranks() - 1;
         ends.push_back(end_of(spec_of(deck, s), role_of(deck, s, marker),
-                              everywhere ? model::no_peers() : paper_peers_of(deck, s, 0, &cluster), holders,
-                              link_among(cluster, first, last).of_collectives(), rates_of(cluster.device)));
+                              everywhere ? parallel::no_peers() : paper_peers_of(deck, s, 0, &cluster),
+                              holders, link_among(cluster, first, last).of_collectives(),
+                              rates_of(cluster.device)));
     }
     return ends;
 }

@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "ops/attention.hpp"
+#include "ops/attention/attention.hpp"
 #include "support/plain_attention.hpp"
 #include "support/tensors.hpp"
 

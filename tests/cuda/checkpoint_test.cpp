@@ -9,7 +9,7 @@
 #include "hosted/hosted.hpp"
 #include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
-#include "train/section_parts.hpp"
+#include "train/checkpoint/section_parts.hpp"
 
 namespace {
 
@@ -43,11 +43,11 @@ void reading_out_runs_beside_computing(const comm::Communicator&) {
 class Weights {
 public:
     explicit Weights(const comm::Communicator& world) {
-        store_.declare("first", {300, 7}, model::Init::normal, true);
-        store_.declare("second", {5, 3}, model::Init::normal, true);
+        store_.declare("first", {300, 7}, parallel::Init::normal, true);
+        store_.declare("second", {5, 3}, parallel::Init::normal, true);
         store_.allocate(1);
         optimizer_ = std::make_unique<train::Optimizer>(
-            *device_, store_, collective::make_group(world.split(0, 0, "weights"), *device_), peers_);
+            *device_, store_, collective::make_process_group(world.split(0, 0, "weights"), *device_), peers_);
     }
     void set(std::size_t parameter, std::int64_t element, float value) {
         const Tensor& master = store_.parameters()[parameter].master;
@@ -68,8 +68,8 @@ public:
 private:
     std::unique_ptr<backend::Backend> device_ = backend::make_cuda(0);
     backend::Arena scratch_{*device_, 1 << 16};
-    model::Peers peers_ = model::no_peers();
-    model::ParameterStore store_{*device_, "section", 1, DType::f32};
+    parallel::Peers peers_ = parallel::no_peers();
+    parallel::ParameterStore store_{*device_, "section", 1, DType::f32};
     std::unique_ptr<train::Optimizer> optimizer_;
 };
 

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "backend/backend.hpp"
-#include "backend/cuda_stream.hpp"
+#include "backend/cuda/stream.hpp"
 #include "base/check.hpp"
 #include "channel/open.hpp"
-#include "collective/group.hpp"
-#include "collective/ways.hpp"
+#include "collective/implementations.hpp"
+#include "collective/process_group.hpp"
 #include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/device.hpp"
@@ -28,7 +28,7 @@ struct Rig {
         device->wait_by([this](const auto& ready, const std::string& what) {
             waiter.wait_until(ready, [&] { return what; });
         });
-        group = collective::make_group(world.split(0, world.rank(), "tensor ranks"), *device);
+        group = collective::make_process_group(world.split(0, world.rank(), "tensor ranks"), *device);
         memory = backend::Buffer(*device, 64);
     }
     Tensor half(int which) const {
@@ -37,16 +37,16 @@ struct Rig {
     comm::Waiter waiter{2};
     comm::Communicator world = comm::Communicator::world(waiter);
     std::unique_ptr<backend::Backend> device;
-    std::unique_ptr<collective::Group> group;
+    std::unique_ptr<collective::ProcessGroup> group;
     backend::Buffer memory;
 };
 
 /// Rank 0 has sent and waits for its device. The host's wait ends by the deadline and names the group.
 void a_rank_that_does_not_come_is_named(const comm::Communicator& world) {
     Rig rig(world.rank());
-    MAESTRO_CHECK(rig.group->way().starts_with("NCCL "), "{}", rig.group->way());
+    MAESTRO_CHECK(rig.group->transport().starts_with("NCCL "), "{}", rig.group->transport());
     if (world.rank() == 0) {
-        rig.group->finish(rig.group->start_shift(*rig.device, rig.half(0), rig.half(1), 1));
+        rig.group->wait(rig.group->start_shift(*rig.device, rig.half(0), rig.half(1), 1));
         std::vector<float> values(4);
         test::expect_error(ExitCode::peer_lost, "the other 1 ranks of tensor ranks, by NCCL",
                            [&] { rig.device->download(rig.half(1), values.data()); });
@@ -64,7 +64,7 @@ void a_rank_that_goes_is_told_by_nccl(const comm::Communicator& world) {
     if (world.rank() == 0) {
         std::vector<float> values(4);
         test::expect_error(ExitCode::peer_lost, "rank 1 is gone", [&] {
-            rig.group->finish(rig.group->start_shift(*rig.device, rig.half(0), rig.half(1), 1));
+            rig.group->wait(rig.group->start_shift(*rig.device, rig.half(0), rig.half(1), 1));
             rig.device->download(rig.half(1), values.data());
         });
         rig.group.reset();
@@ -72,10 +72,11 @@ void a_rank_that_goes_is_told_by_nccl(const comm::Communicator& world) {
     world.barrier();
 }
 
-/// What make_group() does not ask for.
+/// What make_process_group() does not ask for.
 void ranks_that_share_a_gpu_are_refused(const comm::Communicator& world) {
     Rig rig(0);
-    MAESTRO_CHECK(rig.group->way().ends_with("pinned memory: 2 ranks share 1 GPU"), "{}", rig.group->way());
+    MAESTRO_CHECK(rig.group->transport().ends_with("pinned memory: 2 ranks share 1 GPU"), "{}",
+                  rig.group->transport());
     test::expect_error(ExitCode::broken_invariant, "Duplicate GPU detected", [&] {
         collective::make_nccl_group(world.split(0, world.rank(), "tensor ranks"), *rig.device, "");
     });
@@ -92,9 +93,9 @@ void an_edge_whose_rank_goes_is_told_by_nccl(const comm::Communicator& world) {
     spec.width = 2;
     spec.max_sent = spec.max_received = 2;
     spec.max_samples = 1;
-    const channel::Backends ends{rig.device.get(), rig.device.get()};
+    const transport::Backends ends{rig.device.get(), rig.device.get()};
     auto [channels, description] = channel::open_channels(rig.world, std::span(&spec, 1),
-                                                          channel::Wanted::automatic, std::span(&ends, 1));
+                                                          channel::Request::automatic, std::span(&ends, 1));
     MAESTRO_CHECK(description[0].find("edge up-down: by NCCL ") == 0, "{}", description[0]);
     const channel::Route route = testing_support::route(7, 0, 0, 0, 0, 2);
     channels[0]->begin_step(0, std::span(&route, 1));

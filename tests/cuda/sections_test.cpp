@@ -1,6 +1,6 @@
 // Sections that share a rank with a GPU: each has a stream and scratch of its own, and edges alone order
 // them.
-#include "train/section_devices.hpp"
+#include "train/run/section_devices.hpp"
 
 #include <fmt/ranges.h>
 
@@ -15,7 +15,7 @@
 #include "hosted/hosted.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/edges.hpp"
-#include "train/replica.hpp"
+#include "train/step/replica.hpp"
 
 namespace {
 
@@ -85,12 +85,12 @@ private:
 class Teller final : public model::Module {
 public:
     Teller(backend::Backend& b, std::string section, bool sends, Story& story)
-        : Module(b, role(section), model::no_peers()),
+        : Module(b, role(section), parallel::no_peers()),
           b_(b),
           section_(std::move(section)),
           sends_(sends),
           story_(story) {
-        store_.declare("weight", {8}, model::Init::zeros, true);
+        store_.declare("weight", {8}, parallel::Init::zeros, true);
         store_.allocate(1);
     }
     std::unique_ptr<model::Saved> forward(const model::Batch&, std::span<const std::vector<Tensor>>,
@@ -144,8 +144,8 @@ public:
                                   .max_received = 1,
                                   .max_samples = 4,
                                   .pointer = true};
-        const channel::Backends ends{devices_.find(kUp), devices_.find(kDown)};
-        open_ = channel::open_channels(world, std::span(&spec, 1), channel::Wanted::automatic,
+        const transport::Backends ends{devices_.find(kUp), devices_.find(kDown)};
+        open_ = channel::open_channels(world, std::span(&spec, 1), channel::Request::automatic,
                                        std::span(&ends, 1));
         up = replica(world, kUp, "up", {}, {&edge()});
         down = replica(world, kDown, "down", {&edge()}, {});

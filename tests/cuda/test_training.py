@@ -103,7 +103,7 @@ EDGES = {
 MEANS = {
     "window": (HOSTED, False, "by shared memory.* copy straight from and to it"),
     "messages": (HOSTED, False, "by messages.* through pinned memory"),
-    "auto": (HOSTED, True, r"by NCCL \d.* has a GPU of its own; GPUs send on streams of the edge's own"),
+    "auto": (HOSTED, True, r"by NCCL \d.* has a GPU to itself; GPUs send on streams of the edge's own"),
     "auto, MPI reaches GPUs": (HOSTED_GPU_MPI, False, r"ranks share 1 GPU and MPI reaches GPUs; GPUs send straight from their memory"),
 }
 
@@ -129,7 +129,7 @@ def test_collectives_give_the_cpus_losses(tmp_path, data, layout):  # noqa: F811
     ranks, values = LAYOUTS[layout]
     expected, log = train(tmp_path, BINARY, ranks, *values, deck="layouts")
     assert "pinned" not in log and "NCCL" not in log
-    for gpus, way, reason in ((ranks, r"NCCL \d", "a GPU of its own"), (1, "pinned memory", "ranks share 1 GPU")):
+    for gpus, way, reason in ((ranks, r"NCCL \d", "a GPU to itself"), (1, "pinned memory", "ranks share 1 GPU")):
         found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck="layouts", gpus=gpus)
         line = next(line for line in log.splitlines() if "section language:" in line)
         assert re.search(way, line) and reason in line, line

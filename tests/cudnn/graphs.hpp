@@ -1,6 +1,6 @@
 // What tests ask of the graphs of cuDNN's front end. The program does without the front end's JSON, which
 // takes two thirds of the time to compile: here is the front end with it, and with the program's own
-// description of attention (backend/cudnn_graph.hpp), compiled once for all tests.
+// description of attention (backend/cuda/cudnn_graph.hpp), compiled once for all tests.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 #include <cudnn_frontend/thirdparty/nlohmann/json.hpp>
 
-#include "backend/cudnn_graph.hpp"
+#include "backend/cuda/cudnn_graph.hpp"
 
 namespace maestro::testing_support {
 

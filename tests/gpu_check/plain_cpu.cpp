@@ -2,8 +2,8 @@
 // in double, so that they are a reference of their own.
 #include <omp.h>
 
-#include "backend/cpu_gemm.hpp"
-#include "backend/host_memory.hpp"
+#include "backend/cpu/cpu_gemm.hpp"
+#include "backend/cpu/host_memory.hpp"
 
 namespace maestro::backend {
 

@@ -1,5 +1,5 @@
 // Products, and attention over packed sequences.
-#include "ops/attention.hpp"
+#include "ops/attention/attention.hpp"
 #include "ops/linear.hpp"
 #include "types.hpp"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "backend/arena.hpp"
-#include "backend/cuda_check.hpp"
+#include "backend/cuda/check.hpp"
 #include "json_line.hpp"
 
 namespace maestro::gpu_check {

@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "backend/cpu_gemm.hpp"
+#include "backend/cpu/cpu_gemm.hpp"
 #include "base/dtype.hpp"
 #include "hosted/cublaslt.hpp"
 #include "hosted/hosted.hpp"

@@ -10,7 +10,7 @@
 #include <limits>
 #include <map>
 
-#include "backend/cudnn_execution.hpp"
+#include "backend/cuda/cudnn_execution.hpp"
 #include "base/check.hpp"
 #include "base/dtype.hpp"
 #include "cudnn/graphs.hpp"

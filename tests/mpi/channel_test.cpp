@@ -13,13 +13,13 @@
 #include "backend/arena.hpp"
 #include "base/check.hpp"
 #include "base/random.hpp"
-#include "collective/ways.hpp"
 #include "comm/check.hpp"
 #include "comm/environment.hpp"
 #include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/device.hpp"
 #include "support/edges.hpp"
+#include "transport/choice.hpp"
 
 namespace {
 
@@ -121,7 +121,7 @@ public:
         bool ordered = false;  ///< puts and retires in one order
         std::uint64_t seed = 0;
     };
-    Player(const comm::Communicator& world, const channel::Backends& devices, Channel& channel,
+    Player(const comm::Communicator& world, const transport::Backends& devices, Channel& channel,
            const StepPlan& plan, std::int64_t step, Style style)
         : world_(world),
           above_(*devices.producer),
@@ -367,7 +367,7 @@ private:
 };
 
 /// Returns the rows that were routed, over all steps.
-std::int64_t play_steps(const comm::Communicator& world, const channel::Backends& devices, Channel& channel,
+std::int64_t play_steps(const comm::Communicator& world, const transport::Backends& devices, Channel& channel,
                         std::uint64_t seed) {
     Dice dice{Random(seed, "plan")};
     std::int64_t rows = 0;
@@ -386,13 +386,13 @@ std::int64_t play_steps(const comm::Communicator& world, const channel::Backends
     return rows;
 }
 
-void play_case(const comm::Communicator& world, const channel::Backends& devices, const ChannelSpec& spec,
-               std::uint64_t seed, channel::Wanted wanted = channel::Wanted::automatic) {
-    channel::Backends ends;
+void play_case(const comm::Communicator& world, const transport::Backends& devices, const ChannelSpec& spec,
+               std::uint64_t seed, channel::Request request = channel::Request::automatic) {
+    transport::Backends ends;
     if (channel::seat_on(spec.producers, world.rank())) ends.producer = devices.producer;
     if (channel::seat_on(spec.consumers, world.rank())) ends.consumer = devices.consumer;
     const auto [channels, description] =
-        channel::open_channels(world, std::span(&spec, 1), wanted, std::span(&ends, 1));
+        channel::open_channels(world, std::span(&spec, 1), request, std::span(&ends, 1));
     if (channels[0]) play_steps(world, devices, *channels[0], seed);
 }
 
@@ -423,7 +423,8 @@ ChannelSpec small_spec(const std::string& name) {
 }
 
 /// Replicas of one rank, in every number.
-void random_cases(const comm::Communicator& world, const channel::Backends& devices, channel::Wanted wanted) {
+void random_cases(const comm::Communicator& world, const transport::Backends& devices,
+                  channel::Request request) {
     Dice dice{Random(11, "cases")};
     std::uint64_t seed = 1;
     const std::vector<DType> types = {DType::f32, DType::bf16, DType::f64};
@@ -441,12 +442,13 @@ void random_cases(const comm::Communicator& world, const channel::Backends& devi
                     spec.carries_gradient = gradient;
                     if (seed % 4 == 0) spec.latency_s = 5e-4;
                     if (seed % 8 == 0) spec.row_s = 5e-5;
-                    play_case(world, devices, spec, seed++, wanted);
+                    play_case(world, devices, spec, seed++, request);
                 }
 }
 
 /// Replicas of several ranks, apart or sharing some or all of their ranks with the other side.
-void lane_cases(const comm::Communicator& world, const channel::Backends& devices, channel::Wanted wanted) {
+void lane_cases(const comm::Communicator& world, const transport::Backends& devices,
+                channel::Request request) {
     Dice dice{Random(12, "lanes")};
     const auto below = [&](int n) { return static_cast<int>(dice.up_to(n - 1)); };
     int shared = 0, played = 0;
@@ -465,15 +467,15 @@ void lane_cases(const comm::Communicator& world, const channel::Backends& device
         spec.window = 1 + below(4);
         spec.carries_gradient = dice.up_to(2) > 0;
         if (seed % 6 == 0) spec.latency_s = 3e-4;
-        play_case(world, devices, spec, seed, wanted);
+        play_case(world, devices, spec, seed, request);
     }
     MAESTRO_CHECK(shared > 0, "no rank was on both sides");
 }
 
 /// Tells what is put, apart from words.
-class Counting final : public channel::Transport {
+class Counting final : public transport::Transport {
 public:
-    Counting(std::unique_ptr<channel::Transport> inner, std::int64_t& bytes)
+    Counting(std::unique_ptr<transport::Transport> inner, std::int64_t& bytes)
         : inner_(std::move(inner)), bytes_(bytes) {}
     std::byte* memory() override { return inner_->memory(); }
     void put(int peer, std::size_t offset, const void* source, std::size_t bytes) override {
@@ -487,7 +489,7 @@ public:
     std::uint64_t load(std::size_t offset) override { return inner_->load(offset); }
 
 private:
-    std::unique_ptr<channel::Transport> inner_;
+    std::unique_ptr<transport::Transport> inner_;
     std::int64_t& bytes_;
 };
 
@@ -508,10 +510,10 @@ void no_row_is_put_twice(const comm::Communicator& world) {
     const ChannelSpec spec = halves_of(world, "counted");
     const std::vector<int> ranks = ranks_of(spec);
     std::int64_t bytes = 0;
-    Channel channel(
-        spec, world.rank(), world.waiter(),
-        std::make_unique<Counting>(
-            channel::make_messages(world.group(ranks, 5, "counted"), rank_bytes(spec, world.rank())), bytes));
+    Channel channel(spec, world.rank(), world.waiter(),
+                    std::make_unique<Counting>(transport::make_messages(world.group(ranks, 5, "counted"),
+                                                                        rank_bytes(spec, world.rank())),
+                                               bytes));
     const auto device = backend::make_cpu(1);
     const std::int64_t rows = play_steps(world, {device.get(), device.get()}, channel, 77),
                        put = world.sum(bytes);
@@ -520,57 +522,57 @@ void no_row_is_put_twice(const comm::Communicator& world) {
 }
 
 /// Pinned memory that holds less than a message: what was put leaves in parts, and the host waits for room.
-void little_pinned_memory_is_enough(const comm::Communicator& world, const channel::Backends& devices) {
+void little_pinned_memory_is_enough(const comm::Communicator& world, const transport::Backends& devices) {
     const ChannelSpec spec = halves_of(world, "narrow");
     const std::vector<int> ranks = ranks_of(spec);
-    channel::GpuEnd end{.backends = devices,
-                        .waiter = world.waiter(),
-                        .edge = spec.name,
-                        .words = words_bytes(spec),
-                        .bytes = rank_bytes(spec, world.rank()),
-                        .peers = std::vector<std::size_t>(ranks.size(), 0),
-                        .staging = 64};
+    transport::GpuEnd end{.backends = devices,
+                          .waiter = world.waiter(),
+                          .edge = spec.name,
+                          .words = words_bytes(spec),
+                          .bytes = rank_bytes(spec, world.rank()),
+                          .peers = std::vector<std::size_t>(ranks.size(), 0),
+                          .staging = 64};
     std::string refused;
     Channel channel(spec, world.rank(), world.waiter(),
-                    channel::make_gpu_transport(
-                        channel::make_messages(world.group(ranks, 6, spec.name), end.bytes), end, refused));
+                    transport::make_gpu_transport(
+                        transport::make_messages(world.group(ranks, 6, spec.name), end.bytes), end, refused));
     MAESTRO_CHECK(refused.empty(), "{}", refused);
     for (std::uint64_t seed = 200; seed < 204; ++seed) play_steps(world, devices, channel, seed);
 }
 
 /// The same of the device's memory where NCCL sends.
-void little_device_memory_is_enough(const comm::Communicator& world, const channel::Backends& devices) {
+void little_device_memory_is_enough(const comm::Communicator& world, const transport::Backends& devices) {
     const ChannelSpec spec = halves_of(world, "narrow");
     const std::vector<int> ranks = ranks_of(spec);
-    channel::DirectEnd end{.backends = devices,
-                           .edge = spec.name,
-                           .words = words_bytes(spec),
-                           .bytes = rank_bytes(spec, world.rank()),
-                           .staging = 64};
+    transport::DirectEnd end{.backends = devices,
+                             .edge = spec.name,
+                             .words = words_bytes(spec),
+                             .bytes = rank_bytes(spec, world.rank()),
+                             .staging = 64};
     for (const int rank : ranks) {
         end.sends.push_back(carries(spec, world.rank(), rank));
         end.receives.push_back(carries(spec, rank, world.rank()));
     }
     Channel channel(spec, world.rank(), world.waiter(),
-                    channel::make_direct_transport(world.group(ranks, 7, spec.name), std::move(end)));
+                    transport::make_direct_transport(world.group(ranks, 7, spec.name), std::move(end)));
     for (std::uint64_t seed = 200; seed < 204; ++seed) play_steps(world, devices, channel, seed);
 }
 
 /// An exception may fly while copies are queued: they end before their memory goes.
-void copies_end_before_their_memory(const comm::Communicator& world, const channel::Backends& devices) {
+void copies_end_before_their_memory(const comm::Communicator& world, const transport::Backends& devices) {
     const backend::Buffer rows(*devices.any(), 4096);
     for (int i = 0; i < 20; ++i)
         expect_error(ExitCode::io_error, "alone", [&] {
-            const channel::GpuEnd end{.backends = devices,
-                                      .waiter = world.waiter(),
-                                      .edge = "left",
-                                      .words = 64,
-                                      .bytes = 64 + rows.bytes(),
-                                      .peers = {0},
-                                      .staging = 2 * rows.bytes()};
+            const transport::GpuEnd end{.backends = devices,
+                                        .waiter = world.waiter(),
+                                        .edge = "left",
+                                        .words = 64,
+                                        .bytes = 64 + rows.bytes(),
+                                        .peers = {0},
+                                        .staging = 2 * rows.bytes()};
             std::string refused;
-            const auto edge = channel::make_gpu_transport(channel::make_local(end.bytes), end, refused);
-            edge->serve(channel::End::producer);
+            const auto edge = transport::make_gpu_transport(transport::make_local(end.bytes), end, refused);
+            edge->serve(transport::End::producer);
             edge->put(0, end.words, rows.data(), rows.bytes());
             edge->push(0);
             edge->depart(true);
@@ -579,39 +581,39 @@ void copies_end_before_their_memory(const comm::Communicator& world, const chann
 }
 
 bool gpus_apart(const comm::Communicator& world) {
-    return backend::find_gpus().count >= world.size() && !collective::nccl_version().empty();
+    return backend::find_gpus().count >= world.size() && !transport::nccl_version().empty();
 }
 
 /// Ranks with GPUs of their own send by NCCL, unless they are told otherwise; the log says so, and why not.
-void gpus_take_the_fitting_way(const comm::Communicator& world, const channel::Backends& devices) {
+void gpus_take_the_fitting_way(const comm::Communicator& world, const transport::Backends& devices) {
     ChannelSpec spec = small_spec("up-down");
     spec.producers = {{0}};
     spec.consumers = {{world.size() - 1}};
-    const auto says = [&](channel::Wanted wanted, const std::string& words) {
-        const auto open = channel::open_channels(world, std::span(&spec, 1), wanted, std::span(&devices, 1));
+    const auto says = [&](channel::Request request, const std::string& words) {
+        const auto open = channel::open_channels(world, std::span(&spec, 1), request, std::span(&devices, 1));
         MAESTRO_CHECK(open.description[0].find(words) != std::string::npos, "{}: not {}", open.description[0],
                       words);
     };
     if (gpus_apart(world)) {
-        says(channel::Wanted::automatic, "edge up-down: by NCCL ");
-        says(channel::Wanted::automatic,
-             "because each of 2 ranks has a GPU of its own; GPUs send on streams of the edge's own");
+        says(channel::Request::automatic, "edge up-down: by NCCL ");
+        says(channel::Request::automatic,
+             "because each of 2 ranks has a GPU to itself; GPUs send on streams of the edge's own");
     } else if (comm::reaches_gpus()) {
-        says(channel::Wanted::automatic,
+        says(channel::Request::automatic,
              "edge up-down: by messages, because 2 ranks share 1 GPU and MPI reaches GPUs; GPUs send "
              "straight");
     } else {
-        says(channel::Wanted::automatic,
+        says(channel::Request::automatic,
              "edge up-down: by shared memory, because 2 ranks share 1 GPU and all its ranks are on ");
     }
-    says(channel::Wanted::window, "by shared memory, because all its ranks are on ");
-    says(channel::Wanted::messages, "by messages, because run.transport asks for it");
+    says(channel::Request::shared_memory, "by shared memory, because all its ranks are on ");
+    says(channel::Request::messages, "by messages, because run.transport asks for it");
     spec.latency_s = 1e-4;
-    says(channel::Wanted::automatic,
+    says(channel::Request::automatic,
          "by shared memory, because its link is emulated and all its ranks are on");
 }
 
-void pointer_cases(const comm::Communicator& world, const channel::Backends& devices) {
+void pointer_cases(const comm::Communicator& world, const transport::Backends& devices) {
     for (int window = 1; window <= 3; ++window)
         for (bool gradient : {true, false}) {
             std::vector<int> ranks(static_cast<std::size_t>(world.size()));
@@ -626,7 +628,7 @@ void pointer_cases(const comm::Communicator& world, const channel::Backends& dev
 }
 
 /// Ranks of one machine share a clock: nothing is seen before its time.
-void emulated_links_delay(const comm::Communicator& world, channel::Wanted wanted) {
+void emulated_links_delay(const comm::Communicator& world, channel::Request request) {
     ChannelSpec spec;
     spec.name = "slow";
     spec.producers = {{0}};
@@ -636,7 +638,7 @@ void emulated_links_delay(const comm::Communicator& world, channel::Wanted wante
     spec.max_samples = 1;
     spec.latency_s = 0.02;
     spec.row_s = 0.01;
-    const auto [channels, description] = channel::open_channels(world, std::span(&spec, 1), wanted);
+    const auto [channels, description] = channel::open_channels(world, std::span(&spec, 1), request);
     std::vector<float> memory(8, 1.0f);
     const Tensor rows(memory.data(), DType::f32, {4, 2});
     const Route route = testing_support::route(7, 0, 0, 0, 0, 4);
@@ -672,7 +674,8 @@ void misuse_is_refused(const comm::Communicator& world) {
     spec.max_sent = spec.max_received = 2;
     spec.max_samples = 2;
     spec.pointer = true;
-    Channel channel(spec, world.rank(), world.waiter(), channel::make_local(rank_bytes(spec, world.rank())));
+    Channel channel(spec, world.rank(), world.waiter(),
+                    transport::make_local(rank_bytes(spec, world.rank())));
     const std::int64_t one = 1, two = 2;
     std::vector<float> memory(8, 1.0f);
     const Tensor output(memory.data(), DType::f32, {2, 2});
@@ -702,10 +705,10 @@ void misuse_is_refused(const comm::Communicator& world) {
     channel.end_step();
 }
 
-void edges_of(const comm::Communicator& world, const channel::Backends& devices) {
-    for (const channel::Wanted wanted : {channel::Wanted::automatic, channel::Wanted::messages}) {
-        random_cases(world, devices, wanted);
-        if (world.size() > 1) lane_cases(world, devices, wanted);
+void edges_of(const comm::Communicator& world, const transport::Backends& devices) {
+    for (const channel::Request request : {channel::Request::automatic, channel::Request::messages}) {
+        random_cases(world, devices, request);
+        if (world.size() > 1) lane_cases(world, devices, request);
     }
     pointer_cases(world, devices);
 }
@@ -740,12 +743,12 @@ int main(int argc, char** argv) {
         // On a GPU what is at either end of an edge has a stream of its own.
         const auto above = testing_support::make_device(1, world.rank()),
                    below = testing_support::make_device(1, world.rank());
-        const maestro::channel::Backends devices{above.get(), below.get()};
+        const maestro::transport::Backends devices{above.get(), below.get()};
         edges_of(world, devices);
         if (testing_support::kOnGpu && world.size() > 1) {
             const auto cpu = backend::make_cpu(1);
             edges_of(world,
-                     world.rank() % 2 == 0 ? devices : maestro::channel::Backends{cpu.get(), cpu.get()});
+                     world.rank() % 2 == 0 ? devices : maestro::transport::Backends{cpu.get(), cpu.get()});
             copies_end_before_their_memory(world, devices);
             little_pinned_memory_is_enough(world, devices);
             gpus_take_the_fitting_way(world, devices);
@@ -755,8 +758,8 @@ int main(int argc, char** argv) {
         if (world.size() > 1) {
             no_row_is_put_twice(world);
             opening_checks_memory(world);
-            emulated_links_delay(world, channel::Wanted::automatic);
-            emulated_links_delay(world, channel::Wanted::messages);
+            emulated_links_delay(world, channel::Request::automatic);
+            emulated_links_delay(world, channel::Request::messages);
         }
     });
 }

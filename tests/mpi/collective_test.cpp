@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/check.hpp"
-#include "collective/group.hpp"
+#include "collective/process_group.hpp"
 #include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/device.hpp"
@@ -13,7 +13,7 @@
 namespace {
 
 using namespace maestro;
-using collective::Group;
+using collective::ProcessGroup;
 using testing_support::element_of;
 using testing_support::set_element;
 using Rows = std::vector<std::int64_t>;
@@ -28,8 +28,8 @@ double value_of(int rank, std::int64_t element, int salt) {
 struct Rig {
     explicit Rig(const comm::Communicator& world)
         : device(testing_support::make_device(1, world.rank())),
-          group(collective::make_group(world.split(0, world.rank(), "tensor ranks"), *device)),
-          paper(collective::make_paper_group(world.rank(), world.size())) {}
+          group(collective::make_process_group(world.split(0, world.rank(), "tensor ranks"), *device)),
+          paper(collective::make_meta_group(world.rank(), world.size())) {}
 
     Tensor tensor(DType dtype, std::int64_t rows, std::int64_t columns) {
         memory.emplace_back(
@@ -58,7 +58,7 @@ struct Rig {
     int size() const { return group->size(); }
 
     std::unique_ptr<backend::Backend> device, meta = backend::make_meta();
-    std::unique_ptr<Group> group, paper;
+    std::unique_ptr<ProcessGroup> group, paper;
     backend::Arena scratch{*device, 1 << 20}, counted;
     std::vector<backend::Buffer> memory;
 };
@@ -152,9 +152,9 @@ void overlaps(Rig& rig) {
     const auto first = rig.group->start_shift(*rig.device, forth, ahead, 1);
     const auto second = rig.group->start_shift(*rig.device, back, behind, -2);
     const auto third = rig.group->start_all_gather(*rig.device, own, whole, rows);
-    rig.group->finish(third);
-    rig.group->finish(first);
-    rig.group->finish(second);
+    rig.group->wait(third);
+    rig.group->wait(first);
+    rig.group->wait(second);
     const int n = rig.size();
     const auto expect = [&](const Tensor& found, int from, int salt, const char* what) {
         const std::vector<double> values = rig.values(found);
@@ -175,7 +175,7 @@ void long_messages_come_whole(Rig& rig) {
     const Tensor send = rig.tensor(DType::f32, kSize, 1), received = rig.tensor(DType::f32, kSize, 1);
     const auto value = [](int rank, std::int64_t i) { return static_cast<double>((i * 7 + rank) % 100003); };
     rig.fill(send, [&](std::int64_t i) { return value(rig.rank(), i); });
-    rig.group->finish(rig.group->start_shift(*rig.device, send, received, 1));
+    rig.group->wait(rig.group->start_shift(*rig.device, send, received, 1));
     const std::vector<double> found = rig.values(received);
     const int from = (rig.rank() + rig.size() - 1) % rig.size();
     for (std::int64_t i = 0; i < kSize; ++i)
@@ -187,10 +187,10 @@ void long_messages_come_whole(Rig& rig) {
 /// Ranks that do not mean the same: noticed where it arrives. NCCL does not look at sizes.
 void unlike_sizes_are_noticed(const comm::Communicator& world) {
     Rig rig(world);
-    if (rig.size() == 1 || rig.group->way().starts_with("NCCL")) return;
+    if (rig.size() == 1 || rig.group->transport().starts_with("NCCL")) return;
     const Tensor own = rig.tensor(DType::f32, 2, 2), ahead = rig.tensor(DType::f32, 5, 2);
     const auto wrong = rig.group->start_shift(*rig.device, own, ahead, 1);
-    test::expect_error(ExitCode::broken_invariant, "were due", [&] { rig.group->finish(wrong); });
+    test::expect_error(ExitCode::broken_invariant, "were due", [&] { rig.group->wait(wrong); });
 }
 
 /// Numbers whose sum depends on the order: the same bits on every rank, and those of the sum in rank order.
@@ -253,7 +253,7 @@ void large_sums_take_little_scratch(Rig& rig) {
 }
 
 void paper_takes_time() {
-    const auto paper = collective::make_paper_group(1, 4, 1e-3, 1e6);
+    const auto paper = collective::make_meta_group(1, 4, 1e-3, 1e6);
     const auto meta = backend::make_meta();
     const Tensor own(nullptr, DType::f32, {250, 1}), whole(nullptr, DType::f32, {1000, 1});
     const Rows rows(4, 250);

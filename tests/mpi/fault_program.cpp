@@ -43,9 +43,9 @@ void run(const comm::Communicator& world, comm::Watchdog& watchdog, const std::s
     spec.max_samples = 8;
     spec.carries_gradient = false;
     const auto device = testing_support::make_device(1, world.rank());
-    const channel::Backends ends{device.get(), device.get()};
+    const transport::Backends ends{device.get(), device.get()};
     const auto [channels, description] =
-        channel::open_channels(world, std::span(&spec, 1), channel::Wanted::automatic, std::span(&ends, 1));
+        channel::open_channels(world, std::span(&spec, 1), channel::Request::automatic, std::span(&ends, 1));
     channel::Channel& channel = *channels[0];
     const backend::Buffer memory(*device, 64);
     const Tensor rows(memory.data(), DType::f32, {4, 4});

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "base/check.hpp"
+#include "comm/agree.hpp"
 #include "mpi/mpi_main.hpp"
-#include "train/agree.hpp"
 
 using namespace maestro;
 
@@ -16,7 +16,7 @@ constexpr double kTimeoutS = 2;
 
 /// Every rank but 0 works at something for longer than any deadline, in turn and then all at once.
 void work(const comm::Communicator& world, Pulse& pulse, bool all) {
-    train::agree(world, [&] {
+    comm::agree(world, [&] {
         if (world.rank() == 0 || (!all && world.rank() != 1)) return;
         pulse.doing("writing something large");
         for (const double end = comm::now_s() + 3 * kTimeoutS + 4; comm::now_s() < end;) {

@@ -1,7 +1,7 @@
 // The optimizer over every grid of dp x cp and tp that the ranks make up, against AdamW in double precision
 // on one rank that holds everything: sums, norm, weights and moments, and that those who hold the same
 // weights have the same bits.
-#include "train/optimizer.hpp"
+#include "train/step/optimizer.hpp"
 
 #include <bit>
 #include <cmath>
@@ -39,27 +39,27 @@ double part_of_gradient(const std::string& name, std::int64_t i, int rank, std::
 /// Visits the elements that this rank holds, by their place in the whole and here.
 class Holdings {
 public:
-    explicit Holdings(const model::ParameterStore& store) : store_(store) {}
+    explicit Holdings(const parallel::ParameterStore& store) : store_(store) {}
     template <class Visit>
     void each(Visit&& visit) const {
-        for (const model::Parameter& p : store_.parameters())
+        for (const parallel::Parameter& p : store_.parameters())
             for (const Extent& extent : extents_of(p.shape, p.shard))
                 for (std::int64_t i = 0; i < extent.count; ++i)
                     visit(p, extent.logical + i, extent.local + i);
     }
 
 private:
-    const model::ParameterStore& store_;
+    const parallel::ParameterStore& store_;
 };
 
 /// The sum over all ranks that hold an element of what each has worked out, by name: of this rank's parts,
 /// summed over the world.
 std::map<std::string, std::vector<double>> sums(const comm::Communicator& world,
-                                                const model::ParameterStore& store, std::int64_t step) {
+                                                const parallel::ParameterStore& store, std::int64_t step) {
     std::map<std::string, std::vector<double>> all;
-    for (const model::Parameter& p : store.parameters())
+    for (const parallel::Parameter& p : store.parameters())
         all[p.name].resize(static_cast<std::size_t>(whole(p.shape).size()));
-    Holdings(store).each([&](const model::Parameter& p, std::int64_t logical, std::int64_t) {
+    Holdings(store).each([&](const parallel::Parameter& p, std::int64_t logical, std::int64_t) {
         if (p.trainable)
             all[p.name][static_cast<std::size_t>(logical)] =
                 static_cast<float>(part_of_gradient(p.name, logical, world.rank(), step));
@@ -82,8 +82,8 @@ void update(Reference& r, bool decays, std::int64_t step) {
 }
 
 /// Elements that several ranks hold have the same bits on all of them. By a sum of the holders' bits.
-void expect_same_bits(const comm::Communicator& world, const model::ParameterStore& store) {
-    for (const model::Parameter& p : store.parameters()) {
+void expect_same_bits(const comm::Communicator& world, const parallel::ParameterStore& store) {
+    for (const parallel::Parameter& p : store.parameters()) {
         const auto size = static_cast<std::size_t>(whole(p.shape).size());
         std::vector<std::int64_t> sum(size), count(size);
         const auto bits = [&](std::int64_t local) {
@@ -108,15 +108,15 @@ void expect_same_bits(const comm::Communicator& world, const model::ParameterSto
 
 void run(const comm::Communicator& world, const Grid& grid, std::int64_t size) {
     const auto backend = backend::make_cpu(1);
-    const model::Peers peers = test::peers_of(world, grid);
-    model::ParameterStore store(*backend, "language", 1, DType::f32),
+    const parallel::Peers peers = test::peers_of(world, grid);
+    parallel::ParameterStore store(*backend, "language", 1, DType::f32),
         whole_store(*backend, "language", 1, DType::f32);
     test::declare(store, grid, peers.tp(), size);
     test::declare(whole_store, {}, 0, size);
     train::Optimizer optimizer(*backend, store, test::data_of(world, grid), peers);
     backend::Arena scratch(*backend, kScratch);
     std::map<std::string, Reference> references;
-    for (const model::Parameter& p : whole_store.parameters()) {
+    for (const parallel::Parameter& p : whole_store.parameters()) {
         const auto count = static_cast<std::size_t>(p.size());
         references[p.name] = {.weight = {p.master.as<float>(), p.master.as<float>() + count},
                               .first = std::vector<double>(count),
@@ -127,14 +127,14 @@ void run(const comm::Communicator& world, const Grid& grid, std::int64_t size) {
     for (std::int64_t step = 1; step <= kSteps; ++step) {
         const auto due = sums(world, store, step);
         double squares = 0;
-        for (const model::Parameter& p : whole_store.parameters()) {
+        for (const parallel::Parameter& p : whole_store.parameters()) {
             Reference& r = references[p.name];
             r.gradient = due.at(p.name);
             for (const double g : r.gradient) squares += g * g;
             if (p.trainable) update(r, p.decay, step);
         }
         store.zero_gradients();
-        holdings.each([&](const model::Parameter& p, std::int64_t logical, std::int64_t local) {
+        holdings.each([&](const parallel::Parameter& p, std::int64_t logical, std::int64_t local) {
             if (p.trainable)
                 p.gradient.as<float>()[local] =
                     static_cast<float>(part_of_gradient(p.name, logical, world.rank(), step));
@@ -142,7 +142,7 @@ void run(const comm::Communicator& world, const Grid& grid, std::int64_t size) {
         const double found = world.sum(optimizer.reduce(scratch));
         MAESTRO_CHECK(std::abs(found - squares) <= 1e-5 * squares, "squares {} where {} were due", found,
                       squares);
-        holdings.each([&](const model::Parameter& p, std::int64_t logical, std::int64_t local) {
+        holdings.each([&](const parallel::Parameter& p, std::int64_t logical, std::int64_t local) {
             const Range share = optimizer.share_of(p);
             if (local < share.begin || local >= share.end) return;
             const double is = p.gradient.as<float>()[local],
@@ -151,14 +151,14 @@ void run(const comm::Communicator& world, const Grid& grid, std::int64_t size) {
                           sum);
         });
         optimizer.update(kSettings, step, kClip);
-        holdings.each([&](const model::Parameter& p, std::int64_t logical, std::int64_t local) {
+        holdings.each([&](const parallel::Parameter& p, std::int64_t logical, std::int64_t local) {
             const double is = p.master.as<float>()[local],
                          due_weight = references[p.name].weight[static_cast<std::size_t>(logical)];
             MAESTRO_CHECK(std::abs(is - due_weight) <= 5e-6, "step {}: element {} of {} is {}, not {}", step,
                           logical, p.name, is, due_weight);
         });
     }
-    holdings.each([&](const model::Parameter& p, std::int64_t logical, std::int64_t local) {
+    holdings.each([&](const parallel::Parameter& p, std::int64_t logical, std::int64_t local) {
         const Range share = optimizer.share_of(p);
         if (local < share.begin || local >= share.end) return;
         const auto at = static_cast<std::size_t>(local - share.begin), i = static_cast<std::size_t>(logical);

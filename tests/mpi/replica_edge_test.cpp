@@ -11,7 +11,7 @@ namespace {
 
 using namespace maestro;
 using namespace maestro::test;
-using channel::Wanted;
+using channel::Request;
 
 std::vector<int> others(const comm::Communicator& world) {
     std::vector<int> ranks;
@@ -21,10 +21,10 @@ std::vector<int> others(const comm::Communicator& world) {
 
 /// An edge from rank 0 and this rank's replica on its end.
 struct Pair {
-    Pair(const comm::Communicator& world, const ChannelSpec& spec, Wanted wanted, int up_window,
+    Pair(const comm::Communicator& world, const ChannelSpec& spec, Request request, int up_window,
          int down_window)
         : rig(world),
-          open(channel::open_channels(world, std::span(&spec, 1), wanted)),
+          open(channel::open_channels(world, std::span(&spec, 1), request)),
           edge(*open.channels[0]) {
         const bool gradient = spec.carries_gradient, sends = world.rank() == 0;
         auto up = rig.replica({.name = "up", .window = up_window, .backward = gradient}, {}, {&edge},
@@ -48,8 +48,8 @@ void nap() {
 }
 
 /// What arrives takes its time, what was not sent is never there.
-void each_side_knows_what_is_due(const comm::Communicator& world, Wanted wanted) {
-    Pair pair(world, edge("up-down", {0}, {1}, 1), wanted, 2, 1);
+void each_side_knows_what_is_due(const comm::Communicator& world, Request request) {
+    Pair pair(world, edge("up-down", {0}, {1}, 1), request, 2, 1);
     Replica& replica = *pair.replica;
     const auto eventually = [&](auto&& condition) {
         world.waiter().wait_until(condition, [] { return std::string("what is due"); });
@@ -93,8 +93,8 @@ void each_side_knows_what_is_due(const comm::Communicator& world, Wanted wanted)
 }
 
 /// A task does not begin before what it waits for was sent, and its wait is as long as that.
-void waits_are_measured(const comm::Communicator& world, Wanted wanted) {
-    Pair pair(world, edge("up-down", {0}, {1}, 1), wanted, 1, 1);
+void waits_are_measured(const comm::Communicator& world, Request request) {
+    Pair pair(world, edge("up-down", {0}, {1}, 1), request, 1, 1);
     pair.edge.begin_step(1, routes_of({{2}}));
     std::vector<double> sent(2);  // rows, gradient: of one machine's clock
     TaskTimes waited;
@@ -127,9 +127,9 @@ void waits_are_measured(const comm::Communicator& world, Wanted wanted) {
 
 /// Many steps at full speed: 12 samples each, two a micro-batch above, one below, dealt out to all ranks but
 /// 0.
-void steps_follow_each_other(const comm::Communicator& world, Wanted wanted, bool gradient, int window) {
+void steps_follow_each_other(const comm::Communicator& world, Request request, bool gradient, int window) {
     // Without gradients slots are waited for, too: there are more credits.
-    Pair pair(world, edge("up-down", {0}, others(world), gradient ? window : window + 1, gradient), wanted,
+    Pair pair(world, edge("up-down", {0}, others(world), gradient ? window : window + 1, gradient), request,
               window, 1);
     const int consumers = world.size() - 1;
     for (std::int64_t step = 1; step <= 15; ++step) {
@@ -172,14 +172,14 @@ void steps_follow_each_other(const comm::Communicator& world, Wanted wanted, boo
 
 int main(int argc, char** argv) {
     return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
-        for (const Wanted wanted : {Wanted::automatic, Wanted::messages}) {
+        for (const Request request : {Request::automatic, Request::messages}) {
             if (world.size() == 2) {
-                each_side_knows_what_is_due(world, wanted);
-                waits_are_measured(world, wanted);
+                each_side_knows_what_is_due(world, request);
+                waits_are_measured(world, request);
             }
             for (const int window : {1, 2, 3})
                 for (const bool gradient : {true, false})
-                    steps_follow_each_other(world, wanted, gradient, window);
+                    steps_follow_each_other(world, request, gradient, window);
         }
     });
 }

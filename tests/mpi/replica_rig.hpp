@@ -12,7 +12,7 @@
 #include "mpi/expect.hpp"
 #include "support/edges.hpp"
 #include "support/fake_module.hpp"
-#include "train/replica.hpp"
+#include "train/step/replica.hpp"
 
 namespace maestro::test {
 
@@ -109,7 +109,7 @@ public:
     std::unique_ptr<Channel> local(const std::string& name, int window, bool gradient = true) {
         const ChannelSpec spec = edge(name, {world_.rank()}, {world_.rank()}, window, gradient);
         return std::make_unique<Channel>(spec, world_.rank(), impatient_,
-                                         channel::make_local(rank_bytes(spec, world_.rank())));
+                                         transport::make_local(rank_bytes(spec, world_.rank())));
     }
     /// Collective over the world, in which ranks of one `colour` hold the section's replicas (< 0: none).
     std::unique_ptr<Replica> replica(Replica::Settings settings, std::vector<Channel*> inputs,
@@ -122,8 +122,8 @@ public:
         if (!outputs.empty()) module.rows = rows_of;
         if (settings.saved_bytes == 0) settings.saved_bytes = 1 << 10;
         auto fake = std::make_unique<FakeModule>(*backend_, module, diary);
-        std::unique_ptr<collective::Group> data;
-        if (module.trained) data = collective::make_group(std::move(replicas), *backend_);
+        std::unique_ptr<collective::ProcessGroup> data;
+        if (module.trained) data = collective::make_process_group(std::move(replicas), *backend_);
         return std::make_unique<Replica>(*backend_, settings, std::move(fake), world_.waiter(),
                                          std::move(data), std::move(inputs), std::move(outputs), scratch_);
     }

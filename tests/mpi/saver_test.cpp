@@ -1,7 +1,7 @@
 // Checkpoints of a small job saved in every layout that the ranks allow, and read in every other: weights and
 // moments are what they were, element by element. The same of shards on every grid of dp x cp and tp, whose
 // file has the bytes of the one that a single rank writes.
-#include "train/saver.hpp"
+#include "train/checkpoint/saver.hpp"
 
 #include <sys/resource.h>
 
@@ -9,16 +9,17 @@
 #include <csignal>
 #include <functional>
 
+#include "comm/agree.hpp"
 #include "io/checkpoint_reader.hpp"
 #include "io/file.hpp"
 #include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
 #include "mpi/shard_grid.hpp"
 #include "support/scratch_folder.hpp"
-#include "train/agree.hpp"
-#include "train/checkpoint_search.hpp"
-#include "train/section_parts.hpp"
-#include "train/survey.hpp"
+#include "train/checkpoint/checkpoint_search.hpp"
+#include "train/checkpoint/section_parts.hpp"
+#include "train/run/job.hpp"
+#include "train/run/survey.hpp"
 #include "unit/data/sample_writer.hpp"
 
 namespace {
@@ -97,7 +98,7 @@ float value_of(io::Stored group, const std::string& section, const std::string& 
 }
 
 /// Of the elements that a rank holds, those in `held`.
-std::vector<float> values_of(io::Stored group, const std::string& section, const model::Parameter& p,
+std::vector<float> values_of(io::Stored group, const std::string& section, const parallel::Parameter& p,
                              Range held) {
     std::vector<float> values;
     for (const Extent& extent : extents_of(p.shape, p.shard, held))
@@ -105,13 +106,13 @@ std::vector<float> values_of(io::Stored group, const std::string& section, const
             values.push_back(value_of(group, section, p.name, extent.logical + i));
     return values;
 }
-std::vector<float> values_of(io::Stored group, const std::string& section, const model::Parameter& p) {
+std::vector<float> values_of(io::Stored group, const std::string& section, const parallel::Parameter& p) {
     return values_of(group, section, p, {0, p.size()});
 }
 
 /// As if trained for a while: all holders have the same weights, and moments of a share each.
-void fill_section(const std::string& section, model::ParameterStore& store, train::Optimizer* optimizer) {
-    for (const model::Parameter& p : store.parameters()) {
+void fill_section(const std::string& section, parallel::ParameterStore& store, train::Optimizer* optimizer) {
+    for (const parallel::Parameter& p : store.parameters()) {
         const std::vector<float> weights = values_of(io::Stored::weight, section, p);
         std::copy(weights.begin(), weights.end(), p.master.as<float>());
         if (!optimizer) continue;
@@ -135,9 +136,9 @@ void expect_same(const std::vector<float>& due, std::span<const float> found, co
 }
 
 /// Weights, what the model computes with, and the moments kept here.
-void check_section(const std::string& section, const model::ParameterStore& store,
+void check_section(const std::string& section, const parallel::ParameterStore& store,
                    const train::Optimizer* optimizer) {
-    for (const model::Parameter& p : store.parameters()) {
+    for (const parallel::Parameter& p : store.parameters()) {
         const std::vector<float> weights = values_of(io::Stored::weight, section, p);
         expect_same(weights, {p.master.as<float>(), weights.size()}, section, p.name, "weight");
         for (std::size_t i = 0; p.weight.dtype == DType::bf16 && i < weights.size(); ++i)
@@ -198,7 +199,7 @@ void check_files(Stage& stage, const fs::path& checkpoint, bool trained) {
     MAESTRO_CHECK(io::sections_of(checkpoint).size() == 2, "sections");
     for (auto& replica : stage.job().replicas()) {
         const io::SectionReader file(checkpoint, replica->name(), quiet);
-        for (const model::Parameter& p : replica->module().parameters().parameters())
+        for (const parallel::Parameter& p : replica->module().parameters().parameters())
             for (const io::Stored group : {io::Stored::weight, io::Stored::first, io::Stored::second}) {
                 if (group != io::Stored::weight && !(trained && p.trainable)) continue;
                 MAESTRO_CHECK(
@@ -240,7 +241,7 @@ void every_layout_reads_every_other(const comm::Communicator& world, const fs::p
         if (const comm::Communicator ranks = first_ranks(world, kLayouts[from].ranks)) {
             Stage stage(ranks, folder, overrides(kLayouts[from]));
             stage.fill();
-            train::save_checkpoint(stage.job(), run, kStep, {});
+            train::save_checkpoint(stage.job().state(), run, kStep, {});
             stage.check();  // saving changes nothing
             check_files(stage, saved, trained);
             Pulse quiet;
@@ -252,7 +253,7 @@ void every_layout_reads_every_other(const comm::Communicator& world, const fs::p
             const comm::Communicator ranks = first_ranks(world, to.ranks);
             if (!ranks) continue;
             Stage stage(ranks, folder, overrides(to));
-            train::load_checkpoint(stage.job(), saved.string());
+            train::load_checkpoint(stage.job().state(), saved.string());
             stage.check();
         }
     }
@@ -271,7 +272,7 @@ void weights_that_are_no_numbers_are_refused(const comm::Communicator& world, co
             if (replica->name() == "language")
                 replica->module().parameters().parameters().back().master.as<float>()[1] = NAN;
         test::expect_error(ExitCode::not_finite, "section language: element 1 of ",
-                           [&] { train::save_checkpoint(stage.job(), run, kStep, {}); });
+                           [&] { train::save_checkpoint(stage.job().state(), run, kStep, {}); });
         MAESTRO_CHECK(!fs::exists(run / "checkpoints" / "step-000007"), "nothing has the final name");
     }
 }
@@ -306,10 +307,10 @@ void a_rank_that_cannot_write_ends_all(const comm::Communicator& world, const fs
         for (int victim = 0; victim < world.size(); ++victim) {
             const NoRoom full(world.rank() == victim);
             test::expect_error(ExitCode::io_error, "File too large",
-                               [&] { train::save_checkpoint(stage.job(), run, kStep, {}); });
+                               [&] { train::save_checkpoint(stage.job().state(), run, kStep, {}); });
             MAESTRO_CHECK(!fs::exists(saved), "nothing has the final name");
         }
-        train::save_checkpoint(stage.job(), run, kStep, {});
+        train::save_checkpoint(stage.job().state(), run, kStep, {});
         check_files(stage, saved, true);
         world.barrier();
         if (world.rank() == 0) fs::remove_all(run);
@@ -363,12 +364,12 @@ public:
     }
     /// A weight that is no number is named by its place in the whole, by the rank that would write it.
     void check_that_no_numbers_are_found() {
-        for (const model::Parameter& p : trained_.parameters())
+        for (const parallel::Parameter& p : trained_.parameters())
             for (const Extent& extent : extents_of(p.shape, p.shard))
                 if (p.name == "output" && extent.logical <= 4 && 4 < extent.logical + extent.count)
                     p.master.as<float>()[extent.local + 4 - extent.logical] = INFINITY;
         test::expect_error(ExitCode::not_finite, "section trained: element 4 of output is inf", [&] {
-            train::agree(ranks_, [&] {
+            comm::agree(ranks_, [&] {
                 train::check_finite({0, "trained", trained_, optimizer_.get(), peers_, false, false}, kStep);
             });
         });
@@ -378,8 +379,8 @@ private:
     const comm::Communicator& ranks_;
     Pulse quiet_;
     std::unique_ptr<backend::Backend> backend_ = backend::make_cpu(1);
-    model::Peers peers_;
-    model::ParameterStore trained_{*backend_, "trained", 1, DType::f32},
+    parallel::Peers peers_;
+    parallel::ParameterStore trained_{*backend_, "trained", 1, DType::f32},
         frozen_{*backend_, "frozen", 1, DType::bf16};
     std::unique_ptr<train::Optimizer> optimizer_;
     bool first_of_data_ = false;

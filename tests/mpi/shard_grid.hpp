@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "collective/group.hpp"
+#include "collective/process_group.hpp"
 #include "comm/communicator.hpp"
-#include "model/parameters.hpp"
-#include "model/peers.hpp"
+#include "parallel/parameters.hpp"
+#include "parallel/peers.hpp"
 
 namespace maestro::test {
 
@@ -33,25 +33,25 @@ inline backend::Backend& cpu() {
 }
 
 /// Collective over the grid's ranks.
-inline model::Peers peers_of(const comm::Communicator& ranks, const Grid& grid) {
+inline parallel::Peers peers_of(const comm::Communicator& ranks, const Grid& grid) {
     const int rank = ranks.rank();
-    model::Peers peers = model::no_peers();
+    parallel::Peers peers = parallel::no_peers();
     peers.degrees = {1, grid.tp};
-    peers.tensor = collective::make_group(ranks.split(rank / grid.tp, rank, "tensor"), cpu());
-    peers.keys = collective::make_group(ranks.split(rank / grid.keys, rank, "keys"), cpu());
+    peers.tensor = collective::make_process_group(ranks.split(rank / grid.tp, rank, "tensor"), cpu());
+    peers.keys = collective::make_process_group(ranks.split(rank / grid.keys, rank, "keys"), cpu());
     return peers;
 }
 
 /// Collective over the grid's ranks: those that hold the same shards.
-inline std::unique_ptr<collective::Group> data_of(const comm::Communicator& ranks, const Grid& grid) {
-    return collective::make_group(ranks.split(ranks.rank() % grid.tp, ranks.rank(), "data"), cpu());
+inline std::unique_ptr<collective::ProcessGroup> data_of(const comm::Communicator& ranks, const Grid& grid) {
+    return collective::make_process_group(ranks.split(ranks.rank() % grid.tp, ranks.rank(), "data"), cpu());
 }
 
 /// What tp rank `tp` holds: a matrix cut into columns, two cut into rows, of which one has queries and, after
 /// them, keys that several ranks hold, a matrix and a vector that all hold. `size` scales the cut ones.
-inline void declare(model::ParameterStore& store, const Grid& grid, int tp, std::int64_t size,
+inline void declare(parallel::ParameterStore& store, const Grid& grid, int tp, std::int64_t size,
                     bool trained = true) {
-    using model::Init;
+    using parallel::Init;
     store.declare("norm", {5}, Init::ones, trained);
     store.declare("output", {3, 5 * size}, Init::normal, trained, {{{0, 3}}, part_of(5 * size, tp, grid.tp)});
     store.declare("frozen", {4, 3}, Init::normal, false);
@@ -61,7 +61,8 @@ inline void declare(model::ParameterStore& store, const Grid& grid, int tp, std:
     Shard qkv{.rows = {queries}, .columns = {0, 2}};
     if (key.size() > 0) qkv.rows.push_back({4 * size + key.begin, 4 * size + key.end});
     const Range common{2 * queries.size(), qkv.size()};
-    store.declare("qkv", {6 * size, 2}, Init::normal, trained, std::move(qkv), model::Sharing::keys, common);
+    store.declare("qkv", {6 * size, 2}, Init::normal, trained, std::move(qkv), parallel::Sharing::keys,
+                  common);
     store.declare("head", {7, 2}, Init::normal, trained, {{part_of(7, tp, grid.tp)}, {0, 2}});
     store.declare("table", {7, 11}, Init::normal, trained);
     store.allocate(1);

@@ -12,6 +12,7 @@ namespace {
 
 using namespace maestro;
 using namespace maestro::model;
+using namespace maestro::parallel;
 using model::test::Job;
 
 constexpr double kNear = 1e-11;  ///< of a gradient's norm

@@ -1,6 +1,6 @@
 // Steps of hand-made plans: which tasks run and are recorded, in which order, and what they leave. Vision is
 // on rank 0, language on all others; on one rank they share it.
-#include "train/step_runner.hpp"
+#include "train/step/step_runner.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -32,10 +32,10 @@ public:
         std::function<void(const std::string& call)> during = {};  ///< told of every call as it runs
     };
     FakeModule(backend::Backend& backend, Settings settings, Diary& diary)
-        : Module(backend, role_of(settings), model::no_peers()),
+        : Module(backend, role_of(settings), parallel::no_peers()),
           settings_(std::move(settings)),
           diary_(diary) {
-        store_.declare("weight", {2}, model::Init::zeros, settings_.trained);
+        store_.declare("weight", {2}, parallel::Init::zeros, settings_.trained);
         store_.allocate(1);
     }
 

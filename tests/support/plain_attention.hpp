@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "ops/attention.hpp"
+#include "ops/attention/attention.hpp"
 
 namespace maestro::testing_support {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <functional>
 
-#include "backend/bf16_gemm.hpp"
+#include "backend/cpu/bf16_gemm.hpp"
 #include "support/tensors.hpp"
 
 namespace maestro::backend {

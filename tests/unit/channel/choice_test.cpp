@@ -2,14 +2,15 @@
 #include <gtest/gtest.h>
 
 #include "channel/open.hpp"
-#include "collective/ways.hpp"
 #include "support/edges.hpp"
 #include "support/errors.hpp"
+#include "transport/choice.hpp"
 
 namespace maestro::channel {
 namespace {
 
 using testing::HasSubstr;
+using transport::Method;
 
 ChannelSpec edge(const std::vector<int>& producers, const std::vector<int>& consumers) {
     ChannelSpec spec;
@@ -24,33 +25,33 @@ const std::vector<std::string> kHosts = {"a", "a", "b", "b"};  // of ranks 0 to 
 const std::vector<std::string> kNoGpus(4);
 
 TEST(Choice, OneNodeSharesMemoryAndSeveralExchangeMessages) {
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, Wanted::automatic).means, Means::window);
-    EXPECT_EQ(choose(edge({2}, {3}), kHosts, kNoGpus, Wanted::automatic).means, Means::window);
-    const Choice crossing = choose(edge({0}, {1, 2, 3}), kHosts, kNoGpus, Wanted::automatic);
-    EXPECT_EQ(crossing.means, Means::messages);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, Request::automatic).method, Method::shared_memory);
+    EXPECT_EQ(choose(edge({2}, {3}), kHosts, kNoGpus, Request::automatic).method, Method::shared_memory);
+    const transport::Choice crossing = choose(edge({0}, {1, 2, 3}), kHosts, kNoGpus, Request::automatic);
+    EXPECT_EQ(crossing.method, Method::messages);
     EXPECT_EQ(crossing.reason, "its ranks are on a, b");
 }
 
-TEST(Choice, ColocatedSectionsPassAPointerWhateverIsWanted) {
-    for (const Wanted wanted : {Wanted::automatic, Wanted::window, Wanted::messages})
-        EXPECT_EQ(choose(edge({1, 2}, {1, 2}), kHosts, kNoGpus, wanted).means, Means::pointer);
+TEST(Choice, ColocatedSectionsPassAPointerWhateverIsRequested) {
+    for (const Request request : {Request::automatic, Request::shared_memory, Request::messages})
+        EXPECT_EQ(choose(edge({1, 2}, {1, 2}), kHosts, kNoGpus, request).method, Method::pointer);
 }
 
 TEST(Choice, ColocatedReplicasOfSeveralRanksSendToThemselves) {
     ChannelSpec spec = edge({}, {});
     spec.producers = spec.consumers = {{0, 1}};
     spec.pointer = false;
-    EXPECT_EQ(choose(spec, kHosts, kNoGpus, Wanted::automatic).means, Means::window);
+    EXPECT_EQ(choose(spec, kHosts, kNoGpus, Request::automatic).method, Method::shared_memory);
     spec.producers = {{0, 1}, {2, 3}};
     spec.consumers = spec.producers;
-    EXPECT_EQ(choose(spec, kHosts, kNoGpus, Wanted::automatic).reason, "its ranks are on a, b");
+    EXPECT_EQ(choose(spec, kHosts, kNoGpus, Request::automatic).reason, "its ranks are on a, b");
 }
 
-TEST(Choice, MessagesCanBeWantedAndWindowsOnlyWithinANode) {
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, Wanted::messages).means, Means::messages);
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, Wanted::window).means, Means::window);
+TEST(Choice, MessagesCanBeRequestedAndWindowsOnlyWithinANode) {
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, Request::messages).method, Method::messages);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, Request::shared_memory).method, Method::shared_memory);
     const auto error =
-        testing_support::error_of([] { choose(edge({1}, {2}), kHosts, kNoGpus, Wanted::window); });
+        testing_support::error_of([] { choose(edge({1}, {2}), kHosts, kNoGpus, Request::shared_memory); });
     EXPECT_EQ(error.code, ExitCode::bad_deck);
     EXPECT_THAT(error.what,
                 HasSubstr("edge vision-language leaves the node (its ranks are on a, b); set it to "
@@ -59,29 +60,30 @@ TEST(Choice, MessagesCanBeWantedAndWindowsOnlyWithinANode) {
 
 TEST(Choice, GpusOfTheirOwnSendByNcclWhereItIs) {
     const std::vector<std::string> own = {"a 0", "a 1", "b 0", "b 1"}, shared = {"a 0", "a 0", "b 0", ""};
-    const bool nccl = !collective::nccl_version().empty();
-    const Choice found = choose(edge({0}, {1, 2}), kHosts, own, Wanted::automatic);
-    EXPECT_EQ(found.means, nccl ? Means::nccl : Means::messages);
-    EXPECT_EQ(found.reason, nccl ? "each of 3 ranks has a GPU of its own"
+    const bool nccl = !transport::nccl_version().empty();
+    const transport::Choice found = choose(edge({0}, {1, 2}), kHosts, own, Request::automatic);
+    EXPECT_EQ(found.method, nccl ? Method::nccl : Method::messages);
+    EXPECT_EQ(found.reason, nccl ? "each of 3 ranks has a GPU to itself"
                                  : "this program was built without NCCL and its ranks are on a, b");
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, shared, Wanted::automatic).reason,
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, shared, Request::automatic).reason,
               "2 ranks share 1 GPU and all its ranks are on a");
-    EXPECT_EQ(choose(edge({2}, {3}), kHosts, shared, Wanted::automatic).reason,
+    EXPECT_EQ(choose(edge({2}, {3}), kHosts, shared, Request::automatic).reason,
               "1 of 2 ranks have no GPU and all its ranks are on b");
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, own, Wanted::window).means, Means::window);
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, own, Wanted::messages).means, Means::messages);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, own, Request::shared_memory).method, Method::shared_memory);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, own, Request::messages).method, Method::messages);
     ChannelSpec slow = edge({0}, {1});
     slow.latency_s = 1;
-    EXPECT_EQ(choose(slow, kHosts, own, Wanted::automatic).means, Means::window);
+    EXPECT_EQ(choose(slow, kHosts, own, Request::automatic).method, Method::shared_memory);
 }
 
 TEST(Choice, AnMpiThatReachesGpusSendsWhereNcclDoesNot) {
     const std::vector<std::string> shared = {"a 0", "a 0", "b 0", ""};
-    const Choice found = choose(edge({0}, {1, 2}), kHosts, shared, Wanted::automatic, true);
-    EXPECT_EQ(found.means, Means::gpu_mpi);
+    const transport::Choice found = choose(edge({0}, {1, 2}), kHosts, shared, Request::automatic, true);
+    EXPECT_EQ(found.method, Method::gpu_mpi);
     EXPECT_EQ(found.reason, "3 ranks share 2 GPUs and MPI reaches GPUs");
-    EXPECT_EQ(choose(edge({2}, {3}), kHosts, shared, Wanted::automatic, true).means, Means::window);
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, shared, Wanted::window, true).means, Means::window);
+    EXPECT_EQ(choose(edge({2}, {3}), kHosts, shared, Request::automatic, true).method, Method::shared_memory);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, shared, Request::shared_memory, true).method,
+              Method::shared_memory);
 }
 
 TEST(Choice, RowsGoBetweenRanksOfReplicasThatBelongTogether) {
@@ -98,16 +100,17 @@ TEST(Choice, RowsGoBetweenRanksOfReplicasThatBelongTogether) {
 TEST(Choice, GpusCopyToWhatTheyReachAndSayWhyNot) {
     ChannelSpec spec = edge({0}, {1});
     const std::vector<bool> all(4, true), none(4, false), one = {true, false, false, false};
-    EXPECT_EQ(way_of_gpus(spec, Means::window, none, ""), "");
-    EXPECT_EQ(way_of_gpus(spec, Means::window, all, ""), "GPUs copy straight from and to it");
-    EXPECT_EQ(way_of_gpus(spec, Means::window, one, ""),
+    EXPECT_EQ(describe_gpu_copies(spec, Method::shared_memory, none, ""), "");
+    EXPECT_EQ(describe_gpu_copies(spec, Method::shared_memory, all, ""), "GPUs copy straight from and to it");
+    EXPECT_EQ(describe_gpu_copies(spec, Method::shared_memory, one, ""),
               "the GPUs of 1 of its 2 ranks copy straight from and to it");
-    EXPECT_EQ(way_of_gpus(spec, Means::window, all, "cudaHostRegister: no"),
+    EXPECT_EQ(describe_gpu_copies(spec, Method::shared_memory, all, "cudaHostRegister: no"),
               "GPUs copy through pinned memory, because cudaHostRegister: no");
-    EXPECT_THAT(way_of_gpus(spec, Means::messages, all, ""), HasSubstr("through pinned memory"));
-    EXPECT_EQ(way_of_gpus(edge({1}, {1}), Means::pointer, all, ""), "GPUs keep its rows");
+    EXPECT_THAT(describe_gpu_copies(spec, Method::messages, all, ""), HasSubstr("through pinned memory"));
+    EXPECT_EQ(describe_gpu_copies(edge({1}, {1}), Method::pointer, all, ""), "GPUs keep its rows");
     spec.latency_s = 1;
-    EXPECT_THAT(way_of_gpus(spec, Means::window, all, ""), HasSubstr("through pinned memory"));
+    EXPECT_THAT(describe_gpu_copies(spec, Method::shared_memory, all, ""),
+                HasSubstr("through pinned memory"));
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 
 namespace maestro::model::test {
 
+using namespace parallel;
+
 constexpr int kMarker = 39;
 
 inline ModelSpec language_spec(int width, int mlp, bool tied = true) {

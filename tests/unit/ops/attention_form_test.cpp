@@ -1,12 +1,12 @@
 // Which form attention takes on a GPU, and how sequences are dealt to launches.
-#include "ops/attention_form.hpp"
+#include "ops/attention/implementation.hpp"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <random>
 
-#include "ops/packed_attention.hpp"
+#include "ops/attention/packed_attention.hpp"
 
 namespace maestro::ops {
 namespace {

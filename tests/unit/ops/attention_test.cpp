@@ -1,6 +1,6 @@
 // Packed attention against its definition: every type, head sizes and sequences that no block of a kernel or
 // of a loop fits, tensors that begin anywhere; and with several threads.
-#include "ops/attention.hpp"
+#include "ops/attention/attention.hpp"
 
 #include "support/plain_attention.hpp"
 #include "support/tensors.hpp"

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-#include "ops/attention.hpp"
+#include "ops/attention/attention.hpp"
 #include "ops/cross_entropy.hpp"
 #include "ops/distillation.hpp"
 #include "ops/elementwise.hpp"

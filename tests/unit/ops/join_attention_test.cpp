@@ -1,5 +1,5 @@
 // Attention over some keys joined by that over others, against plain sums.
-#include "ops/attention.hpp"
+#include "ops/attention/attention.hpp"
 #include "support/views.hpp"
 
 namespace maestro::ops {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "channel/manifest.hpp"
-#include "train/routes.hpp"
+#include "train/step/routes.hpp"
 #include "unit/data/sample_file_fixture.hpp"
 #include "unit/train/random_plan.hpp"
 #include "workload/slot_rows.hpp"
@@ -16,7 +16,7 @@
 namespace maestro::train {
 namespace {
 
-using model::Degrees;
+using parallel::Degrees;
 using Samples = std::vector<std::int64_t>;
 using Row = std::pair<std::int64_t, std::int64_t>;  ///< sample, row of it as the edge counts
 
@@ -63,14 +63,14 @@ channel::ChannelSpec spec_of(const Case& c, std::int64_t max_sent, std::int64_t 
 }
 
 /// Rank and local row of every row of every sequence.
-std::vector<std::vector<std::pair<int, std::int64_t>>> by_row(const model::Partition& partition,
+std::vector<std::vector<std::pair<int, std::int64_t>>> by_row(const parallel::Partition& partition,
                                                               const workload::Packing& packing) {
     std::vector<std::vector<std::pair<int, std::int64_t>>> owners;
     for (const std::int64_t length : packing.lengths)
         owners.emplace_back(static_cast<std::size_t>(length), std::pair(-1, std::int64_t{-1}));
     const auto holdings = partition.holdings();
     for (std::size_t s = 0; s < holdings.size(); ++s)
-        for (const model::Holding& h : holdings[s])
+        for (const parallel::Holding& h : holdings[s])
             for (std::int64_t i = 0; i < h.count; ++i)
                 owners[s][static_cast<std::size_t>(h.first + i)] = {h.rank, h.local + i};
     return owners;
@@ -334,7 +334,7 @@ protected:
         };
         each_batch(c.plan.batches[0], [&](int, int, const Samples& samples) {
             const workload::Packing packed = packing(section)(samples);
-            const model::Partition partition = workload::partition_of(packed, c.up);
+            const parallel::Partition partition = workload::partition_of(packed, c.up);
             for (int cp = 0; cp < c.up.cp; ++cp)
                 for (const std::int64_t rows : partition.shares(cp))
                     EXPECT_LE(rows / packed.unit, c.spec.max_sent);

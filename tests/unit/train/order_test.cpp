@@ -8,8 +8,8 @@
 #include <stdexcept>
 
 #include "base/error.hpp"
-#include "train/optimizer.hpp"
-#include "train/plan_source.hpp"
+#include "train/coordinator/plan_source.hpp"
+#include "train/step/optimizer.hpp"
 #include "workload/data_order.hpp"
 
 namespace maestro::train {

@@ -1,5 +1,5 @@
 // Who sends which rows to whom: an example worked out by hand, and random plans against the definition.
-#include "train/routes.hpp"
+#include "train/step/routes.hpp"
 
 #include <gtest/gtest.h>
 

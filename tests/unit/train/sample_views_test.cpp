@@ -1,5 +1,5 @@
 // What modules see of samples: the same numbers in the same memory.
-#include "train/sample_views.hpp"
+#include "train/step/sample_views.hpp"
 
 #include <gtest/gtest.h>
 

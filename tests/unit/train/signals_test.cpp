@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backend/backend.hpp"
-#include "backend/cpu_gemm.hpp"
+#include "backend/cpu/cpu_gemm.hpp"
 #include "comm/signals.hpp"
 
 namespace maestro {

@@ -1,5 +1,5 @@
 // The memory of micro-batches in flight: who has it, when it comes back, and what is refused.
-#include "train/slots.hpp"
+#include "train/step/slots.hpp"
 
 #include <gmock/gmock.h>
 

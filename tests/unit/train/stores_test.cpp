@@ -1,5 +1,5 @@
 // Who shares which memory, by what ranks say of it, and what is said where it is too little.
-#include "train/stores.hpp"
+#include "train/run/stores.hpp"
 
 #include <gmock/gmock.h>
 

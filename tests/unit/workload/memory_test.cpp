@@ -38,7 +38,7 @@ TEST_F(Memory, CountsEachPartByItsRule) {
     const RankMemory vision = memory_of(memory, deck_.graph, 0), language = memory_of(memory, deck_.graph, 2);
     const auto& up = memory.sections[0];
     const auto& down = memory.sections[1];
-    const std::int64_t share = model::flat_share(down.footprint.trainable, 0, 3).size();
+    const std::int64_t share = parallel::flat_share(down.footprint.trainable, 0, 3).size();
     EXPECT_EQ(vision.weights, up.footprint.parameters);
     EXPECT_EQ(vision.weights, 8.0 * static_cast<double>(up.footprint.trainable));  // fp32 weight and gradient
     EXPECT_EQ(vision.optimizer, 8.0 * static_cast<double>(up.footprint.trainable));  // two moments
@@ -57,7 +57,7 @@ TEST_F(Memory, GradientsAreSummedInTheScratchOfTasks) {
     model::Footprint& down = memory.sections[1].footprint;
     down.scratch = 64;
     const auto scratch = [&] { return memory_of(memory, deck_.graph, 2).scratch; };
-    const std::int64_t share = model::flat_share(down.trainable, 0, 3).size();
+    const std::int64_t share = parallel::flat_share(down.trainable, 0, 3).size();
     EXPECT_EQ(scratch(), 2.0 * sizeof(float) * static_cast<double>(share));  // of both other replicas
     down.trainable = std::int64_t{1} << 33;
     EXPECT_EQ(scratch(), 2.0 * sizeof(float) * (1 << 20));  // in pieces

@@ -9,7 +9,7 @@
 namespace maestro::workload {
 namespace {
 
-using model::Degrees;
+using parallel::Degrees;
 using Samples = std::vector<std::int64_t>;
 
 /// Section 0 sees pictures, 1 is a teacher and 2 its student.
@@ -56,7 +56,7 @@ protected:
         std::int64_t most = 0;
         for (const Samples& batch : batches(lane.micro_batch)) {
             const Packing packing = packing_of(*table_, lane.section, batch);
-            const model::Partition partition = partition_of(packing, lane.degrees);
+            const parallel::Partition partition = partition_of(packing, lane.degrees);
             for (int cp = 0; cp < lane.degrees.cp; ++cp)
                 for (const std::int64_t rows : partition.shares(cp))
                     most = std::max(most, rows / packing.unit);
@@ -76,7 +76,7 @@ protected:
             const Holdings inputs = inputs_of(packing_of(*table_, down.section, batch), places, down.degrees);
             for (std::size_t i = 0; i < batch.size(); ++i) {
                 Samples own(ranks, 0);
-                for (const model::Holding& h : inputs[i]) own[static_cast<std::size_t>(h.rank)] += h.count;
+                for (const parallel::Holding& h : inputs[i]) own[static_cast<std::size_t>(h.rank)] += h.count;
                 Samples& most = rows[static_cast<std::size_t>(batch[i])];
                 for (std::size_t q = 0; q < ranks; ++q) most[q] = std::max(most[q], own[q]);
             }

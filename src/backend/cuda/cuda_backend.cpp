@@ -1,0 +1,186 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <utility>
+
+#include "backend/backend.hpp"
+#include "backend/cuda/check.hpp"
+#include "backend/cuda/cudnn_attention.hpp"
+#include "backend/cuda/event_clock.hpp"
+#include "backend/cuda/gemm.hpp"
+#include "backend/cuda/staged_reader.hpp"
+#include "backend/cuda/staging_ring.hpp"
+#include "backend/cuda/stream.hpp"
+#include "backend/device.hpp"
+#include "backend/gpus.hpp"
+
+namespace maestro::backend {
+
+namespace {
+
+int architecture_of(int gpu) {
+    int major = 0, minor = 0;
+    MAESTRO_CUDA_CALL(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
+    MAESTRO_CUDA_CALL(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu));
+    return 10 * major + minor;
+}
+
+constexpr std::size_t kSlotBytes = std::size_t{1} << 20;
+constexpr int kSlots = 8;
+
+/// Copies between host and device through pinned memory. `wait` returns when an event is reached.
+class Staging {
+public:
+    Staging(Stream stream, std::function<void(const CudaEvent&)> wait)
+        : stream_(stream), wait_(std::move(wait)), ring_(kSlots, kSlotBytes) {}
+
+    void upload(const std::byte* source, std::byte* target, std::size_t bytes) {
+        for (std::size_t at = 0; at < bytes; at += kSlotBytes) {
+            const std::size_t size = std::min(kSlotBytes, bytes - at);
+            StagingRing::Slot& slot = next();
+            std::memcpy(slot.memory.data(), source + at, size);
+            MAESTRO_CUDA_CALL(
+                cudaMemcpyAsync(target + at, slot.memory.data(), size, cudaMemcpyHostToDevice, stream_));
+            slot.copied.record(stream_);
+        }
+    }
+    void download(const std::byte* source, std::byte* target, std::size_t bytes) {
+        for (std::size_t at = 0; at < bytes; at += kSlotBytes) {
+            const std::size_t size = std::min(kSlotBytes, bytes - at);
+            StagingRing::Slot& slot = next();
+            MAESTRO_CUDA_CALL(
+                cudaMemcpyAsync(slot.memory.data(), source + at, size, cudaMemcpyDeviceToHost, stream_));
+            slot.copied.record(stream_);
+            wait_(slot.copied);
+            std::memcpy(target + at, slot.memory.data(), size);
+        }
+    }
+
+private:
+    /// The next slot, once what it was used for before has been copied.
+    StagingRing::Slot& next() {
+        StagingRing::Slot& slot = ring_[uses_++];
+        wait_(slot.copied);
+        return slot;
+    }
+    Stream stream_;
+    std::function<void(const CudaEvent&)> wait_;
+    StagingRing ring_;
+    std::uint64_t uses_ = 0;
+};
+
+class Cuda final : public Backend {
+public:
+    Cuda(int device, Products products)
+        : device_(device),
+          stream_(make_stream(device)),
+          gemm_(stream_, products, [this](const CudaEvent& event) { wait_for(event); }),
+          staging_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
+          clock_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
+          cudnn_(make_cudnn_attention(stream_, architecture_of(device))),
+          attention_architecture_(cudnn_.attention ? architecture_of(device) : 0) {}
+    ~Cuda() override {
+        cudaStreamSynchronize(stream_);
+        cudnn_.attention.reset();  // its handle knows the stream
+        cudaStreamDestroy(stream_);
+    }
+    std::string describe() const override {
+        int driver = 0, runtime = 0;
+        MAESTRO_CUDA_CALL(cudaDriverGetVersion(&driver));
+        MAESTRO_CUDA_CALL(cudaRuntimeGetVersion(&runtime));
+        return fmt::format("cuda: {}, driver for CUDA {}.{}, runtime {}.{}, {}, {}", describe_gpu(device_),
+                           driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100,
+                           gemm_.describe(), cudnn_.description);
+    }
+    bool computes() const override { return true; }
+    int threads() const override { return 1; }
+    Stream stream() const override { return stream_; }
+    Clock& clock() override { return clock_; }
+    std::string gpu() const override { return identity_of_gpu(device_); }
+    void* allocate(std::size_t bytes) override {
+        void* pointer = nullptr;
+        if (cudaMalloc(&pointer, std::max<std::size_t>(bytes, 1)) != cudaSuccess) {
+            cudaGetLastError();  // or the next call would report it again
+            std::size_t left = 0, all = 0;
+            MAESTRO_CUDA_CALL(cudaMemGetInfo(&left, &all));
+            throw Error(ExitCode::device_memory,
+                        fmt::format("cannot allocate {} MiB of GPU {}'s memory: {} of {} MiB are free",
+                                    bytes >> 20, device_, left >> 20, all >> 20));
+        }
+        return pointer;
+    }
+    void release(void* pointer) noexcept override {
+        // It waits for the device, which an error may have left waiting for another rank.
+        if (!given_up_ && std::uncaught_exceptions() == 0) cudaFree(pointer);
+    }
+    bool shares_memory() const override { return false; }
+    void upload(const void* source, const Tensor& target) override {
+        staging_.upload(static_cast<const std::byte*>(source), static_cast<std::byte*>(target.data),
+                        target.bytes());
+    }
+    void download(const Tensor& source, void* target) override {
+        staging_.download(static_cast<const std::byte*>(source.data), static_cast<std::byte*>(target),
+                          source.bytes());
+    }
+    std::unique_ptr<ReadOut> read_out(std::vector<Tensor> tensors) override {
+        return std::make_unique<CudaReadOut>(stream_, std::move(tensors),
+                                             [this](const CudaEvent& event) { wait_for(event); });
+    }
+    int attention_architecture() const override { return attention_architecture_; }
+    FusedAttention* fused_attention() override { return cudnn_.attention.get(); }
+    void gemm(const Gemm& g) override {
+        count(work_of(g));
+        if (g.m > 0 && g.n > 0) gemm_.run(g, {});
+    }
+    bool gemm_with(const Gemm& g, const Epilogue& epilogue) override {
+        if (g.m == 0 || g.n == 0 || !gemm_.run(g, epilogue)) return false;
+        count(work_of(g));
+        return true;
+    }
+
+private:
+    void wait_for(const CudaEvent& event) {
+        if (!wait()) return event.synchronize();
+        try {
+            wait()([&] { return event.reached(); }, fmt::format("GPU {} to do what is queued up", device_));
+        } catch (...) {
+            given_up_ = true;
+            throw;
+        }
+    }
+    static Stream make_stream(int device) {
+        MAESTRO_CUDA_CALL(cudaSetDevice(device));
+        cudaStream_t stream = nullptr;
+        MAESTRO_CUDA_CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        return stream;
+    }
+    int device_;
+    bool given_up_ =
+        false;  ///< a wait ended without the device: what is freed before groups go, waits no more
+    Stream stream_;
+    CudaGemm gemm_;
+    Staging staging_;
+    CudaClock clock_;
+    CudnnAttention cudnn_;
+    int attention_architecture_;
+};
+
+}  // namespace
+
+void cuda_failed(ExitCode code, const char* expression, const char* file, int line, const std::string& said) {
+    throw Error(code, fmt::format("{}:{}: {}: {}", file, line, expression, said));
+}
+
+int attention_architecture_of_gpu(int number) {
+    const int architecture = architecture_of(number);
+    return has_cudnn(architecture) ? architecture : 0;
+}
+
+std::unique_ptr<Backend> make_cuda(int device, Products products) {
+    return std::make_unique<Cuda>(device, products);
+}
+
+}  // namespace maestro::backend

@@ -1,0 +1,14 @@
+// Builds for GPUs without cuDNN's front end.
+#include "backend/cuda/cudnn_attention.hpp"
+
+namespace maestro::backend {
+
+bool has_cudnn(int) {
+    return false;
+}
+
+CudnnAttention make_cudnn_attention(Stream, int) {
+    return {nullptr, "built without cuDNN: attention by own kernels"};
+}
+
+}  // namespace maestro::backend

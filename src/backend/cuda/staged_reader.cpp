@@ -1,0 +1,53 @@
+#include "backend/cuda/staged_reader.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace maestro::backend {
+
+CudaReadOut::CudaReadOut(Stream computing, std::vector<Tensor> tensors,
+                         std::function<void(const CudaEvent&)> wait)
+    : tensors_(std::move(tensors)), wait_(std::move(wait)), ring_(kSlots, kSlotBytes) {
+    CudaEvent computed;
+    computed.record(computing);
+    computed.hold(stream_);
+    copy_ahead();
+}
+
+CudaReadOut::~CudaReadOut() {
+    cudaStreamSynchronize(stream_);  // it writes the memory
+}
+
+/// Into every slot that the reader has done with.
+void CudaReadOut::copy_ahead() {
+    while (copied_ < read_ + kSlots && tensor_ < tensors_.size()) {
+        const Tensor& tensor = tensors_[tensor_];
+        const auto size = static_cast<std::int64_t>(size_of(tensor.dtype));
+        const std::int64_t end =
+            std::min(tensor.size(), element_ + static_cast<std::int64_t>(kSlotBytes) / size);
+        if (end > element_) {
+            StagingRing::Slot& slot = ring_[copied_];
+            MAESTRO_CUDA_CALL(cudaMemcpyAsync(
+                slot.memory.data(), static_cast<const std::byte*>(tensor.data) + element_ * size,
+                static_cast<std::size_t>((end - element_) * size), cudaMemcpyDeviceToHost, stream_));
+            pieces_[copied_ % kSlots] = {tensor_, element_, end, slot.memory.data()};
+            slot.copied.record(stream_);
+            ++copied_;
+        }
+        element_ = end;
+        if (end < tensor.size()) continue;
+        ++tensor_;
+        element_ = 0;
+    }
+}
+
+bool CudaReadOut::next(Piece& piece) {
+    copy_ahead();
+    if (read_ == copied_) return false;
+    wait_(ring_[read_].copied);
+    piece = pieces_[read_ % kSlots];
+    ++read_;
+    return true;
+}
+
+}  // namespace maestro::backend

@@ -1,0 +1,39 @@
+// Tensors of a GPU on their way to the host: copies on a stream beside the computing, ahead of the reader.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "backend/cuda/staging_ring.hpp"
+#include "backend/host_reader.hpp"
+
+namespace maestro::backend {
+
+/// Owns its stream and a ring of pinned memory. A slot is filled again once the reader has asked for the
+/// piece after the one that was in it.
+class CudaReadOut final : public ReadOut {
+public:
+    /// What `computing` was given before is done in what is read. `wait` returns when an event is reached.
+    CudaReadOut(Stream computing, std::vector<Tensor> tensors, std::function<void(const CudaEvent&)> wait);
+    ~CudaReadOut() override;
+    bool next(Piece& piece) override;
+
+    static constexpr std::size_t kSlotBytes = std::size_t{4} << 20;
+    static constexpr std::uint64_t kSlots = 4;
+
+private:
+    void copy_ahead();
+
+    std::vector<Tensor> tensors_;
+    std::function<void(const CudaEvent&)> wait_;
+    std::size_t tensor_ = 0;               ///< of the piece that is copied next
+    std::int64_t element_ = 0;             ///< the first element of that piece
+    std::uint64_t copied_ = 0, read_ = 0;  ///< pieces whose copy was started, and pieces that were handed out
+    StagingRing ring_;
+    std::array<Piece, kSlots> pieces_;  ///< by slot
+    CudaStream stream_;
+};
+
+}  // namespace maestro::backend

@@ -1,0 +1,221 @@
+// Collectives of GPUs through the host: a message goes in pieces, each by a copy to pinned memory, a message
+// of MPI, and a copy from there. The copies have streams of their own, so that neither the computing stream
+// nor the host waits for more than a piece's own way; the pinned memory is a few pieces large and used again
+// and again.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/staging_ring.hpp"
+#include "base/check.hpp"
+#include "collective/implementations.hpp"
+#include "collective/pending_exchanges.hpp"
+#include "comm/check.hpp"
+
+namespace maestro::collective {
+
+namespace {
+
+constexpr std::int64_t kSlots = 8;  ///< pieces that are on their way in one direction
+
+struct Piece {
+    int peer;
+    std::byte* data;  ///< on the device
+    int bytes;
+};
+/// Pieces in one direction, in the order in which all ranks know them. They are counted from the group's
+/// first piece on.
+struct Line {
+    std::deque<Piece> pieces;  ///< that have no slot yet
+    backend::StagingRing staging{kSlots};
+    std::array<Piece, kSlots> staged;  ///< by slot
+    std::array<MPI_Request, kSlots> requests = no_requests();
+    backend::CudaStream stream;  ///< of the copies
+    std::int64_t given = 0;      ///< pieces that were handed over
+    std::int64_t begun = 0;      ///< that have taken a slot
+    std::int64_t posted = 0;     ///< outgoing ones that MPI has
+    std::int64_t done = 0;       ///< that were sent, or whose copy to the device is queued
+
+    static std::array<MPI_Request, kSlots> no_requests() {
+        std::array<MPI_Request, kSlots> none;
+        none.fill(MPI_REQUEST_NULL);
+        return none;
+    }
+    backend::StagingRing::Slot& slot(std::int64_t piece) {
+        return staging[static_cast<std::uint64_t>(piece)];
+    }
+    Piece& piece(std::int64_t number) { return staged[static_cast<std::size_t>(number % kSlots)]; }
+    MPI_Request& request(std::int64_t piece) { return requests[static_cast<std::size_t>(piece % kSlots)]; }
+};
+
+class StagedGroup final : public ProcessGroup {
+public:
+    StagedGroup(comm::Communicator members, backend::Backend& backend, std::string transport)
+        : ProcessGroup(members.rank(), members.size(), std::move(transport)),
+          members_(std::move(members)),
+          backend_(backend) {
+        MAESTRO_CUDA_CALL(cudaGetDevice(&device_));
+        turn_ = members_.waiter().progress().add([this] { return take_turn(); });
+    }
+    ~StagedGroup() override {
+        members_.waiter().progress().remove(turn_);
+        for (Line* line : {&out_, &in_})
+            cudaStreamSynchronize(line->stream);  // it reads and writes the slots
+    }
+
+    void wait(Request request) override {
+        Exchange& exchange = exchanges_.open(request, members_.name());
+        members_.waiter().wait_until(
+            [&] {
+                const std::lock_guard lock(mutex_);
+                advance();
+                return out_.done >= exchange.out && (error_ || in_.done >= exchange.in);
+            },
+            [&] { return fmt::format("the other {} ranks of {}", size() - 1, members_.name()); });
+        const std::lock_guard lock(mutex_);
+        if (error_) std::rethrow_exception(error_);
+        if (exchange.receives) {
+            arrived_.record(in_.stream);
+            arrived_.hold(backend_.stream());
+        }
+        exchange.open = false;
+    }
+
+protected:
+    Request begin(std::span<const Message> out, std::span<const Message> in) override {
+        const std::lock_guard lock(mutex_);
+        if (!out.empty() || !in.empty()) {
+            computed_.record(backend_.stream());
+            computed_.hold(out_.stream);
+            computed_.hold(in_.stream);
+        }
+        for (const Message& m : out) cut(m, out_);
+        for (const Message& m : in) cut(m, in_);
+        const Request request = exchanges_.begin();
+        exchanges_[request] = {.open = true, .receives = !in.empty(), .out = out_.given, .in = in_.given};
+        advance();
+        return request;
+    }
+
+private:
+    struct Exchange {
+        bool open = false;
+        bool receives = false;
+        std::int64_t out = 0, in = 0;  ///< pieces that have to be done, counted from the group's first
+    };
+    static void cut(const Message& m, Line& line) {
+        in_pieces(m.data, m.bytes, kMaxStagedMessage, [&](std::byte* data, int bytes) {
+            line.pieces.push_back({m.peer, data, bytes});
+            ++line.given;
+        });
+    }
+    /// Also called while this rank computes, or waits for others.
+    bool take_turn() {
+        const std::lock_guard lock(mutex_);
+        if (out_.done == out_.given && in_.done == in_.given) return false;
+        try {
+            MAESTRO_CUDA_CALL(cudaSetDevice(device_));
+            advance();
+        } catch (...) {
+            failure_ = std::current_exception();
+            return false;
+        }
+        return true;
+    }
+    void advance() {
+        if (failure_) std::rethrow_exception(failure_);
+        advance_out();
+        if (error_) return;
+        try {
+            advance_in();
+        } catch (...) {
+            error_ = std::current_exception();
+        }
+    }
+    static bool ended(MPI_Request& request, MPI_Status* status = MPI_STATUS_IGNORE) {
+        int flag = 0;
+        MAESTRO_MPI(MPI_Test(&request, &flag, status));
+        return flag != 0;
+    }
+    /// Gives the next piece the next slot; returns the number of the piece.
+    static std::int64_t take_slot(Line& line) {
+        const std::int64_t number = line.begun++;
+        line.piece(number) = line.pieces.front();
+        line.slot(number).memory.reserve(room_for(line.pieces.front()));
+        line.pieces.pop_front();
+        return number;
+    }
+    /// Between the piece's place on the device and its slot.
+    static void copy(Line& line, std::int64_t number, cudaMemcpyKind kind) {
+        const Piece& piece = line.piece(number);
+        backend::StagingRing::Slot& slot = line.slot(number);
+        const bool down = kind == cudaMemcpyDeviceToHost;
+        MAESTRO_CUDA_CALL(cudaMemcpyAsync(down ? slot.memory.data() : piece.data,
+                                          down ? piece.data : slot.memory.data(),
+                                          static_cast<std::size_t>(piece.bytes), kind, line.stream));
+        slot.copied.record(line.stream);
+    }
+    void advance_out() {
+        Line& line = out_;
+        while (line.done < line.posted && ended(line.request(line.done))) ++line.done;
+        while (!line.pieces.empty() && line.begun - line.done < kSlots)
+            copy(line, take_slot(line), cudaMemcpyDeviceToHost);
+        for (; line.posted < line.begun && line.slot(line.posted).copied.reached(); ++line.posted) {
+            const Piece& piece = line.piece(line.posted);
+            MAESTRO_MPI(MPI_Isend(line.slot(line.posted).memory.data(), piece.bytes, MPI_BYTE, piece.peer,
+                                  kMessageTag, members_.handle(), &line.request(line.posted)));
+        }
+    }
+    void advance_in() {
+        Line& line = in_;
+        MPI_Status status;
+        for (; line.done < line.begun && ended(line.request(line.done), &status); ++line.done) {
+            const Piece& piece = line.piece(line.done);
+            int bytes = 0;
+            MAESTRO_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
+            MAESTRO_CHECK(bytes == piece.bytes, "{}: {} bytes came where {} were due", members_.name(), bytes,
+                          piece.bytes);
+            copy(line, line.done, cudaMemcpyHostToDevice);
+        }
+        // A slot is free once what came in it has been copied.
+        while (!line.pieces.empty() && line.begun - line.done < kSlots &&
+               line.slot(line.begun).copied.reached()) {
+            const std::int64_t number = take_slot(line);
+            const Piece& piece = line.piece(number);
+            MAESTRO_MPI(MPI_Irecv(line.slot(number).memory.data(), piece.bytes, MPI_BYTE, piece.peer,
+                                  kMessageTag, members_.handle(), &line.request(number)));
+        }
+    }
+    /// Growing waits for the device: twice as much each time.
+    static std::size_t room_for(const Piece& piece) {
+        return std::bit_ceil(std::max(static_cast<std::size_t>(piece.bytes), std::size_t{64} << 10));
+    }
+
+    comm::Communicator members_;
+    backend::Backend& backend_;
+    int device_ = 0;
+    std::mutex mutex_;
+    std::exception_ptr error_;    ///< of what came; what others wait for still goes
+    std::exception_ptr failure_;  ///< met while this rank did other things: nothing goes on
+    Line out_, in_;
+    backend::CudaEvent computed_, arrived_;
+    PendingExchanges<Exchange> exchanges_;
+    comm::Progress::Id turn_;
+};
+
+}  // namespace
+
+std::unique_ptr<ProcessGroup> make_staged_group(comm::Communicator members, backend::Backend& backend,
+                                                std::string transport) {
+    return std::make_unique<StagedGroup>(std::move(members), backend, std::move(transport));
+}
+
+}  // namespace maestro::collective

@@ -1,0 +1,98 @@
+// Collectives of GPUs by NCCL: its sends and receives, on a stream of the group's own. Sums are not NCCL's,
+// whose order follows the ring. What runs on the device without end (a rank that does not come) is seen where
+// the host waits for the device: there the group is named, and NCCL's own error thrown.
+#include <nccl.h>
+
+#include <span>
+#include <utility>
+
+#include "backend/cuda/stream.hpp"
+#include "collective/implementations.hpp"
+#include "collective/pending_exchanges.hpp"
+#include "transport/nccl/nccl_communicator.hpp"
+
+namespace maestro::collective {
+
+namespace {
+
+/// Collective: of an id that the first rank makes.
+ncclUniqueId shared_id(const comm::Communicator& members) {
+    ncclUniqueId id{};
+    if (members.rank() == 0) id = transport::NcclCommunicator::make_id();
+    members.broadcast(std::span(&id, 1));
+    return id;
+}
+
+class NcclGroup final : public ProcessGroup {
+public:
+    NcclGroup(comm::Communicator members, backend::Backend& backend, std::string transport)
+        : ProcessGroup(members.rank(), members.size(), std::move(transport)),
+          members_(std::move(members)),
+          backend_(backend),
+          nccl_(members_.name(), members_.waiter(), shared_id(members_), members_.rank(), members_.size()) {
+        nccl_.settle("ncclCommInitRankConfig");
+        look_ = members_.waiter().add_look([this] { return under_way(); });
+    }
+    ~NcclGroup() override { members_.waiter().remove_look(look_); }
+
+    void wait(Request request) override {
+        Exchange& exchange = exchanges_.open(request, members_.name());
+        exchange.open = false;
+        if (!exchange.moves) return;
+        exchange.ended.hold(backend_.stream());
+        nccl_.settled();
+    }
+
+protected:
+    Request begin(std::span<const Message> out, std::span<const Message> in) override {
+        const Request request = exchanges_.begin();
+        Exchange& exchange = exchanges_[request];
+        exchange.moves = !out.empty() || !in.empty();
+        if (exchange.moves) move(exchange, out, in);
+        return request;
+    }
+
+private:
+    struct Exchange {
+        bool open = false;
+        bool moves = false;
+        backend::CudaEvent begun, ended;  ///< on the group's stream
+    };
+    /// The communicator's stream takes them one after another, as every rank does.
+    void move(Exchange& exchange, std::span<const Message> out, std::span<const Message> in) {
+        computed_.record(backend_.stream());
+        computed_.hold(stream_);
+        exchange.begun.record(stream_);
+        nccl_.settle(ncclGroupStart(), "ncclGroupStart");
+        for (const Message& m : in)
+            nccl_.settle(ncclRecv(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_), "ncclRecv");
+        for (const Message& m : out)
+            nccl_.settle(ncclSend(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_), "ncclSend");
+        nccl_.settle(ncclGroupEnd(), "ncclGroupEnd");  // before that they are in no stream
+        exchange.ended.record(stream_);
+    }
+    /// What of this group a device is in the midst of.
+    std::string under_way() const {
+        nccl_.settled();
+        const bool any = exchanges_.any(
+            [](const Exchange& e) { return e.moves && e.begun.reached() && !e.ended.reached(); });
+        return any ? nccl_.others() : "";
+    }
+
+    comm::Communicator members_;
+    backend::Backend& backend_;
+    backend::CudaStream stream_;
+    backend::CudaEvent computed_;
+    PendingExchanges<Exchange> exchanges_;
+    transport::NcclCommunicator nccl_;  ///< goes before the stream that it works on
+    comm::Waiter::LookId look_;
+};
+
+}  // namespace
+
+std::unique_ptr<ProcessGroup> make_nccl_group(comm::Communicator members, backend::Backend& backend,
+                                              std::string transport) {
+    return std::make_unique<NcclGroup>(std::move(members), backend, std::move(transport));
+}
+
+}  // namespace maestro::collective

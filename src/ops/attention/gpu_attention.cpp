@@ -1,0 +1,106 @@
+#include "ops/attention/gpu_attention.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "kernels/attention.hpp"
+#include "ops/attention/implementation.hpp"
+
+namespace maestro::ops {
+
+namespace {
+
+constexpr std::int64_t kAlignment = 16;  ///< bytes, of the fused operation's rows
+
+bool aligned(const Tensor& t) {
+    const auto size = static_cast<std::int64_t>(size_of(t.dtype));
+    return reinterpret_cast<std::uintptr_t>(t.data) % kAlignment == 0 && t.columns() * size % kAlignment == 0;
+}
+
+AttentionCase case_of(const backend::Backend& b, const AttentionTensors& t, std::int64_t longest) {
+    AttentionCase c{.architecture = b.attention_architecture(),
+                    .inputs = t.q.dtype,
+                    .results = t.backward() ? t.dq.dtype : t.out.dtype,
+                    .heads = t.lse.columns(),
+                    .dim = t.q.columns() / t.lse.columns(),
+                    .longest = longest,
+                    .backward = t.backward()};
+    for (const Tensor* each : {&t.q, &t.k, &t.values, &t.out, &t.dout, &t.dq, &t.dk, &t.dvalues})
+        c.aligned = c.aligned && (each->empty() || (aligned(*each) && each->dtype == DType::bf16));
+    return c;
+}
+
+/// Memory is planned by one micro-batch, and another of no more rows may be dealt otherwise: shorter
+/// sequences, or no parts that are joined. So on paper there is room for either form.
+AttentionCase on_paper(AttentionCase c) {
+    c.longest = std::min(c.longest, most_planned_rows(c));
+    c.results = c.inputs;
+    c.aligned = true;
+    return c;
+}
+
+}  // namespace
+
+GpuAttention::GpuAttention(backend::Backend& b, const AttentionTensors& t, const Visible& visible,
+                           std::int64_t longest, backend::Arena& scratch)
+    : tensors_(t) {
+    if (b.shares_memory()) return;
+    AttentionCase c = case_of(b, t, longest);
+    if (!b.computes()) c = on_paper(c);
+    const AttentionForm form = attention_form(c, visible);
+    if (form != AttentionForm::kernel) packed_.emplace(t, visible, form, c);
+    if (packed_ && b.computes() && !packed_->prepare(*b.fused_attention())) packed_.reset();
+    if (!packed_) {
+        take_tiles(b, visible, scratch);
+        return;
+    }
+    if (!b.computes()) {
+        const backend::ArenaScope scope(scratch);
+        take_tiles(b, visible, scratch);
+    }
+    packed_->take(b, scratch);
+}
+
+void prepare_attention(backend::Backend& b, DType type, const backend::AttentionClass& shape,
+                       std::span<const std::int64_t> rows) {
+    if (!b.fused_attention()) return;
+    std::set<std::int64_t> planned;
+    for (const std::int64_t each : rows)
+        if (each > 0) planned.insert(planned_rows(each));
+    for (const std::int64_t longest : planned) {
+        const AttentionForm form = attention_form(
+            {.architecture = b.attention_architecture(),
+             .inputs = type,
+             .results = type,
+             .heads = shape.heads,
+             .dim = shape.dim,
+             .longest = longest,
+             .backward = shape.backward,
+             .aligned = shape.value_width * static_cast<std::int64_t>(size_of(type)) % kAlignment == 0},
+            shape.causal);
+        if (form != AttentionForm::kernel)
+            b.fused_attention()->prepare(attention_class(shape, form, longest));
+    }
+}
+
+void GpuAttention::take_tiles(backend::Backend& b, const Visible& visible, backend::Arena& scratch) {
+    const bool backward = tensors_.backward();
+    tiles_ = attention_tiles(b, visible, tensors_.q.dtype, backward, scratch);
+    if (backward)
+        shared_ = scratch.allocate(tensors_.lse.dtype, {tensors_.lse.dim(0), tensors_.lse.columns()});
+}
+
+void GpuAttention::run(backend::Backend& b, [[maybe_unused]] Stream stream) const {
+    const AttentionTensors& t = tensors_;
+    if constexpr (!backend::kCuda)
+        MAESTRO_FAIL("attention of a GPU in a build without CUDA");
+    else if (packed_)
+        packed_->run(stream, *b.fused_attention());
+    else if (t.backward())
+        kernels::attention_backward(stream, t.dout, t.out, t.q, t.k, t.values, t.lse, tiles_.queries,
+                                    tiles_.keys, tiles_.seen, t.dq, t.dk, t.dvalues, shared_);
+    else
+        kernels::attention(stream, t.q, t.k, t.values, tiles_.queries, tiles_.seen, t.out, t.lse);
+}
+
+}  // namespace maestro::ops

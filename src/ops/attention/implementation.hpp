@@ -1,0 +1,46 @@
+// Who attends on a GPU: the library's fused operation where it has one for such tensors, or kernels of our
+// own, which take everything. Pure.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.hpp"
+#include "ops/attention/attention.hpp"
+
+namespace maestro::ops {
+
+enum class AttentionForm {
+    kernel,         ///< kernels/attention.hpp
+    packed_causal,  ///< the fused operation, every query sees the keys up to its own
+    packed_full,    ///< the fused operation, every query sees all keys of its sequence
+    padded_causal,  ///< the same on copies, each sequence padded to the longest
+    padded_full,
+};
+inline bool is_causal(AttentionForm form) {
+    return form == AttentionForm::packed_causal || form == AttentionForm::padded_causal;
+}
+inline bool is_padded(AttentionForm form) {
+    return form == AttentionForm::padded_causal || form == AttentionForm::padded_full;
+}
+
+/// What decides it.
+struct AttentionCase {
+    int architecture = 0;  ///< of the GPU whose library attends, as 90; 0: there is none
+    DType inputs = DType::f32, results = DType::f32;
+    std::int64_t heads = 0, dim = 0;
+    std::int64_t longest = 0;  ///< most queries or keys of a sequence
+    bool backward = false;
+    bool aligned = true;  ///< do all rows begin at multiples of 16 bytes?
+};
+
+/// The rows that a plan for a sequence of `rows` is built for: a power of two, from 128.
+std::int64_t planned_rows(std::int64_t rows);
+/// Most of them that the fused operation takes.
+std::int64_t most_planned_rows(const AttentionCase& c);
+
+/// Where every query sees the keys up to its own (causal), or else all of its sequence.
+AttentionForm attention_form(const AttentionCase& c, bool causal);
+/// `visible` is looked at last, and only as far as it takes.
+AttentionForm attention_form(const AttentionCase& c, const Visible& visible);
+
+}  // namespace maestro::ops

@@ -1,0 +1,228 @@
+#include "ops/attention/packed_attention.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <iterator>
+
+#include "backend/host_access.hpp"
+
+namespace maestro::ops {
+
+namespace {
+
+using backend::AttentionArray;
+
+constexpr std::int64_t kRows = 2048;  ///< of a launch, if its sequences are no longer
+std::int64_t room_of(std::int64_t longest) {
+    return std::max<std::int64_t>(kRows / longest, 1);
+}
+
+/// The lists of a launch: offsets, two words each, then lengths.
+constexpr AttentionArray kOffsets[] = {AttentionArray::q_offsets, AttentionArray::k_offsets,
+                                       AttentionArray::value_offsets, AttentionArray::lse_offsets,
+                                       AttentionArray::dvalue_offsets};
+constexpr AttentionArray kLengths[] = {AttentionArray::q_lengths, AttentionArray::k_lengths};
+
+/// Of a list, whose end is the beginning of the next: graphs take addresses of 16 bytes.
+std::int64_t padded(std::int64_t words) {
+    return (words + 3) / 4 * 4;
+}
+std::int64_t offset_words(std::int64_t sequences) {
+    return static_cast<std::int64_t>(std::size(kOffsets)) * padded(2 * (sequences + 1));
+}
+std::int64_t length_words(std::int64_t sequences) {
+    return static_cast<std::int64_t>(std::size(kLengths)) * padded(sequences);
+}
+
+std::int64_t size_of(const std::vector<std::int32_t>& rows, std::size_t sequence) {
+    return rows[sequence + 1] - rows[sequence];
+}
+
+}  // namespace
+
+SequenceRows::SequenceRows(const Visible& visible) : queries{0}, keys{0} {
+    for (std::size_t s = 1; s < visible.queries.size(); ++s) {
+        if (visible.queries[s] == queries.back() && visible.keys[s] == keys.back()) continue;
+        queries.push_back(visible.queries[s]);
+        keys.push_back(visible.keys[s]);
+    }
+}
+
+std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows) {
+    std::vector<AttentionLaunch> launches;
+    for (std::size_t s = 0; s + 1 < rows.queries.size(); ++s) {
+        const std::int64_t own = planned_rows(std::max(size_of(rows.queries, s), size_of(rows.keys, s)));
+        if (!launches.empty()) {
+            AttentionLaunch& last = launches.back();
+            const std::int64_t longest = std::max(last.longest, own);
+            if (last.count < room_of(longest)) {
+                last = {last.first, last.count + 1, room_of(longest), longest};
+                continue;
+            }
+        }
+        launches.push_back({static_cast<std::int64_t>(s), 1, room_of(own), own});
+    }
+    return launches;
+}
+
+backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionForm form,
+                                        std::int64_t longest) {
+    shape.causal = is_causal(form);
+    shape.padded = is_padded(form);
+    if (shape.padded) shape.value_width = shape.gradient_width = shape.key_heads * shape.dim;
+    shape.sequences = room_of(longest);
+    shape.longest = longest;
+    return shape;
+}
+
+PackedAttention::PackedAttention(const AttentionTensors& t, const Visible& visible, AttentionForm form,
+                                 const AttentionCase& c)
+    : tensors_(t),
+      rows_(visible),
+      form_(form),
+      architecture_(c.architecture),
+      shape_{.backward = t.backward(),
+             .heads = t.lse.columns(),
+             .key_heads = t.k.columns() / c.dim,
+             .dim = c.dim,
+             .value_width = t.values.columns(),
+             .gradient_width = t.backward() ? t.dvalues.columns() : 0},
+      launches_(attention_launches(rows_)) {
+    for (AttentionLaunch& launch : launches_)
+        launch.longest = std::min(launch.longest, most_planned_rows(c));  // on paper there may be longer ones
+}
+
+bool PackedAttention::prepare(backend::FusedAttention& device) const {
+    return std::all_of(launches_.begin(), launches_.end(),
+                       [&](const AttentionLaunch& launch) { return device.prepare(class_of(launch)); });
+}
+
+void PackedAttention::take(backend::Backend& b, backend::Arena& scratch) {
+    std::size_t bytes = 0;
+    std::int64_t most_rows = 0;
+    std::vector<std::int32_t> words;
+    for (const AttentionLaunch& launch : launches_) {
+        list(launch, words);
+        bytes = std::max(bytes, backend::attention_workspace(class_of(launch), architecture_));
+        most_rows = std::max(most_rows, launch.sequences * launch.longest);
+    }
+    lists_ = b.computes() ? backend::given(b, words, scratch) : scratch.allocate(DType::i32, {most_words()});
+    workspace_ = scratch.allocate(DType::u8, {static_cast<std::int64_t>(bytes)});
+    if (is_padded(form_)) padding_.emplace(tensors_, shape_.dim, most_rows, scratch);
+}
+
+/// As if every sequence were a launch: a micro-batch of no more may be dealt otherwise. None has longer lists
+/// than one of the shortest sequences.
+std::int64_t PackedAttention::most_words() const {
+    const auto sequences = static_cast<std::int64_t>(rows_.queries.size()) - 1;
+    const std::int64_t room = room_of(planned_rows(1));
+    if (!is_padded(form_)) return sequences * (offset_words(room) + length_words(room));
+    return sequences * (length_words(room) + padded(2)) + rows_.queries.back() + rows_.keys.back();
+}
+
+void PackedAttention::list(const AttentionLaunch& launch, std::vector<std::int32_t>& words) const {
+    const auto bound = [&](const std::vector<std::int32_t>& rows, std::int64_t i) {
+        return std::int64_t{rows[static_cast<std::size_t>(launch.first + std::min(i, launch.count))]};
+    };
+    const auto end_list = [&] {
+        words.resize(static_cast<std::size_t>(padded(static_cast<std::int64_t>(words.size()))));
+    };
+    const auto offsets = [&](const std::vector<std::int32_t>& rows, std::int64_t width) {
+        for (std::int64_t i = 0; i <= launch.sequences; ++i) {
+            const auto two = std::bit_cast<std::array<std::int32_t, 2>>(bound(rows, i) * width);
+            words.insert(words.end(), two.begin(), two.end());
+        }
+        end_list();
+    };
+    // Where there are fewer sequences than the plan has room for: packed, of no rows, which is what NVIDIA's
+    // own frameworks hand over there; padded, one row of zeros, since there it has memory.
+    const auto lengths = [&](const std::vector<std::int32_t>& rows) {
+        for (std::int64_t i = 0; i < launch.sequences; ++i)
+            words.push_back(i < launch.count ? static_cast<std::int32_t>(bound(rows, i + 1) - bound(rows, i))
+                                             : is_padded(form_));
+        end_list();
+    };
+    const auto places = [&](const std::vector<std::int32_t>& rows) {
+        for (std::int64_t i = 0; i < launch.count; ++i)
+            for (std::int64_t row = 0; row < bound(rows, i + 1) - bound(rows, i); ++row)
+                words.push_back(static_cast<std::int32_t>(i * launch.longest + row));
+        end_list();
+    };
+    if (!is_padded(form_)) {
+        offsets(rows_.queries, shape_.heads * shape_.dim);
+        offsets(rows_.keys, shape_.key_heads * shape_.dim);
+        offsets(rows_.keys, tensors_.values.columns());
+        offsets(rows_.queries, shape_.heads);
+        offsets(rows_.keys, tensors_.dvalues.columns());
+    }
+    lengths(rows_.queries);
+    lengths(rows_.keys);
+    if (is_padded(form_)) {
+        places(rows_.queries);
+        places(rows_.keys);
+    }
+}
+
+backend::AttentionArrays PackedAttention::packed_arrays() const {
+    backend::AttentionArrays arrays{};
+    const auto set = [&](AttentionArray which, const Tensor& tensor) {
+        backend::of(arrays, which) = tensor.data;
+    };
+    /// The last columns of a tensor's rows: the values of a token among its queries and keys.
+    const auto set_last = [&](AttentionArray which, const Tensor& tensor) {
+        const std::int64_t before = tensor.columns() - shape_.key_heads * shape_.dim;
+        backend::of(arrays, which) = static_cast<std::byte*>(tensor.data) +
+                                     before * static_cast<std::int64_t>(maestro::size_of(tensor.dtype));
+    };
+    set(AttentionArray::q, tensors_.q);
+    set(AttentionArray::k, tensors_.k);
+    set_last(AttentionArray::values, tensors_.values);
+    set(AttentionArray::out, tensors_.out);
+    set(AttentionArray::lse, tensors_.lse);
+    if (tensors_.backward()) {
+        set(AttentionArray::dout, tensors_.dout);
+        set(AttentionArray::dq, tensors_.dq);
+        set(AttentionArray::dk, tensors_.dk);
+        set_last(AttentionArray::dvalues, tensors_.dvalues);
+    }
+    return arrays;
+}
+
+/// Of a launch; their places begin at word `next` of the lists, which goes on to the next list.
+PaddedRows PackedAttention::padded_rows(const std::vector<std::int32_t>& rows, const AttentionLaunch& launch,
+                                        std::int64_t& next) const {
+    PaddedRows found{.first = rows[static_cast<std::size_t>(launch.first)],
+                     .last = rows[static_cast<std::size_t>(launch.first + launch.count)],
+                     .places = {}};
+    const std::int64_t count = found.last - found.first;
+    found.places = lists_.slice(next, next + count);
+    next += padded(count);
+    return found;
+}
+
+void PackedAttention::run(Stream stream, backend::FusedAttention& device) const {
+    backend::AttentionArrays arrays = packed_arrays();
+    std::int64_t next = 0;
+    const auto set_list = [&](AttentionArray which, std::int64_t words) {
+        backend::of(arrays, which) = lists_.as<std::int32_t>() + next;
+        next += padded(words);
+    };
+    for (const AttentionLaunch& launch : launches_) {
+        const backend::AttentionClass c = class_of(launch);
+        if (!c.padded)
+            for (const AttentionArray which : kOffsets) set_list(which, 2 * (launch.sequences + 1));
+        for (const AttentionArray which : kLengths) set_list(which, launch.sequences);
+        if (!c.padded) {
+            device.run(c, arrays, workspace_.data);
+            continue;
+        }
+        const PaddedRows queries = padded_rows(rows_.queries, launch, next),
+                         keys = padded_rows(rows_.keys, launch, next);
+        padding_->fill(stream, c, queries, keys, arrays);
+        device.run(c, arrays, workspace_.data);
+        padding_->take(stream, c, queries, keys);
+    }
+}
+
+}  // namespace maestro::ops

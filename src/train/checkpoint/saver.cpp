@@ -1,0 +1,97 @@
+#include "train/checkpoint/saver.hpp"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <sstream>
+
+#include "base/check.hpp"
+#include "comm/agree.hpp"
+#include "graph/grid.hpp"
+#include "io/file.hpp"
+#include "train/checkpoint/section_parts.hpp"
+#include "train/checkpoint/weights.hpp"
+
+namespace maestro::train {
+
+namespace {
+
+/// The first rank of a section makes its file; of the ranks that hold the same frozen shards, those of the
+/// first replica and slice write.
+std::vector<SectionPart> parts_of(const RunState& state) {
+    const int rank = state.world.rank();
+    std::vector<SectionPart> parts;
+    for (const auto& replica : state.replicas) {
+        const graph::Section& section = state.deck.graph.sections[replica->section()];
+        const std::optional<graph::Place> place = graph::place_of(section, rank);
+        MAESTRO_CHECK(place, "section {} is not on rank {}", section.name, rank);
+        parts.push_back({.section = replica->section(),
+                         .name = section.name,
+                         .store = replica->module().parameters(),
+                         .optimizer = replica->optimizer(),
+                         .peers = replica->module().peers(),
+                         .makes_file = rank == graph::rank_at(section, {}),
+                         .writes_frozen = place->replica == 0 && place->cp == 0,
+                         .scratch = &replica->scratch()});
+    }
+    return parts;
+}
+
+}  // namespace
+
+void save_checkpoint(const RunState& state, const std::filesystem::path& run, std::int64_t step,
+                     std::span<const std::filesystem::path> damaged) {
+    const comm::Communicator& world = state.world;
+    const config::Deck& deck = state.deck;
+    Pulse& pulse = state.pulse;
+    const bool coordinator = world.rank() == 0;
+    const auto partial = run / "checkpoints" / fmt::format("step-{:06d}.partial", step);
+    const std::vector<SectionPart> parts = parts_of(state);
+    comm::agree(world, [&] {
+        for (const SectionPart& part : parts) check_finite(part, step);
+        if (coordinator) io::begin_checkpoint(run, step);
+    });
+    std::string written;  // "file bytes hash" lines of this rank
+    const auto note = [&](const io::ManifestEntry& e) {
+        written += fmt::format("{} {} {}\n", e.file, e.bytes, e.hash);
+    };
+    const auto sections = static_cast<int>(deck.graph.sections.size());
+    for (const io::ManifestEntry& e : write_sections(world, partial, step, sections, parts, pulse)) note(e);
+    comm::agree(world, [&] {
+        if (!coordinator) return;
+        const auto metrics = run / "metrics.h5";
+        io::sync(metrics);  // the rows that the checkpoint counts on
+        note(io::write_train_state(partial,
+                                   {.step = step,
+                                    .deck = deck.text,
+                                    .settings = deck.settings,
+                                    .defaults = deck.defaults,
+                                    .samples = state.samples,
+                                    .counts = io::count_rows(metrics)},
+                                   pulse));
+    });
+    const std::vector<std::string> all = world.gather(written);
+    comm::agree(world, [&] {
+        if (!coordinator) return;
+        std::vector<io::ManifestEntry> entries;
+        for (const std::string& text : all) {
+            std::istringstream lines(text);
+            for (io::ManifestEntry e; lines >> e.file >> e.bytes >> e.hash;) entries.push_back(e);
+        }
+        io::finish_checkpoint(partial, entries, deck.checkpoint.keep, damaged);
+    });
+}
+
+void load_checkpoint(const RunState& state, const std::string& checkpoint) {
+    Pulse& pulse = state.pulse;
+    comm::agree(state.world, [&] {
+        for (const auto& replica : state.replicas) {
+            parallel::ParameterStore& store = replica->module().parameters();
+            load_weights(checkpoint, replica->name(), store, pulse);
+            if (Optimizer* optimizer = replica->optimizer())
+                load_moments(checkpoint, replica->name(), store, *optimizer, pulse);
+        }
+    });
+}
+
+}  // namespace maestro::train

@@ -1,0 +1,37 @@
+// Saves and restores the state of a run through checkpoints, agreeing over the world on every step that can
+// fail.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/pulse.hpp"
+#include "comm/communicator.hpp"
+#include "config/deck.hpp"
+#include "io/checkpoint.hpp"
+#include "train/step/replica.hpp"
+
+namespace maestro::train {
+
+/// What is saved and restored on this rank. All that it refers to belongs to the caller.
+struct RunState {
+    const comm::Communicator& world;
+    const config::Deck& deck;
+    std::span<const std::unique_ptr<Replica>> replicas;
+    std::uint64_t samples = 0;  ///< data::SampleFile::identity() of the training samples
+    Pulse& pulse;
+};
+
+/// Collective. Writes RUN/checkpoints/step-NNNNNN; the ranks of a section write its file, each its part, and
+/// rank 0 the rest. Errors are thrown on all ranks and leave nothing under the final name. `damaged`: see
+/// io::finish_checkpoint.
+void save_checkpoint(const RunState& state, const std::filesystem::path& run, std::int64_t step,
+                     std::span<const std::filesystem::path> damaged);
+
+/// Collective. Weights of every section from a verified checkpoint, and of the moments each rank's share.
+void load_checkpoint(const RunState& state, const std::string& checkpoint);
+
+}  // namespace maestro::train

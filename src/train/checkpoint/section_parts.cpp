@@ -1,0 +1,158 @@
+#include "train/checkpoint/section_parts.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "backend/host_access.hpp"
+#include "comm/agree.hpp"
+#include "io/checkpoint_reader.hpp"
+#include "io/section_writer.hpp"
+#include "train/checkpoint/weights.hpp"
+
+namespace maestro::train {
+
+namespace {
+
+/// Of the elements held here, those that this rank writes.
+std::vector<Range> written_here(const SectionPart& part, const parallel::Parameter& p) {
+    Range range{0, part.writes_frozen ? p.size() : 0};
+    if (p.trainable) range = part.optimizer->share_of(p);
+    return range.size() > 0 ? parallel::first_held(p, range, part.peers) : std::vector<Range>{};
+}
+
+std::vector<io::StoredParameter> stored(const parallel::ParameterStore& store) {
+    std::vector<io::StoredParameter> all;
+    for (const parallel::Parameter& p : store.parameters())
+        all.push_back({.name = p.name, .shape = p.shape, .moments = p.trainable});
+    return all;
+}
+
+/// Of all arrays, whichever rank writes them.
+std::int64_t elements_of(const parallel::ParameterStore& store) {
+    std::int64_t count = 0;
+    for (const parallel::Parameter& p : store.parameters())
+        count += whole(p.shape).size() * (p.trainable ? 3 : 1);
+    return count;
+}
+
+/// Elements of an array that this rank writes.
+struct Elements {
+    const parallel::Parameter* parameter;
+    std::uint64_t place;  ///< of the array in the file
+    Range range;          ///< of those held here
+    Tensor values;
+};
+
+std::vector<Elements> elements_written_here(const SectionPart& part,
+                                            const std::vector<io::ArrayPlaces>& places) {
+    std::vector<Elements> elements;
+    std::size_t index = 0;
+    for (const parallel::Parameter& p : part.store.parameters()) {
+        const io::ArrayPlaces& at = places[index++];
+        for (const Range& range : written_here(part, p)) {
+            const auto write = [&](io::Stored what, const Tensor& values) {
+                elements.push_back({&p, at[static_cast<std::size_t>(what)], range, values});
+            };
+            write(io::Stored::weight, p.master.reshape({p.size()}).slice(range.begin, range.end));
+            if (!p.trainable) continue;
+            const std::int64_t first = part.optimizer->share_of(p).begin;
+            const auto moments = [&](const Tensor& all) {
+                return all.slice(range.begin - first, range.end - first);
+            };
+            write(io::Stored::first, moments(part.optimizer->first_moments(p)));
+            write(io::Stored::second, moments(part.optimizer->second_moments(p)));
+        }
+    }
+    return elements;
+}
+
+/// Returns how many elements it wrote.
+std::int64_t write_part(const SectionPart& part, const std::filesystem::path& partial,
+                        const std::vector<io::ArrayPlaces>& places, Pulse& pulse) {
+    io::SectionWriter file(partial, part.name, pulse);
+    const std::vector<Elements> elements = elements_written_here(part, places);
+    std::vector<Tensor> tensors;
+    for (const Elements& e : elements) tensors.push_back(e.values);
+    const auto values = part.store.backend().read_out(std::move(tensors));
+    for (backend::ReadOut::Piece piece; values->next(piece);) {
+        const Elements& e = elements[piece.tensor];
+        file.write(e.place, e.parameter->shape, e.parameter->shard,
+                   {e.range.begin + piece.begin, e.range.begin + piece.end},
+                   static_cast<const float*>(piece.data));
+    }
+    file.sync();
+    return file.elements();
+}
+
+}  // namespace
+
+void check_finite(const SectionPart& part, std::int64_t step) {
+    if (!part.store.backend().shares_memory() &&
+        (!part.optimizer || part.optimizer->weights_are_numbers(*part.scratch)))
+        return;
+    for (const parallel::Parameter& p : part.store.parameters()) {
+        if (!p.trainable) continue;
+        for (const Range& range : written_here(part, p)) {
+            const backend::Taken taken(part.store.backend(),
+                                       p.master.reshape({p.size()}).slice(range.begin, range.end));
+            const float* weights = taken.tensor().as<float>();
+            for (const Extent& extent : extents_of(p.shape, p.shard, range))
+                for (std::int64_t i = 0; i < extent.count; ++i)
+                    if (const float weight = weights[extent.local - range.begin + i]; !std::isfinite(weight))
+                        throw Error(
+                            ExitCode::not_finite,
+                            fmt::format(
+                                "section {}: element {} of {} is {} after step {}; this checkpoint is not "
+                                "kept. Go on from the last one with a smaller optimizer.learning_rate",
+                                part.name, extent.logical + i, p.name, weight, step));
+        }
+    }
+}
+
+std::vector<io::ManifestEntry> write_sections(const comm::Communicator& world,
+                                              const std::filesystem::path& partial, std::int64_t step,
+                                              int sections, std::span<const SectionPart> parts,
+                                              Pulse& pulse) {
+    std::vector<io::SectionFile> files(static_cast<std::size_t>(sections));
+    std::vector<std::int64_t> makers(files.size(), 0), elements(files.size(), 0);
+    comm::agree(world, [&] {
+        for (const SectionPart& part : parts)
+            if (part.makes_file) {
+                files[part.section] = io::create_section(partial, part.name, step, stored(part.store), pulse);
+                makers[part.section] = world.rank();
+            }
+    });
+    world.allreduce_sum(std::span(makers));
+    for (std::size_t s = 0; s < files.size(); ++s)
+        world.broadcast(files[s].places, static_cast<int>(makers[s]));
+    comm::agree(world, [&] {
+        for (const SectionPart& part : parts)
+            elements[part.section] = write_part(part, partial, files[part.section].places, pulse);
+    });
+    world.allreduce_sum(std::span(elements));
+    std::vector<io::ManifestEntry> made;
+    comm::agree(world, [&] {
+        for (const SectionPart& part : parts) {
+            if (!part.makes_file) continue;
+            const std::int64_t due = elements_of(part.store);
+            MAESTRO_CHECK(elements[part.section] == due, "section {}: {} elements written of {}", part.name,
+                          elements[part.section], due);
+            made.push_back(io::verify_section(partial, part.name, files[part.section].bytes, pulse));
+        }
+    });
+    return made;
+}
+
+void load_moments(const std::string& checkpoint, const std::string& section,
+                  const parallel::ParameterStore& store, Optimizer& optimizer, Pulse& pulse) {
+    const io::SectionReader stored(checkpoint, section_in(checkpoint, section), pulse);
+    for (const parallel::Parameter& p : store.parameters()) {
+        const Range share = optimizer.share_of(p);
+        if (share.size() <= 0) continue;
+        optimizer.set_moments(p, stored.read(p.name, p.shape, io::Stored::first, p.shard, share),
+                              stored.read(p.name, p.shape, io::Stored::second, p.shard, share));
+    }
+}
+
+}  // namespace maestro::train

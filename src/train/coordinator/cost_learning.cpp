@@ -1,0 +1,42 @@
+#include "train/coordinator/cost_learning.hpp"
+
+#include <fmt/format.h>
+
+namespace maestro::train {
+
+namespace {
+constexpr double kDecay = 0.95;  // weight of a step's task times, from one step to the next
+}
+
+CostLearning::CostLearning(bool enabled, std::size_t sections, double time_scale)
+    : enabled_(enabled), time_scale_(time_scale), learned_(sections, kDecay), planning_(learned_) {}
+
+void CostLearning::step_done(const schedule::StepPlan& plan, const StepSums& sums,
+                             const workload::CostModel& costs) {
+    if (!enabled_) return;
+    learned_.next_step();
+    for (std::size_t s = 0; s < plan.batches.size(); ++s) {
+        for (const auto& replica : plan.batches[s])
+            for (const auto& batch : replica)
+                for (const std::int64_t id : batch.samples) learned_.said(s, costs.of(id).sections[s]);
+        for (std::size_t phase = 0; phase < 2; ++phase)
+            learned_.took(s, phase, sums.task_s(s, phase) / time_scale_);
+    }
+}
+
+void CostLearning::correct(schedule::SampleCost& cost) const {
+    if (enabled_) planning_.apply(cost);
+}
+
+std::vector<std::string> CostLearning::describe(const std::vector<std::string>& sections) const {
+    std::vector<std::string> lines;
+    for (std::size_t s = 0; enabled_ && s < sections.size(); ++s) {
+        const auto [forward, backward] = learned_.factors(s);
+        lines.push_back(
+            fmt::format("section {} takes {:.3g} times the cost model's time forward, {:.3g} backward",
+                        sections[s], forward, backward));
+    }
+    return lines;
+}
+
+}  // namespace maestro::train

@@ -1,0 +1,68 @@
+#include "train/coordinator/plan_source.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "comm/environment.hpp"
+
+namespace maestro::train {
+
+void PlanSource::prepare(std::int64_t step) {
+    if (next_.valid() && next_step_ == step) return;
+    next_step_ = step;
+    next_ = std::async(std::launch::async, [this, step] {
+        const double start = comm::now_s();
+        TimedPlan timed{.plan = make_(step), .planning_s = 0};
+        timed.planning_s = comm::now_s() - start;
+        return timed;
+    });
+}
+
+TimedPlan PlanSource::take(std::int64_t step) {
+    prepare(step);
+    return next_.get();
+}
+
+void PlanTotals::add(const TimedPlan& timed, double waited_s) {
+    const schedule::StepPlan& plan = timed.plan;
+    ++steps_;
+    planning_s_ += timed.planning_s;
+    waited_s_ += waited_s;
+    planned_s_ += plan.makespan_s;
+    bound_s_ += plan.lower_bound_s;
+    load_s_.resize(plan.load_s.size());
+    for (std::size_t s = 0; s < load_s_.size(); ++s) load_s_[s] += plan.load_s[s];
+    ++critical_[plan.critical_section];
+    if (plan.squeezed && ++squeezed_ == 1)
+        log::info(
+            "step {}: a window is too small for its micro-batches, which are made smaller or run as under "
+            "lpt; a larger window of the upstream section makes such steps faster",
+            plan.step);
+}
+
+std::vector<std::string> PlanTotals::describe(const std::vector<std::string>& names) const {
+    if (steps_ == 0) return {};
+    const auto steps = static_cast<double>(steps_);
+    std::vector<std::string> lines{
+        fmt::format("planning: {:.2f} ms a step, of which {:.3f} ms were waited for",
+                    1e3 * planning_s_ / steps, 1e3 * waited_s_ / steps)};
+    if (squeezed_ > 0)
+        lines.push_back(
+            fmt::format("a window was too small for the micro-batches of {} of {} steps", squeezed_, steps_));
+    if (bound_s_ <= 0) return lines;
+    std::string critical, shares;
+    for (const auto& [section, count] : critical_)
+        critical += fmt::format("{}{} in {:.0f}% of the steps", critical.empty() ? "" : ", ", names[section],
+                                100 * static_cast<double>(count) / steps);
+    for (std::size_t s = 0; s < load_s_.size(); ++s)
+        shares += fmt::format("{}{} {:.0f}%", s == 0 ? "" : ", ", names[s], 100 * load_s_[s] / bound_s_);
+    lines.push_back(
+        fmt::format("plans by the cost model: {:.2f}% above the lower bound, of which a replica works: {}; "
+                    "critical section {}",
+                    100 * std::max(planned_s_ / bound_s_ - 1, 0.0), shares, critical));
+    return lines;
+}
+
+}  // namespace maestro::train

@@ -1,0 +1,22 @@
+// On which device this rank trains or evaluates.
+#pragma once
+
+#include <memory>
+
+#include "backend/device.hpp"
+#include "comm/communicator.hpp"
+#include "comm/topology.hpp"
+#include "config/deck.hpp"
+#include "train/run/launch.hpp"
+
+namespace maestro::train {
+
+/// Collective over `world`. In a build for GPUs what "auto" came to, and why, is logged. Error(bad_deck,
+/// all_ranks) where the deck wants what some rank does not have.
+backend::Device choose_device(const comm::Communicator& world, const comm::Topology& topology,
+                              const config::Deck& deck);
+
+/// Of the launch. The host waits for a GPU as it waits for ranks: with the deadline, and named.
+std::unique_ptr<backend::Backend> open_device(const Launch& launch);
+
+}  // namespace maestro::train

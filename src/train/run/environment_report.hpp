@@ -1,0 +1,13 @@
+// What a run says of itself first: versions, ranks, cores.
+#pragma once
+
+#include <string>
+
+#include "train/run/launch.hpp"
+
+namespace maestro::train {
+
+/// Collective. Lines for the log, on every rank the same.
+std::string environment_report(const Launch& launch, const std::string& backend);
+
+}  // namespace maestro::train

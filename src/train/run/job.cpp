@@ -1,0 +1,215 @@
+#include "train/run/job.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "comm/agree.hpp"
+#include "comm/memory.hpp"
+#include "graph/grid.hpp"
+#include "train/checkpoint/weights.hpp"
+#include "workload/costs.hpp"
+#include "workload/layout.hpp"
+#include "workload/models.hpp"
+
+namespace maestro::train {
+
+namespace {
+
+/// How what its ranks sum and gather travels, where GPUs compute it; "" where nothing does.
+std::string ways_of(Replica& replica) {
+    if (!replica.backend().stream()) return {};
+    std::string text;
+    const auto add = [&](const char* name, const collective::ProcessGroup& group) {
+        if (group.size() > 1)
+            text += fmt::format("{}{} by {}", text.empty() ? "" : "; ", name, group.transport());
+    };
+    const parallel::Peers& peers = replica.module().peers();
+    add("tp", *peers.tensor);
+    add("cp", *peers.context);
+    add("shared keys", *peers.keys);
+    if (replica.optimizer()) add("gradients", replica.optimizer()->data());
+    return text;
+}
+
+}  // namespace
+
+Job::Job(Launch& launch, const Survey& survey, bool load_weights)
+    : launch_(launch),
+      survey_(survey),
+      resident_at_start_(comm::resident_memory().now),
+      planned_(workload::memory_of(survey.memory(), launch.deck.graph, launch.world.rank())),
+      description_(survey.description(false)) {
+    const graph::SectionGraph& graph = launch.deck.graph;
+    comm::agree(launch.world, [&] {
+        in_planned_memory(launch, survey.memory(),
+                          [&] { devices_ = std::make_unique<SectionDevices>(launch, survey.memory()); });
+    });
+    prefetcher_ = std::make_unique<data::Prefetcher>(survey.samples(), workload::kBytesAhead);
+    const int lane = graph::lane_on(graph, launch.world.rank());
+    lane_ = launch.world.split(
+        lane, launch.world.rank(),
+        fmt::format("the lane of {}", graph::describe_place(graph, graph::ranks_of(graph, lane).front())));
+    open_edges();
+    if (survey.emulation()) load_weights = false;
+    const WeightFiles weights =
+        load_weights ? find_weights(launch_.world, launch_.deck, launch_.pulse) : WeightFiles{};
+    for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s)
+        build_section(s, load_weights ? &weights : nullptr);
+    prepare_planning();
+}
+
+/// Rank 0 alone needs the costs.
+void Job::prepare_planning() {
+    problem_ = workload::problem_of(launch_.deck.graph, survey_.cluster());
+    for (std::size_t s = 0; s < survey_.memory().sections.size(); ++s)
+        problem_.sections[s].window = survey_.memory().sections[s].window;
+    comm::agree(launch_.world, [&] {
+        if (launch_.world.rank() != 0) return;
+        costs_ = std::make_unique<workload::CostModel>(launch_.deck, survey_.samples().marker(), table(),
+                                                       survey_.cluster());
+        if (survey_.emulation()) survey_.emulation()->check_times(*costs_, table().size());
+    });
+    if (costs_) description_.push_back(workload::describe_load(launch_.deck, *costs_, table().size()));
+}
+
+MemoryUse Job::memory_use() const {
+    std::size_t taken = devices_->scratch_bytes(), used = devices_->used_scratch_bytes();
+    for (const auto& channel : channels_)
+        if (channel) {
+            const std::size_t bytes = channel::rank_bytes(channel->spec(), launch_.world.rank());
+            taken += bytes;
+            used += bytes;  // windows are filled at the start
+        }
+    for (const auto& replica : replicas_) {
+        taken += replica->bytes();
+        used += replica->used_bytes();
+    }
+    const auto most = static_cast<double>(comm::resident_memory().most);
+    return {.planned = planned_.total(),
+            .planned_buffers = planned_.buffers(),
+            .buffers = static_cast<double>(taken),
+            .used = static_cast<double>(used),
+            .resident = most - static_cast<double>(resident_at_start_)};
+}
+
+void Job::open_edges() {
+    const std::vector<channel::ChannelSpec>& specs = survey_.memory().channels;
+    const graph::SectionGraph& graph = launch_.deck.graph;
+    std::vector<transport::Backends> ends;
+    for (const graph::Edge& e : graph.edges) ends.push_back({devices_->find(e.from), devices_->find(e.to)});
+    const std::string& transport = launch_.deck.run.transport;
+    auto [channels, description] =
+        channel::open_channels(launch_.world, specs,
+                               transport == "window"     ? channel::Request::shared_memory
+                               : transport == "messages" ? channel::Request::messages
+                                                         : channel::Request::automatic,
+                               ends);
+    channels_ = std::move(channels);
+    description_.insert(description_.end(), description.begin(), description.end());
+    for (std::size_t e = 0; e < specs.size(); ++e) {
+        const int from = graph.edges[e].from, to = graph.edges[e].to;
+        edges_.push_back({from, to, channels_[e].get(), workload::degrees_of(graph.sections[from]),
+                          workload::degrees_of(graph.sections[to])});
+    }
+}
+
+void Job::add_replica(int s, int index, DType compute, std::unique_ptr<model::Module> module,
+                      std::unique_ptr<collective::ProcessGroup> data) {
+    const graph::Section& section = launch_.deck.graph.sections[s];
+    const workload::SectionMemory& memory = survey_.memory().sections[s];
+    std::vector<channel::Channel*> inputs, outputs;
+    for (const EdgeEnd& e : edges_) {
+        if (e.to == s) inputs.push_back(e.channel);
+        if (e.from == s) outputs.push_back(e.channel);
+    }
+    replicas_.push_back(std::make_unique<Replica>(devices_->backend(s),
+                                                  Replica::Settings{.section = s,
+                                                                    .name = section.name,
+                                                                    .index = index,
+                                                                    .window = memory.slots(),
+                                                                    .backward = section.backward,
+                                                                    .dtype = compute,
+                                                                    .saved_bytes = memory.footprint.saved},
+                                                  std::move(module), launch_.world.waiter(), std::move(data),
+                                                  std::move(inputs), std::move(outputs),
+                                                  devices_->scratch(s)));
+}
+
+/// For the log, where the device has plans of attention.
+std::string Job::prepare(model::Module& module, int s) {
+    backend::FusedAttention* const attention = devices_->backend(s).fused_attention();
+    if (!attention) return {};
+    const std::size_t before = attention->plans();
+    const auto began = std::chrono::steady_clock::now();
+    const std::set<std::int64_t> rows = survey_.table().sequence_rows(s);
+    module.prepare(std::vector(rows.begin(), rows.end()));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    if (attention->plans() == before) return {};
+    return fmt::format("{} plans of attention built in {:.1f} s", attention->plans() - before, took.count());
+}
+
+void Job::build_section(int s, const WeightFiles* weights) {
+    const config::Deck& deck = launch_.deck;
+    const comm::Communicator& world = launch_.world;
+    const graph::Section& section = deck.graph.sections[s];
+    const std::optional<graph::Place> place = graph::place_of(section, world.rank());
+    // The ranks of all replicas that hold the same weights.
+    comm::Communicator data =
+        world.split(place ? place->tp : -1, world.rank(),
+                    section.layout.tp > 1 ? fmt::format("{}, tp {}", section.name, place ? place->tp : -1)
+                                          : section.name);
+    parallel::Peers peers = parallel::no_peers();
+    if (place && section.layout.lane_ranks() > 1)
+        in_planned_memory(launch_, survey_.memory(), [&] {
+            peers = parallel::make_peers(lane_, devices_->backend(s), workload::degrees_of(section),
+                                         section.layout.cp_kind, static_cast<int>(deck.model_of(s).kv_heads),
+                                         fmt::format("section {}, replica {}", section.name, place->replica));
+        });
+    std::int64_t parameters = 0;
+    const model::Role role = workload::role_of(deck, s, survey_.samples().marker());
+    std::unique_ptr<model::Module> module;
+    std::string prepared;
+    const auto build_module = [&] {
+        module = survey_.emulation()
+                     ? survey_.emulation()->make_module(devices_->backend(s), s, std::move(peers))
+                     : model::make_module(devices_->backend(s), workload::spec_of(deck, s), role,
+                                          std::move(peers));
+        if (weights) load_initial_weights(deck, *weights, s, module->parameters(), launch_.pulse);
+        parameters = module->parameters().count();
+        prepared = prepare(*module, s);
+    };
+    comm::agree(world, [&] {
+        if (place) in_planned_memory(launch_, survey_.memory(), build_module);
+    });
+    // Its ranks meet here, so that none may have failed before.
+    std::unique_ptr<collective::ProcessGroup> sums;
+    if (module && module->parameters().gradient().size() > 0)
+        in_planned_memory(launch_, survey_.memory(), [&] {
+            sums = collective::make_process_group(std::move(data), devices_->backend(s));
+        });
+    const auto build_replica = [&] {
+        add_replica(s, place->replica, role.compute, std::move(module), std::move(sums));
+    };
+    comm::agree(world, [&] {
+        if (place) in_planned_memory(launch_, survey_.memory(), build_replica);
+    });
+    parameters = static_cast<std::int64_t>(world.max(static_cast<double>(parameters)));
+    description_.push_back(
+        fmt::format("section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}", section.name,
+                    s, deck.sections[s].model, graph::describe_ranks(section), parameters,
+                    section.train ? "trained" : "frozen", section.micro_batch,
+                    workload::describe(survey_.memory().sections[s])));
+    if constexpr (backend::kCuda) {
+        std::string ways = place ? ways_of(*replicas_.back()) : "";
+        world.broadcast(ways, section.first_rank);
+        if (!ways.empty()) description_.push_back(fmt::format("  section {}: {}", section.name, ways));
+        world.broadcast(prepared, section.first_rank);
+        if (!prepared.empty())
+            description_.push_back(fmt::format("  section {}: {}", section.name, prepared));
+    }
+}
+
+}  // namespace maestro::train

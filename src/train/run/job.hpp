@@ -1,0 +1,79 @@
+// What a run of the step loop needs on this rank, built once before the first step: sections, edges, their
+// memory. Destroyed before MPI ends.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "channel/channel.hpp"
+#include "channel/open.hpp"
+#include "data/prefetcher.hpp"
+#include "schedule/problem.hpp"
+#include "train/checkpoint/saver.hpp"
+#include "train/checkpoint/weights.hpp"
+#include "train/run/launch.hpp"
+#include "train/run/memory.hpp"
+#include "train/run/section_devices.hpp"
+#include "train/run/survey.hpp"
+#include "train/step/replica.hpp"
+#include "train/step/step_runner.hpp"
+#include "workload/cost_model.hpp"
+#include "workload/sample_table.hpp"
+
+namespace maestro::train {
+
+class Job {
+public:
+    /// Collective over the world, which has the size that the graph asks for. Builds this rank's sections and
+    /// the edges, in the memory that the survey has found room for; `launch` and `survey` outlive the job.
+    /// Errors are thrown on all ranks. With `load_weights` those that the deck names are read; without, a
+    /// checkpoint will bring all.
+    Job(Launch& launch, const Survey& survey, bool load_weights);
+
+    Launch& launch() const { return launch_; }
+    const workload::SampleTable& table() const { return survey_.table(); }
+    const data::SampleFile& samples() const { return survey_.samples(); }
+    data::Prefetcher& prefetcher() { return *prefetcher_; }
+    std::vector<std::unique_ptr<Replica>>& replicas() { return replicas_; }
+    const std::vector<EdgeEnd>& edges() const { return edges_; }
+    /// What checkpoints hold of this rank.
+    RunState state() const {
+        return {launch_.world, launch_.deck, replicas_, samples().identity(), launch_.pulse};
+    }
+    /// The ranks that run this one's tasks together, the leader first.
+    const comm::Communicator& lane() const { return lane_; }
+    /// Sections, edges and the costs of the samples, for the planner; costs on rank 0 alone.
+    const schedule::Problem& problem() const { return problem_; }
+    const workload::CostModel* costs() const { return costs_.get(); }
+    const backend::Backend& backend() const { return devices_->any(); }  ///< of any of the sections
+    /// Parameters, memory and window of each section, for the log.
+    const std::vector<std::string>& description() const { return description_; }
+    /// What is planned for this rank's memory, and what has been taken and used of it so far.
+    MemoryUse memory_use() const;
+
+private:
+    void open_edges();
+    void build_section(int section, const WeightFiles* weights);
+    std::string prepare(model::Module& module, int section);
+    /// Takes this rank's memory for a section, and no messages.
+    void add_replica(int section, int index, DType compute, std::unique_ptr<model::Module> module,
+                     std::unique_ptr<collective::ProcessGroup> data);
+    void prepare_planning();
+
+    Launch& launch_;
+    const Survey& survey_;
+    std::uint64_t resident_at_start_;
+    std::unique_ptr<SectionDevices> devices_;
+    std::unique_ptr<data::Prefetcher> prefetcher_;
+    comm::Communicator lane_;
+    std::vector<std::unique_ptr<channel::Channel>> channels_;
+    std::vector<EdgeEnd> edges_;
+    std::vector<std::unique_ptr<Replica>> replicas_;
+    schedule::Problem problem_;
+    std::unique_ptr<workload::CostModel> costs_;
+    workload::RankMemory planned_;
+    std::vector<std::string> description_;
+};
+
+}  // namespace maestro::train

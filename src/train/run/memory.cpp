@@ -1,0 +1,136 @@
+#include "train/run/memory.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "backend/gpus.hpp"
+#include "comm/agree.hpp"
+#include "comm/environment.hpp"
+#include "comm/memory.hpp"
+#include "graph/grid.hpp"
+#include "train/run/stores.hpp"
+#include "transport/choice.hpp"
+
+namespace maestro::train {
+
+namespace {
+
+constexpr double kShare = 0.8;  ///< of the free memory that open windows may fill; the rest is for files, MPI
+
+constexpr const char* kTakesLess =
+    "use a smaller window or micro_batch, train.recompute = \"layer\", more ranks for a section (layout.tp "
+    "for "
+    "weights and activations, layout.cp for activations, layout.dp for the optimizer's moments), or fewer "
+    "ranks a node";
+
+/// What this rank has a share of, and what is free there once every rank has what CUDA itself takes.
+/// Collective.
+Claim claim_of(const Launch& launch) {
+    const backend::Device& device = launch.device;
+    Claim claim;
+    const auto say = [](auto& place, const std::string& words) {
+        words.copy(place.data(), place.size() - 1);
+    };
+    say(claim.host, launch.topology.host);
+    comm::agree(launch.world, [&] {  // whoever shares a GPU is through before the first asks
+        if (device.gpu) backend::open_context(device);
+    });
+    if (device.gpu) {
+        say(claim.memory, backend::identity_of_gpu(device.number));
+        say(claim.bus, backend::bus_of_gpu(device.number));
+        claim.gpu = device.number;
+        claim.free = static_cast<double>(backend::free_memory(device));
+    } else {
+        say(claim.memory, launch.topology.host);
+        claim.free = static_cast<double>(comm::available_memory());
+    }
+    return claim;
+}
+
+/// NCCL is for GPUs of their own: there is none of it where all ranks share the one that `own` is.
+workload::Libraries libraries_of(const Launch& launch, const Store& own) {
+    if (!launch.device.gpu) return {};
+    const bool one_for_all = own.ranks > 1 && own.ranks == launch.world.size();
+    const bool by_nccl = own.ranks == 1 && !transport::nccl_version().empty();
+    const backend::LibraryMemory memory = backend::library_memory_of_gpu(launch.device.number);
+    return {.workspace = static_cast<double>(memory.workspace),
+            .reserve = static_cast<double>(memory.reserve),
+            .link = one_for_all ? 0.0 : static_cast<double>(transport::nccl_connection_bytes()),
+            .edges = launch.deck.run.transport == "auto" && (by_nccl || comm::reaches_gpus()),
+            .by_nccl = by_nccl};
+}
+
+/// Collective; on all ranks alike, for the memory that lacks most.
+void refuse_what_does_not_fit(const Launch& launch, const workload::MemoryPlan& plan, Claim claim, int rank) {
+    const workload::RankMemory memory = workload::memory_of(plan, launch.deck.graph, rank);
+    claim.needed = launch.device.gpu ? memory.on_device() : memory.total();
+    const std::string lack = shortage(stores_of(launch.world.allgather(claim)));
+    if (lack.empty()) return;
+    std::string list;
+    for (const graph::Section& section : launch.deck.graph.sections)
+        list += fmt::format("\n  section {}: {}", section.name,
+                            workload::memory_of(plan, launch.deck.graph, section.first_rank).describe());
+    throw Error(ExitCode::device_memory,
+                fmt::format("{}; {}. A rank of each section needs:{}", lack, kTakesLess, list),
+                Scope::all_ranks);
+}
+
+}  // namespace
+
+void fit_memory(const Launch& launch, workload::MemoryPlan& plan) {
+    const graph::SectionGraph& graph = launch.deck.graph;
+    const Claim claim = claim_of(launch);
+    const std::vector<Store> stores = stores_of(launch.world.allgather(claim));
+    const Store& own = store_of(stores, claim);
+    plan.libraries = libraries_of(launch, own);
+    const double share = kShare * own.free / (launch.device.gpu ? own.ranks : launch.topology.ranks_on_node);
+    if (launch.world.size() != graph.world) {  // a dry run in one process, as if on every rank
+        workload::choose_windows(plan, graph, share);
+        refuse_what_does_not_fit(launch, plan, claim, workload::fullest_rank(plan, graph));
+        return;
+    }
+    std::vector<double> least;
+    for (const int window : workload::windows_within(plan, graph, launch.world.rank(), share))
+        least.push_back(-window);
+    launch.world.allreduce_max(std::span(least));
+    for (std::size_t s = 0; s < least.size(); ++s)
+        plan.set_window(static_cast<int>(s), static_cast<int>(-least[s]), graph);
+    refuse_what_does_not_fit(launch, plan, claim, launch.world.rank());
+}
+
+void in_planned_memory(const Launch& launch, const workload::MemoryPlan& plan,
+                       const std::function<void()>& action) {
+    try {
+        action();
+    } catch (const Error& error) {
+        if (error.code() != ExitCode::device_memory || error.scope() != Scope::this_rank) throw;
+        const graph::SectionGraph& graph = launch.deck.graph;
+        const int rank = launch.world.rank();
+        std::string list;
+        for (std::size_t s = 0; s < graph.sections.size(); ++s)
+            if (graph::place_of(graph.sections[s], rank))
+                list += fmt::format("\n  section {}: {}", graph.sections[s].name,
+                                    workload::describe(plan.sections[s]));
+        throw Error(
+            error.code(),
+            fmt::format("{}. The plan fits into what was free at the start: end what else takes memory "
+                        "there, or {}. Planned for rank {}: {}{}",
+                        error.what(), kTakesLess, rank, workload::memory_of(plan, graph, rank).describe(),
+                        list));
+    }
+}
+
+std::string describe_use(const comm::Communicator& world, const MemoryUse& mine) {
+    const std::vector<MemoryUse> all = world.allgather(mine);
+    const auto fullest = std::max_element(all.begin(), all.end(),
+                                          [](const auto& a, const auto& b) { return a.planned < b.planned; });
+    constexpr double kMiB = 1 << 20;
+    return fmt::format(
+        "memory of rank {}: {:.1f} MiB planned, {:.1f} of it buffers and windows; they took {:.1f} MiB, "
+        "{:.1f} of it used; the process grew by {:.1f} MiB",
+        fullest - all.begin(), fullest->planned / kMiB, fullest->planned_buffers / kMiB,
+        fullest->buffers / kMiB, fullest->used / kMiB, fullest->resident / kMiB);
+}
+
+}  // namespace maestro::train

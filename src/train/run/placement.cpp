@@ -1,0 +1,84 @@
+#include "train/run/placement.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "graph/grid.hpp"
+#include "workload/counts.hpp"
+#include "workload/data_order.hpp"
+
+namespace maestro::train {
+
+namespace {
+
+/// Columns as wide as their widest cell; columns [words, words_end) to the left, as texts are.
+std::string aligned(const std::vector<std::vector<std::string>>& rows, std::size_t words_begin,
+                    std::size_t words_end) {
+    std::vector<std::size_t> widths(rows.front().size(), 0);
+    for (const auto& row : rows)
+        for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+    std::string text;
+    for (const auto& row : rows) {
+        std::string line;
+        for (std::size_t c = 0; c < row.size(); ++c) {
+            const bool words = c >= words_begin && c < words_end;
+            line += words ? fmt::format("  {:<{}}", row[c], widths[c])
+                          : fmt::format("  {:>{}}", row[c], widths[c]);
+        }
+        text += (text.empty() ? "" : "\n") + line;
+    }
+    return text;
+}
+
+}  // namespace
+
+std::string placement_table(const Launch& launch, const workload::MemoryPlan& plan) {
+    const graph::SectionGraph& graph = launch.deck.graph;
+    std::vector<std::string> hosts(static_cast<std::size_t>(graph.world), "-");
+    if (launch.world.size() == graph.world) hosts = launch.world.gather(launch.topology.host);
+    if (launch.world.rank() != 0) return "";
+    struct Degree {
+        const char* name;
+        int graph::Layout::*degree;
+        int graph::Place::*at;
+    };
+    std::vector<Degree> degrees{{"replica", &graph::Layout::dp, &graph::Place::replica}};
+    for (const Degree& d : {Degree{"stage", &graph::Layout::pp, &graph::Place::stage},
+                            Degree{"cp", &graph::Layout::cp, &graph::Place::cp},
+                            Degree{"tp", &graph::Layout::tp, &graph::Place::tp}})
+        if (std::any_of(graph.sections.begin(), graph.sections.end(),
+                        [&](const graph::Section& s) { return s.layout.*d.degree > 1; }))
+            degrees.push_back(d);
+    std::vector<std::vector<std::string>> rows = {{"rank", "memory", "host", "section"}};
+    for (const Degree& d : degrees) rows.front().push_back(d.name);
+    for (int rank = 0; rank < graph.world; ++rank) {
+        const double mib = workload::memory_of(plan, graph, rank).total() / (1 << 20);
+        std::vector<std::string> row{fmt::format("{}", rank), fmt::format("{:.1f} MiB", mib),
+                                     hosts[static_cast<std::size_t>(rank)]};
+        for (const graph::Section& section : graph.sections) {
+            const auto place = graph::place_of(section, rank);
+            if (!place) continue;
+            row.push_back(section.name);
+            for (const Degree& d : degrees)
+                row.push_back(fmt::format("{} of {}", *place.*d.at, section.layout.*d.degree));
+            rows.push_back(row);
+            row = {"", "", ""};  // another section of the same rank
+        }
+    }
+    return aligned(rows, 2, 4);  // host and section
+}
+
+std::string traffic_table(const config::Deck& deck, const workload::SampleTable& table, std::int32_t marker) {
+    workload::DataOrder order(deck.run.seed, table.size(), deck.data.global_batch);
+    const auto counts = workload::step_counts(deck, marker, table, order.batch(0));
+    std::vector<std::vector<std::string>> rows = {{"MB sent in a step", "tp", "cp", "dp", "edges"}};
+    const auto mb = [](double bytes) { return fmt::format("{:.2f}", bytes / 1e6); };
+    for (std::size_t s = 0; s < counts.size(); ++s)
+        rows.push_back({deck.graph.sections[s].name, mb(counts[s].tp_bytes), mb(counts[s].cp_bytes),
+                        mb(counts[s].ring_bytes), mb(counts[s].edge_bytes)});
+    return aligned(rows, 0, 1);
+}
+
+}  // namespace maestro::train

@@ -1,0 +1,210 @@
+#include "train/run/run_directory.hpp"
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "comm/agree.hpp"
+#include "io/checkpoint_reader.hpp"
+#include "io/run_directory.hpp"
+#include "train/checkpoint/saver.hpp"
+#include "train/run/environment_report.hpp"
+
+namespace maestro::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void refuse_to_overwrite(const fs::path& path) {
+    throw Error(
+        ExitCode::cannot_create,
+        fmt::format("{}: holds a run already; continue it with --resume auto, or set another run.output",
+                    path.string()));
+}
+
+}  // namespace
+
+RunDirectory::RunDirectory(const Launch& launch, const config::CommandLine& line, RunReport& report)
+    : launch_(launch),
+      world_(launch.world),
+      report_(report),
+      path_(launch.deck.run.output),
+      resume_(line.resume) {
+    io::RunLock lock;
+    if (!line.dry_run)
+        comm::agree(world_, [&] {
+            if (world_.rank() != 0) return;
+            lock = io::RunLock(path_);
+            if (resume_ == "none" && io::holds_run(path_)) refuse_to_overwrite(path_);
+        });
+    if (resume_ != "none") search(line);
+    if (line.dry_run) return;
+    if (!lock.warning().empty()) notes_.push_back(lock.warning());
+    const bool made = world_.any(lock.made_directory());
+    report_.hold(std::move(lock));
+    // A directory that this start has made goes away if nothing comes of it, one that it may not continue
+    // stays as it is. In all others the last word of an earlier run must not be taken for that of this one.
+    if (!made && !world_.any(!conflicts_.empty())) take();
+}
+
+void RunDirectory::search(const config::CommandLine& line) {
+    found_ = find_checkpoint(world_, resume_ == "auto" ? path_.string() : resume_, launch_.pulse);
+    comm::agree(world_, [&] {
+        if (world_.rank() != 0) return;
+        if (found_.path.empty()) return refuse_what_cannot_go_on();
+        std::error_code unknown;
+        own_ = fs::equivalent(fs::path(found_.path).parent_path(), path_ / "checkpoints", unknown);
+        if (!own_ && !line.dry_run && io::holds_run(path_)) refuse_to_overwrite(path_);
+        state_ = io::read_train_state(found_.path, launch_.pulse);
+        conflicts_ = config::resume_conflicts(launch_.deck, state_.settings, state_.defaults);
+    });
+    own_ = world_.any(own_);
+    for (const std::string& wrong : found_.reports)
+        notes_.push_back(fmt::format(
+            "damaged: {}; {} is used instead. The damaged one stays until the run has passed it, then it is "
+            "renamed to end in .damaged",
+            wrong, found_.path));
+}
+
+void RunDirectory::refuse_what_cannot_go_on() const {
+    const std::string reports = fmt::format("{}", fmt::join(found_.reports, "\n  "));
+    if (resume_ != "auto") {
+        if (found_.reports.empty())
+            throw Error(ExitCode::input_missing, fmt::format("--resume {}: no checkpoint there", resume_));
+        throw Error(ExitCode::bad_data,
+                    fmt::format("--resume {}: no whole checkpoint there:\n  {}", resume_, reports));
+    }
+    if (!found_.reports.empty())
+        throw Error(
+            ExitCode::bad_data,
+            fmt::format("{}: the run cannot be continued, none of its checkpoints is whole:\n  {}\nNothing "
+                        "was changed; bring one back from a copy, or set another run.output",
+                        path_.string(), reports));
+    if (io::had_checkpoints(path_))
+        throw Error(
+            ExitCode::bad_data,
+            fmt::format("{}: the run cannot be continued, its checkpoints are gone or were set aside; "
+                        "nothing was changed. Bring one back, or set another run.output",
+                        path_.string()));
+}
+
+void RunDirectory::refuse_another_deck(const Job& job) {
+    if (state_.samples != job.samples().identity())
+        conflicts_.push_back(
+            fmt::format("data.train: {} does not hold the samples of that run", launch_.deck.data.train));
+    if (conflicts_.empty()) return;
+    throw Error(
+        ExitCode::bad_deck,
+        fmt::format(
+            "--resume: {} was made with another deck; set these as they were, or start a new run:\n  {}",
+            found_.path, fmt::join(conflicts_, "\n  ")));
+}
+
+/// From here on the run answers for the directory.
+void RunDirectory::take() {
+    if (report_.owns()) return;
+    comm::agree(world_, [&] {
+        if (world_.rank() != 0) return;
+        std::error_code error;
+        fs::remove(path_ / "exit.json", error);
+        if (error)
+            throw Error(
+                ExitCode::cannot_create,
+                fmt::format("{}: cannot be removed: {}", (path_ / "exit.json").string(), error.message()));
+    });
+    report_.own(path_);
+}
+
+std::int64_t RunDirectory::open(Job& job) {
+    if (!found_.path.empty()) {
+        comm::agree(world_, [&] {
+            if (world_.rank() == 0) refuse_another_deck(job);
+        });
+        load_checkpoint(job.state(), found_.path);
+    }
+    comm::agree(world_, [&] {
+        if (world_.rank() != 0) return;
+        io::prepare_run_directory(path_);
+        log::open_file(path_ / "log.txt");
+    });
+    take();
+    const std::string environment = environment_report(launch_, job.backend().describe());
+    for (const std::string& text : {environment, fmt::format("{}", fmt::join(job.description(), "\n"))})
+        log::write_file(text);
+    if (const std::string note = launch_.topology.note(); !note.empty()) notes_.push_back(note);
+    comm::agree(world_, [&] {
+        if (world_.rank() == 0) open_metrics(job, environment);
+    });
+    for (const std::string& note : notes_) log::info("{}", note);
+    std::vector<std::int64_t> step{state_.step};
+    world_.broadcast(step);
+    if (!found_.path.empty()) {
+        saved_step_ = own_ ? step.front() : -1;
+        log::info("resumed from {} after step {}", found_.path, step.front());
+    } else if (resume_ == "auto") {
+        log::info("nothing to resume in {}: a fresh start", path_.string());
+    }
+    report_.step_done(step.front());
+    return step.front();
+}
+
+void RunDirectory::open_metrics(const Job& job, const std::string& environment) {
+    const config::Deck& deck = launch_.deck;
+    io::MetricsHeader header{.deck = deck.text, .environment = environment, .sections = {}};
+    header.time_scale = deck.time_scale();
+    for (const auto& s : launch_.deck.graph.sections) header.sections.push_back(s.name);
+    for (const auto& s : job.problem().sections) header.windows.push_back(s.window);
+    const fs::path path = path_ / "metrics.h5";
+    const auto set_aside = [&](const std::string& ending, const std::string& why) {
+        const fs::path aside = path.string() + ending;
+        std::error_code error;
+        if (!fs::exists(path, error)) return;
+        fs::rename(path, aside, error);
+        if (error)
+            throw Error(ExitCode::io_error,
+                        fmt::format("{}: cannot be renamed: {}", path.string(), error.message()));
+        notes_.push_back(fmt::format("{}: renamed to {}", why, aside.string()));
+    };
+    io::Rows rows;
+    if (found_.path.empty()) {
+        set_aside(".abandoned", "the metrics of a run that ended before its first checkpoint");
+    } else if (state_.rows) {
+        rows = std::move(*state_.rows);
+    } else if (own_) {
+        try {
+            io::cut_metrics(path, header, state_.counts, launch_.pulse);
+            io::set_aside_newer(path_, state_.step, found_.damaged);
+            return;
+        } catch (const Error& error) {
+            if (error.code() != ExitCode::bad_data) throw;
+            notes_.push_back(fmt::format("{}; the rows up to step {} are lost, the weights are not",
+                                         error.what(), state_.step));
+            set_aside(".damaged", "damaged metrics");
+        }
+    } else {
+        rows = rows_of_other_run();
+    }
+    io::create_metrics(path, header, rows, launch_.pulse);
+    if (own_) io::set_aside_newer(path_, state_.step, found_.damaged);
+}
+
+io::Rows RunDirectory::rows_of_other_run() {
+    const fs::path path = fs::path(found_.path).parent_path().parent_path() / "metrics.h5";
+    try {
+        return io::read_metrics(path, state_.counts);
+    } catch (const Error& error) {
+        if (error.code() != ExitCode::bad_data) throw;
+        notes_.push_back(fmt::format("{}; metrics.h5 begins after step {}", error.what(), state_.step));
+        return {};
+    }
+}
+
+void RunDirectory::save(Job& job, std::int64_t step) {
+    if (step == saved_step_) return;
+    launch_.watchdog.doing(fmt::format("the checkpoint after step {}", step));
+    save_checkpoint(job.state(), path_, step, found_.damaged);
+    saved_step_ = step;
+    log::info("checkpoint {}/checkpoints/step-{:06d}", path_.string(), step);
+}
+
+}  // namespace maestro::train

@@ -1,0 +1,57 @@
+// The run directory from a job's point of view: who may write there, what a start goes on from, and what it
+// leaves. Rank 0 writes; every function is collective.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "config/command_line.hpp"
+#include "io/checkpoint.hpp"
+#include "train/checkpoint/checkpoint_search.hpp"
+#include "train/run/job.hpp"
+#include "train/run/run_report.hpp"
+
+namespace maestro::train {
+
+class RunDirectory {
+public:
+    /// Locks run.output and finds out whether this start may go on there, and from where. A start that may
+    /// not changes nothing: Error(cannot_create) where another job is at work or a run would be overwritten,
+    /// Error(bad_data) where the run cannot be continued, Error(io_error) where that cannot be told,
+    /// Error(input_missing), Error(bad_deck). With --dry-run nothing is locked or changed at all.
+    RunDirectory(const Launch& launch, const config::CommandLine& line, RunReport& report);
+
+    /// Where to go on; empty for a fresh start.
+    const std::string& checkpoint() const { return found_.path; }
+    const std::filesystem::path& path() const { return path_; }
+    /// Reads the checkpoint into `job`, opens the log and makes or cuts metrics.h5. Returns the steps done.
+    std::int64_t open(Job& job);
+    /// A checkpoint after `step`, unless there is one.
+    void save(Job& job, std::int64_t step);
+
+private:
+    void search(const config::CommandLine& line);
+    void refuse_what_cannot_go_on() const;
+    void take();
+    void refuse_another_deck(const Job& job);
+    void open_metrics(const Job& job, const std::string& environment);
+    /// Rows of another run, up to the checkpoint that this one begins with.
+    io::Rows rows_of_other_run();
+
+    const Launch& launch_;
+    const comm::Communicator& world_;
+    RunReport& report_;
+    std::filesystem::path path_;
+    std::string resume_;  ///< as asked
+    FoundCheckpoint found_;
+    bool own_ = false;      ///< the checkpoint is this directory's
+    io::TrainState state_;  ///< of the checkpoint; rank 0
+    /// Why this deck cannot go on from it; told once the samples are known too. Rank 0.
+    std::vector<std::string> conflicts_;
+    std::vector<std::string> notes_;  ///< for the log, once it is open
+    std::int64_t saved_step_ = -1;
+};
+
+}  // namespace maestro::train

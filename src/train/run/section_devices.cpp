@@ -1,0 +1,48 @@
+#include "train/run/section_devices.hpp"
+
+#include <algorithm>
+
+#include "graph/grid.hpp"
+#include "train/run/device.hpp"
+
+namespace maestro::train {
+
+SectionDevices::SectionDevices(const Launch& launch, const workload::MemoryPlan& plan) {
+    const graph::SectionGraph& graph = launch.deck.graph;
+    std::vector<double> bytes;  // of scratch, by place
+    for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
+        place_.push_back(-1);
+        if (!graph::holds(graph.sections[s], launch.world.rank())) continue;
+        if (bytes.empty() || !plan.shares_scratch) bytes.push_back(0);
+        place_.back() = static_cast<int>(bytes.size()) - 1;
+        bytes.back() = std::max(bytes.back(), workload::scratch_of(plan, graph, s));
+    }
+    for (const double size : bytes) {
+        auto backend = open_device(launch);
+        backend::Arena scratch(*backend, static_cast<std::size_t>(size));
+        owned_.push_back({std::move(backend), std::move(scratch)});
+    }
+}
+
+SectionDevices::Own& SectionDevices::owned(int section) {
+    MAESTRO_CHECK(place_[section] >= 0, "section {} is not on this rank", section);
+    return owned_[place_[section]];
+}
+
+backend::Backend* SectionDevices::find(int section) {
+    return place_[section] < 0 ? nullptr : owned(section).backend.get();
+}
+
+std::size_t SectionDevices::scratch_bytes() const {
+    std::size_t bytes = 0;
+    for (const Own& own : owned_) bytes += own.scratch.capacity();
+    return bytes;
+}
+
+std::size_t SectionDevices::used_scratch_bytes() const {
+    std::size_t bytes = 0;
+    for (const Own& own : owned_) bytes += own.scratch.peak();
+    return bytes;
+}
+
+}  // namespace maestro::train

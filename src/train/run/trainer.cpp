@@ -1,0 +1,237 @@
+#include "train/run/trainer.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/log.hpp"
+#include "comm/environment.hpp"
+#include "comm/signals.hpp"
+#include "graph/grid.hpp"
+#include "train/coordinator/planner.hpp"
+#include "train/run/placement.hpp"
+#include "train/run/recorder.hpp"
+#include "train/run/run_directory.hpp"
+#include "train/run/step_log.hpp"
+#include "train/step/step_sums.hpp"
+#include "train/step/timing.hpp"
+
+namespace maestro::train {
+
+namespace {
+
+/// What rank 0 tells all at a step border, besides the plan.
+constexpr std::int64_t kStop = 1, kFlush = 2;
+
+AdamSettings settings_of(const config::Optimizer& o) {
+    return {.learning_rate = o.learning_rate,
+            .final_learning_rate = o.final_learning_rate,
+            .warmup_steps = o.warmup_steps,
+            .decay_steps = o.decay_steps,
+            .beta1 = o.betas[0],
+            .beta2 = o.betas[1],
+            .eps = o.eps,
+            .weight_decay = o.weight_decay,
+            .clip = o.clip};
+}
+
+std::vector<Replica*> replicas_of(Job& job) {
+    std::vector<Replica*> replicas;
+    for (auto& replica : job.replicas()) replicas.push_back(replica.get());
+    return replicas;
+}
+
+/// The steps of a run, after `done` of them. All that it points to outlives it.
+class Trainer {
+public:
+    Trainer(Job& job, RunDirectory& directory, RunReport& report, double max_hours, std::int64_t done)
+        : job_(job),
+          deck_(job.launch().deck),
+          world_(job.launch().world),
+          directory_(directory),
+          report_(report),
+          max_hours_(max_hours),
+          first_step_(done + 1),
+          adam_(settings_of(deck_.optimizer)),
+          planner_(deck_, job.problem(), job.costs(), job.table().size()),
+          runner_(world_, graph::lane_on(deck_.graph, world_.rank()), job.lane(), begin_s_, replicas_of(job),
+                  job.edges(), job.table(), job.prefetcher(), job.launch().watchdog,
+                  deck_.schedule.dispatch == "ready"),
+          recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.launch().pulse),
+          log_(deck_.train, done, begin_s_) {}
+
+    ExitCode run();
+
+private:
+    bool stop_signal();
+    bool next_plan(std::int64_t step, double began_s, schedule::StepPlan& plan);
+    void run_step(const schedule::StepPlan& plan, double began_s);
+    double loss_scale(const schedule::StepPlan& plan) const;
+    void check_finite(StepSums& sums, std::int64_t step) const;
+    void report_times() const;
+
+    Job& job_;
+    const config::Deck& deck_;
+    const comm::Communicator& world_;
+    RunDirectory& directory_;
+    RunReport& report_;
+    double max_hours_;
+    std::int64_t first_step_;
+    double begin_s_ = comm::now_s();
+    bool signalled_ = false;  ///< a signal has come: to this rank, on rank 0 to any
+    AdamSettings adam_;
+    Planner planner_;
+    StepRunner runner_;
+    Recorder recorder_;
+    StepLog log_;
+};
+
+ExitCode Trainer::run() {
+    bool stopped = false;
+    for (std::int64_t step = first_step_; step <= deck_.train.steps; ++step) {
+        const double began_s = comm::now_s();
+        schedule::StepPlan plan;
+        stopped = !next_plan(step, began_s, plan);
+        if (stopped) break;
+        run_step(plan, began_s);
+        report_.step_done(step);
+        if (deck_.checkpoint.every > 0 && step % deck_.checkpoint.every == 0) {
+            recorder_.flush();
+            directory_.save(job_, step);
+        }
+    }
+    recorder_.flush();
+    // Who asks a run to stop wants to go on with it.
+    if (deck_.checkpoint.every > 0 || stopped) directory_.save(job_, report_.step());
+    report_times();
+    if (!stopped) return ExitCode::done;
+    const std::string reason = fmt::format("stopped by {} after step {}; continue with --resume auto",
+                                           signalled_ ? "a signal" : "--max-hours", report_.step());
+    report_.stopped(reason);
+    log::info("{}", reason);
+    return ExitCode::stopped_early;
+}
+
+/// On rank 0: has a signal asked any rank to stop? Elsewhere tells rank 0 of it, once. By messages of their
+/// own: one more number in the step's sums would change the order of summation of the others.
+bool Trainer::stop_signal() {
+    const bool before = signalled_;
+    signalled_ = signalled_ || comm::stop_signal() != 0;
+    if (world_.rank() == 0)
+        signalled_ = world_.notified() || signalled_;
+    else if (signalled_ && !before)
+        world_.notify(0);
+    return signalled_;
+}
+
+/// Collective, at a step's border; false where the run is to stop.
+bool Trainer::next_plan(std::int64_t step, double began_s, schedule::StepPlan& plan) {
+    job_.launch().watchdog.doing(fmt::format("the plan of step {}", step));
+    std::vector<std::int64_t> words;
+    if (world_.rank() == 0) {
+        const bool late = max_hours_ > 0 && began_s - begin_s_ > 3600 * max_hours_;
+        words.push_back((stop_signal() || late ? kStop : 0) | (recorder_.due() ? kFlush : 0));
+        const auto encoded = schedule::encode(planner_.next(step, began_s));
+        words.insert(words.end(), encoded.begin(), encoded.end());
+    }
+    if (world_.rank() != 0) stop_signal();
+    world_.broadcast(words);
+    if (words.front() & kFlush) recorder_.flush();
+    if (words.front() & kStop) return false;
+    plan = schedule::decode(std::span(words).subspan(1));
+    return true;
+}
+
+void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
+    StepSums sums(plan.batches.size());
+    std::vector<io::TaskRow> tasks;
+    sums.add(runner_.run(plan, loss_scale(plan), tasks));
+
+    job_.launch().watchdog.doing(fmt::format("the gradients of step {}", plan.step));
+    for (auto& replica : job_.replicas())
+        sums.squares(static_cast<std::size_t>(replica->section())) = replica->reduce();
+    runner_.read_times(tasks);
+    sums.add(tasks);
+    recorder_.tasks_done(plan, tasks);
+    sums.sum_over(world_);
+    check_finite(sums, plan.step);
+    const double norm = std::sqrt(sums.squares());
+    const double scale = adam_.clip > 0 && norm > adam_.clip ? adam_.clip / norm : 1.0;
+    for (auto& replica : job_.replicas()) replica->update(adam_, plan.step, scale);
+
+    if (world_.rank() != 0) return;
+    planner_.step_done(plan, sums);
+    const io::StepRow row{.step = plan.step,
+                          .loss = sums.loss(),
+                          .tokens = static_cast<std::int64_t>(sums.tokens()),
+                          .time_s = comm::now_s() - began_s,
+                          .grad_norm = norm,
+                          .learning_rate = learning_rate(adam_, plan.step)};
+    recorder_.step_done(row);
+    log_.step_done(row);
+}
+
+/// One over the loss weights of the step, which are known before it begins.
+double Trainer::loss_scale(const schedule::StepPlan& plan) const {
+    double weight = 0;
+    for (std::size_t s = 0; s < plan.batches.size(); ++s)
+        if (job_.launch().deck.graph.sections[s].loss)
+            for (const auto& replica : plan.batches[s])
+                for (const auto& batch : replica)
+                    for (const std::int64_t sample : batch.samples) weight += job_.table().weight(sample);
+    return weight > 0 ? 1 / weight : 0;
+}
+
+void Trainer::check_finite(StepSums& sums, std::int64_t step) const {
+    for (std::size_t s = 0; s < job_.launch().deck.graph.sections.size(); ++s)
+        if (!std::isfinite(sums.squares(s)))
+            throw Error(ExitCode::not_finite,
+                        fmt::format("step {}: the gradient of section {} is not finite (loss {}); lower the "
+                                    "learning rate, or look at the samples of this step",
+                                    step, job_.launch().deck.graph.sections[s].name, sums.loss()),
+                        Scope::all_ranks);
+    if (!std::isfinite(sums.loss()))
+        throw Error(ExitCode::not_finite, fmt::format("step {}: the loss is {}", step, sums.loss()),
+                    Scope::all_ranks);
+}
+
+void Trainer::report_times() const {
+    const std::size_t count = job_.launch().deck.graph.sections.size();
+    std::vector<std::string> names;
+    std::vector<SectionTimes> times(count);
+    std::vector<bool> member(count, false);
+    for (const auto& s : job_.launch().deck.graph.sections) names.push_back(s.name);
+    for (auto& replica : job_.replicas()) {
+        times[replica->section()] = replica->times();
+        member[replica->section()] = true;
+    }
+    log::info("{}", timing_table(world_, names, times, member, comm::now_s() - begin_s_));
+    log::info("{}", describe_use(world_, job_.memory_use()));
+    for (const std::string& line : planner_.describe()) log::info("{}", line);
+}
+
+}  // namespace
+
+ExitCode run_training(Launch& launch, const config::CommandLine& line, RunReport& report) {
+    RunDirectory directory(launch, line, report);
+    const Survey survey(launch);
+    const auto tell = [&](const std::vector<std::string>& lines) {
+        for (const std::string& text : lines) log::info("{}", text);
+        if (!line.dry_run) return false;
+        log::info("{}", placement_table(launch, survey.memory()));
+        log::info("{}", traffic_table(launch.deck, survey.table(), survey.samples().marker()));
+        log::info("dry run: deck, samples and memory are in order; nothing was trained");
+        return true;
+    };
+    const bool placed = launch.world.size() == launch.deck.graph.world;  // not a dry run in one process
+    if (!placed && tell(survey.description(true))) return ExitCode::done;
+    Job job(launch, survey, directory.checkpoint().empty());
+    if (tell(job.description())) return ExitCode::done;
+    const std::int64_t done = directory.open(job);
+    ExitCode code = ExitCode::done;
+    in_planned_memory(launch, survey.memory(),
+                      [&] { code = Trainer(job, directory, report, line.max_hours, done).run(); });
+    return code;
+}
+
+}  // namespace maestro::train

@@ -1,0 +1,14 @@
+// maestro train: the loop over the steps, from a deck to checkpoints and metrics.
+#pragma once
+
+#include "base/error.hpp"
+#include "config/command_line.hpp"
+#include "train/run/launch.hpp"
+#include "train/run/run_report.hpp"
+
+namespace maestro::train {
+
+/// Collective. Returns done or stopped_early; everything else is thrown.
+ExitCode run_training(Launch& launch, const config::CommandLine& line, RunReport& report);
+
+}  // namespace maestro::train

@@ -1,0 +1,222 @@
+#include "train/step/replica.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "backend/profiler_range.hpp"
+#include "comm/environment.hpp"
+#include "ops/elementwise.hpp"
+
+namespace maestro::train {
+
+namespace {
+
+/// Those of the samples that come over the edge.
+std::vector<std::int64_t> expected(const channel::Channel& input, std::span<const std::int64_t> samples) {
+    std::vector<std::int64_t> found;
+    std::copy_if(samples.begin(), samples.end(), std::back_inserter(found),
+                 [&](std::int64_t sample) { return input.expects(sample); });
+    return found;
+}
+
+}  // namespace
+
+Replica::Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
+                 comm::Waiter& waiter, std::unique_ptr<collective::ProcessGroup> data,
+                 std::vector<channel::Channel*> inputs, std::vector<channel::Channel*> outputs,
+                 backend::Arena& scratch)
+    : backend_(backend),
+      settings_(settings),
+      module_(std::move(module)),
+      waiter_(waiter),
+      inputs_(std::move(inputs)),
+      outputs_(std::move(outputs)),
+      scratch_(scratch),
+      slots_(backend, settings.name, settings.window, settings.saved_bytes) {
+    if (data)
+        optimizer_ =
+            std::make_unique<Optimizer>(backend, module_->parameters(), std::move(data), module_->peers());
+}
+
+std::size_t Replica::bytes() const {
+    return module_->parameters().bytes() + (optimizer_ ? optimizer_->bytes() : 0) + slots_.bytes();
+}
+
+std::size_t Replica::used_bytes() const {
+    return bytes() - slots_.bytes() + slots_.used_bytes();
+}
+
+bool Replica::collect_drained() {
+    slots_.release_if([&](int micro_batch) {
+        return std::all_of(outputs_.begin(), outputs_.end(),
+                           [&](channel::Channel* output) { return output->drained(micro_batch); });
+    });
+    return slots_.any_free();
+}
+
+bool Replica::can_forward(std::span<const std::int64_t> samples) {
+    for (channel::Channel* input : inputs_)
+        for (const std::int64_t sample : samples)
+            if (input->expects(sample) && !input->arrived(sample)) return false;
+    for (channel::Channel* output : outputs_)
+        if (!output->has_credit()) return false;
+    return slots_.any_free() || (!settings_.backward && !outputs_.empty() && collect_drained());
+}
+
+bool Replica::can_backward(int micro_batch) {
+    if (!slots_.in_flight(micro_batch)) return false;
+    return std::all_of(outputs_.begin(), outputs_.end(), [&](channel::Channel* output) {
+        return !output->spec().carries_gradient || output->drained(micro_batch);
+    });
+}
+
+double Replica::reduce() {
+    if (!optimizer_) return 0;
+    const backend::ProfilerRange range(backend_, settings_.name, "reduce");
+    const backend::Mark begin = backend_.clock().mark();
+    const double squares = optimizer_->reduce(scratch_);
+    module_->gradients_summed(begin.given_s);
+    reducing_.emplace_back(begin, backend_.clock().mark());
+    return squares;
+}
+
+void Replica::update(const AdamSettings& adam, std::int64_t step, double gradient_scale) {
+    if (!optimizer_) return;
+    const backend::ProfilerRange range(backend_, settings_.name, "update");
+    const backend::Mark begin = backend_.clock().mark();
+    optimizer_->update(adam, step, gradient_scale);
+    module_->weights_updated(begin.given_s);
+    reducing_.emplace_back(begin, backend_.clock().mark());
+}
+
+std::vector<std::vector<Tensor>> Replica::input_rows(std::span<const model::SampleView> samples) {
+    const backend::ProfilerRange range(backend_, "edge");
+    std::vector<std::vector<Tensor>> rows(inputs_.size());
+    for (std::size_t e = 0; e < inputs_.size(); ++e)
+        for (const auto& sample : samples)
+            rows[e].push_back(inputs_[e]->expects(sample.id)
+                                  ? inputs_[e]->rows(sample.id)
+                                  : Tensor(nullptr, settings_.dtype, {0, inputs_[e]->spec().width}));
+    return rows;
+}
+
+std::vector<int> Replica::await_forward(std::span<const std::int64_t> samples, std::span<const int> slots) {
+    for (channel::Channel* input : inputs_)
+        for (const std::int64_t sample : samples)
+            if (input->expects(sample)) input->wait_arrived(sample);
+    std::vector<int> taken;
+    for (std::size_t e = 0; e < outputs_.size(); ++e) {
+        outputs_[e]->wait_credit(slots.empty() ? -1 : slots[e]);
+        taken.push_back(slots.empty() ? outputs_[e]->free_slot() : slots[e]);
+    }
+    if (!settings_.backward && !outputs_.empty())
+        waiter_.wait_until([&] { return collect_drained(); },
+                           [&] { return settings_.name + ": all consumers of one micro-batch"; });
+    return taken;
+}
+
+void Replica::await_backward(int micro_batch) {
+    for (channel::Channel* output : outputs_)
+        if (output->spec().carries_gradient) output->wait_drained(micro_batch);
+}
+
+TaskMarks Replica::forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
+                           model::Result& result, double asked_s) {
+    const std::span<const model::SampleView> samples = batch.samples;
+    const backend::ProfilerRange range(backend_, settings_.name, "forward", micro_batch);
+    const std::vector<std::vector<Tensor>> inputs = input_rows(samples);
+    const backend::Mark start = backend_.clock().mark();  // it has its inputs
+
+    Flight flight = slots_.take();
+    for (const auto& sample : samples) flight.samples.push_back(sample.id);
+    Tensor output;
+    {
+        backend::ArenaScope scope(scratch_);
+        flight.saved = module_->forward(batch, inputs, slots_.memory(flight), scratch_, output, result);
+    }
+    const backend::Mark computed = backend_.clock().mark();
+    {
+        const backend::ProfilerRange edges(backend_, "edge");
+        for (std::size_t e = 0; e < outputs_.size(); ++e) outputs_[e]->put(micro_batch, output, slots[e]);
+        for (channel::Channel* input : inputs_)
+            if (!input->spec().carries_gradient) input->release(expected(*input, flight.samples));
+    }
+    if (!settings_.backward) flight.saved.reset();
+    if (settings_.backward || !outputs_.empty())
+        slots_.keep(micro_batch, std::move(flight));
+    else
+        slots_.release(flight);
+    return {asked_s, start, computed, backend_.clock().mark()};
+}
+
+TaskTimes Replica::measured(const TaskMarks& task, double free_s) {
+    const backend::Clock& clock = backend_.clock();
+    const double start = clock.at(task.start), computed = clock.at(task.computed), end = clock.at(task.end);
+    const double waited = std::max(0.0, start - std::max(task.asked_s, free_s));
+    times_.waiting += waited;
+    times_.compute += computed - start;
+    times_.sending += end - computed;
+    return {start, end, waited};
+}
+
+void Replica::read_clock() {
+    backend_.clock().read();
+    for (const auto& [begin, end] : reducing_)
+        times_.reducing += backend_.clock().at(end) - backend_.clock().at(begin);
+    reducing_.clear();
+}
+
+const SectionTimes& Replica::times() {
+    read_clock();
+    return times_;
+}
+
+std::vector<Tensor> Replica::output_gradients(int micro_batch) {
+    const backend::ProfilerRange range(backend_, "edge");
+    std::vector<Tensor> gradients;
+    for (channel::Channel* output : outputs_)
+        if (output->spec().carries_gradient) gradients.push_back(output->gradient(micro_batch));
+    return gradients;
+}
+
+TaskMarks Replica::backward(int micro_batch, double asked_s) {
+    const backend::ProfilerRange range(backend_, settings_.name, "backward", micro_batch);
+    const std::vector<Tensor> gradients = output_gradients(micro_batch);
+    const backend::Mark start = backend_.clock().mark();
+
+    Flight flight = slots_.extract(micro_batch);
+    backend::ArenaScope scope(scratch_);
+    const Tensor d_output = gradients.empty() ? Tensor() : gradients.front();
+    for (std::size_t e = 1; e < gradients.size(); ++e) ops::add(backend_, gradients[e], d_output);
+    std::vector<Tensor> d_inputs(inputs_.size());
+    std::vector<std::vector<std::int64_t>> came(inputs_.size());  // samples over each edge
+    for (std::size_t e = 0; e < inputs_.size(); ++e) {
+        if (!inputs_[e]->spec().carries_gradient) continue;
+        came[e] = expected(*inputs_[e], flight.samples);
+        std::int64_t rows = 0;
+        for (const std::int64_t sample : came[e]) rows += inputs_[e]->rows_of(sample);
+        d_inputs[e] = scratch_.allocate(settings_.dtype, {rows, inputs_[e]->spec().width});
+    }
+    module_->backward(*flight.saved, d_output, d_inputs, scratch_);
+    const backend::Mark computed = backend_.clock().mark();
+    {
+        const backend::ProfilerRange edges(backend_, "edge");
+        for (std::size_t e = 0; e < inputs_.size(); ++e)
+            if (inputs_[e]->spec().carries_gradient) inputs_[e]->put_gradient(came[e], d_inputs[e]);
+        for (channel::Channel* output : outputs_)
+            if (output->spec().carries_gradient) output->retire(micro_batch);
+    }
+    slots_.release(flight);
+    return {asked_s, start, computed, backend_.clock().mark()};
+}
+
+void Replica::end_step() {
+    if (!settings_.backward)
+        slots_.release_if([&](int micro_batch) {
+            for (channel::Channel* output : outputs_) output->wait_drained(micro_batch);
+            return true;
+        });
+    slots_.check_empty();
+}
+
+}  // namespace maestro::train

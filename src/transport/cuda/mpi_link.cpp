@@ -1,0 +1,59 @@
+#include <algorithm>
+#include <vector>
+
+#include "backend/cuda/stream.hpp"
+#include "comm/check.hpp"
+#include "transport/link.hpp"
+
+namespace maestro::transport {
+
+namespace {
+
+constexpr int kTag = 5;
+constexpr std::size_t kLargest = std::size_t{1} << 30;  // counts of MPI are int
+
+/// Ordinary messages straight from and to the device's memory, by an MPI that can: it keeps their order. They
+/// are posted once the rows are computed, and what computes hears of them once they are there: neither needs
+/// an event.
+class MpiLink final : public Link {
+public:
+    MpiLink(MPI_Comm edge, bool outward, int peer) : Link(outward, peer), edge_(edge) {}
+
+    void post(std::span<const Run> runs) override {
+        for (const Run& run : runs)
+            for (std::size_t at = 0; at < run.bytes; at += kLargest) {
+                const int bytes = static_cast<int>(std::min(kLargest, run.bytes - at));
+                MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
+                if (outward())
+                    MAESTRO_MPI(MPI_Isend(run.data + at, bytes, MPI_BYTE, peer(), kTag, edge_, &request));
+                else
+                    MAESTRO_MPI(MPI_Irecv(run.data + at, bytes, MPI_BYTE, peer(), kTag, edge_, &request));
+            }
+    }
+    bool settled() override {
+        for (; !requests_.empty(); requests_.pop_back()) {
+            int flag = 0;
+            MAESTRO_MPI(MPI_Test(&requests_.back(), &flag, MPI_STATUS_IGNORE));
+            if (flag == 0) return false;
+        }
+        return true;
+    }
+    void mark(backend::CudaEvent&) const override {}
+
+private:
+    MPI_Comm edge_;
+    std::vector<MPI_Request> requests_;
+};
+
+}  // namespace
+
+Links open_mpi_links(const comm::Communicator& edge, const DirectEnd& end) {
+    Links links;
+    for (int peer = 0; peer < edge.size(); ++peer)
+        for (const bool outward : {true, false})
+            if (outward ? end.sends[peer] : end.receives[peer])
+                links.push_back(std::make_unique<MpiLink>(edge.handle(), outward, peer));
+    return links;
+}
+
+}  // namespace maestro::transport

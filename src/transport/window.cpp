@@ -1,0 +1,114 @@
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <vector>
+
+#include "base/check.hpp"
+#include "comm/check.hpp"
+#include "transport/transport.hpp"
+
+namespace maestro::transport {
+
+namespace {
+constexpr std::size_t kChunk = std::size_t{1} << 30;  // counts of MPI are int
+
+class MpiWindowTransport final : public Transport {
+public:
+    MpiWindowTransport(comm::Communicator edge, std::size_t bytes, bool reaches)
+        : edge_(std::move(edge)), reaches_(reaches) {
+        const auto size = static_cast<MPI_Aint>(std::max<std::size_t>(bytes, 64));
+        MPI_Info info = MPI_INFO_NULL;
+        MAESTRO_MPI(MPI_Info_create(&info));
+        // Each rank's part on pages of its own, and no lock but the one taken here.
+        MAESTRO_MPI(MPI_Info_set(info, "alloc_shared_noncontig", "true"));
+        MAESTRO_MPI(MPI_Info_set(info, "same_disp_unit", "true"));
+        MAESTRO_MPI(reaches ? MPI_Win_allocate_shared(size, 1, info, edge_.handle(), &memory_, &window_)
+                            : MPI_Win_allocate(size, 1, info, edge_.handle(), &memory_, &window_));
+        MPI_Info_free(&info);
+        MAESTRO_MPI(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN));
+        int* model = nullptr;
+        int found = 0;
+        MAESTRO_MPI(MPI_Win_get_attr(window_, MPI_WIN_MODEL, &model, &found));
+        // Words are read as plain memory, which only this model makes the same as what peers put.
+        MAESTRO_CHECK(found != 0 && *model == MPI_WIN_UNIFIED,
+                      "{}: MPI's window has two copies of its memory", edge_.name());
+        MAESTRO_MPI(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_));
+        std::memset(memory_, 0,
+                    static_cast<std::size_t>(size));  // also takes the pages now, not within a step
+        MAESTRO_MPI(MPI_Win_sync(window_));
+        edge_.barrier();
+    }
+
+    ~MpiWindowTransport() override {
+        // Freeing is collective: not while an exception flies, the others may never come.
+        if (window_ == MPI_WIN_NULL || std::uncaught_exceptions() > 0) return;
+        MPI_Win_unlock_all(window_);
+        MPI_Win_free(&window_);
+    }
+    MpiWindowTransport(const MpiWindowTransport&) = delete;
+    MpiWindowTransport& operator=(const MpiWindowTransport&) = delete;
+
+    std::byte* memory() override { return memory_; }
+    std::byte* reach(int peer) override {
+        if (!reaches_) return nullptr;
+        MPI_Aint size = 0;
+        int unit = 0;
+        std::byte* memory = nullptr;
+        MAESTRO_MPI(MPI_Win_shared_query(window_, peer, &size, &unit, &memory));
+        return memory;
+    }
+
+    void put(int peer, std::size_t offset, const void* source, std::size_t bytes) override {
+        for (std::size_t done = 0; done < bytes; done += kChunk) {
+            const int count = static_cast<int>(std::min(kChunk, bytes - done));
+            MAESTRO_MPI(MPI_Put(static_cast<const std::byte*>(source) + done, count, MPI_BYTE, peer,
+                                static_cast<MPI_Aint>(offset + done), count, MPI_BYTE, window_));
+        }
+    }
+
+    void signal(int peer, std::size_t offset, std::uint64_t word) override {
+        signals_.push_back({peer, offset, word});
+    }
+
+    void push(int peer) override {
+        // Puts are not ordered among themselves: only a flush says that what the words announce is there.
+        MAESTRO_MPI(MPI_Win_flush(peer, window_));
+        bool any = false;
+        for (const Signal& s : signals_) {
+            if (s.peer != peer) continue;
+            put(peer, s.offset, &s.word, sizeof s.word);
+            any = true;
+        }
+        if (!any) return;
+        MAESTRO_MPI(MPI_Win_flush(peer, window_));
+        std::erase_if(signals_, [&](const Signal& s) { return s.peer == peer; });
+    }
+
+    std::uint64_t load(std::size_t offset) override {
+        MAESTRO_MPI(MPI_Win_sync(window_));
+        auto* word = reinterpret_cast<std::uint64_t*>(memory_ + offset);
+        const std::uint64_t value = std::atomic_ref<std::uint64_t>(*word).load(std::memory_order_acquire);
+        MAESTRO_MPI(MPI_Win_sync(window_));
+        return value;
+    }
+
+private:
+    struct Signal {
+        int peer;
+        std::size_t offset;
+        std::uint64_t word;
+    };
+    comm::Communicator edge_;
+    bool reaches_;
+    std::vector<Signal> signals_;  ///< since the last push to their peer
+    MPI_Win window_ = MPI_WIN_NULL;
+    std::byte* memory_ = nullptr;
+};
+}  // namespace
+
+std::unique_ptr<Transport> make_mpi_window(comm::Communicator edge, std::size_t bytes, bool reaches) {
+    return std::make_unique<MpiWindowTransport>(std::move(edge), bytes, reaches);
+}
+
+}  // namespace maestro::transport
