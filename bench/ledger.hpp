@@ -32,7 +32,7 @@ public:
     bool shares_memory() const override { return false; }
     void upload(const void*, const Tensor&) override {}
     void download(const Tensor&, void*) override {}
-    std::unique_ptr<backend::ReadOut> read_out(std::vector<Tensor>) override {
+    std::unique_ptr<backend::DeviceToHostReader> read_to_host(std::vector<Tensor>) override {
         return backend::read_in_place({});
     }
     void gemm(const Gemm& g) override {

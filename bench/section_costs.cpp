@@ -179,25 +179,25 @@ struct Costs {
 Costs run(const Section& section) {
     Ledger ledger;
     const model::Role role = role_of(section);
-    const auto module = model::make_module(
-        ledger, section.spec, role,
-        parallel::make_paper_peers(0, {section.cp, section.tp}, ContextKind::ring, section.spec.kv_heads));
+    const auto module = model::make_module(ledger, section.spec, role,
+                                           parallel::make_meta_mesh(0, {.degrees = {section.cp, section.tp},
+                                                                        .kv_heads = section.spec.kv_heads}));
     const Samples samples(section);
     model::Batch batch{.samples = samples.views()};
-    const auto brought = module->input_rows(batch);
+    const auto input_rows = module->input_rows(batch);
     std::vector<std::vector<Tensor>> inputs(role.inputs.size());
     std::vector<Tensor> d_inputs(role.inputs.size());
     for (std::size_t e = 0; e < inputs.size(); ++e) {
         const std::int64_t columns = model::row_width(role.inputs[e], section.spec.width);
         std::int64_t all = 0;
-        for (const std::int64_t rows : brought[e]) {
+        for (const std::int64_t rows : input_rows[e]) {
             inputs[e].push_back(Tensor(nullptr, role.compute, {rows, columns}));
             all += rows;
         }
         d_inputs[e] = Tensor(nullptr, role.compute, {all, columns});
     }
     parallel::ParameterStore& store = module->parameters();
-    train::Optimizer optimizer(ledger, store, collective::make_meta_group(0, 1), module->peers());
+    train::Optimizer optimizer(ledger, store);
     backend::Arena saved, scratch;
     Tensor output;
     model::Result result;

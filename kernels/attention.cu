@@ -15,7 +15,7 @@ namespace {
 template <class T, class O, int Dim>
 __global__ void __launch_bounds__(256, Dim < 256 ? 2 : 1)
     forward(HeadArray<const T> q, HeadArray<const T> k, HeadArray<const T> values, const AttentionTile* tiles,
-            const std::int32_t* seen, HeadArray<O> out, Accumulate<T>* lse, int heads, int group,
+            const std::int32_t* kv_limit, HeadArray<O> out, Accumulate<T>* lse, int heads, int group,
             Accumulate<T> scale) {
     using A = Accumulate<T>;
     using Tile = ScoreTile<A, Dim>;
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(256, Dim < 256 ? 2 : 1)
             const int row = block.first + i;
             // Read again and again, rather than kept in a register that results need.
             const int end =
-                row < tile.queries ? seen[static_cast<std::int64_t>(tile.query) + row] - begin : 0;
+                row < tile.queries ? kv_limit[static_cast<std::int64_t>(tile.query) + row] - begin : 0;
             A highest = top[i];
 #pragma unroll
             for (int j = 0; j < kEach; ++j) {
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(256, Dim < 256 ? 2 : 1)
                 highest = Max{}(highest, score[i][j]);
             }
             highest = Tile::over_row(highest, Max{});
-            // Also where nothing was seen yet, whose difference would not be a number.
+            // Also where nothing was kv_limit yet, whose difference would not be a number.
             const A rescale = highest == top[i] ? A(1) : exp2(top[i] - highest);
             top[i] = highest;
             sum[i] *= rescale;
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(256, Dim < 256 ? 2 : 1)
 }  // namespace
 
 void attention(Stream stream, const Array& q, const Array& k, const Array& values, const Array& query_tiles,
-               const Array& seen, const Array& out, const Array& lse) {
+               const Array& kv_limit, const Array& out, const Array& lse) {
     const std::int64_t heads = lse.columns, dim = q.columns / heads, key_heads = k.columns / dim;
     const auto start = [&]<class T, class O>(T, O) {
         using A = Accumulate<T>;
@@ -90,7 +90,7 @@ void attention(Stream stream, const Array& q, const Array& k, const Array& value
                    stream, HeadArray<const T>(q, q.columns, heads, dim),
                    HeadArray<const T>(k, k.columns, key_heads, dim),
                    HeadArray<const T>(values, values.columns, key_heads, dim),
-                   query_tiles.as<AttentionTile>(), seen.as<std::int32_t>(),
+                   query_tiles.as<AttentionTile>(), kv_limit.as<std::int32_t>(),
                    HeadArray<O>(out, q.columns, heads, dim), lse.as<A>(), heads, heads / key_heads,
                    kLog2E<double> / std::sqrt(static_cast<double>(dim)));
         });

@@ -35,7 +35,7 @@ template <class T>
 struct Inputs {
     HeadArray<const T> dout, q, k, values;
     const Accumulate<T>*lse, *shared;
-    const std::int32_t* seen;
+    const std::int32_t* kv_limit;
     int heads, group;
     Accumulate<T> scale;  ///< of scores
 };
@@ -53,7 +53,7 @@ struct Query {
         const std::int64_t at = (token + row) * in.heads + head;
         total = here ? in.lse[at] * kLog2E<A> : A(0);
         shared = here ? in.shared[at] : A(0);
-        end = here ? in.seen[token + row] - first_key : 0;
+        end = here ? in.kv_limit[token + row] - first_key : 0;
     }
     /// Of a key: its score becomes its weight, the weight's gradient that of the score.
     __device__ __forceinline__ void turn(int key, A scale, A& score, A& gradient) const {
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(256, Dim > 64 ? 1 : 2)
 
 void attention_backward(Stream stream, const Array& dout, const Array& out, const Array& q, const Array& k,
                         const Array& values, const Array& lse, const Array& query_tiles,
-                        const Array& key_tiles, const Array& seen, const Array& dq, const Array& dk,
+                        const Array& key_tiles, const Array& kv_limit, const Array& dq, const Array& dk,
                         const Array& dvalues, const Array& shared) {
     const std::int64_t heads = lse.columns, dim = q.columns / heads, key_heads = k.columns / dim;
     const auto start = [&]<class T, class O>(T, O) {
@@ -156,7 +156,7 @@ void attention_backward(Stream stream, const Array& dout, const Array& out, cons
                            HeadArray<const T>(values, values.columns, key_heads, dim),
                            lse.as<A>(),
                            shared.as<A>(),
-                           seen.as<std::int32_t>(),
+                           kv_limit.as<std::int32_t>(),
                            static_cast<int>(heads),
                            static_cast<int>(heads / key_heads),
                            static_cast<A>(1 / std::sqrt(static_cast<double>(dim)))};

@@ -144,7 +144,7 @@ struct Min {
 /// larger than nothing.
 template <class A, int N>
 __global__ void __launch_bounds__(512)
-    find_largest(const A* logits, std::int64_t columns, std::int32_t* out) {
+    find_largest(const A* logits, std::int64_t columns, std::int32_t* ids, A* largest) {
     constexpr int K = kAhead<N>;
     constexpr std::int32_t kNone = std::numeric_limits<std::int32_t>::max();
     const std::int64_t r = blockIdx.x, stride = blockDim.x * N;
@@ -165,7 +165,9 @@ __global__ void __launch_bounds__(512)
     }
     const A top = over_block(best, Max{}, row[0], shared_memory<A>());
     at = over_block(best < top ? kNone : at, Min{}, kNone, shared_memory<std::int32_t>());
-    if (threadIdx.x == 0) out[r] = at;
+    if (threadIdx.x != 0) return;
+    ids[r] = at;
+    largest[r] = row[at];
 }
 
 }  // namespace
@@ -194,12 +196,12 @@ void add_up(Stream stream, const Array& losses, const Array& sum) {
            losses.as<double>(), losses.size(), sum.as<double>());
 }
 
-void argmax_rows(Stream stream, const Array& logits, const Array& out) {
+void argmax_rows(Stream stream, const Array& logits, const Array& ids, const Array& values) {
     by_arithmetic_type(logits.dtype, [&]<class A>(A) {
         by_pack<A>(
             [&]<int N>() {
                 launch(find_largest<A, N>, logits.rows, row_threads(logits.columns / N), kBlockRoom<A>,
-                       stream, logits.as<A>(), logits.columns, out.as<std::int32_t>());
+                       stream, logits.as<A>(), logits.columns, ids.as<std::int32_t>(), values.as<A>());
             },
             logits.columns, logits.as<A>());
     });

@@ -15,6 +15,6 @@ void cross_entropy(Stream stream, LossSteps steps, const Array& logits, const Ar
                    const Array& own_tops, const Array& sums, const Array& losses);
 /// sum[1] += the losses, in their order.
 void add_up(Stream stream, const Array& losses, const Array& sum);
-void argmax_rows(Stream stream, const Array& logits, const Array& out);
+void argmax_rows(Stream stream, const Array& logits, const Array& ids, const Array& values);
 
 }  // namespace maestro::kernels

@@ -131,7 +131,7 @@ def main():
         traffic = papers[1]["sections"]["language"]
         print(f"{name:14}{measured[1:].mean():11.4f}{simulated[1:].mean():11.4f}{measured[1:].sum() / simulated[1:].sum():7.3f}"
               f"{ratios[np.abs(ratios - 1).argmax()]:7.3f}{by_formula[1:].mean():9.4f}"
-              + "".join(f"{traffic.get(k, 0) / 1e9:8.2f}" for k in ("tp_bytes", "cp_bytes", "ring_bytes")), flush=True)
+              + "".join(f"{traffic.get(k, 0) / 1e9:8.2f}" for k in ("tp_bytes", "cp_bytes", "dp_bytes")), flush=True)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,8 @@ public:
     virtual void* allocate(std::size_t bytes) = 0;
     virtual void release(void* pointer) noexcept = 0;
 
-    /// Does the device use the host's memory? Then what the host gives is used where it lies, see given().
+    /// Does the device use the host's memory? Then what the host gives is used where it lies, see
+    /// to_device().
     virtual bool shares_memory() const = 0;
     /// Host memory to a tensor, in the order of operations; the source is free on return.
     virtual void upload(const void* source, const Tensor& target) = 0;
@@ -88,7 +89,7 @@ public:
     virtual void download(const Tensor& source, void* target) = 0;
     /// The same for many that are read once, as operations given so far leave them: a GPU copies ahead of the
     /// reader, beside operations given later, by 16 MiB of pinned memory.
-    virtual std::unique_ptr<ReadOut> read_out(std::vector<Tensor> tensors) = 0;
+    virtual std::unique_ptr<DeviceToHostReader> read_to_host(std::vector<Tensor> tensors) = 0;
 
     /// y[m, n] (+)= op(a) * op(b): a is [m, k] or, transposed, [k, m]; b is [k, n] or [n, k]. dtypes: all
     /// f32, all f64, or a, b bf16 with y bf16 or f32. lda, ldb, ldy are row strides in elements.

@@ -14,7 +14,7 @@ namespace maestro::backend {
 /// where they share it, which then has to stay as it is as long as the tensor is used; else a copy in
 /// `arena`.
 template <class T>
-Tensor given(Backend& backend, std::span<const T> values, Arena& arena) {
+Tensor to_device(Backend& backend, std::span<const T> values, Arena& arena) {
     const auto size = static_cast<std::int64_t>(values.size());
     if (backend.shares_memory()) return Tensor(const_cast<T*>(values.data()), dtype_of<T>(), {size});
     const Tensor copy = arena.allocate(dtype_of<T>(), {size});
@@ -22,21 +22,21 @@ Tensor given(Backend& backend, std::span<const T> values, Arena& arena) {
     return copy;
 }
 template <class T>
-Tensor given(Backend& backend, const std::vector<T>& values, Arena& arena) {
-    return given(backend, std::span<const T>(values), arena);
+Tensor to_device(Backend& backend, const std::vector<T>& values, Arena& arena) {
+    return to_device(backend, std::span<const T>(values), arena);
 }
 
 /// A tensor for the host to read: itself where it lies, or a copy of it.
-class Taken {
+class HostCopy {
 public:
-    Taken(Backend& backend, const Tensor& tensor) : host_(tensor) {
+    HostCopy(Backend& backend, const Tensor& tensor) : host_(tensor) {
         if (backend.shares_memory()) return;
         copy_.resize(tensor.bytes());
         backend.download(tensor, copy_.data());
         host_.data = copy_.data();
     }
-    Taken(const Taken&) = delete;
-    Taken& operator=(const Taken&) = delete;
+    HostCopy(const HostCopy&) = delete;
+    HostCopy& operator=(const HostCopy&) = delete;
     const Tensor& tensor() const { return host_; }
 
 private:

@@ -6,7 +6,7 @@ namespace maestro::backend {
 
 namespace {
 
-class InPlace final : public ReadOut {
+class InPlace final : public DeviceToHostReader {
 public:
     explicit InPlace(std::vector<Tensor> tensors) : tensors_(std::move(tensors)) {}
     bool next(Piece& piece) override {
@@ -24,7 +24,7 @@ private:
 
 }  // namespace
 
-std::unique_ptr<ReadOut> read_in_place(std::vector<Tensor> tensors) {
+std::unique_ptr<DeviceToHostReader> read_in_place(std::vector<Tensor> tensors) {
     return std::make_unique<InPlace>(std::move(tensors));
 }
 

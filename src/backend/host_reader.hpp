@@ -10,13 +10,13 @@
 
 namespace maestro::backend {
 
-/// Made by Backend::read_out(). The tensors stay as they are as long as it lives.
-class ReadOut {
+/// Made by Backend::read_to_host(). The tensors stay as they are as long as it lives.
+class DeviceToHostReader {
 public:
-    ReadOut() = default;
-    virtual ~ReadOut() = default;
-    ReadOut(const ReadOut&) = delete;
-    ReadOut& operator=(const ReadOut&) = delete;
+    DeviceToHostReader() = default;
+    virtual ~DeviceToHostReader() = default;
+    DeviceToHostReader(const DeviceToHostReader&) = delete;
+    DeviceToHostReader& operator=(const DeviceToHostReader&) = delete;
 
     /// Elements [begin, end) of a tensor, in the host's memory until the next call.
     struct Piece {
@@ -29,6 +29,6 @@ public:
 };
 
 /// Each tensor is one piece, where it lies: in the host's memory.
-std::unique_ptr<ReadOut> read_in_place(std::vector<Tensor> tensors);
+std::unique_ptr<DeviceToHostReader> read_in_place(std::vector<Tensor> tensors);
 
 }  // namespace maestro::backend

@@ -19,7 +19,9 @@ public:
     bool shares_memory() const override { return traits_.shares_memory; }
     void upload(const void*, const Tensor&) override {}
     void download(const Tensor&, void*) override {}
-    std::unique_ptr<ReadOut> read_out(std::vector<Tensor>) override { return read_in_place({}); }
+    std::unique_ptr<DeviceToHostReader> read_to_host(std::vector<Tensor>) override {
+        return read_in_place({});
+    }
     void gemm(const Gemm& g) override { count(work_of(g)); }
     int attention_architecture() const override { return traits_.attention_architecture; }
 

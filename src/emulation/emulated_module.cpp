@@ -20,17 +20,17 @@ class EmulatedModule final : public model::Module {
 public:
     EmulatedModule(backend::Backend& backend, const model::ModelSpec& spec, const model::Role& role,
                    std::int64_t trainable, const backend::DeviceRates& rates, const Scales& scales,
-                   const workload::StepEnd& end, parallel::Peers peers, parallel::Peers on_paper)
-        : Module(backend, role, std::move(peers)),
+                   const workload::StepEnd& end, parallel::Mesh mesh, parallel::Mesh meta_mesh)
+        : Module(backend, role, std::move(mesh)),
           backend_(backend),
           spec_(spec),
           role_(role),
           scales_(scales),
           end_(end),
           meta_(backend::make_meta(rates)),
-          model_(model::make_module(*meta_, spec, role, std::move(on_paper))) {
+          model_(model::make_module(*meta_, spec, role, std::move(meta_mesh))) {
         const std::int64_t size = role.trained ? scales.of(trainable) : 1;
-        store_.declare("emulated.weight", {size}, parallel::Init::zeros, role.trained, whole({size}));
+        store_.declare("emulated.weight", {size}, parallel::Init::zeros, role.trained, {{{0, size}}}, {0, 1});
         store_.allocate(1);
     }
 
@@ -60,7 +60,7 @@ public:
             ops::zero(backend_, output);
         }
         result.tokens += counted.tokens;
-        if (role_.loss && peers_.tp() == 0 && peers_.cp() == 0) {
+        if (role_.loss && mesh_.rank_in_replica() == 0) {
             double weight = 0;
             for (const model::SampleView& sample : batch.samples)
                 for (const float w : sample.weights) weight += w;
@@ -104,23 +104,23 @@ private:
     std::int64_t output_width() const { return role_.output_width; }
     /// When all ranks of the lane are here: a task's collectives would wait for the last of them.
     double begin(backend::Arena& scratch) {
-        if (peers_.degrees.ranks() > 1) {
+        if (const int ranks = mesh_.degrees().ranks(); ranks > 1) {
             const backend::ArenaScope scope(scratch);
-            const Tensor sign = scratch.allocate(DType::f32, {peers_.degrees.ranks()});
+            const Tensor sign = scratch.allocate(DType::f32, {ranks});
             ops::zero(backend_, sign);
-            peers_.tensor->all_reduce(backend_, sign, ops::Reduction::sum, scratch);
-            peers_.context->all_reduce(backend_, sign, ops::Reduction::sum, scratch);
+            mesh_.tp().all_reduce(backend_, sign, ops::Reduction::sum, scratch);
+            mesh_.cp().all_reduce(backend_, sign, ops::Reduction::sum, scratch);
         }
         return comm::now_s();
     }
     void count_anew() {
         meta_->reset_counts();
-        model_->peers().tensor->reset_traffic();
-        model_->peers().context->reset_traffic();
+        model_->mesh().tp().reset_traffic();
+        model_->mesh().cp().reset_traffic();
     }
     double counted_s() const {
-        return meta_->counts().seconds + model_->peers().tensor->traffic().seconds +
-               model_->peers().context->traffic().seconds;
+        return meta_->counts().seconds + model_->mesh().tp().traffic().seconds +
+               model_->mesh().cp().traffic().seconds;
     }
 
     backend::Backend& backend_;
@@ -141,10 +141,10 @@ std::int64_t Scales::of(std::int64_t width) const {
 std::unique_ptr<model::Module> make_emulated_module(backend::Backend& backend, const model::ModelSpec& spec,
                                                     const model::Role& role, std::int64_t trainable,
                                                     const backend::DeviceRates& rates, const Scales& scales,
-                                                    const workload::StepEnd& end, parallel::Peers peers,
-                                                    parallel::Peers on_paper) {
+                                                    const workload::StepEnd& end, parallel::Mesh mesh,
+                                                    parallel::Mesh meta_mesh) {
     return std::make_unique<EmulatedModule>(backend, spec, role, trainable, rates, scales, end,
-                                            std::move(peers), std::move(on_paper));
+                                            std::move(mesh), std::move(meta_mesh));
 }
 
 }  // namespace maestro::emulation

@@ -16,14 +16,14 @@ struct Scales {
     std::int64_t of(std::int64_t width) const;
 };
 
-/// `peers` are the real ranks of the lane, which begin every task together, `on_paper` what its collectives
-/// take on the device. `spec` and `role` are those of the real section, `trainable` its weights with a
-/// gradient, `end` the seconds of this run that the end of a step takes. `backend` holds the small tensors
-/// that really move: rows of scaled width, zeros.
+/// `mesh` has the real ranks of the section, of which those of a replica begin every task together;
+/// `meta_mesh` counts what its collectives take on the emulated device. `spec` and `role` are those of the
+/// real section, `trainable` its weights with a gradient, `end` the seconds of this run that the end of a
+/// step takes. `backend` holds the small tensors that really move: rows of scaled width, zeros.
 std::unique_ptr<model::Module> make_emulated_module(backend::Backend& backend, const model::ModelSpec& spec,
                                                     const model::Role& role, std::int64_t trainable,
                                                     const backend::DeviceRates& rates, const Scales& scales,
-                                                    const workload::StepEnd& end, parallel::Peers peers,
-                                                    parallel::Peers on_paper);
+                                                    const workload::StepEnd& end, parallel::Mesh mesh,
+                                                    parallel::Mesh meta_mesh);
 
 }  // namespace maestro::emulation

@@ -108,30 +108,30 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
         section.footprint.scratch = padded(scratch) + kSign;
         const auto backend = backend::make_meta();
         const auto module =
-            make_module(*backend, static_cast<int>(s), workload::paper_peers_of(deck_, static_cast<int>(s)));
+            make_module(*backend, static_cast<int>(s), workload::meta_mesh_of(deck_, static_cast<int>(s)));
         section.footprint.parameters = module->parameters().bytes();
-        section.footprint.trainable = module->parameters().gradient().size();
-        section.footprint.shared = parallel::most_shared(module->parameters(), module->peers());
+        section.footprint.optimizer = module->parameters().optimizer_states();
+        section.footprint.reduce_scratch = module->parameters().reduce_scratch();
     }
     return small;
 }
 
 std::unique_ptr<model::Module> Emulation::make_module(backend::Backend& backend, int section,
-                                                      parallel::Peers peers) const {
-    const int rank = peers.cp() * peers.degrees.tp + peers.tp();
-    parallel::Peers on_paper = workload::paper_peers_of(deck_, section, rank, &cluster_);
+                                                      parallel::Mesh mesh) const {
+    const int rank = mesh.rank_in_replica();
+    parallel::Mesh meta_mesh = workload::meta_mesh_of(deck_, section, rank, &cluster_);
     const model::ModelSpec spec = workload::spec_of(deck_, section);
     const model::Role role = workload::role_of(deck_, section, marker_);
     const auto meta = backend::make_meta();
     std::int64_t trainable = 0;
-    const auto real = model::make_module(*meta, spec, role, workload::paper_peers_of(deck_, section, rank));
+    const auto real = model::make_module(*meta, spec, role, workload::meta_mesh_of(deck_, section, rank));
     for (const parallel::Parameter& p : real->parameters().parameters())
         if (p.trainable) trainable += p.size();
     const double scale = deck_.emulated.time_scale;
     const workload::StepEnd& end = ends_[section];
     return make_emulated_module(backend, spec, role, trainable, workload::rates_of(cluster_.device),
                                 scales_of(deck_), {scale * end.reduce_s, scale * end.update_s},
-                                std::move(peers), std::move(on_paper));
+                                std::move(mesh), std::move(meta_mesh));
 }
 
 }  // namespace maestro::emulation

@@ -39,7 +39,7 @@ public:
     /// A section that takes the time of its model, and of the end of its steps. Its parameters are one array
     /// of zeros, of scaled size.
     std::unique_ptr<model::Module> make_module(backend::Backend& backend, int section,
-                                               parallel::Peers peers) const;
+                                               parallel::Mesh mesh) const;
 
 private:
     const config::Deck& deck_;

@@ -14,73 +14,75 @@
 #include "ops/rms_norm.hpp"
 #include "ops/rotary.hpp"
 #include "ops/rows.hpp"
+#include "ops/softmax_row.hpp"
 
 namespace maestro::model {
 
 namespace {
-/// Rows whose logits exist at a time: as many as a product needs to run at its full rate, which on a GPU is
-/// that of its arithmetic (docs/cuda.md has the roofs). More would only take memory, and with a vocabulary of
-/// 150,000 each row takes 600 KB.
+/// Rows whose logits exist at a time: as many as a matrix product needs to run at its full rate, which on a
+/// GPU is bound by arithmetic (docs/cuda.md has the roofline). More would only take memory: with a vocabulary
+/// of 150,000 each row takes 600 KB.
 std::int64_t loss_rows(const backend::Backend& b) {
     return b.shares_memory() ? 256 : 1024;
 }
 }  // namespace
 
-struct Language::State final : Saved {
-    explicit State(parallel::Sequences s) : sequences(std::move(s)) {}
-    parallel::Sequences sequences;
-    StackActivations stack;
-    /// Of the slice's rows, counted from the first token of this rank's vocabulary; -1 where the token is
-    /// another rank's or an edge's row stands.
-    std::vector<std::int32_t> ids;
-    std::vector<std::int32_t> positions;             ///< of the slice's rows, in their sequences
-    std::int64_t first = 0, own = 0;                 ///< of the slice's rows those of this rank
-    std::vector<std::vector<std::int32_t>> places;   ///< by input edge: own rows that its embeddings take
-    std::vector<std::vector<std::int64_t>> brought;  ///< by input edge, by sample: own rows that it brings
-    Tensor given_ids;                                ///< on the device, as the next
-    std::vector<Tensor> given_places;
-    Tensor rstd;
-    Tensor d_normed;  ///< gradient of the loss, where there is one; forward leaves it here
-};
-
-/// All samples of the micro-batch, one after another.
-struct Language::Packed {
-    struct Target {  ///< a row that predicts something
-        std::int32_t row, token;
+/// The rows of the whole micro-batch, and what is to be predicted in it.
+struct Language::PackedBatch {
+    struct Target {
+        std::int32_t row, token;  ///< packed row that predicts, and what
         float weight;
-        std::int32_t name;  ///< number of the name that it belongs to; -1: none
+        std::int32_t name;  ///< number of the name that the token belongs to; -1: none
     };
-    std::vector<std::int64_t> lengths;  ///< by sample
+    std::vector<std::int64_t> lengths;  ///< rows of each sample
     std::vector<std::int32_t> ids;      ///< by row; -1 - e where a row of input edge e stands
     std::vector<Target> targets;
     std::int32_t names = 0;
 };
 
-/// Those of the slice, the tp ranks' one after another.
+struct Language::State final : Saved {
+    explicit State(parallel::Sequences s) : sequences(std::move(s)) {}
+    parallel::Sequences sequences;
+    StackActivations stack;
+    /// By row of the slice: its id, counted from the first token of this rank's vocabulary; -1 where the
+    /// token is another rank's or a row of an edge stands.
+    std::vector<std::int32_t> ids;
+    std::vector<std::int32_t> positions;            ///< by row of the slice: its position in the sample
+    std::int64_t first_local = 0, local = 0;        ///< rows of the slice that are this rank's
+    std::vector<std::vector<std::int32_t>> places;  ///< by input edge: local rows that its embeddings fill
+    /// By input edge, by sample: local rows that the edge brings.
+    std::vector<std::vector<std::int64_t>> input_rows;
+    Tensor device_ids;
+    std::vector<Tensor> device_places;
+    Tensor rstd;
+    Tensor d_normed;  ///< gradient of the loss, where there is one; forward leaves it here
+};
+
+/// Of the slice, those of the first tp rank first.
 struct Language::Targets {
     std::vector<std::int32_t> tokens, names;
     std::vector<float> weights;
-    std::vector<std::int64_t> shares;  ///< of each tp rank
+    std::vector<std::int64_t> by_tp_rank;  ///< how many each tp rank has
     std::int32_t name_count = 0;
-    std::vector<std::int32_t> rows;       ///< of this rank's targets: which of its rows predicts
-    std::vector<std::int64_t> by_sample;  ///< how many of them each sample has
+    std::vector<std::int32_t> local_rows;       ///< of this rank's targets: which local row predicts
+    std::vector<std::int64_t> local_by_sample;  ///< how many of them each sample has
 };
 
-Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role& role, parallel::Peers peers)
-    : Module(backend, role, std::move(peers)),
+Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role& role, parallel::Mesh mesh)
+    : Module(backend, role, std::move(mesh)),
       backend_(backend),
       spec_(spec),
       role_(role),
-      vocabulary_(peers_.tp_part(spec.vocabulary)),
-      shares_(backend, *peers_.tensor),
+      vocabulary_(mesh_.tp_part(spec.vocabulary)),
+      sequence_parallel_(backend, mesh_.tp()),
       embedding_(&store_.declare("embedding.weight", {spec.vocabulary, spec.width}, parallel::Init::normal,
-                                 role.trained, {{vocabulary_}, {0, spec.width}})),
-      layers_(backend, spec, role, peers_, store_),
+                                 role.trained, {{vocabulary_}}, {0, spec.width})),
+      layers_(backend, spec, role, mesh_, store_),
       norm_(&store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained)),
       head_(spec.tie_embeddings
                 ? embedding_
                 : &store_.declare("head.weight", {spec.vocabulary, spec.width}, parallel::Init::normal,
-                                  role.trained, {{vocabulary_}, {0, spec.width}})),
+                                  role.trained, {{vocabulary_}}, {0, spec.width})),
       loss_(backend, sizeof(double)) {
     ops::zero(backend_, Tensor(loss_.data(), DType::f64, {1}));
     // The student applies the teacher's head itself: hidden states are far narrower than logits, and they are
@@ -89,17 +91,17 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
         const bool teacher = input.tensor == EdgeTensor::hidden;
         teacher_heads_.push_back(
             teacher ? &store_.declare("teacher_head.weight", {spec.vocabulary, input.from.width},
-                                      parallel::Init::normal, false, {{vocabulary_}, {0, input.from.width}})
+                                      parallel::Init::normal, false, {{vocabulary_}}, {0, input.from.width})
                     : nullptr);
     }
 }
 
-Language::Packed Language::pack(const Batch& batch) const {
-    Packed packed;
+Language::PackedBatch Language::pack(const Batch& batch) const {
+    PackedBatch packed;
     for (const SampleView& sample : batch.samples) {
         const std::size_t first = packed.ids.size();
         std::size_t picture = 0;
-        std::int32_t name = -1;  // of the picture that was seen last
+        std::int32_t name = -1;  // that of the last picture
         for (std::size_t j = 0; j < sample.tokens.size(); ++j) {
             if (const std::int32_t token = sample.tokens[j]; token == role_.marker) {
                 MAESTRO_CHECK(picture < sample.pictures.size(), "sample {} has more markers than pictures",
@@ -118,8 +120,7 @@ Language::Packed Language::pack(const Batch& batch) const {
                 if (!replaced) packed.ids.push_back(token);
                 continue;
             }
-            // A token is predicted by the row before it; without a loss weight its logits are not even
-            // computed.
+            // The row before a token predicts it. Without a loss weight its logits are not even computed.
             if (j > 0 && sample.weights[j] != 0.0f) {
                 const bool flagged = picture > 0 && (sample.flags[j] & 1) != 0;
                 if (flagged && name < 0) name = packed.names++;
@@ -135,113 +136,121 @@ Language::Packed Language::pack(const Batch& batch) const {
     return packed;
 }
 
-Language::State Language::share_out(const Packed& packed) const {
+Language::State Language::partition(const PackedBatch& packed) const {
+    using parallel::AttentionMask;
     State state(
-        parallel::Sequences(parallel::Partition(packed.lengths, parallel::Attention::causal, peers_.degrees),
-                            parallel::Attention::causal, peers_));
+        parallel::Sequences(parallel::Partition(packed.lengths, AttentionMask::causal, mesh_.degrees()),
+                            AttentionMask::causal, mesh_));
     const parallel::Partition& partition = state.sequences.partition;
-    const auto slice = partition.slice(peers_.cp());
+    const auto slice = partition.slice(mesh_.cp_rank());
     state.ids = parallel::pick(packed.ids, slice, partition.offsets());
     for (std::int32_t& id : state.ids)
         id = id >= vocabulary_.begin && id < vocabulary_.end
                  ? id - static_cast<std::int32_t>(vocabulary_.begin)
                  : -1;
-    for (const parallel::RowRun& run : slice)  // those of the sample, whatever part of it is here
-        for (std::int64_t row = run.first; row < run.first + run.count; ++row)
+    // Positions count from the start of the sample, whichever part of it is in this slice.
+    for (const parallel::RowRange& range : slice)
+        for (std::int64_t row = range.first; row < range.first + range.count; ++row)
             state.positions.push_back(static_cast<std::int32_t>(row));
-    const auto& shares = state.sequences.shares;
-    state.first = std::accumulate(shares.begin(), shares.begin() + peers_.tp(), std::int64_t{0});
-    state.own = shares[static_cast<std::size_t>(peers_.tp())];
+    const auto& tp_rows = state.sequences.tp_rows;
+    state.first_local = std::accumulate(tp_rows.begin(), tp_rows.begin() + mesh_.tp_rank(), std::int64_t{0});
+    state.local = tp_rows[static_cast<std::size_t>(mesh_.tp_rank())];
     state.places.resize(role_.inputs.size());
-    state.brought.assign(role_.inputs.size(), std::vector<std::int64_t>(packed.lengths.size(), 0));
-    std::int32_t own = 0;
-    for (const parallel::RowRun& run : partition.runs(peers_.cp(), peers_.tp()))
-        for (std::int64_t row = run.first; row < run.first + run.count; ++row, ++own) {
-            const std::int32_t id = packed.ids[partition.offsets()[run.sequence] + row];
+    state.input_rows.assign(role_.inputs.size(), std::vector<std::int64_t>(packed.lengths.size(), 0));
+    std::int32_t local = 0;
+    for (const parallel::RowRange& range : partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank()))
+        for (std::int64_t row = range.first; row < range.first + range.count; ++row, ++local) {
+            const std::int32_t id = packed.ids[partition.offsets()[range.sequence] + row];
             for (std::size_t e = 0; e < role_.inputs.size(); ++e) {
-                const bool place = id == -1 - static_cast<std::int32_t>(e);
-                if (place) state.places[e].push_back(own);
-                if (place || role_.inputs[e].tensor == EdgeTensor::hidden) ++state.brought[e][run.sequence];
+                const bool fills = id == -1 - static_cast<std::int32_t>(e);
+                if (fills) state.places[e].push_back(local);
+                if (fills || role_.inputs[e].tensor == EdgeTensor::hidden)
+                    ++state.input_rows[e][range.sequence];
             }
         }
     return state;
 }
 
-Language::Targets Language::targets_of(const Packed& packed, const State& state, bool any_order) const {
-    const parallel::Partition& partition = state.sequences.partition;
-    if (any_order) {  // on paper: as many as there may be in a slice, in its first rows
-        Targets most;
-        std::int64_t left = std::min(state.sequences.rows, static_cast<std::int64_t>(packed.targets.size()));
-        most.tokens.assign(static_cast<std::size_t>(left), 0);
-        most.names.assign(static_cast<std::size_t>(left), -1);
-        most.weights.assign(static_cast<std::size_t>(left), 1.0f);
-        for (const std::int64_t rows : state.sequences.shares) {
-            most.shares.push_back(std::min(rows, left));
-            left -= most.shares.back();
-        }
-        most.rows.assign(static_cast<std::size_t>(most.shares[static_cast<std::size_t>(peers_.tp())]), 0);
-        most.by_sample.assign(packed.lengths.size(), 0);
-        if (!most.by_sample.empty()) most.by_sample[0] = static_cast<std::int64_t>(most.rows.size());
-        return most;
+Language::Targets Language::worst_case_targets(const PackedBatch& packed, const State& state) const {
+    std::int64_t left = std::min(state.sequences.rows, static_cast<std::int64_t>(packed.targets.size()));
+    Targets most;
+    most.tokens.assign(static_cast<std::size_t>(left), 0);
+    most.names.assign(static_cast<std::size_t>(left), -1);
+    most.weights.assign(static_cast<std::size_t>(left), 1.0f);
+    for (const std::int64_t rows : state.sequences.tp_rows) {
+        most.by_tp_rank.push_back(std::min(rows, left));
+        left -= most.by_tp_rank.back();
     }
-    std::vector<std::int32_t> in_slice(packed.ids.size(), -1);
+    const auto local = static_cast<std::size_t>(most.by_tp_rank[static_cast<std::size_t>(mesh_.tp_rank())]);
+    most.local_rows.assign(local, 0);
+    most.local_by_sample.assign(packed.lengths.size(), 0);
+    if (!most.local_by_sample.empty()) most.local_by_sample[0] = static_cast<std::int64_t>(local);
+    return most;
+}
+
+Language::Targets Language::targets_of(const PackedBatch& packed, const State& state) const {
+    const parallel::Partition& partition = state.sequences.partition;
+    std::vector<std::int32_t> row_in_slice(packed.ids.size(), -1);  // by packed row
     std::int32_t next = 0;
-    for (const parallel::RowRun& run : partition.slice(peers_.cp()))
-        for (std::int64_t row = run.first; row < run.first + run.count; ++row)
-            in_slice[partition.offsets()[run.sequence] + row] = next++;
+    for (const parallel::RowRange& range : partition.slice(mesh_.cp_rank()))
+        for (std::int64_t row = range.first; row < range.first + range.count; ++row)
+            row_in_slice[partition.offsets()[range.sequence] + row] = next++;
+    const auto& tp_rows = state.sequences.tp_rows;
     Targets targets;
     targets.name_count = packed.names;
-    targets.shares.assign(state.sequences.shares.size(), 0);
-    targets.by_sample.assign(packed.lengths.size(), 0);
+    targets.by_tp_rank.assign(tp_rows.size(), 0);
+    targets.local_by_sample.assign(packed.lengths.size(), 0);
     std::size_t sample = 0, tp = 0;
-    std::int64_t end = state.sequences.shares[0];  // of the rows of rank tp in the slice
-    for (const Packed::Target& target : packed.targets) {
+    std::int64_t end = tp_rows[0];  // row of the slice at which those of rank tp end
+    for (const PackedBatch::Target& target : packed.targets) {
         while (target.row >= partition.offsets()[sample + 1]) ++sample;
-        const std::int32_t row = in_slice[target.row];
+        const std::int32_t row = row_in_slice[target.row];
         if (row < 0) continue;
-        while (row >= end) end += state.sequences.shares[++tp];
-        ++targets.shares[tp];
+        while (row >= end) end += tp_rows[++tp];
+        ++targets.by_tp_rank[tp];
         targets.tokens.push_back(target.token);
         targets.weights.push_back(target.weight);
         targets.names.push_back(target.name);
-        if (static_cast<int>(tp) != peers_.tp()) continue;
-        targets.rows.push_back(row - static_cast<std::int32_t>(state.first));
-        ++targets.by_sample[sample];
+        if (static_cast<int>(tp) != mesh_.tp_rank()) continue;
+        targets.local_rows.push_back(row - static_cast<std::int32_t>(state.first_local));
+        ++targets.local_by_sample[sample];
     }
     return targets;
 }
 
 std::vector<std::vector<std::int64_t>> Language::input_rows(const Batch& batch) const {
-    return share_out(pack(batch)).brought;
+    return partition(pack(batch)).input_rows;
 }
 
 std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                          backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                          Result& result) {
     MAESTRO_CHECK(inputs.size() == role_.inputs.size(), "{} edges of {}", inputs.size(), role_.inputs.size());
-    const Packed packed = pack(batch);
-    auto state = std::make_unique<State>(share_out(packed));
+    const PackedBatch packed = pack(batch);
+    auto state = std::make_unique<State>(partition(packed));
     parallel::Sequences& sequences = state->sequences;
     const DType type = role_.compute, statistics = ops::accumulate_type(type);
-    sequences.cos = saved.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
-    sequences.sin = saved.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
-    state->given_ids = backend::given(backend_, state->ids, saved);
+    // Without a backward pass nothing is read again but the output.
+    backend::Arena& kept = role_.needs_backward ? saved : scratch;
+    sequences.cos = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
+    sequences.sin = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
+    state->device_ids = backend::to_device(backend_, state->ids, kept);
     for (const auto& places : state->places)
-        state->given_places.push_back(backend::given(backend_, places, saved));
-    sequences.hand_over(backend_, saved);
+        state->device_places.push_back(backend::to_device(backend_, places, kept));
+    sequences.copy_to_device(backend_, kept);
     {
         const backend::ArenaScope scope(scratch);
-        ops::fill_rotary_1d(backend_, backend::given(backend_, state->positions, scratch), spec_.rope_theta,
-                            sequences.cos, sequences.sin);
+        ops::fill_rotary_1d(backend_, backend::to_device(backend_, state->positions, scratch),
+                            spec_.rope_theta, sequences.cos, sequences.sin);
     }
 
-    // Ids of -1 leave rows of zeros; the edges' rows take their places.
-    const Tensor stream = saved.allocate(type, {state->own, spec_.width});
+    // Ids of -1 leave rows of zeros; the rows of edges take their places.
+    const Tensor stream = kept.allocate(type, {state->local, spec_.width});
     {
         const backend::ArenaScope scope(scratch);
-        const Tensor part = shares_.part(stream, sequences.shares, scratch);
-        ops::embedding(backend_, state->given_ids, embedding_->weight, part);
-        shares_.sum(part, stream, sequences.shares, scratch);
+        const Tensor partial = sequence_parallel_.partial(stream, sequences.tp_rows, scratch);
+        ops::embedding(backend_, state->device_ids, embedding_->weight, partial);
+        sequence_parallel_.reduce_scatter(partial, stream, sequences.tp_rows, scratch);
     }
     for (std::size_t e = 0; e < inputs.size(); ++e) {
         MAESTRO_CHECK(inputs[e].size() == batch.samples.size(), "edge {} brings {} samples", e,
@@ -249,30 +258,79 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
         std::int64_t at = 0;
         for (std::size_t s = 0; s < inputs[e].size(); ++s) {
             const std::int64_t rows = inputs[e][s].dim(0);
-            MAESTRO_CHECK(rows == state->brought[e][s], "edge {} brings {} rows of sample {} for {} places",
-                          e, rows, batch.samples[s].id, state->brought[e][s]);
+            MAESTRO_CHECK(rows == state->input_rows[e][s],
+                          "edge {} brings {} rows of sample {} for {} places", e, rows, batch.samples[s].id,
+                          state->input_rows[e][s]);
             if (role_.inputs[e].tensor != EdgeTensor::embeddings) continue;
-            ops::scatter_rows(backend_, inputs[e][s], state->given_places[e].slice(at, at + rows), stream);
+            ops::scatter_rows(backend_, inputs[e][s], state->device_places[e].slice(at, at + rows), stream);
             at += rows;
         }
     }
-    state->stack = layers_.forward(stream, sequences, saved, scratch);
+    state->stack = layers_.forward(stream, sequences, kept, scratch);
 
-    const Tensor normed = saved.allocate(type, {state->own, spec_.width});
-    state->rstd = saved.allocate(statistics, {state->own});
+    const Tensor normed = (role_.emits ? saved : kept).allocate(type, {state->local, spec_.width});
+    state->rstd = kept.allocate(statistics, {state->local});
     ops::rms_norm(backend_, state->stack.output, norm_->weight, normed, state->rstd, spec_.norm_eps);
     if (role_.emits) output = normed;
     if (role_.loss) {
         if (batch.train && role_.needs_backward) {
-            state->d_normed = saved.allocate(type, {state->own, spec_.width});
+            state->d_normed = kept.allocate(type, {state->local, spec_.width});
             // Rows that predict nothing get no gradient from the loss.
             ops::zero(backend_, state->d_normed);
         }
-        loss(batch, inputs, targets_of(packed, *state, batch.any_order), normed, state->d_normed, scratch,
-             result);
-        result.tokens += state->own;
+        loss(batch, inputs, worst_case_ ? worst_case_targets(packed, *state) : targets_of(packed, *state),
+             normed, state->d_normed, scratch, result);
+        result.tokens += state->local;
     }
     return state;
+}
+
+Tensor Language::teacher_states(const std::vector<Tensor>& input, const Targets& targets, std::int64_t width,
+                                std::int64_t room, backend::Arena& arena) const {
+    const auto local = static_cast<std::int64_t>(targets.local_rows.size());
+    const Tensor states = arena.allocate(role_.compute, {room, width}).slice(0, local);
+    std::int64_t target = 0, first_row = 0;  // of the sample, among this rank's targets and rows
+    for (std::size_t s = 0; s < input.size(); ++s) {
+        const std::int64_t end = target + targets.local_by_sample[s];
+        std::vector<std::int32_t> rows;  // of what the edge brings for the sample
+        for (std::int64_t i = target; i < end; ++i)
+            rows.push_back(targets.local_rows[i] - static_cast<std::int32_t>(first_row));
+        const backend::ArenaScope scope(arena);
+        if (!rows.empty())
+            ops::gather_rows(backend_, input[s], backend::to_device(backend_, rows, arena),
+                             states.slice(target, end));
+        target = end;
+        first_row += input[s].dim(0);
+    }
+    return sequence_parallel_.all_gather(states, targets.by_tp_rank, arena);
+}
+
+void Language::compare_names(const Tensor& logits, const Targets& targets, std::int64_t first_target,
+                             std::vector<float>& wrong, backend::Arena& arena) const {
+    const std::int64_t count = logits.dim(0);
+    const int ranks = mesh_.degrees().tp;
+    const backend::ArenaScope scope(arena);
+    const Tensor ids = arena.allocate(DType::i32, {count, 1}),
+                 values = arena.allocate(logits.dtype, {count, 1});
+    ops::argmax_rows(backend_, logits, ids.reshape({count}), values.reshape({count}));
+    // Each tp rank knows the best of its own part of the vocabulary.
+    const std::vector<std::int64_t> each(static_cast<std::size_t>(ranks), count);
+    const backend::HostCopy all_ids(backend_, sequence_parallel_.all_gather(ids, each, arena)),
+        all_values(backend_, sequence_parallel_.all_gather(values, each, arena));
+    if (!backend_.computes()) return;
+    ops::by_logit_type(logits.dtype, [&]<class T>(T) {
+        for (std::int64_t i = 0; i < count; ++i) {
+            const std::int32_t name = targets.names[first_target + i];
+            if (name < 0) continue;
+            int best = 0;  // the first of equal ones
+            const auto value = [&](int rank) { return all_values.tensor().as<T>()[rank * count + i]; };
+            for (int rank = 1; rank < ranks; ++rank)
+                if (value(rank) > value(best)) best = rank;
+            const std::int64_t token = all_ids.tensor().as<std::int32_t>()[best * count + i] +
+                                       part_of(spec_.vocabulary, best, ranks).begin;
+            if (token != targets.tokens[first_target + i]) wrong[name] = 1;
+        }
+    });
 }
 
 void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
@@ -281,94 +339,74 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
     const DType type = role_.compute, logit_type = ops::accumulate_type(type);
     const bool backward = d_normed.rank != 0;
     const auto teacher = std::find_if(teacher_heads_.begin(), teacher_heads_.end(),
-                                      [](const parallel::Parameter* p) { return p != nullptr; });
+                                      [](const auto* p) { return p != nullptr; });
     const bool distill = teacher != teacher_heads_.end() && role_.alpha > 0 && batch.train;
     ops::VocabularyPart vocabulary{vocabulary_, {}};
-    if (!shares_.alone())
+    if (!sequence_parallel_.single_rank())
         vocabulary.combine = [&](const Tensor& values, ops::Reduction how) {
-            shares_.group().all_reduce(backend_, values, how, arena);
+            sequence_parallel_.group().all_reduce(backend_, values, how, arena);
         };
-    MAESTRO_CHECK(batch.train || peers_.degrees.ranks() == 1, "names are compared on one rank, not {}",
-                  peers_.degrees.ranks());
-    const std::int64_t at_once = loss_rows(backend_);
-    std::vector<std::uint8_t> wrong(static_cast<std::size_t>(targets.name_count), 0);
-    std::vector<std::int32_t> best(static_cast<std::size_t>(at_once));
+    const std::int64_t chunk = loss_rows(backend_);
+    std::vector<float> wrong(static_cast<std::size_t>(targets.name_count), 0.0f);  // by name
     const backend::ArenaScope whole(arena);
-    const Tensor tokens = backend::given(backend_, targets.tokens, arena),
-                 weights = backend::given(backend_, targets.weights, arena),
-                 predicting = backend::given(backend_, targets.rows, arena);
-    const auto own = static_cast<std::int64_t>(targets.rows.size());
-    // Every tp rank needs the rows that predict of all of them, for its part of the vocabulary.
-    // They may all be this rank's: room for that many makes the scratch grow with the rows alone.
-    const std::int64_t most = std::min(normed.dim(0), total);
-    const Tensor own_hidden = arena.allocate(type, {most, spec_.width}).slice(0, own);
-    ops::gather_rows(backend_, normed, predicting, own_hidden);
-    const Tensor all_hidden = shares_.gather(own_hidden, targets.shares, arena);
+    const Tensor tokens = backend::to_device(backend_, targets.tokens, arena),
+                 weights = backend::to_device(backend_, targets.weights, arena),
+                 local_rows = backend::to_device(backend_, targets.local_rows, arena);
+    const auto local = static_cast<std::int64_t>(targets.local_rows.size());
+    // Every tp rank needs the target rows of all of them, for its part of the vocabulary. All of them may be
+    // this rank's: with room for that many, the scratch depends on the number of rows alone.
+    const std::int64_t room = std::min(normed.dim(0), total);
+    const Tensor local_hidden = arena.allocate(type, {room, spec_.width}).slice(0, local);
+    ops::gather_rows(backend_, normed, local_rows, local_hidden);
+    const Tensor all_hidden = sequence_parallel_.all_gather(local_hidden, targets.by_tp_rank, arena);
     Tensor all_states;
-    if (distill) {
-        const auto& came = inputs[static_cast<std::size_t>(teacher - teacher_heads_.begin())];
-        const Tensor own_states = arena.allocate(type, {most, (*teacher)->shape[1]}).slice(0, own);
-        std::int64_t at = 0, before = 0;  // of this rank's targets and rows, those of earlier samples
-        for (std::size_t s = 0; s < came.size(); ++s) {
-            std::vector<std::int32_t> rows;
-            for (std::int64_t i = at; i < at + targets.by_sample[s]; ++i)
-                rows.push_back(targets.rows[i] - static_cast<std::int32_t>(before));
-            const backend::ArenaScope scope(arena);
-            if (!rows.empty())
-                ops::gather_rows(backend_, came[s], backend::given(backend_, rows, arena),
-                                 own_states.slice(at, at + targets.by_sample[s]));
-            at += targets.by_sample[s];
-            before += came[s].dim(0);
-        }
-        all_states = shares_.gather(own_states, targets.shares, arena);
-    }
+    if (distill)
+        all_states = teacher_states(inputs[static_cast<std::size_t>(teacher - teacher_heads_.begin())],
+                                    targets, (*teacher)->shape[1], room, arena);
     const Tensor sum(loss_.data(), DType::f64, {1});
-    for (std::int64_t begin = 0; begin < total; begin += at_once) {
-        backend::ArenaScope scope(arena);
-        const std::int64_t count = std::min(at_once, total - begin);
-        const Tensor some_tokens = tokens.slice(begin, begin + count),
-                     some_weights = weights.slice(begin, begin + count);
-        const Tensor hidden = all_hidden.slice(begin, begin + count);
+    for (std::int64_t begin = 0; begin < total; begin += chunk) {
+        const backend::ArenaScope scope(arena);
+        const std::int64_t count = std::min(chunk, total - begin), end = begin + count;
+        const Tensor hidden = all_hidden.slice(begin, end);
         const Tensor logits = arena.allocate(logit_type, {count, vocabulary_.size()});
         ops::linear(backend_, hidden, head_->weight, logits);
-        if (!batch.train) {
-            const Tensor found = arena.allocate(DType::i32, {count});
-            ops::argmax_rows(backend_, logits, found);
-            backend_.download(found, best.data());
-            for (std::int64_t i = 0; backend_.computes() && i < count; ++i)
-                if (const auto name = targets.names[begin + i];
-                    name >= 0 && best[i] != targets.tokens[begin + i])
-                    wrong[name] = 1;
-        }
+        if (!batch.train) compare_names(logits, targets, begin, wrong, arena);
         if (distill) {
             const Tensor teacher_logits = arena.allocate(logit_type, {count, vocabulary_.size()});
-            ops::linear(backend_, all_states.slice(begin, begin + count), (*teacher)->weight, teacher_logits);
-            ops::distillation(backend_, logits, teacher_logits, some_tokens, some_weights, role_.alpha,
-                              role_.temperature, batch.loss_scale, vocabulary, sum, arena);
+            ops::linear(backend_, all_states.slice(begin, end), (*teacher)->weight, teacher_logits);
+            ops::distillation(backend_, logits, teacher_logits, tokens.slice(begin, end),
+                              weights.slice(begin, end), role_.alpha, role_.temperature, batch.loss_scale,
+                              vocabulary, sum, arena);
         } else {
-            ops::cross_entropy(backend_, logits, some_tokens, some_weights, batch.loss_scale, vocabulary, sum,
-                               arena);
+            ops::cross_entropy(backend_, logits, tokens.slice(begin, end), weights.slice(begin, end),
+                               batch.loss_scale, vocabulary, sum, arena);
         }
         if (!backward) continue;
-        // The loss has turned the logits into their gradient. In bf16 that is rounded for the two products
-        // that follow, as every other gradient of an activation is.
+        // The loss has turned the logits into their gradient. In bf16 it is rounded for the two products that
+        // follow, as every other gradient of an activation is.
         Tensor d_logits = logits;
         if (type == DType::bf16) {
             d_logits = arena.allocate(type, {count, vocabulary_.size()});
             ops::convert(backend_, logits, d_logits);
         }
         if (role_.trained) ops::linear_backward_weight(backend_, d_logits, hidden, head_->gradient);
-        // The hidden rows are of no more use and take their own gradient.
+        // The hidden rows are not read again, so their gradient takes their place.
         ops::linear_backward_input(backend_, d_logits, head_->weight, hidden, false);
     }
     if (backward) {
-        shares_.sum(all_hidden, own_hidden, targets.shares, arena);
-        ops::scatter_rows(backend_, own_hidden, predicting, d_normed);
+        sequence_parallel_.reduce_scatter(all_hidden, local_hidden, targets.by_tp_rank, arena);
+        ops::scatter_rows(backend_, local_hidden, local_rows, d_normed);
     }
-    if (!batch.train) {
-        result.names += targets.name_count;
-        result.exact += std::count(wrong.begin(), wrong.end(), std::uint8_t{0});
+    if (batch.train || targets.name_count == 0) return;
+    if (mesh_.degrees().cp > 1) {  // the tokens of a name may lie in several slices
+        const Tensor any = arena.allocate(DType::f32, {targets.name_count});
+        backend_.upload(wrong.data(), any);
+        mesh_.cp().all_reduce(backend_, any, ops::Reduction::max, arena);
+        backend_.download(any, wrong.data());
     }
+    if (mesh_.rank_in_replica() != 0) return;  // the other ranks find the same
+    result.names += targets.name_count;
+    result.exact += std::count(wrong.begin(), wrong.end(), 0.0f);
 }
 
 void Language::collect(Result& result) {
@@ -377,7 +415,7 @@ void Language::collect(Result& result) {
     double found = 0;
     backend_.download(sum, &found);
     ops::zero(backend_, sum);
-    if (peers_.tp() == 0) result.loss += found;  // the other tp ranks find the same
+    if (mesh_.tp_rank() == 0) result.loss += found;  // the other tp ranks find the same
 }
 
 void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
@@ -400,13 +438,13 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
     // With tied embeddings this adds to what forward has put there for the head.
     if (role_.trained) {
         const backend::ArenaScope gathered(scratch);
-        ops::embedding_backward(backend_, state.given_ids,
-                                shares_.gather(d_stream, state.sequences.shares, scratch),
+        ops::embedding_backward(backend_, state.device_ids,
+                                sequence_parallel_.all_gather(d_stream, state.sequences.tp_rows, scratch),
                                 embedding_->gradient, scratch);
     }
     for (std::size_t e = 0; e < d_inputs.size(); ++e)
         if (d_inputs[e].rank != 0 && role_.inputs[e].tensor == EdgeTensor::embeddings)
-            ops::gather_rows(backend_, d_stream, state.given_places[e], d_inputs[e]);
+            ops::gather_rows(backend_, d_stream, state.device_places[e], d_inputs[e]);
 }
 
 }  // namespace maestro::model

@@ -40,23 +40,28 @@ void check_sizes(const ModelSpec& spec, const Role& role) {
 }  // namespace
 
 std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role,
-                                    parallel::Peers peers) {
+                                    parallel::Mesh mesh, InitialWeights weights) {
     check_sizes(spec, role);
     std::unique_ptr<Module> module;
     if (spec.kind == ModelSpec::Kind::vision)
-        module = std::make_unique<Vision>(backend, spec, role, std::move(peers));
+        module = std::make_unique<Vision>(backend, spec, role, std::move(mesh));
     else
-        module = std::make_unique<Language>(backend, spec, role, std::move(peers));
-    // Every layer adds twice to the residual stream: so scaled, its variance does not grow with the layers.
+        module = std::make_unique<Language>(backend, spec, role, std::move(mesh));
+    // Every layer adds twice to the residual stream. Scaled so, the stream's variance does not grow with the
+    // number of layers.
     module->parameters().allocate(1 / std::sqrt(2.0 * spec.layers));
+    if (weights == InitialWeights::drawn) {
+        Pulse pulse;
+        module->parameters().initialize(pulse);
+    }
     return module;
 }
 
-Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> shapes, bool train,
-                  const backend::DeviceRates& rates, backend::Traits traits, parallel::Peers peers,
-                  bool any_order) {
-    const auto meta = backend::make_meta(rates, traits);
-    const auto module = make_module(*meta, spec, role, std::move(peers));
+Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> shapes,
+                  const MeasureOptions& options, parallel::Mesh mesh) {
+    const auto meta = backend::make_meta(options.rates, options.traits);
+    const auto module = make_module(*meta, spec, role, std::move(mesh), InitialWeights::zeros);
+    if (options.worst_case) module->assume_worst_case();
     std::vector<std::vector<std::int32_t>> tokens;
     std::vector<std::vector<float>> weights;
     std::vector<std::vector<std::uint8_t>> flags;
@@ -79,13 +84,13 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
         for (const PictureSize& p : shape.pictures) shown.push_back({nullptr, p.height, p.width});
         views.push_back({static_cast<std::int64_t>(views.size()), ids, weights.back(), flags.back(), shown});
     }
-    const Batch batch{.samples = views, .loss_scale = 1, .train = train, .any_order = any_order};
-    const auto brought = module->input_rows(batch);
+    const Batch batch{.samples = views, .loss_scale = 1, .train = options.train};
+    const auto input_rows = module->input_rows(batch);
     for (std::size_t e = 0; e < inputs.size(); ++e)
-        for (const std::int64_t rows : brought[e])
+        for (const std::int64_t rows : input_rows[e])
             inputs[e].push_back(Tensor(nullptr, role.compute, {rows, row_width(role.inputs[e], spec.width)}));
     const auto sent_s = [&] {
-        return module->peers().tensor->traffic().seconds + module->peers().context->traffic().seconds;
+        return module->mesh().tp().traffic().seconds + module->mesh().cp().traffic().seconds;
     };
     backend::Arena saved, scratch;
     Tensor output;
@@ -95,18 +100,18 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     scratch.reset();
     Footprint footprint{.saved = saved.peak(),
                         .parameters = module->parameters().bytes(),
-                        .trainable = module->parameters().gradient().size(),
-                        .shared = most_shared(module->parameters(), module->peers()),
+                        .optimizer = module->parameters().optimizer_states(),
+                        .reduce_scratch = module->parameters().reduce_scratch(),
                         .forward_flops = meta->counts().flops,
                         .forward_s = meta->counts().seconds + sent_s()};
-    if (train && role.needs_backward) {
+    if (options.train && role.needs_backward) {
         std::vector<Tensor> d_inputs(inputs.size());
         for (std::size_t e = 0; e < inputs.size(); ++e) {
             std::int64_t rows = 0;
             for (const Tensor& t : inputs[e]) rows += t.dim(0);
             const int width = row_width(role.inputs[e], spec.width);
             d_inputs[e] = scratch.allocate(role.compute, {rows, width});
-            if (any_order && role.inputs[e].tensor == EdgeTensor::embeddings) {
+            if (options.worst_case && role.inputs[e].tensor == EdgeTensor::embeddings) {
                 std::int64_t all = 0;  // rows of pictures, of which a rank may hold as many as it has rows
                 for (const SampleShape& shape : shapes)
                     for (const PictureSize& p : shape.pictures)
@@ -122,8 +127,8 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
         footprint.backward_flops = meta->counts().flops;
         footprint.backward_s = meta->counts().seconds + sent_s() - before_s;
     }
-    footprint.tensor = module->peers().tensor->traffic();
-    footprint.context = module->peers().context->traffic();
+    footprint.tp = module->mesh().tp().traffic();
+    footprint.cp = module->mesh().cp().traffic();
     footprint.scratch = scratch.peak();
     return footprint;
 }

@@ -11,8 +11,8 @@
 #include "backend/arena.hpp"
 #include "base/edge_tensor.hpp"
 #include "base/picture_size.hpp"
-#include "parallel/parameters.hpp"
-#include "parallel/peers.hpp"
+#include "parallel/mesh.hpp"
+#include "parallel/parameter_store.hpp"
 
 namespace maestro::model {
 
@@ -52,14 +52,12 @@ std::int64_t picture_tokens(int height, int width, Geometry geometry);
 /// Tokens of a sample once every marker is its picture's tokens (patch 0: a marker stays one token).
 std::int64_t expanded_tokens(const SampleShape& shape, Geometry geometry);
 
-/// What a module works on at a time.
+/// A micro-batch.
 struct Batch {
     std::span<const SampleView> samples;
     double loss_scale = 1;  ///< 1 / sum of the loss weights of the whole step
     std::int64_t step = 0;  ///< counted from 1; 0 outside of training
-    bool train = true;      ///< false: loss and exact match only
-    /// On paper: as if the rows that predict could stand anywhere, with the most of them in one slice.
-    bool any_order = false;
+    bool train = true;      ///< false: loss and exact match alone, without gradients
 };
 
 struct Result {
@@ -125,68 +123,77 @@ public:
     virtual ~Module() = default;
     parallel::ParameterStore& parameters() { return store_; }
     const parallel::ParameterStore& parameters() const { return store_; }
-    /// With whom this rank runs the tasks of the lane.
-    const parallel::Peers& peers() const { return peers_; }
+    const parallel::Mesh& mesh() const { return mesh_; }
 
-    /// Before the first step: builds what the device wants for attention over sequences of so many rows, any
-    /// of which a micro-batch may have. What is not foreseen is built when it is used.
+    /// Before the first step: builds the device's plans for attention over sequences of these lengths (rows),
+    /// any of which a micro-batch may have. What is missing is built when it is first used.
     virtual void prepare(std::span<const std::int64_t> rows) { static_cast<void>(rows); }
-    /// Every rank of the lane runs the same micro-batch at the same time and holds some of its rows, see
-    /// parallel::Partition. inputs[e][i]: those that input edge e brings for sample i, in the order in which
-    /// this rank holds them, perhaps none. What backward needs goes to `saved` and to the result; `scratch`
-    /// is free again on return. `output` is set where the role emits: rows of the samples one after another,
-    /// in `saved`. With a loss (see collect()) the head's gradients are added here already (see
-    /// language.hpp).
+    /// Every rank of the replica runs the same micro-batch at the same time and holds some of its rows, see
+    /// parallel::Partition. inputs[e][i]: the rows that input edge e brings for sample i, in the order in
+    /// which this rank holds them, perhaps none. What backward needs goes to `saved` and into the result;
+    /// `scratch` is free again on return. `output` is set where the role emits: the rows of the samples one
+    /// after another, in `saved`. Where the role has a loss, the head's gradients are added here already (see
+    /// language.hpp), and the loss is summed on the device until collect().
     virtual std::unique_ptr<Saved> forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                            backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                            Result& result) = 0;
-    /// Adds what forward has left on the device since the last call, the loss, and waits until it is there:
-    /// at the end of a step, or of an evaluation.
+    /// Adds to `result` what forward has summed on the device since the last call, and waits until it is
+    /// there: at the end of a step, or of an evaluation.
     virtual void collect(Result& result) { static_cast<void>(result); }
-    /// Adds to the gradients. d_output is empty where nothing comes back; d_inputs[e] ([rows of edge e,
-    /// width], in sample order) is written unless empty.
+    /// Adds to the gradients of the weights. d_output is absent where no gradient comes back. d_inputs[e],
+    /// the gradient of all rows of input edge e in sample order, [rows, width], is written unless absent.
     virtual void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
                           backend::Arena& scratch) = 0;
-    /// By input edge, by sample: the rows that this rank holds of those that the edge brings.
+    /// By input edge, by sample: how many of the rows that the edge brings this rank holds.
     virtual std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const {
         static_cast<void>(batch);
         return {};
     }
-    /// Called when the section's gradients are summed, and when its weights are updated, with when that began
-    /// (seconds of a steady clock). Only a device that is not there has something to do then: to take its
-    /// time.
+    /// On the meta backend: count the memory of the micro-batch that needs most among those of the same
+    /// lengths, wherever in its samples the pictures and the targets of the loss stand.
+    virtual void assume_worst_case() {}
+    /// Called after the section's gradients were summed, and after its weights were updated, with the time at
+    /// which that began (seconds of a steady clock). An emulated module sleeps here.
     virtual void gradients_summed(double began_s) { static_cast<void>(began_s); }
     virtual void weights_updated(double began_s) { static_cast<void>(began_s); }
 
 protected:
-    Module(backend::Backend& backend, const Role& role, parallel::Peers peers)
-        : store_(backend, role.section, role.seed, role.compute), peers_(std::move(peers)) {}
+    Module(backend::Backend& backend, const Role& role, parallel::Mesh mesh)
+        : mesh_(std::move(mesh)), store_(backend, mesh_, role.section, role.seed, role.compute) {}
+    parallel::Mesh mesh_;
     parallel::ParameterStore store_;
-    parallel::Peers peers_;
 };
+
+/// Whether make_module() draws initial weights, or leaves zeros because the weights come from a file.
+enum class InitialWeights { drawn, zeros };
 
 /// Throws Error(bad_deck, all_ranks) for sizes that do not fit together.
 std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role,
-                                    parallel::Peers peers = parallel::no_peers());
+                                    parallel::Mesh mesh = parallel::single_rank_mesh(),
+                                    InitialWeights weights = InitialWeights::drawn);
 
-/// Memory and work of one micro-batch on one rank (with any_order: the most memory, wherever in its samples
-/// pictures stand), found by running the module's own code on the meta
-/// backend, with the rates and traits of the device that it is to run on.
+/// Memory and work of one micro-batch on one rank.
 struct Footprint {
-    std::size_t saved = 0;       ///< bytes kept from forward to backward
-    std::size_t scratch = 0;     ///< bytes used within a task
-    std::size_t parameters = 0;  ///< bytes of weights and gradients
-    std::int64_t trainable = 0;  ///< weights with a gradient, padding included
-    std::int64_t shared = 0;     ///< of them, at most, that ranks of a lane sum over each other at a time
+    std::size_t saved = 0;           ///< bytes kept from forward to backward
+    std::size_t scratch = 0;         ///< bytes used within a task
+    std::size_t parameters = 0;      ///< bytes of weights and gradients
+    std::int64_t optimizer = 0;      ///< weights whose optimizer states the rank keeps, padding included
+    std::size_t reduce_scratch = 0;  ///< bytes used while gradients are summed
     double forward_flops = 0;
     double backward_flops = 0;
-    double forward_s = 0;  ///< by the rates, and of collectives by the peers' links
+    double forward_s = 0;  ///< by the device's rates, and of collectives by the mesh's links
     double backward_s = 0;
-    collective::Traffic tensor = {},
-                        context = {};  ///< what the rank sends to its peers, forward and backward
+    collective::Traffic tp = {}, cp = {};  ///< what the rank sends along these axes, forward and backward
 };
+
+struct MeasureOptions {
+    bool train = true;                ///< false: as in an evaluation
+    backend::DeviceRates rates = {};  ///< of the device that the model is to run on, as the next
+    backend::Traits traits = {};
+    bool worst_case = false;  ///< see Module::assume_worst_case()
+};
+/// Runs the module's own code on the meta backend, over a micro-batch of such samples.
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> samples,
-                  bool train = true, const backend::DeviceRates& rates = {}, backend::Traits traits = {},
-                  parallel::Peers peers = parallel::no_peers(), bool any_order = false);
+                  const MeasureOptions& options = {}, parallel::Mesh mesh = parallel::single_rank_mesh());
 
 }  // namespace maestro::model

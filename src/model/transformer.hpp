@@ -1,5 +1,5 @@
-// A stack of pre-norm transformer layers in the Qwen3 form, over packed sequences; shared by vision and
-// language. C width.
+// A stack of pre-norm transformer layers in the Qwen3 form, over packed sequences, for vision and language. C
+// is the width, T the rows of the slice, of which `local` are this rank's (see language.hpp).
 #pragma once
 
 #include <cstdint>
@@ -9,34 +9,36 @@
 
 #include "model/module.hpp"
 #include "parallel/context_attention.hpp"
-#include "parallel/row_shares.hpp"
+#include "parallel/sequence_parallel.hpp"
 
 namespace maestro::model {
 
-/// Activations of one layer that backward reads. T rows of the slice, own of them this rank's.
+/// Activations of one layer that backward reads.
 struct LayerActivations {
-    Tensor input;                  ///< [own, C]
-    Tensor normed, rstd;           ///< [own, C], [own]
-    Tensor qkv, head_rstd, mixed;  ///< [T, some heads]
+    Tensor input;                     ///< [local, C]
+    Tensor normed, rstd;              ///< [local, C], [local]
+    Tensor qkv, head_rstd, attn_out;  ///< [T, columns of this rank's heads]
     parallel::AttentionActivations attention;
-    Tensor middle;                ///< residual stream after attention, [own, C]
-    Tensor mlp_normed, mlp_rstd;  ///< [own, C], [own]
-    Tensor gate_up, gated;        ///< [T, some channels]
+    Tensor residual;              ///< residual stream after attention, [local, C]
+    Tensor mlp_normed, mlp_rstd;  ///< [local, C], [local]
+    Tensor gate_up, gated;        ///< [T, this rank's channels]
 };
 
 struct StackActivations {
     std::vector<LayerActivations> layers;
-    Tensor output;  ///< the residual stream after the last layer, [own, C]
+    Tensor output;  ///< the residual stream after the last layer, [local, C]
 };
 
 class Transformer {
 public:
-    /// Declares its parameters under "layers.N.": heads and MLP channels are shared out over the tp ranks.
-    /// Store and peers must outlive it.
+    /// Declares its parameters under "layers.N.": the tp ranks share heads and MLP channels. Store and mesh
+    /// must outlive it.
     Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role,
-                const parallel::Peers& peers, parallel::ParameterStore& store);
+                const parallel::Mesh& mesh, parallel::ParameterStore& store);
 
-    /// input [own, C] must live in `saved`. Collective over the peers, as backward.
+    /// input [local, C] lies in `saved`. Collective over the replica, as backward. Where the role needs no
+    /// backward, nothing is kept: all memory is taken from `scratch`, and the output stays valid until the
+    /// caller releases it.
     StackActivations forward(const Tensor& input, const parallel::Sequences& sequences, backend::Arena& saved,
                              backend::Arena& scratch) const;
     /// Turns d_stream, the gradient of the output, into that of the input, in place.
@@ -44,7 +46,7 @@ public:
                   backend::Arena& scratch) const;
 
     /// The device's plans for sequences of so many rows.
-    void prepare(std::span<const std::int64_t> rows, parallel::Attention attention, bool backward) const;
+    void prepare(std::span<const std::int64_t> rows, parallel::AttentionMask mask, bool backward) const;
 
 private:
     struct Layer {
@@ -60,10 +62,11 @@ private:
     backend::Backend& backend_;
     ModelSpec spec_;
     DType type_;
-    bool recompute_;
+    /// Of a forward: nothing, the inputs of the layers (which backward runs again), or all activations.
+    enum class Keeps { nothing, inputs, all } keeps_;
     bool trained_;
     std::int64_t heads_, key_heads_, mlp_;  ///< of this rank
-    parallel::RowShares shares_;
+    parallel::SequenceParallel sequence_parallel_;
     parallel::ContextAttention attention_;
     std::vector<Layer> layers_;
 };

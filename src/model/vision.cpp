@@ -15,33 +15,33 @@ namespace maestro::model {
 struct Vision::State final : Saved {
     explicit State(parallel::Sequences s) : sequences(std::move(s)) {}
     parallel::Sequences sequences;
-    std::vector<std::int64_t> token_shares;  ///< output rows of each tp rank of the slice
+    std::vector<std::int64_t> token_rows;  ///< output rows of each tp rank of the slice
     StackActivations stack;
-    Tensor patches;         ///< [own, patch * patch * channels]
-    Tensor normed, rstd;    ///< [own, C]
+    Tensor patches;         ///< [local, patch * patch * channels]
+    Tensor normed, rstd;    ///< [local, C]
     Tensor merged, active;  ///< [P / merge^2, some of the output width], P patches of the slice
 };
 
-Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& role, parallel::Peers peers)
-    : Module(backend, role, std::move(peers)),
+Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& role, parallel::Mesh mesh)
+    : Module(backend, role, std::move(mesh)),
       backend_(backend),
       spec_(spec),
       role_(role),
-      shares_(backend, *peers_.tensor),
+      sequence_parallel_(backend, mesh_.tp()),
       patch_weight_(&store_.declare("patch.weight",
                                     {spec.width, std::int64_t{spec.patch} * spec.patch * spec.channels},
                                     parallel::Init::normal, role.trained)),
       patch_bias_(&store_.declare("patch.bias", {spec.width}, parallel::Init::zeros, role.trained)),
-      layers_(backend, spec, role, peers_, store_),
+      layers_(backend, spec, role, mesh_, store_),
       norm_(&store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained)) {
     const std::int64_t out = role.output_width, merged = std::int64_t{spec.width} * spec.merge * spec.merge;
-    const Range part = peers_.tp_part(out);
+    const Range part = mesh_.tp_part(out);
     merge_weight_ = &store_.declare("merger.weight", {out, merged}, parallel::Init::normal, role.trained,
-                                    {{part}, {0, merged}});
+                                    {{part}}, {0, merged});
     merge_bias_ =
-        &store_.declare("merger.bias", {out}, parallel::Init::zeros, role.trained, {{part}, {0, 1}});
+        &store_.declare("merger.bias", {out}, parallel::Init::zeros, role.trained, {{part}}, {0, 1});
     project_weight_ = &store_.declare("projector.weight", {out, out}, parallel::Init::normal, role.trained,
-                                      {{{0, out}}, part});
+                                      {{{0, out}}}, part);
     project_bias_ = &store_.declare("projector.bias", {out}, parallel::Init::zeros, role.trained);
 }
 
@@ -62,60 +62,62 @@ std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::
         }
     // All pictures of the micro-batch as one sequence of rows; attention stays within each.
     auto state = std::make_unique<State>(parallel::Sequences(
-        parallel::Partition(lengths, parallel::Attention::bidirectional, peers_.degrees, unit),
-        parallel::Attention::bidirectional, peers_));
+        parallel::Partition(lengths, parallel::AttentionMask::bidirectional, mesh_.degrees(), unit),
+        parallel::AttentionMask::bidirectional, mesh_));
     parallel::Sequences& sequences = state->sequences;
     const parallel::Partition& partition = sequences.partition;
-    for (const std::int64_t share : sequences.shares) state->token_shares.push_back(share / unit);
-    const std::int64_t own = sequences.shares[static_cast<std::size_t>(peers_.tp())];
+    for (const std::int64_t rows : sequences.tp_rows) state->token_rows.push_back(rows / unit);
+    const std::int64_t local = sequences.tp_rows[static_cast<std::size_t>(mesh_.tp_rank())];
     const DType type = role_.compute, statistics = ops::accumulate_type(type);
-    state->patches = saved.allocate(type, {own, std::int64_t{spec_.patch} * spec_.patch * spec_.channels});
+    // Without a backward pass nothing is read again but the output.
+    backend::Arena& kept = role_.needs_backward ? saved : scratch;
+    state->patches = kept.allocate(type, {local, std::int64_t{spec_.patch} * spec_.patch * spec_.channels});
     std::int64_t at = 0;
-    for (const parallel::RowRun& run : partition.runs(peers_.cp(), peers_.tp())) {
+    for (const parallel::RowRange& range : partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank())) {
         const backend::ArenaScope scope(scratch);
-        const Picture& picture = *pictures[run.sequence];
+        const Picture& picture = *pictures[range.sequence];
         const std::span pixels(picture.pixels,
                                static_cast<std::size_t>(picture.height) * picture.width * spec_.channels);
-        ops::patchify(backend_, backend::given(backend_, pixels, scratch), picture.height, picture.width,
-                      spec_.channels, spec_.patch, spec_.merge, run.first,
-                      state->patches.slice(at, at + run.count));
-        at += run.count;
+        ops::patchify(backend_, backend::to_device(backend_, pixels, scratch), picture.height, picture.width,
+                      spec_.channels, spec_.patch, spec_.merge, range.first,
+                      state->patches.slice(at, at + range.count));
+        at += range.count;
     }
-    sequences.hand_over(backend_, saved);
-    sequences.cos = saved.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
-    sequences.sin = saved.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
-    const auto slice = partition.slice(peers_.cp());
+    sequences.copy_to_device(backend_, kept);
+    sequences.cos = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
+    sequences.sin = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
+    const auto slice = partition.slice(mesh_.cp_rank());
     {
         const backend::ArenaScope scope(scratch);
         const std::vector<std::int32_t> rows = parallel::pick(y, slice, partition.offsets()),
                                         columns = parallel::pick(x, slice, partition.offsets());
-        ops::fill_rotary_2d(backend_, backend::given(backend_, rows, scratch),
-                            backend::given(backend_, columns, scratch), spec_.rope_theta, sequences.cos,
+        ops::fill_rotary_2d(backend_, backend::to_device(backend_, rows, scratch),
+                            backend::to_device(backend_, columns, scratch), spec_.rope_theta, sequences.cos,
                             sequences.sin);
     }
 
     // A convolution whose stride is its kernel is a product over patches.
-    const Tensor stream = saved.allocate(type, {own, spec_.width});
+    const Tensor stream = kept.allocate(type, {local, spec_.width});
     ops::linear(backend_, state->patches, patch_weight_->weight, stream, patch_bias_->weight);
-    state->stack = layers_.forward(stream, sequences, saved, scratch);
+    state->stack = layers_.forward(stream, sequences, kept, scratch);
 
-    state->normed = saved.allocate(type, {own, spec_.width});
-    state->rstd = saved.allocate(statistics, {own});
+    state->normed = kept.allocate(type, {local, spec_.width});
+    state->rstd = kept.allocate(statistics, {local});
     ops::rms_norm(backend_, state->stack.output, norm_->weight, state->normed, state->rstd, spec_.norm_eps);
     const std::int64_t tokens = sequences.rows / unit, part = merge_weight_->shard.row_count();
-    state->merged = saved.allocate(type, {tokens, part});
-    state->active = saved.allocate(type, {tokens, part});
-    output = saved.allocate(type, {own / unit, role_.output_width});
+    state->merged = kept.allocate(type, {tokens, part});
+    state->active = kept.allocate(type, {tokens, part});
+    output = saved.allocate(type, {local / unit, role_.output_width});
     const backend::ArenaScope scope(scratch);
     // patchify has put the merge x merge patches of a token one after another, so that merging them is only
     // another view of the rows.
-    ops::linear_gelu(
-        backend_,
-        shares_.gather(state->normed.reshape({own / unit, unit * spec_.width}), state->token_shares, scratch),
-        merge_weight_->weight, merge_bias_->weight, state->merged, state->active);
-    const Tensor projected = shares_.part(output, state->token_shares, scratch);
+    ops::linear_gelu(backend_,
+                     sequence_parallel_.all_gather(state->normed.reshape({local / unit, unit * spec_.width}),
+                                                   state->token_rows, scratch),
+                     merge_weight_->weight, merge_bias_->weight, state->merged, state->active);
+    const Tensor projected = sequence_parallel_.partial(output, state->token_rows, scratch);
     ops::linear(backend_, state->active, project_weight_->weight, projected);
-    shares_.sum(projected, output, state->token_shares, scratch);
+    sequence_parallel_.reduce_scatter(projected, output, state->token_rows, scratch);
     ops::add_bias(backend_, project_bias_->weight, output);
     return state;
 }
@@ -125,19 +127,21 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
     auto& state = static_cast<State&>(saved);
     backend::ArenaScope scope(scratch);
     const DType type = role_.compute;
-    const std::span<const std::int64_t> shares = state.token_shares;
-    const std::int64_t own = state.patches.dim(0), unit = std::int64_t{spec_.merge} * spec_.merge,
+    const std::span<const std::int64_t> tp_rows = state.token_rows;
+    const std::int64_t local = state.patches.dim(0), unit = std::int64_t{spec_.merge} * spec_.merge,
                        tokens = state.merged.dim(0);
     const Tensor d_active = scratch.allocate(type, {tokens, state.active.columns()});
     const Tensor d_merged = scratch.allocate(type, {tokens, state.merged.columns()});
-    const Tensor d_normed = scratch.allocate(type, {own, spec_.width});
-    const Tensor d_stream = scratch.allocate(type, {own, spec_.width});
+    const Tensor d_normed = scratch.allocate(type, {local, spec_.width});
+    const Tensor d_stream = scratch.allocate(type, {local, spec_.width});
     // Nothing lies upstream of the pictures: a vision section runs backward only to train, so every gradient
     // is wanted and none goes further than the patches.
-    const auto as_tokens = [&](const Tensor& rows) { return rows.reshape({own / unit, unit * spec_.width}); };
+    const auto as_tokens = [&](const Tensor& rows) {
+        return rows.reshape({local / unit, unit * spec_.width});
+    };
     {
         const backend::ArenaScope gathered(scratch);
-        const Tensor d_rows = shares_.gather(d_output, shares, scratch);
+        const Tensor d_rows = sequence_parallel_.all_gather(d_output, tp_rows, scratch);
         ops::linear_backward_input(backend_, d_rows, project_weight_->weight, d_active, false);
         ops::linear_backward_weight(backend_, d_rows, state.active, project_weight_->gradient);
     }
@@ -145,12 +149,12 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
     ops::gelu_backward(backend_, d_active, state.merged, d_merged);
     {
         const backend::ArenaScope gathered(scratch);
-        const Tensor part = shares_.part(as_tokens(d_normed), shares, scratch);
+        const Tensor part = sequence_parallel_.partial(as_tokens(d_normed), tp_rows, scratch);
         ops::linear_backward_input(backend_, d_merged, merge_weight_->weight, part, false);
         ops::linear_backward_weight(backend_, d_merged,
-                                    shares_.gather(as_tokens(state.normed), shares, scratch),
+                                    sequence_parallel_.all_gather(as_tokens(state.normed), tp_rows, scratch),
                                     merge_weight_->gradient, merge_bias_->gradient, scratch);
-        shares_.sum(part, as_tokens(d_normed), shares, scratch);
+        sequence_parallel_.reduce_scatter(part, as_tokens(d_normed), tp_rows, scratch);
     }
     ops::rms_norm_backward(backend_, d_normed, state.stack.output, norm_->weight, state.rstd, d_stream,
                            norm_->gradient, false, scratch);

@@ -68,20 +68,22 @@ void cross_entropy_rows(backend::Backend& b, const Tensor& logits, const Tensor&
     });
 }
 
-void argmax_rows(backend::Backend& b, const Tensor& logits, const Tensor& out) {
-    MAESTRO_CHECK(logits.rows() == out.size(), "{} places for {}", out.size(), logits.describe());
+void argmax_rows(backend::Backend& b, const Tensor& logits, const Tensor& ids, const Tensor& values) {
+    MAESTRO_CHECK(logits.rows() == ids.size() && logits.rows() == values.size(), "{} ids and {} values of {}",
+                  ids.size(), values.size(), logits.describe());
     b.launch(
         {static_cast<double>(logits.size()), static_cast<double>(logits.bytes())},
         [&] {
             by_logit_type(logits.dtype, [&]<class A>(A) {
-                for (std::int64_t r = 0; r < out.size(); ++r) {
+                for (std::int64_t r = 0; r < ids.size(); ++r) {
                     const A* row = logits.as<A>() + r * logits.columns();
-                    out.as<std::int32_t>()[r] =
-                        static_cast<std::int32_t>(std::max_element(row, row + logits.columns()) - row);
+                    const A* best = std::max_element(row, row + logits.columns());
+                    ids.as<std::int32_t>()[r] = static_cast<std::int32_t>(best - row);
+                    values.as<A>()[r] = *best;
                 }
             });
         },
-        [&](Stream stream) { kernels::argmax_rows(stream, logits, out); });
+        [&](Stream stream) { kernels::argmax_rows(stream, logits, ids, values); });
 }
 
 }  // namespace maestro::ops

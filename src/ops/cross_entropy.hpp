@@ -16,7 +16,8 @@ void cross_entropy(backend::Backend& b, const Tensor& logits, const Tensor& targ
 void cross_entropy_rows(backend::Backend& b, const Tensor& logits, const Tensor& targets,
                         const Tensor& weights, double scale, const VocabularyPart& part, const Tensor& losses,
                         const Tensor& loss, backend::Arena& scratch);
-/// out[i] (i32) = index of the largest logit of row i, the first of equal ones.
-void argmax_rows(backend::Backend& b, const Tensor& logits, const Tensor& out);
+/// ids[i] (i32) = column of the largest logit of row i, the first of equal ones, and values[i] (the type of
+/// the logits) that logit.
+void argmax_rows(backend::Backend& b, const Tensor& logits, const Tensor& ids, const Tensor& values);
 
 }  // namespace maestro::ops

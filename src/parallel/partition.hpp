@@ -1,7 +1,7 @@
-// Which rank of a replica holds which rows of a packed micro-batch. The cp ranks share out the sequences,
-// each in a slice of its own; the tp ranks of a slice (sequence parallelism, Korthikanti et al., MLSys 2023)
-// hold consecutive parts of it. A pure function of lengths and degrees: the transformer, vision and edges ask
-// here.
+// Which rank of a replica holds which rows of a packed micro-batch. The cp ranks share the sequences: each
+// has a slice of them. The tp ranks of a slice hold consecutive parts of it (sequence parallelism,
+// Korthikanti et al., MLSys 2023). A pure function of lengths and degrees, used by the models and by the
+// edges between sections.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace maestro::parallel {
 
-/// Degrees of a lane: its ranks are ordered [cp][tp].
+/// Degrees of parallelism within a replica, whose ranks are ordered [cp][tp].
 struct Degrees {
     int cp = 1, tp = 1;
     int ranks() const { return cp * tp; }
@@ -18,57 +18,58 @@ struct Degrees {
 };
 
 /// Rows [first, first + count) of a sequence, count > 0.
-struct RowRun {
+struct RowRange {
     int sequence = 0;
     std::int64_t first = 0, count = 0;
-    bool operator==(const RowRun&) const = default;
+    bool operator==(const RowRange&) const = default;
 };
 
-/// Rows of a sequence that one rank holds, one after another.
-struct Holding {
+/// Consecutive rows of a sequence on one rank.
+struct RowPlacement {
     std::int64_t first = 0, count = 0;  ///< rows of the sequence
-    int rank = 0;                       ///< in the lane
-    std::int64_t local = 0;             ///< where the first of them is among the rank's rows
-    bool operator==(const Holding&) const = default;
+    int rank = 0;                       ///< in the replica
+    std::int64_t local = 0;             ///< the number of the first of them among the rank's rows
+    bool operator==(const RowPlacement&) const = default;
 };
 
-enum class Attention {
-    causal,         ///< every sequence is cut in 2 cp chunks; slice i has chunks i and 2 cp - 1 - i, so that
-                    ///< all have the same work (zigzag, as in Llama 3)
-    bidirectional,  ///< sequences are dealt whole where that is even enough, the largest are cut otherwise
+enum class AttentionMask {
+    causal,  ///< every sequence is cut into 2 cp chunks; slice i has chunks i and 2 cp - 1 - i, so that
+             ///< all slices have the same work (zigzag, as in Llama 3)
+    bidirectional,  ///< sequences stay whole where the slices come out even enough; else the longest are cut
 };
 
-/// How much more than an even share the fullest slice of sequences that are dealt whole may have.
-inline constexpr double kUneven = 1.1;
+/// Rows of the largest slice over an even share, at most, where sequences stay whole.
+inline constexpr double kMaxImbalance = 1.1;
 
 class Partition {
 public:
-    /// `lengths`: rows of each sequence, whole multiples of `unit`; no unit is divided.
-    Partition(std::span<const std::int64_t> lengths, Attention attention, Degrees degrees,
+    /// `lengths`: rows of each sequence, multiples of `unit`; no unit is divided between ranks.
+    Partition(std::span<const std::int64_t> lengths, AttentionMask mask, Degrees degrees,
               std::int64_t unit = 1);
 
     Degrees degrees() const { return degrees_; }
     int sequences() const { return static_cast<int>(cut_.size()); }
     std::int64_t rows() const { return offsets_.back(); }  ///< of all sequences
-    /// Packed rows at which the sequences begin; one more at the end.
+    /// Packed rows at which the sequences begin, and the number of rows at the end.
     std::span<const std::int32_t> offsets() const { return offsets_; }
-    /// Of a slice, in the order in which its ranks hold them: sequences ascend, and rows within each.
-    std::span<const RowRun> slice(int cp) const { return slices_[cp]; }
+    /// The rows of a slice, in the order in which its ranks hold them: sequences ascend, and rows within
+    /// each.
+    std::span<const RowRange> slice(int cp) const { return slices_[cp]; }
     /// Rows of each tp rank of a slice.
-    std::span<const std::int64_t> shares(int cp) const { return shares_[cp]; }
+    std::span<const std::int64_t> tp_rows(int cp) const { return tp_rows_[cp]; }
     std::int64_t slice_rows(int cp) const;
-    /// Are its rows in more than one slice?
+    /// Whether the sequence has rows in more than one slice.
     bool is_cut(int sequence) const { return cut_[sequence]; }
-    /// Of one rank, in its order.
-    std::vector<RowRun> runs(int cp, int tp) const;
-    /// By sequence, ascending: each row once.
-    std::vector<std::vector<Holding>> holdings() const;
+    /// The rows of one rank, in its order.
+    std::vector<RowRange> rows_of(int cp, int tp) const;
+    /// By sequence, rows ascending: which rank holds them. Each row once.
+    std::vector<std::vector<RowPlacement>> placements() const;
 
 private:
     Degrees degrees_;
     std::vector<std::int32_t> offsets_;
-    std::vector<std::vector<RowRun>> slices_;
-    std::vector<std::vector<std::int64_t>> shares_;
+    std::vector<std::vector<RowRange>> slices_;
+    std::vector<std::vector<std::int64_t>> tp_rows_;
     std::vector<bool> cut_;
 };
 

@@ -9,74 +9,77 @@ namespace maestro::parallel {
 
 namespace {
 
-/// Where each sequence's rows begin in a slice, S + 1; those that are not cut left out where `cut_only`.
+/// Where the rows of each sequence begin in a slice, S + 1 numbers. With `cut_only`, sequences that lie whole
+/// in one slice are left out.
 std::vector<std::int32_t> offsets_of(const Partition& partition, int slice, bool cut_only) {
     std::vector<std::int32_t> offsets(static_cast<std::size_t>(partition.sequences()) + 1, 0);
-    for (const RowRun& run : partition.slice(slice))
-        if (!cut_only || partition.is_cut(run.sequence))
-            offsets[static_cast<std::size_t>(run.sequence) + 1] += static_cast<std::int32_t>(run.count);
+    for (const RowRange& range : partition.slice(slice))
+        if (!cut_only || partition.is_cut(range.sequence))
+            offsets[static_cast<std::size_t>(range.sequence) + 1] += static_cast<std::int32_t>(range.count);
     for (std::size_t s = 1; s < offsets.size(); ++s) offsets[s] += offsets[s - 1];
     return offsets;
 }
 
-/// Keys of `slice` that every query of `own` sees: those of its sequence, if it is cut, and where attention
-/// is causal those at its position or before.
-ops::Visible between(const Partition& partition, Attention attention, int own, int slice) {
-    ops::Visible visible{offsets_of(partition, own, false), offsets_of(partition, slice, true), {}};
+/// The queries of slice `own` against the travelling keys of `slice`. A query attends to the keys of its
+/// sequence, under a causal mask to those at its position or before. These are always the first of the keys,
+/// because keys lie in the order of their positions.
+ops::VarlenMask mask_between(const Partition& partition, AttentionMask mask, int own, int slice) {
+    ops::VarlenMask between{offsets_of(partition, own, false), offsets_of(partition, slice, true), {}};
     const auto keys = partition.slice(slice);
-    std::size_t at = 0;  // the first run of keys of the query's sequence
-    for (const RowRun& run : partition.slice(own)) {
-        while (at < keys.size() && keys[at].sequence < run.sequence) ++at;
-        for (std::int64_t row = run.first; row < run.first + run.count; ++row) {
-            std::int64_t seen = 0;
-            for (std::size_t k = at; k < keys.size() && keys[k].sequence == run.sequence; ++k)
-                seen += attention == Attention::causal
-                            ? std::clamp<std::int64_t>(row + 1 - keys[k].first, 0, keys[k].count)
-                            : keys[k].count;
-            visible.seen.push_back(partition.is_cut(run.sequence) ? static_cast<std::int32_t>(seen) : 0);
+    std::size_t first = 0;  // range of keys with which the query's sequence begins
+    for (const RowRange& queries : partition.slice(own)) {
+        while (first < keys.size() && keys[first].sequence < queries.sequence) ++first;
+        for (std::int64_t row = queries.first; row < queries.first + queries.count; ++row) {
+            std::int64_t limit = 0;
+            for (std::size_t k = first; k < keys.size() && keys[k].sequence == queries.sequence; ++k)
+                limit += mask == AttentionMask::causal
+                             ? std::clamp<std::int64_t>(row + 1 - keys[k].first, 0, keys[k].count)
+                             : keys[k].count;
+            between.kv_limit.push_back(partition.is_cut(queries.sequence) ? static_cast<std::int32_t>(limit)
+                                                                          : 0);
         }
     }
-    return visible;
+    return between;
 }
 
 }  // namespace
 
-Sequences::Sequences(Partition partition_, Attention attention, const Peers& peers)
-    : partition(std::move(partition_)), rows(partition.slice_rows(peers.cp())) {
-    const int slices = partition.degrees().cp, slice = peers.cp();
-    shares.assign(partition.shares(slice).begin(), partition.shares(slice).end());
-    const bool gathers = slices > 1 && peers.kind == ContextKind::all_to_all;
+Sequences::Sequences(Partition partition_, AttentionMask attention, const Mesh& mesh)
+    : partition(std::move(partition_)), rows(partition.slice_rows(mesh.cp_rank())) {
+    const int slices = partition.degrees().cp, slice = mesh.cp_rank();
+    tp_rows.assign(partition.tp_rows(slice).begin(), partition.tp_rows(slice).end());
+    const bool whole_sequences = slices > 1 && mesh.context_kind() == ContextKind::all_to_all;
     const std::vector<std::int32_t> offsets =
-        gathers ? std::vector(partition.offsets().begin(), partition.offsets().end())
-                : offsets_of(partition, slice, false);
-    own = attention == Attention::causal ? ops::see_before(offsets) : ops::see_all(offsets);
-    if (gathers) {
+        whole_sequences ? std::vector(partition.offsets().begin(), partition.offsets().end())
+                        : offsets_of(partition, slice, false);
+    mask = attention == AttentionMask::causal ? ops::causal_mask(offsets) : ops::full_mask(offsets);
+    if (whole_sequences) {
         for (int j = 0; j < slices; ++j) {
             slice_rows.push_back(partition.slice_rows(j));
-            for (const RowRun& run : partition.slice(j))
-                for (std::int64_t row = run.first; row < run.first + run.count; ++row)
-                    packed.push_back(offsets[static_cast<std::size_t>(run.sequence)] +
-                                     static_cast<std::int32_t>(row));
+            for (const RowRange& range : partition.slice(j))
+                for (std::int64_t row = range.first; row < range.first + range.count; ++row)
+                    packed_rows.push_back(offsets[static_cast<std::size_t>(range.sequence)] +
+                                          static_cast<std::int32_t>(row));
         }
         return;
     }
     for (int j = 0; j < slices && slices > 1; ++j) {
-        travelling_rows.push_back(offsets_of(partition, j, true).back());
-        others.push_back(j == slice ? ops::Visible{} : between(partition, attention, slice, j));
+        ring_row_counts.push_back(offsets_of(partition, j, true).back());
+        ring_masks.push_back(j == slice ? ops::VarlenMask{} : mask_between(partition, attention, slice, j));
     }
     std::int32_t row = 0;
-    for (const RowRun& run : partition.slice(slice))
-        for (std::int64_t i = 0; i < run.count; ++i, ++row)
-            if (partition.is_cut(run.sequence)) travelling.push_back(row);
+    for (const RowRange& range : partition.slice(slice))
+        for (std::int64_t i = 0; i < range.count; ++i, ++row)
+            if (partition.is_cut(range.sequence)) ring_rows.push_back(row);
 }
 
-void Sequences::hand_over(backend::Backend& backend, backend::Arena& saved) {
-    travelling_places = backend::given(backend, travelling, saved);
-    packed_places = backend::given(backend, packed, saved);
+void Sequences::copy_to_device(backend::Backend& backend, backend::Arena& arena) {
+    device_ring_rows = backend::to_device(backend, ring_rows, arena);
+    device_packed_rows = backend::to_device(backend, packed_rows, arena);
 }
 
-bool Sequences::ring() const {
-    return std::any_of(travelling_rows.begin(), travelling_rows.end(), [](std::int64_t n) { return n > 0; });
+bool Sequences::has_ring_rows() const {
+    return std::any_of(ring_row_counts.begin(), ring_row_counts.end(), [](std::int64_t n) { return n > 0; });
 }
 
 }  // namespace maestro::parallel

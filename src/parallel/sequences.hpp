@@ -1,57 +1,58 @@
-// The sequences of a micro-batch as one slice of a replica's ranks sees them: which rows are here, at which
-// positions, and what attends to what.
+// The sequences of a micro-batch as one cp rank sees them: which of their rows are in its slice, and which
+// keys each of these rows attends to.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backend/arena.hpp"
 #include "base/tensor.hpp"
 #include "ops/attention/attention.hpp"
+#include "parallel/mesh.hpp"
 #include "parallel/partition.hpp"
-#include "parallel/peers.hpp"
 
 namespace maestro::parallel {
 
 struct Sequences {
-    /// Of the slice that `peers` are in. cos and sin are left to the caller.
-    Sequences(Partition partition, Attention attention, const Peers& peers);
-    /// Hands the device the places of rows, before they are used; they stay where they are.
-    void hand_over(backend::Backend& backend, backend::Arena& saved);
+    /// Of the slice of this rank. cos and sin are left to the caller.
+    Sequences(Partition partition, AttentionMask mask, const Mesh& mesh);
+    /// Copies the row numbers below to the device, where they are used. This object has to outlive their use.
+    void copy_to_device(backend::Backend& backend, backend::Arena& arena);
 
     Partition partition;
-    std::int64_t rows = 0;             ///< of the slice
-    std::vector<std::int64_t> shares;  ///< of its tp ranks
-    Tensor cos, sin;                   ///< rotations, [rows, head_dim / 2]
+    std::int64_t rows = 0;              ///< of the slice
+    std::vector<std::int64_t> tp_rows;  ///< of each tp rank of the slice
+    Tensor cos, sin;                    ///< rotations, [rows, head_dim / 2]
 
-    /// Of the slice's rows among themselves; where whole sequences are gathered (all-to-all), of all rows.
-    ops::Visible own;
-    /// Ring: rows of this slice whose keys go round, because their sequence is cut, and how many each slice
-    /// sends so.
-    std::vector<std::int32_t> travelling;
-    Tensor travelling_places;
-    std::vector<std::int64_t> travelling_rows;
-    std::vector<ops::Visible> others;  ///< by slice: of this slice's queries among those keys
-    /// All-to-all: rows of each slice, and where its rows, one slice after another, stand among the packed
-    /// rows of all.
-    std::vector<std::int64_t> slice_rows;
-    std::vector<std::int32_t> packed;
-    Tensor packed_places;
+    /// Which keys of the slice its queries attend to. Under all-to-all, where attention runs over whole
+    /// sequences, the queries and keys of all slices.
+    ops::VarlenMask mask;
 
-    bool ring() const;  ///< do any keys go round?
+    // Ring: the keys of sequences that are cut travel from slice to slice.
+    std::vector<std::int32_t> ring_rows;  ///< rows of this slice whose keys and values travel
+    Tensor device_ring_rows;
+    std::vector<std::int64_t> ring_row_counts;  ///< by slice: how many rows' keys and values it sends
+    std::vector<ops::VarlenMask> ring_masks;    ///< by slice: this slice's queries against the keys it sends
+    bool has_ring_rows() const;                 ///< of any slice
+
+    // All-to-all: the rows of all slices are brought into packed order.
+    std::vector<std::int64_t> slice_rows;   ///< rows of each slice
+    std::vector<std::int32_t> packed_rows;  ///< packed row of each of their rows, one slice after another
+    Tensor device_packed_rows;
 };
 
-/// Of a list by packed row, the part that the runs hold, in their order. `first[s]`: packed row at which
+/// From a list by packed row, the elements of `ranges`, in their order. `first[s]`: packed row at which
 /// sequence s begins.
 template <class T>
-std::vector<T> pick(const std::vector<T>& all, std::span<const RowRun> runs,
+std::vector<T> pick(const std::vector<T>& all, std::span<const RowRange> ranges,
                     std::span<const std::int32_t> first) {
-    std::vector<T> part;
-    for (const RowRun& run : runs) {
-        const auto begin = all.begin() + first[run.sequence] + run.first;
-        part.insert(part.end(), begin, begin + run.count);
+    std::vector<T> picked;
+    for (const RowRange& range : ranges) {
+        const auto begin = all.begin() + first[range.sequence] + range.first;
+        picked.insert(picked.end(), begin, begin + range.count);
     }
-    return part;
+    return picked;
 }
 
 }  // namespace maestro::parallel

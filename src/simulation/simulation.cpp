@@ -139,7 +139,7 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
                 ", {:.4g} GB over edges, {:.4g} GB among tp and {:.4g} GB among cp ranks, {:.4g} GB "
                 "to sum gradients and gather weights",
                 total(&workload::StepCounts::edge_bytes) / 1e9, total(&workload::StepCounts::tp_bytes) / 1e9,
-                total(&workload::StepCounts::cp_bytes) / 1e9, total(&workload::StepCounts::ring_bytes) / 1e9);
+                total(&workload::StepCounts::cp_bytes) / 1e9, total(&workload::StepCounts::dp_bytes) / 1e9);
     }
     if (memory) text += fmt::format("\na rank of the device has {:.3f} GB", result.device_memory / 1e9);
     return text;
@@ -175,7 +175,7 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
                 section["edge_bytes"] = counts.edge_bytes;
                 section["tp_bytes"] = counts.tp_bytes;
                 section["cp_bytes"] = counts.cp_bytes;
-                section["ring_bytes"] = counts.ring_bytes;
+                section["dp_bytes"] = counts.dp_bytes;
             }
         }
         if (result.memory.empty()) continue;

@@ -38,12 +38,12 @@ int quarter_octave(int i) {
 class Probe {
 public:
     Probe(const config::Deck& deck, int section, std::int32_t marker, const backend::DeviceRates* rates,
-          const Lengths& lengths, std::function<parallel::Peers()> peers)
+          const Lengths& lengths, std::function<parallel::Mesh()> mesh)
         : spec_(spec_of(deck, section)),
           role_(role_of(deck, section, marker)),
           expansion_(expansion_of(deck, section)),
           rates_(rates),
-          peers_(std::move(peers)),
+          mesh_(std::move(mesh)),
           longest_(std::max(lengths.longest, expansion_.patch > 0 ? kProbedText + kProbedPicture : 0.0)),
           others_(static_cast<double>(deck.sections[section].micro_batch - 1) * lengths.sum /
                   static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {}
@@ -67,8 +67,8 @@ private:
     Seconds measure(const model::SampleShape& shape, double length) const {
         const double count = rates_ ? std::round(std::min(1 + others_ / length, kMostProbed)) : 1;
         const std::vector<model::SampleShape> samples(static_cast<std::size_t>(count), shape);
-        const model::Footprint f = model::measure(spec_, role_, samples, true,
-                                                  rates_ ? *rates_ : backend::DeviceRates{}, 1, peers_());
+        const model::Footprint f = model::measure(
+            spec_, role_, samples, {.rates = rates_ ? *rates_ : backend::DeviceRates{}}, mesh_());
         if (rates_) return {f.forward_s / count, f.backward_s / count};
         return {f.forward_flops / kNominalRate / count, f.backward_flops / kNominalRate / count};
     }
@@ -106,7 +106,7 @@ private:
     model::Role role_;
     model::Geometry expansion_;
     const backend::DeviceRates* rates_;
-    std::function<parallel::Peers()> peers_;
+    std::function<parallel::Mesh()> mesh_;
     double longest_;
     double others_;  ///< length of the other samples of a micro-batch, on average
 };
@@ -116,10 +116,10 @@ private:
 CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
                      const config::Cluster* cluster)
     : CostModel(deck, marker, table, cluster,
-                [&](int section) { return paper_peers_of(deck, section, 0, cluster); }) {}
+                [&](int section) { return meta_mesh_of(deck, section, 0, cluster); }) {}
 
 CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
-                     const config::Cluster* cluster, const std::function<parallel::Peers(int section)>& peers)
+                     const config::Cluster* cluster, const std::function<parallel::Mesh(int section)>& mesh)
     : table_(&table) {
     std::optional<backend::DeviceRates> rates;
     if (cluster) rates = rates_of(cluster->device);
@@ -137,7 +137,7 @@ CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const Sample
                 met.sum += n;
             });
         }
-        own.cost = Probe(deck, s, marker, rates ? &*rates : nullptr, met, [&] { return peers(s); }).run();
+        own.cost = Probe(deck, s, marker, rates ? &*rates : nullptr, met, [&] { return mesh(s); }).run();
         if (!cluster || section.loss) continue;
         const model::Role role = role_of(deck, s, marker);
         own.width = role.output_width;

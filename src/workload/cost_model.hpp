@@ -38,9 +38,9 @@ public:
     /// only ratios mean something.
     CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
               const config::Cluster* cluster = nullptr);
-    /// The same with other links within lanes than the cluster's: `peers(section)` of the first rank of one.
+    /// The same with other links within lanes than the cluster's: `mesh(section)` of the first rank of one.
     CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
-              const config::Cluster* cluster, const std::function<parallel::Peers(int section)>& peers);
+              const config::Cluster* cluster, const std::function<parallel::Mesh(int section)>& mesh);
     /// Any thread.
     schedule::SampleCost of(std::int64_t sample) const;
 

@@ -19,9 +19,10 @@ std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marke
         cluster->node.bandwidth = cluster->network.bandwidth = 1;
     std::vector<StepCounts> counts(deck.graph.sections.size());
     const auto add = [&](double StepCounts::*what, const config::Cluster& cluster,
-                         parallel::PaperLink tensor = {}, parallel::PaperLink context = {}) {
-        const CostModel model(deck, marker, table, &cluster,
-                              [&](int s) { return paper_peers_of(deck, s, 0, tensor, context); });
+                         const parallel::MeshLinks& links = {}) {
+        const CostModel model(deck, marker, table, &cluster, [&](int s) {
+            return parallel::make_meta_mesh(0, mesh_shape_of(deck, s), links);
+        });
         for (const std::int64_t id : ids) {
             const schedule::SampleCost cost = model.of(id);
             for (std::size_t s = 0; s < counts.size(); ++s)
@@ -33,11 +34,11 @@ std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marke
         return std::any_of(deck.graph.sections.begin(), deck.graph.sections.end(),
                            [&](const graph::Section& s) { return s.layout.*degree > 1; });
     };
-    const parallel::PaperLink counted{0, 1};
+    const parallel::LinkCost counted{0, 1};
     add(&StepCounts::flops, computes);
     add(&StepCounts::memory_bytes, moves);
-    if (any(&graph::Layout::tp)) add(&StepCounts::tp_bytes, sends, counted);
-    if (any(&graph::Layout::cp)) add(&StepCounts::cp_bytes, sends, {}, counted);
+    if (any(&graph::Layout::tp)) add(&StepCounts::tp_bytes, sends, {.tp = counted, .cp = {}, .data = {}});
+    if (any(&graph::Layout::cp)) add(&StepCounts::cp_bytes, sends, {.tp = {}, .cp = counted, .data = {}});
     for (std::size_t s = 0; s < counts.size(); ++s) {
         const int section = static_cast<int>(s);
         const model::Role role = role_of(deck, section, marker);
@@ -51,15 +52,17 @@ std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marke
                         static_cast<double>(size_of(role.compute));
         const auto meta = backend::make_meta();
         const auto module =
-            model::make_module(*meta, spec_of(deck, section), role, paper_peers_of(deck, section));
-        const double weights = sizeof(float) * static_cast<double>(module->parameters().gradient().size());
-        // A sum over tp ranks of what they share, once a step.
-        for (const parallel::Sharing sharing : parallel::kSharings) {
-            const int size = module->peers().group(sharing).size();
-            const auto shared = static_cast<double>(module->parameters().shared(sharing));
-            counts[s].tp_bytes += 2.0 * sizeof(float) * shared * (size - 1) / size * layout.ranks();
+            model::make_module(*meta, spec_of(deck, section), role, meta_mesh_of(deck, section));
+        for (const parallel::ParameterGroup& group : module->parameters().groups()) {
+            if (!group.trainable()) continue;
+            for (const parallel::Axis axis : parallel::kReplicaAxes) {  // an all-reduce, once a step
+                const int ranks = module->mesh().group(axis).size();
+                counts[s].tp_bytes += 2.0 * sizeof(float) * static_cast<double>(group.replicated(axis)) *
+                                      (ranks - 1) / ranks * layout.ranks();
+            }
+            const double bytes = sizeof(float) * static_cast<double>(group.size());
+            counts[s].dp_bytes += 2 * bytes * (layout.dp * layout.cp - 1) * layout.tp;
         }
-        counts[s].ring_bytes = 2 * weights * (layout.dp * layout.cp - 1) * layout.tp;
     }
     return counts;
 }

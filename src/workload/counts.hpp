@@ -18,7 +18,7 @@ struct StepCounts {
     /// Among tp and among cp ranks, as if all did what the first of a lane does: what it sends or what it
     /// gets, whichever is more; with the sums, once a step, of gradients that tp ranks share.
     double tp_bytes = 0, cp_bytes = 0;
-    double ring_bytes = 0;  ///< sent by all ranks to sum gradients over dp x cp and to gather weights
+    double dp_bytes = 0;  ///< sent by all ranks to sum gradients over dp x cp and to gather weights
 };
 
 /// Of the samples `ids`, by colour.

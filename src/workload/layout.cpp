@@ -10,9 +10,9 @@ namespace maestro::workload {
 namespace {
 
 /// Appends, in one with the last where nothing lies between on either side.
-void add(std::vector<parallel::Holding>& holdings, const parallel::Holding& more) {
+void add(std::vector<parallel::RowPlacement>& holdings, const parallel::RowPlacement& more) {
     if (!holdings.empty()) {
-        parallel::Holding& last = holdings.back();
+        parallel::RowPlacement& last = holdings.back();
         if (last.rank == more.rank && last.first + last.count == more.first &&
             last.local + last.count == more.local) {
             last.count += more.count;
@@ -35,23 +35,26 @@ parallel::Degrees degrees_of(const graph::Section& section) {
     return {.cp = section.layout.cp, .tp = section.layout.tp};
 }
 
-parallel::Peers paper_peers_of(const config::Deck& deck, int section, int rank,
-                               const config::Cluster* cluster) {
+parallel::MeshShape mesh_shape_of(const config::Deck& deck, int section) {
     const graph::Section& s = deck.graph.sections[section];
-    const auto among = [&](int ranks) {
-        if (!cluster) return parallel::PaperLink{};
-        const config::Link link =
-            link_among(*cluster, s.first_rank, s.first_rank + ranks - 1).of_collectives();
-        return parallel::PaperLink{link.latency_s, link.bandwidth};
-    };
-    return paper_peers_of(deck, section, rank, among(s.layout.tp), among(s.layout.lane_ranks()));
+    return {.dp = s.layout.dp,
+            .degrees = degrees_of(s),
+            .context_kind = s.layout.cp_kind,
+            .kv_heads = static_cast<int>(deck.model_of(section).kv_heads),
+            .trainable = s.train};
 }
 
-parallel::Peers paper_peers_of(const config::Deck& deck, int section, int rank, parallel::PaperLink tensor,
-                               parallel::PaperLink context) {
+parallel::Mesh meta_mesh_of(const config::Deck& deck, int section, int rank, const config::Cluster* cluster) {
     const graph::Section& s = deck.graph.sections[section];
-    return parallel::make_paper_peers(rank, degrees_of(s), s.layout.cp_kind,
-                                      static_cast<int>(deck.model_of(section).kv_heads), tensor, context);
+    const auto among = [&](int ranks) {
+        if (!cluster) return parallel::LinkCost{};
+        const config::Link link =
+            link_among(*cluster, s.first_rank, s.first_rank + ranks - 1).of_collectives();
+        return parallel::LinkCost{link.latency_s, link.bandwidth};
+    };
+    return parallel::make_meta_mesh(
+        rank, mesh_shape_of(deck, section),
+        {.tp = among(s.layout.tp), .cp = among(s.layout.lane_ranks()), .data = among(s.layout.ranks())});
 }
 
 bool needs_markers(const graph::SectionGraph& graph) {
@@ -67,7 +70,7 @@ template <class Samples, class Pictures, class Length>
 Packing pack(const SampleTable& table, int section, const Samples& samples, Pictures&& pictures,
              Length&& length) {
     Packing packing;
-    if (table.sees_pixels(section)) packing.attention = parallel::Attention::bidirectional;
+    if (table.sees_pixels(section)) packing.mask = parallel::AttentionMask::bidirectional;
     packing.unit = table.unit(section);
     for (const auto& sample : samples) {
         if (table.sees_pixels(section))
@@ -96,16 +99,16 @@ Packing packing_of(const SampleTable& table, int section, std::span<const model:
 }
 
 parallel::Partition partition_of(const Packing& packing, parallel::Degrees degrees) {
-    return parallel::Partition(packing.lengths, packing.attention, degrees, packing.unit);
+    return parallel::Partition(packing.lengths, packing.mask, degrees, packing.unit);
 }
 
-Holdings outputs_of(const Packing& packing, parallel::Degrees degrees) {
-    const auto sequences = partition_of(packing, degrees).holdings();
-    Holdings outputs(packing.samples.size() - 1);
+RowPlacements outputs_of(const Packing& packing, parallel::Degrees degrees) {
+    const auto sequences = partition_of(packing, degrees).placements();
+    RowPlacements outputs(packing.samples.size() - 1);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
         std::int64_t row = 0;  // of the sample
         for (std::size_t s = packing.samples[i]; s < packing.samples[i + 1]; ++s) {
-            for (const parallel::Holding& h : sequences[s])
+            for (const parallel::RowPlacement& h : sequences[s])
                 add(outputs[i],
                     {row + h.first / packing.unit, h.count / packing.unit, h.rank, h.local / packing.unit});
             row += packing.lengths[s] / packing.unit;
@@ -114,12 +117,12 @@ Holdings outputs_of(const Packing& packing, parallel::Degrees degrees) {
     return outputs;
 }
 
-Holdings inputs_of(const Packing& packing, std::span<const std::vector<Range>> places,
-                   parallel::Degrees degrees) {
+RowPlacements inputs_of(const Packing& packing, std::span<const std::vector<Range>> places,
+                        parallel::Degrees degrees) {
     MAESTRO_CHECK(packing.lengths.size() == places.size() && packing.unit == 1, "{} samples of {} sequences",
                   places.size(), packing.lengths.size());
-    const auto sequences = partition_of(packing, degrees).holdings();
-    Holdings inputs(places.size());
+    const auto sequences = partition_of(packing, degrees).placements();
+    RowPlacements inputs(places.size());
     for (std::size_t i = 0; i < places.size(); ++i) {
         std::vector<std::int64_t> taken(static_cast<std::size_t>(degrees.ranks()), 0);  // by rank
         std::int64_t row = 0;                                                           // of the edge

@@ -10,19 +10,18 @@
 #include "config/cluster.hpp"
 #include "config/deck.hpp"
 #include "graph/section_graph.hpp"
+#include "parallel/mesh.hpp"
 #include "parallel/partition.hpp"
-#include "parallel/peers.hpp"
 #include "workload/sample_table.hpp"
 
 namespace maestro::workload {
 
 parallel::Degrees degrees_of(const graph::Section& section);
-/// Of rank `rank` of a lane of the section, on paper; its links are the cluster's, if there is one.
-parallel::Peers paper_peers_of(const config::Deck& deck, int section, int rank = 0,
-                               const config::Cluster* cluster = nullptr);
-/// With these links to the tp and to the cp ranks.
-parallel::Peers paper_peers_of(const config::Deck& deck, int section, int rank, parallel::PaperLink tensor,
-                               parallel::PaperLink context);
+/// Of the section's layout.
+parallel::MeshShape mesh_shape_of(const config::Deck& deck, int section);
+/// The meta mesh of rank `rank` of the section's first replica; its links are the cluster's, if there is one.
+parallel::Mesh meta_mesh_of(const config::Deck& deck, int section, int rank = 0,
+                            const config::Cluster* cluster = nullptr);
 /// Do embeddings enter a section whose replicas are several ranks? Then the table has to know the markers.
 bool needs_markers(const graph::SectionGraph& graph);
 
@@ -31,7 +30,7 @@ bool needs_markers(const graph::SectionGraph& graph);
 struct Packing {
     std::vector<std::int64_t> lengths;    ///< rows of each
     std::vector<std::size_t> samples{0};  ///< S + 1: where the sequences of each sample begin
-    parallel::Attention attention = parallel::Attention::causal;
+    parallel::AttentionMask mask = parallel::AttentionMask::causal;
     std::int64_t unit = 1;  ///< rows that become one row of output
 };
 Packing packing_of(const SampleTable& table, int section, std::span<const std::int64_t> samples);
@@ -39,14 +38,14 @@ Packing packing_of(const SampleTable& table, int section, std::span<const model:
 parallel::Partition partition_of(const Packing& packing, parallel::Degrees degrees);
 
 /// By sample, ascending: which rank of the lane holds which rows of it, as an edge counts them.
-using Holdings = std::vector<std::vector<parallel::Holding>>;
+using RowPlacements = std::vector<std::vector<parallel::RowPlacement>>;
 
 /// Of the rows that a section puts out. `local`: in what that rank puts out for the micro-batch.
-Holdings outputs_of(const Packing& packing, parallel::Degrees degrees);
+RowPlacements outputs_of(const Packing& packing, parallel::Degrees degrees);
 /// Of the rows that come in where every sample is one sequence. `places[i]`: rows of sequence i that the
 /// edge's rows take in their order, ascending. `local`: among the rows of this sample that the rank gets.
-Holdings inputs_of(const Packing& packing, std::span<const std::vector<Range>> places,
-                   parallel::Degrees degrees);
+RowPlacements inputs_of(const Packing& packing, std::span<const std::vector<Range>> places,
+                        parallel::Degrees degrees);
 
 /// Rows of the sample in section `to` that those of the edge from section `from` take: pictures stand where
 /// their markers were (as model::Language packs them), hidden states replace nothing and cover all. For one

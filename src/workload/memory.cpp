@@ -30,20 +30,6 @@ double sample_bytes(std::span<const model::SampleShape> batch, int channels) {
     return bytes;
 }
 
-/// Bytes that a rank takes as it sums gradients: those that ranks of a lane share, beside where they lie,
-/// then those of the ranks that hold the same weights. What it gets from the others comes in pieces.
-double summing(const model::Footprint& footprint, const graph::Layout& layout) {
-    backend::Arena shared;
-    shared.allocate(DType::f32, {footprint.shared});
-    const auto over = [](int ranks, std::int64_t elements) {
-        return collective::reduce_scratch(ranks, elements, DType::f32);
-    };
-    const int holders = layout.dp * layout.cp;
-    return static_cast<double>(
-        std::max(shared.peak() + over(layout.tp, part_of(footprint.shared, 0, layout.tp).size()),
-                 over(holders, parallel::flat_share(footprint.trainable, 0, holders).size())));
-}
-
 /// Bytes that one more micro-batch in flight of `section` costs this rank.
 double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph, int section, int rank) {
     double bytes = 0;
@@ -72,7 +58,7 @@ Fullest fullest_of(const config::Deck& deck, const SampleTable& table, int secti
     Fullest fullest;
     for (int c = 0; c < degrees.cp; ++c)
         fullest = {std::max(fullest.slice, partition.slice_rows(c)),
-                   std::max(fullest.rank, partition.shares(c)[0])};
+                   std::max(fullest.rank, partition.tp_rows(c)[0])};
     return fullest;
 }
 
@@ -82,9 +68,9 @@ model::Footprint measure_lane(const config::Deck& deck, int section, const model
     model::Footprint most;
     const parallel::Degrees degrees = degrees_of(deck.graph.sections[section]);
     for (int c = 0; c < degrees.cp; ++c) {
-        const model::Footprint own =
-            model::measure(spec_of(deck, section), role, batch, true, {}, traits,
-                           paper_peers_of(deck, section, c * degrees.tp), degrees.cp > 1);
+        const model::Footprint own = model::measure(spec_of(deck, section), role, batch,
+                                                    {.traits = traits, .worst_case = degrees.cp > 1},
+                                                    meta_mesh_of(deck, section, c * degrees.tp));
         const std::size_t saved = std::max(most.saved, own.saved),
                           scratch = std::max(most.scratch, own.scratch);
         if (c == 0) most = own;
@@ -107,12 +93,11 @@ double unevenness(const config::Deck& deck, const SampleTable& table, int sectio
 }
 
 /// Of any rank: to the others of its groups for tp, cp, shared keys and gradients (train::Job makes these).
-int links_of(const config::Deck& deck, int section, const model::Footprint& footprint) {
-    const graph::Layout& layout = deck.graph.sections[section].layout;
+int links_of(const config::Deck& deck, int section) {
+    const parallel::MeshShape shape = mesh_shape_of(deck, section);
     const auto others = [](int ranks) { return std::min(ranks - 1, transport::kMaxNcclConnections); };
-    const auto kv_heads = static_cast<int>(deck.model_of(section).kv_heads);
-    return others(layout.tp) + others(layout.cp) + others(parallel::key_holders(kv_heads, layout.tp)) +
-           (footprint.trainable > 0 ? others(layout.dp * layout.cp) : 0);
+    return others(shape.degrees.tp) + others(shape.degrees.cp) + others(shape.kv_ranks()) +
+           (shape.trainable ? others(shape.data_ranks()) : 0);
 }
 
 channel::Side side_of(const graph::SectionGraph& graph, const graph::Section& section) {
@@ -192,7 +177,7 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
             }
         memory.most =
             static_cast<int>(std::clamp(std::ceil(batches), 1.0 * memory.least, 1.0 * graph::kMostInFlight));
-        memory.links = links_of(deck, s, memory.footprint);
+        memory.links = links_of(deck, s);
         if (role.emits) memory.max_rows = most_sent(table, lane_of(deck, s));
         plan.sections.push_back(memory);
     }
@@ -204,10 +189,9 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
     return plan;
 }
 
-double scratch_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int section) {
+double scratch_of(const MemoryPlan& plan, int section) {
     const model::Footprint& footprint = plan.sections[section].footprint;
-    return std::max(static_cast<double>(footprint.scratch),
-                    summing(footprint, graph.sections[section].layout));
+    return static_cast<double>(std::max(footprint.scratch, footprint.reduce_scratch));
 }
 
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank) {
@@ -215,12 +199,10 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
     for (std::size_t s = 0; s < plan.sections.size(); ++s) {
         if (!graph::holds(graph.sections[s], rank)) continue;
         const SectionMemory& own = plan.sections[s];
-        const graph::Layout& layout = graph.sections[s].layout;
         memory.weights += static_cast<double>(own.footprint.parameters);
-        const Range share = parallel::flat_share(own.footprint.trainable, 0, layout.dp * layout.cp);
-        memory.optimizer += 2.0 * sizeof(float) * static_cast<double>(share.size());
+        memory.optimizer += 2.0 * sizeof(float) * static_cast<double>(own.footprint.optimizer);
         memory.activations += static_cast<double>(own.footprint.saved) * own.slots();
-        const double scratch = scratch_of(plan, graph, static_cast<int>(s));
+        const double scratch = scratch_of(plan, static_cast<int>(s));
         memory.scratch = plan.shares_scratch ? std::max(memory.scratch, scratch) : memory.scratch + scratch;
         memory.samples = std::max(memory.samples, own.samples);
         memory.libraries += plan.libraries.workspace;

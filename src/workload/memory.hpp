@@ -71,7 +71,7 @@ struct RankMemory {
 MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, std::int32_t marker,
                           backend::Traits traits);
 /// Bytes of scratch that a rank of the section needs: within a task, or as gradients are summed.
-double scratch_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int section);
+double scratch_of(const MemoryPlan& plan, int section);
 /// Of one rank of the world; open windows count nothing.
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank);
 /// For every section the window that a rank with `bytes` of memory allows: the deck's, or what the rank's

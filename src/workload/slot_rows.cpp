@@ -28,7 +28,7 @@ std::int64_t pictures_slice(const SampleTable& table, const Lane& lane) {
         return table.output_rows(i, section) + (cp - 1) * static_cast<std::int64_t>(table.pictures(i).size());
     });
     const auto dealt =
-        static_cast<std::int64_t>(parallel::kUneven * static_cast<double>(longest_part(rows, cp)));
+        static_cast<std::int64_t>(parallel::kMaxImbalance * static_cast<double>(longest_part(rows, cp)));
     return std::min(rows, std::max(dealt, cut / cp));
 }
 

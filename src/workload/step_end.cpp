@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "collective/process_group.hpp"
 #include "ops/adamw.hpp"
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
@@ -14,37 +13,48 @@ namespace maestro::workload {
 
 namespace {
 
-/// Of rank 0 of `ranks` that hold the same weights: no share is larger than its.
-StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, parallel::Peers peers, int ranks,
-               const config::Link& link, const backend::DeviceRates& rates) {
+/// Seconds of what the groups of the mesh have sent since the last call.
+double sent_s(const parallel::Mesh& mesh) {
+    double seconds = 0;
+    const auto take = [&](parallel::Axes axes) {
+        seconds += mesh.group(axes).traffic().seconds;
+        mesh.group(axes).reset_traffic();
+    };
+    for (const parallel::Axis axis : parallel::kReplicaAxes) take(axis);
+    take(parallel::kDataAxes);
+    return seconds;
+}
+
+/// Of rank 0 of the mesh: no rank's shard is larger.
+StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, parallel::Mesh mesh,
+               const backend::DeviceRates& rates) {
     const auto meta = backend::make_meta(rates);
-    const auto module = model::make_module(*meta, spec, role, std::move(peers));
+    const auto module = model::make_module(*meta, spec, role, std::move(mesh), model::InitialWeights::zeros);
     parallel::ParameterStore& store = module->parameters();
-    const std::int64_t size = store.gradient().size();
-    if (size == 0) return {};
-    const auto group = collective::make_meta_group(0, ranks, link.latency_s, link.bandwidth);
-    const std::vector<std::int64_t> blocks = parallel::blocks_of_shares(size, ranks);
-    const Tensor whole = parallel::in_blocks(store.gradient());
-    const Tensor own = whole.slice(0, blocks[0]);
     StepEnd end;
+    if (store.trainable() == 0) return end;
+    const auto seconds = [&] {
+        const double total = meta->counts().seconds + sent_s(module->mesh());
+        meta->reset_counts();
+        return total;
+    };
     backend::Arena scratch;
-    meta->reset_counts();
-    for (const parallel::Sharing sharing : parallel::kSharings) {
-        collective::ProcessGroup& sharers = module->peers().group(sharing);
-        sharers.all_reduce(*meta, Tensor(nullptr, DType::f32, {store.shared(sharing)}), ops::Reduction::sum,
-                           scratch);
-        end.reduce_s += sharers.traffic().seconds;
+    seconds();
+    for (parallel::ParameterGroup& group : store.groups()) {
+        if (!group.trainable()) continue;
+        const Tensor shard = group.gradient().slice(group.shard().begin, group.shard().end);
+        group.reduce_gradients(scratch);
+        ops::add_squares(*meta, shard, Tensor(nullptr, DType::f64, {1}), scratch);
     }
-    group->reduce_scatter(*meta, whole, own, blocks, ops::Reduction::sum, scratch);
-    ops::add_squares(*meta, own, Tensor(nullptr, DType::f64, {1}), scratch);
-    end.reduce_s += group->traffic().seconds + meta->counts().seconds;
-    meta->reset_counts();
-    group->reset_traffic();
-    ops::adamw(*meta, own, own, own, own, {}, {});
-    group->wait(group->start_all_gather_in_place(whole, blocks));
-    store.refresh_compute();
+    end.reduce_s = seconds();
+    for (parallel::ParameterGroup& group : store.groups()) {
+        if (!group.trainable()) continue;
+        const Tensor shard = group.gradient().slice(group.shard().begin, group.shard().end);
+        ops::adamw(*meta, shard, shard, shard, shard, {}, {});
+        group.gather_weights();
+    }
     store.zero_gradients();
-    end.update_s = group->traffic().seconds + meta->counts().seconds;
+    end.update_s = seconds();
     return end;
 }
 
@@ -54,14 +64,14 @@ std::vector<StepEnd> step_ends(const config::Deck& deck, std::int32_t marker, co
                                bool everywhere) {
     std::vector<StepEnd> ends;
     for (int s = 0; s < static_cast<int>(deck.graph.sections.size()); ++s) {
-        const graph::Section& section = deck.graph.sections[s];
-        const int holders = everywhere ? deck.graph.world : section.layout.dp * section.layout.cp;
-        const int first = everywhere ? 0 : section.first_rank;
-        const int last = everywhere ? holders - 1 : first + section.layout.ranks() - 1;
-        ends.push_back(end_of(spec_of(deck, s), role_of(deck, s, marker),
-                              everywhere ? parallel::no_peers() : paper_peers_of(deck, s, 0, &cluster),
-                              holders, link_among(cluster, first, last).of_collectives(),
-                              rates_of(cluster.device)));
+        const auto mesh = [&] {
+            if (!everywhere) return meta_mesh_of(deck, s, 0, &cluster);
+            const config::Link link = link_among(cluster, 0, deck.graph.world - 1).of_collectives();
+            return parallel::make_meta_mesh(
+                0, {.dp = deck.graph.world, .trainable = deck.graph.sections[s].train},
+                {.tp = {}, .cp = {}, .data = {link.latency_s, link.bandwidth}});
+        };
+        ends.push_back(end_of(spec_of(deck, s), role_of(deck, s, marker), mesh(), rates_of(cluster.device)));
     }
     return ends;
 }

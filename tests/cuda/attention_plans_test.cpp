@@ -36,7 +36,7 @@ protected:
     void attend(const std::vector<std::int32_t>& lengths) {
         std::vector<std::int32_t> offsets{0};
         for (const std::int32_t length : lengths) offsets.push_back(offsets.back() + length);
-        const Visible visible = see_before(offsets);
+        const VarlenMask mask = causal_mask(offsets);
         const std::int64_t rows = offsets.back(), wide = kHeads * kDim, narrow = kKeyHeads * kDim;
         const Tensor q = random(DType::bf16, {rows, wide}), k = random(DType::bf16, {rows, narrow}),
                      qkv = random(DType::bf16, {rows, wide + 2 * narrow}),
@@ -44,13 +44,13 @@ protected:
                      lse = filled(DType::f32, {rows, kHeads}), dq = filled(DType::bf16, {rows, wide}),
                      dk = filled(DType::bf16, {rows, narrow}),
                      dqkv = filled(DType::bf16, {rows, wide + 2 * narrow});
-        attention(b_, q, k, qkv, visible, out, lse, scratch_);
-        attention_backward(b_, dout, out, q, k, qkv, lse, visible, dq, dk, dqkv, scratch_);
+        attention(b_, q, k, qkv, mask, out, lse, scratch_);
+        attention_backward(b_, dout, out, q, k, qkv, lse, mask, dq, dk, dqkv, scratch_);
         std::vector<double> all = values(qkv), v;
         for (std::int64_t i = 0; i < qkv.size(); ++i)
             if (i % qkv.columns() >= wide + narrow) v.push_back(all[static_cast<std::size_t>(i)]);
-        testing_support::PlainAttention plain{kHeads, kKeyHeads, kDim, visible, values(q), values(k),
-                                              v,      {},        {},   {},      {},        {}};
+        testing_support::PlainAttention plain{kHeads, kKeyHeads, kDim, mask, values(q), values(k),
+                                              v,      {},        {},   {},   {},        {}};
         plain.forward();
         plain.backward(values(dout));
         expect_near(dq, plain.dq, 3e-2, "dq");

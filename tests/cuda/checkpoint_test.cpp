@@ -28,11 +28,11 @@ void reading_out_runs_beside_computing(const comm::Communicator&) {
     std::vector<float> values(10'000'000, 2.5f);
     device->upload(values.data(), tensor);
     std::atomic<bool> go = false;
-    const auto read = device->read_out({tensor});
+    const auto read = device->read_to_host({tensor});
     hosted::enqueue_until(
         device->stream(), [&] { return go.load(); }, "a task");
     std::int64_t count = 0;
-    for (backend::ReadOut::Piece piece; read->next(piece);)
+    for (backend::DeviceToHostReader::Piece piece; read->next(piece);)
         count += std::count(static_cast<const float*>(piece.data),
                             static_cast<const float*>(piece.data) + (piece.end - piece.begin), 2.5f);
     MAESTRO_CHECK(count == tensor.size(), "{} of {}", count, tensor.size());
@@ -42,12 +42,13 @@ void reading_out_runs_beside_computing(const comm::Communicator&) {
 /// Two parameters of a section, its weights as the host knows them.
 class Weights {
 public:
-    explicit Weights(const comm::Communicator& world) {
+    Weights() {
         store_.declare("first", {300, 7}, parallel::Init::normal, true);
         store_.declare("second", {5, 3}, parallel::Init::normal, true);
         store_.allocate(1);
-        optimizer_ = std::make_unique<train::Optimizer>(
-            *device_, store_, collective::make_process_group(world.split(0, 0, "weights"), *device_), peers_);
+        Pulse quiet;
+        store_.initialize(quiet);
+        optimizer_ = std::make_unique<train::Optimizer>(*device_, store_);
     }
     void set(std::size_t parameter, std::int64_t element, float value) {
         const Tensor& master = store_.parameters()[parameter].master;
@@ -58,9 +59,7 @@ public:
                              .name = "section",
                              .store = store_,
                              .optimizer = optimizer_.get(),
-                             .peers = peers_,
                              .makes_file = true,
-                             .writes_frozen = true,
                              .scratch = &scratch_},
                             7);
     }
@@ -68,13 +67,13 @@ public:
 private:
     std::unique_ptr<backend::Backend> device_ = backend::make_cuda(0);
     backend::Arena scratch_{*device_, 1 << 16};
-    parallel::Peers peers_ = parallel::no_peers();
-    parallel::ParameterStore store_{*device_, "section", 1, DType::f32};
+    parallel::Mesh mesh_ = parallel::single_rank_mesh();
+    parallel::ParameterStore store_{*device_, mesh_, "section", 1, DType::f32};
     std::unique_ptr<train::Optimizer> optimizer_;
 };
 
-void weights_that_are_no_numbers_are_named(const comm::Communicator& world) {
-    Weights weights(world);
+void weights_that_are_not_finite_are_named() {
+    Weights weights;
     weights.check_finite();
     weights.set(0, 299, -3e38f);  // whose square no float holds
     weights.check_finite();
@@ -92,6 +91,6 @@ void weights_that_are_no_numbers_are_named(const comm::Communicator& world) {
 int main(int argc, char** argv) {
     return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
         reading_out_runs_beside_computing(world);
-        weights_that_are_no_numbers_are_named(world);
+        weights_that_are_not_finite_are_named();
     });
 }

@@ -71,7 +71,7 @@ void what_is_not_read_is_refused(const comm::Communicator&) {
 /// Its tasks are given in no time and take theirs.
 class Sleeper final : public model::Module {
 public:
-    explicit Sleeper(backend::Backend& b) : Module(b, role(), parallel::no_peers()), b_(b) {
+    explicit Sleeper(backend::Backend& b) : Module(b, role(), parallel::single_rank_mesh()), b_(b) {
         store_.declare("weight", {8}, parallel::Init::zeros, true);
         store_.allocate(1);
     }
@@ -101,9 +101,8 @@ private:
 void tasks_take_the_devices_time(const comm::Communicator& world) {
     const auto device = testing_support::make_device(1);
     backend::Arena scratch(*device, 1 << 20);
-    train::Replica replica(
-        *device, {.name = "sleeper", .saved_bytes = 64}, std::make_unique<Sleeper>(*device), world.waiter(),
-        collective::make_process_group(world.split(0, 0, "sleeper"), *device), {}, {}, scratch);
+    train::Replica replica(*device, {.name = "sleeper", .saved_bytes = 64},
+                           std::make_unique<Sleeper>(*device), world.waiter(), {}, {}, scratch);
     replica.module().parameters().zero_gradients();
     model::Result result;
     const double began = comm::now_s();

@@ -85,7 +85,7 @@ private:
 class Teller final : public model::Module {
 public:
     Teller(backend::Backend& b, std::string section, bool sends, Story& story)
-        : Module(b, role(section), parallel::no_peers()),
+        : Module(b, role(section), parallel::single_rank_mesh()),
           b_(b),
           section_(std::move(section)),
           sends_(sends),
@@ -176,7 +176,7 @@ private:
         return std::make_unique<train::Replica>(
             device,
             train::Replica::Settings{.section = section, .name = name, .window = 2, .saved_bytes = 64},
-            std::move(module), world.waiter(), nullptr, std::move(inputs), std::move(outputs),
+            std::move(module), world.waiter(), std::move(inputs), std::move(outputs),
             devices_.scratch(section));
     }
 };

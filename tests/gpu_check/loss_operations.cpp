@@ -55,8 +55,9 @@ std::vector<Operation> loss_operations() {
          Operation::Shape::loss},
         {"argmax_rows", kMemory, kSums,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
-             const Tensor logits = w.random(t, {s.rows, s.vocabulary}), best = w.result(DType::i32, {s.rows});
-             return [=, &w] { ops::argmax_rows(w.b, logits, best); };
+             const Tensor logits = w.random(t, {s.rows, s.vocabulary}), ids = w.result(DType::i32, {s.rows}),
+                          values = w.result(t, {s.rows});
+             return [=, &w] { ops::argmax_rows(w.b, logits, ids, values); };
          },
          Operation::Shape::loss},
     };

@@ -63,10 +63,10 @@ struct Packed {
           k(w.random(t, {s.rows, s.key_heads * s.head_columns})),
           qkv(w.random(t, {s.rows, (s.heads + 2 * s.key_heads) * s.head_columns})) {
         const auto rows = static_cast<std::int32_t>(s.rows);
-        visible = ops::see_before(std::vector<std::int32_t>{0, rows / 8, rows / 2, rows});
+        mask = ops::causal_mask(std::vector<std::int32_t>{0, rows / 8, rows / 2, rows});
     }
     Tensor q, k, qkv;
-    ops::Visible visible;
+    ops::VarlenMask mask;
 };
 
 std::vector<Operation> attention() {
@@ -78,7 +78,7 @@ std::vector<Operation> attention() {
                           lse = w.result(sums_of(t), {s.rows, s.heads});
              return [=, &w] {
                  const backend::ArenaScope scope(w.scratch);
-                 ops::attention(w.b, p.q, p.k, p.qkv, p.visible, out, lse, w.scratch);
+                 ops::attention(w.b, p.q, p.k, p.qkv, p.mask, out, lse, w.scratch);
              };
          },
          Operation::Shape::attention},
@@ -89,7 +89,7 @@ std::vector<Operation> attention() {
                           lse = w.filled(sums_of(t), {s.rows, s.heads}, 0);
              {
                  const backend::ArenaScope scope(w.scratch);
-                 ops::attention(w.b, p.q, p.k, p.qkv, p.visible, out, lse, w.scratch);
+                 ops::attention(w.b, p.q, p.k, p.qkv, p.mask, out, lse, w.scratch);
              }
              // The columns of dvalues before the last belong to others.
              const Tensor dout = w.random(t, {s.rows, p.q.columns()}),
@@ -98,7 +98,7 @@ std::vector<Operation> attention() {
                           dvalues = w.sum(t, {s.rows, p.qkv.columns()});
              return [=, &w] {
                  const backend::ArenaScope scope(w.scratch);
-                 ops::attention_backward(w.b, dout, out, p.q, p.k, p.qkv, lse, p.visible, dq, dk, dvalues,
+                 ops::attention_backward(w.b, dout, out, p.q, p.k, p.qkv, lse, p.mask, dq, dk, dvalues,
                                          w.scratch);
              };
          },

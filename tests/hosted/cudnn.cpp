@@ -142,15 +142,15 @@ private:
         const auto bits = std::stoul(node_.at("attn_scale_value").get<std::string>(), nullptr, 16);
         return double{std::bit_cast<float>(static_cast<std::uint32_t>(bits))};
     }
-    maestro::ops::Visible visible(std::int64_t queries, std::int64_t keys) const {
+    maestro::ops::VarlenMask visible(std::int64_t queries, std::int64_t keys) const {
         const bool causal = !node_.at("right_bound").is_null();
         if (causal && node_.at("diagonal_alignment") != "TOP_LEFT")
             hosted::stop("cuDNN: a diagonal that is not done here");
-        maestro::ops::Visible v{
+        maestro::ops::VarlenMask v{
             {0, static_cast<std::int32_t>(queries)}, {0, static_cast<std::int32_t>(keys)}, {}};
         for (std::int64_t t = 0; t < queries; ++t) {
             const std::int64_t bound = causal ? t + 1 + node_.at("right_bound").get<std::int64_t>() : keys;
-            v.seen.push_back(static_cast<std::int32_t>(std::min(bound, keys)));
+            v.kv_limit.push_back(static_cast<std::int32_t>(std::min(bound, keys)));
         }
         return v;
     }

@@ -37,9 +37,9 @@ double part_of_gradient(const std::string& name, std::int64_t i, int rank, std::
 }
 
 /// Visits the elements that this rank holds, by their place in the whole and here.
-class Holdings {
+class RowPlacements {
 public:
-    explicit Holdings(const parallel::ParameterStore& store) : store_(store) {}
+    explicit RowPlacements(const parallel::ParameterStore& store) : store_(store) {}
     template <class Visit>
     void each(Visit&& visit) const {
         for (const parallel::Parameter& p : store_.parameters())
@@ -59,7 +59,7 @@ std::map<std::string, std::vector<double>> sums(const comm::Communicator& world,
     std::map<std::string, std::vector<double>> all;
     for (const parallel::Parameter& p : store.parameters())
         all[p.name].resize(static_cast<std::size_t>(whole(p.shape).size()));
-    Holdings(store).each([&](const parallel::Parameter& p, std::int64_t logical, std::int64_t) {
+    RowPlacements(store).each([&](const parallel::Parameter& p, std::int64_t logical, std::int64_t) {
         if (p.trainable)
             all[p.name][static_cast<std::size_t>(logical)] =
                 static_cast<float>(part_of_gradient(p.name, logical, world.rank(), step));
@@ -106,14 +106,14 @@ void expect_same_bits(const comm::Communicator& world, const parallel::Parameter
     }
 }
 
-void run(const comm::Communicator& world, const Grid& grid, std::int64_t size) {
+void run(const comm::Communicator& world, const Grid& grid, std::int64_t size, bool groups) {
     const auto backend = backend::make_cpu(1);
-    const parallel::Peers peers = test::peers_of(world, grid);
-    parallel::ParameterStore store(*backend, "language", 1, DType::f32),
-        whole_store(*backend, "language", 1, DType::f32);
-    test::declare(store, grid, peers.tp(), size);
+    const parallel::Mesh mesh = test::mesh_of(world, grid), single = parallel::single_rank_mesh();
+    parallel::ParameterStore store(*backend, mesh, "language", 1, DType::f32),
+        whole_store(*backend, single, "language", 1, DType::f32);
+    test::declare(store, grid, mesh.tp_rank(), size, true, groups);
     test::declare(whole_store, {}, 0, size);
-    train::Optimizer optimizer(*backend, store, test::data_of(world, grid), peers);
+    train::Optimizer optimizer(*backend, store);
     backend::Arena scratch(*backend, kScratch);
     std::map<std::string, Reference> references;
     for (const parallel::Parameter& p : whole_store.parameters()) {
@@ -123,7 +123,7 @@ void run(const comm::Communicator& world, const Grid& grid, std::int64_t size) {
                               .second = std::vector<double>(count),
                               .gradient = {}};
     }
-    const Holdings holdings(store);
+    const RowPlacements holdings(store);
     for (std::int64_t step = 1; step <= kSteps; ++step) {
         const auto due = sums(world, store, step);
         double squares = 0;
@@ -143,7 +143,7 @@ void run(const comm::Communicator& world, const Grid& grid, std::int64_t size) {
         MAESTRO_CHECK(std::abs(found - squares) <= 1e-5 * squares, "squares {} where {} were due", found,
                       squares);
         holdings.each([&](const parallel::Parameter& p, std::int64_t logical, std::int64_t local) {
-            const Range share = optimizer.share_of(p);
+            const Range share = test::updated(store, p);
             if (local < share.begin || local >= share.end) return;
             const double is = p.gradient.as<float>()[local],
                          sum = references[p.name].gradient[static_cast<std::size_t>(logical)];
@@ -159,7 +159,7 @@ void run(const comm::Communicator& world, const Grid& grid, std::int64_t size) {
         });
     }
     holdings.each([&](const parallel::Parameter& p, std::int64_t logical, std::int64_t local) {
-        const Range share = optimizer.share_of(p);
+        const Range share = test::updated(store, p);
         if (local < share.begin || local >= share.end) return;
         const auto at = static_cast<std::size_t>(local - share.begin), i = static_cast<std::size_t>(logical);
         const Reference& r = references[p.name];
@@ -177,6 +177,6 @@ int main(int argc, char** argv) {
     return test::run(argc, argv, [](const comm::Communicator& world) {
         for (const Grid& grid : test::grids_of(world.size()))
             for (const std::int64_t size : {1, 2, 7, 100})  // from fewer blocks than ranks on
-                run(world, grid, size);
+                for (const bool groups : {false, true}) run(world, grid, size, groups);
     });
 }

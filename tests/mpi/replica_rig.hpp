@@ -115,17 +115,17 @@ public:
     std::unique_ptr<Replica> replica(Replica::Settings settings, std::vector<Channel*> inputs,
                                      std::vector<Channel*> outputs, FakeModule::Settings module = {},
                                      int colour = 0) {
-        comm::Communicator replicas = world_.split(colour, world_.rank(), settings.name);
+        const comm::Communicator replicas = world_.split(colour, world_.rank(), settings.name);
         if (colour < 0) return nullptr;
         module.section = settings.name;
         module.width = kWidth;
         if (!outputs.empty()) module.rows = rows_of;
         if (settings.saved_bytes == 0) settings.saved_bytes = 1 << 10;
-        auto fake = std::make_unique<FakeModule>(*backend_, module, diary);
-        std::unique_ptr<collective::ProcessGroup> data;
-        if (module.trained) data = collective::make_process_group(std::move(replicas), *backend_);
+        parallel::Mesh mesh = parallel::make_mesh(
+            replicas, *backend_, {.dp = replicas.size(), .trainable = module.trained}, settings.name);
+        auto fake = std::make_unique<FakeModule>(*backend_, module, diary, std::move(mesh));
         return std::make_unique<Replica>(*backend_, settings, std::move(fake), world_.waiter(),
-                                         std::move(data), std::move(inputs), std::move(outputs), scratch_);
+                                         std::move(inputs), std::move(outputs), scratch_);
     }
     TaskTimes forward(Replica& replica, int micro_batch, const Ids& ids) {
         return forward(replica, micro_batch, ids, comm::now_s());
@@ -146,7 +146,7 @@ public:
         return replica.measured(task);
     }
     static float gradient(Replica& replica, int i) {
-        return replica.module().parameters().gradient().as<float>()[i];
+        return replica.module().parameters().groups().front().gradient().as<float>()[i];
     }
 
     Diary diary;

@@ -18,6 +18,7 @@
 #include "support/scratch_folder.hpp"
 #include "train/checkpoint/checkpoint_search.hpp"
 #include "train/checkpoint/section_parts.hpp"
+#include "train/checkpoint/weights.hpp"
 #include "train/run/job.hpp"
 #include "train/run/survey.hpp"
 #include "unit/data/sample_writer.hpp"
@@ -116,7 +117,7 @@ void fill_section(const std::string& section, parallel::ParameterStore& store, t
         const std::vector<float> weights = values_of(io::Stored::weight, section, p);
         std::copy(weights.begin(), weights.end(), p.master.as<float>());
         if (!optimizer) continue;
-        if (const Range share = optimizer->share_of(p); share.size() > 0)
+        if (const Range share = test::updated(store, p); share.size() > 0)
             optimizer->set_moments(p, values_of(io::Stored::first, section, p, share),
                                    values_of(io::Stored::second, section, p, share));
     }
@@ -145,7 +146,7 @@ void check_section(const std::string& section, const parallel::ParameterStore& s
             MAESTRO_CHECK(static_cast<float>(p.weight.as<bf16>()[i]) == static_cast<float>(bf16(weights[i])),
                           "element {} of {} for computing", i, p.name);
         if (!optimizer) continue;
-        const Range share = optimizer->share_of(p);
+        const Range share = test::updated(store, p);
         if (share.size() <= 0) continue;
         expect_same(values_of(io::Stored::first, section, p, share), elements_of(optimizer->first_moments(p)),
                     section, p.name, "first moment");
@@ -164,7 +165,8 @@ public:
         launch_.topology.ranks_on_node = ranks.size();
         launch_.deck = config::parse_deck(kDeck, "deck", overrides, config::Command::train);
         survey_ = std::make_unique<train::Survey>(launch_);
-        job_ = std::make_unique<train::Job>(launch_, *survey_, true);
+        job_ = std::make_unique<train::Job>(launch_, *survey_);
+        job_->load_initial();
     }
 
     train::Job& job() { return *job_; }
@@ -253,7 +255,7 @@ void every_layout_reads_every_other(const comm::Communicator& world, const fs::p
             const comm::Communicator ranks = first_ranks(world, to.ranks);
             if (!ranks) continue;
             Stage stage(ranks, folder, overrides(to));
-            train::load_checkpoint(stage.job().state(), saved.string());
+            stage.job().load(saved.string());
             stage.check();
         }
     }
@@ -322,12 +324,10 @@ void a_rank_that_cannot_write_ends_all(const comm::Communicator& world, const fs
 class Shards {
 public:
     Shards(const comm::Communicator& ranks, const test::Grid& grid, std::int64_t size)
-        : ranks_(ranks), peers_(test::peers_of(ranks, grid)) {
-        test::declare(trained_, grid, peers_.tp(), size);
-        test::declare(frozen_, grid, peers_.tp(), size, false);
-        optimizer_ =
-            std::make_unique<train::Optimizer>(*backend_, trained_, test::data_of(ranks, grid), peers_);
-        first_of_data_ = ranks.rank() < grid.tp;
+        : ranks_(ranks), mesh_(test::mesh_of(ranks, grid)) {
+        test::declare(trained_, grid, mesh_.tp_rank(), size);
+        test::declare(frozen_, grid, mesh_.tp_rank(), size, false);
+        optimizer_ = std::make_unique<train::Optimizer>(*backend_, trained_);
     }
 
     void fill() {
@@ -341,9 +341,8 @@ public:
     /// Name, size and hash of the files, on every rank.
     std::string save(const fs::path& folder) {
         const bool first = ranks_.rank() == 0;
-        const std::vector<train::SectionPart> parts = {
-            {0, "trained", trained_, optimizer_.get(), peers_, first, first_of_data_},
-            {1, "frozen", frozen_, nullptr, peers_, first, first_of_data_}};
+        const std::vector<train::SectionPart> parts = {{0, "trained", trained_, optimizer_.get(), first},
+                                                       {1, "frozen", frozen_, nullptr, first}};
         for (const train::SectionPart& part : parts) train::check_finite(part, kStep);
         std::string text;
         for (const io::ManifestEntry& e : train::write_sections(ranks_, folder, kStep, 2, parts, quiet_))
@@ -361,6 +360,8 @@ public:
         train::load_weights(folder, "trained", trained_, quiet_);
         train::load_weights(folder, "frozen", frozen_, quiet_);
         train::load_moments(folder, "trained", trained_, *optimizer_, quiet_);
+        for (parallel::ParameterStore* store : {&trained_, &frozen_})
+            for (parallel::ParameterGroup& group : store->groups()) group.gather_weights();
     }
     /// A weight that is no number is named by its place in the whole, by the rank that would write it.
     void check_that_no_numbers_are_found() {
@@ -370,7 +371,7 @@ public:
                     p.master.as<float>()[extent.local + 4 - extent.logical] = INFINITY;
         test::expect_error(ExitCode::not_finite, "section trained: element 4 of output is inf", [&] {
             comm::agree(ranks_, [&] {
-                train::check_finite({0, "trained", trained_, optimizer_.get(), peers_, false, false}, kStep);
+                train::check_finite({0, "trained", trained_, optimizer_.get(), false}, kStep);
             });
         });
     }
@@ -379,11 +380,10 @@ private:
     const comm::Communicator& ranks_;
     Pulse quiet_;
     std::unique_ptr<backend::Backend> backend_ = backend::make_cpu(1);
-    parallel::Peers peers_;
-    parallel::ParameterStore trained_{*backend_, "trained", 1, DType::f32},
-        frozen_{*backend_, "frozen", 1, DType::bf16};
+    parallel::Mesh mesh_;
+    parallel::ParameterStore trained_{*backend_, mesh_, "trained", 1, DType::f32},
+        frozen_{*backend_, mesh_, "frozen", 1, DType::bf16};
     std::unique_ptr<train::Optimizer> optimizer_;
-    bool first_of_data_ = false;
 };
 
 /// Saved on every grid, read on every other one; the files have the same bytes.

@@ -3,13 +3,12 @@
 #pragma once
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "collective/process_group.hpp"
 #include "comm/communicator.hpp"
-#include "parallel/parameters.hpp"
-#include "parallel/peers.hpp"
+#include "parallel/mesh.hpp"
+#include "parallel/parameter_store.hpp"
 
 namespace maestro::test {
 
@@ -32,40 +31,42 @@ inline backend::Backend& cpu() {
     return *backend;
 }
 
+inline parallel::MeshShape shape_of(const Grid& grid) {
+    return {.dp = grid.data, .degrees = {1, grid.tp}, .kv_heads = grid.tp / grid.keys};
+}
+
 /// Collective over the grid's ranks.
-inline parallel::Peers peers_of(const comm::Communicator& ranks, const Grid& grid) {
-    const int rank = ranks.rank();
-    parallel::Peers peers = parallel::no_peers();
-    peers.degrees = {1, grid.tp};
-    peers.tensor = collective::make_process_group(ranks.split(rank / grid.tp, rank, "tensor"), cpu());
-    peers.keys = collective::make_process_group(ranks.split(rank / grid.keys, rank, "keys"), cpu());
-    return peers;
+inline parallel::Mesh mesh_of(const comm::Communicator& ranks, const Grid& grid) {
+    return parallel::make_mesh(ranks, cpu(), shape_of(grid), "language");
 }
 
-/// Collective over the grid's ranks: those that hold the same shards.
-inline std::unique_ptr<collective::ProcessGroup> data_of(const comm::Communicator& ranks, const Grid& grid) {
-    return collective::make_process_group(ranks.split(ranks.rank() % grid.tp, ranks.rank(), "data"), cpu());
+/// Of the elements held of a parameter, those that this rank updates; none where it is frozen.
+inline Range updated(const parallel::ParameterStore& store, const parallel::Parameter& p) {
+    return p.trainable ? store.group_of(p).shard_of(p) : Range{};
 }
 
-/// What tp rank `tp` holds: a matrix cut into columns, two cut into rows, of which one has queries and, after
-/// them, keys that several ranks hold, a matrix and a vector that all hold. `size` scales the cut ones.
+/// What tp rank `tp` holds: a matrix with split columns, two with split rows, of which one has queries and,
+/// after them, keys that several ranks hold, a matrix and a vector that all hold. `size` scales the split
+/// ones. In several groups where `groups`.
 inline void declare(parallel::ParameterStore& store, const Grid& grid, int tp, std::int64_t size,
-                    bool trained = true) {
+                    bool trained = true, bool groups = false) {
     using parallel::Init;
     store.declare("norm", {5}, Init::ones, trained);
-    store.declare("output", {3, 5 * size}, Init::normal, trained, {{{0, 3}}, part_of(5 * size, tp, grid.tp)});
+    store.declare("output", {3, 5 * size}, Init::normal, trained, {{{0, 3}}}, part_of(5 * size, tp, grid.tp));
+    if (groups) store.begin_group();
     store.declare("frozen", {4, 3}, Init::normal, false);
-    store.declare("frozen-rows", {9, 2}, Init::normal, false, {{part_of(9, tp, grid.tp)}, {0, 2}});
+    store.declare("frozen-rows", {9, 2}, Init::normal, false, {{part_of(9, tp, grid.tp)}}, {0, 2});
     const Range queries = part_of(4 * size, tp, grid.tp),
                 key = part_of(2 * size, tp / grid.keys, grid.tp / grid.keys);
-    Shard qkv{.rows = {queries}, .columns = {0, 2}};
-    if (key.size() > 0) qkv.rows.push_back({4 * size + key.begin, 4 * size + key.end});
-    const Range common{2 * queries.size(), qkv.size()};
-    store.declare("qkv", {6 * size, 2}, Init::normal, trained, std::move(qkv), parallel::Sharing::keys,
-                  common);
-    store.declare("head", {7, 2}, Init::normal, trained, {{part_of(7, tp, grid.tp)}, {0, 2}});
+    std::vector<parallel::ParameterPart> qkv{{queries}};
+    if (key.size() > 0) qkv.push_back({{4 * size + key.begin, 4 * size + key.end}, parallel::Axis::kv});
+    store.declare("qkv", {6 * size, 2}, Init::normal, trained, qkv, {0, 2});
+    if (groups) store.begin_group();
+    store.declare("head", {7, 2}, Init::normal, trained, {{part_of(7, tp, grid.tp)}}, {0, 2});
     store.declare("table", {7, 11}, Init::normal, trained);
     store.allocate(1);
+    Pulse quiet;
+    store.initialize(quiet);
 }
 
 }  // namespace maestro::test

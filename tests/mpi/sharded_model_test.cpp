@@ -1,6 +1,6 @@
 // Both jobs of the unit tests, each section on all ranks of the world as one replica: losses and every
 // gradient in double against the same sections on one rank, which the unit tests compare with PyTorch. And
-// what every rank has sent to its peers against what the same code counts on paper.
+// what every rank has sent to its mesh against what the same code counts on a meta mesh.
 #include <cmath>
 #include <map>
 
@@ -22,22 +22,16 @@ struct Sharded {
     Sharded(backend::Backend& b, const comm::Communicator& world, const ModelSpec& spec, const Role& role,
             Degrees degrees, ContextKind kind)
         : backend(b),
-          module(
-              make_module(b, spec, role, make_peers(world, b, degrees, kind, spec.kv_heads, role.section))) {
+          module(make_module(
+              b, spec, role,
+              make_mesh(world, b, {.degrees = degrees, .context_kind = kind, .kv_heads = spec.kv_heads},
+                        role.section))) {
         model::test::fill_weights(*module, role.section);
     }
-    /// What the ranks of the lane have of the gradients, summed as an optimizer does it.
+    /// As an optimizer does it: each rank has the sums of its shards.
     void sum_gradients() {
-        const Peers& peers = module->peers();
-        for (const Parameter& p : module->parameters().parameters()) {
-            if (!p.trainable) continue;
-            const Tensor flat = p.gradient.reshape({p.size()});
-            if (p.sharing != Sharing::none) {
-                const Tensor common = flat.slice(p.common.begin, p.common.end);
-                peers.group(p.sharing).all_reduce(backend, common, ops::Reduction::sum, scratch);
-            }
-            peers.context->all_reduce(backend, flat, ops::Reduction::sum, scratch);
-        }
+        for (ParameterGroup& group : module->parameters().groups())
+            if (group.trainable()) group.reduce_gradients(scratch);
     }
     backend::Backend& backend;
     std::unique_ptr<Module> module;
@@ -56,7 +50,7 @@ void compare(const Module& whole, const Module& part, const std::string& what) {
         for (const double v : expected) norm += v * v;
         norm = std::sqrt(norm);
         MAESTRO_CHECK(norm > 1e-6, "{}: {} has no gradient to speak of", what, p.name);
-        for (const Extent& e : extents_of(p.shape, p.shard))
+        for (const Extent& e : extents_of(p.shape, p.shard, part.parameters().group_of(p).shard_of(p)))
             for (std::int64_t i = 0; i < e.count; ++i)
                 MAESTRO_CHECK(std::abs(found[e.local + i] - expected[e.logical + i]) < kNear * norm,
                               "{}: the gradient of {} is {:.15g} at {}, on one rank {:.15g}", what, p.name,
@@ -64,26 +58,24 @@ void compare(const Module& whole, const Module& part, const std::string& what) {
     }
 }
 
-/// What this rank has sent to its peers in a forward and, where the role asks for one, a backward pass.
+/// What this rank has sent to its mesh in a forward and, where the role asks for one, a backward pass.
 struct Sent {
-    collective::Traffic tensor, context;
+    collective::Traffic tp, cp;
 };
 
 Sent sent_by(const Module& module) {
-    return {module.peers().tensor->traffic(), module.peers().context->traffic()};
+    return {module.mesh().tp().traffic(), module.mesh().cp().traffic()};
 }
 
-/// Of this rank as it is on paper, over the same micro-batch.
-Sent sent_on_paper(const ModelSpec& spec, const Role& role, const Batch& batch, const Peers& peers) {
-    const int rank = peers.cp() * peers.degrees.tp + peers.tp();
+/// The same of a meta mesh of this rank, over the same micro-batch.
+Sent sent_on_meta(const ModelSpec& spec, const Role& role, const Batch& batch, const Mesh& mesh) {
     const auto meta = backend::make_meta();
-    const auto module =
-        make_module(*meta, spec, role, make_paper_peers(rank, peers.degrees, peers.kind, spec.kv_heads));
+    const auto module = make_module(*meta, spec, role, make_meta_mesh(mesh.rank_in_replica(), mesh.shape()));
     std::vector<std::vector<Tensor>> inputs(role.inputs.size());
     std::vector<Tensor> d_inputs(role.inputs.size());
-    const auto brought = module->input_rows(batch);
+    const auto input_rows = module->input_rows(batch);
     for (std::size_t e = 0; e < inputs.size(); ++e)
-        for (const std::int64_t rows : brought[e])
+        for (const std::int64_t rows : input_rows[e])
             inputs[e].push_back(Tensor(nullptr, role.compute, {rows, row_width(role.inputs[e], spec.width)}));
     backend::Arena saved, scratch;
     Tensor output;
@@ -94,23 +86,21 @@ Sent sent_on_paper(const ModelSpec& spec, const Role& role, const Batch& batch, 
 }
 
 void compare(const Sent& found, const Sent& due, const std::string& what) {
-    const auto one = [&](const collective::Traffic& is, const collective::Traffic& paper, const char* group) {
-        MAESTRO_CHECK(is.messages == paper.messages && is.bytes == paper.bytes,
-                      "{}: {} messages and {} bytes to the {} ranks, on paper {} and {}", what, is.messages,
-                      is.bytes, group, paper.messages, paper.bytes);
+    const auto one = [&](const collective::Traffic& is, const collective::Traffic& meta, const char* group) {
+        MAESTRO_CHECK(is.messages == meta.messages && is.bytes == meta.bytes,
+                      "{}: {} messages and {} bytes to the {} ranks, the meta mesh counts {} and {}", what,
+                      is.messages, is.bytes, group, meta.messages, meta.bytes);
     };
-    one(found.tensor, due.tensor, "tp");
-    one(found.context, due.context, "cp");
+    one(found.tp, due.tp, "tp");
+    one(found.cp, due.cp, "cp");
 }
 
 /// measure() knows a sample's lengths alone. Without a loss, which depends on what is to be predicted, it too
 /// is exact.
 void compare_measured(const Sent& found, const ModelSpec& spec, const Role& role,
-                      const std::vector<SampleShape>& shapes, const Peers& peers, const std::string& what) {
-    const int rank = peers.cp() * peers.degrees.tp + peers.tp();
-    const Footprint f = measure(spec, role, shapes, true, {}, 1,
-                                make_paper_peers(rank, peers.degrees, peers.kind, spec.kv_heads));
-    compare(found, {f.tensor, f.context}, what + ", measured");
+                      const std::vector<SampleShape>& shapes, const Mesh& mesh, const std::string& what) {
+    const Footprint f = measure(spec, role, shapes, {}, make_meta_mesh(mesh.rank_in_replica(), mesh.shape()));
+    compare(found, {f.tp, f.cp}, what + ", measured");
 }
 
 /// Rows of each sample that the first section puts out, and which of them every row of the last section is
@@ -149,11 +139,12 @@ Rows rows_of(const Job& job, bool pictures) {
 }
 
 /// Output rows of the first section on this rank, in its order, counted over the micro-batch.
-std::vector<std::int32_t> own_output(const Rows& rows, bool pictures, const Peers& peers) {
-    const Partition partition(rows.first_lengths, pictures ? Attention::bidirectional : Attention::causal,
-                              peers.degrees, rows.unit);
+std::vector<std::int32_t> own_output(const Rows& rows, bool pictures, const Mesh& mesh) {
+    const Partition partition(rows.first_lengths,
+                              pictures ? AttentionMask::bidirectional : AttentionMask::causal, mesh.degrees(),
+                              rows.unit);
     std::vector<std::int32_t> own;
-    for (const RowRun& run : partition.runs(peers.cp(), peers.tp()))
+    for (const RowRange& run : partition.rows_of(mesh.cp_rank(), mesh.tp_rank()))
         for (std::int64_t row = run.first; row < run.first + run.count; row += rows.unit)
             own.push_back(static_cast<std::int32_t>((partition.offsets()[run.sequence] + row) / rows.unit));
     return own;
@@ -177,7 +168,7 @@ bool fits(const ModelSpec& spec, const Layout& layout) {
 }
 
 /// `up` and `down`: layouts of the first and the last section. Returns the bytes that this rank has sent to
-/// its peers.
+/// its mesh.
 std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures, const Layout& up,
                  const Layout& down) {
     const std::string what = (pictures ? "pictures, " : "teacher, ") + up.text() + " to " + down.text();
@@ -193,7 +184,7 @@ std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures,
     Result result;
     Tensor output, none;
     const auto first_state = first.module->forward(batch, {}, first.saved, first.scratch, output, result);
-    const auto own = own_output(rows, pictures, first.module->peers());
+    const auto own = own_output(rows, pictures, first.module->mesh());
     MAESTRO_CHECK(output.dim(0) == static_cast<std::int64_t>(own.size()), "{}: {} rows of {}", what,
                   output.describe(), own.size());
     // The edge: everybody's rows to everybody. Edges proper have tests of their own.
@@ -203,11 +194,12 @@ std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures,
                     all.begin() + own[r] * width);
     world.allreduce_sum(std::span(all));
     const Tensor whole(all.data(), DType::f64, {total, width});
-    const Partition partition(rows.last_lengths, Attention::causal, down.degrees);
+    const Partition partition(rows.last_lengths, AttentionMask::causal, down.degrees);
     std::vector<std::vector<Tensor>> inputs(1);
-    const auto brought = last.module->input_rows(batch);
+    const auto input_rows = last.module->input_rows(batch);
     std::vector<std::int32_t> came;  // rows of `whole`, in this rank's order
-    for (const RowRun& run : partition.runs(last.module->peers().cp(), last.module->peers().tp()))
+    for (const RowRange& run :
+         partition.rows_of(last.module->mesh().cp_rank(), last.module->mesh().tp_rank()))
         for (std::int64_t row = run.first; row < run.first + run.count; ++row)
             if (const auto at = rows.source[partition.offsets()[run.sequence] + row]; at >= 0)
                 came.push_back(at);
@@ -215,7 +207,7 @@ std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures,
     for (const std::int32_t at : came)
         gathered.insert(gathered.end(), all.begin() + at * width, all.begin() + (at + 1) * width);
     std::int64_t at = 0;
-    for (const std::int64_t count : brought[0]) {
+    for (const std::int64_t count : input_rows[0]) {
         inputs[0].push_back(Tensor(gathered.data() + at * width, DType::f64, {count, width}));
         at += count;
     }
@@ -226,7 +218,7 @@ std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures,
     const Tensor d_rows(d_came.data(), DType::f64, {at, width});
     last.module->backward(*last_state, {}, std::vector<Tensor>{pictures ? d_rows : Tensor{}}, last.scratch);
     const Sent last_sent = sent_by(*last.module);
-    compare(last_sent, sent_on_paper(reference.last_spec, reference.last_role, batch, last.module->peers()),
+    compare(last_sent, sent_on_meta(reference.last_spec, reference.last_role, batch, last.module->mesh()),
             what + ", " + reference.last_name);
     std::vector<double> sums{result.loss, static_cast<double>(result.tokens)};
     world.allreduce_sum(std::span(sums));
@@ -237,12 +229,12 @@ std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures,
     compare(*reference.last, *last.module, what + ", " + reference.last_name);
     const auto check_first = [&] {
         const Sent sent = sent_by(*first.module);
-        const Peers& peers = first.module->peers();
+        const Mesh& mesh = first.module->mesh();
         const std::string name = what + ", " + reference.first_name;
-        compare(sent, sent_on_paper(reference.first_spec, reference.first_role, batch, peers), name);
-        compare_measured(sent, reference.first_spec, reference.first_role, reference.samples.shapes(), peers,
+        compare(sent, sent_on_meta(reference.first_spec, reference.first_role, batch, mesh), name);
+        compare_measured(sent, reference.first_spec, reference.first_role, reference.samples.shapes(), mesh,
                          name);
-        return sent.tensor.bytes + sent.context.bytes + last_sent.tensor.bytes + last_sent.context.bytes;
+        return sent.tp.bytes + sent.cp.bytes + last_sent.tp.bytes + last_sent.cp.bytes;
     };
     if (!pictures) return check_first();
     std::fill(all.begin(), all.end(), 0.0);
@@ -301,7 +293,7 @@ int main(int argc, char** argv) {
         sent = world.sum(sent);
         MAESTRO_CHECK(ranks == 1 || sent > 0, "nothing was sent");
         if (world.rank() == 0)
-            std::printf("%d runs compared, %lld bytes sent as on paper\n", compared,
+            std::printf("%d runs compared, %lld bytes sent as on a meta mesh\n", compared,
                         static_cast<long long>(sent));
     });
 }

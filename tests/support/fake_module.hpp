@@ -31,10 +31,9 @@ public:
         bool trained = true;
         std::function<void(const std::string& call)> during = {};  ///< told of every call as it runs
     };
-    FakeModule(backend::Backend& backend, Settings settings, Diary& diary)
-        : Module(backend, role_of(settings), parallel::no_peers()),
-          settings_(std::move(settings)),
-          diary_(diary) {
+    FakeModule(backend::Backend& backend, Settings settings, Diary& diary,
+               parallel::Mesh mesh = parallel::single_rank_mesh())
+        : Module(backend, role_of(settings), std::move(mesh)), settings_(std::move(settings)), diary_(diary) {
         store_.declare("weight", {2}, parallel::Init::zeros, settings_.trained);
         store_.allocate(1);
     }
@@ -98,7 +97,7 @@ public:
                                                static_cast<double>(c + 7 * static_cast<std::int64_t>(e)));
             }
             if (!settings_.trained) continue;
-            float* gradient = store_.gradient().as<float>();
+            float* gradient = store_.groups().front().gradient().as<float>();
             gradient[0] += static_cast<float>(g);
             gradient[1] += static_cast<float>(kept.x[i]);
         }

@@ -15,7 +15,7 @@ using Numbers = std::vector<double>;
 
 struct PlainAttention {
     std::int64_t heads, key_heads, dim;
-    ops::Visible visible;
+    ops::VarlenMask mask;
     Numbers q, k, values;  ///< [Tq, heads * dim], [Tk, key_heads * dim] twice
     Numbers out, lse;
     Numbers dq, dk, dvalues;
@@ -24,14 +24,14 @@ struct PlainAttention {
     void forward() {
         out.assign(q.size(), 0);
         lse.assign(q.size() / size(dim), -std::numeric_limits<double>::infinity());
-        each_query([&](std::int64_t token, std::int64_t head, std::int64_t first, std::int64_t seen) {
+        each_query([&](std::int64_t token, std::int64_t head, std::int64_t first, std::int64_t kv_limit) {
             Numbers score;
-            for (std::int64_t t = first; t < first + seen; ++t) score.push_back(score_of(token, t, head));
-            if (seen == 0) return;
+            for (std::int64_t t = first; t < first + kv_limit; ++t) score.push_back(score_of(token, t, head));
+            if (kv_limit == 0) return;
             const double top = *std::max_element(score.begin(), score.end());
             double sum = 0;
             for (double& s : score) sum += s = std::exp(s - top);
-            for (std::int64_t t = 0; t < seen; ++t)
+            for (std::int64_t t = 0; t < kv_limit; ++t)
                 for (std::int64_t c = 0; c < dim; ++c)
                     out[query(token, head) + size(c)] +=
                         score[size(t)] / sum * values[key(first + t, head) + size(c)];
@@ -45,11 +45,11 @@ struct PlainAttention {
         dk.assign(k.size(), 0);
         dvalues.assign(k.size(), 0);
         const double scale = 1 / std::sqrt(static_cast<double>(dim));
-        each_query([&](std::int64_t token, std::int64_t head, std::int64_t first, std::int64_t seen) {
+        each_query([&](std::int64_t token, std::int64_t head, std::int64_t first, std::int64_t kv_limit) {
             const std::size_t own = query(token, head);
             double shared = 0;
             for (std::size_t c = 0; c < size(dim); ++c) shared += dout[own + c] * out[own + c];
-            for (std::int64_t t = first; t < first + seen; ++t) {
+            for (std::int64_t t = first; t < first + kv_limit; ++t) {
                 const std::size_t other = key(t, head);
                 const double weight = std::exp(score_of(token, t, head) - lse[size(token * heads + head)]);
                 double gradient = -shared;
@@ -81,10 +81,10 @@ private:
     /// body(query, head, its first key, how many it sees)
     template <class Body>
     void each_query(Body&& body) const {
-        for (std::size_t s = 1; s < visible.queries.size(); ++s)
-            for (std::int32_t token = visible.queries[s - 1]; token < visible.queries[s]; ++token)
+        for (std::size_t s = 1; s < mask.cu_seqlens_q.size(); ++s)
+            for (std::int32_t token = mask.cu_seqlens_q[s - 1]; token < mask.cu_seqlens_q[s]; ++token)
                 for (std::int64_t head = 0; head < heads; ++head)
-                    body(token, head, visible.keys[s - 1], visible.seen[size(token)]);
+                    body(token, head, mask.cu_seqlens_k[s - 1], mask.kv_limit[size(token)]);
     }
 };
 

@@ -196,6 +196,13 @@ def parameters(model, kind, out, tp, t):
     return sum(-(-size // BLOCK) * BLOCK for size in sizes), sum(common)
 
 
+def initial_weights(model, kind, out, layout, cp, tp, replica, sent):
+    """Before the first step: each rank draws or reads the weights of its shard, and all gather the others'."""
+    flat, _ = parameters(model, kind, out, layout.tp, tp)
+    ranks = layout.dp * layout.cp
+    Group(replica * layout.cp + cp, ranks, sent["data"]).gather([share(flat // BLOCK, r, ranks) for r in range(ranks)], BLOCK)
+
+
 def optimizer(model, kind, out, layout, cp, tp, replica, sent):
     """A step: what all tp ranks hold summed over them, and keys over those that hold the same, then everything over dp x cp, and
     new weights back."""

@@ -29,7 +29,7 @@ public:
     void download(const Tensor& source, void* target) final {
         if (!source.empty()) std::memcpy(target, source.data, source.bytes());
     }
-    std::unique_ptr<ReadOut> read_out(std::vector<Tensor> tensors) final {
+    std::unique_ptr<DeviceToHostReader> read_to_host(std::vector<Tensor> tensors) final {
         return read_in_place(std::move(tensors));
     }
 };

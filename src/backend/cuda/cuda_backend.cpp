@@ -125,9 +125,9 @@ public:
         staging_.download(static_cast<const std::byte*>(source.data), static_cast<std::byte*>(target),
                           source.bytes());
     }
-    std::unique_ptr<ReadOut> read_out(std::vector<Tensor> tensors) override {
-        return std::make_unique<CudaReadOut>(stream_, std::move(tensors),
-                                             [this](const CudaEvent& event) { wait_for(event); });
+    std::unique_ptr<DeviceToHostReader> read_to_host(std::vector<Tensor> tensors) override {
+        return std::make_unique<CudaDeviceToHostReader>(stream_, std::move(tensors),
+                                                        [this](const CudaEvent& event) { wait_for(event); });
     }
     int attention_architecture() const override { return attention_architecture_; }
     FusedAttention* fused_attention() override { return cudnn_.attention.get(); }

@@ -5,8 +5,8 @@
 
 namespace maestro::backend {
 
-CudaReadOut::CudaReadOut(Stream computing, std::vector<Tensor> tensors,
-                         std::function<void(const CudaEvent&)> wait)
+CudaDeviceToHostReader::CudaDeviceToHostReader(Stream computing, std::vector<Tensor> tensors,
+                                               std::function<void(const CudaEvent&)> wait)
     : tensors_(std::move(tensors)), wait_(std::move(wait)), ring_(kSlots, kSlotBytes) {
     CudaEvent computed;
     computed.record(computing);
@@ -14,12 +14,12 @@ CudaReadOut::CudaReadOut(Stream computing, std::vector<Tensor> tensors,
     copy_ahead();
 }
 
-CudaReadOut::~CudaReadOut() {
+CudaDeviceToHostReader::~CudaDeviceToHostReader() {
     cudaStreamSynchronize(stream_);  // it writes the memory
 }
 
 /// Into every slot that the reader has done with.
-void CudaReadOut::copy_ahead() {
+void CudaDeviceToHostReader::copy_ahead() {
     while (copied_ < read_ + kSlots && tensor_ < tensors_.size()) {
         const Tensor& tensor = tensors_[tensor_];
         const auto size = static_cast<std::int64_t>(size_of(tensor.dtype));
@@ -41,7 +41,7 @@ void CudaReadOut::copy_ahead() {
     }
 }
 
-bool CudaReadOut::next(Piece& piece) {
+bool CudaDeviceToHostReader::next(Piece& piece) {
     copy_ahead();
     if (read_ == copied_) return false;
     wait_(ring_[read_].copied);

@@ -13,11 +13,12 @@ namespace maestro::backend {
 
 /// Owns its stream and a ring of pinned memory. A slot is filled again once the reader has asked for the
 /// piece after the one that was in it.
-class CudaReadOut final : public ReadOut {
+class CudaDeviceToHostReader final : public DeviceToHostReader {
 public:
     /// What `computing` was given before is done in what is read. `wait` returns when an event is reached.
-    CudaReadOut(Stream computing, std::vector<Tensor> tensors, std::function<void(const CudaEvent&)> wait);
-    ~CudaReadOut() override;
+    CudaDeviceToHostReader(Stream computing, std::vector<Tensor> tensors,
+                           std::function<void(const CudaEvent&)> wait);
+    ~CudaDeviceToHostReader() override;
     bool next(Piece& piece) override;
 
     static constexpr std::size_t kSlotBytes = std::size_t{4} << 20;

@@ -23,7 +23,8 @@ struct Shape {
     double score_pairs = 0;  ///< (query, key) pairs over all heads
 };
 
-Shape shape_of(const Tensor& q, const Tensor& k, const Tensor& values, const Tensor& lse, const Visible& v) {
+Shape shape_of(const Tensor& q, const Tensor& k, const Tensor& values, const Tensor& lse,
+               const VarlenMask& v) {
     Shape s{.heads = lse.columns(), .key_heads = 0, .dim = 0, .width = values.columns(), .longest = 0};
     MAESTRO_CHECK(s.heads > 0 && q.columns() % s.heads == 0, "q {}, lse {}", q.describe(), lse.describe());
     s.dim = q.columns() / s.heads;
@@ -31,20 +32,22 @@ Shape shape_of(const Tensor& q, const Tensor& k, const Tensor& values, const Ten
     MAESTRO_CHECK(s.key_heads > 0 && s.heads % s.key_heads == 0 && k.columns() == s.key_heads * s.dim &&
                       s.width >= k.columns(),
                   "q {}, k {}, values {}", q.describe(), k.describe(), values.describe());
-    MAESTRO_CHECK(!v.queries.empty() && v.queries.size() == v.keys.size() && v.queries.front() == 0 &&
-                      v.keys.front() == 0 && v.queries.back() == q.dim(0) && v.keys.back() == k.dim(0) &&
-                      v.seen.size() == static_cast<std::size_t>(q.dim(0)),
+    MAESTRO_CHECK(!v.cu_seqlens_q.empty() && v.cu_seqlens_q.size() == v.cu_seqlens_k.size() &&
+                      v.cu_seqlens_q.front() == 0 && v.cu_seqlens_k.front() == 0 &&
+                      v.cu_seqlens_q.back() == q.dim(0) && v.cu_seqlens_k.back() == k.dim(0) &&
+                      v.kv_limit.size() == static_cast<std::size_t>(q.dim(0)),
                   "offsets do not cover {} queries and {} keys", q.dim(0), k.dim(0));
     double pairs = 0;
-    for (std::size_t i = 1; i < v.queries.size(); ++i) {
-        const std::int64_t queries = v.queries[i] - v.queries[i - 1], keys = v.keys[i] - v.keys[i - 1];
+    for (std::size_t i = 1; i < v.cu_seqlens_q.size(); ++i) {
+        const std::int64_t queries = v.cu_seqlens_q[i] - v.cu_seqlens_q[i - 1],
+                           keys = v.cu_seqlens_k[i] - v.cu_seqlens_k[i - 1];
         MAESTRO_CHECK(queries >= 0 && keys >= 0, "offsets descend at {}", i);
         s.longest = std::max({s.longest, queries, keys});
-        for (std::int32_t t = v.queries[i - 1]; t < v.queries[i]; ++t) {
-            const auto seen = v.seen[static_cast<std::size_t>(t)];
-            MAESTRO_CHECK(seen <= keys && seen >= (t > v.queries[i - 1] ? v.seen[t - 1] : 0),
-                          "query {} sees {} of {} keys", t, seen, keys);
-            pairs += static_cast<double>(seen) - (v.diagonal ? 0.5 : 0.0);
+        for (std::int32_t t = v.cu_seqlens_q[i - 1]; t < v.cu_seqlens_q[i]; ++t) {
+            const auto kv_limit = v.kv_limit[static_cast<std::size_t>(t)];
+            MAESTRO_CHECK(kv_limit <= keys && kv_limit >= (t > v.cu_seqlens_q[i - 1] ? v.kv_limit[t - 1] : 0),
+                          "query {} sees {} of {} keys", t, kv_limit, keys);
+            pairs += static_cast<double>(kv_limit) - (v.causal ? 0.5 : 0.0);
         }
     }
     s.score_pairs = static_cast<double>(s.heads) * pairs;
@@ -112,13 +115,14 @@ void pack_head(const Shape& s, const Tensor& k, const Tensor& values, const Rows
 /// head, over the threads. By key heads, because those of the queries that share one add to the same dk and
 /// dv: one thread sums them, in the same order whatever the number of threads.
 template <class A, class Body>
-void for_each_key_head(const Shape& s, const Visible& v, std::int64_t work_each, const Tensor& scratch,
+void for_each_key_head(const Shape& s, const VarlenMask& v, std::int64_t work_each, const Tensor& scratch,
                        Body&& body) {
-    const auto sequences = static_cast<std::int64_t>(v.queries.size()) - 1;
+    const auto sequences = static_cast<std::int64_t>(v.cu_seqlens_q.size()) - 1;
     const auto threads = static_cast<int>(scratch.dim(0));
     parallel_for(sequences * s.key_heads, work_each, threads, [&](std::int64_t task) {
         const auto i = static_cast<std::size_t>(task / s.key_heads);
-        const Rows rows{v.queries[i], v.queries[i + 1] - v.queries[i], v.keys[i], v.keys[i + 1] - v.keys[i]};
+        const Rows rows{v.cu_seqlens_q[i], v.cu_seqlens_q[i + 1] - v.cu_seqlens_q[i], v.cu_seqlens_k[i],
+                        v.cu_seqlens_k[i + 1] - v.cu_seqlens_k[i]};
         A* const own = scratch.as<A>() + omp_get_thread_num() * scratch.columns();
         if (rows.count > 0 || rows.keys > 0) body(rows, task % s.key_heads, own);
     });
@@ -137,29 +141,30 @@ void by_types(DType input, DType result, Body&& body) {
 
 }  // namespace
 
-Visible see_all(std::span<const std::int32_t> offsets) {
-    Visible v{{offsets.begin(), offsets.end()}, {offsets.begin(), offsets.end()}, {}};
+VarlenMask full_mask(std::span<const std::int32_t> offsets) {
+    VarlenMask v{{offsets.begin(), offsets.end()}, {offsets.begin(), offsets.end()}, {}};
     for (std::size_t i = 1; i < offsets.size(); ++i)
-        v.seen.insert(v.seen.end(), static_cast<std::size_t>(offsets[i] - offsets[i - 1]),
-                      offsets[i] - offsets[i - 1]);
+        v.kv_limit.insert(v.kv_limit.end(), static_cast<std::size_t>(offsets[i] - offsets[i - 1]),
+                          offsets[i] - offsets[i - 1]);
     return v;
 }
 
-Visible see_before(std::span<const std::int32_t> offsets) {
-    Visible v{{offsets.begin(), offsets.end()}, {offsets.begin(), offsets.end()}, {}, true};
+VarlenMask causal_mask(std::span<const std::int32_t> offsets) {
+    VarlenMask v{{offsets.begin(), offsets.end()}, {offsets.begin(), offsets.end()}, {}, true};
     for (std::size_t i = 1; i < offsets.size(); ++i)
-        for (std::int32_t t = offsets[i - 1]; t < offsets[i]; ++t) v.seen.push_back(t - offsets[i - 1] + 1);
+        for (std::int32_t t = offsets[i - 1]; t < offsets[i]; ++t)
+            v.kv_limit.push_back(t - offsets[i - 1] + 1);
     return v;
 }
 
 void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tensor& values,
-               const Visible& visible, const Tensor& out, const Tensor& lse, backend::Arena& arena) {
-    const Shape s = shape_of(q, k, values, lse, visible);
+               const VarlenMask& mask, const Tensor& out, const Tensor& lse, backend::Arena& arena) {
+    const Shape s = shape_of(q, k, values, lse, mask);
     MAESTRO_CHECK(out.size() == q.size(), "out {} for {}", out.describe(), q.describe());
     backend::ArenaScope scope(arena);
     const Tensor scratch = thread_scratch(b, arena, q.dtype, s, 4, 1);
-    const GpuAttention on_gpu(b, {.q = q, .k = k, .values = values, .out = out, .lse = lse}, visible,
-                              s.longest, arena);
+    const GpuAttention on_gpu(b, {.q = q, .k = k, .values = values, .out = out, .lse = lse}, mask, s.longest,
+                              arena);
     const backend::Work work{4.0 * s.score_pairs * static_cast<double>(s.dim),
                              static_cast<double>(2 * q.bytes() + 2 * k.bytes()), static_cast<double>(s.dim),
                              q.dtype};
@@ -171,7 +176,7 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
                 const std::int64_t group = s.heads / s.key_heads;
                 const double scale = 1.0 / std::sqrt(static_cast<double>(s.dim));
                 for_each_key_head<A>(
-                    s, visible, s.longest * s.dim * group * 8, scratch,
+                    s, mask, s.longest * s.dim * group * 8, scratch,
                     [&](const Rows& at, std::int64_t key_head, A* keys) {
                         A* value_rows = keys + s.longest * s.dim;
                         A* queries = value_rows + s.longest * s.dim;
@@ -183,19 +188,19 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
                                  s.dim, queries);
                             for (std::int64_t begin = 0; begin < at.count; begin += kQueryBlock) {
                                 const std::int64_t rows = std::min(kQueryBlock, at.count - begin);
-                                const std::int32_t* valid_keys = visible.seen.data() + at.first + begin;
-                                const std::int64_t seen = valid_keys[rows - 1];
-                                if (seen == 0) {
+                                const std::int32_t* valid_keys = mask.kv_limit.data() + at.first + begin;
+                                const std::int64_t kv_limit = valid_keys[rows - 1];
+                                if (kv_limit == 0) {
                                     std::fill_n(result + begin * s.dim, rows * s.dim, A(0));
                                     for (std::int64_t r = 0; r < rows; ++r)
                                         lse.as<A>()[(at.first + begin + r) * s.heads + head] =
                                             -std::numeric_limits<A>::infinity();
                                     continue;
                                 }
-                                product(queries + begin * s.dim, keys, scores, rows, seen, s.dim, s.dim,
-                                        s.dim, seen, false, true, false, scale);
+                                product(queries + begin * s.dim, keys, scores, rows, kv_limit, s.dim, s.dim,
+                                        s.dim, kv_limit, false, true, false, scale);
                                 for (std::int64_t r = 0; r < rows; ++r) {
-                                    A* row = scores + r * seen;
+                                    A* row = scores + r * kv_limit;
                                     const std::int64_t valid = valid_keys[r];
                                     // Less the largest, so that no exponential overflows.
                                     A top = -std::numeric_limits<A>::infinity();
@@ -209,12 +214,12 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
                                     }
                                     const A inverse = A(1) / sum;
                                     for (std::int64_t c = 0; c < valid; ++c) row[c] *= inverse;
-                                    for (std::int64_t c = valid; c < seen; ++c) row[c] = 0;
+                                    for (std::int64_t c = valid; c < kv_limit; ++c) row[c] = 0;
                                     lse.as<A>()[(at.first + begin + r) * s.heads + head] =
                                         top + std::log(sum);
                                 }
-                                product(scores, value_rows, result + begin * s.dim, rows, s.dim, seen, seen,
-                                        s.dim, s.dim, false, false, false);
+                                product(scores, value_rows, result + begin * s.dim, rows, s.dim, kv_limit,
+                                        kv_limit, s.dim, s.dim, false, false, false);
                             }
                             unpack(result, at.count, s.dim, out.as<O>() + (at.first * s.heads + head) * s.dim,
                                    s.heads * s.dim);
@@ -226,9 +231,9 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
 }
 
 void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& out, const Tensor& q,
-                        const Tensor& k, const Tensor& values, const Tensor& lse, const Visible& visible,
+                        const Tensor& k, const Tensor& values, const Tensor& lse, const VarlenMask& mask,
                         const Tensor& dq, const Tensor& dk, const Tensor& dvalues, backend::Arena& arena) {
-    const Shape s = shape_of(q, k, values, lse, visible);
+    const Shape s = shape_of(q, k, values, lse, mask);
     MAESTRO_CHECK(dq.size() == q.size() && dk.size() == k.size() && dvalues.dim(0) == values.dim(0) &&
                       dvalues.columns() >= k.columns() && dout.size() == q.size() && dk.dtype == dq.dtype &&
                       dvalues.dtype == dq.dtype,
@@ -246,7 +251,7 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                                .dq = dq,
                                .dk = dk,
                                .dvalues = dvalues},
-                              visible, s.longest, arena);
+                              mask, s.longest, arena);
     const backend::Work work{10.0 * s.score_pairs * static_cast<double>(s.dim),
                              static_cast<double>(4 * q.bytes() + 4 * k.bytes()), static_cast<double>(s.dim),
                              q.dtype};
@@ -258,7 +263,7 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                 const std::int64_t group = s.heads / s.key_heads;
                 const double scale = 1.0 / std::sqrt(static_cast<double>(s.dim));
                 for_each_key_head<A>(
-                    s, visible, s.longest * s.dim * group * 20, scratch,
+                    s, mask, s.longest * s.dim * group * 20, scratch,
                     [&](const Rows& at, std::int64_t key_head, A* keys) {
                         const std::int64_t array = s.longest * s.dim;
                         A* value_rows = keys + array;
@@ -278,18 +283,18 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                             pack(dout.as<T>() + own, stride, at.count, s.dim, gradient);
                             for (std::int64_t begin = 0; begin < at.count; begin += kQueryBlock) {
                                 const std::int64_t rows = std::min(kQueryBlock, at.count - begin);
-                                const std::int32_t* valid_keys = visible.seen.data() + at.first + begin;
-                                const std::int64_t seen = valid_keys[rows - 1];
-                                if (seen == 0) {
+                                const std::int32_t* valid_keys = mask.kv_limit.data() + at.first + begin;
+                                const std::int64_t kv_limit = valid_keys[rows - 1];
+                                if (kv_limit == 0) {
                                     std::fill_n(d_queries + begin * s.dim, rows * s.dim, A(0));
                                     continue;
                                 }
                                 const A* block_gradient = gradient + begin * s.dim;
                                 // The weights again, from lse: to keep them would take the [T, T] matrix.
-                                product(queries + begin * s.dim, keys, weights, rows, seen, s.dim, s.dim,
-                                        s.dim, seen, false, true, false, scale);
-                                product(block_gradient, value_rows, d_scores, rows, seen, s.dim, s.dim, s.dim,
-                                        seen, false, true, false);
+                                product(queries + begin * s.dim, keys, weights, rows, kv_limit, s.dim, s.dim,
+                                        s.dim, kv_limit, false, true, false, scale);
+                                product(block_gradient, value_rows, d_scores, rows, kv_limit, s.dim, s.dim,
+                                        s.dim, kv_limit, false, true, false);
                                 for (std::int64_t r = 0; r < rows; ++r) {
                                     const std::int64_t token = at.first + begin + r;
                                     const std::int64_t valid = valid_keys[r];
@@ -298,21 +303,21 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                                     A dot = 0;  // sum of gradient * output, the softmax's shared term
                                     for (std::int64_t c = 0; c < s.dim; ++c)
                                         dot += block_gradient[r * s.dim + c] * static_cast<A>(o[c]);
-                                    A* p = weights + r * seen;
-                                    A* d = d_scores + r * seen;
+                                    A* p = weights + r * kv_limit;
+                                    A* d = d_scores + r * kv_limit;
                                     MAESTRO_INDEPENDENT
                                     for (std::int64_t c = 0; c < valid; ++c) {
                                         p[c] = fast_exp(p[c] - total);
                                         d[c] = p[c] * (d[c] - dot);
                                     }
-                                    for (std::int64_t c = valid; c < seen; ++c) p[c] = d[c] = 0;
+                                    for (std::int64_t c = valid; c < kv_limit; ++c) p[c] = d[c] = 0;
                                 }
-                                product(weights, block_gradient, d_values, seen, s.dim, rows, seen, s.dim,
-                                        s.dim, true, false, true);
-                                product(d_scores, queries + begin * s.dim, d_keys, seen, s.dim, rows, seen,
-                                        s.dim, s.dim, true, false, true, scale);
-                                product(d_scores, keys, d_queries + begin * s.dim, rows, s.dim, seen, seen,
-                                        s.dim, s.dim, false, false, false, scale);
+                                product(weights, block_gradient, d_values, kv_limit, s.dim, rows, kv_limit,
+                                        s.dim, s.dim, true, false, true);
+                                product(d_scores, queries + begin * s.dim, d_keys, kv_limit, s.dim, rows,
+                                        kv_limit, s.dim, s.dim, true, false, true, scale);
+                                product(d_scores, keys, d_queries + begin * s.dim, rows, s.dim, kv_limit,
+                                        kv_limit, s.dim, s.dim, false, false, false, scale);
                             }
                             unpack(d_queries, at.count, s.dim, dq.as<O>() + own, stride);
                         }

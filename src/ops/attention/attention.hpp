@@ -11,28 +11,29 @@
 
 namespace maestro::ops {
 
-/// What every query sees (host). Sequence s has the queries [queries[s], queries[s + 1]) and the keys
-/// [keys[s], keys[s + 1]); its query t sees the first seen[t] of these keys, and what later ones see does not
-/// shrink.
-struct Visible {
-    std::vector<std::int32_t> queries, keys;  ///< S + 1, ascending from 0
-    std::vector<std::int32_t> seen;           ///< by query
-    bool diagonal = false;  ///< queries and keys are the same rows, each sees those before it: counts half
+/// Which keys each query of a packed micro-batch attends to (host). Sequence s has the queries
+/// [cu_seqlens_q[s], cu_seqlens_q[s + 1]) and the keys [cu_seqlens_k[s], cu_seqlens_k[s + 1]). Its query t
+/// attends to the first kv_limit[t] of these keys; limits do not fall within a sequence.
+struct VarlenMask {
+    std::vector<std::int32_t> cu_seqlens_q, cu_seqlens_k;  ///< S + 1 numbers each, ascending from 0
+    std::vector<std::int32_t> kv_limit;                    ///< by query
+    bool causal = false;  ///< queries and keys are the same rows, and each attends to those up to its own
 };
 
-/// Whole sequences, from `offsets` of S + 1 rows.
-Visible see_all(std::span<const std::int32_t> offsets);
-Visible see_before(std::span<const std::int32_t> offsets);  ///< causal
+/// Of whole sequences that begin at `offsets`, S + 1 rows: every query attends to all keys of its sequence,
+/// or to those up to its own.
+VarlenMask full_mask(std::span<const std::int32_t> offsets);
+VarlenMask causal_mask(std::span<const std::int32_t> offsets);
 
 /// q[Tq,H*D], k[Tk,K*D], values in the last K*D columns of `values`[Tk, any]. out[Tq,H*D] of q's type or its
-/// accumulation type; lse[Tq,H] (accumulation type) is kept for backward. A query that sees nothing gets
-/// zeros and a lse of minus infinity. Scale 1/sqrt(D).
+/// accumulation type; lse[Tq,H] (accumulation type) is kept for backward. A query without keys gets zeros and
+/// a lse of minus infinity. Scale 1/sqrt(D).
 void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tensor& values,
-               const Visible& visible, const Tensor& out, const Tensor& lse, backend::Arena& scratch);
+               const VarlenMask& mask, const Tensor& out, const Tensor& lse, backend::Arena& scratch);
 /// Writes dq, dk and the last K*D columns of dvalues, all of q's type or all of its accumulation type. `out`
 /// and `lse` may be those over more keys than these: then the sum over the parts is the gradient.
 void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& out, const Tensor& q,
-                        const Tensor& k, const Tensor& values, const Tensor& lse, const Visible& visible,
+                        const Tensor& k, const Tensor& values, const Tensor& lse, const VarlenMask& mask,
                         const Tensor& dq, const Tensor& dk, const Tensor& dvalues, backend::Arena& scratch);
 
 /// Builds the plans that a device of its own kind of attention wants for sequences of so many rows: of such

@@ -41,22 +41,22 @@ AttentionCase on_paper(AttentionCase c) {
 
 }  // namespace
 
-GpuAttention::GpuAttention(backend::Backend& b, const AttentionTensors& t, const Visible& visible,
+GpuAttention::GpuAttention(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask,
                            std::int64_t longest, backend::Arena& scratch)
     : tensors_(t) {
     if (b.shares_memory()) return;
     AttentionCase c = case_of(b, t, longest);
     if (!b.computes()) c = on_paper(c);
-    const AttentionForm form = attention_form(c, visible);
-    if (form != AttentionForm::kernel) packed_.emplace(t, visible, form, c);
+    const AttentionImplementation form = attention_implementation(c, mask);
+    if (form != AttentionImplementation::kernel) packed_.emplace(t, mask, form, c);
     if (packed_ && b.computes() && !packed_->prepare(*b.fused_attention())) packed_.reset();
     if (!packed_) {
-        take_tiles(b, visible, scratch);
+        take_tiles(b, mask, scratch);
         return;
     }
     if (!b.computes()) {
         const backend::ArenaScope scope(scratch);
-        take_tiles(b, visible, scratch);
+        take_tiles(b, mask, scratch);
     }
     packed_->take(b, scratch);
 }
@@ -68,7 +68,7 @@ void prepare_attention(backend::Backend& b, DType type, const backend::Attention
     for (const std::int64_t each : rows)
         if (each > 0) planned.insert(planned_rows(each));
     for (const std::int64_t longest : planned) {
-        const AttentionForm form = attention_form(
+        const AttentionImplementation form = attention_implementation(
             {.architecture = b.attention_architecture(),
              .inputs = type,
              .results = type,
@@ -78,14 +78,14 @@ void prepare_attention(backend::Backend& b, DType type, const backend::Attention
              .backward = shape.backward,
              .aligned = shape.value_width * static_cast<std::int64_t>(size_of(type)) % kAlignment == 0},
             shape.causal);
-        if (form != AttentionForm::kernel)
+        if (form != AttentionImplementation::kernel)
             b.fused_attention()->prepare(attention_class(shape, form, longest));
     }
 }
 
-void GpuAttention::take_tiles(backend::Backend& b, const Visible& visible, backend::Arena& scratch) {
+void GpuAttention::take_tiles(backend::Backend& b, const VarlenMask& mask, backend::Arena& scratch) {
     const bool backward = tensors_.backward();
-    tiles_ = attention_tiles(b, visible, tensors_.q.dtype, backward, scratch);
+    tiles_ = attention_tiles(b, mask, tensors_.q.dtype, backward, scratch);
     if (backward)
         shared_ = scratch.allocate(tensors_.lse.dtype, {tensors_.lse.dim(0), tensors_.lse.columns()});
 }
@@ -98,9 +98,9 @@ void GpuAttention::run(backend::Backend& b, [[maybe_unused]] Stream stream) cons
         packed_->run(stream, *b.fused_attention());
     else if (t.backward())
         kernels::attention_backward(stream, t.dout, t.out, t.q, t.k, t.values, t.lse, tiles_.queries,
-                                    tiles_.keys, tiles_.seen, t.dq, t.dk, t.dvalues, shared_);
+                                    tiles_.keys, tiles_.kv_limit, t.dq, t.dk, t.dvalues, shared_);
     else
-        kernels::attention(stream, t.q, t.k, t.values, tiles_.queries, tiles_.seen, t.out, t.lse);
+        kernels::attention(stream, t.q, t.k, t.values, tiles_.queries, tiles_.kv_limit, t.out, t.lse);
 }
 
 }  // namespace maestro::ops

@@ -13,12 +13,12 @@ class GpuAttention {
 public:
     /// Forward without dq. `longest`: most queries or keys of a sequence. Takes nothing where the device uses
     /// the host's memory.
-    GpuAttention(backend::Backend& b, const AttentionTensors& t, const Visible& visible, std::int64_t longest,
+    GpuAttention(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask, std::int64_t longest,
                  backend::Arena& scratch);
     void run(backend::Backend& b, Stream stream) const;
 
 private:
-    void take_tiles(backend::Backend& b, const Visible& visible, backend::Arena& scratch);
+    void take_tiles(backend::Backend& b, const VarlenMask& mask, backend::Arena& scratch);
 
     AttentionTensors tensors_;
     std::optional<PackedAttention> packed_;

@@ -16,18 +16,19 @@ constexpr std::int64_t kScoreBytes = std::int64_t{4} << 30;
 
 constexpr std::int64_t kShortest = 128;  ///< that plans are built for
 
-enum class Sight { causal, full, other };
+enum class MaskForm { causal, full, other };
 
 /// Sequences without keys or without queries are other: what the library writes for them is not documented.
-Sight sight_of(const Visible& v) {
+MaskForm form_of(const VarlenMask& v) {
     bool full = true;
-    for (std::size_t s = 1; s < v.queries.size(); ++s) {
-        const std::int32_t queries = v.queries[s] - v.queries[s - 1], keys = v.keys[s] - v.keys[s - 1];
-        if ((queries == 0) != (keys == 0)) return Sight::other;
-        for (std::int32_t t = v.queries[s - 1]; t < v.queries[s]; ++t)
-            full = full && v.seen[static_cast<std::size_t>(t)] == keys;
+    for (std::size_t s = 1; s < v.cu_seqlens_q.size(); ++s) {
+        const std::int32_t queries = v.cu_seqlens_q[s] - v.cu_seqlens_q[s - 1],
+                           keys = v.cu_seqlens_k[s] - v.cu_seqlens_k[s - 1];
+        if ((queries == 0) != (keys == 0)) return MaskForm::other;
+        for (std::int32_t t = v.cu_seqlens_q[s - 1]; t < v.cu_seqlens_q[s]; ++t)
+            full = full && v.kv_limit[static_cast<std::size_t>(t)] == keys;
     }
-    return v.diagonal ? Sight::causal : full ? Sight::full : Sight::other;
+    return v.causal ? MaskForm::causal : full ? MaskForm::full : MaskForm::other;
 }
 
 }  // namespace
@@ -43,22 +44,24 @@ std::int64_t most_planned_rows(const AttentionCase& c) {
     return rows;
 }
 
-AttentionForm attention_form(const AttentionCase& c, bool causal) {
+AttentionImplementation attention_implementation(const AttentionCase& c, bool causal) {
     using backend::BackwardForm;
     const BackwardForm backward = backend::backward_form(c.architecture);
     const bool types = c.inputs == DType::bf16 && c.results == DType::bf16;
     const bool sizes = c.dim % 8 == 0 && c.dim <= 128 && c.longest > 0 && c.aligned;
     if (backward == BackwardForm::none || !types || !sizes || planned_rows(c.longest) > most_planned_rows(c))
-        return AttentionForm::kernel;
+        return AttentionImplementation::kernel;
     if (c.backward && backward == BackwardForm::padded)
-        return causal ? AttentionForm::padded_causal : AttentionForm::padded_full;
-    return causal ? AttentionForm::packed_causal : AttentionForm::packed_full;
+        return causal ? AttentionImplementation::padded_causal : AttentionImplementation::padded_full;
+    return causal ? AttentionImplementation::packed_causal : AttentionImplementation::packed_full;
 }
 
-AttentionForm attention_form(const AttentionCase& c, const Visible& visible) {
-    if (attention_form(c, true) == AttentionForm::kernel) return AttentionForm::kernel;
-    const Sight sight = sight_of(visible);
-    return sight == Sight::other ? AttentionForm::kernel : attention_form(c, sight == Sight::causal);
+AttentionImplementation attention_implementation(const AttentionCase& c, const VarlenMask& mask) {
+    if (attention_implementation(c, true) == AttentionImplementation::kernel)
+        return AttentionImplementation::kernel;
+    const MaskForm form = form_of(mask);
+    return form == MaskForm::other ? AttentionImplementation::kernel
+                                   : attention_implementation(c, form == MaskForm::causal);
 }
 
 }  // namespace maestro::ops

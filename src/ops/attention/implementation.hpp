@@ -9,18 +9,18 @@
 
 namespace maestro::ops {
 
-enum class AttentionForm {
+enum class AttentionImplementation {
     kernel,         ///< kernels/attention.hpp
     packed_causal,  ///< the fused operation, every query sees the keys up to its own
     packed_full,    ///< the fused operation, every query sees all keys of its sequence
     padded_causal,  ///< the same on copies, each sequence padded to the longest
     padded_full,
 };
-inline bool is_causal(AttentionForm form) {
-    return form == AttentionForm::packed_causal || form == AttentionForm::padded_causal;
+inline bool is_causal(AttentionImplementation form) {
+    return form == AttentionImplementation::packed_causal || form == AttentionImplementation::padded_causal;
 }
-inline bool is_padded(AttentionForm form) {
-    return form == AttentionForm::padded_causal || form == AttentionForm::padded_full;
+inline bool is_padded(AttentionImplementation form) {
+    return form == AttentionImplementation::padded_causal || form == AttentionImplementation::padded_full;
 }
 
 /// What decides it.
@@ -39,8 +39,8 @@ std::int64_t planned_rows(std::int64_t rows);
 std::int64_t most_planned_rows(const AttentionCase& c);
 
 /// Where every query sees the keys up to its own (causal), or else all of its sequence.
-AttentionForm attention_form(const AttentionCase& c, bool causal);
-/// `visible` is looked at last, and only as far as it takes.
-AttentionForm attention_form(const AttentionCase& c, const Visible& visible);
+AttentionImplementation attention_implementation(const AttentionCase& c, bool causal);
+/// `mask` is looked at last, and only as far as it takes.
+AttentionImplementation attention_implementation(const AttentionCase& c, const VarlenMask& mask);
 
 }  // namespace maestro::ops

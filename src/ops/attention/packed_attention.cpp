@@ -41,11 +41,11 @@ std::int64_t size_of(const std::vector<std::int32_t>& rows, std::size_t sequence
 
 }  // namespace
 
-SequenceRows::SequenceRows(const Visible& visible) : queries{0}, keys{0} {
-    for (std::size_t s = 1; s < visible.queries.size(); ++s) {
-        if (visible.queries[s] == queries.back() && visible.keys[s] == keys.back()) continue;
-        queries.push_back(visible.queries[s]);
-        keys.push_back(visible.keys[s]);
+SequenceRows::SequenceRows(const VarlenMask& mask) : queries{0}, keys{0} {
+    for (std::size_t s = 1; s < mask.cu_seqlens_q.size(); ++s) {
+        if (mask.cu_seqlens_q[s] == queries.back() && mask.cu_seqlens_k[s] == keys.back()) continue;
+        queries.push_back(mask.cu_seqlens_q[s]);
+        keys.push_back(mask.cu_seqlens_k[s]);
     }
 }
 
@@ -66,7 +66,7 @@ std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows) {
     return launches;
 }
 
-backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionForm form,
+backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionImplementation form,
                                         std::int64_t longest) {
     shape.causal = is_causal(form);
     shape.padded = is_padded(form);
@@ -76,10 +76,10 @@ backend::AttentionClass attention_class(backend::AttentionClass shape, Attention
     return shape;
 }
 
-PackedAttention::PackedAttention(const AttentionTensors& t, const Visible& visible, AttentionForm form,
-                                 const AttentionCase& c)
+PackedAttention::PackedAttention(const AttentionTensors& t, const VarlenMask& mask,
+                                 AttentionImplementation form, const AttentionCase& c)
     : tensors_(t),
-      rows_(visible),
+      rows_(mask),
       form_(form),
       architecture_(c.architecture),
       shape_{.backward = t.backward(),
@@ -107,7 +107,8 @@ void PackedAttention::take(backend::Backend& b, backend::Arena& scratch) {
         bytes = std::max(bytes, backend::attention_workspace(class_of(launch), architecture_));
         most_rows = std::max(most_rows, launch.sequences * launch.longest);
     }
-    lists_ = b.computes() ? backend::given(b, words, scratch) : scratch.allocate(DType::i32, {most_words()});
+    lists_ =
+        b.computes() ? backend::to_device(b, words, scratch) : scratch.allocate(DType::i32, {most_words()});
     workspace_ = scratch.allocate(DType::u8, {static_cast<std::int64_t>(bytes)});
     if (is_padded(form_)) padding_.emplace(tensors_, shape_.dim, most_rows, scratch);
 }

@@ -13,7 +13,7 @@ namespace maestro::ops {
 
 /// Where each sequence that has rows begins among queries and keys, S + 1.
 struct SequenceRows {
-    explicit SequenceRows(const Visible& visible);
+    explicit SequenceRows(const VarlenMask& mask);
     std::vector<std::int32_t> queries, keys;
 };
 
@@ -30,13 +30,13 @@ std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows);
 
 /// Of launches whose longest sequence has so many rows, as planned. `shape`: all but sequences and longest;
 /// its rows are those of packed tensors.
-backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionForm form,
+backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionImplementation form,
                                         std::int64_t longest);
 
 class PackedAttention {
 public:
     /// `form` is not the kernel's.
-    PackedAttention(const AttentionTensors& t, const Visible& visible, AttentionForm form,
+    PackedAttention(const AttentionTensors& t, const VarlenMask& mask, AttentionImplementation form,
                     const AttentionCase& c);
     /// Builds the plans that are not built yet. False where the device has none for one of the launches.
     bool prepare(backend::FusedAttention& device) const;
@@ -58,7 +58,7 @@ private:
 
     AttentionTensors tensors_;
     SequenceRows rows_;
-    AttentionForm form_;
+    AttentionImplementation form_;
     int architecture_;
     backend::AttentionClass shape_;  ///< without sequences and longest
     std::vector<AttentionLaunch> launches_;

@@ -8,11 +8,11 @@ namespace maestro::ops {
 
 /// As kernels/attention.hpp has them; in an arena where the device needs them, else absent.
 struct AttentionTiles {
-    Tensor queries, keys, seen;
+    Tensor queries, keys, kv_limit;
 };
 
 /// `type`: of the queries. `backward`: keys too.
-AttentionTiles attention_tiles(backend::Backend& b, const Visible& visible, DType type, bool backward,
+AttentionTiles attention_tiles(backend::Backend& b, const VarlenMask& mask, DType type, bool backward,
                                backend::Arena& scratch);
 
 }  // namespace maestro::ops

@@ -16,8 +16,7 @@ namespace maestro::train {
 
 namespace {
 
-/// The first rank of a section makes its file; of the ranks that hold the same frozen shards, those of the
-/// first replica and slice write.
+/// The first rank of a section makes its file.
 std::vector<SectionPart> parts_of(const RunState& state) {
     const int rank = state.world.rank();
     std::vector<SectionPart> parts;
@@ -29,9 +28,7 @@ std::vector<SectionPart> parts_of(const RunState& state) {
                          .name = section.name,
                          .store = replica->module().parameters(),
                          .optimizer = replica->optimizer(),
-                         .peers = replica->module().peers(),
                          .makes_file = rank == graph::rank_at(section, {}),
-                         .writes_frozen = place->replica == 0 && place->cp == 0,
                          .scratch = &replica->scratch()});
     }
     return parts;

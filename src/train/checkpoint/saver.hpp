@@ -31,7 +31,7 @@ struct RunState {
 void save_checkpoint(const RunState& state, const std::filesystem::path& run, std::int64_t step,
                      std::span<const std::filesystem::path> damaged);
 
-/// Collective. Weights of every section from a verified checkpoint, and of the moments each rank's share.
+/// Collective. Of every section, the weights and moments of each rank's shards from a verified checkpoint.
 void load_checkpoint(const RunState& state, const std::string& checkpoint);
 
 }  // namespace maestro::train

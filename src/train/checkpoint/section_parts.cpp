@@ -16,9 +16,9 @@ namespace {
 
 /// Of the elements held here, those that this rank writes.
 std::vector<Range> written_here(const SectionPart& part, const parallel::Parameter& p) {
-    Range range{0, part.writes_frozen ? p.size() : 0};
-    if (p.trainable) range = part.optimizer->share_of(p);
-    return range.size() > 0 ? parallel::first_held(p, range, part.peers) : std::vector<Range>{};
+    const parallel::ParameterGroup& group = part.store.group_of(p);
+    const Range range = group.shard_of(p);
+    return range.size() > 0 ? group.first_copies(p, range) : std::vector<Range>{};
 }
 
 std::vector<io::StoredParameter> stored(const parallel::ParameterStore& store) {
@@ -56,7 +56,7 @@ std::vector<Elements> elements_written_here(const SectionPart& part,
             };
             write(io::Stored::weight, p.master.reshape({p.size()}).slice(range.begin, range.end));
             if (!p.trainable) continue;
-            const std::int64_t first = part.optimizer->share_of(p).begin;
+            const std::int64_t first = part.store.group_of(p).shard_of(p).begin;
             const auto moments = [&](const Tensor& all) {
                 return all.slice(range.begin - first, range.end - first);
             };
@@ -74,8 +74,8 @@ std::int64_t write_part(const SectionPart& part, const std::filesystem::path& pa
     const std::vector<Elements> elements = elements_written_here(part, places);
     std::vector<Tensor> tensors;
     for (const Elements& e : elements) tensors.push_back(e.values);
-    const auto values = part.store.backend().read_out(std::move(tensors));
-    for (backend::ReadOut::Piece piece; values->next(piece);) {
+    const auto values = part.store.backend().read_to_host(std::move(tensors));
+    for (backend::DeviceToHostReader::Piece piece; values->next(piece);) {
         const Elements& e = elements[piece.tensor];
         file.write(e.place, e.parameter->shape, e.parameter->shard,
                    {e.range.begin + piece.begin, e.range.begin + piece.end},
@@ -89,13 +89,13 @@ std::int64_t write_part(const SectionPart& part, const std::filesystem::path& pa
 
 void check_finite(const SectionPart& part, std::int64_t step) {
     if (!part.store.backend().shares_memory() &&
-        (!part.optimizer || part.optimizer->weights_are_numbers(*part.scratch)))
+        (!part.optimizer || part.optimizer->all_finite(*part.scratch)))
         return;
     for (const parallel::Parameter& p : part.store.parameters()) {
         if (!p.trainable) continue;
         for (const Range& range : written_here(part, p)) {
-            const backend::Taken taken(part.store.backend(),
-                                       p.master.reshape({p.size()}).slice(range.begin, range.end));
+            const backend::HostCopy taken(part.store.backend(),
+                                          p.master.reshape({p.size()}).slice(range.begin, range.end));
             const float* weights = taken.tensor().as<float>();
             for (const Extent& extent : extents_of(p.shape, p.shard, range))
                 for (std::int64_t i = 0; i < extent.count; ++i)
@@ -148,10 +148,11 @@ void load_moments(const std::string& checkpoint, const std::string& section,
                   const parallel::ParameterStore& store, Optimizer& optimizer, Pulse& pulse) {
     const io::SectionReader stored(checkpoint, section_in(checkpoint, section), pulse);
     for (const parallel::Parameter& p : store.parameters()) {
-        const Range share = optimizer.share_of(p);
-        if (share.size() <= 0) continue;
-        optimizer.set_moments(p, stored.read(p.name, p.shape, io::Stored::first, p.shard, share),
-                              stored.read(p.name, p.shape, io::Stored::second, p.shard, share));
+        if (!p.trainable) continue;
+        const Range shard = store.group_of(p).shard_of(p);
+        if (shard.size() <= 0) continue;
+        optimizer.set_moments(p, stored.read(p.name, p.shape, io::Stored::first, p.shard, shard),
+                              stored.read(p.name, p.shape, io::Stored::second, p.shard, shard));
     }
 }
 

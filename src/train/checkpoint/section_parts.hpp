@@ -1,6 +1,5 @@
-// What of the sections' weights and moments a rank writes into a checkpoint and reads from one. Weights that
-// are trained, and their moments, go with the optimizer's shares, frozen ones with the shards of one rank of
-// each; nothing is gathered, and all ranks write at the same time.
+// What of the sections' weights and moments a rank writes into a checkpoint and reads from one: those of its
+// shards (parallel/parameter_group.hpp). Nothing is gathered, and all ranks write at the same time.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +11,7 @@
 #include "base/pulse.hpp"
 #include "comm/communicator.hpp"
 #include "io/checkpoint.hpp"
-#include "parallel/parameters.hpp"
-#include "parallel/peers.hpp"
+#include "parallel/parameter_store.hpp"
 #include "train/step/optimizer.hpp"
 
 namespace maestro::train {
@@ -23,14 +21,12 @@ struct SectionPart {
     int section = 0;  ///< colour
     std::string name;
     const parallel::ParameterStore& store;
-    Optimizer* optimizer = nullptr;  ///< null: frozen
-    const parallel::Peers& peers;
+    Optimizer* optimizer = nullptr;     ///< null: frozen
     bool makes_file = false;            ///< one rank of each section
-    bool writes_frozen = false;         ///< one rank of those that hold the same shards
     backend::Arena* scratch = nullptr;  ///< of its device, where that has memory of its own
 };
 
-/// Trained weights are numbers: each rank looks at those that it writes. Error(not_finite). Not collective.
+/// Error(not_finite) where a trained weight of this rank's shards is NaN or Inf. Not collective.
 void check_finite(const SectionPart& part, std::int64_t step);
 
 /// Collective over `world`, whose ranks together write each of the `sections` whole. Returns the files that
@@ -39,7 +35,7 @@ std::vector<io::ManifestEntry> write_sections(const comm::Communicator& world,
                                               const std::filesystem::path& partial, std::int64_t step,
                                               int sections, std::span<const SectionPart> parts, Pulse& pulse);
 
-/// The moments of this rank's share, from a verified checkpoint. Error(bad_data, io_error).
+/// The moments of this rank's shards, from a verified checkpoint. Error(bad_data, io_error).
 void load_moments(const std::string& checkpoint, const std::string& section,
                   const parallel::ParameterStore& store, Optimizer& optimizer, Pulse& pulse);
 

@@ -11,7 +11,7 @@ namespace maestro::train {
 
 namespace {
 
-bool given(const config::Section& section) {
+bool names_checkpoint(const config::Section& section) {
     return !section.weights.empty() && section.weights != "random";
 }
 
@@ -25,14 +25,25 @@ std::string section_in(const std::string& checkpoint, const std::string& section
                                                 fmt::join(names, ", ")));
 }
 
+namespace {
+
+/// `name`: of the parameter in the file.
+void load_shard(const io::SectionReader& stored, const std::string& name, const parallel::Parameter& p,
+                parallel::ParameterStore& store) {
+    const Range shard = store.group_of(p).shard_of(p);
+    if (shard.size() > 0)
+        store.backend().upload(stored.read(name, p.shape, io::Stored::weight, p.shard, shard).data(),
+                               p.master.reshape({p.size()}).slice(shard.begin, shard.end));
+    store.mark_set(p);
+}
+
+}  // namespace
+
 void load_weights(const std::string& checkpoint, const std::string& section, parallel::ParameterStore& store,
                   Pulse& pulse) {
     const io::SectionReader stored(checkpoint, section_in(checkpoint, section), pulse);
-    for (const parallel::Parameter& p : store.parameters()) {
-        if (p.name.starts_with("teacher_head") && !stored.has(p.name)) continue;
-        store.backend().upload(stored.read(p.name, p.shape, io::Stored::weight, p.shard).data(), p.master);
-    }
-    store.refresh_compute();
+    for (const parallel::Parameter& p : store.parameters())
+        if (!p.name.starts_with("teacher_head") || stored.has(p.name)) load_shard(stored, p.name, p, store);
 }
 
 void load_teacher_head(const std::string& checkpoint, const std::string& teacher, bool tied,
@@ -40,17 +51,13 @@ void load_teacher_head(const std::string& checkpoint, const std::string& teacher
     const parallel::Parameter* head = student.find("teacher_head.weight");
     MAESTRO_CHECK(head, "a student without its teacher's head");
     const io::SectionReader stored(checkpoint, section_in(checkpoint, teacher), pulse);
-    student.backend().upload(
-        stored.read(tied ? "embedding.weight" : "head.weight", head->shape, io::Stored::weight, head->shard)
-            .data(),
-        head->master);
-    student.refresh_compute();
+    load_shard(stored, tied ? "embedding.weight" : "head.weight", *head, student);
 }
 
 WeightFiles find_weights(const comm::Communicator& world, const config::Deck& deck, Pulse& pulse) {
     WeightFiles files;
     for (const config::Section& section : deck.sections)
-        if (given(section) && !files.contains(section.weights))
+        if (names_checkpoint(section) && !files.contains(section.weights))
             files[section.weights] = need_checkpoint(world, section.weights, pulse);
     return files;
 }
@@ -58,11 +65,11 @@ WeightFiles find_weights(const comm::Communicator& world, const config::Deck& de
 void load_initial_weights(const config::Deck& deck, const WeightFiles& files, int section,
                           parallel::ParameterStore& store, Pulse& pulse) {
     const config::Section& own = deck.sections[section];
-    if (given(own)) load_weights(files.at(own.weights), own.name, store, pulse);
+    if (names_checkpoint(own)) load_weights(files.at(own.weights), own.name, store, pulse);
     for (const graph::Edge& e : deck.graph.edges)
         if (e.to == section && e.tensor == EdgeTensor::hidden) {
             const config::Section& teacher = deck.sections[e.from];
-            if (given(teacher))
+            if (names_checkpoint(teacher))
                 load_teacher_head(files.at(teacher.weights), teacher.name,
                                   deck.model_of(e.from).tie_embeddings, store, pulse);
         }

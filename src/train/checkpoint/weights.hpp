@@ -7,7 +7,7 @@
 #include "base/pulse.hpp"
 #include "comm/communicator.hpp"
 #include "config/deck.hpp"
-#include "parallel/parameters.hpp"
+#include "parallel/parameter_store.hpp"
 
 namespace maestro::train {
 
@@ -18,8 +18,8 @@ WeightFiles find_weights(const comm::Communicator& world, const config::Deck& de
 
 /// The section of that name in a verified checkpoint, or the only one there is. Error(bad_data).
 std::string section_in(const std::string& checkpoint, const std::string& section);
-/// Weights of a verified checkpoint into a store, by name. Refreshes the compute copies. Error(bad_data,
-/// io_error), as the next two.
+/// Weights of a verified checkpoint into a store, by name: those of this rank's shards, which marks them as
+/// set. ParameterGroup::gather_weights() brings the others. Error(bad_data, io_error), as the next two.
 void load_weights(const std::string& checkpoint, const std::string& section, parallel::ParameterStore& store,
                   Pulse& pulse);
 /// The output head of a teacher, from its weights, into the student's "teacher_head.weight".

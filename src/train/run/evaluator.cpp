@@ -113,9 +113,12 @@ private:
         for (const int s : launch_.deck.graph.order) {
             model::Role role = workload::role_of(deck_, s, samples_->marker());
             role.needs_backward = false;
-            auto module = model::make_module(*backend_, workload::spec_of(deck_, s), role);
+            auto module = model::make_module(*backend_, workload::spec_of(deck_, s), role,
+                                             parallel::single_rank_mesh(), model::InitialWeights::zeros);
             const auto& section = deck_.sections[s];
             load_weights(checkpoint, section.name, module->parameters(), launch_.pulse);
+            module->parameters().initialize(launch_.pulse, true);
+            module->parameters().refresh_compute();
             parts_.push_back({s, role, std::move(module), {}, {}});
         }
     }
@@ -139,9 +142,9 @@ private:
         }
         std::map<int, std::vector<Tensor>> outputs;  // by section: rows of each sample
         for (Part& part : parts_) {
-            const model::Footprint footprint =
-                model::measure(workload::spec_of(deck_, part.section), part.role, shapes, false, {},
-                               backend::traits_of(launch_.device, launch_.topology.threads));
+            const model::Footprint footprint = model::measure(
+                workload::spec_of(deck_, part.section), part.role, shapes,
+                {.train = false, .traits = backend::traits_of(launch_.device, launch_.topology.threads)});
             if (part.saved.capacity() < footprint.saved)
                 part.saved = backend::Arena(*backend_, footprint.saved + footprint.saved / 2);
             if (part.scratch.capacity() < footprint.scratch)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <set>
 
 #include "comm/agree.hpp"
@@ -16,27 +17,7 @@
 
 namespace maestro::train {
 
-namespace {
-
-/// How what its ranks sum and gather travels, where GPUs compute it; "" where nothing does.
-std::string ways_of(Replica& replica) {
-    if (!replica.backend().stream()) return {};
-    std::string text;
-    const auto add = [&](const char* name, const collective::ProcessGroup& group) {
-        if (group.size() > 1)
-            text += fmt::format("{}{} by {}", text.empty() ? "" : "; ", name, group.transport());
-    };
-    const parallel::Peers& peers = replica.module().peers();
-    add("tp", *peers.tensor);
-    add("cp", *peers.context);
-    add("shared keys", *peers.keys);
-    if (replica.optimizer()) add("gradients", replica.optimizer()->data());
-    return text;
-}
-
-}  // namespace
-
-Job::Job(Launch& launch, const Survey& survey, bool load_weights)
+Job::Job(Launch& launch, const Survey& survey)
     : launch_(launch),
       survey_(survey),
       resident_at_start_(comm::resident_memory().now),
@@ -53,11 +34,7 @@ Job::Job(Launch& launch, const Survey& survey, bool load_weights)
         lane, launch.world.rank(),
         fmt::format("the lane of {}", graph::describe_place(graph, graph::ranks_of(graph, lane).front())));
     open_edges();
-    if (survey.emulation()) load_weights = false;
-    const WeightFiles weights =
-        load_weights ? find_weights(launch_.world, launch_.deck, launch_.pulse) : WeightFiles{};
-    for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s)
-        build_section(s, load_weights ? &weights : nullptr);
+    for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) build_section(s);
     prepare_planning();
 }
 
@@ -116,8 +93,40 @@ void Job::open_edges() {
     }
 }
 
-void Job::add_replica(int s, int index, DType compute, std::unique_ptr<model::Module> module,
-                      std::unique_ptr<collective::ProcessGroup> data) {
+void Job::load_initial() {
+    if (survey_.emulation()) return;  // its weights are zeros
+    const WeightFiles files = find_weights(launch_.world, launch_.deck, launch_.pulse);
+    comm::agree(launch_.world, [&] {
+        for (const auto& replica : replicas_)
+            load_initial_weights(launch_.deck, files, replica->section(), replica->module().parameters(),
+                                 launch_.pulse);
+    });
+    complete_weights();
+}
+
+void Job::load(const std::string& checkpoint) {
+    load_checkpoint(state(), checkpoint);
+    complete_weights();
+}
+
+void Job::complete_weights() {
+    comm::agree(launch_.world, [&] {
+        for (const auto& replica : replicas_) replica->module().parameters().initialize(launch_.pulse, true);
+    });
+    for (std::size_t i = 0; i < replicas_.size(); ++i) {
+        model::Module& module = replicas_[i]->module();
+        const parallel::MeshShape& shape = module.mesh().shape();
+        launch_.watchdog.doing("the weights of section " + replicas_[i]->name());
+        std::unique_ptr<collective::ProcessGroup> own;  // of a frozen section, for this once
+        if (!shape.trainable)
+            own = parallel::make_data_group(section_ranks_[i], devices_->backend(replicas_[i]->section()),
+                                            shape, replicas_[i]->name());
+        collective::ProcessGroup& ranks = own ? *own : module.mesh().group(parallel::kDataAxes);
+        for (parallel::ParameterGroup& group : module.parameters().groups()) group.gather_weights(ranks);
+    }
+}
+
+void Job::add_replica(int s, int index, std::unique_ptr<model::Module> module) {
     const graph::Section& section = launch_.deck.graph.sections[s];
     const workload::SectionMemory& memory = survey_.memory().sections[s];
     std::vector<channel::Channel*> inputs, outputs;
@@ -125,6 +134,7 @@ void Job::add_replica(int s, int index, DType compute, std::unique_ptr<model::Mo
         if (e.to == s) inputs.push_back(e.channel);
         if (e.from == s) outputs.push_back(e.channel);
     }
+    const DType compute = module->parameters().compute();
     replicas_.push_back(std::make_unique<Replica>(devices_->backend(s),
                                                   Replica::Settings{.section = s,
                                                                     .name = section.name,
@@ -133,7 +143,7 @@ void Job::add_replica(int s, int index, DType compute, std::unique_ptr<model::Mo
                                                                     .backward = section.backward,
                                                                     .dtype = compute,
                                                                     .saved_bytes = memory.footprint.saved},
-                                                  std::move(module), launch_.world.waiter(), std::move(data),
+                                                  std::move(module), launch_.world.waiter(),
                                                   std::move(inputs), std::move(outputs),
                                                   devices_->scratch(s)));
 }
@@ -151,51 +161,36 @@ std::string Job::prepare(model::Module& module, int s) {
     return fmt::format("{} plans of attention built in {:.1f} s", attention->plans() - before, took.count());
 }
 
-void Job::build_section(int s, const WeightFiles* weights) {
+void Job::build_section(int s) {
     const config::Deck& deck = launch_.deck;
     const comm::Communicator& world = launch_.world;
     const graph::Section& section = deck.graph.sections[s];
     const std::optional<graph::Place> place = graph::place_of(section, world.rank());
-    // The ranks of all replicas that hold the same weights.
-    comm::Communicator data =
-        world.split(place ? place->tp : -1, world.rank(),
-                    section.layout.tp > 1 ? fmt::format("{}, tp {}", section.name, place ? place->tp : -1)
-                                          : section.name);
-    parallel::Peers peers = parallel::no_peers();
-    if (place && section.layout.lane_ranks() > 1)
+    comm::Communicator ranks =
+        world.split(place ? 0 : -1, world.rank(), fmt::format("the ranks of section {}", section.name));
+    std::optional<parallel::Mesh> mesh;
+    if (place)
         in_planned_memory(launch_, survey_.memory(), [&] {
-            peers = parallel::make_peers(lane_, devices_->backend(s), workload::degrees_of(section),
-                                         section.layout.cp_kind, static_cast<int>(deck.model_of(s).kv_heads),
-                                         fmt::format("section {}, replica {}", section.name, place->replica));
+            mesh = parallel::make_mesh(ranks, devices_->backend(s), workload::mesh_shape_of(deck, s),
+                                       section.name);
         });
     std::int64_t parameters = 0;
-    const model::Role role = workload::role_of(deck, s, survey_.samples().marker());
-    std::unique_ptr<model::Module> module;
-    std::string prepared;
-    const auto build_module = [&] {
-        module = survey_.emulation()
-                     ? survey_.emulation()->make_module(devices_->backend(s), s, std::move(peers))
-                     : model::make_module(devices_->backend(s), workload::spec_of(deck, s), role,
-                                          std::move(peers));
-        if (weights) load_initial_weights(deck, *weights, s, module->parameters(), launch_.pulse);
+    std::string prepared, transports;
+    const auto build = [&] {
+        transports = mesh->describe_transports();
+        auto module = survey_.emulation()
+                          ? survey_.emulation()->make_module(devices_->backend(s), s, std::move(*mesh))
+                          : model::make_module(devices_->backend(s), workload::spec_of(deck, s),
+                                               workload::role_of(deck, s, survey_.samples().marker()),
+                                               std::move(*mesh), model::InitialWeights::zeros);
         parameters = module->parameters().count();
         prepared = prepare(*module, s);
+        add_replica(s, place->replica, std::move(module));
     };
     comm::agree(world, [&] {
-        if (place) in_planned_memory(launch_, survey_.memory(), build_module);
+        if (place) in_planned_memory(launch_, survey_.memory(), build);
     });
-    // Its ranks meet here, so that none may have failed before.
-    std::unique_ptr<collective::ProcessGroup> sums;
-    if (module && module->parameters().gradient().size() > 0)
-        in_planned_memory(launch_, survey_.memory(), [&] {
-            sums = collective::make_process_group(std::move(data), devices_->backend(s));
-        });
-    const auto build_replica = [&] {
-        add_replica(s, place->replica, role.compute, std::move(module), std::move(sums));
-    };
-    comm::agree(world, [&] {
-        if (place) in_planned_memory(launch_, survey_.memory(), build_replica);
-    });
+    if (place) section_ranks_.push_back(std::move(ranks));
     parameters = static_cast<std::int64_t>(world.max(static_cast<double>(parameters)));
     description_.push_back(
         fmt::format("section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}", section.name,
@@ -203,9 +198,10 @@ void Job::build_section(int s, const WeightFiles* weights) {
                     section.train ? "trained" : "frozen", section.micro_batch,
                     workload::describe(survey_.memory().sections[s])));
     if constexpr (backend::kCuda) {
-        std::string ways = place ? ways_of(*replicas_.back()) : "";
-        world.broadcast(ways, section.first_rank);
-        if (!ways.empty()) description_.push_back(fmt::format("  section {}: {}", section.name, ways));
+        if (!place || !devices_->backend(s).stream()) transports.clear();
+        world.broadcast(transports, section.first_rank);
+        if (!transports.empty())
+            description_.push_back(fmt::format("  section {}: {}", section.name, transports));
         world.broadcast(prepared, section.first_rank);
         if (!prepared.empty())
             description_.push_back(fmt::format("  section {}: {}", section.name, prepared));

@@ -11,7 +11,6 @@
 #include "data/prefetcher.hpp"
 #include "schedule/problem.hpp"
 #include "train/checkpoint/saver.hpp"
-#include "train/checkpoint/weights.hpp"
 #include "train/run/launch.hpp"
 #include "train/run/memory.hpp"
 #include "train/run/section_devices.hpp"
@@ -27,9 +26,12 @@ class Job {
 public:
     /// Collective over the world, which has the size that the graph asks for. Builds this rank's sections and
     /// the edges, in the memory that the survey has found room for; `launch` and `survey` outlive the job.
-    /// Errors are thrown on all ranks. With `load_weights` those that the deck names are read; without, a
-    /// checkpoint will bring all.
-    Job(Launch& launch, const Survey& survey, bool load_weights);
+    /// Errors are thrown on all ranks. Weights are zeros until one of the next two is called.
+    Job(Launch& launch, const Survey& survey);
+    /// Collective. Initial weights, and those that the deck names.
+    void load_initial();
+    /// Collective. Weights and optimizer states of a verified checkpoint.
+    void load(const std::string& checkpoint);
 
     Launch& launch() const { return launch_; }
     const workload::SampleTable& table() const { return survey_.table(); }
@@ -54,11 +56,13 @@ public:
 
 private:
     void open_edges();
-    void build_section(int section, const WeightFiles* weights);
+    void build_section(int section);
     std::string prepare(model::Module& module, int section);
     /// Takes this rank's memory for a section, and no messages.
-    void add_replica(int section, int index, DType compute, std::unique_ptr<model::Module> module,
-                     std::unique_ptr<collective::ProcessGroup> data);
+    void add_replica(int section, int index, std::unique_ptr<model::Module> module);
+    /// Collective. Draws the weights that no file has brought; then every rank gets those of the others'
+    /// shards.
+    void complete_weights();
     void prepare_planning();
 
     Launch& launch_;
@@ -70,6 +74,7 @@ private:
     std::vector<std::unique_ptr<channel::Channel>> channels_;
     std::vector<EdgeEnd> edges_;
     std::vector<std::unique_ptr<Replica>> replicas_;
+    std::vector<comm::Communicator> section_ranks_;  ///< by replica: all ranks of its section
     schedule::Problem problem_;
     std::unique_ptr<workload::CostModel> costs_;
     workload::RankMemory planned_;

@@ -77,7 +77,7 @@ std::string traffic_table(const config::Deck& deck, const workload::SampleTable&
     const auto mb = [](double bytes) { return fmt::format("{:.2f}", bytes / 1e6); };
     for (std::size_t s = 0; s < counts.size(); ++s)
         rows.push_back({deck.graph.sections[s].name, mb(counts[s].tp_bytes), mb(counts[s].cp_bytes),
-                        mb(counts[s].ring_bytes), mb(counts[s].edge_bytes)});
+                        mb(counts[s].dp_bytes), mb(counts[s].edge_bytes)});
     return aligned(rows, 0, 1);
 }
 

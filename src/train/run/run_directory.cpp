@@ -120,7 +120,7 @@ std::int64_t RunDirectory::open(Job& job) {
         comm::agree(world_, [&] {
             if (world_.rank() == 0) refuse_another_deck(job);
         });
-        load_checkpoint(job.state(), found_.path);
+        job.load(found_.path);
     }
     comm::agree(world_, [&] {
         if (world_.rank() != 0) return;

@@ -15,7 +15,7 @@ SectionDevices::SectionDevices(const Launch& launch, const workload::MemoryPlan&
         if (!graph::holds(graph.sections[s], launch.world.rank())) continue;
         if (bytes.empty() || !plan.shares_scratch) bytes.push_back(0);
         place_.back() = static_cast<int>(bytes.size()) - 1;
-        bytes.back() = std::max(bytes.back(), workload::scratch_of(plan, graph, s));
+        bytes.back() = std::max(bytes.back(), workload::scratch_of(plan, s));
     }
     for (const double size : bytes) {
         auto backend = open_device(launch);

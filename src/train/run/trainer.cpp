@@ -225,7 +225,8 @@ ExitCode run_training(Launch& launch, const config::CommandLine& line, RunReport
     };
     const bool placed = launch.world.size() == launch.deck.graph.world;  // not a dry run in one process
     if (!placed && tell(survey.description(true))) return ExitCode::done;
-    Job job(launch, survey, directory.checkpoint().empty());
+    Job job(launch, survey);
+    if (directory.checkpoint().empty()) job.load_initial();
     if (tell(job.description())) return ExitCode::done;
     const std::int64_t done = directory.open(job);
     ExitCode code = ExitCode::done;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <utility>
 
 #include "ops/adamw.hpp"
 #include "ops/elementwise.hpp"
@@ -32,77 +31,48 @@ double learning_rate(const AdamSettings& s, std::int64_t step) {
            0.5 * (s.learning_rate - s.final_learning_rate) * (1 + std::cos(std::numbers::pi * done));
 }
 
-Optimizer::Optimizer(backend::Backend& backend, parallel::ParameterStore& store,
-                     std::unique_ptr<collective::ProcessGroup> data, const parallel::Peers& peers)
-    : backend_(backend),
-      store_(store),
-      data_(std::move(data)),
-      peers_(peers),
-      squares_(backend, sizeof(double)) {
-    const std::int64_t size = store.gradient().size();
-    blocks_ = parallel::blocks_of_shares(size, data_->size());
-    share_ = parallel::flat_share(size, data_->rank(), data_->size());
-    std::int64_t at = share_.begin;  // what lies before is counted, or not to be
-    for (const parallel::Parameter& p : store.parameters()) {
-        const Range held = share_of(p);
-        if (held.size() <= 0) continue;
-        const std::vector<Range> first = parallel::first_held(p, held, peers);
-        if (first == std::vector{held}) continue;
-        if (at < p.offset + held.begin) counted_.push_back({at, p.offset + held.begin});
-        for (const Range& r : first) counted_.push_back({p.offset + r.begin, p.offset + r.end});
-        at = p.offset + held.end;
-    }
-    if (at < share_.end) counted_.push_back({at, share_.end});
-    make_chunks();
-    const auto bytes = static_cast<std::size_t>(share_.size()) * sizeof(float);
-    for (auto* moments : {&first_, &second_}) {
-        *moments = backend::Buffer(backend, bytes);
-        if (bytes > 0) ops::zero(backend, floats(*moments));
-    }
+Optimizer::Optimizer(backend::Backend& backend, parallel::ParameterStore& store)
+    : backend_(backend), store_(store), squares_(backend, sizeof(double)) {
+    for (parallel::ParameterGroup& group : store.groups())
+        if (group.trainable()) add_group(group);
 }
 
-void Optimizer::make_chunks() {
+void Optimizer::add_group(parallel::ParameterGroup& group) {
+    State& state =
+        states_.emplace_back(State{.group = &group, .counted = {}, .chunks = {}, .first = {}, .second = {}});
+    const Range shard = group.shard();
+    std::int64_t at = shard.begin;  // what lies before is in `counted`, or counts on another rank
     std::vector<ops::Updated> updated;
-    for (const parallel::Parameter& p : store_.parameters()) {
-        const Range held = share_of(p);
+    for (const parallel::Parameter* p : group.parameters()) {
+        const Range held = group.shard_of(*p);
         if (held.size() <= 0) continue;
-        const std::int64_t from = p.offset - share_.begin;
-        updated.push_back({{from + held.begin, from + held.end}, p.decay});
+        const std::int64_t from = p->offset - shard.begin;
+        updated.push_back({{from + held.begin, from + held.end}, p->decay});
+        const std::vector<Range> first = group.first_copies(*p, held);
+        if (first == std::vector{held}) continue;
+        if (at < p->offset + held.begin) state.counted.push_back({at, p->offset + held.begin});
+        for (const Range& r : first) state.counted.push_back({p->offset + r.begin, p->offset + r.end});
+        at = p->offset + held.end;
     }
-    const auto chunks = ops::update_chunks(updated);
-    if (chunks.empty()) return;
-    chunks_ = backend::Buffer(backend_, chunks.size() * sizeof(kernels::UpdateChunk));
-    backend_.upload(chunks.data(), chunks_of(chunks_));
-}
-
-Tensor Optimizer::gradient() const {
-    return store_.gradient().slice(share_.begin, share_.end);
-}
-
-void Optimizer::sum_shared(parallel::Sharing sharing, backend::Arena& scratch) {
-    collective::ProcessGroup& group = peers_.group(sharing);
-    if (group.size() == 1) return;
-    const backend::ArenaScope scope(scratch);
-    const Tensor together = scratch.allocate(DType::f32, {store_.shared(sharing)});
-    const auto each = [&](auto&& move) {
-        std::int64_t at = 0;
-        for (const parallel::Parameter& p : store_.parameters()) {
-            if (!p.trainable || p.sharing != sharing) continue;
-            const std::int64_t begin = p.offset + p.common.begin, end = at + p.common.size();
-            move(store_.gradient().slice(begin, p.offset + p.common.end), together.slice(at, end));
-            at = end;
-        }
-    };
-    each([&](const Tensor& own, const Tensor& beside) { ops::convert(backend_, own, beside); });
-    group.all_reduce(backend_, together, ops::Reduction::sum, scratch);
-    each([&](const Tensor& own, const Tensor& beside) { ops::convert(backend_, beside, own); });
+    if (at < shard.end) state.counted.push_back({at, shard.end});
+    if (const auto chunks = ops::update_chunks(updated); !chunks.empty()) {
+        state.chunks = backend::Buffer(backend_, chunks.size() * sizeof(kernels::UpdateChunk));
+        backend_.upload(chunks.data(), chunks_of(state.chunks));
+    }
+    const auto bytes = static_cast<std::size_t>(shard.size()) * sizeof(float);
+    for (auto* moments : {&state.first, &state.second}) {
+        *moments = backend::Buffer(backend_, bytes);
+        if (bytes > 0) ops::zero(backend_, floats(*moments));
+    }
 }
 
 double Optimizer::reduce(backend::Arena& scratch) {
-    for (const parallel::Sharing sharing : parallel::kSharings) sum_shared(sharing, scratch);
-    data_->reduce_scatter(backend_, parallel::in_blocks(store_.gradient()), parallel::in_blocks(gradient()),
-                          blocks_, ops::Reduction::sum, scratch);
-    return sum_squares(store_.gradient(), counted_, scratch);
+    double squares = 0;
+    for (State& state : states_) {
+        state.group->reduce_gradients(scratch);
+        squares += sum_squares(state.group->gradient(), state.counted, scratch);
+    }
+    return squares;
 }
 
 double Optimizer::sum_squares(const Tensor& values, std::span<const Range> ranges, backend::Arena& scratch) {
@@ -116,38 +86,59 @@ double Optimizer::sum_squares(const Tensor& values, std::span<const Range> range
 }
 
 void Optimizer::update(const AdamSettings& settings, std::int64_t step, double gradient_scale) {
-    if (share_.size() > 0)
-        ops::adamw(backend_, store_.master().slice(share_.begin, share_.end), gradient(), floats(first_),
-                   floats(second_), chunks_of(chunks_),
-                   {.learning_rate = learning_rate(settings, step),
-                    .beta1 = settings.beta1,
-                    .beta2 = settings.beta2,
-                    .eps = settings.eps,
-                    .weight_decay = settings.weight_decay,
-                    .step = step,
-                    .gradient_scale = gradient_scale});
-    const Tensor trained = store_.master().slice(0, store_.gradient().size());
-    data_->wait(data_->start_all_gather_in_place(parallel::in_blocks(trained), blocks_));
-    store_.refresh_compute();
+    for (State& state : states_) {
+        const Range shard = state.group->shard();
+        if (shard.size() > 0)
+            ops::adamw(backend_, state.group->master().slice(shard.begin, shard.end),
+                       state.group->gradient().slice(shard.begin, shard.end), floats(state.first),
+                       floats(state.second), chunks_of(state.chunks),
+                       {.learning_rate = learning_rate(settings, step),
+                        .beta1 = settings.beta1,
+                        .beta2 = settings.beta2,
+                        .eps = settings.eps,
+                        .weight_decay = settings.weight_decay,
+                        .step = step,
+                        .gradient_scale = gradient_scale});
+        state.group->gather_weights();
+    }
 }
 
-/// The sum of their squares, in double, is one: no sum of squares of floats is too large for it.
-bool Optimizer::weights_are_numbers(backend::Arena& scratch) {
-    const double squares = sum_squares(store_.master(), std::span(&share_, 1), scratch);
-    return std::isfinite(squares);
+/// The sum of their squares is finite then, and only then: in double, no sum of squares of floats overflows.
+bool Optimizer::all_finite(backend::Arena& scratch) {
+    bool finite = true;
+    for (State& state : states_) {
+        const Range shard = state.group->shard();
+        finite = finite && std::isfinite(sum_squares(state.group->master(), std::span(&shard, 1), scratch));
+    }
+    return finite;
 }
 
-Range Optimizer::share_of(const parallel::Parameter& parameter) const {
-    if (!parameter.trainable) return {0, 0};
-    return {std::max(parameter.offset, share_.begin) - parameter.offset,
-            std::min(parameter.offset + parameter.size(), share_.end) - parameter.offset};
+const Optimizer::State& Optimizer::state_of(const parallel::Parameter& parameter) const {
+    const auto at = std::find_if(states_.begin(), states_.end(),
+                                 [&](const State& s) { return s.group == &store_.group_of(parameter); });
+    MAESTRO_CHECK(at != states_.end(), "{} has no moments", parameter.name);
+    return *at;
 }
 
-Tensor Optimizer::part(const backend::Buffer& moments, const parallel::Parameter& parameter) const {
-    const Range held = share_of(parameter);
+namespace {
+/// The moments of a parameter among those of its group's shard.
+Tensor moments_of(const parallel::ParameterGroup& group, const backend::Buffer& moments,
+                  const parallel::Parameter& parameter) {
+    const Range held = group.shard_of(parameter);
     if (held.size() <= 0) return Tensor(nullptr, DType::f32, {0});
-    const std::int64_t begin = parameter.offset + held.begin - share_.begin;
+    const std::int64_t begin = parameter.offset + held.begin - group.shard().begin;
     return floats(moments).slice(begin, begin + held.size());
+}
+}  // namespace
+
+Tensor Optimizer::first_moments(const parallel::Parameter& parameter) const {
+    const State& state = state_of(parameter);
+    return moments_of(*state.group, state.first, parameter);
+}
+
+Tensor Optimizer::second_moments(const parallel::Parameter& parameter) const {
+    const State& state = state_of(parameter);
+    return moments_of(*state.group, state.second, parameter);
 }
 
 void Optimizer::set_moments(const parallel::Parameter& parameter, std::span<const float> first,
@@ -159,6 +150,12 @@ void Optimizer::set_moments(const parallel::Parameter& parameter, std::span<cons
     };
     set(first_moments(parameter), first);
     set(second_moments(parameter), second);
+}
+
+std::size_t Optimizer::bytes() const {
+    std::size_t bytes = 0;
+    for (const State& state : states_) bytes += state.first.bytes() + state.second.bytes();
+    return bytes;
 }
 
 }  // namespace maestro::train

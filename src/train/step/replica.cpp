@@ -22,9 +22,8 @@ std::vector<std::int64_t> expected(const channel::Channel& input, std::span<cons
 }  // namespace
 
 Replica::Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
-                 comm::Waiter& waiter, std::unique_ptr<collective::ProcessGroup> data,
-                 std::vector<channel::Channel*> inputs, std::vector<channel::Channel*> outputs,
-                 backend::Arena& scratch)
+                 comm::Waiter& waiter, std::vector<channel::Channel*> inputs,
+                 std::vector<channel::Channel*> outputs, backend::Arena& scratch)
     : backend_(backend),
       settings_(settings),
       module_(std::move(module)),
@@ -33,9 +32,8 @@ Replica::Replica(backend::Backend& backend, Settings settings, std::unique_ptr<m
       outputs_(std::move(outputs)),
       scratch_(scratch),
       slots_(backend, settings.name, settings.window, settings.saved_bytes) {
-    if (data)
-        optimizer_ =
-            std::make_unique<Optimizer>(backend, module_->parameters(), std::move(data), module_->peers());
+    if (module_->parameters().trainable() > 0)
+        optimizer_ = std::make_unique<Optimizer>(backend, module_->parameters());
 }
 
 std::size_t Replica::bytes() const {

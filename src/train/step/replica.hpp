@@ -45,13 +45,11 @@ public:
         std::size_t saved_bytes = 0;  ///< activations of the worst micro-batch
     };
     /// Channels are owned by the caller: `inputs` in the order of the module's inputs. `scratch` is used
-    /// within a task; replicas may share it that share the backend. All must outlive the replica. `data`: the
-    /// ranks that hold the same weights, over dp and cp; null where the section has no trainable weights, and
-    /// is frozen. Nothing is sent here.
+    /// within a task; replicas may share it that share the backend. All must outlive the replica. Nothing is
+    /// sent here.
     Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
-            comm::Waiter& waiter, std::unique_ptr<collective::ProcessGroup> data,
-            std::vector<channel::Channel*> inputs, std::vector<channel::Channel*> outputs,
-            backend::Arena& scratch);
+            comm::Waiter& waiter, std::vector<channel::Channel*> inputs,
+            std::vector<channel::Channel*> outputs, backend::Arena& scratch);
     Replica(const Replica&) = delete;  // the optimizer refers to members of the module
     Replica& operator=(const Replica&) = delete;
 

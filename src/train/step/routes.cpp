@@ -10,7 +10,7 @@ namespace maestro::train {
 
 namespace {
 
-using Rows = std::vector<parallel::Holding>;  // of one sample
+using Rows = std::vector<parallel::RowPlacement>;  // of one sample
 
 std::vector<channel::Piece> pieces(std::int64_t sample, const Rows& produced, const Rows& consumed) {
     std::vector<channel::Piece> found;
@@ -43,7 +43,7 @@ std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int
     const auto& down = plan.batches[to];
     for (std::size_t r = 0; r < down.size(); ++r)
         for (const auto& batch : down[r]) {
-            workload::Holdings held = consumed(batch.samples);
+            workload::RowPlacements held = consumed(batch.samples);
             for (std::size_t i = 0; i < held.size(); ++i)
                 consumers.emplace(batch.samples[i], Consumer{static_cast<int>(r), std::move(held[i])});
         }
@@ -52,7 +52,7 @@ std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int
     for (std::size_t r = 0; r < up.size(); ++r)
         for (std::size_t k = 0; k < up[r].size(); ++k) {
             const auto& samples = up[r][k].samples;
-            const workload::Holdings held = produced(samples);
+            const workload::RowPlacements held = produced(samples);
             for (std::size_t i = 0; i < held.size(); ++i)
                 if (const auto at = consumers.find(samples[i]); at != consumers.end())
                     found.push_back({.sample = samples[i],

@@ -14,7 +14,7 @@
 namespace maestro::train {
 
 /// How the ranks of one end hold the rows of the edge, for a micro-batch of these samples.
-using Held = std::function<workload::Holdings(std::span<const std::int64_t> samples)>;
+using Held = std::function<workload::RowPlacements(std::span<const std::int64_t> samples)>;
 
 /// Pure. A sample that only one of the sections `from` and `to` sees has no route; its rows count all the
 /// same, where they lie in its micro-batch. Throws Error(broken_invariant) where the ends hold unlike rows of

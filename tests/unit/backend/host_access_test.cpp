@@ -18,7 +18,7 @@ protected:
     }
     Tensor place(std::size_t size) { return arena_.allocate(DType::f32, {static_cast<std::int64_t>(size)}); }
     std::vector<float> found(const Tensor& tensor) {
-        const Taken taken(b_, tensor);
+        const HostCopy taken(b_, tensor);
         const auto* const first = taken.tensor().as<float>();
         return {first, first + tensor.size()};
     }
@@ -85,9 +85,9 @@ TEST_F(HostAccess, WhatIsReadOutComesWholeInItsOrder) {
             b_.upload(expected.back().data(), tensors.back());
         }
         std::vector<std::vector<float>> found(sizes.size());
-        const auto read = b_.read_out(tensors);
+        const auto read = b_.read_to_host(tensors);
         std::size_t last = 0;
-        for (ReadOut::Piece piece; read->next(piece);) {
+        for (DeviceToHostReader::Piece piece; read->next(piece);) {
             std::vector<float>& list = found[piece.tensor];
             EXPECT_TRUE(piece.tensor >= last && piece.end > piece.begin) << piece.tensor;
             EXPECT_EQ(static_cast<std::size_t>(piece.begin), list.size()) << piece.tensor;
@@ -100,7 +100,7 @@ TEST_F(HostAccess, WhatIsReadOutComesWholeInItsOrder) {
             last = piece.tensor;
         }
         EXPECT_EQ(found, expected) << round;
-        ReadOut::Piece none;
+        DeviceToHostReader::Piece none;
         EXPECT_FALSE(read->next(none));
         arena_.reset();
     }
@@ -111,8 +111,8 @@ TEST_F(HostAccess, WhatIsReadOutIsWhatWasDoneBefore) {
     for (int i = 0; i < 40; ++i) {
         const std::vector<float> list = numbers(1000, i);
         b_.upload(list.data(), tensor);
-        const auto read = b_.read_out({tensor});
-        ReadOut::Piece piece;
+        const auto read = b_.read_to_host({tensor});
+        DeviceToHostReader::Piece piece;
         ASSERT_TRUE(read->next(piece));
         const auto* const first = static_cast<const float*>(piece.data);
         EXPECT_EQ(std::vector<float>(first, first + 1000), list) << i;
@@ -123,21 +123,21 @@ TEST_F(HostAccess, WhatIsReadOutIsWhatWasDoneBefore) {
 TEST_F(HostAccess, WhatIsReadOutNeedNotBeReadToTheEnd) {
     const Tensor tensor = place(10'000'000);
     for (int pieces = 0; pieces < 3; ++pieces) {
-        const auto read = b_.read_out({tensor, tensor});
-        ReadOut::Piece piece;
+        const auto read = b_.read_to_host({tensor, tensor});
+        DeviceToHostReader::Piece piece;
         for (int i = 0; i < pieces; ++i) read->next(piece);
     }
-    EXPECT_TRUE(b_.read_out({}) != nullptr);
+    EXPECT_TRUE(b_.read_to_host({}) != nullptr);
 }
 
 TEST_F(HostAccess, WhatIsGivenLiesWhereTheDeviceReads) {
     const std::vector<std::int32_t> ids{3, 1, 4, 1, 5};
-    const Tensor tensor = given(b_, ids, arena_);
+    const Tensor tensor = to_device(b_, ids, arena_);
     EXPECT_EQ(tensor.data == ids.data(), b_.shares_memory());
     std::vector<std::int32_t> there(ids.size());
     b_.download(tensor, there.data());
     EXPECT_EQ(there, ids);
-    EXPECT_EQ(given(b_, std::vector<float>{}, arena_).size(), 0);
+    EXPECT_EQ(to_device(b_, std::vector<float>{}, arena_).size(), 0);
 }
 
 TEST_F(HostAccess, ElementsThatAreSetAreThere) {

@@ -64,40 +64,16 @@ TEST(Model, GradientsAreTheSlopesOfTheLoss) {
     }
 }
 
-TEST(ParameterStore, AShardBeginsAsItsPartOfTheWhole) {
-    const auto device = testing_support::make_device(1);
-    for (const Init init : {Init::normal, Init::residual, Init::ones}) {
-        ParameterStore one(*device, "language", 7, DType::f32), part(*device, "language", 7, DType::f32);
-        const std::vector<std::int64_t> shape{12, 10};
-        one.declare("matrix", shape, init, true);
-        one.declare("vector", {9}, init, true);
-        // Rows of three blocks, as of queries, keys and values, and the columns of one of three ranks.
-        part.declare("matrix", shape, init, true, {{{2, 4}, {7, 8}, {10, 11}}, part_of(10, 1, 3)});
-        part.declare("vector", {9}, init, true, {{part_of(9, 2, 4)}, {0, 1}});
-        one.allocate(0.5);
-        part.allocate(0.5);
-        for (const Parameter& p : part.parameters()) {
-            const std::vector<double> all = testing_support::read_elements(*device, one.find(p.name)->master),
-                                      held = testing_support::read_elements(*device, p.master);
-            ASSERT_EQ(static_cast<std::int64_t>(held.size()), p.shard.size());
-            EXPECT_EQ(p.master.dim(0), p.shard.row_count());
-            for (const Extent& extent : extents_of(p.shape, p.shard))
-                for (std::int64_t i = 0; i < extent.count; ++i)
-                    EXPECT_EQ(held[static_cast<std::size_t>(extent.local + i)],
-                              all[static_cast<std::size_t>(extent.logical + i)]);
-        }
-    }
-}
-
 void expect_measured(Kind kind, DType type, bool recompute, bool train, int threads) {
     SCOPED_TRACE(testing::Message() << (kind == Kind::vlm ? "vlm " : "distill ") << name_of(type)
                                     << " recompute " << recompute << " train " << train << " threads "
                                     << threads);
     Job job(kind, type, recompute, threads);
     const auto measured = [&](const ModelSpec& spec, const Role& role) {
-        return measure(
-            spec, role, job.samples.shapes(), train, {},
-            {job.backend().threads(), job.backend().shares_memory(), job.backend().attention_architecture()});
+        return measure(spec, role, job.samples.shapes(),
+                       {.train = train,
+                        .traits = {job.backend().threads(), job.backend().shares_memory(),
+                                   job.backend().attention_architecture()}});
     };
     const Footprint first = measured(job.first_spec, job.first_role),
                     last = measured(job.last_spec, job.last_role);

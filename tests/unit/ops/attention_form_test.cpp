@@ -24,63 +24,68 @@ AttentionCase fused(int architecture = 90) {
             .aligned = true};
 }
 
-TEST(AttentionForm, FollowsWhatQueriesSee) {
+TEST(AttentionImplementation, FollowsWhatQueriesSee) {
     for (const int architecture : {90, 100, 103}) {
-        EXPECT_EQ(attention_form(fused(architecture), see_before(kOffsets)), AttentionForm::packed_causal);
-        EXPECT_EQ(attention_form(fused(architecture), see_all(kOffsets)), AttentionForm::packed_full);
+        EXPECT_EQ(attention_implementation(fused(architecture), causal_mask(kOffsets)),
+                  AttentionImplementation::packed_causal);
+        EXPECT_EQ(attention_implementation(fused(architecture), full_mask(kOffsets)),
+                  AttentionImplementation::packed_full);
     }
     for (const int architecture : {80, 86, 89, 120, 121}) {  // whose backward alone is padded
         AttentionCase c = fused(architecture);
-        EXPECT_EQ(attention_form(c, see_before(kOffsets)), AttentionForm::padded_causal);
-        EXPECT_EQ(attention_form(c, see_all(kOffsets)), AttentionForm::padded_full);
+        EXPECT_EQ(attention_implementation(c, causal_mask(kOffsets)), AttentionImplementation::padded_causal);
+        EXPECT_EQ(attention_implementation(c, full_mask(kOffsets)), AttentionImplementation::padded_full);
         c.backward = false;
-        EXPECT_EQ(attention_form(c, see_before(kOffsets)), AttentionForm::packed_causal);
-        EXPECT_EQ(attention_form(c, see_all(kOffsets)), AttentionForm::packed_full);
+        EXPECT_EQ(attention_implementation(c, causal_mask(kOffsets)), AttentionImplementation::packed_causal);
+        EXPECT_EQ(attention_implementation(c, full_mask(kOffsets)), AttentionImplementation::packed_full);
     }
-    const Visible others{{0, 5, 5, 7}, {0, 9, 9, 10}, {9, 9, 9, 9, 9, 1, 1}};
-    EXPECT_EQ(attention_form(fused(), others), AttentionForm::packed_full);
-    Visible less = others;
-    less.seen[6] = 0;
-    EXPECT_EQ(attention_form(fused(), less), AttentionForm::kernel);
-    EXPECT_EQ(attention_form(fused(), {{0, 3}, {0, 0}, {0, 0, 0}}), AttentionForm::kernel);
-    EXPECT_EQ(attention_form(fused(), {{0, 0}, {0, 3}, {}}), AttentionForm::kernel);
+    const VarlenMask others{{0, 5, 5, 7}, {0, 9, 9, 10}, {9, 9, 9, 9, 9, 1, 1}};
+    EXPECT_EQ(attention_implementation(fused(), others), AttentionImplementation::packed_full);
+    VarlenMask less = others;
+    less.kv_limit[6] = 0;
+    EXPECT_EQ(attention_implementation(fused(), less), AttentionImplementation::kernel);
+    EXPECT_EQ(attention_implementation(fused(), {{0, 3}, {0, 0}, {0, 0, 0}}),
+              AttentionImplementation::kernel);
+    EXPECT_EQ(attention_implementation(fused(), {{0, 0}, {0, 3}, {}}), AttentionImplementation::kernel);
 }
 
-TEST(AttentionForm, IsOurKernelWhereTheLibraryHasNone) {
+TEST(AttentionImplementation, IsOurKernelWhereTheLibraryHasNone) {
     const auto form = [](auto&& change) {
         AttentionCase c = fused();
         change(c);
-        return attention_form(c, see_before(kOffsets));
+        return attention_implementation(c, causal_mask(kOffsets));
     };
-    EXPECT_EQ(form([](AttentionCase&) {}), AttentionForm::packed_causal);
+    EXPECT_EQ(form([](AttentionCase&) {}), AttentionImplementation::packed_causal);
     for (const int architecture : {0, 70, 75, 87, 110})
-        EXPECT_EQ(form([&](AttentionCase& c) { c.architecture = architecture; }), AttentionForm::kernel);
+        EXPECT_EQ(form([&](AttentionCase& c) { c.architecture = architecture; }),
+                  AttentionImplementation::kernel);
     for (const DType type : {DType::f32, DType::f64}) {
-        EXPECT_EQ(form([&](AttentionCase& c) { c.inputs = type; }), AttentionForm::kernel);
-        EXPECT_EQ(form([&](AttentionCase& c) { c.results = type; }), AttentionForm::kernel);
+        EXPECT_EQ(form([&](AttentionCase& c) { c.inputs = type; }), AttentionImplementation::kernel);
+        EXPECT_EQ(form([&](AttentionCase& c) { c.results = type; }), AttentionImplementation::kernel);
     }
     for (const std::int64_t dim : {4, 20, 129, 136, 256})
-        EXPECT_EQ(form([&](AttentionCase& c) { c.dim = dim; }), AttentionForm::kernel);
+        EXPECT_EQ(form([&](AttentionCase& c) { c.dim = dim; }), AttentionImplementation::kernel);
     for (const std::int64_t dim : {8, 72, 80, 128})
-        EXPECT_EQ(form([&](AttentionCase& c) { c.dim = dim; }), AttentionForm::packed_causal);
-    EXPECT_EQ(form([](AttentionCase& c) { c.aligned = false; }), AttentionForm::kernel);
-    EXPECT_EQ(form([](AttentionCase& c) { c.longest = 0; }), AttentionForm::kernel);
+        EXPECT_EQ(form([&](AttentionCase& c) { c.dim = dim; }), AttentionImplementation::packed_causal);
+    EXPECT_EQ(form([](AttentionCase& c) { c.aligned = false; }), AttentionImplementation::kernel);
+    EXPECT_EQ(form([](AttentionCase& c) { c.longest = 0; }), AttentionImplementation::kernel);
 }
 
-TEST(AttentionForm, LeavesBackwardWhereScoresDoNotFit) {
+TEST(AttentionImplementation, LeavesBackwardWhereScoresDoNotFit) {
     const auto form = [](int architecture, std::int64_t longest, bool backward) {
         AttentionCase c = fused(architecture);
         c.heads = 32;
         c.longest = longest;
         c.backward = backward;
-        return attention_form(c, see_before(kOffsets));
+        return attention_implementation(c, causal_mask(kOffsets));
     };
-    EXPECT_EQ(form(90, 8192, true), AttentionForm::packed_causal);  // 2 x 8192^2 x 32 bytes are 4 GiB
-    EXPECT_EQ(form(90, 8193, true), AttentionForm::kernel);
-    EXPECT_EQ(form(80, 8192, true), AttentionForm::padded_causal);
-    EXPECT_EQ(form(120, 8193, true), AttentionForm::kernel);
-    EXPECT_EQ(form(90, 32768, false), AttentionForm::packed_causal);
-    EXPECT_EQ(form(100, 32768, true), AttentionForm::packed_causal);
+    EXPECT_EQ(form(90, 8192, true),
+              AttentionImplementation::packed_causal);  // 2 x 8192^2 x 32 bytes are 4 GiB
+    EXPECT_EQ(form(90, 8193, true), AttentionImplementation::kernel);
+    EXPECT_EQ(form(80, 8192, true), AttentionImplementation::padded_causal);
+    EXPECT_EQ(form(120, 8193, true), AttentionImplementation::kernel);
+    EXPECT_EQ(form(90, 32768, false), AttentionImplementation::packed_causal);
+    EXPECT_EQ(form(100, 32768, true), AttentionImplementation::packed_causal);
     AttentionCase c = fused();
     c.heads = 31;  // what is rounded up to must fit
     EXPECT_EQ(most_planned_rows(c), 8192);
@@ -88,7 +93,7 @@ TEST(AttentionForm, LeavesBackwardWhereScoresDoNotFit) {
     EXPECT_EQ(most_planned_rows(c), 4096);
 }
 
-TEST(AttentionForm, PlansForPowersOfTwo) {
+TEST(AttentionImplementation, PlansForPowersOfTwo) {
     EXPECT_EQ(planned_rows(1), 128);
     EXPECT_EQ(planned_rows(128), 128);
     EXPECT_EQ(planned_rows(129), 256);
@@ -98,7 +103,7 @@ TEST(AttentionForm, PlansForPowersOfTwo) {
 SequenceRows of_lengths(const std::vector<std::int32_t>& lengths) {
     std::vector<std::int32_t> offsets{0};
     for (const std::int32_t length : lengths) offsets.push_back(offsets.back() + length);
-    return SequenceRows(see_before(offsets));
+    return SequenceRows(causal_mask(offsets));
 }
 
 TEST(AttentionLaunches, TakeSequencesThatFollowEachOther) {
@@ -113,7 +118,7 @@ TEST(AttentionLaunches, TakeSequencesThatFollowEachOther) {
 }
 
 TEST(AttentionLaunches, KnowNoEmptySequences) {
-    const SequenceRows rows(Visible{{0, 0, 5, 5, 5, 7}, {0, 0, 9, 9, 9, 10}, {9, 9, 9, 9, 9, 1, 1}});
+    const SequenceRows rows(VarlenMask{{0, 0, 5, 5, 5, 7}, {0, 0, 9, 9, 9, 10}, {9, 9, 9, 9, 9, 1, 1}});
     EXPECT_EQ(rows.queries, (std::vector<std::int32_t>{0, 5, 7}));
     EXPECT_EQ(rows.keys, (std::vector<std::int32_t>{0, 9, 10}));
 }

@@ -15,7 +15,7 @@ using testing_support::rounding;
 struct Case {
     const char* what;
     std::int64_t heads, shared, dim;
-    Visible visible;
+    VarlenMask mask;
     std::int64_t before = 0;  ///< columns before the values
     std::int64_t shift = 0;   ///< elements by which every tensor is off its alignment
     double scale = 1;         ///< of queries and keys
@@ -89,19 +89,18 @@ protected:
     void expect_definition(const Case& c, DType type, DType result) {
         SCOPED_TRACE(std::string(c.what) + ", " + name_of(type) + " to " + name_of(result));
         const DType sums = type == DType::f64 ? DType::f64 : DType::f32;
-        const std::int64_t rows = c.visible.queries.back(), keys = c.visible.keys.back(),
+        const std::int64_t rows = c.mask.cu_seqlens_q.back(), keys = c.mask.cu_seqlens_k.back(),
                            q_width = c.heads * c.dim, k_width = c.shared * c.dim;
         const Tensor q = input(type, c, rows, q_width, c.scale), k = input(type, c, keys, k_width, c.scale),
                      v = input(type, c, keys, c.before + k_width), dout = input(type, c, rows, q_width),
                      other_out = input(type, c, rows, q_width);
-        PlainAttention plain{
-            c.heads, c.shared, c.dim, c.visible, values(q), values(k), last_columns(v, k_width),
-            {},      {},       {},    {},        {}};
+        PlainAttention plain{c.heads, c.shared, c.dim, c.mask, values(q), values(k), last_columns(v, k_width),
+                             {},      {},       {},    {},     {}};
         plain.forward();
         const double tolerance = 3 * rounding(result) * c.scale * c.scale;
         const auto forward = [&] {
             const Output out = output(result, c, rows, q_width), lse = output(sums, c, rows, c.heads);
-            attention(b_, q, k, v, c.visible, out.view, lse.view, scratch_);
+            attention(b_, q, k, v, c.mask, out.view, lse.view, scratch_);
             return std::array{written(out, c, q_width), written(lse, c, c.heads)};
         };
         const auto found = forward();
@@ -118,7 +117,7 @@ protected:
         const auto backward = [&] {
             const Output dq = output(result, c, rows, q_width), dk = output(result, c, keys, k_width),
                          dv = output(result, c, keys, c.before + k_width);
-            attention_backward(b_, dout, other_out, q, k, v, lse, c.visible, dq.view, dk.view, dv.view,
+            attention_backward(b_, dout, other_out, q, k, v, lse, c.mask, dq.view, dk.view, dv.view,
                                scratch_);
             return std::array{written(dq, c, q_width), written(dk, c, k_width), written(dv, c, k_width)};
         };
@@ -141,23 +140,23 @@ const std::vector<std::int32_t> kOffsets = {0, 1, 1, 38, 40, 171};  // lengths 1
 
 /// What a slice of a ring sees of another's keys: sequences without keys, without queries, and one whose
 /// first queries see nothing, the next ones half of the keys, and the last ones more and more.
-Visible ring() {
-    Visible v{{0, 30, 30, 130, 131}, {0, 0, 20, 150, 150}, std::vector<std::int32_t>(131, 0)};
-    std::fill_n(v.seen.begin() + 70, 30, 65);
-    for (std::size_t i = 100; i < 130; ++i) v.seen[i] = static_cast<std::int32_t>(2 * i - 128);
+VarlenMask ring() {
+    VarlenMask v{{0, 30, 30, 130, 131}, {0, 0, 20, 150, 150}, std::vector<std::int32_t>(131, 0)};
+    std::fill_n(v.kv_limit.begin() + 70, 30, 65);
+    for (std::size_t i = 100; i < 130; ++i) v.kv_limit[i] = static_cast<std::int32_t>(2 * i - 128);
     return v;
 }
 
 /// Few queries, many keys, and bounds at and beside those of blocks.
-Visible prefixes() {
+VarlenMask prefixes() {
     return {{0, 3, 10, 11}, {0, 129, 200, 264}, {64, 65, 129, 1, 1, 1, 32, 33, 64, 71, 63}};
 }
 
 TEST_F(Attention, EqualsItsDefinitionForHeadsOfAnySize) {
-    expect_definition({"heads of 1", 1, 1, 1, see_before(kOffsets)});
+    expect_definition({"heads of 1", 1, 1, 1, causal_mask(kOffsets)});
     expect_definition({"heads of 3", 4, 2, 3, ring(), 18});
-    expect_definition({"heads of 16", 4, 2, 16, see_before(kOffsets), 96});
-    expect_definition({"heads of 64", 6, 1, 64, see_all(std::vector<std::int32_t>{0, 5, 5, 69}), 448});
+    expect_definition({"heads of 16", 4, 2, 16, causal_mask(kOffsets), 96});
+    expect_definition({"heads of 64", 6, 1, 64, full_mask(std::vector<std::int32_t>{0, 5, 5, 69}), 448});
     expect_definition({"heads of 80", 2, 1, 80, ring(), 240});
     expect_definition({"heads of 128", 3, 3, 128, prefixes(), 8});
     expect_definition({"heads of 256", 2, 1, 256, prefixes(), 16});
@@ -171,9 +170,9 @@ TEST_F(Attention, EqualsItsDefinitionForRowsFromAnyPlace) {
 }
 
 TEST_F(Attention, EqualsItsDefinitionForALongSequenceBesideShortOnes) {
-    expect_definition({"long", 2, 1, 20, see_before(std::vector<std::int32_t>{0, 2, 702, 703, 708})},
+    expect_definition({"long", 2, 1, 20, causal_mask(std::vector<std::int32_t>{0, 2, 702, 703, 708})},
                       DType::f32, DType::f32);
-    expect_definition({"long", 2, 1, 16, see_all(std::vector<std::int32_t>{0, 2, 702, 703})}, DType::bf16,
+    expect_definition({"long", 2, 1, 16, full_mask(std::vector<std::int32_t>{0, 2, 702, 703})}, DType::bf16,
                       DType::bf16);
 }
 
@@ -183,15 +182,15 @@ TEST_F(Attention, EqualsItsDefinitionForManySequencesOfAnyLength) {
     for (const std::int32_t length : {3, 130, 1, 0, 17, 300, 2, 1, 0, 128, 129, 5, 1, 1, 2, 3, 1, 1, 4, 1, 0})
         offsets.push_back(offsets.back() + length);
     for (const DType result : {DType::bf16, DType::f32}) {
-        expect_definition({"causal", 4, 2, 8, see_before(offsets), 24}, DType::bf16, result);
-        expect_definition({"all", 2, 2, 16, see_all(offsets)}, DType::bf16, result);
+        expect_definition({"causal", 4, 2, 8, causal_mask(offsets), 24}, DType::bf16, result);
+        expect_definition({"all", 2, 2, 16, full_mask(offsets)}, DType::bf16, result);
     }
-    expect_definition({"heads of 128", 4, 1, 128, see_before(kOffsets), 640}, DType::bf16, DType::bf16);
+    expect_definition({"heads of 128", 4, 1, 128, causal_mask(kOffsets), 640}, DType::bf16, DType::bf16);
     // The same shapes with the other mask, then in other rows.
-    expect_definition({"causal, as all", 2, 2, 16, see_before(offsets)}, DType::bf16, DType::bf16);
-    expect_definition({"causal, other rows", 2, 2, 16, see_before(offsets), 8}, DType::bf16, DType::bf16);
+    expect_definition({"causal, as all", 2, 2, 16, causal_mask(offsets)}, DType::bf16, DType::bf16);
+    expect_definition({"causal, other rows", 2, 2, 16, causal_mask(offsets), 8}, DType::bf16, DType::bf16);
     // Queries of other sequences than keys.
-    const Visible other{{0, 2, 2, 9}, {0, 131, 131, 135}, {131, 131, 4, 4, 4, 4, 4, 4, 4}};
+    const VarlenMask other{{0, 2, 2, 9}, {0, 131, 131, 135}, {131, 131, 4, 4, 4, 4, 4, 4, 4}};
     expect_definition({"other keys", 2, 1, 32, other, 32}, DType::bf16, DType::bf16);
 }
 
@@ -200,19 +199,19 @@ TEST_F(Attention, IsNothingOfNothing) {
     expect_definition({"empty sequences", 2, 1, 8, {{0, 0, 0}, {0, 0, 0}, {}}});
     expect_definition({"no keys", 2, 1, 8, {{0, 3}, {0, 0}, {0, 0, 0}}});
     expect_definition({"no queries", 2, 1, 8, {{0, 0}, {0, 70}, {}}});
-    expect_definition({"nothing seen", 2, 1, 8, {{0, 3}, {0, 70}, {0, 0, 0}}});
+    expect_definition({"nothing kv_limit", 2, 1, 8, {{0, 3}, {0, 70}, {0, 0, 0}}});
 }
 
 TEST_F(Attention, StandsScoresWhoseExponentialsDoNotExist) {
     for (const auto type : {DType::f64, DType::f32})
-        expect_definition({"scores of thousands", 2, 1, 16, see_before(kOffsets), 0, 0, 30}, type, type);
+        expect_definition({"scores of thousands", 2, 1, 16, causal_mask(kOffsets), 0, 0, 30}, type, type);
 }
 
 class AttentionThreads : public Attention {};
 
 TEST_F(AttentionThreads, DoNotChangeABit) {
     if (testing_support::kOnGpu) GTEST_SKIP() << "threads of the host";
-    const Visible visible = see_before(kOffsets);
+    const VarlenMask mask = causal_mask(kOffsets);
     const Tensor q = random(DType::f32, {171, 64}), k = random(DType::f32, {171, 32}),
                  qkv = random(DType::f32, {171, 128}), dout = random(DType::f32, {171, 64});
     std::vector<Numbers> results;
@@ -221,8 +220,8 @@ TEST_F(AttentionThreads, DoNotChangeABit) {
         const Tensor out = filled(DType::f32, {171, 64}), lse = filled(DType::f32, {171, 4}),
                      dq = filled(DType::f32, {171, 64}), dk = filled(DType::f32, {171, 32}),
                      dqkv = filled(DType::f32, {171, 128});
-        attention(*backend, q, k, qkv, visible, out, lse, scratch_);
-        attention_backward(*backend, dout, out, q, k, qkv, lse, visible, dq, dk, dqkv, scratch_);
+        attention(*backend, q, k, qkv, mask, out, lse, scratch_);
+        attention_backward(*backend, dout, out, q, k, qkv, lse, mask, dq, dk, dqkv, scratch_);
         Numbers all;
         for (const Tensor& t : {out, dq, dk, dqkv})
             for (const double value : values(t)) all.push_back(value);

@@ -124,15 +124,15 @@ TEST_F(Gradient, PackedAttention) {
                  probe = random({rows, kHeads * kDim});
     for (const bool causal : {true, false}) {
         if (kFew && !causal) continue;
-        const Visible visible = causal ? see_before(offsets) : see_all(offsets);
+        const VarlenMask mask = causal ? causal_mask(offsets) : full_mask(offsets);
         const auto loss = [&] {
-            attention(b_, q, k, qkv, visible, out, lse, scratch_);
+            attention(b_, q, k, qkv, mask, out, lse, scratch_);
             return dot(out, probe);
         };
         loss();
         const Tensor dq = zeros({rows, kHeads * kDim}), dk = zeros({rows, kKeys * kDim}),
                      dqkv = zeros({rows, (kHeads + 2 * kKeys) * kDim});
-        attention_backward(b_, probe, out, q, k, qkv, lse, visible, dq, dk, dqkv, scratch_);
+        attention_backward(b_, probe, out, q, k, qkv, lse, mask, dq, dk, dqkv, scratch_);
         expect_gradient(b_, "q", q, dq, loss);
         expect_gradient(b_, "k", k, dk, loss);
         expect_gradient(b_, "values", qkv, dqkv, loss);

@@ -115,11 +115,12 @@ TEST_F(Losses, ATargetBeyondTheVocabularyIsAnError) {
 TEST_F(Losses, ArgmaxTakesTheFirstOfEqualOnes) {
     const Tensor logits = filled(DType::f32, {3, 5}, -1);
     for (const std::int64_t i : {1, 3, 5 + 4}) set(logits, i, 2);
-    const Tensor found = list<std::int32_t>({7, 7, 7});
-    argmax_rows(b_, logits, found);
+    const Tensor found = list<std::int32_t>({7, 7, 7}), largest = filled(DType::f32, {3});
+    argmax_rows(b_, logits, found, largest);
     std::vector<std::int32_t> best(3);
     b_.download(found, best.data());
     EXPECT_THAT(best, testing::ElementsAre(1, 4, 0));
+    EXPECT_THAT(values(largest), testing::ElementsAre(2, 2, -1));
 }
 
 }  // namespace

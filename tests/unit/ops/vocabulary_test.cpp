@@ -272,11 +272,20 @@ protected:
     std::vector<std::int32_t> argmax(const Tensor& logits) {
         const std::int64_t rows = logits.rows();
         const Tensor all = list(std::vector<std::int32_t>(static_cast<std::size_t>(rows + 2), -9));
-        argmax_rows(b_, logits, all.slice(1, rows + 1));
+        const Tensor largest = filled(logits.dtype, {rows + 2}, -9);
+        argmax_rows(b_, logits, all.slice(1, rows + 1), largest.slice(1, rows + 1));
         std::vector<std::int32_t> found(static_cast<std::size_t>(rows + 2));
         b_.download(all, found.data());
         EXPECT_EQ(found.front(), -9);
         EXPECT_EQ(found.back(), -9);
+        const std::vector<double> elements = values(logits), kept = values(largest);
+        EXPECT_EQ(kept.front(), -9);
+        EXPECT_EQ(kept.back(), -9);
+        for (std::int64_t r = 0; r < rows; ++r) {
+            const auto row = static_cast<std::size_t>(r);
+            const double due = elements[row * static_cast<std::size_t>(logits.columns()) + found[row + 1]];
+            EXPECT_TRUE(kept[row + 1] == due || (std::isnan(kept[row + 1]) && std::isnan(due)));
+        }
         return {found.begin() + 1, found.end() - 1};
     }
 };

@@ -14,7 +14,7 @@ using Lengths = std::vector<std::int64_t>;
 /// (query, key) pairs that a slice works on.
 double causal_pairs(const Partition& partition, int cp) {
     double pairs = 0;
-    for (const RowRun& run : partition.slice(cp))
+    for (const RowRange& run : partition.slice(cp))
         for (std::int64_t row = run.first; row < run.first + run.count; ++row)
             pairs += static_cast<double>(row) + 1;
     return pairs;
@@ -29,13 +29,13 @@ TEST(Partition, EveryRowIsHeldOnceAndNoUnitIsDivided) {
         Lengths lengths;
         for (int s = upto(6); s >= 0; --s)
             lengths.push_back(unit * (trial % 2 == 0 ? upto(3 * degrees.cp) : upto(200)));
-        const Attention attention = trial % 5 < 3 ? Attention::causal : Attention::bidirectional;
+        const AttentionMask attention = trial % 5 < 3 ? AttentionMask::causal : AttentionMask::bidirectional;
         const Partition partition(lengths, attention, degrees, unit);
-        const auto holdings = partition.holdings();
+        const auto holdings = partition.placements();
         std::vector<std::int64_t> held(static_cast<std::size_t>(degrees.ranks()), 0);
         for (std::size_t s = 0; s < lengths.size(); ++s) {
             std::int64_t next = 0;
-            for (const Holding& h : holdings[s]) {
+            for (const RowPlacement& h : holdings[s]) {
                 EXPECT_EQ(h.first, next);
                 EXPECT_GT(h.count, 0);
                 EXPECT_EQ(h.first % unit, 0);
@@ -46,12 +46,12 @@ TEST(Partition, EveryRowIsHeldOnceAndNoUnitIsDivided) {
             EXPECT_EQ(next, lengths[s]);
         }
         for (int c = 0; c < degrees.cp; ++c) {
-            std::vector<RowRun> joined;  // the ranks of a slice, one after another, hold the slice
+            std::vector<RowRange> joined;  // the ranks of a slice, one after another, hold the slice
             for (int t = 0; t < degrees.tp; ++t) {
-                EXPECT_EQ(held[c * degrees.tp + t], partition.shares(c)[t]);
-                EXPECT_LE(partition.shares(c)[t], partition.shares(c)[0]);
-                EXPECT_GE(partition.shares(c)[t] + unit, partition.shares(c)[0]);
-                for (const RowRun& run : partition.runs(c, t))
+                EXPECT_EQ(held[c * degrees.tp + t], partition.tp_rows(c)[t]);
+                EXPECT_LE(partition.tp_rows(c)[t], partition.tp_rows(c)[0]);
+                EXPECT_GE(partition.tp_rows(c)[t] + unit, partition.tp_rows(c)[0]);
+                for (const RowRange& run : partition.rows_of(c, t))
                     if (!joined.empty() && joined.back().sequence == run.sequence &&
                         joined.back().first + joined.back().count == run.first)
                         joined.back().count += run.count;
@@ -64,19 +64,20 @@ TEST(Partition, EveryRowIsHeldOnceAndNoUnitIsDivided) {
 }
 
 TEST(Partition, LocalRowsFollowTheOrderOfASlice) {
-    const Partition partition(Lengths{8, 5}, Attention::causal, {2, 2});
+    const Partition partition(Lengths{8, 5}, AttentionMask::causal, {2, 2});
     // Chunks of 8 rows: 2 each; of 5: 2, 1, 1, 1.
-    EXPECT_THAT(partition.slice(0),
-                testing::ElementsAre(RowRun{0, 0, 2}, RowRun{0, 6, 2}, RowRun{1, 0, 2}, RowRun{1, 4, 1}));
-    EXPECT_THAT(partition.slice(1), testing::ElementsAre(RowRun{0, 2, 4}, RowRun{1, 2, 2}));
-    EXPECT_THAT(partition.runs(0, 1), testing::ElementsAre(RowRun{1, 0, 2}, RowRun{1, 4, 1}));
-    EXPECT_THAT(partition.holdings()[1],
-                testing::ElementsAre(Holding{0, 2, 1, 0}, Holding{2, 2, 3, 1}, Holding{4, 1, 1, 2}));
+    EXPECT_THAT(partition.slice(0), testing::ElementsAre(RowRange{0, 0, 2}, RowRange{0, 6, 2},
+                                                         RowRange{1, 0, 2}, RowRange{1, 4, 1}));
+    EXPECT_THAT(partition.slice(1), testing::ElementsAre(RowRange{0, 2, 4}, RowRange{1, 2, 2}));
+    EXPECT_THAT(partition.rows_of(0, 1), testing::ElementsAre(RowRange{1, 0, 2}, RowRange{1, 4, 1}));
+    EXPECT_THAT(
+        partition.placements()[1],
+        testing::ElementsAre(RowPlacement{0, 2, 1, 0}, RowPlacement{2, 2, 3, 1}, RowPlacement{4, 1, 1, 2}));
 }
 
 TEST(Partition, ZigzagSharesCausalWorkEvenly) {
     for (const int cp : {2, 3, 4, 8}) {
-        const Partition partition(Lengths{1000, 317, 64}, Attention::causal, {cp, 1});
+        const Partition partition(Lengths{1000, 317, 64}, AttentionMask::causal, {cp, 1});
         double least = 1e300, most = 0;
         for (int c = 0; c < cp; ++c) {
             least = std::min(least, causal_pairs(partition, c));
@@ -87,16 +88,16 @@ TEST(Partition, ZigzagSharesCausalWorkEvenly) {
 }
 
 TEST(Partition, DealsSmallPicturesWholeAndCutsLargeOnes) {
-    const Partition many(Lengths(40, 16), Attention::bidirectional, {4, 1}, 4);
+    const Partition many(Lengths(40, 16), AttentionMask::bidirectional, {4, 1}, 4);
     for (int s = 0; s < 40; ++s) EXPECT_FALSE(many.is_cut(s));
     for (int c = 0; c < 4; ++c) EXPECT_EQ(many.slice_rows(c), 160);
-    const Partition one(Lengths{400}, Attention::bidirectional, {4, 1}, 4);
+    const Partition one(Lengths{400}, AttentionMask::bidirectional, {4, 1}, 4);
     EXPECT_TRUE(one.is_cut(0));
     for (int c = 0; c < 4; ++c) EXPECT_EQ(one.slice_rows(c), 100);
-    const Partition mixed(Lengths{16, 4000, 16, 16, 16}, Attention::bidirectional, {4, 1}, 4);
+    const Partition mixed(Lengths{16, 4000, 16, 16, 16}, AttentionMask::bidirectional, {4, 1}, 4);
     EXPECT_TRUE(mixed.is_cut(1));
     EXPECT_FALSE(mixed.is_cut(0));
-    const Partition alone(Lengths{400, 12}, Attention::bidirectional, {1, 4}, 4);
+    const Partition alone(Lengths{400, 12}, AttentionMask::bidirectional, {1, 4}, 4);
     EXPECT_FALSE(alone.is_cut(0));
 }
 

@@ -68,9 +68,9 @@ std::vector<std::vector<std::pair<int, std::int64_t>>> by_row(const parallel::Pa
     std::vector<std::vector<std::pair<int, std::int64_t>>> owners;
     for (const std::int64_t length : packing.lengths)
         owners.emplace_back(static_cast<std::size_t>(length), std::pair(-1, std::int64_t{-1}));
-    const auto holdings = partition.holdings();
+    const auto holdings = partition.placements();
     for (std::size_t s = 0; s < holdings.size(); ++s)
-        for (const parallel::Holding& h : holdings[s])
+        for (const parallel::RowPlacement& h : holdings[s])
             for (std::int64_t i = 0; i < h.count; ++i)
                 owners[s][static_cast<std::size_t>(h.first + i)] = {h.rank, h.local + i};
     return owners;
@@ -336,7 +336,7 @@ protected:
             const workload::Packing packed = packing(section)(samples);
             const parallel::Partition partition = workload::partition_of(packed, c.up);
             for (int cp = 0; cp < c.up.cp; ++cp)
-                for (const std::int64_t rows : partition.shares(cp))
+                for (const std::int64_t rows : partition.tp_rows(cp))
                     EXPECT_LE(rows / packed.unit, c.spec.max_sent);
         });
         const Owners up = producers_of(c, packing(section)), down = consumers_of(c, packing(2), positions);

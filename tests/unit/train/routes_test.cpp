@@ -46,7 +46,7 @@ using RowsOf = std::function<std::int64_t(std::int64_t)>;
 std::vector<Route> routes_of(const StepPlan& plan, int from, int to, const RowsOf& rows_of) {
     const auto held = [&](bool together) {
         return [&rows_of, together](std::span<const std::int64_t> samples) {
-            workload::Holdings all;
+            workload::RowPlacements all;
             std::int64_t row = 0;
             for (const std::int64_t sample : samples) {
                 const std::int64_t rows = rows_of(sample);

@@ -38,11 +38,12 @@ TEST_F(Memory, CountsEachPartByItsRule) {
     const RankMemory vision = memory_of(memory, deck_.graph, 0), language = memory_of(memory, deck_.graph, 2);
     const auto& up = memory.sections[0];
     const auto& down = memory.sections[1];
-    const std::int64_t share = parallel::flat_share(down.footprint.trainable, 0, 3).size();
     EXPECT_EQ(vision.weights, up.footprint.parameters);
-    EXPECT_EQ(vision.weights, 8.0 * static_cast<double>(up.footprint.trainable));  // fp32 weight and gradient
-    EXPECT_EQ(vision.optimizer, 8.0 * static_cast<double>(up.footprint.trainable));  // two moments
-    EXPECT_EQ(language.optimizer, 8.0 * static_cast<double>(share));
+    EXPECT_EQ(vision.weights, 8.0 * static_cast<double>(up.footprint.optimizer));  // fp32 weight and gradient
+    EXPECT_EQ(vision.optimizer, 8.0 * static_cast<double>(up.footprint.optimizer));  // two moments
+    // A third of the blocks of weights, rounded up.
+    const auto blocks = static_cast<std::int64_t>(down.footprint.parameters) / 8 / parallel::kBlock;
+    EXPECT_EQ(language.optimizer, 8.0 * static_cast<double>((blocks + 2) / 3 * parallel::kBlock));
     EXPECT_EQ(vision.activations, 6.0 * static_cast<double>(up.footprint.saved));
     EXPECT_EQ(language.activations, static_cast<double>(down.footprint.saved));  // its backward follows
     // Both ends of the edge have the six slots: rows here, gradients there.
@@ -57,13 +58,10 @@ TEST_F(Memory, GradientsAreSummedInTheScratchOfTasks) {
     model::Footprint& down = memory.sections[1].footprint;
     down.scratch = 64;
     const auto scratch = [&] { return memory_of(memory, deck_.graph, 2).scratch; };
-    const std::int64_t share = parallel::flat_share(down.trainable, 0, 3).size();
-    EXPECT_EQ(scratch(), 2.0 * sizeof(float) * static_cast<double>(share));  // of both other replicas
-    down.trainable = std::int64_t{1} << 33;
-    EXPECT_EQ(scratch(), 2.0 * sizeof(float) * (1 << 20));  // in pieces
-    deck_.graph.sections[1].layout.tp = 4;
-    down.shared = std::int64_t{5} << 20;  // beside where they lie, and three other ranks' pieces
-    EXPECT_EQ(scratch(), sizeof(float) * ((5 << 20) + 3.0 * (1 << 20)));
+    // The parts of both other replicas.
+    EXPECT_EQ(scratch(), 2.0 * sizeof(float) * static_cast<double>(down.optimizer));
+    down.scratch = 2 * down.reduce_scratch;
+    EXPECT_EQ(scratch(), down.scratch);
 }
 
 TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
@@ -127,8 +125,7 @@ TEST_F(Memory, SectionsOnOneRankShareScratchAndPassPointers) {
     EXPECT_GT(both.channels, 0);  // slots for gradients, and none for rows
     MemoryPlan apart = memory;    // on a GPU they run beside each other
     apart.shares_scratch = false;
-    EXPECT_EQ(memory_of(apart, deck_.graph, 0).scratch,
-              scratch_of(memory, deck_.graph, 0) + scratch_of(memory, deck_.graph, 1));
+    EXPECT_EQ(memory_of(apart, deck_.graph, 0).scratch, scratch_of(memory, 0) + scratch_of(memory, 1));
     EXPECT_GT(memory_of(apart, deck_.graph, 0).scratch, both.scratch);
 }
 

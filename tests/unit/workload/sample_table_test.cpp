@@ -129,11 +129,11 @@ TEST_F(Table, CountsOfAStepAreSumsOverItsSamples) {
         EXPECT_EQ(own.edge_bytes, s == 0 ? 2 * rows * 128 * sizeof(float) : 0);
         EXPECT_GT(own.memory_bytes, 0);
     }
-    EXPECT_EQ(counts[0].ring_bytes, 0);  // one replica
+    EXPECT_EQ(counts[0].dp_bytes, 0);  // one replica
     const auto language =
         model::measure(spec_of(deck_, 1), role_of(deck_, 1, file_->marker()), std::vector{table_->shape(1)});
-    // Three replicas: each passes on two thirds of the gradient, and of the weights.
-    EXPECT_EQ(counts[1].ring_bytes, 3 * 2 * (2.0 / 3) * 4 * static_cast<double>(language.trainable));
+    // Three replicas: each passes on two thirds of the gradient, and of the weights (4 of 8 bytes each).
+    EXPECT_EQ(counts[1].dp_bytes, 3 * 2 * (2.0 / 3) * static_cast<double>(language.parameters) / 2);
 }
 
 }  // namespace

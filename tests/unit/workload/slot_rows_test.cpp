@@ -58,7 +58,7 @@ protected:
             const Packing packing = packing_of(*table_, lane.section, batch);
             const parallel::Partition partition = partition_of(packing, lane.degrees);
             for (int cp = 0; cp < lane.degrees.cp; ++cp)
-                for (const std::int64_t rows : partition.shares(cp))
+                for (const std::int64_t rows : partition.tp_rows(cp))
                     most = std::max(most, rows / packing.unit);
         }
         return most;
@@ -73,10 +73,12 @@ protected:
             std::vector<std::vector<Range>> places;
             for (const std::int64_t s : batch)
                 places.push_back(places_of(*table_, up.section, down.section, s, down.degrees));
-            const Holdings inputs = inputs_of(packing_of(*table_, down.section, batch), places, down.degrees);
+            const RowPlacements inputs =
+                inputs_of(packing_of(*table_, down.section, batch), places, down.degrees);
             for (std::size_t i = 0; i < batch.size(); ++i) {
                 Samples own(ranks, 0);
-                for (const parallel::Holding& h : inputs[i]) own[static_cast<std::size_t>(h.rank)] += h.count;
+                for (const parallel::RowPlacement& h : inputs[i])
+                    own[static_cast<std::size_t>(h.rank)] += h.count;
                 Samples& most = rows[static_cast<std::size_t>(batch[i])];
                 for (std::size_t q = 0; q < ranks; ++q) most[q] = std::max(most[q], own[q]);
             }

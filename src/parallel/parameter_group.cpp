@@ -1,0 +1,161 @@
+#include "parallel/parameter_group.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "ops/dispatch.hpp"
+#include "ops/elementwise.hpp"
+
+namespace maestro::parallel {
+
+namespace {
+
+std::int64_t whole_blocks(std::int64_t size) {
+    return (size + kBlock - 1) / kBlock * kBlock;
+}
+
+/// A row for each block.
+Tensor in_blocks(const Tensor& flat) {
+    return flat.reshape({flat.size() / kBlock, kBlock});
+}
+
+/// The parameter's elements in a flat array, in its own form.
+Tensor view(const Tensor& flat, const Parameter& p) {
+    const Tensor part = flat.slice(p.offset, p.offset + p.size());
+    return p.shape.size() == 1 ? part : part.reshape({p.shard.row_count(), p.shard.columns.size()});
+}
+
+}  // namespace
+
+Range shard_range(std::int64_t size, int index, int count) {
+    const Range blocks = part_of(size / kBlock, index, count);
+    return {blocks.begin * kBlock, blocks.end * kBlock};
+}
+
+ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DType compute,
+                               std::vector<Parameter*> parameters)
+    : backend_(backend), mesh_(mesh), parameters_(std::move(parameters)) {
+    MAESTRO_CHECK(!parameters_.empty(), "a group without parameters");
+    const bool trainable = parameters_.front()->trainable;
+    std::int64_t size = 0;
+    for (Parameter* p : parameters_) {
+        MAESTRO_CHECK(p->trainable == trainable, "{} and {} in one group", parameters_.front()->name,
+                      p->name);
+        p->offset = size;
+        size += whole_blocks(p->size());
+    }
+    const auto make = [&](backend::Buffer& buffer, DType dtype) {
+        buffer = backend::Buffer(backend, static_cast<std::size_t>(size) * size_of(dtype));
+        const Tensor tensor(buffer.data(), dtype, {size});
+        ops::zero(backend, tensor);
+        return tensor;
+    };
+    const DType type = ops::accumulate_type(compute);
+    master_ = make(master_buffer_, type);
+    if (trainable) gradient_ = make(gradient_buffer_, type);
+    if (compute == DType::bf16) compute_ = make(compute_buffer_, compute);
+    for (Parameter* p : parameters_) {
+        p->master = view(master_, *p);
+        p->weight = compute == DType::bf16 ? view(compute_, *p) : p->master;
+        if (trainable) p->gradient = view(gradient_, *p);
+    }
+    const int ranks = mesh.shape().data_ranks();
+    shard_ = shard_range(size, mesh.data_rank(), ranks);
+    for (int i = 0; i < ranks; ++i) shard_blocks_.push_back(shard_range(size, i, ranks).size() / kBlock);
+}
+
+std::size_t ParameterGroup::bytes() const {
+    return master_buffer_.bytes() + compute_buffer_.bytes() + gradient_buffer_.bytes();
+}
+
+Range ParameterGroup::shard_of(const Parameter& p) const {
+    return {std::max(p.offset, shard_.begin) - p.offset,
+            std::min(p.offset + p.size(), shard_.end) - p.offset};
+}
+
+std::vector<Range> ParameterGroup::first_copies(const Parameter& parameter, Range range) const {
+    std::vector<Range> ranges;
+    std::int64_t at = range.begin;
+    const auto add_until = [&](std::int64_t end) {
+        if (at < std::min(end, range.end)) ranges.push_back({at, std::min(end, range.end)});
+    };
+    for (const Parameter::Replicated& r : parameter.replicated) {
+        if (mesh_.group(r.axes).rank() == 0) continue;
+        add_until(r.elements.begin);
+        at = std::max(at, r.elements.end);
+    }
+    add_until(range.end);
+    return ranges;
+}
+
+std::int64_t ParameterGroup::replicated(Axes axes) const {
+    std::int64_t count = 0;
+    for (const Parameter* p : parameters_)
+        for (const Parameter::Replicated& r : p->replicated)
+            if (r.axes == axes) count += r.elements.size();
+    return count;
+}
+
+/// What the ranks share lies scattered among what they do not, so it is packed for one all-reduce.
+void ParameterGroup::sum_replicated(Axes axes, backend::Arena& scratch) {
+    collective::ProcessGroup& group = mesh_.group(axes);
+    const std::int64_t count = replicated(axes);
+    if (group.size() == 1 || count == 0) return;
+    const backend::ArenaScope scope(scratch);
+    const Tensor packed = scratch.allocate(gradient_.dtype, {count});
+    const auto each = [&](auto&& copy) {
+        std::int64_t at = 0;
+        for (const Parameter* p : parameters_)
+            for (const Parameter::Replicated& r : p->replicated) {
+                if (r.axes != axes) continue;
+                const std::int64_t end = at + r.elements.size();
+                copy(gradient_.slice(p->offset + r.elements.begin, p->offset + r.elements.end),
+                     packed.slice(at, end));
+                at = end;
+            }
+    };
+    each([&](const Tensor& gradient, const Tensor& place) { ops::convert(backend_, gradient, place); });
+    group.all_reduce(backend_, packed, ops::Reduction::sum, scratch);
+    each([&](const Tensor& gradient, const Tensor& place) { ops::convert(backend_, place, gradient); });
+}
+
+void ParameterGroup::reduce_gradients(backend::Arena& scratch) {
+    MAESTRO_CHECK(trainable(), "gradients of frozen weights");
+    for (const Axis axis : kReplicaAxes) sum_replicated(axis, scratch);
+    mesh_.group(kDataAxes).reduce_scatter(backend_, in_blocks(gradient_),
+                                          in_blocks(gradient_.slice(shard_.begin, shard_.end)), shard_blocks_,
+                                          ops::Reduction::sum, scratch);
+}
+
+std::size_t ParameterGroup::reduce_scratch() const {
+    if (!trainable()) return 0;
+    const DType type = gradient_.dtype;
+    std::size_t most = collective::reduce_scratch(
+        mesh_.shape().data_ranks(), shard_range(size(), 0, mesh_.shape().data_ranks()).size(), type);
+    for (const Axis axis : kReplicaAxes) {
+        const int ranks = mesh_.group(axis).size();
+        const std::int64_t count = ranks > 1 ? replicated(axis) : 0;
+        backend::Arena packed;
+        packed.allocate(type, {count});
+        most = std::max(
+            most, packed.peak() + collective::reduce_scratch(ranks, part_of(count, 0, ranks).size(), type));
+    }
+    return most;
+}
+
+void ParameterGroup::gather_weights(collective::ProcessGroup& ranks) {
+    MAESTRO_CHECK(ranks.size() == static_cast<int>(shard_blocks_.size()) && ranks.rank() == mesh_.data_rank(),
+                  "shards of {} ranks on {}", shard_blocks_.size(), ranks.size());
+    ranks.wait(ranks.start_all_gather_in_place(in_blocks(master_), shard_blocks_));
+    refresh_compute();
+}
+
+void ParameterGroup::refresh_compute() {
+    if (compute_.rank != 0) ops::convert(backend_, master_, compute_);
+}
+
+void ParameterGroup::zero_gradients() {
+    if (trainable()) ops::zero(backend_, gradient_);
+}
+
+}  // namespace maestro::parallel

@@ -1,0 +1,153 @@
+#include "parallel/parameter_store.hpp"
+
+#include <algorithm>
+#include <functional>
+
+#include "backend/host_access.hpp"
+#include "base/random.hpp"
+#include "ops/dispatch.hpp"
+
+namespace maestro::parallel {
+
+namespace {
+constexpr double kInitialDeviation = 0.02;  // as GPT-2, and its residual scale in allocate()
+constexpr std::int64_t kDrawn = 1 << 18;    // elements between two beats
+}  // namespace
+
+ParameterStore::ParameterStore(backend::Backend& backend, const Mesh& mesh, std::string section,
+                               std::uint64_t seed, DType compute)
+    : backend_(backend), mesh_(mesh), section_(std::move(section)), seed_(seed), compute_(compute) {}
+
+Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> shape, Init init,
+                                   bool trainable) {
+    const Shard all = whole(shape);
+    return declare(std::move(name), std::move(shape), init, trainable, {{all.rows.front(), Axis::tp}},
+                   all.columns);
+}
+
+Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> shape, Init init,
+                                   bool trainable, const std::vector<ParameterPart>& parts, Range columns) {
+    MAESTRO_CHECK(groups_.empty() && (shape.size() == 1 || shape.size() == 2), "parameter {}", name);
+    MAESTRO_CHECK(index_.emplace(name, parameters_.size()).second, "parameter {} is declared twice", name);
+    Parameter& p = parameters_.emplace_back();
+    std::vector<Range> rows;
+    std::int64_t held = 0;
+    for (const ParameterPart& part : parts) {
+        const std::int64_t end = held + part.rows.size() * columns.size();
+        if (!part.replicated.empty() && end > held) p.replicated.push_back({{held, end}, part.replicated});
+        rows.push_back(part.rows);
+        held = end;
+    }
+    p.name = std::move(name);
+    p.decay = shape.size() == 2;
+    p.shape = std::move(shape);
+    p.shard = make_shard(rows, columns);
+    p.trainable = trainable;
+    p.init = init;
+    declared_group_.push_back(declared_groups_);
+    return p;
+}
+
+void ParameterStore::allocate(double residual_scale) {
+    residual_scale_ = residual_scale;
+    set_.assign(parameters_.size(), false);
+    group_.assign(parameters_.size(), nullptr);
+    for (const bool trainable : {true, false})
+        for (int group = 0; group <= declared_groups_; ++group) {
+            std::vector<Parameter*> members;
+            std::vector<std::size_t> numbers;
+            for (std::size_t i = 0; i < parameters_.size(); ++i)
+                if (parameters_[i].trainable == trainable && declared_group_[i] == group) {
+                    members.push_back(&parameters_[i]);
+                    numbers.push_back(i);
+                }
+            if (members.empty()) continue;
+            groups_.emplace_back(backend_, mesh_, compute_, std::move(members));
+            for (const std::size_t i : numbers) group_[i] = &groups_.back();
+        }
+}
+
+void ParameterStore::initialize(Pulse& pulse, bool shard_only) {
+    if (!backend_.computes()) return;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+        const Parameter& p = parameters_[i];
+        if (set_[i]) continue;
+        pulse.doing("drawing initial weights of " + section_ + "." + p.name);
+        const Range held = shard_only ? group_of(p).shard_of(p) : Range{0, p.size()};
+        for (std::int64_t at = held.begin; at < held.end; at += kDrawn) {
+            draw(p, {at, std::min(at + kDrawn, held.end)});
+            pulse.beat();
+        }
+    }
+    if (!shard_only) refresh_compute();
+}
+
+void ParameterStore::draw(const Parameter& p, Range held) {
+    ops::by_type(p.master.dtype, [&]<class T>(T) {
+        const Tensor place = p.master.reshape({p.size()}).slice(held.begin, held.end);
+        backend::set_elements<T>(backend_, place, [&](T* values) {
+            if (p.init == Init::ones || p.init == Init::zeros) {
+                std::fill(values, values + held.size(), static_cast<T>(p.init == Init::ones ? 1.0f : 0.0f));
+                return;
+            }
+            const Random random(seed_, "init/" + section_ + "." + p.name);
+            const double deviation = kInitialDeviation * (p.init == Init::residual ? residual_scale_ : 1.0);
+            for (const Extent& extent : extents_of(p.shape, p.shard, held))
+                ops::parallel_for(extent.count, 64, [&](std::int64_t i) {
+                    const auto at = static_cast<std::uint64_t>(extent.logical + i);
+                    values[extent.local - held.begin + i] =
+                        static_cast<T>(static_cast<Accumulate<T>>(deviation * random.normal(at)));
+                });
+        });
+    });
+}
+
+const Parameter* ParameterStore::find(std::string_view name) const {
+    const auto at = index_.find(name);
+    return at == index_.end() ? nullptr : &parameters_[at->second];
+}
+
+const ParameterGroup& ParameterStore::group_of(const Parameter& parameter) const {
+    return *group_[index_.find(parameter.name)->second];
+}
+
+std::int64_t ParameterStore::count() const {
+    std::int64_t n = 0;
+    for (const auto& p : parameters_) n += p.size();
+    return n;
+}
+
+std::int64_t ParameterStore::trainable() const {
+    std::int64_t n = 0;
+    for (const ParameterGroup& g : groups_) n += g.trainable() ? g.size() : 0;
+    return n;
+}
+
+std::int64_t ParameterStore::optimizer_states() const {
+    std::int64_t n = 0;
+    for (const ParameterGroup& g : groups_)
+        if (g.trainable()) n += shard_range(g.size(), 0, mesh_.shape().data_ranks()).size();
+    return n;
+}
+
+std::size_t ParameterStore::bytes() const {
+    std::size_t bytes = 0;
+    for (const ParameterGroup& g : groups_) bytes += g.bytes();
+    return bytes;
+}
+
+std::size_t ParameterStore::reduce_scratch() const {
+    std::size_t most = 0;
+    for (const ParameterGroup& g : groups_) most = std::max(most, g.reduce_scratch());
+    return most;
+}
+
+void ParameterStore::refresh_compute() {
+    for (ParameterGroup& g : groups_) g.refresh_compute();
+}
+
+void ParameterStore::zero_gradients() {
+    for (ParameterGroup& g : groups_) g.zero_gradients();
+}
+
+}  // namespace maestro::parallel

@@ -1,0 +1,148 @@
+#include "parallel/parameter_store.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "support/device.hpp"
+#include "support/elements.hpp"
+
+namespace maestro::parallel {
+namespace {
+
+std::vector<double> weights_of(const Parameter& p, backend::Backend& backend) {
+    return testing_support::read_elements(backend, p.master.reshape({p.size()}));
+}
+
+/// The held elements of a parameter are its part of `one`, which holds it whole.
+void expect_part_of(const ParameterStore& one, const Parameter& p, Range held) {
+    const std::vector<double> all = weights_of(*one.find(p.name), one.backend()),
+                              here = weights_of(p, one.backend());
+    for (const Extent& extent : extents_of(p.shape, p.shard, held))
+        for (std::int64_t i = 0; i < extent.count; ++i)
+            EXPECT_EQ(here[static_cast<std::size_t>(extent.local + i)],
+                      all[static_cast<std::size_t>(extent.logical + i)])
+                << p.name << " " << extent.logical + i;
+}
+
+TEST(ParameterStore, AShardBeginsAsItsPartOfTheWhole) {
+    const auto device = testing_support::make_device(1);
+    const Mesh mesh = single_rank_mesh(), among_three = make_meta_mesh(1, {.dp = 3});
+    Pulse quiet;
+    for (const Init init : {Init::normal, Init::residual, Init::ones}) {
+        ParameterStore one(*device, mesh, "language", 7, DType::f32),
+            part(*device, mesh, "language", 7, DType::f32),
+            shards(*device, among_three, "language", 7, DType::f32);
+        const std::vector<std::int64_t> shape{12, 10};
+        for (ParameterStore* store : {&one, &shards}) {
+            store->declare("matrix", shape, init, true);
+            store->declare("vector", {9}, init, true);
+            store->allocate(0.5);
+        }
+        // Rows of three blocks, as of queries, keys and values, and the columns of one of three ranks.
+        part.declare("matrix", shape, init, true, {{{2, 4}}, {{7, 8}}, {{10, 11}}}, part_of(10, 1, 3));
+        part.declare("vector", {9}, init, true, {{part_of(9, 2, 4)}}, {0, 1});
+        part.allocate(0.5);
+        one.initialize(quiet);
+        part.initialize(quiet);
+        for (const Parameter& p : part.parameters()) {
+            EXPECT_EQ(p.master.dim(0), p.shard.row_count());
+            expect_part_of(one, p, {0, p.size()});
+        }
+        shards.initialize(quiet, true);
+        for (const Parameter& p : shards.parameters()) {
+            const Range shard = shards.group_of(p).shard_of(p);
+            expect_part_of(one, p, shard);
+            const std::vector<double> here = weights_of(p, *device);
+            for (std::int64_t i = 0; i < p.size(); ++i) {
+                if (i >= shard.begin && i < shard.end) continue;
+                EXPECT_EQ(here[static_cast<std::size_t>(i)], 0) << p.name;
+            }
+        }
+    }
+}
+
+TEST(ParameterStore, WhatComesFromAFileIsNotDrawn) {
+    const auto device = testing_support::make_device(1);
+    const Mesh mesh = single_rank_mesh();
+    ParameterStore store(*device, mesh, "language", 7, DType::f32);
+    store.declare("first", {5}, Init::normal, true);
+    store.declare("second", {5}, Init::normal, true);
+    store.allocate(1);
+    store.mark_set(store.parameters()[0]);
+    Pulse quiet;
+    store.initialize(quiet);
+    EXPECT_THAT(weights_of(store.parameters()[0], *device), testing::Each(0));
+    EXPECT_THAT(weights_of(store.parameters()[1], *device), testing::Each(testing::Ne(0)));
+}
+
+TEST(ParameterStore, NamesAreFoundAndUnique) {
+    const auto device = testing_support::make_device(1);
+    const Mesh mesh = single_rank_mesh();
+    ParameterStore store(*device, mesh, "language", 7, DType::f32);
+    const Parameter& p = store.declare("first", {5}, Init::ones, true);
+    EXPECT_EQ(store.find("first"), &p);
+    EXPECT_EQ(store.find("firs"), nullptr);
+    EXPECT_THROW(store.declare("first", {5}, Init::ones, true), Error);
+}
+
+/// Every element of the trained parameters is in the shard of one rank, whatever the groups.
+TEST(ParameterGroup, ShardsCoverEachElementOnce) {
+    const auto meta = backend::make_meta();
+    for (const int ranks : {1, 2, 3, 7})
+        for (const bool groups : {false, true}) {
+            std::vector<std::vector<int>> owners;
+            for (int rank = 0; rank < ranks; ++rank) {
+                const Mesh mesh = make_meta_mesh(rank, {.dp = ranks});
+                ParameterStore store(*meta, mesh, "language", 7, DType::bf16);
+                for (const std::int64_t size : {5, 100, 1, 64}) {
+                    store.declare(std::to_string(size), {size}, Init::ones, size != 1);
+                    if (groups) store.begin_group();
+                }
+                store.allocate(1);
+                EXPECT_EQ(store.groups().size(), groups ? 4u : 2u);
+                owners.resize(store.parameters().size());
+                for (std::size_t i = 0; i < owners.size(); ++i) {
+                    const Parameter& p = store.parameters()[i];
+                    owners[i].resize(static_cast<std::size_t>(p.size()), 0);
+                    const Range shard = store.group_of(p).shard_of(p);
+                    for (std::int64_t e = shard.begin; e < shard.end; ++e)
+                        ++owners[i][static_cast<std::size_t>(e)];
+                }
+            }
+            for (const auto& counts : owners) EXPECT_THAT(counts, testing::Each(1));
+        }
+}
+
+/// Norms lie on all tp ranks, and with two key heads on eight ranks each key head on four.
+TEST(ParameterGroup, CopiesCountOnTheFirstRankThatHoldsThem) {
+    const auto meta = backend::make_meta();
+    std::vector<int> norm(6, 0), keys(4, 0), queries(16, 0);
+    for (int rank = 0; rank < 8; ++rank) {
+        const Mesh mesh = make_meta_mesh(rank, {.degrees = {1, 8}, .kv_heads = 2});
+        ParameterStore store(*meta, mesh, "language", 7, DType::f32);
+        store.declare("norm", {6}, Init::ones, true);
+        const Range query = part_of(16, rank, 8), key = part_of(4, rank / 4, 2);
+        store.declare("qk", {20, 1}, Init::ones, true, {{query}, {{16 + key.begin, 16 + key.end}, Axis::kv}},
+                      {0, 1});
+        store.allocate(1);
+        const auto count = [&](const Parameter& p, std::int64_t at, std::vector<int>& into) {
+            for (const Range& r : store.group_of(p).first_copies(p, {0, p.size()}))
+                for (const Extent& e : extents_of(p.shape, p.shard, r))
+                    for (std::int64_t i = 0; i < e.count; ++i)
+                        if (const std::int64_t x = e.logical + i - at;
+                            x >= 0 && x < static_cast<std::int64_t>(into.size()))
+                            ++into[static_cast<std::size_t>(x)];
+        };
+        count(store.parameters()[0], 0, norm);
+        count(store.parameters()[1], 0, queries);
+        count(store.parameters()[1], 16, keys);
+    }
+    EXPECT_THAT(norm, testing::Each(1));
+    EXPECT_THAT(queries, testing::Each(1));
+    EXPECT_THAT(keys, testing::Each(1));
+}
+
+}  // namespace
+}  // namespace maestro::parallel
