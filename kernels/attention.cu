@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(256, Dim < 256 ? 2 : 1)
 
 void attention(Stream stream, const Array& q, const Array& k, const Array& values, const Array& query_tiles,
                const Array& kv_limit, const Array& out, const Array& lse) {
-    const std::int64_t heads = lse.columns, dim = q.columns / heads, key_heads = k.columns / dim;
+    const std::int64_t heads = lse.columns, dim = q.columns / heads, kv_heads = k.columns / dim;
     const auto start = [&]<class T, class O>(T, O) {
         using A = Accumulate<T>;
         by_head_size(dim, [&]<int Dim>() {
@@ -88,11 +88,10 @@ void attention(Stream stream, const Array& q, const Array& k, const Array& value
             static_assert(Tile::kSide == attention_tile_side(dtype_of<T>()));
             launch(forward<T, O, Dim>, attention_tiles(query_tiles) * heads, Tile::kThreads, Tile::kShared,
                    stream, HeadArray<const T>(q, q.columns, heads, dim),
-                   HeadArray<const T>(k, k.columns, key_heads, dim),
-                   HeadArray<const T>(values, values.columns, key_heads, dim),
-                   query_tiles.as<AttentionTile>(), kv_limit.as<std::int32_t>(),
-                   HeadArray<O>(out, q.columns, heads, dim), lse.as<A>(), heads, heads / key_heads,
-                   kLog2E<double> / std::sqrt(static_cast<double>(dim)));
+                   HeadArray<const T>(k, k.columns, kv_heads, dim),
+                   HeadArray<const T>(values, values.columns, kv_heads, dim), query_tiles.as<AttentionTile>(),
+                   kv_limit.as<std::int32_t>(), HeadArray<O>(out, q.columns, heads, dim), lse.as<A>(), heads,
+                   heads / kv_heads, kLog2E<double> / std::sqrt(static_cast<double>(dim)));
         });
     };
     by_input_and_result(q.dtype, out.dtype, start);

@@ -75,11 +75,11 @@ __global__ void __launch_bounds__(256, Dim < 256 ? 2 : 1)
     A sums[kEach][Tile::kColumns] = {};
     for (int begin = 0; begin < tile.keys; begin += kSide) {
         const std::int64_t key = static_cast<std::int64_t>(tile.key) + begin;
-        const int keys = min(kSide, tile.keys - begin), key_head = head / in.group;
-        const HeadRows<const T> key_rows = in.k.rows(key, key_head, keys);
+        const int keys = min(kSide, tile.keys - begin), kv_head = head / in.group;
+        const HeadRows<const T> key_rows = in.k.rows(key, kv_head, keys);
         A score[kEach][kEach], gradient[kEach][kEach];
         block.scores(in.q.rows(tile.query, head, tile.queries), key_rows, score);
-        block.scores(in.dout.rows(tile.query, head, tile.queries), in.values.rows(key, key_head, keys),
+        block.scores(in.dout.rows(tile.query, head, tile.queries), in.values.rows(key, kv_head, keys),
                      gradient);
 #pragma unroll
         for (int i = 0; i < kEach; ++i) {
@@ -100,18 +100,18 @@ __global__ void __launch_bounds__(256, Dim < 256 ? 2 : 1)
 /// to a gradient.
 template <class T, class O, int Dim>
 __global__ void __launch_bounds__(256, Dim > 64 ? 1 : 2)
-    key_gradient(Inputs<T> in, const AttentionTile* tiles, int key_heads, HeadArray<O> dk,
+    key_gradient(Inputs<T> in, const AttentionTile* tiles, int kv_heads, HeadArray<O> dk,
                  HeadArray<O> dvalues) {
     using A = Accumulate<T>;
     using Tile = ScoreTile<A, Dim>;
     constexpr int kEach = Tile::kEach, kSide = Tile::kSide;
     const Tile block;
-    const AttentionTile tile = tiles[blockIdx.x / static_cast<unsigned>(key_heads)];
-    const int key_head = static_cast<int>(blockIdx.x % static_cast<unsigned>(key_heads));
-    const HeadRows<const T> keys = in.k.rows(tile.key, key_head, tile.keys),
-                            values = in.values.rows(tile.key, key_head, tile.keys);
+    const AttentionTile tile = tiles[blockIdx.x / static_cast<unsigned>(kv_heads)];
+    const int kv_head = static_cast<int>(blockIdx.x % static_cast<unsigned>(kv_heads));
+    const HeadRows<const T> keys = in.k.rows(tile.key, kv_head, tile.keys),
+                            values = in.values.rows(tile.key, kv_head, tile.keys);
     A key_sums[kEach][Tile::kColumns] = {}, value_sums[kEach][Tile::kColumns] = {};
-    for (int head = key_head * in.group; head < (key_head + 1) * in.group; ++head)
+    for (int head = kv_head * in.group; head < (kv_head + 1) * in.group; ++head)
         for (int begin = 0; begin < tile.queries; begin += kSide) {
             const std::int64_t token = static_cast<std::int64_t>(tile.query) + begin;
             const int count = min(kSide, tile.queries - begin);
@@ -132,8 +132,8 @@ __global__ void __launch_bounds__(256, Dim > 64 ? 1 : 2)
             block.keep(gradient);
             block.mix(queries, key_sums);
         }
-    const HeadRows<O> key_results = dk.rows(tile.key, key_head, tile.keys),
-                      value_results = dvalues.rows(tile.key, key_head, tile.keys);
+    const HeadRows<O> key_results = dk.rows(tile.key, kv_head, tile.keys),
+                      value_results = dvalues.rows(tile.key, kv_head, tile.keys);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
         block.write(key_sums[i], in.scale, key_results, i);
@@ -147,18 +147,18 @@ void attention_backward(Stream stream, const Array& dout, const Array& out, cons
                         const Array& values, const Array& lse, const Array& query_tiles,
                         const Array& key_tiles, const Array& kv_limit, const Array& dq, const Array& dk,
                         const Array& dvalues, const Array& shared) {
-    const std::int64_t heads = lse.columns, dim = q.columns / heads, key_heads = k.columns / dim;
+    const std::int64_t heads = lse.columns, dim = q.columns / heads, kv_heads = k.columns / dim;
     const auto start = [&]<class T, class O>(T, O) {
         using A = Accumulate<T>;
         const Inputs<T> in{HeadArray<const T>(dout, q.columns, heads, dim),
                            HeadArray<const T>(q, q.columns, heads, dim),
-                           HeadArray<const T>(k, k.columns, key_heads, dim),
-                           HeadArray<const T>(values, values.columns, key_heads, dim),
+                           HeadArray<const T>(k, k.columns, kv_heads, dim),
+                           HeadArray<const T>(values, values.columns, kv_heads, dim),
                            lse.as<A>(),
                            shared.as<A>(),
                            kv_limit.as<std::int32_t>(),
                            static_cast<int>(heads),
-                           static_cast<int>(heads / key_heads),
+                           static_cast<int>(heads / kv_heads),
                            static_cast<A>(1 / std::sqrt(static_cast<double>(dim)))};
         by_pack<T>(
             [&]<int N>() {
@@ -172,10 +172,10 @@ void attention_backward(Stream stream, const Array& dout, const Array& out, cons
             launch(query_gradient<T, O, Dim>, attention_tiles(query_tiles) * heads, Tile::kThreads,
                    Tile::kShared, stream, in, query_tiles.as<AttentionTile>(),
                    HeadArray<O>(dq, q.columns, heads, dim));
-            launch(key_gradient<T, O, Dim>, attention_tiles(key_tiles) * key_heads, Tile::kThreads,
-                   Tile::kShared, stream, in, key_tiles.as<AttentionTile>(), key_heads,
-                   HeadArray<O>(dk, k.columns, key_heads, dim),
-                   HeadArray<O>(dvalues, dvalues.columns, key_heads, dim));
+            launch(key_gradient<T, O, Dim>, attention_tiles(key_tiles) * kv_heads, Tile::kThreads,
+                   Tile::kShared, stream, in, key_tiles.as<AttentionTile>(), kv_heads,
+                   HeadArray<O>(dk, k.columns, kv_heads, dim),
+                   HeadArray<O>(dvalues, dvalues.columns, kv_heads, dim));
         });
     };
     by_input_and_result(q.dtype, dq.dtype, start);

@@ -46,13 +46,14 @@ struct Counts {
 /// What a device can do, to turn work into seconds: an operation takes `operation_s` and the longer of its
 /// arithmetic and its memory traffic.
 struct DeviceRates {
-    struct Product {
+    struct GemmRate {
         double side = 1;                       ///< smallest side of the product
         double f32_flops = 0, bf16_flops = 0;  ///< per second
     };
-    std::vector<Product> products;  ///< ascending sides; between them rates are interpolated over log(side)
-    double element_flops = 0;       ///< per second, of element-wise operations
-    double bytes = 0;               ///< per second, of memory
+    std::vector<GemmRate>
+        gemm_rates;            ///< ascending sides; between them rates are interpolated over log(side)
+    double element_flops = 0;  ///< per second, of element-wise operations
+    double bytes = 0;          ///< per second, of memory
     double operation_s = 0;
     double seconds(const Work& work) const;
 };
@@ -129,7 +130,7 @@ public:
     /// How the host waits for a device: until ready(), which asks it and returns at once. `what` is waited
     /// for. Unless set, the host sleeps in the device's library, without a deadline.
     using Wait = std::function<void(const std::function<bool()>& ready, const std::string& what)>;
-    void wait_by(Wait wait) { wait_ = std::move(wait); }
+    void set_wait(Wait wait) { wait_ = std::move(wait); }
     /// Counts `work` and runs cpu(), or queues up what kernel(stream) starts, or neither.
     template <class Cpu, class Kernel>
     void launch(const Work& work, Cpu&& cpu, Kernel&& kernel) {
@@ -162,12 +163,12 @@ private:
 /// The CPU: oneDNN for products, OpenMP for the rest. `threads` >= 1 for this rank.
 std::unique_ptr<Backend> make_cpu(int threads);
 /// How a GPU multiplies.
-struct Products {
+struct GemmOptions {
     bool tf32 = false;      ///< f32 factors lose 13 of 23 bits, for speed
-    bool measured = false;  ///< of the library's proposals the fastest, by trial, and not its first
+    bool autotune = false;  ///< of the library's proposals the fastest, by trial, and not its first
 };
 /// GPU number `device` of this process, in builds for GPUs. Error(device_memory), or what CUDA says.
-std::unique_ptr<Backend> make_cuda(int device, Products products = {});
+std::unique_ptr<Backend> make_cuda(int device, GemmOptions gemm = {});
 /// Counts work, memory and, by the rates, seconds of such a device; computes nothing.
 std::unique_ptr<Backend> make_meta(DeviceRates rates = {}, Traits traits = {});
 

@@ -8,7 +8,7 @@ namespace maestro::backend {
 
 /// A place in what a device does, by the order of operations.
 struct Mark {
-    double given_s = 0;  ///< when the host gave it
+    double host_s = 0;  ///< when the host gave it
     std::uint64_t number = 0;
 };
 
@@ -26,7 +26,7 @@ public:
     virtual void read() {}
     /// When the device was there. Of marks given before the last read(), and not before that which found some
     /// before it.
-    virtual double at(const Mark& mark) const { return mark.given_s; }
+    virtual double at(const Mark& mark) const { return mark.host_s; }
 };
 
 }  // namespace maestro::backend

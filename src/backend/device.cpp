@@ -6,22 +6,22 @@
 
 namespace maestro::backend {
 
-Device choose_device(const std::string& wanted, int index, int count, Products products) {
-    if (wanted == "cpu") return {.reason = "run.device = \"cpu\"", .products = {}};
+Device choose_device(const std::string& wanted, int index, int count, GemmOptions gemm) {
+    if (wanted == "cpu") return {.reason = "run.device = \"cpu\"", .gemm = {}};
     const Gpus gpus = find_gpus();
     if (gpus.count == 0) {
         if (wanted == "cuda")
             throw Error(
                 ExitCode::bad_deck,
                 fmt::format("run.device: no GPU here: {}; allowed: auto, cpu, emulated", gpus.why_none));
-        return {.reason = "no GPU: " + gpus.why_none, .products = {}};
+        return {.reason = "no GPU: " + gpus.why_none, .gemm = {}};
     }
     const int number = index % gpus.count;
     return {.gpu = true,
             .number = number,
             .reason = fmt::format("GPU {} of {} for process {} of {} on the host", number, gpus.count, index,
                                   count),
-            .products = products};
+            .gemm = gemm};
 }
 
 Traits traits_of(const Device& device, int threads) {
@@ -30,7 +30,7 @@ Traits traits_of(const Device& device, int threads) {
 }
 
 std::unique_ptr<Backend> open_device(const Device& device, int threads) {
-    return device.gpu ? make_cuda(device.number, device.products) : make_cpu(threads);
+    return device.gpu ? make_cuda(device.number, device.gemm) : make_cpu(threads);
 }
 
 }  // namespace maestro::backend

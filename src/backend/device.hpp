@@ -13,12 +13,12 @@ struct Device {
     bool gpu = false;
     int number = 0;      ///< among the GPUs that the process sees
     std::string reason;  ///< for the log
-    Products products = {};
+    GemmOptions gemm = {};
 };
 
 /// `wanted` is "auto" (a GPU where there is one), "cpu" or "cuda". Process `index` of the `count` on a host
 /// takes GPU index % GPUs. Error(bad_deck) where there is no GPU, or none was built for.
-Device choose_device(const std::string& wanted, int index, int count, Products products = {});
+Device choose_device(const std::string& wanted, int index, int count, GemmOptions gemm = {});
 /// `threads` of this process.
 Traits traits_of(const Device& device, int threads);
 std::unique_ptr<Backend> open_device(const Device& device, int threads);

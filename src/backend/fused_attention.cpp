@@ -25,9 +25,9 @@ std::size_t attention_workspace(const AttentionClass& c, int architecture) {
     // For each query and head: the softmax's shared term and the sums of dq, or, where an order of summation
     // that is always the same asks for them, the gradients of all scores; for each key and query head its
     // share of dk and dv.
-    const std::int64_t scores = architecture / 10 == 10 ? 0 : 2 * c.longest;
+    const std::int64_t scores = architecture / 10 == 10 ? 0 : 2 * c.max_seqlen;
     const std::int64_t each = scores + 4 + 8 * c.dim;
-    return static_cast<std::size_t>(fixed + c.sequences * c.longest * c.heads * each);
+    return static_cast<std::size_t>(fixed + c.sequences * c.max_seqlen * c.heads * each);
 }
 
 }  // namespace maestro::backend

@@ -1,6 +1,6 @@
 // Attention as one operation of a device's library, over sequences of similar lengths, packed or each padded
-// to the longest. What it takes is decided in ops/; where there is none (architecture 0) kernels of our own
-// do the work.
+// to the max_seqlen. What it takes is decided in ops/; where there is none (architecture 0) kernels of our
+// own do the work.
 #pragma once
 
 #include <array>
@@ -14,12 +14,13 @@ namespace maestro::backend {
 /// of D elements, bf16; row widths count elements.
 struct AttentionClass {
     bool backward = false, causal = false;
-    /// Sequences of `longest` rows, padding included, follow each other, and lse is [sequences, H, longest].
+    /// Sequences of `max_seqlen` rows, padding included, follow each other, and lse is [sequences, H,
+    /// max_seqlen].
     bool padded = false;
-    std::int64_t heads = 0, key_heads = 0, dim = 0;
-    std::int64_t sequences = 0, longest = 0;  ///< at most
-    std::int64_t value_width = 0;             ///< of a row that ends with the values of its token
-    std::int64_t gradient_width = 0;          ///< the same for their gradients; 0 without backward
+    std::int64_t heads = 0, kv_heads = 0, dim = 0;
+    std::int64_t sequences = 0, max_seqlen = 0;  ///< at most
+    std::int64_t value_width = 0;                ///< of a row that ends with the values of its token
+    std::int64_t gradient_width = 0;             ///< the same for their gradients; 0 without backward
     auto operator<=>(const AttentionClass&) const = default;
 };
 

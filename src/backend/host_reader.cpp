@@ -9,10 +9,10 @@ namespace {
 class InPlace final : public DeviceToHostReader {
 public:
     explicit InPlace(std::vector<Tensor> tensors) : tensors_(std::move(tensors)) {}
-    bool next(Piece& piece) override {
+    bool next(Chunk& chunk) override {
         while (at_ < tensors_.size() && tensors_[at_].empty()) ++at_;
         if (at_ == tensors_.size()) return false;
-        piece = {at_, 0, tensors_[at_].size(), tensors_[at_].data};
+        chunk = {at_, 0, tensors_[at_].size(), tensors_[at_].data};
         ++at_;
         return true;
     }

@@ -19,16 +19,16 @@ public:
     DeviceToHostReader& operator=(const DeviceToHostReader&) = delete;
 
     /// Elements [begin, end) of a tensor, in the host's memory until the next call.
-    struct Piece {
+    struct Chunk {
         std::size_t tensor = 0;  ///< which of them
         std::int64_t begin = 0, end = 0;
         const void* data = nullptr;
     };
-    /// The next piece, in the order of tensors and elements; waits until it is here. False after the last.
-    virtual bool next(Piece& piece) = 0;
+    /// The next chunk, in the order of tensors and elements; waits until it is here. False after the last.
+    virtual bool next(Chunk& chunk) = 0;
 };
 
-/// Each tensor is one piece, where it lies: in the host's memory.
+/// Each tensor is one chunk, where it lies: in the host's memory.
 std::unique_ptr<DeviceToHostReader> read_in_place(std::vector<Tensor> tensors);
 
 }  // namespace maestro::backend

@@ -44,18 +44,18 @@ Work Backend::work_of(const Gemm& g) {
 
 double DeviceRates::seconds(const Work& work) const {
     double rate = element_flops;
-    if (work.side > 0 && !products.empty()) {
-        const auto of = [&](const Product& p) {
+    if (work.side > 0 && !gemm_rates.empty()) {
+        const auto of = [&](const GemmRate& p) {
             return work.dtype == DType::bf16 ? p.bf16_flops : p.f32_flops;
         };
-        const auto above = std::lower_bound(products.begin(), products.end(), work.side,
-                                            [](const Product& p, double side) { return p.side < side; });
-        if (above == products.begin()) {
-            rate = of(*above) * work.side / above->side;  // narrow products: as much slower
-        } else if (above == products.end()) {
-            rate = of(products.back());
+        const auto above = std::lower_bound(gemm_rates.begin(), gemm_rates.end(), work.side,
+                                            [](const GemmRate& p, double side) { return p.side < side; });
+        if (above == gemm_rates.begin()) {
+            rate = of(*above) * work.side / above->side;  // narrow gemm_rates: as much slower
+        } else if (above == gemm_rates.end()) {
+            rate = of(gemm_rates.back());
         } else {
-            const Product& below = *(above - 1);
+            const GemmRate& below = *(above - 1);
             const double share = std::log(work.side / below.side) / std::log(above->side / below.side);
             rate = of(below) + share * (of(*above) - of(below));
         }

@@ -40,7 +40,7 @@ int attention_architecture_of_gpu(int number) {
     MAESTRO_FAIL("GPU {} of none", number);
 }
 
-std::unique_ptr<Backend> make_cuda(int device, Products) {
+std::unique_ptr<Backend> make_cuda(int device, GemmOptions) {
     MAESTRO_FAIL("GPU {} of none", device);
 }
 

@@ -341,7 +341,7 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
     const auto teacher = std::find_if(teacher_heads_.begin(), teacher_heads_.end(),
                                       [](const auto* p) { return p != nullptr; });
     const bool distill = teacher != teacher_heads_.end() && role_.alpha > 0 && batch.train;
-    ops::VocabularyPart vocabulary{vocabulary_, {}};
+    ops::VocabularyShard vocabulary{vocabulary_, {}};
     if (!sequence_parallel_.single_rank())
         vocabulary.combine = [&](const Tensor& values, ops::Reduction how) {
             sequence_parallel_.group().all_reduce(backend_, values, how, arena);

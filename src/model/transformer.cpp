@@ -35,7 +35,7 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
                                   : Keeps::all),
       trained_(role.trained),
       heads_(spec.heads / mesh.degrees().tp),
-      key_heads_(std::max(spec.kv_heads / mesh.degrees().tp, 1)),
+      kv_heads_(std::max(spec.kv_heads / mesh.degrees().tp, 1)),
       mlp_(part_in(spec.mlp, 1, mesh).size()),
       sequence_parallel_(backend, mesh.tp()),
       attention_(backend, mesh, role.compute, spec.head_dim) {
@@ -45,7 +45,7 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
     // With more tp ranks than key heads each rank holds one of them, and ranks that follow each other the
     // same.
     const std::int64_t first_key = std::int64_t{mesh.tp_rank()} * spec.kv_heads / mesh.degrees().tp * dim;
-    const Range keys{first_key, first_key + key_heads_ * dim};
+    const Range keys{first_key, first_key + kv_heads_ * dim};
     const auto kv_part = [&](std::int64_t first_row) {
         return parallel::ParameterPart{moved(keys, first_row), parallel::Axis::kv};
     };
@@ -79,8 +79,8 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
 
 void Transformer::prepare(std::span<const std::int64_t> rows, parallel::AttentionMask mask,
                           bool backward) const {
-    attention_.prepare(rows, mask, heads_, key_heads_, false);
-    if (backward) attention_.prepare(rows, mask, heads_, key_heads_, true);
+    attention_.prepare(rows, mask, heads_, kv_heads_, false);
+    if (backward) attention_.prepare(rows, mask, heads_, kv_heads_, true);
 }
 
 LayerActivations Transformer::run(const Layer& layer, const Tensor& input, const Tensor& output,
@@ -93,9 +93,9 @@ LayerActivations Transformer::run(const Layer& layer, const Tensor& input, const
     a.input = input;
     a.normed = saved.allocate(type_, {local, width});
     a.rstd = saved.allocate(statistics, {local});
-    a.qkv = saved.allocate(type_, {rows, (heads_ + 2 * key_heads_) * dim});
-    a.head_rstd = saved.allocate(statistics, {rows, heads_ + key_heads_});
-    a.attention = attention_.allocate(sequences, heads_, key_heads_, saved);
+    a.qkv = saved.allocate(type_, {rows, (heads_ + 2 * kv_heads_) * dim});
+    a.head_rstd = saved.allocate(statistics, {rows, heads_ + kv_heads_});
+    a.attention = attention_.allocate(sequences, heads_, kv_heads_, saved);
     a.attn_out = saved.allocate(type_, {rows, heads_ * dim});
     a.residual = saved.allocate(type_, {local, width});
     a.mlp_normed = saved.allocate(type_, {local, width});
@@ -113,7 +113,7 @@ LayerActivations Transformer::run(const Layer& layer, const Tensor& input, const
         const backend::ArenaScope scope(scratch);
         const bool exchanged = attention_.uses_ulysses();
         const Tensor q = exchanged ? scratch.allocate(type_, {rows, heads_ * dim}) : a.attention.q,
-                     k = exchanged ? scratch.allocate(type_, {rows, key_heads_ * dim}) : a.attention.k;
+                     k = exchanged ? scratch.allocate(type_, {rows, kv_heads_ * dim}) : a.attention.k;
         ops::head_norm_rotary(backend_, a.qkv, layer.q_norm->weight, layer.k_norm->weight, sequences.cos,
                               sequences.sin, q, k, a.head_rstd, spec_.norm_eps);
         attention_.forward(a.attention, q, k, a.qkv, sequences, a.attn_out, scratch);
@@ -224,7 +224,7 @@ void Transformer::run_back(const Layer& layer, const LayerActivations& a,
     }
     backend::ArenaScope scope(scratch);
     const Tensor d_attn_out = like(a.attn_out), d_q = like(a.attn_out),
-                 d_k = scratch.allocate(type_, {rows, key_heads_ * spec_.head_dim}), d_qkv = like(a.qkv);
+                 d_k = scratch.allocate(type_, {rows, kv_heads_ * spec_.head_dim}), d_qkv = like(a.qkv);
     {
         const backend::ArenaScope gathered(scratch);
         const Tensor d_rows = sequence_parallel_.all_gather(d_stream, tp_rows, scratch);

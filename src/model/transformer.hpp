@@ -65,7 +65,7 @@ private:
     /// Of a forward: nothing, the inputs of the layers (which backward runs again), or all activations.
     enum class Keeps { nothing, inputs, all } keeps_;
     bool trained_;
-    std::int64_t heads_, key_heads_, mlp_;  ///< of this rank
+    std::int64_t heads_, kv_heads_, mlp_;  ///< of this rank
     parallel::SequenceParallel sequence_parallel_;
     parallel::ContextAttention attention_;
     std::vector<Layer> layers_;

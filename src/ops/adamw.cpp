@@ -28,7 +28,7 @@ kernels::AdamWFactors factors_of(const AdamW& s) {
 
 }  // namespace
 
-std::vector<kernels::UpdateChunk> update_chunks(std::span<const Updated> elements) {
+std::vector<kernels::UpdateChunk> update_chunks(std::span<const UpdateRange> elements) {
     constexpr std::int64_t kChunk = 1 << 14;
     std::vector<kernels::UpdateChunk> chunks;
     for (const auto& [range, decays] : elements)

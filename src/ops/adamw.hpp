@@ -21,12 +21,12 @@ struct AdamW {
 };
 
 /// Elements that one update takes.
-struct Updated {
+struct UpdateRange {
     Range range;
     bool decays;  ///< or keeps clear of weight decay
 };
 /// For adamw(): to be copied to a tensor u8[n, sizeof(kernels::UpdateChunk)] of the device.
-std::vector<kernels::UpdateChunk> update_chunks(std::span<const Updated> elements);
+std::vector<kernels::UpdateChunk> update_chunks(std::span<const UpdateRange> elements);
 
 /// Weights, gradient and moments: f32[n], of which the elements in `chunks` are updated, however many
 /// parameters they belong to, in one go.

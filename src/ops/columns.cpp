@@ -7,28 +7,28 @@ namespace maestro::ops {
 
 namespace {
 
-std::int64_t rows_of(const Block& block) {
-    return block.rows.rank > 0 ? block.rows.size() : block.tensor.dim(0);
+std::int64_t rows_of(const ColumnView& view) {
+    return view.rows.rank > 0 ? view.rows.size() : view.tensor.dim(0);
 }
 
-void check(const Block& block, std::int64_t count) {
-    MAESTRO_CHECK(block.column >= 0 && block.column + count <= block.tensor.columns(),
-                  "columns {} to {} of {}", block.column, block.column + count, block.tensor.describe());
+void check(const ColumnView& view, std::int64_t count) {
+    MAESTRO_CHECK(view.column >= 0 && view.column + count <= view.tensor.columns(), "columns {} to {} of {}",
+                  view.column, view.column + count, view.tensor.describe());
 }
 
 /// The place of each row, checked; null: all, in order.
-const std::int32_t* places(const Block& block) {
-    if (block.rows.rank == 0) return nullptr;
-    const std::int32_t* at = block.rows.as<std::int32_t>();
-    for (std::int64_t r = 0; r < block.rows.size(); ++r)
-        MAESTRO_CHECK(at[r] >= 0 && at[r] < block.tensor.dim(0), "row {} of {}", at[r],
-                      block.tensor.describe());
+const std::int32_t* places(const ColumnView& view) {
+    if (view.rows.rank == 0) return nullptr;
+    const std::int32_t* at = view.rows.as<std::int32_t>();
+    for (std::int64_t r = 0; r < view.rows.size(); ++r)
+        MAESTRO_CHECK(at[r] >= 0 && at[r] < view.tensor.dim(0), "row {} of {}", at[r],
+                      view.tensor.describe());
     return at;
 }
 
 }  // namespace
 
-void copy_columns(backend::Backend& b, const Block& source, const Block& target, std::int64_t count,
+void copy_columns(backend::Backend& b, const ColumnView& source, const ColumnView& target, std::int64_t count,
                   bool accumulate) {
     const std::int64_t rows = rows_of(source);
     MAESTRO_CHECK(rows == rows_of(target), "{} rows of {} to {} of {}", rows, source.tensor.describe(),

@@ -9,15 +9,15 @@
 namespace maestro::ops {
 
 void cross_entropy(backend::Backend& b, const Tensor& logits, const Tensor& targets, const Tensor& weights,
-                   double scale, const VocabularyPart& part, const Tensor& loss, backend::Arena& scratch) {
+                   double scale, const VocabularyShard& part, const Tensor& loss, backend::Arena& scratch) {
     const backend::ArenaScope scope(scratch);
     const Tensor losses = scratch.allocate(DType::f64, {logits.rows()});
     cross_entropy_rows(b, logits, targets, weights, scale, part, losses, loss, scratch);
 }
 
 void cross_entropy_rows(backend::Backend& b, const Tensor& logits, const Tensor& targets,
-                        const Tensor& weights, double scale, const VocabularyPart& part, const Tensor& losses,
-                        const Tensor& loss, backend::Arena& scratch) {
+                        const Tensor& weights, double scale, const VocabularyShard& part,
+                        const Tensor& losses, const Tensor& loss, backend::Arena& scratch) {
     const std::int64_t rows = logits.rows(), columns = logits.columns();
     MAESTRO_CHECK(rows == targets.size() && rows == weights.size() && columns == part.tokens.size(),
                   "{} targets for {}", targets.size(), logits.describe());

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/arena.hpp"
-#include "ops/vocabulary_part.hpp"
+#include "ops/vocabulary_shard.hpp"
 
 namespace maestro::ops {
 
@@ -11,11 +11,11 @@ namespace maestro::ops {
 /// same on all ranks that share out the vocabulary. A row of weight 0, or with a negative target, gets a zero
 /// gradient.
 void cross_entropy(backend::Backend& b, const Tensor& logits, const Tensor& targets, const Tensor& weights,
-                   double scale, const VocabularyPart& part, const Tensor& loss, backend::Arena& scratch);
+                   double scale, const VocabularyShard& part, const Tensor& loss, backend::Arena& scratch);
 /// The same, with the losses[n] (f64) of the rows, and their sum added to loss[1] if there is one.
 void cross_entropy_rows(backend::Backend& b, const Tensor& logits, const Tensor& targets,
-                        const Tensor& weights, double scale, const VocabularyPart& part, const Tensor& losses,
-                        const Tensor& loss, backend::Arena& scratch);
+                        const Tensor& weights, double scale, const VocabularyShard& part,
+                        const Tensor& losses, const Tensor& loss, backend::Arena& scratch);
 /// ids[i] (i32) = column of the largest logit of row i, the first of equal ones, and values[i] (the type of
 /// the logits) that logit.
 void argmax_rows(backend::Backend& b, const Tensor& logits, const Tensor& ids, const Tensor& values);

@@ -34,7 +34,7 @@ std::array<A, 3> exponentiate_both(A* p, A* q, std::int64_t columns, A factor, A
 /// copy.
 void distil_by_kernels(backend::Backend& b, const Tensor& student, const Tensor& teacher,
                        const Tensor& targets, const Tensor& weights, double alpha, double temperature,
-                       double scale, const VocabularyPart& part, const Tensor& loss,
+                       double scale, const VocabularyShard& part, const Tensor& loss,
                        backend::Arena& scratch) {
     const std::int64_t rows = student.rows();
     MAESTRO_CHECK(rows == targets.size() && rows == weights.size() && student.columns() == part.tokens.size(),
@@ -58,7 +58,7 @@ void distil_by_kernels(backend::Backend& b, const Tensor& student, const Tensor&
 
 void distillation(backend::Backend& b, const Tensor& student, const Tensor& teacher, const Tensor& targets,
                   const Tensor& weights, double alpha, double temperature, double scale,
-                  const VocabularyPart& part, const Tensor& loss, backend::Arena& scratch) {
+                  const VocabularyShard& part, const Tensor& loss, backend::Arena& scratch) {
     const std::int64_t rows = student.rows(), columns = student.columns();
     MAESTRO_CHECK(teacher.size() == student.size() && teacher.dtype == student.dtype,
                   "student {}, teacher {}", student.describe(), teacher.describe());

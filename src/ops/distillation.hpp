@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/arena.hpp"
-#include "ops/vocabulary_part.hpp"
+#include "ops/vocabulary_shard.hpp"
 
 namespace maestro::ops {
 
@@ -12,6 +12,6 @@ namespace maestro::ops {
 /// them.
 void distillation(backend::Backend& b, const Tensor& student, const Tensor& teacher, const Tensor& targets,
                   const Tensor& weights, double alpha, double temperature, double scale,
-                  const VocabularyPart& part, const Tensor& loss, backend::Arena& scratch);
+                  const VocabularyShard& part, const Tensor& loss, backend::Arena& scratch);
 
 }  // namespace maestro::ops

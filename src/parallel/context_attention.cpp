@@ -20,42 +20,42 @@ namespace {
 /// heads. Where there are fewer key heads than ranks, ranks that follow each other get the same one.
 struct HeadExchange {
     HeadExchange(const Sequences& sequences, int count, std::int64_t query_columns,
-                 std::int64_t key_head_count, std::int64_t dim)
+                 std::int64_t kv_head_count, std::int64_t dim)
         : ranks(count),
           rows(sequences.rows),
           all(sequences.partition.rows()),
           q_columns(query_columns / count),
-          kv_columns(std::max<std::int64_t>(key_head_count / count, 1) * dim),
+          kv_columns(std::max<std::int64_t>(kv_head_count / count, 1) * dim),
           rows_each(static_cast<std::size_t>(count), rows),
-          key_heads(key_head_count),
+          kv_heads(kv_head_count),
           head_dim(dim) {}
     /// What rank `rank` sends or gets, of a tensor that has those of all ranks one below the other.
     Tensor part(const Tensor& by_rank, int rank) const {
         return by_rank.slice(rank * rows, (rank + 1) * rows);
     }
     /// The first column of the rank's key heads among those of all.
-    std::int64_t first_key_column(int rank) const { return rank * key_heads / ranks * head_dim; }
+    std::int64_t first_key_column(int rank) const { return rank * kv_heads / ranks * head_dim; }
 
     int ranks;
     std::int64_t rows, all;               ///< of this slice, of all slices
     std::int64_t q_columns, kv_columns;   ///< of one rank's query heads, and of its key heads
     std::vector<std::int64_t> rows_each;  ///< of the parts of this slice for each rank
-    std::int64_t key_heads, head_dim;
+    std::int64_t kv_heads, head_dim;
 };
 
 }  // namespace
 
 AttentionActivations ContextAttention::allocate(const Sequences& sequences, std::int64_t heads,
-                                                std::int64_t key_heads, backend::Arena& saved) const {
+                                                std::int64_t kv_heads, backend::Arena& saved) const {
     AttentionActivations a;
     if (!uses_ulysses()) {
         const std::int64_t rows = sequences.rows;
         a.q = saved.allocate(type_, {rows, heads * dim_});
-        a.k = saved.allocate(type_, {rows, key_heads * dim_});
+        a.k = saved.allocate(type_, {rows, kv_heads * dim_});
         a.lse = saved.allocate(statistics_, {rows, heads});
         return a;
     }
-    const HeadExchange e(sequences, mesh_->degrees().cp, heads * dim_, key_heads, dim_);
+    const HeadExchange e(sequences, mesh_->degrees().cp, heads * dim_, kv_heads, dim_);
     a.q = saved.allocate(type_, {e.all, e.q_columns});
     a.k = saved.allocate(type_, {e.all, e.kv_columns});
     a.values = saved.allocate(type_, {e.all, e.kv_columns});
@@ -65,19 +65,19 @@ AttentionActivations ContextAttention::allocate(const Sequences& sequences, std:
 }
 
 void ContextAttention::prepare(std::span<const std::int64_t> rows, AttentionMask mask, std::int64_t heads,
-                               std::int64_t key_heads, bool backward) const {
+                               std::int64_t kv_heads, bool backward) const {
     const int cp = mesh_->degrees().cp;
     const bool causal = mask == AttentionMask::causal;
     if (cp > 1 && !uses_ulysses() && causal) return;  // a ring cuts every sequence
     backend::AttentionClass shape{.backward = backward, .causal = causal, .dim = dim_};
     if (uses_ulysses()) {
         shape.heads = heads / cp;
-        shape.key_heads = std::max<std::int64_t>(key_heads / cp, 1);
-        shape.value_width = shape.key_heads * dim_;
+        shape.kv_heads = std::max<std::int64_t>(kv_heads / cp, 1);
+        shape.value_width = shape.kv_heads * dim_;
     } else {
         shape.heads = heads;
-        shape.key_heads = key_heads;
-        shape.value_width = (heads + 2 * key_heads) * dim_;
+        shape.kv_heads = kv_heads;
+        shape.value_width = (heads + 2 * kv_heads) * dim_;
     }
     shape.gradient_width = backward ? shape.value_width : 0;
     ops::prepare_attention(backend_, type_, shape, rows);

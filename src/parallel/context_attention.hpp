@@ -29,10 +29,10 @@ public:
     /// Builds the device's plans for sequences of these lengths. Those of a ring are not all known before,
     /// and partial results that are joined need none.
     void prepare(std::span<const std::int64_t> rows, AttentionMask mask, std::int64_t heads,
-                 std::int64_t key_heads, bool backward) const;
+                 std::int64_t kv_heads, bool backward) const;
     /// Takes memory for what is kept. Without all-to-all, a.q and a.k are where forward() expects its queries
     /// and keys.
-    AttentionActivations allocate(const Sequences& sequences, std::int64_t heads, std::int64_t key_heads,
+    AttentionActivations allocate(const Sequences& sequences, std::int64_t heads, std::int64_t kv_heads,
                                   backend::Arena& saved) const;
     /// q[T,H*D], k[T,K*D], values in the last columns of qkv[T,(H+2K)*D] -> attn_out[T,H*D]. Collective over
     /// cp.

@@ -39,7 +39,7 @@ public:
     /// `shard_only` this rank's shards alone, for gather_weights() to bring the others.
     void initialize(Pulse& pulse, bool shard_only = false);
     /// The parameter's weights come from elsewhere: initialize() leaves them alone.
-    void mark_set(const Parameter& parameter) { set_[index_.at(parameter.name)] = true; }
+    void mark_initialized(const Parameter& parameter) { set_[index_.at(parameter.name)] = true; }
 
     const std::deque<Parameter>& parameters() const { return parameters_; }
     const Parameter* find(std::string_view name) const;

@@ -7,12 +7,12 @@
 namespace maestro::workload {
 
 backend::DeviceRates rates_of(const config::Device& device) {
-    backend::DeviceRates rates{.products = {},
+    backend::DeviceRates rates{.gemm_rates = {},
                                .element_flops = device.element_flops,
                                .bytes = device.memory_bandwidth,
                                .operation_s = device.operation_s};
     for (const config::ProductRate& p : device.products)
-        rates.products.push_back({p.side, p.fp32_flops, p.bf16_flops});
+        rates.gemm_rates.push_back({p.side, p.fp32_flops, p.bf16_flops});
     return rates;
 }
 

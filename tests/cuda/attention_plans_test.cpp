@@ -24,7 +24,7 @@ protected:
         return {.backward = backward,
                 .causal = true,
                 .heads = kHeads,
-                .key_heads = kKeyHeads,
+                .kv_heads = kKeyHeads,
                 .dim = kDim,
                 .value_width = width,
                 .gradient_width = backward ? width : 0};

@@ -21,7 +21,7 @@ constexpr double kPatience = 5;  // s
 void reading_out_runs_beside_computing(const comm::Communicator&) {
     const auto device = backend::make_cuda(0);
     comm::Waiter waiter(kPatience);
-    device->wait_by(
+    device->set_wait(
         [&](const auto& ready, const std::string& what) { waiter.wait_until(ready, [&] { return what; }); });
     backend::Arena arena(*device, 48 << 20);
     const Tensor tensor = arena.allocate(DType::f32, {10'000'000});
@@ -32,9 +32,9 @@ void reading_out_runs_beside_computing(const comm::Communicator&) {
     hosted::enqueue_until(
         device->stream(), [&] { return go.load(); }, "a task");
     std::int64_t count = 0;
-    for (backend::DeviceToHostReader::Piece piece; read->next(piece);)
-        count += std::count(static_cast<const float*>(piece.data),
-                            static_cast<const float*>(piece.data) + (piece.end - piece.begin), 2.5f);
+    for (backend::DeviceToHostReader::Chunk chunk; read->next(chunk);)
+        count += std::count(static_cast<const float*>(chunk.data),
+                            static_cast<const float*>(chunk.data) + (chunk.end - chunk.begin), 2.5f);
     MAESTRO_CHECK(count == tensor.size(), "{} of {}", count, tensor.size());
     go = true;
 }

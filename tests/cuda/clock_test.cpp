@@ -47,8 +47,8 @@ void marks_lie_round_the_work(const comm::Communicator&) {
         MAESTRO_CHECK(between(0) >= kTask && between(2) >= kShort, "{} and {} s", between(0), between(2));
         MAESTRO_CHECK(between(1) >= 0 && between(1) < kTask, "{} s for nothing", between(1));
         for (const backend::Mark& mark : marks)
-            MAESTRO_CHECK(clock.at(mark) >= mark.given_s - kRounding && clock.at(mark) <= ended + kRounding,
-                          "{} given, {} read", mark.given_s - began, clock.at(mark) - began);
+            MAESTRO_CHECK(clock.at(mark) >= mark.host_s - kRounding && clock.at(mark) <= ended + kRounding,
+                          "{} given, {} read", mark.host_s - began, clock.at(mark) - began);
     }
 }
 

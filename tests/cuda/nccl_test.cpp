@@ -25,7 +25,7 @@ using namespace maestro;
 /// A group with a short deadline, on a GPU for which the host waits with that deadline.
 struct Rig {
     explicit Rig(int gpu) : device(backend::make_cuda(gpu)) {
-        device->wait_by([this](const auto& ready, const std::string& what) {
+        device->set_wait([this](const auto& ready, const std::string& what) {
             waiter.wait_until(ready, [&] { return what; });
         });
         group = collective::make_process_group(world.split(0, world.rank(), "tensor ranks"), *device);

@@ -122,7 +122,7 @@ TEST_F(Products, OfAClassOfRowsShareAnAlgorithmWhereItDoes) {
 }
 
 TEST_F(Products, AreMeasuredWhereAsked) {
-    const auto measuring = backend::make_cuda(0, {.tf32 = false, .measured = true});
+    const auto measuring = backend::make_cuda(0, {.tf32 = false, .autotune = true});
     const Layer l = layer(DType::f32, 32, 24);
     const Tensor y = view(DType::f32, 32, 24, 0), dx = view(DType::f32, 32, kInputs, 0, 0.5),
                  dy = view(DType::f32, 32, 24, 0, normal(32 * 24));
@@ -149,11 +149,11 @@ TEST_F(Products, AreMeasuredWhereAsked) {
 }
 
 TEST_F(Products, AreMeasuredWithADeadline) {
-    const auto measuring = backend::make_cuda(0, {.tf32 = false, .measured = true});
+    const auto measuring = backend::make_cuda(0, {.tf32 = false, .autotune = true});
     const Layer l = layer(DType::f32, 32, 24);
     const Tensor y = view(DType::f32, 32, 24, 0);
     settle(y);
-    measuring->wait_by([](const auto&, const std::string& what) { throw Error(ExitCode::peer_lost, what); });
+    measuring->set_wait([](const auto&, const std::string& what) { throw Error(ExitCode::peer_lost, what); });
     try {
         linear(*measuring, l.x, l.w, y);
         ADD_FAILURE() << "measured without an end to waiting";
@@ -164,7 +164,7 @@ TEST_F(Products, AreMeasuredWithADeadline) {
 }
 
 TEST_F(Products, LoseDigitsByTf32WhereAsked) {
-    const auto coarse = backend::make_cuda(0, {.tf32 = true, .measured = false});
+    const auto coarse = backend::make_cuda(0, {.tf32 = true, .autotune = false});
     const Layer l = layer(DType::f32, 64, 16);
     const Tensor y = view(DType::f32, 64, 16, 0);
     settle(y);

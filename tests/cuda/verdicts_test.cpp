@@ -56,20 +56,20 @@ Json properties(const Gpu& gpu) {
 std::string describe(const AttentionClass& c, const Gpu& gpu) {
     return fmt::format("{}, {} {}{}, {} heads and {} key heads of {}, {} sequences of {}", gpu.name,
                        c.causal ? "causal" : "full", c.backward ? "backward" : "forward",
-                       c.padded ? ", padded" : "", c.heads, c.key_heads, c.dim, c.sequences, c.longest);
+                       c.padded ? ", padded" : "", c.heads, c.kv_heads, c.dim, c.sequences, c.max_seqlen);
 }
 
-AttentionClass class_of(bool backward, bool causal, std::int64_t heads, std::int64_t key_heads,
-                        std::int64_t dim, std::int64_t longest, bool padded = false) {
-    const std::int64_t width = padded ? key_heads * dim : (heads + 2 * key_heads) * dim;
+AttentionClass class_of(bool backward, bool causal, std::int64_t heads, std::int64_t kv_heads,
+                        std::int64_t dim, std::int64_t max_seqlen, bool padded = false) {
+    const std::int64_t width = padded ? kv_heads * dim : (heads + 2 * kv_heads) * dim;
     return {.backward = backward,
             .causal = causal,
             .padded = padded,
             .heads = heads,
-            .key_heads = key_heads,
+            .kv_heads = kv_heads,
             .dim = dim,
-            .sequences = std::max<std::int64_t>(2048 / longest, 1),
-            .longest = longest,
+            .sequences = std::max<std::int64_t>(2048 / max_seqlen, 1),
+            .max_seqlen = max_seqlen,
             .value_width = width,
             .gradient_width = backward ? width : 0};
 }
@@ -109,14 +109,14 @@ TEST_F(Verdicts, EveryGraphIsSupported) {
     for (const Gpu& gpu : kAll)
         for (const bool backward : {false, true})
             for (const bool causal : {false, true})
-                for (const auto& [heads, key_heads] : {std::pair{16, 16}, {16, 8}, {6, 2}, {4, 1}})
+                for (const auto& [heads, kv_heads] : {std::pair{16, 16}, {16, 8}, {6, 2}, {4, 1}})
                     for (const std::int64_t dim : {8, 16, 32, 64, 72, 80, 96, 128})
-                        for (const std::int64_t longest : {128, 1024, 8192}) {
+                        for (const std::int64_t max_seqlen : {128, 1024, 8192}) {
                             // Fewer of the others: verdicts take their time.
-                            const bool some = longest == 8192 && heads != key_heads && heads != 4;
+                            const bool some = max_seqlen == 8192 && heads != kv_heads && heads != 4;
                             if (pads(gpu) && !some) continue;
-                            const AttentionClass c = class_of(backward, causal, heads, key_heads, dim,
-                                                              longest, backward && pads(gpu));
+                            const AttentionClass c = class_of(backward, causal, heads, kv_heads, dim,
+                                                              max_seqlen, backward && pads(gpu));
                             EXPECT_EQ(verdict_of(c, gpu), "") << describe(c, gpu);
                             ++graphs;
                         }
@@ -130,9 +130,9 @@ TEST_F(Verdicts, PlansAreBuiltAndTakeNoMoreThanIsPlanned) {
               class_of(false, true, 32, 8, 128, 8192), class_of(true, true, 16, 8, 64, 128),
               class_of(true, true, 16, 16, 64, 2048), class_of(true, false, 16, 16, 80, 1024),
               class_of(true, true, 6, 2, 32, 256), class_of(true, true, 32, 8, 128, 8192)}) {
-            if (pads(gpu) && c.longest < 1024) continue;
+            if (pads(gpu) && c.max_seqlen < 1024) continue;
             if (c.backward && pads(gpu))
-                c = class_of(true, c.causal, c.heads, c.key_heads, c.dim, c.longest, true);
+                c = class_of(true, c.causal, c.heads, c.kv_heads, c.dim, c.max_seqlen, true);
             std::int64_t workspace = -1;
             const auto graph = attention_graph(c, gpu.architecture);
             EXPECT_EQ(testing_support::verdict(*graph, properties(gpu), &workspace), "") << describe(c, gpu);

@@ -15,18 +15,18 @@ namespace {
 
 /// Far more bytes than a cache holds, and the products of a language section of 1B parameters.
 const Sizes kRows{
-    .rows = 16'384, .columns = 4096, .heads = 16, .key_heads = 8, .head_columns = 128, .vocabulary = 32'768};
+    .rows = 16'384, .columns = 4096, .heads = 16, .kv_heads = 8, .head_columns = 128, .vocabulary = 32'768};
 const Sizes kLossSizes{.rows = 4096, .vocabulary = 65'536};
 const std::vector<Sizes> kProductSizes{{.rows = 8192, .inputs = 2048, .outputs = 2048},
                                        {.rows = 8192, .inputs = 2048, .outputs = 16'384},
                                        {.rows = 8192, .inputs = 8192, .outputs = 2048},
                                        {.rows = 8192, .inputs = 8192, .outputs = 8192}};
-const std::vector<Sizes> kAttentionSizes{{.rows = 8192, .heads = 16, .key_heads = 8, .head_columns = 64},
-                                         {.rows = 8192, .heads = 16, .key_heads = 8, .head_columns = 128}};
+const std::vector<Sizes> kAttentionSizes{{.rows = 8192, .heads = 16, .kv_heads = 8, .head_columns = 64},
+                                         {.rows = 8192, .heads = 16, .kv_heads = 8, .head_columns = 128}};
 const Sizes kSmall{.rows = 40,
                    .columns = 128,
                    .heads = 2,
-                   .key_heads = 1,
+                   .kv_heads = 1,
                    .head_columns = 64,
                    .vocabulary = 96,
                    .inputs = 64,
@@ -61,7 +61,7 @@ void add_sizes(JsonLine& line, const Sizes& s) {
     const std::pair<const char*, std::int64_t> list[] = {{"rows", s.rows},
                                                          {"columns", s.columns},
                                                          {"heads", s.heads},
-                                                         {"key_heads", s.key_heads},
+                                                         {"kv_heads", s.kv_heads},
                                                          {"head_columns", s.head_columns},
                                                          {"vocabulary", s.vocabulary},
                                                          {"inputs", s.inputs},
@@ -77,7 +77,7 @@ void measure_one(const Operation& operation, DType type, const Sizes& sizes, bac
     const Cost cost =
         cost_of(operation, type, sizes, {gpu.threads(), gpu.shares_memory(), gpu.attention_architecture()});
     const std::size_t room =
-        backend::free_memory({.gpu = true, .number = 0, .reason = {}, .products = {}}) / 10 * 9;
+        backend::free_memory({.gpu = true, .number = 0, .reason = {}, .gemm = {}}) / 10 * 9;
     if (cost.tensors + cost.scratch > room)
         return line
             .add("skipped",

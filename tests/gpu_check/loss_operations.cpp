@@ -14,7 +14,7 @@ struct Rows {
     Tensor targets, weights;
 };
 
-ops::VocabularyPart whole(const Sizes& s) {
+ops::VocabularyShard whole(const Sizes& s) {
     return {{0, s.vocabulary}, {}};
 }
 

@@ -60,8 +60,8 @@ std::vector<Operation> products() {
 struct Packed {
     Packed(Workbench& w, DType t, const Sizes& s)
         : q(w.random(t, {s.rows, s.heads * s.head_columns})),
-          k(w.random(t, {s.rows, s.key_heads * s.head_columns})),
-          qkv(w.random(t, {s.rows, (s.heads + 2 * s.key_heads) * s.head_columns})) {
+          k(w.random(t, {s.rows, s.kv_heads * s.head_columns})),
+          qkv(w.random(t, {s.rows, (s.heads + 2 * s.kv_heads) * s.head_columns})) {
         const auto rows = static_cast<std::int32_t>(s.rows);
         mask = ops::causal_mask(std::vector<std::int32_t>{0, rows / 8, rows / 2, rows});
     }

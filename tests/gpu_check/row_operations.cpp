@@ -15,7 +15,7 @@ namespace {
 
 /// Of n elements all but one, a part of which keeps clear of weight decay.
 Tensor update_of(Workbench& w, std::int64_t n) {
-    const std::vector<ops::Updated> updated{
+    const std::vector<ops::UpdateRange> updated{
         {{0, n / 3}, true}, {{n / 3, n / 2}, false}, {{n / 2 + 1, n}, true}};
     const auto chunks = ops::update_chunks(updated);
     const auto* const bytes = reinterpret_cast<const std::uint8_t*>(chunks.data());
@@ -131,7 +131,7 @@ std::vector<Operation> norms() {
 /// Tensors of heads with rotary positions, forward and backward.
 struct Heads {
     Heads(Workbench& w, DType t, const Sizes& s)
-        : qkv(w.random(t, {s.rows, (s.heads + 2 * s.key_heads) * s.head_columns})),
+        : qkv(w.random(t, {s.rows, (s.heads + 2 * s.kv_heads) * s.head_columns})),
           q_norm(w.random(t, {s.head_columns})),
           k_norm(w.random(t, {s.head_columns})),
           cos(w.random(sums_of(t), {s.rows, s.head_columns / 2}, 0.5)),
@@ -161,8 +161,8 @@ std::vector<Operation> rotary() {
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Heads h(w, t, s);
              const Tensor q = w.result(t, {s.rows, s.heads * s.head_columns}),
-                          k = w.result(t, {s.rows, s.key_heads * s.head_columns}),
-                          rstd = w.result(sums_of(t), {s.rows, s.heads + s.key_heads});
+                          k = w.result(t, {s.rows, s.kv_heads * s.head_columns}),
+                          rstd = w.result(sums_of(t), {s.rows, s.heads + s.kv_heads});
              return [=, &w] {
                  ops::head_norm_rotary(w.b, h.qkv, h.q_norm, h.k_norm, h.cos, h.sin, q, k, rstd, 1e-6);
              };
@@ -172,8 +172,8 @@ std::vector<Operation> rotary() {
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Heads h(w, t, s);
              const Tensor dq = w.random(t, {s.rows, s.heads * s.head_columns}),
-                          dk = w.random(t, {s.rows, s.key_heads * s.head_columns}),
-                          rstd = w.random(sums_of(t), {s.rows, s.heads + s.key_heads});
+                          dk = w.random(t, {s.rows, s.kv_heads * s.head_columns}),
+                          rstd = w.random(sums_of(t), {s.rows, s.heads + s.kv_heads});
              // Its columns of values are another operation's.
              const Tensor dqkv = w.sum(t, {s.rows, h.qkv.columns()}),
                           dq_norm = w.sum(sums_of(t), {s.head_columns}),

@@ -98,7 +98,7 @@ std::string Operation::shape(const Sizes& s) const {
         case Shape::product:
             return text(s.rows) + " x " + text(s.inputs) + " x " + text(s.outputs);
         case Shape::attention:
-            return text(s.rows) + " tokens, " + text(s.heads) + "/" + text(s.key_heads) + " heads of " +
+            return text(s.rows) + " tokens, " + text(s.heads) + "/" + text(s.kv_heads) + " heads of " +
                    text(s.head_columns);
         case Shape::loss:
             return text(s.rows) + " x " + text(s.vocabulary);

@@ -14,7 +14,7 @@ namespace maestro::gpu_check {
 /// How large: rows x columns of activations, heads and sizes of attention, tokens of a vocabulary.
 struct Sizes {
     std::int64_t rows = 0, columns = 0;
-    std::int64_t heads = 0, key_heads = 0, head_columns = 0;
+    std::int64_t heads = 0, kv_heads = 0, head_columns = 0;
     std::int64_t vocabulary = 0;
     std::int64_t inputs = 0, outputs = 0;  ///< of products
 };

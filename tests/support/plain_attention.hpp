@@ -14,9 +14,9 @@ namespace maestro::testing_support {
 using Numbers = std::vector<double>;
 
 struct PlainAttention {
-    std::int64_t heads, key_heads, dim;
+    std::int64_t heads, kv_heads, dim;
     ops::VarlenMask mask;
-    Numbers q, k, values;  ///< [Tq, heads * dim], [Tk, key_heads * dim] twice
+    Numbers q, k, values;  ///< [Tq, heads * dim], [Tk, kv_heads * dim] twice
     Numbers out, lse;
     Numbers dq, dk, dvalues;
 
@@ -70,7 +70,7 @@ private:
         return size((token * heads + head) * dim);
     }
     std::size_t key(std::int64_t token, std::int64_t head) const {
-        return size((token * key_heads + head * key_heads / heads) * dim);
+        return size((token * kv_heads + head * kv_heads / heads) * dim);
     }
     double score_of(std::int64_t token, std::int64_t key_token, std::int64_t head) const {
         double sum = 0;

@@ -74,10 +74,10 @@ private:
 
 class Cuda final : public Backend {
 public:
-    Cuda(int device, Products products)
+    Cuda(int device, GemmOptions options)
         : device_(device),
           stream_(make_stream(device)),
-          gemm_(stream_, products, [this](const CudaEvent& event) { wait_for(event); }),
+          gemm_(stream_, options, [this](const CudaEvent& event) { wait_for(event); }),
           staging_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
           clock_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
           cudnn_(make_cudnn_attention(stream_, architecture_of(device))),
@@ -179,8 +179,8 @@ int attention_architecture_of_gpu(int number) {
     return has_cudnn(architecture) ? architecture : 0;
 }
 
-std::unique_ptr<Backend> make_cuda(int device, Products products) {
-    return std::make_unique<Cuda>(device, products);
+std::unique_ptr<Backend> make_cuda(int device, GemmOptions options) {
+    return std::make_unique<Cuda>(device, options);
 }
 
 }  // namespace maestro::backend

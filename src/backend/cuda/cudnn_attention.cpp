@@ -61,7 +61,7 @@ private:
             throw Error(ExitCode::broken_invariant,
                         fmt::format("cuDNN wants {} bytes of workspace for {} sequences of {} at most, {} "
                                     "are planned",
-                                    plan.workspace, c.sequences, c.longest, planned));
+                                    plan.workspace, c.sequences, c.max_seqlen, planned));
         for (std::size_t i = 0; i < plan.uses.size(); ++i) {
             const auto which = static_cast<AttentionArray>(i);
             const bool only_backward = which == AttentionArray::dout || which == AttentionArray::dq ||

@@ -33,8 +33,8 @@ void check_graph(cudnn_frontend::error_t found, const char* what, const Attentio
     if (found.is_good()) return;
     fail(fmt::format(
         "does not {} attention{}{} of {} sequences of {} at most, {} heads, {} key heads of {}: {}", what,
-        c.backward ? " backward" : "", c.causal ? ", causal," : "", c.sequences, c.longest, c.heads,
-        c.key_heads, c.dim, found.get_message()));
+        c.backward ? " backward" : "", c.causal ? ", causal," : "", c.sequences, c.max_seqlen, c.heads,
+        c.kv_heads, c.dim, found.get_message()));
 }
 
 }  // namespace

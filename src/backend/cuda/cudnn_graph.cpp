@@ -54,19 +54,19 @@ public:
     void describe(const Node& node, AttentionArray which, std::int64_t heads, std::int64_t width,
                   const Node& offsets) const {
         node->set_uid(uid_of(which))
-            .set_dim({c_.sequences, heads, c_.longest, c_.dim})
-            .set_stride({c_.longest * width, c_.dim, width, 1})
+            .set_dim({c_.sequences, heads, c_.max_seqlen, c_.dim})
+            .set_stride({c_.max_seqlen * width, c_.dim, width, 1})
             .set_data_type(DataType_t::BFLOAT16);
         if (offsets) node->set_ragged_offset(offsets);
     }
     void describe_statistics(const Node& node, const Node& offsets) const {
         node->set_uid(uid_of(AttentionArray::lse))
-            .set_dim({c_.sequences, c_.heads, c_.longest, 1})
+            .set_dim({c_.sequences, c_.heads, c_.max_seqlen, 1})
             .set_data_type(DataType_t::FLOAT);
         if (offsets)
-            node->set_stride({c_.longest * c_.heads, 1, c_.heads, 1}).set_ragged_offset(offsets);
+            node->set_stride({c_.max_seqlen * c_.heads, 1, c_.heads, 1}).set_ragged_offset(offsets);
         else
-            node->set_stride({c_.longest * c_.heads, c_.longest, 1, 1});
+            node->set_stride({c_.max_seqlen * c_.heads, c_.max_seqlen, 1, 1});
     }
 
 private:
@@ -100,8 +100,8 @@ struct Inputs {
           k_offsets(d.offsets(AttentionArray::k_offsets)),
           lse_offsets(d.offsets(AttentionArray::lse_offsets)),
           q(d.rows(AttentionArray::q, c.heads, c.heads * c.dim, q_offsets)),
-          k(d.rows(AttentionArray::k, c.key_heads, c.key_heads * c.dim, k_offsets)),
-          values(d.rows(AttentionArray::values, c.key_heads, c.value_width,
+          k(d.rows(AttentionArray::k, c.kv_heads, c.kv_heads * c.dim, k_offsets)),
+          values(d.rows(AttentionArray::values, c.kv_heads, c.value_width,
                         d.offsets(AttentionArray::value_offsets))) {}
     Node q_offsets, k_offsets, lse_offsets, q, k, values;
 };
@@ -125,8 +125,8 @@ void describe_backward(Graph& graph, const AttentionClass& c, Description& d) {
         in.q, in.k, in.values, out, dout, d.statistics(in.lse_offsets),
         attributes_of<fe::SDPA_backward_attributes>(c, d).set_deterministic_algorithm(true));
     d.describe(dq, AttentionArray::dq, c.heads, width, in.q_offsets);
-    d.describe(dk, AttentionArray::dk, c.key_heads, c.key_heads * c.dim, in.k_offsets);
-    d.describe(dvalues, AttentionArray::dvalues, c.key_heads, c.gradient_width,
+    d.describe(dk, AttentionArray::dk, c.kv_heads, c.kv_heads * c.dim, in.k_offsets);
+    d.describe(dvalues, AttentionArray::dvalues, c.kv_heads, c.gradient_width,
                d.offsets(AttentionArray::dvalue_offsets));
     for (const Node& node : {dq, dk, dvalues}) node->set_output(true);
 }

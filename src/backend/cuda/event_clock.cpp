@@ -23,10 +23,10 @@ void CudaClock::read() {
     wait_(events_[marks_.size() - 1]);
     first_ = marks_.front().number;
     read_.clear();
-    double begin = marks_.front().given_s;
+    double begin = marks_.front().host_s;
     for (std::size_t i = 0; i < marks_.size(); ++i) {
         read_.push_back(i == 0 ? 0 : events_[i].seconds_after(events_[0]));
-        begin = std::max(begin, marks_[i].given_s - read_.back());
+        begin = std::max(begin, marks_[i].host_s - read_.back());
     }
     for (double& second : read_) second += begin;
     marks_.clear();

@@ -77,8 +77,8 @@ struct Plan {
 }  // namespace
 
 struct CudaGemm::State {
-    State(Stream s, Products p, std::function<void(const CudaEvent&)> w)
-        : stream(s), products(p), wait(std::move(w)) {
+    State(Stream s, GemmOptions o, std::function<void(const CudaEvent&)> w)
+        : stream(s), options(o), wait(std::move(w)) {
         MAESTRO_CUDA_CALL(cublasLtCreate(&handle));
         MAESTRO_CUDA_CALL(cudaMalloc(&workspace, kProductWorkspace));
     }
@@ -103,7 +103,7 @@ struct CudaGemm::State {
                   void* target, bool accumulate);
 
     Stream stream;
-    Products products;
+    GemmOptions options;
     std::function<void(const CudaEvent&)> wait;
     cublasLtHandle_t handle = nullptr;
     void* workspace = nullptr;
@@ -131,7 +131,7 @@ std::vector<cublasLtMatmulAlgo_t> CudaGemm::State::proposals(const Product& prod
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle, product.description(), product.first(), product.second(), product.result(), product.result(),
-        preference.get(), products.measured ? kTried : 1, found.data(), &count);
+        preference.get(), options.autotune ? kTried : 1, found.data(), &count);
     // What it has no epilogue for it may also call a wrong description.
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_INVALID_VALUE && !plain(e)))
         return {};
@@ -210,9 +210,9 @@ const Plan& CudaGemm::State::plan_of(const Backend::Gemm& shape, const Backend::
     const Key key = key_of(shape, e);
     auto at = plans.find(key);
     if (at == plans.end()) {
-        Product product(shape, e, products.tf32);
+        Product product(shape, e, options.tf32);
         std::optional<cublasLtMatmulAlgo_t> algorithm;
-        if (products.measured) {
+        if (options.autotune) {
             product.resize(g);  // of the class there may be less memory than its largest would take
             algorithm = choose(product, g, e);
         } else {
@@ -231,8 +231,8 @@ const Plan& CudaGemm::State::plan_for(const Backend::Gemm& g, const Backend::Epi
     return own;
 }
 
-CudaGemm::CudaGemm(Stream stream, Products products, std::function<void(const CudaEvent&)> wait)
-    : state_(std::make_unique<State>(stream, products, std::move(wait))) {}
+CudaGemm::CudaGemm(Stream stream, GemmOptions options, std::function<void(const CudaEvent&)> wait)
+    : state_(std::make_unique<State>(stream, options, std::move(wait))) {}
 CudaGemm::~CudaGemm() = default;
 
 bool CudaGemm::run(const Backend::Gemm& g, const Backend::Epilogue& epilogue) {
@@ -253,8 +253,8 @@ bool CudaGemm::run(const Backend::Gemm& g, const Backend::Epilogue& epilogue) {
 std::string CudaGemm::describe() const {
     const auto version = cublasLtGetVersion();
     return fmt::format("cuBLASLt {}.{}.{}{}{}", version / 10000, version / 100 % 100, version % 100,
-                       state_->products.tf32 ? ", fp32 by tf32" : "",
-                       state_->products.measured ? ", algorithms by measurement" : "");
+                       state_->options.tf32 ? ", fp32 by tf32" : "",
+                       state_->options.autotune ? ", algorithms by measurement" : "");
 }
 
 }  // namespace maestro::backend

@@ -19,7 +19,7 @@ inline constexpr std::size_t kProductWorkspace = std::size_t{32} << 20;
 class CudaGemm {
 public:
     /// `wait` returns when an event is reached.
-    CudaGemm(Stream stream, Products products, std::function<void(const CudaEvent&)> wait);
+    CudaGemm(Stream stream, GemmOptions options, std::function<void(const CudaEvent&)> wait);
     ~CudaGemm();
     CudaGemm(const CudaGemm&) = delete;
     CudaGemm& operator=(const CudaGemm&) = delete;

@@ -30,7 +30,7 @@ void CudaDeviceToHostReader::copy_ahead() {
             MAESTRO_CUDA_CALL(cudaMemcpyAsync(
                 slot.memory.data(), static_cast<const std::byte*>(tensor.data) + element_ * size,
                 static_cast<std::size_t>((end - element_) * size), cudaMemcpyDeviceToHost, stream_));
-            pieces_[copied_ % kSlots] = {tensor_, element_, end, slot.memory.data()};
+            chunks_[copied_ % kSlots] = {tensor_, element_, end, slot.memory.data()};
             slot.copied.record(stream_);
             ++copied_;
         }
@@ -41,11 +41,11 @@ void CudaDeviceToHostReader::copy_ahead() {
     }
 }
 
-bool CudaDeviceToHostReader::next(Piece& piece) {
+bool CudaDeviceToHostReader::next(Chunk& chunk) {
     copy_ahead();
     if (read_ == copied_) return false;
     wait_(ring_[read_].copied);
-    piece = pieces_[read_ % kSlots];
+    chunk = chunks_[read_ % kSlots];
     ++read_;
     return true;
 }

@@ -19,17 +19,17 @@ namespace {
 constexpr std::int64_t kQueryBlock = 64;
 
 struct Shape {
-    std::int64_t heads, key_heads, dim, width, longest;
+    std::int64_t heads, kv_heads, dim, width, max_seqlen;
     double score_pairs = 0;  ///< (query, key) pairs over all heads
 };
 
 Shape shape_of(const Tensor& q, const Tensor& k, const Tensor& values, const Tensor& lse,
                const VarlenMask& v) {
-    Shape s{.heads = lse.columns(), .key_heads = 0, .dim = 0, .width = values.columns(), .longest = 0};
+    Shape s{.heads = lse.columns(), .kv_heads = 0, .dim = 0, .width = values.columns(), .max_seqlen = 0};
     MAESTRO_CHECK(s.heads > 0 && q.columns() % s.heads == 0, "q {}, lse {}", q.describe(), lse.describe());
     s.dim = q.columns() / s.heads;
-    s.key_heads = k.columns() / s.dim;
-    MAESTRO_CHECK(s.key_heads > 0 && s.heads % s.key_heads == 0 && k.columns() == s.key_heads * s.dim &&
+    s.kv_heads = k.columns() / s.dim;
+    MAESTRO_CHECK(s.kv_heads > 0 && s.heads % s.kv_heads == 0 && k.columns() == s.kv_heads * s.dim &&
                       s.width >= k.columns(),
                   "q {}, k {}, values {}", q.describe(), k.describe(), values.describe());
     MAESTRO_CHECK(!v.cu_seqlens_q.empty() && v.cu_seqlens_q.size() == v.cu_seqlens_k.size() &&
@@ -42,7 +42,7 @@ Shape shape_of(const Tensor& q, const Tensor& k, const Tensor& values, const Ten
         const std::int64_t queries = v.cu_seqlens_q[i] - v.cu_seqlens_q[i - 1],
                            keys = v.cu_seqlens_k[i] - v.cu_seqlens_k[i - 1];
         MAESTRO_CHECK(queries >= 0 && keys >= 0, "offsets descend at {}", i);
-        s.longest = std::max({s.longest, queries, keys});
+        s.max_seqlen = std::max({s.max_seqlen, queries, keys});
         for (std::int32_t t = v.cu_seqlens_q[i - 1]; t < v.cu_seqlens_q[i]; ++t) {
             const auto kv_limit = v.kv_limit[static_cast<std::size_t>(t)];
             MAESTRO_CHECK(kv_limit <= keys && kv_limit >= (t > v.cu_seqlens_q[i - 1] ? v.kv_limit[t - 1] : 0),
@@ -88,11 +88,12 @@ void product(const A* a, const A* b, A* y, std::int64_t m, std::int64_t n, std::
                       alpha);
 }
 
-/// A row for each thread of the host: `arrays` of [longest, dim] and `blocks` of [kQueryBlock, longest].
+/// A row for each thread of the host: `arrays` of [max_seqlen, dim] and `blocks` of [kQueryBlock,
+/// max_seqlen].
 Tensor thread_scratch(const backend::Backend& b, backend::Arena& arena, DType type, const Shape& s,
                       std::int64_t arrays, std::int64_t blocks) {
     if (!b.shares_memory()) return {};
-    const std::int64_t each = s.longest * s.dim * arrays + kQueryBlock * s.longest * blocks;
+    const std::int64_t each = s.max_seqlen * s.dim * arrays + kQueryBlock * s.max_seqlen * blocks;
     return arena.allocate(accumulate_type(type), {b.threads(), std::max<std::int64_t>(each, 1)});
 }
 
@@ -103,12 +104,11 @@ struct Rows {
 
 /// A key head's keys and values in a sequence, [keys, dim] each.
 template <class T, class A>
-void pack_head(const Shape& s, const Tensor& k, const Tensor& values, const Rows& at, std::int64_t key_head,
+void pack_head(const Shape& s, const Tensor& k, const Tensor& values, const Rows& at, std::int64_t kv_head,
                A* keys, A* value_rows) {
-    pack(k.as<T>() + (at.first_key * s.key_heads + key_head) * s.dim, s.key_heads * s.dim, at.keys, s.dim,
-         keys);
-    pack(values.as<T>() + at.first_key * s.width + s.width + (key_head - s.key_heads) * s.dim, s.width,
-         at.keys, s.dim, value_rows);
+    pack(k.as<T>() + (at.first_key * s.kv_heads + kv_head) * s.dim, s.kv_heads * s.dim, at.keys, s.dim, keys);
+    pack(values.as<T>() + at.first_key * s.width + s.width + (kv_head - s.kv_heads) * s.dim, s.width, at.keys,
+         s.dim, value_rows);
 }
 
 /// body(rows, key head, scratch of this thread) for every sequence that has queries or keys and every key
@@ -119,12 +119,12 @@ void for_each_key_head(const Shape& s, const VarlenMask& v, std::int64_t work_ea
                        Body&& body) {
     const auto sequences = static_cast<std::int64_t>(v.cu_seqlens_q.size()) - 1;
     const auto threads = static_cast<int>(scratch.dim(0));
-    parallel_for(sequences * s.key_heads, work_each, threads, [&](std::int64_t task) {
-        const auto i = static_cast<std::size_t>(task / s.key_heads);
+    parallel_for(sequences * s.kv_heads, work_each, threads, [&](std::int64_t task) {
+        const auto i = static_cast<std::size_t>(task / s.kv_heads);
         const Rows rows{v.cu_seqlens_q[i], v.cu_seqlens_q[i + 1] - v.cu_seqlens_q[i], v.cu_seqlens_k[i],
                         v.cu_seqlens_k[i + 1] - v.cu_seqlens_k[i]};
         A* const own = scratch.as<A>() + omp_get_thread_num() * scratch.columns();
-        if (rows.count > 0 || rows.keys > 0) body(rows, task % s.key_heads, own);
+        if (rows.count > 0 || rows.keys > 0) body(rows, task % s.kv_heads, own);
     });
 }
 
@@ -163,8 +163,8 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
     MAESTRO_CHECK(out.size() == q.size(), "out {} for {}", out.describe(), q.describe());
     backend::ArenaScope scope(arena);
     const Tensor scratch = thread_scratch(b, arena, q.dtype, s, 4, 1);
-    const GpuAttention on_gpu(b, {.q = q, .k = k, .values = values, .out = out, .lse = lse}, mask, s.longest,
-                              arena);
+    const GpuAttention on_gpu(b, {.q = q, .k = k, .values = values, .out = out, .lse = lse}, mask,
+                              s.max_seqlen, arena);
     const backend::Work work{4.0 * s.score_pairs * static_cast<double>(s.dim),
                              static_cast<double>(2 * q.bytes() + 2 * k.bytes()), static_cast<double>(s.dim),
                              q.dtype};
@@ -173,17 +173,17 @@ void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tens
         [&] {
             by_types(q.dtype, out.dtype, [&]<class T, class O>(T, O) {
                 using A = Accumulate<T>;
-                const std::int64_t group = s.heads / s.key_heads;
+                const std::int64_t group = s.heads / s.kv_heads;
                 const double scale = 1.0 / std::sqrt(static_cast<double>(s.dim));
                 for_each_key_head<A>(
-                    s, mask, s.longest * s.dim * group * 8, scratch,
-                    [&](const Rows& at, std::int64_t key_head, A* keys) {
-                        A* value_rows = keys + s.longest * s.dim;
-                        A* queries = value_rows + s.longest * s.dim;
-                        A* result = queries + s.longest * s.dim;
-                        A* scores = result + s.longest * s.dim;
-                        pack_head<T>(s, k, values, at, key_head, keys, value_rows);
-                        for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
+                    s, mask, s.max_seqlen * s.dim * group * 8, scratch,
+                    [&](const Rows& at, std::int64_t kv_head, A* keys) {
+                        A* value_rows = keys + s.max_seqlen * s.dim;
+                        A* queries = value_rows + s.max_seqlen * s.dim;
+                        A* result = queries + s.max_seqlen * s.dim;
+                        A* scores = result + s.max_seqlen * s.dim;
+                        pack_head<T>(s, k, values, at, kv_head, keys, value_rows);
+                        for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
                             pack(q.as<T>() + (at.first * s.heads + head) * s.dim, s.heads * s.dim, at.count,
                                  s.dim, queries);
                             for (std::int64_t begin = 0; begin < at.count; begin += kQueryBlock) {
@@ -251,7 +251,7 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                                .dq = dq,
                                .dk = dk,
                                .dvalues = dvalues},
-                              mask, s.longest, arena);
+                              mask, s.max_seqlen, arena);
     const backend::Work work{10.0 * s.score_pairs * static_cast<double>(s.dim),
                              static_cast<double>(4 * q.bytes() + 4 * k.bytes()), static_cast<double>(s.dim),
                              q.dtype};
@@ -260,12 +260,12 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
         [&] {
             by_types(q.dtype, dq.dtype, [&]<class T, class O>(T, O) {
                 using A = Accumulate<T>;
-                const std::int64_t group = s.heads / s.key_heads;
+                const std::int64_t group = s.heads / s.kv_heads;
                 const double scale = 1.0 / std::sqrt(static_cast<double>(s.dim));
                 for_each_key_head<A>(
-                    s, mask, s.longest * s.dim * group * 20, scratch,
-                    [&](const Rows& at, std::int64_t key_head, A* keys) {
-                        const std::int64_t array = s.longest * s.dim;
+                    s, mask, s.max_seqlen * s.dim * group * 20, scratch,
+                    [&](const Rows& at, std::int64_t kv_head, A* keys) {
+                        const std::int64_t array = s.max_seqlen * s.dim;
                         A* value_rows = keys + array;
                         A* queries = value_rows + array;
                         A* gradient = queries + array;
@@ -273,10 +273,10 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                         A* d_keys = d_queries + array;
                         A* d_values = d_keys + array;
                         A* weights = d_values + array;
-                        A* d_scores = weights + kQueryBlock * s.longest;
-                        pack_head<T>(s, k, values, at, key_head, keys, value_rows);
+                        A* d_scores = weights + kQueryBlock * s.max_seqlen;
+                        pack_head<T>(s, k, values, at, kv_head, keys, value_rows);
                         std::fill(d_keys, d_keys + 2 * array, A(0));  // and d_values
-                        for (std::int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
+                        for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
                             const std::int64_t own = (at.first * s.heads + head) * s.dim,
                                                stride = s.heads * s.dim;
                             pack(q.as<T>() + own, stride, at.count, s.dim, queries);
@@ -322,12 +322,12 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                             unpack(d_queries, at.count, s.dim, dq.as<O>() + own, stride);
                         }
                         unpack(d_keys, at.keys, s.dim,
-                               dk.as<O>() + (at.first_key * s.key_heads + key_head) * s.dim,
-                               s.key_heads * s.dim);
+                               dk.as<O>() + (at.first_key * s.kv_heads + kv_head) * s.dim,
+                               s.kv_heads * s.dim);
                         const std::int64_t width = dvalues.columns();
                         unpack(
                             d_values, at.keys, s.dim,
-                            dvalues.as<O>() + at.first_key * width + width + (key_head - s.key_heads) * s.dim,
+                            dvalues.as<O>() + at.first_key * width + width + (kv_head - s.kv_heads) * s.dim,
                             width);
                     });
             });

@@ -17,13 +17,13 @@ bool aligned(const Tensor& t) {
     return reinterpret_cast<std::uintptr_t>(t.data) % kAlignment == 0 && t.columns() * size % kAlignment == 0;
 }
 
-AttentionCase case_of(const backend::Backend& b, const AttentionTensors& t, std::int64_t longest) {
+AttentionCase case_of(const backend::Backend& b, const AttentionTensors& t, std::int64_t max_seqlen) {
     AttentionCase c{.architecture = b.attention_architecture(),
                     .inputs = t.q.dtype,
                     .results = t.backward() ? t.dq.dtype : t.out.dtype,
                     .heads = t.lse.columns(),
                     .dim = t.q.columns() / t.lse.columns(),
-                    .longest = longest,
+                    .max_seqlen = max_seqlen,
                     .backward = t.backward()};
     for (const Tensor* each : {&t.q, &t.k, &t.values, &t.out, &t.dout, &t.dq, &t.dk, &t.dvalues})
         c.aligned = c.aligned && (each->empty() || (aligned(*each) && each->dtype == DType::bf16));
@@ -33,7 +33,7 @@ AttentionCase case_of(const backend::Backend& b, const AttentionTensors& t, std:
 /// Memory is planned by one micro-batch, and another of no more rows may be dealt otherwise: shorter
 /// sequences, or no parts that are joined. So on paper there is room for either form.
 AttentionCase on_paper(AttentionCase c) {
-    c.longest = std::min(c.longest, most_planned_rows(c));
+    c.max_seqlen = std::min(c.max_seqlen, max_planned_seqlen(c));
     c.results = c.inputs;
     c.aligned = true;
     return c;
@@ -42,10 +42,10 @@ AttentionCase on_paper(AttentionCase c) {
 }  // namespace
 
 GpuAttention::GpuAttention(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask,
-                           std::int64_t longest, backend::Arena& scratch)
+                           std::int64_t max_seqlen, backend::Arena& scratch)
     : tensors_(t) {
     if (b.shares_memory()) return;
-    AttentionCase c = case_of(b, t, longest);
+    AttentionCase c = case_of(b, t, max_seqlen);
     if (!b.computes()) c = on_paper(c);
     const AttentionImplementation form = attention_implementation(c, mask);
     if (form != AttentionImplementation::kernel) packed_.emplace(t, mask, form, c);
@@ -66,20 +66,20 @@ void prepare_attention(backend::Backend& b, DType type, const backend::Attention
     if (!b.fused_attention()) return;
     std::set<std::int64_t> planned;
     for (const std::int64_t each : rows)
-        if (each > 0) planned.insert(planned_rows(each));
-    for (const std::int64_t longest : planned) {
+        if (each > 0) planned.insert(planned_seqlen(each));
+    for (const std::int64_t max_seqlen : planned) {
         const AttentionImplementation form = attention_implementation(
             {.architecture = b.attention_architecture(),
              .inputs = type,
              .results = type,
              .heads = shape.heads,
              .dim = shape.dim,
-             .longest = longest,
+             .max_seqlen = max_seqlen,
              .backward = shape.backward,
              .aligned = shape.value_width * static_cast<std::int64_t>(size_of(type)) % kAlignment == 0},
             shape.causal);
         if (form != AttentionImplementation::kernel)
-            b.fused_attention()->prepare(attention_class(shape, form, longest));
+            b.fused_attention()->prepare(attention_class(shape, form, max_seqlen));
     }
 }
 

@@ -11,10 +11,10 @@ namespace maestro::ops {
 
 class GpuAttention {
 public:
-    /// Forward without dq. `longest`: most queries or keys of a sequence. Takes nothing where the device uses
-    /// the host's memory.
-    GpuAttention(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask, std::int64_t longest,
-                 backend::Arena& scratch);
+    /// Forward without dq. `max_seqlen`: most queries or keys of a sequence. Takes nothing where the device
+    /// uses the host's memory.
+    GpuAttention(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask,
+                 std::int64_t max_seqlen, backend::Arena& scratch);
     void run(backend::Backend& b, Stream stream) const;
 
 private:

@@ -33,11 +33,11 @@ MaskForm form_of(const VarlenMask& v) {
 
 }  // namespace
 
-std::int64_t planned_rows(std::int64_t rows) {
+std::int64_t planned_seqlen(std::int64_t rows) {
     return std::max(kShortest, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows))));
 }
 
-std::int64_t most_planned_rows(const AttentionCase& c) {
+std::int64_t max_planned_seqlen(const AttentionCase& c) {
     if (!c.backward || c.architecture / 10 == 10) return std::numeric_limits<std::int64_t>::max();
     std::int64_t rows = kShortest;
     while (8 * rows * rows * c.heads <= kScoreBytes) rows *= 2;
@@ -48,8 +48,9 @@ AttentionImplementation attention_implementation(const AttentionCase& c, bool ca
     using backend::BackwardForm;
     const BackwardForm backward = backend::backward_form(c.architecture);
     const bool types = c.inputs == DType::bf16 && c.results == DType::bf16;
-    const bool sizes = c.dim % 8 == 0 && c.dim <= 128 && c.longest > 0 && c.aligned;
-    if (backward == BackwardForm::none || !types || !sizes || planned_rows(c.longest) > most_planned_rows(c))
+    const bool sizes = c.dim % 8 == 0 && c.dim <= 128 && c.max_seqlen > 0 && c.aligned;
+    if (backward == BackwardForm::none || !types || !sizes ||
+        planned_seqlen(c.max_seqlen) > max_planned_seqlen(c))
         return AttentionImplementation::kernel;
     if (c.backward && backward == BackwardForm::padded)
         return causal ? AttentionImplementation::padded_causal : AttentionImplementation::padded_full;

@@ -14,8 +14,8 @@ namespace {
 using backend::AttentionArray;
 
 constexpr std::int64_t kRows = 2048;  ///< of a launch, if its sequences are no longer
-std::int64_t room_of(std::int64_t longest) {
-    return std::max<std::int64_t>(kRows / longest, 1);
+std::int64_t room_of(std::int64_t max_seqlen) {
+    return std::max<std::int64_t>(kRows / max_seqlen, 1);
 }
 
 /// The lists of a launch: offsets, two words each, then lengths.
@@ -52,12 +52,12 @@ SequenceRows::SequenceRows(const VarlenMask& mask) : queries{0}, keys{0} {
 std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows) {
     std::vector<AttentionLaunch> launches;
     for (std::size_t s = 0; s + 1 < rows.queries.size(); ++s) {
-        const std::int64_t own = planned_rows(std::max(size_of(rows.queries, s), size_of(rows.keys, s)));
+        const std::int64_t own = planned_seqlen(std::max(size_of(rows.queries, s), size_of(rows.keys, s)));
         if (!launches.empty()) {
             AttentionLaunch& last = launches.back();
-            const std::int64_t longest = std::max(last.longest, own);
-            if (last.count < room_of(longest)) {
-                last = {last.first, last.count + 1, room_of(longest), longest};
+            const std::int64_t max_seqlen = std::max(last.max_seqlen, own);
+            if (last.count < room_of(max_seqlen)) {
+                last = {last.first, last.count + 1, room_of(max_seqlen), max_seqlen};
                 continue;
             }
         }
@@ -67,12 +67,12 @@ std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows) {
 }
 
 backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionImplementation form,
-                                        std::int64_t longest) {
+                                        std::int64_t max_seqlen) {
     shape.causal = is_causal(form);
     shape.padded = is_padded(form);
-    if (shape.padded) shape.value_width = shape.gradient_width = shape.key_heads * shape.dim;
-    shape.sequences = room_of(longest);
-    shape.longest = longest;
+    if (shape.padded) shape.value_width = shape.gradient_width = shape.kv_heads * shape.dim;
+    shape.sequences = room_of(max_seqlen);
+    shape.max_seqlen = max_seqlen;
     return shape;
 }
 
@@ -84,13 +84,14 @@ PackedAttention::PackedAttention(const AttentionTensors& t, const VarlenMask& ma
       architecture_(c.architecture),
       shape_{.backward = t.backward(),
              .heads = t.lse.columns(),
-             .key_heads = t.k.columns() / c.dim,
+             .kv_heads = t.k.columns() / c.dim,
              .dim = c.dim,
              .value_width = t.values.columns(),
              .gradient_width = t.backward() ? t.dvalues.columns() : 0},
       launches_(attention_launches(rows_)) {
     for (AttentionLaunch& launch : launches_)
-        launch.longest = std::min(launch.longest, most_planned_rows(c));  // on paper there may be longer ones
+        launch.max_seqlen =
+            std::min(launch.max_seqlen, max_planned_seqlen(c));  // on paper there may be longer ones
 }
 
 bool PackedAttention::prepare(backend::FusedAttention& device) const {
@@ -105,7 +106,7 @@ void PackedAttention::take(backend::Backend& b, backend::Arena& scratch) {
     for (const AttentionLaunch& launch : launches_) {
         list(launch, words);
         bytes = std::max(bytes, backend::attention_workspace(class_of(launch), architecture_));
-        most_rows = std::max(most_rows, launch.sequences * launch.longest);
+        most_rows = std::max(most_rows, launch.sequences * launch.max_seqlen);
     }
     lists_ =
         b.computes() ? backend::to_device(b, words, scratch) : scratch.allocate(DType::i32, {most_words()});
@@ -117,7 +118,7 @@ void PackedAttention::take(backend::Backend& b, backend::Arena& scratch) {
 /// than one of the shortest sequences.
 std::int64_t PackedAttention::most_words() const {
     const auto sequences = static_cast<std::int64_t>(rows_.queries.size()) - 1;
-    const std::int64_t room = room_of(planned_rows(1));
+    const std::int64_t room = room_of(planned_seqlen(1));
     if (!is_padded(form_)) return sequences * (offset_words(room) + length_words(room));
     return sequences * (length_words(room) + padded(2)) + rows_.queries.back() + rows_.keys.back();
 }
@@ -147,12 +148,12 @@ void PackedAttention::list(const AttentionLaunch& launch, std::vector<std::int32
     const auto places = [&](const std::vector<std::int32_t>& rows) {
         for (std::int64_t i = 0; i < launch.count; ++i)
             for (std::int64_t row = 0; row < bound(rows, i + 1) - bound(rows, i); ++row)
-                words.push_back(static_cast<std::int32_t>(i * launch.longest + row));
+                words.push_back(static_cast<std::int32_t>(i * launch.max_seqlen + row));
         end_list();
     };
     if (!is_padded(form_)) {
         offsets(rows_.queries, shape_.heads * shape_.dim);
-        offsets(rows_.keys, shape_.key_heads * shape_.dim);
+        offsets(rows_.keys, shape_.kv_heads * shape_.dim);
         offsets(rows_.keys, tensors_.values.columns());
         offsets(rows_.queries, shape_.heads);
         offsets(rows_.keys, tensors_.dvalues.columns());
@@ -172,7 +173,7 @@ backend::AttentionArrays PackedAttention::packed_arrays() const {
     };
     /// The last columns of a tensor's rows: the values of a token among its queries and keys.
     const auto set_last = [&](AttentionArray which, const Tensor& tensor) {
-        const std::int64_t before = tensor.columns() - shape_.key_heads * shape_.dim;
+        const std::int64_t before = tensor.columns() - shape_.kv_heads * shape_.dim;
         backend::of(arrays, which) = static_cast<std::byte*>(tensor.data) +
                                      before * static_cast<std::int64_t>(maestro::size_of(tensor.dtype));
     };

@@ -17,10 +17,10 @@ struct SequenceRows {
     std::vector<std::int32_t> queries, keys;
 };
 
-/// Sequences [first, first + count) in a plan for `sequences` of at most `longest` rows each.
+/// Sequences [first, first + count) in a plan for `sequences` of at most `max_seqlen` rows each.
 struct AttentionLaunch {
     std::int64_t first = 0, count = 0;
-    std::int64_t sequences = 0, longest = 0;
+    std::int64_t sequences = 0, max_seqlen = 0;
     bool operator==(const AttentionLaunch&) const = default;
 };
 
@@ -28,10 +28,10 @@ struct AttentionLaunch {
 /// rows, or for one sequence that is longer.
 std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows);
 
-/// Of launches whose longest sequence has so many rows, as planned. `shape`: all but sequences and longest;
-/// its rows are those of packed tensors.
+/// Of launches whose max_seqlen sequence has so many rows, as planned. `shape`: all but sequences and
+/// max_seqlen; its rows are those of packed tensors.
 backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionImplementation form,
-                                        std::int64_t longest);
+                                        std::int64_t max_seqlen);
 
 class PackedAttention {
 public:
@@ -46,7 +46,7 @@ public:
 
 private:
     backend::AttentionClass class_of(const AttentionLaunch& launch) const {
-        return attention_class(shape_, form_, launch.longest);
+        return attention_class(shape_, form_, launch.max_seqlen);
     }
     /// Appends the launch's lists to `words`.
     void list(const AttentionLaunch& launch, std::vector<std::int32_t>& words) const;
@@ -60,7 +60,7 @@ private:
     SequenceRows rows_;
     AttentionImplementation form_;
     int architecture_;
-    backend::AttentionClass shape_;  ///< without sequences and longest
+    backend::AttentionClass shape_;  ///< without sequences and max_seqlen
     std::vector<AttentionLaunch> launches_;
     Tensor lists_, workspace_;
     std::optional<AttentionPadding> padding_;

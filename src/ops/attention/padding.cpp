@@ -54,7 +54,7 @@ std::vector<AttentionPadding::Copy> AttentionPadding::results(std::int64_t rows)
 
 void AttentionPadding::fill(Stream stream, const backend::AttentionClass& c, const PaddedRows& queries,
                             const PaddedRows& keys, backend::AttentionArrays& arrays) const {
-    const std::int64_t rows = c.sequences * c.longest, width = 3 * query_width_ + 2 * key_width_;
+    const std::int64_t rows = c.sequences * c.max_seqlen, width = 3 * query_width_ + 2 * key_width_;
     const Tensor statistics = statistics_.slice(0, rows * c.heads);
     const std::vector<Copy> copies = inputs(rows);
     if constexpr (backend::kCuda) {
@@ -62,7 +62,7 @@ void AttentionPadding::fill(Stream stream, const backend::AttentionClass& c, con
         kernels::zero(stream, statistics);
         for (const Copy& copy : copies) copy_rows(stream, copy, copy.of_keys ? keys : queries, true);
         kernels::pad_statistics(stream, tensors_.lse.slice(queries.first, queries.last), queries.places,
-                                c.longest, statistics);
+                                c.max_seqlen, statistics);
     }
     backend::of(arrays, AttentionArray::lse) = statistics.data;
     for (const Copy& copy : copies) backend::of(arrays, copy.which) = copy.padded.data;
@@ -71,7 +71,7 @@ void AttentionPadding::fill(Stream stream, const backend::AttentionClass& c, con
 
 void AttentionPadding::take(Stream stream, const backend::AttentionClass& c, const PaddedRows& queries,
                             const PaddedRows& keys) const {
-    for (const Copy& copy : results(c.sequences * c.longest))
+    for (const Copy& copy : results(c.sequences * c.max_seqlen))
         copy_rows(stream, copy, copy.of_keys ? keys : queries, false);
 }
 

@@ -75,11 +75,11 @@ std::int64_t write_part(const SectionPart& part, const std::filesystem::path& pa
     std::vector<Tensor> tensors;
     for (const Elements& e : elements) tensors.push_back(e.values);
     const auto values = part.store.backend().read_to_host(std::move(tensors));
-    for (backend::DeviceToHostReader::Piece piece; values->next(piece);) {
-        const Elements& e = elements[piece.tensor];
+    for (backend::DeviceToHostReader::Chunk chunk; values->next(chunk);) {
+        const Elements& e = elements[chunk.tensor];
         file.write(e.place, e.parameter->shape, e.parameter->shard,
-                   {e.range.begin + piece.begin, e.range.begin + piece.end},
-                   static_cast<const float*>(piece.data));
+                   {e.range.begin + chunk.begin, e.range.begin + chunk.end},
+                   static_cast<const float*>(chunk.data));
     }
     file.sync();
     return file.elements();

@@ -34,7 +34,7 @@ void load_shard(const io::SectionReader& stored, const std::string& name, const 
     if (shard.size() > 0)
         store.backend().upload(stored.read(name, p.shape, io::Stored::weight, p.shard, shard).data(),
                                p.master.reshape({p.size()}).slice(shard.begin, shard.end));
-    store.mark_set(p);
+    store.mark_initialized(p);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ backend::Device choose_device(const comm::Communicator& world, const comm::Topol
         const std::string wanted = deck.run.device == "emulated" ? "cpu" : deck.run.device;
         device = backend::choose_device(
             wanted, topology.rank_on_node, topology.ranks_on_node,
-            {.tf32 = deck.run.gpu_products == "tf32", .measured = deck.run.gpu_algorithms == "measured"});
+            {.tf32 = deck.run.gpu_products == "tf32", .autotune = deck.run.gpu_algorithms == "measured"});
     });
     if (backend::kCuda && deck.run.device == "auto") log::info("{}", describe_choice(world, device));
     return device;
@@ -48,7 +48,7 @@ backend::Device choose_device(const comm::Communicator& world, const comm::Topol
 
 std::unique_ptr<backend::Backend> open_device(const Launch& launch) {
     auto opened = backend::open_device(launch.device, launch.topology.threads);
-    opened->wait_by([&waiter = launch.world.waiter()](const auto& ready, const std::string& what) {
+    opened->set_wait([&waiter = launch.world.waiter()](const auto& ready, const std::string& what) {
         waiter.wait_until(ready, [&] { return what; });
     });
     return opened;

@@ -42,7 +42,7 @@ void Optimizer::add_group(parallel::ParameterGroup& group) {
         states_.emplace_back(State{.group = &group, .counted = {}, .chunks = {}, .first = {}, .second = {}});
     const Range shard = group.shard();
     std::int64_t at = shard.begin;  // what lies before is in `counted`, or counts on another rank
-    std::vector<ops::Updated> updated;
+    std::vector<ops::UpdateRange> updated;
     for (const parallel::Parameter* p : group.parameters()) {
         const Range held = group.shard_of(*p);
         if (held.size() <= 0) continue;

@@ -73,7 +73,7 @@ double Replica::reduce() {
     const backend::ProfilerRange range(backend_, settings_.name, "reduce");
     const backend::Mark begin = backend_.clock().mark();
     const double squares = optimizer_->reduce(scratch_);
-    module_->gradients_summed(begin.given_s);
+    module_->gradients_summed(begin.host_s);
     reducing_.emplace_back(begin, backend_.clock().mark());
     return squares;
 }
@@ -83,7 +83,7 @@ void Replica::update(const AdamSettings& adam, std::int64_t step, double gradien
     const backend::ProfilerRange range(backend_, settings_.name, "update");
     const backend::Mark begin = backend_.clock().mark();
     optimizer_->update(adam, step, gradient_scale);
-    module_->weights_updated(begin.given_s);
+    module_->weights_updated(begin.host_s);
     reducing_.emplace_back(begin, backend_.clock().mark());
 }
 

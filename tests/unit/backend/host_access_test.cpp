@@ -24,7 +24,7 @@ protected:
     }
 };
 
-// More pieces than can be under way, whose sources are gone at once.
+// More chunks than can be under way, whose sources are gone at once.
 TEST_F(HostAccess, WhatIsUploadedIsWhatItWasAtTheCall) {
     for (const std::size_t size : {std::size_t{1}, std::size_t{1000}, std::size_t{300'000}}) {
         std::vector<Tensor> places;
@@ -72,7 +72,7 @@ TEST_F(HostAccess, WhatIsTakenIsWhatWasComputedBefore) {
     }
 }
 
-// Tensors of one piece and of several, more than are on their way at a time; nothing of a piece changes while
+// Tensors of one chunk and of several, more than are on their way at a time; nothing of a chunk changes while
 // it is read.
 TEST_F(HostAccess, WhatIsReadOutComesWholeInItsOrder) {
     const std::vector<std::size_t> sizes = {1, 3'000'001, 0, 1 << 20, 7, 2'200'000, 64, 5};
@@ -87,20 +87,20 @@ TEST_F(HostAccess, WhatIsReadOutComesWholeInItsOrder) {
         std::vector<std::vector<float>> found(sizes.size());
         const auto read = b_.read_to_host(tensors);
         std::size_t last = 0;
-        for (DeviceToHostReader::Piece piece; read->next(piece);) {
-            std::vector<float>& list = found[piece.tensor];
-            EXPECT_TRUE(piece.tensor >= last && piece.end > piece.begin) << piece.tensor;
-            EXPECT_EQ(static_cast<std::size_t>(piece.begin), list.size()) << piece.tensor;
-            EXPECT_TRUE(!b_.shares_memory() || piece.data == tensors[piece.tensor].data);
-            const auto* const first = static_cast<const float*>(piece.data);
-            list.insert(list.end(), first, first + (piece.end - piece.begin));
-            if (last != piece.tensor) this->found(tensors[last]);  // the device goes on meanwhile
-            EXPECT_TRUE(std::equal(first, first + (piece.end - piece.begin), list.begin() + piece.begin))
-                << "written over: " << piece.tensor << " from " << piece.begin;
-            last = piece.tensor;
+        for (DeviceToHostReader::Chunk chunk; read->next(chunk);) {
+            std::vector<float>& list = found[chunk.tensor];
+            EXPECT_TRUE(chunk.tensor >= last && chunk.end > chunk.begin) << chunk.tensor;
+            EXPECT_EQ(static_cast<std::size_t>(chunk.begin), list.size()) << chunk.tensor;
+            EXPECT_TRUE(!b_.shares_memory() || chunk.data == tensors[chunk.tensor].data);
+            const auto* const first = static_cast<const float*>(chunk.data);
+            list.insert(list.end(), first, first + (chunk.end - chunk.begin));
+            if (last != chunk.tensor) this->found(tensors[last]);  // the device goes on meanwhile
+            EXPECT_TRUE(std::equal(first, first + (chunk.end - chunk.begin), list.begin() + chunk.begin))
+                << "written over: " << chunk.tensor << " from " << chunk.begin;
+            last = chunk.tensor;
         }
         EXPECT_EQ(found, expected) << round;
-        DeviceToHostReader::Piece none;
+        DeviceToHostReader::Chunk none;
         EXPECT_FALSE(read->next(none));
         arena_.reset();
     }
@@ -112,9 +112,9 @@ TEST_F(HostAccess, WhatIsReadOutIsWhatWasDoneBefore) {
         const std::vector<float> list = numbers(1000, i);
         b_.upload(list.data(), tensor);
         const auto read = b_.read_to_host({tensor});
-        DeviceToHostReader::Piece piece;
-        ASSERT_TRUE(read->next(piece));
-        const auto* const first = static_cast<const float*>(piece.data);
+        DeviceToHostReader::Chunk chunk;
+        ASSERT_TRUE(read->next(chunk));
+        const auto* const first = static_cast<const float*>(chunk.data);
         EXPECT_EQ(std::vector<float>(first, first + 1000), list) << i;
     }
 }
@@ -122,10 +122,10 @@ TEST_F(HostAccess, WhatIsReadOutIsWhatWasDoneBefore) {
 // The reader may stop anywhere: at a full disk, say.
 TEST_F(HostAccess, WhatIsReadOutNeedNotBeReadToTheEnd) {
     const Tensor tensor = place(10'000'000);
-    for (int pieces = 0; pieces < 3; ++pieces) {
+    for (int chunks = 0; chunks < 3; ++chunks) {
         const auto read = b_.read_to_host({tensor, tensor});
-        DeviceToHostReader::Piece piece;
-        for (int i = 0; i < pieces; ++i) read->next(piece);
+        DeviceToHostReader::Chunk chunk;
+        for (int i = 0; i < chunks; ++i) read->next(chunk);
     }
     EXPECT_TRUE(b_.read_to_host({}) != nullptr);
 }

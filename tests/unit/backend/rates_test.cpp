@@ -7,7 +7,7 @@ namespace maestro::backend {
 namespace {
 
 DeviceRates rates() {
-    return {.products = {{64, 1e9, 2e9}, {256, 3e9, 6e9}},
+    return {.gemm_rates = {{64, 1e9, 2e9}, {256, 3e9, 6e9}},
             .element_flops = 1e8,
             .bytes = 1e9,
             .operation_s = 1e-3};

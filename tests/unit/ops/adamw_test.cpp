@@ -14,7 +14,7 @@ protected:
         add_squares(b_, t, sum, scratch_);
         return get(sum, 0);
     }
-    Tensor chunks(const std::vector<Updated>& updated) {
+    Tensor chunks(const std::vector<UpdateRange>& updated) {
         const auto list = update_chunks(updated);
         const Tensor t = arena_.allocate(
             DType::u8, {static_cast<std::int64_t>(list.size()), sizeof(kernels::UpdateChunk)});
@@ -75,9 +75,9 @@ TEST_F(Optimizing, AdamWOfAnySizeAnywhere) {
                 auto weight = values(w), first = values(m), second = values(v);
                 const auto gradient = values(g);
                 const std::int64_t third = size / 3;  // the last element of the second third stays
-                const std::vector<Updated> updated{{{0, third}, true},
-                                                   {{third, std::max(third, 2 * third - 1)}, false},
-                                                   {{2 * third, size}, true}};
+                const std::vector<UpdateRange> updated{{{0, third}, true},
+                                                       {{third, std::max(third, 2 * third - 1)}, false},
+                                                       {{2 * third, size}, true}};
                 adamw(b_, w, g, m, v, chunks(updated), settings_of(3));
                 for (const auto& [range, decays] : updated)
                     for (auto i = static_cast<std::size_t>(range.begin);

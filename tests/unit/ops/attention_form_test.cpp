@@ -19,7 +19,7 @@ AttentionCase fused(int architecture = 90) {
             .results = DType::bf16,
             .heads = 16,
             .dim = 64,
-            .longest = 64,
+            .max_seqlen = 64,
             .backward = true,
             .aligned = true};
 }
@@ -68,14 +68,14 @@ TEST(AttentionImplementation, IsOurKernelWhereTheLibraryHasNone) {
     for (const std::int64_t dim : {8, 72, 80, 128})
         EXPECT_EQ(form([&](AttentionCase& c) { c.dim = dim; }), AttentionImplementation::packed_causal);
     EXPECT_EQ(form([](AttentionCase& c) { c.aligned = false; }), AttentionImplementation::kernel);
-    EXPECT_EQ(form([](AttentionCase& c) { c.longest = 0; }), AttentionImplementation::kernel);
+    EXPECT_EQ(form([](AttentionCase& c) { c.max_seqlen = 0; }), AttentionImplementation::kernel);
 }
 
 TEST(AttentionImplementation, LeavesBackwardWhereScoresDoNotFit) {
-    const auto form = [](int architecture, std::int64_t longest, bool backward) {
+    const auto form = [](int architecture, std::int64_t max_seqlen, bool backward) {
         AttentionCase c = fused(architecture);
         c.heads = 32;
-        c.longest = longest;
+        c.max_seqlen = max_seqlen;
         c.backward = backward;
         return attention_implementation(c, causal_mask(kOffsets));
     };
@@ -88,16 +88,16 @@ TEST(AttentionImplementation, LeavesBackwardWhereScoresDoNotFit) {
     EXPECT_EQ(form(100, 32768, true), AttentionImplementation::packed_causal);
     AttentionCase c = fused();
     c.heads = 31;  // what is rounded up to must fit
-    EXPECT_EQ(most_planned_rows(c), 8192);
+    EXPECT_EQ(max_planned_seqlen(c), 8192);
     c.heads = 33;
-    EXPECT_EQ(most_planned_rows(c), 4096);
+    EXPECT_EQ(max_planned_seqlen(c), 4096);
 }
 
 TEST(AttentionImplementation, PlansForPowersOfTwo) {
-    EXPECT_EQ(planned_rows(1), 128);
-    EXPECT_EQ(planned_rows(128), 128);
-    EXPECT_EQ(planned_rows(129), 256);
-    EXPECT_EQ(planned_rows(8192), 8192);
+    EXPECT_EQ(planned_seqlen(1), 128);
+    EXPECT_EQ(planned_seqlen(128), 128);
+    EXPECT_EQ(planned_seqlen(129), 256);
+    EXPECT_EQ(planned_seqlen(8192), 8192);
 }
 
 SequenceRows of_lengths(const std::vector<std::int32_t>& lengths) {
@@ -135,15 +135,15 @@ TEST(AttentionLaunches, CoverEverySequenceOnceWithinTheirClasses) {
             ASSERT_EQ(launch.first, next);
             ASSERT_GT(launch.count, 0);
             ASSERT_LE(launch.count, launch.sequences);
-            ASSERT_EQ(launch.sequences, std::max<std::int64_t>(2048 / launch.longest, 1));
-            std::int64_t longest = 0;
+            ASSERT_EQ(launch.sequences, std::max<std::int64_t>(2048 / launch.max_seqlen, 1));
+            std::int64_t max_seqlen = 0;
             for (; next < launch.first + launch.count; ++next) {
                 const auto at = static_cast<std::size_t>(next);
                 ASSERT_LT(rows.queries[at], rows.queries[at + 1]);
-                longest = std::max<std::int64_t>(longest, rows.queries[at + 1] - rows.queries[at]);
+                max_seqlen = std::max<std::int64_t>(max_seqlen, rows.queries[at + 1] - rows.queries[at]);
             }
-            ASSERT_LE(longest, launch.longest);
-            ASSERT_TRUE(launch.longest == 128 || 2 * longest > launch.longest);
+            ASSERT_LE(max_seqlen, launch.max_seqlen);
+            ASSERT_TRUE(launch.max_seqlen == 128 || 2 * max_seqlen > launch.max_seqlen);
         }
         ASSERT_EQ(next + 1, std::ssize(rows.queries));
         ASSERT_EQ(rows.queries.back(), std::accumulate(lengths.begin(), lengths.end(), 0));

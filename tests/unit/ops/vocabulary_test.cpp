@@ -91,7 +91,7 @@ protected:
         double loss;
         std::vector<double> gradient;
     };
-    Found run(DType type, const Rows& r, bool distilled, std::int64_t before, const VocabularyPart& part) {
+    Found run(DType type, const Rows& r, bool distilled, std::int64_t before, const VocabularyShard& part) {
         const Tensor targets = list(r.targets), weights = list(r.weights), loss = filled(DType::f64, {1});
         const auto logits = [&](const std::vector<double>& all) {
             return view(type, r.rows, part.tokens.size(), before, part_of(all, r.columns, part.tokens));

@@ -70,7 +70,7 @@ TEST(ParameterStore, WhatComesFromAFileIsNotDrawn) {
     store.declare("first", {5}, Init::normal, true);
     store.declare("second", {5}, Init::normal, true);
     store.allocate(1);
-    store.mark_set(store.parameters()[0]);
+    store.mark_initialized(store.parameters()[0]);
     Pulse quiet;
     store.initialize(quiet);
     EXPECT_THAT(weights_of(store.parameters()[0], *device), testing::Each(0));

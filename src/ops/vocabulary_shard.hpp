@@ -12,7 +12,7 @@
 namespace maestro::ops {
 
 /// The tokens whose logits are here.
-struct VocabularyPart {
+struct VocabularyShard {
     Range tokens;
     /// Turns values, in place, into their sum or maximum over the ranks that have the other tokens' logits.
     /// Empty where all are here.
@@ -26,7 +26,7 @@ struct VocabularyPart {
 /// and in between `tops`, which the first leaves, and `sums`, which the second does, become those over all
 /// ranks. `work` is that of all steps; finish() comes after the last of all rows on the CPU.
 template <class Step, class Finish, class Kernel>
-void by_row(backend::Backend& b, const backend::Work& work, const VocabularyPart& part, const Tensor& tops,
+void by_row(backend::Backend& b, const backend::Work& work, const VocabularyShard& part, const Tensor& tops,
             const Tensor& sums, std::int64_t rows, std::int64_t work_each, Step&& step, Finish&& finish,
             Kernel&& kernel) {
     using kernels::LossSteps;
