@@ -38,7 +38,8 @@ void embedding_backward(backend::Backend& b, const Tensor& ids, const Tensor& dy
                         backend::Arena& scratch) {
     MAESTRO_CHECK(dy.rows() == ids.size(), "{} ids for {}", ids.size(), dy.describe());
     const backend::ArenaScope scope(scratch);
-    const Tensor order = device_scratch(b, scratch, DType::i32, {ids.size()});
+    const Tensor sorting =
+        device_scratch(b, scratch, DType::i32, {kernels::embedding_scratch(ids.size(), dtable.rows())});
     b.launch(
         {static_cast<double>(dy.size()), 2.0 * static_cast<double>(dy.bytes())},
         [&] {
@@ -57,7 +58,7 @@ void embedding_backward(backend::Backend& b, const Tensor& ids, const Tensor& dy
                 }
             });
         },
-        [&](Stream stream) { kernels::embedding_backward(stream, ids, dy, dtable, order); });
+        [&](Stream stream) { kernels::embedding_backward(stream, ids, dy, dtable, sorting); });
 }
 
 }  // namespace maestro::ops
