@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a bare Debian 12 to a trained model: installs what is missing (as root), builds, makes the data, trains
-# inputs/vlm_glyphs.toml on 4 ranks, evaluates it and draws plots. Can be run again: training goes on where it ended.
+# From a bare Debian 12 to a trained model: installs missing packages (as root), builds, makes the data, trains
+# inputs/vlm_glyphs.toml on 4 ranks, evaluates it and draws plots. When it is run again, training continues where it stopped.
 set -euo pipefail
 
 fresh=no
@@ -8,7 +8,7 @@ case "${1:-}" in
     "") ;;
     --fresh) fresh=yes ;;
     *)
-        echo "usage: scripts/quickstart.sh [--fresh]   (--fresh: move an earlier run aside and train anew)" >&2
+        echo "usage: scripts/quickstart.sh [--fresh]   (--fresh: move an earlier run aside and train from scratch)" >&2
         exit 64
         ;;
 esac
@@ -17,7 +17,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/phases.sh"
 deck=inputs/vlm_glyphs.toml
 run=runs/vlm_glyphs
 
-# maestro RANKS ARGUMENT...: the program under mpirun, which must never hang a script.
+# maestro RANKS ARGUMENT...: runs the program under mpirun, with a time limit so that a hang cannot block the script.
 maestro() {
     local ranks=$1 options=(--oversubscribe --bind-to none) # the ranks bind themselves
     shift
@@ -33,10 +33,10 @@ phase "packages"
 need_packages build
 
 phase "build"
-build -DMAESTRO_TESTS=OFF -DMAESTRO_BENCH=OFF -DMAESTRO_PCH=ON # a first build takes two thirds of the time
+build -DMAESTRO_TESTS=OFF -DMAESTRO_BENCH=OFF -DMAESTRO_PCH=ON # precompiled headers make a first build a third faster
 
 phase "data"
-python3 scripts/data/make_all.py --large # every file that a deck of inputs/ names, in seconds
+python3 scripts/data/make_all.py --large # all files that the decks of inputs/ name
 
 phase "train $deck on 4 ranks"
 if [[ $fresh == yes && -e $run ]]; then
@@ -44,13 +44,13 @@ if [[ $fresh == yes && -e $run ]]; then
     mv "$run" "$aside"
     echo "the earlier run is now $aside"
 fi
-if [[ -e $run/metrics.h5 ]]; then echo "continuing the run in $run (--fresh would train anew)"; fi
+if [[ -e $run/metrics.h5 ]]; then echo "continuing the run in $run (use --fresh to train from scratch)"; fi
 maestro 4 train "$deck" --resume auto
 
 phase "evaluate on held-out pictures"
 ranks=$((cores < 4 ? cores : 4))
 maestro "$ranks" evaluate "$deck" --checkpoint "$run" | tee "$run/evaluation.txt"
-echo "and with the pictures exchanged among the samples, as a control:"
+echo "control: the same with the pictures exchanged among the samples"
 maestro "$ranks" evaluate "$deck" --checkpoint "$run" --exchange-images | tee "$run/evaluation-exchanged.txt"
 
 phase "plots"
@@ -64,7 +64,7 @@ phase "done"
 python3 - "$run/evaluation.txt" "$run/evaluation-exchanged.txt" <<'PYTHON'
 import json, pathlib, sys
 
-seen, exchanged = (json.loads(pathlib.Path(name).read_text().splitlines()[-1])["exact_match"] for name in sys.argv[1:])
-print(f"held-out glyphs named exactly: {seen:.1%}; with the pictures exchanged: {exchanged:.1%}")
+plain, exchanged = (json.loads(pathlib.Path(name).read_text().splitlines()[-1])["exact_match"] for name in sys.argv[1:])
+print(f"held-out glyphs named exactly: {plain:.1%}; with the pictures exchanged: {exchanged:.1%}")
 PYTHON
 echo "plots: $run/plots; log: $run/log.txt; numbers: $run/metrics.h5"

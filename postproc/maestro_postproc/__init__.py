@@ -1,4 +1,4 @@
-"""Reads runs of Maestro: `load_run(path)` gives a `Run` with the rows of its metrics.h5 as numpy arrays."""
+"""Reads Maestro runs: `load_run(path)` returns a `Run` with the tables of its metrics.h5 as numpy arrays."""
 
 from .run import Run, RunError, Steps, Timeline, load_run
 from .shares import SectionShare, section_shares

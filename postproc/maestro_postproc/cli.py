@@ -1,4 +1,5 @@
-"""The command line. Exit codes are those of maestro: 0 done, 1 outside the tolerance, 64 usage, 65, 66, 73."""
+"""The command line. Exit codes are those of maestro (64 usage, 65 bad data, 66 input missing, 73 cannot write the output) and 1 if
+`compare` finds the losses outside the tolerance."""
 
 import argparse
 import json
@@ -31,7 +32,7 @@ def main(arguments=None):
 
 
 def _parser():
-    parser = Parser(prog="maestro-postproc", description="Summaries, plots and timelines of Maestro runs.")
+    parser = Parser(prog="maestro-postproc", description="Summarises, plots and compares Maestro runs.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def command(name, function, help, runs=None):
@@ -44,27 +45,27 @@ def _parser():
         return sub
 
     def skip(sub):
-        sub.add_argument("--skip", type=_count, default=1, metavar="N", help="leave the first N steps out of times (1)")
+        sub.add_argument("--skip", type=_count, default=1, metavar="N", help="leave the first N steps out of all times (default: 1)")
 
-    sub = command("summary", _summary, "print what a run did, how fast, and how it ended")
+    sub = command("summary", _summary, "print steps, loss, speed and waiting times of a run, and how it ended")
     skip(sub)
-    sub.add_argument("--json", action="store_true", help="print a JSON object instead")
+    sub.add_argument("--json", action="store_true", help="print a JSON object instead of text")
     sub = command("loss", _loss, "draw the loss curves of one or more runs", "+")
-    sub.add_argument("--out", type=pathlib.Path, help="PNG to write (the first RUN's plots/loss.png)")
-    sub.add_argument("--smooth", type=_count, default=0, metavar="N", help="running mean over N steps (a fiftieth of the run)")
-    sub.add_argument("--axis", choices=("step", "tokens", "time"), default="step")
-    sub = command("timeline", _timeline, "draw who ran which task when, and write it as Chrome-trace JSON for Perfetto")
-    sub.add_argument("--steps", type=_range, default=None, metavar="A[:B]", help="steps to show (the last two)")
-    sub.add_argument("--out", type=pathlib.Path, help="PNG to write (RUN/plots/timeline.png)")
-    sub.add_argument("--trace", type=pathlib.Path, help="JSON to write (RUN/plots/timeline.json)")
-    sub = command("waiting", _waiting, "print which share of the steps each section computes and waits")
+    sub.add_argument("--out", type=pathlib.Path, help="PNG file to write (default: plots/loss.png of the first RUN)")
+    sub.add_argument("--smooth", type=_count, default=0, metavar="N", help="draw a running mean over N steps (default: a fiftieth of the run)")
+    sub.add_argument("--axis", choices=("step", "tokens", "time"), default="step", help="quantity on the horizontal axis (default: step)")
+    sub = command("timeline", _timeline, "draw which rank ran which task when, and write Chrome-trace JSON for Perfetto", "+")
+    sub.add_argument("--steps", type=_range, default=None, metavar="A[:B]", help="steps to draw (default: the last two)")
+    sub.add_argument("--out", type=pathlib.Path, help="PNG file to write (default: plots/timeline.png of the first RUN)")
+    sub.add_argument("--trace", type=pathlib.Path, help="JSON file to write, for one RUN (default: RUN/plots/timeline.json)")
+    sub = command("waiting", _waiting, "print the share of the time that each section computes and waits")
     skip(sub)
-    sub.add_argument("--out", type=pathlib.Path, help="also draw it into this PNG")
-    sub.add_argument("--json", action="store_true", help="print a JSON list instead")
-    sub = command("compare", _compare, "compare the losses, speed, waiting and decks of two runs", 2)
+    sub.add_argument("--out", type=pathlib.Path, help="also draw the shares to this PNG file")
+    sub.add_argument("--json", action="store_true", help="print a JSON list instead of text")
+    sub = command("compare", _compare, "compare the losses, speed, waiting times and decks of two runs", 2)
     skip(sub)
-    sub.add_argument("--tolerance", type=float, metavar="X", help="exit with 1 unless losses agree to X, relative")
-    sub.add_argument("--json", action="store_true", help="print a JSON object instead")
+    sub.add_argument("--tolerance", type=float, metavar="X", help="exit with code 1 unless the losses agree within the relative tolerance X")
+    sub.add_argument("--json", action="store_true", help="print a JSON object instead of text")
     return parser
 
 
@@ -84,17 +85,23 @@ def _loss(options):
 
 
 def _timeline(options):
-    run = load_run(options.run)
-    recorded = [int(step) for step in np.unique(run.timeline.step)]
-    steps = recorded[-2:]
-    if options.steps:
-        steps = [step for step in recorded if options.steps[0] <= step <= options.steps[1]]
-    out = options.out or run.path / "plots" / "timeline.png"
-    trace = options.trace or run.path / "plots" / "timeline.json"
-    plots.plot_timeline(run, steps, out)
-    plots.write_trace(run, steps, trace)
+    runs = [load_run(path) for path in options.runs]
+    if options.trace and len(runs) > 1:
+        raise RunError(USAGE, f"--trace names one file, but there are {len(runs)} runs")
+    steps = [_steps_to_draw(run, options.steps) for run in runs]
+    out = options.out or runs[0].path / "plots" / "timeline.png"
+    plots.plot_timeline(runs, steps, out)
     print(out)
-    print(f"{trace} (open it in https://ui.perfetto.dev or chrome://tracing)")
+    for run, chosen in zip(runs, steps):
+        trace = options.trace or run.path / "plots" / "timeline.json"
+        plots.write_trace(run, chosen, trace)
+        print(f"{trace} (open it in https://ui.perfetto.dev or chrome://tracing)")
+
+
+def _steps_to_draw(run, bounds):
+    """The recorded steps within `bounds`, or the last two."""
+    recorded = [int(step) for step in np.unique(run.timeline.step)]
+    return [step for step in recorded if bounds[0] <= step <= bounds[1]] if bounds else recorded[-2:]
 
 
 def _waiting(options):
@@ -124,5 +131,5 @@ def _range(text):
     first, _, last = text.partition(":")
     bounds = int(first), int(last or first)
     if bounds[0] > bounds[1]:
-        raise argparse.ArgumentTypeError(f"{text}: the first step lies after the last")
+        raise argparse.ArgumentTypeError(f"{text}: the first step is larger than the last")
     return bounds

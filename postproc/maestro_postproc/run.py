@@ -1,4 +1,4 @@
-"""A run directory in memory. The layout of metrics.h5 is described in docs/file_formats.md."""
+"""Loads a run directory. docs/file_formats.md describes the layout of metrics.h5."""
 
 import errno
 import json
@@ -20,7 +20,7 @@ FORWARD, BACKWARD = 0, 1
 
 
 class RunError(Exception):
-    """What is wrong with an input or an output; `code` is the exit code of the command line."""
+    """An input that cannot be read or an output that cannot be written; `code` is the exit code of the command line."""
 
     def __init__(self, code, message):
         super().__init__(message)
@@ -29,7 +29,7 @@ class RunError(Exception):
 
 @dataclass
 class Steps:
-    """One row a step. `time_s` is how long the step took, `tokens` how many of them it processed."""
+    """One row per step. `time_s` is the duration of the step, `tokens` the number of tokens that it processed."""
 
     step: np.ndarray
     loss: np.ndarray
@@ -44,7 +44,7 @@ class Steps:
 
 @dataclass
 class Timeline:
-    """One row a task. Times are seconds since the start of the run; `wait_s` was spent waiting before `start_s`."""
+    """One row per task. Times are in seconds since the start of the run; `wait_s` is the time spent waiting before `start_s`."""
 
     section: np.ndarray
     replica: np.ndarray
@@ -61,19 +61,19 @@ class Timeline:
         return len(self.step)
 
     def select(self, rows):
-        """The rows that a mask or an index array names."""
+        """Returns the rows that a mask or an index array selects."""
         return Timeline(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
 @dataclass
 class Run:
-    path: pathlib.Path  # of the run directory
+    path: pathlib.Path  # the run directory
     steps: Steps
     timeline: Timeline
-    sections: list  # names; a timeline row's section is an index into it
+    sections: list  # names; the `section` of a timeline row is an index into this list
     deck: str = ""
     environment: str = ""
-    exit: dict = None  # what exit.json says; None while the run goes on or after a kill
+    exit: dict = None  # the contents of exit.json; None while the run continues or after it was killed
     checkpoints: list = field(default_factory=list)  # steps, ascending
 
     @property
@@ -82,11 +82,11 @@ class Run:
 
 
 def load_run(path):
-    """Reads a run directory (or its metrics.h5). Raises RunError; never reads more than the file holds."""
+    """Reads a run directory, or its metrics.h5. Raises RunError. Never allocates more than the size of the file justifies."""
     path = pathlib.Path(path)
     metrics = path / "metrics.h5" if path.is_dir() else path
     if not metrics.is_file():
-        raise RunError(INPUT_MISSING, f"{path}: no run here (no metrics.h5); give the directory that run.output names")
+        raise RunError(INPUT_MISSING, f"{path}: not a run directory (no metrics.h5); use the directory that run.output names")
     with _open(metrics) as file:
         _check_header(file, metrics)
         steps = Steps(**_columns(file, metrics, "steps", Steps))
@@ -94,13 +94,13 @@ def load_run(path):
         sections = [name for name in _text(file, "sections").split("\n") if name]
         deck, environment = _text(file, "deck"), _text(file, "environment")
     if len(timeline) and not (0 <= timeline.section.min() and timeline.section.max() < len(sections)):
-        raise RunError(BAD_DATA, f"{metrics}: /timeline/section names a section beyond the {len(sections)} of the deck")
+        raise RunError(BAD_DATA, f"{metrics}: /timeline/section has an index beyond the {len(sections)} sections of the deck")
     folder = metrics.parent.resolve()
     return Run(folder, steps, timeline, sections, deck, environment, _exit_report(folder), _checkpoints(folder))
 
 
 def _open(path, patience_s=3.0):
-    """Opens for reading. The program holds the file for moments while it appends, so a locked file is tried again."""
+    """Opens the file for reading. The program locks it briefly while it appends rows, so a locked file is tried again."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -137,7 +137,7 @@ def _columns(file, path, group, schema):
 
 
 def _column(file, path, name):
-    """A dataset of numbers, one-dimensional. What lies outside the file or is larger than the file is refused."""
+    """Returns a one-dimensional dataset of numbers. Raises RunError if the data are outside the file or claim to be larger than it."""
     try:
         link = file.get(name, getlink=True)
         data = file.get(name) if isinstance(link, h5py.HardLink) else None
@@ -145,7 +145,7 @@ def _column(file, path, name):
             raise RunError(BAD_DATA, f"{path}: no dataset /{name}")
         if data.ndim != 1 or data.dtype.kind not in "iuf" or data.is_virtual or data.external:
             raise RunError(BAD_DATA, f"{path}: /{name} is not a plain one-dimensional dataset of numbers")
-        # Deflate cannot pack tighter than 1032:1, so a larger claim is a forged header.
+        # Deflate compresses at most 1032:1, so a header that claims more is forged.
         if data.size * data.dtype.itemsize > 1032 * path.stat().st_size:
             raise RunError(BAD_DATA, f"{path}: /{name} claims {data.size} rows, more than the file can hold")
         return data[:]

@@ -1,4 +1,4 @@
-"""Where the time of each section's ranks goes."""
+"""The shares of time that the ranks of each section spend computing and waiting."""
 
 from dataclasses import asdict, dataclass
 
@@ -7,16 +7,16 @@ import numpy as np
 
 @dataclass
 class SectionShare:
-    """Shares are of the time of the steps, 0 to 1: mean over the section's ranks, and the extremes of waiting.
+    """Shares of the time of the steps, from 0 to 1: the mean over the section's ranks, and for waiting also the extremes.
 
-    `compute` is spent in tasks and `waiting` before them, for inputs, gradients or room to send; `rest` is all else:
-    sending, summing gradients, the optimizer, waiting there for the slowest rank, and the other sections of a shared rank.
+    `compute` is the time in tasks, `waiting` the time before tasks, for inputs, gradients or a free slot to send to. `rest` is
+    everything else: sending, reducing gradients, the optimizer, waiting for the slowest rank there, and tasks of colocated sections.
     """
 
     section: str
     ranks: int
     tasks: int
-    compute_s: float  # per step and rank
+    compute_s: float  # seconds per step and rank
     compute: float
     waiting: float
     waiting_min: float
@@ -28,9 +28,9 @@ class SectionShare:
 
 
 def section_shares(run, skip=1):
-    """One SectionShare per section, over the steps that the timeline covers but the first `skip`, which warm up."""
-    covered = np.intersect1d(run.steps.step, run.timeline.step)
-    chosen = covered[skip:] if len(covered) > skip else covered
+    """Returns one SectionShare per section, over the steps whose tasks are recorded, without the first `skip` (warm-up) steps."""
+    recorded = np.intersect1d(run.steps.step, run.timeline.step)
+    chosen = recorded[skip:] if len(recorded) > skip else recorded
     steps_s = float(run.steps.time_s[np.isin(run.steps.step, chosen)].sum())
     timeline = run.timeline.select(np.isin(run.timeline.step, chosen))
     return [_share(run, index, timeline, steps_s, max(1, len(chosen))) for index in range(len(run.sections))]

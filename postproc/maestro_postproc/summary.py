@@ -1,4 +1,4 @@
-"""Runs as text and as plain dictionaries: the summary of one and the comparison of two."""
+"""The summary of a run and the comparison of two, as text and as dictionaries of plain values."""
 
 import difflib
 
@@ -8,7 +8,7 @@ from .shares import section_shares
 
 
 def summarise(run, skip=1):
-    """What `summary` prints, as a dictionary of plain values."""
+    """Returns what `summary` prints as a dictionary of plain values."""
     steps = run.steps
     facts = {"run": str(run.path), "steps": len(steps), "sections": run.sections, "checkpoints": run.checkpoints,
              "exit": run.exit}
@@ -33,7 +33,7 @@ def summary_text(run, skip=1):
         return "\n".join([*lines, "steps        none recorded yet"])
     lines += [
         f"steps        {facts['steps']} ({facts['first_step']} to {facts['last_step']})",
-        f"loss         {facts['first_loss']:.4f} at the first, {facts['last_loss']:.4f} at the last step; lowest "
+        f"loss         {facts['first_loss']:.4f} at the first step, {facts['last_loss']:.4f} at the last; lowest "
         f"{facts['lowest_loss']:.4f} at step {facts['lowest_loss_step']}",
         f"tokens       {facts['tokens']:,} in {facts['seconds']:.1f} s of steps",
         f"speed        {facts['tokens_per_s']:,.0f} tokens/s; median step {facts['step_s'] * 1e3:.1f} ms",
@@ -52,7 +52,7 @@ def shares_text(shares):
 
 def _ending(report):
     if report is None:
-        return "not yet, or killed (no exit.json)"
+        return "still running, or killed (no exit.json)"
     text = f"code {report.get('code', '?')}"
     if report.get("step") is not None:
         text += f" at step {report['step']}"
@@ -60,7 +60,7 @@ def _ending(report):
 
 
 def compare(first, second, skip=1):
-    """Losses of the steps that both have, speed and waiting side by side, and the lines in which the decks differ."""
+    """Compares the losses of common steps, speed, waiting times and decks of two runs; returns a dictionary of plain values."""
     steps, a, b = np.intersect1d(first.steps.step, second.steps.step, return_indices=True)
     left, right = first.steps.loss[a], second.steps.loss[b]
     facts = {"first": summarise(first, skip), "second": summarise(second, skip), "common_steps": len(steps),
@@ -79,7 +79,7 @@ def compare(first, second, skip=1):
 
 
 def _difference(first, second):
-    """The lines that only one of two texts has, marked - and +."""
+    """The lines that only one of two texts has, marked with - and +."""
     lines = list(difflib.unified_diff(first.splitlines(), second.splitlines(), n=0, lineterm=""))
     return [line for line in lines[2:] if not line.startswith("@@")]
 

@@ -1,4 +1,4 @@
-"""Makes run directories like those of the program, with h5py."""
+"""Writes run directories like those of the program, with h5py."""
 
 import json
 import pathlib
@@ -24,8 +24,8 @@ def step_rows(count, seed=1):
 
 
 def task_rows(steps, language_ranks=3, micro_batches=4):
-    """Vision on rank 0 (forward 20 ms, backward 30 ms a micro-batch), language on the others (40 and 60 ms less 20 waited
-    for the first)."""
+    """Vision on rank 0: 20 ms forward and 30 ms backward per micro-batch. Language on the other ranks: 40 and 60 ms, after a wait
+    of 20 ms before the first task."""
     rows = []
     for step in range(1, steps + 1):
         begin = 0.25 * (step - 1)

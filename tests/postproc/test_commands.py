@@ -63,14 +63,27 @@ def test_timeline_picture_and_trace(run_folder):
         last[event["pid"]] = event["ts"] + event["dur"]
 
 
-def test_timeline_of_steps_that_are_not_there(run_folder, capsys):
+def test_timeline_of_two_runs_in_one_picture(run_folder, tmp_path):
+    other = write_run(tmp_path / "runs/second")
+    picture = tmp_path / "both.png"
+    assert main(["timeline", str(run_folder), str(other), "--steps", "2", "--out", str(picture)]) == 0
+    assert is_png(picture)
+    assert main(["timeline", str(run_folder), "--steps", "2"]) == 0
+    alone = run_folder / "plots/timeline.png"
+    heights = [int.from_bytes(path.read_bytes()[20:24], "big") for path in (alone, picture)]  # of the PNG header
+    assert heights[1] > 1.5 * heights[0]
+    assert all((folder / "plots/timeline.json").exists() for folder in (run_folder, other))
+    assert main(["timeline", str(run_folder), str(other), "--trace", str(tmp_path / "trace.json")]) == 64
+
+
+def test_timeline_of_missing_steps(run_folder, capsys):
     assert main(["timeline", str(run_folder), "--steps", "77"]) == 64
     assert "steps 1 to 4" in capsys.readouterr().err
     assert not (run_folder / "plots/timeline.png").exists()
 
 
 def test_a_resumed_run_keeps_its_order(tmp_path):
-    """The clock of the program begins again with every start."""
+    """The clock of the program starts at zero with every start."""
     tasks = {name: np.array(values) for name, values in task_rows(4).items()}
     for name in ("start_s", "end_s"):
         tasks[name][tasks["step"] >= 3] -= 0.5
