@@ -12,16 +12,15 @@
 namespace maestro::comm {
 
 namespace {
-constexpr auto kLook = std::chrono::milliseconds(200);
 constexpr auto kGrace = std::chrono::seconds(5);
-// A wait that ends by its own deadline throws in the main thread, which then closes the run in order: let it
-// go first.
+// A wait that reaches its own deadline throws in the main thread, which then closes the run in order: the
+// watchdog leaves it the time for that.
 constexpr double kMarginS = 2.0;
-// Nor does a wait end before the watchdog of the rank that is waited for could tell what that one does.
+// While a rank waits, the watchdog of the rank that it waits for should report first: it knows what hangs.
 constexpr double kMarginWaitingS = 8.0;
 }  // namespace
 
-Watchdog::Watchdog(Settings settings) : settings_(std::move(settings)), since_s_(now_s()) {
+Watchdog::Watchdog(Settings settings) : settings_(std::move(settings)), since_s_(settings_.clock()) {
     thread_ = std::thread([this] { run(); });
 }
 
@@ -38,18 +37,18 @@ void Watchdog::doing(std::string what) {
     const std::lock_guard lock(mutex_);
     doing_ = std::move(what);
     waiting_.clear();
-    since_s_ = now_s();
+    since_s_ = settings_.clock();
     paused_ = false;
 }
 
 void Watchdog::progress() {
     const std::lock_guard lock(mutex_);
-    since_s_ = now_s();
+    since_s_ = settings_.clock();
 }
 
 void Watchdog::waiting(std::string for_what) {
     const std::lock_guard lock(mutex_);
-    if (waiting_.empty() || for_what.empty()) since_s_ = now_s();
+    if (waiting_.empty() || for_what.empty()) since_s_ = settings_.clock();
     waiting_ = std::move(for_what);
 }
 
@@ -76,9 +75,10 @@ std::string Watchdog::activity() const {
 void Watchdog::run() {
     std::unique_lock lock(mutex_);
     while (!stop_) {
-        wake_.wait_for(lock, kLook);
+        wake_.wait_for(lock, std::chrono::duration<double>(settings_.poll_s));
         const double margin = waiting_.empty() ? kMarginS : kMarginWaitingS;
-        if (stop_ || paused_ || now_s() - since_s_ < settings_.timeout_s + margin) continue;
+        const double silent_s = settings_.clock() - since_s_;
+        if (stop_ || paused_ || silent_s < settings_.timeout_s + margin) continue;
         std::string reason = fmt::format("{}, {}: no progress for {:.0f} s", settings_.who,
                                          doing_.empty() ? "starting" : doing_, settings_.timeout_s);
         if (!waiting_.empty()) reason += "; waiting for " + waiting_;
@@ -99,7 +99,7 @@ void Watchdog::end_world(const std::string& reason) {
     // Not through stdio: the main thread may hang inside it and hold its lock.
     const std::string line = "maestro: " + reason + "\n";
     if (::write(STDERR_FILENO, line.data(), line.size()) < 0) {
-        // nobody is left to be told
+        // no one can read it
     }
     if (settings_.on_hang) settings_.on_hang(reason);
     if (for_real) abort_world(code);
