@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# Sourced by quickstart.sh and test.sh: the repository as working directory, Debian's tools first, phases with their
-# times, and the packages of packages.txt. Where a phase fails the exit code is that of its command.
+# Sourced by quickstart.sh and test.sh. Changes to the repository, puts Debian's tools first on the path, and defines functions
+# that name the phases of a script with their times, and that install the packages of packages.txt. A script that fails ends with
+# the exit code of the command that failed.
 
-# Other Pythons on the path lack h5py, other MPIs do not fit the one we build with.
+# Other Pythons on the path lack h5py, and other MPIs do not match the one that we build with.
 export PATH="/usr/bin:/bin:$PATH" LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
@@ -23,7 +24,7 @@ finish() {
 }
 trap finish EXIT
 
-# missing_packages WHO...: those of packages.txt for WHO that are not installed.
+# missing_packages WHO...: prints the packages that packages.txt lists for WHO and that are not installed.
 missing_packages() {
     local who package
     while read -r who package; do
@@ -40,16 +41,16 @@ install_packages() {
     apt-get install -y -q --no-install-recommends "$@"
 }
 
-# need_packages WHO...: as root installs what is missing; otherwise names it and ends (69).
+# need_packages WHO...: installs missing packages as root; another user is told their names, and the script ends (69).
 need_packages() {
     if ! command -v dpkg-query >/dev/null; then
-        echo "This is not Debian: see that scripts/packages.txt is satisfied. Going on."
+        echo "This is not Debian: make sure that the packages of scripts/packages.txt are installed. Going on."
         return
     fi
     local missing
     mapfile -t missing < <(missing_packages "$@")
     if ((${#missing[@]} == 0)); then
-        echo "all packages are there"
+        echo "all packages are installed"
     elif ((EUID == 0)); then
         install_packages "${missing[@]}"
     else
@@ -59,7 +60,7 @@ need_packages() {
     fi
 }
 
-# want_packages WHO WHAT: as need_packages, but goes on without them and says that WHAT then do not run.
+# want_packages WHO WHAT: like need_packages, but goes on without them and says that WHAT are skipped.
 want_packages() {
     local missing
     mapfile -t missing < <(missing_packages "$1")
@@ -69,18 +70,18 @@ want_packages() {
     fi
 }
 
-# want_python_packages FOLDER WHAT_FOR PACKAGE...: these, without what they depend on, in a folder of their own; says what will be
-# missing if they cannot be had.
+# want_python_packages FOLDER WHAT_FOR PACKAGE...: installs these Python packages, without their dependencies, into FOLDER. Where that
+# fails it warns that WHAT_FOR are left out.
 want_python_packages() {
     local folder=$1 what_for=$2
     shift 2
     if [[ -f $folder/packages.txt && $(<"$folder/packages.txt") == "$*" ]]; then
-        echo "$* is there"
+        echo "$* is installed"
         return
     fi
     rm -rf "$folder"
     if ! python3 -m pip install -q --no-deps --disable-pip-version-check --root-user-action=ignore --target "$folder" "$@"; then
-        echo "warning: no $*, so $what_for are left out: pip has to reach a package index, or $folder to hold it already" >&2
+        echo "warning: pip cannot install $* (does it reach a package index?), so $what_for are left out" >&2
         rm -rf "$folder"
         return
     fi

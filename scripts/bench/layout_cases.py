@@ -1,7 +1,7 @@
 """Layouts of three decks that must give the numbers of one rank, and how far two runs are apart.
 
-A case with `quick` is of the tests' cover (tests/system/test_layouts.py), where every degree stands alone on every side and
-every pair of choices in some product; scripts/bench/layouts.py runs all.
+The tests (tests/system/test_layouts.py) run the cases with `quick` always, and those with `cover` under `scripts/test.sh --all`:
+among these every degree occurs alone on each side, and every pair of choices in some case. scripts/bench/layouts.py runs all.
 """
 
 import dataclasses
@@ -30,7 +30,8 @@ class Case:
     settings: tuple = ()  # that leave the numbers as they are
     model: tuple = ()  # that change them: the reference has them too
     shared: bool = False  # both sections on the same ranks
-    quick: bool = True
+    cover: bool = True
+    quick: bool = False
 
     @property
     def sections(self):
@@ -98,55 +99,55 @@ CASES = [
     *(vlm(alone, "") for alone in ALONE),
     vlm("dp2", "dp2"),
     vlm("tp2 cp2r", "tp2 cp2r"),
-    vlm("tp2 cp2a", "tp3 cp2a", MESSAGES),
+    vlm("tp2 cp2a", "tp3 cp2a", MESSAGES, quick=True),
     vlm("cp3r", "dp3 tp2", *UNLIKE),
-    vlm("dp2 tp2", "dp2 cp2r", "schedule.policy=fifo", *UNLIKE),
-    vlm("tp3", "dp2 tp2 cp2r", WINDOW),
-    vlm("dp2 cp2a", "dp4 tp2", "schedule.policy=lpt"),
+    vlm("dp2 tp2", "dp2 cp2r", "schedule.policy=fifo", *UNLIKE, quick=True),
+    vlm("tp3", "dp2 tp2 cp2r", WINDOW, quick=True),
+    vlm("dp2 cp2a", "dp4 tp2", "schedule.policy=lpt", quick=True),
     vlm("dp2 tp2 cp2r", "dp2 cp2a", READY),
     vlm("tp4", "tp2 cp2r", shared=True),
-    vlm("tp2 cp6r", "tp12", shared=True, quick=False),
+    vlm("tp2 cp6r", "tp12", shared=True, cover=False),
     vlm("dp2 tp3", "dp2 cp3r", *UNLIKE, shared=True),
-    vlm("cp2a", "tp2", READY, shared=True),
+    vlm("cp2a", "tp2", READY, shared=True, quick=True),
     vlm("dp2 cp2r", "dp2 tp2", shared=True),
-    vlm("cp2r", "tp2 cp2r", READY, *UNLIKE),
+    vlm("cp2r", "tp2 cp2r", READY, *UNLIKE, quick=True),
     vlm("tp2", "dp2 tp2", READY, *TIGHT, MESSAGES),
-    vlm("tp2 cp2r", "tp2 cp3r", RECOMPUTE, *TIGHT),
+    vlm("tp2 cp2r", "tp2 cp3r", RECOMPUTE, *TIGHT, quick=True),
     vlm("cp2a", "tp2 cp2a", RECOMPUTE),
     vlm("", "tp2", model=heads(1)),
-    vlm("cp2r", "tp4", model=heads(2)),
+    vlm("cp2r", "tp4", model=heads(2), quick=True),
     vlm("tp2", "tp6", model=heads(3)),
     vlm("tp12", "tp12", model=heads(3), shared=True),
     vlm("", "tp3 cp2a", model=heads(1)),
     vlm("", "cp6a", model=heads(2)),
     vlm("tp2", "tp2 cp2r", model=FROZEN),
-    vlm("dp2 cp2r", "dp4 tp2", READY, model=FROZEN),
+    vlm("dp2 cp2r", "dp4 tp2", READY, model=FROZEN, quick=True),
     vlm("tp2 cp2r", "dp2 tp2", model=MIXED),
-    vlm("dp2 tp2", "dp2 cp2a", READY, model=MIXED, shared=True),
+    vlm("dp2 tp2", "dp2 cp2a", READY, model=MIXED, shared=True, quick=True),
     Case("vlm_glyphs", "tp3", "tp2 cp2r"),
     Case("vlm_glyphs", "cp3a", "dp2 tp4"),
     Case("vlm_glyphs", "cp2r", "tp4", (READY,)),
     Case("distill", "tp2", "tp2"),
-    Case("distill", "cp2r", "cp3r"),
-    Case("distill", "tp6", "tp4", SMALL_TEACHER, quick=False),
+    Case("distill", "cp2r", "cp3r", quick=True),
+    Case("distill", "tp6", "tp4", SMALL_TEACHER, cover=False),
     Case("distill", "tp2 cp2r", "dp2 tp2", ONE_IN_FLIGHT),
-    Case("distill", "cp2a", "dp3 tp2", (READY, *SMALL_TEACHER)),
+    Case("distill", "cp2a", "dp3 tp2", (READY, *SMALL_TEACHER), quick=True),
     Case("distill", "dp2 tp2", "dp2 cp2a", ONE_IN_FLIGHT, shared=True),
     # Beside the cover: more of the same.
-    *(vlm(up, down, quick=False) for up, down in [
+    *(vlm(up, down, cover=False) for up, down in [
         ("tp12", ""), ("", "tp12"), ("cp5r", "cp4r"), ("cp6a", "cp4a"), ("cp7r", "tp4"), ("tp3", "cp7r"),
         ("tp4", "tp3 cp2a"), ("tp6", "cp5r"), ("dp3", "dp3 tp2"), ("dp2 tp3", "dp4"), ("tp2 cp3r", "dp2 tp3"), ("cp2r", "dp2 cp3a"), ("dp3 tp2", "dp3 cp2r"),
     ]),
-    *(vlm(*pair, *UNLIKE, READY, MESSAGES, quick=False) for pair in [("tp3", "cp3r"), ("cp3a", "tp3"), ("dp2 tp2", "dp4 tp2"), ("tp2", "dp3 cp3r")]),
-    *(vlm(*pair, *TIGHT, RECOMPUTE, quick=False) for pair in [("tp3", "cp3r"), ("cp3a", "tp3"), ("tp2 cp2a", "tp4 cp2r")]),
-    *(vlm(*pair, *options, shared=True, quick=False) for pair in [("tp6", "cp6r"), ("cp4r", "tp4"), ("dp2 tp2 cp2r", "dp2 cp4r"), ("dp3 tp3", "dp3 cp3a")]
+    *(vlm(*pair, *UNLIKE, READY, MESSAGES, cover=False) for pair in [("tp3", "cp3r"), ("cp3a", "tp3"), ("dp2 tp2", "dp4 tp2"), ("tp2", "dp3 cp3r")]),
+    *(vlm(*pair, *TIGHT, RECOMPUTE, cover=False) for pair in [("tp3", "cp3r"), ("cp3a", "tp3"), ("tp2 cp2a", "tp4 cp2r")]),
+    *(vlm(*pair, *options, shared=True, cover=False) for pair in [("tp6", "cp6r"), ("cp4r", "tp4"), ("dp2 tp2 cp2r", "dp2 cp4r"), ("dp3 tp3", "dp3 cp3a")]
       for options in [(), (READY, *UNLIKE)]),
-    *(vlm(up, down, model=heads(kv), quick=False) for up, down, kv in [("tp2", "tp4", 1), ("", "tp6", 2), ("", "tp12", 2), ("", "tp2 cp3a", 1), ("cp2r", "tp6 cp2r", 3),
+    *(vlm(up, down, model=heads(kv), cover=False) for up, down, kv in [("tp2", "tp4", 1), ("", "tp6", 2), ("", "tp12", 2), ("", "tp2 cp3a", 1), ("cp2r", "tp6 cp2r", 3),
                                                                         ("", "tp3 cp4a", 3), ("", "tp12", 1)]),
-    *(vlm(*pair, *options, model=FROZEN, quick=False) for pair in [("cp3r", "dp3"), ("tp3", "cp2a"), ("tp2 cp2a", "dp2 tp3")] for options in [(), (READY, MESSAGES)]),
-    *(vlm(*pair, *options, model=MIXED, quick=False) for pair in [("cp3r", "dp3"), ("tp3", "cp2a"), ("cp3r", "tp2 cp2r")] for options in [(), (READY, *TIGHT)]),
-    *(Case("vlm_glyphs", up, down, quick=False) for up, down in [("", "tp4 cp2r"), ("", "cp4a"), ("tp3", "dp2 cp2r"), ("tp3 cp2r", "tp2 cp2a"), ("cp4r", "dp2 tp2 cp2r")]),
-    *(Case("distill", up, down, options, quick=False) for up, down in [("tp6", ""), ("", "tp4"), ("cp6a", "cp2a"), ("dp2 cp2r", "dp4"), ("tp2 cp3r", "dp3 tp2")]
+    *(vlm(*pair, *options, model=FROZEN, cover=False) for pair in [("cp3r", "dp3"), ("tp3", "cp2a"), ("tp2 cp2a", "dp2 tp3")] for options in [(), (READY, MESSAGES)]),
+    *(vlm(*pair, *options, model=MIXED, cover=False) for pair in [("cp3r", "dp3"), ("tp3", "cp2a"), ("cp3r", "tp2 cp2r")] for options in [(), (READY, *TIGHT)]),
+    *(Case("vlm_glyphs", up, down, cover=False) for up, down in [("", "tp4 cp2r"), ("", "cp4a"), ("tp3", "dp2 cp2r"), ("tp3 cp2r", "tp2 cp2a"), ("cp4r", "dp2 tp2 cp2r")]),
+    *(Case("distill", up, down, options, cover=False) for up, down in [("tp6", ""), ("", "tp4"), ("cp6a", "cp2a"), ("dp2 cp2r", "dp4"), ("tp2 cp3r", "dp3 tp2")]
       for options in [(), (READY,), ONE_IN_FLIGHT]),
 ]
 

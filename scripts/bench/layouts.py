@@ -20,12 +20,12 @@ def run(case, output):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="only the cover of the tests")
-    parser.add_argument("--rest", action="store_true", help="only what the tests leave out")
+    parser.add_argument("--cover", action="store_true", help="only the cases that the tests run")
+    parser.add_argument("--rest", action="store_true", help="only the other cases")
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--output", default="runs/bench-layouts")
     options = parser.parse_args()
-    cases = [c for c in CASES if not (options.quick and not c.quick) and not (options.rest and c.quick) and options.only in f"{c.deck} {c.name}"]
+    cases = [c for c in CASES if not (options.cover and not c.cover) and not (options.rest and c.cover) and options.only in f"{c.deck} {c.name}"]
     make_samples(ROOT)
     references, worst = {}, {}
     print(f"{'deck':10} ranks     loss  grad_norm  gradient  seconds  layout")

@@ -32,6 +32,12 @@ def train(folder, program, ranks, *values, deck="vlm_glyphs", gpus=1, steps=STEP
         return np.array([file["steps"][key][:] for key in ("loss", "grad_norm")]), (folder / output / "log.txt").read_text()
 
 
+def quick_ones(cases, *names):
+    """The names of the cases, as parameters: all but those listed run under --all alone."""
+    assert set(names) <= set(cases)
+    return [name if name in names else pytest.param(name, marks=pytest.mark.nightly) for name in cases]
+
+
 def check(found, expected, what):
     apart = np.max(np.abs(found - expected) / np.abs(expected))
     print(f"{what}: {apart:.1e}")
@@ -61,7 +67,7 @@ COLOCATED = {
 }
 
 
-@pytest.mark.parametrize("case", COLOCATED)
+@pytest.mark.parametrize("case", quick_ones(COLOCATED, "alike, ready", "tp and cp by window"))
 def test_colocated_sections_give_the_cpus_losses(tmp_path, data, case):  # noqa: F811
     (tmp_path / "data").symlink_to(data)
     ranks, deck, values = COLOCATED[case]
@@ -106,12 +112,13 @@ MEANS = {
     "auto": (HOSTED, True, r"by NCCL \d.* has a GPU to itself; GPUs send on streams of the edge's own"),
     "auto, MPI reaches GPUs": (HOSTED_GPU_MPI, False, r"ranks share 1 GPU and MPI reaches GPUs; GPUs send straight from their memory"),
 }
+PAIRS = {f"{edge} by {means}": (edge, means) for edge in EDGES for means in MEANS}
 
 
-@pytest.mark.parametrize("means", MEANS)
-@pytest.mark.parametrize("edge", EDGES)
-def test_edges_give_the_cpus_losses(tmp_path, data, edge, means):  # noqa: F811
+@pytest.mark.parametrize("pair", quick_ones(PAIRS, "tp to cp by window", "tp to cp by messages", "dp to tp by auto"))
+def test_edges_give_the_cpus_losses(tmp_path, data, pair):  # noqa: F811
     (tmp_path / "data").symlink_to(data)
+    edge, means = PAIRS[pair]
     ranks, values = EDGES[edge]
     values = [*values, f"run.transport={means.split(',')[0]}"]
     expected, log = train(tmp_path, BINARY, ranks, *values, deck="layouts")
@@ -119,10 +126,10 @@ def test_edges_give_the_cpus_losses(tmp_path, data, edge, means):  # noqa: F811
     program, apart, words = MEANS[means]
     found, log = train(tmp_path, program, ranks, *values, "run.device=cuda", deck="layouts", gpus=ranks if apart else 1)
     assert re.search(words, edge_of(log)), edge_of(log)
-    check(found, expected, f"{edge} by {means}")
+    check(found, expected, pair)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", quick_ones(LAYOUTS, "tp and cp"))
 def test_collectives_give_the_cpus_losses(tmp_path, data, layout):  # noqa: F811
     """By NCCL where each rank has a GPU, through pinned memory where they share one; the log says which, and why."""
     (tmp_path / "data").symlink_to(data)

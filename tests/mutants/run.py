@@ -1,11 +1,13 @@
-"""Do the tests notice mistakes? Runs the tests that a list names, which must be green; then makes each mistake by itself in a
-copy of its file, compiles what it is in, links it into the test in the place of the right one and runs again, which must be red
-and say why. Neither the tree nor what is built is touched.
+"""Mutation testing: do the tests notice mistakes? First runs the tests that a list names, which must pass. Then makes each mistake of the
+list, one at a time, in a copy of its file, compiles that copy, links it into the test instead of the correct object and runs the test again,
+which must fail with the message that the list expects. Neither the source tree nor the build is changed, except that the build is brought up
+to date.
 
-    tests/mutants/run.py [PART OF A NAME ...]     those whose name has one of these in it, otherwise all
-    tests/mutants/run.py --list cuda.toml ...     another list than mutants.toml, of this folder
-    tests/mutants/run.py --shares N ...           one of N shares of them, which one is up to the commit
-    tests/mutants/run.py --build FOLDER ...       another build than build/cpu-release, by Ninja too; it is brought up to date
+    tests/mutants/run.py [PART OF A NAME ...]     the mutants whose name contains one of these; without, all
+    tests/mutants/run.py --list cuda.toml ...     another list of this folder than mutants.toml
+    tests/mutants/run.py --shares N ...           one of N shares of the list; the commit decides which
+    tests/mutants/run.py --build FOLDER ...       another build than build/cpu-release, made by Ninja
+    tests/mutants/run.py --check                  only whether the text that each mutant of every list replaces stands once in its file
 """
 
 import argparse
@@ -24,8 +26,8 @@ import tomllib
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-LONGEST_S = 100  # of a test; one that hangs is red too, if it has said why before
-TRIES = 3  # of a test of several ranks: which of them is late is up to the machine
+LONGEST_S = 100  # a test that runs longer has noticed the mutant too, if it has printed the expected message
+TRIES = 3  # for tests of several ranks, whose timing differs from run to run
 
 
 class Build:
@@ -35,10 +37,10 @@ class Build:
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_PERTURB_": "165", "MAESTRO_BINARY": str(folder / "maestro")}
         self.ranks = threading.Lock()  # ranks of one test at a time
         self.commands = json.loads((folder / "compile_commands.json").read_text())
-        self.sources = {}  # file: how it is compiled, by what it becomes part of
+        self.sources = {}  # {file: {target: the command that compiles it for this target}}
 
     def call(self, *command, timeout=None, **environment):
-        # Of its own session, so that ranks do not outlive an mpirun that hangs.
+        # In a new session, so that no ranks outlive an mpirun that hangs.
         job = subprocess.Popen([str(word) for word in command], cwd=self.folder, env={**self.environment, **environment}, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace", start_new_session=True)
         try:
@@ -56,7 +58,7 @@ class Build:
         return output
 
     def has(self, mutant):
-        """Whether the build has the file that the mutant needs: a library that it works with may be missing."""
+        """Whether the build compiles the file that the mutant needs; it does not where a library is missing."""
         needed = mutant.get("needs")
         if needed is None or any(entry["file"] == str(ROOT / needed) for entry in self.commands):
             return True
@@ -75,35 +77,35 @@ class Build:
         output = self.need(f"no commands for {target}", "ninja", "-t", "commands", "-s", target)
         return next(words for words in map(shlex.split, output.split("&&")) if "-o" in words)
 
-    def compile(self, room, source, words):
-        """`source` as it is, or what stands in its place in `room`. Headers there come before all others."""
+    def compile(self, folder, source, words):
+        """Compiles `source`, or its changed copy in `folder` if there is one. Headers in `folder` come before all others."""
         words = list(words)
-        made = room / (source.name + ".o")
-        changed = room / inside(source)
+        made = folder / (source.name + ".o")
+        changed = folder / include_path(source)
         compiler = 1 if pathlib.Path(words[0]).name == "ccache" else 0
         words[words.index("-o") + 1] = made
         words[words.index("-c") + 1] = changed if changed.exists() else ROOT / source
         if "-MF" in words:
             words[words.index("-MF") + 1] = f"{made}.d"
-        self.need(f"{source} does not compile in {room}", *words[:compiler + 1], f"-I{room}", *words[compiler + 1:])
+        self.need(f"{source} does not compile in {folder}", *words[:compiler + 1], f"-I{folder}", *words[compiler + 1:])
         return made
 
-    def link(self, room, mutant):
-        """The test with the mutant's objects in it: they come before the libraries that have the right ones, and where all of a
-        library is taken it is taken without them."""
-        words, target = self.link_of(target_of(mutant)), room / target_of(mutant)
+    def link(self, folder, mutant):
+        """Links the test with the mutant's objects in front of the libraries that hold the correct ones. A library that is linked whole is
+        copied without them."""
+        words, target = self.link_of(target_of(mutant)), folder / target_of(mutant)
         whole = slice(0, words.index("-Wl,--no-whole-archive") if "-Wl,--no-whole-archive" in words else 0)
         objects = []
         for source in map(pathlib.Path, mutant.get("objects", [mutant["file"]])):
-            ways = self.sources[str(ROOT / source)]
-            places = {name: i for name in ways for i, word in enumerate(words) if pathlib.Path(word).name == f"lib{name}.a" or f"/{name}.dir/" in word and word.endswith(f"/{source.name}.o")}
-            owner = min(places, key=places.get)  # what is linked first counts
-            objects.append(self.compile(room, source, ways[owner]))
-            place = places[owner]
+            commands = self.sources[str(ROOT / source)]
+            places = {name: i for name in commands for i, word in enumerate(words) if pathlib.Path(word).name == f"lib{name}.a" or f"/{name}.dir/" in word and word.endswith(f"/{source.name}.o")}
+            first = min(places, key=places.get)  # the linker takes the first definition
+            objects.append(self.compile(folder, source, commands[first]))
+            place = places[first]
             if words[place].endswith(".o"):
                 words[place] = str(objects.pop())
             elif place < whole.stop:
-                rest = room / pathlib.Path(words[place]).name
+                rest = folder / pathlib.Path(words[place]).name
                 if not rest.exists():
                     shutil.copyfile(self.folder / words[place], rest)
                 self.need(f"{rest} has no {source.name}.o", "ar", "d", rest, f"{source.name}.o")
@@ -113,11 +115,11 @@ class Build:
         return target
 
     def make(self, mutant):
-        room = self.scratch / re.sub(r"\W+", "_", mutant["name"])
-        changed = room / inside(mutant["file"])
+        folder = self.scratch / re.sub(r"\W+", "_", mutant["name"])
+        changed = folder / include_path(mutant["file"])
         changed.parent.mkdir(parents=True)
         changed.write_text((ROOT / mutant["file"]).read_text().replace(mutant["old"], mutant["new"]))
-        return self.link(room, mutant)
+        return self.link(folder, mutant)
 
     def run(self, mutant, program):
         if "script" in mutant:
@@ -137,8 +139,8 @@ class Build:
             return self.call(*command, program, timeout=LONGEST_S)
 
 
-def inside(file):
-    """Where a file is found by includes: folders of src stand for themselves."""
+def include_path(file):
+    """The path by which #include finds the file: without src/."""
     return pathlib.Path(*[part for part in pathlib.Path(file).parts if part != "src"])
 
 
@@ -146,15 +148,15 @@ def target_of(mutant):
     return f"mpi_{mutant['test']}" if "ranks" in mutant and "gpus" not in mutant else mutant["test"]
 
 
-def apart(tests):
-    """Those of ranks, which run one at a time, spread among the others."""
+def spread(tests):
+    """The tests in an order that spreads those under mpirun, which run one at a time, evenly among the others."""
     kinds = [[t for t in tests if ("ranks" in t or "script" in t) == of_ranks] for of_ranks in (False, True)]
     places = [(place / len(kind), test) for kind in kinds for place, test in enumerate(kind)]
     return [test for _, test in sorted(places, key=lambda pair: pair[0])]
 
 
 def share_of(mutants, shares):
-    """One of so many shares, by the commit that is checked out; all where there is none."""
+    """One of so many shares; the checked-out commit decides which. Outside of a git checkout all mutants."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     if shares == 1 or commit.returncode != 0:
         return mutants
@@ -163,11 +165,21 @@ def share_of(mutants, shares):
     return mutants[share::shares]
 
 
+def read(path):
+    return tomllib.loads(path.read_text())["mutant"]
+
+
 def check_texts(mutants):
+    """Ends the program where a mutant does not fit the source tree; names all such mutants."""
+    names = [mutant["name"] for mutant in mutants]
+    wrong = [f"two mutants have the name {name!r}" for name in sorted({name for name in names if names.count(name) > 1})]
     for mutant in mutants:
-        count = (ROOT / mutant["file"]).read_text().count(mutant["old"])
+        path = ROOT / mutant["file"]
+        count = path.read_text().count(mutant["old"]) if path.exists() else 0
         if count != 1:
-            sys.exit(f"{mutant['name']}: {mutant['file']} has {count} places for it, not one")
+            wrong.append(f"{mutant['name']}: {mutant['file']} contains its text {count} times, not once:\n{mutant['old']}")
+    if wrong:
+        sys.exit("\n".join(wrong))
 
 
 def check_green(build, mutants, pool):
@@ -178,18 +190,18 @@ def check_green(build, mutants, pool):
     for test in tests.values():
         test["filtered"] = test["cases"] != {""}
         test["cases"] = (" or " if "script" in test else ":").join(sorted(test["cases"]))
-    tests = apart(list(tests.values()))
+    tests = spread(list(tests.values()))
     for test, (code, output) in zip(tests, pool.map(lambda test: build.run(test, build.folder / target_of(test)), tests)):
         ran = re.search(r"PASSED  \] (\d+) test|(\d+) passed", output) if test["filtered"] else True
         if code != 0 or not ran or (ran is not True and ran[1] == "0"):
-            sys.exit(f"{target_of(test)} is red, or runs nothing, without any mutant: {code}\n{output[-3000:]}")
+            sys.exit(f"{target_of(test)} fails, or runs no test, without any mutant: {code}\n{output[-3000:]}")
         for m in mutants:
             if target_of(m) == target_of(test) and (said := re.search(m["says"], output)):
-                sys.exit(f"{m['name']}: {target_of(test)} says {said[0]!r} without it too")
+                sys.exit(f"{m['name']}: {target_of(test)} prints {said[0]!r} without it, too")
 
 
 def notice(build, mutant):
-    """Whether its test is red for the right reason."""
+    """Whether the test fails for the expected reason."""
     start = time.monotonic()
     try:
         program = build.make(mutant)
@@ -215,9 +227,14 @@ def main():
     options.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cpu-release")
     options.add_argument("--shares", type=int, default=1)
     options.add_argument("--jobs", type=int, default=2)
+    options.add_argument("--check", action="store_true")
     chosen = options.parse_args()
-    mutants = [m for m in tomllib.loads((HERE / chosen.list).read_text())["mutant"]
-               if not chosen.names or any(part in m["name"] for part in chosen.names)]
+    if chosen.check:
+        for path in sorted(HERE.glob("*.toml")):
+            check_texts(mutants := read(path))
+            print(f"{path.name}: {len(mutants)} mutants fit their files")
+        return
+    mutants = [m for m in read(HERE / chosen.list) if not chosen.names or any(part in m["name"] for part in chosen.names)]
     if not mutants:
         sys.exit("no mutant has such a name")
     check_texts(mutants)
@@ -228,7 +245,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
         check_green(build, mutants, pool)
         print(f"{len(mutants)} mutants; without them all is green", flush=True)
-        noticed = list(pool.map(lambda mutant: notice(build, mutant), apart(mutants)))
+        noticed = list(pool.map(lambda mutant: notice(build, mutant), spread(mutants)))
     sys.exit(0 if all(noticed) else 1)
 
 

@@ -26,6 +26,7 @@ def test_train_and_evaluate(queue):
     assert json.loads(evaluation.log().splitlines()[-1])["loss"] > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("script", TRAIN)
 def test_wall_time_requeues_and_resumes(queue, script):
     # The script's own signal, but later. Slurm looks at the limits every 30 s: it comes 20 to 50 s before the minute ends.
@@ -51,7 +52,7 @@ def test_wall_time_requeues_and_resumes(queue, script):
     assert len(job.losses()) == stopped["step"] + 4
 
 
-@pytest.mark.parametrize("script", TRAIN)
+@pytest.mark.parametrize("script", [pytest.param("train", marks=pytest.mark.nightly), "train_srun"])
 def test_a_cancelled_job_is_not_requeued(queue, script):
     job = queue.train(script, DECK, FOREVER)
     job.wait_for_steps()

@@ -17,7 +17,7 @@ def test_two_nodes_train_as_one_does_bit_for_bit(queue):
         assert np.array_equal(one.losses(), two.losses())
 
 
-@pytest.mark.parametrize("script, signal", [("train", ["--batch", "--signal=USR1"]), ("train_srun", ["--signal=USR1"])])
+@pytest.mark.parametrize("script, signal", [("train", ["--batch", "--signal=USR1"]), pytest.param("train_srun", ["--signal=USR1"], marks=pytest.mark.nightly)])
 def test_a_signal_saves_and_requeues(queue, script, signal):
     """What Slurm sends before the wall time ends reaches the ranks of both nodes."""
     job = queue.train(script, DECK, "train.steps=100000", options=TWO)

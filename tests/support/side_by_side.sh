@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# side_by_side.sh PYTHON FILE...: files or folders of tests, two at a time, in this order. What one says comes whole, at its end.
+# side_by_side.sh PYTHON FILE...: runs pytest on each file or folder, two at a time in this order, and prints the output of each when it
+# has ended.
 set -euo pipefail
 python=$1
 shift

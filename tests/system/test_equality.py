@@ -35,6 +35,7 @@ def test_layouts_and_policies_of_the_vision_language_deck(workspace):
         assert_same_gradients(workspace, "one-gradient", f"{name}-gradient", ["vision", "language"])
 
 
+@pytest.mark.nightly
 def test_unusual_layouts_of_the_vision_language_deck(workspace):
     """Two vision replicas, both sections on two shared ranks, windows of one micro-batch, sizes that divide nothing."""
     few = ["train.steps=6", "checkpoint.every=0", MIDDLE]
@@ -62,6 +63,7 @@ def test_unusual_layouts_of_the_vision_language_deck(workspace):
         assert relative(workspace.losses(name), reference) <= 1e-5, name
 
 
+@pytest.mark.nightly
 def test_unusual_layouts_of_the_distillation_deck(workspace):
     few = ["section.teacher.weights=random", "train.steps=6", "checkpoint.every=0", "data.global_batch=18"]
     dp = lambda teacher, student: [f"section.teacher.layout.dp={teacher}", f"section.student.layout.dp={student}"]  # noqa: E731
@@ -97,6 +99,7 @@ def test_distillation_across_placements(workspace):
         assert relative(workspace.losses(name), workspace.losses("one")) <= 1e-5, name
 
 
+@pytest.mark.nightly
 def test_an_untrained_teacher_needs_no_file(workspace):
     values = ["section.teacher.weights=random", "data.global_batch=18", "train.steps=6", "checkpoint.every=6"]
     for policy in ("wavefront", "fifo"):
@@ -120,6 +123,7 @@ def test_recomputation_changes_nothing(workspace):
         assert_same_weights(workspace, "none", "layer", 10, section)
 
 
+@pytest.mark.nightly
 def test_bf16_follows_fp32(workspace):
     for precision in ("fp32", "bf16"):
         workspace.train(2, VLM, precision, [*TWO_RANKS, "train.steps=40", "checkpoint.every=0", f"run.precision={precision}"])

@@ -61,10 +61,11 @@ def wait_for_end(job, limit):
     return time.monotonic() - begin
 
 
-def test_kill_of_any_rank_then_resume(workspace):
+@pytest.mark.parametrize("ranks", [[2], pytest.param([0, 1, 3], marks=pytest.mark.nightly)])
+def test_kill_of_any_rank_then_resume(workspace, ranks):
     values = [*FOUR_RANKS, "train.steps=100000", "checkpoint.every=4"]
     workspace.train(4, VLM, "whole", [*values, "train.steps=40"])
-    for rank in range(4):
+    for rank in ranks:
         name = f"killed-{rank}"
         job = start(workspace, name, values)
         wait_for_checkpoint(workspace, name, job)
@@ -83,6 +84,7 @@ def test_kill_of_any_rank_then_resume(workspace):
         assert np.array_equal(workspace.losses(name)[:common], workspace.losses("whole")[:common])
 
 
+@pytest.mark.nightly
 def test_kills_at_random_moments_cost_nothing_but_time(workspace):
     """A checkpoint after every step, so that kills also fall into its writing; at the end the losses are the whole run's."""
     values = [*FOUR_RANKS, "train.steps=60", "checkpoint.every=1"]
@@ -161,7 +163,7 @@ def test_signal_stops_in_order(workspace):
     assert (workspace.run("signal") / f"checkpoints/step-{report['step']:06d}").is_dir()
 
 
-@pytest.mark.parametrize("call, done", [("MPI_Init_thread", 0), ("MPI_Finalize", 2)])
+@pytest.mark.parametrize("call, done", [("MPI_Init_thread", 0), pytest.param("MPI_Finalize", 2, marks=pytest.mark.nightly)])
 def test_a_rank_that_is_stopped_while_MPI_starts_or_ends(workspace, tmp_path, call, done):
     """Where no deck is known yet, or any more: the watchdog stands around all of MPI."""
     shim = tmp_path / "stop_shim.so"
@@ -177,7 +179,7 @@ def test_a_rank_that_is_stopped_while_MPI_starts_or_ends(workspace, tmp_path, ca
         assert (workspace.run("stopped") / f"checkpoints/step-{done:06d}/manifest.json").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGUSR1, marks=pytest.mark.nightly), signal.SIGTERM])
 def test_a_signal_to_any_rank_stops_in_order(workspace, number):
     job = start(workspace, "signal", [*FOUR_RANKS, "train.steps=100000", "checkpoint.every=0"])
     workspace.wait_for_metrics("signal", job)

@@ -13,7 +13,7 @@ from test_layouts import CUBE, DECK
 ENDLESS = ["train.steps=100000", "checkpoint.every=0", "run.timeout_s=5"]
 
 
-@pytest.mark.parametrize("degree", ["tp", "cp"])
+@pytest.mark.parametrize("degree", ["tp", pytest.param("cp", marks=pytest.mark.nightly)])
 def test_a_stopped_follower_is_missed_by_its_group(workspace, degree):
     """A section alone, so that nobody can miss it over an edge first."""
     values = ["section.teacher.layout.dp=1", f"section.teacher.layout.{degree}=2", *ENDLESS]
@@ -31,6 +31,7 @@ def test_a_stopped_follower_is_missed_by_its_group(workspace, degree):
 
 
 # Ranks 0 and 1: the ring of the vision section; ranks 2 to 5: cp x tp of the language section, whose leader is 2.
+@pytest.mark.nightly
 @pytest.mark.parametrize("rank", [1, 3, 4])
 def test_a_stopped_follower_ends_the_job_in_time(workspace, rank):
     job = start(workspace, "stopped", [*CUBE.values, *ENDLESS], ranks=CUBE.ranks, deck=DECK)
@@ -44,6 +45,7 @@ def test_a_stopped_follower_ends_the_job_in_time(workspace, rank):
     assert report["code"] == 76 and report["rank"] != rank
 
 
+@pytest.mark.nightly
 def test_a_killed_follower_ends_the_job(workspace):
     job = start(workspace, "killed", [*CUBE.values, *ENDLESS], ranks=CUBE.ranks, deck=DECK)
     workspace.wait_for_metrics("killed", job)

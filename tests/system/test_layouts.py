@@ -32,7 +32,7 @@ def train(workspace, case, name, values=(), **options):
     return workspace.train(case.ranks, deck, name, [*case.values, f"train.steps={STEPS}", *values], **options)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.quick], ids=lambda case: f"{case.deck}: {case.name}")
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[] if case.quick else pytest.mark.nightly) for case in CASES if case.cover], ids=lambda case: f"{case.deck}: {case.name}")
 def test_numbers_are_those_of_one_rank(references, case):
     workspace, runs = references
     every = ["checkpoint.every=1", f"checkpoint.keep={STEPS}"]
@@ -89,6 +89,7 @@ def test_resumed_in_the_same_layout_it_is_bit_for_bit_the_same(workspace):
     assert np.array_equal(workspace.losses("whole"), workspace.losses("cut"))
 
 
+@pytest.mark.nightly
 def test_what_ranks_trained_together_is_evaluated_on_any_number(workspace):
     train(workspace, CUBE, "cube", ["train.steps=6"])
     train(workspace, ONE, "one", ["train.steps=6"])

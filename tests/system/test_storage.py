@@ -33,8 +33,9 @@ def train(workspace, shim, values, *options, expect, timeout=120, **faults):
     return result
 
 
-@pytest.mark.parametrize("calls, number, file", [("read", EIO, "step-000008/language.h5"), ("open", EACCES, "step-000008/vision.h5"),
-                                                 ("open", EIO, "step-000008/manifest.json")])
+@pytest.mark.parametrize("calls, number, file", [("read", EIO, "step-000008/language.h5"),
+                                                 pytest.param("open", EACCES, "step-000008/vision.h5", marks=pytest.mark.nightly),
+                                                 pytest.param("open", EIO, "step-000008/manifest.json", marks=pytest.mark.nightly)])
 def test_a_failed_read_is_no_damage(workspace, run, shim, calls, number, file):  # noqa: F811
     before = tree(run)
     result = train(workspace, shim, ["train.steps=10", *EVERY], *AUTO, expect=74, path=file, calls=calls, errno=number)
@@ -69,6 +70,7 @@ def test_a_rank_that_alone_cannot_write_its_part_ends_all(workspace, shim):
     assert workspace.exit_report("run")["code"] == 74
 
 
+@pytest.mark.nightly
 def test_slow_storage_is_no_hang(workspace, run, shim):  # noqa: F811
     """Every call on a checkpoint takes 0.3 s, all of them far more than the deadline of 3 s."""
     result = train(workspace, shim, ["train.steps=9", "run.timeout_s=3", *EVERY], *AUTO, expect=0, timeout=300, path="checkpoints/step",
@@ -103,7 +105,7 @@ def small_disk(workspace, finished):  # noqa: F811
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("kib", [0, 8, 64, 512, 2048])
+@pytest.mark.parametrize("kib", [64, *(pytest.param(kib, marks=pytest.mark.nightly) for kib in (0, 8, 512, 2048))])
 def test_resuming_on_a_nearly_full_disk(workspace, small_disk, kib):
     before = {name: hash for name, hash in tree(workspace.run("run")).items() if name.startswith("checkpoints/")}
     losses = workspace.losses("run")

@@ -61,7 +61,7 @@ def test_losses_are_those_of_one_node_bit_for_bit(workspace, nodes):
     assert np.allclose(workspace.losses("one"), workspace.losses("ready"), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["ring", "all-to-all"])
+@pytest.mark.parametrize("kind", ["ring", pytest.param("all-to-all", marks=pytest.mark.nightly)])
 def test_lanes_across_nodes_give_the_numbers_of_one_node_bit_for_bit(workspace, nodes, kind):
     """Ranks 0 and 1, the cp ranks of vision, and 2 to 5, cp x tp of language, on hosts by turns: every group has both."""
     deck = str(ROOT / "inputs/layouts.toml")
@@ -79,6 +79,7 @@ def test_lanes_across_nodes_give_the_numbers_of_one_node_bit_for_bit(workspace, 
         assert all(np.array_equal(one[group][name], two[group][name]) for group in one for name in one[group])
 
 
+@pytest.mark.nightly
 def test_distillation_sends_hidden_states_between_nodes(workspace, nodes):
     workspace.train(2, TEACHER, "teacher", ["train.steps=2"])
     values = ["data.global_batch=18", "train.steps=6", "checkpoint.every=0", "section.teacher.weights=runs/teacher"]
@@ -96,6 +97,7 @@ def test_a_window_between_nodes_is_refused(workspace, nodes):
 ENDLESS = [*FOUR_RANKS, "train.steps=100000", "checkpoint.every=0", "run.timeout_s=5"]
 
 
+@pytest.mark.nightly
 def test_a_cut_link_ends_the_job(workspace, nodes):
     """As started by the Slurm script, whose mpirun would stay: the ranks say what they miss, and nothing is left."""
     (workspace.path / "hosts").write_text("north slots=1\nsouth slots=3\n")
