@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# format.sh SOURCE: every C++ file that git tracks has the form of .clang-format. Versions differ in what they make of
-# it; ours is Debian 12's.
+# format.sh SOURCE: checks that every C++ file that git tracks is formatted by .clang-format. Versions of clang-format differ in what they
+# make of it; ours is that of Debian 12.
 set -euo pipefail
 cd "$1"
 for tool in clang-format-14 clang-format none; do
@@ -17,7 +17,7 @@ fi
 [[ -n $files ]]
 mapfile -t files <<<"$files"
 if ! "$tool" --dry-run --Werror "${files[@]}"; then
-    echo "mend it: git ls-files '*.cpp' '*.hpp' | xargs $tool -i"
+    echo "to correct it: git ls-files '*.cpp' '*.hpp' | xargs $tool -i"
     exit 1
 fi
 echo "${#files[@]} files are as $tool makes them"

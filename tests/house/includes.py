@@ -1,11 +1,11 @@
-"""Does each file include, itself or by our own headers, what it uses of the precompiled headers? Behind those a build does not
-tell. For every header that cmake/library.cmake and tests/CMakeLists.txt list there is a pattern of names here."""
+"""Checks that each file includes, itself or through our headers, what it uses of the precompiled headers: with these a build does not
+notice a missing include. For every header that cmake/library.cmake and tests/CMakeLists.txt list there is a pattern of names here."""
 
 import re
 import sys
 from pathlib import Path
 
-# Header: what is used of it, and further headers that bring the same.
+# {header: (pattern of the names that it declares, other headers that declare them too)}
 NAMES = {
     "algorithm": (r"std::(ranges::)?(sort|stable_sort|min|max|minmax|clamp|copy|copy_n|fill|fill_n|find|find_if|any_of|all_of|none_of|count|count_if|"
                   r"transform|reverse|unique|lower_bound|upper_bound|max_element|min_element|equal|remove_if|partition|binary_search|shuffle|rotate|"
@@ -29,7 +29,7 @@ NAMES = {
 
 
 def precompiled(source):
-    """All that the two lists name; the second has the first in it."""
+    """The headers of both lists; the second list contains the first."""
     first = re.search(r"set\(MAESTRO_COMMON_HEADERS ([^)]*)\)", (source / "cmake/library.cmake").read_text())[1]
     second = re.search(r"\$\{MAESTRO_COMMON_HEADERS\} ([^)]*)\)", (source / "tests/CMakeLists.txt").read_text())[1]
     return set(re.findall(r"<([^>]+)>", first + second))
@@ -45,9 +45,9 @@ def main(source):
         for name in included[path]:
             if name not in seen:
                 seen.add(name)
-                for own in (path.parent / name, *(root / name for root in roots)):
-                    if own in included:
-                        reach(own, seen)
+                for place in (path.parent / name, *(root / name for root in roots)):
+                    if place in included:
+                        reach(place, seen)
                         break
         return seen
 

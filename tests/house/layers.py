@@ -1,4 +1,4 @@
-"""Compares the table of docs/architecture.md with the links of CMakeLists.txt and with what the files of src/ include."""
+"""Compares the table of docs/architecture.md with the links in CMakeLists.txt and with the includes of the files of src/."""
 
 import re
 import sys
@@ -6,20 +6,20 @@ from pathlib import Path
 
 
 def links_of(cmake):
-    """Folder -> folders that it links; a library's name has underscores where the folder's has slashes."""
+    """{folder: the folders that it links}. A library has underscores in its name where its folder has slashes."""
     found = re.findall(r"^maestro_library\(([\w/]+)([^)]*)\)", cmake, re.MULTILINE)
     folders = {folder.replace("/", "_"): folder for folder, _ in found}
     return {folder: {folders[name] for name in re.findall(r"\bmaestro_(\w+)", rest)} for folder, rest in found}
 
 
 def table_of(document):
-    """Folder -> what its last column names."""
+    """{folder: the folders in the last column of its row}."""
     rows = re.findall(r"^\| `([\w/]+)` \|.*\| ([\w/, ]*) ?\|$", document, re.MULTILINE)
     return {folder: set(uses.replace(",", " ").split()) for folder, uses in rows}
 
 
 def reach(links, folder):
-    """What a folder may include: itself, what it links, and what that links."""
+    """The folders that a folder may include: itself, what it links, and what those link."""
     seen, rest = set(), [folder]
     while rest:
         if (at := rest.pop()) not in seen:
@@ -29,7 +29,7 @@ def reach(links, folder):
 
 
 def includes_of(place, folders):
-    """The folders whose headers the files of a folder include: for each include the longest name that fits."""
+    """The folders whose headers the files of a folder include: for each include the longest name that matches."""
     files = [f for ending in ("cpp", "hpp", "cu", "cuh") for f in place.glob(f"**/*.{ending}")]
     paths = {name for f in files for name in re.findall(r'^#include "([\w/]+)/[^/"]+"', f.read_text(), re.MULTILINE)}
     found = {max((x for x in folders if path == x or path.startswith(x + "/")), key=len, default=path) for path in paths}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# plain_build.sh begin|end SOURCE FOLDER: the program for CPUs alone compiles from nothing, and starts. Not optimized: the same
-# files are elsewhere. `begin` leaves it to what tests that wait leave of the processors, `end` waits for it. In their session: where
-# sessions share the processors (autogroup), one of the least share and ranks that wait by yielding bring each other to a stop.
+# plain_build.sh begin|end SOURCE FOLDER: the program without CUDA compiles from scratch and starts. Not optimized: other builds compile the
+# same files with optimization. `begin` starts the build with low priority beside other tests, `end` waits for it. The build stays in the
+# tests' session: where the kernel divides processors among sessions (autogroup), a session of low priority and ranks that wait by yielding
+# slow each other down to a standstill.
 set -euo pipefail
 case $1 in
     begin)

@@ -1,4 +1,4 @@
-// Does not compile: graph may use base, and does not see the headers of comm (test house.walls).
+// Must not compile: `graph` may include headers of `base`, but not those of `comm` (test house.walls).
 #include "base/error.hpp"
 #include "graph/section_graph.hpp"
 //

@@ -1,4 +1,5 @@
-// Expectations of MPI tests, which throw where they are not met.
+// Expectations of MPI tests. A failed one throws and ends the job: the other ranks would wait for the rank
+// that failed.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@
 
 namespace maestro::test {
 
-/// call() throws an Error of that code whose message holds `fragment`.
+/// Expects call() to throw an Error with this code and with `fragment` in its message.
 template <class Call>
 void expect_error(ExitCode code, std::string_view fragment, Call&& call) {
     try {

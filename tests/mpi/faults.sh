@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# faults.sh PROGRAM HOW CODE SECONDS TEXT: mpirun ends with CODE ("any": not 0) within SECONDS of the program's start, and
-# stderr says TEXT. The start of MPI itself does not count: it takes long where a machine cannot resolve its own name.
+# faults.sh PROGRAM HOW CODE SECONDS TEXT: expects that mpirun ends with CODE ("any": not 0) within SECONDS of the program's start, and that
+# stderr contains TEXT. The start of MPI itself does not count: it takes long where a machine cannot resolve its host name.
 set -u
 program=$1 how=$2 code=$3 seconds=$4 text=$5
 folder=$(mktemp -d)
@@ -14,10 +14,10 @@ else
     "${run[@]}" -n 3 "$program" "$how" 2> "$folder/log"
 fi
 result=$?
-took=$(($(date +%s) - $(stat -c %Y "$MAESTRO_STARTED")))
-echo "$how: exit code $result after $took s"
+elapsed=$(($(date +%s) - $(stat -c %Y "$MAESTRO_STARTED")))
+echo "$how: exit code $result after $elapsed s"
 cat "$folder/log"
 if [ "$code" = any ]; then [ "$result" -ne 0 ] || exit 1; else [ "$result" -eq "$code" ] || exit 1; fi
-[ "$took" -le "$seconds" ] || exit 1
-grep -q -- "$text" "$folder/log" || { echo "not said: $text"; exit 1; }
+[ "$elapsed" -le "$seconds" ] || exit 1
+grep -q -- "$text" "$folder/log" || { echo "not printed: $text"; exit 1; }
 ! pgrep -f "^$program $how" || { echo "ranks are left"; exit 1; }

@@ -1,5 +1,5 @@
-// The frame of an MPI test: 0 when `body` returns on every rank, otherwise the error is printed and the world
-// ends.
+// The main function of an MPI test: returns 0 if `body` returns on every rank, otherwise prints the error and
+// aborts all ranks.
 #pragma once
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-"""On a processor without instructions for bf16, all that runs in fp32 runs in bf16. Here oneDNN and OpenBLAS are told that this one has AVX2 alone."""
+"""bf16 works on a processor without bf16 instructions, too. Here oneDNN and OpenBLAS are told to use AVX2 at most."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""A lost, stopped or signalled rank: the job ends in time, says why, and a resume goes on."""
+"""A rank is killed, stopped or signalled: the job ends in time and says why, and a resumed run goes on."""
 
 import json
 import os
@@ -112,14 +112,14 @@ def test_stopped_rank_is_named(workspace):
     wait_for_end(job, 40)
     output = job.stdout.read()
     assert job.returncode == 76, output
-    # Where it is met, on an edge or in a sum over ranks, is a matter of the moment.
+    # Timing decides where the others wait for it, on an edge or in a sum over ranks.
     assert re.search(r"waiting for (edge vision-language|(a|an) [a-z-]+ of |the other \d+ ranks of )", output), output
     report = workspace.exit_report("hang")
     assert report["code"] == 76 and report["rank"] != 2
 
 
 def set_nan(checkpoint, dataset, element):
-    """Makes a weight of the checkpoint NaN, and its manifest fit."""
+    """Makes a weight of the checkpoint NaN, and updates the checkpoint's manifest."""
     with h5py.File(checkpoint / "language.h5", "r+") as file:
         file[dataset][element] = np.nan
     manifest = json.loads((checkpoint / "manifest.json").read_text())
@@ -129,7 +129,7 @@ def set_nan(checkpoint, dataset, element):
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
 
 
-def test_a_number_that_is_none_ends_the_run(workspace):
+def test_a_nan_ends_the_run(workspace):
     """The step after the resume finds a NaN among the weights."""
     workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=3"])
     set_nan(workspace.run("run") / "checkpoints/step-000003", "weights/layers.0.mlp.down.weight", (0, 0))
@@ -140,8 +140,8 @@ def test_a_number_that_is_none_ends_the_run(workspace):
     assert not (workspace.run("run") / "checkpoints/step-000004").exists()
 
 
-def test_a_weight_that_is_none_is_not_saved(workspace):
-    """The row of a byte that no text holds: no loss and no gradient meets it, the checkpoint does."""
+def test_a_nan_weight_is_not_saved(workspace):
+    """In the row of a byte that no text contains: it reaches no loss and no gradient, only the checkpoint."""
     settings = [*TWO_RANKS, "model.glyph-language.tie_embeddings=false"]
     workspace.train(2, VLM, "run", [*settings, "train.steps=3"])
     checkpoints = workspace.run("run") / "checkpoints"
@@ -165,7 +165,7 @@ def test_signal_stops_in_order(workspace):
 
 @pytest.mark.parametrize("call, done", [("MPI_Init_thread", 0), pytest.param("MPI_Finalize", 2, marks=pytest.mark.nightly)])
 def test_a_rank_that_is_stopped_while_MPI_starts_or_ends(workspace, tmp_path, call, done):
-    """Where no deck is known yet, or any more: the watchdog stands around all of MPI."""
+    """Before a deck is known and after training: the watchdog covers all of MPI."""
     shim = tmp_path / "stop_shim.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(shim), str(ROOT / "tests/system/stop_shim.c"), "-ldl"], check=True)
     exports = {"LD_PRELOAD": shim, "SHIM_CALL": call, "SHIM_RANK": 2, "MAESTRO_START_TIMEOUT": 5}
@@ -174,7 +174,7 @@ def test_a_rank_that_is_stopped_while_MPI_starts_or_ends(workspace, tmp_path, ca
     result = subprocess.run(command, cwd=workspace.path, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL)
     assert result.returncode != 0
     assert f"the {'start' if done == 0 else 'end'} of MPI: no progress for 5 s" in result.stderr, result.stderr
-    if done:  # it is trained and saved all the same
+    if done:  # what was trained is saved nevertheless
         assert workspace.exit_report("stopped")["code"] == 76
         assert (workspace.run("stopped") / f"checkpoints/step-{done:06d}/manifest.json").exists()
 

@@ -1,4 +1,4 @@
-"""A lost or stopped rank of a tensor- or context-parallel group: the others miss it, and the job ends in time."""
+"""A rank of a tensor- or context-parallel group is killed or stopped: the others notice, and the job ends in time."""
 
 import os
 import re
@@ -15,7 +15,7 @@ ENDLESS = ["train.steps=100000", "checkpoint.every=0", "run.timeout_s=5"]
 
 @pytest.mark.parametrize("degree", ["tp", pytest.param("cp", marks=pytest.mark.nightly)])
 def test_a_stopped_follower_is_missed_by_its_group(workspace, degree):
-    """A section alone, so that nobody can miss it over an edge first."""
+    """One section alone, so that no other rank can wait for it over an edge first."""
     values = ["section.teacher.layout.dp=1", f"section.teacher.layout.{degree}=2", *ENDLESS]
     job = start(workspace, "stopped", values, ranks=2, deck=TEACHER)
     workspace.wait_for_metrics("stopped", job)
@@ -26,7 +26,7 @@ def test_a_stopped_follower_is_missed_by_its_group(workspace, degree):
     assert job.returncode == 76, output
     report = workspace.exit_report("stopped")
     assert report["code"] == 76 and report["rank"] == 0
-    # Where it is met is a matter of the moment: in a layer nearly always, seldom between two steps.
+    # Timing decides where the other rank waits for it: nearly always in a layer, seldom between two steps.
     assert re.search(rf"waiting for .* of (section teacher, replica 0, {degree} ranks|teacher|lane|world)", report["reason"]), report
 
 

@@ -1,4 +1,4 @@
-"""Training learns to read the pictures: the names come from them, not from the text around."""
+"""Training learns to read the pictures: the names come from them, not from the text."""
 
 import json
 
@@ -6,7 +6,7 @@ from conftest import VLM, mpirun
 
 
 def test_glyphs_are_named_from_their_pictures(workspace):
-    # Three quarters of the deck's steps. A hang ends with 76 long before: the limit only keeps a slow or crowded machine from failing.
+    # Three quarters of the deck's steps. The limit is for slow machines: a run that hangs ends with 76 long before.
     workspace.train(4, VLM, "learn", ["train.steps=720", "optimizer.decay_steps=720"], timeout=2400)
     arguments = ("evaluate", VLM, "--checkpoint", "runs/learn")
     seen = mpirun(2, *arguments, cwd=workspace.path, timeout=600)

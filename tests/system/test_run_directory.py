@@ -74,7 +74,7 @@ def test_a_run_whose_checkpoints_are_gone_is_left_as_it_is(workspace, run):
     assert tree(run) == before
 
 
-def test_a_run_without_a_whole_checkpoint_starts_afresh_and_loses_nothing(workspace, run):
+def test_a_run_without_a_whole_checkpoint_starts_over_and_loses_nothing(workspace, run):
     """As after a kill before the first checkpoint."""
     shutil.rmtree(run / "checkpoints")
     (run / "checkpoints/step-000002.partial").mkdir(parents=True)

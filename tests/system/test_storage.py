@@ -1,4 +1,4 @@
-"""Storage that fails, fills up or is slow: what is told, what is kept, and that work which goes on is no hang."""
+"""Storage that fails, fills up or is slow: what is reported, what is kept, and that slow progress is not taken for a hang."""
 
 import os
 import pathlib
@@ -88,7 +88,7 @@ def test_a_write_that_never_returns_is_named(workspace, run, shim):  # noqa: F81
 
 @pytest.fixture
 def small_disk(workspace, finished):  # noqa: F811
-    """runs/ on a file system of its own that holds a copy of the run; fills it up to some free KiB."""
+    """Mounts a small file system on runs/ with a copy of the run; returns a function that fills it up to some free KiB."""
     folder = workspace.path / "runs"
     folder.mkdir()
     size = sum(path.stat().st_size for path in finished.rglob("*")) * 2 + (8 << 20)

@@ -1,4 +1,4 @@
-"""Hosts of their own on this machine (tests/support/nodes.sh): what crosses a network works, at once, and ends in time."""
+"""Two hosts made of network namespaces (tests/support/nodes.sh): runs across them give the same numbers, and end in time when one is lost."""
 
 import os
 import signal
