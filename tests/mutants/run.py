@@ -196,8 +196,8 @@ def check_green(build, mutants, pool):
         if code != 0 or not ran or (ran is not True and ran[1] == "0"):
             sys.exit(f"{target_of(test)} fails, or runs no test, without any mutant: {code}\n{output[-3000:]}")
         for m in mutants:
-            if target_of(m) == target_of(test) and (said := re.search(m["says"], output)):
-                sys.exit(f"{m['name']}: {target_of(test)} prints {said[0]!r} without it, too")
+            if target_of(m) == target_of(test) and (found := re.search(m["says"], output)):
+                sys.exit(f"{m['name']}: {target_of(test)} prints {found[0]!r} without it, too")
 
 
 def notice(build, mutant):
@@ -212,9 +212,9 @@ def notice(build, mutant):
     except RuntimeError as error:
         print(f"CANNOT BE MADE: {mutant['name']}: {error}", flush=True)
         return False
-    said = re.search(f".*({mutant['says']}).*", output)
-    noticed = code != 0 and said is not None
-    what = said[0].strip()[:150] if noticed else f"exit {code}\n{output[-2000:]}"
+    message = re.search(f".*({mutant['says']}).*", output)
+    noticed = code != 0 and message is not None
+    what = message[0].strip()[:150] if noticed else f"exit {code}\n{output[-2000:]}"
     where = f"{mutant['test']}, {mutant['ranks']} ranks" if "ranks" in mutant else f"{mutant['test']} {mutant['cases']}"
     print(f"{'red' if noticed else 'NOT NOTICED'}: {mutant['name']} ({where}, {time.monotonic() - start:.0f} s): {what}", flush=True)
     return noticed

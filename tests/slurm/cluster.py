@@ -2,7 +2,7 @@
 """A private Slurm: cluster.py [--nodes NAME,NAME] COMMAND... runs COMMAND in it and ends with its code; 77 where it cannot be.
 
 Its node is this machine, or its nodes are hosts that tests/support/nodes.sh makes; COMMAND then runs on the first. Key, sockets,
-ports, state and logs are its own, in a temporary folder, so that it meets no other Slurm of the machine.
+ports, state and logs are in a temporary folder, so that it does not disturb another Slurm of the machine.
 """
 
 import contextlib
@@ -147,10 +147,10 @@ class Cluster:
         self.daemon(self.nodes[0], "slurmctld", "-D", "-f", self.environment["SLURM_CONF"])
         processors = sorted(os.sched_getaffinity(0))
         for number, name in enumerate(self.nodes):
-            # Nodes have processors of their own, as hosts do. Where ranks of two nodes spin on the same one, a kernel that
+            # Each node has separate processors, as hosts have. Where ranks of two nodes spin on the same one, a kernel that
             # divides time between sessions (sched_autogroup) was seen to let one wait for minutes.
-            own = processors[number::len(self.nodes)] or processors
-            self.daemon(name, "slurmd", "-D", "-N", name, "-f", self.environment["SLURM_CONF"], processors=own)
+            share = processors[number::len(self.nodes)] or processors
+            self.daemon(name, "slurmd", "-D", "-N", name, "-f", self.environment["SLURM_CONF"], processors=share)
         idle = "\n".join(["idle"] * len(self.nodes))
         self.wait_for("the nodes", lambda: self.client("sinfo", "--noheader", "--Node", "--format=%t") == idle, 30)
 
@@ -163,7 +163,7 @@ class Cluster:
         return [NODES, "in", node, *command] if self.hosts else [*command]
 
     def daemon(self, node, name, *arguments, processors=()):
-        """Starts it in a session of its own, out of reach of Ctrl-C; it dies with us, however we end (hosts do not)."""
+        """Starts it in a new session, out of reach of Ctrl-C; it dies with us, however we end (hosts do not)."""
         with open(self.folder / f"{name}.{node}.log", "w") as log:
             bound = [find("taskset"), "--cpu-list", ",".join(map(str, processors))] if processors else []
             command = [find("setpriv"), "--pdeathsig", "KILL", *self.on(node, *bound, find(name), *arguments)]

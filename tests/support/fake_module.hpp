@@ -1,5 +1,5 @@
-// A module whose numbers can be worked out by hand, and which writes down what is asked of it. Whole numbers
-// throughout, exact in f32.
+// A module whose results follow from closed forms and which records its calls. All numbers are integers,
+// exact in f32.
 #pragma once
 
 #include <functional>
@@ -49,7 +49,7 @@ public:
         for (std::size_t i = 0; i < batch.samples.size(); ++i) {
             const model::SampleView& sample = batch.samples[i];
             kept->ids.push_back(sample.id);
-            kept->x.push_back(own(sample));
+            kept->x.push_back(sum_of(sample));
             kept->input_rows.emplace_back();
             for (const std::vector<Tensor>& edge : inputs) {
                 for (std::int64_t k = 0; k < edge[i].size(); ++k)
@@ -125,7 +125,7 @@ private:
         std::vector<std::vector<std::int64_t>> input_rows;  ///< [sample][edge]
     };
 
-    static double own(const model::SampleView& sample) {
+    static double sum_of(const model::SampleView& sample) {
         double sum = 0;
         for (const std::int32_t token : sample.tokens) sum += token;
         for (const model::Picture& p : sample.pictures)

@@ -1,6 +1,6 @@
-// What lies beside a tensor of a device that is not there, closed to kernels by the address sanitizer of the
-// stand-in where the program is linked with it: reading it ends the program. It tells single bytes behind a
-// tensor; in front, eight.
+// Forbids kernels on a simulated GPU to access the memory around a tensor, where the program is linked with
+// the address sanitizer: reading there ends the program. Precise to a byte behind a tensor, to eight in
+// front.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Hosts made on one machine, for tests of what crosses a network. Every node is a process that holds a network, a host
-# name, a /dev/shm and an /etc/hosts of its own; the node "switch" holds the bridge that joins them. The machine's own
-# network stays untouched, and the kernel removes everything when those processes end. Needs root, ip and tc (iproute2).
+# Makes hosts on one machine, for tests across a network. Every node is a process in namespaces with a separate network, host
+# name, /dev/shm and /etc/hosts; the node "switch" holds the bridge that joins them. The machine's network stays
+# untouched, and the kernel removes everything when those processes end. Needs root, ip and tc (iproute2).
 #   nodes.sh up A B [C ...]      nodes.sh down          state lies in $NODES_STATE
 #   nodes.sh in NODE COMMAND...
 #   nodes.sh mpirun ARGUMENT...  on the first node, whose launch agent (instead of ssh) is this script

@@ -46,19 +46,19 @@ struct PlainAttention {
         dvalues.assign(k.size(), 0);
         const double scale = 1 / std::sqrt(static_cast<double>(dim));
         each_query([&](std::int64_t token, std::int64_t head, std::int64_t first, std::int64_t kv_limit) {
-            const std::size_t own = query(token, head);
+            const std::size_t row = query(token, head);
             double shared = 0;
-            for (std::size_t c = 0; c < size(dim); ++c) shared += dout[own + c] * out[own + c];
+            for (std::size_t c = 0; c < size(dim); ++c) shared += dout[row + c] * out[row + c];
             for (std::int64_t t = first; t < first + kv_limit; ++t) {
                 const std::size_t other = key(t, head);
                 const double weight = std::exp(score_of(token, t, head) - lse[size(token * heads + head)]);
                 double gradient = -shared;
-                for (std::size_t c = 0; c < size(dim); ++c) gradient += dout[own + c] * values[other + c];
+                for (std::size_t c = 0; c < size(dim); ++c) gradient += dout[row + c] * values[other + c];
                 gradient *= weight * scale;
                 for (std::size_t c = 0; c < size(dim); ++c) {
-                    dvalues[other + c] += weight * dout[own + c];
-                    dk[other + c] += gradient * q[own + c];
-                    dq[own + c] += gradient * k[other + c];
+                    dvalues[other + c] += weight * dout[row + c];
+                    dk[other + c] += gradient * q[row + c];
+                    dq[row + c] += gradient * k[other + c];
                 }
             }
         });

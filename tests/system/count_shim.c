@@ -76,7 +76,7 @@ int MPI_Isend(const void* data, int elements, MPI_Datatype type, int to, int tag
     return PMPI_Isend(data, elements, type, to, tag, comm, request);
 }
 
-/// A window has no name of its own: it gets its communicator's.
+/// A window has no name: it gets that of its communicator.
 int MPI_Win_allocate(MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void* base, MPI_Win* window) {
     char name[MPI_MAX_OBJECT_NAME] = "";
     int length = 0;

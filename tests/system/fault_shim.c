@@ -18,9 +18,9 @@ static atomic_int done;
 
 static int meant(const char* call, const char* path) {
     const char *wanted = getenv("SHIM_PATH"), *calls = getenv("SHIM_CALLS"), *rank = getenv("SHIM_RANK");
-    const char* own = getenv("OMPI_COMM_WORLD_RANK");
-    if (!wanted || !calls || !own || !strstr(calls, call) || !strstr(path, wanted)) return 0;
-    return !rank || strcmp(rank, own) == 0;
+    const char* this_rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (!wanted || !calls || !this_rank || !strstr(calls, call) || !strstr(path, wanted)) return 0;
+    return !rank || strcmp(rank, this_rank) == 0;
 }
 
 /* 0: go on; else the errno to fail with. */

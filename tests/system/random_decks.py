@@ -63,7 +63,7 @@ class Numbers:
 
 
 def text(numbers, layouts, run="", schedule="", extra=None):
-    """The deck; `layouts`: {section: lines of its [section.layout]}, `extra`: {section: lines of its own}."""
+    """The deck's text. `layouts`: {section: the lines of its [section.layout]}, `extra`: {section: further lines of its [[section]]}."""
     n, (sections, edges) = numbers, GRAPHS[numbers.graph]
     deck = f'''[run]
 name = "random"

@@ -1,5 +1,4 @@
-// Preloaded into ranks: the rank SHIM_RANK is stopped where it enters the MPI call that SHIM_CALL names, for ever, as on a
-// node that hangs.
+// Preloaded into ranks: stops the rank SHIM_RANK, as on a node that hangs, when it enters the MPI call that SHIM_CALL names.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
@@ -11,10 +10,10 @@ static void stop_at(const char* call) {
     if (where && who && rank && strcmp(where, call) == 0 && strcmp(who, rank) == 0) raise(SIGSTOP);
 }
 
-int MPI_Init_thread(int* argc, char*** argv, int wanted, int* given) {
+int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
     int (*real)(int*, char***, int, int*) = dlsym(RTLD_NEXT, "MPI_Init_thread");
     stop_at("MPI_Init_thread");
-    return real(argc, argv, wanted, given);
+    return real(argc, argv, required, provided);
 }
 
 int MPI_Finalize(void) {

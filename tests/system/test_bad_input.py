@@ -14,12 +14,12 @@ LAYOUTS = str(ROOT / "inputs/layouts.toml")
 
 def refuse(workspace, code, *expected, ranks=2, deck=VLM, values=(), layout=TWO_RANKS):
     result = mpirun(ranks, "train", deck, *settings(["run.output=runs/refused", *layout, "train.steps=2", *values]), cwd=workspace.path)
-    own = [line for line in result.stderr.splitlines() if line.startswith("maestro: ") or ": " in line]
+    messages = [line for line in result.stderr.splitlines() if line.startswith("maestro: ") or ": " in line]
     assert result.returncode == code, f"exit {result.returncode}, not {code}\n{result.stdout}\n{result.stderr}"
     for text in expected:
         assert text in result.stderr, result.stderr
-        assert result.stderr.count(text) == 1, f"one rank speaks:\n{result.stderr}"
-    assert own
+        assert result.stderr.count(text) == 1, f"more than one rank reports:\n{result.stderr}"
+    assert messages
     assert not (workspace.run("refused") / "metrics.h5").exists()
     return result
 

@@ -1,4 +1,4 @@
-"""device = "emulated": the real program on a cluster that is not there."""
+"""device = "emulated": the real program on an emulated cluster."""
 
 import csv
 import json
@@ -215,12 +215,12 @@ def test_a_replay_predicts_other_layouts_from_a_runs_tasks(workspace):
         return json.loads(result.stdout.splitlines()[-1]) if expect == 0 else result.stderr
 
     of_step = tasks["step"] == 2
-    took = tasks["end_s"][of_step].max() - tasks["start_s"][of_step].min()
+    elapsed_s = tasks["end_s"][of_step].max() - tasks["start_s"][of_step].min()
     same = replay("--step", "2", "--policy", "fifo", "--set", "section.vision.window=0")  # 0: that of the run
-    assert same["measured_s"] == pytest.approx(took)
+    assert same["measured_s"] == pytest.approx(elapsed_s)
     assert same["makespan_s"] == pytest.approx(in_order(costs, order, {s: i % 3 for i, s in enumerate(order)}, groups=1, fanout=3, window=2))
     # Rows are there a moment before the clock is read for the end of the task that sent them.
-    assert 0.5 * took < same["makespan_s"] <= 1.01 * took and same["step_s"] >= same["makespan_s"]
+    assert 0.5 * elapsed_s < same["makespan_s"] <= 1.01 * elapsed_s and same["step_s"] >= same["makespan_s"]
     for fanout, window in ((2, 3), (5, 4)):
         other = replay("--step", "2", "--policy", "fifo", "--set", f"section.language.layout.dp={fanout}", "--set", f"section.vision.window={window}")
         lanes = {s: i % fanout for i, s in enumerate(order)}

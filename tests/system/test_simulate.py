@@ -93,8 +93,8 @@ def check_rules(rows, costs, *, groups, fanout, window, batch):
     if window:
         for replica in range(groups):
             events = []
-            for (section, own, start, end, phase), samples in tasks.items():
-                if section != "vision" or own != replica or phase != "forward":
+            for (section, place, start, end, phase), samples in tasks.items():
+                if section != "vision" or place != replica or phase != "forward":
                     continue
                 last = samples[0]
                 if costs[last, "vision"][1] > 0:

@@ -1,11 +1,11 @@
-"""What the ranks of inputs/layouts.toml have to send each other, worked out from the formulas and from nothing of the program
-but which samples made up which micro-batch. For every rank: {group: [messages, bytes]} with the groups tp, cp, keys and data."""
+"""What the ranks of inputs/layouts.toml have to send each other, computed from formulas. The program contributes only which samples
+made up which micro-batch. For every rank: {group: [messages, bytes]} with the groups tp, cp, keys and data."""
 
 from collections import Counter
 
 PIECE = 1 << 20  # elements that a sum takes of a rank at a time
 CHUNK = 256  # rows whose logits exist at a time
-BLOCK = 16  # parameters begin, and are shared out, in whole blocks of elements
+BLOCK = 16  # parameters start and are sharded in whole blocks of elements
 BYTES = 4  # fp32, as all there is
 
 
@@ -104,38 +104,38 @@ class Rank:
         """Forward and backward of all layers. `slices` in units of rows."""
         t, c, m = self.layout.tp, self.layout.cp, self.model
         rows = [unit * len(s) for s in slices]
-        own = [unit * share(len(slices[self.cp]), r, t) for r in range(t)]
-        travelling = [unit * sum(cut[sequence] for sequence, _ in s) for s in slices]
+        local = [unit * share(len(slices[self.cp]), r, t) for r in range(t)]
+        ring_rows = [unit * sum(cut[sequence] for sequence, _ in s) for s in slices]
         heads, keys = m["heads"] // t * m["head_dim"], max(m["kv_heads"] // t, 1) * m["head_dim"]
         for _ in range(m["layers"]):
-            for _ in range(2 if recompute else 1):  # forward: inputs of the two column products, sums of the two row products
+            for _ in range(2 if recompute else 1):  # forward: inputs of the two column-parallel matmuls, sums of the two row-parallel ones
                 for _ in range(2):
-                    self.tensor.gather(own, m["width"])
-                    self.tensor.scatter_sum(own, m["width"])
-                self.attention_forward(rows, travelling, heads, keys)
-            for _ in range(2):  # backward: gradients and inputs of two products each, sums of the inputs' gradients
-                self.tensor.gather(own, m["width"])
-                self.tensor.gather(own, m["width"])
-                self.tensor.scatter_sum(own, m["width"])
-            self.attention_backward(rows, travelling, heads, keys)
-        return own
+                    self.tensor.gather(local, m["width"])
+                    self.tensor.scatter_sum(local, m["width"])
+                self.attention_forward(rows, ring_rows, heads, keys)
+            for _ in range(2):  # backward: gradients and inputs of two matmuls each, sums of the inputs' gradients
+                self.tensor.gather(local, m["width"])
+                self.tensor.gather(local, m["width"])
+                self.tensor.scatter_sum(local, m["width"])
+            self.attention_backward(rows, ring_rows, heads, keys)
+        return local
 
-    def attention_forward(self, rows, travelling, heads, keys):
+    def attention_forward(self, rows, ring_rows, heads, keys):
         c, group = self.layout.cp, self.context
         if c > 1 and self.layout.kind == "ring":
-            for turn in range(c - 1):  # the slice's own keys and values, then those that came
-                group.message(2 * travelling[(self.cp - turn) % c] * keys)
+            for turn in range(c - 1):  # the keys and values of this slice, then those received
+                group.message(2 * ring_rows[(self.cp - turn) % c] * keys)
         for to in group.others() if self.layout.kind != "ring" else []:
             group.message(rows[self.cp] * (heads // c + 2 * max(keys // c, self.model["head_dim"])))
             group.message(rows[to] * (heads // c))
 
-    def attention_backward(self, rows, travelling, heads, keys):
+    def attention_backward(self, rows, ring_rows, heads, keys):
         c, group = self.layout.cp, self.context
         if c > 1 and self.layout.kind == "ring":
             for turn in range(c - 1):
-                group.message(2 * travelling[(self.cp - turn) % c] * keys)
-            for turn in range(1, c):  # sums for what came first, at last its own back home
-                group.message(2 * travelling[(self.cp - turn) % c] * keys)
+                group.message(2 * ring_rows[(self.cp - turn) % c] * keys)
+            for turn in range(1, c):  # sums of gradients, the last of which returns to its slice
+                group.message(2 * ring_rows[(self.cp - turn) % c] * keys)
         for to in group.others() if self.layout.kind != "ring" else []:
             group.message(rows[self.cp] * (heads // c))
             group.message(rows[to] * (heads // c + 2 * max(keys // c, self.model["head_dim"])))
@@ -143,11 +143,11 @@ class Rank:
     def language(self, lengths, targets, recompute):
         """`targets[sample]`: rows that predict the next token."""
         slices, cut = zigzag(lengths, self.layout.cp)
-        own = self.layers(slices, cut, 1, recompute)
-        self.tensor.scatter_sum(own, self.model["width"])  # embeddings, each rank has some of the tokens
-        self.tensor.gather(own, self.model["width"])  # and their gradient
+        local = self.layers(slices, cut, 1, recompute)
+        self.tensor.scatter_sum(local, self.model["width"])  # embeddings, each rank has some of the tokens
+        self.tensor.gather(local, self.model["width"])  # and their gradient
         at, predicting = 0, []
-        for rows in own:
+        for rows in local:
             predicting.append(sum(row in targets[sequence] for sequence, row in slices[self.cp][at:at + rows]))
             at += rows
         self.tensor.gather(predicting, self.model["width"])  # the head
@@ -161,12 +161,12 @@ class Rank:
         """`tokens[picture]`: rows that it becomes, merge^2 patches each."""
         unit = self.model["merge"] ** 2
         slices, cut = dealt(tokens, self.layout.cp)
-        own = [rows // unit for rows in self.layers(slices, cut, unit, recompute)]
-        self.tensor.gather(own, unit * self.model["width"])  # merger
-        self.tensor.scatter_sum(own, out)  # projector
-        self.tensor.gather(own, out)  # backward
-        self.tensor.gather(own, unit * self.model["width"])
-        self.tensor.scatter_sum(own, unit * self.model["width"])
+        local = [rows // unit for rows in self.layers(slices, cut, unit, recompute)]
+        self.tensor.gather(local, unit * self.model["width"])  # merger
+        self.tensor.scatter_sum(local, out)  # projector
+        self.tensor.gather(local, out)  # backward
+        self.tensor.gather(local, unit * self.model["width"])
+        self.tensor.scatter_sum(local, unit * self.model["width"])
 
 
 # -- parameters ----------------------------------------------------------------------------------------------------------
@@ -253,9 +253,9 @@ def task_traffic(section, model, layout, samples, out, recompute=False):
             else:
                 lengths = [s.length for s in samples]
                 rank.language(lengths, [s.targets for s in samples], recompute)
-                own = zigzag(lengths, layout.cp)[0][cp]
-                first = begin(len(own), tp, layout.tp)
+                local = zigzag(lengths, layout.cp)[0][cp]
+                first = begin(len(local), tp, layout.tp)
                 places = Counter((i, row) for i, s in enumerate(samples) for row in s.places)
-                rows = sum(places[at] for at in own[first:first + share(len(own), tp, layout.tp)])
+                rows = sum(places[at] for at in local[first:first + share(len(local), tp, layout.tp)])
             found.append((sent, rows))
     return found
