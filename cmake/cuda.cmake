@@ -1,7 +1,7 @@
-# What a build for GPUs adds: CUDA's libraries to `backend`, and kernels/*.cu by nvcc behind the headers that `ops` uses.
+# What a build for GPUs adds: CUDA's libraries to `backend`, and the kernels that `ops` calls, kernels/*.cu, compiled by nvcc.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80 90)
-    if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)  # the first that knows it
+    if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)  # the first version that supports it
         list(APPEND CMAKE_CUDA_ARCHITECTURES 100)
     endif()
 endif()
@@ -14,7 +14,7 @@ target_compile_definitions(maestro_backend PUBLIC MAESTRO_CUDA)
 target_link_libraries(maestro_backend PUBLIC CUDA::cudart_static ${CMAKE_DL_LIBS} PRIVATE CUDA::nvtx3)
 target_link_options(maestro_backend INTERFACE -Wl,-rpath,${CUDAToolkit_LIBRARY_DIR})  # cuBLASLt is loaded at run time
 if(MAESTRO_CUDNN)
-    # What includes the front end, as one source and without its JSON: its headers take nearly all of the time.
+    # The sources that include the front end are compiled as one, and without its JSON: its headers take nearly all of the time.
     add_library(maestro_cudnn_front OBJECT src/backend/cuda/cudnn_graph.cpp src/backend/cuda/cudnn_execution.cpp)
     set_target_properties(maestro_cudnn_front PROPERTIES UNITY_BUILD ON)
     target_compile_definitions(maestro_cudnn_front PRIVATE CUDNN_FRONTEND_SKIP_JSON_LIB)
@@ -29,7 +29,7 @@ file(GLOB MAESTRO_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
 add_library(maestro_kernels_nvcc STATIC ${MAESTRO_KERNELS})
 target_link_libraries(maestro_kernels_nvcc PUBLIC CUDA::cudart_static PRIVATE maestro_kernels)
 target_compile_options(maestro_kernels_nvcc PRIVATE --expt-relaxed-constexpr -Xcompiler=-Wall -Xptxas=-v)
-# What ptxas says of a kernel's registers and memory lies beside its object: scripts/cuda/kernel_table.py reads it.
+# What ptxas reports of a kernel's registers and memory is written beside its object: scripts/cuda/kernel_table.py reads it.
 set_property(TARGET maestro_kernels_nvcc PROPERTY CUDA_COMPILER_LAUNCHER
     ${CMAKE_CURRENT_LIST_DIR}/keep_ptxas.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
 target_link_libraries(maestro_ops PUBLIC maestro_kernels_nvcc)
@@ -37,8 +37,8 @@ target_link_libraries(maestro_ops PUBLIC maestro_kernels_nvcc)
 if(NOT TARGET maestro_collective)  # a build of parts
     return()
 endif()
-# NCCL for collectives and edges, where it is found beside CUDA or on the system's paths; without it GPUs exchange
-# through the host's memory.
+# NCCL is used for collectives and edges where it is found beside CUDA or on the system's paths. Without it GPUs exchange through
+# host memory.
 find_path(MAESTRO_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(MAESTRO_NCCL nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
 if(MAESTRO_NCCL_INCLUDE AND MAESTRO_NCCL)

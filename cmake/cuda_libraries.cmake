@@ -1,4 +1,4 @@
-# What a build for GPUs takes of CUDA, found before the libraries of src/ are made: these know by it which files they have.
+# The CUDA toolkit and cuDNN. They must be found before the libraries of src/ are made, whose lists of sources depend on them.
 include(cmake/cuda_wheels.cmake)
 include(cmake/cuda_toolkit.cmake)
 maestro_find_cuda(12.4 REQUIRED)

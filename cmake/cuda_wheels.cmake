@@ -1,8 +1,9 @@
-# CUDA from a Python environment's wheels in the place of a toolkit: -DMAESTRO_CUDA_WHEELS=ENVIRONMENT. Wheels scatter a toolkit
-# over site-packages/nvidia/* and leave out the names that linkers look for; a folder of links puts it together.
+# CUDA from the wheels of a Python environment instead of a toolkit: -DMAESTRO_CUDA_WHEELS=ENVIRONMENT. Wheels distribute a toolkit
+# over site-packages/nvidia/* and lack the names libNAME.so that linkers look for. This makes a folder of links that looks like a
+# toolkit.
 set(MAESTRO_CUDA_WHEELS "" CACHE PATH "Python environment, or its site-packages, whose wheels have CUDA; empty: the system's alone")
 
-# Links from `to` to all that is in `from`; what is there already stays.
+# Makes links in `to` to everything in `from`; what exists already stays.
 function(maestro_link_all from to)
     file(MAKE_DIRECTORY ${to})
     file(GLOB entries ${from}/*)
@@ -14,7 +15,7 @@ function(maestro_link_all from to)
     endforeach()
 endfunction()
 
-# libNAME.so beside every libNAME.so.VERSION.
+# Makes libNAME.so beside every libNAME.so.VERSION.
 function(maestro_plain_names folder)
     file(GLOB libraries ${folder}/lib*.so.*)
     foreach(library ${libraries})
@@ -30,7 +31,7 @@ function(maestro_cuda_from_wheels environment)
     file(REMOVE_RECURSE ${toolkit})
     file(GLOB sources ${environment}/lib/python3*/site-packages/nvidia/* ${environment}/nvidia/*)
     file(GLOB compiler ${environment}/lib/python3*/site-packages/nvidia/*/bin/nvcc ${environment}/nvidia/*/bin/nvcc)
-    if(NOT compiler)  # those of a PyTorch have none: the system's toolkit then, and what it lacks from the wheels
+    if(NOT compiler)  # PyTorch's wheels have no compiler: then the system's toolkit, and from the wheels what it lacks
         find_program(system_nvcc nvcc PATHS /usr/local/cuda/bin NO_CACHE)
         if(system_nvcc)
             file(REAL_PATH ${system_nvcc} system_nvcc)

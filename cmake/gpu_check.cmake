@@ -1,10 +1,10 @@
-# -DMAESTRO_PARTS=gpu-check: the operations for GPUs and what checks them, for scripts/gpu_check.sh. Takes CUDA and a compiler
-# with OpenMP; neither MPI nor HDF5 nor any library of the CPU. GoogleTest and fmt are used where they are.
+# -DMAESTRO_PARTS=gpu-check builds the operations for GPUs and their checks, for scripts/gpu_check.sh. Needs CUDA and a compiler with
+# OpenMP, but neither MPI nor HDF5 nor the CPU's libraries. Uses GoogleTest and fmt where they are installed.
 set(MAESTRO_CUDA ON)
 if(NOT CMAKE_BUILD_TYPE)
     set(CMAKE_BUILD_TYPE Release)
 endif()
-target_compile_options(maestro_flags INTERFACE -Wno-error)  # compilers that nobody has tried warn of other things
+target_compile_options(maestro_flags INTERFACE -Wno-error)  # compilers that were never tried may warn of other things
 
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
@@ -46,7 +46,7 @@ target_link_libraries(gpu_operations PRIVATE maestro_ops maestro_flags)
 
 # The tests of operations, on the GPU.
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/ops/*_test.cpp)
-list(FILTER sources EXCLUDE REGEX "attention_form_test")  # asks no GPU
+list(FILTER sources EXCLUDE REGEX "attention_form_test")  # needs no GPU
 add_executable(gpu_unit_ops ${sources} ${checks}/plain_cpu.cpp)
 target_include_directories(gpu_unit_ops PRIVATE ${CMAKE_SOURCE_DIR}/tests)
 target_compile_definitions(gpu_unit_ops PRIVATE MAESTRO_TEST_CUDA MAESTRO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# keep_ptxas.sh COMPILER ARGUMENT... -o OBJECT ...: compiles; what ptxas says of the kernels goes to OBJECT.ptxas, the
-# rest of the messages to where they always go.
+# keep_ptxas.sh COMPILER ARGUMENT... -o OBJECT ...: compiles, writes what ptxas reports of the kernels to OBJECT.ptxas, and all other
+# messages to stderr.
 set -uo pipefail
 object=
 for ((i = 1; i < $#; ++i)); do

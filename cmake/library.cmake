@@ -1,15 +1,15 @@
-# Flags of our own code, and maestro_library(FOLDER LINKS...): all .cpp files below src/FOLDER as maestro_FOLDER, where a
-# slash in FOLDER becomes an underscore: train/step is maestro_train_step.
+# The flags of our code, and maestro_library(FOLDER LINKS...), which makes the library maestro_FOLDER from all .cpp files below
+# src/FOLDER. A slash in FOLDER becomes an underscore: train/step is maestro_train_step.
 add_library(maestro_flags INTERFACE)
 target_compile_options(maestro_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)  # g++ 12 sees an overflow inside fmt that is none
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)  # g++ 12 warns wrongly of an overflow inside fmt
 if(MAESTRO_SANITIZE)
     target_compile_options(maestro_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer)
     target_link_options(maestro_flags INTERFACE -fsanitize=address,undefined)
 endif()
 
-# A folder's headers are reached through an include directory of its own, which holds nothing but a link to the folder, so that
-# a target sees the headers of what it links (and of what those link) and no others. Sets `include_directory`.
+# Each folder gets a separate include directory, which contains nothing but a link to the folder: a target finds the headers of
+# what it links (and of what those link) and no others. Sets `include_directory`.
 function(maestro_include_directory name folder place)
     set(directory ${CMAKE_BINARY_DIR}/include/${name})
     cmake_path(GET folder PARENT_PATH parent)
@@ -20,7 +20,7 @@ endfunction()
 
 function(maestro_library folder)
     string(REPLACE "/" "_" name ${folder})
-    if(folder STREQUAL kernels)  # headers; what is behind them comes from nvcc, see cuda.cmake
+    if(folder STREQUAL kernels)  # headers alone; cuda.cmake compiles the kernels
         maestro_include_directory(kernels kernels kernels)
         add_library(maestro_kernels INTERFACE)
         target_include_directories(maestro_kernels INTERFACE ${include_directory})
@@ -29,8 +29,8 @@ function(maestro_library folder)
     endif()
     maestro_include_directory(${name} ${folder} src/${folder})
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cpp)
-    # Subfolders `cuda` and `nccl` hold what needs these libraries; no_cuda.cpp, no_nccl.cpp and no_cudnn.cpp stand for them.
-    # Where NCCL and cuDNN are there, cuda.cmake adds what needs them.
+    # The subfolders `cuda` and `nccl` contain what needs these libraries; no_cuda.cpp, no_nccl.cpp and no_cudnn.cpp replace it in
+    # builds without them. cuda.cmake adds the sources that need NCCL and cuDNN.
     list(FILTER sources EXCLUDE REGEX "/nccl/")
     if(MAESTRO_CUDA)
         list(FILTER sources EXCLUDE REGEX "/(no_cuda|no_nccl).cpp$")
@@ -42,7 +42,7 @@ function(maestro_library folder)
     else()
         list(FILTER sources EXCLUDE REGEX "/cuda/")
     endif()
-    if(DEFINED MAESTRO_LEFT_OUT)  # by builds of parts
+    if(DEFINED MAESTRO_LEFT_OUT)  # set by builds of parts
         list(FILTER sources EXCLUDE REGEX "${MAESTRO_LEFT_OUT}")
     endif()
     add_library(maestro_${name} STATIC ${sources})
@@ -50,12 +50,12 @@ function(maestro_library folder)
     target_link_libraries(maestro_${name} PUBLIC ${ARGN} PRIVATE maestro_flags)
 endfunction()
 
-# What nearly every file includes.
+# The headers that nearly every file includes.
 set(MAESTRO_COMMON_HEADERS <algorithm> <cstdint> <filesystem> <functional> <map> <memory> <span> <string> <string_view> <thread>
     <unordered_map> <vector> <fmt/format.h>)
 
-# Precompiles, for the folder FIRST and once for the others, the common headers. g++ shares them only
-# among the same options: OpenMP, which some folders need, then goes to all.
+# Precompiles the common headers in the folder FIRST, for all folders. g++ shares precompiled headers only among sources that are
+# compiled with the same options, so all folders get OpenMP, which some need.
 function(maestro_precompile first)
     target_link_libraries(maestro_flags INTERFACE OpenMP::OpenMP_CXX)
     target_precompile_headers(maestro_${first} PRIVATE ${MAESTRO_COMMON_HEADERS})
