@@ -1,5 +1,5 @@
-// Memory sized before the first step. Buffer owns one allocation; Arena hands out pieces of one and takes
-// them back all at once, or back to a mark.
+// Memory whose size is known before the first step. A Buffer owns one allocation of a backend. An Arena hands
+// out tensors from one Buffer and frees them all at once, or back to a mark.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace maestro::backend {
 
-/// One allocation of a Backend, which must outlive it.
+/// Owns one allocation of a backend, which must outlive it.
 class Buffer {
 public:
     Buffer() = default;
@@ -42,20 +42,24 @@ private:
     std::size_t bytes_ = 0;
 };
 
-/// A bump allocator over one Buffer. Without a capacity it only measures: addresses are not to be touched and
-/// peak() tells what a real one needs. Not thread-safe.
+/// A bump allocator over one Buffer, which it owns. Without a capacity, or on the meta backend, it only
+/// measures: the tensors must not be accessed, and peak() is the capacity that a real arena needs. Not
+/// thread-safe.
 class Arena {
 public:
-    Arena() = default;  ///< measures
+    Arena() = default;  ///< only measures
+    /// `capacity` in bytes. The backend outlives the arena. Throws Error(device_memory).
     Arena(Backend& backend, std::size_t capacity)
         : buffer_(backend, capacity), capacity_(capacity), measures_(!backend.computes()) {}
 
-    /// Uninitialized memory, 64-byte aligned, valid until reset() or release() to an earlier mark.
+    /// Returns uninitialized memory, aligned to 64 bytes, which is valid until reset() or until release() to
+    /// an earlier mark. Throws Error(broken_invariant) beyond the capacity: what a task needs was planned.
     Tensor allocate(DType dtype, std::initializer_list<std::int64_t> shape);
+    /// Returns the number of bytes in use, for release() to free what is allocated later.
     std::size_t mark() const { return used_; }
     void release(std::size_t mark) { used_ = mark; }
     void reset() { used_ = 0; }
-    std::size_t peak() const { return peak_; }          ///< bytes
+    std::size_t peak() const { return peak_; }          ///< most bytes in use so far
     std::size_t capacity() const { return capacity_; }  ///< bytes
 
 private:
@@ -66,7 +70,7 @@ private:
     bool measures_ = true;
 };
 
-/// Gives back to its arena, at the end of a scope, what was taken within it.
+/// At the end of a scope, frees what was allocated from an arena within it.
 class ArenaScope {
 public:
     explicit ArenaScope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}

@@ -1,6 +1,6 @@
-// The seam to a device. An operation (ops/) states what it needs and costs and hands over its CPU loop; what
-// runs it, or only counts it, is decided here. Outside this folder nothing but what moves messages
-// (collective, channel) asks which device there is.
+// The interface to a device. An operation (ops/) states its cost and provides a CPU loop and a GPU kernel;
+// the backend runs one of them, or only counts the cost (meta, named after PyTorch's meta device). Three
+// backends implement it: the CPU, CUDA GPUs, and meta.
 #pragma once
 
 #include <cstddef>
@@ -20,80 +20,87 @@
 
 namespace maestro::backend {
 
-/// Was this built for GPUs?
+/// Whether the program was built for GPUs.
 #ifdef MAESTRO_CUDA
 inline constexpr bool kCuda = true;
 #else
 inline constexpr bool kCuda = false;
 #endif
 
-/// What one operation costs: the counts that the cost model is made of.
+/// The cost of one operation, from which the cost model is built.
 struct Work {
-    double flops = 0;          ///< floating-point operations, a multiply-add counts two
+    double flops = 0;          ///< floating-point operations; a multiply-add counts as two
     double bytes = 0;          ///< bytes read and written, each tensor once
-    double side = 0;           ///< smallest side of the products that it consists of; 0: element-wise
-    DType dtype = DType::f32;  ///< of the products
-    std::source_location where = std::source_location::current();  ///< the operation that says so
+    double side = 0;           ///< smallest of m, n and k of its GEMMs; 0: an element-wise operation
+    DType dtype = DType::f32;  ///< input type of its GEMMs
+    std::source_location where = std::source_location::current();  ///< the operation
 };
 
+/// The cost of all operations since the last reset.
 struct Counts {
     double flops = 0;
     double bytes = 0;
-    double seconds = 0;  ///< by the device's rates; only meta counts them
+    double seconds = 0;  ///< by the device's rates; counted by the meta backend only
     std::int64_t launches = 0;
 };
 
-/// What a device can do, to turn work into seconds: an operation takes `operation_s` and the longer of its
-/// arithmetic and its memory traffic.
+/// The roofline of a device, which turns work into seconds: an operation takes `operation_s` plus the longer
+/// of its arithmetic and its memory traffic (Williams et al., CACM 2009).
 struct DeviceRates {
+    /// The rate of GEMMs whose smallest of m, n and k is `side`.
     struct GemmRate {
-        double side = 1;                       ///< smallest side of the product
+        double side = 1;
         double f32_flops = 0, bf16_flops = 0;  ///< per second
     };
     std::vector<GemmRate>
-        gemm_rates;            ///< ascending sides; between them rates are interpolated over log(side)
-    double element_flops = 0;  ///< per second, of element-wise operations
-    double bytes = 0;          ///< per second, of memory
-    double operation_s = 0;
+        gemm_rates;            ///< by ascending side; rates between them are interpolated over log(side)
+    double element_flops = 0;  ///< FLOP/s of element-wise operations
+    double bytes = 0;          ///< memory bandwidth, bytes per second
+    double operation_s = 0;    ///< overhead of starting one operation
     double seconds(const Work& work) const;
 };
 
-/// What decides how much memory operations take: of the device that meta stands for.
+/// The properties of a device on which the memory of operations depends. The meta backend is given those of
+/// the device that it stands for.
 struct Traits {
     Traits(int threads_ = 1, bool shares_memory_ = true, int attention_architecture_ = 0)
         : threads(threads_), shares_memory(shares_memory_), attention_architecture(attention_architecture_) {}
-    int threads;                 ///< that may run one operation
-    bool shares_memory;          ///< with the host
+    int threads;                 ///< Backend::threads()
+    bool shares_memory;          ///< Backend::shares_memory()
     int attention_architecture;  ///< Backend::attention_architecture()
 };
 
+/// One device. Operations run in the order in which they are called; on a GPU they are asynchronous. Not
+/// thread-safe.
 class Backend {
 public:
     virtual ~Backend() = default;
-    virtual std::string describe() const = 0;  ///< one line for the log: library versions, threads, isa
-    /// True where kernels run; false where they are only counted (meta).
+    virtual std::string describe() const = 0;  ///< one line for the log: library versions, threads, ISA
+    /// Whether operations run. False on the meta backend, where they are only counted.
     virtual bool computes() const = 0;
-    /// That may run one operation. One that keeps scratch per thread takes so many, here and in what is only
-    /// counted, so that memory on paper is that of the device it stands for and not of the host that counts.
+    /// Returns the number of threads that may run one operation. Operations with scratch memory per thread
+    /// allocate for this many. The meta backend returns that of the device which it stands for, so that
+    /// planned memory does not depend on the host that plans it.
     virtual int threads() const = 0;
-    /// Device memory, 64-byte aligned, uninitialized. Throws Error(device_memory). meta returns addresses
-    /// that must not be touched.
+    /// Allocates uninitialized device memory, aligned to 64 bytes. Throws Error(device_memory). The addresses
+    /// of the meta backend must not be accessed.
     virtual void* allocate(std::size_t bytes) = 0;
     virtual void release(void* pointer) noexcept = 0;
 
-    /// Does the device use the host's memory? Then what the host gives is used where it lies, see
-    /// to_device().
+    /// Whether the device uses the host's memory. Then host data is used in place, see to_device().
     virtual bool shares_memory() const = 0;
-    /// Host memory to a tensor, in the order of operations; the source is free on return.
+    /// Copies host memory to a tensor, in the order of operations. The source may be reused on return.
     virtual void upload(const void* source, const Tensor& target) = 0;
-    /// A tensor to host memory; waits until it is there.
+    /// Copies a tensor to host memory and waits for the copy.
     virtual void download(const Tensor& source, void* target) = 0;
-    /// The same for many that are read once, as operations given so far leave them: a GPU copies ahead of the
-    /// reader, beside operations given later, by 16 MiB of pinned memory.
+    /// Like download() for many tensors that are read once, with the values that the operations called so far
+    /// leave in them. A GPU copies ahead of the reader, concurrently with later operations, through 16 MiB of
+    /// pinned memory.
     virtual std::unique_ptr<DeviceToHostReader> read_to_host(std::vector<Tensor> tensors) = 0;
 
-    /// y[m, n] (+)= op(a) * op(b): a is [m, k] or, transposed, [k, m]; b is [k, n] or [n, k]. dtypes: all
-    /// f32, all f64, or a, b bf16 with y bf16 or f32. lda, ldb, ldy are row strides in elements.
+    /// y[m, n] (+)= op(a) op(b). a is [m, k] or, transposed, [k, m]; b is [k, n] or, transposed, [n, k].
+    /// Types: all f32, all f64, or a and b bf16 with y bf16 or f32. lda, ldb and ldy are row strides in
+    /// elements.
     struct Gemm {
         const void* a;
         const void* b;
@@ -104,34 +111,37 @@ public:
     };
     virtual void gemm(const Gemm& g) = 0;
     static Work work_of(const Gemm& g);
-    /// What may be done with a product on its way to memory.
+    /// Operations that a device may fuse into a GEMM (cuBLASLt's epilogues). Arrays have y's type.
     struct Epilogue {
-        const void* bias = nullptr;   ///< [n] of y's type: added to every row
-        void* activated = nullptr;    ///< [m, n] of y's type: GELU of y, beside it
-        void* column_sums = nullptr;  ///< [m] of y's type, with transpose_a: sums of a's columns
+        const void* bias = nullptr;   ///< [n]: added to every row of y
+        void* activated = nullptr;    ///< [m, n]: receives GELU of y
+        void* column_sums = nullptr;  ///< [m], with transpose_a: receives the sums of a's columns
     };
-    /// gemm() with an epilogue in the same pass. False, and nothing is done, where the device has none.
+    /// Runs gemm() with an epilogue in the same pass. Returns false without doing anything where the device
+    /// has none.
     virtual bool gemm_with(const Gemm& g, const Epilogue& epilogue) {
         static_cast<void>(g), static_cast<void>(epilogue);
         return false;
     }
 
-    /// Of the GPU, as 90, if a library of the device has attention as one operation; else 0.
+    /// Returns the GPU's compute capability times 10 (90 for 9.0) if a library has attention as one fused
+    /// operation for it, and 0 otherwise.
     virtual int attention_architecture() const { return 0; }
-    /// That operation; null where there is none or nothing is computed.
+    /// Returns the fused operation. Null where attention_architecture() is 0, and on the meta backend.
     virtual FusedAttention* fused_attention() { return nullptr; }
-    /// Where operations of a GPU queue up; null where they run on the host.
+    /// Returns the CUDA stream of the GPU's operations. Null where operations run on the host.
     virtual Stream stream() const { return nullptr; }
-    /// The GPU, for ranks to compare: equal words mean the same one, whatever its number in a process. Empty
-    /// where operations run on the host.
+    /// Returns an identity of the GPU that ranks can compare: it is the same for every process that uses this
+    /// GPU, whatever its device number there. Empty where operations run on the host.
     virtual std::string gpu() const { return {}; }
-    /// Tells when operations ran.
+    /// Returns the clock that tells when operations ran.
     virtual Clock& clock() { return host_clock_; }
-    /// How the host waits for a device: until ready(), which asks it and returns at once. `what` is waited
-    /// for. Unless set, the host sleeps in the device's library, without a deadline.
+    /// How the host waits for the device: until ready(), which polls it without blocking, returns true.
+    /// `what` names what it waits for. Unless a function is set, the host blocks in the device's library,
+    /// without a deadline.
     using Wait = std::function<void(const std::function<bool()>& ready, const std::string& what)>;
     void set_wait(Wait wait) { wait_ = std::move(wait); }
-    /// Counts `work` and runs cpu(), or queues up what kernel(stream) starts, or neither.
+    /// Counts `work` and, where the backend computes, runs cpu() or launches kernel(stream).
     template <class Cpu, class Kernel>
     void launch(const Work& work, Cpu&& cpu, Kernel&& kernel) {
         count(work);
@@ -160,16 +170,19 @@ private:
     Clock host_clock_;
 };
 
-/// The CPU: oneDNN for products, OpenMP for the rest. `threads` >= 1 for this rank.
+/// Returns the CPU with `threads` >= 1 threads for this rank. It uses oneDNN for GEMMs and OpenMP for the
+/// rest.
 std::unique_ptr<Backend> make_cpu(int threads);
-/// How a GPU multiplies.
+/// How a GPU computes GEMMs.
 struct GemmOptions {
-    bool tf32 = false;      ///< f32 factors lose 13 of 23 bits, for speed
-    bool autotune = false;  ///< of the library's proposals the fastest, by trial, and not its first
+    bool tf32 = false;      ///< f32 inputs are rounded to TF32, 10 bits of mantissa, which is faster
+    bool autotune = false;  ///< benchmark cuBLASLt's heuristic candidates instead of taking its first
 };
-/// GPU number `device` of this process, in builds for GPUs. Error(device_memory), or what CUDA says.
+/// Returns GPU number `device` of this process, in builds for GPUs. Throws Error(device_memory), or an Error
+/// with the message of CUDA.
 std::unique_ptr<Backend> make_cuda(int device, GemmOptions gemm = {});
-/// Counts work, memory and, by the rates, seconds of such a device; computes nothing.
+/// Returns a backend that computes nothing and counts the work, the memory and, by the rates, the seconds
+/// that a device with these traits would take.
 std::unique_ptr<Backend> make_meta(DeviceRates rates = {}, Traits traits = {});
 
 }  // namespace maestro::backend

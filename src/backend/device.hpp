@@ -1,4 +1,4 @@
-// Which device a process computes on: decided here and nowhere else.
+// The choice of the device that a process computes on.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +11,24 @@ namespace maestro::backend {
 
 struct Device {
     bool gpu = false;
-    int number = 0;      ///< among the GPUs that the process sees
-    std::string reason;  ///< for the log
+    int number = 0;      ///< CUDA device number, among the GPUs that are visible to the process
+    std::string reason;  ///< why this device, for the log
     GemmOptions gemm = {};
 };
 
-/// `wanted` is "auto" (a GPU where there is one), "cpu" or "cuda". Process `index` of the `count` on a host
-/// takes GPU index % GPUs. Error(bad_deck) where there is no GPU, or none was built for.
+/// Chooses the device for process `index` of the `count` on a host. `wanted` is "auto" (a GPU if there is
+/// one), "cpu" or "cuda". GPUs are assigned round-robin. Throws Error(bad_deck) where "cuda" is wanted and
+/// there is no GPU or the program was built without CUDA.
 Device choose_device(const std::string& wanted, int index, int count, GemmOptions gemm = {});
-/// `threads` of this process.
+/// Returns the traits that the device's backend will have, without opening it. `threads` are those of this
+/// process.
 Traits traits_of(const Device& device, int threads);
+/// Returns the backend of the device. Throws Error(device_memory).
 std::unique_ptr<Backend> open_device(const Device& device, int threads);
-/// Takes what CUDA itself takes of the GPU's memory for a process, some hundred MiB. Error(device_memory).
+/// Creates the CUDA context of the process, which takes some hundred MiB of the GPU's memory. Throws
+/// Error(device_memory).
 void open_context(const Device& device);
-/// Bytes of a GPU's memory that nobody has taken. The device is one.
+/// Returns the free bytes of the GPU's memory. The device must be a GPU.
 std::size_t free_memory(const Device& device);
 
 }  // namespace maestro::backend

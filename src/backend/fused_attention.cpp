@@ -12,19 +12,18 @@ BackwardForm backward_form(int architecture) {
             return BackwardForm::padded;
         case 90:
             return BackwardForm::packed;
-        default:  // 10.x: the Blackwells of data centres
+        default:  // 10.x: data-centre Blackwell
             return architecture / 10 == 10 ? BackwardForm::packed : BackwardForm::none;
     }
 }
 
 std::size_t attention_workspace(const AttentionClass& c, int architecture) {
-    // Descriptors of the arrays, some of them for each of at most 16 sequences, and what rounding up
-    // takes.
+    // Tensor descriptors, some of them for each of up to 16 sequences, and what alignment adds.
     const std::int64_t fixed = 128 * 1024;
     if (!c.backward) return static_cast<std::size_t>(fixed);
-    // For each query and head: the softmax's shared term and the sums of dq, or, where an order of summation
-    // that is always the same asks for them, the gradients of all scores; for each key and query head its
-    // share of dk and dv.
+    // Per query and head: the row sum of the softmax's backward pass and an fp32 accumulator of dq, or, on
+    // architectures where a fixed order of summation requires them, the gradients of all scores. Per key and
+    // query head: its part of dk and dv, which are summed over the query heads at the end.
     const std::int64_t scores = architecture / 10 == 10 ? 0 : 2 * c.max_seqlen;
     const std::int64_t each = scores + 4 + 8 * c.dim;
     return static_cast<std::size_t>(fixed + c.sequences * c.max_seqlen * c.heads * each);

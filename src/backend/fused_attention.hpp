@@ -1,6 +1,6 @@
-// Attention as one operation of a device's library, over sequences of similar lengths, packed or each padded
-// to the max_seqlen. What it takes is decided in ops/; where there is none (architecture 0) kernels of our
-// own do the work.
+// Attention as one fused operation of a device's library (cuDNN), over sequences of similar lengths, packed
+// or each padded to the longest. ops/attention decides for which calls it is used; everything else runs
+// kernels of this program.
 #pragma once
 
 #include <array>
@@ -10,23 +10,23 @@
 
 namespace maestro::backend {
 
-/// What plans are built for: few of them, since lengths and offsets are data. H query heads share K key heads
-/// of D elements, bf16; row widths count elements.
+/// What a plan is built for. Lengths and offsets are data of a call, so that few plans serve all
+/// micro-batches. H query heads share K KV heads of D bf16 elements; row widths count elements.
 struct AttentionClass {
     bool backward = false, causal = false;
-    /// Sequences of `max_seqlen` rows, padding included, follow each other, and lse is [sequences, H,
+    /// Whether every sequence occupies `max_seqlen` rows, padding included; lse is then [sequences, H,
     /// max_seqlen].
     bool padded = false;
     std::int64_t heads = 0, kv_heads = 0, dim = 0;
-    std::int64_t sequences = 0, max_seqlen = 0;  ///< at most
-    std::int64_t value_width = 0;                ///< of a row that ends with the values of its token
-    std::int64_t gradient_width = 0;             ///< the same for their gradients; 0 without backward
+    std::int64_t sequences = 0, max_seqlen = 0;  ///< the most that a call may have
+    std::int64_t value_width = 0;                ///< width of the rows whose last columns are the values
+    std::int64_t gradient_width = 0;             ///< the same for the gradients of the values; 0 in forward
     auto operator<=>(const AttentionClass&) const = default;
 };
 
-/// What a plan reads and writes. Offsets (int64, sequences + 1; none where padded) are where each sequence
-/// begins, in elements; lengths (int32) are by sequence. What padded rows of inputs hold must be finite; in
-/// those of outputs anything may be written.
+/// The arrays of a call. Offsets (int64, sequences + 1; unused where padded) say at which element each
+/// sequence begins; lengths (int32) are by sequence. Padding rows of inputs must be finite; those of outputs
+/// are undefined afterwards.
 enum class AttentionArray {
     q,
     k,
@@ -51,26 +51,27 @@ inline void*& of(AttentionArrays& arrays, AttentionArray which) {
     return arrays[static_cast<std::size_t>(which)];
 }
 
-/// How backward takes sequences where sums are in a fixed order; forward has a packed form wherever there is
-/// any.
+/// Which form of sequences the library's deterministic backward pass accepts on an architecture. Where there
+/// is any, the forward pass accepts packed ones.
 enum class BackwardForm { none, padded, packed };
 BackwardForm backward_form(int architecture);
 
-/// Bytes beside the arrays that any plan of the class may use on that architecture (90: compute capability
-/// 9.0).
+/// Returns the bytes of workspace that a plan of the class may use at most on that architecture (90 for
+/// compute capability 9.0).
 std::size_t attention_workspace(const AttentionClass& c, int architecture);
 
-/// Not thread-safe. Plans are kept.
+/// The fused operation. Owns its plans and keeps them until the end. Not thread-safe.
 class FusedAttention {
 public:
     virtual ~FusedAttention() = default;
-    /// Builds the class's plan unless there is one, which takes about a second. False where the library
-    /// builds none that keeps to attention_workspace; the log has said why.
+    /// Builds the plan of a class unless it exists already, which takes about a second. Returns false, and
+    /// logs the reason, where the library has no plan within attention_workspace().
     virtual bool prepare(const AttentionClass& c) = 0;
-    /// In the order of the device's operations; the class is prepared. `workspace`: attention_workspace
-    /// bytes. Arrays of backward are not looked at in forward, nor offsets where it is padded.
+    /// Runs the plan of a prepared class, in the order of the device's operations. `workspace` has
+    /// attention_workspace() bytes. Arrays of the backward pass are ignored in forward, and offsets where
+    /// sequences are padded.
     virtual void run(const AttentionClass& c, const AttentionArrays& arrays, void* workspace) = 0;
-    virtual std::size_t plans() const = 0;  ///< built so far
+    virtual std::size_t plans() const = 0;  ///< number of plans built so far
 };
 
 }  // namespace maestro::backend

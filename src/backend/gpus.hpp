@@ -1,4 +1,5 @@
-// What a process sees of GPUs; in builds without CUDA none.
+// The GPUs that are visible to a process. Builds without CUDA see none. Functions that take a device number
+// throw Error(broken_invariant) where there is no GPU.
 #pragma once
 
 #include <cstddef>
@@ -8,26 +9,27 @@ namespace maestro::backend {
 
 struct Gpus {
     int count = 0;
-    std::string why_none;
+    std::string why_none;  ///< the reason where count is 0
 };
 
 Gpus find_gpus();
-/// Backend::attention_architecture() of its backend, unless the library fails when it is opened.
+/// Returns the Backend::attention_architecture() that the GPU's backend will have, provided that the library
+/// can be opened.
 int attention_architecture_of_gpu(int number);
-/// Where it is on its host: "0000:10:00.0".
+/// Returns the PCI bus id of a GPU: "0000:10:00.0".
 std::string bus_of_gpu(int number);
-/// For processes of all hosts to compare: equal words mean the same GPU, whatever its number in a process. By
-/// the host's kernel and the bus, as NCCL tells them apart; parts of a GPU share these.
+/// Returns an identity that processes of all hosts can compare. It consists of the host's boot id and the PCI
+/// bus id, by which NCCL identifies GPUs too; the MIG instances of one GPU have the same.
 std::string identity_of_gpu(int number);
-/// Bytes that libraries take of a GPU for a process, beside its context and what it allocates of the arenas.
+/// Bytes of GPU memory that libraries use in a process, beside the CUDA context and the arenas.
 struct LibraryMemory {
-    std::size_t workspace = 0;  ///< the backend's own allocations
-    std::size_t reserve = 0;    ///< estimated: handles, and code that is loaded as it is first used
+    std::size_t workspace = 0;  ///< allocated by the backend
+    std::size_t reserve = 0;    ///< estimate: handles, and modules that are loaded at their first use
 };
 LibraryMemory library_memory_of_gpu(int number);
-/// "NVIDIA H100 80GB HBM3 (architecture 9.0, 79 GiB, PCI 0000:10:00.0)"
+/// Returns for example "NVIDIA H100 80GB HBM3 (architecture 9.0, 79 GiB, PCI 0000:10:00.0)".
 std::string describe_gpu(int number);
-/// Which of the GPUs that the process sees reach which others' memory: "0 reaches 1; 1 reaches 0; 2 none".
+/// Returns which of the visible GPUs have peer access to which others: "0 reaches 1; 1 reaches 0; 2 none".
 std::string describe_peers();
 
 }  // namespace maestro::backend

@@ -1,4 +1,5 @@
-// How values pass between the host and a tensor. On a device that uses the host's memory nothing is copied.
+// Transfers of values between the host and tensors. On a device that uses the host's memory nothing is
+// copied.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +11,9 @@
 
 namespace maestro::backend {
 
-/// What the host knows and the device needs (ids, places, weights, pixels), as a tensor [n]: the same memory
-/// where they share it, which then has to stay as it is as long as the tensor is used; else a copy in
-/// `arena`.
+/// Returns host values (token ids, row numbers, weights, pixels) as a tensor [n] of the device: the same
+/// memory on a device that shares it, and otherwise a copy in `arena`. `values` must therefore outlive the
+/// use of the tensor, unchanged.
 template <class T>
 Tensor to_device(Backend& backend, std::span<const T> values, Arena& arena) {
     const auto size = static_cast<std::int64_t>(values.size());
@@ -26,7 +27,8 @@ Tensor to_device(Backend& backend, const std::vector<T>& values, Arena& arena) {
     return to_device(backend, std::span<const T>(values), arena);
 }
 
-/// A tensor for the host to read: itself where it lies, or a copy of it.
+/// A tensor for the host to read: the tensor itself on a device that shares the host's memory, and otherwise
+/// a copy, which this object owns. Making it waits for the operations that write the tensor.
 class HostCopy {
 public:
     HostCopy(Backend& backend, const Tensor& tensor) : host_(tensor) {
@@ -44,7 +46,8 @@ private:
     std::vector<std::byte> copy_;
 };
 
-/// write(values) sets every element of a tensor, in its memory or in a copy that then goes there.
+/// Calls write(values), which sets every element of the tensor: in place on a device that shares the host's
+/// memory, and otherwise in a host array that is then uploaded.
 template <class T, class Write>
 void set_elements(Backend& backend, const Tensor& tensor, Write&& write) {
     if (backend.shares_memory()) return write(tensor.as<T>());

@@ -1,4 +1,4 @@
-// Tensors on their way to a host that reads them once, one after the other, as for a file.
+// A stream of tensors to the host, which reads them once and in order, as for writing a file.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace maestro::backend {
 
-/// Made by Backend::read_to_host(). The tensors stay as they are as long as it lives.
+/// Made by Backend::read_to_host(). The tensors must not change during its lifetime.
 class DeviceToHostReader {
 public:
     DeviceToHostReader() = default;
@@ -18,17 +18,18 @@ public:
     DeviceToHostReader(const DeviceToHostReader&) = delete;
     DeviceToHostReader& operator=(const DeviceToHostReader&) = delete;
 
-    /// Elements [begin, end) of a tensor, in the host's memory until the next call.
+    /// Elements [begin, end) of a tensor. `data` is in the host's memory and valid until the next call of
+    /// next().
     struct Chunk {
-        std::size_t tensor = 0;  ///< which of them
+        std::size_t tensor = 0;  ///< index of the tensor
         std::int64_t begin = 0, end = 0;
         const void* data = nullptr;
     };
-    /// The next chunk, in the order of tensors and elements; waits until it is here. False after the last.
+    /// Waits for the next chunk, in the order of tensors and elements. Returns false after the last one.
     virtual bool next(Chunk& chunk) = 0;
 };
 
-/// Each tensor is one chunk, where it lies: in the host's memory.
+/// Returns a reader of tensors in the host's memory: each one is a chunk, which is not copied.
 std::unique_ptr<DeviceToHostReader> read_in_place(std::vector<Tensor> tensors);
 
 }  // namespace maestro::backend

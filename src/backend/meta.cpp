@@ -11,7 +11,7 @@ namespace {
 class Meta final : public Backend {
 public:
     Meta(DeviceRates rates, Traits traits) : rates_(std::move(rates)), traits_(traits) {}
-    std::string describe() const override { return "meta: counts, computes nothing"; }
+    std::string describe() const override { return "meta: counts operations, computes nothing"; }
     bool computes() const override { return false; }
     int threads() const override { return traits_.threads; }
     void* allocate(std::size_t) override { return reinterpret_cast<void*>(64); }
@@ -51,13 +51,13 @@ double DeviceRates::seconds(const Work& work) const {
         const auto above = std::lower_bound(gemm_rates.begin(), gemm_rates.end(), work.side,
                                             [](const GemmRate& p, double side) { return p.side < side; });
         if (above == gemm_rates.begin()) {
-            rate = of(*above) * work.side / above->side;  // narrow gemm_rates: as much slower
+            rate = of(*above) * work.side / above->side;  // narrower than measured: proportionally slower
         } else if (above == gemm_rates.end()) {
             rate = of(gemm_rates.back());
         } else {
             const GemmRate& below = *(above - 1);
-            const double share = std::log(work.side / below.side) / std::log(above->side / below.side);
-            rate = of(below) + share * (of(*above) - of(below));
+            const double weight = std::log(work.side / below.side) / std::log(above->side / below.side);
+            rate = of(below) + weight * (of(*above) - of(below));
         }
     }
     const double arithmetic = rate > 0 ? work.flops / rate : 0;

@@ -1,4 +1,4 @@
-// The GPUs of a build without CUDA.
+// The CUDA functions of a build without CUDA: there are no GPUs, so all but find_gpus() are unreachable.
 #include "backend/device.hpp"
 #include "backend/gpus.hpp"
 
@@ -9,19 +9,19 @@ Gpus find_gpus() {
 }
 
 std::string bus_of_gpu(int number) {
-    MAESTRO_FAIL("GPU {} of none", number);
+    MAESTRO_FAIL("GPU {} in a build without CUDA", number);
 }
 
 std::string identity_of_gpu(int number) {
-    MAESTRO_FAIL("GPU {} of none", number);
+    MAESTRO_FAIL("GPU {} in a build without CUDA", number);
 }
 
 LibraryMemory library_memory_of_gpu(int number) {
-    MAESTRO_FAIL("GPU {} of none", number);
+    MAESTRO_FAIL("GPU {} in a build without CUDA", number);
 }
 
 std::string describe_gpu(int number) {
-    MAESTRO_FAIL("GPU {} of none", number);
+    MAESTRO_FAIL("GPU {} in a build without CUDA", number);
 }
 
 std::string describe_peers() {
@@ -29,19 +29,19 @@ std::string describe_peers() {
 }
 
 void open_context(const Device& device) {
-    MAESTRO_FAIL("GPU {} of none", device.number);
+    MAESTRO_FAIL("GPU {} in a build without CUDA", device.number);
 }
 
 std::size_t free_memory(const Device& device) {
-    MAESTRO_FAIL("GPU {} of none", device.number);
+    MAESTRO_FAIL("GPU {} in a build without CUDA", device.number);
 }
 
 int attention_architecture_of_gpu(int number) {
-    MAESTRO_FAIL("GPU {} of none", number);
+    MAESTRO_FAIL("GPU {} in a build without CUDA", number);
 }
 
 std::unique_ptr<Backend> make_cuda(int device, GemmOptions) {
-    MAESTRO_FAIL("GPU {} of none", device);
+    MAESTRO_FAIL("GPU {} in a build without CUDA", device);
 }
 
 }  // namespace maestro::backend

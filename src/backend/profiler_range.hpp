@@ -1,4 +1,4 @@
-// What a profiler shows beside a GPU's work: which section, which phase, which micro-batch.
+// Ranges that a profiler shows beside a GPU's kernels: section, phase and micro-batch.
 #pragma once
 
 #include <string>
@@ -7,17 +7,17 @@
 
 namespace maestro::backend {
 
-/// Ranges of NVTX's domain "maestro", one in the other, from here to the end of the scope: of the calling
-/// thread, in which kernels are launched. Where operations run on the host there are none.
+/// Pushes nested NVTX ranges of the domain "maestro" for the calling thread, which launches the kernels, and
+/// pops them at the end of the scope. Does nothing where operations run on the host.
 class ProfilerRange {
 public:
-    /// Section, phase and "micro-batch N"; the last where it is one's.
+    /// Pushes the section, the phase and, unless micro_batch is negative, "micro-batch N".
     ProfilerRange(const Backend& backend, const std::string& section, const char* phase,
                   int micro_batch = -1) {
         if constexpr (kCuda)
             if (backend.stream()) open(section, phase, micro_batch);
     }
-    /// A part of what the ranges around it say.
+    /// Pushes one range for a part of the enclosing ones.
     ProfilerRange(const Backend& backend, const char* part) {
         if constexpr (kCuda)
             if (backend.stream()) push(part);

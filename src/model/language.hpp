@@ -1,22 +1,38 @@
-// The language model: token embedding with the rows of other sections in the places of their markers, causal
-// layers, and either hidden states for another section or the loss. The tp ranks share the vocabulary.
+// The language model: token embedding, causal transformer layers, and either hidden states for another
+// section or the loss. Rows that other sections deliver (the embeddings of pictures) take the places of their
+// markers.
 //
-// Logits are [T, vocabulary], by far the largest tensor of a language model, so they exist for a chunk of
-// rows at a time and are never kept. That is why forward also runs the backward of the head: while the logits
-// of a chunk are there, it adds to the gradient of the head's weight and leaves the gradient of the last
-// norm's output, [local, width], for backward to start from.
+// Logits are [N, V], by far the largest tensor of a language model, so they exist for a chunk of rows at a
+// time and are never saved. That is why forward() also runs the backward pass of the head: while the logits
+// of a chunk exist, it adds to the gradient of the head's weight and leaves d_normed, the gradient of the
+// final norm's output, for backward() to start from. The tp ranks share the vocabulary (Megatron-LM's
+// VocabParallelEmbedding and vocab-parallel cross entropy).
 //
-// A row is numbered in five ways on its way from the file to the loss:
+// The same token has six row numbers on its way from the file to the loss. Variables are named after the
+// space that they count in. C is the model width, V the vocabulary, T the rows of a slice, N its targets.
 //
-//   sample    tokens of one sample as stored; a picture is one marker token
-//     |         pack(): a picture's rows take the place of its marker, samples follow each other
-//   packed    rows of the whole micro-batch, the same on all ranks of the replica
-//     |         parallel::Partition: the cp ranks share the sequences
-//   slice     the T rows of one cp rank: attention and the products of the layers work on all of them
-//     |         sequence parallelism: the tp ranks hold consecutive parts of the slice
-//   local     the rows of one rank: norms, the residual stream, what edges bring and take away
-//     |         of these, the rows whose next token has a loss weight
-//   target    what the head and the loss work on: local targets, and those of all tp ranks of the slice
+//   sample row   a token of one sample as stored; a picture is one marker token
+//       |          rows: sample.tokens.size()
+//       |  pack(): the rows of a picture replace its marker, and samples are concatenated
+//       v
+//   packed row   a row of the whole micro-batch, the same on all ranks of the replica
+//       |          rows: Partition::rows()
+//       |  partition(): parallel::Partition gives every cp rank a part of each sequence
+//       v
+//   slice row    a row of one cp rank; attention and the GEMMs of the layers work on all of them
+//       |   ^      rows: T = Sequences::rows
+//       |   |  SequenceParallel::reduce_scatter() to local rows, all_gather() back to slice rows
+//       v   |
+//   local row    a row of this rank, consecutive in the slice; norms and the residual stream work on these
+//     |   |        rows: Sequences::tp_rows[tp rank]
+//     |   |  scatter_rows() of what an edge delivers; gather_rows() of the gradient that goes back
+//     |   v
+//     |  edge row    a row that input edge e delivers to this rank, in sample order
+//     |                rows: State::input_rows[e], by sample
+//     |  targets_of(); gather_rows(), then all_gather() over tp
+//     v
+//   target row   a slice row whose next token has a loss weight; the head and the loss work on these alone
+//                  rows: N = Targets::tokens.size(), the targets of the first tp rank first
 #pragma once
 
 #include "model/transformer.hpp"
@@ -42,35 +58,62 @@ private:
     struct PackedBatch;
     struct State;
     struct Targets;
+    struct LossInputs;
+    /// From sample rows to packed rows. Pure; every rank of the replica computes the same.
     PackedBatch pack(const Batch& batch) const;
-    /// This rank's part of the micro-batch.
+    /// From packed rows to the slice and local rows of this rank.
     State partition(const PackedBatch& packed) const;
+    /// From the packed rows of the targets to target rows of this rank's slice.
     Targets targets_of(const PackedBatch& packed, const State& state) const;
-    /// The most targets that a micro-batch of so many can have in one slice, in its first rows.
+    /// As many targets in one slice as any micro-batch with so many targets can have, in its first rows.
     Targets worst_case_targets(const PackedBatch& packed, const State& state) const;
-    /// Adds to loss_ and, in an evaluation, to the result; in training also writes d_normed and adds to the
-    /// gradient of the head.
+
+    /// Allocates the rotary tables and copies the ids of `state` to the device.
+    void copy_to_device(State& state, backend::Arena& kept, backend::Arena& scratch) const;
+    /// stream[local rows, C] = the embeddings of this rank's tokens. Collective over tp.
+    void embed(const State& state, const Tensor& stream, backend::Arena& scratch) const;
+    /// Copies the rows of all embedding edges into `stream`.
+    void insert_edge_rows(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const State& state,
+                          const Tensor& stream) const;
+
+    /// Adds the losses of all targets to loss_ and, in an evaluation, the answers to `result`. In training
+    /// also writes the target rows of d_normed[local rows, C] and adds the gradient of the head. Collective
+    /// over the replica.
     void loss(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
               const Tensor& normed, const Tensor& d_normed, backend::Arena& scratch, Result& result);
-    /// The teacher's hidden states at the targets of all tp ranks of the slice. `input`: what the edge
-    /// brings.
+    /// Gathers what the loss reads of every target of the slice. Collective over tp.
+    LossInputs loss_inputs(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
+                           const Targets& targets, const Tensor& normed, backend::Arena& arena) const;
+    /// logits[n, V of this rank] of targets [begin, begin + n) become their gradient, and their losses are
+    /// added to loss_. Collective over tp.
+    void loss_of_chunk(const Batch& batch, const LossInputs& in, const Tensor& logits, std::int64_t begin,
+                       backend::Arena& arena) const;
+    /// The backward pass of the head for targets [begin, begin + n): adds to the gradient of its weight and
+    /// replaces the hidden states of these targets by their gradient.
+    void head_backward(const LossInputs& in, const Tensor& d_logits, std::int64_t begin,
+                       backend::Arena& arena) const;
+    /// Returns the teacher's hidden states [N, teacher width] at the targets of all tp ranks, from the edge
+    /// rows `input` of this rank. Allocates room for `max_local_targets`. Collective over tp.
     Tensor teacher_states(const std::vector<Tensor>& input, const Targets& targets, std::int64_t width,
-                          std::int64_t room, backend::Arena& arena) const;
-    /// Marks the names of which the arg-max of a chunk of logits gets a token wrong. Collective over tp.
-    void compare_names(const Tensor& logits, const Targets& targets, std::int64_t first_target,
+                          std::int64_t max_local_targets, backend::Arena& arena) const;
+    /// Sets wrong[name] to 1 for every answer of which the arg-max of logits[n, V of this rank], those of
+    /// targets [begin, begin + n), misses a token. Collective over tp.
+    void compare_names(const Tensor& logits, const Targets& targets, std::int64_t begin,
                        std::vector<float>& wrong, backend::Arena& arena) const;
+    /// Adds the answers and how many are exact to the result of the replica's first rank. Collective over cp.
+    void count_names(std::vector<float>& wrong, backend::Arena& arena, Result& result) const;
 
     backend::Backend& backend_;
     ModelSpec spec_;
     Role role_;
-    Range vocabulary_;  ///< tokens of this tp rank
+    Range vocabulary_;  ///< token ids whose embedding and logits this tp rank holds
     parallel::SequenceParallel sequence_parallel_;
     const parallel::Parameter* embedding_;
     Transformer layers_;
     const parallel::Parameter *norm_, *head_;
-    backend::Buffer loss_;  ///< f64[1]: of all micro-batches since collect()
-    std::vector<const parallel::Parameter*>
-        teacher_heads_;  ///< by input edge; null where it brings no hidden states
+    backend::Buffer loss_;  ///< f64[1]: losses of all micro-batches since collect()
+    /// By input edge: the teacher's head; null where the edge does not deliver hidden states.
+    std::vector<const parallel::Parameter*> teacher_heads_;
     bool worst_case_ = false;
 };
 

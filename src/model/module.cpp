@@ -47,8 +47,8 @@ std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& 
         module = std::make_unique<Vision>(backend, spec, role, std::move(mesh));
     else
         module = std::make_unique<Language>(backend, spec, role, std::move(mesh));
-    // Every layer adds twice to the residual stream. Scaled so, the stream's variance does not grow with the
-    // number of layers.
+    // Every layer adds to the residual stream twice. Scaling the output projections by 1 / sqrt(2 layers), as
+    // GPT-2 does, keeps the variance of the stream independent of the depth.
     module->parameters().allocate(1 / std::sqrt(2.0 * spec.layers));
     if (weights == InitialWeights::drawn) {
         Pulse pulse;
@@ -57,39 +57,78 @@ std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& 
     return module;
 }
 
+namespace {
+
+/// Samples of given shapes, with the data that their views refer to.
+class ProbeSamples {
+public:
+    ProbeSamples(std::span<const SampleShape> shapes, int marker) {
+        // Views point into the elements of these vectors, which must therefore not move.
+        tokens_.reserve(shapes.size());
+        weights_.reserve(shapes.size());
+        flags_.reserve(shapes.size());
+        pictures_.reserve(shapes.size());
+        for (const SampleShape& shape : shapes) add(shape, marker);
+    }
+    std::span<const SampleView> views() const { return views_; }
+
+private:
+    void add(const SampleShape& shape, int marker) {
+        const auto count = static_cast<std::size_t>(
+            std::max<std::int64_t>(shape.tokens, static_cast<std::int64_t>(shape.pictures.size())));
+        // Markers come first and every token has a loss weight: no other sample of these lengths has more
+        // targets, so the head and the loss need the most memory.
+        auto& ids = tokens_.emplace_back(count, marker == 0 ? 1 : 0);
+        for (std::size_t p = 0; p < shape.pictures.size(); ++p) ids[p] = marker;
+        weights_.emplace_back(count, 1.0f);
+        flags_.emplace_back(count, std::uint8_t{0});
+        auto& pictures = pictures_.emplace_back();
+        for (const PictureSize& p : shape.pictures) pictures.push_back({nullptr, p.height, p.width});
+        views_.push_back(
+            {static_cast<std::int64_t>(views_.size()), ids, weights_.back(), flags_.back(), pictures});
+    }
+
+    std::vector<std::vector<std::int32_t>> tokens_;
+    std::vector<std::vector<float>> weights_;
+    std::vector<std::vector<std::uint8_t>> flags_;
+    std::vector<std::vector<Picture>> pictures_;
+    std::vector<SampleView> views_;
+};
+
+std::int64_t total_rows(const std::vector<Tensor>& tensors) {
+    std::int64_t rows = 0;
+    for (const Tensor& t : tensors) rows += t.dim(0);
+    return rows;
+}
+
+/// Returns how many more rows an embedding edge may deliver to this rank than `delivered`: another
+/// micro-batch of the same lengths may have all of its pictures among the rows of one rank.
+std::int64_t worst_case_extra_rows(const InputSpec& input, const Role& role,
+                                   std::span<const SampleShape> shapes, std::int64_t delivered,
+                                   std::int64_t local_rows) {
+    std::int64_t picture_rows = 0;
+    for (const SampleShape& shape : shapes)
+        for (const PictureSize& p : shape.pictures)
+            picture_rows += picture_tokens(p.height, p.width, {input.from.patch, input.from.merge});
+    if (role.loss) picture_rows = std::min(picture_rows, local_rows);
+    return std::max<std::int64_t>(picture_rows - delivered, 0);
+}
+
+}  // namespace
+
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> shapes,
                   const MeasureOptions& options, parallel::Mesh mesh) {
     const auto meta = backend::make_meta(options.rates, options.traits);
     const auto module = make_module(*meta, spec, role, std::move(mesh), InitialWeights::zeros);
     if (options.worst_case) module->assume_worst_case();
-    std::vector<std::vector<std::int32_t>> tokens;
-    std::vector<std::vector<float>> weights;
-    std::vector<std::vector<std::uint8_t>> flags;
-    std::vector<std::vector<Picture>> pictures;
-    std::vector<SampleView> views;
-    std::vector<std::vector<Tensor>> inputs(role.inputs.size());
-    tokens.reserve(shapes.size());
-    weights.reserve(shapes.size());
-    flags.reserve(shapes.size());
-    pictures.reserve(shapes.size());
-    for (const SampleShape& shape : shapes) {
-        const auto count = static_cast<std::size_t>(
-            std::max<std::int64_t>(shape.tokens, static_cast<std::int64_t>(shape.pictures.size())));
-        // Markers first, and a weight for every token: the most rows that such a sample can ask logits of.
-        auto& ids = tokens.emplace_back(count, role.marker == 0 ? 1 : 0);
-        for (std::size_t p = 0; p < shape.pictures.size(); ++p) ids[p] = role.marker;
-        weights.emplace_back(count, 1.0f);
-        flags.emplace_back(count, std::uint8_t{0});
-        auto& shown = pictures.emplace_back();
-        for (const PictureSize& p : shape.pictures) shown.push_back({nullptr, p.height, p.width});
-        views.push_back({static_cast<std::int64_t>(views.size()), ids, weights.back(), flags.back(), shown});
-    }
-    const Batch batch{.samples = views, .loss_scale = 1, .train = options.train};
+    const ProbeSamples samples(shapes, role.marker);
+    const Batch batch{.samples = samples.views(), .loss_scale = 1, .train = options.train};
     const auto input_rows = module->input_rows(batch);
+    std::vector<std::vector<Tensor>> inputs(role.inputs.size());
     for (std::size_t e = 0; e < inputs.size(); ++e)
         for (const std::int64_t rows : input_rows[e])
             inputs[e].push_back(Tensor(nullptr, role.compute, {rows, row_width(role.inputs[e], spec.width)}));
-    const auto sent_s = [&] {
+    const auto communication_s = [&] {
         return module->mesh().tp().traffic().seconds + module->mesh().cp().traffic().seconds;
     };
     backend::Arena saved, scratch;
@@ -103,29 +142,25 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
                         .optimizer = module->parameters().optimizer_states(),
                         .reduce_scratch = module->parameters().reduce_scratch(),
                         .forward_flops = meta->counts().flops,
-                        .forward_s = meta->counts().seconds + sent_s()};
+                        .forward_s = meta->counts().seconds + communication_s()};
     if (options.train && role.needs_backward) {
         std::vector<Tensor> d_inputs(inputs.size());
         for (std::size_t e = 0; e < inputs.size(); ++e) {
-            std::int64_t rows = 0;
-            for (const Tensor& t : inputs[e]) rows += t.dim(0);
+            const std::int64_t rows = total_rows(inputs[e]);
             const int width = row_width(role.inputs[e], spec.width);
             d_inputs[e] = scratch.allocate(role.compute, {rows, width});
-            if (options.worst_case && role.inputs[e].tensor == EdgeTensor::embeddings) {
-                std::int64_t all = 0;  // rows of pictures, of which a rank may hold as many as it has rows
-                for (const SampleShape& shape : shapes)
-                    for (const PictureSize& p : shape.pictures)
-                        all += picture_tokens(p.height, p.width,
-                                              {role.inputs[e].from.patch, role.inputs[e].from.merge});
-                if (role.loss) all = std::min(all, result.tokens);
-                scratch.allocate(role.compute, {std::max<std::int64_t>(all - rows, 0), width});
-            }
+            // The gradients of the inputs lie in the task's scratch memory: room for the worst case is
+            // taken beside them, so that the peak includes it.
+            if (options.worst_case && role.inputs[e].tensor == EdgeTensor::embeddings)
+                scratch.allocate(
+                    role.compute,
+                    {worst_case_extra_rows(role.inputs[e], role, shapes, rows, result.tokens), width});
         }
         meta->reset_counts();
-        const double before_s = sent_s();
+        const double before_s = communication_s();
         module->backward(*state, output.rank != 0 ? output : Tensor{}, d_inputs, scratch);
         footprint.backward_flops = meta->counts().flops;
-        footprint.backward_s = meta->counts().seconds + sent_s() - before_s;
+        footprint.backward_s = meta->counts().seconds + communication_s() - before_s;
     }
     footprint.tp = module->mesh().tp().traffic();
     footprint.cp = module->mesh().cp().traffic();

@@ -1,5 +1,9 @@
-// What a section computes: forward over a micro-batch of samples, then backward. Explicit, without a tape:
-// every module knows its gradient.
+// The interface of a model section: forward over a micro-batch of samples, then backward.
+//
+// There is no autograd tape. Every module writes its backward pass explicitly and keeps exactly the
+// activations that this pass reads, so that the memory of a micro-batch is known before the first step.
+//
+// Shape letters: T rows of a micro-batch on one cp rank, C model width, V vocabulary size.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +20,16 @@
 
 namespace maestro::model {
 
-/// Pixels in host memory, [height, width, channels]; not owned.
+/// A picture in host memory: u8 pixels [height, width, channels]. Does not own the pixels.
 struct Picture {
     const std::uint8_t* pixels = nullptr;
     int height = 0;
     int width = 0;
 };
 
-/// A sample as stored: one marker token a picture. weights[i] and flags[i] belong to token i as a target; bit
-/// 0 of a flag: the token counts for exact match. Owns nothing.
+/// A sample as it is stored, with one marker token for each picture. Does not own any data. weights[i] and
+/// flags[i] describe token i as a prediction target: its loss weight, and in bit 0 of the flag whether it
+/// counts for exact match.
 struct SampleView {
     std::int64_t id = 0;
     std::span<const std::int32_t> tokens;
@@ -33,41 +38,44 @@ struct SampleView {
     std::span<const Picture> pictures;
 };
 
-/// What is known of a sample without its data.
+/// The sizes of a sample, which the index of the sample file gives without reading its data.
 struct SampleShape {
-    std::int64_t tokens = 0;  ///< stored
+    std::int64_t tokens = 0;  ///< as stored: a picture is one token
     std::vector<PictureSize> pictures;
     double weight = 0;  ///< sum of the loss weights of its targets
 };
 
-/// How a vision section cuts pictures: patches of `patch` pixels, merge x merge of them to one token. patch
-/// 0: none.
+/// How a vision section turns pixels into tokens: patches of `patch` x `patch` pixels, of which `merge` x
+/// `merge` neighbours become one token. patch = 0 means that there is no vision section.
 struct Geometry {
     int patch = 0;
     int merge = 0;
 };
 
-/// Tokens that a picture becomes in the language model.
+/// Returns the number of tokens that a picture of height x width pixels becomes in the language model.
 std::int64_t picture_tokens(int height, int width, Geometry geometry);
-/// Tokens of a sample once every marker is its picture's tokens (patch 0: a marker stays one token).
+/// Returns the number of tokens of a sample after each marker is replaced by the tokens of its picture. With
+/// geometry.patch = 0 a marker remains one token.
 std::int64_t expanded_tokens(const SampleShape& shape, Geometry geometry);
 
-/// A micro-batch.
+/// One micro-batch.
 struct Batch {
     std::span<const SampleView> samples;
     double loss_scale = 1;  ///< 1 / sum of the loss weights of the whole step
     std::int64_t step = 0;  ///< counted from 1; 0 outside of training
-    bool train = true;      ///< false: loss and exact match alone, without gradients
+    bool train = true;      ///< false: compute the loss and exact match, but no gradients
 };
 
+/// What a section reports about its micro-batches. Each rank of a replica reports a part; the sum over the
+/// ranks is the result of the replica.
 struct Result {
-    double loss = 0;          ///< sum of weight * loss * loss_scale; of a lane: over its ranks, as the next
+    double loss = 0;          ///< sum of weight * loss * loss_scale over the targets
     std::int64_t tokens = 0;  ///< tokens of the language model, picture tokens included
-    std::int64_t names = 0;   ///< runs of flagged targets
-    std::int64_t exact = 0;   ///< of these, how many the arg-max gives whole
+    std::int64_t names = 0;   ///< evaluation: answers, each a run of flagged targets after a picture
+    std::int64_t exact = 0;   ///< evaluation: answers of which the arg-max predicts every token
 };
 
-/// The sizes of a model; a plain copy of the deck's [model.NAME].
+/// The sizes of a model, a plain copy of the deck's [model.NAME].
 struct ModelSpec {
     enum class Kind { vision, language } kind = Kind::language;
     std::string name;
@@ -77,21 +85,22 @@ struct ModelSpec {
     int kv_heads = 1;
     int head_dim = 64;
     int mlp = 128;
-    int vocabulary = 0;  ///< language
+    int vocabulary = 0;  ///< language models only
     double rope_theta = 10000;
     double norm_eps = 1e-6;
-    bool tie_embeddings = true;  ///< language
-    int patch = 0;               ///< vision, as the next two
+    bool tie_embeddings = true;  ///< language models only
+    int patch = 0;               ///< vision models only, like merge and channels
     int merge = 1;
     int channels = 1;
 };
 
+/// One incoming edge of a section.
 struct InputSpec {
     EdgeTensor tensor = EdgeTensor::embeddings;
     ModelSpec from;  ///< the upstream model
 };
 
-/// Elements of a row that the edge brings to a section of `width`.
+/// Returns the number of elements in a row that the edge delivers to a section of `width`.
 inline int row_width(const InputSpec& input, int width) {
     return input.tensor == EdgeTensor::embeddings ? width : input.from.width;
 }
@@ -100,24 +109,25 @@ inline int row_width(const InputSpec& input, int width) {
 struct Role {
     std::string section;
     std::vector<InputSpec> inputs;
-    bool emits = false;    ///< has an outgoing edge
-    int output_width = 0;  ///< of that edge (the language model's width for a vision section)
-    bool loss = false;     ///< computes the loss (a language section without an outgoing edge)
+    bool emits = false;    ///< the section has an outgoing edge
+    int output_width = 0;  ///< row width of that edge (for a vision section the language model's width)
+    bool loss = false;     ///< computes the loss: a language section without an outgoing edge
     bool trained = true;
     bool needs_backward = true;
     int marker = -1;   ///< token that stands for a picture
-    double alpha = 0;  ///< of distillation: share of the KL term
+    double alpha = 0;  ///< distillation: weight of the KL term, between 0 and 1
     double temperature = 1;
     std::uint64_t seed = 0;
     DType compute = DType::f32;
-    bool recompute = false;  ///< keep only the layers' inputs and redo them in backward
+    bool recompute = false;  ///< activation checkpointing: keep only the input of each layer
 };
 
-/// What a module keeps between forward and backward besides the tensors in the arena.
+/// What a module keeps on the host between forward and backward. The tensors themselves are in the arena.
 struct Saved {
     virtual ~Saved() = default;
 };
 
+/// A model section on one rank of a replica. Owns its parameters and its mesh; the backend outlives it.
 class Module {
 public:
     virtual ~Module() = default;
@@ -125,35 +135,44 @@ public:
     const parallel::ParameterStore& parameters() const { return store_; }
     const parallel::Mesh& mesh() const { return mesh_; }
 
-    /// Before the first step: builds the device's plans for attention over sequences of these lengths (rows),
-    /// any of which a micro-batch may have. What is missing is built when it is first used.
+    /// Builds the device's attention plans for sequences of these lengths (in rows), any of which may occur
+    /// in a micro-batch. Called before the first step; a plan that is still missing then is built at its
+    /// first use, which takes about a second.
     virtual void prepare(std::span<const std::int64_t> rows) { static_cast<void>(rows); }
-    /// Every rank of the replica runs the same micro-batch at the same time and holds some of its rows, see
-    /// parallel::Partition. inputs[e][i]: the rows that input edge e brings for sample i, in the order in
-    /// which this rank holds them, perhaps none. What backward needs goes to `saved` and into the result;
-    /// `scratch` is free again on return. `output` is set where the role emits: the rows of the samples one
-    /// after another, in `saved`. Where the role has a loss, the head's gradients are added here already (see
-    /// language.hpp), and the loss is summed on the device until collect().
+    /// Runs the section over a micro-batch. Collective over the replica: all ranks call it with the same
+    /// batch, and each holds some of the rows (parallel::Partition).
+    ///
+    /// inputs[e][i] holds the rows [n, row_width] that input edge e delivers for sample i, in the order in
+    /// which this rank holds them; n may be 0. Everything that backward() reads is allocated in `saved` and
+    /// in the returned object; `scratch` is free again on return. Where the role emits, `output` is set to
+    /// the rows [n, output width] of the samples, concatenated, in `saved`.
+    ///
+    /// Where the role computes the loss, forward() also adds the gradients of the head (language.hpp says
+    /// why), and the loss is accumulated on the device until collect(). Throws Error(broken_invariant) for
+    /// inputs that do not fit the batch.
     virtual std::unique_ptr<Saved> forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                            backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                            Result& result) = 0;
-    /// Adds to `result` what forward has summed on the device since the last call, and waits until it is
-    /// there: at the end of a step, or of an evaluation.
+    /// Adds to `result` the losses that forward() has accumulated on the device since the last call. Waits
+    /// for the device, so it is called once at the end of a step or of an evaluation.
     virtual void collect(Result& result) { static_cast<void>(result); }
-    /// Adds to the gradients of the weights. d_output is absent where no gradient comes back. d_inputs[e],
-    /// the gradient of all rows of input edge e in sample order, [rows, width], is written unless absent.
+    /// Adds the gradients of the weights for the micro-batch of `saved`. `d_output` is the gradient of the
+    /// output, or absent (rank 0) where none comes back over the outgoing edge. d_inputs[e], unless absent,
+    /// receives the gradient [rows, row_width] of all rows of input edge e, in sample order. Collective over
+    /// the replica.
     virtual void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
                           backend::Arena& scratch) = 0;
-    /// By input edge, by sample: how many of the rows that the edge brings this rank holds.
+    /// Returns, by input edge and sample, how many of the edge's rows belong to this rank.
     virtual std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const {
         static_cast<void>(batch);
         return {};
     }
-    /// On the meta backend: count the memory of the micro-batch that needs most among those of the same
-    /// lengths, wherever in its samples the pictures and the targets of the loss stand.
+    /// Makes the module assume, on the meta backend, the micro-batch that needs most memory among those with
+    /// the same lengths, wherever the pictures and targets are within its samples.
     virtual void assume_worst_case() {}
-    /// Called after the section's gradients were summed, and after its weights were updated, with the time at
-    /// which that began (seconds of a steady clock). An emulated module sleeps here.
+    /// Called after the section's gradients are reduced and after its weights are updated. `began_s` is when
+    /// that began, in seconds of a steady clock. Only an emulated module does something here: it sleeps for
+    /// the time that the emulated cluster would take.
     virtual void gradients_summed(double began_s) { static_cast<void>(began_s); }
     virtual void weights_updated(double began_s) { static_cast<void>(began_s); }
 
@@ -164,35 +183,38 @@ protected:
     parallel::ParameterStore store_;
 };
 
-/// Whether make_module() draws initial weights, or leaves zeros because the weights come from a file.
+/// Whether make_module() initializes the weights at random, or leaves zeros because they are loaded from a
+/// file.
 enum class InitialWeights { drawn, zeros };
 
-/// Throws Error(bad_deck, all_ranks) for sizes that do not fit together.
+/// Builds the module that spec.kind names and allocates its parameters. The backend outlives it. Throws
+/// Error(bad_deck, all_ranks) for sizes that do not fit together.
 std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role,
                                     parallel::Mesh mesh = parallel::single_rank_mesh(),
                                     InitialWeights weights = InitialWeights::drawn);
 
 /// Memory and work of one micro-batch on one rank.
 struct Footprint {
-    std::size_t saved = 0;           ///< bytes kept from forward to backward
-    std::size_t scratch = 0;         ///< bytes used within a task
+    std::size_t saved = 0;           ///< bytes of activations kept from forward to backward
+    std::size_t scratch = 0;         ///< peak bytes of temporary memory within a task
     std::size_t parameters = 0;      ///< bytes of weights and gradients
-    std::int64_t optimizer = 0;      ///< weights whose optimizer states the rank keeps, padding included
-    std::size_t reduce_scratch = 0;  ///< bytes used while gradients are summed
+    std::int64_t optimizer = 0;      ///< weights whose optimizer states this rank keeps, padding included
+    std::size_t reduce_scratch = 0;  ///< bytes of temporary memory while gradients are reduced
     double forward_flops = 0;
     double backward_flops = 0;
-    double forward_s = 0;  ///< by the device's rates, and of collectives by the mesh's links
+    double forward_s = 0;  ///< seconds, by the rates of the device and the links of the mesh
     double backward_s = 0;
-    collective::Traffic tp = {}, cp = {};  ///< what the rank sends along these axes, forward and backward
+    collective::Traffic tp = {}, cp = {};  ///< sent along these axes, forward and backward together
 };
 
 struct MeasureOptions {
-    bool train = true;                ///< false: as in an evaluation
-    backend::DeviceRates rates = {};  ///< of the device that the model is to run on, as the next
-    backend::Traits traits = {};
-    bool worst_case = false;  ///< see Module::assume_worst_case()
+    bool train = true;                ///< false: measure an evaluation
+    backend::DeviceRates rates = {};  ///< of the device that the model will run on
+    backend::Traits traits = {};      ///< of the same device
+    bool worst_case = false;          ///< see Module::assume_worst_case()
 };
-/// Runs the module's own code on the meta backend, over a micro-batch of such samples.
+/// Returns the footprint of a micro-batch of samples of these shapes. Runs the module's own code on the meta
+/// backend, so whatever the code allocates or computes is what is counted.
 Footprint measure(const ModelSpec& spec, const Role& role, std::span<const SampleShape> samples,
                   const MeasureOptions& options = {}, parallel::Mesh mesh = parallel::single_rank_mesh());
 

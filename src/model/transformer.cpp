@@ -13,13 +13,13 @@ namespace maestro::model {
 
 namespace {
 
-/// This tp rank's part of `size` channels, in whole units.
-Range part_in(std::int64_t size, std::int64_t unit, const parallel::Mesh& mesh) {
+/// Returns this tp rank's part of `size` channels, in whole units.
+Range tp_part_in_units(std::int64_t size, std::int64_t unit, const parallel::Mesh& mesh) {
     const Range part = mesh.tp_part(size / unit);
     return {part.begin * unit, part.end * unit};
 }
 
-Range moved(const Range& range, std::int64_t by) {
+Range shifted(const Range& range, std::int64_t by) {
     return {range.begin + by, range.end + by};
 }
 
@@ -30,24 +30,25 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
     : backend_(backend),
       spec_(spec),
       type_(role.compute),
-      keeps_(!role.needs_backward ? Keeps::nothing
-             : role.recompute     ? Keeps::inputs
-                                  : Keeps::all),
+      checkpointing_(!role.needs_backward ? Checkpointing::keep_nothing
+                     : role.recompute     ? Checkpointing::keep_layer_inputs
+                                          : Checkpointing::keep_all),
       trained_(role.trained),
       heads_(spec.heads / mesh.degrees().tp),
       kv_heads_(std::max(spec.kv_heads / mesh.degrees().tp, 1)),
-      mlp_(part_in(spec.mlp, 1, mesh).size()),
+      mlp_(tp_part_in_units(spec.mlp, 1, mesh).size()),
       sequence_parallel_(backend, mesh.tp()),
       attention_(backend, mesh, role.compute, spec.head_dim) {
     const std::int64_t dim = spec.head_dim, width = spec.width;
-    const std::int64_t all_heads = spec.heads * dim, all_keys = spec.kv_heads * dim;
-    const Range heads = part_in(all_heads, dim, mesh), mlp = part_in(spec.mlp, 1, mesh);
-    // With more tp ranks than key heads each rank holds one of them, and ranks that follow each other the
-    // same.
-    const std::int64_t first_key = std::int64_t{mesh.tp_rank()} * spec.kv_heads / mesh.degrees().tp * dim;
-    const Range keys{first_key, first_key + kv_heads_ * dim};
+    const std::int64_t q_columns = spec.heads * dim, kv_columns = spec.kv_heads * dim;
+    const Range heads = tp_part_in_units(q_columns, dim, mesh), mlp = tp_part_in_units(spec.mlp, 1, mesh);
+    // With more tp ranks than KV heads, every rank holds one KV head and consecutive ranks hold copies of the
+    // same one. Each copy meets the queries of one rank alone, so its gradient is partial: Axis::kv makes
+    // the optimizer sum the copies.
+    const std::int64_t first_kv_row = std::int64_t{mesh.tp_rank()} * spec.kv_heads / mesh.degrees().tp * dim;
+    const Range kv_rows{first_kv_row, first_kv_row + kv_heads_ * dim};
     const auto kv_part = [&](std::int64_t first_row) {
-        return parallel::ParameterPart{moved(keys, first_row), parallel::Axis::kv};
+        return parallel::ParameterPart{shifted(kv_rows, first_row), parallel::Axis::kv};
     };
     for (int i = 0; i < spec.layers; ++i) {
         const auto name = [&](const char* rest) { return "layers." + std::to_string(i) + "." + rest; };
@@ -60,17 +61,17 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
         };
         layers_.push_back({
             .attention_norm = norm("attention.norm.weight", width),
-            // One product computes queries, keys and values, and another gate and up: the input is read once,
-            // and one wide product runs faster than three narrow ones.
-            .qkv = matrix("attention.qkv.weight", {all_heads + 2 * all_keys, width}, parallel::Init::normal,
-                          {{heads}, kv_part(all_heads), kv_part(all_heads + all_keys)}, {0, width}),
+            // One GEMM computes queries, keys and values, and another one gate and up: the input is read
+            // once, and a wide GEMM runs closer to the peak rate than three narrow ones.
+            .qkv = matrix("attention.qkv.weight", {q_columns + 2 * kv_columns, width}, parallel::Init::normal,
+                          {{heads}, kv_part(q_columns), kv_part(q_columns + kv_columns)}, {0, width}),
             .q_norm = norm("attention.q_norm.weight", dim),
             .k_norm = norm("attention.k_norm.weight", dim),
-            .output = matrix("attention.output.weight", {width, all_heads}, parallel::Init::residual,
+            .output = matrix("attention.output.weight", {width, q_columns}, parallel::Init::residual,
                              {{{0, width}}}, heads),
             .mlp_norm = norm("mlp.norm.weight", width),
             .gate_up = matrix("mlp.gate_up.weight", {2 * std::int64_t{spec.mlp}, width},
-                              parallel::Init::normal, {{mlp}, {moved(mlp, spec.mlp)}}, {0, width}),
+                              parallel::Init::normal, {{mlp}, {shifted(mlp, spec.mlp)}}, {0, width}),
             .down =
                 matrix("mlp.down.weight", {width, spec.mlp}, parallel::Init::residual, {{{0, width}}}, mlp),
         });
@@ -83,9 +84,9 @@ void Transformer::prepare(std::span<const std::int64_t> rows, parallel::Attentio
     if (backward) attention_.prepare(rows, mask, heads_, kv_heads_, true);
 }
 
-LayerActivations Transformer::run(const Layer& layer, const Tensor& input, const Tensor& output,
-                                  const parallel::Sequences& sequences, backend::Arena& saved,
-                                  backend::Arena& scratch) const {
+LayerActivations Transformer::layer_forward(const Layer& layer, const Tensor& input, const Tensor& output,
+                                            const parallel::Sequences& sequences, backend::Arena& saved,
+                                            backend::Arena& scratch) const {
     const std::int64_t local = input.dim(0), rows = sequences.rows, width = spec_.width, dim = spec_.head_dim;
     const DType statistics = ops::accumulate_type(type_);
     const std::span<const std::int64_t> tp_rows = sequences.tp_rows;
@@ -105,12 +106,16 @@ LayerActivations Transformer::run(const Layer& layer, const Tensor& input, const
 
     ops::rms_norm(backend_, input, layer.attention_norm->weight, a.normed, a.rstd, spec_.norm_eps);
     {
+        // A tp rank computes some of the columns of qkv for all rows of the slice, so it gathers the rows
+        // first. The gathered copy is not saved: keeping it would undo what sequence parallelism saves.
         const backend::ArenaScope scope(scratch);
         ops::linear(backend_, sequence_parallel_.all_gather(a.normed, tp_rows, scratch), layer.qkv->weight,
                     a.qkv);
     }
     {
         const backend::ArenaScope scope(scratch);
+        // Under Ulysses attention saves queries and keys of other rows and heads than those computed here, so
+        // these are temporary. Otherwise they are written straight to where attention saves them.
         const bool exchanged = attention_.uses_ulysses();
         const Tensor q = exchanged ? scratch.allocate(type_, {rows, heads_ * dim}) : a.attention.q,
                      k = exchanged ? scratch.allocate(type_, {rows, kv_heads_ * dim}) : a.attention.k;
@@ -118,8 +123,9 @@ LayerActivations Transformer::run(const Layer& layer, const Tensor& input, const
                               sequences.sin, q, k, a.head_rstd, spec_.norm_eps);
         attention_.forward(a.attention, q, k, a.qkv, sequences, a.attn_out, scratch);
     }
-    // The product adds to a copy of the residual stream, so that in bf16 the sum is rounded once (with
-    // several tp ranks each rank's part is rounded too).
+    // The output projection accumulates into a copy of the residual stream. In bf16 this rounds the sum once,
+    // where a GEMM followed by an addition would round twice. (With several tp ranks the partial sum of each
+    // rank is rounded as well, because it is sent in bf16.)
     ops::convert(backend_, input, a.residual);
     sequence_parallel_.add_row_parallel(a.attn_out, layer.output->weight, a.residual, tp_rows, scratch);
 
@@ -139,29 +145,30 @@ StackActivations Transformer::forward(const Tensor& input, const parallel::Seque
                                       backend::Arena& saved, backend::Arena& scratch) const {
     StackActivations stack;
     Tensor stream = input;
-    const auto like_input = [&](backend::Arena& arena) {
+    const auto allocate_stream = [&](backend::Arena& arena) {
         return arena.allocate(type_, {input.dim(0), spec_.width});
     };
-    if (keeps_ ==
-        Keeps::nothing) {  // two residual streams in turn, and each layer's activations over the last's
-        const Tensor outputs[] = {like_input(scratch), like_input(scratch)};
+    if (checkpointing_ == Checkpointing::keep_nothing) {
+        // Two residual streams take turns, and each layer's activations overwrite those of the layer before:
+        // the memory of a frozen section does not grow with its depth.
+        const Tensor outputs[] = {allocate_stream(scratch), allocate_stream(scratch)};
         for (std::size_t i = 0; i < layers_.size(); ++i) {
             const backend::ArenaScope scope(scratch);
-            run(layers_[i], stream, outputs[i % 2], sequences, scratch, scratch);
+            layer_forward(layers_[i], stream, outputs[i % 2], sequences, scratch, scratch);
             stream = outputs[i % 2];
         }
         stack.output = stream;
         return stack;
     }
     for (const Layer& layer : layers_) {
-        const Tensor output = like_input(saved);
-        if (keeps_ == Keeps::inputs) {
+        const Tensor output = allocate_stream(saved);
+        if (checkpointing_ == Checkpointing::keep_layer_inputs) {
             const backend::ArenaScope scope(scratch);
-            run(layer, stream, output, sequences, scratch, scratch);
+            layer_forward(layer, stream, output, sequences, scratch, scratch);
             stack.layers.push_back({});
             stack.layers.back().input = stream;
         } else {
-            stack.layers.push_back(run(layer, stream, output, sequences, saved, scratch));
+            stack.layers.push_back(layer_forward(layer, stream, output, sequences, saved, scratch));
         }
         stream = output;
     }
@@ -173,70 +180,83 @@ void Transformer::backward(StackActivations& stack, const parallel::Sequences& s
                            const Tensor& d_stream, backend::Arena& scratch) const {
     for (std::size_t i = layers_.size(); i-- > 0;) {
         const backend::ArenaScope scope(scratch);
-        if (keeps_ == Keeps::inputs) {
-            // run() writes the layer's output again, which is not read.
+        LayerActivations recomputed;
+        if (checkpointing_ == Checkpointing::keep_layer_inputs) {
+            // The recomputed output is not read: only the activations within the layer are wanted.
             const Tensor output = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
-            const LayerActivations a =
-                run(layers_[i], stack.layers[i].input, output, sequences, scratch, scratch);
-            run_back(layers_[i], a, sequences, d_stream, scratch);
-        } else {
-            run_back(layers_[i], stack.layers[i], sequences, d_stream, scratch);
+            recomputed =
+                layer_forward(layers_[i], stack.layers[i].input, output, sequences, scratch, scratch);
         }
+        const LayerActivations& a =
+            checkpointing_ == Checkpointing::keep_layer_inputs ? recomputed : stack.layers[i];
+        // d_stream passes through both residual connections unchanged, and the backward pass of each norm
+        // adds the gradient of its branch. The scratch memory of the MLP is free again before attention
+        // allocates its own, so that a layer needs the larger of the two and not their sum.
+        mlp_backward(layers_[i], a, sequences, d_stream, scratch);
+        attention_backward(layers_[i], a, sequences, d_stream, scratch);
     }
 }
 
-void Transformer::run_back(const Layer& layer, const LayerActivations& a,
-                           const parallel::Sequences& sequences, const Tensor& d_stream,
-                           backend::Arena& scratch) const {
-    const std::int64_t local = d_stream.dim(0), rows = sequences.rows, width = spec_.width;
+void Transformer::column_parallel_backward(const Tensor& d_output, const parallel::Parameter& weight,
+                                           const Tensor& input, const Tensor& d_input,
+                                           std::span<const std::int64_t> tp_rows,
+                                           backend::Arena& scratch) const {
+    const backend::ArenaScope scope(scratch);
+    // Each tp rank has some of the output columns, so its gradient of the input is a partial sum over them;
+    // the reduce-scatter completes the sum and leaves each rank its own rows. The input is gathered again for
+    // the gradient of the weight, because it was not saved.
+    const Tensor partial = sequence_parallel_.partial(d_input, tp_rows, scratch);
+    ops::linear_backward_input(backend_, d_output, weight.weight, partial, false);
+    if (trained_)
+        ops::linear_backward_weight(backend_, d_output,
+                                    sequence_parallel_.all_gather(input, tp_rows, scratch), weight.gradient);
+    sequence_parallel_.reduce_scatter(partial, d_input, tp_rows, scratch);
+}
+
+void Transformer::row_parallel_backward(const Tensor& d_output, const parallel::Parameter& weight,
+                                        const Tensor& input, const Tensor& d_input,
+                                        std::span<const std::int64_t> tp_rows,
+                                        backend::Arena& scratch) const {
+    const backend::ArenaScope scope(scratch);
+    // The forward pass ended with a reduce-scatter over the rows. Its adjoint is an all-gather: every rank
+    // needs the gradient of all rows for its own channels.
+    const Tensor gathered = sequence_parallel_.all_gather(d_output, tp_rows, scratch);
+    ops::linear_backward_input(backend_, gathered, weight.weight, d_input, false);
+    if (trained_) ops::linear_backward_weight(backend_, gathered, input, weight.gradient);
+}
+
+void Transformer::mlp_backward(const Layer& layer, const LayerActivations& a,
+                               const parallel::Sequences& sequences, const Tensor& d_stream,
+                               backend::Arena& scratch) const {
+    const backend::ArenaScope scope(scratch);
     const std::span<const std::int64_t> tp_rows = sequences.tp_rows;
-    // d_stream passes both residual connections unchanged, and the backward of each norm adds the gradient of
-    // its branch in place. The scratch of the MLP is free before attention takes its own: a layer needs the
-    // larger of the two, not their sum.
-    const auto like = [&](const Tensor& t) { return scratch.allocate(type_, {rows, t.columns()}); };
-    // A product with split columns: the gradient of its input is summed over the tp ranks, each of which has
-    // some of the outputs. For the gradient of the weights its input is gathered again, because keeping it
-    // would take the memory that sequence parallelism saves.
-    const auto column_parallel_backward = [&](const Tensor& d_output, const parallel::Parameter& weight,
-                                              const Tensor& input, const Tensor& d_input) {
-        const backend::ArenaScope scope(scratch);
-        const Tensor part = sequence_parallel_.partial(d_input, tp_rows, scratch);
-        ops::linear_backward_input(backend_, d_output, weight.weight, part, false);
-        if (trained_)
-            ops::linear_backward_weight(
-                backend_, d_output, sequence_parallel_.all_gather(input, tp_rows, scratch), weight.gradient);
-        sequence_parallel_.reduce_scatter(part, d_input, tp_rows, scratch);
-    };
-    {
-        backend::ArenaScope scope(scratch);
-        const Tensor d_gated = like(a.gated), d_gate_up = like(a.gate_up),
-                     d_normed = scratch.allocate(type_, {local, width});
-        {
-            const backend::ArenaScope gathered(scratch);
-            const Tensor d_rows = sequence_parallel_.all_gather(d_stream, tp_rows, scratch);
-            ops::linear_backward_input(backend_, d_rows, layer.down->weight, d_gated, false);
-            if (trained_) ops::linear_backward_weight(backend_, d_rows, a.gated, layer.down->gradient);
-        }
-        ops::swiglu_backward(backend_, d_gated, a.gate_up, d_gate_up);
-        column_parallel_backward(d_gate_up, *layer.gate_up, a.mlp_normed, d_normed);
-        ops::rms_norm_backward(backend_, d_normed, a.residual, layer.mlp_norm->weight, a.mlp_rstd, d_stream,
-                               layer.mlp_norm->gradient, true, scratch);
-    }
-    backend::ArenaScope scope(scratch);
-    const Tensor d_attn_out = like(a.attn_out), d_q = like(a.attn_out),
-                 d_k = scratch.allocate(type_, {rows, kv_heads_ * spec_.head_dim}), d_qkv = like(a.qkv);
-    {
-        const backend::ArenaScope gathered(scratch);
-        const Tensor d_rows = sequence_parallel_.all_gather(d_stream, tp_rows, scratch);
-        ops::linear_backward_input(backend_, d_rows, layer.output->weight, d_attn_out, false);
-        if (trained_) ops::linear_backward_weight(backend_, d_rows, a.attn_out, layer.output->gradient);
-    }
+    const Tensor d_gated = scratch.allocate(type_, {sequences.rows, a.gated.columns()}),
+                 d_gate_up = scratch.allocate(type_, {sequences.rows, a.gate_up.columns()}),
+                 d_normed = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
+    row_parallel_backward(d_stream, *layer.down, a.gated, d_gated, tp_rows, scratch);
+    ops::swiglu_backward(backend_, d_gated, a.gate_up, d_gate_up);
+    column_parallel_backward(d_gate_up, *layer.gate_up, a.mlp_normed, d_normed, tp_rows, scratch);
+    ops::rms_norm_backward(backend_, d_normed, a.residual, layer.mlp_norm->weight, a.mlp_rstd, d_stream,
+                           layer.mlp_norm->gradient, true, scratch);
+}
+
+void Transformer::attention_backward(const Layer& layer, const LayerActivations& a,
+                                     const parallel::Sequences& sequences, const Tensor& d_stream,
+                                     backend::Arena& scratch) const {
+    const backend::ArenaScope scope(scratch);
+    const std::int64_t rows = sequences.rows;
+    const std::span<const std::int64_t> tp_rows = sequences.tp_rows;
+    const Tensor d_attn_out = scratch.allocate(type_, {rows, a.attn_out.columns()}),
+                 d_q = scratch.allocate(type_, {rows, a.attn_out.columns()}),
+                 d_k = scratch.allocate(type_, {rows, kv_heads_ * spec_.head_dim}),
+                 d_qkv = scratch.allocate(type_, {rows, a.qkv.columns()});
+    row_parallel_backward(d_stream, *layer.output, a.attn_out, d_attn_out, tp_rows, scratch);
     attention_.backward(a.attention, d_attn_out, a.attn_out, sequences, d_q, d_k, d_qkv, scratch);
     ops::head_norm_rotary_backward(backend_, d_q, d_k, a.qkv, layer.q_norm->weight, layer.k_norm->weight,
                                    sequences.cos, sequences.sin, a.head_rstd, d_qkv, layer.q_norm->gradient,
                                    layer.k_norm->gradient, scratch);
-    const Tensor d_normed = scratch.allocate(type_, {local, width});
-    column_parallel_backward(d_qkv, *layer.qkv, a.normed, d_normed);
+    const Tensor d_normed = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
+    column_parallel_backward(d_qkv, *layer.qkv, a.normed, d_normed, tp_rows, scratch);
     ops::rms_norm_backward(backend_, d_normed, a.input, layer.attention_norm->weight, a.rstd, d_stream,
                            layer.attention_norm->gradient, true, scratch);
 }

@@ -1,5 +1,9 @@
-// A stack of pre-norm transformer layers in the Qwen3 form, over packed sequences, for vision and language. C
-// is the width, T the rows of the slice, of which `local` are this rank's (see language.hpp).
+// A stack of pre-norm transformer layers in the Qwen3 form (RMSNorm on queries and keys, rotary positions,
+// SwiGLU) over packed sequences, for vision and language models.
+//
+// Shape letters: T rows of this cp rank's slice, `local` of them held by this rank between the GEMMs
+// (sequence parallelism, see language.hpp), C model width, H query heads, K KV heads and D channels a head.
+// H, K and the MLP channels F are this tp rank's part.
 #pragma once
 
 #include <cstdint>
@@ -13,39 +17,42 @@
 
 namespace maestro::model {
 
-/// Activations of one layer that backward reads.
+/// Activations of one layer that its backward pass reads.
 struct LayerActivations {
-    Tensor input;                     ///< [local, C]
-    Tensor normed, rstd;              ///< [local, C], [local]
-    Tensor qkv, head_rstd, attn_out;  ///< [T, columns of this rank's heads]
+    Tensor input;         ///< [local, C]: the residual stream before the layer
+    Tensor normed, rstd;  ///< [local, C], [local]
+    Tensor qkv;           ///< [T, (H + 2 K) D]
+    Tensor head_rstd;     ///< [T, H + K]
+    Tensor attn_out;      ///< [T, H D]: attention output, before the output projection
     parallel::AttentionActivations attention;
-    Tensor residual;              ///< residual stream after attention, [local, C]
+    Tensor residual;              ///< [local, C]: the residual stream after attention
     Tensor mlp_normed, mlp_rstd;  ///< [local, C], [local]
-    Tensor gate_up, gated;        ///< [T, this rank's channels]
+    Tensor gate_up, gated;        ///< [T, 2 F], [T, F]
 };
 
 struct StackActivations {
     std::vector<LayerActivations> layers;
-    Tensor output;  ///< the residual stream after the last layer, [local, C]
+    Tensor output;  ///< [local, C]: the residual stream after the last layer
 };
 
 class Transformer {
 public:
-    /// Declares its parameters under "layers.N.": the tp ranks share heads and MLP channels. Store and mesh
-    /// must outlive it.
+    /// Declares the parameters "layers.N.*" in `store`; each tp rank holds a part of the heads and of the MLP
+    /// channels. Backend, mesh and store outlive the transformer.
     Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role,
                 const parallel::Mesh& mesh, parallel::ParameterStore& store);
 
-    /// input [local, C] lies in `saved`. Collective over the replica, as backward. Where the role needs no
-    /// backward, nothing is kept: all memory is taken from `scratch`, and the output stays valid until the
-    /// caller releases it.
+    /// Runs all layers on input[local, C], which lies in `saved` and must stay there until backward().
+    /// Collective over the replica, like backward(). Where the role needs no backward pass nothing is saved:
+    /// all memory comes from `scratch`, and the output remains valid until the caller releases it.
     StackActivations forward(const Tensor& input, const parallel::Sequences& sequences, backend::Arena& saved,
                              backend::Arena& scratch) const;
-    /// Turns d_stream, the gradient of the output, into that of the input, in place.
+    /// Turns d_stream[local, C], the gradient of the output, into the gradient of the input, in place, and
+    /// adds the gradients of the weights.
     void backward(StackActivations& activations, const parallel::Sequences& sequences, const Tensor& d_stream,
                   backend::Arena& scratch) const;
 
-    /// The device's plans for sequences of so many rows.
+    /// Builds the device's attention plans for sequences of these lengths, in rows.
     void prepare(std::span<const std::int64_t> rows, parallel::AttentionMask mask, bool backward) const;
 
 private:
@@ -53,19 +60,35 @@ private:
         const parallel::Parameter *attention_norm, *qkv, *q_norm, *k_norm, *output, *mlp_norm, *gate_up,
             *down;
     };
-    LayerActivations run(const Layer& layer, const Tensor& input, const Tensor& output,
-                         const parallel::Sequences& sequences, backend::Arena& saved,
-                         backend::Arena& scratch) const;
-    void run_back(const Layer& layer, const LayerActivations& a, const parallel::Sequences& sequences,
-                  const Tensor& d_stream, backend::Arena& scratch) const;
+    /// Writes output[local, C] and returns the layer's activations, allocated in `saved`.
+    LayerActivations layer_forward(const Layer& layer, const Tensor& input, const Tensor& output,
+                                   const parallel::Sequences& sequences, backend::Arena& saved,
+                                   backend::Arena& scratch) const;
+    /// The two branches of layer_backward(): each adds the gradient of its branch to d_stream.
+    void mlp_backward(const Layer& layer, const LayerActivations& a, const parallel::Sequences& sequences,
+                      const Tensor& d_stream, backend::Arena& scratch) const;
+    void attention_backward(const Layer& layer, const LayerActivations& a,
+                            const parallel::Sequences& sequences, const Tensor& d_stream,
+                            backend::Arena& scratch) const;
+    /// The backward pass of a column-parallel linear layer: d_input[local, C] from d_output[T, columns of
+    /// this rank], and the gradient of the weight.
+    void column_parallel_backward(const Tensor& d_output, const parallel::Parameter& weight,
+                                  const Tensor& input, const Tensor& d_input,
+                                  std::span<const std::int64_t> tp_rows, backend::Arena& scratch) const;
+    /// The backward pass of a row-parallel linear layer: d_input[T, channels of this rank] from
+    /// d_output[local, C], and the gradient of the weight.
+    void row_parallel_backward(const Tensor& d_output, const parallel::Parameter& weight, const Tensor& input,
+                               const Tensor& d_input, std::span<const std::int64_t> tp_rows,
+                               backend::Arena& scratch) const;
 
     backend::Backend& backend_;
     ModelSpec spec_;
     DType type_;
-    /// Of a forward: nothing, the inputs of the layers (which backward runs again), or all activations.
-    enum class Keeps { nothing, inputs, all } keeps_;
+    /// What a forward pass keeps: nothing, the input of each layer (activation checkpointing: backward runs
+    /// the layer again), or all activations.
+    enum class Checkpointing { keep_nothing, keep_layer_inputs, keep_all } checkpointing_;
     bool trained_;
-    std::int64_t heads_, kv_heads_, mlp_;  ///< of this rank
+    std::int64_t heads_, kv_heads_, mlp_;  ///< of this tp rank
     parallel::SequenceParallel sequence_parallel_;
     parallel::ContextAttention attention_;
     std::vector<Layer> layers_;

@@ -1,6 +1,9 @@
-// The vision encoder (its tp ranks share out heads, and the merger's channels): patches of any picture size,
-// transformer layers with 2-D rotary positions and attention within the picture, merge x merge patches to one
-// token, and a projector to the language model's width.
+// The vision encoder: patches of pictures of any size, transformer layers with 2-D rotary positions and
+// attention within each picture, a merger that turns merge x merge patches into one token, and a projector to
+// the language model's width (the form of Qwen2-VL's encoder). The tp ranks share the heads and the merger's
+// channels.
+//
+// Shape letters: P patches of a slice, `local` of them on this rank; C encoder width; O output width.
 #pragma once
 
 #include "model/transformer.hpp"
@@ -20,10 +23,29 @@ public:
     }
 
 private:
+    struct PackedPictures;
     struct State;
+    /// Concatenates the patches of all pictures of the micro-batch.
+    PackedPictures pack(const Batch& batch) const;
+    /// state.patches[local, patch^2 * channels]: this rank's patches, cut from the pictures.
+    void cut_patches(const PackedPictures& packed, State& state, backend::Arena& kept,
+                     backend::Arena& scratch) const;
+    /// Computes the rotary tables of the slice and copies its row numbers to the device.
+    void set_positions(const PackedPictures& packed, State& state, backend::Arena& kept,
+                       backend::Arena& scratch) const;
+    /// output[local / merge^2, O] from state.normed[local, C]. Collective over tp.
+    void merge_and_project(State& state, const Tensor& output, backend::Arena& kept,
+                           backend::Arena& scratch) const;
+    /// Views the rows of merge^2 patches as one row each. patchify() puts the patches of a token one after
+    /// another, so that merging them copies nothing.
+    Tensor as_tokens(const Tensor& patch_rows) const {
+        return patch_rows.reshape({patch_rows.dim(0) / patches_per_token_, patches_per_token_ * spec_.width});
+    }
+
     backend::Backend& backend_;
     ModelSpec spec_;
     Role role_;
+    std::int64_t patches_per_token_;  ///< merge^2
     parallel::SequenceParallel sequence_parallel_;
     const parallel::Parameter *patch_weight_, *patch_bias_;
     Transformer layers_;

@@ -10,7 +10,9 @@
 namespace maestro::ops {
 
 namespace {
-constexpr std::int64_t kBlock = 1 << 13;  ///< of a fixed size, so that sums do not depend on the threads
+/// Elements whose squares are summed by one thread. Fixed, so that the order of sums does not depend on the
+/// threads.
+constexpr std::int64_t kBlock = 1 << 13;
 
 kernels::AdamWFactors factors_of(const AdamW& s) {
     const double correction1 = 1 - std::pow(s.beta1, static_cast<double>(s.step));
@@ -41,7 +43,7 @@ void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, c
            const Tensor& second, const Tensor& chunks, const AdamW& s) {
     const std::int64_t size = weights.size();
     MAESTRO_CHECK(gradient.size() == size && first.size() == size && second.size() == size,
-                  "{} weights, {} gradients", size, gradient.size());
+                  "{} weights, {} gradients, or moments of another size", size, gradient.size());
     b.launch(
         {15.0 * static_cast<double>(size), 7.0 * static_cast<double>(weights.bytes())},
         [&] {
@@ -90,8 +92,8 @@ void add_squares(backend::Backend& b, const Tensor& t, const Tensor& sum, backen
                     sums[block] = part;
                 });
             });
-            // In double, because the norm decides on clipping for every rank, and its terms span many
-            // magnitudes.
+            // In double: squares of gradients span many orders of magnitude, and the clipping of all ranks
+            // depends on their sum.
             double total = 0;
             for (const double part : sums) total += part;
             sum.as<double>()[0] += total;

@@ -1,4 +1,5 @@
-// One AdamW update (Loshchilov and Hutter, ICLR 2019) and the norm that clipping needs.
+// The AdamW update (Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019) and the
+// squared norm that gradient clipping needs.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +16,27 @@ struct AdamW {
     double learning_rate;
     double beta1, beta2;
     double eps;
-    double weight_decay;    ///< decoupled: weights that decay lose learning_rate * weight_decay of themselves
-    std::int64_t step;      ///< from 1, for the bias correction
-    double gradient_scale;  ///< of clipping
+    double
+        weight_decay;   ///< decoupled: a weight that decays is multiplied by 1 - learning_rate * weight_decay
+    std::int64_t step;  ///< counted from 1, for the bias correction
+    double gradient_scale;  ///< factor of gradient clipping
 };
 
-/// Elements that one update takes.
+/// Elements of the flat arrays that an update changes.
 struct UpdateRange {
     Range range;
-    bool decays;  ///< or keeps clear of weight decay
+    bool decays;  ///< whether weight decay applies to them
 };
-/// For adamw(): to be copied to a tensor u8[n, sizeof(kernels::UpdateChunk)] of the device.
+/// Cuts the ranges into chunks of bounded size. The caller copies them to the device as a tensor
+/// u8[n, sizeof(kernels::UpdateChunk)], which adamw() takes.
 std::vector<kernels::UpdateChunk> update_chunks(std::span<const UpdateRange> elements);
 
-/// Weights, gradient and moments: f32[n], of which the elements in `chunks` are updated, however many
-/// parameters they belong to, in one go.
+/// Updates weights[n], first[n] and second[n], the moments, by gradient[n], all f32, at the elements in
+/// `chunks`. One launch updates all parameters.
 void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, const Tensor& first,
            const Tensor& second, const Tensor& chunks, const AdamW& settings);
-/// sum[1] (f64) += the sum of squares, the same whatever the number of threads. Scratch: up to 32 KiB on a
-/// GPU.
+/// sum[1] (f64) += the sum of squares of t[n]. The result does not depend on the number of threads. Takes up
+/// to 32 KiB of scratch memory on a GPU.
 void add_squares(backend::Backend& b, const Tensor& t, const Tensor& sum, backend::Arena& scratch);
 
 }  // namespace maestro::ops

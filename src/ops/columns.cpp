@@ -16,8 +16,9 @@ void check(const ColumnView& view, std::int64_t count) {
                   view.column, view.column + count, view.tensor.describe());
 }
 
-/// The place of each row, checked; null: all, in order.
-const std::int32_t* places(const ColumnView& view) {
+/// Returns the row numbers of a view after checking them, or null for all rows in their order. Checked here
+/// because no exception may leave the parallel loop.
+const std::int32_t* checked_rows(const ColumnView& view) {
     if (view.rows.rank == 0) return nullptr;
     const std::int32_t* at = view.rows.as<std::int32_t>();
     for (std::int64_t r = 0; r < view.rows.size(); ++r)
@@ -31,8 +32,8 @@ const std::int32_t* places(const ColumnView& view) {
 void copy_columns(backend::Backend& b, const ColumnView& source, const ColumnView& target, std::int64_t count,
                   bool accumulate) {
     const std::int64_t rows = rows_of(source);
-    MAESTRO_CHECK(rows == rows_of(target), "{} rows of {} to {} of {}", rows, source.tensor.describe(),
-                  rows_of(target), target.tensor.describe());
+    MAESTRO_CHECK(rows == rows_of(target), "{} rows of {} cannot be copied to {} rows of {}", rows,
+                  source.tensor.describe(), rows_of(target), target.tensor.describe());
     check(source, count);
     check(target, count);
     const auto bytes = static_cast<double>(rows * count) *
@@ -40,7 +41,7 @@ void copy_columns(backend::Backend& b, const ColumnView& source, const ColumnVie
     b.launch(
         {accumulate ? static_cast<double>(rows * count) : 0, bytes},
         [&] {
-            const std::int32_t *from_rows = places(source), *to_rows = places(target);
+            const std::int32_t *from_rows = checked_rows(source), *to_rows = checked_rows(target);
             by_type(source.tensor.dtype, [&]<class T>(T) {
                 by_type(target.tensor.dtype, [&]<class O>(O) {
                     using A = Accumulate<O>;

@@ -1,4 +1,4 @@
-// Copies blocks of rows and columns between tensors.
+// Copies rows of selected columns between tensors.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,16 @@
 
 namespace maestro::ops {
 
-/// Some rows of a tensor [rows, columns], from a column on.
+/// The rows of a tensor, from a column on.
 struct ColumnView {
-    Tensor tensor;
-    std::int64_t column = 0;
-    Tensor rows = {};  ///< their places, i32; none: all
+    Tensor tensor;            ///< [rows, columns]
+    std::int64_t column = 0;  ///< the first column
+    Tensor rows = {};         ///< i32[n]: which rows, in this order; absent: all of them
 };
 
-/// `count` columns of target's rows (+)= those of source's rows, of which there are as many; cast where the
-/// types differ, sums in the target's arithmetic type. Target rows are all different.
+/// target[r, 0..count) (+)= source[r, 0..count) for the rows r of the two views, which must have equally
+/// many. Types may differ; sums are taken in the target's accumulation type. No row of the target may occur
+/// twice. Throws Error(broken_invariant) for columns or, on the CPU, rows outside of the tensors.
 void copy_columns(backend::Backend& b, const ColumnView& source, const ColumnView& target, std::int64_t count,
                   bool accumulate = false);
 

@@ -9,60 +9,66 @@
 namespace maestro::ops {
 
 void cross_entropy(backend::Backend& b, const Tensor& logits, const Tensor& targets, const Tensor& weights,
-                   double scale, const VocabularyShard& part, const Tensor& loss, backend::Arena& scratch) {
+                   double scale, const VocabularyShard& shard, const Tensor& loss, backend::Arena& scratch) {
     const backend::ArenaScope scope(scratch);
     const Tensor losses = scratch.allocate(DType::f64, {logits.rows()});
-    cross_entropy_rows(b, logits, targets, weights, scale, part, losses, loss, scratch);
+    cross_entropy_rows(b, logits, targets, weights, scale, shard, losses, loss, scratch);
 }
 
 void cross_entropy_rows(backend::Backend& b, const Tensor& logits, const Tensor& targets,
-                        const Tensor& weights, double scale, const VocabularyShard& part,
+                        const Tensor& weights, double scale, const VocabularyShard& shard,
                         const Tensor& losses, const Tensor& loss, backend::Arena& scratch) {
     const std::int64_t rows = logits.rows(), columns = logits.columns();
-    MAESTRO_CHECK(rows == targets.size() && rows == weights.size() && columns == part.tokens.size(),
+    MAESTRO_CHECK(rows == targets.size() && rows == weights.size() && columns == shard.tokens.size(),
                   "{} targets for {}", targets.size(), logits.describe());
-    // Here, because no exception leaves a parallel loop.
+    // Checked here because no exception may leave the parallel loop.
     for (std::int64_t i = 0; b.shares_memory() && i < rows; ++i)
-        MAESTRO_CHECK(part.combine || targets.as<std::int32_t>()[i] < columns,
+        MAESTRO_CHECK(shard.combine || targets.as<std::int32_t>()[i] < columns,
                       "target {} of a vocabulary of {}", targets.as<std::int32_t>()[i], columns);
-    backend::ArenaScope scope(scratch);
-    const Tensor tops = scratch.allocate(logits.dtype, {1, rows}),
-                 sums = scratch.allocate(logits.dtype, {2, rows});  // of exponentials; the target's logit
-    const Tensor own_tops = device_scratch(b, scratch, logits.dtype, {1, rows});
+    const backend::ArenaScope scope(scratch);
+    // By row: the largest logit; the sum of exponentials and, in the second row, the target's logit. A target
+    // is in one rank's part of the vocabulary and zero elsewhere, so that one sum over the ranks completes
+    // both.
+    const Tensor maxima = scratch.allocate(logits.dtype, {1, rows}),
+                 sums = scratch.allocate(logits.dtype, {2, rows});
+    const Tensor local_maxima = device_scratch(b, scratch, logits.dtype, {1, rows});
     const auto* target = targets.as<std::int32_t>();
     const auto* weight_of = weights.as<float>();
     const auto counts = [&](std::int64_t i) { return target[i] >= 0 && weight_of[i] != 0.0f; };
     by_logit_type(logits.dtype, [&]<class A>(A) {
         const auto step = [&](int which, std::int64_t i) {
             A* row = logits.as<A>() + i * columns;
-            A *top = tops.as<A>() + i, *sum = sums.as<A>() + i, *own = sum + rows;
+            A *row_max = maxima.as<A>() + i, *sum = sums.as<A>() + i, *target_logit = sum + rows;
             if (which == 0) {
-                *top = largest(row, columns, A(1));
-                *own = counts(i) && part.has(target[i]) ? row[target[i] - part.tokens.begin] : A(0);
+                *row_max = largest(row, columns, A(1));
+                *target_logit =
+                    counts(i) && shard.has(target[i]) ? row[target[i] - shard.tokens.begin] : A(0);
             } else if (which == 1) {
-                *sum = exponentiate(row, columns, A(1), *top);
-            } else if (!counts(i)) {  // the logits become the gradient: none
+                *sum = exponentiate(row, columns, A(1), *row_max);
+            } else if (!counts(i)) {
                 losses.as<double>()[i] = 0;
                 std::fill(row, row + columns, A(0));
             } else {
+                // The loss is taken in double from the logit itself: the logarithm of a probability that has
+                // underflowed to zero would be infinite.
                 const double weight = scale * static_cast<double>(weight_of[i]);
                 losses.as<double>()[i] =
-                    weight * (static_cast<double>(*top) + std::log(static_cast<double>(*sum)) -
-                              static_cast<double>(*own));
+                    weight * (static_cast<double>(*row_max) + std::log(static_cast<double>(*sum)) -
+                              static_cast<double>(*target_logit));
                 const A factor = static_cast<A>(weight) / *sum;
                 for (std::int64_t c = 0; c < columns; ++c) row[c] *= factor;
-                if (part.has(target[i])) row[target[i] - part.tokens.begin] -= static_cast<A>(weight);
+                if (shard.has(target[i])) row[target[i] - shard.tokens.begin] -= static_cast<A>(weight);
             }
         };
-        by_row(
-            b, {6.0 * static_cast<double>(logits.size()), 2.0 * static_cast<double>(logits.bytes())}, part,
-            tops, sums, rows, columns * 8, step,
+        run_loss_steps(
+            b, {6.0 * static_cast<double>(logits.size()), 2.0 * static_cast<double>(logits.bytes())}, shard,
+            maxima, sums, rows, columns * 8, step,
             [&] {
-                if (loss.rank != 0) add_up(losses, loss);
+                if (loss.rank != 0) sum_losses(losses, loss);
             },
             [&](Stream stream, kernels::LossSteps steps) {
-                kernels::cross_entropy(stream, steps, logits, targets, weights, scale, part.tokens.begin,
-                                       tops, own_tops, sums, losses);
+                kernels::cross_entropy(stream, steps, logits, targets, weights, scale, shard.tokens.begin,
+                                       maxima, local_maxima, sums, losses);
                 if (steps.end() && loss.rank != 0) kernels::add_up(stream, losses, loss);
             });
     });

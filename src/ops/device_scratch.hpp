@@ -1,4 +1,4 @@
-// Scratch that only a device with memory of its own needs.
+// Scratch memory that only devices with separate memory need.
 #pragma once
 
 #include <initializer_list>
@@ -8,14 +8,16 @@
 
 namespace maestro::ops {
 
-/// Uninitialized there, nothing on a device that shares the host's memory.
+/// Allocates uninitialized scratch memory; returns an absent tensor on a device that shares the host's
+/// memory, whose loops keep such values in registers or on the stack.
 inline Tensor device_scratch(const backend::Backend& b, backend::Arena& scratch, DType type,
                              std::initializer_list<std::int64_t> shape) {
     if (b.shares_memory()) return {};
     return scratch.allocate(type, shape);
 }
 
-/// [chunks, columns]: for sums over rows, which a GPU takes in two goes.
+/// Allocates [chunks, columns] for the partial sums of a reduction over rows, which a GPU computes in two
+/// passes: within chunks of rows, then over the chunks.
 inline Tensor row_partials(const backend::Backend& b, std::int64_t rows, std::int64_t columns, DType type,
                            backend::Arena& scratch) {
     return device_scratch(b, scratch, type, {kernels::row_chunks(rows), columns});

@@ -1,4 +1,4 @@
-// Chooses the instantiation of a CPU loop by the element type of a tensor.
+// Dispatch of CPU loops: over element types, and over the threads of the rank.
 #pragma once
 
 #include <omp.h>
@@ -9,8 +9,8 @@
 #include "backend/backend.hpp"
 #include "base/tensor.hpp"
 
-/// Before a loop whose turns do not touch each other's elements. Not `omp simd`: with it g++ 12 keeps the
-/// temporary objects of bf16 in memory and does not vectorise.
+/// Stands before a loop whose iterations are independent of each other. It is not `omp simd`, with which g++
+/// 12 keeps temporary bf16 objects in memory and does not vectorise.
 #if defined(__clang__)
 #define MAESTRO_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -19,7 +19,8 @@
 
 namespace maestro::ops {
 
-/// Calls body(T{}) with T = float, bf16 or double as `type` says; anything else is a broken invariant.
+/// Calls body(T{}) with T = float, bf16 or double according to `type`. Throws Error(broken_invariant) for
+/// other types.
 template <class Body>
 void by_type(DType type, Body&& body) {
     switch (type) {
@@ -37,18 +38,22 @@ void by_type(DType type, Body&& body) {
     }
 }
 
-/// The type of weight gradients, of statistics and of logits for activations of type T: what Accumulate<T>
-/// says.
+/// Returns the accumulation type of an element type, Accumulate<T> at run time: that of weight gradients,
+/// statistics and logits for activations of this type.
 inline DType accumulate_type(DType type) {
     return type == DType::f64 ? DType::f64 : DType::f32;
 }
 
-/// body(i) for i in [0, n), over at most `threads` threads where there is enough work to pay for waking them.
-/// Every i writes its own result, so the number of threads does not change it.
+/// Below this work (in element operations) a loop runs on one thread: it takes some tens of microseconds, and
+/// waking the threads takes a few.
+inline constexpr std::int64_t kMinParallelWork = 1 << 16;
+
+/// Calls body(i) for i in [0, n), on up to `threads` threads. `work_each` estimates the element operations of
+/// one call. Each i must write results that no other i reads or writes, so that the number of threads changes
+/// nothing.
 template <class Body>
 void parallel_for(std::int64_t n, std::int64_t work_each, int threads, Body&& body) {
-    constexpr std::int64_t kWorth = 1 << 16;  // some tens of microseconds, against a few to wake the threads
-    if (n > 1 && n * work_each > kWorth && threads > 1) {
+    if (n > 1 && n * work_each > kMinParallelWork && threads > 1) {
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (std::int64_t i = 0; i < n; ++i) body(i);
     } else {
@@ -56,19 +61,19 @@ void parallel_for(std::int64_t n, std::int64_t work_each, int threads, Body&& bo
     }
 }
 
-/// The same over the rank's threads.
+/// The same on all threads of the rank.
 template <class Body>
 void parallel_for(std::int64_t n, std::int64_t work_each, Body&& body) {
     parallel_for(n, work_each, omp_get_max_threads(), std::forward<Body>(body));
 }
 
-/// Columns [begin, end) of this thread, for sums over rows: body(begin, end) once per thread, disjoint, so
-/// that each column is summed in row order whatever the number of threads.
+/// For sums over rows: divides the columns among the threads and calls body(begin, end) once for each part.
+/// Each column is summed by one thread in the order of rows, so that the number of threads does not change
+/// the result.
 template <class Body>
 void parallel_columns(std::int64_t columns, std::int64_t rows, Body&& body) {
-    constexpr std::int64_t kWorth = 1 << 16;
-    const std::int64_t threads = columns * rows > kWorth ? omp_get_max_threads() : 1;
-    // Whole cache lines of fp32: two threads never write to one.
+    const std::int64_t threads = columns * rows > kMinParallelWork ? omp_get_max_threads() : 1;
+    // Parts are whole cache lines of fp32, so that no two threads write to the same one (false sharing).
     const std::int64_t block = ((columns + threads - 1) / threads + 15) / 16 * 16;
     const std::int64_t blocks = block == 0 ? 0 : (columns + block - 1) / block;
     parallel_for(blocks, block * rows,

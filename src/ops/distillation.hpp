@@ -1,4 +1,5 @@
-// The loss of a student against its teacher (Hinton, Vinyals and Dean, 2015) over a chunk of logits.
+// The distillation loss (Hinton, Vinyals and Dean, "Distilling the knowledge in a neural network", 2015) over
+// a chunk of logits. Shape letters as in cross_entropy.hpp.
 #pragma once
 
 #include "backend/arena.hpp"
@@ -6,12 +7,15 @@
 
 namespace maestro::ops {
 
-/// loss[1] (f64) += the sum over rows of scale * weights[i] * ((1 - alpha) * CE(student, targets[i]) + alpha
-/// * temperature^2 * KL(teacher || student), both softened by the temperature). student[n, V here] becomes
-/// the gradient, teacher[n, V here] may be overwritten; f32 or f64. On the CPU scratch holds one more of
-/// them.
+/// Adds to loss[1] (f64) the sum over the rows of
+///   scale * weights[i] * ((1 - alpha) * CE(student, targets[i]) + alpha * temperature^2 * KL(teacher ||
+///   student)),
+/// where the KL term softens both distributions by the temperature. student[n, V] is replaced by its gradient
+/// and teacher[n, V] may be overwritten; both are f32 or both f64. On the CPU the scratch memory holds
+/// another [n, V]. Rows with weight 0 or a negative target do not count. Collective over the ranks of
+/// `shard`.
 void distillation(backend::Backend& b, const Tensor& student, const Tensor& teacher, const Tensor& targets,
                   const Tensor& weights, double alpha, double temperature, double scale,
-                  const VocabularyShard& part, const Tensor& loss, backend::Arena& scratch);
+                  const VocabularyShard& shard, const Tensor& loss, backend::Arena& scratch);
 
 }  // namespace maestro::ops

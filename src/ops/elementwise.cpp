@@ -10,17 +10,18 @@ namespace maestro::ops {
 
 namespace {
 
-constexpr std::int64_t kBlock = 1 << 14;  ///< elements a thread takes at a time
+constexpr std::int64_t kBlock = 1 << 14;  ///< elements of one task of a thread
 
-/// body(begin, end) over all elements.
+/// Calls body(begin, end) for blocks of all elements, on the threads of the rank.
 template <class Body>
-void blocks(std::int64_t size, Body&& body) {
+void for_each_block(std::int64_t size, Body&& body) {
     parallel_for((size + kBlock - 1) / kBlock, kBlock,
                  [&](std::int64_t i) { body(i * kBlock, std::min(size, (i + 1) * kBlock)); });
 }
 
 void check(const Tensor& source, const Tensor& target) {
-    MAESTRO_CHECK(source.size() == target.size(), "{} and {}", source.describe(), target.describe());
+    MAESTRO_CHECK(source.size() == target.size(), "sizes of {} and {} differ", source.describe(),
+                  target.describe());
 }
 
 /// body(S{}, T{}) for the types of source and target.
@@ -40,7 +41,7 @@ void add(backend::Backend& b, const Tensor& x, const Tensor& y) {
                 using A = Accumulate<T>;
                 const S* in = x.as<S>();
                 T* out = y.as<T>();
-                blocks(y.size(), [&](std::int64_t begin, std::int64_t end) {
+                for_each_block(y.size(), [&](std::int64_t begin, std::int64_t end) {
                     for (std::int64_t i = begin; i < end; ++i)
                         out[i] = static_cast<T>(static_cast<A>(out[i]) +
                                                 static_cast<A>(static_cast<Accumulate<S>>(in[i])));
@@ -60,7 +61,7 @@ void convert(backend::Backend& b, const Tensor& source, const Tensor& target) {
             by_types(source, target, [&]<class S, class T>(S, T) {
                 const S* in = source.as<S>();
                 T* out = target.as<T>();
-                blocks(source.size(), [&](std::int64_t begin, std::int64_t end) {
+                for_each_block(source.size(), [&](std::int64_t begin, std::int64_t end) {
                     for (std::int64_t i = begin; i < end; ++i)
                         out[i] =
                             static_cast<T>(static_cast<Accumulate<T>>(static_cast<Accumulate<S>>(in[i])));

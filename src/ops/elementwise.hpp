@@ -1,16 +1,17 @@
-// Sums, casts and fills.
+// Element-wise sums, casts, copies and fills. Tensors have equal sizes; Error(broken_invariant) otherwise.
 #pragma once
 
 #include "backend/backend.hpp"
 
 namespace maestro::ops {
 
-/// y += x; the types may differ, sums in y's arithmetic type.
+/// y += x. The types may differ; the sum is taken in y's accumulation type and rounded once.
 void add(backend::Backend& b, const Tensor& x, const Tensor& y);
-/// target = source, cast.
+/// target = source, cast to target's type.
 void convert(backend::Backend& b, const Tensor& source, const Tensor& target);
-/// target = source, of one type, whichever.
+/// target = source, byte for byte. Both have the same type, which may be any.
 void copy(backend::Backend& b, const Tensor& source, const Tensor& target);
+/// t = 0.
 void zero(backend::Backend& b, const Tensor& t);
 
 }  // namespace maestro::ops

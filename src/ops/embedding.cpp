@@ -49,7 +49,8 @@ void embedding_backward(backend::Backend& b, const Tensor& ids, const Tensor& dy
                 const T* in = dy.as<T>();
                 A* out = dtable.as<A>();
                 const std::int32_t* id = ids.as<std::int32_t>();
-                // On one thread: a token that comes twice adds to one row twice, in row order.
+                // On one thread, because a token that occurs twice adds to the same row twice, and the order
+                // of these sums must not depend on the number of threads.
                 for (std::int64_t t = 0; t < ids.size(); ++t) {
                     if (id[t] < 0) continue;
                     const T* row = in + t * columns;

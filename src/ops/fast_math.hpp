@@ -1,5 +1,6 @@
-// exp that a compiler can vectorise. Float: Cephes-style range reduction and polynomial, relative error about
-// 1e-7; double: the library's.
+// Exponential functions that a compiler can vectorise. The float version uses the range reduction and the
+// polynomial of the Cephes library, with a relative error of about 1e-7; the double version is the standard
+// library's.
 #pragma once
 
 #include <bit>
@@ -13,9 +14,11 @@ inline double fast_exp(double x) {
 }
 
 inline float fast_exp(float x) {
-    x = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);  // beyond, the exponent built below would not fit
+    x = x < -87.0f ? -87.0f
+                   : (x > 88.0f ? 88.0f : x);  // beyond, the exponent that is built below would overflow
     const float n = std::nearbyintf(x * 1.44269504f);
-    const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // x - n ln 2; the first product is exact
+    const float r =
+        (x - n * 0.693359375f) + n * 2.12194440e-4f;  // x - n ln 2 in two parts: n times the first is exact
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;

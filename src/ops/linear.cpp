@@ -11,12 +11,12 @@ namespace maestro::ops {
 namespace {
 
 void check(const Tensor& x, const Tensor& w, const Tensor& y) {
-    MAESTRO_CHECK(x.rows() == y.rows() || x.size() == 0, "x {} against y {}", x.describe(), y.describe());
+    MAESTRO_CHECK(x.rows() == y.rows() || x.size() == 0, "rows of x {} and y {}", x.describe(), y.describe());
     MAESTRO_CHECK(w.rank == 2 && w.columns() == x.columns() && w.dim(0) == y.columns(), "x {}, w {}, y {}",
                   x.describe(), w.describe(), y.describe());
 }
 
-backend::Backend::Gemm product_of(const Tensor& x, const Tensor& w, const Tensor& y, bool accumulate) {
+backend::Backend::Gemm gemm_of(const Tensor& x, const Tensor& w, const Tensor& y, bool accumulate) {
     check(x, w, y);
     return {.a = x.data,
             .b = w.data,
@@ -55,9 +55,9 @@ backend::Backend::Gemm weight_gradient_of(const Tensor& dy, const Tensor& x, con
 }  // namespace
 
 void linear(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias) {
-    const auto product = product_of(x, w, y, false);
-    if (y.size() == 0 || (bias.rank != 0 && b.gemm_with(product, {.bias = bias.data}))) return;
-    b.gemm(product);
+    const auto gemm = gemm_of(x, w, y, false);
+    if (y.size() == 0 || (bias.rank != 0 && b.gemm_with(gemm, {.bias = bias.data}))) return;
+    b.gemm(gemm);
     if (bias.rank != 0) add_bias(b, bias, y);
 }
 
@@ -65,8 +65,7 @@ void linear_gelu(backend::Backend& b, const Tensor& x, const Tensor& w, const Te
                  const Tensor& active) {
     MAESTRO_CHECK(active.size() == y.size() && active.dtype == y.dtype && bias.size() == y.columns(),
                   "y {}, active {}, bias {}", y.describe(), active.describe(), bias.describe());
-    if (y.size() == 0 ||
-        b.gemm_with(product_of(x, w, y, false), {.bias = bias.data, .activated = active.data}))
+    if (y.size() == 0 || b.gemm_with(gemm_of(x, w, y, false), {.bias = bias.data, .activated = active.data}))
         return;
     linear(b, x, w, y, bias);
     gelu(b, y, active);
@@ -94,8 +93,8 @@ void add_bias(backend::Backend& b, const Tensor& bias, const Tensor& y) {
 }
 
 void linear_accumulate(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y) {
-    const auto product = product_of(x, w, y, true);
-    if (y.size() > 0) b.gemm(product);
+    const auto gemm = gemm_of(x, w, y, true);
+    if (y.size() > 0) b.gemm(gemm);
 }
 
 void linear_backward_input(backend::Backend& b, const Tensor& dy, const Tensor& w, const Tensor& dx,
@@ -119,8 +118,8 @@ void linear_backward_input(backend::Backend& b, const Tensor& dy, const Tensor& 
 }
 
 void linear_backward_weight(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& dw) {
-    const auto product = weight_gradient_of(dy, x, dw);
-    if (x.size() > 0) b.gemm(product);
+    const auto gemm = weight_gradient_of(dy, x, dw);
+    if (x.size() > 0) b.gemm(gemm);
 }
 
 void linear_backward_weight(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& dw,

@@ -9,7 +9,7 @@ namespace maestro::ops {
 
 namespace {
 
-/// Calls body(row, column) for every patch in order.
+/// Calls body(patch row, patch column) for every patch of a picture, in the order of patches.
 template <class Body>
 void for_each_patch(std::int64_t height, std::int64_t width, std::int64_t patch, std::int64_t merge,
                     Body&& body) {

@@ -1,4 +1,8 @@
-// Pictures of any size as rows of patches.
+// Cuts pictures of any size into rows of patches. A picture is padded at its right and lower edge to
+// multiples of patch * merge pixels by repeating its last pixels.
+//
+// Patches are ordered in blocks of merge x merge, the blocks row by row and the patches row by row within
+// each, so that merge^2 consecutive rows become one token (Qwen2-VL's patch merger).
 #pragma once
 
 #include <cstdint>
@@ -8,15 +12,13 @@
 
 namespace maestro::ops {
 
-/// Patches of a picture of height x width pixels after padding to multiples of patch * merge.
+/// Returns the number of patches of a picture of height x width pixels, after padding.
 std::int64_t picture_patches(std::int64_t height, std::int64_t width, std::int64_t patch, std::int64_t merge);
-/// Appends the row and column of every patch, in patchify's order.
+/// Appends the patch row and patch column of every patch of a picture to y and x, in the order of patches.
 void patch_positions(std::int64_t height, std::int64_t width, std::int64_t patch, std::int64_t merge,
                      std::vector<std::int32_t>& y, std::vector<std::int32_t>& x);
-/// patches[n, patch * patch * channels] of value / 127.5 - 1, from pixels (u8, height x width x channels):
-/// the n patches from `first` on. The picture is extended to the right and below by its edge pixels. Order:
-/// blocks of merge x merge patches row by row, within a block row by row, so that merge^2 consecutive rows
-/// become one merged token.
+/// patches[n, patch * patch * channels] = value / 127.5 - 1 for the n patches from `first` on. `pixels` are
+/// u8[height, width, channels]. Throws Error(broken_invariant) where the picture does not have these patches.
 void patchify(backend::Backend& b, const Tensor& pixels, std::int64_t height, std::int64_t width,
               std::int64_t channels, std::int64_t patch, std::int64_t merge, std::int64_t first,
               const Tensor& patches);

@@ -1,4 +1,4 @@
-// Element-wise reduction of several tensors, such as the parts of a sum that ranks have worked out.
+// Element-wise reduction of several tensors, as of the partial sums of several ranks.
 #pragma once
 
 #include <span>
@@ -9,9 +9,10 @@ namespace maestro::ops {
 
 enum class Reduction { sum, max };
 
-/// result[i] = parts[0][i] + parts[1][i] + ... in this order, or their maximum, in the parts' arithmetic type
-/// and rounded once; a maximum with NaN is NaN. All of one type and size; the result may be one of the parts.
-/// At least one part; on a GPU at most kernels::kMostParts.
-void reduce(backend::Backend& b, std::span<const Tensor> parts, Reduction how, const Tensor& result);
+/// result[i] = parts[0][i] + parts[1][i] + ..., or their maximum. Sums are taken in this order in the
+/// accumulation type and rounded once, so that they have the same bits on every rank. A maximum over NaN is
+/// NaN. All tensors have the same type and size, and the result may be one of the parts. There is at least
+/// one part, and on a GPU at most kernels::kMostParts; Error(broken_invariant) otherwise.
+void reduce(backend::Backend& b, std::span<const Tensor> parts, Reduction op, const Tensor& result);
 
 }  // namespace maestro::ops

@@ -1,14 +1,16 @@
-// Root-mean-square layer norm (Zhang and Sennrich, NeurIPS 2019). T rows, C channels.
+// Root-mean-square layer norm (Zhang and Sennrich, NeurIPS 2019). Shape letters: T rows, C channels.
 #pragma once
 
 #include "backend/arena.hpp"
 
 namespace maestro::ops {
 
-/// y = x * rstd * w with rstd[t] = 1 / sqrt(mean(x[t]^2) + eps); rstd[T] has the accumulation type.
+/// y[T, C] = x * rstd * w, where w[C] is the weight and rstd[t] = 1 / sqrt(mean(x[t]^2) + eps). rstd[T] has
+/// the accumulation type of x[T, C] and is saved for backward.
 void rms_norm(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& rstd,
               double eps);
-/// dx (+)= ..., dw += ...; dw may be empty (frozen weights).
+/// dx[T, C] = the gradient of x, or dx += it with `accumulate`; dw[C], of the accumulation type, += the
+/// gradient of w. dw is absent for frozen weights. dx may be dy.
 void rms_norm_backward(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& w,
                        const Tensor& rstd, const Tensor& dx, const Tensor& dw, bool accumulate,
                        backend::Arena& scratch);

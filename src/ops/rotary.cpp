@@ -13,13 +13,15 @@ namespace {
 
 constexpr std::int64_t kMaxHeadDim = 256;
 
-/// The angle comes in double: in fp32 those of the fast pairs would be off by 0.001 at position 30,000.
+/// Sets one element of both tables. The angle is computed in double: in fp32, those of the fast pairs would
+/// be off by 0.001 at position 30,000.
 template <class A>
 void set_angle(const Tensor& cos, const Tensor& sin, std::int64_t at, double angle) {
     cos.as<A>()[at] = static_cast<A>(std::cos(angle));
     sin.as<A>()[at] = static_cast<A>(std::sin(angle));
 }
 
+/// Fills both tables with angle(row, pair) on the CPU, or by `kernel` on a GPU.
 template <class Angle, class Kernel>
 void fill(backend::Backend& b, std::int64_t rows, const Tensor& cos, const Tensor& sin, Angle&& angle,
           Kernel&& kernel) {
@@ -41,7 +43,9 @@ void fill(backend::Backend& b, std::int64_t rows, const Tensor& cos, const Tenso
 }
 
 struct Heads {
-    std::int64_t dim, query, key, width;
+    std::int64_t dim;         ///< channels of a head
+    std::int64_t query, key;  ///< numbers of query and KV heads
+    std::int64_t width;       ///< columns of qkv
 };
 
 Heads heads(const Tensor& qkv, const Tensor& cos, const Tensor& q, const Tensor& k) {
@@ -55,11 +59,75 @@ Heads heads(const Tensor& qkv, const Tensor& cos, const Tensor& q, const Tensor&
     return h;
 }
 
-/// Room for the sums of a norm's gradient over so many heads, where the device needs it.
-Tensor partials(const backend::Backend& b, const Tensor& gradient, std::int64_t count,
-                backend::Arena& scratch) {
+/// Allocates the partial sums of a norm's gradient over `count` heads, where the device needs them.
+Tensor head_partials(const backend::Backend& b, const Tensor& gradient, std::int64_t count,
+                     backend::Arena& scratch) {
     if (gradient.rank == 0) return {};
     return device_scratch(b, scratch, gradient.dtype, {kernels::head_sums(count), gradient.size()});
+}
+
+/// The tensors of head_norm_rotary_backward().
+struct BackwardTensors {
+    const Tensor &dq, &dk, &qkv, &q_norm, &k_norm, &cos, &sin, &rstd, &dqkv, &dq_norm, &dk_norm;
+};
+
+/// Writes one head of dqkv, for all rows: the inverse rotation, then the backward pass of the norm.
+template <class T>
+void head_backward(const BackwardTensors& t, const Heads& h, std::int64_t head) {
+    using A = Accumulate<T>;
+    const std::int64_t half = h.dim / 2;
+    const bool query = head < h.query;
+    const Tensor& norm = query ? t.q_norm : t.k_norm;
+    std::array<A, kMaxHeadDim> v{};
+    for (std::int64_t row = 0; row < t.qkv.rows(); ++row) {
+        const A* c = t.cos.as<A>() + row * half;
+        const A* s = t.sin.as<A>() + row * half;
+        const T* g = query ? t.dq.as<T>() + (row * h.query + head) * h.dim
+                           : t.dk.as<T>() + (row * h.key + head - h.query) * h.dim;
+        T* out = t.dqkv.as<T>() + row * h.width + head * h.dim;
+        MAESTRO_INDEPENDENT
+        for (std::int64_t j = 0; j < half; ++j) {
+            const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
+            v[j] = lo * c[j] + hi * s[j];
+            v[j + half] = hi * c[j] - lo * s[j];
+        }
+        if (norm.rank == 0) {
+            for (std::int64_t j = 0; j < h.dim; ++j) out[j] = static_cast<T>(v[j]);
+            continue;
+        }
+        const T* x = t.qkv.as<T>() + row * h.width + head * h.dim;
+        const T* w = norm.as<T>();
+        const A scale = t.rstd.as<A>()[row * (h.query + h.key) + head];
+        A dot = 0;
+        for (std::int64_t j = 0; j < h.dim; ++j) dot += v[j] * static_cast<A>(w[j]) * static_cast<A>(x[j]);
+        const A shared = dot * scale * scale * scale / static_cast<A>(h.dim);
+        for (std::int64_t j = 0; j < h.dim; ++j)
+            out[j] = static_cast<T>(v[j] * static_cast<A>(w[j]) * scale - static_cast<A>(x[j]) * shared);
+    }
+}
+
+/// Adds the gradient of a norm's weights over all rows of heads [first, first + count), whose gradients are
+/// in `d_heads`. All heads share these weights, so one thread sums them, row after row and head after head.
+template <class T>
+void norm_weight_backward(const BackwardTensors& t, const Heads& h, const Tensor& d_heads, const Tensor& dw,
+                          std::int64_t first, std::int64_t count) {
+    using A = Accumulate<T>;
+    const std::int64_t half = h.dim / 2;
+    A* sum = dw.as<A>();
+    for (std::int64_t row = 0; row < t.qkv.rows(); ++row)
+        for (std::int64_t head = first; head < first + count; ++head) {
+            const A* c = t.cos.as<A>() + row * half;
+            const A* s = t.sin.as<A>() + row * half;
+            const T* g = d_heads.as<T>() + (row * count + head - first) * h.dim;
+            const T* x = t.qkv.as<T>() + row * h.width + head * h.dim;
+            const A scale = t.rstd.as<A>()[row * (h.query + h.key) + head];
+            MAESTRO_INDEPENDENT
+            for (std::int64_t j = 0; j < half; ++j) {
+                const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
+                sum[j] += (lo * c[j] + hi * s[j]) * static_cast<A>(x[j]) * scale;
+                sum[j + half] += (hi * c[j] - lo * s[j]) * static_cast<A>(x[j + half]) * scale;
+            }
+        }
 }
 
 }  // namespace
@@ -81,7 +149,7 @@ void fill_rotary_2d(backend::Backend& b, const Tensor& y, const Tensor& x, doubl
                     const Tensor& sin) {
     const std::int64_t quarter = cos.columns() / 2;
     MAESTRO_CHECK(cos.columns() % 2 == 0 && y.size() == x.size(),
-                  "2-D rotary needs heads of a multiple of 4 channels");
+                  "2-D rotary positions need a head size that is a multiple of 4");
     fill(
         b, y.size(), cos, sin,
         [&](std::int64_t t, std::int64_t j) {
@@ -144,70 +212,18 @@ void head_norm_rotary_backward(backend::Backend& b, const Tensor& dq, const Tens
     const Heads h = heads(qkv, cos, dq, dk);
     MAESTRO_CHECK(dqkv.size() == qkv.size(), "dqkv {} for {}", dqkv.describe(), qkv.describe());
     const backend::ArenaScope scope(scratch);
-    const Tensor q_partial = partials(b, dq_norm, qkv.rows() * h.query, scratch),
-                 k_partial = partials(b, dk_norm, qkv.rows() * h.key, scratch);
+    const Tensor q_partial = head_partials(b, dq_norm, qkv.rows() * h.query, scratch),
+                 k_partial = head_partials(b, dk_norm, qkv.rows() * h.key, scratch);
+    const BackwardTensors t{dq, dk, qkv, q_norm, k_norm, cos, sin, rstd, dqkv, dq_norm, dk_norm};
     b.launch(
         {20.0 * static_cast<double>(dq.size() + dk.size()),
          3.0 * static_cast<double>(dq.bytes() + dk.bytes())},
         [&] {
             by_type(qkv.dtype, [&]<class T>(T) {
-                using A = Accumulate<T>;
-                const std::int64_t half = h.dim / 2;
-                // One head at a time over all rows, so that the sums of the norm weights run in row
-                // order on one thread.
-                parallel_for(h.query + h.key, qkv.rows() * h.dim * 8, [&](std::int64_t head) {
-                    const bool query = head < h.query;
-                    const Tensor& norm = query ? q_norm : k_norm;
-                    std::array<A, kMaxHeadDim> v{};
-                    for (std::int64_t t = 0; t < qkv.rows(); ++t) {
-                        const A* c = cos.as<A>() + t * half;
-                        const A* s = sin.as<A>() + t * half;
-                        const T* g = query ? dq.as<T>() + (t * h.query + head) * h.dim
-                                           : dk.as<T>() + (t * h.key + head - h.query) * h.dim;
-                        T* out = dqkv.as<T>() + t * h.width + head * h.dim;
-                        MAESTRO_INDEPENDENT
-                        for (std::int64_t j = 0; j < half; ++j) {
-                            const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
-                            v[j] = lo * c[j] + hi * s[j];
-                            v[j + half] = hi * c[j] - lo * s[j];
-                        }
-                        if (norm.rank == 0) {
-                            for (std::int64_t j = 0; j < h.dim; ++j) out[j] = static_cast<T>(v[j]);
-                            continue;
-                        }
-                        const T* x = qkv.as<T>() + t * h.width + head * h.dim;
-                        const T* w = norm.as<T>();
-                        const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
-                        A dot = 0;
-                        for (std::int64_t j = 0; j < h.dim; ++j)
-                            dot += v[j] * static_cast<A>(w[j]) * static_cast<A>(x[j]);
-                        const A shared = dot * scale * scale * scale / static_cast<A>(h.dim);
-                        for (std::int64_t j = 0; j < h.dim; ++j)
-                            out[j] = static_cast<T>(v[j] * static_cast<A>(w[j]) * scale -
-                                                    static_cast<A>(x[j]) * shared);
-                    }
-                });
-                // The norm weights are shared by the heads: summed by one thread each, head after head.
-                for (const bool query : {true, false}) {
-                    const Tensor& target = query ? dq_norm : dk_norm;
-                    if (target.rank == 0) continue;
-                    A* dw = target.as<A>();
-                    const std::int64_t first = query ? 0 : h.query, count = query ? h.query : h.key;
-                    for (std::int64_t t = 0; t < qkv.rows(); ++t)
-                        for (std::int64_t head = first; head < first + count; ++head) {
-                            const A* c = cos.as<A>() + t * half;
-                            const A* s = sin.as<A>() + t * half;
-                            const T* g = (query ? dq : dk).as<T>() + (t * count + head - first) * h.dim;
-                            const T* x = qkv.as<T>() + t * h.width + head * h.dim;
-                            const A scale = rstd.as<A>()[t * (h.query + h.key) + head];
-                            MAESTRO_INDEPENDENT
-                            for (std::int64_t j = 0; j < half; ++j) {
-                                const A lo = static_cast<A>(g[j]), hi = static_cast<A>(g[j + half]);
-                                dw[j] += (lo * c[j] + hi * s[j]) * static_cast<A>(x[j]) * scale;
-                                dw[j + half] += (hi * c[j] - lo * s[j]) * static_cast<A>(x[j + half]) * scale;
-                            }
-                        }
-                }
+                parallel_for(h.query + h.key, qkv.rows() * h.dim * 8,
+                             [&](std::int64_t head) { head_backward<T>(t, h, head); });
+                if (dq_norm.rank != 0) norm_weight_backward<T>(t, h, dq, dq_norm, 0, h.query);
+                if (dk_norm.rank != 0) norm_weight_backward<T>(t, h, dk, dk_norm, h.query, h.key);
             });
         },
         [&](Stream stream) {

@@ -1,5 +1,6 @@
-// Rotary positions (Su et al., "RoFormer", 2021; halves rotated as in Hugging Face) with the per-head norm of
-// Qwen3. T rows, H query heads, K key heads, D channels a head.
+// Rotary position embedding (Su et al., "RoFormer", 2021; rotate_half() of Hugging Face: channel j is paired
+// with j + D/2), together with the RMSNorm of each query and key head of Qwen3. Shape letters: T rows, H
+// query heads, K KV heads, D channels of a head.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +9,23 @@
 
 namespace maestro::ops {
 
-/// cos, sin [T, D/2]: angle = position * theta^(-2j/D).
+/// cos[T, D/2], sin[T, D/2] of the angles position * theta^(-2j/D) for positions[T] (i32).
 void fill_rotary_1d(backend::Backend& b, const Tensor& positions, double theta, const Tensor& cos,
                     const Tensor& sin);
-/// The first D/4 pairs turn by y, the others by x, with theta^(-2j/(D/2)) (Qwen2-VL's vision encoder).
+/// The same for patches of a picture: the first D/4 pairs rotate by y[T], the others by x[T] (i32), with the
+/// frequencies theta^(-2j/(D/2)) each (Qwen2-VL's vision encoder). Throws Error(broken_invariant) if D is not
+/// a multiple of 4.
 void fill_rotary_2d(backend::Backend& b, const Tensor& y, const Tensor& x, double theta, const Tensor& cos,
                     const Tensor& sin);
 
-/// q[T,H*D] and k[T,K*D] from qkv[T,(H+2K)*D]: RMSNorm of each head (weights q_norm[D], k_norm[D]; empty:
-/// none), then the rotation. rstd[T,H+K] is kept for backward.
+/// q[T, H D] and k[T, K D] from qkv[T, (H + 2 K) D]: the RMSNorm of each head with the weights q_norm[D] and
+/// k_norm[D], or none where these are absent, then the rotation. rstd[T, H + K], of the accumulation type, is
+/// saved for backward.
 void head_norm_rotary(backend::Backend& b, const Tensor& qkv, const Tensor& q_norm, const Tensor& k_norm,
                       const Tensor& cos, const Tensor& sin, const Tensor& q, const Tensor& k,
                       const Tensor& rstd, double eps);
-/// Writes the q and k columns of dqkv; dq_norm, dk_norm += (empty where frozen or without a norm).
+/// Writes the first (H + K) D columns of dqkv[T, (H + 2 K) D] from dq[T, H D] and dk[T, K D], and adds to
+/// dq_norm[D] and dk_norm[D], which are absent for frozen weights or without a norm.
 void head_norm_rotary_backward(backend::Backend& b, const Tensor& dq, const Tensor& dk, const Tensor& qkv,
                                const Tensor& q_norm, const Tensor& k_norm, const Tensor& cos,
                                const Tensor& sin, const Tensor& rstd, const Tensor& dqkv,

@@ -8,20 +8,24 @@ namespace maestro::ops {
 
 namespace {
 
-/// Copies between row r of `few` and row index[r] of `many`. `few` is empty for a sample without pictures.
-void copy(backend::Backend& b, const Tensor& few, const Tensor& index, const Tensor& many, bool scatter) {
-    MAESTRO_CHECK(few.dtype == many.dtype && (few.columns() == many.columns() || few.size() == 0) &&
-                      few.rows() <= index.size() && (few.size() == 0 || few.rows() == index.size()),
-                  "{} rows by index between {} and {}", index.size(), few.describe(), many.describe());
+/// Copies between row r of `dense` and row index[r] of `indexed`, to the latter with `scatter`. A sample
+/// without pictures has an empty `dense` without columns.
+void copy(backend::Backend& b, const Tensor& dense, const Tensor& index, const Tensor& indexed,
+          bool scatter) {
+    MAESTRO_CHECK(dense.dtype == indexed.dtype &&
+                      (dense.columns() == indexed.columns() || dense.size() == 0) &&
+                      dense.rows() <= index.size() && (dense.size() == 0 || dense.rows() == index.size()),
+                  "{} indices for rows of {} and {}", index.size(), dense.describe(), indexed.describe());
     b.launch(
-        {0, 2.0 * static_cast<double>(few.bytes())},
+        {0, 2.0 * static_cast<double>(dense.bytes())},
         [&] {
-            const std::size_t row = static_cast<std::size_t>(many.columns()) * size_of(many.dtype);
+            const std::size_t row = static_cast<std::size_t>(indexed.columns()) * size_of(indexed.dtype);
             const std::int32_t* at = index.as<std::int32_t>();
-            for (std::int64_t r = 0; r < few.rows(); ++r) {
-                MAESTRO_CHECK(at[r] >= 0 && at[r] < many.rows(), "row {} of {}", at[r], many.describe());
-                auto* one = static_cast<std::byte*>(few.data) + static_cast<std::size_t>(r) * row;
-                auto* other = static_cast<std::byte*>(many.data) + static_cast<std::size_t>(at[r]) * row;
+            for (std::int64_t r = 0; r < dense.rows(); ++r) {
+                MAESTRO_CHECK(at[r] >= 0 && at[r] < indexed.rows(), "row {} of {}", at[r],
+                              indexed.describe());
+                auto* one = static_cast<std::byte*>(dense.data) + static_cast<std::size_t>(r) * row;
+                auto* other = static_cast<std::byte*>(indexed.data) + static_cast<std::size_t>(at[r]) * row;
                 if (scatter)
                     std::memcpy(other, one, row);
                 else
@@ -30,9 +34,9 @@ void copy(backend::Backend& b, const Tensor& few, const Tensor& index, const Ten
         },
         [&](Stream stream) {
             if (scatter)
-                kernels::scatter_rows(stream, few, index, many);
+                kernels::scatter_rows(stream, dense, index, indexed);
             else
-                kernels::gather_rows(stream, many, index, few);
+                kernels::gather_rows(stream, indexed, index, dense);
         });
 }
 

@@ -1,4 +1,4 @@
-// The exponentials of one row of logits, shared by the losses.
+// Maxima and exponentials of a row of logits, shared by the losses.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace maestro::ops {
 
-/// Logits are kept in an arithmetic type: float or double.
+/// Calls body(A{}) with A = float or double, the types that logits may have. Throws Error(broken_invariant)
+/// for others.
 template <class Body>
 void by_logit_type(DType type, Body&& body) {
     MAESTRO_CHECK(type == DType::f32 || type == DType::f64, "logits of {}", name_of(type));
@@ -20,50 +21,50 @@ void by_logit_type(DType type, Body&& body) {
         body(double{});
 }
 
-/// Largest of factor * row[c].
+/// Returns the largest factor * row[c].
 template <class A>
 A largest(const A* row, std::int64_t columns, A factor) {
-    A top = -std::numeric_limits<A>::infinity();
-#pragma omp simd reduction(max : top)
-    for (std::int64_t c = 0; c < columns; ++c) top = std::max(top, factor * row[c]);
-    return top;
+    A row_max = -std::numeric_limits<A>::infinity();
+#pragma omp simd reduction(max : row_max)
+    for (std::int64_t c = 0; c < columns; ++c) row_max = std::max(row_max, factor * row[c]);
+    return row_max;
 }
 
-/// sum[1] += the losses of all rows, in row order, whatever the threads. In double, because a step adds up
-/// thousands of them and layouts are compared to 1e-5.
-inline void add_up(const Tensor& losses, const Tensor& sum) {
+/// sum[1] (f64) += the losses of all rows, in the order of rows whatever the number of threads. In double,
+/// because a step adds thousands of them and losses of different layouts are compared to 1e-6.
+inline void sum_losses(const Tensor& losses, const Tensor& sum) {
     double total = 0;
     for (std::int64_t i = 0; i < losses.size(); ++i) total += losses.as<double>()[i];
     sum.as<double>()[0] += total;
 }
 
-/// body(begin, end) for stretches of a row's columns. A sum by stretches keeps its digits where a vocabulary
-/// of 200,000 added up in one go would lose two.
+/// Calls body(begin, end) for blocks of a row's columns. Summing by blocks keeps the rounding error small: a
+/// vocabulary of 200,000 exponentials that is summed in one loop loses two decimal digits.
 template <class Body>
-void by_stretches(std::int64_t columns, Body&& body) {
-    constexpr std::int64_t kStretch = 8192;
-    for (std::int64_t begin = 0; begin < columns; begin += kStretch)
-        body(begin, std::min(columns, begin + kStretch));
+void for_each_column_block(std::int64_t columns, Body&& body) {
+    constexpr std::int64_t kBlock = 8192;
+    for (std::int64_t begin = 0; begin < columns; begin += kBlock)
+        body(begin, std::min(columns, begin + kBlock));
 }
 
-/// row[c] = exp(factor * row[c] - top); returns their sum, added up in one go.
+/// row[c] = exp(factor * row[c] - max). Returns the sum, for a row of one block.
 template <class A>
-A exponentiate_stretch(A* row, std::int64_t columns, A factor, A top) {
+A exponentiate_block(A* row, std::int64_t columns, A factor, A max) {
     A sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (std::int64_t c = 0; c < columns; ++c) {
-        row[c] = fast_exp(factor * row[c] - top);
+        row[c] = fast_exp(factor * row[c] - max);
         sum += row[c];
     }
     return sum;
 }
 
-/// The same for a row of any length.
+/// row[c] = exp(factor * row[c] - max). Returns the sum, for a row of any length.
 template <class A>
-A exponentiate(A* row, std::int64_t columns, A factor, A top) {
+A exponentiate(A* row, std::int64_t columns, A factor, A max) {
     A total = 0;
-    by_stretches(columns, [&](std::int64_t begin, std::int64_t end) {
-        total += exponentiate_stretch(row + begin, end - begin, factor, top);
+    for_each_column_block(columns, [&](std::int64_t begin, std::int64_t end) {
+        total += exponentiate_block(row + begin, end - begin, factor, max);
     });
     return total;
 }

@@ -1,4 +1,4 @@
-// Losses over a vocabulary whose logits several ranks share out (Shoeybi et al., "Megatron-LM", 2019).
+// The steps of a loss whose logits are split over the vocabulary (Shoeybi et al., "Megatron-LM", 2019).
 #pragma once
 
 #include <cstdint>
@@ -11,24 +11,27 @@
 
 namespace maestro::ops {
 
-/// The tokens whose logits are here.
+/// The part of the vocabulary whose logits this rank has.
 struct VocabularyShard {
     Range tokens;
-    /// Turns values, in place, into their sum or maximum over the ranks that have the other tokens' logits.
-    /// Empty where all are here.
-    std::function<void(const Tensor& values, Reduction how)> combine;
+    /// Replaces the values of this rank, in place, by their sum or maximum over the ranks that have the other
+    /// parts. Empty where this rank has the whole vocabulary.
+    std::function<void(const Tensor& values, Reduction op)> combine;
 
     bool has(std::int32_t token) const { return token >= tokens.begin && token < tokens.end; }
 };
 
-/// The steps of a loss over rows [0, n): step(i, row) on the CPU, kernel(stream, steps) on a GPU. All steps
-/// of a row at once where no other ranks have a part, so that its logits stay in the cache; else one by one,
-/// and in between `tops`, which the first leaves, and `sums`, which the second does, become those over all
-/// ranks. `work` is that of all steps; finish() comes after the last of all rows on the CPU.
+/// Runs the three steps of a loss (kernels::LossSteps) over rows [0, n): step(i, row) on the CPU or
+/// kernel(stream, steps) on a GPU. Step 0 writes `maxima` and step 1 writes `sums`.
+///
+/// Where one rank has the whole vocabulary, a row goes through all steps at once, so that its logits stay in
+/// the cache. Otherwise all rows go through one step before the next, and `maxima` and `sums` are combined
+/// over the ranks in between. `work` is that of all steps together, work_each that of one row; finish() is
+/// called on the CPU after the last step.
 template <class Step, class Finish, class Kernel>
-void by_row(backend::Backend& b, const backend::Work& work, const VocabularyShard& part, const Tensor& tops,
-            const Tensor& sums, std::int64_t rows, std::int64_t work_each, Step&& step, Finish&& finish,
-            Kernel&& kernel) {
+void run_loss_steps(backend::Backend& b, const backend::Work& work, const VocabularyShard& shard,
+                    const Tensor& maxima, const Tensor& sums, std::int64_t rows, std::int64_t work_each,
+                    Step&& step, Finish&& finish, Kernel&& kernel) {
     using kernels::LossSteps;
     const auto run = [&](LossSteps steps) {
         const int launches = LossSteps::kAll / (steps.last - steps.first);
@@ -42,11 +45,11 @@ void by_row(backend::Backend& b, const backend::Work& work, const VocabularyShar
             },
             [&](Stream stream) { kernel(stream, steps); });
     };
-    if (!part.combine) return run({0, LossSteps::kAll});
+    if (!shard.combine) return run({0, LossSteps::kAll});
     run({0, 1});
-    part.combine(tops, Reduction::max);
+    shard.combine(maxima, Reduction::max);
     run({1, 2});
-    part.combine(sums, Reduction::sum);
+    shard.combine(sums, Reduction::sum);
     run({2, LossSteps::kAll});
 }
 

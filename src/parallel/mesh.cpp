@@ -9,23 +9,25 @@
 
 namespace maestro::parallel {
 
-/// Makes the groups of a mesh in one order, which all ranks of the section share.
+/// Makes the groups of a mesh. Splitting a communicator is collective, so all ranks of the section make the
+/// groups in the same order.
 class MeshBuilder {
 public:
-    /// `make(axes, rank, size)` makes a group of several ranks, in which this one has that rank.
+    /// make(axes, rank, size) returns a group of `size` > 1 ranks in which this process has rank `rank`.
     using Make = std::function<std::unique_ptr<collective::ProcessGroup>(Axes axes, int rank, int size)>;
     static Mesh build(int rank, const MeshShape& shape, const Make& make) {
         const auto [cp, tp] = shape.degrees;
         Mesh mesh;
         mesh.shape_ = shape;
         mesh.dp_rank_ = rank / (cp * tp);
-        const auto add = [&](Axes axes, const char* name, int at, int size) {
+        const auto add = [&](Axes axes, const char* name, int group_rank, int size) {
+            // A meta group of one rank does what any group of one rank does: nothing.
             mesh.groups_.push_back(
-                {axes, name, size > 1 ? make(axes, at, size) : collective::make_meta_group(0, 1)});
+                {axes, name, size > 1 ? make(axes, group_rank, size) : collective::make_meta_group(0, 1)});
         };
         add(Axis::tp, "tp", rank % tp, tp);
         add(Axis::cp, "cp", rank / tp % cp, cp);
-        add(Axis::kv, "shared keys", rank % tp % shape.kv_ranks(), shape.kv_ranks());
+        add(Axis::kv, "kv", rank % tp % shape.kv_ranks(), shape.kv_ranks());
         if (shape.trainable) add(kDataAxes, "gradients", rank / tp, shape.data_ranks());
         return mesh;
     }
@@ -34,7 +36,7 @@ public:
 collective::ProcessGroup& Mesh::group(Axes axes) const {
     const auto at =
         std::find_if(groups_.begin(), groups_.end(), [&](const Entry& e) { return e.axes == axes; });
-    MAESTRO_CHECK(at != groups_.end(), "a group that the mesh does not have");
+    MAESTRO_CHECK(at != groups_.end(), "the mesh has no group over these axes");
     return *at->group;
 }
 
@@ -57,23 +59,24 @@ Mesh single_rank_mesh() {
 Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, const MeshShape& shape,
                const std::string& name) {
     const auto [cp, tp] = shape.degrees;
-    const int rank = section.rank(), lane = rank / (cp * tp);
+    const int rank = section.rank(), replica_index = rank / (cp * tp);
     MAESTRO_CHECK(section.size() == shape.dp * cp * tp, "section {}: {} ranks for dp {}, cp {} and tp {}",
                   name, section.size(), shape.dp, cp, tp);
-    const std::string replica = fmt::format("section {}, replica {}", name, lane);
+    const std::string replica = fmt::format("section {}, replica {}", name, replica_index);
     return MeshBuilder::build(rank, shape, [&](Axes axes, int, int) {
-        int colour = rank / tp;  // of all ranks with the same other coordinates
-        std::string what = replica + ", tp ranks";
+        // MPI_Comm_split: ranks with equal coordinates along all other axes have the same colour.
+        int colour = rank / tp;
+        std::string members = replica + ", tp ranks";
         if (axes == Axis::cp) {
-            colour = lane * tp + rank % tp;
-            what = replica + ", cp ranks";
+            colour = replica_index * tp + rank % tp;
+            members = replica + ", cp ranks";
         } else if (axes == Axis::kv) {
             colour = rank / shape.kv_ranks();
-            what = replica + ", ranks that share key heads";
+            members = replica + ", ranks with copies of a KV head";
         } else if (axes == kDataAxes) {
             return make_data_group(section, backend, shape, name);
         }
-        return collective::make_process_group(section.split(colour, rank, what), backend);
+        return collective::make_process_group(section.split(colour, rank, members), backend);
     });
 }
 

@@ -1,4 +1,5 @@
-// The process groups of one rank in a section, by the axes along which the section's ranks share the work.
+// The process groups of one rank in a section, by the axes along which the section's ranks share the work
+// (PyTorch's DeviceMesh).
 #pragma once
 
 #include <memory>
@@ -13,12 +14,12 @@
 
 namespace maestro::parallel {
 
-/// What the ranks along an axis share: samples (dp), the rows of a micro-batch (cp), heads, channels and the
-/// vocabulary (tp). `kv` lies within tp: where there are more tp ranks than key heads, ranks that follow each
-/// other hold copies of the same key head.
+/// The axes of a mesh. Ranks along dp share the samples, along cp the rows of a micro-batch, along tp the
+/// heads, the channels and the vocabulary. `kv` is a part of tp: with more tp ranks than KV heads,
+/// consecutive tp ranks hold copies of the same KV head.
 enum class Axis : unsigned { dp = 1, cp = 2, tp = 4, kv = 8 };
 
-/// A set of axes. It names a process group: the ranks whose coordinates differ along these axes alone.
+/// A set of axes. It identifies a process group: the ranks whose coordinates differ along these axes only.
 class Axes {
 public:
     constexpr Axes() = default;
@@ -38,33 +39,36 @@ constexpr Axes operator|(Axis a, Axis b) {
     return Axes(a) | Axes(b);
 }
 
-/// The ranks that hold the same weights. Their gradients are summed and they share the optimizer's states.
+/// Ranks along these axes hold the same weights. Their gradients are summed, and the optimizer's states are
+/// sharded over them.
 inline constexpr Axes kDataAxes = Axis::dp | Axis::cp;
-/// The axes within a replica along which ranks may hold copies of the same weights. Each of them computes a
-/// part of the gradient.
+/// The axes within a replica along which ranks may hold copies of the same weights. Each copy's gradient is
+/// partial.
 inline constexpr Axis kReplicaAxes[] = {Axis::tp, Axis::kv};
 
-/// Of a section, whose ranks are ordered [dp][cp][tp], tp fastest.
+/// The shape of a section's mesh. Its ranks are ordered [dp][cp][tp], tp fastest.
 struct MeshShape {
     int dp = 1;
     Degrees degrees = {};
     ContextKind context_kind = ContextKind::ring;
     int kv_heads = 1;       ///< of the model
-    bool trainable = true;  ///< gradients are summed, which takes a group over kDataAxes
+    bool trainable = true;  ///< gradients are reduced, for which the mesh has a group over kDataAxes
 
     int data_ranks() const { return dp * degrees.cp; }
-    /// Ranks that hold copies of the same key heads.
+    /// Returns how many tp ranks hold copies of one KV head.
     int kv_ranks() const { return degrees.tp > kv_heads ? degrees.tp / kv_heads : 1; }
 };
 
-/// Owns the groups. Where a degree is 1 the group has this rank alone, and its collectives move nothing.
+/// The process groups of this rank, which the mesh owns. Where a degree is 1 the group consists of this rank
+/// alone and its collectives move nothing.
 class Mesh {
 public:
     const MeshShape& shape() const { return shape_; }
     Degrees degrees() const { return shape_.degrees; }
     ContextKind context_kind() const { return shape_.context_kind; }
 
-    /// tp, cp, kv, or kDataAxes where the shape is trainable.
+    /// Returns the group along tp, cp or kv, or along kDataAxes where the shape is trainable. Throws
+    /// Error(broken_invariant) for any other set of axes.
     collective::ProcessGroup& group(Axes axes) const;
     bool has(Axes axes) const;
     collective::ProcessGroup& tp() const { return *groups_[0].group; }
@@ -73,12 +77,13 @@ public:
     int tp_rank() const { return tp().rank(); }
     int cp_rank() const { return cp().rank(); }
     int rank_in_replica() const { return cp_rank() * shape_.degrees.tp + tp_rank(); }
-    /// Among the ranks that hold the same weights.
+    /// Returns this rank's index along kDataAxes, among the ranks that hold the same weights.
     int data_rank() const { return dp_rank_ * shape_.degrees.cp + cp_rank(); }
-    /// This rank's part of `size` things that the tp ranks share.
+    /// Returns this rank's part of `size` heads, channels or tokens that are split over tp.
     Range tp_part(std::int64_t size) const { return part_of(size, tp_rank(), shape_.degrees.tp); }
 
-    /// "tp by messages; gradients by NCCL 2.28.9: ...": the groups of several ranks, for the log.
+    /// Returns the transport of every group of several ranks for the log: "tp by messages; gradients by NCCL
+    /// 2.28.9: ...".
     std::string describe_transports() const;
 
 private:
@@ -93,27 +98,30 @@ private:
     std::vector<Entry> groups_;  ///< tp, cp, kv, data
 };
 
-/// A section of one rank.
+/// Returns the mesh of a section of one rank.
 Mesh single_rank_mesh();
-/// Collective over `section`, the ranks of the section in their order. `name` of the section, for messages.
+/// Builds the groups of this rank. Collective over `section`, which has the section's ranks in their order;
+/// the backend outlives the mesh. `name` is the section's, for messages. Throws Error(broken_invariant) if
+/// the section does not have dp x cp x tp ranks.
 Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, const MeshShape& shape,
                const std::string& name);
 
-/// Collective over `section`: the group over kDataAxes alone, which a mesh has only where the shape is
-/// trainable.
+/// Builds the group along kDataAxes alone, for a section whose mesh has none because it is not trainable.
+/// Collective over `section`.
 std::unique_ptr<collective::ProcessGroup> make_data_group(const comm::Communicator& section,
                                                           backend::Backend& backend, const MeshShape& shape,
                                                           const std::string& name);
 
-/// What a message costs: seconds, and bytes per second (0: no time per byte).
+/// The cost model of a link: a message of n bytes takes latency_s + n / bandwidth seconds.
 struct LinkCost {
-    double latency_s = 0, bandwidth = 0;
+    double latency_s = 0;
+    double bandwidth = 0;  ///< bytes per second; 0: infinite
 };
 struct MeshLinks {
     LinkCost tp, cp, data;
 };
-/// A mesh whose groups send nothing and count what they would send: that of rank `rank` of the section's
-/// first replica.
+/// Returns the mesh of rank `rank` of a section, whose groups send nothing and count what they would send:
+/// messages, bytes, and seconds by the cost of the links.
 Mesh make_meta_mesh(int rank, const MeshShape& shape, const MeshLinks& links = {});
 
 }  // namespace maestro::parallel

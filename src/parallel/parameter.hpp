@@ -1,4 +1,4 @@
-// One weight of a model: which part of it a rank holds, and which other ranks hold copies of that part.
+// One parameter of a model: which part of it a rank holds, and which other ranks hold copies of that part.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,13 @@
 
 namespace maestro::parallel {
 
+/// How a parameter is initialized. `residual`: normal, scaled by the factor that ParameterStore::allocate()
+/// takes, for the projections that add to the residual stream.
 enum class Init { normal, residual, ones, zeros };
 
-/// Rows of the logical parameter that a rank holds. A fused weight has several parts: queries, keys, values.
-/// `replicated`: the axes of the replica along which other ranks hold the same rows. Ranks along kDataAxes
-/// always do.
+/// Rows of the logical parameter that a rank holds. A fused weight has several parts: queries, keys and
+/// values. `replicated` are the axes within the replica along which other ranks hold the same rows; ranks
+/// along kDataAxes always do.
 struct ParameterPart {
     Range rows;
     Axes replicated = {};
@@ -24,22 +26,23 @@ struct ParameterPart {
 struct Parameter {
     std::string name;                 ///< "layers.0.attention.qkv.weight"
     std::vector<std::int64_t> shape;  ///< of the logical parameter: one or two dimensions
-    Shard shard;                      ///< what this rank holds of it
-    /// Ranges of the elements held here that other ranks of the replica hold as well, ascending.
+    Shard shard;                      ///< the part that this rank holds
+    /// Ranges of the held elements that other ranks along `axes` hold as well, ascending.
     struct Replicated {
         Range elements;
         Axes axes;
     };
     std::vector<Replicated> replicated;
     bool trainable = true;
-    bool decay = true;  ///< weight decay: matrices yes, norms and biases no
+    bool decay = true;  ///< whether weight decay applies: to matrices, not to norms and biases
     Init init = Init::normal;
-    std::int64_t offset = 0;  ///< in the arrays of its group, elements
-    Tensor master;            ///< the shard: f32 (f64 where the model computes in f64)
-    Tensor weight;            ///< what the model computes with; the master itself in f32 and f64
-    Tensor gradient;          ///< of the master's type; empty where frozen
+    std::int64_t offset = 0;  ///< element at which it begins in the flat arrays of its group
+    // Views of the group's arrays, in the form of the shard.
+    Tensor master;    ///< f32 (f64 where the model computes in f64)
+    Tensor weight;    ///< what the model computes with: a bf16 copy, or the master itself in f32 and f64
+    Tensor gradient;  ///< of the master's type; absent where frozen
 
-    std::int64_t size() const { return shard.size(); }  ///< elements held here
+    std::int64_t size() const { return shard.size(); }  ///< elements held by this rank
 };
 
 }  // namespace maestro::parallel

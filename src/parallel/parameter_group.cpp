@@ -14,12 +14,12 @@ std::int64_t whole_blocks(std::int64_t size) {
     return (size + kBlock - 1) / kBlock * kBlock;
 }
 
-/// A row for each block.
+/// Views a flat array as one row per block, the unit in which collectives divide it.
 Tensor in_blocks(const Tensor& flat) {
     return flat.reshape({flat.size() / kBlock, kBlock});
 }
 
-/// The parameter's elements in a flat array, in its own form.
+/// Views the parameter's elements of a flat array in the form of its shard.
 Tensor view(const Tensor& flat, const Parameter& p) {
     const Tensor part = flat.slice(p.offset, p.offset + p.size());
     return p.shape.size() == 1 ? part : part.reshape({p.shard.row_count(), p.shard.columns.size()});
@@ -35,12 +35,13 @@ Range shard_range(std::int64_t size, int index, int count) {
 ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DType compute,
                                std::vector<Parameter*> parameters)
     : backend_(backend), mesh_(mesh), parameters_(std::move(parameters)) {
-    MAESTRO_CHECK(!parameters_.empty(), "a group without parameters");
+    MAESTRO_CHECK(!parameters_.empty(), "a parameter group without parameters");
     const bool trainable = parameters_.front()->trainable;
     std::int64_t size = 0;
     for (Parameter* p : parameters_) {
-        MAESTRO_CHECK(p->trainable == trainable, "{} and {} in one group", parameters_.front()->name,
-                      p->name);
+        MAESTRO_CHECK(p->trainable == trainable,
+                      "{} and {} are in one group, but only one of them is trainable",
+                      parameters_.front()->name, p->name);
         p->offset = size;
         size += whole_blocks(p->size());
     }
@@ -80,7 +81,7 @@ std::vector<Range> ParameterGroup::first_copies(const Parameter& parameter, Rang
         if (at < std::min(end, range.end)) ranges.push_back({at, std::min(end, range.end)});
     };
     for (const Parameter::Replicated& r : parameter.replicated) {
-        if (mesh_.group(r.axes).rank() == 0) continue;
+        if (mesh_.group(r.axes).rank() == 0) continue;  // this rank has the first copy
         add_until(r.elements.begin);
         at = std::max(at, r.elements.end);
     }
@@ -96,31 +97,36 @@ std::int64_t ParameterGroup::replicated(Axes axes) const {
     return count;
 }
 
-/// What the ranks share lies scattered among what they do not, so it is packed for one all-reduce.
+/// Replicated elements are scattered among others, and most parameters have few of them. Packed into one
+/// array they take one all-reduce instead of one per parameter.
 void ParameterGroup::sum_replicated(Axes axes, backend::Arena& scratch) {
     collective::ProcessGroup& group = mesh_.group(axes);
     const std::int64_t count = replicated(axes);
     if (group.size() == 1 || count == 0) return;
     const backend::ArenaScope scope(scratch);
     const Tensor packed = scratch.allocate(gradient_.dtype, {count});
-    const auto each = [&](auto&& copy) {
-        std::int64_t at = 0;
+    const auto for_each_replicated = [&](auto&& copy) {
+        std::int64_t begin = 0;
         for (const Parameter* p : parameters_)
             for (const Parameter::Replicated& r : p->replicated) {
                 if (r.axes != axes) continue;
-                const std::int64_t end = at + r.elements.size();
+                const std::int64_t end = begin + r.elements.size();
                 copy(gradient_.slice(p->offset + r.elements.begin, p->offset + r.elements.end),
-                     packed.slice(at, end));
-                at = end;
+                     packed.slice(begin, end));
+                begin = end;
             }
     };
-    each([&](const Tensor& gradient, const Tensor& place) { ops::convert(backend_, gradient, place); });
+    for_each_replicated(
+        [&](const Tensor& gradient, const Tensor& copy) { ops::convert(backend_, gradient, copy); });
     group.all_reduce(backend_, packed, ops::Reduction::sum, scratch);
-    each([&](const Tensor& gradient, const Tensor& place) { ops::convert(backend_, place, gradient); });
+    for_each_replicated(
+        [&](const Tensor& gradient, const Tensor& copy) { ops::convert(backend_, copy, gradient); });
 }
 
 void ParameterGroup::reduce_gradients(backend::Arena& scratch) {
-    MAESTRO_CHECK(trainable(), "gradients of frozen weights");
+    MAESTRO_CHECK(trainable(), "frozen parameters have no gradients to reduce");
+    // Within the replica first: afterwards all copies have the same gradient, so that the sums along
+    // kDataAxes, which each tp rank takes with its own counterparts, are equal on all copies, bit for bit.
     for (const Axis axis : kReplicaAxes) sum_replicated(axis, scratch);
     mesh_.group(kDataAxes).reduce_scatter(backend_, in_blocks(gradient_),
                                           in_blocks(gradient_.slice(shard_.begin, shard_.end)), shard_blocks_,
@@ -130,22 +136,23 @@ void ParameterGroup::reduce_gradients(backend::Arena& scratch) {
 std::size_t ParameterGroup::reduce_scratch() const {
     if (!trainable()) return 0;
     const DType type = gradient_.dtype;
-    std::size_t most = collective::reduce_scratch(
+    // The collectives run one after another and release their scratch memory: the largest decides.
+    std::size_t max_bytes = collective::reduce_scratch(
         mesh_.shape().data_ranks(), shard_range(size(), 0, mesh_.shape().data_ranks()).size(), type);
     for (const Axis axis : kReplicaAxes) {
         const int ranks = mesh_.group(axis).size();
         const std::int64_t count = ranks > 1 ? replicated(axis) : 0;
         backend::Arena packed;
         packed.allocate(type, {count});
-        most = std::max(
-            most, packed.peak() + collective::reduce_scratch(ranks, part_of(count, 0, ranks).size(), type));
+        max_bytes = std::max(max_bytes, packed.peak() + collective::reduce_scratch(
+                                                            ranks, part_of(count, 0, ranks).size(), type));
     }
-    return most;
+    return max_bytes;
 }
 
 void ParameterGroup::gather_weights(collective::ProcessGroup& ranks) {
     MAESTRO_CHECK(ranks.size() == static_cast<int>(shard_blocks_.size()) && ranks.rank() == mesh_.data_rank(),
-                  "shards of {} ranks on {}", shard_blocks_.size(), ranks.size());
+                  "shards of {} ranks cannot be gathered on {}", shard_blocks_.size(), ranks.size());
     ranks.wait(ranks.start_all_gather_in_place(in_blocks(master_), shard_blocks_));
     refresh_compute();
 }

@@ -10,8 +10,10 @@
 namespace maestro::parallel {
 
 namespace {
-constexpr double kInitialDeviation = 0.02;  // as GPT-2, and its residual scale in allocate()
-constexpr std::int64_t kDrawn = 1 << 18;    // elements between two beats
+constexpr double kInitialDeviation = 0.02;  ///< standard deviation of GPT-2's initial weights
+/// Elements drawn between two signs of life, some milliseconds of work: a large model takes longer to
+/// initialize than other ranks wait for a silent one.
+constexpr std::int64_t kDrawBlock = 1 << 18;
 }  // namespace
 
 ParameterStore::ParameterStore(backend::Backend& backend, const Mesh& mesh, std::string section,
@@ -20,6 +22,7 @@ ParameterStore::ParameterStore(backend::Backend& backend, const Mesh& mesh, std:
 
 Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> shape, Init init,
                                    bool trainable) {
+    // Whole on every rank, so replicated along tp: each tp rank computes the gradient of its local rows.
     const Shard all = whole(shape);
     return declare(std::move(name), std::move(shape), init, trainable, {{all.rows.front(), Axis::tp}},
                    all.columns);
@@ -74,8 +77,8 @@ void ParameterStore::initialize(Pulse& pulse, bool shard_only) {
         if (set_[i]) continue;
         pulse.doing("drawing initial weights of " + section_ + "." + p.name);
         const Range held = shard_only ? group_of(p).shard_of(p) : Range{0, p.size()};
-        for (std::int64_t at = held.begin; at < held.end; at += kDrawn) {
-            draw(p, {at, std::min(at + kDrawn, held.end)});
+        for (std::int64_t at = held.begin; at < held.end; at += kDrawBlock) {
+            draw(p, {at, std::min(at + kDrawBlock, held.end)});
             pulse.beat();
         }
     }
@@ -84,12 +87,14 @@ void ParameterStore::initialize(Pulse& pulse, bool shard_only) {
 
 void ParameterStore::draw(const Parameter& p, Range held) {
     ops::by_type(p.master.dtype, [&]<class T>(T) {
-        const Tensor place = p.master.reshape({p.size()}).slice(held.begin, held.end);
-        backend::set_elements<T>(backend_, place, [&](T* values) {
+        const Tensor target = p.master.reshape({p.size()}).slice(held.begin, held.end);
+        backend::set_elements<T>(backend_, target, [&](T* values) {
             if (p.init == Init::ones || p.init == Init::zeros) {
                 std::fill(values, values + held.size(), static_cast<T>(p.init == Init::ones ? 1.0f : 0.0f));
                 return;
             }
+            // Counter-based: the index in the logical parameter is the counter, so that a rank draws exactly
+            // its part of what one rank would draw, in any order and on any number of threads.
             const Random random(seed_, "init/" + section_ + "." + p.name);
             const double deviation = kInitialDeviation * (p.init == Init::residual ? residual_scale_ : 1.0);
             for (const Extent& extent : extents_of(p.shape, p.shard, held))
@@ -103,8 +108,8 @@ void ParameterStore::draw(const Parameter& p, Range held) {
 }
 
 const Parameter* ParameterStore::find(std::string_view name) const {
-    const auto at = index_.find(name);
-    return at == index_.end() ? nullptr : &parameters_[at->second];
+    const auto found = index_.find(name);
+    return found == index_.end() ? nullptr : &parameters_[found->second];
 }
 
 const ParameterGroup& ParameterStore::group_of(const Parameter& parameter) const {
@@ -137,9 +142,9 @@ std::size_t ParameterStore::bytes() const {
 }
 
 std::size_t ParameterStore::reduce_scratch() const {
-    std::size_t most = 0;
-    for (const ParameterGroup& g : groups_) most = std::max(most, g.reduce_scratch());
-    return most;
+    std::size_t max_bytes = 0;  // groups are reduced one after another
+    for (const ParameterGroup& g : groups_) max_bytes = std::max(max_bytes, g.reduce_scratch());
+    return max_bytes;
 }
 
 void ParameterStore::refresh_compute() {

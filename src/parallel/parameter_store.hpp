@@ -1,5 +1,5 @@
-// The weights of one section on one rank. They are declared one by one, then allocate() puts them into groups
-// and gives them memory.
+// The parameters of one section on one rank. A module declares them one by one; allocate() then puts them
+// into groups and allocates their memory.
 #pragma once
 
 #include <cstdint>
@@ -15,33 +15,35 @@
 
 namespace maestro::parallel {
 
-/// Owns parameters and groups; the backend and the mesh outlive it.
+/// Owns the parameters and their groups. Backend and mesh outlive it.
 class ParameterStore {
 public:
-    /// `section` and `seed` key the initial weights; `compute` is f32, bf16 or f64.
+    /// `section` and `seed` determine the initial weights; `compute` is f32, bf16 or f64.
     ParameterStore(backend::Backend& backend, const Mesh& mesh, std::string section, std::uint64_t seed,
                    DType compute);
 
-    /// Before allocate(); the reference stays valid. Names are unique. Held whole by every rank of the
-    /// section.
+    /// Declares a parameter that every rank of the section holds whole. Called before allocate(); the
+    /// reference stays valid. Throws Error(broken_invariant) if the name is declared already.
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable);
-    /// This rank holds the rows of `parts`, ascending, of `columns`.
+    /// Declares a parameter of which this rank holds the rows of `parts`, which ascend, in `columns`.
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable,
                        const std::vector<ParameterPart>& parts, Range columns);
-    /// What is declared from now on is in groups of its own. Without it there is one group of what is trained
-    /// and one of what is frozen.
+    /// Begins a new group for the parameters that are declared from now on. In any case trainable and frozen
+    /// parameters are in different groups.
     void begin_group() { ++declared_groups_; }
-    /// Weights are zeros afterwards. `residual_scale` is the factor of Init::residual.
+    /// Allocates all parameters; their weights are zero. `residual_scale` is the factor of Init::residual.
     void allocate(double residual_scale);
 
-    /// Draws initial weights for the parameters that have not been set, or for all. They are a function of
-    /// the seed, the section and the place in the logical parameter, so every layout gets the same. With
-    /// `shard_only` this rank's shards alone, for gather_weights() to bring the others.
+    /// Draws random weights for all parameters that are not marked as initialized. A weight is a function of
+    /// the seed, the section, the parameter's name and the index in the logical parameter, so that every
+    /// layout starts from the same weights. With `shard_only`, draws this rank's shards only;
+    /// gather_weights() then completes the parameters. Tells `pulse` how far it is.
     void initialize(Pulse& pulse, bool shard_only = false);
-    /// The parameter's weights come from elsewhere: initialize() leaves them alone.
+    /// Tells initialize() that the weights of this parameter were loaded from a file.
     void mark_initialized(const Parameter& parameter) { set_[index_.at(parameter.name)] = true; }
 
     const std::deque<Parameter>& parameters() const { return parameters_; }
+    /// Returns the parameter of this name, or null. Takes constant time.
     const Parameter* find(std::string_view name) const;
     std::list<ParameterGroup>& groups() { return groups_; }
     const std::list<ParameterGroup>& groups() const { return groups_; }
@@ -50,13 +52,13 @@ public:
     backend::Backend& backend() const { return backend_; }
     DType compute() const { return compute_; }
 
-    std::int64_t count() const;      ///< weights held here, without padding
+    std::int64_t count() const;      ///< weights held by this rank, without padding
     std::int64_t trainable() const;  ///< elements with a gradient, padding included
-    /// Weights whose optimizer states a rank keeps, at most, padding included: those of the first rank's
-    /// shards.
+    /// Returns for how many weights a rank keeps optimizer states at most, padding included. The first rank's
+    /// shards are the longest.
     std::int64_t optimizer_states() const;
     std::size_t bytes() const;           ///< of all arrays
-    std::size_t reduce_scratch() const;  ///< bytes; see ParameterGroup
+    std::size_t reduce_scratch() const;  ///< bytes, see ParameterGroup
     void refresh_compute();
     void zero_gradients();
 
@@ -78,7 +80,7 @@ private:
     std::vector<bool> set_;                                                          ///< by parameter
     std::vector<const ParameterGroup*> group_;                                       ///< by parameter
     std::unordered_map<std::string, std::size_t, NameHash, std::equal_to<>> index_;  ///< by name
-    std::list<ParameterGroup> groups_;  ///< those that are trained first
+    std::list<ParameterGroup> groups_;  ///< the trainable ones first
 };
 
 }  // namespace maestro::parallel

@@ -10,13 +10,14 @@ namespace maestro::parallel {
 
 namespace {
 
+/// Which slice each sequence is assigned to.
 struct Assignment {
-    std::vector<int> slice;  ///< by sequence; -1: cut
-    std::int64_t largest = 0;
+    std::vector<int> slice;         ///< by sequence; -1: cut, every slice gets a part
+    std::int64_t largest_load = 0;  ///< units of the slice that has most
 };
 
-/// Cuts the `cut` longest sequences and assigns the others, longest first, to the slice with the fewest
-/// units.
+/// Cuts the first `cut` sequences of `longest_first` and assigns the others in turn to the slice with the
+/// fewest units so far (longest processing time first, Graham 1969).
 Assignment assign(std::span<const std::int64_t> units, std::span<const int> longest_first, std::size_t cut,
                   int slices) {
     Assignment result{std::vector<int>(units.size(), -1), 0};
@@ -31,21 +32,24 @@ Assignment assign(std::span<const std::int64_t> units, std::span<const int> long
         result.slice[sequence] = static_cast<int>(least - load.begin());
         *least += units[sequence];
     }
-    result.largest = *std::max_element(load.begin(), load.end());
+    result.largest_load = *std::max_element(load.begin(), load.end());
     return result;
 }
 
-/// Cuts as few sequences as leave the largest slice near an even share, or all of them.
+/// Cuts as few sequences as leave the largest slice within kMaxImbalance of an even share. A cut sequence
+/// costs communication in every layer, a whole one costs none.
 Assignment assign(std::span<const std::int64_t> units, int slices) {
     std::vector<int> longest_first(units.size());
     std::iota(longest_first.begin(), longest_first.end(), 0);
+    // Stable, because every rank must come to the same assignment, also for sequences of equal length.
     std::stable_sort(longest_first.begin(), longest_first.end(),
                      [&](int a, int b) { return units[a] > units[b]; });
     const std::int64_t total = std::accumulate(units.begin(), units.end(), std::int64_t{0});
-    const double enough = kMaxImbalance * static_cast<double>((total + slices - 1) / slices);
+    const double max_load = kMaxImbalance * static_cast<double>((total + slices - 1) / slices);
     for (std::size_t cut = 0;; ++cut) {
-        Assignment found = assign(units, longest_first, cut, slices);
-        if (static_cast<double>(found.largest) <= enough || cut >= units.size()) return found;
+        Assignment assignment = assign(units, longest_first, cut, slices);
+        if (static_cast<double>(assignment.largest_load) <= max_load || cut >= units.size())
+            return assignment;
     }
 }
 
@@ -67,13 +71,15 @@ Partition::Partition(std::span<const std::int64_t> lengths, AttentionMask mask, 
     const int cp = degrees.cp;
     const auto add = [&](int slice, std::size_t sequence, Range part) {
         if (part.size() == 0) return;
-        std::vector<RowRange>& runs = slices_[slice];
+        // The two middle chunks of a causal sequence are neighbours and belong to the same slice: they become
+        // one range, so that what is sent or attended to in ranges has no seam there.
+        std::vector<RowRange>& ranges = slices_[slice];
         const int number = static_cast<int>(sequence);
-        if (!runs.empty() && runs.back().sequence == number &&
-            runs.back().first + runs.back().count == part.begin * unit)
-            runs.back().count += part.size() * unit;
+        if (!ranges.empty() && ranges.back().sequence == number &&
+            ranges.back().first + ranges.back().count == part.begin * unit)
+            ranges.back().count += part.size() * unit;
         else
-            runs.push_back({number, part.begin * unit, part.size() * unit});
+            ranges.push_back({number, part.begin * unit, part.size() * unit});
     };
     const Assignment assigned = mask == AttentionMask::bidirectional && cp > 1
                                     ? assign(units, cp)
@@ -92,10 +98,10 @@ Partition::Partition(std::span<const std::int64_t> lengths, AttentionMask mask, 
         }
     }
     for (int c = 0; c < cp; ++c) {
-        std::int64_t total = 0;
-        for (const RowRange& run : slices_[c]) total += run.count / unit;
+        std::int64_t total_units = 0;
+        for (const RowRange& range : slices_[c]) total_units += range.count / unit;
         for (int t = 0; t < degrees.tp; ++t)
-            tp_rows_[c].push_back(part_of(total, t, degrees.tp).size() * unit);
+            tp_rows_[c].push_back(part_of(total_units, t, degrees.tp).size() * unit);
     }
 }
 
@@ -106,31 +112,32 @@ std::int64_t Partition::slice_rows(int cp) const {
 std::vector<RowRange> Partition::rows_of(int cp, int tp) const {
     const auto& tp_rows = tp_rows_[cp];
     std::int64_t skip = std::accumulate(tp_rows.begin(), tp_rows.begin() + tp, std::int64_t{0}),
-                 left = tp_rows[tp];
-    std::vector<RowRange> own;
-    for (const RowRange& run : slices_[cp]) {
-        const std::int64_t from = std::min(skip, run.count), count = std::min(run.count - from, left);
-        if (count > 0) own.push_back({run.sequence, run.first + from, count});
+                 remaining = tp_rows[tp];
+    std::vector<RowRange> local;
+    for (const RowRange& range : slices_[cp]) {
+        const std::int64_t from = std::min(skip, range.count),
+                           count = std::min(range.count - from, remaining);
+        if (count > 0) local.push_back({range.sequence, range.first + from, count});
         skip -= from;
-        left -= count;
+        remaining -= count;
     }
-    return own;
+    return local;
 }
 
 std::vector<std::vector<RowPlacement>> Partition::placements() const {
-    std::vector<std::vector<RowPlacement>> found(cut_.size());
+    std::vector<std::vector<RowPlacement>> by_sequence(cut_.size());
     for (int c = 0; c < degrees_.cp; ++c)
         for (int t = 0; t < degrees_.tp; ++t) {
             std::int64_t local = 0;
-            for (const RowRange& run : rows_of(c, t)) {
-                found[run.sequence].push_back({run.first, run.count, c * degrees_.tp + t, local});
-                local += run.count;
+            for (const RowRange& range : rows_of(c, t)) {
+                by_sequence[range.sequence].push_back({range.first, range.count, c * degrees_.tp + t, local});
+                local += range.count;
             }
         }
-    for (auto& holdings : found)
-        std::sort(holdings.begin(), holdings.end(),
+    for (auto& placements : by_sequence)
+        std::sort(placements.begin(), placements.end(),
                   [](const RowPlacement& a, const RowPlacement& b) { return a.first < b.first; });
-    return found;
+    return by_sequence;
 }
 
 }  // namespace maestro::parallel

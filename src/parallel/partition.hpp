@@ -1,7 +1,9 @@
 // Which rank of a replica holds which rows of a packed micro-batch. The cp ranks share the sequences: each
 // has a slice of them. The tp ranks of a slice hold consecutive parts of it (sequence parallelism,
-// Korthikanti et al., MLSys 2023). A pure function of lengths and degrees, used by the models and by the
-// edges between sections.
+// Korthikanti et al., MLSys 2023).
+//
+// A partition is a pure function of lengths and degrees. The models and the edges between sections compute it
+// independently of each other, and no rank has to ask another one for it.
 #pragma once
 
 #include <cstdint>
@@ -24,45 +26,50 @@ struct RowRange {
     bool operator==(const RowRange&) const = default;
 };
 
-/// Consecutive rows of a sequence on one rank.
+/// Consecutive rows of a sequence that one rank holds.
 struct RowPlacement {
     std::int64_t first = 0, count = 0;  ///< rows of the sequence
-    int rank = 0;                       ///< in the replica
-    std::int64_t local = 0;             ///< the number of the first of them among the rank's rows
+    int rank = 0;                       ///< rank in the replica
+    std::int64_t local = 0;             ///< local row of the first of them on that rank
     bool operator==(const RowPlacement&) const = default;
 };
 
 enum class AttentionMask {
-    causal,  ///< every sequence is cut into 2 cp chunks; slice i has chunks i and 2 cp - 1 - i, so that
-             ///< all slices have the same work (zigzag, as in Llama 3)
-    bidirectional,  ///< sequences stay whole where the slices come out even enough; else the longest are cut
+    /// Every sequence is cut into 2 cp chunks, and slice i gets chunks i and 2 cp - 1 - i. A late chunk
+    /// attends
+    /// to more keys than an early one; in pairs all slices have the same work (zigzag, as in Llama 3).
+    causal,
+    /// Sequences stay whole where the slices come out even enough; otherwise the longest are cut into cp
+    /// parts.
+    bidirectional,
 };
 
-/// Rows of the largest slice over an even share, at most, where sequences stay whole.
+/// The largest slice may have this many times the rows of an even share before whole sequences are cut.
 inline constexpr double kMaxImbalance = 1.1;
 
 class Partition {
 public:
-    /// `lengths`: rows of each sequence, multiples of `unit`; no unit is divided between ranks.
+    /// `lengths` are the rows of each sequence, multiples of `unit`. Rows of one unit stay on one rank.
+    /// Throws Error(broken_invariant) for other lengths.
     Partition(std::span<const std::int64_t> lengths, AttentionMask mask, Degrees degrees,
               std::int64_t unit = 1);
 
     Degrees degrees() const { return degrees_; }
     int sequences() const { return static_cast<int>(cut_.size()); }
     std::int64_t rows() const { return offsets_.back(); }  ///< of all sequences
-    /// Packed rows at which the sequences begin, and the number of rows at the end.
+    /// Returns the packed row at which each sequence begins, followed by the number of rows.
     std::span<const std::int32_t> offsets() const { return offsets_; }
-    /// The rows of a slice, in the order in which its ranks hold them: sequences ascend, and rows within
-    /// each.
+    /// Returns the rows of a slice in the order in which its ranks hold them: sequences ascend, and the rows
+    /// within each.
     std::span<const RowRange> slice(int cp) const { return slices_[cp]; }
-    /// Rows of each tp rank of a slice.
+    /// Returns how many rows each tp rank of a slice holds.
     std::span<const std::int64_t> tp_rows(int cp) const { return tp_rows_[cp]; }
     std::int64_t slice_rows(int cp) const;
-    /// Whether the sequence has rows in more than one slice.
+    /// Returns whether the sequence has rows in more than one slice.
     bool is_cut(int sequence) const { return cut_[sequence]; }
-    /// The rows of one rank, in its order.
+    /// Returns the rows of one rank in their local order.
     std::vector<RowRange> rows_of(int cp, int tp) const;
-    /// By sequence, rows ascending: which rank holds them. Each row once.
+    /// Returns, by sequence, which ranks hold its rows. Rows ascend, and each occurs once.
     std::vector<std::vector<RowPlacement>> placements() const;
 
 private:

@@ -8,38 +8,41 @@
 namespace maestro::parallel {
 
 namespace {
-std::int64_t total(std::span<const std::int64_t> rows) {
-    return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+std::int64_t slice_rows(std::span<const std::int64_t> tp_rows) {
+    return std::accumulate(tp_rows.begin(), tp_rows.end(), std::int64_t{0});
 }
 }  // namespace
 
-Tensor SequenceParallel::all_gather(const Tensor& own, std::span<const std::int64_t> rows,
+Tensor SequenceParallel::all_gather(const Tensor& local, std::span<const std::int64_t> tp_rows,
                                     backend::Arena& arena) const {
-    if (single_rank()) return own;
-    const Tensor all = arena.allocate(own.dtype, {total(rows), own.columns()});
-    tp_->all_gather(backend_, own, all, rows);
+    if (single_rank()) return local;
+    const Tensor all = arena.allocate(local.dtype, {slice_rows(tp_rows), local.columns()});
+    tp_->all_gather(backend_, local, all, tp_rows);
     return all;
 }
 
-Tensor SequenceParallel::partial(const Tensor& own, std::span<const std::int64_t> rows,
+Tensor SequenceParallel::partial(const Tensor& local, std::span<const std::int64_t> tp_rows,
                                  backend::Arena& arena) const {
-    return single_rank() ? own : arena.allocate(own.dtype, {total(rows), own.columns()});
+    return single_rank() ? local : arena.allocate(local.dtype, {slice_rows(tp_rows), local.columns()});
 }
 
-void SequenceParallel::reduce_scatter(const Tensor& partial, const Tensor& own,
-                                      std::span<const std::int64_t> rows, backend::Arena& scratch) const {
-    if (!single_rank()) tp_->reduce_scatter(backend_, partial, own, rows, ops::Reduction::sum, scratch);
+void SequenceParallel::reduce_scatter(const Tensor& partial, const Tensor& local,
+                                      std::span<const std::int64_t> tp_rows, backend::Arena& scratch) const {
+    if (!single_rank()) tp_->reduce_scatter(backend_, partial, local, tp_rows, ops::Reduction::sum, scratch);
 }
 
-void SequenceParallel::add_row_parallel(const Tensor& x, const Tensor& w, const Tensor& own,
-                                        std::span<const std::int64_t> rows, backend::Arena& scratch) const {
-    if (single_rank()) return ops::linear_accumulate(backend_, x, w, own);
+void SequenceParallel::add_row_parallel(const Tensor& x, const Tensor& w, const Tensor& local,
+                                        std::span<const std::int64_t> tp_rows,
+                                        backend::Arena& scratch) const {
+    if (single_rank()) return ops::linear_accumulate(backend_, x, w, local);
     const backend::ArenaScope scope(scratch);
-    const Tensor part = scratch.allocate(own.dtype, {x.dim(0), own.columns()}),
-                 summed = scratch.allocate(own.dtype, {own.dim(0), own.columns()});
-    ops::linear(backend_, x, w, part);
-    reduce_scatter(part, summed, rows, scratch);
-    ops::add(backend_, summed, own);
+    // The addition to `local` comes after the sum over the ranks. If each rank accumulated into its copy of
+    // the residual stream first, the stream would be counted once for every rank.
+    const Tensor partial = scratch.allocate(local.dtype, {x.dim(0), local.columns()}),
+                 sum = scratch.allocate(local.dtype, {local.dim(0), local.columns()});
+    ops::linear(backend_, x, w, partial);
+    reduce_scatter(partial, sum, tp_rows, scratch);
+    ops::add(backend_, sum, local);
 }
 
 }  // namespace maestro::parallel

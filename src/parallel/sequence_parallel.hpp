@@ -1,6 +1,9 @@
-// Sequence parallelism (Korthikanti et al., "Reducing activation recomputation", MLSys 2023). Between the
-// matrix products each tp rank holds its own rows of the slice; a product needs all rows and computes its
-// share of the columns.
+// Sequence parallelism (Korthikanti et al., "Reducing activation recomputation in large transformer models",
+// MLSys 2023; Megatron-LM's gather_from_sequence_parallel_region and
+// reduce_scatter_to_sequence_parallel_region). Between the GEMMs each tp rank holds its local rows of the
+// slice. A GEMM needs all rows and computes the columns of this rank.
+//
+// Shape letters: T rows of the slice, `local` of them on this rank, C columns.
 #pragma once
 
 #include <span>
@@ -10,26 +13,29 @@
 
 namespace maestro::parallel {
 
-/// `tp`: the group, which must outlive it. On one rank all rows are there already and nothing is copied.
-/// `rows` of a call: the rows of each tp rank, T in all.
+/// `tp` is the tensor-parallel group; it and the backend outlive the object. `tp_rows` of a call are the
+/// local rows of each tp rank, T in all. On one rank all rows are local: nothing is copied and nothing is
+/// allocated.
 class SequenceParallel {
 public:
     SequenceParallel(backend::Backend& backend, collective::ProcessGroup& tp) : backend_(backend), tp_(&tp) {}
 
     bool single_rank() const { return tp_->size() == 1; }
     int rank() const { return tp_->rank(); }
-    /// [T, C] from every rank's `own` rows; on one rank `own` itself. Collective.
-    Tensor all_gather(const Tensor& own, std::span<const std::int64_t> rows, backend::Arena& arena) const;
-    /// Where a rank computes its part of a sum over all rows, [T, C], for reduce_scatter() to turn into
-    /// `own`.
-    Tensor partial(const Tensor& own, std::span<const std::int64_t> rows, backend::Arena& arena) const;
-    /// own = its rows of the sum of all ranks' `partial`. Collective.
-    void reduce_scatter(const Tensor& partial, const Tensor& own, std::span<const std::int64_t> rows,
+    /// Returns the rows [T, C] of all ranks, allocated in `arena`; on one rank `local` itself. Collective.
+    Tensor all_gather(const Tensor& local, std::span<const std::int64_t> tp_rows,
+                      backend::Arena& arena) const;
+    /// Allocates the tensor [T, C] for this rank's part of a sum over the ranks, which reduce_scatter() turns
+    /// into `local`; on one rank returns `local` itself.
+    Tensor partial(const Tensor& local, std::span<const std::int64_t> tp_rows, backend::Arena& arena) const;
+    /// local[local, C] = this rank's rows of the sum of all ranks' partial[T, C], in the order of ranks.
+    /// Collective.
+    void reduce_scatter(const Tensor& partial, const Tensor& local, std::span<const std::int64_t> tp_rows,
                         backend::Arena& scratch) const;
-    /// own[rows, O] += its rows of x[T, I of this rank] w[O, I of this rank]^T, summed over the ranks
-    /// (Megatron's RowParallelLinear). Collective.
-    void add_row_parallel(const Tensor& x, const Tensor& w, const Tensor& own,
-                          std::span<const std::int64_t> rows, backend::Arena& scratch) const;
+    /// local[local, O] += this rank's rows of x w^T, summed over the ranks, where x[T, I] and w[O, I] have
+    /// this rank's part of the input channels (Megatron-LM's RowParallelLinear). Collective.
+    void add_row_parallel(const Tensor& x, const Tensor& w, const Tensor& local,
+                          std::span<const std::int64_t> tp_rows, backend::Arena& scratch) const;
     collective::ProcessGroup& group() const { return *tp_; }
 
 private:

@@ -9,9 +9,9 @@ namespace maestro::parallel {
 
 namespace {
 
-/// Where the rows of each sequence begin in a slice, S + 1 numbers. With `cut_only`, sequences that lie whole
-/// in one slice are left out.
-std::vector<std::int32_t> offsets_of(const Partition& partition, int slice, bool cut_only) {
+/// Returns the cumulative sequence lengths of a slice: the slice row at which each sequence begins, followed
+/// by the number of rows. With `cut_only`, sequences that are whole in one slice count as empty.
+std::vector<std::int32_t> cu_seqlens(const Partition& partition, int slice, bool cut_only) {
     std::vector<std::int32_t> offsets(static_cast<std::size_t>(partition.sequences()) + 1, 0);
     for (const RowRange& range : partition.slice(slice))
         if (!cut_only || partition.is_cut(range.sequence))
@@ -20,14 +20,16 @@ std::vector<std::int32_t> offsets_of(const Partition& partition, int slice, bool
     return offsets;
 }
 
-/// The queries of slice `own` against the travelling keys of `slice`. A query attends to the keys of its
-/// sequence, under a causal mask to those at its position or before. These are always the first of the keys,
-/// because keys lie in the order of their positions.
-ops::VarlenMask mask_between(const Partition& partition, AttentionMask mask, int own, int slice) {
-    ops::VarlenMask between{offsets_of(partition, own, false), offsets_of(partition, slice, true), {}};
-    const auto keys = partition.slice(slice);
-    std::size_t first = 0;  // range of keys with which the query's sequence begins
-    for (const RowRange& queries : partition.slice(own)) {
+/// Returns the mask between the queries of slice `query_slice` and the keys that `key_slice` sends. A query
+/// attends to the keys of its sequence, under a causal mask to those at its position or before. Keys lie in
+/// the order of their positions, so these are always the first of the sequence's keys and one number per
+/// query describes them.
+ops::VarlenMask mask_between(const Partition& partition, AttentionMask mask, int query_slice, int key_slice) {
+    ops::VarlenMask between{
+        cu_seqlens(partition, query_slice, false), cu_seqlens(partition, key_slice, true), {}};
+    const auto keys = partition.slice(key_slice);
+    std::size_t first = 0;  // the first range of keys of the query's sequence
+    for (const RowRange& queries : partition.slice(query_slice)) {
         while (first < keys.size() && keys[first].sequence < queries.sequence) ++first;
         for (std::int64_t row = queries.first; row < queries.first + queries.count; ++row) {
             std::int64_t limit = 0;
@@ -51,7 +53,7 @@ Sequences::Sequences(Partition partition_, AttentionMask attention, const Mesh& 
     const bool whole_sequences = slices > 1 && mesh.context_kind() == ContextKind::all_to_all;
     const std::vector<std::int32_t> offsets =
         whole_sequences ? std::vector(partition.offsets().begin(), partition.offsets().end())
-                        : offsets_of(partition, slice, false);
+                        : cu_seqlens(partition, slice, false);
     mask = attention == AttentionMask::causal ? ops::causal_mask(offsets) : ops::full_mask(offsets);
     if (whole_sequences) {
         for (int j = 0; j < slices; ++j) {
@@ -63,8 +65,10 @@ Sequences::Sequences(Partition partition_, AttentionMask attention, const Mesh& 
         }
         return;
     }
+    // Every rank computes how many rows each slice sends, so that the ranks of the ring agree on the sizes of
+    // their messages without exchanging them.
     for (int j = 0; j < slices && slices > 1; ++j) {
-        ring_row_counts.push_back(offsets_of(partition, j, true).back());
+        ring_row_counts.push_back(cu_seqlens(partition, j, true).back());
         ring_masks.push_back(j == slice ? ops::VarlenMask{} : mask_between(partition, attention, slice, j));
     }
     std::int32_t row = 0;

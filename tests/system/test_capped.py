@@ -17,7 +17,7 @@ def capped(monkeypatch):
 
 def test_bf16_trains_near_fp32_and_resumes_bit_for_bit(workspace):
     assert_resume_is_bit_for_bit(workspace, 2, BF16, 6)
-    assert "bf16 by fp32 products of converted panels" in (workspace.run("whole") / "log.txt").read_text()
+    assert "bf16 by fp32 GEMMs of converted panels" in (workspace.run("whole") / "log.txt").read_text()
     workspace.train(2, VLM, "exact", ["train.steps=6", *TWO_RANKS])
     assert 0 < relative(workspace.losses("whole"), workspace.losses("exact")) <= 2e-2
 

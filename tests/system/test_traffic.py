@@ -6,7 +6,7 @@ With T rows, C width, e bytes, t tp ranks, c cp ranks, d = dp x cp, all ranks of
   and 4. Shares differ by a row, so one rank's part is not (t-1)/t of the whole; the sum over the ranks is exact.
 * ring: (c-1) T 2KD e forward, the same backward, and (c-1) T 2KD 4 of sums. The closed form has c T 2KD 4 there: the part of a
   slice's own queries never leaves it. Rows of sequences that are not cut (most pictures) do not go round.
-* all-to-all: (c-1)/c T (2H+2K)D e each way; more where ranks outnumber the key heads, which then go to several.
+* all-to-all: (c-1)/c T (2H+2K)D e each way; more where ranks outnumber the KV heads, of which several then hold copies.
 * data: 2 (d-1) 4P a step, P with every parameter filled up to blocks of 16.
 * edge: rows x width x e, once each way.
 """
@@ -70,7 +70,7 @@ def samples(data):
 
 @pytest.fixture
 def keys(request, monkeypatch):
-    """Settings for as many key heads as the name of the case says, if it does."""
+    """Settings for as many KV heads as the name of the case says, if it does."""
     if "keys" not in request.node.name:
         return []
     monkeypatch.setitem(LANGUAGE, "kv_heads", 2)
@@ -134,7 +134,7 @@ def due(layouts, batches, samples, recompute=False):
 def group_name(rank, layout, group):
     if group == "data":
         return rank["section"] + (f", tp {rank['place']}" if layout.tp > 1 else "")
-    group = "ranks that share key heads" if group == "keys" else f"{group} ranks"
+    group = "ranks with copies of a KV head" if group == "keys" else f"{group} ranks"
     return f"section {rank['section']}, replica {rank['replica']}, {group}"
 
 

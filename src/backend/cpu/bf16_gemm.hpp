@@ -1,5 +1,5 @@
-// Products of bf16 matrices on the CPU: by oneDNN where the processor multiplies bf16, else by fp32 products
-// of converted panels. Both add up in fp32 and round once, where the result is bf16.
+// GEMMs of bf16 matrices on the CPU: by oneDNN where the processor has bf16 instructions, otherwise by fp32
+// GEMMs of converted panels. Both accumulate in fp32 and round a bf16 result once.
 #pragma once
 
 #include <memory>
@@ -8,18 +8,19 @@
 
 namespace maestro::backend {
 
-/// Not thread-safe; uses the rank's threads. The same product gives the same bits again.
+/// Uses the threads of the rank and is not thread-safe itself. Deterministic: the same GEMM gives the same
+/// bits.
 class Bf16Gemm {
 public:
     virtual ~Bf16Gemm() = default;
-    /// Backend::Gemm with bf16 factors and a bf16 or f32 result.
+    /// Computes a Backend::Gemm with bf16 inputs and a bf16 or f32 result.
     virtual void run(const Backend::Gemm& g) = 0;
-    virtual const char* describe() const = 0;  ///< what multiplies, for the log
+    virtual const char* describe() const = 0;  ///< the instructions that are used, for the log
 };
 
-/// oneDNN's own; null where that would not use instructions for bf16.
+/// Returns oneDNN's bf16 GEMM, or null where it would not use bf16 instructions.
 std::unique_ptr<Bf16Gemm> make_bf16_native();
-/// fp32 products of converted panels, on any processor.
+/// Returns fp32 GEMMs of converted panels, which run on any processor.
 std::unique_ptr<Bf16Gemm> make_bf16_panels();
 
 }  // namespace maestro::backend

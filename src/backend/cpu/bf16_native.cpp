@@ -15,23 +15,24 @@ namespace {
 
 using dnnl::memory;
 
-/// An instruction set is a mask of what it contains.
-bool offers(dnnl::cpu_isa has, dnnl::cpu_isa wanted) {
-    return (static_cast<int>(has) & static_cast<int>(wanted)) == static_cast<int>(wanted);
+/// Returns whether `isa` includes `wanted`. oneDNN's instruction sets are bit masks of their parts.
+bool includes(dnnl::cpu_isa isa, dnnl::cpu_isa wanted) {
+    return (static_cast<int>(isa) & static_cast<int>(wanted)) == static_cast<int>(wanted);
 }
 
-/// oneDNN compiles one kernel a shape, which costs more than a product of this size, so the one variable
-/// length (rows, or the summed length of a weight gradient) is cut into powers of two from kLargest to
-/// kSmallest; what is left over is padded to the next power of two.
+/// oneDNN compiles a kernel for every shape, which takes longer than a GEMM of our sizes, and micro-batches
+/// have ever new numbers of rows. So the one variable length (m, or k of a weight gradient) is split into
+/// powers of two from kLargest down to kSmallest, and the rest is padded to the next power of two: a few
+/// kernels serve all micro-batches.
 class Native final : public Bf16Gemm {
 public:
     const char* describe() const override {
-        return offers(dnnl::get_effective_cpu_isa(), dnnl::cpu_isa::avx512_core_amx) ? "matrix units"
-                                                                                     : "dot products";
+        return includes(dnnl::get_effective_cpu_isa(), dnnl::cpu_isa::avx512_core_amx) ? "matrix units"
+                                                                                       : "dot products";
     }
     void run(const Backend::Gemm& g) override {
         try {
-            cut(g);
+            split(g);
         } catch (const dnnl::error& error) {
             throw Error(ExitCode::broken_invariant, fmt::format("oneDNN: {}", error.what()));
         }
@@ -40,35 +41,35 @@ public:
 private:
     static constexpr std::int64_t kLargest = 1024, kSmallest = 64;
 
-    void cut(const Backend::Gemm& g) {
-        const bool cut_k = g.transpose_a;  // a weight gradient: the rows are summed over
-        if (cut_k && (g.transpose_b || g.out == DType::bf16)) {
-            execute(g);  // no operation asks for it; partial sums would be rounded
+    void split(const Backend::Gemm& g) {
+        const bool split_k = g.transpose_a;  // a weight gradient, which sums over the rows
+        if (split_k && (g.transpose_b || g.out == DType::bf16)) {
+            execute(g);  // not used by any operation; splitting k would round the partial sums
             return;
         }
-        const std::int64_t length = cut_k ? g.k : g.m;
+        const std::int64_t length = split_k ? g.k : g.m;
         for (std::int64_t at = 0; at < length;) {
-            const std::int64_t left = length - at;
-            std::int64_t piece = kLargest;
-            while (piece > left && piece > kSmallest) piece /= 2;
+            const std::int64_t remaining = length - at;
+            std::int64_t block = kLargest;
+            while (block > remaining && block > kSmallest) block /= 2;
             Backend::Gemm part = g;
             const auto* a = static_cast<const bf16*>(g.a);
             part.a = a + at * g.lda;
-            if (cut_k) {
-                part.k = std::min(piece, left);
+            if (split_k) {
+                part.k = std::min(block, remaining);
                 part.b = static_cast<const bf16*>(g.b) + at * g.ldb;
                 part.accumulate = g.accumulate || at > 0;
             } else {
-                part.m = std::min(piece, left);
+                part.m = std::min(block, remaining);
                 part.y = static_cast<std::byte*>(g.y) + static_cast<std::size_t>(at * g.ldy) * size_of(g.out);
             }
-            if (piece <= left)
+            if (block <= remaining)
                 execute(part);
-            else if (cut_k)
-                execute_padded_sum(part);
+            else if (split_k)
+                execute_padded_k(part);
             else
-                execute_padded_rows(part);
-            at += piece;
+                execute_padded_m(part);
+            at += block;
         }
     }
 
@@ -77,37 +78,40 @@ private:
         while (power < length) power *= 2;
         return power;
     }
-    /// `rows` rows of `columns` elements, then zeros up to `whole` rows, dense.
+    /// Copies `rows` rows of `columns` elements to `to`, without gaps, and adds zeros up to `padded_rows`
+    /// rows.
     static void* copy_padded(std::vector<std::byte>& to, const void* from, std::int64_t rows,
-                             std::int64_t whole, std::int64_t columns, std::int64_t stride,
+                             std::int64_t padded_rows, std::int64_t columns, std::int64_t stride,
                              std::size_t element) {
         const std::size_t line = static_cast<std::size_t>(columns) * element;
-        to.resize(std::max(to.size(), static_cast<std::size_t>(whole) * line));
+        to.resize(std::max(to.size(), static_cast<std::size_t>(padded_rows) * line));
         for (std::int64_t r = 0; r < rows; ++r)
             std::memcpy(to.data() + static_cast<std::size_t>(r) * line,
                         static_cast<const std::byte*>(from) + static_cast<std::size_t>(r * stride) * element,
                         line);
         std::memset(to.data() + static_cast<std::size_t>(rows) * line, 0,
-                    static_cast<std::size_t>(whole - rows) * line);
+                    static_cast<std::size_t>(padded_rows - rows) * line);
         return to.data();
     }
-    void execute_padded_sum(Backend::Gemm g) {
-        const std::int64_t whole = padded(g.k);
-        g.a = copy_padded(a_, g.a, g.k, whole, g.m, g.lda, sizeof(bf16));
-        g.b = copy_padded(b_, g.b, g.k, whole, g.n, g.ldb, sizeof(bf16));
+    /// Zeros add nothing to a sum, so a padded k gives the same result.
+    void execute_padded_k(Backend::Gemm g) {
+        const std::int64_t k = padded(g.k);
+        g.a = copy_padded(a_, g.a, g.k, k, g.m, g.lda, sizeof(bf16));
+        g.b = copy_padded(b_, g.b, g.k, k, g.n, g.ldb, sizeof(bf16));
         g.lda = g.m;
         g.ldb = g.n;
-        g.k = whole;
+        g.k = k;
         execute(g);
     }
-    void execute_padded_rows(Backend::Gemm g) {
-        const std::int64_t rows = g.m, whole = padded(rows), stride = g.ldy;
+    /// A padded m has more rows than y, so the result is computed in a copy.
+    void execute_padded_m(Backend::Gemm g) {
+        const std::int64_t rows = g.m, m = padded(rows), stride = g.ldy;
         auto* const result = static_cast<std::byte*>(g.y);
-        g.a = copy_padded(a_, g.a, rows, whole, g.k, g.lda, sizeof(bf16));
-        g.y = copy_padded(y_, result, g.accumulate ? rows : 0, whole, g.n, stride, size_of(g.out));
+        g.a = copy_padded(a_, g.a, rows, m, g.k, g.lda, sizeof(bf16));
+        g.y = copy_padded(y_, result, g.accumulate ? rows : 0, m, g.n, stride, size_of(g.out));
         g.lda = g.k;
         g.ldy = g.n;
-        g.m = whole;
+        g.m = m;
         execute(g);
         const std::size_t line = static_cast<std::size_t>(g.n) * size_of(g.out);
         for (std::int64_t r = 0; r < rows; ++r)
@@ -117,7 +121,7 @@ private:
 
     using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                            bool, bool, bool, bool>;
-    struct Product {
+    struct Matmul {
         memory::desc a, b, y;
         dnnl::matmul primitive;
     };
@@ -129,11 +133,11 @@ private:
         return {shape, type, strides};
     }
 
-    const Product& find(const Backend::Gemm& g) {
+    const Matmul& find(const Backend::Gemm& g) {
         const Key key{g.m,   g.n,           g.k,           g.lda,        g.ldb,
                       g.ldy, g.transpose_a, g.transpose_b, g.accumulate, g.out == DType::f32};
-        const auto at = products_.find(key);
-        if (at != products_.end()) return at->second;
+        const auto found = matmuls_.find(key);
+        if (found != matmuls_.end()) return found->second;
         using type = memory::data_type;
         const auto a = describe(g.m, g.k, g.lda, g.transpose_a, type::bf16);
         const auto b = describe(g.k, g.n, g.ldb, g.transpose_b, type::bf16);
@@ -145,30 +149,29 @@ private:
             attributes.set_post_ops(sum);
         }
         const dnnl::matmul::primitive_desc description({a, b, y}, attributes, engine_);
-        return products_.emplace(key, Product{a, b, y, dnnl::matmul(description)}).first->second;
+        return matmuls_.emplace(key, Matmul{a, b, y, dnnl::matmul(description)}).first->second;
     }
 
     void execute(const Backend::Gemm& g) {
-        const Product& product = find(g);
-        const memory a(product.a, engine_, const_cast<void*>(g.a));
-        const memory b(product.b, engine_, const_cast<void*>(g.b));
-        const memory y(product.y, engine_, g.y);
-        product.primitive.execute(stream_, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, y}});
+        const Matmul& matmul = find(g);
+        const memory a(matmul.a, engine_, const_cast<void*>(g.a));
+        const memory b(matmul.b, engine_, const_cast<void*>(g.b));
+        const memory y(matmul.y, engine_, g.y);
+        matmul.primitive.execute(stream_, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, y}});
         stream_.wait();
     }
 
     dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
     dnnl::stream stream_{engine_};
-    std::map<Key, Product> products_;
+    std::map<Key, Matmul> matmuls_;
     std::vector<std::byte> a_, b_, y_;  ///< padded copies, of kSmallest rows at most
 };
 
 }  // namespace
 
 std::unique_ptr<Bf16Gemm> make_bf16_native() {
-    // Without these instructions oneDNN has no bf16 product at all (AVX2), or one (AVX-512) that is slower
-    // than panels.
-    if (!offers(dnnl::get_effective_cpu_isa(), dnnl::cpu_isa::avx512_core_bf16)) return nullptr;
+    // Without these instructions oneDNN has no bf16 GEMM (AVX2), or one that is slower than panels (AVX-512).
+    if (!includes(dnnl::get_effective_cpu_isa(), dnnl::cpu_isa::avx512_core_bf16)) return nullptr;
     return std::make_unique<Native>();
 }
 

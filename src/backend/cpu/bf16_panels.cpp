@@ -7,26 +7,27 @@ namespace maestro::backend {
 
 namespace {
 
-/// Large enough that converting a panel costs about a hundredth of multiplying it, small enough for a cache.
+/// Rows and columns of a panel: large enough that converting it costs about a hundredth of multiplying it,
+/// small enough for the cache.
 constexpr std::int64_t kSide = 512;
-constexpr std::int64_t kWorthThreads = 1 << 16;  ///< elements to convert
+constexpr std::int64_t kMinElementsForThreads = 1 << 16;  ///< fewer are converted faster by one thread
 
 void widen(const bf16* from, std::int64_t stride, std::int64_t rows, std::int64_t columns, float* to) {
-#pragma omp parallel for schedule(static) if (rows * columns > kWorthThreads)
+#pragma omp parallel for schedule(static) if (rows * columns > kMinElementsForThreads)
     for (std::int64_t r = 0; r < rows; ++r)
         for (std::int64_t c = 0; c < columns; ++c)
             to[r * columns + c] = static_cast<float>(from[r * stride + c]);
 }
 
 void round(const float* from, std::int64_t rows, std::int64_t columns, bf16* to, std::int64_t stride) {
-#pragma omp parallel for schedule(static) if (rows * columns > kWorthThreads)
+#pragma omp parallel for schedule(static) if (rows * columns > kMinElementsForThreads)
     for (std::int64_t r = 0; r < rows; ++r)
         for (std::int64_t c = 0; c < columns; ++c) to[r * stride + c] = bf16(from[r * columns + c]);
 }
 
 class Panels final : public Bf16Gemm {
 public:
-    const char* describe() const override { return "fp32 products of converted panels"; }
+    const char* describe() const override { return "fp32 GEMMs of converted panels"; }
     void run(const Backend::Gemm& g) override {
         for (std::int64_t row = 0; row < g.m; row += kSide)
             for (std::int64_t column = 0; column < g.n; column += kSide)
@@ -36,15 +37,15 @@ public:
 private:
     static std::unique_ptr<float[]> panel() { return std::make_unique_for_overwrite<float[]>(kSide * kSide); }
 
-    /// One block of the result over the whole length of the sums: a bf16 result stays in fp32 until the last
-    /// of them, so that it is rounded once.
+    /// Computes one block of the result, over all of k: a bf16 result stays in fp32 until the sum is
+    /// complete, so that it is rounded once.
     void block(const Backend::Gemm& g, std::int64_t row, std::int64_t rows, std::int64_t column,
                std::int64_t columns) {
-        const bool rounds = g.out == DType::bf16;
+        const bool rounded_result = g.out == DType::bf16;
         const std::int64_t at = row * g.ldy + column;
-        float* const sums = rounds ? y_.get() : static_cast<float*>(g.y) + at;
-        bf16* const result = rounds ? static_cast<bf16*>(g.y) + at : nullptr;
-        if (rounds && g.accumulate) widen(result, g.ldy, rows, columns, sums);
+        float* const sums = rounded_result ? y_.get() : static_cast<float*>(g.y) + at;
+        bf16* const result = rounded_result ? static_cast<bf16*>(g.y) + at : nullptr;
+        if (rounded_result && g.accumulate) widen(result, g.ldy, rows, columns, sums);
         for (std::int64_t begin = 0; begin < g.k; begin += kSide) {
             const std::int64_t length = std::min(kSide, g.k - begin);
             const auto* a = static_cast<const bf16*>(g.a);
@@ -65,17 +66,17 @@ private:
                       .k = length,
                       .lda = g.transpose_a ? rows : length,
                       .ldb = g.transpose_b ? length : columns,
-                      .ldy = rounds ? columns : g.ldy,
+                      .ldy = rounded_result ? columns : g.ldy,
                       .transpose_a = g.transpose_a,
                       .transpose_b = g.transpose_b,
                       .accumulate = g.accumulate || begin > 0,
                       .in = DType::f32,
                       .out = DType::f32});
         }
-        if (rounds) round(sums, rows, columns, result, g.ldy);
+        if (rounded_result) round(sums, rows, columns, result, g.ldy);
     }
 
-    // A fp32 run never touches these, so they cost it no memory.
+    // An fp32 run never touches these pages, so they cost it no memory.
     std::unique_ptr<float[]> a_ = panel(), b_ = panel(), y_ = panel();
 };
 

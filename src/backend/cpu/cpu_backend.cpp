@@ -20,8 +20,8 @@ namespace {
 constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x40;  // of the MXCSR register
 #endif
 
-/// Numbers below 1e-38 become zero on all threads of the rank: they take a hundred times longer to compute
-/// with, and tiny softmax weights are many.
+/// Makes all threads of the rank treat denormal numbers (below 1e-38) as zero. Arithmetic with them takes a
+/// hundred times longer, and softmax makes many of them.
 void flush_denormals() {
 #if defined(__x86_64__)
 #pragma omp parallel
@@ -36,11 +36,11 @@ public:
         MAESTRO_CHECK(threads >= 1, "{} threads", threads);
         omp_set_num_threads(threads);
         flush_denormals();
-        openblas_set_num_threads(1);
+        openblas_set_num_threads(1);  // f64 GEMMs run within parallel loops
     }
     std::string describe() const override {
         const dnnl_version_t* v = dnnl_version();
-        return fmt::format("cpu: oneDNN {}.{}.{} (built with {}.{}.{}), {}, {} thread{} a rank, bf16 by {}",
+        return fmt::format("cpu: oneDNN {}.{}.{} (built with {}.{}.{}), {}, {} thread{} per rank, bf16 by {}",
                            v->major, v->minor, v->patch, DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR,
                            DNNL_VERSION_PATCH, openblas_get_config(), threads_, threads_ == 1 ? "" : "s",
                            bf16_->describe());

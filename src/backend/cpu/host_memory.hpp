@@ -1,4 +1,4 @@
-// The half of a backend that computes in the host's memory.
+// The memory of a backend that computes in the host's memory.
 #pragma once
 
 #include <fmt/format.h>

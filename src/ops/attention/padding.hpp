@@ -7,15 +7,9 @@
 #include "backend/arena.hpp"
 #include "backend/fused_attention.hpp"
 #include "base/stream.hpp"
+#include "ops/attention/attention_tensors.hpp"
 
 namespace maestro::ops {
-
-/// What a call of attention reads and writes; those of backward absent in forward.
-struct AttentionTensors {
-    Tensor q, k, values, out, lse;
-    Tensor dout{}, dq{}, dk{}, dvalues{};
-    bool backward() const { return dq.rank > 0; }
-};
 
 /// Rows [first, last) of a packed tensor, and which rows they are of a padded one (i32).
 struct PaddedRows {

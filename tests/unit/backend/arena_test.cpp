@@ -36,7 +36,8 @@ TEST(Arena, SaysWhatItLacks) {
         FAIL();
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::broken_invariant);
-        EXPECT_THAT(error.what(), testing::HasSubstr("arena of 256 bytes, 128 used, 192 asked for f32[33]"));
+        EXPECT_THAT(error.what(),
+                    testing::HasSubstr("arena of 256 bytes, 128 used, 192 requested for f32[33]"));
     }
     EXPECT_NO_THROW(arena.allocate(DType::f32, {32})) << "what was refused took nothing";
 }

@@ -1,0 +1,187 @@
+// The head and the loss of a language model, over chunks of the targets.
+#include <algorithm>
+
+#include "backend/host_access.hpp"
+#include "model/language_batch.hpp"
+#include "ops/cross_entropy.hpp"
+#include "ops/dispatch.hpp"
+#include "ops/distillation.hpp"
+#include "ops/elementwise.hpp"
+#include "ops/linear.hpp"
+#include "ops/rows.hpp"
+#include "ops/softmax_row.hpp"
+
+namespace maestro::model {
+
+namespace {
+/// Rows whose logits exist at a time: as many as a GEMM needs to run at its full rate, which on a GPU is
+/// bound by arithmetic (docs/cuda.md has the roofline). More would only take memory: with a vocabulary of
+/// 150,000 each row takes 600 KB.
+std::int64_t loss_chunk_rows(const backend::Backend& b) {
+    return b.shares_memory() ? 256 : 1024;
+}
+}  // namespace
+
+Tensor Language::teacher_states(const std::vector<Tensor>& input, const Targets& targets, std::int64_t width,
+                                std::int64_t max_local_targets, backend::Arena& arena) const {
+    const auto local_targets = static_cast<std::int64_t>(targets.predicting_rows.size());
+    const Tensor states = arena.allocate(role_.compute, {max_local_targets, width}).slice(0, local_targets);
+    // A teacher delivers every row, so a sample's edge rows are its local rows, counted from its first one.
+    std::int64_t first_target = 0, first_local_row = 0;  // of the sample
+    for (std::size_t s = 0; s < input.size(); ++s) {
+        const std::int64_t end = first_target + targets.local_by_sample[s];
+        std::vector<std::int32_t> edge_rows;
+        for (std::int64_t i = first_target; i < end; ++i)
+            edge_rows.push_back(targets.predicting_rows[i] - static_cast<std::int32_t>(first_local_row));
+        const backend::ArenaScope scope(arena);
+        if (!edge_rows.empty())
+            ops::gather_rows(backend_, input[s], backend::to_device(backend_, edge_rows, arena),
+                             states.slice(first_target, end));
+        first_target = end;
+        first_local_row += input[s].dim(0);
+    }
+    return sequence_parallel_.all_gather(states, targets.by_tp_rank, arena);
+}
+
+void Language::compare_names(const Tensor& logits, const Targets& targets, std::int64_t begin,
+                             std::vector<float>& wrong, backend::Arena& arena) const {
+    const std::int64_t count = logits.dim(0);
+    const int ranks = mesh_.degrees().tp;
+    const backend::ArenaScope scope(arena);
+    const Tensor ids = arena.allocate(DType::i32, {count, 1}),
+                 values = arena.allocate(logits.dtype, {count, 1});
+    ops::argmax_rows(backend_, logits, ids.reshape({count}), values.reshape({count}));
+    // Each tp rank knows the arg-max over its part of the vocabulary. Gathered, the largest of these is the
+    // arg-max over all, and every rank finds the same one.
+    const std::vector<std::int64_t> count_by_rank(static_cast<std::size_t>(ranks), count);
+    const backend::HostCopy all_ids(backend_, sequence_parallel_.all_gather(ids, count_by_rank, arena)),
+        all_values(backend_, sequence_parallel_.all_gather(values, count_by_rank, arena));
+    if (!backend_.computes()) return;
+    ops::by_logit_type(logits.dtype, [&]<class T>(T) {
+        for (std::int64_t i = 0; i < count; ++i) {
+            const std::int32_t name = targets.names[begin + i];
+            if (name < 0) continue;
+            int best = 0;  // on a tie the lower token wins, as on one rank
+            const auto value = [&](int rank) { return all_values.tensor().as<T>()[rank * count + i]; };
+            for (int rank = 1; rank < ranks; ++rank)
+                if (value(rank) > value(best)) best = rank;
+            const std::int64_t token = all_ids.tensor().as<std::int32_t>()[best * count + i] +
+                                       part_of(spec_.vocabulary, best, ranks).begin;
+            if (token != targets.tokens[begin + i]) wrong[name] = 1;
+        }
+    });
+}
+
+void Language::count_names(std::vector<float>& wrong, backend::Arena& arena, Result& result) const {
+    if (mesh_.degrees().cp > 1) {
+        // The tokens of one answer may lie in several slices, and one wrong token makes the answer wrong.
+        const Tensor any = arena.allocate(DType::f32, {static_cast<std::int64_t>(wrong.size())});
+        backend_.upload(wrong.data(), any);
+        mesh_.cp().all_reduce(backend_, any, ops::Reduction::max, arena);
+        backend_.download(any, wrong.data());
+    }
+    if (mesh_.rank_in_replica() != 0) return;  // all ranks know the counts, so only the first reports them
+    result.names += static_cast<std::int64_t>(wrong.size());
+    result.exact += std::count(wrong.begin(), wrong.end(), 0.0f);
+}
+
+Language::LossInputs Language::loss_inputs(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
+                                           const Targets& targets, const Tensor& normed,
+                                           backend::Arena& arena) const {
+    LossInputs in;
+    in.vocabulary.tokens = vocabulary_;
+    if (!sequence_parallel_.single_rank())
+        in.vocabulary.combine = [this, &arena](const Tensor& values, ops::Reduction op) {
+            sequence_parallel_.group().all_reduce(backend_, values, op, arena);
+        };
+    in.tokens = backend::to_device(backend_, targets.tokens, arena);
+    in.weights = backend::to_device(backend_, targets.weights, arena);
+    in.predicting_rows = backend::to_device(backend_, targets.predicting_rows, arena);
+    const auto local_targets = static_cast<std::int64_t>(targets.predicting_rows.size());
+    // How many of the targets are this rank's depends on where they stand in the samples. Room for the most
+    // there can be makes the scratch memory a function of the number of rows alone, which is what is planned.
+    const std::int64_t max_local_targets =
+        std::min(normed.dim(0), static_cast<std::int64_t>(targets.tokens.size()));
+    in.local_hidden = arena.allocate(role_.compute, {max_local_targets, spec_.width}).slice(0, local_targets);
+    ops::gather_rows(backend_, normed, in.predicting_rows, in.local_hidden);
+    // A tp rank computes the logits of all targets of the slice for its part of the vocabulary, so it needs
+    // the hidden states of all of them.
+    in.hidden = sequence_parallel_.all_gather(in.local_hidden, targets.by_tp_rank, arena);
+    const auto teacher = std::find_if(teacher_heads_.begin(), teacher_heads_.end(),
+                                      [](const auto* p) { return p != nullptr; });
+    if (teacher != teacher_heads_.end() && role_.alpha > 0 && batch.train) {
+        in.teacher_head = *teacher;
+        in.teacher_states = teacher_states(inputs[static_cast<std::size_t>(teacher - teacher_heads_.begin())],
+                                           targets, (*teacher)->shape[1], max_local_targets, arena);
+    }
+    return in;
+}
+
+void Language::loss_of_chunk(const Batch& batch, const LossInputs& in, const Tensor& logits,
+                             std::int64_t begin, backend::Arena& arena) const {
+    const std::int64_t end = begin + logits.dim(0);
+    const Tensor sum(loss_.data(), DType::f64, {1});
+    if (in.teacher_head == nullptr) {
+        ops::cross_entropy(backend_, logits, in.tokens.slice(begin, end), in.weights.slice(begin, end),
+                           batch.loss_scale, in.vocabulary, sum, arena);
+        return;
+    }
+    const Tensor teacher_logits = arena.allocate(logits.dtype, {logits.dim(0), vocabulary_.size()});
+    ops::linear(backend_, in.teacher_states.slice(begin, end), in.teacher_head->weight, teacher_logits);
+    ops::distillation(backend_, logits, teacher_logits, in.tokens.slice(begin, end),
+                      in.weights.slice(begin, end), role_.alpha, role_.temperature, batch.loss_scale,
+                      in.vocabulary, sum, arena);
+}
+
+void Language::head_backward(const LossInputs& in, const Tensor& d_logits, std::int64_t begin,
+                             backend::Arena& arena) const {
+    const Tensor hidden = in.hidden.slice(begin, begin + d_logits.dim(0));
+    Tensor rounded = d_logits;
+    if (role_.compute == DType::bf16) {
+        // The loss works in fp32. The two GEMMs that follow take bf16, as every other gradient of an
+        // activation does.
+        rounded = arena.allocate(role_.compute, {d_logits.dim(0), vocabulary_.size()});
+        ops::convert(backend_, d_logits, rounded);
+    }
+    if (role_.trained) ops::linear_backward_weight(backend_, rounded, hidden, head_->gradient);
+    // The hidden states of this chunk are not read again, so their gradient overwrites them. On several tp
+    // ranks it is partial: each rank has only its part of the vocabulary.
+    ops::linear_backward_input(backend_, rounded, head_->weight, hidden, false);
+}
+
+void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
+                    const Tensor& normed, const Tensor& d_normed, backend::Arena& arena, Result& result) {
+    const bool backward = d_normed.rank != 0;
+    const DType logit_type = ops::accumulate_type(role_.compute);
+    const auto total = static_cast<std::int64_t>(targets.tokens.size());
+    const std::int64_t chunk = loss_chunk_rows(backend_);
+    std::vector<float> wrong(static_cast<std::size_t>(targets.name_count), 0.0f);  // by answer
+    const backend::ArenaScope scope(arena);
+    const LossInputs in = loss_inputs(batch, inputs, targets, normed, arena);
+    for (std::int64_t begin = 0; begin < total; begin += chunk) {
+        const backend::ArenaScope chunk_scope(arena);
+        const std::int64_t count = std::min(chunk, total - begin);
+        const Tensor logits = arena.allocate(logit_type, {count, vocabulary_.size()});
+        ops::linear(backend_, in.hidden.slice(begin, begin + count), head_->weight, logits);
+        if (!batch.train) compare_names(logits, targets, begin, wrong, arena);
+        loss_of_chunk(batch, in, logits, begin, arena);
+        if (backward) head_backward(in, logits, begin, arena);
+    }
+    if (backward) {
+        sequence_parallel_.reduce_scatter(in.hidden, in.local_hidden, targets.by_tp_rank, arena);
+        ops::scatter_rows(backend_, in.local_hidden, in.predicting_rows, d_normed);
+    }
+    if (!batch.train && targets.name_count > 0) count_names(wrong, arena, result);
+}
+
+void Language::collect(Result& result) {
+    if (!role_.loss) return;
+    const Tensor sum(loss_.data(), DType::f64, {1});
+    double loss = 0;
+    backend_.download(sum, &loss);
+    ops::zero(backend_, sum);
+    // The vocabulary-parallel loss gives every tp rank the full loss of the slice: only the first counts it.
+    if (mesh_.tp_rank() == 0) result.loss += loss;
+}
+
+}  // namespace maestro::model

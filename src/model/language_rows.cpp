@@ -1,0 +1,150 @@
+// From the samples of a micro-batch to the rows of one rank: which tokens, pictures and targets it works on.
+#include <algorithm>
+#include <numeric>
+
+#include "model/language_batch.hpp"
+
+namespace maestro::model {
+
+namespace {
+/// The id that stands, in a list of token ids, for a row of input edge `edge`.
+std::int32_t edge_id(std::size_t edge) {
+    return -1 - static_cast<std::int32_t>(edge);
+}
+}  // namespace
+
+Language::PackedBatch Language::pack(const Batch& batch) const {
+    PackedBatch packed;
+    for (const SampleView& sample : batch.samples) {
+        const std::size_t first_row = packed.ids.size();
+        std::size_t picture = 0;
+        std::int32_t name = -1;  // the answer to the last picture
+        for (std::size_t j = 0; j < sample.tokens.size(); ++j) {
+            if (const std::int32_t token = sample.tokens[j]; token == role_.marker) {
+                MAESTRO_CHECK(picture < sample.pictures.size(), "sample {} has more markers than pictures",
+                              sample.id);
+                const Picture& shown = sample.pictures[picture++];
+                name = -1;
+                bool replaced = false;
+                for (std::size_t e = 0; e < role_.inputs.size(); ++e) {
+                    if (role_.inputs[e].tensor != EdgeTensor::embeddings) continue;
+                    const std::int64_t rows = picture_tokens(
+                        shown.height, shown.width, {role_.inputs[e].from.patch, role_.inputs[e].from.merge});
+                    packed.ids.insert(packed.ids.end(), static_cast<std::size_t>(rows), edge_id(e));
+                    replaced = true;
+                }
+                if (!replaced) packed.ids.push_back(token);
+                continue;
+            }
+            // The row before a token predicts it. A token without a loss weight is no target, so that its
+            // logits are not computed at all.
+            if (j > 0 && sample.weights[j] != 0.0f) {
+                const bool flagged = picture > 0 && (sample.flags[j] & 1) != 0;
+                if (flagged && name < 0) name = packed.names++;
+                packed.targets.push_back({.packed_row = static_cast<std::int32_t>(packed.ids.size()) - 1,
+                                          .token = sample.tokens[j],
+                                          .weight = sample.weights[j],
+                                          .name = flagged ? name : -1});
+            }
+            packed.ids.push_back(sample.tokens[j]);
+        }
+        packed.lengths.push_back(static_cast<std::int64_t>(packed.ids.size() - first_row));
+    }
+    return packed;
+}
+
+Language::State Language::partition(const PackedBatch& packed) const {
+    using parallel::AttentionMask;
+    State state(
+        parallel::Sequences(parallel::Partition(packed.lengths, AttentionMask::causal, mesh_.degrees()),
+                            AttentionMask::causal, mesh_));
+    const parallel::Partition& partition = state.sequences.partition;
+    const auto slice = partition.slice(mesh_.cp_rank());
+    state.slice_ids = parallel::pick(packed.ids, slice, partition.offsets());
+    for (std::int32_t& id : state.slice_ids)
+        id = id >= vocabulary_.begin && id < vocabulary_.end
+                 ? id - static_cast<std::int32_t>(vocabulary_.begin)
+                 : -1;
+    // A slice holds parts of a sequence that are not next to each other. Positions count from the start of
+    // the sample all the same, or rotary embeddings would see wrong distances between them.
+    for (const parallel::RowRange& range : slice)
+        for (std::int64_t row = range.first; row < range.first + range.count; ++row)
+            state.slice_positions.push_back(static_cast<std::int32_t>(row));
+    const auto& tp_rows = state.sequences.tp_rows;
+    state.first_local_row =
+        std::accumulate(tp_rows.begin(), tp_rows.begin() + mesh_.tp_rank(), std::int64_t{0});
+    state.local_rows = tp_rows[static_cast<std::size_t>(mesh_.tp_rank())];
+    state.embedding_rows.resize(role_.inputs.size());
+    state.input_rows.assign(role_.inputs.size(), std::vector<std::int64_t>(packed.lengths.size(), 0));
+    std::int32_t local_row = 0;
+    for (const parallel::RowRange& range : partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank()))
+        for (std::int64_t row = range.first; row < range.first + range.count; ++row, ++local_row) {
+            const std::int32_t id = packed.ids[partition.offsets()[range.sequence] + row];
+            for (std::size_t e = 0; e < role_.inputs.size(); ++e) {
+                const bool fills = id == edge_id(e);
+                if (fills) state.embedding_rows[e].push_back(local_row);
+                // A teacher delivers hidden states for every row of the sample.
+                if (fills || role_.inputs[e].tensor == EdgeTensor::hidden)
+                    ++state.input_rows[e][range.sequence];
+            }
+        }
+    return state;
+}
+
+Language::Targets Language::worst_case_targets(const PackedBatch& packed, const State& state) const {
+    // Where targets stand in their samples decides which slice and which tp rank has them. The most that one
+    // slice can have is all of them, or as many as it has rows.
+    std::int64_t remaining = std::min(state.sequences.rows, static_cast<std::int64_t>(packed.targets.size()));
+    Targets targets;
+    targets.tokens.assign(static_cast<std::size_t>(remaining), 0);
+    targets.names.assign(static_cast<std::size_t>(remaining), -1);
+    targets.weights.assign(static_cast<std::size_t>(remaining), 1.0f);
+    for (const std::int64_t rows : state.sequences.tp_rows) {
+        targets.by_tp_rank.push_back(std::min(rows, remaining));
+        remaining -= targets.by_tp_rank.back();
+    }
+    const auto local =
+        static_cast<std::size_t>(targets.by_tp_rank[static_cast<std::size_t>(mesh_.tp_rank())]);
+    targets.predicting_rows.assign(local, 0);
+    targets.local_by_sample.assign(packed.lengths.size(), 0);
+    if (!targets.local_by_sample.empty()) targets.local_by_sample[0] = static_cast<std::int64_t>(local);
+    return targets;
+}
+
+Language::Targets Language::targets_of(const PackedBatch& packed, const State& state) const {
+    const parallel::Partition& partition = state.sequences.partition;
+    std::vector<std::int32_t> slice_row_of(packed.ids.size(), -1);  // by packed row; -1: in another slice
+    std::int32_t next = 0;
+    for (const parallel::RowRange& range : partition.slice(mesh_.cp_rank()))
+        for (std::int64_t row = range.first; row < range.first + range.count; ++row)
+            slice_row_of[partition.offsets()[range.sequence] + row] = next++;
+    const auto& tp_rows = state.sequences.tp_rows;
+    Targets targets;
+    targets.name_count = packed.names;
+    targets.by_tp_rank.assign(tp_rows.size(), 0);
+    targets.local_by_sample.assign(packed.lengths.size(), 0);
+    std::size_t sample = 0, tp = 0;
+    std::int64_t tp_end = tp_rows[0];  // the slice row after the last one of rank tp
+    // Targets ascend by packed row, and the rows of a slice keep the order of packed rows, so one pass over
+    // both the samples and the tp ranks is enough, and target rows come out by tp rank.
+    for (const PackedBatch::Target& target : packed.targets) {
+        while (target.packed_row >= partition.offsets()[sample + 1]) ++sample;
+        const std::int32_t slice_row = slice_row_of[target.packed_row];
+        if (slice_row < 0) continue;
+        while (slice_row >= tp_end) tp_end += tp_rows[++tp];
+        ++targets.by_tp_rank[tp];
+        targets.tokens.push_back(target.token);
+        targets.weights.push_back(target.weight);
+        targets.names.push_back(target.name);
+        if (static_cast<int>(tp) != mesh_.tp_rank()) continue;
+        targets.predicting_rows.push_back(slice_row - static_cast<std::int32_t>(state.first_local_row));
+        ++targets.local_by_sample[sample];
+    }
+    return targets;
+}
+
+std::vector<std::vector<std::int64_t>> Language::input_rows(const Batch& batch) const {
+    return partition(pack(batch)).input_rows;
+}
+
+}  // namespace maestro::model

@@ -1,0 +1,29 @@
+// What one call of attention works on.
+#pragma once
+
+#include <cstdint>
+
+#include "base/tensor.hpp"
+#include "ops/attention/attention.hpp"
+
+namespace maestro::ops {
+
+/// The tensors that a call reads and writes, with the shapes of attention.hpp. Those from dout on are absent
+/// in the forward pass.
+struct AttentionTensors {
+    Tensor q, k, values, out, lse;
+    Tensor dout{}, dq{}, dk{}, dvalues{};
+    bool backward() const { return dq.rank > 0; }
+};
+
+/// The sizes of a call.
+struct AttentionSizes {
+    std::int64_t heads = 0, kv_heads = 0, dim = 0;
+    std::int64_t value_width = 0;  ///< columns of `values`
+    std::int64_t max_seqlen = 0;   ///< most queries or keys of a sequence
+    double score_pairs = 0;        ///< pairs of a query and a key that it attends to, over all heads
+};
+/// Returns the sizes of a call. Throws Error(broken_invariant) where shapes and mask do not fit together.
+AttentionSizes attention_sizes(const AttentionTensors& t, const VarlenMask& mask);
+
+}  // namespace maestro::ops
