@@ -67,17 +67,17 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     watchdog.identify(fmt::format("rank {} ({})", world.rank(), topology.host));
     comm::catch_stop_signals();
     comm::Heartbeat heartbeat(world, watchdog);
-    train::Launch launch{.world = world,
-                         .watchdog = watchdog,
-                         .pulse = heartbeat,
-                         .topology = topology,
-                         .device = train::choose_device(world, topology, deck),
-                         .deck = std::move(deck)};
+    train::RunContext context{.world = world,
+                              .watchdog = watchdog,
+                              .pulse = heartbeat,
+                              .topology = topology,
+                              .device = train::choose_device(world, topology, deck),
+                              .deck = std::move(deck)};
     if (line.command == config::Command::evaluate) {
-        train::run_evaluation(launch, line);  // 5. the work
+        train::run_evaluation(context, line);  // 5. the work
         return ExitCode::done;
     }
-    return train::run_training(launch, line, report);
+    return train::run_training(context, line, report);
 }
 
 /// The exit code; errors end here, those that one rank has alone end the world.

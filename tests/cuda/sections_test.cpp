@@ -15,7 +15,7 @@
 #include "hosted/hosted.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/edges.hpp"
-#include "train/step/replica.hpp"
+#include "train/step/local_section.hpp"
 
 namespace {
 
@@ -27,15 +27,15 @@ constexpr double kPatience = 5;  // s
 /// Two sections on rank 0, and a third that is elsewhere.
 struct Colocated {
     explicit Colocated(const comm::Communicator& world, bool gpu)
-        : launch{.world = world,
-                 .watchdog = watchdog,
-                 .pulse = pulse,
-                 .topology = {},
-                 .device = {},
-                 .deck = {}} {
-        launch.device.gpu = gpu;
-        launch.deck.graph.sections.resize(3);
-        launch.deck.graph.sections[2].first_rank = 1;
+        : context{.world = world,
+                  .watchdog = watchdog,
+                  .pulse = pulse,
+                  .topology = {},
+                  .device = {},
+                  .deck = {}} {
+        context.device.gpu = gpu;
+        context.deck.graph.sections.resize(3);
+        context.deck.graph.sections[2].first_rank = 1;
         plan.shares_scratch = !gpu;
         for (const std::size_t bytes : {1024, 4096, 8192}) {
             plan.sections.emplace_back();
@@ -44,19 +44,19 @@ struct Colocated {
     }
     comm::Watchdog watchdog{{}};
     Pulse pulse;
-    train::Launch launch;
+    train::RunContext context;
     workload::MemoryPlan plan;
 };
 
 void sections_have_what_the_plan_counts(const comm::Communicator& world) {
     for (const bool gpu : {true, false}) {
         const Colocated on(world, gpu);
-        train::SectionDevices devices(on.launch, on.plan);
+        train::SectionDevices devices(on.context, on.plan);
         const bool apart = &devices.backend(kUp) != &devices.backend(kDown);
         MAESTRO_CHECK(apart == gpu && (&devices.scratch(kUp) != &devices.scratch(kDown)) == gpu, "{}", apart);
         MAESTRO_CHECK(!gpu || devices.backend(kUp).stream() != devices.backend(kDown).stream(), "one stream");
         MAESTRO_CHECK(devices.find(2) == nullptr && devices.find(kDown) == &devices.backend(kDown), "found");
-        const auto planned = workload::memory_of(on.plan, on.launch.deck.graph, world.rank()).scratch;
+        const auto planned = workload::memory_of(on.plan, on.context.deck.graph, world.rank()).scratch;
         MAESTRO_CHECK(
             planned == (gpu ? 1024 + 4096 : 4096) && planned == static_cast<double>(devices.scratch_bytes()),
             "{} planned, {} taken", planned, devices.scratch_bytes());
@@ -134,7 +134,7 @@ class Pair {
     channel::OpenChannels open_;
 
 public:
-    explicit Pair(const comm::Communicator& world) : on_(world, true), devices_(on_.launch, on_.plan) {
+    explicit Pair(const comm::Communicator& world) : on_(world, true), devices_(on_.context, on_.plan) {
         channel::ChannelSpec spec{.name = "up-down",
                                   .producers = testing_support::one_each({world.rank()}),
                                   .consumers = testing_support::one_each({world.rank()}),
@@ -151,7 +151,7 @@ public:
         down = replica(world, kDown, "down", {&edge()}, {});
     }
     channel::Channel& edge() { return *open_.channels[0]; }
-    void forward(train::Replica& replica, int micro_batch) {
+    void forward(train::LocalSection& replica, int micro_batch) {
         const std::int64_t sample = micro_batch + 1;
         model::SampleView view;
         view.id = sample;
@@ -159,23 +159,23 @@ public:
         model::Result result;
         replica.forward(micro_batch, {.samples = std::span(&view, 1)}, slots, result, comm::now_s());
     }
-    void backward(train::Replica& replica, int micro_batch) {
+    void backward(train::LocalSection& replica, int micro_batch) {
         replica.await_backward(micro_batch);
         replica.backward(micro_batch, comm::now_s());
     }
 
     Story story;
-    std::unique_ptr<train::Replica> up, down;
+    std::unique_ptr<train::LocalSection> up, down;
 
 private:
-    std::unique_ptr<train::Replica> replica(const comm::Communicator& world, int section, std::string name,
-                                            std::vector<channel::Channel*> inputs,
-                                            std::vector<channel::Channel*> outputs) {
+    std::unique_ptr<train::LocalSection> replica(const comm::Communicator& world, int section,
+                                                 std::string name, std::vector<channel::Channel*> inputs,
+                                                 std::vector<channel::Channel*> outputs) {
         backend::Backend& device = devices_.backend(section);
         auto module = std::make_unique<Teller>(device, name, !outputs.empty(), story);
-        return std::make_unique<train::Replica>(
+        return std::make_unique<train::LocalSection>(
             device,
-            train::Replica::Settings{.section = section, .name = name, .window = 2, .saved_bytes = 64},
+            train::LocalSection::Settings{.section = section, .name = name, .window = 2, .saved_bytes = 64},
             std::move(module), world.waiter(), std::move(inputs), std::move(outputs),
             devices_.scratch(section));
     }

@@ -20,7 +20,7 @@
 #include "train/checkpoint/section_parts.hpp"
 #include "train/checkpoint/weights.hpp"
 #include "train/run/job.hpp"
-#include "train/run/survey.hpp"
+#include "train/run/preflight.hpp"
 #include "unit/data/sample_writer.hpp"
 
 namespace {
@@ -159,32 +159,32 @@ void check_section(const std::string& section, const parallel::ParameterStore& s
 class Stage {
 public:
     Stage(const comm::Communicator& ranks, const fs::path& folder, std::vector<std::string> overrides)
-        : launch_{.world = ranks, .watchdog = watchdog_, .pulse = quiet_, .topology = {}, .deck = {}} {
+        : context_{.world = ranks, .watchdog = watchdog_, .pulse = quiet_, .topology = {}, .deck = {}} {
         overrides.push_back("data.train=" + (folder / "samples.h5").string());
-        launch_.topology.host = "host";
-        launch_.topology.ranks_on_node = ranks.size();
-        launch_.deck = config::parse_deck(kDeck, "deck", overrides, config::Command::train);
-        survey_ = std::make_unique<train::Survey>(launch_);
-        job_ = std::make_unique<train::Job>(launch_, *survey_);
+        context_.topology.host = "host";
+        context_.topology.ranks_on_node = ranks.size();
+        context_.deck = config::parse_deck(kDeck, "deck", overrides, config::Command::train);
+        preflight_ = std::make_unique<train::Preflight>(context_);
+        job_ = std::make_unique<train::Job>(context_, *preflight_);
         job_->load_initial();
     }
 
     train::Job& job() { return *job_; }
 
     void fill() {
-        for (auto& replica : job_->replicas())
+        for (auto& replica : job_->sections())
             fill_section(replica->name(), replica->module().parameters(), replica->optimizer());
     }
     void check() {
-        for (auto& replica : job_->replicas())
+        for (auto& replica : job_->sections())
             check_section(replica->name(), replica->module().parameters(), replica->optimizer());
     }
 
 private:
     comm::Watchdog watchdog_{{.timeout_s = 60, .on_hang = {}, .abort = {}}};
     Pulse quiet_;
-    train::Launch launch_;
-    std::unique_ptr<train::Survey> survey_;
+    train::RunContext context_;
+    std::unique_ptr<train::Preflight> preflight_;
     std::unique_ptr<train::Job> job_;
 };
 
@@ -195,11 +195,11 @@ void check_files(Stage& stage, const fs::path& checkpoint, bool trained) {
     MAESTRO_CHECK(state.step == kStep && state.samples == stage.job().samples().identity() &&
                       state.counts == (io::RowCounts{.steps = 1, .tasks = 2, .assignment = 0}),
                   "step {}, {} rows of steps", state.step, state.counts.steps);
-    MAESTRO_CHECK(
-        state.settings == stage.job().launch().deck.settings && state.deck == stage.job().launch().deck.text,
-        "the deck");
+    MAESTRO_CHECK(state.settings == stage.job().context().deck.settings &&
+                      state.deck == stage.job().context().deck.text,
+                  "the deck");
     MAESTRO_CHECK(io::sections_of(checkpoint).size() == 2, "sections");
-    for (auto& replica : stage.job().replicas()) {
+    for (auto& replica : stage.job().sections()) {
         const io::SectionReader file(checkpoint, replica->name(), quiet);
         for (const parallel::Parameter& p : replica->module().parameters().parameters())
             for (const io::Stored group : {io::Stored::weight, io::Stored::first, io::Stored::second}) {
@@ -270,7 +270,7 @@ void weights_that_are_no_numbers_are_refused(const comm::Communicator& world, co
         world.barrier();
         Stage stage(world, folder, layout.overrides);
         stage.fill();
-        for (auto& replica : stage.job().replicas())
+        for (auto& replica : stage.job().sections())
             if (replica->name() == "language")
                 replica->module().parameters().parameters().back().master.as<float>()[1] = NAN;
         test::expect_error(ExitCode::not_finite, "section language: element 1 of ",

@@ -6,8 +6,8 @@
 #include <functional>
 #include <numeric>
 
+#include "mpi/local_section_rig.hpp"
 #include "mpi/mpi_main.hpp"
-#include "mpi/replica_rig.hpp"
 #include "support/scratch_folder.hpp"
 #include "unit/data/sample_writer.hpp"
 
@@ -59,9 +59,10 @@ public:
         FakeModule::Settings module;
         module.during = std::move(during);
         vision_ = rig_.replica({.name = "vision", .window = 4}, {}, {channel}, module, sees ? 0 : -1);
-        language_ = rig_.replica({.section = 1, .name = "language", .index = alone() ? 0 : world.rank() - 1},
-                                 {channel}, {}, module, reads ? 0 : -1);
-        std::vector<Replica*> replicas;
+        language_ =
+            rig_.replica({.section = 1, .name = "language", .replica = alone() ? 0 : world.rank() - 1},
+                         {channel}, {}, module, reads ? 0 : -1);
+        std::vector<LocalSection*> replicas;
         if (language_) replicas.push_back(language_.get());
         if (vision_) replicas.push_back(vision_.get());
         lane_ = world.split(world.rank(), 0, "lane");
@@ -78,10 +79,10 @@ public:
 
     /// "vision forward 5 7"
     std::string call_of(const StepPlan& plan, const Task& task) const {
-        const Replica& replica = task.section == kVision ? *vision_ : *language_;
+        const LocalSection& replica = task.section == kVision ? *vision_ : *language_;
         std::string text = replica.name() + (task.phase == kForward ? " forward" : " backward");
         for (const std::int64_t id :
-             plan.batches[static_cast<std::size_t>(task.section)][static_cast<std::size_t>(replica.index())]
+             plan.batches[static_cast<std::size_t>(task.section)][static_cast<std::size_t>(replica.replica())]
                          [static_cast<std::size_t>(task.micro_batch)]
                              .samples)
             text += fmt::format(" {}", id);
@@ -145,7 +146,7 @@ private:
             for (const MicroBatch& batch : plan.batches[kLanguage][r])
                 for (const std::int64_t id : batch.samples) {
                     g_vision += g_over_edge(id, 1.0 + static_cast<double>(id));
-                    if (!language_ || static_cast<int>(r) != language_->index()) continue;
+                    if (!language_ || static_cast<int>(r) != language_->replica()) continue;
                     loss += kLossScale * (tokens_of(id) + sum_of_rows(id, pixels_of(id)));
                     g_language += 1.0 + static_cast<double>(id);
                 }
@@ -167,7 +168,7 @@ private:
     comm::Watchdog watchdog_{{.timeout_s = 60, .on_hang = {}, .abort = {}}};
     Rig rig_;
     channel::OpenChannels open_;
-    std::unique_ptr<Replica> vision_, language_;
+    std::unique_ptr<LocalSection> vision_, language_;
     comm::Communicator lane_;
     double origin_s_ = comm::now_s();
     std::unique_ptr<train::StepRunner> runner_;

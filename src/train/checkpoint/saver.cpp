@@ -20,16 +20,16 @@ namespace {
 std::vector<SectionPart> parts_of(const RunState& state) {
     const int rank = state.world.rank();
     std::vector<SectionPart> parts;
-    for (const auto& replica : state.replicas) {
-        const graph::Section& section = state.deck.graph.sections[replica->section()];
+    for (const auto& local : state.sections) {
+        const graph::Section& section = state.deck.graph.sections[local->colour()];
         const std::optional<graph::Place> place = graph::place_of(section, rank);
         MAESTRO_CHECK(place, "section {} is not on rank {}", section.name, rank);
-        parts.push_back({.section = replica->section(),
+        parts.push_back({.section = local->colour(),
                          .name = section.name,
-                         .store = replica->module().parameters(),
-                         .optimizer = replica->optimizer(),
+                         .store = local->module().parameters(),
+                         .optimizer = local->optimizer(),
                          .makes_file = rank == graph::rank_at(section, {}),
-                         .scratch = &replica->scratch()});
+                         .scratch = &local->scratch()});
     }
     return parts;
 }
@@ -82,11 +82,11 @@ void save_checkpoint(const RunState& state, const std::filesystem::path& run, st
 void load_checkpoint(const RunState& state, const std::string& checkpoint) {
     Pulse& pulse = state.pulse;
     comm::agree(state.world, [&] {
-        for (const auto& replica : state.replicas) {
-            parallel::ParameterStore& store = replica->module().parameters();
-            load_weights(checkpoint, replica->name(), store, pulse);
-            if (Optimizer* optimizer = replica->optimizer())
-                load_moments(checkpoint, replica->name(), store, *optimizer, pulse);
+        for (const auto& local : state.sections) {
+            parallel::ParameterStore& store = local->module().parameters();
+            load_weights(checkpoint, local->name(), store, pulse);
+            if (Optimizer* optimizer = local->optimizer())
+                load_moments(checkpoint, local->name(), store, *optimizer, pulse);
         }
     });
 }

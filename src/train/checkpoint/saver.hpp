@@ -12,7 +12,7 @@
 #include "comm/communicator.hpp"
 #include "config/deck.hpp"
 #include "io/checkpoint.hpp"
-#include "train/step/replica.hpp"
+#include "train/step/local_section.hpp"
 
 namespace maestro::train {
 
@@ -20,7 +20,7 @@ namespace maestro::train {
 struct RunState {
     const comm::Communicator& world;
     const config::Deck& deck;
-    std::span<const std::unique_ptr<Replica>> replicas;
+    std::span<const std::unique_ptr<LocalSection>> sections;
     std::uint64_t samples = 0;  ///< data::SampleFile::identity() of the training samples
     Pulse& pulse;
 };

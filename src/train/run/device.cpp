@@ -46,9 +46,9 @@ backend::Device choose_device(const comm::Communicator& world, const comm::Topol
     return device;
 }
 
-std::unique_ptr<backend::Backend> open_device(const Launch& launch) {
-    auto opened = backend::open_device(launch.device, launch.topology.threads);
-    opened->set_wait([&waiter = launch.world.waiter()](const auto& ready, const std::string& what) {
+std::unique_ptr<backend::Backend> open_device(const RunContext& context) {
+    auto opened = backend::open_device(context.device, context.topology.threads);
+    opened->set_wait([&waiter = context.world.waiter()](const auto& ready, const std::string& what) {
         waiter.wait_until(ready, [&] { return what; });
     });
     return opened;

@@ -7,7 +7,7 @@
 #include "comm/communicator.hpp"
 #include "comm/topology.hpp"
 #include "config/deck.hpp"
-#include "train/run/launch.hpp"
+#include "train/run/run_context.hpp"
 
 namespace maestro::train {
 
@@ -16,7 +16,7 @@ namespace maestro::train {
 backend::Device choose_device(const comm::Communicator& world, const comm::Topology& topology,
                               const config::Deck& deck);
 
-/// Of the launch. The host waits for a GPU as it waits for ranks: with the deadline, and named.
-std::unique_ptr<backend::Backend> open_device(const Launch& launch);
+/// Of the context. The host waits for a GPU as it waits for ranks: with the deadline, and named.
+std::unique_ptr<backend::Backend> open_device(const RunContext& context);
 
 }  // namespace maestro::train

@@ -30,24 +30,25 @@ std::string exchange_of(const backend::Device& device) {
 }
 
 /// The first rank of a host with GPUs reports them.
-std::string peers_of(const Launch& launch) {
-    if (!launch.device.gpu || launch.topology.rank_on_node != 0) return {};
-    return fmt::format("\nGPUs of {} as peers: {}", launch.topology.host, backend::describe_peers());
+std::string peers_of(const RunContext& context) {
+    if (!context.device.gpu || context.topology.rank_on_node != 0) return {};
+    return fmt::format("\nGPUs of {} as peers: {}", context.topology.host, backend::describe_peers());
 }
 
 }  // namespace
 
-std::string environment_report(const Launch& launch, const std::string& backend) {
+std::string environment_report(const RunContext& context, const std::string& backend) {
     unsigned major = 0, minor = 0, release = 0;
     H5get_libversion(&major, &minor, &release);
     utsname system{};
     uname(&system);
-    const int rank = launch.world.rank();
-    const backend::Device& device = launch.device;
-    const auto ranks = launch.world.gather(fmt::format("rank {}: {}; {}{}", rank, launch.topology.describe(),
-                                                       graph::describe_place(launch.deck.graph, rank),
-                                                       device.gpu ? "; " + describe_gpu_of(device) : "") +
-                                           peers_of(launch));
+    const int rank = context.world.rank();
+    const backend::Device& device = context.device;
+    const auto ranks =
+        context.world.gather(fmt::format("rank {}: {}; {}{}", rank, context.topology.describe(),
+                                         graph::describe_place(context.deck.graph, rank),
+                                         device.gpu ? "; " + describe_gpu_of(device) : "") +
+                             peers_of(context));
     std::string text =
         fmt::format("maestro {}, compiled by " MAESTRO_COMPILER
                     ", on {} {} {}\n{}\nHDF5 {}.{}.{} (built with {}.{}.{})\n{}{}{}",
@@ -55,7 +56,7 @@ std::string environment_report(const Launch& launch, const std::string& backend)
                     major, minor, release, H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE, backend,
                     exchange_of(device), device.gpu ? "" : "; " + device.reason);
     for (const std::string& line : ranks) text += "\n" + line;
-    launch.world.broadcast(text);
+    context.world.broadcast(text);
     return text;
 }
 

@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "train/run/launch.hpp"
+#include "train/run/run_context.hpp"
 
 namespace maestro::train {
 
 /// Collective. Lines for the log, on every rank the same.
-std::string environment_report(const Launch& launch, const std::string& backend);
+std::string environment_report(const RunContext& context, const std::string& backend);
 
 }  // namespace maestro::train

@@ -66,15 +66,15 @@ std::map<std::pair<std::int64_t, std::size_t>, std::pair<std::int64_t, std::size
 
 class Evaluator {
 public:
-    Evaluator(Launch& launch, const config::CommandLine& line)
-        : launch_(launch), deck_(launch.deck), backend_(open_device(launch)) {
-        samples_ = open_samples(launch.world, deck_.data.validation, launch.pulse);
-        const std::string checkpoint = need_checkpoint(launch.world, line.checkpoint, launch.pulse);
-        comm::agree(launch.world, [&] {
+    Evaluator(RunContext& context, const config::CommandLine& line)
+        : context_(context), deck_(context.deck), backend_(open_device(context)) {
+        samples_ = open_samples(context.world, deck_.data.validation, context.pulse);
+        const std::string checkpoint = need_checkpoint(context.world, line.checkpoint, context.pulse);
+        comm::agree(context.world, [&] {
             if (samples_->size() == 0)
                 throw Error(ExitCode::bad_data, deck_.data.validation + ": holds no samples");
             workload::check_samples(deck_, *samples_, false);
-            if (line.exchange_images) places_ = exchange(*samples_, launch.pulse);
+            if (line.exchange_images) places_ = exchange(*samples_, context.pulse);
             build(checkpoint);
         });
     }
@@ -84,14 +84,14 @@ public:
         double weight = 0;
         for (std::int64_t i = 0; i < samples_->size(); ++i) weight += samples_->index().weight(i);
         std::vector<data::Sample> chunk;
-        comm::agree(launch_.world, [&] {
-            for (std::int64_t i = launch_.world.rank(); i < samples_->size(); i += launch_.world.size()) {
+        comm::agree(context_.world, [&] {
+            for (std::int64_t i = context_.world.rank(); i < samples_->size(); i += context_.world.size()) {
                 samples_->read(i, chunk.emplace_back());
                 swap_pictures(chunk.back());
-                if (chunk.size() == kSamples || i + launch_.world.size() >= samples_->size()) {
+                if (chunk.size() == kSamples || i + context_.world.size() >= samples_->size()) {
                     evaluate(chunk, 1 / weight, result);
                     chunk.clear();
-                    launch_.pulse.doing(fmt::format("evaluation, sample {}", i));
+                    context_.pulse.doing(fmt::format("evaluation, sample {}", i));
                 }
             }
         });
@@ -110,14 +110,14 @@ private:
     };
 
     void build(const std::string& checkpoint) {
-        for (const int s : launch_.deck.graph.order) {
+        for (const int s : context_.deck.graph.order) {
             model::Role role = workload::role_of(deck_, s, samples_->marker());
             role.needs_backward = false;
             auto module = model::make_module(*backend_, workload::spec_of(deck_, s), role,
                                              parallel::single_rank_mesh(), model::InitialWeights::zeros);
             const auto& section = deck_.sections[s];
-            load_weights(checkpoint, section.name, module->parameters(), launch_.pulse);
-            module->parameters().initialize(launch_.pulse, true);
+            load_weights(checkpoint, section.name, module->parameters(), context_.pulse);
+            module->parameters().initialize(context_.pulse, true);
             module->parameters().refresh_compute();
             parts_.push_back({s, role, std::move(module), {}, {}});
         }
@@ -144,7 +144,7 @@ private:
         for (Part& part : parts_) {
             const model::Footprint footprint = model::measure(
                 workload::spec_of(deck_, part.section), part.role, shapes,
-                {.train = false, .traits = backend::traits_of(launch_.device, launch_.topology.threads)});
+                {.train = false, .traits = backend::traits_of(context_.device, context_.topology.threads)});
             if (part.saved.capacity() < footprint.saved)
                 part.saved = backend::Arena(*backend_, footprint.saved + footprint.saved / 2);
             if (part.scratch.capacity() < footprint.scratch)
@@ -152,7 +152,7 @@ private:
             part.saved.reset();
             part.scratch.reset();
             std::vector<std::vector<Tensor>> inputs;
-            for (const graph::Edge& e : launch_.deck.graph.edges)
+            for (const graph::Edge& e : context_.deck.graph.edges)
                 if (e.to == part.section) inputs.push_back(outputs.at(e.from));
             Tensor output;
             const auto state =
@@ -174,7 +174,7 @@ private:
         }
     }
 
-    Launch& launch_;
+    RunContext& context_;
     const config::Deck& deck_;
     std::unique_ptr<backend::Backend> backend_;
     std::unique_ptr<data::SampleFile> samples_;
@@ -184,19 +184,19 @@ private:
 
 }  // namespace
 
-void run_evaluation(Launch& launch, const config::CommandLine& line) {
-    Evaluator evaluator(launch, line);
+void run_evaluation(RunContext& context, const config::CommandLine& line) {
+    Evaluator evaluator(context, line);
     const double start = comm::now_s();
     const model::Result mine = evaluator.run();
     std::vector<double> sums{mine.loss, static_cast<double>(mine.tokens), static_cast<double>(mine.names),
                              static_cast<double>(mine.exact)};
-    launch.world.allreduce_sum(std::span(sums));
+    context.world.allreduce_sum(std::span(sums));
     if (!std::isfinite(sums[0]))
         throw Error(ExitCode::not_finite, fmt::format("{}: the loss is {}", line.checkpoint, sums[0]),
                     Scope::all_ranks);
     const std::string match = sums[2] > 0 ? fmt::format("{:.6f}", sums[3] / sums[2]) : "null";
     log::info("{}: loss {:.4f}, {:.0f} of {:.0f} names exact, {:.0f} tokens in {:.1f} s",
-              launch.deck.data.validation, sums[0], sums[3], sums[2], sums[1], comm::now_s() - start);
+              context.deck.data.validation, sums[0], sums[3], sums[2], sums[1], comm::now_s() - start);
     log::info("{{\"loss\": {:.9g}, \"exact_match\": {}, \"names\": {:.0f}, \"tokens\": {:.0f}}}", sums[0],
               match, sums[2], sums[1]);
 }

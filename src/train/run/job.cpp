@@ -17,21 +17,21 @@
 
 namespace maestro::train {
 
-Job::Job(Launch& launch, const Survey& survey)
-    : launch_(launch),
-      survey_(survey),
+Job::Job(RunContext& context, const Preflight& preflight)
+    : context_(context),
+      preflight_(preflight),
       resident_at_start_(comm::resident_memory().now),
-      planned_(workload::memory_of(survey.memory(), launch.deck.graph, launch.world.rank())),
-      description_(survey.description(false)) {
-    const graph::SectionGraph& graph = launch.deck.graph;
-    comm::agree(launch.world, [&] {
-        in_planned_memory(launch, survey.memory(),
-                          [&] { devices_ = std::make_unique<SectionDevices>(launch, survey.memory()); });
+      planned_(workload::memory_of(preflight.memory(), context.deck.graph, context.world.rank())),
+      description_(preflight.description(false)) {
+    const graph::SectionGraph& graph = context.deck.graph;
+    comm::agree(context.world, [&] {
+        in_planned_memory(context, preflight.memory(),
+                          [&] { devices_ = std::make_unique<SectionDevices>(context, preflight.memory()); });
     });
-    prefetcher_ = std::make_unique<data::Prefetcher>(survey.samples(), workload::kBytesAhead);
-    const int lane = graph::lane_on(graph, launch.world.rank());
-    lane_ = launch.world.split(
-        lane, launch.world.rank(),
+    prefetcher_ = std::make_unique<data::Prefetcher>(preflight.samples(), workload::kBytesAhead);
+    const int lane = graph::lane_on(graph, context.world.rank());
+    lane_ = context.world.split(
+        lane, context.world.rank(),
         fmt::format("the lane of {}", graph::describe_place(graph, graph::ranks_of(graph, lane).front())));
     open_edges();
     for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) build_section(s);
@@ -40,29 +40,29 @@ Job::Job(Launch& launch, const Survey& survey)
 
 /// Rank 0 alone needs the costs.
 void Job::prepare_planning() {
-    problem_ = workload::problem_of(launch_.deck.graph, survey_.cluster());
-    for (std::size_t s = 0; s < survey_.memory().sections.size(); ++s)
-        problem_.sections[s].window = survey_.memory().sections[s].window;
-    comm::agree(launch_.world, [&] {
-        if (launch_.world.rank() != 0) return;
-        costs_ = std::make_unique<workload::CostModel>(launch_.deck, survey_.samples().marker(), table(),
-                                                       survey_.cluster());
-        if (survey_.emulation()) survey_.emulation()->check_times(*costs_, table().size());
+    problem_ = workload::problem_of(context_.deck.graph, preflight_.cluster());
+    for (std::size_t s = 0; s < preflight_.memory().sections.size(); ++s)
+        problem_.sections[s].window = preflight_.memory().sections[s].window;
+    comm::agree(context_.world, [&] {
+        if (context_.world.rank() != 0) return;
+        costs_ = std::make_unique<workload::CostModel>(context_.deck, preflight_.samples().marker(), table(),
+                                                       preflight_.cluster());
+        if (preflight_.emulation()) preflight_.emulation()->check_times(*costs_, table().size());
     });
-    if (costs_) description_.push_back(workload::describe_load(launch_.deck, *costs_, table().size()));
+    if (costs_) description_.push_back(workload::describe_load(context_.deck, *costs_, table().size()));
 }
 
 MemoryUse Job::memory_use() const {
     std::size_t taken = devices_->scratch_bytes(), used = devices_->used_scratch_bytes();
     for (const auto& channel : channels_)
         if (channel) {
-            const std::size_t bytes = channel::rank_bytes(channel->spec(), launch_.world.rank());
+            const std::size_t bytes = channel::rank_bytes(channel->spec(), context_.world.rank());
             taken += bytes;
             used += bytes;  // windows are filled at the start
         }
-    for (const auto& replica : replicas_) {
-        taken += replica->bytes();
-        used += replica->used_bytes();
+    for (const auto& section : sections_) {
+        taken += section->bytes();
+        used += section->used_bytes();
     }
     const auto most = static_cast<double>(comm::resident_memory().most);
     return {.planned = planned_.total(),
@@ -73,13 +73,13 @@ MemoryUse Job::memory_use() const {
 }
 
 void Job::open_edges() {
-    const std::vector<channel::ChannelSpec>& specs = survey_.memory().channels;
-    const graph::SectionGraph& graph = launch_.deck.graph;
+    const std::vector<channel::ChannelSpec>& specs = preflight_.memory().channels;
+    const graph::SectionGraph& graph = context_.deck.graph;
     std::vector<transport::Backends> ends;
     for (const graph::Edge& e : graph.edges) ends.push_back({devices_->find(e.from), devices_->find(e.to)});
-    const std::string& transport = launch_.deck.run.transport;
+    const std::string& transport = context_.deck.run.transport;
     auto [channels, description] =
-        channel::open_channels(launch_.world, specs,
+        channel::open_channels(context_.world, specs,
                                transport == "window"     ? channel::Request::shared_memory
                                : transport == "messages" ? channel::Request::messages
                                                          : channel::Request::automatic,
@@ -94,12 +94,12 @@ void Job::open_edges() {
 }
 
 void Job::load_initial() {
-    if (survey_.emulation()) return;  // its weights are zeros
-    const WeightFiles files = find_weights(launch_.world, launch_.deck, launch_.pulse);
-    comm::agree(launch_.world, [&] {
-        for (const auto& replica : replicas_)
-            load_initial_weights(launch_.deck, files, replica->section(), replica->module().parameters(),
-                                 launch_.pulse);
+    if (preflight_.emulation()) return;  // its weights are zeros
+    const WeightFiles files = find_weights(context_.world, context_.deck, context_.pulse);
+    comm::agree(context_.world, [&] {
+        for (const auto& section : sections_)
+            load_initial_weights(context_.deck, files, section->colour(), section->module().parameters(),
+                                 context_.pulse);
     });
     complete_weights();
 }
@@ -110,42 +110,42 @@ void Job::load(const std::string& checkpoint) {
 }
 
 void Job::complete_weights() {
-    comm::agree(launch_.world, [&] {
-        for (const auto& replica : replicas_) replica->module().parameters().initialize(launch_.pulse, true);
+    comm::agree(context_.world, [&] {
+        for (const auto& section : sections_) section->module().parameters().initialize(context_.pulse, true);
     });
-    for (std::size_t i = 0; i < replicas_.size(); ++i) {
-        model::Module& module = replicas_[i]->module();
+    for (std::size_t i = 0; i < sections_.size(); ++i) {
+        model::Module& module = sections_[i]->module();
         const parallel::MeshShape& shape = module.mesh().shape();
-        launch_.watchdog.doing("the weights of section " + replicas_[i]->name());
+        context_.watchdog.doing("the weights of section " + sections_[i]->name());
         std::unique_ptr<collective::ProcessGroup> own;  // of a frozen section, for this once
         if (!shape.trainable)
-            own = parallel::make_data_group(section_ranks_[i], devices_->backend(replicas_[i]->section()),
-                                            shape, replicas_[i]->name());
+            own = parallel::make_data_group(section_ranks_[i], devices_->backend(sections_[i]->colour()),
+                                            shape, sections_[i]->name());
         collective::ProcessGroup& ranks = own ? *own : module.mesh().group(parallel::kDataAxes);
         for (parallel::ParameterGroup& group : module.parameters().groups()) group.gather_weights(ranks);
     }
 }
 
-void Job::add_replica(int s, int index, std::unique_ptr<model::Module> module) {
-    const graph::Section& section = launch_.deck.graph.sections[s];
-    const workload::SectionMemory& memory = survey_.memory().sections[s];
+void Job::add_section(int s, int replica, std::unique_ptr<model::Module> module) {
+    const graph::Section& section = context_.deck.graph.sections[s];
+    const workload::SectionMemory& memory = preflight_.memory().sections[s];
     std::vector<channel::Channel*> inputs, outputs;
     for (const EdgeEnd& e : edges_) {
         if (e.to == s) inputs.push_back(e.channel);
         if (e.from == s) outputs.push_back(e.channel);
     }
     const DType compute = module->parameters().compute();
-    replicas_.push_back(std::make_unique<Replica>(devices_->backend(s),
-                                                  Replica::Settings{.section = s,
-                                                                    .name = section.name,
-                                                                    .index = index,
-                                                                    .window = memory.slots(),
-                                                                    .backward = section.backward,
-                                                                    .dtype = compute,
-                                                                    .saved_bytes = memory.footprint.saved},
-                                                  std::move(module), launch_.world.waiter(),
-                                                  std::move(inputs), std::move(outputs),
-                                                  devices_->scratch(s)));
+    sections_.push_back(
+        std::make_unique<LocalSection>(devices_->backend(s),
+                                       LocalSection::Settings{.section = s,
+                                                              .name = section.name,
+                                                              .replica = replica,
+                                                              .window = memory.slots(),
+                                                              .backward = section.backward,
+                                                              .dtype = compute,
+                                                              .saved_bytes = memory.footprint.saved},
+                                       std::move(module), context_.world.waiter(), std::move(inputs),
+                                       std::move(outputs), devices_->scratch(s)));
 }
 
 /// For the log, where the device has plans of attention.
@@ -154,7 +154,7 @@ std::string Job::prepare(model::Module& module, int s) {
     if (!attention) return {};
     const std::size_t before = attention->plans();
     const auto began = std::chrono::steady_clock::now();
-    const std::set<std::int64_t> rows = survey_.table().sequence_rows(s);
+    const std::set<std::int64_t> rows = preflight_.table().sequence_rows(s);
     module.prepare(std::vector(rows.begin(), rows.end()));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
     if (attention->plans() == before) return {};
@@ -162,15 +162,15 @@ std::string Job::prepare(model::Module& module, int s) {
 }
 
 void Job::build_section(int s) {
-    const config::Deck& deck = launch_.deck;
-    const comm::Communicator& world = launch_.world;
+    const config::Deck& deck = context_.deck;
+    const comm::Communicator& world = context_.world;
     const graph::Section& section = deck.graph.sections[s];
     const std::optional<graph::Place> place = graph::place_of(section, world.rank());
     comm::Communicator ranks =
         world.split(place ? 0 : -1, world.rank(), fmt::format("the ranks of section {}", section.name));
     std::optional<parallel::Mesh> mesh;
     if (place)
-        in_planned_memory(launch_, survey_.memory(), [&] {
+        in_planned_memory(context_, preflight_.memory(), [&] {
             mesh = parallel::make_mesh(ranks, devices_->backend(s), workload::mesh_shape_of(deck, s),
                                        section.name);
         });
@@ -178,17 +178,17 @@ void Job::build_section(int s) {
     std::string prepared, transports;
     const auto build = [&] {
         transports = mesh->describe_transports();
-        auto module = survey_.emulation()
-                          ? survey_.emulation()->make_module(devices_->backend(s), s, std::move(*mesh))
+        auto module = preflight_.emulation()
+                          ? preflight_.emulation()->make_module(devices_->backend(s), s, std::move(*mesh))
                           : model::make_module(devices_->backend(s), workload::spec_of(deck, s),
-                                               workload::role_of(deck, s, survey_.samples().marker()),
+                                               workload::role_of(deck, s, preflight_.samples().marker()),
                                                std::move(*mesh), model::InitialWeights::zeros);
         parameters = module->parameters().count();
         prepared = prepare(*module, s);
-        add_replica(s, place->replica, std::move(module));
+        add_section(s, place->replica, std::move(module));
     };
     comm::agree(world, [&] {
-        if (place) in_planned_memory(launch_, survey_.memory(), build);
+        if (place) in_planned_memory(context_, preflight_.memory(), build);
     });
     if (place) section_ranks_.push_back(std::move(ranks));
     parameters = static_cast<std::int64_t>(world.max(static_cast<double>(parameters)));
@@ -196,7 +196,7 @@ void Job::build_section(int s) {
         fmt::format("section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}", section.name,
                     s, deck.sections[s].model, graph::describe_ranks(section), parameters,
                     section.train ? "trained" : "frozen", section.micro_batch,
-                    workload::describe(survey_.memory().sections[s])));
+                    workload::describe(preflight_.memory().sections[s])));
     if constexpr (backend::kCuda) {
         if (!place || !devices_->backend(s).stream()) transports.clear();
         world.broadcast(transports, section.first_rank);

@@ -11,11 +11,11 @@
 #include "data/prefetcher.hpp"
 #include "schedule/problem.hpp"
 #include "train/checkpoint/saver.hpp"
-#include "train/run/launch.hpp"
 #include "train/run/memory.hpp"
+#include "train/run/preflight.hpp"
+#include "train/run/run_context.hpp"
 #include "train/run/section_devices.hpp"
-#include "train/run/survey.hpp"
-#include "train/step/replica.hpp"
+#include "train/step/local_section.hpp"
 #include "train/step/step_runner.hpp"
 #include "workload/cost_model.hpp"
 #include "workload/sample_table.hpp"
@@ -25,23 +25,23 @@ namespace maestro::train {
 class Job {
 public:
     /// Collective over the world, which has the size that the graph asks for. Builds this rank's sections and
-    /// the edges, in the memory that the survey has found room for; `launch` and `survey` outlive the job.
-    /// Errors are thrown on all ranks. Weights are zeros until one of the next two is called.
-    Job(Launch& launch, const Survey& survey);
+    /// the edges, in the memory that the preflight has found room for; `context` and `preflight` outlive the
+    /// job. Errors are thrown on all ranks. Weights are zeros until one of the next two is called.
+    Job(RunContext& context, const Preflight& preflight);
     /// Collective. Initial weights, and those that the deck names.
     void load_initial();
     /// Collective. Weights and optimizer states of a verified checkpoint.
     void load(const std::string& checkpoint);
 
-    Launch& launch() const { return launch_; }
-    const workload::SampleTable& table() const { return survey_.table(); }
-    const data::SampleFile& samples() const { return survey_.samples(); }
+    RunContext& context() const { return context_; }
+    const workload::SampleTable& table() const { return preflight_.table(); }
+    const data::SampleFile& samples() const { return preflight_.samples(); }
     data::Prefetcher& prefetcher() { return *prefetcher_; }
-    std::vector<std::unique_ptr<Replica>>& replicas() { return replicas_; }
+    std::vector<std::unique_ptr<LocalSection>>& sections() { return sections_; }
     const std::vector<EdgeEnd>& edges() const { return edges_; }
     /// What checkpoints hold of this rank.
     RunState state() const {
-        return {launch_.world, launch_.deck, replicas_, samples().identity(), launch_.pulse};
+        return {context_.world, context_.deck, sections_, samples().identity(), context_.pulse};
     }
     /// The ranks that run this one's tasks together, the leader first.
     const comm::Communicator& lane() const { return lane_; }
@@ -59,22 +59,22 @@ private:
     void build_section(int section);
     std::string prepare(model::Module& module, int section);
     /// Takes this rank's memory for a section, and no messages.
-    void add_replica(int section, int index, std::unique_ptr<model::Module> module);
+    void add_section(int section, int replica, std::unique_ptr<model::Module> module);
     /// Collective. Draws the weights that no file has brought; then every rank gets those of the others'
     /// shards.
     void complete_weights();
     void prepare_planning();
 
-    Launch& launch_;
-    const Survey& survey_;
+    RunContext& context_;
+    const Preflight& preflight_;
     std::uint64_t resident_at_start_;
     std::unique_ptr<SectionDevices> devices_;
     std::unique_ptr<data::Prefetcher> prefetcher_;
     comm::Communicator lane_;
     std::vector<std::unique_ptr<channel::Channel>> channels_;
     std::vector<EdgeEnd> edges_;
-    std::vector<std::unique_ptr<Replica>> replicas_;
-    std::vector<comm::Communicator> section_ranks_;  ///< by replica: all ranks of its section
+    std::vector<std::unique_ptr<LocalSection>> sections_;
+    std::vector<comm::Communicator> section_ranks_;  ///< by local section: all of its ranks
     schedule::Problem problem_;
     std::unique_ptr<workload::CostModel> costs_;
     workload::RankMemory planned_;

@@ -9,7 +9,7 @@
 #include "comm/environment.hpp"
 #include "comm/memory.hpp"
 #include "graph/grid.hpp"
-#include "train/run/stores.hpp"
+#include "train/run/memory_pools.hpp"
 #include "transport/choice.hpp"
 
 namespace maestro::train {
@@ -26,14 +26,14 @@ constexpr const char* kTakesLess =
 
 /// What this rank has a share of, and what is free there once every rank has what CUDA itself takes.
 /// Collective.
-Claim claim_of(const Launch& launch) {
-    const backend::Device& device = launch.device;
-    Claim claim;
+MemoryClaim claim_of(const RunContext& context) {
+    const backend::Device& device = context.device;
+    MemoryClaim claim;
     const auto say = [](auto& place, const std::string& words) {
         words.copy(place.data(), place.size() - 1);
     };
-    say(claim.host, launch.topology.host);
-    comm::agree(launch.world, [&] {  // whoever shares a GPU is through before the first asks
+    say(claim.host, context.topology.host);
+    comm::agree(context.world, [&] {  // whoever shares a GPU is through before the first asks
         if (device.gpu) backend::open_context(device);
     });
     if (device.gpu) {
@@ -42,35 +42,36 @@ Claim claim_of(const Launch& launch) {
         claim.gpu = device.number;
         claim.free = static_cast<double>(backend::free_memory(device));
     } else {
-        say(claim.memory, launch.topology.host);
+        say(claim.memory, context.topology.host);
         claim.free = static_cast<double>(comm::available_memory());
     }
     return claim;
 }
 
 /// NCCL is for GPUs of their own: there is none of it where all ranks share the one that `own` is.
-workload::Libraries libraries_of(const Launch& launch, const Store& own) {
-    if (!launch.device.gpu) return {};
-    const bool one_for_all = own.ranks > 1 && own.ranks == launch.world.size();
+workload::Libraries libraries_of(const RunContext& context, const MemoryPool& own) {
+    if (!context.device.gpu) return {};
+    const bool one_for_all = own.ranks > 1 && own.ranks == context.world.size();
     const bool by_nccl = own.ranks == 1 && !transport::nccl_version().empty();
-    const backend::LibraryMemory memory = backend::library_memory_of_gpu(launch.device.number);
+    const backend::LibraryMemory memory = backend::library_memory_of_gpu(context.device.number);
     return {.workspace = static_cast<double>(memory.workspace),
             .reserve = static_cast<double>(memory.reserve),
             .link = one_for_all ? 0.0 : static_cast<double>(transport::nccl_connection_bytes()),
-            .edges = launch.deck.run.transport == "auto" && (by_nccl || comm::reaches_gpus()),
+            .edges = context.deck.run.transport == "auto" && (by_nccl || comm::reaches_gpus()),
             .by_nccl = by_nccl};
 }
 
 /// Collective; on all ranks alike, for the memory that lacks most.
-void refuse_what_does_not_fit(const Launch& launch, const workload::MemoryPlan& plan, Claim claim, int rank) {
-    const workload::RankMemory memory = workload::memory_of(plan, launch.deck.graph, rank);
-    claim.needed = launch.device.gpu ? memory.on_device() : memory.total();
-    const std::string lack = shortage(stores_of(launch.world.allgather(claim)));
+void refuse_what_does_not_fit(const RunContext& context, const workload::MemoryPlan& plan, MemoryClaim claim,
+                              int rank) {
+    const workload::RankMemory memory = workload::memory_of(plan, context.deck.graph, rank);
+    claim.needed = context.device.gpu ? memory.on_device() : memory.total();
+    const std::string lack = shortage(memory_pools_of(context.world.allgather(claim)));
     if (lack.empty()) return;
     std::string list;
-    for (const graph::Section& section : launch.deck.graph.sections)
+    for (const graph::Section& section : context.deck.graph.sections)
         list += fmt::format("\n  section {}: {}", section.name,
-                            workload::memory_of(plan, launch.deck.graph, section.first_rank).describe());
+                            workload::memory_of(plan, context.deck.graph, section.first_rank).describe());
     throw Error(ExitCode::device_memory,
                 fmt::format("{}; {}. A rank of each section needs:{}", lack, kTakesLess, list),
                 Scope::all_ranks);
@@ -78,35 +79,36 @@ void refuse_what_does_not_fit(const Launch& launch, const workload::MemoryPlan& 
 
 }  // namespace
 
-void fit_memory(const Launch& launch, workload::MemoryPlan& plan) {
-    const graph::SectionGraph& graph = launch.deck.graph;
-    const Claim claim = claim_of(launch);
-    const std::vector<Store> stores = stores_of(launch.world.allgather(claim));
-    const Store& own = store_of(stores, claim);
-    plan.libraries = libraries_of(launch, own);
-    const double share = kShare * own.free / (launch.device.gpu ? own.ranks : launch.topology.ranks_on_node);
-    if (launch.world.size() != graph.world) {  // a dry run in one process, as if on every rank
+void fit_memory(const RunContext& context, workload::MemoryPlan& plan) {
+    const graph::SectionGraph& graph = context.deck.graph;
+    const MemoryClaim claim = claim_of(context);
+    const std::vector<MemoryPool> pools = memory_pools_of(context.world.allgather(claim));
+    const MemoryPool& own = memory_pool_of(pools, claim);
+    plan.libraries = libraries_of(context, own);
+    const double share =
+        kShare * own.free / (context.device.gpu ? own.ranks : context.topology.ranks_on_node);
+    if (context.world.size() != graph.world) {  // a dry run in one process, as if on every rank
         workload::choose_windows(plan, graph, share);
-        refuse_what_does_not_fit(launch, plan, claim, workload::fullest_rank(plan, graph));
+        refuse_what_does_not_fit(context, plan, claim, workload::fullest_rank(plan, graph));
         return;
     }
     std::vector<double> least;
-    for (const int window : workload::windows_within(plan, graph, launch.world.rank(), share))
+    for (const int window : workload::windows_within(plan, graph, context.world.rank(), share))
         least.push_back(-window);
-    launch.world.allreduce_max(std::span(least));
+    context.world.allreduce_max(std::span(least));
     for (std::size_t s = 0; s < least.size(); ++s)
         plan.set_window(static_cast<int>(s), static_cast<int>(-least[s]), graph);
-    refuse_what_does_not_fit(launch, plan, claim, launch.world.rank());
+    refuse_what_does_not_fit(context, plan, claim, context.world.rank());
 }
 
-void in_planned_memory(const Launch& launch, const workload::MemoryPlan& plan,
+void in_planned_memory(const RunContext& context, const workload::MemoryPlan& plan,
                        const std::function<void()>& action) {
     try {
         action();
     } catch (const Error& error) {
         if (error.code() != ExitCode::device_memory || error.scope() != Scope::this_rank) throw;
-        const graph::SectionGraph& graph = launch.deck.graph;
-        const int rank = launch.world.rank();
+        const graph::SectionGraph& graph = context.deck.graph;
+        const int rank = context.world.rank();
         std::string list;
         for (std::size_t s = 0; s < graph.sections.size(); ++s)
             if (graph::place_of(graph.sections[s], rank))

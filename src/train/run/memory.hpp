@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "train/run/launch.hpp"
+#include "train/run/run_context.hpp"
 #include "workload/memory.hpp"
 
 namespace maestro::train {
@@ -13,11 +13,11 @@ namespace maestro::train {
 /// Collective. What libraries take of a rank's GPU enters the plan. Windows that are still open (0) are given
 /// what is free on the fullest rank, the same on every rank. Throws Error(device_memory, all_ranks), naming
 /// the memory and the sections, where the ranks that share a node's or a GPU's need more than is free there.
-void fit_memory(const Launch& launch, workload::MemoryPlan& plan);
+void fit_memory(const RunContext& context, workload::MemoryPlan& plan);
 
 /// Runs `action`. An Error(device_memory) of this rank's says then what was planned for the rank, and which
 /// keys of the deck make it less.
-void in_planned_memory(const Launch& launch, const workload::MemoryPlan& plan,
+void in_planned_memory(const RunContext& context, const workload::MemoryPlan& plan,
                        const std::function<void()>& action);
 
 /// Bytes of this rank.

@@ -34,11 +34,11 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows, std::size
 
 }  // namespace
 
-std::string placement_table(const Launch& launch, const workload::MemoryPlan& plan) {
-    const graph::SectionGraph& graph = launch.deck.graph;
+std::string placement_table(const RunContext& context, const workload::MemoryPlan& plan) {
+    const graph::SectionGraph& graph = context.deck.graph;
     std::vector<std::string> hosts(static_cast<std::size_t>(graph.world), "-");
-    if (launch.world.size() == graph.world) hosts = launch.world.gather(launch.topology.host);
-    if (launch.world.rank() != 0) return "";
+    if (context.world.size() == graph.world) hosts = context.world.gather(context.topology.host);
+    if (context.world.rank() != 0) return "";
     struct Degree {
         const char* name;
         int graph::Layout::*degree;

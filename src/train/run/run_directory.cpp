@@ -24,11 +24,11 @@ namespace {
 
 }  // namespace
 
-RunDirectory::RunDirectory(const Launch& launch, const config::CommandLine& line, RunReport& report)
-    : launch_(launch),
-      world_(launch.world),
+RunDirectory::RunDirectory(const RunContext& context, const config::CommandLine& line, RunReport& report)
+    : context_(context),
+      world_(context.world),
       report_(report),
-      path_(launch.deck.run.output),
+      path_(context.deck.run.output),
       resume_(line.resume) {
     io::RunLock lock;
     if (!line.dry_run)
@@ -48,15 +48,15 @@ RunDirectory::RunDirectory(const Launch& launch, const config::CommandLine& line
 }
 
 void RunDirectory::search(const config::CommandLine& line) {
-    found_ = find_checkpoint(world_, resume_ == "auto" ? path_.string() : resume_, launch_.pulse);
+    found_ = find_checkpoint(world_, resume_ == "auto" ? path_.string() : resume_, context_.pulse);
     comm::agree(world_, [&] {
         if (world_.rank() != 0) return;
         if (found_.path.empty()) return refuse_what_cannot_go_on();
         std::error_code unknown;
         own_ = fs::equivalent(fs::path(found_.path).parent_path(), path_ / "checkpoints", unknown);
         if (!own_ && !line.dry_run && io::holds_run(path_)) refuse_to_overwrite(path_);
-        state_ = io::read_train_state(found_.path, launch_.pulse);
-        conflicts_ = config::resume_conflicts(launch_.deck, state_.settings, state_.defaults);
+        state_ = io::read_train_state(found_.path, context_.pulse);
+        conflicts_ = config::resume_conflicts(context_.deck, state_.settings, state_.defaults);
     });
     own_ = world_.any(own_);
     for (const std::string& wrong : found_.reports)
@@ -91,7 +91,7 @@ void RunDirectory::refuse_what_cannot_go_on() const {
 void RunDirectory::refuse_another_deck(const Job& job) {
     if (state_.samples != job.samples().identity())
         conflicts_.push_back(
-            fmt::format("data.train: {} does not hold the samples of that run", launch_.deck.data.train));
+            fmt::format("data.train: {} does not hold the samples of that run", context_.deck.data.train));
     if (conflicts_.empty()) return;
     throw Error(
         ExitCode::bad_deck,
@@ -128,10 +128,10 @@ std::int64_t RunDirectory::open(Job& job) {
         log::open_file(path_ / "log.txt");
     });
     take();
-    const std::string environment = environment_report(launch_, job.backend().describe());
+    const std::string environment = environment_report(context_, job.backend().describe());
     for (const std::string& text : {environment, fmt::format("{}", fmt::join(job.description(), "\n"))})
         log::write_file(text);
-    if (const std::string note = launch_.topology.note(); !note.empty()) notes_.push_back(note);
+    if (const std::string note = context_.topology.note(); !note.empty()) notes_.push_back(note);
     comm::agree(world_, [&] {
         if (world_.rank() == 0) open_metrics(job, environment);
     });
@@ -149,10 +149,10 @@ std::int64_t RunDirectory::open(Job& job) {
 }
 
 void RunDirectory::open_metrics(const Job& job, const std::string& environment) {
-    const config::Deck& deck = launch_.deck;
+    const config::Deck& deck = context_.deck;
     io::MetricsHeader header{.deck = deck.text, .environment = environment, .sections = {}};
     header.time_scale = deck.time_scale();
-    for (const auto& s : launch_.deck.graph.sections) header.sections.push_back(s.name);
+    for (const auto& s : context_.deck.graph.sections) header.sections.push_back(s.name);
     for (const auto& s : job.problem().sections) header.windows.push_back(s.window);
     const fs::path path = path_ / "metrics.h5";
     const auto set_aside = [&](const std::string& ending, const std::string& why) {
@@ -172,7 +172,7 @@ void RunDirectory::open_metrics(const Job& job, const std::string& environment) 
         rows = std::move(*state_.rows);
     } else if (own_) {
         try {
-            io::cut_metrics(path, header, state_.counts, launch_.pulse);
+            io::cut_metrics(path, header, state_.counts, context_.pulse);
             io::set_aside_newer(path_, state_.step, found_.damaged);
             return;
         } catch (const Error& error) {
@@ -184,7 +184,7 @@ void RunDirectory::open_metrics(const Job& job, const std::string& environment) 
     } else {
         rows = rows_of_other_run();
     }
-    io::create_metrics(path, header, rows, launch_.pulse);
+    io::create_metrics(path, header, rows, context_.pulse);
     if (own_) io::set_aside_newer(path_, state_.step, found_.damaged);
 }
 
@@ -201,7 +201,7 @@ io::Rows RunDirectory::rows_of_other_run() {
 
 void RunDirectory::save(Job& job, std::int64_t step) {
     if (step == saved_step_) return;
-    launch_.watchdog.doing(fmt::format("the checkpoint after step {}", step));
+    context_.watchdog.doing(fmt::format("the checkpoint after step {}", step));
     save_checkpoint(job.state(), path_, step, found_.damaged);
     saved_step_ = step;
     log::info("checkpoint {}/checkpoints/step-{:06d}", path_.string(), step);

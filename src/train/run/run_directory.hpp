@@ -21,7 +21,7 @@ public:
     /// not changes nothing: Error(cannot_create) where another job is at work or a run would be overwritten,
     /// Error(bad_data) where the run cannot be continued, Error(io_error) where that cannot be told,
     /// Error(input_missing), Error(bad_deck). With --dry-run nothing is locked or changed at all.
-    RunDirectory(const Launch& launch, const config::CommandLine& line, RunReport& report);
+    RunDirectory(const RunContext& context, const config::CommandLine& line, RunReport& report);
 
     /// Where to go on; empty for a fresh start.
     const std::string& checkpoint() const { return found_.path; }
@@ -40,7 +40,7 @@ private:
     /// Rows of another run, up to the checkpoint that this one begins with.
     io::Rows rows_of_other_run();
 
-    const Launch& launch_;
+    const RunContext& context_;
     const comm::Communicator& world_;
     RunReport& report_;
     std::filesystem::path path_;

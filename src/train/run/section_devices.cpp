@@ -7,18 +7,18 @@
 
 namespace maestro::train {
 
-SectionDevices::SectionDevices(const Launch& launch, const workload::MemoryPlan& plan) {
-    const graph::SectionGraph& graph = launch.deck.graph;
+SectionDevices::SectionDevices(const RunContext& context, const workload::MemoryPlan& plan) {
+    const graph::SectionGraph& graph = context.deck.graph;
     std::vector<double> bytes;  // of scratch, by place
     for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
         place_.push_back(-1);
-        if (!graph::holds(graph.sections[s], launch.world.rank())) continue;
+        if (!graph::holds(graph.sections[s], context.world.rank())) continue;
         if (bytes.empty() || !plan.shares_scratch) bytes.push_back(0);
         place_.back() = static_cast<int>(bytes.size()) - 1;
         bytes.back() = std::max(bytes.back(), workload::scratch_of(plan, s));
     }
     for (const double size : bytes) {
-        auto backend = open_device(launch);
+        auto backend = open_device(context);
         backend::Arena scratch(*backend, static_cast<std::size_t>(size));
         owned_.push_back({std::move(backend), std::move(scratch)});
     }

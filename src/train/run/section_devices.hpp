@@ -6,16 +6,16 @@
 #include <vector>
 
 #include "backend/arena.hpp"
-#include "train/run/launch.hpp"
+#include "train/run/run_context.hpp"
 #include "workload/memory.hpp"
 
 namespace maestro::train {
 
 class SectionDevices {
 public:
-    /// Opens the launch's device for the sections that this rank holds, at least one, with as much scratch as
-    /// the plan says.
-    SectionDevices(const Launch& launch, const workload::MemoryPlan& plan);
+    /// Opens the context's device for the sections that this rank holds, at least one, with as much scratch
+    /// as the plan says.
+    SectionDevices(const RunContext& context, const workload::MemoryPlan& plan);
 
     /// Of a section; null where this rank does not hold it.
     backend::Backend* find(int section);

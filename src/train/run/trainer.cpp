@@ -35,10 +35,10 @@ AdamSettings settings_of(const config::Optimizer& o) {
             .clip = o.clip};
 }
 
-std::vector<Replica*> replicas_of(Job& job) {
-    std::vector<Replica*> replicas;
-    for (auto& replica : job.replicas()) replicas.push_back(replica.get());
-    return replicas;
+std::vector<LocalSection*> local_sections_of(Job& job) {
+    std::vector<LocalSection*> sections;
+    for (auto& section : job.sections()) sections.push_back(section.get());
+    return sections;
 }
 
 /// The steps of a run, after `done` of them. All that it points to outlives it.
@@ -46,18 +46,18 @@ class Trainer {
 public:
     Trainer(Job& job, RunDirectory& directory, RunReport& report, double max_hours, std::int64_t done)
         : job_(job),
-          deck_(job.launch().deck),
-          world_(job.launch().world),
+          deck_(job.context().deck),
+          world_(job.context().world),
           directory_(directory),
           report_(report),
           max_hours_(max_hours),
           first_step_(done + 1),
           adam_(settings_of(deck_.optimizer)),
           planner_(deck_, job.problem(), job.costs(), job.table().size()),
-          runner_(world_, graph::lane_on(deck_.graph, world_.rank()), job.lane(), begin_s_, replicas_of(job),
-                  job.edges(), job.table(), job.prefetcher(), job.launch().watchdog,
+          runner_(world_, graph::lane_on(deck_.graph, world_.rank()), job.lane(), begin_s_,
+                  local_sections_of(job), job.edges(), job.table(), job.prefetcher(), job.context().watchdog,
                   deck_.schedule.dispatch == "ready"),
-          recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.launch().pulse),
+          recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.context().pulse),
           log_(deck_.train, done, begin_s_) {}
 
     ExitCode run();
@@ -126,7 +126,7 @@ bool Trainer::stop_signal() {
 
 /// Collective, at a step's border; false where the run is to stop.
 bool Trainer::next_plan(std::int64_t step, double began_s, schedule::StepPlan& plan) {
-    job_.launch().watchdog.doing(fmt::format("the plan of step {}", step));
+    job_.context().watchdog.doing(fmt::format("the plan of step {}", step));
     std::vector<std::int64_t> words;
     if (world_.rank() == 0) {
         const bool late = max_hours_ > 0 && began_s - begin_s_ > 3600 * max_hours_;
@@ -147,9 +147,9 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     std::vector<io::TaskRow> tasks;
     sums.add(runner_.run(plan, loss_scale(plan), tasks));
 
-    job_.launch().watchdog.doing(fmt::format("the gradients of step {}", plan.step));
-    for (auto& replica : job_.replicas())
-        sums.squares(static_cast<std::size_t>(replica->section())) = replica->reduce();
+    job_.context().watchdog.doing(fmt::format("the gradients of step {}", plan.step));
+    for (auto& section : job_.sections())
+        sums.squares(static_cast<std::size_t>(section->colour())) = section->reduce();
     runner_.read_times(tasks);
     sums.add(tasks);
     recorder_.tasks_done(plan, tasks);
@@ -157,7 +157,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     check_finite(sums, plan.step);
     const double norm = std::sqrt(sums.squares());
     const double scale = adam_.clip > 0 && norm > adam_.clip ? adam_.clip / norm : 1.0;
-    for (auto& replica : job_.replicas()) replica->update(adam_, plan.step, scale);
+    for (auto& section : job_.sections()) section->update(adam_, plan.step, scale);
 
     if (world_.rank() != 0) return;
     planner_.step_done(plan, sums);
@@ -175,7 +175,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
 double Trainer::loss_scale(const schedule::StepPlan& plan) const {
     double weight = 0;
     for (std::size_t s = 0; s < plan.batches.size(); ++s)
-        if (job_.launch().deck.graph.sections[s].loss)
+        if (job_.context().deck.graph.sections[s].loss)
             for (const auto& replica : plan.batches[s])
                 for (const auto& batch : replica)
                     for (const std::int64_t sample : batch.samples) weight += job_.table().weight(sample);
@@ -183,12 +183,12 @@ double Trainer::loss_scale(const schedule::StepPlan& plan) const {
 }
 
 void Trainer::check_finite(StepSums& sums, std::int64_t step) const {
-    for (std::size_t s = 0; s < job_.launch().deck.graph.sections.size(); ++s)
+    for (std::size_t s = 0; s < job_.context().deck.graph.sections.size(); ++s)
         if (!std::isfinite(sums.squares(s)))
             throw Error(ExitCode::not_finite,
                         fmt::format("step {}: the gradient of section {} is not finite (loss {}); lower the "
                                     "learning rate, or look at the samples of this step",
-                                    step, job_.launch().deck.graph.sections[s].name, sums.loss()),
+                                    step, job_.context().deck.graph.sections[s].name, sums.loss()),
                         Scope::all_ranks);
     if (!std::isfinite(sums.loss()))
         throw Error(ExitCode::not_finite, fmt::format("step {}: the loss is {}", step, sums.loss()),
@@ -196,14 +196,14 @@ void Trainer::check_finite(StepSums& sums, std::int64_t step) const {
 }
 
 void Trainer::report_times() const {
-    const std::size_t count = job_.launch().deck.graph.sections.size();
+    const std::size_t count = job_.context().deck.graph.sections.size();
     std::vector<std::string> names;
     std::vector<SectionTimes> times(count);
     std::vector<bool> member(count, false);
-    for (const auto& s : job_.launch().deck.graph.sections) names.push_back(s.name);
-    for (auto& replica : job_.replicas()) {
-        times[replica->section()] = replica->times();
-        member[replica->section()] = true;
+    for (const auto& s : job_.context().deck.graph.sections) names.push_back(s.name);
+    for (auto& section : job_.sections()) {
+        times[section->colour()] = section->times();
+        member[section->colour()] = true;
     }
     log::info("{}", timing_table(world_, names, times, member, comm::now_s() - begin_s_));
     log::info("{}", describe_use(world_, job_.memory_use()));
@@ -212,25 +212,25 @@ void Trainer::report_times() const {
 
 }  // namespace
 
-ExitCode run_training(Launch& launch, const config::CommandLine& line, RunReport& report) {
-    RunDirectory directory(launch, line, report);
-    const Survey survey(launch);
+ExitCode run_training(RunContext& context, const config::CommandLine& line, RunReport& report) {
+    RunDirectory directory(context, line, report);
+    const Preflight preflight(context);
     const auto tell = [&](const std::vector<std::string>& lines) {
         for (const std::string& text : lines) log::info("{}", text);
         if (!line.dry_run) return false;
-        log::info("{}", placement_table(launch, survey.memory()));
-        log::info("{}", traffic_table(launch.deck, survey.table(), survey.samples().marker()));
+        log::info("{}", placement_table(context, preflight.memory()));
+        log::info("{}", traffic_table(context.deck, preflight.table(), preflight.samples().marker()));
         log::info("dry run: deck, samples and memory are in order; nothing was trained");
         return true;
     };
-    const bool placed = launch.world.size() == launch.deck.graph.world;  // not a dry run in one process
-    if (!placed && tell(survey.description(true))) return ExitCode::done;
-    Job job(launch, survey);
+    const bool placed = context.world.size() == context.deck.graph.world;  // not a dry run in one process
+    if (!placed && tell(preflight.description(true))) return ExitCode::done;
+    Job job(context, preflight);
     if (directory.checkpoint().empty()) job.load_initial();
     if (tell(job.description())) return ExitCode::done;
     const std::int64_t done = directory.open(job);
     ExitCode code = ExitCode::done;
-    in_planned_memory(launch, survey.memory(),
+    in_planned_memory(context, preflight.memory(),
                       [&] { code = Trainer(job, directory, report, line.max_hours, done).run(); });
     return code;
 }

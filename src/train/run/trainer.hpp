@@ -3,12 +3,12 @@
 
 #include "base/error.hpp"
 #include "config/command_line.hpp"
-#include "train/run/launch.hpp"
+#include "train/run/run_context.hpp"
 #include "train/run/run_report.hpp"
 
 namespace maestro::train {
 
 /// Collective. Returns done or stopped_early; everything else is thrown.
-ExitCode run_training(Launch& launch, const config::CommandLine& line, RunReport& report);
+ExitCode run_training(RunContext& context, const config::CommandLine& line, RunReport& report);
 
 }  // namespace maestro::train

@@ -12,15 +12,15 @@
 namespace maestro::train {
 
 StepRunner::StepRunner(const comm::Communicator& world, int lane, const comm::Communicator& together,
-                       double origin_s, std::vector<Replica*> replicas, std::vector<EdgeEnd> edges,
+                       double origin_s, std::vector<LocalSection*> sections, std::vector<EdgeEnd> edges,
                        const workload::SampleTable& table, data::Prefetcher& prefetcher,
                        comm::Watchdog& watchdog, bool ready)
     : world_(world),
       lane_(lane),
-      together_(together),
+      lane_comm_(together),
       ready_(ready),
       origin_s_(origin_s),
-      replicas_(std::move(replicas)),
+      sections_(std::move(sections)),
       edges_(std::move(edges)),
       table_(table),
       prefetcher_(prefetcher),
@@ -42,10 +42,10 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
             edge.channel->begin_step(
                 plan.step, routes(plan, {edge.from, edge.from_degrees}, {edge.to, edge.to_degrees}, table_));
     begun_.clear();
-    for (Replica* replica : replicas_) begun_.push_back(replica->clock().mark());
-    for (Replica* replica : replicas_) replica->module().parameters().zero_gradients();
+    for (LocalSection* section : sections_) begun_.push_back(section->clock().mark());
+    for (LocalSection* section : sections_) section->module().parameters().zero_gradients();
 
-    if (ready_ && together_.rank() == 0)
+    if (ready_ && lane_comm_.rank() == 0)
         run_ready(step);
     else if (ready_)  // the leader says which
         for (std::size_t i = 0; i < step.agenda.size(); ++i) run_task(step, 0, comm::now_s());
@@ -53,9 +53,9 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
         for (std::size_t i = 0; i < step.agenda.size(); ++i) run_task(step, i, comm::now_s());
 
     watchdog_.doing("the end of the step's edges");
-    for (Replica* replica : replicas_) {
-        replica->end_step();
-        replica->module().collect(result);
+    for (LocalSection* section : sections_) {
+        section->end_step();
+        section->module().collect(result);
     }
     for (const EdgeEnd& edge : edges_)
         if (edge.channel) edge.channel->end_step();
@@ -64,7 +64,7 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
 
 void StepRunner::run_ready(Step& step) {
     std::vector<bool> sends(step.plan.batches.size(), false);
-    for (const schedule::Task& task : step.agenda) sends[task.section] = replica_of(task).sends();
+    for (const schedule::Task& task : step.agenda) sends[task.section] = section_of(task).sends();
     schedule::ReadyAgenda open(step.agenda, std::move(sends));
     while (!open.done()) {
         const double asked_s = comm::now_s();
@@ -77,7 +77,7 @@ void StepRunner::run_ready(Step& step) {
         world_.waiter().wait_until(look, [&] {
             const schedule::Task& first = step.agenda[open.first()];
             return fmt::format("the inputs of any of {} tasks, the first of section {}, {} of micro-batch {}",
-                               open.left(), replica_of(first).name(),
+                               open.left(), section_of(first).name(),
                                first.phase == schedule::Phase::forward ? "forward" : "backward",
                                first.micro_batch);
         });
@@ -88,44 +88,44 @@ void StepRunner::run_ready(Step& step) {
 
 bool StepRunner::can_start(const Step& step, std::size_t index) {
     const schedule::Task& task = step.agenda[index];
-    Replica& replica = replica_of(task);
-    return task.phase == schedule::Phase::forward ? replica.can_forward(batch_of(step.plan, task).samples)
-                                                  : replica.can_backward(task.micro_batch);
+    LocalSection& section = section_of(task);
+    return task.phase == schedule::Phase::forward ? section.can_forward(batch_of(step.plan, task).samples)
+                                                  : section.can_backward(task.micro_batch);
 }
 
-Replica& StepRunner::replica_of(const schedule::Task& task) const {
-    const auto at = std::find_if(replicas_.begin(), replicas_.end(),
-                                 [&](const Replica* r) { return r->section() == task.section; });
-    MAESTRO_CHECK(at != replicas_.end(), "a task of section {} on rank {}, which does not hold it",
+LocalSection& StepRunner::section_of(const schedule::Task& task) const {
+    const auto at = std::find_if(sections_.begin(), sections_.end(),
+                                 [&](const LocalSection* s) { return s->colour() == task.section; });
+    MAESTRO_CHECK(at != sections_.end(), "a task of section {} on rank {}, which does not hold it",
                   task.section, world_.rank());
     return **at;
 }
 
 const schedule::MicroBatch& StepRunner::batch_of(const schedule::StepPlan& plan,
                                                  const schedule::Task& task) const {
-    return plan.batches[task.section][replica_of(task).index()][task.micro_batch];
+    return plan.batches[task.section][section_of(task).replica()][task.micro_batch];
 }
 
-StepRunner::Order StepRunner::agree_on(Step& step, std::size_t index) {
-    const auto await = [&](const Order& order, std::span<const int> slots) {
+StepRunner::TaskDispatch StepRunner::broadcast_task(Step& step, std::size_t index) {
+    const auto await = [&](const TaskDispatch& order, std::span<const int> slots) {
         const schedule::Task& task = step.agenda[order.task];
-        Replica& replica = replica_of(task);
+        LocalSection& section = section_of(task);
         if (task.phase == schedule::Phase::forward)
-            return replica.await_forward(batch_of(step.plan, task).samples, slots);
-        replica.await_backward(task.micro_batch);
+            return section.await_forward(batch_of(step.plan, task).samples, slots);
+        section.await_backward(task.micro_batch);
         return std::vector<int>{};
     };
-    Order order{index, {}};
-    if (together_.rank() == 0) order.slots = await(order, {});
-    if (together_.size() == 1) return order;
+    TaskDispatch order{index, {}};
+    if (lane_comm_.rank() == 0) order.slots = await(order, {});
+    if (lane_comm_.size() == 1) return order;
     std::vector<std::int64_t> words(edges_.size() + 2, -1);  // task, number of slots, slots
-    if (together_.rank() == 0) {
+    if (lane_comm_.rank() == 0) {
         words[0] = static_cast<std::int64_t>(index);
         words[1] = static_cast<std::int64_t>(order.slots.size());
         std::copy(order.slots.begin(), order.slots.end(), words.begin() + 2);
     }
-    together_.broadcast(std::span(words));
-    if (together_.rank() == 0) return order;
+    lane_comm_.broadcast(std::span(words));
+    if (lane_comm_.rank() == 0) return order;
     order.task = static_cast<std::size_t>(words[0]);
     order.slots.assign(words.begin() + 2, words.begin() + 2 + words[1]);
     await(order, order.slots);
@@ -134,27 +134,27 @@ StepRunner::Order StepRunner::agree_on(Step& step, std::size_t index) {
 
 void StepRunner::run_task(Step& step, std::size_t first, double asked_s) {
     watchdog_.doing(fmt::format("step {}, what its lane does next", step.plan.step));
-    if (together_.rank() == 0) announce(step, first);
-    const Order order = agree_on(step, first);
-    if (together_.rank() != 0) announce(step, order.task);
+    if (lane_comm_.rank() == 0) announce(step, first);
+    const TaskDispatch order = broadcast_task(step, first);
+    if (lane_comm_.rank() != 0) announce(step, order.task);
     const schedule::Task& task = step.agenda[order.task];
-    Replica& replica = replica_of(task);
+    LocalSection& section = section_of(task);
     const bool forward = task.phase == schedule::Phase::forward;
     TaskMarks marks;
     if (forward) {
         const std::vector<data::Sample> samples = prefetcher_.take(step.tickets[order.task]);
         const SampleViews views(samples);
-        marks = replica.forward(
+        marks = section.forward(
             task.micro_batch,
             {.samples = views.all(), .loss_scale = step.loss_scale, .step = step.plan.step, .train = true},
             order.slots, step.result, asked_s);
     } else {
-        marks = replica.backward(task.micro_batch, asked_s);
+        marks = section.backward(task.micro_batch, asked_s);
     }
-    done_.push_back({&replica, marks, step.rows.size()});
-    if (together_.rank() != 0) return;
+    done_.push_back({&section, marks, step.rows.size()});
+    if (lane_comm_.rank() != 0) return;
     step.rows.push_back({.section = task.section,
-                         .replica = replica.index(),
+                         .replica = section.replica(),
                          .stage = 0,
                          .rank = world_.rank(),
                          .step = step.plan.step,
@@ -163,18 +163,18 @@ void StepRunner::run_task(Step& step, std::size_t first, double asked_s) {
 }
 
 void StepRunner::read_times(std::vector<io::TaskRow>& rows) {
-    for (Replica* replica : replicas_) replica->read_clock();
+    for (LocalSection* section : sections_) section->read_clock();
     double free_s = 0;
-    for (std::size_t r = 0; r < replicas_.size(); ++r)
-        free_s = std::max(free_s, replicas_[r]->clock().at(begun_[r]));
+    for (std::size_t r = 0; r < sections_.size(); ++r)
+        free_s = std::max(free_s, sections_[r]->clock().at(begun_[r]));
     // Of sections beside each other one may begin before another that was given first.
-    const auto start_of = [](const Done& done) { return done.replica->clock().at(done.marks.start); };
+    const auto start_of = [](const Done& done) { return done.section->clock().at(done.marks.start); };
     std::stable_sort(done_.begin(), done_.end(),
                      [&](const Done& a, const Done& b) { return start_of(a) < start_of(b); });
     for (const Done& done : done_) {
-        const TaskTimes times = done.replica->measured(done.marks, free_s);
+        const TaskTimes times = done.section->measured(done.marks, free_s);
         free_s = std::max(free_s, times.end_s);
-        if (together_.rank() != 0) continue;
+        if (lane_comm_.rank() != 0) continue;
         rows[done.row].start_s = times.start_s - origin_s_;
         rows[done.row].end_s = times.end_s - origin_s_;
         rows[done.row].wait_s = times.wait_s;
@@ -185,7 +185,7 @@ void StepRunner::read_times(std::vector<io::TaskRow>& rows) {
 void StepRunner::announce(const Step& step, std::size_t index) {
     const schedule::Task& task = step.agenda[index];
     watchdog_.doing(
-        fmt::format("step {}, section {}, {} of micro-batch {}", step.plan.step, replica_of(task).name(),
+        fmt::format("step {}, section {}, {} of micro-batch {}", step.plan.step, section_of(task).name(),
                     task.phase == schedule::Phase::forward ? "forward" : "backward", task.micro_batch));
 }
 

@@ -11,7 +11,7 @@
 #include "data/prefetcher.hpp"
 #include "io/metrics_file.hpp"
 #include "schedule/step_plan.hpp"
-#include "train/step/replica.hpp"
+#include "train/step/local_section.hpp"
 #include "workload/sample_table.hpp"
 
 namespace maestro::train {
@@ -29,8 +29,9 @@ public:
     /// All are owned by the caller and outlive it. `lane`: this rank's, `together` its ranks, the leader
     /// first; times are recorded from `origin_s` on; `ready`: see run_ready.
     StepRunner(const comm::Communicator& world, int lane, const comm::Communicator& together, double origin_s,
-               std::vector<Replica*> replicas, std::vector<EdgeEnd> edges, const workload::SampleTable& table,
-               data::Prefetcher& prefetcher, comm::Watchdog& watchdog, bool ready);
+               std::vector<LocalSection*> sections, std::vector<EdgeEnd> edges,
+               const workload::SampleTable& table, data::Prefetcher& prefetcher, comm::Watchdog& watchdog,
+               bool ready);
 
     /// Collective over the lane: runs its agenda of the plan. Gradients are left in the parameter stores.
     /// The leader appends one row a task, whose times read_times() fills in.
@@ -39,7 +40,7 @@ public:
     void read_times(std::vector<io::TaskRow>& rows);
 
 private:
-    Replica& replica_of(const schedule::Task& task) const;
+    LocalSection& section_of(const schedule::Task& task) const;
     const schedule::MicroBatch& batch_of(const schedule::StepPlan& plan, const schedule::Task& task) const;
     /// What a step needs at hand.
     struct Step {
@@ -52,7 +53,7 @@ private:
     };
     /// A task that was run, and where its row is.
     struct Done {
-        Replica* replica;
+        LocalSection* section;
         TaskMarks marks;
         std::size_t row;
     };
@@ -61,21 +62,21 @@ private:
     bool can_start(const Step& step, std::size_t task);
     /// Which task the lane runs now, and in which slots of its outputs' channels: the leader waits until it
     /// can, then tells the others, who would else choose by what has come to each of them.
-    struct Order {
+    struct TaskDispatch {
         std::size_t task = 0;
         std::vector<int> slots;
     };
     /// Collective over the lane; `task` is the leader's.
-    Order agree_on(Step& step, std::size_t task);
+    TaskDispatch broadcast_task(Step& step, std::size_t task);
     void run_task(Step& step, std::size_t task, double asked_s);
     void announce(const Step& step, std::size_t task);  ///< to the watchdog
 
     const comm::Communicator& world_;
     int lane_;
-    const comm::Communicator& together_;
+    const comm::Communicator& lane_comm_;
     bool ready_;
     double origin_s_;
-    std::vector<Replica*> replicas_;
+    std::vector<LocalSection*> sections_;
     std::vector<EdgeEnd> edges_;
     const workload::SampleTable& table_;
     data::Prefetcher& prefetcher_;

@@ -1,4 +1,4 @@
-#include "train/step/replica.hpp"
+#include "train/step/local_section.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -21,9 +21,10 @@ std::vector<std::int64_t> expected(const channel::Channel& input, std::span<cons
 
 }  // namespace
 
-Replica::Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
-                 comm::Waiter& waiter, std::vector<channel::Channel*> inputs,
-                 std::vector<channel::Channel*> outputs, backend::Arena& scratch)
+LocalSection::LocalSection(backend::Backend& backend, Settings settings,
+                           std::unique_ptr<model::Module> module, comm::Waiter& waiter,
+                           std::vector<channel::Channel*> inputs, std::vector<channel::Channel*> outputs,
+                           backend::Arena& scratch)
     : backend_(backend),
       settings_(settings),
       module_(std::move(module)),
@@ -36,15 +37,15 @@ Replica::Replica(backend::Backend& backend, Settings settings, std::unique_ptr<m
         optimizer_ = std::make_unique<Optimizer>(backend, module_->parameters());
 }
 
-std::size_t Replica::bytes() const {
+std::size_t LocalSection::bytes() const {
     return module_->parameters().bytes() + (optimizer_ ? optimizer_->bytes() : 0) + slots_.bytes();
 }
 
-std::size_t Replica::used_bytes() const {
+std::size_t LocalSection::used_bytes() const {
     return bytes() - slots_.bytes() + slots_.used_bytes();
 }
 
-bool Replica::collect_drained() {
+bool LocalSection::collect_drained() {
     slots_.release_if([&](int micro_batch) {
         return std::all_of(outputs_.begin(), outputs_.end(),
                            [&](channel::Channel* output) { return output->drained(micro_batch); });
@@ -52,7 +53,7 @@ bool Replica::collect_drained() {
     return slots_.any_free();
 }
 
-bool Replica::can_forward(std::span<const std::int64_t> samples) {
+bool LocalSection::can_forward(std::span<const std::int64_t> samples) {
     for (channel::Channel* input : inputs_)
         for (const std::int64_t sample : samples)
             if (input->expects(sample) && !input->arrived(sample)) return false;
@@ -61,14 +62,14 @@ bool Replica::can_forward(std::span<const std::int64_t> samples) {
     return slots_.any_free() || (!settings_.backward && !outputs_.empty() && collect_drained());
 }
 
-bool Replica::can_backward(int micro_batch) {
+bool LocalSection::can_backward(int micro_batch) {
     if (!slots_.in_flight(micro_batch)) return false;
     return std::all_of(outputs_.begin(), outputs_.end(), [&](channel::Channel* output) {
         return !output->spec().carries_gradient || output->drained(micro_batch);
     });
 }
 
-double Replica::reduce() {
+double LocalSection::reduce() {
     if (!optimizer_) return 0;
     const backend::ProfilerRange range(backend_, settings_.name, "reduce");
     const backend::Mark begin = backend_.clock().mark();
@@ -78,7 +79,7 @@ double Replica::reduce() {
     return squares;
 }
 
-void Replica::update(const AdamSettings& adam, std::int64_t step, double gradient_scale) {
+void LocalSection::update(const AdamSettings& adam, std::int64_t step, double gradient_scale) {
     if (!optimizer_) return;
     const backend::ProfilerRange range(backend_, settings_.name, "update");
     const backend::Mark begin = backend_.clock().mark();
@@ -87,7 +88,7 @@ void Replica::update(const AdamSettings& adam, std::int64_t step, double gradien
     reducing_.emplace_back(begin, backend_.clock().mark());
 }
 
-std::vector<std::vector<Tensor>> Replica::input_rows(std::span<const model::SampleView> samples) {
+std::vector<std::vector<Tensor>> LocalSection::input_rows(std::span<const model::SampleView> samples) {
     const backend::ProfilerRange range(backend_, "edge");
     std::vector<std::vector<Tensor>> rows(inputs_.size());
     for (std::size_t e = 0; e < inputs_.size(); ++e)
@@ -98,7 +99,8 @@ std::vector<std::vector<Tensor>> Replica::input_rows(std::span<const model::Samp
     return rows;
 }
 
-std::vector<int> Replica::await_forward(std::span<const std::int64_t> samples, std::span<const int> slots) {
+std::vector<int> LocalSection::await_forward(std::span<const std::int64_t> samples,
+                                             std::span<const int> slots) {
     for (channel::Channel* input : inputs_)
         for (const std::int64_t sample : samples)
             if (input->expects(sample)) input->wait_arrived(sample);
@@ -113,41 +115,41 @@ std::vector<int> Replica::await_forward(std::span<const std::int64_t> samples, s
     return taken;
 }
 
-void Replica::await_backward(int micro_batch) {
+void LocalSection::await_backward(int micro_batch) {
     for (channel::Channel* output : outputs_)
         if (output->spec().carries_gradient) output->wait_drained(micro_batch);
 }
 
-TaskMarks Replica::forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
-                           model::Result& result, double asked_s) {
+TaskMarks LocalSection::forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
+                                model::Result& result, double asked_s) {
     const std::span<const model::SampleView> samples = batch.samples;
     const backend::ProfilerRange range(backend_, settings_.name, "forward", micro_batch);
     const std::vector<std::vector<Tensor>> inputs = input_rows(samples);
     const backend::Mark start = backend_.clock().mark();  // it has its inputs
 
-    Flight flight = slots_.take();
-    for (const auto& sample : samples) flight.samples.push_back(sample.id);
+    InFlight entry = slots_.take();
+    for (const auto& sample : samples) entry.samples.push_back(sample.id);
     Tensor output;
     {
         backend::ArenaScope scope(scratch_);
-        flight.saved = module_->forward(batch, inputs, slots_.memory(flight), scratch_, output, result);
+        entry.saved = module_->forward(batch, inputs, slots_.memory(entry), scratch_, output, result);
     }
     const backend::Mark computed = backend_.clock().mark();
     {
         const backend::ProfilerRange edges(backend_, "edge");
         for (std::size_t e = 0; e < outputs_.size(); ++e) outputs_[e]->put(micro_batch, output, slots[e]);
         for (channel::Channel* input : inputs_)
-            if (!input->spec().carries_gradient) input->release(expected(*input, flight.samples));
+            if (!input->spec().carries_gradient) input->release(expected(*input, entry.samples));
     }
-    if (!settings_.backward) flight.saved.reset();
+    if (!settings_.backward) entry.saved.reset();
     if (settings_.backward || !outputs_.empty())
-        slots_.keep(micro_batch, std::move(flight));
+        slots_.keep(micro_batch, std::move(entry));
     else
-        slots_.release(flight);
+        slots_.release(entry);
     return {asked_s, start, computed, backend_.clock().mark()};
 }
 
-TaskTimes Replica::measured(const TaskMarks& task, double free_s) {
+TaskTimes LocalSection::measured(const TaskMarks& task, double free_s) {
     const backend::Clock& clock = backend_.clock();
     const double start = clock.at(task.start), computed = clock.at(task.computed), end = clock.at(task.end);
     const double waited = std::max(0.0, start - std::max(task.asked_s, free_s));
@@ -157,19 +159,19 @@ TaskTimes Replica::measured(const TaskMarks& task, double free_s) {
     return {start, end, waited};
 }
 
-void Replica::read_clock() {
+void LocalSection::read_clock() {
     backend_.clock().read();
     for (const auto& [begin, end] : reducing_)
         times_.reducing += backend_.clock().at(end) - backend_.clock().at(begin);
     reducing_.clear();
 }
 
-const SectionTimes& Replica::times() {
+const SectionTimes& LocalSection::times() {
     read_clock();
     return times_;
 }
 
-std::vector<Tensor> Replica::output_gradients(int micro_batch) {
+std::vector<Tensor> LocalSection::output_gradients(int micro_batch) {
     const backend::ProfilerRange range(backend_, "edge");
     std::vector<Tensor> gradients;
     for (channel::Channel* output : outputs_)
@@ -177,12 +179,12 @@ std::vector<Tensor> Replica::output_gradients(int micro_batch) {
     return gradients;
 }
 
-TaskMarks Replica::backward(int micro_batch, double asked_s) {
+TaskMarks LocalSection::backward(int micro_batch, double asked_s) {
     const backend::ProfilerRange range(backend_, settings_.name, "backward", micro_batch);
     const std::vector<Tensor> gradients = output_gradients(micro_batch);
     const backend::Mark start = backend_.clock().mark();
 
-    Flight flight = slots_.extract(micro_batch);
+    InFlight entry = slots_.extract(micro_batch);
     backend::ArenaScope scope(scratch_);
     const Tensor d_output = gradients.empty() ? Tensor() : gradients.front();
     for (std::size_t e = 1; e < gradients.size(); ++e) ops::add(backend_, gradients[e], d_output);
@@ -190,12 +192,12 @@ TaskMarks Replica::backward(int micro_batch, double asked_s) {
     std::vector<std::vector<std::int64_t>> came(inputs_.size());  // samples over each edge
     for (std::size_t e = 0; e < inputs_.size(); ++e) {
         if (!inputs_[e]->spec().carries_gradient) continue;
-        came[e] = expected(*inputs_[e], flight.samples);
+        came[e] = expected(*inputs_[e], entry.samples);
         std::int64_t rows = 0;
         for (const std::int64_t sample : came[e]) rows += inputs_[e]->rows_of(sample);
         d_inputs[e] = scratch_.allocate(settings_.dtype, {rows, inputs_[e]->spec().width});
     }
-    module_->backward(*flight.saved, d_output, d_inputs, scratch_);
+    module_->backward(*entry.saved, d_output, d_inputs, scratch_);
     const backend::Mark computed = backend_.clock().mark();
     {
         const backend::ProfilerRange edges(backend_, "edge");
@@ -204,11 +206,11 @@ TaskMarks Replica::backward(int micro_batch, double asked_s) {
         for (channel::Channel* output : outputs_)
             if (output->spec().carries_gradient) output->retire(micro_batch);
     }
-    slots_.release(flight);
+    slots_.release(entry);
     return {asked_s, start, computed, backend_.clock().mark()};
 }
 
-void Replica::end_step() {
+void LocalSection::end_step() {
     if (!settings_.backward)
         slots_.release_if([&](int micro_batch) {
             for (channel::Channel* output : outputs_) output->wait_drained(micro_batch);

@@ -10,7 +10,7 @@
 namespace maestro::train {
 
 /// One rank's; words end with a 0.
-struct Claim {
+struct MemoryClaim {
     std::array<char, 128> memory{};  ///< the same words on ranks that share it
     std::array<char, 64> host{};
     std::array<char, 32> bus{};  ///< where a GPU is on its host
@@ -19,7 +19,7 @@ struct Claim {
     double needed = 0;           ///< bytes
 };
 
-struct Store {
+struct MemoryPool {
     std::string memory;
     std::string name;  ///< "HOST", "GPU 2 of HOST", "GPU 0 (PCI 0000:10:00.0) of HOST" where numbers mislead
     int ranks = 0;
@@ -28,11 +28,11 @@ struct Store {
 };
 
 /// In the order of their first ranks.
-std::vector<Store> stores_of(std::span<const Claim> claims);
+std::vector<MemoryPool> memory_pools_of(std::span<const MemoryClaim> claims);
 /// The one of a claim that is among them.
-const Store& store_of(std::span<const Store> stores, const Claim& claim);
+const MemoryPool& memory_pool_of(std::span<const MemoryPool> pools, const MemoryClaim& claim);
 /// "the ranks on HOST need 20 MiB of memory, 10 MiB are free there", of the one that lacks most; "" where
 /// everything fits.
-std::string shortage(std::span<const Store> stores);
+std::string shortage(std::span<const MemoryPool> pools);
 
 }  // namespace maestro::train

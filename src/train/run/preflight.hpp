@@ -8,16 +8,16 @@
 
 #include "data/sample_file.hpp"
 #include "emulation/emulation.hpp"
-#include "train/run/launch.hpp"
+#include "train/run/run_context.hpp"
 #include "workload/memory.hpp"
 #include "workload/sample_table.hpp"
 
 namespace maestro::train {
 
-class Survey {
+class Preflight {
 public:
-    /// Collective over the world. Errors of files and memory are thrown on all ranks. `launch` outlives it.
-    explicit Survey(const Launch& launch);
+    /// Collective over the world. Errors of files and memory are thrown on all ranks. `context` outlives it.
+    explicit Preflight(const RunContext& context);
 
     const data::SampleFile& samples() const { return *samples_; }
     const workload::SampleTable& table() const { return *table_; }
@@ -31,9 +31,9 @@ public:
 private:
     void read_samples();
     void open_cluster();
-    void take_stock();
+    void plan_memory();
 
-    const Launch& launch_;
+    const RunContext& context_;
     std::unique_ptr<data::SampleFile> samples_;
     std::unique_ptr<workload::SampleTable> table_;
     std::unique_ptr<emulation::Emulation> emulation_;

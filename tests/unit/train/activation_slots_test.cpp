@@ -1,5 +1,5 @@
 // The memory of micro-batches in flight: who has it, when it comes back, and what is refused.
-#include "train/step/slots.hpp"
+#include "train/step/activation_slots.hpp"
 
 #include <gmock/gmock.h>
 
@@ -13,21 +13,21 @@ namespace {
 using testing::HasSubstr;
 using testing_support::error_of;
 
-class SlotsTest : public testing::Test {
+class ActivationSlotsTest : public testing::Test {
 protected:
     static constexpr std::size_t kBytes = 4096;
     std::unique_ptr<backend::Backend> backend_ = backend::make_cpu(1);
-    Slots slots_{*backend_, "vision", 3, kBytes};
+    ActivationSlots slots_{*backend_, "vision", 3, kBytes};
 };
 
-TEST_F(SlotsTest, AreAsManyAsTheWindowAndNeverShared) {
+TEST_F(ActivationSlotsTest, AreAsManyAsTheWindowAndNeverShared) {
     std::set<void*> memory;
     std::set<int> taken;
     for (int i = 0; i < 3; ++i) {
         EXPECT_TRUE(slots_.any_free());
-        const Flight flight = slots_.take();
-        taken.insert(flight.slot);
-        const Tensor t = slots_.memory(flight).allocate(DType::f32, {kBytes / 4});  // all of it is there
+        const InFlight entry = slots_.take();
+        taken.insert(entry.slot);
+        const Tensor t = slots_.memory(entry).allocate(DType::f32, {kBytes / 4});  // all of it is there
         memory.insert(t.data);
     }
     EXPECT_EQ(taken.size(), 3u);
@@ -38,12 +38,12 @@ TEST_F(SlotsTest, AreAsManyAsTheWindowAndNeverShared) {
     EXPECT_THAT(thrown.what, HasSubstr("section vision: more than 3 micro-batches in flight"));
 }
 
-TEST_F(SlotsTest, ComeBackWithTheirMemoryEmpty) {
+TEST_F(ActivationSlotsTest, ComeBackWithTheirMemoryEmpty) {
     for (int round = 0; round < 10; ++round) {
-        const Flight flight = slots_.take();
-        EXPECT_EQ(slots_.memory(flight).mark(), 0u);
-        slots_.memory(flight).allocate(DType::f32, {kBytes / 4});
-        slots_.release(flight);
+        const InFlight entry = slots_.take();
+        EXPECT_EQ(slots_.memory(entry).mark(), 0u);
+        slots_.memory(entry).allocate(DType::f32, {kBytes / 4});
+        slots_.release(entry);
     }
     for (int i = 0; i < 3; ++i) slots_.take();  // none was lost
     EXPECT_FALSE(slots_.any_free());
@@ -54,19 +54,19 @@ struct Kept : model::Saved {
     int value;
 };
 
-TEST_F(SlotsTest, KeepAMicroBatchUntilItIsExtracted) {
-    Flight flight = slots_.take();
-    const int slot = flight.slot;
-    flight.samples = {5, 3};
-    flight.saved = std::make_unique<Kept>(42);
+TEST_F(ActivationSlotsTest, KeepAMicroBatchUntilItIsExtracted) {
+    InFlight entry = slots_.take();
+    const int slot = entry.slot;
+    entry.samples = {5, 3};
+    entry.saved = std::make_unique<Kept>(42);
     EXPECT_FALSE(slots_.in_flight(7));
-    slots_.keep(7, std::move(flight));
+    slots_.keep(7, std::move(entry));
     EXPECT_TRUE(slots_.in_flight(7));
     EXPECT_FALSE(slots_.in_flight(slot == 0 ? 1 : 0)) << "micro-batches are not slots";
     EXPECT_THAT(error_of([&] { slots_.check_empty(); }).what,
                 HasSubstr("section vision: 1 micro-batches without their backward"));
 
-    const Flight back = slots_.extract(7);
+    const InFlight back = slots_.extract(7);
     EXPECT_EQ(back.slot, slot);
     EXPECT_THAT(back.samples, testing::ElementsAre(5, 3));
     EXPECT_EQ(dynamic_cast<Kept&>(*back.saved).value, 42);
@@ -84,12 +84,12 @@ TEST_F(SlotsTest, KeepAMicroBatchUntilItIsExtracted) {
     EXPECT_THAT(thrown.what, HasSubstr("section vision: backward of micro-batch 7 before its forward"));
 }
 
-TEST_F(SlotsTest, ReleaseThoseThatAreOver) {
+TEST_F(ActivationSlotsTest, ReleaseThoseThatAreOver) {
     std::set<int> odd;
     for (const int micro_batch : {10, 11, 13}) {
-        Flight flight = slots_.take();
-        if (micro_batch % 2 == 1) odd.insert(flight.slot);
-        slots_.keep(micro_batch, std::move(flight));
+        InFlight entry = slots_.take();
+        if (micro_batch % 2 == 1) odd.insert(entry.slot);
+        slots_.keep(micro_batch, std::move(entry));
     }
     std::set<int> asked;
     slots_.release_if([&](int micro_batch) {
@@ -108,16 +108,16 @@ TEST_F(SlotsTest, ReleaseThoseThatAreOver) {
     EXPECT_TRUE(slots_.any_free());
 }
 
-TEST_F(SlotsTest, TellWhatIsTakenAndWhatWasEverInUse) {
+TEST_F(ActivationSlotsTest, TellWhatIsTakenAndWhatWasEverInUse) {
     EXPECT_EQ(slots_.bytes(), 3 * kBytes);
     EXPECT_EQ(slots_.used_bytes(), 0u);
     for (const std::int64_t floats : {256, 16, 1024}) {  // of one slot, one after another: the most counts
-        const Flight flight = slots_.take();
-        slots_.memory(flight).allocate(DType::f32, {floats});
-        slots_.release(flight);
+        const InFlight entry = slots_.take();
+        slots_.memory(entry).allocate(DType::f32, {floats});
+        slots_.release(entry);
     }
     EXPECT_EQ(slots_.used_bytes(), 4096u);
-    const Flight one = slots_.take(), two = slots_.take();
+    const InFlight one = slots_.take(), two = slots_.take();
     slots_.memory(two).allocate(DType::f32, {16});
     EXPECT_EQ(slots_.used_bytes(), 4096u + 64u) << "each slot adds its own";
     EXPECT_EQ(slots_.bytes(), 3 * kBytes);

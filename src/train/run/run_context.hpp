@@ -10,7 +10,7 @@
 
 namespace maestro::train {
 
-struct Launch {
+struct RunContext {
     const comm::Communicator& world;
     comm::Watchdog& watchdog;
     Pulse& pulse;  ///< of this rank's work on files

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <thread>
 
+#include "mpi/local_section_rig.hpp"
 #include "mpi/mpi_main.hpp"
-#include "mpi/replica_rig.hpp"
 
 namespace {
 
@@ -29,7 +29,7 @@ struct Pair {
         const bool gradient = spec.carries_gradient, sends = world.rank() == 0;
         auto up = rig.replica({.name = "up", .window = up_window, .backward = gradient}, {}, {&edge},
                               {.trained = gradient}, sends ? 0 : -1);
-        auto down = rig.replica({.name = "down", .index = world.rank() - 1, .window = down_window}, {&edge},
+        auto down = rig.replica({.name = "down", .replica = world.rank() - 1, .window = down_window}, {&edge},
                                 {}, {}, sends ? -1 : 0);
         replica = sends ? std::move(up) : std::move(down);
     }
@@ -40,7 +40,7 @@ struct Pair {
     Rig rig;
     channel::OpenChannels open;
     Channel& edge;
-    std::unique_ptr<Replica> replica;
+    std::unique_ptr<LocalSection> replica;
 };
 
 void nap() {
@@ -50,7 +50,7 @@ void nap() {
 /// What arrives takes its time, what was not sent is never there.
 void each_side_knows_what_is_due(const comm::Communicator& world, Request request) {
     Pair pair(world, edge("up-down", {0}, {1}, 1), request, 2, 1);
-    Replica& replica = *pair.replica;
+    LocalSection& replica = *pair.replica;
     const auto eventually = [&](auto&& condition) {
         world.waiter().wait_until(condition, [] { return std::string("what is due"); });
     };

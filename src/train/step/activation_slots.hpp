@@ -15,28 +15,28 @@
 namespace maestro::train {
 
 /// A micro-batch in flight.
-struct Flight {
+struct InFlight {
     int slot = -1;
     std::vector<std::int64_t> samples;
     std::unique_ptr<model::Saved> saved;
 };
 
 /// Owns the memory of all of a section's window, taken at once.
-class Slots {
+class ActivationSlots {
 public:
     /// `section` for messages.
-    Slots(backend::Backend& backend, std::string section, int count, std::size_t bytes);
+    ActivationSlots(backend::Backend& backend, std::string section, int count, std::size_t bytes);
 
     bool any_free() const { return !free_.empty(); }
-    bool in_flight(int micro_batch) const { return flights_.contains(micro_batch); }
+    bool in_flight(int micro_batch) const { return in_flight_.contains(micro_batch); }
     /// Takes a slot, with its memory empty. There must be a free one (checked): windows and credits see to
     /// that.
-    Flight take();
-    backend::Arena& memory(const Flight& flight) { return arenas_[flight.slot]; }
-    void keep(int micro_batch, Flight flight) { flights_.emplace(micro_batch, std::move(flight)); }
+    InFlight take();
+    backend::Arena& memory(const InFlight& entry) { return arenas_[entry.slot]; }
+    void keep(int micro_batch, InFlight entry) { in_flight_.emplace(micro_batch, std::move(entry)); }
     /// Out of those kept (checked); its slot is taken until release().
-    Flight extract(int micro_batch);
-    void release(const Flight& flight) { free_.push_back(flight.slot); }
+    InFlight extract(int micro_batch);
+    void release(const InFlight& entry) { free_.push_back(entry.slot); }
     /// Frees the slots of the micro-batches that are `over`.
     void release_if(const std::function<bool(int micro_batch)>& over);
     void check_empty() const;  ///< at the end of a step
@@ -48,7 +48,7 @@ private:
     std::string section_;
     std::vector<backend::Arena> arenas_;
     std::vector<int> free_;
-    std::unordered_map<int, Flight> flights_;  ///< by micro-batch
+    std::unordered_map<int, InFlight> in_flight_;  ///< by micro-batch
 };
 
 }  // namespace maestro::train

@@ -1,5 +1,5 @@
 // This rank's part of a replica: the section's module, its edges, its optimizer, and the memory of
-// micro-batches in flight. It runs one task at a time, together with the other ranks of its lane; which, the
+// micro-batches in entry. It runs one task at a time, together with the other ranks of its lane; which, the
 // step runner decides.
 #pragma once
 
@@ -14,8 +14,8 @@
 #include "channel/channel.hpp"
 #include "comm/communicator.hpp"
 #include "model/module.hpp"
+#include "train/step/activation_slots.hpp"
 #include "train/step/optimizer.hpp"
-#include "train/step/slots.hpp"
 #include "train/step/timing.hpp"
 
 namespace maestro::train {
@@ -33,12 +33,12 @@ struct TaskTimes {
     double wait_s = 0;
 };
 
-class Replica {
+class LocalSection {
 public:
     struct Settings {
         int section = 0;        ///< colour
         std::string name = {};  ///< of the section
-        int index = 0;          ///< of the replica in its section
+        int replica = 0;        ///< index of the replica that this rank works for
         int window = 1;         ///< micro-batches in flight
         bool backward = true;   ///< its tasks come in pairs
         DType dtype = DType::f32;
@@ -47,14 +47,14 @@ public:
     /// Channels are owned by the caller: `inputs` in the order of the module's inputs. `scratch` is used
     /// within a task; replicas may share it that share the backend. All must outlive the replica. Nothing is
     /// sent here.
-    Replica(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
-            comm::Waiter& waiter, std::vector<channel::Channel*> inputs,
-            std::vector<channel::Channel*> outputs, backend::Arena& scratch);
-    Replica(const Replica&) = delete;  // the optimizer refers to members of the module
-    Replica& operator=(const Replica&) = delete;
+    LocalSection(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
+                 comm::Waiter& waiter, std::vector<channel::Channel*> inputs,
+                 std::vector<channel::Channel*> outputs, backend::Arena& scratch);
+    LocalSection(const LocalSection&) = delete;  // the optimizer refers to members of the module
+    LocalSection& operator=(const LocalSection&) = delete;
 
-    int section() const { return settings_.section; }
-    int index() const { return settings_.index; }
+    int colour() const { return settings_.section; }
+    int replica() const { return settings_.replica; }
     const std::string& name() const { return settings_.name; }
     bool sends() const { return !outputs_.empty(); }  ///< has an outgoing edge
     model::Module& module() { return *module_; }
@@ -109,7 +109,7 @@ private:
     std::vector<channel::Channel*> outputs_;
     backend::Arena& scratch_;
     std::unique_ptr<Optimizer> optimizer_;
-    Slots slots_;
+    ActivationSlots slots_;
     SectionTimes times_;
     std::vector<std::pair<backend::Mark, backend::Mark>> reducing_;  ///< begin and end, not counted yet
 };
