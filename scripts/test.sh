@@ -45,7 +45,8 @@ export OMPI_MCA_pml=${OMPI_MCA_pml:-^cm}
 # If one kind fails, the other still runs: the report should be complete.
 failed=0
 phase "tests of the program (ctest)"
-ctest --test-dir build/cpu-release -j2 --output-on-failure --no-tests=error "${arguments[@]}" || failed=1
+jobs=$((cores > 4 ? cores / 2 : 2)) # most tests have several ranks or threads
+ctest --test-dir build/cpu-release -j$jobs --output-on-failure --no-tests=error "${arguments[@]}" || failed=1
 
 phase "tests of the Python tools (pytest)"
 # ctest runs the others, which need the built program.

@@ -226,7 +226,7 @@ def main():
     options.add_argument("--list", default="mutants.toml")
     options.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cpu-release")
     options.add_argument("--shares", type=int, default=1)
-    options.add_argument("--jobs", type=int, default=2)
+    options.add_argument("--jobs", type=int, default=max(2, len(os.sched_getaffinity(0))))
     options.add_argument("--check", action="store_true")
     chosen = options.parse_args()
     if chosen.check:
