@@ -44,8 +44,6 @@ NAMES = {
     "most_sent": "max_rows_sent",
     "Fullest": "max_load",
     "any_order": "worst_case",
-    "gpu_products": "matmul_precision",
-    "gpu_algorithms": "gemm_autotune",
     "own": "local, or the name of what it belongs to",
     "given": "the name of the argument, or `requested`",
     "taken": "allocated, used",
@@ -89,16 +87,14 @@ PHRASES = {
 
 # Findings that a folder may still have. These numbers only fall, and a folder leaves the list when it is clean.
 ALLOWED = {
-    ".": 17, "bench": 20, "docs": 123, "inputs": 14, "kernels": 20, "scripts": 96, "src/backend": 30,
+    "bench": 20, "docs": 60, "inputs": 14, "kernels": 20, "scripts": 96, "src/backend": 30,
     "src/base": 9, "src/calibration": 5, "src/channel": 86, "src/collective": 42, "src/comm": 29, "src/config": 32,
     "src/data": 13, "src/emulation": 4, "src/graph": 4, "src/io": 5, "src": 4, "src/model": 13, "src/ops": 43,
     "src/parallel": 49, "src/schedule": 130, "src/simulation": 20, "src/train": 136, "src/transport": 72,
     "src/workload": 106, "tests": 459,
 }
 ALLOWED_LONG_LINES = {
-    "CHANGELOG.md": 22, "CONTRIBUTING.md": 22, "docs/architecture.md": 50, "docs/benchmarks.md": 50,
-    "docs/cuda.md": 70, "docs/deck.md": 16, "docs/file_formats.md": 51, "docs/layouts.md": 14,
-    "docs/running_on_clusters.md": 31, "docs/scheduling.md": 45, "docs/testing.md": 52,
+    "docs/cuda.md": 70, "docs/layouts.md": 14, "docs/scheduling.md": 45, "docs/testing.md": 52,
 }
 
 FOLDERS = ("src", "kernels", "tests", "bench", "scripts", "postproc", "docs", "inputs")
