@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a teacher is worth: held-out loss of the student of inputs/distill.toml with and without its teacher."""
+"""Compares the held-out loss of the student of inputs/distill.toml with and without its teacher."""
 
 import argparse
 import time
@@ -21,8 +21,8 @@ def main():
     print("seed  student alone  with its teacher")
     for seed in options.seeds:
         losses = []
-        for own in (["section.student.distill.alpha=0"], []):
-            values = [f"section.teacher.weights={teacher}", f"run.seed={seed}", *own]
+        for without in (["section.student.distill.alpha=0"], []):
+            values = [f"section.teacher.weights={teacher}", f"run.seed={seed}", *without]
             train(3, DISTILL, f"{options.output}/student", values)
             losses.append(evaluate(DISTILL, f"{options.output}/student")["loss"])
         print(f"{seed:4}  {losses[0]:13.3f}  {losses[1]:16.3f}", flush=True)

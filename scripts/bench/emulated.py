@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Simulated and emulated steps: inputs/emulated_vlm.toml on 20 and on 64 emulated GPUs under each policy, every step on
-paper and with real ranks, plans and messages on this machine. Ratios of step times, the first step left out."""
+"""Compares simulated and emulated steps of inputs/emulated_vlm.toml on 20 and on 64 GPUs under each policy. Prints ratios of step
+times, without the first step."""
 
 import argparse
 import pathlib
@@ -10,25 +10,25 @@ from runs import ROOT, call, simulate, train
 
 DECK = "inputs/emulated_vlm.toml"
 CLUSTER = "inputs/clusters/h100.toml"
-SIZES = {  # ranks: layout, and layers of the encoder for a load near 0.9
+SIZES = {  # ranks: (layout, layers of the encoder that give a load near 0.9)
     20: (["section.vision.layout.dp=4", "section.language.layout.dp=16", "data.global_batch=256"], 22),
     64: (["section.vision.layout.dp=8", "section.language.layout.dp=56", "data.global_batch=896"], 13),
 }
 
 
 def samples(path, count, share=1 / 3, seed=1, *options):
-    """Makes the sample file, if it is not there; `options` of make_mixed.py."""
+    """Makes the sample file if it is missing; `options` go to make_mixed.py. Returns the setting that selects it."""
     if not (ROOT / path).exists():
         call(["/usr/bin/python3", "scripts/data/make_mixed.py", path, "--samples", str(count), "--share", str(share), "--seed", str(seed), *options])
     return f"data.train={path}"
 
 
-def on_paper(values, *options):
+def simulated(values, *options):
     return simulate(DECK, values, "--cluster", CLUSTER, *options)
 
 
 def emulate(ranks, values, output, scale, steps):
-    """Per step, in seconds of the cluster: step times, and times from the first task's start to the last one's end."""
+    """Returns per step, in seconds of the cluster, the step time and the time from the start of the first task to the end of the last."""
     rows = train(ranks, DECK, output, [*values, f"train.steps={steps}", f"emulated.time_scale={scale}", f"emulated.cluster={CLUSTER}"])
     tasks = rows["timeline"]
     spans = [(tasks["end_s"][tasks["step"] == s].max() - tasks["start_s"][tasks["step"] == s].min()) / scale for s in rows["steps"]["step"]]
@@ -38,21 +38,21 @@ def emulate(ranks, values, output, scale, steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--scale", type=float, default=4, help="seconds of this machine for one of the cluster")
+    parser.add_argument("--scale", type=float, default=4, help="seconds of this machine per second of the cluster")
     parser.add_argument("--output", default="runs/bench-emulated")
     options = parser.parse_args()
     pathlib.Path(ROOT / options.output).mkdir(parents=True, exist_ok=True)
     data = samples(f"{options.output}/samples.h5", 1024)
-    print(f"{'ranks':>5}  {'policy':10}{'emulated step s':>16}{'simulated':>11}{'ratio':>8}{'worst step':>12}   {'tasks alone: ratio':>18}")
+    print(f"{'ranks':>5}  {'policy':10}{'emulated step s':>16}{'simulated':>11}{'ratio':>8}{'worst step':>12}   {'ratio of tasks alone':>20}")
     for ranks, (layout, layers) in SIZES.items():
         for policy in ("fifo", "lpt", "wavefront"):
             values = [*layout, data, f"schedule.policy={policy}", f"model.vit.layers={layers}"]
             measured, spans = emulate(ranks, values, f"{options.output}/run", options.scale, options.steps)
-            paper = [on_paper(values, "--step", step) for step in range(1, options.steps + 1)]
-            simulated, makespans = (np.array([p[key] for p in paper]) for key in ("step_s", "makespan_s"))
-            ratios = (measured / simulated)[1:]
-            print(f"{ranks:5}  {policy:10}{measured[1:].mean():16.4f}{simulated[1:].mean():11.4f}{measured[1:].sum() / simulated[1:].sum():8.3f}"
-                  f"{ratios[np.abs(ratios - 1).argmax()]:12.3f}   {spans[1:].sum() / makespans[1:].sum():18.3f}", flush=True)
+            predictions = [simulated(values, "--step", step) for step in range(1, options.steps + 1)]
+            step_s, makespans = (np.array([p[key] for p in predictions]) for key in ("step_s", "makespan_s"))
+            ratios = (measured / step_s)[1:]
+            print(f"{ranks:5}  {policy:10}{measured[1:].mean():16.4f}{step_s[1:].mean():11.4f}{measured[1:].sum() / step_s[1:].sum():8.3f}"
+                  f"{ratios[np.abs(ratios - 1).argmax()]:12.3f}   {spans[1:].sum() / makespans[1:].sum():20.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Layouts of one language model on 16 emulated GPUs: steps on paper, with real ranks that sleep, and by a formula worked out
-here from sizes and rates alone. Ratios of step times, the first step left out."""
+"""Compares layouts of one language model on 16 emulated GPUs: steps with real ranks that sleep, simulated steps, and a formula of
+sizes and rates in this script. Prints ratios of step times, without the first step."""
 
 import argparse
 import pathlib
@@ -49,7 +49,7 @@ dp = 1
 
 
 class Formula:
-    """Products at the rate of their smallest side, the rest at the memory's, messages at the links'."""
+    """GEMMs at the rate of their smallest dimension, everything else at the memory bandwidth, messages at the rates of the links."""
 
     def __init__(self, dp, tp, cp):
         self.cluster = tomllib.loads((ROOT / CLUSTER).read_text())
@@ -57,7 +57,7 @@ class Formula:
         self.sides = [p["side"] for p in self.cluster["product"]]
         self.rates = [p["bf16_flops"] for p in self.cluster["product"]]
 
-    def product(self, m, n, k):
+    def gemm(self, m, n, k):
         side = min(m, n, k)
         rate = self.rates[0] * side / self.sides[0] if side < self.sides[0] else np.interp(np.log(side), np.log(self.sides), self.rates)
         return 2.0 * m * n * k / rate + self.cluster["device"]["operation_s"]
@@ -74,26 +74,26 @@ class Formula:
         return times * (elements * width / link["bandwidth"] + link["latency_s"])
 
     def task(self, tokens):
-        """Forward and backward of a sample, seconds."""
+        """Returns the seconds of forward and backward of a sample of this many tokens."""
         t, c = self.tp, self.cp
         rows, heads, keys = tokens / c, HEADS / t, max(KEYS / t, 1)
         layer = 0
         for m, n in (((heads + 2 * keys) * DIM, WIDTH), (WIDTH, heads * DIM), (2 * MLP / t, WIDTH), (WIDTH, MLP / t)):
-            layer += self.product(rows, m, n) + self.product(rows, n, m) + self.product(m, n, rows)
+            layer += self.gemm(rows, m, n) + self.gemm(rows, n, m) + self.gemm(m, n, rows)
         pairs = tokens * tokens / 2 / c * heads
-        layer += 14 * pairs * DIM / (self.rates[1])  # sides of 128
+        layer += 14 * pairs * DIM / (self.rates[1])  # GEMMs of dimension 128
         # Norms, residuals, rotations and the gated activation, forward and backward.
         layer += self.memory(rows / t * WIDTH * 22 + rows * ((heads + 2 * keys) * DIM * 6 + MLP / t * 8), 18)
         if t > 1:
-            layer += self.sent((t - 1) / t * rows * WIDTH, 10, t)  # 6 gathers, 4 sums
-            layer += self.memory((t + 1) / t * rows * WIDTH, 4) + self.memory(2 * rows * WIDTH, 10)  # adding up, copies
+            layer += self.sent((t - 1) / t * rows * WIDTH, 10, t)  # 6 all-gathers, 4 reduce-scatters
+            layer += self.memory((t + 1) / t * rows * WIDTH, 4) + self.memory(2 * rows * WIDTH, 10)  # additions, copies
         if c > 1:
-            turn = rows * 2 * keys * DIM
-            layer += self.sent(turn, 2 * (c - 1), t * c) + self.sent(turn, c - 1, t * c, 4)
-            # Parts are joined, gradients added, each as often as keys come by.
+            kv = rows * 2 * keys * DIM
+            layer += self.sent(kv, 2 * (c - 1), t * c) + self.sent(kv, c - 1, t * c, 4)
+            # Partial results are joined, and gradients added, once per exchange of keys.
             layer += (c - 1) * self.memory(rows * heads * DIM * 6, 4, 4)
-        head = sum(self.product(min(rows, 256), a, b) for a, b in ((WORDS / t, WIDTH), (WIDTH, WORDS / t))) * rows / min(rows, 256)
-        head += self.product(WORDS / t, WIDTH, 256) * rows / 256 + self.memory(rows * WORDS / t * 4, 1, 4)
+        head = sum(self.gemm(min(rows, 256), a, b) for a, b in ((WORDS / t, WIDTH), (WIDTH, WORDS / t))) * rows / min(rows, 256)
+        head += self.gemm(WORDS / t, WIDTH, 256) * rows / 256 + self.memory(rows * WORDS / t * 4, 1, 4)
         if t > 1:
             head += self.sent((t - 1) / t * rows * WIDTH, 4, t)
         return LAYERS * layer + head
@@ -109,7 +109,7 @@ class Formula:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1, help="seconds of this machine for one of the cluster")
+    parser.add_argument("--scale", type=float, default=1, help="seconds of this machine per second of the cluster")
     parser.add_argument("--output", default="runs/bench-emulated-layouts")
     options = parser.parse_args()
     folder = pathlib.Path(ROOT / options.output)
@@ -122,13 +122,13 @@ def main():
         values = [data, *(f"section.language.layout.{k}={v}" for k, v in (("dp", dp), ("tp", tp), ("cp", cp)))]
         rows = train(16, deck, f"{options.output}/run", [*values, f"train.steps={options.steps}", f"emulated.time_scale={options.scale}"])
         measured = rows["steps"]["time_s"] / options.scale
-        papers = [simulate(deck, values, "--cluster", CLUSTER, "--step", step) for step in range(1, options.steps + 1)]
-        simulated = np.array([p["step_s"] for p in papers])
-        # The formula takes the step's tokens as they are: its samples' mean length, dealt evenly.
-        formula, count = Formula(dp, tp, cp), papers[0]["samples"]
-        by_formula = np.array([count / dp * formula.task(p["tokens"] / count) + formula.end() for p in papers])
+        predictions = [simulate(deck, values, "--cluster", CLUSTER, "--step", step) for step in range(1, options.steps + 1)]
+        simulated = np.array([p["step_s"] for p in predictions])
+        # The formula assumes samples of mean length, distributed evenly.
+        formula, count = Formula(dp, tp, cp), predictions[0]["samples"]
+        by_formula = np.array([count / dp * formula.task(p["tokens"] / count) + formula.end() for p in predictions])
         ratios = (measured / simulated)[1:]
-        traffic = papers[1]["sections"]["language"]
+        traffic = predictions[1]["sections"]["language"]
         print(f"{name:14}{measured[1:].mean():11.4f}{simulated[1:].mean():11.4f}{measured[1:].sum() / simulated[1:].sum():7.3f}"
               f"{ratios[np.abs(ratios - 1).argmax()]:7.3f}{by_formula[1:].mean():9.4f}"
               + "".join(f"{traffic.get(k, 0) / 1e9:8.2f}" for k in ("tp_bytes", "cp_bytes", "dp_bytes")), flush=True)

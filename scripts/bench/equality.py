@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How far losses and gradients are apart on other layouts, under other policies and after a resume, in fp32.
+"""Compares losses and gradients of layouts, policies and a resumed run in fp32.
 
-Losses: the largest relative difference over the steps, against one rank with both sections colocated. Gradients of step 1:
-the largest difference of a parameter over the norm of its gradient (from Adam's first moment).
+The reference is one rank with both sections colocated. Prints the largest relative difference of losses over the steps and, for the
+gradients of step 1 (from Adam's first moment), the largest difference of a parameter over the norm of its gradient.
 """
 
 import argparse

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What scheduling gains: the time from a step's first task to its last under each policy, over the share of samples with
-pictures and the encoder's load, for inputs/emulated_vlm.toml on a cluster file. Simulated (`maestro simulate`, means over
-steps), and at three points measured on the emulated cluster. Times are given over the lower bound of the deck's layout; for
-`one-size` all ranks do everything in turn, so it may fall below 1 where the layout leaves ranks idle. The load is the
-encoder's work per rank over the language model's; its number of layers sets it."""
+"""Measures what scheduling gains for inputs/emulated_vlm.toml on a cluster file: the makespan of a step under each policy, for several
+shares of samples with pictures and several loads of the encoder. Makespans are simulated (`maestro simulate`, means over steps) and,
+at three points, measured on the emulated cluster. They are divided by the lower bound of the deck's layout. With `one-size`, all ranks
+run all sections in turn, so its result may be below 1 if the layout leaves ranks idle. The load is the encoder's work per rank over
+that of the language model; the number of its layers sets it."""
 
 import argparse
 import pathlib
 from concurrent.futures import ThreadPoolExecutor
 
-from emulated import emulate, on_paper, samples
+from emulated import emulate, samples, simulated
 from runs import ROOT
 
 POLICIES = ["one-size", "fifo", "lpt", "wavefront"]
@@ -21,8 +21,8 @@ RANKS = 20
 
 
 def layers_for(data, load):
-    """Of the encoder, so that its load comes near."""
-    sections = on_paper([data, f"model.vit.layers={LAYERS}"])["sections"]
+    """Returns the number of encoder layers whose load is closest to `load`."""
+    sections = simulated([data, f"model.vit.layers={LAYERS}"])["sections"]
     now = sections["vision"]["work_s"] / sections["language"]["work_s"]
     return max(1, round(LAYERS * load / now)) if now > 0 else LAYERS
 
@@ -32,18 +32,18 @@ def case(data, layers, policy):
 
 
 def curve_point(data, layers, policy, steps):
-    """Simulated time over the lower bound of the layout."""
+    """Returns the simulated makespan over the lower bound of the layout."""
     sum_time = sum_bound = 0
     for step in steps:
-        sum_time += on_paper(case(data, layers, policy), "--policy", policy, "--step", step)["makespan_s"]
-        sum_bound += on_paper(case(data, layers, "wavefront"), "--step", step)["lower_bound_s"]
+        sum_time += simulated(case(data, layers, policy), "--policy", policy, "--step", step)["makespan_s"]
+        sum_bound += simulated(case(data, layers, "wavefront"), "--step", step)["lower_bound_s"]
     return sum_time / sum_bound
 
 
 def measured_point(data, layers, policy, steps, output, scale):
-    """Emulated time over the lower bound, the first step left out."""
+    """Returns the emulated makespan over the lower bound, without the first step."""
     _, spans = emulate(RANKS, case(data, layers, policy), output, scale, steps[-1])
-    return spans[1:].sum() / sum(on_paper(case(data, layers, policy), "--step", step)["lower_bound_s"] for step in steps)
+    return spans[1:].sum() / sum(simulated(case(data, layers, policy), "--step", step)["lower_bound_s"] for step in steps)
 
 
 def plot(found, measured, path):
@@ -62,7 +62,7 @@ def plot(found, measured, path):
         axis.set_title(f"encoder load {load}")
         axis.set_xlabel("share of samples with pictures")
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("time of a step's tasks / lower bound")
+    axes[0].set_ylabel("makespan of a step / lower bound")
     if measured:
         axes[0].plot([], [], linestyle="none", marker="o", markersize=8, markerfacecolor="none", color="black", label="emulated")
     axes[0].legend(frameon=False)
@@ -72,13 +72,13 @@ def plot(found, measured, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=6, help="per point")
-    parser.add_argument("--scale", type=float, default=4, help="seconds of this machine for one of the cluster, emulated")
+    parser.add_argument("--steps", type=int, default=6, help="steps per point")
+    parser.add_argument("--scale", type=float, default=4, help="seconds of this machine per second of the cluster")
     parser.add_argument("--output", default="runs/bench-gain")
     parser.add_argument("--plot", help="PNG file to write")
     options = parser.parse_args()
     (ROOT / options.output).mkdir(parents=True, exist_ok=True)
-    steps = range(2, 2 + options.steps)  # the first one of a run is not like the others
+    steps = range(2, 2 + options.steps)  # without the first step of a run, which is slower
     files = {share: samples(f"{options.output}/share-{share}.h5", 512, share) for share in SHARES}
     layers = {(load, share): layers_for(files[share], load) for load in LOADS for share in SHARES}
     with ThreadPoolExecutor(2) as pool:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a glyph deck learns: held-out glyphs named exactly, with and without the pictures exchanged, and how fast it trains."""
+"""Measures how many held-out glyphs a trained glyph deck names exactly, with and without exchanged pictures, and its speed."""
 
 import argparse
 import time
@@ -20,10 +20,10 @@ def main():
     for seed in options.seeds:
         start = time.monotonic()
         steps = train(4, options.deck, options.output, [f"run.seed={seed}"])["steps"]
-        took = time.monotonic() - start
-        seen, exchanged = (evaluate(options.deck, options.output, *words)["exact_match"] for words in ((), ("--exchange-images",)))
+        elapsed_s = time.monotonic() - start
+        plain, exchanged = (evaluate(options.deck, options.output, *words)["exact_match"] for words in ((), ("--exchange-images",)))
         rate = batch / np.median(steps["time_s"])
-        print(f"{seed:4}  {seen:13.1%}  {exchanged:9.1%}  {rate:9.0f}  {took:6.0f} s", flush=True)
+        print(f"{seed:4}  {plain:13.1%}  {exchanged:9.1%}  {rate:9.0f}  {elapsed_s:6.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Layouts of three decks that must give the numbers of one rank, and how far two runs are apart.
+"""Layouts of three decks that must give the results of one rank, and functions that compare two runs.
 
-The tests (tests/system/test_layouts.py) run the cases with `quick` always, and those with `cover` under `scripts/test.sh --all`:
-among these every degree occurs alone on each side, and every pair of choices in some case. scripts/bench/layouts.py runs all.
+tests/system/test_layouts.py always runs the cases with `quick`, and those with `cover` under `scripts/test.sh --all`. Among the latter
+every degree occurs alone on each side, and every pair of choices in some case. scripts/bench/layouts.py runs all cases.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# deck: (sections in order, steps, settings that make it small)
+# deck: (sections in order, steps, settings that make the deck small)
 DECKS = {
     "layouts": (("vision", "language"), 20, []),
     "vlm_glyphs": (("vision", "language"), 8, ["data.global_batch=24"]),
@@ -27,8 +27,8 @@ class Case:
     deck: str
     up: str  # "dp2 tp3 cp2r", kinds r (ring) and a (all-to-all)
     down: str
-    settings: tuple = ()  # that leave the numbers as they are
-    model: tuple = ()  # that change them: the reference has them too
+    settings: tuple = ()  # settings that do not change the results
+    model: tuple = ()  # settings that change the results; the reference has them too
     shared: bool = False  # both sections on the same ranks
     cover: bool = True
     quick: bool = False
@@ -66,7 +66,7 @@ class Case:
 
 
 def degrees(text):
-    """Of "tp3 cp2r": {"dp": 1, "tp": 3, "cp": 2, "cp_kind": "ring"}."""
+    """Parses "tp3 cp2r" into {"dp": 1, "tp": 3, "cp": 2, "cp_kind": "ring"}."""
     found = {"dp": 1, "tp": 1, "cp": 1, "cp_kind": "ring"}
     for word in text.split():
         if word[-1] in "ra":
@@ -153,7 +153,7 @@ CASES = [
 
 
 def make_samples(root):
-    """The file of MIXED below `root`: small pictures in one of four samples."""
+    """Makes the sample file MIXED below `root`, with small pictures in one of four samples."""
     (root / "runs").mkdir(exist_ok=True)
     if not (root / MIXED[0].partition("=")[2]).exists():
         subprocess.run([sys.executable, str(ROOT / "scripts/data/make_mixed.py"), "runs/few-pictures.h5", "--samples", "256", "--share", "0.25",
@@ -161,7 +161,7 @@ def make_samples(root):
 
 
 def first_gradients(run, sections):
-    """{section.parameter: Adam's first moment after one step}, the clipped gradient times 1 - beta1."""
+    """Returns {section.parameter: first moment after one step}, which is the clipped gradient times 1 - beta1."""
     found = {}
     for section in sections:
         with h5py.File(run / f"checkpoints/step-000001/{section}.h5") as file:
@@ -176,7 +176,7 @@ def first_gradients(run, sections):
 
 
 def remove_checkpoints(run):
-    """All but the first, which first_gradients reads."""
+    """Removes all checkpoints but the first, which first_gradients reads."""
     for path in run.glob("checkpoints/step-*"):
         if path.name != "step-000001":
             shutil.rmtree(path)
@@ -187,7 +187,8 @@ def relative(a, b):
 
 
 def differences(run, reference, sections):
-    """{"loss": .., "grad_norm": .., "gradient": ..}: the largest relative ones of two run directories."""
+    """Returns the largest relative differences of two run directories as {"loss", "grad_norm", "gradient", "worst"}; "worst" names the
+    parameter whose gradient differs most."""
     found = {}
     with h5py.File(run / "metrics.h5") as a, h5py.File(reference / "metrics.h5") as b:
         for key in ("loss", "grad_norm"):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What tp, cp and dp save of a rank's memory: a language model of 82 million weights (1.3 GB with gradients and moments) in several
-layouts, of the rank that needs most what was planned, what the process grew by, and that over one rank's."""
+"""Measures how much memory of a rank tp, cp and dp save: a language model of 82 million weights (1.3 GB with gradients and moments) in
+several layouts. Prints, for the rank that needs most, planned memory, growth of the process, and that growth over one rank's."""
 
 import argparse
 import shutil
@@ -22,8 +22,8 @@ def main():
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--output", default="runs/bench-layout-memory")
     options = parser.parse_args()
-    print(f"{'layout':22}{'planned MiB':>12}{'grew by':>10}{'error':>8}{'of one rank':>13}")
-    whole = None
+    print(f"{'layout':22}{'planned MiB':>12}{'growth':>10}{'error':>8}{'over one rank':>15}")
+    one_rank = None
     for layout in LAYOUTS:
         shutil.rmtree(ROOT / options.output, ignore_errors=True)
         ranks = 1
@@ -31,10 +31,10 @@ def main():
             ranks *= layout.get(key, 1)
         values = [*COMMON, f"train.steps={options.steps}", f"run.output={options.output}",
                   "section.teacher.layout.dp=1", *(f"section.teacher.layout.{k}={v}" for k, v in layout.items())]
-        _, planned, *_, grew = map(float, LINE.search(mpirun(ranks, "train", DECK, *settings(values))).groups())
-        whole = whole or grew
+        _, planned, *_, growth = map(float, LINE.search(mpirun(ranks, "train", DECK, *settings(values))).groups())
+        one_rank = one_rank or growth
         name = " ".join(f"{k} {v}" if k != "cp_kind" else v for k, v in layout.items()) or "one rank"
-        print(f"{name:22}{planned:12.1f}{grew:10.1f}{planned / grew - 1:8.1%}{grew / whole:13.2f}", flush=True)
+        print(f"{name:22}{planned:12.1f}{growth:10.1f}{planned / growth - 1:8.1%}{growth / one_rank:15.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A step of a language model of width 512 on two real cores: tp 2, cp 2 and dp 2 over one rank with one thread, beside what the
-calibrated machine's cost model predicts. Ratios within one round; messages between CPU ranks do not overlap with work."""
+"""Compares steps of a language model of width 512 on two cores with tp 2, cp 2 and dp 2 with one rank with one thread, and with the
+prediction of the calibrated machine. Ratios are within one round. Messages between CPU ranks do not overlap with computation."""
 
 import argparse
 import pathlib
@@ -41,7 +41,7 @@ def main():
         for name, layout in LAYOUTS.items():
             ratios[name].append(step(2, layout, options) / one)
     alone = predict([])
-    print(f"one rank: {one:.3f} s, predicted {alone:.3f}\n{'layout':20}{'over one rank':>14}{'least':>8}{'most':>8}{'predicted':>11}")
+    print(f"one rank: {one:.3f} s, predicted {alone:.3f}\n{'layout':20}{'over one rank':>14}{'lowest':>8}{'highest':>8}{'predicted':>11}")
     for name, layout in LAYOUTS.items():
         r = ratios[name]
         print(f"{name:20}{statistics.median(r):14.3f}{min(r):8.3f}{max(r):8.3f}{predict(layout) / alone:11.3f}")

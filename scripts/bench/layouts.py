@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""How far losses, gradient norms and the first gradients of many layouts are from those of one rank, in fp32.
+"""Compares losses, gradient norms and first gradients of many layouts with those of one rank, in fp32.
 
-Largest relative differences over the steps; gradients of step 1: over a parameter's norm, the worst parameter named.
+Prints the largest relative differences over the steps. For the gradients of step 1 this is the largest difference of a parameter over
+the norm of its gradient, with the name of the parameter.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Memory on paper and in fact: decks of several sizes are trained for a few steps; of the rank that needs most, what was
-planned beside what buffers and windows took and what the process grew by."""
+"""Compares planned with real memory: trains decks of several sizes for a few steps and prints, for the rank that needs most, the
+planned memory, the allocated and used buffers and windows, and the growth of the process."""
 
 import argparse
 import re
@@ -32,13 +32,13 @@ def main():
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--output", default="runs/bench-memory")
     options = parser.parse_args()
-    print(f"{'MiB':44}{'planned':>10}{'grew by':>10}{'error':>8}   {'buffers: planned':>17}{'taken':>10}{'used':>10}")
+    print(f"{'MiB':44}{'planned':>10}{'growth':>10}{'error':>8}   {'buffers: planned':>17}{'allocated':>10}{'used':>10}")
     for number, (name, (ranks, values)) in enumerate(CASES.items()):
         output = f"{options.output}/{number}"
         shutil.rmtree(ROOT / output, ignore_errors=True)
         text = mpirun(ranks, "train", DECK, *settings([*values, f"train.steps={options.steps}", f"run.output={output}"]))
-        _, planned, buffers, taken, used, grew = map(float, LINE.search(text).groups())
-        print(f"{name:44}{planned:10.1f}{grew:10.1f}{planned / grew - 1:8.1%}   {buffers:17.1f}{taken:10.1f}{used:10.1f}", flush=True)
+        _, planned, buffers, allocated, used, growth = map(float, LINE.search(text).groups())
+        print(f"{name:44}{planned:10.1f}{growth:10.1f}{planned / growth - 1:8.1%}   {buffers:17.1f}{allocated:10.1f}{used:10.1f}", flush=True)
 
 
 if __name__ == "__main__":

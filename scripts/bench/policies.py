@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Does the order of samples change what is learned? Trains a glyph deck under every policy, compares loss curves and held-out
-quality, and, from checkpoints along the way, the gradient of one and the same step under each policy."""
+"""Shows that the order of samples does not change what is learned. Trains a glyph deck under every policy, compares loss curves and
+held-out quality, and compares, from several checkpoints, the gradient of the same next step under each policy."""
 
 import argparse
 import pathlib
@@ -13,7 +13,7 @@ from runs import ROOT, evaluate, train
 DECK = "inputs/vlm_glyphs.toml"
 POLICIES = ["wavefront", "fifo", "lpt"]
 SECTIONS = ["vision", "language"]
-BETA = 0.9  # of the deck's first moment
+BETA = 0.9  # decay rate of the first moment in the deck
 
 
 def moments(run, step):
@@ -27,7 +27,7 @@ def moments(run, step):
 
 
 def gradients_at(output, step):
-    """{policy: gradient of the step after the checkpoint}: from the first moment before and after."""
+    """Returns {policy: gradient of the step after the checkpoint}, computed from the first moment before and after it."""
     before = moments(f"{output}/wavefront", step)
     found = {}
     for policy in POLICIES:
@@ -43,7 +43,7 @@ def gradients_at(output, step):
 
 
 def difference(a, b):
-    """Of whole gradients, over the norm."""
+    """Returns the norm of the difference of two gradients over the norm of the first."""
     return np.sqrt(sum(np.sum((a[n] - b[n]) ** 2) for n in a) / sum(np.sum(a[n] ** 2) for n in a))
 
 
@@ -59,7 +59,7 @@ def plot(losses, steps, apart, path):
     for policy, colour in zip(POLICIES[1:], ["#d55e00", "#e6a000"]):
         right.plot(steps, [apart[step][policy] for step in steps], marker="o", color=colour, label=f"{policy} and wavefront")
     right.axhline(2.0 ** -24, color="grey", linewidth=1, linestyle=":")
-    right.text(steps[0], 2.0 ** -24 * 1.15, "rounding of one fp32 number", fontsize=8, color="grey")
+    right.text(steps[0], 2.0 ** -24 * 1.15, "rounding error of one fp32 number", fontsize=8, color="grey")
     right.set(xlabel="step", ylabel="gradient difference / norm", yscale="log", ylim=(1e-8, 1e-4))
     right.legend(frameon=False)
     for axis in (left, right):
@@ -87,7 +87,7 @@ def main():
               f"  {100 * quality[policy]['exact_match']:12.1f}%")
     steps = [step for step in range(every, options.steps, every)]
     apart = {}
-    print("\nstep   gradient difference over its norm, to wavefront")
+    print("\nstep   difference from the gradient of wavefront over its norm")
     for step in steps:
         found = gradients_at(options.output, step)
         apart[step] = {policy: difference(found["wavefront"], found[policy]) for policy in POLICIES[1:]}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How near a simulation comes to real steps of inputs/vlm_glyphs.toml on two cores: the machine is calibrated, one run under
-`wavefront` gives measured task times, and steps under each policy and layout are predicted and run. "Replayed" are the tasks of
-that one run, step by step, under the other policy."""
+"""Compares predicted with real steps of inputs/vlm_glyphs.toml on two cores. The machine is calibrated, one run under `wavefront`
+measures task times, and then steps under each policy and layout are simulated and run. "Replayed" simulates the tasks of that one run,
+step by step, under the other policy."""
 
 import argparse
 import pathlib
@@ -15,14 +15,14 @@ LAYOUTS = {
     "2 ranks, wavefront": (2, [*TWO]),
     "2 ranks, fifo": (2, [*TWO, "schedule.policy=fifo"]),
     "2 ranks, lpt": (2, [*TWO, "schedule.policy=lpt"]),
-    "2 ranks, two layers more in vision": None,  # another model: corrected by the same run
+    "2 ranks, two layers more in vision": None,  # another model, corrected by the same run
 }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--skip", type=int, default=10, help="steps at the start that do not count")
+    parser.add_argument("--skip", type=int, default=10, help="leave the first N steps out", metavar="N")
     parser.add_argument("--output", default="runs/bench-prediction")
     options = parser.parse_args()
     cluster = f"{options.output}/cluster.toml"
@@ -42,7 +42,7 @@ def main():
             return np.median([simulate(DECK, values, *more, "--step", step)["step_s"] for step in steps[::5]])
 
         corrected, alone = predicted("--cluster", cluster, "--measured", base), predicted("--cluster", cluster)
-        replayed = predicted("--replay", base) if case else None  # of another model there is no run to replay
+        replayed = predicted("--replay", base) if case else None  # there is no run of the other model to replay
         replay = f"{replayed:9.4f}{replayed / real - 1:8.1%}" if replayed else f"{'-':>9}{'':8}"
         print(f"{name:36}{real:14.4f}{corrected:11.4f}{corrected / real - 1:8.1%}   {replay}   {alone:18.4f}{alone / real - 1:8.1%}", flush=True)
 

@@ -1,4 +1,4 @@
-"""Runs of the built program for the benchmarks: from the repository's root, stopped at the first failure."""
+"""Runs the built program for the benchmarks, from the root of the repository. A failure ends the benchmark."""
 
 import json
 import os
@@ -14,7 +14,7 @@ BINARY = os.environ.get("MAESTRO", str(ROOT / "build/cpu-release/maestro"))
 
 
 def call(command):
-    """The command's stdout; ends the program where it fails."""
+    """Returns the stdout of the command; ends the program if it fails."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=3600)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -26,17 +26,17 @@ def mpirun(ranks, *words, before=()):
 
 
 def settings(values):
-    """As options of the command line."""
+    """Returns the values as --set options of the command line."""
     return [word for value in values for word in ("--set", value)]
 
 
 def simulate(deck, values, *options):
-    """What `maestro simulate` prints last, as a dictionary."""
+    """Returns the JSON object that `maestro simulate` prints as a dictionary."""
     return json.loads(call([BINARY, "simulate", deck, *map(str, options), *settings(values)]).splitlines()[-1])
 
 
 def train(ranks, deck, output, values, *, options=(), before=(), fresh=True):
-    """Trains into `output` and returns the columns of /steps and /timeline, by name."""
+    """Trains into `output` and returns the columns of /steps and /timeline by name."""
     output = pathlib.Path(output)
     if fresh:
         shutil.rmtree(ROOT / output, ignore_errors=True)

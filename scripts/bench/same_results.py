@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Does another build of the program compute the same? same_results.py OTHER_PROGRAM
+"""Checks that another build of the program computes the same: same_results.py OTHER_PROGRAM
 
-Runs every deck of inputs/ with both programs, several of them in other layouts, types and policies too, and compares losses and
-gradient norms bit for bit, the plans (which samples stand together in which micro-batches, and the order of every rank's tasks)
-and what `maestro simulate` says. Ends with 1 where anything differs."""
+Runs every deck of inputs/ with both programs, several of them also in other layouts, types and policies. Compares losses and gradient
+norms bit for bit, the plans (which samples form which micro-batches, and the order of every rank's tasks) and the results of `maestro
+simulate`. The exit code is 1 if anything differs."""
 
 import argparse
 import pathlib
@@ -27,7 +27,7 @@ LAYOUTS = {
 
 
 def cases(steps):
-    """Name, ranks, deck, settings."""
+    """Yields (name, ranks, deck, settings) of each case."""
     few = [f"train.steps={steps}"]
     yield "vlm_glyphs", 4, "inputs/vlm_glyphs.toml", few
     yield "vlm_glyphs, bf16", 4, "inputs/vlm_glyphs.toml", [*few, "run.precision=bf16"]
@@ -41,7 +41,7 @@ def cases(steps):
 
 
 def results(program, ranks, deck, settings, output):
-    """Losses and gradient norms of the steps, the samples of every micro-batch, and every rank's tasks in their order."""
+    """Returns losses and gradient norms of the steps, the samples of every micro-batch, and the tasks of every rank in order."""
     runs.BINARY = program
     runs.train(ranks, deck, output, ["checkpoint.every=0", *settings])
     with h5py.File(output / "metrics.h5") as file:
@@ -65,14 +65,14 @@ def simulations(program, folder):
             ("emulated_vlm", "inputs/emulated_vlm.toml", ["--cluster", "inputs/clusters/h200.toml"]),
         ):
             timeline = folder / "timeline.csv"
-            said = runs.simulate(deck, [], *options, "--policy", policy, "--timeline", timeline)
-            said.pop("schedule_ms", None)
-            found[f"simulate {name}, {policy}"] = (said, timeline.read_text())
+            report = runs.simulate(deck, [], *options, "--policy", policy, "--timeline", timeline)
+            report.pop("schedule_ms", None)
+            found[f"simulate {name}, {policy}"] = (report, timeline.read_text())
     return found
 
 
 def common(old, new):
-    """Both without the keys that only one of them has: builds name some figures otherwise."""
+    """Returns both without the keys that only one of them has, because builds may use different names."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return old, new
     pairs = {key: common(old[key], new[key]) for key in old.keys() & new.keys()}
@@ -83,7 +83,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", help="path of the other maestro")
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--only", default="", help="a part of the names of the cases to run")
+    parser.add_argument("--only", default="", help="run only cases whose names contain this")
     options = parser.parse_args()
     this, differ = runs.BINARY, 0
     folder = pathlib.Path(tempfile.mkdtemp(prefix="same-results-"))
@@ -97,10 +97,10 @@ def main():
         differ += len(wrong)
     if options.only in "simulate":
         old, new = simulations(options.other, folder), simulations(this, folder)
-        for name, (said, timeline) in old.items():
-            left, right = common(said, new[name][0])
+        for name, (report, timeline) in old.items():
+            left, right = common(report, new[name][0])
             same = left == right and timeline == new[name][1]
-            print(f"{name:40} makespan {said['makespan_s']:.6g} s: {'equal' if same else f'DIFFER: {left} {right}'}", flush=True)
+            print(f"{name:40} makespan {report['makespan_s']:.6g} s: {'equal' if same else f'DIFFER: {left} {right}'}", flush=True)
             differ += not same
     shutil.rmtree(folder)
     return 1 if differ else 0

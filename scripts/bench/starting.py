@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What a run's start costs with few samples and with many, and what checkpoints weigh and cost to resume from.
+"""Measures the cost of a start with few and with many samples, the size of checkpoints, and the cost of resuming from them.
 
-MAESTRO=PROGRAM measures another build; --file names samples of an older format for it."""
+MAESTRO=PROGRAM measures another build, for which --file selects samples of an older format."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ RANKS = 4
 
 
 def be_a_rank(folder, command):
-    """Runs the program as this rank does, and writes down what it took."""
+    """Runs the program as this rank, and writes down the bytes that it read and its peak memory."""
     code = subprocess.run(command).returncode
     io = dict(line.split(": ") for line in pathlib.Path("/proc/self/io").read_text().splitlines())
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
@@ -30,15 +30,15 @@ def be_a_rank(folder, command):
 
 
 def start(data, output, steps, *options):
-    """Bytes read and memory at its peak, of each rank, and seconds."""
+    """Returns the bytes read and the peak memory of each rank, and the seconds of the run."""
     with tempfile.TemporaryDirectory() as folder:
         values = [f"data.train={data}", f"run.output={output}", f"train.steps={steps}", "checkpoint.every=100000"]
         begin = time.monotonic()
         runs.call(["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(RANKS), sys.executable, __file__, "--rank",
                    folder, runs.BINARY, "train", DECK, *options, *runs.settings(values)])
-        took = time.monotonic() - begin
+        elapsed_s = time.monotonic() - begin
         ranks = [json.loads(pathlib.Path(folder, str(rank)).read_text()) for rank in range(RANKS)]
-    return {key: [rank[key] for rank in ranks] for key in ("read", "memory")} | {"seconds": took}
+    return {key: [rank[key] for rank in ranks] for key in ("read", "memory")} | {"seconds": elapsed_s}
 
 
 def size(path):
@@ -50,9 +50,9 @@ def main():
         return be_a_rank(sys.argv[2], sys.argv[3:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=1_000_000)
-    parser.add_argument("--file", help="samples instead of ones made for this; kept")
-    parser.add_argument("--small", default="data/glyphs-train.h5", help="what it is compared with")
-    parser.add_argument("--steps", type=int, nargs="+", default=[10, 400], help="of the checkpoints")
+    parser.add_argument("--file", help="sample file to use instead of a new one")
+    parser.add_argument("--small", default="data/glyphs-train.h5", help="sample file to compare with")
+    parser.add_argument("--steps", type=int, nargs="+", default=[10, 400], help="steps after which checkpoints are measured")
     parser.add_argument("--output", default="runs/bench-starting")
     options = parser.parse_args()
     output = runs.ROOT / options.output
@@ -63,9 +63,9 @@ def main():
                    "--sigma=0.3", "--longest=256", "--largest=48"])
 
     best = {}
-    for turn in range(3):
+    for attempt in range(3):
         for name, file in (("small", options.small), ("large", data)):
-            got = start(file, output / f"{name}{turn}", 1)
+            got = start(file, output / f"{name}{attempt}", 1)
             if name not in best or got["seconds"] < best[name]["seconds"]:
                 best[name] = got
     print(f"a run of one step, {RANKS} ranks; file of {os.path.getsize(data) / 1e6:.0f} MB over {options.small}")

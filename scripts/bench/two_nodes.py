@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""What it costs that ranks are on several nodes, each figure over the same run on one node, in turn; medians over rounds.
+"""Measures the cost of several nodes: each figure is relative to the same run on one node, in alternation; medians over rounds.
 
 * emulated: inputs/emulated_vlm.toml on 20 ranks, ten on each of two hosts made of network namespaces (as root), per policy.
-* computing: two ranks that compute, one core each (the decks of waiting.py), whose rows travel by messages instead of
-  shared memory: the thread that moves them takes its time from a core that has none to spare. Also the share of their
-  cores' time that the ranks' other threads than the main one took.
+* computing: two ranks that compute, one core each (the decks of waiting.py), with messages instead of shared memory. The message
+  thread needs time of a core that is fully used. Also prints the share of processor time that threads other than the main one use.
 """
 
 import argparse
@@ -33,7 +32,7 @@ def steps_of(output, skip):
 
 
 def two_hosts(output, values):
-    """One run on two hosts; its mean step."""
+    """Runs on two hosts; returns the mean step time."""
     shutil.rmtree(ROOT / output, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "NODES_STATE": f"{folder}/nodes"}
@@ -57,7 +56,7 @@ def emulated(options):
 
 
 class ThreadTimes(threading.Thread):
-    """Follows the processor time of the ranks' main threads and of all their threads, until they end."""
+    """Records the processor time of the main threads and of all threads of the ranks until they end."""
 
     def __init__(self):
         super().__init__(daemon=True)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How well the vision section hides behind the language section on two cores: one rank and core each.
+"""Measures how well the vision section overlaps with the language section on two cores, with one rank and core each.
 
-In every round each policy runs in turn, and the language section alone: one rank on one core, on the same samples with as
-many text tokens where pictures were. Prints the medians over the rounds of: the vision section's work over the language
-section's, the share of the step that the language section waits, the step over the time that the language section is
-busy in the same run, and the step over the step of the language section alone.
+In every round each policy runs once, and the language section alone: one rank on one core, on the same samples with as many text
+tokens in place of the pictures. Prints the medians over the rounds of: the work of the vision section over that of the language
+section, the share of the step that the language section waits, the step over the time that the language section computes in the same
+run, and the step over the step of the language section alone.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import sample_reader  # noqa: E402
 
 DECK = ROOT / "inputs/vlm_glyphs.toml"
 SAMPLES = "data/glyphs-train.h5"
-TOKEN_PIXELS = 16  # of a side: patches of 8, 2 x 2 of them a token
+TOKEN_PIXELS = 16  # side of the square that becomes a token: 2 x 2 patches of 8 x 8
 FILLER = ord(" ")
 LANGUAGE = ["section.language.layout.dp=1", "section.language.micro_batch=8", "data.global_batch=128", "checkpoint.every=0"]
 VISION = ["section.vision.micro_batch=8", "section.vision.window=8", "model.glyph-vision.width=128", "model.glyph-vision.heads=4",
@@ -33,7 +33,7 @@ VISION = ["section.vision.micro_batch=8", "section.vision.window=8", "model.glyp
 
 
 def without_pictures(source, target):
-    """The same samples with a text token for every token that a picture would become."""
+    """Writes the same samples with a text token for every token that a picture would become."""
     with h5py.File(source) as file:
         vocabulary, marker = int(file.attrs["vocabulary"]), int(file.attrs["marker"])
     writer = sample_file.SampleWriter(target, vocabulary=vocabulary, marker=marker)
@@ -51,7 +51,7 @@ def without_pictures(source, target):
 
 
 def language_deck(target):
-    """The deck without its vision section and edge."""
+    """Writes the deck without its vision section and edge."""
     head, *tables = re.split(r"(?m)^(?=\[\[)", DECK.read_text())
     target.write_text(head + next(t for t in tables if t.startswith("[[section]]") and 'name = "language"' in t))
 
@@ -87,7 +87,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--skip", type=int, default=5, help="steps at the start that do not count")
+    parser.add_argument("--skip", type=int, default=5, metavar="N", help="leave the first N steps out")
     parser.add_argument("--vision-layers", type=int, nargs="+", default=[8, 11, 14])
     parser.add_argument("--output", default="runs/bench-waiting")
     options = parser.parse_args()
@@ -99,11 +99,11 @@ def main():
         for _ in range(options.rounds):
             alone = bench.alone()
             for policy in rows:
-                it = bench.policy(policy, layers)
-                if it["tokens"] != alone["tokens"]:
-                    sys.exit(f"{it['tokens']} tokens with pictures, {alone['tokens']} without")
-                rows[policy].append((it["vision"] / it["language"], it["waits"] / it["step"], it["step"] / it["language"],
-                                     it["step"] / alone["step"]))
+                run = bench.policy(policy, layers)
+                if run["tokens"] != alone["tokens"]:
+                    sys.exit(f"{run['tokens']} tokens with pictures, {alone['tokens']} without")
+                rows[policy].append((run["vision"] / run["language"], run["waits"] / run["step"], run["step"] / run["language"],
+                                     run["step"] / alone["step"]))
         for policy, row in rows.items():
             work, waiting, busy, ratio = (statistics.median(column) for column in zip(*row))
             print(f"{layers:13}  {policy:9}  {work:15.2f}  {waiting:13.1%}  {busy:18.3f}  {ratio:19.3f}", flush=True)

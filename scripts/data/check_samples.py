@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks whole sample files: the index, every token, weight and pixel. Ends with 65 where one is damaged or breaks a rule, 66 where
-one is missing. Training finds the same, but only in the samples that it reads."""
+"""Checks whole sample files: the index and every token, weight and pixel. The exit code is 65 if a file is damaged or breaks a rule
+of the format, and 66 if one is missing. Training makes the same checks, but only of the samples that it reads."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from sample_reader import read_samples
 
 
 def problem_of(path):
-    """What is wrong with the file, with an exit code; None where nothing is."""
+    """Returns a message and an exit code if something is wrong with the file, otherwise None."""
     if not os.path.isfile(path):
         return f"{path}: no such file", 66
     samples = tokens = 0
@@ -21,15 +21,15 @@ def problem_of(path):
             tokens += len(sample.tokens)
     except SampleError as error:
         return f"{error}; make the file again with scripts/data", 65
-    except Exception as error:  # h5py raises what it likes where HDF5's own metadata are damaged
+    except Exception as error:  # h5py raises many types if the metadata of HDF5 are damaged
         return f"{path}: {error!r}: not a sample file, or damaged; make it again with scripts/data", 65
-    print(f"{path}: {samples} samples, {tokens} tokens: all right", flush=True)
+    print(f"{path}: {samples} samples, {tokens} tokens, no errors", flush=True)
     return None
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+")
+    parser.add_argument("files", nargs="+", help="sample files")
     problems = [problem for path in parser.parse_args(arguments).files if (problem := problem_of(path))]
     for message, _ in problems:
         print(message, file=sys.stderr, flush=True)

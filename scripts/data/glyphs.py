@@ -1,4 +1,4 @@
-"""Characters rendered from the DejaVu fonts: which characters have a picture of their own, and the pictures."""
+"""Renders characters with the DejaVu fonts, and selects characters whose pictures differ from each other."""
 
 import unicodedata
 from functools import lru_cache
@@ -24,8 +24,8 @@ def _font(face, pixels):
 
 
 def render(character, face, size, shift):
-    """uint8 [height, width, 1]: the character in the middle of a picture of size (height, width), on the line that all
-    characters of the face share, moved by (down, right) pixels."""
+    """Returns uint8 [height, width, 1]: the character in the middle of a picture of size (height, width), on the common
+    baseline of the face, shifted by (down, right) pixels."""
     height, width = size
     font = _font(face, max(6, round(0.8 * min(size))))
     ascent, descent = font.getmetrics()
@@ -36,7 +36,7 @@ def render(character, face, size, shift):
 
 
 def parse_characters(text):
-    """"digits,capitals,U+00C0-U+024F,xyz" -> characters in the order named, each once."""
+    """Expands "digits,capitals,U+00C0-U+024F,xyz" to its characters in this order, without duplicates."""
     named = {
         "digits": "0123456789",
         "capitals": "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
@@ -55,7 +55,7 @@ def parse_characters(text):
                 if not 0 < first <= last <= 0x10FFFF:
                     raise ValueError
             except ValueError:
-                raise SystemExit(f"--characters {part}: a range reads U+00C0-U+024F") from None
+                raise SystemExit(f"--characters {part}: a range looks like U+00C0-U+024F") from None
             characters.extend(chr(code) for code in range(first, last + 1) if not 0xD800 <= code < 0xE000)
         else:
             characters.extend(part)
@@ -63,14 +63,14 @@ def parse_characters(text):
 
 
 def distinct(characters, faces, most=None):
-    """Those that have a name and, in every face, a picture that no earlier one has (a Greek capital alpha looks like
-    an A: nobody could tell them apart). `most` limits how many."""
+    """Returns the characters that have a name and, in every face, a picture that differs from those of all earlier characters
+    (a Greek capital alpha looks like an A). At most `most` are returned."""
     chosen, seen = [], {face: {_picture_key(_ABSENT, face)} for face in faces}
     for character in characters:
         if not unicodedata.name(character, "") or unicodedata.category(character)[0] in "CZM":
             continue
         keys = {face: _picture_key(character, face) for face in faces}
-        # The fallback box differs in size from face to face but never within one.
+        # The box drawn for a missing character differs between faces, but not within one.
         if any(key in seen[face] for face, key in keys.items()):
             continue
         for face, key in keys.items():

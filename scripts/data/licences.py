@@ -1,4 +1,4 @@
-"""Text that every Debian carries: the licences, cut into blocks that belong either to training or to validation."""
+"""Text that every Debian has: the licences, in blocks that belong either to training or to validation."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ _HELD_OUT_EVERY = 10
 
 
 def blocks(held_out, folder=FOLDER):
-    """Lists of words, a block of about 2 KB each, in a fixed order; every tenth block is held out."""
+    """Yields blocks of about 2 KB as lists of words, in a fixed order; every tenth block is held out."""
     files = sorted({path.resolve() for path in Path(folder).glob("*") if path.is_file()})
     if not files:
-        raise SystemExit(f"{folder}: no texts; apt-get install base-files, or name a folder with --texts")
+        raise SystemExit(f"{folder}: no texts; apt-get install base-files, or select a folder with --texts")
     chosen = []
     number = 0
     for path in files:
@@ -26,19 +26,19 @@ def blocks(held_out, folder=FOLDER):
                 block, length = [], 0
                 number += 1
     if not chosen:
-        raise SystemExit(f"{folder}: too little text; {_HELD_OUT_EVERY * _BLOCK} bytes and more are needed")
+        raise SystemExit(f"{folder}: too little text; at least {_HELD_OUT_EVERY * _BLOCK} bytes are needed")
     return chosen
 
 
 class Pieces:
-    """Draws pieces of `shortest` to `longest` bytes, whole words, at random places."""
+    """Draws pieces of `shortest` to `longest` bytes, in whole words, at random positions."""
 
     def __init__(self, random, held_out, shortest, longest, folder=FOLDER):
         if not 32 <= shortest <= longest <= 1024:
             raise SystemExit(f"pieces of {shortest} to {longest} bytes; allowed are 32 to 1024")
         self._random, self._shortest, self._longest = random, shortest, longest
         self._blocks = blocks(held_out, folder)
-        # The same paragraph stands in several licences: what training can contain is not held out.
+        # Several licences share paragraphs: a piece that training may contain is not held out.
         self._known = " ".join(" ".join(block) for block in blocks(False, folder)) if held_out else ""
 
     def draw(self):

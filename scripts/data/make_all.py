@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the sample files that the decks of inputs/ name, in data/: those that are missing, or all with --force."""
+"""Makes the sample files of the decks in inputs/: those that are missing in data/, or all with --force."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ import make_glyphs
 import make_mixed
 import make_text
 
-# The six faces of fonts-dejavu-core and what all of them can draw; names of such characters are long.
+# All six faces of fonts-dejavu-core, and characters that all of them have; the names of such characters are long.
 LARGE = ["--characters", "letters,digits,U+00A1-U+024F,U+0370-U+04FF,U+1E00-U+1EFF", "--most", "300",
          "--faces", ",".join(make_glyphs.FACES), "--train", "40000", "--validation", "2000"]  # fmt: skip
 
@@ -16,8 +16,8 @@ LARGE = ["--characters", "letters,digits,U+00A1-U+024F,U+0370-U+04FF,U+1E00-U+1E
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--large", action="store_true", help="also data/glyphs-large: 300 characters in six faces")
-    parser.add_argument("--folder", default="data", help="where the files go")
-    parser.add_argument("--force", action="store_true", help="make again what is there")
+    parser.add_argument("--folder", default="data", help="folder to write to (default: data)")
+    parser.add_argument("--force", action="store_true", help="make existing files again")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     folder, seed = Path(options.folder), ["--seed", str(options.seed)]

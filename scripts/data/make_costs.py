@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Task times for `maestro simulate --costs`: log-normal, for the sections of a deck.
+"""Draws log-normal task times for the sections of a deck, for `maestro simulate --costs`.
 
-Every sample has work in the sections without an outgoing edge; each other section has a given share of the samples, and
-its work per replica is a given fraction of theirs. A backward takes twice its forward."""
+Every sample has work in the sections without an outgoing edge. The other sections process a fraction of the samples (--share), and
+their work per replica is a fraction of that of the last section (--load). A backward takes twice as long as its forward."""
 
 import argparse
 import math
@@ -12,15 +12,15 @@ import tomllib
 
 
 def draw(deck, *, per_replica, share, load, sigma, seed):
-    """Rows (sample, section, forward_s, backward_s). `share` and `load` are of every section that feeds another."""
+    """Returns rows (sample, section, forward_s, backward_s). `share` and `load` apply to every section that feeds another."""
     sections = {s["name"]: (s.get("layout", {}).get("dp", 1), s.get("mode", "train") == "forward") for s in deck["section"]}
     upstream = {e["from"] for e in deck.get("edge", [])}
     last = [name for name in sections if name not in upstream]
     if not last:
-        raise SystemExit("no section is without an outgoing edge")
+        raise SystemExit("every section has an outgoing edge")
     samples = per_replica * max(sections[name][0] for name in last)
     times = {}
-    for name in sections:  # each section from a stream of its own, so that one share's samples are among a larger one's
+    for name in sections:  # one random stream per section, so that the samples of a small share are among those of a larger one
         dice = random.Random(f"{seed}/{name}")
         drawn = [(math.exp(sigma * dice.gauss(0, 1)), dice.random()) for _ in range(samples)]
         times[name] = {sample: t for sample, (t, lot) in enumerate(drawn) if name in last or lot < share}
@@ -45,9 +45,9 @@ def main():
     parser.add_argument("deck")
     parser.add_argument("costs", help="CSV file to write")
     parser.add_argument("--per-replica", type=int, default=16, help="samples per replica of the last section")
-    parser.add_argument("--share", type=float, default=1 / 3, help="of the samples with work in the other sections")
-    parser.add_argument("--load", type=float, default=0.9, help="their work per replica over the last section's")
-    parser.add_argument("--sigma", type=float, default=0.6, help="of the logarithm of the times")
+    parser.add_argument("--share", type=float, default=1 / 3, help="fraction of the samples with work in the other sections")
+    parser.add_argument("--load", type=float, default=0.9, help="work per replica of the other sections over that of the last")
+    parser.add_argument("--sigma", type=float, default=0.6, help="standard deviation of the logarithm of the times")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with open(options.deck, "rb") as file:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes PREFIX-train.h5 and PREFIX-validation.h5: pictures of Unicode characters with the character and its name as the
-text to predict, mixed with text-only samples. No rendering (its pixels) is in both files."""
+"""Makes PREFIX-train.h5 and PREFIX-validation.h5: pictures of Unicode characters, each with the character and its name as the
+text to predict, mixed with text-only samples. No picture, compared by its pixels, is in both files."""
 
 import argparse
 import hashlib
@@ -13,23 +13,23 @@ from licences import FOLDER as TEXTS
 from licences import Pieces
 from sample_file import COUNTS_FOR_EXACT_MATCH, Sample, SampleWriter
 
-CHARACTER_WEIGHT = 10.0  # names share long prefixes: most of what there is to learn is in the character
+CHARACTER_WEIGHT = 10.0  # names have long common prefixes, so most of what there is to learn is in the character
 
 
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("prefix", help="for example data/glyphs")
     parser.add_argument("--characters", default="digits,capitals", help="digits, capitals, letters, all, U+00C0-U+024F, xyz; comma-separated")
-    parser.add_argument("--most", type=int, help="take the first so many of the characters that all faces have")
-    parser.add_argument("--faces", default=",".join(FACES[:3]), help="comma-separated, of " + ", ".join(FACES))
-    parser.add_argument("--sizes", default="24x24,28x26,32x32,30x36,40x36", help="HEIGHTxWIDTH of pictures, pixels")
-    parser.add_argument("--shift", type=int, default=2, help="characters stand up to so many pixels from the middle")
-    parser.add_argument("--train", type=int, default=12000, help="samples for training")
-    parser.add_argument("--validation", type=int, default=600, help="samples held out")
-    parser.add_argument("--pictures", type=float, default=0.5, help="share of the samples that have pictures")
-    parser.add_argument("--several", type=float, default=0.25, help="share of those that have two or three")
-    parser.add_argument("--text-bytes", default="64-128", help="length of text-only samples")
-    parser.add_argument("--texts", default=TEXTS, help="folder of the texts")
+    parser.add_argument("--most", type=int, metavar="N", help="use the first N of the characters that all faces have")
+    parser.add_argument("--faces", default=",".join(FACES[:3]), help="comma-separated; known are " + ", ".join(FACES))
+    parser.add_argument("--sizes", default="24x24,28x26,32x32,30x36,40x36", help="HEIGHTxWIDTH of pictures in pixels, comma-separated")
+    parser.add_argument("--shift", type=int, default=2, metavar="N", help="shift characters by up to N pixels from the middle")
+    parser.add_argument("--train", type=int, default=12000, help="number of training samples")
+    parser.add_argument("--validation", type=int, default=600, help="number of held-out samples")
+    parser.add_argument("--pictures", type=float, default=0.5, help="fraction of the samples that have pictures")
+    parser.add_argument("--several", type=float, default=0.25, help="fraction of these that have two or three")
+    parser.add_argument("--text-bytes", default="64-128", help="length of text-only samples in bytes")
+    parser.add_argument("--texts", default=TEXTS, help="folder of text files")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     try:
@@ -50,8 +50,8 @@ def parse_arguments(arguments=None):
 
 
 class Renderings:
-    """Pictures in an order that the seed fixes; what one file took, no other gets. A file that needs more than there
-    are begins again with its own first."""
+    """Pictures in an order that the seed determines. A picture is in one file only; a file that needs more than there are starts
+    again with its first one."""
 
     def __init__(self, options, characters, random):
         self._characters, self._options = characters, options
@@ -67,9 +67,9 @@ class Renderings:
         self._here = set()
 
     def draw(self):
-        own = self._order[self._first :]
-        for _ in range(len(own)):
-            at = own[(self._next - self._first) % len(own)]
+        left = self._order[self._first :]
+        for _ in range(len(left)):
+            at = left[(self._next - self._first) % len(left)]
             self._next += 1
             character, face, size, down, right = np.unravel_index(at, self._shape)
             shift = (int(down) - self._options.shift, int(right) - self._options.shift)
@@ -123,7 +123,7 @@ def main(arguments=None):
     print(f"{len(characters)} characters in {len(options.faces)} faces", flush=True)
     random = np.random.default_rng(options.seed)
     renderings = Renderings(options, characters, random)
-    # Validation draws first, so that it is the same whatever the size of the training file.
+    # The validation file draws first, so that it does not depend on the size of the training file.
     for name, count in (("validation", options.validation), ("train", options.train)):
         pieces = Pieces(random, name == "validation", *options.text_bytes, folder=options.texts)
         write(f"{options.prefix}-{name}.h5", count, options, renderings, pieces, random)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes a sample file from your own data: JSONL, one object a line, with the pictures (PNG, JPEG) beside it.
+"""Makes a sample file from JSONL, one object per line, and pictures (PNG, JPEG).
 
   {"text": "a <image> beside a <image>", "images": ["a.png", "b.jpg"], "answer": "a cat and a dog"}
   {"content": [{"text": "look:"}, {"image": "a.png"}, {"answer": "a cat"}]}
 
-Picture paths are relative to the JSONL file. "answer" may be left out; its tokens count for the exact-match rate."""
+Paths of pictures are relative to the JSONL file. "answer" is optional; its tokens count for the exact-match rate."""
 
 import argparse
 import json
@@ -27,7 +27,7 @@ class ByteTokens:
 
 
 class HuggingFaceTokens:
-    """A tokenizer.json; marker, begin and end follow its own ids."""
+    """The tokenizer of a tokenizer.json; marker, begin and end get the ids after its vocabulary."""
 
     name = "huggingface"
 
@@ -40,7 +40,7 @@ class HuggingFaceTokens:
             self.json = Path(path).read_bytes()
             self._tokenizer = Tokenizer.from_str(self.json.decode("utf-8"))
         except Exception as error:  # tokenizers raises plain Exception
-            raise SystemExit(f"--tokenizer {path}: {error}; name a Hugging Face tokenizer.json") from None
+            raise SystemExit(f"--tokenizer {path}: {error}; use a Hugging Face tokenizer.json") from None
         size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
         self.marker, self.begin, self.end, self.vocabulary = size, size + 1, size + 2, size + 3
 
@@ -49,7 +49,7 @@ class HuggingFaceTokens:
 
 
 def parts_of(record):
-    """A record as [("text" | "image" | "answer", string)]; SampleError where it is not one."""
+    """Returns a record as [("text" | "image" | "answer", string)]; raises SampleError if it is malformed."""
     if not isinstance(record, dict):
         raise SampleError("not a JSON object")
     unknown = set(record) - {"text", "images", "content", "answer"}
@@ -98,7 +98,7 @@ def load_picture(path, channels, largest):
     try:
         with Image.open(path) as image:
             if max(image.size) > LARGEST_PICTURE and not largest:
-                raise SampleError(f"{path}: {image.size[0]} x {image.size[1]} pixels; at most {LARGEST_PICTURE}, or give --largest")
+                raise SampleError(f"{path}: {image.size[0]} x {image.size[1]} pixels; at most {LARGEST_PICTURE} are allowed; --largest shrinks pictures")
             image = image.convert({1: "L", 3: "RGB"}[channels])
             if largest:
                 image.thumbnail((largest, largest))
@@ -108,7 +108,7 @@ def load_picture(path, channels, largest):
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as error:
         if isinstance(error, SampleError):
             raise
-        raise SampleError(f"{path}: not a picture that can be read ({error})") from None
+        raise SampleError(f"{path}: not a picture, or damaged ({error})") from None
     return pixels.reshape(*pixels.shape[:2], channels)
 
 
@@ -131,16 +131,16 @@ def to_sample(record, folder, tokens, options):
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("input", type=Path, help="JSONL file")
-    parser.add_argument("output", type=Path, help="sample file to make, .h5")
+    parser.add_argument("output", type=Path, help="sample file to write, .h5")
     parser.add_argument("--tokenizer", default="bytes", help='"bytes", or the path of a Hugging Face tokenizer.json')
-    parser.add_argument("--channels", type=int, choices=(1, 3), default=3, help="1 grey, 3 colour")
-    parser.add_argument("--largest", type=int, help="shrink pictures whose longer side exceeds so many pixels")
-    parser.add_argument("--longest", type=int, help="refuse samples of more tokens (a picture counts as one)")
+    parser.add_argument("--channels", type=int, choices=(1, 3), default=3, help="1: grey, 3: colour")
+    parser.add_argument("--largest", type=int, metavar="N", help="shrink pictures whose longer side has more than N pixels")
+    parser.add_argument("--longest", type=int, metavar="N", help="refuse samples of more than N tokens (a picture counts as one)")
     parser.add_argument("--text-weight", type=float, default=1.0, help="loss weight of text tokens")
     parser.add_argument("--answer-weight", type=float, default=1.0, help="loss weight of answer tokens")
     options = parser.parse_args(arguments)
     if options.largest is not None and not 1 <= options.largest <= LARGEST_PICTURE:
-        parser.error(f"--largest: 1 to {LARGEST_PICTURE}")
+        parser.error(f"--largest must be from 1 to {LARGEST_PICTURE}")
     return options
 
 

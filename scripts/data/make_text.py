@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes PREFIX.h5 and PREFIX-validation.h5: pieces of the licences that every Debian carries, without pictures."""
+"""Makes PREFIX.h5 and PREFIX-validation.h5: pieces of the licences that every Debian has, without pictures."""
 
 import argparse
 
@@ -14,10 +14,10 @@ from sample_file import SampleWriter
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("prefix", help="for example data/text-only")
-    parser.add_argument("--train", type=int, default=6000, help="samples for training")
-    parser.add_argument("--validation", type=int, default=400, help="samples held out")
-    parser.add_argument("--text-bytes", default="64-128", help="length of a sample")
-    parser.add_argument("--texts", default=TEXTS, help="folder of the texts")
+    parser.add_argument("--train", type=int, default=6000, help="number of training samples")
+    parser.add_argument("--validation", type=int, default=400, help="number of held-out samples")
+    parser.add_argument("--text-bytes", default="64-128", help="length of a sample in bytes")
+    parser.add_argument("--texts", default=TEXTS, help="folder of text files")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""Writes and reads Maestro's sample files (docs/file_formats.md)."""
+"""Writes sample files (docs/file_formats.md)."""
 
 import ctypes
 import os
@@ -18,12 +18,12 @@ _BLOCK = 1 << 24
 
 
 class SampleError(ValueError):
-    """A sample, or a file of samples, that breaks a rule of the format."""
+    """A sample or a sample file breaks a rule of the format."""
 
 
 @dataclass
 class Sample:
-    """weights[i] and flags[i] belong to token i as a target; pictures are uint8 [height, width, channels]."""
+    """A sample. weights[i] and flags[i] apply to token i as a target; pictures are uint8 [height, width, channels]."""
 
     tokens: list = field(default_factory=list)
     weights: list = field(default_factory=list)
@@ -59,7 +59,7 @@ class Xxh64:
 
 
 def without_times(kind):
-    """Creation properties without the time of creation, so that the same contents give the same bytes."""
+    """Returns creation properties without times, so that equal contents give equal bytes."""
     properties = h5py.h5p.create(kind)
     properties.set_obj_track_times(False)
     return properties
@@ -72,12 +72,12 @@ def new_file(path):
 
 
 def weight_of(weights):
-    """The sum that the index stores: in the order of the tokens, where numpy's own sum takes pairs."""
+    """Returns the sum that the index stores, added in the order of the tokens (numpy.sum adds pairwise)."""
     return float(np.cumsum(weights, dtype="<f8")[-1])
 
 
 def check_sample(tokens, weights, flags, pictures, *, vocabulary, marker, channels):
-    """Raises SampleError where arrays break a rule of the format."""
+    """Raises SampleError if the arrays break a rule of the format."""
     if not 0 < len(tokens) == len(weights) == len(flags):
         raise SampleError(f"{len(tokens)} tokens, {len(weights)} weights and {len(flags)} flags: must be equal and > 0")
     if tokens.min() < 0 or tokens.max() >= vocabulary:
@@ -99,9 +99,9 @@ def check_sample(tokens, weights, flags, pictures, *, vocabulary, marker, channe
 
 
 class SampleWriter:
-    """Collects samples; close() writes them under a temporary name, compares what lies there, and renames.
+    """Collects samples. close() writes them under a temporary name, reads them back, compares and renames.
 
-    Pixels wait in an unnamed file beside the target, so memory holds only tokens. Without close() nothing is left.
+    Pixels are kept in an unnamed file next to the target, so only tokens are in memory. Without close() nothing remains.
     """
 
     def __init__(self, path, *, vocabulary, marker, channels=1, tokenizer="bytes", tokenizer_json=b""):
@@ -114,7 +114,7 @@ class SampleWriter:
         self._sample_offsets, self._picture_offsets, self._pixel_offsets = array("q", [0]), array("q", [0]), array("q", [0])
         self._shapes = array("i")
         self._checksums, self._pixel_checksums, self._sums = array("Q"), array("Q"), array("d")
-        self._whole_checksums = array("Q")  # as version 1 has them: for the identity
+        self._whole_checksums = array("Q")  # of all arrays of a sample, as in version 1; for the identity
 
     def __len__(self):
         return len(self._checksums)
@@ -179,7 +179,7 @@ class SampleWriter:
         }
 
     def _reserve(self, arrays):
-        """A full disk shows here; HDF5's close would hide it."""
+        """Raises OSError if the disk is too full; closing an HDF5 file would hide that."""
         needed = sum(values.nbytes for values in arrays.values()) + self._pixel_offsets[-1] + (1 << 16)
         space = os.statvfs(self.path.parent)
         if space.f_bavail * space.f_frsize < needed:
@@ -226,7 +226,7 @@ def _index_parts(arrays, *names):
 
 
 def identity_of(header, arrays, whole_checksums):
-    """Of the contents, for checkpoints: the index_checksum that the same samples have in a file of version 1."""
+    """Returns the hash of the contents for checkpoints: the index_checksum of the same samples in a file of version 1."""
     return Xxh64.of(np.array(header, dtype="<i8"), *_index_parts(arrays), whole_checksums)
 
 

@@ -1,4 +1,4 @@
-"""Reads Maestro's sample files (docs/file_formats.md), of version 1 and 2, and checks all of them."""
+"""Reads and checks sample files (docs/file_formats.md) of versions 1 and 2."""
 
 import h5py
 import numpy as np
@@ -8,7 +8,7 @@ HEADER = ("vocabulary", "marker", "channels")
 
 
 def _open(path):
-    """Attributes, the arrays of the index, and the large arrays as they lie in the file: nothing of those is read yet."""
+    """Returns the attributes, the arrays of the index, and memory maps of the large arrays, which are not read yet."""
     with h5py.File(path, "r") as file:
         attributes = dict(file.attrs)
         index = {f"index/{name}": item[...] for name, item in file["index"].items()}
@@ -18,7 +18,7 @@ def _open(path):
 
 
 def _check_index(index, data):
-    """Raises SampleError unless the arrays of the index fit each other and the file."""
+    """Raises SampleError unless the arrays of the index agree with each other and with the file."""
     starts = {"sample_offsets": len(data["tokens"]), "picture_offsets": len(index["index/picture_shape"]), "pixel_offsets": len(data["pixels"])}
     for name, total in starts.items():
         offsets = index[f"index/{name}"]
@@ -32,8 +32,8 @@ def _check_index(index, data):
 
 
 def read_samples(path):
-    """Yields every Sample of a file, with numpy arrays, after comparing its checksums and checking it; SampleError names what
-    is wrong. At the end all of the file but its HDF5 metadata has been checked."""
+    """Yields every Sample of a file, with numpy arrays, after comparing its checksums and checking its rules. Raises SampleError.
+    At the end, all of the file except its HDF5 metadata has been checked."""
     attributes, index, data = _open(path)
     version = attributes.get("version")
     if attributes.get("format") != np.bytes_(FORMAT) or version not in range(1, VERSION + 1):
@@ -63,7 +63,7 @@ def read_samples(path):
 
 
 def _read(i, version, header, index, data):
-    """Sample i, and the checksum over all of it."""
+    """Returns sample i and the checksum of all its arrays."""
     span = slice(*index["index/sample_offsets"][i : i + 2])
     sample = Sample(*(np.array(data[name][span]) for name in ("tokens", "loss_weight", "flags")))
     text = (sample.tokens, sample.weights, sample.flags)

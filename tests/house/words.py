@@ -125,8 +125,14 @@ def split(path, text):
     parts.append((text[at:], False))
     in_document = path.suffix == ".md"
     code = "".join(part if within == in_document else blank(part) for part, within in parts)
-    prose = "".join(hide(part) if within == in_document else COMMENT_SIGN.sub(lambda sign: " " * len(sign[0]), part) for part, within in parts)
+    prose = "".join(hide(part) if within == in_document or is_key(part) else COMMENT_SIGN.sub(lambda sign: " " * len(sign[0]), part)
+                    for part, within in parts)  # fmt: skip
     return code, prose
+
+
+def is_key(part):
+    """Whether it is a string without spaces, such as a key of a deck: neither code nor prose."""
+    return part[:1] in ("'", '"') and not re.search(r"\s", part)
 
 
 class Hidden(dict):
@@ -189,13 +195,13 @@ def report(title, counts, allowed, lines):
 
 def check_the_search():
     """The search must find what it is for, in code and in prose, and only there."""
-    code = 'int own = 1; // a name of its\n   // own, own\nauto text = "on paper, taken"; paper(on, owner);\n'
+    code = 'int own = 1; // a name of its\n   // own, own\nauto text = "on paper, taken"; paper(on, owner, "product");\n'
     expected = [(1, "of its own"), (1, "own"), (3, "on paper")]
     assert [hit[:2] for hit in findings(Path("a.cpp"), code)] == expected, findings(Path("a.cpp"), code)
     document = "Taken, `taken`,\non\npaper, `on paper`, dot products, products\n"
     expected = [(1, "taken"), (2, "on paper"), (3, "products")]
     assert [hit[:2] for hit in findings(Path("a.md"), document)] == expected, findings(Path("a.md"), document)
-    script = "own = 1  # of our own\nx = f'{own} told apart' + \"anew\"\n"
+    script = "own = 1  # of our own\nx = f'{own} told apart' + \"trained anew\"\n"
     expected = [(1, "of our own"), (1, "own"), (2, "anew"), (2, "told apart")]
     assert [hit[:2] for hit in findings(Path("a.py"), script)] == expected, findings(Path("a.py"), script)
     assert long_lines("a " * 51 + "\n" + "|" * 101 + "\n" + "a" * 101) == [1]

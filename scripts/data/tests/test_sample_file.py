@@ -150,7 +150,7 @@ def test_every_flipped_byte_is_noticed_or_harmless(good):
 
 def test_the_check_passes_what_is_right(good, capsys, tmp_path):
     check_samples.main([str(good)])
-    assert "2 samples, 8 tokens: all right" in capsys.readouterr().out
+    assert "2 samples, 8 tokens, no errors" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
         check_samples.main([str(tmp_path / "none.h5")])
     assert ended.value.code == 66
