@@ -87,14 +87,13 @@ PHRASES = {
 
 # Findings that a folder may still have. These numbers only fall, and a folder leaves the list when it is clean.
 ALLOWED = {
-    "bench": 20, "docs": 60, "inputs": 14, "kernels": 20, "scripts": 96, "src/backend": 30,
-    "src/base": 9, "src/calibration": 5, "src/channel": 86, "src/collective": 42, "src/comm": 29, "src/config": 32,
-    "src/data": 13, "src/emulation": 4, "src/graph": 4, "src/io": 5, "src": 4, "src/model": 13, "src/ops": 43,
-    "src/parallel": 49, "src/schedule": 130, "src/simulation": 20, "src/train": 136, "src/transport": 72,
-    "src/workload": 106, "tests": 459,
+    "bench": 16, "docs": 27, "kernels": 18, "scripts": 46, "src/backend": 13, "src/base": 8, "src/calibration": 4,
+    "src/channel": 76, "src/collective": 36, "src/comm": 24, "src/config": 16, "src/data": 11, "src/emulation": 3,
+    "src/graph": 3, "src/io": 4, "src": 3, "src/ops": 17, "src/schedule": 116, "src/simulation": 17, "src/train": 55,
+    "src/transport": 63, "src/workload": 94, "tests": 298,
 }
 ALLOWED_LONG_LINES = {
-    "docs/cuda.md": 70, "docs/layouts.md": 14, "docs/scheduling.md": 45, "docs/testing.md": 52,
+    "docs/cuda.md": 70, "docs/scheduling.md": 45,
 }
 
 FOLDERS = ("src", "kernels", "tests", "bench", "scripts", "postproc", "docs", "inputs")
