@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from .run import BACKWARD, BAD_DATA, CANNOT_CREATE, FORWARD, USAGE, RunError
 
@@ -39,6 +40,8 @@ def plot_loss(runs, path, smooth=0, axis="step"):
     finite = np.concatenate(finite) if finite else np.zeros(0)
     if len(finite) and finite.min() > 0 and finite.max() > 20 * finite.min():
         axes.set_yscale("log")
+    if axis == "step":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(True, which="major", color="#E6E6E6", linewidth=0.8)
     axes.legend(frameon=False)
     _save(figure, path)
