@@ -1,5 +1,5 @@
-// Broken invariants: on in release builds, the failing expression kept. Calls of a library have check macros
-// of their own beside that library (comm/check.hpp, io/check.hpp).
+// Checks of invariants, also in release builds; the message contains the failing expression. Check macros
+// for calls of MPI and HDF5 are in comm/check.hpp and io/check.hpp.
 #pragma once
 
 #include <fmt/core.h>

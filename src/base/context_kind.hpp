@@ -4,7 +4,7 @@
 namespace maestro {
 
 enum class ContextKind {
-    ring,        ///< keys and values go round (Liu et al., "Ring attention", 2023)
+    ring,        ///< keys and values are exchanged by ring (Liu et al., "Ring attention", 2023)
     all_to_all,  ///< each takes the whole sequences of some heads (Jacobs et al., "DeepSpeed-Ulysses", 2023)
 };
 

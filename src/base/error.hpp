@@ -23,8 +23,8 @@ enum class ExitCode : int {
     builds_differ = 81,
 };
 
-/// Who throws: the same error on every rank (rank 0 speaks, all leave in order), or one rank alone (it speaks
-/// and aborts the world, because the others wait for it).
+/// Which ranks throw: all ranks the same error (rank 0 prints it, and all exit), or one rank alone, which
+/// prints the error and aborts the world, because the others would wait for it.
 enum class Scope { all_ranks, this_rank };
 
 class Error : public std::runtime_error {

@@ -12,7 +12,7 @@ namespace maestro::log {
 
 namespace {
 struct State {
-    bool speaks = true;
+    bool prints = true;
     std::shared_ptr<spdlog::logger> file;
 };
 State& state() {
@@ -21,8 +21,8 @@ State& state() {
 }
 }  // namespace
 
-void start(bool speaks) {
-    state().speaks = speaks;
+void start(bool prints) {
+    state().prints = prints;
 }
 
 void open_file(const std::filesystem::path& path) {
@@ -38,7 +38,7 @@ void open_file(const std::filesystem::path& path) {
 }
 
 void write(std::string_view line) {
-    if (!state().speaks) return;
+    if (!state().prints) return;
     std::fwrite(line.data(), 1, line.size(), stdout);
     std::fputc('\n', stdout);
     std::fflush(stdout);

@@ -10,11 +10,11 @@
 
 namespace maestro::log {
 
-/// What this process writes: `speaks` is true on rank 0.
-void start(bool speaks);
+/// Starts logging in this process. `prints`: it writes to stdout; true on rank 0 alone.
+void start(bool prints);
 /// From now on what is logged also goes to `path` (appended). Throws Error(cannot_create).
 void open_file(const std::filesystem::path& path);
-void write(std::string_view line);        ///< stdout and file, if this rank speaks
+void write(std::string_view line);        ///< stdout and file, if this process prints
 void write_error(std::string_view line);  ///< stderr and file; any rank
 void write_file(std::string_view text);   ///< the file only: what is too long for a terminal
 void flush();

@@ -112,7 +112,7 @@ private:
         return bytes / time_of([&] { ops::add(*backend_, x, y); });
     }
 
-    /// FLOP/s of a product with one short side.
+    /// FLOP/s of a GEMM with one short dimension.
     double product(std::int64_t side, DType type) {
         backend::ArenaScope scope(arena_);
         const std::int64_t other = std::max<std::int64_t>(512, side);

@@ -1,5 +1,5 @@
-// Where every rank of the world stands: in which replica of which section, and at which coordinates there.
-// Pure arithmetic of the graph; whoever needs a rank, a replica or a lane asks here.
+// Maps every rank of the world to its replica of each of its sections and its coordinates there. Pure
+// arithmetic on the graph, and the only place that computes ranks, replicas and lanes.
 //
 // Ranks of a section are ordered [replica][stage][cp][tp], tp fastest, so that a replica's are contiguous. A
 // lane is the ranks of one stage of a replica: they run one list of tasks together, and the first of them is

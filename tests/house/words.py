@@ -87,7 +87,7 @@ PHRASES = {
     r"rows brought|brings? rows": "received rows",
     r"sets? a word|pairs? of words": "flag",
     r"asked (?:at|within)": "target",
-    r"(?<!dot\s)(?<!outer\s)(?<!Cartesian\s)products?(?!\sof\s)": "GEMM, matmul",
+    r"(?<!dot\s)(?<!outer\s)(?<!Cartesian\s)(?<!\[)products?(?!\sof\s|\.#)": "GEMM, matmul",
 }
 
 # Findings that a folder may still have. These numbers only fall, and a folder leaves the list when it is clean.

@@ -39,8 +39,8 @@ void check_messages(const Communicator& c) {
     std::string text = c.rank() == 0 ? "a plan" : "";
     c.broadcast(text);
     MAESTRO_CHECK(text == "a plan", "broadcast of a text");
-    const std::vector<int> own(static_cast<std::size_t>(c.rank()), c.rank());
-    const auto all = c.gather(std::span<const int>(own));
+    const std::vector<int> part(static_cast<std::size_t>(c.rank()), c.rank());
+    const auto all = c.gather(std::span<const int>(part));
     MAESTRO_CHECK(all.size() == (c.rank() == 0 ? static_cast<std::size_t>(c.size()) : 0u),
                   "gather on the root only");
     for (std::size_t i = 0; i < all.size(); ++i)

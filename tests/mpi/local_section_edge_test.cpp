@@ -125,8 +125,8 @@ void waits_are_measured(const comm::Communicator& world, Request request) {
     MAESTRO_CHECK(pair.replica->times().waiting >= waited.wait_s, "{}", pair.replica->times().waiting);
 }
 
-/// Many steps at full speed: 12 samples each, two a micro-batch above, one below, dealt out to all ranks but
-/// 0.
+/// Many steps at full speed with 12 samples each: micro-batches of two upstream and of one downstream, on all
+/// ranks but 0.
 void steps_follow_each_other(const comm::Communicator& world, Request request, bool gradient, int window) {
     // Without gradients slots are waited for, too: there are more credits.
     Pair pair(world, edge("up-down", {0}, others(world), gradient ? window : window + 1, gradient), request,

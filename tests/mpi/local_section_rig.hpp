@@ -32,7 +32,7 @@ inline std::int64_t rows_of(std::int64_t sample) {
     return sample % 3;
 }
 
-// What fake modules make of a sample, worked out from their description alone.
+// The output of fake modules for a sample, computed from their description alone.
 
 /// Sum of the rows that a section sends whose x is `x`.
 inline double sum_of_rows(std::int64_t sample, double x) {
@@ -100,7 +100,7 @@ inline std::vector<Route> routes_of(const std::vector<Ids>& micro_batches, const
     return routes;
 }
 
-/// What the replicas of a rank share. Waits on edges of its own give up soon.
+/// What the sections of a rank share. Waits on its edges have short deadlines.
 class Rig {
 public:
     explicit Rig(const comm::Communicator& world) : world_(world) {}

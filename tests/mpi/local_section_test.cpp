@@ -25,7 +25,7 @@ void tasks_start_when_they_can(const comm::Communicator& world) {
     MAESTRO_CHECK(!up->can_backward(0) && !down->can_backward(0), "no forward yet");
     rig.forward(*up, 0, {1, 2});
     MAESTRO_CHECK(!up->can_backward(0), "no gradient yet");
-    MAESTRO_CHECK(down->can_forward(Ids{1}) && !down->can_forward(Ids{2, 3}), "sample 3 is not there");
+    MAESTRO_CHECK(down->can_forward(Ids{1}) && !down->can_forward(Ids{2, 3}), "sample 3 has not arrived");
     rig.forward(*up, 1, {3});
     MAESTRO_CHECK(!up->can_forward(Ids{4, 5}), "two micro-batches are in flight");
     rig.forward(*down, 0, {1});

@@ -30,7 +30,7 @@ struct Reference {
     std::vector<double> weight, first, second, gradient;
 };
 
-/// What rank `rank` has worked out of the gradient of element i of a parameter: numbers that no two share.
+/// The partial gradient of element i of a parameter on rank `rank`; no two of these numbers are equal.
 double part_of_gradient(const std::string& name, std::int64_t i, int rank, std::int64_t step) {
     const double key = static_cast<double>(name[0]) + 3.0 * static_cast<double>(name[1]);
     return std::sin(key + 0.37 * static_cast<double>(i) + 2.1 * rank + 0.9 * static_cast<double>(step));
@@ -52,8 +52,8 @@ private:
     const parallel::ParameterStore& store_;
 };
 
-/// The sum over all ranks that hold an element of what each has worked out, by name: of this rank's parts,
-/// summed over the world.
+/// The sums of the partial gradients over all ranks that hold an element, by the name of the parameter, for
+/// the elements of this rank.
 std::map<std::string, std::vector<double>> sums(const comm::Communicator& world,
                                                 const parallel::ParameterStore& store, std::int64_t step) {
     std::map<std::string, std::vector<double>> all;

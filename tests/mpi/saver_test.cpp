@@ -261,8 +261,8 @@ void every_layout_reads_every_other(const comm::Communicator& world, const fs::p
     }
 }
 
-/// Weights that are no numbers are not kept: all ranks are told, whoever holds them.
-void weights_that_are_no_numbers_are_refused(const comm::Communicator& world, const fs::path& folder) {
+/// Weights that are NaN or Inf are not saved: all ranks throw, whichever rank holds them.
+void weights_that_are_not_finite_are_refused(const comm::Communicator& world, const fs::path& folder) {
     for (const Layout& layout : kLayouts) {
         if (layout.ranks != world.size()) continue;
         const fs::path run = folder / "refused";
@@ -363,8 +363,8 @@ public:
         for (parallel::ParameterStore* store : {&trained_, &frozen_})
             for (parallel::ParameterGroup& group : store->groups()) group.gather_weights();
     }
-    /// A weight that is no number is named by its place in the whole, by the rank that would write it.
-    void check_that_no_numbers_are_found() {
+    /// The rank that would write a NaN or Inf reports it, with its index in the unsharded weight.
+    void check_that_nan_is_found() {
         for (const parallel::Parameter& p : trained_.parameters())
             for (const Extent& extent : extents_of(p.shape, p.shard))
                 if (p.name == "output" && extent.logical <= 4 && 4 < extent.logical + extent.count)
@@ -414,7 +414,7 @@ void every_grid_reads_every_other(const comm::Communicator& world, const fs::pat
             Shards shards(ranks, grids[to], size);
             shards.load(saved);
             shards.check();
-            if (to == from) shards.check_that_no_numbers_are_found();
+            if (to == from) shards.check_that_nan_is_found();
         }
         world.barrier();
         if (world.rank() == 0) fs::remove_all(saved);
@@ -425,21 +425,21 @@ void every_grid_reads_every_other(const comm::Communicator& world, const fs::pat
 
 int main(int argc, char** argv) {
     return test::run(argc, argv, [](const comm::Communicator& world) {
-        std::unique_ptr<testing_support::ScratchFolder> own;
+        std::unique_ptr<testing_support::ScratchFolder> scratch;
         std::string folder;
         if (world.rank() == 0) {
-            own = std::make_unique<testing_support::ScratchFolder>();
-            folder = own->path().string();
+            scratch = std::make_unique<testing_support::ScratchFolder>();
+            folder = scratch->path().string();
             data_test::SampleArrays samples;
             for (int i = 0; i < 8; ++i) samples.add({257, 256, 'a' + i, 258}, {{8 + i, 16}});
-            data_test::SampleFileWriter{}.write(own->path() / "samples.h5", samples);
+            data_test::SampleFileWriter{}.write(scratch->path() / "samples.h5", samples);
         }
         world.broadcast(folder);
         every_layout_reads_every_other(world, folder, {}, true);
         every_layout_reads_every_other(
             world, folder,
             {"run.precision=bf16", "section.vision.mode=forward", "section.vision.weights=random"}, false);
-        weights_that_are_no_numbers_are_refused(world, folder);
+        weights_that_are_not_finite_are_refused(world, folder);
         a_rank_that_cannot_write_ends_all(world, folder);
         for (const std::int64_t size : {1, 2, 11}) every_grid_reads_every_other(world, folder, size);
         world.barrier();

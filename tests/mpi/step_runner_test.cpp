@@ -235,7 +235,7 @@ void ready_runs_every_task(const comm::Communicator& world) {
     }
 }
 
-/// A text overtakes a micro-batch whose picture is not there: vision waits until it has.
+/// A text-only micro-batch overtakes one whose picture has not arrived: vision waits until it has run.
 void ready_starts_what_has_arrived(const comm::Communicator& world) {
     const auto during = [&](const std::string& call) {
         if (world.size() == 2 && (call == "vision forward 1" || call == "language forward 3"))

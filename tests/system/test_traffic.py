@@ -5,7 +5,7 @@ With T rows, C width, e bytes, t tp ranks, c cp ranks, d = dp x cp, all ranks of
 * tp: 6 gathers and 4 scattered sums, each (t-1) T C e. Two gathers are of inputs that backward needs again: the plain form has 4
   and 4. Shares differ by a row, so one rank's part is not (t-1)/t of the whole; the sum over the ranks is exact.
 * ring: (c-1) T 2KD e forward, the same backward, and (c-1) T 2KD 4 of sums. The closed form has c T 2KD 4 there: the part of a
-  slice's own queries never leaves it. Rows of sequences that are not cut (most pictures) do not go round.
+  slice's own queries never leaves it. Rows of sequences that are not cut (most pictures) are not exchanged.
 * all-to-all: (c-1)/c T (2H+2K)D e each way; more where ranks outnumber the KV heads, of which several then hold copies.
 * data: 2 (d-1) 4P a step, P with every parameter filled up to blocks of 16.
 * edge: rows x width x e, once each way.
@@ -113,8 +113,8 @@ def due(layouts, batches, samples, recompute=False):
     for (name, model), layout in zip(MODELS.items(), layouts):
         for replica in range(layout.dp):
             ranks = [{"tp": [0, 0], "cp": [0, 0], "keys": [0, 0], "data": [0, 0], "rows": 0} for _ in range(layout.lane)]
-            for (_, section, own, _), numbers in batches.items():
-                if (section, own) != (name, replica):
+            for (_, section, index, _), numbers in batches.items():
+                if (section, index) != (name, replica):
                     continue
                 for rank, (sent, rows) in zip(ranks, task_traffic(name, model, layout, [samples[i] for i in numbers], OUT, recompute)):
                     for group in ("tp", "cp"):
@@ -185,7 +185,7 @@ def test_what_is_sent_is_what_the_formulas_say(workspace, shim, samples, keys, c
             assert sum(rank["tasks"]["cp"][1] for rank in ranks) >= cp
         elif name == "language" or layout.kind != "ring" or layout.cp == 1:
             assert sum(rank["tasks"]["cp"][1] for rank in ranks) == cp
-        else:  # only what is cut goes round
+        else:  # only sequences that are cut are exchanged
             assert sum(rank["tasks"]["cp"][1] for rank in ranks) <= cp
         flat = sum(parameters(model, name, OUT, layout.tp, t)[0] for t in range(layout.tp))
         assert sum(rank["data"][1] for rank in ranks) == STEPS * 2 * (layout.dp * layout.cp - 1) * BYTES * flat
@@ -209,10 +209,10 @@ def test_messages_of_an_edge_carry_its_rows_once(workspace, shim, samples):
 
 
 @pytest.mark.parametrize("case", ["tp2", "ring2", "all-to-all2", "tp2-ring2", "dp2-tp2", "tp3-to-ring2"])
-def test_the_program_on_paper_says_the_same(workspace, shim, samples, case):
+def test_the_simulation_predicts_the_same(workspace, shim, samples, case):
     """Edges and cp ranks of text exactly, and sums of gradients where tp ranks hold as much as each other. The rest is probed
     at a few lengths, on a lane's first rank, which has the longer share, with every token predicted: a few percent too much. A
-    picture is probed alone, where it has to be cut, and goes round on paper; the real ones are dealt out whole."""
+    picture is probed alone, where it has to be cut and exchanged; the real ones are distributed whole."""
     layouts = [Layout(**values) for values in CASES[case]]
     _, batches = run(workspace, shim, layouts, steps=1)  # that this is what it sends is the test above
     result = subprocess.run([BINARY, "simulate", DECK, "--cluster", CLUSTER, *settings(layout_settings(layouts))], cwd=workspace.path,

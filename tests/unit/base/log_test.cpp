@@ -1,4 +1,4 @@
-// Who speaks, and what reaches the file.
+// Which processes print, and what is written to the file.
 #include "base/log.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A folder of its own for each test, and the expectation that a file is refused.
+// A separate folder for each test, and the expectation that a file is refused.
 #pragma once
 
 #include <gmock/gmock.h>

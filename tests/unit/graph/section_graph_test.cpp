@@ -120,12 +120,12 @@ TEST(SectionGraph, PlacesColocatedSectionsOnTheSameRanks) {
 // backward.
 TEST(SectionGraph, SendsGradientsOverEmbeddingsAlone) {
     auto vision = section("vision", Kind::vision, 1), teacher = section("teacher", Kind::language, 1),
-         own = vision;
-    own.name = "eye";
-    own.train = teacher.train = false;
+         eye = vision;
+    eye.name = "eye";
+    eye.train = teacher.train = false;
     std::vector<Refusal> refusals;
     const auto graph = make_graph(
-        {vision, own, teacher, section("student", Kind::language, 1)},
+        {vision, eye, teacher, section("student", Kind::language, 1)},
         {edge("eye", "teacher"), edge("vision", "student"), hidden("teacher", "student")}, refusals);
     ASSERT_TRUE(refusals.empty()) << refusals[0].what;
     EXPECT_TRUE(graph.sections[0].backward && graph.edges[1].gradient);

@@ -311,7 +311,7 @@ TEST_F(Run, ADirectoryThatCannotBeWrittenIsRefused) {
 }
 
 TEST_F(Run, TellsHowItEndedByTheFirstThatFailed) {
-    const auto told = [&] {
+    const auto report = [&] {
         std::ifstream file(run_ / "exit.json");
         return std::string{std::istreambuf_iterator<char>(file), {}};
     };
@@ -320,8 +320,8 @@ TEST_F(Run, TellsHowItEndedByTheFirstThatFailed) {
         run_, {.code = 76, .reason = "rank 2 \"hangs\"", .rank = 1, .host = "a", .step = 5}));
     EXPECT_TRUE(
         write_exit_report(run_, {.code = 70, .reason = "lost rank 1", .rank = 0, .host = "a", .step = 5}));
-    EXPECT_THAT(told(), testing::HasSubstr("\"code\": 76"));
-    EXPECT_THAT(told(), testing::HasSubstr("rank 2 \\\"hangs\\\""));
+    EXPECT_THAT(report(), testing::HasSubstr("\"code\": 76"));
+    EXPECT_THAT(report(), testing::HasSubstr("rank 2 \\\"hangs\\\""));
     EXPECT_FALSE(fs::exists(run_ / "exit.json.0.partial"));
     EXPECT_FALSE(write_exit_report(run_ / "nowhere", {}));
 }

@@ -58,7 +58,7 @@ public:
         for (const EdgeShape& e : problem.edges) add_edge(e);
     }
 
-    /// Tasks of no duration start where others end: who waited for whom is open.
+    /// Tasks without duration start where others end, so the order of their dependence is not determined.
     bool ambiguous() const { return ambiguous_; }
 
     double float_of(int section, int replica, int batch) {

@@ -80,8 +80,8 @@ private:
                                                    : (backward ? c.backward_s : c.forward_s);
                 const int per_group = shape.replicas / groups_;
                 for (int g = 0; g < groups_; ++g) {
-                    const int own = group_[static_cast<std::size_t>(i)];
-                    if (own >= 0 && own != g) continue;
+                    const int assigned = group_[static_cast<std::size_t>(i)];
+                    if (assigned >= 0 && assigned != g) continue;
                     std::vector<double> seen;  // lanes of a group are alike but for when they are free
                     for (int r = 0; r < per_group; ++r) {
                         const int lane = shape.first_lane + g * per_group + r;
@@ -92,7 +92,7 @@ private:
                         seen.push_back(free_[static_cast<std::size_t>(lane)]);
                         list.push_back({i, s, lane, g, backward, start, duration});
                     }
-                    if (own < 0 && untouched(g)) break;  // all untouched groups are alike
+                    if (assigned < 0 && untouched(g)) break;  // all untouched groups are equivalent
                 }
             }
     }
@@ -124,10 +124,10 @@ private:
                         if (e.to == s) begin = std::max(begin, forward[static_cast<std::size_t>(e.from)]);
                     const double done = forward_end_[at(s, i)];
                     const auto& shape = p_.sections[static_cast<std::size_t>(s)];
-                    const double own =
+                    const double duration =
                         shape.loss ? work(cost(s, i), static_cast<std::size_t>(s)) : cost(s, i).forward_s;
                     const double end = shape.loss && done != kNot ? backward_end_[at(s, i)]
-                                                                  : (done != kNot ? done : begin + own);
+                                                                  : (done != kNot ? done : begin + duration);
                     forward[static_cast<std::size_t>(s)] = end;
                     if (shape.loss) down = std::max(down, end);
                 }

@@ -1,6 +1,6 @@
 // The shortest makespan of a small problem by branch and bound over active schedules (Giffler, Thompson,
-// 1960): the oracle of the scheduler's tests. Micro-batches of one sample, no windows, sections on lanes of
-// their own; a loss section runs its backward right after its forward.
+// 1960): the oracle of the scheduler's tests. Micro-batches of one sample, no windows, no colocated sections;
+// a loss section runs its backward right after its forward.
 #pragma once
 
 #include <cstdint>

@@ -36,15 +36,15 @@ Problem random_problem(std::uint64_t seed) {
     int lane = 0;
     for (int s = 0; s <= upstream; ++s) {
         const bool loss = s == upstream;
-        const int own = loss || colocated ? replicas : groups;
+        const int count = loss || colocated ? replicas : groups;
         // Wide enough for fifo, which feeds the replicas of a group in turn.
-        problem.sections.push_back({.replicas = own,
+        problem.sections.push_back({.replicas = count,
                                     .first_lane = colocated ? 0 : lane,
                                     .micro_batch = loss ? batch : 1 + dice.up_to(4),
                                     .window = loss ? 1 : fanout * batch + 8,
                                     .backward = loss || dice.up_to(3) != 0,
                                     .loss = loss});
-        lane += own;
+        lane += count;
     }
     problem.lanes = colocated ? replicas : lane;
     for (int s = 0; s < upstream; ++s) {

@@ -22,15 +22,15 @@ protected:
 
 TEST_F(ActivationSlotsTest, AreAsManyAsTheWindowAndNeverShared) {
     std::set<void*> memory;
-    std::set<int> taken;
+    std::set<int> used;
     for (int i = 0; i < 3; ++i) {
         EXPECT_TRUE(slots_.any_free());
         const InFlight entry = slots_.take();
-        taken.insert(entry.slot);
+        used.insert(entry.slot);
         const Tensor t = slots_.memory(entry).allocate(DType::f32, {kBytes / 4});  // all of it is there
         memory.insert(t.data);
     }
-    EXPECT_EQ(taken.size(), 3u);
+    EXPECT_EQ(used.size(), 3u);
     EXPECT_EQ(memory.size(), 3u);
     EXPECT_FALSE(slots_.any_free());
     const auto thrown = error_of([&] { slots_.take(); });
@@ -74,7 +74,7 @@ TEST_F(ActivationSlotsTest, KeepAMicroBatchUntilItIsExtracted) {
     slots_.check_empty();
     slots_.take();
     slots_.take();
-    EXPECT_FALSE(slots_.any_free()) << "its slot is taken until release()";
+    EXPECT_FALSE(slots_.any_free()) << "its slot is used until release()";
     slots_.release(back);
     EXPECT_TRUE(slots_.any_free());
     EXPECT_EQ(slots_.take().slot, slot);

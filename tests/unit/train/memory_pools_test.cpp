@@ -1,4 +1,4 @@
-// Who shares which memory, by what ranks say of it, and what is said where it is too little.
+// Which ranks share which memory, according to their reports, and the message if there is too little.
 #include "train/run/memory_pools.hpp"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Signals during products. Without the blocking of catch_stop_signals() the heap is corrupted within the
+// Signals during GEMMs. Without the blocking of catch_stop_signals() the heap is corrupted within the
 // first milliseconds: oneDNN's kernels for these shapes run with the stack pointer in a buffer on the heap.
 #include <gtest/gtest.h>
 #include <unistd.h>
