@@ -44,7 +44,7 @@ inline schedule::StepPlan random_plan(Dice& dice, int producers, int fanout, std
         if (dice.up_to(4) > 0) seen[1].push_back(i);
         if (dice.up_to(1) == 0) append(plan.batches[1][0], i, dice);
     }
-    // A sample goes to one of the consumers that its producer serves; the orders of both sides are independent.
+    // A sample goes to one of the consumers that its producer serves. Their orders are independent.
     std::vector<std::int64_t> consumer(static_cast<std::size_t>(samples));
     for (auto& c : consumer) c = dice.up_to(producers * fanout - 1);
     for (const int side : {0, 1}) {
