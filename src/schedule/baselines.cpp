@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "schedule/choosers.hpp"
+#include "schedule/load_heap.hpp"
 #include "schedule/plan_builder.hpp"
 
 namespace maestro::schedule {
@@ -93,12 +94,8 @@ StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
         return instance.total(instance.anchor, a) > instance.total(instance.anchor, b);
     });
-    std::vector<double> load(instance.shape(instance.anchor).replicas, 0.0);
-    for (const int i : order) {
-        const auto least = std::min_element(load.begin(), load.end());
-        replica_of[i] = static_cast<int>(least - load.begin());
-        *least += instance.total(instance.anchor, i);
-    }
+    LoadHeap loads(std::vector<double>(instance.shape(instance.anchor).replicas, 0.0));
+    for (const int i : order) replica_of[i] = loads.add_to_least(instance.total(instance.anchor, i));
     return plan_in_order(problem, step, instance, order, replica_of);
 }
 

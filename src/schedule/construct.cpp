@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
+
+#include "schedule/load_heap.hpp"
 
 namespace maestro::schedule {
 
@@ -60,18 +63,6 @@ Change best_change(const Instance& instance, const SampleWork& work, const std::
     return found;
 }
 
-struct Spread {
-    std::vector<int> replica_of;  ///< [sample], of the anchor
-    std::vector<double> load_s;   ///< [anchor replica]
-
-    void give(int sample, double seconds, std::size_t to) {
-        load_s[to] += seconds;
-        replica_of[sample] = static_cast<int>(to);
-    }
-    std::size_t least() const { return std::min_element(load_s.begin(), load_s.end()) - load_s.begin(); }
-    double fullest_s() const { return *std::max_element(load_s.begin(), load_s.end()); }
-};
-
 Kinds kinds_of(const Instance& instance) {
     const int replicas = instance.shape(instance.anchor).replicas;
     Kinds kinds;
@@ -105,18 +96,23 @@ SampleWork measure(const Instance& instance) {
 }
 
 std::vector<int> spread(const Instance& instance, const SampleWork& work) {
-    const std::size_t replicas = instance.shape(instance.anchor).replicas;
+    const int replicas = instance.shape(instance.anchor).replicas;
     auto [heavy, light, bare] = kinds_of(instance);
     const auto sort = [](auto first, auto last, auto less) { std::stable_sort(first, last, less); };
-    Spread start{std::vector<int>(work.own.size(), 0), std::vector<double>(replicas, 0.0)};
+    std::vector<int> replica_of(work.own.size(), 0);
+    std::vector<double> load_s(replicas, 0.0);
+    const auto assign = [&](int sample, int replica) {
+        load_s[replica] += at(work.own, sample);
+        replica_of[sample] = replica;
+    };
     auto begin = heavy.begin(), end = heavy.end();
     if (bare) {
         sort(begin, end, [&](int a, int b) { return at(work.before, a) < at(work.before, b); });
-        for (std::size_t k = 0; k < replicas; ++k, ++begin) start.give(*begin, at(work.own, *begin), k);
+        for (int k = 0; k < replicas; ++k, ++begin) assign(*begin, k);
         sort(begin, end, [&](int a, int b) { return at(work.after, a) > at(work.after, b); });
-        for (std::size_t k = 0; k < replicas; ++k) {
+        for (int k = 0; k < replicas; ++k) {
             --end;
-            start.give(*end, at(work.own, *end), k);
+            assign(*end, k);
         }
     }
     const auto longer = [&](int a, int b) { return at(work.own, a) > at(work.own, b); };
@@ -124,15 +120,15 @@ std::vector<int> spread(const Instance& instance, const SampleWork& work) {
     sort(light.begin(), light.end(), longer);
     std::vector<int> order(begin, end);
     order.insert(order.end(), light.begin(), light.end());
-    const auto to_least = [&](Spread spread) {
-        for (const int i : order) spread.give(i, at(work.own, i), spread.least());
-        return spread;
+    const auto to_least = [&](std::vector<int> replicas_of) {
+        LoadHeap loads(load_s);
+        for (const int i : order) replicas_of[i] = loads.add_to_least(at(work.own, i));
+        return std::pair(replicas_of, loads.largest());
     };
-    const Spread kinds_apart = to_least(start);
+    const auto [kinds_apart, kinds_apart_s] = to_least(replica_of);
     sort(order.begin(), order.end(), longer);
-    const Spread together = to_least(start);
-    return together.fullest_s() * kLevel < kinds_apart.fullest_s() ? together.replica_of
-                                                                   : kinds_apart.replica_of;
+    const auto [together, together_s] = to_least(replica_of);
+    return together_s * kLevel < kinds_apart_s ? together : kinds_apart;
 }
 
 std::vector<std::vector<int>> orders(const Instance& instance, const SampleWork& work) {

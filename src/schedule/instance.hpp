@@ -31,7 +31,15 @@ struct Instance {
     }
     const SectionShape& shape(int section) const { return sections[section]; }
     /// The replica of `section` that works on what replica `a` of the anchor gets.
-    int replica_of(int section, int a) const { return a * shape(section).replicas / shape(anchor).replicas; }
+    int replica_of(int section, int a) const {
+        return static_cast<int>(std::int64_t{a} * shape(section).replicas / shape(anchor).replicas);
+    }
+    /// The first of the anchor's replicas that work with replica `r` of `section`; those of the next one
+    /// follow.
+    int first_anchor_of(int section, int r) const {
+        const std::int64_t replicas = shape(section).replicas;
+        return static_cast<int>((std::int64_t{r} * shape(anchor).replicas + replicas - 1) / replicas);
+    }
 };
 
 /// The loss section with the most replicas. Throws Error(broken_invariant) where no section has a loss.

@@ -51,15 +51,11 @@ std::vector<Recipe> recipes(const std::vector<SectionShape>& sections) {
     return all;
 }
 
-Group::Group(Instance instance, std::uint64_t seed)
-    : instance_(std::move(instance)),
-      single_(singly(instance_)),
-      dice_(seed),
-      trials_{Trial(instance_), Trial(instance_)},
-      single_trial_(single_) {
+Group::Group(Instance instance, std::uint64_t seed) : instance_(std::move(instance)), dice_(seed) {
     anchors_ = instance_.shape(instance_.anchor).replicas;
     for (const SectionShape& shape : instance_.sections)
         bundles_ = bundles_ || (!shape.loss && shape.micro_batch > 1);
+    if (bundles_) single_ = singly(instance_);
     upstream_.resize(instance_.sections.size());
     for (std::size_t s = 0; s < upstream_.size(); ++s) upstream_[s].resize(instance_.sections[s].replicas);
     work_ = measure(instance_);
@@ -203,8 +199,8 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
             for (std::size_t k = 0; k < list.size(); ++k) {
                 const bool other_kind = mixed && filled > 0 && other_work(list[k]) != other_work(list[k - 1]);
                 const bool other_bundle = solution.rule.aligned && !one_by_one && !shape.loss && filled > 0 &&
-                                          single_trial_.machine.node_of(instance_.anchor, list[k]) !=
-                                              single_trial_.machine.node_of(instance_.anchor, list[k - 1]);
+                                          single_trial_->machine.node_of(instance_.anchor, list[k]) !=
+                                              single_trial_->machine.node_of(instance_.anchor, list[k - 1]);
                 if (filled == size || other_kind || other_bundle) {
                     own.close_batch();
                     filled = 0;
@@ -234,12 +230,12 @@ Outcome Group::execute(const Solution& solution) {
     for (int k = 0; k < samples(); ++k) place_[solution.order[k]] = k;
     if (bundles_) {
         // Upstream sections work sample by sample first; the order that results is cut into micro-batches.
-        compose(solution, true, single_trial_.batches);
-        if (run(single_trial_, solution.rule, false) == kNever) return outcome;
+        compose(solution, true, single_trial().batches);
+        if (run(single_trial(), solution.rule, false) == kNever) return outcome;
         for (auto& section : upstream_)
             for (auto& replica : section) replica.clear();
-        for (const Executed& e : single_trial_.executed) {
-            const Node& n = single_trial_.machine.node(e.node);
+        for (const Executed& e : single_trial_->executed) {
+            const Node& n = single_trial_->machine.node(e.node);
             if (e.phase == Phase::forward) upstream_[n.section][n.replica].push_back(n.first_sample);
         }
     }
@@ -314,8 +310,13 @@ bool Group::try_exchange(int i, Group& other, int j) {
     return true;
 }
 
+void Group::release() {
+    trials_[next_].reset();
+    single_trial_.reset();
+}
+
 void Group::emit(PlanBuilder& builder, int group) {
-    const Trial& best = trials_[1 - next_];
+    const Trial& best = *trials_[1 - next_];
     builder.add(best.machine, best.batches, best.executed, group);
 }
 

@@ -5,12 +5,13 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <vector>
 
-#include "schedule/choosers.hpp"
 #include "schedule/construct.hpp"
 #include "schedule/dice.hpp"
 #include "schedule/plan_builder.hpp"
+#include "schedule/starve_first.hpp"
 
 namespace maestro::schedule {
 
@@ -61,6 +62,8 @@ public:
     void improve(std::int64_t moves, double enough_s);
     /// Sample i changes places with sample j of another group if that makes the longer of the two shorter.
     bool try_exchange(int i, Group& other, int j);
+    /// Frees the memory that only executions need; the next one allocates it again.
+    void release();
     /// The best solution's micro-batches and tasks.
     void emit(PlanBuilder& builder, int group);
 
@@ -75,7 +78,15 @@ private:
         std::vector<Batches> batches;
         std::vector<Executed> executed;
     };
-    Trial& trial() { return trials_[next_]; }
+    /// The machine for the next execution.
+    Trial& trial() {
+        if (!trials_[next_]) trials_[next_] = std::make_unique<Trial>(instance_);
+        return *trials_[next_];
+    }
+    Trial& single_trial() {
+        if (!single_trial_) single_trial_ = std::make_unique<Trial>(single_);
+        return *single_trial_;
+    }
     /// The last execution is the best so far.
     void keep(const Outcome& outcome) {
         outcome_ = outcome;
@@ -90,7 +101,8 @@ private:
     Outcome execute(const Solution& solution);
     void judge(const Trial& trial, Outcome& outcome);
 
-    Instance instance_, single_;  ///< single_: upstream sections sample by sample
+    Instance instance_;
+    Instance single_;  ///< upstream sections sample by sample; empty where no section there has micro-batches
     Dice dice_;
     int anchors_ = 1;       ///< replicas of the anchor
     bool bundles_ = false;  ///< an upstream section has micro-batches of several samples
@@ -99,9 +111,9 @@ private:
     std::vector<std::vector<int>> orders_;  ///< likewise
     Solution solution_;
     Outcome outcome_;
-    std::array<Trial, 2> trials_;  ///< the best so far and the next
+    std::array<std::unique_ptr<Trial>, 2> trials_;  ///< the best so far and the next
     std::size_t next_ = 0;
-    Trial single_trial_;
+    std::unique_ptr<Trial> single_trial_;
     std::vector<int> priority_, place_;
     std::vector<double> end_;
     std::vector<std::vector<int>> on_;                     ///< [anchor replica], samples in order

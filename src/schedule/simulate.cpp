@@ -36,6 +36,7 @@ private:
 /// Places of the problem's samples by their ids.
 std::unordered_map<std::int64_t, std::size_t> places(const Problem& problem) {
     std::unordered_map<std::int64_t, std::size_t> place;
+    place.reserve(problem.samples.size());
     for (std::size_t i = 0; i < problem.samples.size(); ++i) place.emplace(problem.samples[i].id, i);
     return place;
 }
@@ -43,6 +44,7 @@ std::unordered_map<std::int64_t, std::size_t> places(const Problem& problem) {
 }  // namespace
 
 Problem with_noise(Problem problem, const StepPlan& plan, double sigma, std::uint64_t seed) {
+    if (sigma == 0) return problem;
     const Noise noise(problem, sigma, seed);
     const auto place = places(problem);
     for (std::size_t s = 0; s < plan.batches.size(); ++s)
@@ -55,6 +57,7 @@ Problem with_noise(Problem problem, const StepPlan& plan, double sigma, std::uin
 }
 
 Problem with_noise(Problem problem, double sigma, std::uint64_t seed) {
+    if (sigma == 0) return problem;
     const Noise noise(problem, sigma, seed);
     for (std::size_t i = 0; i < problem.samples.size(); ++i)
         for (std::size_t s = 0; s < problem.sections.size(); ++s)

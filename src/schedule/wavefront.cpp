@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
+#include <set>
 #include <utility>
 
 #include "schedule/baselines.hpp"
 #include "schedule/bounds.hpp"
-#include "schedule/dealer.hpp"
+#include "schedule/partitioner.hpp"
 #include "schedule/plan_builder.hpp"
 #include "schedule/search.hpp"
 
@@ -36,22 +36,6 @@ std::int64_t default_moves(std::size_t samples) {
     const double n = static_cast<double>(samples + 1);
     const double moves = std::min(kExecuted / n, kManyExecuted / (n * n * n));
     return static_cast<std::int64_t>(std::clamp(moves, kFewestMoves, kMostMoves));
-}
-
-/// Samples of the group that ends last change places with those of others while that shortens the step.
-void exchange(std::vector<std::unique_ptr<Group>>& groups, std::int64_t moves, double enough_s) {
-    Dice dice(2);
-    for (; moves > 0; --moves) {
-        const auto longest = [](const auto& a, const auto& b) {
-            return a->best().makespan_s < b->best().makespan_s;
-        };
-        Group& worst = **std::max_element(groups.begin(), groups.end(), longest);
-        Group& least = **std::min_element(groups.begin(), groups.end(), longest);
-        if (worst.best().makespan_s <= enough_s || worst.samples() == 0 || least.samples() == 0) return;
-        Group& other = dice.below(2) == 0 ? least : *groups[dice.below(static_cast<int>(groups.size()))];
-        if (&other == &worst || other.samples() == 0) continue;
-        worst.try_exchange(dice.below(worst.samples()), other, dice.below(other.samples()));
-    }
 }
 
 /// Which recipes do well. Groups are alike: what was good for others is tried first.
@@ -135,39 +119,84 @@ Effort effort_of(std::size_t samples, int groups) {
             .exchanges = 4};
 }
 
+/// The groups of a plan, ordered by the end of their schedules.
+class Groups {
+public:
+    void add(std::unique_ptr<Group> group) {
+        end_s_.push_back(group->best().makespan_s);
+        by_end_.emplace(end_s_.back(), groups_.size());
+        groups_.push_back(std::move(group));
+    }
+    bool empty() const { return groups_.empty(); }
+    std::size_t size() const { return groups_.size(); }
+    Group& operator[](std::size_t g) { return *groups_[g]; }
+
+    double longest_s() const { return by_end_.rbegin()->first; }
+    double shortest_s() const { return by_end_.begin()->first; }
+    /// The group with the longest or shortest schedule; of several the one with the lowest number.
+    std::size_t longest() const { return by_end_.lower_bound({longest_s(), 0})->second; }
+    std::size_t shortest() const { return by_end_.begin()->second; }
+    /// Frees a group that is not needed any more.
+    void discard(std::size_t g) { groups_[g].reset(); }
+    /// To be called when the schedule of a group has changed.
+    void reorder(std::size_t g) {
+        by_end_.erase({end_s_[g], g});
+        end_s_[g] = groups_[g]->best().makespan_s;
+        by_end_.emplace(end_s_[g], g);
+    }
+
+private:
+    std::vector<std::unique_ptr<Group>> groups_;
+    std::vector<double> end_s_;                        ///< [group]
+    std::set<std::pair<double, std::size_t>> by_end_;  ///< end and number of each group
+};
+
+/// Samples of the group that ends last change places with those of others while that shortens the step.
+void exchange(Groups& groups, std::int64_t moves, double enough_s) {
+    Dice dice(2);
+    for (; moves > 0; --moves) {
+        const std::size_t last = groups.longest(), first = groups.shortest();
+        if (groups.longest_s() <= enough_s || groups[last].samples() == 0 || groups[first].samples() == 0)
+            return;
+        const std::size_t other = dice.below(2) == 0 ? first : dice.below(static_cast<int>(groups.size()));
+        if (other == last || groups[other].samples() == 0) continue;
+        const int theirs = dice.below(groups[other].samples()), ours = dice.below(groups[last].samples());
+        if (!groups[last].try_exchange(ours, groups[other], theirs)) continue;
+        groups.reorder(last);
+        groups.reorder(other);
+    }
+}
+
 /// Empty where a group has no solution within its windows.
-std::vector<std::unique_ptr<Group>> schedule_groups(const Problem& problem,
-                                                    const std::vector<std::vector<int>>& dealt,
-                                                    std::int64_t moves, double enough_s) {
+Groups schedule_groups(const Problem& problem, const std::vector<std::vector<int>>& dealt, std::int64_t moves,
+                       double enough_s) {
     const auto groups = static_cast<int>(dealt.size());
     const Effort effort = effort_of(problem.samples.size(), groups);
-    std::vector<std::unique_ptr<Group>> parts;
+    Groups planned;
     Cookbook book(recipes(problem.sections), dealt.size(), enough_s);
-    for (const auto& samples : dealt) {
-        const std::size_t g = parts.size();
-        parts.push_back(std::make_unique<Group>(part(problem, groups, samples), g));
-        Group& group = *parts.back();
-        book.try_good(g, group, effort.good);
-        book.try_new(g, group, g == 0 ? effort.first : effort.fresh);
-        if (group.best().makespan_s == kNever) book.try_new(g, group, book.size());
-        if (group.best().makespan_s == kNever) group.construct_aligned(book.recipes());
-        if (group.best().makespan_s == kNever) return {};
-        group.improve(moves, enough_s);
+    for (std::size_t g = 0; g < dealt.size(); ++g) {
+        auto group = std::make_unique<Group>(part(problem, groups, dealt[g]), g);
+        book.try_good(g, *group, effort.good);
+        book.try_new(g, *group, g == 0 ? effort.first : effort.fresh);
+        if (group->best().makespan_s == kNever) book.try_new(g, *group, book.size());
+        if (group->best().makespan_s == kNever) group->construct_aligned(book.recipes());
+        if (group->best().makespan_s == kNever) return {};
+        group->improve(moves, enough_s);
+        group->release();
+        planned.add(std::move(group));
     }
-    if (groups == 1) return parts;
+    if (groups == 1) return planned;
     // More for those that end well after the others.
-    const auto longest = [](const auto& a, const auto& b) {
-        return a->best().makespan_s < b->best().makespan_s;
-    };
     for (int more = 0; more < effort.retries; ++more) {
-        const auto worst = std::max_element(parts.begin(), parts.end(), longest);
-        const double least = (*std::min_element(parts.begin(), parts.end(), longest))->best().makespan_s;
-        if ((*worst)->best().makespan_s <= std::max(enough_s, least * kAlike)) break;
-        if (!book.try_new(worst - parts.begin(), **worst, effort.retry)) break;
-        (*worst)->improve(moves, enough_s);
+        const std::size_t last = planned.longest();
+        if (planned.longest_s() <= std::max(enough_s, planned.shortest_s() * kAlike)) break;
+        if (!book.try_new(last, planned[last], effort.retry)) break;
+        planned[last].improve(moves, enough_s);
+        planned[last].release();
+        planned.reorder(last);
     }
-    exchange(parts, moves * groups / effort.exchanges, enough_s);
-    return parts;
+    exchange(planned, moves * groups / effort.exchanges, enough_s);
+    return planned;
 }
 
 }  // namespace
@@ -179,23 +208,25 @@ StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t 
     if (moves == 0) moves = default_moves(problem.samples.size());
     // How few samples are dealt to groups decides much: several deals are tried.
     const int deals = groups > 1 && problem.samples.size() <= kFew ? kDeals : 1;
-    Dealer dealer(problem, groups);
-    std::vector<std::unique_ptr<Group>> best;
+    Partitioner partitioner(problem, groups);
+    Groups best;
     double shortest = kNever;
     for (int deal = 0; deal < deals && shortest > enough; ++deal) {
-        auto parts = schedule_groups(problem, dealer.deal(deal == 0 ? 0 : kDealNoise), moves / deals, enough);
-        double makespan = parts.empty() ? kNever : 0;
-        for (const auto& group : parts) makespan = std::max(makespan, group->best().makespan_s);
-        if (makespan >= shortest) continue;
-        shortest = makespan;
-        best = std::move(parts);
+        Groups planned = schedule_groups(problem, partitioner.partition(deal == 0 ? 0 : kDealNoise),
+                                         moves / deals, enough);
+        if (planned.empty() || planned.longest_s() >= shortest) continue;
+        shortest = planned.longest_s();
+        best = std::move(planned);
     }
     if (best.empty()) {
         StepPlan plan = plan_lpt(problem, step);
         plan.squeezed = true;
         return plan;
     }
-    for (int g = 0; g < groups; ++g) best[g]->emit(builder, g);
+    for (int g = 0; g < groups; ++g) {
+        best[g].emit(builder, g);
+        best.discard(g);
+    }
     return builder.finish(step);
 }
 

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <unordered_map>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/text_file.hpp"
@@ -47,12 +50,11 @@ public:
         }
         if (problems_.empty() && samples_.empty())
             fail("holds no times; give a line for every sample and section");
+        std::sort(samples_.begin(), samples_.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
         if (problems_.empty()) check_loss();
         if (!problems_.empty())
             throw Error(ExitCode::bad_data, fmt::format("{}", fmt::join(problems_, "\n")), Scope::all_ranks);
-        std::vector<schedule::SampleCost> list;
-        for (auto& [id, sample] : samples_) list.push_back(std::move(sample));
-        return list;
+        return std::move(samples_);
     }
 
 private:
@@ -104,22 +106,21 @@ private:
                             field[3], shape.name));
             return;
         }
-        auto& sample = samples_[id];
-        sample.id = id;
-        sample.sections.resize(graph_.sections.size());
-        auto& place = sample.sections[section->second];
+        const auto [index, added] = index_.emplace(id, samples_.size());
+        if (added) samples_.push_back({id, std::vector<schedule::TaskCost>(graph_.sections.size())});
+        auto& place = samples_[index->second].sections[section->second];
         if (place.active) fail(fmt::format("sample {} has times for section '{}' already", id, shape.name));
         place = cost;
     }
 
     /// Every sample ends in the sections with a loss.
     void check_loss() {
-        for (const auto& [id, sample] : samples_)
+        for (const schedule::SampleCost& sample : samples_)
             for (std::size_t s = 0; s < sample.sections.size(); ++s)
                 if (graph_.sections[s].loss && !sample.sections[s].active) {
                     problems_.push_back(fmt::format(
                         "{}: sample {} has no times for section '{}', in which every sample ends; add a line",
-                        path_, id, graph_.sections[s].name));
+                        path_, sample.id, graph_.sections[s].name));
                     if (problems_.size() == kMostProblems) return;
                 }
     }
@@ -127,7 +128,8 @@ private:
     const std::string& path_;
     const graph::SectionGraph& graph_;
     std::map<std::string, int, std::less<>> colour_;
-    std::map<std::int64_t, schedule::SampleCost> samples_;
+    std::vector<schedule::SampleCost> samples_;            ///< in the order of their first lines
+    std::unordered_map<std::int64_t, std::size_t> index_;  ///< of a sample's number in samples_
     std::vector<std::string> problems_;
     int line_ = 0;
 };

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/text_file.hpp"
@@ -59,20 +61,17 @@ Result simulate_step(schedule::Problem problem, const Options& options) {
         result.problem = schedule::with_noise(std::move(problem), options.noise, options.seed);
         result.timeline = schedule::simulate_one_size(result.problem);
         result.lower_bound_s = schedule::one_size_bound(result.problem);
-        for (const auto& t : result.timeline.tasks)
-            result.samples.push_back({result.problem.samples[t.task.micro_batch].id});
         return result;
     }
     const auto start = std::chrono::steady_clock::now();
-    const schedule::StepPlan plan = schedule::make_plan(options.policy, problem, options.step, options.moves);
+    result.plan = schedule::make_plan(options.policy, problem, options.step, options.moves);
     result.schedule_ms =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-    result.squeezed = plan.squeezed;
-    result.problem = schedule::with_noise(std::move(problem), plan, options.noise, options.seed);
-    result.lower_bound_s = schedule::lower_bound(result.problem);
-    result.timeline = schedule::simulate(result.problem, plan, options.dispatch);
-    for (const auto& t : result.timeline.tasks)
-        result.samples.push_back(plan.batches[t.task.section][t.replica][t.task.micro_batch].samples);
+    result.squeezed = result.plan.squeezed;
+    result.problem = schedule::with_noise(std::move(problem), result.plan, options.noise, options.seed);
+    result.lower_bound_s =
+        options.noise > 0 ? schedule::lower_bound(result.problem) : result.plan.lower_bound_s;
+    result.timeline = schedule::simulate(result.problem, result.plan, options.dispatch);
     return result;
 }
 
@@ -194,12 +193,19 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
 
 std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
     std::string text = "section,replica,sample,phase,start_s,end_s\n";
-    for (std::size_t k = 0; k < result.timeline.tasks.size(); ++k) {
-        const schedule::TimedTask& t = result.timeline.tasks[k];
-        for (const std::int64_t sample : result.samples[k])
-            text += fmt::format("{},{},{},{},{:.9f},{:.9f}\n", graph.sections[t.task.section].name, t.replica,
-                                sample, t.task.phase == schedule::Phase::forward ? "forward" : "backward",
-                                t.start_s, t.end_s);
+    const auto add = [&](const schedule::TimedTask& t, std::int64_t sample) {
+        fmt::format_to(std::back_inserter(text), "{},{},{},{},{:.9f},{:.9f}\n",
+                       graph.sections[t.task.section].name, t.replica, sample,
+                       t.task.phase == schedule::Phase::forward ? "forward" : "backward", t.start_s, t.end_s);
+    };
+    for (const schedule::TimedTask& t : result.timeline.tasks) {
+        if (result.policy == "one-size") {
+            add(t, result.problem.samples[t.task.micro_batch].id);
+            continue;
+        }
+        for (const std::int64_t sample :
+             result.plan.batches[t.task.section][t.replica][t.task.micro_batch].samples)
+            add(t, sample);
     }
     return text;
 }
@@ -240,14 +246,14 @@ void run_simulation(const config::CommandLine& line, const config::Deck& given) 
         inputs.problem.zero_is_none = true;
         inputs.problem.samples = read_costs(line.costs, deck.graph);
     }
-    Result result = simulate_step(
-        inputs.problem, {.policy = policy,
-                         .step = inputs.step,
-                         .moves = deck.schedule.moves,
-                         .dispatch = deck.schedule.dispatch == "ready" ? schedule::Dispatch::ready
-                                                                       : schedule::Dispatch::planned,
-                         .noise = line.noise,
-                         .seed = line.seed});
+    Result result = simulate_step(std::move(inputs.problem), {.policy = policy,
+                                                              .step = inputs.step,
+                                                              .moves = deck.schedule.moves,
+                                                              .dispatch = deck.schedule.dispatch == "ready"
+                                                                              ? schedule::Dispatch::ready
+                                                                              : schedule::Dispatch::planned,
+                                                              .noise = line.noise,
+                                                              .seed = line.seed});
     complete(result, deck.graph, inputs);
     if (!line.timeline.empty()) write_text_file(line.timeline, to_csv(result, deck.graph));
     log::info("{}", describe(result, deck.graph));

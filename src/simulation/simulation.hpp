@@ -7,6 +7,7 @@
 #include "config/command_line.hpp"
 #include "config/deck.hpp"
 #include "schedule/simulate.hpp"
+#include "schedule/step_plan.hpp"
 #include "simulation/inputs.hpp"
 
 namespace maestro::simulation {
@@ -15,8 +16,7 @@ struct Result {
     std::string policy;
     schedule::Problem problem;
     schedule::Timeline timeline;
-    /// Of each task of the timeline, the samples of its micro-batch.
-    std::vector<std::vector<std::int64_t>> samples;
+    schedule::StepPlan plan;  ///< empty under one-size
     double lower_bound_s = 0;
     bool squeezed = false;                     ///< see schedule::StepPlan
     double schedule_ms = 0;                    ///< time that making the plan took

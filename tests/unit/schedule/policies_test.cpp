@@ -140,6 +140,22 @@ TEST(Policies, SeeWhatBreaksTheRules) {
     EXPECT_THAT(check_plan(problem, twice), testing::Not(testing::IsEmpty()));
 }
 
+TEST(Policies, PlanForMoreReplicasThanTheSquareRootOfAnInt) {
+    constexpr int kReplicas = 60'000;
+    Problem problem{.sections = {{.replicas = 2, .first_lane = 0, .window = 0},
+                                 {.replicas = kReplicas, .first_lane = 2, .window = 0, .loss = true}},
+                    .edges = {{0, 1, true}},
+                    .lanes = kReplicas + 2,
+                    .samples = {}};
+    for (int i = 0; i < kReplicas; ++i) problem.samples.push_back({i, {{0, 0, false}, {1, 2, true}}});
+    problem.samples.back().sections.front() = {1, 2, true};
+    for (const char* policy : {"fifo", "lpt"}) {
+        const StepPlan plan = make_plan(policy, problem, 1);
+        EXPECT_THAT(check_plan(problem, plan), testing::IsEmpty()) << policy;
+        EXPECT_DOUBLE_EQ(plan.makespan_s, 6) << policy;
+    }
+}
+
 TEST(Policies, WavefrontHidesTheEncoder) {
     double wavefront = 0, fifo = 0;
     int count = 0;

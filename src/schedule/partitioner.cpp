@@ -1,7 +1,6 @@
-#include "schedule/dealer.hpp"
+#include "schedule/partitioner.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "schedule/bounds.hpp"
@@ -26,7 +25,7 @@ double weight(double load) {
 
 }  // namespace
 
-Dealer::Dealer(const Problem& problem, int groups)
+Partitioner::Partitioner(const Problem& problem, int groups)
     : all_(whole(problem)), groups_(groups), sections_(all_.sections.size()), dice_(1) {
     for (std::size_t s = 0; s < sections_; ++s) scale_.push_back(groups / std::max(total(s), kTiny));
     const std::vector<double> work = loads(problem);
@@ -34,7 +33,7 @@ Dealer::Dealer(const Problem& problem, int groups)
     for (std::size_t s = 0; s < sections_; ++s) scale_[s] *= work[s] / most;
 }
 
-std::vector<std::vector<int>> Dealer::deal(double noise) {
+std::vector<std::vector<int>> Partitioner::partition(double noise) {
     std::vector<int> order(all_.samples);
     std::iota(order.begin(), order.end(), 0);
     std::vector<double> key(order.size(), 0.0);
@@ -45,37 +44,40 @@ std::vector<std::vector<int>> Dealer::deal(double noise) {
         if (all_.other_work[a] != all_.other_work[b]) return all_.other_work[a] > all_.other_work[b];
         return key[a] > key[b];
     });
-    dealt_.assign(groups_, {});
-    load_.assign(groups_ * sections_, 0.0);
-    for (const int i : order) {
-        int best = 0;
-        double lowest = std::numeric_limits<double>::infinity();
-        for (int g = 0; g < groups_; ++g) {
-            double fullest = 0;
-            for (std::size_t s = 0; s < sections_; ++s) fullest = std::max(fullest, load(g, s) + cost(i, s));
-            if (fullest >= lowest) continue;
-            lowest = fullest;
-            best = g;
-        }
-        dealt_[best].push_back(i);
-        for (std::size_t s = 0; s < sections_; ++s) load(best, s) += cost(i, s);
-    }
-    if (groups_ > 1) polish();
+    distribute(order);
+    if (groups_ > 1) level();
     if (noise > 0) scatter();
-    return dealt_;
+    return samples_;
 }
 
-double Dealer::total(std::size_t s) const {
+void Partitioner::distribute(const std::vector<int>& order) {
+    samples_.assign(groups_, {});
+    LoadTree loads(groups_, scale_);
+    std::vector<double> work(sections_);
+    for (const int i : order) {
+        for (std::size_t s = 0; s < sections_; ++s) work[s] = all_.total(static_cast<int>(s), i);
+        const int group = loads.best(work);
+        loads.add(group, work);
+        samples_[group].push_back(i);
+    }
+    load_.clear();
+    for (int g = 0; g < groups_; ++g) {
+        const auto load = loads.load(g);
+        load_.insert(load_.end(), load.begin(), load.end());
+    }
+}
+
+double Partitioner::total(std::size_t s) const {
     double sum = 0;
     for (int i = 0; i < all_.samples; ++i) sum += all_.total(static_cast<int>(s), i);
     return sum;
 }
 
 /// A few samples go anywhere.
-void Dealer::scatter() {
+void Partitioner::scatter() {
     for (int moved = dice_.below(3); moved > 0; --moved) {
-        auto& from = dealt_[dice_.below(groups_)];
-        auto& to = dealt_[dice_.below(groups_)];
+        auto& from = samples_[dice_.below(groups_)];
+        auto& to = samples_[dice_.below(groups_)];
         if (from.empty() || &from == &to) continue;
         const int i = dice_.below(static_cast<int>(from.size()));
         to.push_back(from[i]);
@@ -83,7 +85,7 @@ void Dealer::scatter() {
     }
 }
 
-void Dealer::polish() {
+void Partitioner::level() {
     const int rounds = std::min(kRounds * groups_, kPolished);
     for (int round = 0; round < rounds; ++round) {
         std::size_t fullest = 0;
@@ -102,7 +104,7 @@ void Dealer::polish() {
             other = dice_.below(groups_ - 1);
             other += other >= worst ? 1 : 0;
         }
-        auto &give = dealt_[worst], &take = dealt_[other];
+        auto &give = samples_[worst], &take = samples_[other];
         if (give.empty() || take.empty()) continue;
         double best = pair_weight(worst, other, -1, -1) * (1 - kRounding);
         std::size_t best_i = give.size(), best_j = 0;
@@ -135,7 +137,7 @@ void Dealer::polish() {
     }
 }
 /// Of two groups once i and j have changed places (-1: as they are).
-double Dealer::pair_weight(int a, int b, int i, int j) {
+double Partitioner::pair_weight(int a, int b, int i, int j) {
     double sum = 0;
     for (std::size_t s = 0; s < sections_; ++s) {
         const double difference = i < 0 ? 0 : cost(i, s) - cost(j, s);

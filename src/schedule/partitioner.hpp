@@ -1,0 +1,42 @@
+// Partitioner: decides which samples each group of replicas gets.
+#pragma once
+
+#include <vector>
+
+#include "schedule/dice.hpp"
+#include "schedule/instance.hpp"
+#include "schedule/load_tree.hpp"
+
+namespace maestro::schedule {
+
+/// Distributes the samples of a problem over its groups. Construction is list scheduling: by descending cost,
+/// those with work outside the anchor first, each to the group whose largest load stays smallest. Then pairs
+/// of samples change groups while that levels the loads of all sections.
+class Partitioner {
+public:
+    Partitioner(const Problem& problem, int groups);
+    /// Indices in the problem of each group's samples. `noise`: relative noise of the costs by which samples
+    /// are ordered, for another partition at each call; 0: none.
+    std::vector<std::vector<int>> partition(double noise);
+
+private:
+    double total(std::size_t section) const;
+    /// Cost of a sample, where 1 is a group's share of the section with the largest load.
+    double cost(int i, std::size_t section) const {
+        return all_.total(static_cast<int>(section), i) * scale_[section];
+    }
+    double& load(int g, std::size_t section) { return load_[g * sections_ + section]; }
+    void distribute(const std::vector<int>& order);
+    void scatter();
+    void level();
+    double pair_weight(int a, int b, int i, int j);
+
+    Instance all_;
+    int groups_;
+    std::size_t sections_;
+    Dice dice_;
+    std::vector<double> scale_, load_;       ///< load_: [group][section]
+    std::vector<std::vector<int>> samples_;  ///< [group]
+};
+
+}  // namespace maestro::schedule

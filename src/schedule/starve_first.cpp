@@ -1,0 +1,228 @@
+#include "schedule/starve_first.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+namespace maestro::schedule {
+
+StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
+    const Instance& instance = machine.instance();
+    const int anchors = instance.shape(instance.anchor).replicas;
+    on_lane_.resize(instance.lanes);
+    upstream_.resize(anchors);
+    std::map<std::pair<int, int>, std::size_t> served;  // anchor replicas, from and to -> their sources
+    for (std::size_t s = 0; s < instance.sections.size(); ++s) {
+        first_slot_.push_back(static_cast<int>(slots_.size()));
+        const SectionShape& shape = instance.sections[s];
+        for (int r = 0; r < shape.replicas; ++r) {
+            Slot slot;
+            slot.section = static_cast<int>(s);
+            slot.replica = r;
+            slot.loss = shape.loss;
+            slot.anchor = static_cast<int>(s) == instance.anchor;
+            slot.first_anchor = instance.first_anchor_of(static_cast<int>(s), r);
+            const int last = instance.first_anchor_of(static_cast<int>(s), r + 1);
+            slot.forwards.resize(shape.loss ? 1 : std::max(last - slot.first_anchor, 1));
+            const bool source = std::none_of(instance.edges.begin(), instance.edges.end(),
+                                             [&](const EdgeShape& e) { return e.to == static_cast<int>(s); });
+            if (source && !shape.loss) {
+                const auto same = served.emplace(std::pair(slot.first_anchor, last), sources_.size()).first;
+                slot.sources = static_cast<int>(same->second);
+                if (same->second == sources_.size()) sources_.emplace_back();
+            }
+            if (!shape.loss)
+                for (int a = slot.first_anchor; a < last; ++a)
+                    upstream_[a].push_back(static_cast<int>(slots_.size()));
+            on_lane_[shape.first_lane + r].push_back(static_cast<int>(slots_.size()));
+            slots_.push_back(std::move(slot));
+        }
+    }
+}
+
+void StarveFirst::begin(const Rule& rule, const std::vector<int>& priority, bool in_order) {
+    rule_ = rule;
+    priority_ = &priority;
+    const Instance& instance = machine_.instance();
+    backlog_end_s_.assign(instance.shape(instance.anchor).replicas, 0.0);
+    announced_s_ = backlog_end_s_;
+    in_sequence_.assign(machine_.nodes().size(), 0);
+    for (Sources& sources : sources_) sources.sequence.clear();
+    for (Slot& slot : slots_) {
+        slot.followed = 0;
+        const SectionShape& shape = instance.shape(slot.section);
+        const auto served = static_cast<int>(slot.forwards.size());
+        slot.quota = 0;
+        if (rule.fair && !slot.loss && shape.window > 0)
+            slot.quota = std::max((shape.window_samples() + served - 1) / served,
+                                  instance.shape(instance.anchor).micro_batch);
+        if (slot.quota > 0) slot.held.assign(slot.forwards.size(), 0);
+        for (NodeQueue& queue : slot.forwards) queue.clear();
+        slot.runs_dry_s.reset(slot.forwards.size());
+        slot.backwards.clear();
+        slot.target = -1;
+        slot.next = -1;
+        slot.left = machine_.first_node(slot.section, slot.replica + 1) -
+                    machine_.first_node(slot.section, slot.replica);
+        if (!(slot.anchor ? rule.strict : in_order && !slot.loss)) continue;
+        slot.next = machine_.first_node(slot.section, slot.replica);
+    }
+}
+
+void StarveFirst::ready(int node, Phase phase, double now) {
+    const Node& n = machine_.node(node);
+    Slot& slot = slot_of(n);
+    const int priority = (*priority_)[node];
+    if (phase == Phase::backward) {
+        slot.backwards.push(priority, node);
+        return;
+    }
+    if (slot.loss) {
+        if (slot.next < 0) slot.forwards.front().push(priority, node);
+        if (slot.anchor && counts(n)) extend_backlog(n, now);
+        return;
+    }
+    if (slot.next >= 0) return;
+    const int anchor = machine_.node(anchor_node(n)).replica - slot.first_anchor;
+    slot.forwards[anchor].push(priority, node);
+    refresh(slot, anchor);
+}
+
+void StarveFirst::started(const Choice& choice, double end_s) {
+    const Node& n = machine_.node(choice.node);
+    Slot& slot = slot_of(n);
+    if (choice.phase == Phase::backward) {
+        slot.backwards.pop();
+        hold(n, -1);
+        return;
+    }
+    --slot.left;
+    if (!slot.loss) hold(n, 1);
+    if (slot.loss) {
+        if (slot.anchor)
+            for (const Link& up : machine_.upstream(n))
+                if (!machine_.node(up.node).has_backward) hold(machine_.node(up.node), -1);
+        if (slot.next >= 0)
+            ++slot.next;
+        else
+            slot.forwards.front().pop();
+        if (!slot.anchor) return;
+        if (!counts(n)) extend_backlog(n, end_s - n.forward_s);
+    } else if (slot.next >= 0) {
+        ++slot.next;
+    } else {
+        slot.target = anchor_node(n);
+        const Node& anchor = machine_.node(slot.target);
+        if (!follows(slot)) {
+            slot.forwards[anchor.replica - slot.first_anchor].pop();
+            refresh(slot, anchor.replica - slot.first_anchor);
+        } else if (char& known = in_sequence_[slot.target]; !known) {
+            known = 1;
+            sources_[slot.sources].sequence.push_back(slot.target);
+            announced_s_[anchor.replica] += anchor.forward_s + anchor.backward_s;
+            refresh_all(anchor.replica);
+        }
+    }
+}
+
+void StarveFirst::extend_backlog(const Node& n, double now) {
+    double& end = backlog_end_s_[n.replica];
+    end = std::max(end, now) + n.forward_s + n.backward_s;
+    double& announced = announced_s_[n.replica];
+    announced = std::max(0.0, announced - n.forward_s - n.backward_s);
+    refresh_all(n.replica);
+}
+
+void StarveFirst::hold(const Node& n, int change) {
+    Slot& slot = slot_of(n);
+    if (slot.quota == 0) return;
+    const int served = machine_.node(anchor_node(n)).replica - slot.first_anchor;
+    slot.held[served] += change;
+    refresh(slot, served);
+}
+
+void StarveFirst::refresh(Slot& slot, std::size_t served) {
+    const bool full = slot.quota > 0 && slot.held[served] >= slot.quota;
+    slot.runs_dry_s.set(served, slot.forwards[served].empty() || full
+                                    ? MinTree::kNone
+                                    : runs_dry_s(slot.first_anchor + served));
+}
+
+void StarveFirst::refresh_all(int anchor) {
+    for (const int s : upstream_[anchor]) refresh(slots_[s], anchor - slots_[s].first_anchor);
+}
+
+StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
+    if (slot.left == 0) return {};
+    if (slot.next >= 0) {
+        if (!machine_.can_start({slot.next, Phase::forward})) return {};
+        if (slot.loss) return {slot.next, 0};
+        const int anchor = machine_.node(anchor_node(machine_.node(slot.next))).replica;
+        return {slot.next, backlog_end_s_[anchor]};
+    }
+    if (slot.loss) {
+        if (slot.forwards.front().empty()) return {};
+        return {slot.forwards.front().top(), 0};
+    }
+    return follows(slot) ? next_in_sequence(slot) : smallest_backlog(slot);
+}
+
+StarveFirst::Forward StarveFirst::next_in_sequence(Slot& slot) {
+    std::vector<int>& sequence = sources_[slot.sources].sequence;
+    for (; slot.followed < sequence.size(); ++slot.followed) {
+        const Node& anchor = machine_.node(sequence[slot.followed]);
+        for (const int sample : machine_.samples_of(anchor)) {
+            const int node = machine_.node_of(slot.section, sample);
+            if (node >= 0 && !machine_.node(node).started) return {node, backlog_end_s_[anchor.replica]};
+        }
+    }
+    return smallest_backlog(slot);
+}
+
+/// The first node for the anchor replica whose backlog, with what is announced to it, ends first.
+StarveFirst::Forward StarveFirst::smallest_backlog(Slot& slot) {
+    // What is in a sequence is started from there.
+    const auto skip_sequence = [&](std::size_t served) {
+        NodeQueue& queue = slot.forwards[served];
+        if (!follows(slot)) return;
+        while (!queue.empty() && in_sequence_[anchor_node(machine_.node(queue.top()))]) queue.pop();
+        refresh(slot, served);
+    };
+    const auto forward = [&](std::size_t served) {
+        return Forward{slot.forwards[served].top(), backlog_end_s_[slot.first_anchor + served]};
+    };
+    // An anchor micro-batch of several samples is completed before the next one is begun.
+    if (slot.target >= 0 && machine_.instance().shape(machine_.instance().anchor).micro_batch > 1) {
+        const std::size_t served = machine_.node(slot.target).replica - slot.first_anchor;
+        skip_sequence(served);
+        const NodeQueue& queue = slot.forwards[served];
+        if (!queue.empty() && anchor_node(machine_.node(queue.top())) == slot.target) return forward(served);
+    }
+    while (slot.runs_dry_s.smallest() < MinTree::kNone) {
+        const std::size_t served = slot.runs_dry_s.smallest_index();
+        const double before = slot.runs_dry_s.smallest();
+        skip_sequence(served);
+        if (slot.runs_dry_s.smallest_index() == served && slot.runs_dry_s.smallest() == before)
+            return forward(served);
+    }
+    return {};
+}
+
+Choice StarveFirst::choose(int lane, double now) {
+    NearestToLoss nearest;
+    const auto& slots = on_lane_[lane];
+    for (const int s : slots) {
+        Slot& slot = slots_[s];
+        const Forward forward = best_forward(slot);
+        Choice mine{forward.node, Phase::forward};
+        if (mine.node >= 0 && !machine_.window_open(machine_.node(mine.node))) mine.node = -1;
+        if (!slot.backwards.empty() &&
+            (slot.loss || mine.node < 0 || slots.size() > 1 || forward.starves_s - now >= rule_.fed_s))
+            mine = {slot.backwards.top(), Phase::backward};
+        nearest.offer(mine, slot.loss);
+    }
+    return nearest.best();
+}
+
+}  // namespace maestro::schedule
