@@ -1,4 +1,4 @@
-// ops/adamw.hpp on a GPU.
+// GPU implementation of ops/adamw.hpp.
 #pragma once
 
 #include "base/stream.hpp"
@@ -6,37 +6,38 @@
 
 namespace maestro::kernels {
 
-/// What every element of an update is multiplied by, and the like.
+/// Factors that all elements of an update share.
 struct AdamWFactors {
-    float beta1, rest1;  ///< rest: 1 - beta
-    float beta2, rest2;
-    float rate;  ///< corrected for the first moment's bias
-    float root;  ///< corrects the root of the second one
-    float eps, scale;
-    float keep;  ///< what weight decay leaves of a weight
+    float beta1, one_minus_beta1;
+    float beta2, one_minus_beta2;
+    float step_size;        ///< learning rate over the bias correction of the first moment
+    float root_correction;  ///< bias correction of the second moment's root
+    float eps;
+    float scale;  ///< of the gradient
+    float decay;  ///< factor of a weight under weight decay: 1 - learning rate * weight decay
 };
 
-/// Elements next to each other that are updated alike.
+/// A range of elements with the same weight decay.
 struct UpdateChunk {
     std::int64_t begin;
-    std::int32_t size, decays;  ///< decays: 0 or 1
+    std::int32_t size, decays;  ///< decays: whether weight decay applies, 0 or 1
 };
 
-/// Arrays f32[n], of which the elements in `chunks` are updated, in one launch.
+/// Updates the elements in `chunks` (UpdateChunk[]) of the arrays f32[n], in one launch.
 void adamw(Stream stream, const Array& weights, const Array& gradient, const Array& first,
            const Array& second, const Array& chunks, const AdamWFactors& factors);
 
-/// Elements whose squares are summed by themselves, of so many; the partial sums are at most 4096.
+/// Elements per partial sum of add_squares(). There are at most 4096 partial sums.
 inline std::int64_t square_chunk(std::int64_t elements) {
-    constexpr std::int64_t kLeast = std::int64_t{1} << 13, kMost = 4096;
-    const std::int64_t least = (elements + kLeast - 1) / kLeast;
-    return kLeast * ((least + kMost - 1) / kMost);
+    constexpr std::int64_t kMinChunk = std::int64_t{1} << 13, kMaxChunks = 4096;
+    const std::int64_t units = (elements + kMinChunk - 1) / kMinChunk;
+    return kMinChunk * ((units + kMaxChunks - 1) / kMaxChunks);
 }
 inline std::int64_t square_chunks(std::int64_t elements) {
     return elements == 0 ? 0 : (elements - 1) / square_chunk(elements) + 1;
 }
 
-/// partial: f64[square_chunks(values.size())].
+/// sum[1] += the sum of the squares of `values`, in f64. partial: scratch, f64[square_chunks(values.size())].
 void add_squares(Stream stream, const Array& values, const Array& sum, const Array& partial);
 
 }  // namespace maestro::kernels

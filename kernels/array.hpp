@@ -1,4 +1,4 @@
-// What a kernel sees of a Tensor: plain, because nvcc reads it. Owns nothing.
+// The view of a Tensor that kernels take. It is a plain struct, because nvcc compiles it. Owns nothing.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace maestro::kernels {
 
-/// Dense rows of `columns` elements; of an absent tensor there are none.
+/// Contiguous [rows, columns]. An absent tensor has 0 columns.
 struct Array {
     void* data = nullptr;
     DType dtype = DType::f32;
     std::int64_t rows = 0, columns = 0;
 
     Array() = default;
-    /// Of anything like a Tensor.
+    /// Converts from any class with the interface of Tensor.
     template <class Tensor>
     Array(const Tensor& tensor)
         : data(tensor.data), dtype(tensor.dtype), rows(tensor.rows()), columns(tensor.columns()) {}

@@ -10,8 +10,9 @@ namespace maestro::kernels {
 
 namespace {
 
-/// A block takes a tile of a head's queries. The largest score so far, the sum and the result, in its terms,
-/// are mended as keys go by (FlashAttention-2).
+/// FlashAttention-2, forward. A block computes the output of one tile of queries for one head. It iterates
+/// over tiles of keys and keeps a running maximum and sum of exponentials per query. Where the maximum rises,
+/// the sum and the unnormalized output are rescaled to it.
 template <class T, class O, int Dim>
 __global__ void __launch_bounds__(256, Dim < 256 ? 2 : 1)
     forward(HeadArray<const T> q, HeadArray<const T> k, HeadArray<const T> values, const AttentionTile* tiles,
@@ -19,60 +20,61 @@ __global__ void __launch_bounds__(256, Dim < 256 ? 2 : 1)
             Accumulate<T> scale) {
     using A = Accumulate<T>;
     using Tile = ScoreTile<A, Dim>;
-    constexpr int kEach = Tile::kEach, kSide = Tile::kSide;
-    constexpr A kNothing = -std::numeric_limits<A>::infinity();
-    const Tile block;
+    constexpr int kPerThread = Tile::kPerThread, kTileSize = Tile::kTileSize;
+    constexpr A kMinusInfinity = -std::numeric_limits<A>::infinity();
+    const Tile tile_ops;
     const AttentionTile tile = tiles[blockIdx.x / static_cast<unsigned>(heads)];
     const int head = static_cast<int>(blockIdx.x % static_cast<unsigned>(heads));
     const HeadRows<const T> queries = q.rows(tile.query, head, tile.queries);
-    A mixed[kEach][Tile::kColumns] = {}, top[kEach], sum[kEach];
+    A output[kPerThread][Tile::kColumns] = {}, row_max[kPerThread], row_sum[kPerThread];
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-        top[i] = kNothing;
-        sum[i] = 0;
+    for (int i = 0; i < kPerThread; ++i) {
+        row_max[i] = kMinusInfinity;
+        row_sum[i] = 0;
     }
-    for (int begin = 0; begin < tile.keys; begin += kSide) {
-        const int keys = min(kSide, tile.keys - begin);
+    for (int begin = 0; begin < tile.keys; begin += kTileSize) {
+        const int keys = min(kTileSize, tile.keys - begin);
         const std::int64_t key = static_cast<std::int64_t>(tile.key) + begin;
-        A score[kEach][kEach];
-        block.scores(queries, k.rows(key, head / group, keys), score);
+        A score[kPerThread][kPerThread];
+        tile_ops.scores(queries, k.rows(key, head / group, keys), score);
 #pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-            const int row = block.first + i;
-            // Read again and again, rather than kept in a register that results need.
+        for (int i = 0; i < kPerThread; ++i) {
+            const int row = tile_ops.first + i;
+            // Loaded in every iteration: the registers are needed for the accumulators.
             const int end =
                 row < tile.queries ? kv_limit[static_cast<std::int64_t>(tile.query) + row] - begin : 0;
-            A highest = top[i];
+            A new_max = row_max[i];
 #pragma unroll
-            for (int j = 0; j < kEach; ++j) {
-                score[i][j] = block.x + 16 * j < end ? score[i][j] * scale : kNothing;
-                highest = Max{}(highest, score[i][j]);
+            for (int j = 0; j < kPerThread; ++j) {
+                score[i][j] = tile_ops.x + 16 * j < end ? score[i][j] * scale : kMinusInfinity;
+                new_max = Max{}(new_max, score[i][j]);
             }
-            highest = Tile::over_row(highest, Max{});
-            // Also where nothing was kv_limit yet, whose difference would not be a number.
-            const A rescale = highest == top[i] ? A(1) : exp2(top[i] - highest);
-            top[i] = highest;
-            sum[i] *= rescale;
+            new_max = Tile::row_reduce(new_max, Max{});
+            // Where no key was visible so far, both maxima are minus infinity and their difference would be
+            // NaN.
+            const A rescale = new_max == row_max[i] ? A(1) : exp2(row_max[i] - new_max);
+            row_max[i] = new_max;
+            row_sum[i] *= rescale;
 #pragma unroll
-            for (int c = 0; c < Tile::kColumns; ++c) mixed[i][c] *= rescale;
+            for (int c = 0; c < Tile::kColumns; ++c) output[i][c] *= rescale;
 #pragma unroll
-            for (int j = 0; j < kEach; ++j) {
-                score[i][j] = block.x + 16 * j < end ? exp2(score[i][j] - highest) : A(0);
-                sum[i] += score[i][j];
+            for (int j = 0; j < kPerThread; ++j) {
+                score[i][j] = tile_ops.x + 16 * j < end ? exp2(score[i][j] - new_max) : A(0);
+                row_sum[i] += score[i][j];
             }
         }
-        block.keep(score);
-        block.mix(values.rows(key, head / group, keys), mixed);
+        tile_ops.store_weights(score);
+        tile_ops.multiply_rows(values.rows(key, head / group, keys), output);
     }
     const HeadRows<O> results = out.rows(tile.query, head, tile.queries);
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-        const A total = Tile::over_row(sum[i], Sum{});
-        block.write(mixed[i], total == A(0) ? A(0) : A(1) / total, results, i);
-        const int row = block.first + i;
-        if (block.x == 0 && row < tile.queries)
+    for (int i = 0; i < kPerThread; ++i) {
+        const A total = Tile::row_reduce(row_sum[i], Sum{});
+        tile_ops.store_row(output[i], total == A(0) ? A(0) : A(1) / total, results, i);
+        const int row = tile_ops.first + i;
+        if (tile_ops.x == 0 && row < tile.queries)
             lse[(static_cast<std::int64_t>(tile.query) + row) * heads + head] =
-                (top[i] + log2(total)) * kLog2<A>;
+                (row_max[i] + log2(total)) * kLog2<A>;
     }
 }
 
@@ -85,7 +87,7 @@ void attention(Stream stream, const Array& q, const Array& k, const Array& value
         using A = Accumulate<T>;
         by_head_size(dim, [&]<int Dim>() {
             using Tile = ScoreTile<A, Dim>;
-            static_assert(Tile::kSide == attention_tile_side(dtype_of<T>()));
+            static_assert(Tile::kTileSize == attention_tile_size(dtype_of<T>()));
             launch(forward<T, O, Dim>, attention_tiles(query_tiles) * heads, Tile::kThreads, Tile::kShared,
                    stream, HeadArray<const T>(q, q.columns, heads, dim),
                    HeadArray<const T>(k, k.columns, kv_heads, dim),

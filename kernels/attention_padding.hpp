@@ -1,4 +1,4 @@
-// Statistics of packed sequences, for attention that takes each padded to the same number of rows.
+// Softmax statistics of packed sequences in the padded layout that cuDNN's backward needs on some GPUs.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,9 @@
 
 namespace maestro::kernels {
 
-/// lse[T, H], f32 -> padded[S, H, longest]: row t is row places[t] (i32) of S * longest. Other rows stay.
-void pad_statistics(Stream stream, const Array& lse, const Array& places, std::int64_t longest,
+/// Copies lse[T, H] (f32) to padded[S, H, max_seqlen]. Token t becomes row rows[t] (i32) of the S *
+/// max_seqlen padded rows. Other elements of `padded` are left as they are.
+void pad_statistics(Stream stream, const Array& lse, const Array& rows, std::int64_t max_seqlen,
                     const Array& padded);
 
 }  // namespace maestro::kernels

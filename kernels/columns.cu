@@ -2,26 +2,27 @@
 
 #include "kernels/device/lanes.cuh"
 #include "kernels/device/launch.cuh"
-#include "kernels/device/number.cuh"
+#include "kernels/device/vector_access.cuh"
 
 namespace maestro::kernels {
 
 namespace {
 
+/// The columns of one side of the copy.
 template <class T>
 struct Side {
     T* first;  ///< row 0, first column
     std::int64_t stride;
-    const std::int32_t* places;
+    const std::int32_t* row_indices;
 
     explicit Side(const Columns& from)
         : first(from.tensor.as<T>() + from.column),
           stride(from.tensor.columns),
-          places(from.places.as<std::int32_t>()) {}
-    __device__ T* row(std::int64_t r) const { return first + (places ? places[r] : r) * stride; }
-    /// May every row be read 16 bytes at a time?
+          row_indices(from.rows.as<std::int32_t>()) {}
+    __device__ T* row(std::int64_t r) const { return first + (row_indices ? row_indices[r] : r) * stride; }
+    /// Whether every row can be accessed 16 bytes at a time.
     bool aligned() const {
-        return reinterpret_cast<std::uintptr_t>(first) % 16 == 0 && stride % kPack<T> == 0;
+        return reinterpret_cast<std::uintptr_t>(first) % 16 == 0 && stride % kVectorSize<T> == 0;
     }
 };
 
@@ -59,9 +60,10 @@ void copy_columns(Stream stream, const Columns& source, const Columns& target, s
                 launch(copy<T, O, N>, lanes.blocks(rows), kLaneThreads, 0, stream, from, to, rows, count,
                        accumulate, lanes);
             };
-            constexpr int kMost = kPack < T >> kPack<O> ? kPack<T> : kPack<O>;
-            if (from.aligned() && to.aligned() && count % kMost == 0)
-                start.template operator()<kMost>();
+            // Vectors of the wider type: 16 bytes of it, and as many elements of the other.
+            constexpr int kWidest = kVectorSize < T >> kVectorSize<O> ? kVectorSize<T> : kVectorSize<O>;
+            if (from.aligned() && to.aligned() && count % kWidest == 0)
+                start.template operator()<kWidest>();
             else
                 start.template operator()<1>();
         });

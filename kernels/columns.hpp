@@ -1,4 +1,4 @@
-// ops/columns.hpp on a GPU.
+// GPU implementation of ops/columns.hpp.
 #pragma once
 
 #include "base/stream.hpp"
@@ -6,13 +6,14 @@
 
 namespace maestro::kernels {
 
-/// Rows of a tensor from a column on; places: which ones, i32, absent: all.
+/// Columns of a tensor from `column` on. rows (i32): the rows to use, or absent for all rows.
 struct Columns {
     Array tensor;
     std::int64_t column = 0;
-    Array places;
+    Array rows;
 };
 
+/// Copies `count` columns of `rows` rows, converting the type. Adds to the target where `accumulate`.
 void copy_columns(Stream stream, const Columns& source, const Columns& target, std::int64_t rows,
                   std::int64_t count, bool accumulate);
 

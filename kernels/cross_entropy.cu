@@ -4,62 +4,64 @@
 #include "kernels/device/block.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/logits.cuh"
-#include "kernels/device/number.cuh"
+#include "kernels/device/vector_access.cuh"
 
 namespace maestro::kernels {
 
 namespace {
 
-/// Of a row, in one reading (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
+/// The maximum of a row and the sum of exponentials relative to it, computed in one pass (Milakov and
+/// Gimelshein, "Online normalizer calculation for softmax", 2018).
 template <class A>
 struct Softmax {
-    A top = kLowest<A>, sum = 0;  ///< of exponentials, all of them below 1
+    A max = kLowest<A>, sum = 0;
 
-    __device__ __forceinline__ void lift(A higher) {
-        sum *= exp(top - higher);
-        top = higher;
+    /// Rescales the sum to a new maximum.
+    __device__ __forceinline__ void raise_max(A new_max) {
+        sum *= exp(max - new_max);
+        max = new_max;
     }
 };
 
 template <int N>
-inline constexpr int kAhead = N == 1 ? 8 : 4;  ///< packs
+inline constexpr int kVectorsInFlight = N == 1 ? 8 : 4;
 
 template <class A, int N>
 __device__ __forceinline__ Softmax<A> softmax_of(const A* row, std::int64_t columns) {
-    constexpr int K = kAhead<N>;
+    constexpr int K = kVectorsInFlight<N>;
     const std::int64_t stride = blockDim.x * N;
     Softmax<A> found;
     for (std::int64_t c = threadIdx.x * N; c < columns; c += K * stride) {
         A values[K][N];
-        read(row, c, stride, columns, values);
-        found.lift(largest(values, found.top));
+        load_vectors(row, c, stride, columns, values);
+        found.raise_max(max_of(values, found.max));
 #pragma unroll
         for (int k = 0; k < K; ++k)
 #pragma unroll
-            for (int i = 0; i < N; ++i) found.sum += exp(values[k][i] - found.top);
+            for (int i = 0; i < N; ++i) found.sum += exp(values[k][i] - found.max);
     }
-    found.lift(over_block(found.top, Max{}, kLowest<A>, shared_memory<A>()));
-    found.sum = over_block(found.sum, Sum{}, A(0), shared_memory<A>());
+    found.raise_max(block_reduce(found.max, Max{}, kLowest<A>, shared_memory<A>()));
+    found.sum = block_reduce(found.sum, Sum{}, A(0), shared_memory<A>());
     return found;
 }
 
-/// row becomes factor * softmax, less `weight` in the target's column. Backwards, because what softmax_of()
-/// read last is still in the cache.
+/// Replaces the row with factor * softmax, minus `weight` in the target's column. Iterates backward, because
+/// the columns that softmax_of() read last are still in the cache.
 template <class A, int N>
-__device__ __forceinline__ void differentiate(A* row, std::int64_t columns, A top, A factor, A weight,
+__device__ __forceinline__ void differentiate(A* row, std::int64_t columns, A row_max, A factor, A weight,
                                               std::int64_t target) {
-    constexpr int K = kAhead<N>;
+    constexpr int K = kVectorsInFlight<N>;
     const std::int64_t stride = blockDim.x * N, step = K * stride;
     for (std::int64_t c = last_column(threadIdx.x * N, step, columns); c >= 0; c -= step) {
         A values[K][N];
-        read(row, c, stride, columns, values);
+        load_vectors(row, c, stride, columns, values);
 #pragma unroll
         for (int k = 0; k < K; ++k) {
             const std::int64_t at = c + k * stride;
             if (at >= columns) break;
 #pragma unroll
             for (int i = 0; i < N; ++i) {
-                values[k][i] = factor * exp(values[k][i] - top);
+                values[k][i] = factor * exp(values[k][i] - row_max);
                 if (at + i == target) values[k][i] -= weight;
             }
             store<A, N>(values[k], row + at);
@@ -67,67 +69,69 @@ __device__ __forceinline__ void differentiate(A* row, std::int64_t columns, A to
     }
 }
 
-/// What steps keep for later ones, by row.
+/// State that a step leaves for the next ones, by row.
 template <class A>
-struct Kept {
-    A *tops, *own_tops, *sums, *wanted;
+struct State {
+    A *global_max, *local_max, *sums, *target_logits;
 };
 
-/// The first step, the last one, or all of them: a block takes a row. A block on a multiprocessor is enough,
-/// because there are few rows at a time; for more of them the compiler would spill.
+/// The first step, the last one, or all of them. A block handles one row. The launch bounds ask for one block
+/// per multiprocessor: there are few rows at a time, and for two blocks the compiler would have to spill
+/// registers.
 template <class A, int N>
 __global__ void __launch_bounds__(512, 1)
-    take_rows(A* logits, Wanted wanted, std::int64_t columns, double scale, Kept<A> kept, double* losses,
-              bool begins, bool ends) {
+    softmax_rows(A* logits, Targets targets, std::int64_t columns, double scale, State<A> state,
+                 double* losses, bool begins, bool ends) {
     const std::int64_t r = blockIdx.x;
     A* const row = logits + r * columns;
-    const bool counts = wanted.counts(r);
-    const std::int64_t target = wanted.column(r);
+    const bool has_loss = targets.has_loss(r);
+    const std::int64_t target = targets.column(r);
     Softmax<A> softmax{0, 0};
-    A wanted_logit = 0;
+    A target_logit = 0;
     if (!begins) {
-        softmax = {kept.tops[r], kept.sums[r]};
-        wanted_logit = kept.wanted[r];
-    } else if (counts) {
-        if (target >= 0 && target < columns) wanted_logit = row[target];
+        softmax = {state.global_max[r], state.sums[r]};
+        target_logit = state.target_logits[r];
+    } else if (has_loss) {
+        if (target >= 0 && target < columns) target_logit = row[target];
         softmax = softmax_of<A, N>(row, columns);
-        __syncthreads();  // all have read the target's logit, and one overwrites it
+        __syncthreads();  // all threads have read the target's logit before one of them overwrites it
     }
     if (!ends) {
         if (threadIdx.x != 0) return;
-        kept.tops[r] = kept.own_tops[r] = softmax.top;
-        kept.sums[r] = softmax.sum;
-        kept.wanted[r] = wanted_logit;
-    } else if (!counts) {
+        state.global_max[r] = state.local_max[r] = softmax.max;
+        state.sums[r] = softmax.sum;
+        state.target_logits[r] = target_logit;
+    } else if (!has_loss) {
         if (threadIdx.x == 0) losses[r] = 0;
-        clear<A, N>(row, columns);
+        fill_zero<A, N>(row, columns);
     } else {
-        const double weight = scale * static_cast<double>(wanted.weights[r]);
+        const double weight = scale * static_cast<double>(targets.weights[r]);
         if (threadIdx.x == 0)
-            losses[r] = weight * (static_cast<double>(softmax.top) + log(static_cast<double>(softmax.sum)) -
-                                  static_cast<double>(wanted_logit));
-        differentiate<A, N>(row, columns, softmax.top, static_cast<A>(weight) / softmax.sum,
+            losses[r] = weight * (static_cast<double>(softmax.max) + log(static_cast<double>(softmax.sum)) -
+                                  static_cast<double>(target_logit));
+        differentiate<A, N>(row, columns, softmax.max, static_cast<A>(weight) / softmax.sum,
                             static_cast<A>(weight), target);
     }
 }
 
-/// The second step: sums as they would be with the largest logits of all ranks.
+/// The second step: rescales the sums to the maximum over all ranks.
 template <class A>
-__global__ void join_parts(Kept<A> kept, std::int64_t rows) {
+__global__ void rescale_sums(State<A> state, std::int64_t rows) {
     const std::int64_t r = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (r < rows) kept.sums[r] *= exp(kept.own_tops[r] - kept.tops[r]);
+    if (r < rows) state.sums[r] *= exp(state.local_max[r] - state.global_max[r]);
 }
 
-/// One block. The sum is one thread's, in the order of the rows, and does not depend on the block.
-__global__ void add_in_order(const double* losses, std::int64_t size, double* sum) {
-    double* const room = shared_memory<double>();
+/// Sums by one block. The block stages the losses in shared memory; one thread adds them in the order of
+/// rows, so that the sum does not depend on the block size.
+__global__ void sum_in_order(const double* losses, std::int64_t size, double* sum) {
+    double* const smem = shared_memory<double>();
     double total = 0;
     for (std::int64_t begin = 0; begin < size; begin += blockDim.x) {
         const std::int64_t here = min(static_cast<std::int64_t>(blockDim.x), size - begin);
-        if (threadIdx.x < here) room[threadIdx.x] = losses[begin + threadIdx.x];
+        if (threadIdx.x < here) smem[threadIdx.x] = losses[begin + threadIdx.x];
         __syncthreads();
         if (threadIdx.x == 0)
-            for (std::int64_t i = 0; i < here; ++i) total += room[i];
+            for (std::int64_t i = 0; i < here; ++i) total += smem[i];
         __syncthreads();
     }
     if (threadIdx.x == 0) *sum += total;
@@ -140,20 +144,20 @@ struct Min {
     }
 };
 
-/// A block takes a row. As std::max_element: nothing is larger than NaN in the first place, and NaN is
-/// larger than nothing.
+/// A block handles one row. Ties and NaNs are resolved as by std::max_element: the first maximum wins, a NaN
+/// in column 0 is the maximum, and NaNs in other columns are ignored.
 template <class A, int N>
 __global__ void __launch_bounds__(512)
-    find_largest(const A* logits, std::int64_t columns, std::int32_t* ids, A* largest) {
-    constexpr int K = kAhead<N>;
-    constexpr std::int32_t kNone = std::numeric_limits<std::int32_t>::max();
+    argmax(const A* logits, std::int64_t columns, std::int32_t* ids, A* largest) {
+    constexpr int K = kVectorsInFlight<N>;
+    constexpr std::int32_t kNoColumn = std::numeric_limits<std::int32_t>::max();
     const std::int64_t r = blockIdx.x, stride = blockDim.x * N;
     const A* const row = logits + r * columns;
     A best = row[0];
     std::int32_t at = 0;
     for (std::int64_t c = threadIdx.x * N; c < columns; c += K * stride) {
         A values[K][N];
-        read(row, c, stride, columns, values);
+        load_vectors(row, c, stride, columns, values);
 #pragma unroll
         for (int k = 0; k < K; ++k)
 #pragma unroll
@@ -163,8 +167,8 @@ __global__ void __launch_bounds__(512)
                     at = static_cast<std::int32_t>(c + k * stride) + i;
                 }
     }
-    const A top = over_block(best, Max{}, row[0], shared_memory<A>());
-    at = over_block(best < top ? kNone : at, Min{}, kNone, shared_memory<std::int32_t>());
+    const A row_max = block_reduce(best, Max{}, row[0], shared_memory<A>());
+    at = block_reduce(best < row_max ? kNoColumn : at, Min{}, kNoColumn, shared_memory<std::int32_t>());
     if (threadIdx.x != 0) return;
     ids[r] = at;
     largest[r] = row[at];
@@ -173,18 +177,18 @@ __global__ void __launch_bounds__(512)
 }  // namespace
 
 void cross_entropy(Stream stream, LossSteps steps, const Array& logits, const Array& targets,
-                   const Array& weights, double scale, std::int64_t first_token, const Array& tops,
-                   const Array& own_tops, const Array& sums, const Array& losses) {
+                   const Array& weights, double scale, std::int64_t first_token, const Array& global_max,
+                   const Array& local_max, const Array& sums, const Array& losses) {
     by_arithmetic_type(logits.dtype, [&]<class A>(A) {
         const std::int64_t rows = logits.rows, columns = logits.columns;
-        const Kept<A> kept{tops.as<A>(), own_tops.as<A>(), sums.as<A>(), sums.as<A>() + rows};
+        const State<A> state{global_max.as<A>(), local_max.as<A>(), sums.as<A>(), sums.as<A>() + rows};
         if (!steps.begin() && !steps.end())
-            return launch(join_parts<A>, divide_up(rows, 128), 128, 0, stream, kept, rows);
-        by_pack<A>(
+            return launch(rescale_sums<A>, divide_up(rows, 128), 128, 0, stream, state, rows);
+        by_vector_size<A>(
             [&]<int N>() {
-                launch(take_rows<A, N>, rows, row_threads(columns / N), kBlockRoom<A>, stream, logits.as<A>(),
-                       Wanted(targets, weights, first_token), columns, scale, kept, losses.as<double>(),
-                       steps.begin(), steps.end());
+                launch(softmax_rows<A, N>, rows, row_threads(columns / N), kBlockReduceBytes<A>, stream,
+                       logits.as<A>(), Targets(targets, weights, first_token), columns, scale, state,
+                       losses.as<double>(), steps.begin(), steps.end());
             },
             columns, logits.as<A>());
     });
@@ -192,15 +196,15 @@ void cross_entropy(Stream stream, LossSteps steps, const Array& logits, const Ar
 
 void add_up(Stream stream, const Array& losses, const Array& sum) {
     const int threads = 256;
-    launch(add_in_order, losses.size() > 0 ? 1 : 0, threads, threads * sizeof(double), stream,
+    launch(sum_in_order, losses.size() > 0 ? 1 : 0, threads, threads * sizeof(double), stream,
            losses.as<double>(), losses.size(), sum.as<double>());
 }
 
 void argmax_rows(Stream stream, const Array& logits, const Array& ids, const Array& values) {
     by_arithmetic_type(logits.dtype, [&]<class A>(A) {
-        by_pack<A>(
+        by_vector_size<A>(
             [&]<int N>() {
-                launch(find_largest<A, N>, logits.rows, row_threads(logits.columns / N), kBlockRoom<A>,
+                launch(argmax<A, N>, logits.rows, row_threads(logits.columns / N), kBlockReduceBytes<A>,
                        stream, logits.as<A>(), logits.columns, ids.as<std::int32_t>(), values.as<A>());
             },
             logits.columns, logits.as<A>());

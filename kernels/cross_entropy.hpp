@@ -1,4 +1,4 @@
-// ops/cross_entropy.hpp on a GPU.
+// GPU implementation of ops/cross_entropy.hpp.
 #pragma once
 
 #include "base/stream.hpp"
@@ -7,14 +7,18 @@
 
 namespace maestro::kernels {
 
-/// first_token: the first column's. From step to step are kept, of the logits' type, tops[n], which become
-/// those over all ranks, own_tops[n], which stay, and sums[2, n] of exponentials and of targets' logits. The
-/// last step writes losses.
+/// Runs the given steps for n rows. first_token: the token of the first column. These arrays, of the logits'
+/// type, carry state from one step to the next:
+///   global_max[n]  each row's largest logit; the caller reduces it over ranks after step 0
+///   local_max[n]   the same over this rank's columns; it stays
+///   sums[2, n]     sums of exponentials, and the targets' logits
+/// The last step replaces the logits with their gradient and writes losses[n] (f64).
 void cross_entropy(Stream stream, LossSteps steps, const Array& logits, const Array& targets,
-                   const Array& weights, double scale, std::int64_t first_token, const Array& tops,
-                   const Array& own_tops, const Array& sums, const Array& losses);
-/// sum[1] += the losses, in their order.
+                   const Array& weights, double scale, std::int64_t first_token, const Array& global_max,
+                   const Array& local_max, const Array& sums, const Array& losses);
+/// sum[1] += the losses, added in the order of rows.
 void add_up(Stream stream, const Array& losses, const Array& sum);
+/// ids[r], values[r] = the column and the value of the largest logit of row r.
 void argmax_rows(Stream stream, const Array& logits, const Array& ids, const Array& values);
 
 }  // namespace maestro::kernels

@@ -1,4 +1,4 @@
-// ops/distillation.hpp on a GPU.
+// GPU implementation of ops/distillation.hpp.
 #pragma once
 
 #include "base/stream.hpp"
@@ -7,12 +7,16 @@
 
 namespace maestro::kernels {
 
-/// student becomes the gradient. first_token: the first column's. From step to step are kept, of the logits'
-/// type: the largest logits of student and teacher in tops[2, n], which become those over all ranks, and in
-/// own_tops[2, n], which stay; sums[5, n]. The last step writes losses[2 n], the hard ones before the soft.
+/// Runs the given steps for n rows. first_token: the token of the first column. These arrays, of the logits'
+/// type, carry state from one step to the next:
+///   global_max[2, n]  the largest logits of student and teacher; the caller reduces them over ranks after
+///   step 0 local_max[2, n]   the same over this rank's columns; they stay sums[5, n]        sums of
+///   exponentials, and the targets' logits
+/// The last step replaces the student's logits with their gradient and writes losses[2, n] (f64): the hard
+/// losses, then the soft ones.
 void distillation(Stream stream, LossSteps steps, const Array& student, const Array& teacher,
                   const Array& targets, const Array& weights, double alpha, double temperature, double scale,
-                  std::int64_t first_token, const Array& tops, const Array& own_tops, const Array& sums,
-                  const Array& losses);
+                  std::int64_t first_token, const Array& global_max, const Array& local_max,
+                  const Array& sums, const Array& losses);
 
 }  // namespace maestro::kernels

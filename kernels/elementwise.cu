@@ -1,23 +1,24 @@
 #include "kernels/elementwise.hpp"
 
-#include "kernels/device/flat.cuh"
+#include "kernels/device/for_each.cuh"
 
 namespace maestro::kernels {
 
 namespace {
 
+/// y += x
 template <class S, class T>
 struct Add {
     const S* x;
     T* y;
     template <int N>
     __device__ void operator()(std::int64_t i) const {
-        Accumulate<S> more[N];
+        Accumulate<S> addend[N];
         Accumulate<T> value[N];
-        load<S, N>(x + i, more);
+        load<S, N>(x + i, addend);
         load<T, N>(y + i, value);
 #pragma unroll
-        for (int k = 0; k < N; ++k) value[k] += static_cast<Accumulate<T>>(more[k]);
+        for (int k = 0; k < N; ++k) value[k] += static_cast<Accumulate<T>>(addend[k]);
         store<T, N>(value, y + i);
     }
 };
@@ -37,15 +38,15 @@ struct Convert {
     }
 };
 
-/// Body<S, T>{source, target} over all elements, for the types of both.
+/// Launches Body<S, T>{source, target} over all elements, for the types S and T of both.
 template <template <class, class> class Body>
 void launch_pair(Stream stream, const Array& source, const Array& target) {
     by_type(source.dtype, [&]<class S>(S) {
         by_type(target.dtype, [&]<class T>(T) {
-            // Of the wider type, so that threads side by side read and write without gaps.
-            constexpr int kElements = kPack<S> < kPack<T> ? kPack<S> : kPack<T>;
-            each_element<kElements>(stream, Body<S, T>{source.as<S>(), target.as<T>()}, target.size(),
-                                    source.as<S>(), target.as<T>());
+            // Vectors of the wider type, so that adjacent threads access adjacent memory on both sides.
+            constexpr int kElements = kVectorSize<S> < kVectorSize<T> ? kVectorSize<S> : kVectorSize<T>;
+            launch_elementwise<kElements>(stream, Body<S, T>{source.as<S>(), target.as<T>()}, target.size(),
+                                          source.as<S>(), target.as<T>());
         });
     });
 }
@@ -72,12 +73,12 @@ void convert(Stream stream, const Array& source, const Array& target) {
 void copy(Stream stream, const Array& source, const Array& target) {
     if (bytes(source) == 0) return;
     check(cudaMemcpyAsync(target.data, source.data, bytes(source), cudaMemcpyDeviceToDevice, stream),
-          "a copy was not started");
+          "a device-to-device copy failed to start");
 }
 
 void zero(Stream stream, const Array& array) {
     if (bytes(array) == 0) return;
-    check(cudaMemsetAsync(array.data, 0, bytes(array), stream), "a fill was not started");
+    check(cudaMemsetAsync(array.data, 0, bytes(array), stream), "a memset failed to start");
 }
 
 }  // namespace maestro::kernels

@@ -1,4 +1,4 @@
-// ops/elementwise.hpp on a GPU.
+// GPU implementation of ops/elementwise.hpp.
 #pragma once
 
 #include "base/stream.hpp"
@@ -6,8 +6,10 @@
 
 namespace maestro::kernels {
 
+/// y += x
 void add(Stream stream, const Array& x, const Array& y);
 void convert(Stream stream, const Array& source, const Array& target);
+/// Copies bytes; both arrays have the same type and size.
 void copy(Stream stream, const Array& source, const Array& target);
 void zero(Stream stream, const Array& array);
 

@@ -2,7 +2,7 @@
 
 #include "kernels/device/block.cuh"
 #include "kernels/device/launch.cuh"
-#include "kernels/device/number.cuh"
+#include "kernels/device/vector_access.cuh"
 #include "kernels/radix_sort.hpp"
 
 namespace maestro::kernels {
@@ -56,7 +56,7 @@ void embedding_backward(Stream stream, const Array& ids, const Array& dy, const 
     const std::int32_t* const order =
         sort_rows(stream, RadixSort(rows, dtable.rows), ids.as<std::int32_t>(), scratch.as<std::int32_t>());
     by_type(dy.dtype, [&]<class T>(T) {
-        by_pack<T>(
+        by_vector_size<T>(
             [&]<int N>() {
                 const std::int64_t slices = divide_up(columns, kWarp * N);
                 launch(add_rows<T, N>, divide_up(rows * slices, kWarps), kThreads, 0, stream,

@@ -1,21 +1,21 @@
 #include "kernels/gelu.hpp"
 
-#include "kernels/device/flat.cuh"
+#include "kernels/device/for_each.cuh"
 #include "kernels/device/sigmoid.cuh"
 
 namespace maestro::kernels {
 
 namespace {
 
-// (1 + tanh(u)) / 2 = sigmoid(2u), so the root that stands before the polynomial comes twice.
+// The tanh approximation of GELU. (1 + tanh(u)) / 2 = sigmoid(2u), hence the factor 2 in front of the root.
 template <class A>
-constexpr A kTwoRoots = A(2 * 0.7978845608028654);  // 2 sqrt(2 / pi)
+constexpr A kTwiceRoot = A(2 * 0.7978845608028654);  // 2 sqrt(2 / pi)
 template <class A>
 constexpr A kCubic = A(0.044715);
 
 template <class A>
 __device__ __forceinline__ A gate(A x) {
-    return sigmoid(kTwoRoots<A> * (x + kCubic<A> * x * x * x));
+    return sigmoid(kTwiceRoot<A> * (x + kCubic<A> * x * x * x));
 }
 
 template <class T>
@@ -45,7 +45,7 @@ struct Backward {
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             const A v = value[k], s = gate(v);
-            const A slope = kTwoRoots<A> * (A(1) + A(3) * kCubic<A> * v * v);
+            const A slope = kTwiceRoot<A> * (A(1) + A(3) * kCubic<A> * v * v);
             gradient[k] *= s + v * s * (A(1) - s) * slope;
         }
         store<T, N>(gradient, dx + i);
@@ -56,14 +56,15 @@ struct Backward {
 
 void gelu(Stream stream, const Array& x, const Array& y) {
     by_type(x.dtype, [&]<class T>(T) {
-        each_element<kPack<T>>(stream, Forward<T>{x.as<T>(), y.as<T>()}, x.size(), x.as<T>(), y.as<T>());
+        launch_elementwise<kVectorSize<T>>(stream, Forward<T>{x.as<T>(), y.as<T>()}, x.size(), x.as<T>(),
+                                           y.as<T>());
     });
 }
 
 void gelu_backward(Stream stream, const Array& dy, const Array& x, const Array& dx) {
     by_type(x.dtype, [&]<class T>(T) {
-        each_element<kPack<T>>(stream, Backward<T>{dy.as<T>(), x.as<T>(), dx.as<T>()}, x.size(), dy.as<T>(),
-                               x.as<T>(), dx.as<T>());
+        launch_elementwise<kVectorSize<T>>(stream, Backward<T>{dy.as<T>(), x.as<T>(), dx.as<T>()}, x.size(),
+                                           dy.as<T>(), x.as<T>(), dx.as<T>());
     });
 }
 

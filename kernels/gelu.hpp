@@ -1,4 +1,4 @@
-// ops/gelu.hpp on a GPU.
+// GPU implementation of ops/gelu.hpp.
 #pragma once
 
 #include "base/stream.hpp"

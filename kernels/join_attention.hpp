@@ -1,4 +1,4 @@
-// join_attention() of ops/attention/attention.hpp on a GPU.
+// GPU implementation of join_attention() in ops/attention/attention.hpp.
 #pragma once
 
 #include "base/stream.hpp"

@@ -1,4 +1,4 @@
-// The biases of ops/linear.hpp on a GPU; products are the backend's.
+// Bias kernels of ops/linear.hpp. GEMMs are the backend's.
 #pragma once
 
 #include "base/stream.hpp"
@@ -7,7 +7,7 @@
 namespace maestro::kernels {
 
 void add_bias(Stream stream, const Array& bias, const Array& y);
-/// partial [row_chunks(rows), columns], of the accumulation type.
+/// dbias += the sum of dy over rows. partial: scratch [row_chunks(rows), columns] of the accumulation type.
 void bias_backward(Stream stream, const Array& dy, const Array& dbias, const Array& partial);
 
 }  // namespace maestro::kernels

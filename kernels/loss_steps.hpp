@@ -1,6 +1,7 @@
-// The steps of a loss over rows of logits: 0 finds the largest of each row, 1 sums of exponentials, 2 the
-// loss and its gradient. Where ranks share out the vocabulary they go one by one, and in between what is
-// found becomes that of all ranks.
+// The steps of a loss over rows of logits: step 0 computes each row's maximum and sums of exponentials, step
+// 1 rescales these sums to the maximum over all ranks, and step 2 computes the loss and its gradient. Where
+// ranks split the vocabulary, a launch runs one step, and the ranks reduce maxima and sums between the steps.
+// Otherwise one launch runs them all.
 #pragma once
 
 namespace maestro::kernels {

@@ -1,7 +1,7 @@
 #include "kernels/patchify.hpp"
 
 #include "kernels/device/launch.cuh"
-#include "kernels/device/number.cuh"
+#include "kernels/device/vector_access.cuh"
 
 namespace maestro::kernels {
 
@@ -9,35 +9,35 @@ namespace {
 
 struct Picture {
     std::int64_t height, width, channels, patch, merge;
-    std::int64_t across;  ///< blocks of merge x merge patches side by side
+    std::int64_t across;  ///< blocks of merge x merge patches in a row of the picture
 };
 
-/// Walks through the elements of patches, one patch after another.
-struct Walk {
-    std::int64_t top, left;  ///< of the patch
-    std::int64_t y, x, c;    ///< within it
+/// Iterates over the elements of patches, one patch after another.
+struct PatchIterator {
+    std::int64_t top, left;  ///< pixel at which the patch begins
+    std::int64_t y, x, c;    ///< element within the patch
 
-    __device__ Walk(const Picture& p, std::int64_t patch, std::int64_t element) {
-        enter(p, patch);
+    __device__ PatchIterator(const Picture& p, std::int64_t patch, std::int64_t element) {
+        begin_patch(p, patch);
         const std::int64_t pixel = element / p.channels;
         c = element % p.channels;
         y = pixel / p.patch;
         x = pixel % p.patch;
     }
-    __device__ void enter(const Picture& p, std::int64_t patch) {
+    __device__ void begin_patch(const Picture& p, std::int64_t patch) {
         const std::int64_t block = patch / (p.merge * p.merge), within = patch % (p.merge * p.merge);
         top = (block / p.across * p.merge + within / p.merge) * p.patch;
         left = (block % p.across * p.merge + within % p.merge) * p.patch;
         y = x = c = 0;
     }
-    /// Where the pixel's value lies: beyond the picture, that of its edge.
-    __device__ std::int64_t place(const Picture& p) const {
+    /// Offset of the element in the picture. Pixels beyond the picture repeat those of its edge.
+    __device__ std::int64_t offset(const Picture& p) const {
         const std::int64_t row = top + y < p.height ? top + y : p.height - 1;
         const std::int64_t column = left + x < p.width ? left + x : p.width - 1;
         return (row * p.width + column) * p.channels + c;
     }
-    /// False at the end of the patch.
-    __device__ bool step(const Picture& p) {
+    /// Moves to the next element. Returns false at the end of the patch.
+    __device__ bool next(const Picture& p) {
         if (++c < p.channels) return true;
         c = 0;
         if (++x < p.patch) return true;
@@ -46,7 +46,7 @@ struct Walk {
     }
 };
 
-/// A thread takes N elements side by side, of one patch or of two.
+/// A thread fills N contiguous elements, which may belong to two patches.
 template <class T, int N>
 __global__ void __launch_bounds__(256) fill(const std::uint8_t* pixels, T* patches, Picture picture,
                                             std::int64_t first, std::int64_t columns, std::int64_t size) {
@@ -54,12 +54,12 @@ __global__ void __launch_bounds__(256) fill(const std::uint8_t* pixels, T* patch
     const std::int64_t at = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
     if (at >= size) return;
     std::int64_t patch = first + at / columns;
-    Walk walk(picture, patch, at % columns);
+    PatchIterator it(picture, patch, at % columns);
     A value[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-        value[i] = static_cast<A>(pixels[walk.place(picture)]) / A(127.5) - A(1);
-        if (!walk.step(picture)) walk.enter(picture, ++patch);
+        value[i] = static_cast<A>(pixels[it.offset(picture)]) / A(127.5) - A(1);
+        if (!it.next(picture)) it.begin_patch(picture, ++patch);
     }
     store<T, N>(value, patches + at);
 }
@@ -71,7 +71,7 @@ void patchify(Stream stream, const Array& pixels, std::int64_t height, std::int6
               const Array& patches) {
     const Picture picture{height, width, channels, patch, merge, divide_up(width, patch * merge)};
     by_type(patches.dtype, [&]<class T>(T) {
-        by_pack<T>(
+        by_vector_size<T>(
             [&]<int N>() {
                 launch(fill<T, N>, divide_up(patches.size(), 256 * N), 256, 0, stream,
                        pixels.as<std::uint8_t>(), patches.as<T>(), picture, first, patches.columns,

@@ -1,4 +1,4 @@
-// ops/patchify.hpp on a GPU.
+// GPU implementation of ops/patchify.hpp.
 #pragma once
 
 #include "base/stream.hpp"
@@ -6,6 +6,7 @@
 
 namespace maestro::kernels {
 
+/// Patches from number `first` on. Pixel values become [-1, 1].
 void patchify(Stream stream, const Array& pixels, std::int64_t height, std::int64_t width,
               std::int64_t channels, std::int64_t patch, std::int64_t merge, std::int64_t first,
               const Array& patches);

@@ -1,22 +1,23 @@
 #include "kernels/reduce.hpp"
 
-#include "kernels/device/flat.cuh"
+#include "kernels/device/for_each.cuh"
 
 namespace maestro::kernels {
 
 namespace {
 
-constexpr std::size_t kFewParts = 64;  ///< of a launch that is quickly handed over
+/// Up to this many parts use a kernel with short parameters, which a launch copies quickly.
+constexpr std::size_t kFewParts = 64;
 
-/// The larger one; NaN where either is NaN.
+/// The maximum, or NaN where either is NaN.
 template <class A>
 __device__ __forceinline__ A larger(A x, A y) {
     return y > x || y != y ? y : x;
 }
 
-template <class T, std::size_t most>
+template <class T, std::size_t max_parts>
 struct Reduce {
-    const T* parts[most];
+    const T* parts[max_parts];
     int count;
     bool sum;
     T* result;
@@ -35,19 +36,19 @@ struct Reduce {
     }
 };
 
-template <std::size_t most, class T>
+template <std::size_t max_parts, class T>
 void launch_reduce(Stream stream, std::span<const void* const> parts, bool sum, T* result,
                    std::int64_t size) {
-    Reduce<T, most> body{{}, static_cast<int>(parts.size()), sum, result};
-    std::int64_t head = first_word<kPack<T>>(result);
+    Reduce<T, max_parts> body{{}, static_cast<int>(parts.size()), sum, result};
+    std::int64_t head = first_aligned<kVectorSize<T>>(result);
     for (std::size_t p = 0; p < parts.size(); ++p) {
         body.parts[p] = static_cast<const T*>(parts[p]);
-        if (first_word<kPack<T>>(body.parts[p]) != head) head = -1;
+        if (first_aligned<kVectorSize<T>>(body.parts[p]) != head) head = -1;
     }
     if (head < 0)
-        launch_flat<1>(stream, body, size);
+        launch_for_each<1>(stream, body, size);
     else
-        launch_flat<kPack<T>>(stream, body, size, head < size ? head : size);
+        launch_for_each<kVectorSize<T>>(stream, body, size, head < size ? head : size);
 }
 
 }  // namespace
@@ -57,7 +58,7 @@ void reduce(Stream stream, std::span<const void* const> parts, bool sum, const A
         if (parts.size() <= kFewParts)
             launch_reduce<kFewParts>(stream, parts, sum, result.as<T>(), result.size());
         else
-            launch_reduce<kMostParts>(stream, parts, sum, result.as<T>(), result.size());
+            launch_reduce<kMaxParts>(stream, parts, sum, result.as<T>(), result.size());
     });
 }
 

@@ -1,4 +1,4 @@
-// ops/reduce.hpp on a GPU.
+// GPU implementation of ops/reduce.hpp.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace maestro::kernels {
 
-/// Whose addresses a launch can pass: the parameters of a kernel take up to 32,764 bytes.
-inline constexpr std::size_t kMostParts = 4000;
+/// A launch passes the parts' addresses as kernel parameters, which take at most 32,764 bytes.
+inline constexpr std::size_t kMaxParts = 4000;
 
-/// result = the sum of the parts in their order, or their maximum. Of each part its address counts alone; all
-/// are of the result's type and size.
+/// result = the sum of the parts, added in their order, or their elementwise maximum. The parts are addresses
+/// in device memory of arrays of the result's type and size.
 void reduce(Stream stream, std::span<const void* const> parts, bool sum, const Array& result);
 
 }  // namespace maestro::kernels

@@ -3,13 +3,13 @@
 #include "kernels/device/block.cuh"
 #include "kernels/device/column_sums.cuh"
 #include "kernels/device/launch.cuh"
-#include "kernels/device/number.cuh"
+#include "kernels/device/vector_access.cuh"
 
 namespace maestro::kernels {
 
 namespace {
 
-/// A block takes a row.
+/// A block normalizes one row.
 template <class T, int N>
 __global__ void __launch_bounds__(512)
     forward(const T* x, const T* w, T* y, Accumulate<T>* rstd, std::int64_t columns, Accumulate<T> eps) {
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(512)
 #pragma unroll
         for (int i = 0; i < N; ++i) sum += value[i] * value[i];
     }
-    sum = over_block(sum, Sum{}, A(0), shared_memory<A>());
+    sum = block_reduce(sum, Sum{}, A(0), shared_memory<A>());
     const A scale = A(1) / sqrt(sum / static_cast<A>(columns) + eps);
     if (threadIdx.x == 0) rstd[blockIdx.x] = scale;
     for (std::int64_t c = threadIdx.x * N; c < columns; c += blockDim.x * N) {
@@ -35,6 +35,8 @@ __global__ void __launch_bounds__(512)
     }
 }
 
+/// dx of one row per block. `dot` is the term that all elements of a row share, because each of them changes
+/// the root mean square.
 template <class T, int N>
 __global__ void __launch_bounds__(512)
     backward(const T* dy, const T* x, const T* w, const Accumulate<T>* rstd, T* dx, std::int64_t columns,
@@ -50,7 +52,7 @@ __global__ void __launch_bounds__(512)
 #pragma unroll
         for (int i = 0; i < N; ++i) dot += gradient[i] * weight[i] * value[i];
     }
-    dot = over_block(dot, Sum{}, A(0), shared_memory<A>());
+    dot = block_reduce(dot, Sum{}, A(0), shared_memory<A>());
     const A scale = rstd[blockIdx.x];
     const A shared = dot * scale * scale * scale / static_cast<A>(columns);
     for (std::int64_t c = threadIdx.x * N; c < columns; c += blockDim.x * N) {
@@ -68,7 +70,7 @@ __global__ void __launch_bounds__(512)
     }
 }
 
-/// What a row adds to the gradient of the weights.
+/// The contribution of a row to the weights' gradient.
 template <class T>
 struct WeightGradient {
     const T *dy, *x;
@@ -85,10 +87,10 @@ struct WeightGradient {
 void rms_norm(Stream stream, const Array& x, const Array& w, const Array& y, const Array& rstd, double eps) {
     by_type(x.dtype, [&]<class T>(T) {
         using A = Accumulate<T>;
-        by_pack<T>(
+        by_vector_size<T>(
             [&]<int N>() {
-                launch(forward<T, N>, x.rows, row_threads(x.columns / N), kBlockRoom<A>, stream, x.as<T>(),
-                       w.as<T>(), y.as<T>(), rstd.as<A>(), x.columns, static_cast<A>(eps));
+                launch(forward<T, N>, x.rows, row_threads(x.columns / N), kBlockReduceBytes<A>, stream,
+                       x.as<T>(), w.as<T>(), y.as<T>(), rstd.as<A>(), x.columns, static_cast<A>(eps));
             },
             x.columns, x.as<T>(), w.as<T>(), y.as<T>());
     });
@@ -98,10 +100,10 @@ void rms_norm_backward(Stream stream, const Array& dy, const Array& x, const Arr
                        const Array& dx, const Array& dw, bool accumulate, const Array& partial) {
     by_type(x.dtype, [&]<class T>(T) {
         using A = Accumulate<T>;
-        by_pack<T>(
+        by_vector_size<T>(
             [&]<int N>() {
-                launch(backward<T, N>, x.rows, row_threads(x.columns / N), kBlockRoom<A>, stream, dy.as<T>(),
-                       x.as<T>(), w.as<T>(), rstd.as<A>(), dx.as<T>(), x.columns, accumulate);
+                launch(backward<T, N>, x.rows, row_threads(x.columns / N), kBlockReduceBytes<A>, stream,
+                       dy.as<T>(), x.as<T>(), w.as<T>(), rstd.as<A>(), dx.as<T>(), x.columns, accumulate);
             },
             x.columns, dy.as<T>(), x.as<T>(), w.as<T>(), dx.as<T>());
         if (!dw.absent())

@@ -1,4 +1,4 @@
-// ops/rms_norm.hpp on a GPU.
+// GPU implementation of ops/rms_norm.hpp.
 #pragma once
 
 #include "base/stream.hpp"
@@ -7,7 +7,7 @@
 namespace maestro::kernels {
 
 void rms_norm(Stream stream, const Array& x, const Array& w, const Array& y, const Array& rstd, double eps);
-/// partial [row_chunks(rows), columns], of the accumulation type, where dw is not absent.
+/// partial: scratch [row_chunks(rows), columns] of the accumulation type, unused where dw is absent.
 void rms_norm_backward(Stream stream, const Array& dy, const Array& x, const Array& w, const Array& rstd,
                        const Array& dx, const Array& dw, bool accumulate, const Array& partial);
 

@@ -7,7 +7,8 @@ namespace maestro::kernels {
 
 namespace {
 
-/// The lanes of a row of Lanes take a head.
+/// RMS norm of query and key heads (where there are norms), then the rotation. The lanes of one `Lanes` row
+/// handle one head.
 template <class T, int N>
 __global__ void __launch_bounds__(kLaneThreads)
     forward(const T* qkv, const T* q_norm, const T* k_norm, const Accumulate<T>* cos,
@@ -16,14 +17,14 @@ __global__ void __launch_bounds__(kLaneThreads)
     using A = Accumulate<T>;
     const std::int64_t item = lanes.row(), count = h.query + h.key, dim = 2 * h.half;
     const std::int64_t row = item / count, head = item % count;
-    const bool there = row < h.rows, query = head < h.query;
+    const bool valid = row < h.rows, query = head < h.query;
     const T* const norm = query ? q_norm : k_norm;
-    auto value = load_head<T, N>(qkv + row * h.width + head * dim, there, lanes, h.half);
+    auto value = load_head<T, N>(qkv + row * h.width + head * dim, valid, lanes, h.half);
     A sum = 0;
 #pragma unroll
     for (int i = 0; i < value.kSize; ++i) sum += value[i] * value[i];
-    sum = lanes.sum(sum);  // by all: a warp may have heads with a norm beside heads without
-    if (!there) return;
+    sum = lanes.sum(sum);  // by all lanes: a warp may hold heads with a norm and heads without
+    if (!valid) return;
     if (norm != nullptr) {
         const A scale = A(1) / sqrt(sum / static_cast<A>(dim) + eps);
         if (lanes.lane() == 0) rstd[item] = scale;
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kLaneThreads)
 #pragma unroll
         for (int i = 0; i < value.kSize; ++i) value[i] *= scale * weight[i];
     }
-    value.turn(cos + row * h.half, sin + row * h.half, false, lanes, h.half);
+    value.rotate(cos + row * h.half, sin + row * h.half, false, lanes, h.half);
     store_head<T, N>(value,
                      query ? q + (row * h.query + head) * dim : k + (row * h.key + head - h.query) * dim,
                      lanes, h.half);
@@ -45,7 +46,7 @@ void head_norm_rotary(Stream stream, const Array& qkv, const Array& q_norm, cons
     const Heads h = heads(qkv, cos, q, k);
     by_type(qkv.dtype, [&]<class T>(T) {
         using A = Accumulate<T>;
-        by_pack<T>(
+        by_vector_size<T>(
             [&]<int N>() {
                 const Lanes lanes = lanes_for(divide_up(h.half, N), kWarp);
                 launch(forward<T, N>, lanes.blocks(h.rows * (h.query + h.key)), kLaneThreads, 0, stream,

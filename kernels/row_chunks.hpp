@@ -1,12 +1,12 @@
-// Chunks of rows whose sums are taken one by one and then added up, so that sums over rows are always the
-// same.
+// Sums over rows are computed in two steps, over chunks of rows and then over the chunks. The chunks depend
+// on the number of rows alone, so that a sum is bit for bit the same in every run.
 #pragma once
 
 #include <cstdint>
 
 namespace maestro::kernels {
 
-/// Of so many rows: partial sums take [row_chunks(rows), columns].
+/// The number of chunks: partial sums have the shape [row_chunks(rows), columns].
 inline std::int64_t row_chunks(std::int64_t rows) {
     const std::int64_t chunks = (rows + 63) / 64;
     return chunks < 128 ? chunks : 128;

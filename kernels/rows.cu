@@ -7,7 +7,8 @@ namespace maestro::kernels {
 
 namespace {
 
-/// Rows of `units` of the widest type that all of them begin and end on, whatever their elements are.
+/// target[index[r]] = source[r]. Rows are copied as `units` units of the widest type that addresses and row
+/// sizes are multiples of, whatever the element type is.
 template <class Unit>
 __global__ void __launch_bounds__(kLaneThreads)
     scatter(const Unit* __restrict__ source, const std::int32_t* index, Unit* __restrict__ target,
@@ -20,24 +21,25 @@ __global__ void __launch_bounds__(kLaneThreads)
     for (std::int64_t i = lanes.lane(); i < units; i += lanes.count()) to[i] = from[i];
 }
 
+/// target[r] = source[index[r]], or zeros.
 template <class Unit>
 __global__ void __launch_bounds__(kLaneThreads)
     gather(const Unit* __restrict__ source, const std::int32_t* index, Unit* __restrict__ target,
            std::int64_t rows, std::int64_t units, Lanes lanes) {
     const std::int64_t row = lanes.row();
     if (row >= rows) return;
-    const std::int64_t place = index[row];
+    const std::int64_t source_row = index[row];
     Unit* const to = target + row * units;
-    if (place < 0) {
+    if (source_row < 0) {
         for (std::int64_t i = lanes.lane(); i < units; i += lanes.count()) to[i] = Unit{};
         return;
     }
-    const Unit* const from = source + place * units;
+    const Unit* const from = source + source_row * units;
 #pragma unroll 4
     for (std::int64_t i = lanes.lane(); i < units; i += lanes.count()) to[i] = from[i];
 }
 
-/// body(Unit{}) with the widest unit that divides the addresses and the bytes of a row.
+/// Calls body(Unit{}) with the widest type whose size divides both addresses and the bytes of a row.
 template <class Body>
 void by_unit(const void* a, const void* b, std::int64_t bytes, Body&& body) {
     const std::uintptr_t all = reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b) |
@@ -54,7 +56,8 @@ void by_unit(const void* a, const void* b, std::int64_t bytes, Body&& body) {
         body(std::uint8_t{});
 }
 
-/// `few` has the rows that the index names in the other.
+/// Copies the rows of `few`, which is the source or the target, from or to the rows of the other array that
+/// the index names.
 void copy(Stream stream, const Array& source, const Array& index, const Array& target, const Array& few,
           bool to_index) {
     const std::int64_t bytes = few.columns * static_cast<std::int64_t>(size_of(few.dtype));

@@ -1,4 +1,4 @@
-// ops/rows.hpp and the lookup of ops/embedding.hpp on a GPU.
+// GPU implementation of ops/rows.hpp and of the forward pass of ops/embedding.hpp.
 #pragma once
 
 #include "base/stream.hpp"

@@ -1,15 +1,16 @@
 #include "kernels/swiglu.hpp"
 
-#include "kernels/device/flat.cuh"
+#include "kernels/device/for_each.cuh"
 #include "kernels/device/sigmoid.cuh"
 
 namespace maestro::kernels {
 
 namespace {
 
-/// Where the gate of element i of [rows, width] lies; its factor lies `width` further on.
+/// The offset in gate_up [rows, 2 * width] of the gate of element i of y [rows, width]. The element's up
+/// value lies `width` further on.
 __device__ __forceinline__ std::int64_t gate_of(std::int64_t i, std::int64_t width) {
-    if ((i | width) >> 32 == 0) {  // a division of 64 bits takes several times as long
+    if ((i | width) >> 32 == 0) {  // a 64-bit division takes several times as long as a 32-bit one
         const auto small = static_cast<std::uint32_t>(i);
         return i + static_cast<std::int64_t>(small / static_cast<std::uint32_t>(width)) * width;
     }
@@ -61,9 +62,9 @@ struct Backward {
 
 void swiglu(Stream stream, const Array& gate_up, const Array& y) {
     by_type(y.dtype, [&]<class T>(T) {
-        by_pack<T>(
+        by_vector_size<T>(
             [&]<int N>() {
-                launch_flat<N>(stream, Forward<T>{gate_up.as<T>(), y.as<T>(), y.columns}, y.size());
+                launch_for_each<N>(stream, Forward<T>{gate_up.as<T>(), y.as<T>(), y.columns}, y.size());
             },
             y.columns, gate_up.as<T>(), y.as<T>());
     });
@@ -71,10 +72,11 @@ void swiglu(Stream stream, const Array& gate_up, const Array& y) {
 
 void swiglu_backward(Stream stream, const Array& dy, const Array& gate_up, const Array& dgate_up) {
     by_type(dy.dtype, [&]<class T>(T) {
-        by_pack<T>(
+        by_vector_size<T>(
             [&]<int N>() {
-                launch_flat<N>(stream, Backward<T>{dy.as<T>(), gate_up.as<T>(), dgate_up.as<T>(), dy.columns},
-                               dy.size());
+                launch_for_each<N>(stream,
+                                   Backward<T>{dy.as<T>(), gate_up.as<T>(), dgate_up.as<T>(), dy.columns},
+                                   dy.size());
             },
             dy.columns, dy.as<T>(), gate_up.as<T>(), dgate_up.as<T>());
     });

@@ -1,4 +1,4 @@
-// ops/swiglu.hpp on a GPU.
+// GPU implementation of ops/swiglu.hpp.
 #pragma once
 
 #include "base/stream.hpp"

@@ -1,4 +1,4 @@
-// The types that are their own arithmetic type: those of logits and of statistics.
+// Dispatch for logits and softmax statistics, which are stored in the type that they are computed in.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace maestro::kernels {
 
-/// body(T{}) with T = float or double.
+/// Calls body(T{}) with T = float or double.
 template <class Body>
 void by_arithmetic_type(DType type, Body&& body) {
     if (type == DType::f32)

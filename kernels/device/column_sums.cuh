@@ -1,6 +1,6 @@
-// Sums over the rows of something worked out element by element, such as the gradient of a weight that all
-// rows share: first over chunks of rows, then over the chunks in order, so that the result is always the
-// same.
+// Sums of computed elements over the rows of a matrix, such as the gradient of a weight that all rows share.
+// The first kernel sums over chunks of rows, the second over the chunks, both in a fixed order. Atomics would
+// need one kernel, but their order, and so the last bits of the sums, would differ from run to run.
 #pragma once
 
 #include "kernels/device/block.cuh"
@@ -11,10 +11,11 @@ namespace maestro::kernels {
 
 inline constexpr int kColumnTile = 32, kRowLanes = 8;
 
+/// A block sums kColumnTile columns over one chunk of rows. Threads of a warp read adjacent columns.
 template <class A, class Value>
 __global__ void __launch_bounds__(kColumnTile* kRowLanes)
     sum_chunks(Value value, std::int64_t rows, std::int64_t columns, std::int64_t chunk_rows, A* partial) {
-    A* room = shared_memory<A>();
+    A* smem = shared_memory<A>();
     const int lane = static_cast<int>(threadIdx.x % kColumnTile),
               row_lane = static_cast<int>(threadIdx.x / kColumnTile);
     const std::int64_t tiles = (columns + kColumnTile - 1) / kColumnTile;
@@ -24,10 +25,10 @@ __global__ void __launch_bounds__(kColumnTile* kRowLanes)
     A sum = 0;
     if (column < columns)
         for (std::int64_t row = begin + row_lane; row < end; row += kRowLanes) sum += value(row, column);
-    room[threadIdx.x] = sum;
+    smem[threadIdx.x] = sum;
     __syncthreads();
     if (row_lane > 0 || column >= columns) return;
-    for (int i = 1; i < kRowLanes; ++i) sum += room[i * kColumnTile + lane];
+    for (int i = 1; i < kRowLanes; ++i) sum += smem[i * kColumnTile + lane];
     partial[chunk * columns + column] = sum;
 }
 
@@ -40,8 +41,8 @@ __global__ void add_chunks(const A* partial, std::int64_t chunks, std::int64_t c
     out[column] += sum;
 }
 
-/// out[c] += the sum over rows of value(row, c). `value` is a plain function object of the device; partial:
-/// row_chunks(rows) x columns.
+/// out[c] += the sum over all rows of value(row, c). `value` is a trivially copyable function object with a
+/// __device__ call operator. partial: scratch of row_chunks(rows) x columns elements.
 template <class A, class Value>
 void add_column_sums(Stream stream, Value value, std::int64_t rows, std::int64_t columns, A* partial,
                      A* out) {

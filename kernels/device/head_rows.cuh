@@ -1,4 +1,5 @@
-// Rows of one head of a tensor whose heads lie side by side: to shared memory, widened, and back.
+// Rows of one attention head in a tensor [T, H * D]: loading them to shared memory in the arithmetic type,
+// and storing results.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,42 +9,43 @@
 
 #include "kernels/array.hpp"
 #include "kernels/device/launch.cuh"
-#include "kernels/device/number.cuh"
+#include "kernels/device/vector_access.cuh"
 
 namespace maestro::kernels {
 
-/// Some rows of a head.
+/// `count` rows of one head.
 template <class T>
 struct HeadRows {
     T* first;
     std::int64_t stride;
     int count, dim;
-    bool packs;  ///< 16 bytes may be read and written at once
+    bool vectorized;  ///< rows can be accessed 16 bytes at a time
 };
 
-/// The last `heads` heads of an array's rows of `width` elements.
+/// The heads in the last heads * dim columns of an array, whose rows have `width` elements.
 template <class T>
 struct HeadArray {
     T* data;
     std::int64_t stride;
     int dim;
-    bool packs;
+    bool vectorized;
 
     HeadArray(const Array& array, std::int64_t width, std::int64_t heads, std::int64_t dim_)
         : data(array.as<T>() + width - heads * dim_),
           stride(width),
           dim(static_cast<int>(dim_)),
-          packs(kernels::packs<std::remove_const_t<T>>(width, data) &&
-                dim_ % kPack<std::remove_const_t<T>> == 0) {}
+          vectorized(can_vectorize<std::remove_const_t<T>>(width, data) &&
+                     dim_ % kVectorSize<std::remove_const_t<T>> == 0) {}
     __device__ HeadRows<T> rows(std::int64_t row, int head, int count) const {
-        return {data + row * stride + static_cast<std::int64_t>(head) * dim, stride, count, dim, packs};
+        return {data + row * stride + static_cast<std::int64_t>(head) * dim, stride, count, dim, vectorized};
     }
 };
 
-/// Elements [column, column + kColumns) of the rows [row, row + kRows) to `to`[kRows, kStride], by all
-/// threads; zeros where there are none. N as in load().
+/// Loads the elements [column, column + kColumns) of the rows [row, row + kRows) to `to`[kRows, kStride], in
+/// shared memory. All threads of the block share the work. Elements outside the head's rows or columns become
+/// zero. N as for load().
 template <int N, int kRows, int kColumns, int kStride, class A, class T>
-__device__ __forceinline__ void fill_by(const HeadRows<const T>& from, int row, int column, A* to) {
+__device__ __forceinline__ void load_tile_by(const HeadRows<const T>& from, int row, int column, A* to) {
     constexpr int kAcross = kColumns / N;
     for (int i = static_cast<int>(threadIdx.x); i < kRows * kAcross; i += static_cast<int>(blockDim.x)) {
         const int r = i / kAcross, c = i % kAcross * N;
@@ -55,18 +57,19 @@ __device__ __forceinline__ void fill_by(const HeadRows<const T>& from, int row, 
 }
 
 template <int kRows, int kColumns, int kStride, class A, class T>
-__device__ __forceinline__ void fill(const HeadRows<const T>& from, int row, int column, A* to) {
-    if (from.packs)
-        fill_by<kPack<T>, kRows, kColumns, kStride>(from, row, column, to);
+__device__ __forceinline__ void load_tile(const HeadRows<const T>& from, int row, int column, A* to) {
+    if (from.vectorized)
+        load_tile_by<kVectorSize<T>, kRows, kColumns, kStride>(from, row, column, to);
     else
-        fill_by<1, kRows, kColumns, kStride>(from, row, column, to);
+        load_tile_by<1, kRows, kColumns, kStride>(from, row, column, to);
 }
 
-/// 16 bytes' worth of arithmetic values to a row from `column`, as far as it goes.
+/// Stores P values to a row from `column` on, as far as the head's columns go.
 template <class O, class A, int P>
-__device__ __forceinline__ void store_piece(const A (&value)[P], const HeadRows<O>& to, int row, int column) {
+__device__ __forceinline__ void store_vector(const A (&value)[P], const HeadRows<O>& to, int row,
+                                             int column) {
     O* const at = to.first + row * to.stride + column;
-    if (!to.packs) {
+    if (!to.vectorized) {
 #pragma unroll
         for (int e = 0; e < P; ++e)
             if (column + e < to.dim) narrow(value[e], at[e]);
@@ -75,7 +78,8 @@ __device__ __forceinline__ void store_piece(const A (&value)[P], const HeadRows<
     }
 }
 
-/// body(T{}, O{}) with T of the input and O of the result: the same, or what T is summed up in.
+/// Calls body(T{}, O{}) with the types of the input and of the result. The result has the input's type or its
+/// accumulation type.
 template <class Body>
 void by_input_and_result(DType input, DType result, Body&& body) {
     by_type(input, [&]<class T>(T type) {
@@ -86,7 +90,7 @@ void by_input_and_result(DType input, DType result, Body&& body) {
     });
 }
 
-/// body.operator()<D>() with D = 64, 128 or 256: enough for heads of `dim`.
+/// Calls body.operator()<D>() with the smallest D of 64, 128 and 256 that is at least `dim`.
 template <class Body>
 void by_head_size(std::int64_t dim, Body&& body) {
     if (dim <= 64)
@@ -96,7 +100,8 @@ void by_head_size(std::int64_t dim, Body&& body) {
     else if (dim <= 256)
         body.template operator()<256>();
     else
-        throw Error(ExitCode::broken_invariant, "heads of " + std::to_string(dim) + " elements; at most 256");
+        throw Error(ExitCode::broken_invariant,
+                    "attention heads of " + std::to_string(dim) + " elements; at most 256 are supported");
 }
 
 }  // namespace maestro::kernels

@@ -1,4 +1,4 @@
-// How a kernel is started, and how it chooses its types.
+// Kernel launches and dispatch by data type.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,8 +14,9 @@ namespace maestro::kernels {
 
 inline constexpr int kWarp = 32;
 
-/// kernel(arguments...) over blocks x threads, with so many bytes of shared memory (at most 48 KiB); nothing
-/// where there are no blocks. Throws what the runtime says at once; what goes wrong later, later calls say.
+/// Launches kernel(arguments...) with `blocks` blocks of `threads` threads and `shared` bytes of dynamic
+/// shared memory (at most 48 KiB, more would need an attribute). Launches nothing for 0 blocks. Throws
+/// Error(broken_invariant) where the launch fails. Errors during execution surface in later CUDA calls.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), std::int64_t blocks, int threads, std::size_t shared,
             Stream stream, Arguments... arguments) {
@@ -27,12 +28,12 @@ void launch(void (*kernel)(Parameters...), std::int64_t blocks, int threads, std
     config.stream = stream;
     const cudaError_t found = cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
     if (found != cudaSuccess)
-        throw Error(ExitCode::broken_invariant, std::string("a kernel of ") + std::to_string(blocks) + " x " +
-                                                    std::to_string(threads) +
-                                                    " threads was not started: " + cudaGetErrorString(found));
+        throw Error(ExitCode::broken_invariant,
+                    std::string("a kernel of ") + std::to_string(blocks) + " x " + std::to_string(threads) +
+                        " threads failed to launch: " + cudaGetErrorString(found));
 }
 
-/// body(T{}) with T = float, bf16 or double.
+/// Calls body(T{}) with T = float, bf16 or double.
 template <class Body>
 void by_type(DType type, Body&& body) {
     if (type == DType::f32)
@@ -49,7 +50,8 @@ inline std::int64_t divide_up(std::int64_t size, std::int64_t by) {
     return (size + by - 1) / by;
 }
 
-/// Threads for a row of `items`, each of which one thread takes: whole warps, at most `most`.
+/// Block size for a row of `items` items, one item per thread and iteration: whole warps, at most `most`
+/// threads.
 inline int row_threads(std::int64_t items, int most = 512) {
     const std::int64_t warps = divide_up(items, kWarp);
     return static_cast<int>(warps < 1 ? kWarp : warps * kWarp < most ? warps * kWarp : most);

@@ -18,14 +18,14 @@ kernels::AdamWFactors factors_of(const AdamW& s) {
     const double correction1 = 1 - std::pow(s.beta1, static_cast<double>(s.step));
     const double correction2 = 1 - std::pow(s.beta2, static_cast<double>(s.step));
     return {.beta1 = static_cast<float>(s.beta1),
-            .rest1 = static_cast<float>(1 - s.beta1),
+            .one_minus_beta1 = static_cast<float>(1 - s.beta1),
             .beta2 = static_cast<float>(s.beta2),
-            .rest2 = static_cast<float>(1 - s.beta2),
-            .rate = static_cast<float>(s.learning_rate / correction1),
-            .root = static_cast<float>(1 / std::sqrt(correction2)),
+            .one_minus_beta2 = static_cast<float>(1 - s.beta2),
+            .step_size = static_cast<float>(s.learning_rate / correction1),
+            .root_correction = static_cast<float>(1 / std::sqrt(correction2)),
             .eps = static_cast<float>(s.eps),
             .scale = static_cast<float>(s.gradient_scale),
-            .keep = static_cast<float>(1 - s.learning_rate * s.weight_decay)};
+            .decay = static_cast<float>(1 - s.learning_rate * s.weight_decay)};
 }
 
 }  // namespace
@@ -53,19 +53,20 @@ void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, c
             float* v = second.as<float>();
             const kernels::AdamWFactors f = factors_of(s);
             const auto* const all = static_cast<const kernels::UpdateChunk*>(chunks.data);
-            parallel_for(chunks.rows(), chunks.rows() > 0 ? size / chunks.rows() * 8 : 0,
-                         [&](std::int64_t c) {
-                             const kernels::UpdateChunk chunk = all[c];
-                             const std::int64_t end = chunk.begin + chunk.size;
-                             const float keep = chunk.decays != 0 ? f.keep : 1.0f;
+            parallel_for(
+                chunks.rows(), chunks.rows() > 0 ? size / chunks.rows() * 8 : 0, [&](std::int64_t c) {
+                    const kernels::UpdateChunk chunk = all[c];
+                    const std::int64_t end = chunk.begin + chunk.size;
+                    const float keep = chunk.decays != 0 ? f.decay : 1.0f;
 #pragma omp simd
-                             for (std::int64_t i = chunk.begin; i < end; ++i) {
-                                 const float x = g[i] * f.scale;
-                                 m[i] = f.beta1 * m[i] + f.rest1 * x;
-                                 v[i] = f.beta2 * v[i] + f.rest2 * x * x;
-                                 w[i] = w[i] * keep - f.rate * m[i] / (std::sqrt(v[i]) * f.root + f.eps);
-                             }
-                         });
+                    for (std::int64_t i = chunk.begin; i < end; ++i) {
+                        const float x = g[i] * f.scale;
+                        m[i] = f.beta1 * m[i] + f.one_minus_beta1 * x;
+                        v[i] = f.beta2 * v[i] + f.one_minus_beta2 * x * x;
+                        w[i] =
+                            w[i] * keep - f.step_size * m[i] / (std::sqrt(v[i]) * f.root_correction + f.eps);
+                    }
+                });
         },
         [&](Stream stream) {
             kernels::adamw(stream, weights, gradient, first, second, chunks, factors_of(s));

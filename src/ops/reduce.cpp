@@ -61,8 +61,8 @@ void reduce(backend::Backend& b, std::span<const Tensor> parts, Reduction op, co
             });
         },
         [&](Stream stream) {
-            MAESTRO_CHECK(parts.size() <= kernels::kMostParts, "{} parts; a GPU takes at most {}",
-                          parts.size(), kernels::kMostParts);
+            MAESTRO_CHECK(parts.size() <= kernels::kMaxParts, "{} parts; a GPU takes at most {}",
+                          parts.size(), kernels::kMaxParts);
             std::vector<const void*> from;
             for (const Tensor& part : parts) from.push_back(part.data);
             kernels::reduce(stream, from, op == Reduction::sum, result);

@@ -62,7 +62,7 @@ Tensor tiles_to_device(backend::Backend& b, List list, backend::Arena& scratch) 
 AttentionTiles attention_tiles(backend::Backend& b, const VarlenMask& mask, DType type, bool backward,
                                backend::Arena& scratch) {
     if (b.shares_memory()) return {};
-    const auto side = static_cast<std::int32_t>(kernels::attention_tile_side(type));
+    const auto side = static_cast<std::int32_t>(kernels::attention_tile_size(type));
     return {tiles_to_device(b, query_tiles(mask, side), scratch),
             backward ? tiles_to_device(b, key_tiles(mask, side), scratch) : Tensor{},
             backend::to_device(b, mask.kv_limit, scratch)};

@@ -91,7 +91,7 @@ TEST_F(Reduce, OfAsManyPartsAsThereAre) {
 
 TEST_F(Reduce, AsManyAsAKernelCanBePassed) {
     const Tensor one = filled(DType::bf16, {3}, 1), result = filled(DType::bf16, {3}, kPoison);
-    std::vector<Tensor> parts(kernels::kMostParts, one);
+    std::vector<Tensor> parts(kernels::kMaxParts, one);
     reduce(b_, parts, Reduction::sum, result);
     EXPECT_EQ(values(result), std::vector<double>(3, 4000));
     parts.push_back(one);
