@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kScanThreads) scan_counts(std::int32_t* counts
 }
 
 /// target = the rows, stably sorted by the digit. pass.counts: the prefix sums of the counts. A row's place
-/// is that of its digit and tile, plus the rows of earlier warps and the earlier rows of its own warp.
+/// is that of its digit and tile, plus the rows of earlier warps and the earlier rows of the same warp.
 __global__ void __launch_bounds__(kThreads) place_rows(Pass pass, std::int32_t* target) {
     std::int32_t* const counts = shared_memory<std::int32_t>();
     std::int32_t rows[kRounds], ranks[kRounds];

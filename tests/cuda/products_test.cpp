@@ -159,7 +159,7 @@ TEST_F(Products, AreMeasuredWithADeadline) {
         ADD_FAILURE() << "measured without an end to waiting";
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::peer_lost);
-        EXPECT_STREQ(error.what(), "GPU 0 to do what is queued up");
+        EXPECT_STREQ(error.what(), "GPU 0 to finish its queued work");
     }
 }
 

@@ -1,4 +1,5 @@
-// Calls of CUDA's libraries: what fails is thrown with the expression, its place and the library's words.
+// Error checks for calls of CUDA's libraries. An exception contains the expression, its source location and
+// the library's message.
 #pragma once
 
 #include <cublasLt.h>
@@ -11,7 +12,7 @@
 namespace maestro::backend {
 
 [[noreturn]] void cuda_failed(ExitCode code, const char* expression, const char* file, int line,
-                              const std::string& said);
+                              const std::string& message);
 
 inline void check_cuda(cudaError_t found, const char* expression, const char* file, int line) {
     if (found != cudaSuccess) [[unlikely]]
@@ -27,6 +28,6 @@ inline void check_cuda(cublasStatus_t found, const char* expression, const char*
 
 }  // namespace maestro::backend
 
-/// Throws unless the call returns success: Error(device_memory) where memory has run out, else
+/// Throws unless the call succeeds: Error(device_memory) if the device is out of memory, else
 /// Error(broken_invariant).
 #define MAESTRO_CUDA_CALL(call) ::maestro::backend::check_cuda((call), #call, __FILE__, __LINE__)

@@ -1,6 +1,6 @@
-// cuBLASLt, loaded when the first GPU is opened. Linked, it would cost every process, also one that computes
-// on the CPU, a tenth of a second and its relocated pages. The names are the library's, so that nothing else
-// knows of it.
+// cuBLASLt, loaded when the first GPU is opened. A linked library would cost every process a tenth of a
+// second and memory for relocated pages, also where it computes on the CPU. The functions have the library's
+// names, so that callers use them as if it were linked.
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -9,14 +9,14 @@
 
 namespace {
 
-/// Null where there is none.
+/// Null where the library is not installed.
 void* library() {
     static void* const loaded =
         dlopen(fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR).c_str(), RTLD_NOW | RTLD_LOCAL);
     return loaded;
 }
 
-/// The library's function of that name and type.
+/// The library's function of that name. Throws where it has none.
 template <class Function>
 Function* find(const char* name) {
     void* const found = library() ? dlsym(library(), name) : nullptr;
@@ -36,7 +36,7 @@ Function* find(const char* name) {
 
 extern "C" {
 
-/// 0 where there is no library.
+/// 0 where the library is not installed.
 size_t CUBLASWINAPI cublasLtGetVersion() {
     return library() ? find<size_t CUBLASWINAPI()>("cublasLtGetVersion")() : 0;
 }
@@ -45,13 +45,13 @@ MAESTRO_FORWARD(const char*, cublasLtGetStatusString, (cublasStatus_t status), (
 MAESTRO_FORWARD(cublasStatus_t, cublasLtCreate, (cublasLtHandle_t * handle), (handle))
 MAESTRO_FORWARD(cublasStatus_t, cublasLtDestroy, (cublasLtHandle_t handle), (handle))
 MAESTRO_FORWARD(cublasStatus_t, cublasLtMatmulDescCreate,
-                (cublasLtMatmulDesc_t * product, cublasComputeType_t compute, cudaDataType_t scale),
-                (product, compute, scale))
-MAESTRO_FORWARD(cublasStatus_t, cublasLtMatmulDescDestroy, (cublasLtMatmulDesc_t product), (product))
+                (cublasLtMatmulDesc_t * operation, cublasComputeType_t compute, cudaDataType_t scale),
+                (operation, compute, scale))
+MAESTRO_FORWARD(cublasStatus_t, cublasLtMatmulDescDestroy, (cublasLtMatmulDesc_t operation), (operation))
 MAESTRO_FORWARD(cublasStatus_t, cublasLtMatmulDescSetAttribute,
-                (cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, const void* value,
+                (cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const void* value,
                  size_t bytes),
-                (product, attribute, value, bytes))
+                (operation, attribute, value, bytes))
 MAESTRO_FORWARD(cublasStatus_t, cublasLtMatrixLayoutCreate,
                 (cublasLtMatrixLayout_t * layout, cudaDataType type, uint64_t rows, uint64_t columns,
                  int64_t leading),
@@ -70,23 +70,23 @@ MAESTRO_FORWARD(cublasStatus_t, cublasLtMatmulPreferenceSetAttribute,
                  const void* value, size_t bytes),
                 (preference, attribute, value, bytes))
 MAESTRO_FORWARD(cublasStatus_t, cublasLtMatmulAlgoGetHeuristic,
-                (cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                (cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
                  cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                  cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t* results,
                  int* found),
-                (handle, product, a, b, c, d, preference, wanted, results, found))
+                (handle, operation, a, b, c, d, preference, wanted, results, found))
 MAESTRO_FORWARD(cublasStatus_t, cublasLtMatmulAlgoCheck,
-                (cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                (cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
                  cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                  const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulHeuristicResult_t* result),
-                (handle, product, a, b, c, d, algorithm, result))
+                (handle, operation, a, b, c, d, algorithm, result))
 MAESTRO_FORWARD(cublasStatus_t, cublasLtMatmul,
-                (cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void* alpha, const void* a,
+                (cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha, const void* a,
                  cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
                  const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
                  cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                  size_t bytes, cudaStream_t stream),
-                (handle, product, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout, algorithm,
-                 workspace, bytes, stream))
+                (handle, operation, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout,
+                 algorithm, workspace, bytes, stream))
 
 }  // extern "C"

@@ -31,7 +31,9 @@ int architecture_of(int gpu) {
 constexpr std::size_t kSlotBytes = std::size_t{1} << 20;
 constexpr int kSlots = 8;
 
-/// Copies between host and device through pinned memory. `wait` returns when an event is reached.
+/// Copies between pageable host memory and the device through a ring of pinned staging buffers.
+/// cudaMemcpyAsync() from pageable memory would block the host. `wait` blocks until the device has reached an
+/// event.
 class Staging {
 public:
     Staging(Stream stream, std::function<void(const CudaEvent&)> wait)
@@ -40,7 +42,7 @@ public:
     void upload(const std::byte* source, std::byte* target, std::size_t bytes) {
         for (std::size_t at = 0; at < bytes; at += kSlotBytes) {
             const std::size_t size = std::min(kSlotBytes, bytes - at);
-            StagingRing::Slot& slot = next();
+            StagingRing::Slot& slot = next_free();
             std::memcpy(slot.memory.data(), source + at, size);
             MAESTRO_CUDA_CALL(
                 cudaMemcpyAsync(target + at, slot.memory.data(), size, cudaMemcpyHostToDevice, stream_));
@@ -50,7 +52,7 @@ public:
     void download(const std::byte* source, std::byte* target, std::size_t bytes) {
         for (std::size_t at = 0; at < bytes; at += kSlotBytes) {
             const std::size_t size = std::min(kSlotBytes, bytes - at);
-            StagingRing::Slot& slot = next();
+            StagingRing::Slot& slot = next_free();
             MAESTRO_CUDA_CALL(
                 cudaMemcpyAsync(slot.memory.data(), source + at, size, cudaMemcpyDeviceToHost, stream_));
             slot.copied.record(stream_);
@@ -60,8 +62,8 @@ public:
     }
 
 private:
-    /// The next slot, once what it was used for before has been copied.
-    StagingRing::Slot& next() {
+    /// The next slot, after its previous copy has finished.
+    StagingRing::Slot& next_free() {
         StagingRing::Slot& slot = ring_[uses_++];
         wait_(slot.copied);
         return slot;
@@ -72,9 +74,9 @@ private:
     std::uint64_t uses_ = 0;
 };
 
-class Cuda final : public Backend {
+class CudaBackend final : public Backend {
 public:
-    Cuda(int device, GemmOptions options)
+    CudaBackend(int device, GemmOptions options)
         : device_(device),
           stream_(make_stream(device)),
           gemm_(stream_, options, [this](const CudaEvent& event) { wait_for(event); }),
@@ -82,9 +84,9 @@ public:
           clock_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
           cudnn_(make_cudnn_attention(stream_, architecture_of(device))),
           attention_architecture_(cudnn_.attention ? architecture_of(device) : 0) {}
-    ~Cuda() override {
+    ~CudaBackend() override {
         cudaStreamSynchronize(stream_);
-        cudnn_.attention.reset();  // its handle knows the stream
+        cudnn_.attention.reset();  // its handle refers to the stream
         cudaStreamDestroy(stream_);
     }
     std::string describe() const override {
@@ -103,18 +105,18 @@ public:
     void* allocate(std::size_t bytes) override {
         void* pointer = nullptr;
         if (cudaMalloc(&pointer, std::max<std::size_t>(bytes, 1)) != cudaSuccess) {
-            cudaGetLastError();  // or the next call would report it again
-            std::size_t left = 0, all = 0;
-            MAESTRO_CUDA_CALL(cudaMemGetInfo(&left, &all));
+            cudaGetLastError();  // clears the error, which the next check would report otherwise
+            std::size_t free = 0, total = 0;
+            MAESTRO_CUDA_CALL(cudaMemGetInfo(&free, &total));
             throw Error(ExitCode::device_memory,
                         fmt::format("cannot allocate {} MiB of GPU {}'s memory: {} of {} MiB are free",
-                                    bytes >> 20, device_, left >> 20, all >> 20));
+                                    bytes >> 20, device_, free >> 20, total >> 20));
         }
         return pointer;
     }
     void release(void* pointer) noexcept override {
-        // It waits for the device, which an error may have left waiting for another rank.
-        if (!given_up_ && std::uncaught_exceptions() == 0) cudaFree(pointer);
+        // cudaFree() waits for the device. After an error the device may wait for another rank forever.
+        if (!wait_failed_ && std::uncaught_exceptions() == 0) cudaFree(pointer);
     }
     bool shares_memory() const override { return false; }
     void upload(const void* source, const Tensor& target) override {
@@ -145,9 +147,9 @@ private:
     void wait_for(const CudaEvent& event) {
         if (!wait()) return event.synchronize();
         try {
-            wait()([&] { return event.reached(); }, fmt::format("GPU {} to do what is queued up", device_));
+            wait()([&] { return event.reached(); }, fmt::format("GPU {} to finish its queued work", device_));
         } catch (...) {
-            given_up_ = true;
+            wait_failed_ = true;
             throw;
         }
     }
@@ -158,8 +160,9 @@ private:
         return stream;
     }
     int device_;
-    bool given_up_ =
-        false;  ///< a wait ended without the device: what is freed before groups go, waits no more
+    /// A wait ended in an error before the device was done. Memory is no longer freed then, because
+    /// cudaFree() would wait for the device again.
+    bool wait_failed_ = false;
     Stream stream_;
     CudaGemm gemm_;
     Staging staging_;
@@ -170,8 +173,9 @@ private:
 
 }  // namespace
 
-void cuda_failed(ExitCode code, const char* expression, const char* file, int line, const std::string& said) {
-    throw Error(code, fmt::format("{}:{}: {}: {}", file, line, expression, said));
+void cuda_failed(ExitCode code, const char* expression, const char* file, int line,
+                 const std::string& message) {
+    throw Error(code, fmt::format("{}:{}: {}: {}", file, line, expression, message));
 }
 
 int attention_architecture_of_gpu(int number) {
@@ -180,7 +184,7 @@ int attention_architecture_of_gpu(int number) {
 }
 
 std::unique_ptr<Backend> make_cuda(int device, GemmOptions options) {
-    return std::make_unique<Cuda>(device, options);
+    return std::make_unique<CudaBackend>(device, options);
 }
 
 }  // namespace maestro::backend

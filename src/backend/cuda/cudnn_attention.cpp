@@ -15,17 +15,17 @@ namespace maestro::backend {
 
 namespace {
 
-/// Owns the handle and a plan for every class that was asked for.
-class Plans final : public FusedAttention {
+/// Owns the cuDNN handle and the plans of all classes that were requested.
+class CudnnPlans final : public FusedAttention {
 public:
-    Plans(Stream stream, int architecture) : execution_(stream), architecture_(architecture) {}
+    CudnnPlans(Stream stream, int architecture) : execution_(stream), architecture_(architecture) {}
     bool prepare(const AttentionClass& c) override {
         const auto at = plans_.find(c);
-        return (at != plans_.end() ? at : plans_.emplace(c, built(c)).first)->second.has_value();
+        return (at != plans_.end() ? at : plans_.emplace(c, try_build(c)).first)->second.has_value();
     }
     void run(const AttentionClass& c, const AttentionArrays& arrays, void* workspace) override {
         const auto at = plans_.find(c);
-        MAESTRO_CHECK(at != plans_.end() && at->second, "a class of attention that was not prepared");
+        MAESTRO_CHECK(at != plans_.end() && at->second, "attention of a class that was not prepared");
         const Plan& plan = *at->second;
         std::unordered_map<std::int64_t, void*> by_uid;
         for (std::size_t i = 0; i < arrays.size(); ++i)
@@ -44,12 +44,13 @@ private:
         std::size_t workspace;
     };
 
-    /// What the library has no plan for is no reason to end the run: there are kernels for everything.
-    std::optional<Plan> built(const AttentionClass& c) {
+    /// No plan where the library does not support the class. That is no error: Maestro has kernels for all of
+    /// them.
+    std::optional<Plan> try_build(const AttentionClass& c) {
         try {
             return build(c);
-        } catch (const std::exception& error) {  // the front end has its own
-            log::write_error(fmt::format("own kernels attend: {}", error.what()));
+        } catch (const std::exception& error) {  // the front end throws exceptions of other types
+            log::write_error(fmt::format("attention uses Maestro's kernels: {}", error.what()));
             return {};
         }
     }
@@ -58,10 +59,11 @@ private:
         plan.workspace = execution_.build(*plan.graph, c);
         const std::size_t planned = attention_workspace(c, architecture_);
         if (plan.workspace > planned)
-            throw Error(ExitCode::broken_invariant,
-                        fmt::format("cuDNN wants {} bytes of workspace for {} sequences of {} at most, {} "
-                                    "are planned",
-                                    plan.workspace, c.sequences, c.max_seqlen, planned));
+            throw Error(
+                ExitCode::broken_invariant,
+                fmt::format("cuDNN needs {} bytes of workspace for {} sequences of at most {} tokens, {} "
+                            "are planned",
+                            plan.workspace, c.sequences, c.max_seqlen, planned));
         for (std::size_t i = 0; i < plan.uses.size(); ++i) {
             const auto which = static_cast<AttentionArray>(i);
             const bool only_backward = which == AttentionArray::dout || which == AttentionArray::dq ||
@@ -75,7 +77,7 @@ private:
 
     GraphExecution execution_;
     int architecture_;
-    std::map<AttentionClass, std::optional<Plan>> plans_;  ///< none where it failed
+    std::map<AttentionClass, std::optional<Plan>> plans_;  ///< none where building failed
 };
 
 }  // namespace
@@ -86,15 +88,15 @@ bool has_cudnn(int architecture) {
 
 CudnnAttention make_cudnn_attention(Stream stream, int architecture) {
     if (backward_form(architecture) == BackwardForm::none)
-        return {nullptr, "cuDNN not asked on this architecture: attention by own kernels"};
+        return {nullptr, "cuDNN is not used on this architecture: attention by Maestro's kernels"};
     const std::size_t version = cudnn_version();
-    if (version == 0) return {nullptr, "no cuDNN of 9.18 or later: attention by own kernels"};
+    if (version == 0) return {nullptr, "no cuDNN 9.18 or later: attention by Maestro's kernels"};
     const std::string name =
         fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
     try {
-        return {std::make_unique<Plans>(stream, architecture), name};
-    } catch (const std::exception& error) {  // the front end has its own
-        return {nullptr, fmt::format("{} fails: attention by own kernels ({})", name, error.what())};
+        return {std::make_unique<CudnnPlans>(stream, architecture), name};
+    } catch (const std::exception& error) {  // the front end throws exceptions of other types
+        return {nullptr, fmt::format("{} fails: attention by Maestro's kernels ({})", name, error.what())};
     }
 }
 

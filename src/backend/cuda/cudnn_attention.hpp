@@ -1,4 +1,4 @@
-// FusedAttention by cuDNN, where it was built with and is found.
+// FusedAttention by cuDNN, in builds with its front end, where the library is installed.
 #pragma once
 
 #include <memory>
@@ -9,13 +9,13 @@
 
 namespace maestro::backend {
 
-/// Whether make_cudnn_attention may have one to give.
+/// Whether cuDNN is installed and has attention for GPUs of this architecture.
 bool has_cudnn(int architecture);
 struct CudnnAttention {
-    std::unique_ptr<FusedAttention> attention;  ///< null where there is none
-    std::string description;                    ///< the library, for the log, or why there is none
+    std::unique_ptr<FusedAttention> attention;  ///< null where cuDNN is not used
+    std::string description;                    ///< library version, or why it is not used, for the log
 };
-/// For a GPU of that architecture; every operation goes to `stream`.
+/// For a GPU of that architecture. All operations run on `stream`.
 CudnnAttention make_cudnn_attention(Stream stream, int architecture);
 
 }  // namespace maestro::backend

@@ -19,7 +19,7 @@ struct GraphExecution::State {
 
 namespace {
 
-/// Whoever asks knows what to do without the library.
+/// Callers catch this and continue without the library.
 [[noreturn]] void fail(const std::string& what) {
     throw Error(ExitCode::broken_invariant, "cuDNN: " + what);
 }
@@ -40,8 +40,8 @@ void check_graph(cudnn_frontend::error_t found, const char* what, const Attentio
 }  // namespace
 
 GraphExecution::GraphExecution(Stream stream) : state_(std::make_unique<State>()) {
-    check_call(cudnn_frontend::detail::create_handle(&state_->handle), "a handle");
-    check_call(cudnn_frontend::detail::set_stream(state_->handle, stream), "the handle's stream");
+    check_call(cudnn_frontend::detail::create_handle(&state_->handle), "creating a handle");
+    check_call(cudnn_frontend::detail::set_stream(state_->handle, stream), "setting the handle's stream");
 }
 
 GraphExecution::~GraphExecution() = default;

@@ -1,4 +1,5 @@
-// Where cuDNN itself builds and executes graphs on a GPU. Tests without one put a stand-in in its place.
+// The part of attention that calls cuDNN: it builds and executes graphs. Tests without a GPU replace this
+// class with one that computes a graph on the host.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace maestro::backend {
 
-/// Owns the library's handle; every graph goes to the stream that it was made for.
+/// Owns the cuDNN handle. All graphs run on the stream that it was constructed with.
 class GraphExecution {
 public:
     explicit GraphExecution(Stream stream);
@@ -18,9 +19,9 @@ public:
     GraphExecution(const GraphExecution&) = delete;
     GraphExecution& operator=(const GraphExecution&) = delete;
 
-    /// Builds the plan of a described graph; returns the bytes of workspace that it takes.
+    /// Builds an execution plan for a graph. Returns the bytes of workspace that it needs.
     std::size_t build(Graph& graph, const AttentionClass& c);
-    /// Queues up a built graph. `arrays` by uid.
+    /// Launches a built graph. `arrays`: device addresses by uid.
     void execute(Graph& graph, std::unordered_map<std::int64_t, void*> arrays, void* workspace,
                  std::size_t workspace_bytes, const AttentionClass& c);
 

@@ -9,7 +9,7 @@
 #include <string>
 
 namespace cudnn_frontend {
-void* cudnn_dlhandle = nullptr;  // the front end calls the library through it
+void* cudnn_dlhandle = nullptr;  // the front end calls the library through this handle
 }
 
 namespace maestro::backend {
@@ -20,19 +20,20 @@ using Node = std::shared_ptr<fe::Tensor_attributes>;
 
 namespace {
 
-constexpr std::size_t kOldest = 91800;  ///< sums backward in a fixed order on architecture 100, too
+constexpr std::size_t kMinVersion =
+    91800;  ///< the first whose backward is deterministic on architecture 100, too
 
-/// Of a library: where it was when this was built, or else its name, for the loader to find.
-std::string place_of(const std::filesystem::path& built_with) {
+/// The path of a library at build time, or its file name, which the loader searches for, if that is gone.
+std::string library_path(const std::filesystem::path& built_with) {
     return std::filesystem::exists(built_with) ? built_with.string() : built_with.filename().string();
 }
 
-/// Arrays of one class, described to a graph.
-class Description {
+/// Describes the tensors of one attention class to a graph.
+class GraphTensors {
 public:
-    Description(Graph& graph, const AttentionClass& c) : graph_(graph), c_(c) {}
+    GraphTensors(Graph& graph, const AttentionClass& c) : graph_(graph), c_(c) {}
 
-    /// Where each sequence of an array begins; nothing where all are as long.
+    /// Ragged offsets: where each sequence begins in an array. Null for padded sequences.
     Node offsets(AttentionArray which) {
         if (c_.padded) return nullptr;
         return graph_.tensor(list(which, c_.sequences + 1).set_data_type(DataType_t::INT64));
@@ -40,16 +41,16 @@ public:
     Node lengths(AttentionArray which) {
         return graph_.tensor(list(which, c_.sequences).set_data_type(DataType_t::INT32));
     }
-    /// `heads` of a token side by side in a row of `width` elements.
+    /// A tensor [T, heads, dim] in rows of `width` elements.
     Node rows(AttentionArray which, std::int64_t heads, std::int64_t width, const Node& offsets) {
-        const Node made = graph_.tensor(fe::Tensor_attributes());
-        describe(made, which, heads, width, offsets);
-        return made;
+        const Node node = graph_.tensor(fe::Tensor_attributes());
+        describe(node, which, heads, width, offsets);
+        return node;
     }
     Node statistics(const Node& offsets) {
-        const Node made = graph_.tensor(fe::Tensor_attributes());
-        describe_statistics(made, offsets);
-        return made;
+        const Node node = graph_.tensor(fe::Tensor_attributes());
+        describe_statistics(node, offsets);
+        return node;
     }
     void describe(const Node& node, AttentionArray which, std::int64_t heads, std::int64_t width,
                   const Node& offsets) const {
@@ -80,9 +81,9 @@ private:
     const AttentionClass& c_;
 };
 
-/// What forward and backward say alike.
+/// Attributes that forward and backward have in common.
 template <class Attributes>
-Attributes attributes_of(const AttentionClass& c, Description& d) {
+Attributes attributes_of(const AttentionClass& c, GraphTensors& d) {
     Attributes a;
     a.set_attn_scale(static_cast<float>(1 / std::sqrt(static_cast<double>(c.dim))))
         .set_padding_mask(true)
@@ -95,7 +96,7 @@ Attributes attributes_of(const AttentionClass& c, Description& d) {
 }
 
 struct Inputs {
-    Inputs(const AttentionClass& c, Description& d)
+    Inputs(const AttentionClass& c, GraphTensors& d)
         : q_offsets(d.offsets(AttentionArray::q_offsets)),
           k_offsets(d.offsets(AttentionArray::k_offsets)),
           lse_offsets(d.offsets(AttentionArray::lse_offsets)),
@@ -106,7 +107,7 @@ struct Inputs {
     Node q_offsets, k_offsets, lse_offsets, q, k, values;
 };
 
-void describe_forward(Graph& graph, const AttentionClass& c, Description& d) {
+void describe_forward(Graph& graph, const AttentionClass& c, GraphTensors& d) {
     const Inputs in(c, d);
     const auto [out, lse] =
         graph.sdpa(in.q, in.k, in.values, attributes_of<fe::SDPA_attributes>(c, d).set_generate_stats(true));
@@ -116,7 +117,7 @@ void describe_forward(Graph& graph, const AttentionClass& c, Description& d) {
     lse->set_output(true);
 }
 
-void describe_backward(Graph& graph, const AttentionClass& c, Description& d) {
+void describe_backward(Graph& graph, const AttentionClass& c, GraphTensors& d) {
     const Inputs in(c, d);
     const std::int64_t width = c.heads * c.dim;
     const Node out = d.rows(AttentionArray::out, c.heads, width, in.q_offsets),
@@ -139,24 +140,23 @@ std::shared_ptr<Graph> attention_graph(const AttentionClass& c, int architecture
         .set_intermediate_data_type(DataType_t::FLOAT)
         .set_compute_data_type(DataType_t::FLOAT)
         .set_sm_version(architecture);
-    Description description(*graph, c);
+    GraphTensors tensors(*graph, c);
     if (c.backward)
-        describe_backward(*graph, c, description);
+        describe_backward(*graph, c, tensors);
     else
-        describe_forward(*graph, c, description);
+        describe_forward(*graph, c, tensors);
     return graph;
 }
 
 std::size_t cudnn_version() {
     void*& library = cudnn_frontend::cudnn_dlhandle;
     if (!library) {
-        // The front end takes what of the runtime it needs from a library of this name, or the first it
-        // finds.
-        setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", place_of(MAESTRO_CUDART_LIBRARY).c_str(), 0);
-        library = dlopen(place_of(MAESTRO_CUDNN_LIBRARY).c_str(), RTLD_NOW);
+        // The front end loads the CUDA runtime from the library that this variable names.
+        setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", library_path(MAESTRO_CUDART_LIBRARY).c_str(), 0);
+        library = dlopen(library_path(MAESTRO_CUDNN_LIBRARY).c_str(), RTLD_NOW);
     }
     const std::size_t version = library ? cudnn_frontend::detail::get_backend_version() : 0;
-    return version >= kOldest ? version : 0;
+    return version >= kMinVersion ? version : 0;
 }
 
 }  // namespace maestro::backend

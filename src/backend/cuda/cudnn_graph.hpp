@@ -1,4 +1,5 @@
-// The graphs of attention, as cuDNN's front end describes them: what is asked for, not yet how.
+// Attention as graphs of cuDNN's front end. A graph describes the computation; a plan, built later,
+// implements it.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +16,17 @@ namespace maestro::backend {
 
 using Graph = cudnn_frontend::graph::Graph;
 
-/// By which graphs and what runs them know an array.
+/// The uid that identifies an array in graphs and in their execution.
 inline std::int64_t uid_of(AttentionArray which) {
     return static_cast<std::int64_t>(which) + 1;
 }
 
-/// Forward: q, k, values -> out, lse. Backward: these and dout -> dq, dk, dvalues, summed in an order that is
-/// always the same.
+/// Forward: q, k, values -> out, lse. Backward: these and dout -> dq, dk, dvalues, by deterministic
+/// algorithms.
 std::shared_ptr<Graph> attention_graph(const AttentionClass& c, int architecture);
 
-/// Loads the library if it is not loaded; its version as 91900, or 0 where there is none that is new enough.
+/// Loads the library at the first call. Returns its version (91900 for 9.19.0), or 0 where none is installed
+/// that is new enough.
 std::size_t cudnn_version();
 
 }  // namespace maestro::backend

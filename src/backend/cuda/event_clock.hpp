@@ -1,4 +1,4 @@
-// The clock of a GPU: events in its computing stream, read when it is past them.
+// The clock of a GPU: CUDA events in its compute stream, which are read after the device has reached them.
 #pragma once
 
 #include <deque>
@@ -12,11 +12,11 @@ namespace maestro::backend {
 
 class CudaClock final : public Clock {
 public:
-    /// `wait` returns when the stream is past an event.
+    /// `wait` blocks until the device has reached an event.
     CudaClock(Stream stream, std::function<void(const CudaEvent&)> wait)
         : stream_(stream), wait_(std::move(wait)) {}
 
-    /// The host waits for nothing.
+    /// Does not block the host.
     Mark mark() override;
     void read() override;
     double at(const Mark& mark) const override;
@@ -24,11 +24,11 @@ public:
 private:
     Stream stream_;
     std::function<void(const CudaEvent&)> wait_;
-    std::deque<CudaEvent> events_;  ///< of marks that are not read, then spare ones
-    std::vector<Mark> marks_;       ///< not read
-    std::uint64_t given_ = 0;       ///< marks
-    std::uint64_t first_ = 0;       ///< number of the first one that was read last
-    std::vector<double> read_;      ///< seconds, from `first_` on
+    std::deque<CudaEvent> events_;  ///< events of the marks that were not read, then unused events
+    std::vector<Mark> marks_;       ///< marks that were not read yet
+    std::uint64_t marked_ = 0;      ///< number of marks so far
+    std::uint64_t first_read_ = 0;  ///< number of the first mark of the last read()
+    std::vector<double> times_;     ///< in seconds, of the marks from first_read_ on
 };
 
 }  // namespace maestro::backend

@@ -11,16 +11,15 @@
 #include <tuple>
 #include <utility>
 
-#include "backend/cuda/product.hpp"
+#include "backend/cuda/matmul_descriptor.hpp"
 
 namespace maestro::backend {
 
 namespace {
 
-constexpr int kTried = 8;  ///< proposals that are measured
+constexpr int kMaxCandidates = 8;  ///< algorithms that autotuning measures
 
-/// The largest power of two that divides an address, up to what every arena grants: what a kernel may count
-/// on.
+/// The alignment of an address in bytes: a power of two, at most 64, which is what arenas align to.
 std::uint32_t alignment_of(const void* pointer) {
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
     std::uint32_t alignment = 64;
@@ -28,26 +27,29 @@ std::uint32_t alignment_of(const void* pointer) {
     return alignment;
 }
 
-/// Where the library writes D.
-void* written(const Backend::Gemm& g, const Backend::Epilogue& e) {
+/// The matrix D of cuBLASLt, which the library writes.
+void* output_of(const Backend::Gemm& g, const Backend::Epilogue& e) {
     return e.activated ? e.activated : g.y;
 }
 
-/// What an epilogue reads or writes beside y, and its vector; null where there is none.
-const void* beside(const Backend::Gemm& g, const Backend::Epilogue& e) {
+/// The auxiliary matrix of an epilogue (the input of GELU), and its bias or bias gradient; null where there
+/// is none.
+const void* aux_of(const Backend::Gemm& g, const Backend::Epilogue& e) {
     return e.activated ? g.y : nullptr;
 }
 const void* vector_of(const Backend::Epilogue& e) {
     return e.column_sums ? e.column_sums : e.bias;
 }
-bool plain(const Backend::Epilogue& e) {
-    return !e.bias && !e.activated && !e.column_sums;
+bool has_epilogue(const Backend::Epilogue& e) {
+    return e.bias || e.activated || e.column_sums;
 }
 
-/// How many rows of activations there are differs from micro-batch to micro-batch: up to the next number
-/// with three binary digits they are one class.
-Backend::Gemm of_class(Backend::Gemm g) {
-    if (g.transpose_a && g.transpose_b) return g;  // b's rows are as long as there are rows of a
+/// The class of shapes that share an algorithm. The number of activation rows differs from micro-batch to
+/// micro-batch, and choosing an algorithm for each number would take too long. Rows are rounded up to three
+/// significant binary digits.
+Backend::Gemm shape_class_of(Backend::Gemm g) {
+    if (g.transpose_a && g.transpose_b)
+        return g;  // the number of activation rows is the length of b's rows, too
     std::int64_t& rows = g.transpose_a ? g.k : g.m;
     const auto digits =
         static_cast<int>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1))));
@@ -65,13 +67,13 @@ Key key_of(const Backend::Gemm& g, const Backend::Epilogue& e) {
              e.column_sums != nullptr},
             g.in,
             g.out,
-            {alignment_of(g.a), alignment_of(g.b), alignment_of(written(g, e)), alignment_of(beside(g, e)),
+            {alignment_of(g.a), alignment_of(g.b), alignment_of(output_of(g, e)), alignment_of(aux_of(g, e)),
              alignment_of(vector_of(e))}};
 }
 
 struct Plan {
-    Product product;
-    std::optional<cublasLtMatmulAlgo_t> algorithm;  ///< none: the library has no such product
+    MatmulDescriptor descriptor;
+    std::optional<cublasLtMatmulAlgo_t> algorithm;  ///< none where the library does not support the GEMM
 };
 
 }  // namespace
@@ -80,7 +82,7 @@ struct CudaGemm::State {
     State(Stream s, GemmOptions o, std::function<void(const CudaEvent&)> w)
         : stream(s), options(o), wait(std::move(w)) {
         MAESTRO_CUDA_CALL(cublasLtCreate(&handle));
-        MAESTRO_CUDA_CALL(cudaMalloc(&workspace, kProductWorkspace));
+        MAESTRO_CUDA_CALL(cudaMalloc(&workspace, kGemmWorkspace));
     }
     ~State() {
         cudaFree(workspace);
@@ -89,51 +91,55 @@ struct CudaGemm::State {
     State(const State&) = delete;
     State& operator=(const State&) = delete;
 
-    /// The plan of a shape, for its class where its algorithm does for all of that, else for itself.
+    /// The plan of the shape's class where its algorithm supports this shape, else a plan for exactly this
+    /// shape.
     const Plan& plan_for(const Backend::Gemm& g, const Backend::Epilogue& e);
-    const Plan& plan_of(const Backend::Gemm& shape, const Backend::Gemm& g, const Backend::Epilogue& e);
-    std::vector<cublasLtMatmulAlgo_t> proposals(const Product& product, const Backend::Gemm& g,
-                                                const Backend::Epilogue& e);
-    bool does_for(const Plan& plan, const Backend::Gemm& g) const;
-    std::optional<cublasLtMatmulAlgo_t> choose(const Product& product, const Backend::Gemm& g,
-                                               const Backend::Epilogue& e);
-    double seconds_of(const Product& product, const cublasLtMatmulAlgo_t& algorithm, const Backend::Gemm& g,
-                      void* target);
-    void multiply(const Product& product, const cublasLtMatmulAlgo_t& algorithm, const Backend::Gemm& g,
-                  void* target, bool accumulate);
+    /// The plan of `shape`. It is made if there is none; autotuning measures it on the arrays of `g`.
+    const Plan& find_or_make_plan(const Backend::Gemm& shape, const Backend::Gemm& g,
+                                  const Backend::Epilogue& e);
+    std::vector<cublasLtMatmulAlgo_t> heuristic_results(const MatmulDescriptor& descriptor,
+                                                        const Backend::Gemm& g, const Backend::Epilogue& e);
+    bool supports(const Plan& plan, const Backend::Gemm& g) const;
+    std::optional<cublasLtMatmulAlgo_t> choose_algorithm(const MatmulDescriptor& descriptor,
+                                                         const Backend::Gemm& g, const Backend::Epilogue& e);
+    double measure(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
+                   const Backend::Gemm& g, void* target);
+    void launch_matmul(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
+                       const Backend::Gemm& g, void* target, bool accumulate);
 
     Stream stream;
     GemmOptions options;
     std::function<void(const CudaEvent&)> wait;
     cublasLtHandle_t handle = nullptr;
     void* workspace = nullptr;
-    CudaEvent begun{cudaEventDefault}, ended{cudaEventDefault};
+    CudaEvent trial_begin{cudaEventDefault}, trial_end{cudaEventDefault};
     std::map<Key, Plan> plans;
 };
 
-std::vector<cublasLtMatmulAlgo_t> CudaGemm::State::proposals(const Product& product, const Backend::Gemm& g,
-                                                             const Backend::Epilogue& e) {
-    Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
-    MAESTRO_CUDA_CALL(cublasLtMatmulPreferenceCreate(preference.to_make()));
+std::vector<cublasLtMatmulAlgo_t> CudaGemm::State::heuristic_results(const MatmulDescriptor& descriptor,
+                                                                     const Backend::Gemm& g,
+                                                                     const Backend::Epilogue& e) {
+    LibraryHandle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
+    MAESTRO_CUDA_CALL(cublasLtMatmulPreferenceCreate(preference.out()));
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, const auto& value) {
         MAESTRO_CUDA_CALL(cublasLtMatmulPreferenceSetAttribute(preference.get(), what, &value, sizeof value));
     };
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kProductWorkspace);
-    // Parts of a long sum may be added up in the result's type: not where that is bf16.
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kGemmWorkspace);
+    // Split-K may reduce partial sums in the result's type. That would lose precision where it is bf16.
     if (g.out == DType::bf16)
         prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(g.b));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(g.a));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(written(g, e)));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(written(g, e)));
-    std::array<cublasLtMatmulHeuristicResult_t, kTried> found{};
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(output_of(g, e)));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(output_of(g, e)));
+    std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> found{};
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        handle, product.description(), product.first(), product.second(), product.result(), product.result(),
-        preference.get(), options.autotune ? kTried : 1, found.data(), &count);
-    // What it has no epilogue for it may also call a wrong description.
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_INVALID_VALUE && !plain(e)))
+        handle, descriptor.operation(), descriptor.a_layout(), descriptor.b_layout(), descriptor.c_layout(),
+        descriptor.c_layout(), preference.get(), options.autotune ? kMaxCandidates : 1, found.data(), &count);
+    // For an unsupported epilogue the library may also report an invalid value.
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_INVALID_VALUE && has_epilogue(e)))
         return {};
     MAESTRO_CUDA_CALL(status);
     std::vector<cublasLtMatmulAlgo_t> algorithms;
@@ -143,92 +149,95 @@ std::vector<cublasLtMatmulAlgo_t> CudaGemm::State::proposals(const Product& prod
     return algorithms;
 }
 
-void CudaGemm::State::multiply(const Product& product, const cublasLtMatmulAlgo_t& algorithm,
-                               const Backend::Gemm& g, void* target, bool accumulate) {
+void CudaGemm::State::launch_matmul(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
+                                    const Backend::Gemm& g, void* target, bool accumulate) {
     const double one = 1, zero = 0;
     const float one_f = 1, zero_f = 0;
     const bool wide = g.in == DType::f64;
     const void* const alpha = wide ? static_cast<const void*>(&one) : &one_f;
     const void* const beta = accumulate ? alpha : wide ? static_cast<const void*>(&zero) : &zero_f;
-    MAESTRO_CUDA_CALL(cublasLtMatmul(handle, product.description(), alpha, g.b, product.first(), g.a,
-                                     product.second(), beta, target, product.result(), target,
-                                     product.result(), &algorithm, workspace, kProductWorkspace, stream));
+    MAESTRO_CUDA_CALL(cublasLtMatmul(handle, descriptor.operation(), alpha, g.b, descriptor.a_layout(), g.a,
+                                     descriptor.b_layout(), beta, target, descriptor.c_layout(), target,
+                                     descriptor.c_layout(), &algorithm, workspace, kGemmWorkspace, stream));
 }
 
-double CudaGemm::State::seconds_of(const Product& product, const cublasLtMatmulAlgo_t& algorithm,
-                                   const Backend::Gemm& g, void* target) {
+double CudaGemm::State::measure(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
+                                const Backend::Gemm& g, void* target) {
     constexpr int kRuns = 3;
-    multiply(product, algorithm, g, target, false);  // the first may load code
-    begun.record(stream);
-    for (int i = 0; i < kRuns; ++i) multiply(product, algorithm, g, target, false);
-    ended.record(stream);
-    wait(ended);
-    return ended.seconds_after(begun) / kRuns;
+    launch_matmul(descriptor, algorithm, g, target, false);  // warm-up: the first launch may load the kernel
+    trial_begin.record(stream);
+    for (int i = 0; i < kRuns; ++i) launch_matmul(descriptor, algorithm, g, target, false);
+    trial_end.record(stream);
+    wait(trial_end);
+    return trial_end.seconds_after(trial_begin) / kRuns;
 }
 
-/// The first proposal, or the fastest. What is summed up in place is tried out beside it.
-std::optional<cublasLtMatmulAlgo_t> CudaGemm::State::choose(const Product& product, const Backend::Gemm& g,
-                                                            const Backend::Epilogue& e) {
-    const auto algorithms = proposals(product, g, e);
+/// The library's first heuristic result, or with autotuning the fastest of several. A GEMM that accumulates
+/// is measured on a temporary result, because every trial would add to the real one.
+std::optional<cublasLtMatmulAlgo_t> CudaGemm::State::choose_algorithm(const MatmulDescriptor& descriptor,
+                                                                      const Backend::Gemm& g,
+                                                                      const Backend::Epilogue& e) {
+    const auto algorithms = heuristic_results(descriptor, g, e);
     if (algorithms.empty()) return {};
     if (algorithms.size() == 1) return algorithms.front();
-    void* target = written(g, e);
+    void* target = output_of(g, e);
     void* trial = nullptr;
     if (g.accumulate) {
         const auto bytes = static_cast<std::size_t>(g.m * g.ldy) * size_of(g.out) + 256;
         if (cudaMalloc(&trial, bytes) != cudaSuccess) {
-            cudaGetLastError();  // or the next call would report it again
+            cudaGetLastError();  // clears the error, which the next check would report otherwise
             return algorithms.front();
         }
-        // As aligned as what it stands for.
-        target = static_cast<std::byte*>(trial) + alignment_of(written(g, e)) % 64;
+        // As aligned as the real result.
+        target = static_cast<std::byte*>(trial) + alignment_of(output_of(g, e)) % 64;
     }
     double best_s = std::numeric_limits<double>::infinity();
     std::optional<cublasLtMatmulAlgo_t> best;
     for (const cublasLtMatmulAlgo_t& algorithm : algorithms)
-        if (const double s = seconds_of(product, algorithm, g, target); s < best_s) {
+        if (const double s = measure(descriptor, algorithm, g, target); s < best_s) {
             best_s = s;
             best = algorithm;
         }
-    // Waits for other streams as well, without a deadline: a rank that does not come there is the watchdog's.
+    // cudaFree() waits for all streams, without a deadline. If another rank hangs here, the watchdog reports
+    // it.
     if (trial) MAESTRO_CUDA_CALL(cudaFree(trial));
     return best;
 }
 
-bool CudaGemm::State::does_for(const Plan& plan, const Backend::Gemm& g) const {
-    plan.product.resize(g);
+bool CudaGemm::State::supports(const Plan& plan, const Backend::Gemm& g) const {
+    plan.descriptor.set_sizes(g);
     cublasLtMatmulHeuristicResult_t found{};
-    return !plan.algorithm ||
-           (cublasLtMatmulAlgoCheck(handle, plan.product.description(), plan.product.first(),
-                                    plan.product.second(), plan.product.result(), plan.product.result(),
-                                    &*plan.algorithm, &found) == CUBLAS_STATUS_SUCCESS &&
-            found.workspaceSize <= kProductWorkspace);
+    return !plan.algorithm || (cublasLtMatmulAlgoCheck(handle, plan.descriptor.operation(),
+                                                       plan.descriptor.a_layout(), plan.descriptor.b_layout(),
+                                                       plan.descriptor.c_layout(), plan.descriptor.c_layout(),
+                                                       &*plan.algorithm, &found) == CUBLAS_STATUS_SUCCESS &&
+                               found.workspaceSize <= kGemmWorkspace);
 }
 
-const Plan& CudaGemm::State::plan_of(const Backend::Gemm& shape, const Backend::Gemm& g,
-                                     const Backend::Epilogue& e) {
+const Plan& CudaGemm::State::find_or_make_plan(const Backend::Gemm& shape, const Backend::Gemm& g,
+                                               const Backend::Epilogue& e) {
     const Key key = key_of(shape, e);
-    auto at = plans.find(key);
-    if (at == plans.end()) {
-        Product product(shape, e, options.tf32);
+    auto entry = plans.find(key);
+    if (entry == plans.end()) {
+        MatmulDescriptor descriptor(shape, e, options.tf32);
         std::optional<cublasLtMatmulAlgo_t> algorithm;
         if (options.autotune) {
-            product.resize(g);  // of the class there may be less memory than its largest would take
-            algorithm = choose(product, g, e);
+            descriptor.set_sizes(g);  // the arrays of `g` may be too small for the largest shape of the class
+            algorithm = choose_algorithm(descriptor, g, e);
         } else {
-            algorithm = choose(product, shape, e);
+            algorithm = choose_algorithm(descriptor, shape, e);
         }
-        at = plans.emplace(key, Plan{std::move(product), algorithm}).first;
+        entry = plans.emplace(key, Plan{std::move(descriptor), algorithm}).first;
     }
-    return at->second;
+    return entry->second;
 }
 
 const Plan& CudaGemm::State::plan_for(const Backend::Gemm& g, const Backend::Epilogue& e) {
-    const Plan& shared = plan_of(of_class(g), g, e);
-    if (does_for(shared, g)) return shared;
-    const Plan& own = plan_of(g, g, e);
-    own.product.resize(g);
-    return own;
+    const Plan& of_class = find_or_make_plan(shape_class_of(g), g, e);
+    if (supports(of_class, g)) return of_class;
+    const Plan& exact = find_or_make_plan(g, g, e);
+    exact.descriptor.set_sizes(g);
+    return exact;
 }
 
 CudaGemm::CudaGemm(Stream stream, GemmOptions options, std::function<void(const CudaEvent&)> wait)
@@ -236,25 +245,27 @@ CudaGemm::CudaGemm(Stream stream, GemmOptions options, std::function<void(const 
 CudaGemm::~CudaGemm() = default;
 
 bool CudaGemm::run(const Backend::Gemm& g, const Backend::Epilogue& epilogue) {
-    // What the library asks of rows beside y, in elements, and of places, in bytes.
-    constexpr std::int64_t kRowUnit = 8;
-    constexpr std::uint32_t kLeast = 16;
-    if (epilogue.activated && (g.ldy % kRowUnit != 0 || alignment_of(g.y) < kLeast)) return false;
-    if (alignment_of(vector_of(epilogue)) < kLeast) return false;
+    // Requirements of the library for epilogues: row strides in elements, addresses in bytes.
+    constexpr std::int64_t kAuxStrideUnit = 8;
+    constexpr std::uint32_t kMinAlignment = 16;
+    if (epilogue.activated && (g.ldy % kAuxStrideUnit != 0 || alignment_of(g.y) < kMinAlignment))
+        return false;
+    if (alignment_of(vector_of(epilogue)) < kMinAlignment) return false;
     const Plan& plan = state_->plan_for(g, epilogue);
-    MAESTRO_CHECK(plan.algorithm || !plain(epilogue), "cuBLASLt knows no product of {} x {} x {}, {} to {}",
-                  g.m, g.n, g.k, name_of(g.in), name_of(g.out));
+    MAESTRO_CHECK(plan.algorithm || has_epilogue(epilogue),
+                  "cuBLASLt does not support a GEMM of {} x {} x {}, {} to {}", g.m, g.n, g.k, name_of(g.in),
+                  name_of(g.out));
     if (!plan.algorithm) return false;
-    plan.product.point(g, epilogue);
-    state_->multiply(plan.product, *plan.algorithm, g, written(g, epilogue), g.accumulate);
+    plan.descriptor.set_epilogue_pointers(g, epilogue);
+    state_->launch_matmul(plan.descriptor, *plan.algorithm, g, output_of(g, epilogue), g.accumulate);
     return true;
 }
 
 std::string CudaGemm::describe() const {
     const auto version = cublasLtGetVersion();
     return fmt::format("cuBLASLt {}.{}.{}{}{}", version / 10000, version / 100 % 100, version % 100,
-                       state_->options.tf32 ? ", fp32 by tf32" : "",
-                       state_->options.autotune ? ", algorithms by measurement" : "");
+                       state_->options.tf32 ? ", fp32 GEMMs in TF32" : "",
+                       state_->options.autotune ? ", algorithms by benchmark" : "");
 }
 
 }  // namespace maestro::backend

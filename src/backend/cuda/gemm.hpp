@@ -1,4 +1,4 @@
-// Products on a GPU by cuBLASLt.
+// GEMMs on a GPU by cuBLASLt.
 #pragma once
 
 #include <cstddef>
@@ -11,23 +11,24 @@
 
 namespace maestro::backend {
 
-/// Bytes that a CudaGemm allocates, as much as cuBLAS takes on Hopper.
-inline constexpr std::size_t kProductWorkspace = std::size_t{32} << 20;
+/// Bytes of workspace that a CudaGemm allocates: what cuBLAS recommends for Hopper.
+inline constexpr std::size_t kGemmWorkspace = std::size_t{32} << 20;
 
-/// Owns the library's handle, its workspace and what it has chosen for each shape. Not thread-safe; every
-/// product goes to the stream that it was made for.
+/// Owns the library's handle, a workspace, and the algorithm chosen for each class of shapes. Not
+/// thread-safe. All GEMMs run on the stream that it was constructed with.
 class CudaGemm {
 public:
-    /// `wait` returns when an event is reached.
+    /// `wait` blocks until the device has reached an event.
     CudaGemm(Stream stream, GemmOptions options, std::function<void(const CudaEvent&)> wait);
     ~CudaGemm();
     CudaGemm(const CudaGemm&) = delete;
     CudaGemm& operator=(const CudaGemm&) = delete;
-    /// Backend::gemm_with; bf16 factors are multiplied with sums in f32. An algorithm is chosen once for a
-    /// class of shapes, which have the same matrix of weights and about as many rows of activations. False,
-    /// and nothing is done, where the library has no such epilogue; without one there always is a product.
+    /// Backend::gemm_with(). bf16 inputs are accumulated in fp32. An algorithm is chosen once per class of
+    /// shapes: the same weight matrix, and a similar number of activation rows. Returns false, and does
+    /// nothing, where the library does not support the epilogue. Throws where it does not support a GEMM
+    /// without one.
     bool run(const Backend::Gemm& g, const Backend::Epilogue& epilogue);
-    std::string describe() const;  ///< the library, for the log
+    std::string describe() const;  ///< library version and options, for the log
 
 private:
     struct State;

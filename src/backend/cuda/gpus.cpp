@@ -12,10 +12,12 @@ namespace maestro::backend {
 
 namespace {
 
-// Both are estimates for what CUDA does not tell before it is taken; no GPU has been asked yet.
+// Estimates of memory that CUDA allocates by itself and does not report in advance. Not measured on a GPU
+// yet.
 constexpr std::size_t kCodeReserve = std::size_t{128}
-                                     << 20;  ///< kernels of ours and of cuBLASLt; their stacks
-constexpr std::size_t kCudnnReserve = std::size_t{128} << 20;  ///< its handle, and each plan's kernels
+                                     << 20;  ///< code of Maestro's and cuBLASLt's kernels, and their stacks
+constexpr std::size_t kCudnnReserve = std::size_t{128}
+                                      << 20;  ///< cuDNN's handle, and the kernels of its plans
 
 }  // namespace
 
@@ -24,13 +26,13 @@ Gpus find_gpus() {
     const cudaError_t found = cudaGetDeviceCount(&count);
     if (found == cudaSuccess && count > 0) {
         if (cublasLtGetVersion() > 0) return {count, ""};
-        return {0, fmt::format("libcublasLt.so.{} is not to be found", CUBLAS_VER_MAJOR)};
+        return {0, fmt::format("libcublasLt.so.{} was not found", CUBLAS_VER_MAJOR)};
     }
-    cudaGetLastError();  // or the next call would report it again
+    cudaGetLastError();  // clears the error, which the next check would report otherwise
     if (found == cudaSuccess) return {0, "none is visible to this process"};
     int driver = 0;
     cudaDriverGetVersion(&driver);
-    return {0, driver == 0 ? "there is no driver of NVIDIA's" : cudaGetErrorString(found)};
+    return {0, driver == 0 ? "no NVIDIA driver is installed" : cudaGetErrorString(found)};
 }
 
 std::string bus_of_gpu(int number) {
@@ -47,7 +49,7 @@ std::string identity_of_gpu(int number) {
 
 LibraryMemory library_memory_of_gpu(int number) {
     const bool attention = attention_architecture_of_gpu(number) != 0;
-    return {.workspace = kProductWorkspace, .reserve = kCodeReserve + (attention ? kCudnnReserve : 0)};
+    return {.workspace = kGemmWorkspace, .reserve = kCodeReserve + (attention ? kCudnnReserve : 0)};
 }
 
 std::string describe_gpu(int number) {

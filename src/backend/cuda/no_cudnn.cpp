@@ -1,4 +1,4 @@
-// Builds for GPUs without cuDNN's front end.
+// Replaces cudnn_attention.cpp in builds without cuDNN's front end.
 #include "backend/cuda/cudnn_attention.hpp"
 
 namespace maestro::backend {
@@ -8,7 +8,7 @@ bool has_cudnn(int) {
 }
 
 CudnnAttention make_cudnn_attention(Stream, int) {
-    return {nullptr, "built without cuDNN: attention by own kernels"};
+    return {nullptr, "built without cuDNN: attention by Maestro's kernels"};
 }
 
 }  // namespace maestro::backend

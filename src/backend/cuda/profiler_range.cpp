@@ -7,7 +7,7 @@ namespace maestro::backend {
 
 namespace {
 
-/// NVTX gives it back when the process ends.
+/// NVTX destroys the domain when the process ends.
 nvtxDomainHandle_t domain() {
     static const nvtxDomainHandle_t made = nvtxDomainCreateA("maestro");
     return made;

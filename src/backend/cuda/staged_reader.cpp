@@ -15,10 +15,10 @@ CudaDeviceToHostReader::CudaDeviceToHostReader(Stream computing, std::vector<Ten
 }
 
 CudaDeviceToHostReader::~CudaDeviceToHostReader() {
-    cudaStreamSynchronize(stream_);  // it writes the memory
+    cudaStreamSynchronize(stream_);  // queued copies write to the ring
 }
 
-/// Into every slot that the reader has done with.
+/// Starts copies into all slots that the reader has finished with.
 void CudaDeviceToHostReader::copy_ahead() {
     while (copied_ < read_ + kSlots && tensor_ < tensors_.size()) {
         const Tensor& tensor = tensors_[tensor_];

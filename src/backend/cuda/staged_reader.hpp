@@ -1,4 +1,4 @@
-// Tensors of a GPU on their way to the host: copies on a stream beside the computing, ahead of the reader.
+// Copies tensors from a GPU to the host on a separate stream, ahead of the reader.
 #pragma once
 
 #include <array>
@@ -11,11 +11,12 @@
 
 namespace maestro::backend {
 
-/// Owns its stream and a ring of pinned memory. A slot is filled again once the reader has asked for the
-/// chunk after the one that was in it.
+/// Owns a stream and a ring of pinned staging buffers. A chunk stays valid until the call of next() after the
+/// one that returned it; then its slot is filled again.
 class CudaDeviceToHostReader final : public DeviceToHostReader {
 public:
-    /// What `computing` was given before is done in what is read. `wait` returns when an event is reached.
+    /// Reads the tensors as the work that was queued on `computing` before leaves them. `wait` blocks until
+    /// the device has reached an event.
     CudaDeviceToHostReader(Stream computing, std::vector<Tensor> tensors,
                            std::function<void(const CudaEvent&)> wait);
     ~CudaDeviceToHostReader() override;
@@ -29,9 +30,9 @@ private:
 
     std::vector<Tensor> tensors_;
     std::function<void(const CudaEvent&)> wait_;
-    std::size_t tensor_ = 0;               ///< of the chunk that is copied next
-    std::int64_t element_ = 0;             ///< the first element of that chunk
-    std::uint64_t copied_ = 0, read_ = 0;  ///< pieces whose copy was started, and pieces that were handed out
+    std::size_t tensor_ = 0;               ///< tensor of the chunk that is copied next
+    std::int64_t element_ = 0;             ///< first element of that chunk
+    std::uint64_t copied_ = 0, read_ = 0;  ///< chunks whose copy was started; chunks returned by next()
     StagingRing ring_;
     std::array<Chunk, kSlots> chunks_;  ///< by slot
     CudaStream stream_;

@@ -1,4 +1,4 @@
-// Pinned memory of the host through which copies to and from a GPU pass, slot after slot.
+// A ring of pinned staging buffers for copies between host and GPU.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace maestro::backend {
 
-/// Owns the slots. They are numbered in the order of use, without end: use n is of slot n % size(). Before a
-/// slot is used again its event has to be reached, which its users see to.
+/// Owns the slots. Uses are numbered consecutively, and use n has slot n % size(). Before a slot is used
+/// again, callers must wait for its event.
 class StagingRing {
 public:
     struct Slot {
         PinnedMemory memory;
-        CudaEvent copied;  ///< recorded behind the last copy from or to the memory
+        CudaEvent copied;  ///< recorded after the last copy from or to the memory
     };
-    /// `bytes` of each slot; with 0 their users reserve what they need.
+    /// `bytes`: size of each slot. With 0, callers reserve memory as they need it.
     explicit StagingRing(std::uint64_t slots, std::size_t bytes = 0) : slots_(slots) {
         for (Slot& slot : slots_) slot.memory.reserve(bytes);
     }

@@ -1,4 +1,4 @@
-// Streams, events and pinned memory of CUDA as values that free what they hold.
+// RAII classes for CUDA streams, events and pinned memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,10 +11,10 @@
 
 namespace maestro::backend {
 
-/// A place in a stream, for other streams and the host to wait for.
+/// A CUDA event: a point in a stream that other streams and the host can wait for.
 class CudaEvent {
 public:
-    /// cudaEventDefault where it is to tell times.
+    /// flags: cudaEventDefault for events that measure time.
     explicit CudaEvent(unsigned flags = cudaEventDisableTiming) {
         MAESTRO_CUDA_CALL(cudaEventCreateWithFlags(&event_, flags));
     }
@@ -26,20 +26,20 @@ public:
     CudaEvent& operator=(const CudaEvent&) = delete;
 
     void record(Stream stream) { MAESTRO_CUDA_CALL(cudaEventRecord(event_, stream)); }
-    /// What `stream` is given from now on waits for the place recorded last. The host does not.
+    /// Makes all later work of `stream` wait for the last recorded point. Does not block the host.
     void hold(Stream stream) const {
         MAESTRO_CUDA_CALL(cudaStreamWaitEvent(stream, event_, cudaEventWaitDefault));
     }
-    /// True also where nothing was recorded.
+    /// Whether the device has reached the last recorded point. True if nothing was recorded.
     bool reached() const {
         const cudaError_t found = cudaEventQuery(event_);
         if (found != cudaErrorNotReady) MAESTRO_CUDA_CALL(found);
         if (found == cudaSuccess) return true;
-        cudaGetLastError();  // or a launch's check would report it
+        cudaGetLastError();  // clears cudaErrorNotReady, which the next check would report otherwise
         return false;
     }
     void synchronize() const { MAESTRO_CUDA_CALL(cudaEventSynchronize(event_)); }
-    /// Both tell times and are reached.
+    /// Both events measure time and were reached.
     double seconds_after(const CudaEvent& earlier) const {
         float milliseconds = 0;
         MAESTRO_CUDA_CALL(cudaEventElapsedTime(&milliseconds, earlier.event_, event_));
@@ -50,7 +50,7 @@ private:
     cudaEvent_t event_ = nullptr;
 };
 
-/// A stream beside the one for computing, of the calling thread's GPU.
+/// A stream of the calling thread's GPU, besides the backend's compute stream.
 class CudaStream {
 public:
     CudaStream() { MAESTRO_CUDA_CALL(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
@@ -63,8 +63,8 @@ private:
     Stream stream_ = nullptr;
 };
 
-/// Memory of the host that copies of a GPU read and write while the host goes on. No copy may be queued for
-/// it when it grows or goes.
+/// Pinned (page-locked) host memory, which asynchronous copies need. No copy may be queued for it when it
+/// grows or is destroyed.
 class PinnedMemory {
 public:
     explicit PinnedMemory(std::size_t bytes = 0) { reserve(bytes); }
@@ -75,7 +75,7 @@ public:
     PinnedMemory& operator=(const PinnedMemory&) = delete;
 
     std::byte* data() const { return data_; }
-    /// Makes room for so many bytes; what was there is lost where it grows.
+    /// Grows to at least `bytes`. The contents are lost where it grows.
     void reserve(std::size_t bytes) {
         if (bytes <= bytes_) return;
         if (data_) MAESTRO_CUDA_CALL(cudaFreeHost(std::exchange(data_, nullptr)));
