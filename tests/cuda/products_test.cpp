@@ -52,7 +52,7 @@ protected:
         (values(tensors), ...);
     }
     static std::int64_t products() {
-        return hosted::products_by(0) + hosted::products_by(1) + hosted::products_by(2);
+        return hosted::gemms_by_candidate(0) + hosted::gemms_by_candidate(1) + hosted::gemms_by_candidate(2);
     }
 };
 
@@ -127,14 +127,14 @@ TEST_F(Products, AreMeasuredWhereAsked) {
     const Tensor y = view(DType::f32, 32, 24, 0), dx = view(DType::f32, 32, kInputs, 0, 0.5),
                  dy = view(DType::f32, 32, 24, 0, normal(32 * 24));
     settle(y, dx, dy);
-    const std::int64_t fast = hosted::products_by(hosted::kFastProposal), all = products();
+    const std::int64_t fast = hosted::gemms_by_candidate(hosted::kFastCandidate), all = products();
     linear(*measuring, l.x, l.w, y);
     // Each of three proposals is tried the same number of times, and one more product is the fastest's.
     const std::int64_t tried = products() - all - 1;
     EXPECT_GT(tried, 0);
-    EXPECT_EQ(hosted::products_by(hosted::kFastProposal) - fast, tried / 3 + 1);
+    EXPECT_EQ(hosted::gemms_by_candidate(hosted::kFastCandidate) - fast, tried / 3 + 1);
     for (int i = 0; i < 5; ++i) linear(*measuring, l.x, l.w, y);
-    EXPECT_EQ(hosted::products_by(hosted::kFastProposal) - fast, tried / 3 + 6);
+    EXPECT_EQ(hosted::gemms_by_candidate(hosted::kFastCandidate) - fast, tried / 3 + 6);
     EXPECT_EQ(products() - all, tried + 6);
     // What is summed up in place is summed up once, however often it is tried out.
     linear_backward_input(*measuring, dy, l.w, dx, true);

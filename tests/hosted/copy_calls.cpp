@@ -1,5 +1,5 @@
-// The runtime's calls that copy and fill. What the host may change after the call, and a device then reads,
-// is decided here: pinned memory is read when the copy runs, other memory at the call.
+// The CUDA runtime's memcpy and memset. As in CUDA, an asynchronous copy reads pinned memory when it runs, so
+// that the host must not change it before, and pageable memory during the call.
 #include <cuda_runtime_api.h>
 #include <fmt/core.h>
 
@@ -12,9 +12,9 @@
 namespace hosted {
 namespace {
 
-enum class Place { device, pinned, pageable, invalid };
+enum class MemoryKind { device, pinned, pageable, invalid };
 
-/// `rows` rows of `bytes`, `pitch` apart.
+/// One side of a copy of rows, which begin `pitch` bytes apart.
 struct Side {
     char* pointer;
     std::size_t pitch;
@@ -25,15 +25,16 @@ struct Copy {
     std::size_t span(const Side& side) const { return (rows - 1) * side.pitch + bytes; }
 };
 
-Place place_of(const Runtime& r, const void* pointer, std::size_t bytes) {
-    if (pointer == nullptr) return Place::invalid;
-    if (r.memory.maps(pointer)) return r.memory.find(pointer, bytes) ? Place::device : Place::invalid;
-    if (r.pinned.holds(pointer, bytes)) return Place::pinned;
-    return r.pinned.touches(pointer, bytes) ? Place::invalid : Place::pageable;
+MemoryKind kind_of(const Runtime& r, const void* pointer, std::size_t bytes) {
+    if (pointer == nullptr) return MemoryKind::invalid;
+    if (r.memory.maps(pointer))
+        return r.memory.find(pointer, bytes) ? MemoryKind::device : MemoryKind::invalid;
+    if (r.pinned.contains(pointer, bytes)) return MemoryKind::pinned;
+    return r.pinned.overlaps(pointer, bytes) ? MemoryKind::invalid : MemoryKind::pageable;
 }
 
-bool says(cudaMemcpyKind kind, Place to, Place from) {
-    const bool to_device = to == Place::device, from_device = from == Place::device;
+bool matches(cudaMemcpyKind kind, MemoryKind to, MemoryKind from) {
+    const bool to_device = to == MemoryKind::device, from_device = from == MemoryKind::device;
     switch (kind) {
         case cudaMemcpyHostToHost:
             return !to_device && !from_device;
@@ -49,13 +50,13 @@ bool says(cudaMemcpyKind kind, Place to, Place from) {
     return false;
 }
 
-void move_rows(const Copy& c) {
+void copy_rows(const Copy& c) {
     for (std::size_t row = 0; row < c.rows; ++row)
         std::memcpy(c.to.pointer + row * c.to.pitch, c.from.pointer + row * c.from.pitch, c.bytes);
 }
 
-void check_still(const Runtime& r, const void* pointer, std::size_t bytes, Place place) {
-    if (place_of(r, pointer, bytes) != place)
+void check_not_freed(const Runtime& r, const void* pointer, std::size_t bytes, MemoryKind expected) {
+    if (kind_of(r, pointer, bytes) != expected)
         stop(fmt::format("{} bytes at {} were freed before the copy that was queued for them ran", bytes,
                          pointer));
 }
@@ -63,27 +64,28 @@ void check_still(const Runtime& r, const void* pointer, std::size_t bytes, Place
 cudaError_t copy(Runtime& r, Copy c, cudaMemcpyKind kind, cudaStream_t stream) {
     if (c.bytes == 0 || c.rows == 0) return cudaSuccess;
     if (c.bytes > c.to.pitch || c.bytes > c.from.pitch) return cudaErrorInvalidPitchValue;
-    const Place to = place_of(r, c.to.pointer, c.span(c.to));
-    const Place from = place_of(r, c.from.pointer, c.span(c.from));
-    if (to == Place::invalid || from == Place::invalid || !says(kind, to, from)) return cudaErrorInvalidValue;
+    const MemoryKind to = kind_of(r, c.to.pointer, c.span(c.to));
+    const MemoryKind from = kind_of(r, c.from.pointer, c.span(c.from));
+    if (to == MemoryKind::invalid || from == MemoryKind::invalid || !matches(kind, to, from))
+        return cudaErrorInvalidValue;
     std::vector<char> staged;
-    if (from == Place::pageable) {
+    if (from == MemoryKind::pageable) {
         staged.resize(c.bytes * c.rows);
         const Side stage{staged.data(), c.bytes};
-        move_rows({stage, c.from, c.bytes, c.rows});
+        copy_rows({stage, c.from, c.bytes, c.rows});
     }
     auto run = [&r, c, to, from, staged = std::move(staged)]() mutable {
-        if (to != Place::pageable) check_still(r, c.to.pointer, c.span(c.to), to);
-        if (from == Place::pageable)
+        if (to != MemoryKind::pageable) check_not_freed(r, c.to.pointer, c.span(c.to), to);
+        if (from == MemoryKind::pageable)
             c.from = {staged.data(), c.bytes};
         else
-            check_still(r, c.from.pointer, c.span(c.from), from);
-        move_rows(c);
+            check_not_freed(r, c.from.pointer, c.span(c.from), from);
+        copy_rows(c);
         return true;
     };
     r.streams.push(stream, {std::move(run), "a copy"});
-    // The real one returns from such a copy only when it is done.
-    if (to == Place::pageable) r.streams.run_until({r.streams.push_mark(stream)});
+    // As in CUDA, a copy to pageable memory returns when it is done.
+    if (to == MemoryKind::pageable) r.streams.run_until({r.streams.push_mark(stream)});
     return cudaSuccess;
 }
 
@@ -93,8 +95,8 @@ cudaError_t copy_async(const Copy& c, cudaMemcpyKind kind, cudaStream_t stream) 
     });
 }
 
-/// In the legacy default stream, which waits for the streams that were not created as non-blocking, and only
-/// for those.
+/// Runs in the legacy default stream, which synchronizes with all streams that were not created as
+/// non-blocking.
 template <class Queue>
 cudaError_t in_legacy_stream(Runtime& r, const Queue& queue) {
     if (r.random.one_in(2)) r.streams.run_some();
@@ -106,15 +108,15 @@ cudaError_t in_legacy_stream(Runtime& r, const Queue& queue) {
     return error;
 }
 
-cudaError_t fill(Runtime& r, void* pointer, int value, std::size_t bytes, cudaStream_t stream) {
+cudaError_t memset_async(Runtime& r, void* pointer, int value, std::size_t bytes, cudaStream_t stream) {
     if (bytes == 0) return cudaSuccess;
-    if (place_of(r, pointer, bytes) != Place::device) return cudaErrorInvalidValue;
+    if (kind_of(r, pointer, bytes) != MemoryKind::device) return cudaErrorInvalidValue;
     const auto run = [&r, pointer, value, bytes] {
-        check_still(r, pointer, bytes, Place::device);
+        check_not_freed(r, pointer, bytes, MemoryKind::device);
         std::memset(pointer, value, bytes);
         return true;
     };
-    r.streams.push(stream, {run, "a fill"});
+    r.streams.push(stream, {run, "a memset"});
     return cudaSuccess;
 }
 
@@ -150,7 +152,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 
 cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream) {
     return call([&](Runtime& r) {
-        return r.streams.alive(stream) ? hosted::fill(r, pointer, value, bytes, stream)
+        return r.streams.alive(stream) ? hosted::memset_async(r, pointer, value, bytes, stream)
                                        : cudaErrorInvalidResourceHandle;
     });
 }
@@ -158,6 +160,6 @@ cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t
 cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
     return call([&](Runtime& r) {
         return hosted::in_legacy_stream(
-            r, [&](cudaStream_t stream) { return hosted::fill(r, pointer, value, bytes, stream); });
+            r, [&](cudaStream_t stream) { return hosted::memset_async(r, pointer, value, bytes, stream); });
     });
 }

@@ -1,5 +1,5 @@
-// A stand-in for the calls of cuBLASLt that the backend makes: descriptions are checked as the library
-// documents them, products are worked out on the CPU when the stream gets to them.
+// Simulated cuBLASLt: the calls that the backend makes. Descriptors are checked against the library's
+// documentation. GEMMs are computed on the CPU when the stream reaches them.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -26,14 +26,14 @@ using maestro::bf16;
 using maestro::DType;
 using maestro::backend::Backend;
 
-struct Description {
+struct MatmulDesc {
     cublasComputeType_t compute;
     cudaDataType_t scale;
     std::int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    void* vector = nullptr;  ///< bias, or its gradient
-    void* beside = nullptr;  ///< what the activation takes
-    std::int64_t beside_stride = 0;
+    void* bias = nullptr;  ///< the bias, or the bias gradient
+    void* aux = nullptr;   ///< the input of GELU
+    std::int64_t aux_stride = 0;
     bool has(cublasLtEpilogue_t part) const { return (epilogue & part) == part; }
 };
 struct Layout {
@@ -45,24 +45,24 @@ struct Preference {
     std::uint64_t workspace = 0;
     std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
     std::uint32_t alignment_a = 256, alignment_b = 256, alignment_c = 256,
-                  alignment_d = 256;  // as documented
+                  alignment_d = 256;  // the documented defaults
 };
-/// What a heuristic has promised, kept in the algorithm's opaque words.
-struct Promise {
+/// What an algorithm was selected for. It is stored in the opaque bytes of cublasLtMatmulAlgo_t.
+struct Selection {
     std::uint64_t rows, columns, depth;
     std::uint32_t workspace;
     std::uint16_t alignment_a, alignment_b, alignment_c, alignment_d;
-    std::uint16_t number, of;  ///< of the proposal; as many were asked for
+    std::uint16_t candidate, requested_count;  ///< index of the candidate, and how many were requested
 };
-static_assert(sizeof(Promise) <= sizeof(cublasLtMatmulAlgo_t));
+static_assert(sizeof(Selection) <= sizeof(cublasLtMatmulAlgo_t));
 
 template <class T>
-T& of(void* opaque) {
+T& as(void* opaque) {
     return *static_cast<T*>(opaque);
 }
 
-cublasStatus_t refuse(const char* why) {
-    std::fprintf(stderr, "hosted cuBLASLt: %s\n", why);
+cublasStatus_t reject(const char* why) {
+    std::fprintf(stderr, "simulated cuBLASLt: %s\n", why);
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
@@ -77,8 +77,8 @@ cublasStatus_t destroy(Handle handle) {
     return CUBLAS_STATUS_SUCCESS;
 }
 template <class T>
-cublasStatus_t take(T& target, const void* value, std::size_t bytes) {
-    if (bytes != sizeof target) return refuse("an attribute of another size");
+cublasStatus_t set_attribute(T& target, const void* value, std::size_t bytes) {
+    if (bytes != sizeof target) return reject("an attribute of another size");
     std::memcpy(&target, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -87,14 +87,15 @@ bool aligned(const void* pointer, std::uint32_t to) {
     return reinterpret_cast<std::uintptr_t>(pointer) % to == 0;
 }
 
-/// m, n, k of the column-major product, or nullptr and what is wrong.
-const char* shape_of(const Description& d, const Layout& a, const Layout& b, const Layout& c,
-                     const Layout& result, Promise& p) {
+/// Sets the sizes of the column-major GEMM. Returns nullptr, or a message if the descriptors are
+/// inconsistent.
+const char* shape_problem(const MatmulDesc& d, const Layout& a, const Layout& b, const Layout& c,
+                          const Layout& result, Selection& p) {
     p.rows = d.transpose_a == CUBLAS_OP_N ? a.rows : a.columns;
     p.depth = d.transpose_a == CUBLAS_OP_N ? a.columns : a.rows;
     p.columns = d.transpose_b == CUBLAS_OP_N ? b.columns : b.rows;
     if (p.depth != (d.transpose_b == CUBLAS_OP_N ? b.rows : b.columns)) return "factors that do not fit";
-    if (p.rows == 0 || p.columns == 0 || p.depth == 0) return "an empty product";
+    if (p.rows == 0 || p.columns == 0 || p.depth == 0) return "an empty GEMM";
     if (result.rows != p.rows || result.columns != p.columns) return "a result of another shape";
     if (c.type != result.type || c.rows != result.rows || c.columns != result.columns)
         return "C and D that differ";
@@ -102,22 +103,24 @@ const char* shape_of(const Description& d, const Layout& a, const Layout& b, con
         if (l->stride < static_cast<std::int64_t>(l->rows)) return "a leading dimension below the rows";
     const bool wide = a.type == CUDA_R_64F;
     if (a.type != b.type) return "factors of two types";
-    const bool computes = wide ? d.compute == CUBLAS_COMPUTE_64F
-                               : d.compute == CUBLAS_COMPUTE_32F ||
-                                     (d.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type == CUDA_R_32F);
-    if (!computes || d.scale != (wide ? CUDA_R_64F : CUDA_R_32F))
+    const bool valid_compute_type =
+        wide ? d.compute == CUBLAS_COMPUTE_64F
+             : d.compute == CUBLAS_COMPUTE_32F ||
+                   (d.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type == CUDA_R_32F);
+    if (!valid_compute_type || d.scale != (wide ? CUDA_R_64F : CUDA_R_32F))
         return "a compute or scale type that is not for these factors";
-    const bool fits = result.type == a.type || (a.type == CUDA_R_16BF && result.type == CUDA_R_32F);
-    return fits ? nullptr : "a result of a type that these factors do not give";
+    const bool valid_result_type =
+        result.type == a.type || (a.type == CUDA_R_16BF && result.type == CUDA_R_32F);
+    return valid_result_type ? nullptr : "a result of a type that these factors do not give";
 }
 
-/// Ten binary digits after the first.
+/// Rounds to the 10 mantissa bits of TF32.
 float to_tf32(float value) {
     return std::bit_cast<float>((std::bit_cast<std::uint32_t>(value) + 0x1000u) & ~0x1fffu);
 }
 
 template <class T, class A>
-std::vector<A> widened(const void* data, const Layout& l, bool tf32) {
+std::vector<A> converted(const void* data, const Layout& l, bool tf32) {
     std::vector<A> values(l.columns * static_cast<std::size_t>(l.stride));
     const T* from = static_cast<const T*>(data);
     for (std::uint64_t column = 0; column < l.columns; ++column)
@@ -130,45 +133,46 @@ std::vector<A> widened(const void* data, const Layout& l, bool tf32) {
     return values;
 }
 
-/// What a proposal does for a shape other than the one it was made for: at most half as large again, and an
-/// odd number of columns or depth by itself.
-bool does_for(const Promise& chosen, const Promise& now) {
-    const auto near = [](std::uint64_t made, std::uint64_t size) {
-        return size == made || (size < made && 2 * size >= made && size % 2 == 0);
+/// Whether an algorithm supports another shape than the one it was selected for. Here: sizes down to half of
+/// it that are even, so that callers have to check.
+bool supports(const Selection& chosen, const Selection& now) {
+    const auto close_enough = [](std::uint64_t created, std::uint64_t size) {
+        return size == created || (size < created && 2 * size >= created && size % 2 == 0);
     };
-    return chosen.rows == now.rows && near(chosen.columns, now.columns) && near(chosen.depth, now.depth);
+    return chosen.rows == now.rows && close_enough(chosen.columns, now.columns) &&
+           close_enough(chosen.depth, now.depth);
 }
 
-/// Null, or what is wrong with the epilogue.
-const char* wrong_epilogue(const Description& d, const Layout& a, const Layout& result) {
+/// Returns nullptr, or a message if the epilogue is invalid.
+const char* epilogue_problem(const MatmulDesc& d, const Layout& a, const Layout& result) {
     const bool known = d.epilogue == CUBLASLT_EPILOGUE_DEFAULT || d.epilogue == CUBLASLT_EPILOGUE_BIAS ||
                        d.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
                        d.epilogue == CUBLASLT_EPILOGUE_BGRADB;
-    if (!known) return "an epilogue that is not done here";
+    if (!known) return "an epilogue that is not simulated";
     if (d.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return nullptr;
     if (a.type == CUDA_R_64F) return "an epilogue in f64";
-    if (!d.vector) return "an epilogue without its vector";
+    if (!d.bias) return "an epilogue without its bias pointer";
     if (d.has(CUBLASLT_EPILOGUE_GELU_AUX) &&
-        (!d.beside || d.beside_stride % 8 != 0 || d.beside_stride < static_cast<std::int64_t>(result.rows)))
-        return "no place beside the result, or one whose stride is no multiple of 8";
+        (!d.aux || d.aux_stride % 8 != 0 || d.aux_stride < static_cast<std::int64_t>(result.rows)))
+        return "no auxiliary matrix, or one whose leading dimension is not a multiple of 8";
     return nullptr;
 }
 
-/// GELU's tanh form.
+/// The tanh approximation of GELU.
 template <class A>
 A gelu(A x) {
     return A(0.5) * x * (1 + std::tanh(A(0.7978845608028654) * (x + A(0.044715) * x * x * x)));
 }
 
 template <class In, class Out, class A>
-void multiply(const Description& d, const Promise& p, double alpha, const void* a, const Layout& la,
-              const void* b, const Layout& lb, double beta, void* out, const Layout& lo) {
+void compute(const MatmulDesc& d, const Selection& p, double alpha, const void* a, const Layout& la,
+             const void* b, const Layout& lb, double beta, void* out, const Layout& lo) {
     const bool tf32 = d.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    const std::vector<A> left = widened<In, A>(a, la, tf32), right = widened<In, A>(b, lb, tf32);
+    const std::vector<A> a_values = converted<In, A>(a, la, tf32), b_values = converted<In, A>(b, lb, tf32);
     std::vector<A> sum(lo.columns * static_cast<std::size_t>(lo.stride));
-    // Column-major there is the transpose here, so the factors change places.
-    maestro::backend::cpu_gemm({.a = right.data(),
-                                .b = left.data(),
+    // A column-major matrix is the transpose of a row-major one, so the factors are swapped.
+    maestro::backend::cpu_gemm({.a = b_values.data(),
+                                .b = a_values.data(),
                                 .y = sum.data(),
                                 .m = static_cast<std::int64_t>(p.columns),
                                 .n = static_cast<std::int64_t>(p.rows),
@@ -187,10 +191,9 @@ void multiply(const Description& d, const Promise& p, double alpha, const void* 
         for (std::uint64_t row = 0; row < lo.rows; ++row) {
             const std::size_t at = column * static_cast<std::size_t>(lo.stride) + row;
             A value = sum[at] + (beta == 0 ? A(0) : static_cast<A>(beta) * static_cast<A>(to[at]));
-            if (d.has(CUBLASLT_EPILOGUE_BIAS))
-                value += static_cast<A>(static_cast<const Out*>(d.vector)[row]);
+            if (d.has(CUBLASLT_EPILOGUE_BIAS)) value += static_cast<A>(static_cast<const Out*>(d.bias)[row]);
             if (d.has(CUBLASLT_EPILOGUE_GELU_AUX)) {
-                static_cast<Out*>(d.beside)[column * static_cast<std::size_t>(d.beside_stride) + row] =
+                static_cast<Out*>(d.aux)[column * static_cast<std::size_t>(d.aux_stride) + row] =
                     static_cast<Out>(value);
                 value = gelu(value);
             }
@@ -200,17 +203,17 @@ void multiply(const Description& d, const Promise& p, double alpha, const void* 
         A total = 0;
         const auto stride = static_cast<std::size_t>(lb.stride);
         for (std::uint64_t k = 0; k < p.depth; ++k)
-            total += right[d.transpose_b == CUBLAS_OP_N ? column * stride + k : k * stride + column];
-        static_cast<Out*>(d.vector)[column] = static_cast<Out>(total);
+            total += b_values[d.transpose_b == CUBLAS_OP_N ? column * stride + k : k * stride + column];
+        static_cast<Out*>(d.bias)[column] = static_cast<Out>(total);
     }
 }
 
-std::array<std::atomic<std::int64_t>, 3> asked_of_proposal;
+std::array<std::atomic<std::int64_t>, 3> calls_by_candidate;
 
 }  // namespace
 
-std::int64_t hosted::products_by(int proposal) {
-    return asked_of_proposal.at(static_cast<std::size_t>(proposal));
+std::int64_t hosted::gemms_by_candidate(int candidate) {
+    return calls_by_candidate.at(static_cast<std::size_t>(candidate));
 }
 
 extern "C" {
@@ -225,47 +228,47 @@ std::size_t cublasLtGetVersion() {
     return CUBLAS_VERSION;
 }
 const char* cublasLtGetStatusString(cublasStatus_t status) {
-    return status == CUBLAS_STATUS_SUCCESS ? "success" : "an invalid value (hosted cuBLASLt)";
+    return status == CUBLAS_STATUS_SUCCESS ? "success" : "an invalid value (simulated cuBLASLt)";
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t compute,
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* created, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
-    return make<Description>(made, compute, scale);
+    return make<MatmulDesc>(created, compute, scale);
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
-    return destroy<Description>(description);
+    return destroy<MatmulDesc>(description);
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
                                               cublasLtMatmulDescAttributes_t what, const void* value,
                                               std::size_t bytes) {
-    Description& d = of<Description>(description);
-    if (what == CUBLASLT_MATMUL_DESC_TRANSA) return take(d.transpose_a, value, bytes);
-    if (what == CUBLASLT_MATMUL_DESC_TRANSB) return take(d.transpose_b, value, bytes);
-    if (what == CUBLASLT_MATMUL_DESC_EPILOGUE) return take(d.epilogue, value, bytes);
-    if (what == CUBLASLT_MATMUL_DESC_BIAS_POINTER) return take(d.vector, value, bytes);
-    if (what == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER) return take(d.beside, value, bytes);
-    if (what == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) return take(d.beside_stride, value, bytes);
-    return refuse("an attribute of a product that is not known here");
+    MatmulDesc& d = as<MatmulDesc>(description);
+    if (what == CUBLASLT_MATMUL_DESC_TRANSA) return set_attribute(d.transpose_a, value, bytes);
+    if (what == CUBLASLT_MATMUL_DESC_TRANSB) return set_attribute(d.transpose_b, value, bytes);
+    if (what == CUBLASLT_MATMUL_DESC_EPILOGUE) return set_attribute(d.epilogue, value, bytes);
+    if (what == CUBLASLT_MATMUL_DESC_BIAS_POINTER) return set_attribute(d.bias, value, bytes);
+    if (what == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER) return set_attribute(d.aux, value, bytes);
+    if (what == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) return set_attribute(d.aux_stride, value, bytes);
+    return reject("a matmul attribute that is not simulated");
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType type, std::uint64_t rows,
-                                          std::uint64_t columns, std::int64_t stride) {
-    return make<Layout>(made, type, rows, columns, stride);
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* created, cudaDataType type,
+                                          std::uint64_t rows, std::uint64_t columns, std::int64_t stride) {
+    return make<Layout>(created, type, rows, columns, stride);
 }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t what, const void* value,
                                                 std::size_t bytes) {
-    Layout& l = of<Layout>(layout);
-    if (what == CUBLASLT_MATRIX_LAYOUT_ROWS) return take(l.rows, value, bytes);
-    if (what == CUBLASLT_MATRIX_LAYOUT_COLS) return take(l.columns, value, bytes);
-    return refuse("an attribute of a matrix that is not known here");
+    Layout& l = as<Layout>(layout);
+    if (what == CUBLASLT_MATRIX_LAYOUT_ROWS) return set_attribute(l.rows, value, bytes);
+    if (what == CUBLASLT_MATRIX_LAYOUT_COLS) return set_attribute(l.columns, value, bytes);
+    return reject("a layout attribute that is not simulated");
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
     return destroy<Layout>(layout);
 }
 
-cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
-    return make<Preference>(made);
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* created) {
+    return make<Preference>(created);
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
     return destroy<Preference>(preference);
@@ -273,58 +276,58 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t what,
                                                     const void* value, std::size_t bytes) {
-    Preference& p = of<Preference>(preference);
+    Preference& p = as<Preference>(preference);
     switch (what) {
         case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-            return take(p.workspace, value, bytes);
+            return set_attribute(p.workspace, value, bytes);
         case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-            return take(p.schemes, value, bytes);
+            return set_attribute(p.schemes, value, bytes);
         case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
-            return take(p.alignment_a, value, bytes);
+            return set_attribute(p.alignment_a, value, bytes);
         case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
-            return take(p.alignment_b, value, bytes);
+            return set_attribute(p.alignment_b, value, bytes);
         case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
-            return take(p.alignment_c, value, bytes);
+            return set_attribute(p.alignment_c, value, bytes);
         case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
-            return take(p.alignment_d, value, bytes);
+            return set_attribute(p.alignment_d, value, bytes);
         default:
-            return refuse("a preference that is not known here");
+            return reject("a preference that is not simulated");
     }
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t description,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int asked,
+                                              cublasLtMatmulPreference_t preference, int requested,
                                               cublasLtMatmulHeuristicResult_t results[], int* count) {
-    const Preference& p = of<Preference>(preference);
+    const Preference& p = as<Preference>(preference);
     const auto small = [](auto value) { return static_cast<std::uint16_t>(value); };
-    Promise promise{0,
-                    0,
-                    0,
-                    static_cast<std::uint32_t>(p.workspace),
-                    small(p.alignment_a),
-                    small(p.alignment_b),
-                    small(p.alignment_c),
-                    small(p.alignment_d),
-                    0,
-                    small(asked)};
+    Selection selection{0,
+                        0,
+                        0,
+                        static_cast<std::uint32_t>(p.workspace),
+                        small(p.alignment_a),
+                        small(p.alignment_b),
+                        small(p.alignment_c),
+                        small(p.alignment_d),
+                        0,
+                        small(requested)};
     *count = 0;
-    if (of<Layout>(d).type == CUDA_R_16BF && (p.schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0)
-        return refuse("parts of a sum that may be added up in bf16");
-    if (asked < 1) return refuse("no algorithm asked for");
-    const Description& product = of<Description>(description);
-    if (const char* wrong =
-            shape_of(product, of<Layout>(a), of<Layout>(b), of<Layout>(c), of<Layout>(d), promise))
-        return refuse(wrong);
-    if (product.epilogue != CUBLASLT_EPILOGUE_DEFAULT && of<Layout>(a).type == CUDA_R_64F)
+    if (as<Layout>(d).type == CUDA_R_16BF && (p.schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0)
+        return reject("a split-K reduction in bf16 is allowed");
+    if (requested < 1) return reject("no algorithm requested");
+    const MatmulDesc& desc = as<MatmulDesc>(description);
+    if (const char* problem =
+            shape_problem(desc, as<Layout>(a), as<Layout>(b), as<Layout>(c), as<Layout>(d), selection))
+        return reject(problem);
+    if (desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT && as<Layout>(a).type == CUDA_R_64F)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (const char* wrong = wrong_epilogue(product, of<Layout>(a), of<Layout>(d))) return refuse(wrong);
-    for (; *count < std::min(asked, static_cast<int>(asked_of_proposal.size())); ++*count) {
+    if (const char* problem = epilogue_problem(desc, as<Layout>(a), as<Layout>(d))) return reject(problem);
+    for (; *count < std::min(requested, static_cast<int>(calls_by_candidate.size())); ++*count) {
         cublasLtMatmulHeuristicResult_t& result = results[*count];
         result = {};
-        promise.number = small(*count);
-        std::memcpy(&result.algo, &promise, sizeof promise);
+        selection.candidate = small(*count);
+        std::memcpy(&result.algo, &selection, sizeof selection);
         result.workspaceSize = p.workspace;
         result.state = CUBLAS_STATUS_SUCCESS;
     }
@@ -336,15 +339,15 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
                                        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                        const cublasLtMatmulAlgo_t* algorithm,
                                        cublasLtMatmulHeuristicResult_t* result) {
-    Promise chosen{}, now{};
+    Selection chosen{}, now{};
     std::memcpy(&chosen, algorithm, sizeof chosen);
-    if (const char* wrong = shape_of(of<Description>(description), of<Layout>(a), of<Layout>(b),
-                                     of<Layout>(c), of<Layout>(d), now))
-        return refuse(wrong);
+    if (const char* problem = shape_problem(as<MatmulDesc>(description), as<Layout>(a), as<Layout>(b),
+                                            as<Layout>(c), as<Layout>(d), now))
+        return reject(problem);
     *result = {};
     result->algo = *algorithm;
     result->workspaceSize = chosen.workspace;
-    return does_for(chosen, now) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+    return supports(chosen, now) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void* alpha,
@@ -353,45 +356,46 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t layout_c, void* d, cublasLtMatrixLayout_t layout_d,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace, std::size_t bytes,
                               cudaStream_t stream) {
-    if (!handle || !algorithm) return refuse("no handle, or no algorithm");
-    const Description product = of<Description>(description);
-    const Layout la = of<Layout>(layout_a), lb = of<Layout>(layout_b), ld = of<Layout>(layout_d);
-    Promise chosen{}, now{};
+    if (!handle || !algorithm) return reject("no handle, or no algorithm");
+    const MatmulDesc desc = as<MatmulDesc>(description);
+    const Layout la = as<Layout>(layout_a), lb = as<Layout>(layout_b), ld = as<Layout>(layout_d);
+    Selection chosen{}, now{};
     std::memcpy(&chosen, algorithm, sizeof chosen);
-    if (const char* wrong = shape_of(product, la, lb, of<Layout>(layout_c), ld, now)) return refuse(wrong);
-    if (!does_for(chosen, now)) return refuse("an algorithm that was chosen for another shape");
-    if (const char* wrong = wrong_epilogue(product, la, ld)) return refuse(wrong);
-    if (product.vector && product.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !hosted::is_device(product.vector))
-        return refuse("an epilogue's vector that is not the device's");
-    if (product.has(CUBLASLT_EPILOGUE_GELU_AUX) &&
-        (!hosted::is_device(product.beside) || !aligned(product.beside, 16)))
-        return refuse("a place beside the result that is not the device's, or not aligned to 16 bytes");
+    if (const char* problem = shape_problem(desc, la, lb, as<Layout>(layout_c), ld, now))
+        return reject(problem);
+    if (!supports(chosen, now)) return reject("an algorithm that was chosen for another shape");
+    if (const char* problem = epilogue_problem(desc, la, ld)) return reject(problem);
+    if (desc.bias && desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !hosted::is_device(desc.bias))
+        return reject("a bias pointer that is not device memory");
+    if (desc.has(CUBLASLT_EPILOGUE_GELU_AUX) && (!hosted::is_device(desc.aux) || !aligned(desc.aux, 16)))
+        return reject("an auxiliary matrix that is not device memory, or not aligned to 16 bytes");
     if (!aligned(a, chosen.alignment_a) || !aligned(b, chosen.alignment_b) ||
         !aligned(c, chosen.alignment_c) || !aligned(d, chosen.alignment_d))
-        return refuse("an address that is less aligned than was said when the algorithm was chosen");
-    if (bytes < chosen.workspace || !aligned(workspace, 16)) return refuse("too small a workspace");
+        return reject("an address that is less aligned than was said when the algorithm was chosen");
+    if (bytes < chosen.workspace || !aligned(workspace, 16)) return reject("too small a workspace");
     if (!hosted::is_device(a) || !hosted::is_device(b) || !hosted::is_device(d) ||
         (bytes > 0 && !hosted::is_device(workspace, bytes)))
-        return refuse("memory that is not the device's");
-    const bool wide = product.scale == CUDA_R_64F;
-    const double by = wide ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);
-    const double keep = wide ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
-    if (keep != 0 && c != d) return refuse("C and D in two places: not done here");
-    ++asked_of_proposal[chosen.number];
+        return reject("a matrix or workspace that is not device memory");
+    const bool wide = desc.scale == CUDA_R_64F;
+    const double alpha_value = wide ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);
+    const double beta_value = wide ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
+    if (beta_value != 0 && c != d) return reject("different addresses of C and D are not simulated");
+    ++calls_by_candidate[chosen.candidate];
     const auto work = [=] {
-        if (chosen.of > 1 && chosen.number != hosted::kFastProposal)
+        if (chosen.requested_count > 1 && chosen.candidate != hosted::kFastCandidate)
             std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        std::memset(workspace, 0xff, std::min(bytes, std::size_t{1} << 16));  // it may be written to
+        std::memset(workspace, 0xff,
+                    std::min(bytes, std::size_t{1} << 16));  // a GEMM may overwrite its workspace
         if (la.type == CUDA_R_64F)
-            multiply<double, double, double>(product, now, by, a, la, b, lb, keep, d, ld);
+            compute<double, double, double>(desc, now, alpha_value, a, la, b, lb, beta_value, d, ld);
         else if (la.type == CUDA_R_32F)
-            multiply<float, float, float>(product, now, by, a, la, b, lb, keep, d, ld);
+            compute<float, float, float>(desc, now, alpha_value, a, la, b, lb, beta_value, d, ld);
         else if (ld.type == CUDA_R_32F)
-            multiply<bf16, float, float>(product, now, by, a, la, b, lb, keep, d, ld);
+            compute<bf16, float, float>(desc, now, alpha_value, a, la, b, lb, beta_value, d, ld);
         else
-            multiply<bf16, bf16, float>(product, now, by, a, la, b, lb, keep, d, ld);
+            compute<bf16, bf16, float>(desc, now, alpha_value, a, la, b, lb, beta_value, d, ld);
     };
-    return hosted::enqueue(stream, work, "a product of cuBLASLt") == cudaSuccess
+    return hosted::enqueue(stream, work, "a GEMM of cuBLASLt") == cudaSuccess
                ? CUBLAS_STATUS_SUCCESS
                : CUBLAS_STATUS_EXECUTION_FAILED;
 }

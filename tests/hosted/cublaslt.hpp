@@ -1,14 +1,15 @@
-// The stand-in for cuBLASLt: what tests may ask of it.
+// What tests may query from the simulated cuBLASLt.
 #pragma once
 
 #include <cstdint>
 
 namespace hosted {
 
-/// Of the three algorithms that it proposes for a product, the one that does not dawdle.
-inline constexpr int kFastProposal = 1;
+/// The library's heuristic returns three candidates. All but this one take 100 ms longer, for tests of
+/// autotuning.
+inline constexpr int kFastCandidate = 1;
 
-/// Products of this process so far, by the algorithm's place among the proposals.
-std::int64_t products_by(int proposal);
+/// The number of GEMMs so far that used the algorithm with this index among the candidates.
+std::int64_t gemms_by_candidate(int candidate);
 
 }  // namespace hosted

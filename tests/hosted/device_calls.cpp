@@ -1,6 +1,6 @@
-// The runtime's calls that describe devices: an H100 with 80 GB, as many as MAESTRO_HOSTED_DEVICES and
-// CUDA_VISIBLE_DEVICES say. Only its memory is what MAESTRO_HOSTED_MEMORY says, and its compute capability
-// MAESTRO_HOSTED_ARCHITECTURE (80: 8.0).
+// The CUDA runtime's device queries. Devices are H100 80GB GPUs, as many as MAESTRO_HOSTED_DEVICES and
+// CUDA_VISIBLE_DEVICES allow. MAESTRO_HOSTED_MEMORY sets their memory and MAESTRO_HOSTED_ARCHITECTURE their
+// compute capability (80 for 8.0).
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -15,7 +15,8 @@ using hosted::Runtime;
 
 namespace {
 
-constexpr int kProcessors = 132, kL2Bytes = 50 << 20, kRegisters = 65'536, kSharedOfProcessor = 233'472;
+constexpr int kMultiprocessors = 132, kL2Bytes = 50 << 20, kRegisters = 65'536,
+              kSharedPerMultiprocessor = 233'472;
 
 int gpu_of(const Runtime& r, int device) {
     return r.gpus.at(static_cast<std::size_t>(device));
@@ -29,9 +30,9 @@ cudaDeviceProp properties(const Runtime& r, int device) {
     std::strcpy(p.name, "NVIDIA H100 80GB HBM3 (hosted)");
     p.uuid.bytes[15] = static_cast<char>(gpu_of(r, device) + 1);
     p.totalGlobalMem = r.memory.capacity();
-    p.sharedMemPerBlock = hosted::kSharedBytesUnasked;
+    p.sharedMemPerBlock = hosted::kDefaultSharedBytes;
     p.sharedMemPerBlockOptin = hosted::kSharedBytes;
-    p.sharedMemPerMultiprocessor = kSharedOfProcessor;
+    p.sharedMemPerMultiprocessor = kSharedPerMultiprocessor;
     p.reservedSharedMemPerBlock = 1024;
     p.regsPerBlock = p.regsPerMultiprocessor = kRegisters;
     p.warpSize = 32;
@@ -47,7 +48,7 @@ cudaDeviceProp properties(const Runtime& r, int device) {
     p.major = r.architecture / 10;
     p.minor = r.architecture % 10;
     p.textureAlignment = 512;
-    p.multiProcessorCount = kProcessors;
+    p.multiProcessorCount = kMultiprocessors;
     p.canMapHostMemory = p.unifiedAddressing = p.concurrentKernels = p.ECCEnabled = 1;
     p.pciBusID = 0x10 + gpu_of(r, device);
     p.asyncEngineCount = 3;
@@ -57,7 +58,7 @@ cudaDeviceProp properties(const Runtime& r, int device) {
     return p;
 }
 
-bool known(const Runtime& r, int device) {
+bool is_device_number(const Runtime& r, int device) {
     return device >= 0 && device < r.devices;
 }
 
@@ -73,7 +74,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 
 cudaError_t cudaSetDevice(int device) {
     return call([&](Runtime& r) {
-        if (!known(r, device)) return cudaErrorInvalidDevice;
+        if (!is_device_number(r, device)) return cudaErrorInvalidDevice;
         hosted::set_current_device(device);
         return hosted::make_context(r);
     });
@@ -94,7 +95,7 @@ cudaError_t cudaSetDeviceFlags(unsigned) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* target, int device) {
     return call([&](Runtime& r) {
         if (target == nullptr) return cudaErrorInvalidValue;
-        if (!known(r, device)) return cudaErrorInvalidDevice;
+        if (!is_device_number(r, device)) return cudaErrorInvalidDevice;
         *target = properties(r, device);
         return cudaSuccess;
     });
@@ -103,7 +104,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* target, int device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
     return call([&](Runtime& r) {
         if (value == nullptr) return cudaErrorInvalidValue;
-        if (!known(r, device)) return cudaErrorInvalidDevice;
+        if (!is_device_number(r, device)) return cudaErrorInvalidDevice;
         const cudaDeviceProp p = properties(r, device);
         switch (attribute) {
             case cudaDevAttrMaxThreadsPerBlock:
@@ -196,7 +197,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
     return call([&](Runtime& r) {
         if (id == nullptr || length < 1) return cudaErrorInvalidValue;
-        if (!known(r, device)) return cudaErrorInvalidDevice;
+        if (!is_device_number(r, device)) return cudaErrorInvalidDevice;
         const std::string text = bus_id(r, device).substr(0, static_cast<std::size_t>(length) - 1);
         std::strcpy(id, text.c_str());
         return cudaSuccess;
@@ -206,7 +207,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
     return call([&](Runtime& r) {
         if (can == nullptr) return cudaErrorInvalidValue;
-        if (!known(r, device) || !known(r, peer)) return cudaErrorInvalidDevice;
+        if (!is_device_number(r, device) || !is_device_number(r, peer)) return cudaErrorInvalidDevice;
         *can = device != peer && gpu_of(r, device) / r.island == gpu_of(r, peer) / r.island;
         return cudaSuccess;
     });
@@ -215,7 +216,8 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     return call([&](Runtime& r) {
         if (flags != 0) return cudaErrorInvalidValue;
-        return known(r, peer) && peer != hosted::current_device() ? cudaSuccess : cudaErrorInvalidDevice;
+        return is_device_number(r, peer) && peer != hosted::current_device() ? cudaSuccess
+                                                                             : cudaErrorInvalidDevice;
     });
 }
 

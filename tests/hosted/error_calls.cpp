@@ -1,4 +1,4 @@
-// Names and texts of the errors that the stand-in returns, and of those that a test may inject.
+// Names and texts of the errors that the simulated runtime returns, and of those that a test may inject.
 #include <cuda_runtime_api.h>
 
 #include <array>

@@ -16,7 +16,7 @@ using boost::context::detail::make_fcontext;
 using boost::context::detail::transfer_t;
 
 constexpr std::size_t kGuard = 4096, kStack = std::size_t{256} << 10;
-// Stacks of one size and alignment would keep their hot ends in the same few lines of every cache.
+// Stacks of one size and alignment would map their most used ends to the same few cache sets.
 constexpr std::size_t kColourStep = 576, kColours = 4096;
 
 }  // namespace

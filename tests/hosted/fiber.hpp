@@ -1,5 +1,6 @@
-// A stack to run on, and how to change to another. A fiber owns its stack; the one of the thread that runs a
-// grid owns none. Fibers may move from thread to thread, never while they run.
+// Stacks for the threads of a simulated block, and switches between them. A fiber owns its stack, except for
+// the fiber that represents the calling thread's stack. A suspended fiber may be resumed by another host
+// thread.
 #pragma once
 
 #include <boost/context/detail/fcontext.hpp>
@@ -9,16 +10,17 @@ namespace hosted {
 
 class Fiber {
 public:
-    /// The stack that the caller is on.
+    /// Represents the stack that the caller runs on.
     Fiber() = default;
-    /// A new stack, on which `work(argument)` begins when it is first switched to. It must not return.
-    /// `number` sets fibers apart in the cache.
+    /// A new stack. The first switch to it calls work(argument), which must not return. `number` places the
+    /// stacks in different cache sets.
     Fiber(void (*work)(void*), void* argument, std::size_t number);
     ~Fiber();
     Fiber(const Fiber&) = delete;
     Fiber& operator=(const Fiber&) = delete;
 
-    /// Leaves `from`, which the caller is on, for `to`; returns when something switches to `from`.
+    /// Switches from `from`, on which the caller runs, to `to`. Returns when something switches back to
+    /// `from`.
     static void switch_to(Fiber& from, Fiber& to);
 
 private:
@@ -26,11 +28,11 @@ private:
     void arrive(boost::context::detail::transfer_t arrival);
 
     boost::context::detail::fcontext_t context_ = nullptr;
-    Fiber* next_ = nullptr;  // that this one left for
+    Fiber* next_ = nullptr;  // the fiber that this one switched to
     void (*work_)(void*) = nullptr;
     void* argument_ = nullptr;
     void* mapping_ = nullptr;
-    const void* bottom_ = nullptr;  // of the stack, and its size: the address sanitizer asks
+    const void* bottom_ = nullptr;  // of the stack; the address sanitizer needs it and the size
     std::size_t size_ = 0;
     void* fake_stack_ = nullptr;
 };

@@ -15,10 +15,11 @@ namespace {
 
 Grid* running = nullptr;
 
-/// One of the bits of `mask`, which has some.
-unsigned pick(std::uint32_t mask, std::uint64_t draw) {
-    const unsigned turn = draw & 31;
-    return (static_cast<unsigned>(std::countr_zero(std::rotr(mask, static_cast<int>(turn)))) + turn) & 31;
+/// The number of a random set bit of `mask`, which is not 0.
+unsigned random_bit(std::uint32_t mask, std::uint64_t draw) {
+    const unsigned rotation = draw & 31;
+    return (static_cast<unsigned>(std::countr_zero(std::rotr(mask, static_cast<int>(rotation)))) + rotation) &
+           31;
 }
 
 }  // namespace
@@ -37,12 +38,12 @@ unsigned lane() {
 void Grid::run(const Launch& launch) {
     prepare(launch);
     open_shared_memory(launch.shared_bytes);
-    Fiber home;
-    home_ = fiber_ = &home;
+    Fiber caller;
+    caller_ = fiber_ = &caller;
     running = this;
     start_block();
-    choose();
-    go(home, idle());
+    choose_thread();
+    switch_to(caller, idle_fiber());
     running = nullptr;
     if (const auto byte = close_shared_memory(launch.shared_bytes))
         stop(fmt::format("{} asked for {} bytes of shared memory and wrote byte {}", describe_launch(),
@@ -69,7 +70,7 @@ void Grid::prepare(const Launch& launch) {
     while (std::gcd(stride_, blocks_) != 1);
 }
 
-/// False if there is none left.
+/// Starts the next block. Returns false if none is left.
 bool Grid::start_block() {
     if (blocks_left_ == 0) return false;
     --blocks_left_;
@@ -82,67 +83,68 @@ bool Grid::start_block() {
     for (Warp& warp : warps_) {
         if (warp.present == 0) break;
         warp.started = warp.exited = 0;
-        let_on(warp, warp.present);
+        make_ready(warp, warp.present);
     }
     warp_ = warps_.data();
     live_ = static_cast<unsigned>(indices_.size());
     return true;
 }
 
-/// What every fiber does, for good: it starts the chosen thread and then others, until one has to wait on its
-/// stack. When that one has ended, it goes on.
-void Grid::work() {
+/// The loop of every fiber: runs the chosen thread, then others on the same stack. If a thread has to wait,
+/// it keeps the stack, and the loop continues after the thread has ended.
+void Grid::run_threads() {
     Fiber& self = *fiber_;
     for (;;) {
         warp_->started |= bit();
         launch_->body(launch_->arguments);
-        leave();
-        if (Fiber* const next = follow()) {
+        exit_thread();
+        if (Fiber* const next = choose_next()) {
             idle_.push_back(&self);
-            go(self, *next);
+            switch_to(self, *next);
         }
     }
 }
 
-/// Chooses the thread that runs when one has ended. Null if it has yet to start, which any stack will do for.
-Fiber* Grid::follow() {
-    if (live_ == 0 && !start_block()) return home_;
-    if (!choose()) stuck();
+/// Chooses the next thread after one has ended. Returns its fiber, or null if the thread has not started:
+/// then it can start on the current stack.
+Fiber* Grid::choose_next() {
+    if (live_ == 0 && !start_block()) return caller_;
+    if (!choose_thread()) report_deadlock();
     return (warp_->started & bit()) != 0 ? warp_->lanes[lane_].fiber : nullptr;
 }
 
-void Grid::leave() {
+void Grid::exit_thread() {
     warp_->exited |= bit();
-    for (const Meeting& meeting : warp_->meetings)
-        if ((meeting.mask & bit()) != 0) refuse("exits while lanes of its warp wait for it", meeting.where);
+    for (const WarpSync& sync : warp_->syncs)
+        if ((sync.mask & bit()) != 0) report_misuse("exits while lanes of its warp wait for it", sync.where);
     if (--live_ != 0 && waiting_ == live_) open_barrier();
 }
 
-/// False if all that are left wait.
-bool Grid::choose() {
+/// Chooses a random thread that can run. Returns false if all remaining threads wait.
+bool Grid::choose_thread() {
     if (warps_ready_ == 0) return false;
     const std::uint64_t draw = random_.next();
-    // Mostly a lane of the same warp: the stacks of a warp fit into a cache.
-    if (warp_->ready == 0 || (draw & 7) == 0) warp_ = &warps_[pick(warps_ready_, draw >> 8)];
-    lane_ = pick(warp_->ready, draw >> 16);
+    // Usually a lane of the same warp, because the stacks of one warp fit into a cache.
+    if (warp_->ready == 0 || (draw & 7) == 0) warp_ = &warps_[random_bit(warps_ready_, draw >> 8)];
+    lane_ = random_bit(warp_->ready, draw >> 16);
     warp_->ready &= ~bit();
     if (warp_->ready == 0) warps_ready_ &= ~(1u << index(*warp_));
     threadIdx = indices_[index(*warp_) * kLanes + lane_];
     return true;
 }
 
-void Grid::wait() {
+void Grid::suspend() {
     Fiber& self = *fiber_;
     warp_->lanes[lane_].fiber = &self;
-    if (!choose()) stuck();
-    Fiber& next = (warp_->started & bit()) != 0 ? *warp_->lanes[lane_].fiber : idle();
-    if (&next != &self) go(self, next);
+    if (!choose_thread()) report_deadlock();
+    Fiber& next = (warp_->started & bit()) != 0 ? *warp_->lanes[lane_].fiber : idle_fiber();
+    if (&next != &self) switch_to(self, next);
 }
 
-Fiber& Grid::idle() {
+Fiber& Grid::idle_fiber() {
     if (idle_.empty()) {
-        fibers_.push_back(std::make_unique<Fiber>([](void* grid) { static_cast<Grid*>(grid)->work(); }, this,
-                                                  fibers_.size()));
+        fibers_.push_back(std::make_unique<Fiber>([](void* grid) { static_cast<Grid*>(grid)->run_threads(); },
+                                                  this, fibers_.size()));
         return *fibers_.back();
     }
     Fiber& fiber = *idle_.back();
@@ -150,12 +152,12 @@ Fiber& Grid::idle() {
     return fiber;
 }
 
-void Grid::go(Fiber& from, Fiber& to) {
+void Grid::switch_to(Fiber& from, Fiber& to) {
     fiber_ = &to;
     Fiber::switch_to(from, to);
 }
 
-void Grid::let_on(Warp& warp, std::uint32_t lanes) {
+void Grid::make_ready(Warp& warp, std::uint32_t lanes) {
     warp.ready |= lanes;
     if (warp.ready != 0) warps_ready_ |= 1u << index(warp);
 }

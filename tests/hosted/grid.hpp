@@ -1,6 +1,6 @@
-// Runs the grid of a launch on one thread of the host: block after block, the threads of a block in a random
-// order that changes at every barrier and shuffle. A thread starts on the stack of the one before and keeps
-// it if it has to wait.
+// Runs the grid of a launch on one host thread: one block at a time, the threads of a block in a random order
+// that changes at every barrier and shuffle, so that missing synchronization shows. A thread starts on the
+// stack of the previous one. If it has to wait, it keeps that stack, and others continue on another one.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@
 
 namespace hosted {
 
-/// `arguments` is what `body` gets, once for each thread, and belongs to the caller.
+/// A kernel launch. `body(arguments)` runs once per thread. The caller owns `arguments`.
 struct Launch {
     void (*body)(const void* arguments);
     const void* arguments;
@@ -33,10 +33,10 @@ class Grid {
 public:
     explicit Grid(Random& random) : random_(random) {}
 
-    /// The launch must be within a device's limits.
+    /// Runs a launch, which must respect the device's limits.
     void run(const Launch& launch);
 
-    /// For the thread that runs: what threads.hpp declares.
+    /// Implements the functions of threads.hpp for the running thread.
     void barrier(const std::source_location& where);
     std::uint64_t exchange(Exchange kind, unsigned mask, std::uint64_t value, unsigned source,
                            const std::source_location& where);
@@ -46,43 +46,43 @@ private:
     static constexpr unsigned kLanes = 32, kWarps = 32;
 
     struct Lane {
-        Fiber* fiber = nullptr;  // that it waits on
+        Fiber* fiber = nullptr;  // the stack on which the lane waits
         std::uint64_t value = 0, result = 0;
         unsigned source = 0;
     };
-    /// Lanes of a warp that exchange values: those of `mask`, as soon as all have arrived.
-    struct Meeting {
+    /// An exchange between the lanes in `mask`. It completes when all of them have arrived.
+    struct WarpSync {
         Exchange kind;
         unsigned mask, arrived;
         std::source_location where;
     };
-    /// Masks of lanes. A lane that is neither ready nor exited waits, or runs.
+    /// Masks of lanes. A lane that is neither ready nor exited waits or is running.
     struct Warp {
         std::uint32_t present = 0, ready = 0, started = 0, exited = 0, at_barrier = 0;
         std::array<Lane, kLanes> lanes;
-        std::vector<Meeting> meetings;
+        std::vector<WarpSync> syncs;
     };
 
     void prepare(const Launch& launch);
     bool start_block();
-    void work();
-    Fiber* follow();
-    void leave();
-    bool choose();
-    void wait();
+    void run_threads();
+    Fiber* choose_next();
+    void exit_thread();
+    bool choose_thread();
+    void suspend();
     void open_barrier();
-    void complete(const Meeting& meeting);
-    Fiber& idle();
-    void go(Fiber& from, Fiber& to);
-    void let_on(Warp& warp, std::uint32_t lanes);
+    void complete(const WarpSync& sync);
+    Fiber& idle_fiber();
+    void switch_to(Fiber& from, Fiber& to);
+    void make_ready(Warp& warp, std::uint32_t lanes);
     unsigned index(const Warp& warp) const { return static_cast<unsigned>(&warp - warps_.data()); }
     std::uint32_t bit() const { return 1u << lane_; }
 
     std::string describe_launch() const;
     std::string describe_block() const;
     std::string describe(const Warp& warp, unsigned lane) const;
-    [[noreturn]] void refuse(const std::string& what, const std::source_location& where) const;
-    [[noreturn]] void stuck() const;
+    [[noreturn]] void report_misuse(const std::string& what, const std::source_location& where) const;
+    [[noreturn]] void report_deadlock() const;
 
     Random& random_;
     const Launch* launch_ = nullptr;
@@ -91,15 +91,15 @@ private:
 
     std::array<Warp, kWarps> warps_;
     std::uint32_t warps_ready_ = 0;
-    Warp* warp_ = nullptr;  // and lane: of the thread that runs
+    Warp* warp_ = nullptr;  // warp and lane of the running thread
     unsigned lane_ = 0;
-    unsigned live_ = 0, waiting_ = 0;  // threads that have not exited; those at the barrier
+    unsigned live_ = 0, waiting_ = 0;  // threads that have not exited, and threads at the barrier
     std::source_location barrier_;
 
     std::vector<std::unique_ptr<Fiber>> fibers_;
     std::vector<Fiber*> idle_;
-    Fiber* fiber_ = nullptr;  // that runs
-    Fiber* home_ = nullptr;   // of the caller of run()
+    Fiber* fiber_ = nullptr;   // the running one
+    Fiber* caller_ = nullptr;  // the stack of run()'s caller
 };
 
 }  // namespace hosted

@@ -1,6 +1,8 @@
-// A stand-in for CUDA on the CPU: what further stand-ins (cuBLASLt, NCCL) and tests may ask of it. Work is
-// queued on a stream and runs late, in a random order that streams and events allow; device memory is closed
-// to the host.
+// The simulated CUDA runtime: an implementation of the CUDA runtime on the host, for tests without a GPU.
+// `hosted` in names means "simulated on the host". This header is its interface for tests and for the
+// simulated libraries (cuBLASLt, cuDNN, NCCL). Work queued on streams runs late, in a random order among
+// those that streams and events allow, so that missing synchronization shows. Host code that accesses device
+// memory ends the program.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,16 +13,16 @@
 
 namespace hosted {
 
-/// Queues work that may touch device memory. `what` is for messages and must outlive the program. It is the
-/// invalid handle's error where there is no such stream.
+/// Queues work that may access device memory. `what` names it in messages and must be a string literal.
+/// Returns cudaErrorInvalidResourceHandle where there is no such stream.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, const char* what);
 
-/// The same for work that others must take part in (a collective): it is called until it returns true, which
-/// it must do without waiting. From then on streams also run while the host calls nothing, since others wait
-/// for their results.
+/// The same for work that other ranks participate in, such as a collective. `attempt` is called until it
+/// returns true; it must not block. From then on streams also make progress while the host makes no calls,
+/// because other ranks wait for the results.
 cudaError_t enqueue_until(cudaStream_t stream, std::function<bool()> attempt, const char* what);
 
-/// Device memory is readable and writable as long as one lives.
+/// The host may access device memory during the lifetime of such an object.
 struct Unlocked {
     Unlocked();
     ~Unlocked();
@@ -28,12 +30,12 @@ struct Unlocked {
     Unlocked& operator=(const Unlocked&) = delete;
 };
 
-/// True if all of these bytes are of one live allocation of the device.
+/// Whether all of these bytes belong to one live device allocation.
 bool is_device(const void* pointer, std::size_t bytes = 1);
-/// True if the host pinned all of these bytes.
+/// Whether all of these bytes are pinned host memory.
 bool is_pinned(const void* pointer, std::size_t bytes = 1);
 
-/// Restarts the random numbers, which begin with MAESTRO_HOSTED_SEED.
+/// Reseeds the random numbers. The initial seed is MAESTRO_HOSTED_SEED.
 void seed(std::uint64_t value);
 
 }  // namespace hosted

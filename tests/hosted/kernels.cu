@@ -1,4 +1,4 @@
-// Kernels in the dialect that both nvcc and the host's compiler take, right ones and wrong ones.
+// Correct and faulty kernels, which both nvcc and the host compiler accept.
 #include "kernels.cuh"
 
 #include <cuda_runtime.h>

@@ -1,5 +1,5 @@
-// Launches of the kernels that the stand-in is tested with. Every pointer is to device memory; each returns
-// what cudaLaunchKernelEx did.
+// Launch functions of the kernels that test the simulated runtime. All pointers are device memory. Each
+// returns the result of cudaLaunchKernelEx().
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,23 +12,24 @@ enum class Fault { none, no_barrier, no_warp_barrier, some_threads, other_barrie
 
 /// y[i] = a * x[i] + i / blockDim
 cudaError_t scale(cudaStream_t stream, float* y, const float* x, float a, std::int64_t n);
-/// y = sum of x[0, n), by `threads` threads (a power of two); in shared memory, or by shuffles.
+/// y = the sum of x[0, n), by `threads` threads (a power of two): sum() uses shared memory, sum_by_shuffles()
+/// warp shuffles.
 cudaError_t sum(cudaStream_t stream, double* y, const float* x, std::int64_t n, unsigned threads,
                 Fault fault);
 cudaError_t sum_by_shuffles(cudaStream_t stream, double* y, const float* x, std::int64_t n, unsigned threads);
-/// Every kind of shuffle and vote, for lanes 0 to 31: y[k][lane], k < 8.
+/// y[k][lane] = the result of the k-th kind of shuffle or vote, k < 8.
 cudaError_t exchange(cudaStream_t stream, std::int64_t* y, unsigned lanes);
-/// Neighbours within a warp swap values through shared memory, `rounds` times. y[thread].
+/// Adjacent lanes swap values through shared memory, `rounds` times; the result is y[thread].
 cudaError_t pass_around(cudaStream_t stream, int* y, unsigned threads, int rounds, Fault fault);
-/// y[0] = threads of the grid, y[1] the greatest x coordinate of a thread in it.
+/// y[0] = the number of threads in the grid, y[1] = the largest x index of a thread.
 cudaError_t count(cudaStream_t stream, int* y, dim3 grid, dim3 block);
-/// y[block] = whether its shared memory was NaN to begin with.
+/// y[block] = whether the block's shared memory was NaN when it started.
 cudaError_t look_at_shared(cudaStream_t stream, int* y, unsigned blocks, std::size_t bytes);
-/// Does nothing, or waits at barriers: shapes to be refused, and times to be taken.
+/// Kernels that do nothing, or only synchronize, for tests of launch limits and measurements of overhead.
 cudaError_t nothing(cudaStream_t stream, dim3 grid, dim3 block, std::size_t shared_bytes);
 cudaError_t barriers(cudaStream_t stream, dim3 grid, dim3 block, int rounds);
 cudaError_t shuffles(cudaStream_t stream, float* y, dim3 grid, dim3 block, int rounds);
-/// Lets `nothing` ask for so many bytes of shared memory.
+/// Allows nothing() to use `bytes` of dynamic shared memory.
 cudaError_t allow_shared(int bytes);
 
 }  // namespace maestro::kernels

@@ -1,4 +1,4 @@
-// Kernels on the CPU: right ones are right whatever the order, wrong ones are seen.
+// Simulated kernels: correct ones have the same result in every order of threads, and faults are detected.
 #include "kernels.cuh"
 
 #include <gmock/gmock.h>

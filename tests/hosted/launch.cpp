@@ -1,4 +1,4 @@
-// Launches: the limits of a device, and the closure that a stream runs.
+// Kernel launches: checks the device's limits and queues the grid on a stream.
 #include "include/hosted/launch.hpp"
 
 #include <fmt/core.h>
@@ -37,7 +37,7 @@ cudaError_t launch(const LaunchSite& site, const void* kernel, void (*body)(cons
             return cudaErrorInvalidResourceHandle;
         const auto allowed = r.shared_bytes.find(kernel);
         const std::size_t shared_bytes =
-            allowed == r.shared_bytes.end() ? kSharedBytesUnasked : static_cast<std::size_t>(allowed->second);
+            allowed == r.shared_bytes.end() ? kDefaultSharedBytes : static_cast<std::size_t>(allowed->second);
         if (const cudaError_t error = check(c, shared_bytes); error != cudaSuccess) return error;
         const Launch grid{body,       arguments.get(), c.gridDim, c.blockDim, c.dynamicSmemBytes,
                           site.where, ++r.launches};
@@ -52,9 +52,9 @@ cudaError_t launch(const LaunchSite& site, const void* kernel, void (*body)(cons
 
 void check_argument(const LaunchSite& site, const void* pointer) {
     Runtime& r = runtime();
-    const std::lock_guard lock(r.gate.mutex);
-    if (pointer == nullptr || r.memory.maps(pointer) || r.pinned.holds(pointer, 1)) return;
-    stop(fmt::format("{}:{}: a kernel is given the host's address {}", site.where.file_name(),
+    const std::lock_guard guard(r.lock.mutex);
+    if (pointer == nullptr || r.memory.maps(pointer) || r.pinned.contains(pointer, 1)) return;
+    stop(fmt::format("{}:{}: a kernel argument is the host address {}", site.where.file_name(),
                      site.where.line(), pointer));
 }
 
@@ -67,8 +67,8 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
         if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
             static_cast<std::size_t>(value) > hosted::kSharedBytes)
             return cudaErrorInvalidValue;
-        // Up to 49,152 bytes need no asking, and asking for fewer takes nothing away.
-        r.shared_bytes[kernel] = std::max(value, static_cast<int>(hosted::kSharedBytesUnasked));
+        // 49,152 bytes are always allowed; a smaller value does not lower the limit.
+        r.shared_bytes[kernel] = std::max(value, static_cast<int>(hosted::kDefaultSharedBytes));
         return cudaSuccess;
     });
 }

@@ -1,7 +1,7 @@
-// What has been taken of each GPU's memory: by contexts and allocations of this process, and, where
-// MAESTRO_HOSTED_LEDGER names a file, of every process that names the same one. GPUs are those of the host,
-// whatever their number in a process. A process that is killed leaves what it took. Not thread-safe: callers
-// hold the runtime's lock.
+// Counts the used memory of each GPU: contexts and allocations of this process and, where
+// MAESTRO_HOSTED_LEDGER names a file, of all processes that use the same file. GPU numbers are those of the
+// host, which may differ from a process' device numbers. The memory of a killed process stays counted. Not
+// thread-safe: callers hold the runtime's lock.
 #pragma once
 
 #include <array>
@@ -20,13 +20,13 @@ public:
     Ledger(const Ledger&) = delete;
     Ledger& operator=(const Ledger&) = delete;
 
-    void take(int gpu, std::uint64_t bytes);
-    void give_back(int gpu, std::uint64_t bytes);
-    std::uint64_t taken(int gpu) const;
+    void add(int gpu, std::uint64_t bytes);
+    void subtract(int gpu, std::uint64_t bytes);
+    std::uint64_t used(int gpu) const;
 
 private:
-    std::atomic<std::uint64_t>* all_;
-    std::array<std::uint64_t, kGpus> own_{};
+    std::atomic<std::uint64_t>* shared_;          ///< of all processes
+    std::array<std::uint64_t, kGpus> process_{};  ///< of this process
 };
 
 }  // namespace hosted

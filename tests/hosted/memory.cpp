@@ -15,25 +15,25 @@ namespace hosted {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
-// Opening and closing takes a while for each page: it is done with huge ones, and never with part of one.
+// Changing the protection costs time per page, so huge pages are used, always as a whole.
 constexpr std::size_t kPage = std::size_t{2} << 20;
 
-Memory* watched = nullptr;
+Memory* instance = nullptr;
 struct sigaction previous;
 
 void on_fault(int, siginfo_t* info, void*) {
-    if (watched != nullptr && watched->maps(info->si_addr)) watched->explain(info->si_addr);
-    // Another's: the access is made again, under the handler that was there.
+    if (instance != nullptr && instance->maps(info->si_addr)) instance->explain(info->si_addr);
+    // Not device memory: restores the previous handler, under which the access is repeated.
     sigaction(SIGSEGV, &previous, nullptr);
 }
 
-std::size_t up(std::size_t n, std::size_t unit) {
+std::size_t round_up(std::size_t n, std::size_t unit) {
     return (n + unit - 1) / unit * unit;
 }
 
-/// The bytes that an allocation takes, its gap included.
+/// The bytes of an allocation including the guard gap behind it.
 std::size_t span_of(std::size_t bytes) {
-    return up(bytes, kAlignment) + kAlignment;
+    return round_up(bytes, kAlignment) + kAlignment;
 }
 
 char* pointer_to(std::uintptr_t address) {
@@ -42,12 +42,13 @@ char* pointer_to(std::uintptr_t address) {
 
 }  // namespace
 
-Memory::Memory(std::size_t capacity) : capacity_(capacity), mapped_(up(capacity, kPage) + kPage) {
+Memory::Memory(std::size_t capacity) : capacity_(capacity), mapped_(round_up(capacity, kPage) + kPage) {
     mapping_ = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapping_ == MAP_FAILED) stop(fmt::format("no {} bytes of addresses for the devices", mapped_));
+    if (mapping_ == MAP_FAILED)
+        stop(fmt::format("cannot reserve {} bytes of address space for device memory", mapped_));
     madvise(mapping_, mapped_, MADV_HUGEPAGE);
-    base_ = top_ = up(reinterpret_cast<std::uintptr_t>(mapping_), kPage);
-    watched = this;
+    base_ = end_ = round_up(reinterpret_cast<std::uintptr_t>(mapping_), kPage);
+    instance = this;
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -55,8 +56,8 @@ Memory::Memory(std::size_t capacity) : capacity_(capacity), mapped_(up(capacity,
 }
 
 Memory::~Memory() {
-    watched = nullptr;
-    ASAN_UNPOISON_MEMORY_REGION(pointer_to(base_), top_ - base_);
+    instance = nullptr;
+    ASAN_UNPOISON_MEMORY_REGION(pointer_to(base_), end_ - base_);
     munmap(mapping_, mapped_);
 }
 
@@ -66,9 +67,9 @@ void* Memory::allocate(std::size_t bytes, int device) {
     const std::uintptr_t begin = gap_of(span);
     if (begin == 0) return nullptr;
     open();
-    if (begin + span > top_) {
-        top_ = up(begin + span, kPage);
-        mprotect(pointer_to(base_), top_ - base_, PROT_READ | PROT_WRITE);
+    if (begin + span > end_) {
+        end_ = round_up(begin + span, kPage);
+        mprotect(pointer_to(base_), end_ - base_, PROT_READ | PROT_WRITE);
     }
     ASAN_UNPOISON_MEMORY_REGION(pointer_to(begin), span);
     std::memset(pointer_to(begin), 0xff, span);
@@ -79,7 +80,7 @@ void* Memory::allocate(std::size_t bytes, int device) {
     return pointer_to(begin);
 }
 
-/// The first gap among allocations that holds `span`, or 0.
+/// The address of the first gap of at least `span` bytes between allocations, or 0.
 std::uintptr_t Memory::gap_of(std::size_t span) const {
     std::uintptr_t end = base_;
     for (const auto& [begin, allocation] : live_) {
@@ -96,8 +97,9 @@ bool Memory::release(void* pointer) {
     const std::size_t span = span_of(allocation.bytes);
     open();
     ASAN_UNPOISON_MEMORY_REGION(pointer_to(begin), span);
-    if (!guard_is_whole(begin, allocation.bytes))
-        stop(fmt::format("something wrote behind a device's allocation of {} bytes", allocation.bytes));
+    if (!guard_is_intact(begin, allocation.bytes))
+        stop(fmt::format("something wrote beyond the end of a device allocation of {} bytes",
+                         allocation.bytes));
     std::memset(pointer_to(begin), 0xff, span);
     ASAN_POISON_MEMORY_REGION(pointer_to(begin), span);
     close();
@@ -106,7 +108,7 @@ bool Memory::release(void* pointer) {
     return true;
 }
 
-bool Memory::guard_is_whole(std::uintptr_t begin, std::size_t bytes) const {
+bool Memory::guard_is_intact(std::uintptr_t begin, std::size_t bytes) const {
     return std::all_of(pointer_to(begin + bytes), pointer_to(begin + span_of(bytes)),
                        [](char c) { return c == '\xff'; });
 }
@@ -127,17 +129,17 @@ bool Memory::maps(const void* pointer) const {
 }
 
 void Memory::open() {
-    if (opens_++ == 0 && top_ != base_) mprotect(pointer_to(base_), top_ - base_, PROT_READ | PROT_WRITE);
+    if (opens_++ == 0 && end_ != base_) mprotect(pointer_to(base_), end_ - base_, PROT_READ | PROT_WRITE);
 }
 
 void Memory::close() {
-    if (--opens_ == 0 && top_ != base_) mprotect(pointer_to(base_), top_ - base_, PROT_NONE);
+    if (--opens_ == 0 && end_ != base_) mprotect(pointer_to(base_), end_ - base_, PROT_NONE);
 }
 
 void Memory::explain(const void* address) const {
     const Allocation* const allocation = find(address, 1);
     stop(fmt::format(
-        "{} touched device memory at {} ({})", running_ == nullptr ? "the host" : running_, address,
+        "{} accessed device memory at {} ({})", running_ == nullptr ? "the host" : running_, address,
         allocation == nullptr ? "no allocation" : fmt::format("allocation of {} bytes", allocation->bytes)));
 }
 

@@ -1,4 +1,4 @@
-// The runtime's calls for memory, of the devices and of the host.
+// The CUDA runtime's calls for device memory and pinned host memory.
 #include <cuda_runtime_api.h>
 
 #include "runtime.hpp"
@@ -15,12 +15,12 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
         const int device = hosted::current_device();
         const std::size_t before = r.memory.used();
         if (bytes <= hosted::free_bytes(r)) *pointer = r.memory.allocate(bytes, device);
-        r.ledger.take(r.gpus.at(static_cast<std::size_t>(device)), r.memory.used() - before);
+        r.ledger.add(r.gpus.at(static_cast<std::size_t>(device)), r.memory.used() - before);
         return *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
     });
 }
 
-/// Waits for the device, as a real one does.
+/// Waits for the device, as CUDA's does.
 cudaError_t cudaFree(void* pointer) {
     return call([&](Runtime& r) {
         if (const cudaError_t none = hosted::make_context(r); none != cudaSuccess) return none;
@@ -31,7 +31,7 @@ cudaError_t cudaFree(void* pointer) {
         r.streams.run_until(r.streams.push_marks(device, false));
         const std::size_t before = r.memory.used();
         if (!r.memory.release(pointer)) return cudaErrorInvalidValue;
-        r.ledger.give_back(r.gpus.at(static_cast<std::size_t>(device)), before - r.memory.used());
+        r.ledger.subtract(r.gpus.at(static_cast<std::size_t>(device)), before - r.memory.used());
         return cudaSuccess;
     });
 }
@@ -42,7 +42,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
         if (const cudaError_t none = hosted::make_context(r); none != cudaSuccess) return none;
         *free = hosted::free_bytes(r);
         *total = r.memory.capacity();
-        r.taken = r.taken_later;
+        r.used = r.external_later;
         return cudaSuccess;
     });
 }
@@ -62,7 +62,8 @@ cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
     return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault);
 }
 
-/// Waits for nothing: a copy that is still queued would be the caller's error, and stops when it runs.
+/// Does not wait. If a copy from or to the memory is still queued, which is an error of the caller, the
+/// program ends when the copy runs.
 cudaError_t cudaFreeHost(void* pointer) {
     return call([&](Runtime& r) {
         return pointer == nullptr || r.pinned.release(pointer) ? cudaSuccess : cudaErrorInvalidValue;
@@ -92,7 +93,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
             attributes->type = cudaMemoryTypeDevice;
             attributes->device = allocation->device;
             attributes->devicePointer = const_cast<void*>(pointer);
-        } else if (r.pinned.holds(pointer, 1)) {
+        } else if (r.pinned.contains(pointer, 1)) {
             attributes->type = cudaMemoryTypeHost;
             attributes->hostPointer = attributes->devicePointer = const_cast<void*>(pointer);
         } else {

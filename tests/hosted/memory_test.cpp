@@ -1,4 +1,4 @@
-// Memory of the device: who may touch it and when, and what a copy reads.
+// Device memory and copies: who may access memory when, and when a copy reads its source.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -55,18 +55,18 @@ TEST(Memory, IsOfThoseWhoKeepOneLedger) {
     Ledger one;
     {
         Ledger other;
-        one.take(3, 100);
-        other.take(3, 20);
-        other.take(2, 5);
-        EXPECT_EQ(one.taken(3), 120U);
-        other.give_back(3, 10);
-        EXPECT_EQ(one.taken(3), 110U);
+        one.add(3, 100);
+        other.add(3, 20);
+        other.add(2, 5);
+        EXPECT_EQ(one.used(3), 120U);
+        other.subtract(3, 10);
+        EXPECT_EQ(one.used(3), 110U);
     }
-    EXPECT_EQ(one.taken(3), 100U);
-    EXPECT_EQ(one.taken(2), 0U);
+    EXPECT_EQ(one.used(3), 100U);
+    EXPECT_EQ(one.used(2), 0U);
     unsetenv("MAESTRO_HOSTED_LEDGER");
     unlink(path);
-    EXPECT_EQ(Ledger().taken(3), 0U);
+    EXPECT_EQ(Ledger().used(3), 0U);
 }
 
 TEST(Memory, IsFreedOnce) {
@@ -89,21 +89,21 @@ TEST(Memory, IsFreedOnce) {
 
 TEST(MemoryDeathTest, IsClosedToTheHost) {
     const Array<int> x(100);
-    EXPECT_DEATH(x.get()[3] = 1, "the host touched device memory at .*allocation of 400 bytes");
-    EXPECT_DEATH(EXPECT_EQ(std::memchr(x.get(), 3, 400), nullptr), "the host touched device memory");
+    EXPECT_DEATH(x.get()[3] = 1, "the host accessed device memory at .*allocation of 400 bytes");
+    EXPECT_DEATH(EXPECT_EQ(std::memchr(x.get(), 3, 400), nullptr), "the host accessed device memory");
     int* freed = nullptr;
     {
         const Array<int> gone(1);
         freed = gone.get();
     }
-    EXPECT_DEATH(*freed = 1, "the host touched device memory at .*no allocation|use-after-poison");
+    EXPECT_DEATH(*freed = 1, "the host accessed device memory at .*no allocation|use-after-poison");
     const auto in_a_host_function = [&] {
         const Stream stream;
         check(cudaLaunchHostFunc(
             stream, [](void* data) { *static_cast<int*>(data) = 1; }, x.get()));
         stream.wait();
     };
-    EXPECT_DEATH(in_a_host_function(), "the host touched device memory");
+    EXPECT_DEATH(in_a_host_function(), "the host accessed device memory");
 }
 
 TEST(MemoryDeathTest, EndsAKernelThatLeavesItsAllocation) {
@@ -119,7 +119,7 @@ TEST(MemoryDeathTest, EndsAKernelThatLeavesItsAllocation) {
 #ifdef __SANITIZE_ADDRESS__
     EXPECT_DEATH(overrun(), "AddressSanitizer: use-after-poison");
 #else
-    EXPECT_DEATH(overrun(), "something wrote behind a device's allocation of 1020 bytes");
+    EXPECT_DEATH(overrun(), "something wrote beyond the end of a device allocation of 1020 bytes");
 #endif
 }
 

@@ -16,12 +16,12 @@ namespace hosted {
 namespace {
 
 int open_socket() {
-    const int made = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (made < 0) stop(fmt::format("no socket for NCCL: {}", std::strerror(errno)));
-    return made;
+    const int created = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (created < 0) stop(fmt::format("cannot create a socket for NCCL: {}", std::strerror(errno)));
+    return created;
 }
 
-/// An abstract name: no file is left behind.
+/// An address in the abstract namespace, which leaves no file behind.
 std::pair<sockaddr_un, socklen_t> address_of(const std::string& name, int rank) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -31,83 +31,84 @@ std::pair<sockaddr_un, socklen_t> address_of(const std::string& name, int rank) 
     return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size())};
 }
 
-const sockaddr* plain(const sockaddr_un& address) {
+const sockaddr* generic(const sockaddr_un& address) {
     return reinterpret_cast<const sockaddr*>(&address);
 }
 
-bool later() {
+bool would_block() {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
 }  // namespace
 
-Links::Links(std::string name, const Hello& own)
+Links::Links(std::string name, const Hello& local)
     : name_(std::move(name)),
-      own_(own),
+      local_(local),
       listening_(open_socket()),
-      ends_(static_cast<std::size_t>(own.size)) {
-    const auto [address, length] = address_of(name_, own.rank);
-    if (bind(listening_, plain(address), length) != 0 || listen(listening_, own.size) != 0)
-        stop(fmt::format("rank {} of {} is there twice, or: {}", own.rank, name_, std::strerror(errno)));
-    ends_[static_cast<std::size_t>(own.rank)] = {-1, true, own};
+      peers_(static_cast<std::size_t>(local.size)) {
+    const auto [address, length] = address_of(name_, local.rank);
+    if (bind(listening_, generic(address), length) != 0 || listen(listening_, local.size) != 0)
+        stop(fmt::format("cannot listen as rank {} of {} (started twice?): {}", local.rank, name_,
+                         std::strerror(errno)));
+    peers_[static_cast<std::size_t>(local.rank)] = {-1, true, local};
 }
 
 Links::~Links() {
-    for (const End& end : ends_)
-        if (end.socket >= 0) close(end.socket);
+    for (const Peer& peer : peers_)
+        if (peer.socket >= 0) close(peer.socket);
     close(listening_);
 }
 
-/// Ranks below are called, ranks above call; either says hello first.
+/// Connects to lower ranks and accepts connections of higher ranks. Both sides send a Hello first.
 bool Links::connect() {
-    for (int rank = 0; rank < own_.rank; ++rank)
-        if (ends_[static_cast<std::size_t>(rank)].socket < 0) reach(rank);
+    for (int rank = 0; rank < local_.rank; ++rank)
+        if (peers_[static_cast<std::size_t>(rank)].socket < 0) connect_to(rank);
     accept_others();
-    for (End& end : ends_) {
-        if (end.socket < 0 || end.greeted) continue;
-        const ssize_t got = recv(end.socket, &end.hello, sizeof end.hello, 0);
-        end.greeted = got == static_cast<ssize_t>(sizeof end.hello);
+    for (Peer& peer : peers_) {
+        if (peer.socket < 0 || peer.connected) continue;
+        const ssize_t got = recv(peer.socket, &peer.hello, sizeof peer.hello, 0);
+        peer.connected = got == static_cast<ssize_t>(sizeof peer.hello);
     }
-    return std::all_of(ends_.begin(), ends_.end(), [](const End& end) { return end.greeted; });
+    return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.connected; });
 }
 
-void Links::reach(int rank) {
-    const int made = open_socket();
+void Links::connect_to(int rank) {
+    const int created = open_socket();
     const auto [address, length] = address_of(name_, rank);
-    if (::connect(made, plain(address), length) != 0) {  // not there yet
-        close(made);
+    if (::connect(created, generic(address), length) != 0) {  // the peer does not listen yet
+        close(created);
         return;
     }
-    if (::send(made, &own_, sizeof own_, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof own_))
-        stop("a socket that does not take a few bytes");
-    ends_[static_cast<std::size_t>(rank)].socket = made;
+    if (::send(created, &local_, sizeof local_, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof local_))
+        stop("cannot send a Hello");
+    peers_[static_cast<std::size_t>(rank)].socket = created;
 }
 
 void Links::accept_others() {
-    for (int made; (made = accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
-        Hello hello;  // was sent before this end could be accepted, or is about to be
-        if (recv(made, &hello, sizeof hello, MSG_WAITALL) != static_cast<ssize_t>(sizeof hello) ||
-            hello.size != own_.size || hello.rank <= own_.rank || hello.rank >= own_.size)
-            stop(fmt::format("{}: ranks that do not mean the same communicator", name_));
-        if (::send(made, &own_, sizeof own_, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof own_))
-            stop("a socket that does not take a few bytes");
-        ends_[static_cast<std::size_t>(hello.rank)] = {made, true, hello};
+    for (int created; (created = accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
+        Hello hello;  // the peer sends it immediately after connecting
+        if (recv(created, &hello, sizeof hello, MSG_WAITALL) != static_cast<ssize_t>(sizeof hello) ||
+            hello.size != local_.size || hello.rank <= local_.rank || hello.rank >= local_.size)
+            stop(fmt::format("{}: ranks of different communicators", name_));
+        if (::send(created, &local_, sizeof local_, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof local_))
+            stop("cannot send a Hello");
+        peers_[static_cast<std::size_t>(hello.rank)] = {created, true, hello};
     }
 }
 
 std::size_t Links::send(int rank, const char* data, std::size_t bytes) {
     const ssize_t sent =
-        ::send(ends_[static_cast<std::size_t>(rank)].socket, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ::send(peers_[static_cast<std::size_t>(rank)].socket, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return static_cast<std::size_t>(sent);
-    if (later()) return 0;
-    throw Gone(fmt::format("rank {} is gone: {}", rank, std::strerror(errno)));
+    if (would_block()) return 0;
+    throw PeerGone(fmt::format("rank {} is gone: {}", rank, std::strerror(errno)));
 }
 
 std::size_t Links::receive(int rank, char* data, std::size_t bytes) {
-    const ssize_t got = recv(ends_[static_cast<std::size_t>(rank)].socket, data, bytes, MSG_DONTWAIT);
+    const ssize_t got = recv(peers_[static_cast<std::size_t>(rank)].socket, data, bytes, MSG_DONTWAIT);
     if (got > 0) return static_cast<std::size_t>(got);
-    if (got < 0 && later()) return 0;
-    throw Gone(fmt::format("rank {} is gone: {}", rank, got == 0 ? "closed" : std::strerror(errno)));
+    if (got < 0 && would_block()) return 0;
+    throw PeerGone(fmt::format("rank {} is gone: {}", rank, got == 0 ? "closed" : std::strerror(errno)));
 }
 
 }  // namespace hosted

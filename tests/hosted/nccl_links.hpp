@@ -1,4 +1,4 @@
-// How the stand-in for NCCL reaches other ranks: sockets between processes of one host. Nothing here waits.
+// Connections of the simulated NCCL: non-blocking sockets between processes of one host.
 #pragma once
 
 #include <array>
@@ -9,45 +9,45 @@
 
 namespace hosted {
 
-/// What ranks tell each other first.
+/// The first message of a rank to each peer.
 struct Hello {
     int rank = 0, size = 0;
-    std::array<char, 32> bus{};  ///< of its GPU
+    std::array<char, 32> bus{};  ///< PCI bus id of its GPU
 };
 
-/// The other end was closed.
-struct Gone : std::runtime_error {
+/// A peer has closed its connection.
+struct PeerGone : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-/// Of one rank, to all others that know `name`. Not thread-safe.
+/// The connections of one rank to all other ranks that use `name`. Not thread-safe.
 class Links {
 public:
-    Links(std::string name, const Hello& own);
+    Links(std::string name, const Hello& local);
     ~Links();
     Links(const Links&) = delete;
     Links& operator=(const Links&) = delete;
 
-    /// Goes on with it; true once every rank has said hello.
+    /// Makes progress with connecting. Returns true once all ranks are connected.
     bool connect();
-    const Hello& hello(int rank) const { return ends_[static_cast<std::size_t>(rank)].hello; }
-    /// How many of the bytes went or came, maybe none. Throws Gone.
+    const Hello& hello(int rank) const { return peers_[static_cast<std::size_t>(rank)].hello; }
+    /// Returns how many bytes were transferred, possibly 0. Throws PeerGone.
     std::size_t send(int rank, const char* data, std::size_t bytes);
     std::size_t receive(int rank, char* data, std::size_t bytes);
 
 private:
-    struct End {
+    struct Peer {
         int socket = -1;
-        bool greeted = false;
+        bool connected = false;
         Hello hello;
     };
-    void reach(int rank);
+    void connect_to(int rank);
     void accept_others();
 
     std::string name_;
-    Hello own_;
+    Hello local_;
     int listening_ = -1;
-    std::vector<End> ends_;  ///< by rank
+    std::vector<Peer> peers_;  ///< by rank
 };
 
 }  // namespace hosted

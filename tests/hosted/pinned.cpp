@@ -16,7 +16,7 @@ std::uintptr_t address_of(const void* pointer) {
 
 Pinned::~Pinned() {
     for (const auto& [address, range] : ranges_)
-        if (range.ours) std::free(reinterpret_cast<void*>(address));
+        if (range.allocated) std::free(reinterpret_cast<void*>(address));
 }
 
 void* Pinned::allocate(std::size_t bytes) {
@@ -34,7 +34,7 @@ bool Pinned::release(void* pointer) {
 }
 
 bool Pinned::add(void* pointer, std::size_t bytes) {
-    if (touches(pointer, bytes)) return false;
+    if (overlaps(pointer, bytes)) return false;
     ranges_[address_of(pointer)] = {bytes, false};
     return true;
 }
@@ -43,14 +43,14 @@ bool Pinned::remove(void* pointer) {
     return erase(pointer, false);
 }
 
-bool Pinned::erase(void* pointer, bool ours) {
+bool Pinned::erase(void* pointer, bool allocated) {
     const auto entry = ranges_.find(address_of(pointer));
-    if (entry == ranges_.end() || entry->second.ours != ours) return false;
+    if (entry == ranges_.end() || entry->second.allocated != allocated) return false;
     ranges_.erase(entry);
     return true;
 }
 
-bool Pinned::holds(const void* pointer, std::size_t bytes) const {
+bool Pinned::contains(const void* pointer, std::size_t bytes) const {
     auto entry = ranges_.upper_bound(address_of(pointer));
     if (entry == ranges_.begin()) return false;
     --entry;
@@ -58,9 +58,9 @@ bool Pinned::holds(const void* pointer, std::size_t bytes) const {
     return offset < entry->second.bytes && bytes <= entry->second.bytes - offset;
 }
 
-bool Pinned::touches(const void* pointer, std::size_t bytes) const {
+bool Pinned::overlaps(const void* pointer, std::size_t bytes) const {
     const auto next = ranges_.lower_bound(address_of(pointer));
-    return holds(pointer, 1) || (next != ranges_.end() && next->first - address_of(pointer) < bytes);
+    return contains(pointer, 1) || (next != ranges_.end() && next->first - address_of(pointer) < bytes);
 }
 
 }  // namespace hosted

@@ -1,5 +1,5 @@
-// Memory of the host that the devices may copy from and to while the host goes on: what was allocated as
-// such, and what was registered. Not thread-safe: callers hold the runtime's lock.
+// Pinned host memory: allocated by cudaMallocHost() or registered by cudaHostRegister(). Not thread-safe:
+// callers hold the runtime's lock.
 #pragma once
 
 #include <cstddef>
@@ -15,19 +15,19 @@ public:
     Pinned(const Pinned&) = delete;
     Pinned& operator=(const Pinned&) = delete;
 
-    void* allocate(std::size_t bytes);           ///< page-aligned and 0xff
-    bool release(void* pointer);                 ///< false if it is no allocation
-    bool add(void* pointer, std::size_t bytes);  ///< false if some of it is pinned
-    bool remove(void* pointer);                  ///< false if it was not added
-    bool holds(const void* pointer, std::size_t bytes) const;
-    bool touches(const void* pointer, std::size_t bytes) const;  ///< whether any of the bytes is pinned
+    void* allocate(std::size_t bytes);           ///< page-aligned, filled with 0xff
+    bool release(void* pointer);                 ///< false if it was not allocated here
+    bool add(void* pointer, std::size_t bytes);  ///< registers; false if part of it is pinned already
+    bool remove(void* pointer);                  ///< unregisters; false if it was not registered
+    bool contains(const void* pointer, std::size_t bytes) const;
+    bool overlaps(const void* pointer, std::size_t bytes) const;  ///< whether any of the bytes are pinned
 
 private:
     struct Range {
         std::size_t bytes;
-        bool ours;
+        bool allocated;
     };
-    bool erase(void* pointer, bool ours);
+    bool erase(void* pointer, bool allocated);
 
     std::map<std::uintptr_t, Range> ranges_;
 };

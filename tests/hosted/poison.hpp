@@ -1,4 +1,4 @@
-// The address sanitizer's calls, which do nothing in a build without it.
+// Poisoning by the address sanitizer. The macros do nothing in builds without it.
 #pragma once
 
 #ifdef __SANITIZE_ADDRESS__

@@ -1,5 +1,5 @@
-// The random numbers behind every order that the stand-in chooses. One sequence, so that a seed repeats a
-// whole run.
+// Random numbers for all orders that the simulation chooses. There is one sequence, so that a seed reproduces
+// a whole run.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ public:
         z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
         return z ^ (z >> 31);
     }
-    /// 0 to n - 1, n >= 1.
+    /// Uniform in [0, n), n >= 1.
     std::uint64_t below(std::uint64_t n) { return next() % n; }
     bool one_in(std::uint64_t n) { return below(n) == 0; }
 

@@ -16,17 +16,17 @@ namespace {
 thread_local int device_of_thread = 0;
 thread_local cudaError_t last_error = cudaSuccess;
 
-std::uint64_t number(const char* variable, std::uint64_t otherwise) {
+std::uint64_t environment_number(const char* variable, std::uint64_t default_value) {
     const char* const text = std::getenv(variable);
-    if (text == nullptr) return otherwise;
+    if (text == nullptr) return default_value;
     char* end = nullptr;
     const std::uint64_t value = std::strtoull(text, &end, 10);
-    if (end == text || *end != '\0') stop(fmt::format("{} = '{}' is no number", variable, text));
+    if (end == text || *end != '\0') stop(fmt::format("{} = '{}' is not a number", variable, text));
     return value;
 }
 
-/// Numbers of GPUs up to the first that is none, as CUDA reads them.
-std::vector<int> visible(int count) {
+/// Parses CUDA_VISIBLE_DEVICES like CUDA: GPU numbers up to the first invalid one.
+std::vector<int> visible_gpus(int count) {
     if (count > Ledger::kGpus) stop(fmt::format("{} GPUs are too many", count));
     std::vector<int> gpus;
     const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -47,14 +47,14 @@ std::vector<int> visible(int count) {
 }  // namespace
 
 Runtime::Runtime()
-    : random(number("MAESTRO_HOSTED_SEED", 1)),
-      gpus(visible(static_cast<int>(number("MAESTRO_HOSTED_DEVICES", 1)))),
+    : random(environment_number("MAESTRO_HOSTED_SEED", 1)),
+      gpus(visible_gpus(static_cast<int>(environment_number("MAESTRO_HOSTED_DEVICES", 1)))),
       devices(static_cast<int>(gpus.size())),
-      island(static_cast<int>(number("MAESTRO_HOSTED_ISLAND", std::uint64_t{1} << 20))),
-      architecture(static_cast<int>(number("MAESTRO_HOSTED_ARCHITECTURE", 90))),
-      taken_later(number("MAESTRO_HOSTED_TAKEN", 0)),
-      context(number("MAESTRO_HOSTED_CONTEXT", 0)),
-      memory(number("MAESTRO_HOSTED_MEMORY", std::uint64_t{16} << 30)) {}
+      island(static_cast<int>(environment_number("MAESTRO_HOSTED_ISLAND", std::uint64_t{1} << 20))),
+      architecture(static_cast<int>(environment_number("MAESTRO_HOSTED_ARCHITECTURE", 90))),
+      external_later(environment_number("MAESTRO_HOSTED_TAKEN", 0)),
+      context(environment_number("MAESTRO_HOSTED_CONTEXT", 0)),
+      memory(environment_number("MAESTRO_HOSTED_MEMORY", std::uint64_t{16} << 30)) {}
 
 Runtime& runtime() {
     static Runtime instance;
@@ -70,8 +70,8 @@ void set_current_device(int device) {
 
 std::size_t free_bytes(const Runtime& r) {
     const int gpu = r.gpus.at(static_cast<std::size_t>(current_device()));
-    const std::uint64_t gone = r.ledger.taken(gpu) + r.taken;
-    return gone < r.memory.capacity() ? r.memory.capacity() - gone : 0;
+    const std::uint64_t used = r.ledger.used(gpu) + r.used;
+    return used < r.memory.capacity() ? r.memory.capacity() - used : 0;
 }
 
 cudaError_t make_context(Runtime& r) {
@@ -80,17 +80,17 @@ cudaError_t make_context(Runtime& r) {
     if (r.contexts.count(device) > 0) return cudaSuccess;
     if (r.context > free_bytes(r)) return cudaErrorMemoryAllocation;
     r.contexts.insert(device);
-    r.ledger.take(r.gpus.at(static_cast<std::size_t>(device)), r.context);
+    r.ledger.add(r.gpus.at(static_cast<std::size_t>(device)), r.context);
     return cudaSuccess;
 }
 
-cudaError_t keep(cudaError_t error) {
+cudaError_t keep_error(cudaError_t error) {
     if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
     return error;
 }
 
 void refuse_host_functions() {
-    if (Service::in_host_function()) stop("a host function called the CUDA runtime");
+    if (HostThread::in_host_function()) stop("a host function called the CUDA runtime");
 }
 
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, const char* what) {
@@ -109,33 +109,33 @@ cudaError_t enqueue_until(cudaStream_t stream, std::function<bool()> attempt, co
     return call([&](Runtime& r) {
         if (!r.streams.alive(stream)) return cudaErrorInvalidResourceHandle;
         r.streams.push(stream, {std::move(attempt), what});
-        r.service.keep_going();
+        r.host_thread.keep_going();
         return cudaSuccess;
     });
 }
 
 Unlocked::Unlocked() {
-    const std::lock_guard lock(runtime().gate.mutex);
+    const std::lock_guard guard(runtime().lock.mutex);
     runtime().memory.open();
 }
 
 Unlocked::~Unlocked() {
-    const std::lock_guard lock(runtime().gate.mutex);
+    const std::lock_guard guard(runtime().lock.mutex);
     runtime().memory.close();
 }
 
 bool is_device(const void* pointer, std::size_t bytes) {
-    const std::lock_guard lock(runtime().gate.mutex);
+    const std::lock_guard guard(runtime().lock.mutex);
     return runtime().memory.find(pointer, bytes) != nullptr;
 }
 
 bool is_pinned(const void* pointer, std::size_t bytes) {
-    const std::lock_guard lock(runtime().gate.mutex);
-    return runtime().pinned.holds(pointer, bytes);
+    const std::lock_guard guard(runtime().lock.mutex);
+    return runtime().pinned.contains(pointer, bytes);
 }
 
 void seed(std::uint64_t value) {
-    const std::lock_guard lock(runtime().gate.mutex);
+    const std::lock_guard guard(runtime().lock.mutex);
     runtime().random = Random(value);
 }
 

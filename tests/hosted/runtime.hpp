@@ -1,10 +1,14 @@
-// What stands behind the calls of the runtime. There is one for the process, made by the first call from
-// the environment: MAESTRO_HOSTED_SEED, MAESTRO_HOSTED_DEVICES (of the host), CUDA_VISIBLE_DEVICES (their
-// numbers; all), MAESTRO_HOSTED_MEMORY (bytes of a device, and of all that a process takes),
-// MAESTRO_HOSTED_CONTEXT (bytes that a process takes of a device before anything else; none),
-// MAESTRO_HOSTED_ARCHITECTURE (90 for compute capability 9.0), MAESTRO_HOSTED_LEDGER (see Ledger),
-// MAESTRO_HOSTED_ISLAND (neighbouring devices that are peers; all) and MAESTRO_HOSTED_TAKEN (bytes that
-// somebody else takes of the memory after the first question how much is free; none).
+// The state of the simulated CUDA runtime. A process has one, which the first call creates from the
+// environment:
+//   MAESTRO_HOSTED_SEED          of the random numbers (1)
+//   MAESTRO_HOSTED_DEVICES       GPUs of the host (1)
+//   CUDA_VISIBLE_DEVICES         the GPUs that this process uses (all)
+//   MAESTRO_HOSTED_MEMORY        bytes of memory of a GPU (16 GiB)
+//   MAESTRO_HOSTED_CONTEXT       bytes that a context of a process takes (0)
+//   MAESTRO_HOSTED_ARCHITECTURE  90 for compute capability 9.0 (90)
+//   MAESTRO_HOSTED_LEDGER        file that processes share to count used memory (none), see Ledger
+//   MAESTRO_HOSTED_ISLAND        number of adjacent GPUs that have peer access to each other (all)
+//   MAESTRO_HOSTED_TAKEN         bytes that another program allocates after the first cudaMemGetInfo() (0)
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,14 +19,14 @@
 #include <vector>
 
 #include "grid.hpp"
+#include "host_thread.hpp"
 #include "ledger.hpp"
 #include "memory.hpp"
 #include "pinned.hpp"
 #include "random.hpp"
-#include "service.hpp"
 #include "streams.hpp"
 
-/// Its mark is null until it is recorded.
+/// An event. Its mark is null until it is recorded.
 struct CUevent_st {
     int device = 0;
     bool timed = true;
@@ -34,23 +38,23 @@ namespace hosted {
 struct Runtime {
     Runtime();
 
-    Gate gate;
+    RuntimeLock lock;
     Random random;
-    std::vector<int> gpus;  ///< of the host, that this process sees: by device
+    std::vector<int> gpus;  ///< the host's GPU number of each device of this process
     int devices, island, architecture;
-    std::uint64_t taken_later, taken = 0;  ///< of the memory, by somebody who keeps no ledger
-    std::uint64_t context;                 ///< bytes of a device's memory that one takes
-    std::set<int> contexts;                ///< devices that have one
+    std::uint64_t external_later, used = 0;  ///< bytes used by programs outside the ledger
+    std::uint64_t context;                   ///< bytes that a context takes
+    std::set<int> contexts;                  ///< devices with a context
     Ledger ledger;
     Memory memory;
     Pinned pinned;
     Grid grid{random};
-    Streams streams{memory, random, gate};
+    Streams streams{memory, random, lock};
     std::map<cudaEvent_t, std::unique_ptr<CUevent_st>> events;
-    std::map<const void*, int>
-        shared_bytes;  // that a kernel may ask for, where it is more than without asking
+    /// Dynamic shared memory that a kernel may request, where cudaFuncSetAttribute() raised it.
+    std::map<const void*, int> shared_bytes;
     std::uint64_t launches = 0;
-    Service service{gate, streams};
+    HostThread host_thread{lock, streams};
 };
 
 Runtime& runtime();
@@ -59,28 +63,28 @@ Runtime& runtime();
 int current_device();
 void set_current_device(int device);
 
-/// What most calls begin with: the current device's context, which takes memory once.
+/// Creates the current device's context if there is none. Most calls do this first. It takes memory once.
 cudaError_t make_context(Runtime& r);
-/// Bytes of the current device's memory that nobody has taken.
+/// Free bytes of the current device's memory.
 std::size_t free_bytes(const Runtime& r);
 
-/// Keeps an error for cudaGetLastError of the calling thread, and returns it.
-cudaError_t keep(cudaError_t error);
+/// Records an error for cudaGetLastError() of the calling thread, and returns it.
+cudaError_t keep_error(cudaError_t error);
 
-/// The body of a call: `body(runtime)` under the lock, its error kept.
+/// Implements a call: runs body(runtime) under the lock and records its error.
 template <class Body>
 cudaError_t call(Body&& body);
 
-/// Stops if the calling thread is in a host function, which must not call the runtime.
+/// Ends the program if the calling thread runs a host function, which must not call the CUDA runtime.
 void refuse_host_functions();
 
 template <class Body>
 cudaError_t call(Body&& body) {
     refuse_host_functions();
     Runtime& r = runtime();
-    const std::lock_guard lock(r.gate.mutex);
-    r.service.note_call();
-    return keep(body(r));
+    const std::lock_guard guard(r.lock.mutex);
+    r.host_thread.note_call();
+    return keep_error(body(r));
 }
 
 }  // namespace hosted

@@ -14,8 +14,9 @@ namespace {
 
 using maestro::kernels::maestro_shared_memory;
 
-constexpr std::size_t kWatched =
-    4096;  // bytes behind a launch's own: looking at all of them costs more than it runs
+// Bytes behind a launch's shared memory that are checked for overruns. Checking all would take longer than
+// the launch.
+constexpr std::size_t kWatched = 4096;
 bool clean = false;
 
 }  // namespace

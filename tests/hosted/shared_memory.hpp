@@ -1,5 +1,5 @@
-// The shared memory of the one block that runs at a time. Kernels declare it, in namespace maestro::kernels,
-// as `extern __shared__ __align__(16) unsigned char maestro_shared_memory[];`.
+// Dynamic shared memory. There is one array, because one block runs at a time. Kernels declare it in
+// namespace maestro::kernels as `extern __shared__ __align__(16) unsigned char maestro_shared_memory[];`.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +7,16 @@
 
 namespace hosted {
 
-constexpr std::size_t kSharedBytes = 232'448;        ///< of a block that asks for more than it gets unasked
-constexpr std::size_t kSharedBytesUnasked = 49'152;  ///< without cudaFuncAttributeMaxDynamicSharedMemorySize
+constexpr std::size_t kSharedBytes = 232'448;  ///< largest dynamic shared memory of a block
+constexpr std::size_t kDefaultSharedBytes =
+    49'152;  ///< limit without cudaFuncAttributeMaxDynamicSharedMemorySize
 
-/// Opens the first `bytes` to a launch; the address sanitizer guards the rest.
+/// Makes the first `bytes` accessible for a launch. The address sanitizer guards the rest.
 void open_shared_memory(std::size_t bytes);
-/// Every byte 0xff (a float then is NaN), as no block may rely on what another left.
+/// Fills it with 0xff (NaN as floats) before each block, because a block must not rely on what another one
+/// left.
 void fill_shared_memory(std::size_t bytes);
-/// After the launch. The first byte that it wrote behind what it asked for, of those that are looked at.
+/// Ends a launch. Returns the first byte that it wrote beyond its `bytes`, of those that are checked.
 std::optional<std::size_t> close_shared_memory(std::size_t bytes);
 
 }  // namespace hosted

@@ -8,7 +8,7 @@
 namespace hosted {
 
 void stop(const std::string& message) {
-    fmt::print(stderr, "hosted CUDA: {}\n", message);
+    fmt::print(stderr, "simulated CUDA: {}\n", message);
     std::fflush(stderr);
     std::abort();
 }

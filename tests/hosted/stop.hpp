@@ -1,11 +1,11 @@
-// The end of a program that a GPU would have run wrongly, or not to its end.
+// Ends a program with an error that a GPU would show as wrong results, a crash or a hang.
 #pragma once
 
 #include <string>
 
 namespace hosted {
 
-/// Prints "hosted CUDA: MESSAGE" and aborts.
+/// Prints "simulated CUDA: MESSAGE" and aborts.
 [[noreturn]] void stop(const std::string& message);
 
 }  // namespace hosted

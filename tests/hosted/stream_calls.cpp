@@ -1,5 +1,5 @@
-// The runtime's calls for streams and events. The legacy default stream is refused: what it waits for is
-// never meant.
+// The CUDA runtime's calls for streams and events. The legacy default stream is rejected: its implicit
+// synchronization would hide missing events.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ using hosted::Runtime;
 
 namespace {
 
-/// `body(stream's streams)` for a live stream.
+/// Calls body(runtime) if `stream` exists.
 template <class Body>
 cudaError_t with_stream(cudaStream_t stream, Body&& body) {
     return call(
@@ -51,7 +51,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     });
 }
 
-/// What is queued still runs.
+/// Queued work still runs.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return with_stream(stream, [&](Runtime& r) {
         r.streams.destroy(stream);
@@ -80,7 +80,7 @@ cudaError_t cudaDeviceSynchronize() {
     });
 }
 
-/// Waits for what the event marked at this call, whatever it is recorded for later.
+/// Waits for the event's last recording before this call, even if it is recorded again later.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
     return with_stream(stream, [&](Runtime& r) {
         if (!r.events.contains(event)) return cudaErrorInvalidResourceHandle;
@@ -96,11 +96,11 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
     return with_stream(stream, [&](Runtime& r) {
         if (function == nullptr) return cudaErrorInvalidValue;
         const auto attempt = [&r, function, data, mark = std::shared_ptr<hosted::Mark>()]() mutable {
-            if (mark == nullptr) mark = r.service.post([function, data] { function(data); });
+            if (mark == nullptr) mark = r.host_thread.post([function, data] { function(data); });
             return mark->reached;
         };
         r.streams.push(stream, {attempt, "a host function", false});
-        r.service.keep_going();
+        r.host_thread.keep_going();
         return cudaSuccess;
     });
 }
@@ -152,7 +152,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     });
 }
 
-/// Between the moments at which the two marks ran, never 0 or less.
+/// The time between the execution of both marks; at least 0.5 us, as events on a GPU are never simultaneous.
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
     return with_event(start, [&](Runtime& r) {
         if (milliseconds == nullptr) return cudaErrorInvalidValue;

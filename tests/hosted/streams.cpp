@@ -7,8 +7,8 @@
 namespace hosted {
 namespace {
 
-constexpr std::uint64_t kSome =
-    8;  // operations at a time, at random moments; and one queued of so many is one
+// One push in kSome runs queued operations, at most kSome of them.
+constexpr std::uint64_t kSome = 8;
 constexpr std::chrono::microseconds kPause{50};
 
 bool reached(const std::vector<std::shared_ptr<Mark>>& marks) {
@@ -73,28 +73,28 @@ void Streams::run_some() {
 }
 
 void Streams::run_until(const std::vector<std::shared_ptr<Mark>>& marks) {
-    if (running_) stop("queued work waits for a stream, which waits for it");
+    if (running_) stop("queued work waits for a stream");
     shuffle_ranks();
     while (!reached(marks)) {
         running_ = true;
         while (!reached(marks) && step()) continue;
         close();
         running_ = false;
-        // What is left waits for a host function or for others: they, and other threads, get the lock
-        // meanwhile.
-        if (!reached(marks)) gate_.changed.wait_for(gate_.mutex, kPause);
+        // The remaining operations wait for a host function, for another rank or for another host thread.
+        // These need the lock.
+        if (!reached(marks)) lock_.changed.wait_for(lock_.mutex, kPause);
     }
     std::erase_if(streams_, [](const auto& s) { return s->destroyed && s->operations.empty(); });
 }
 
-/// For half of all runs one order of streams holds, so that one is far ahead of the others; for the rest each
-/// operation draws its own.
+/// In half of all runs the order of streams is fixed, so that one runs far ahead of the others. In the other
+/// half each operation draws a new order.
 void Streams::shuffle_ranks() {
     steady_ = random_.one_in(2);
     for (const auto& stream : streams_) stream->rank = random_.next();
 }
 
-/// Runs one operation. False if none can be.
+/// Runs one operation. Returns false if none can run.
 bool Streams::step() {
     std::vector<CUstream_st*> waiting;
     for (const auto& stream : streams_) {

@@ -1,6 +1,6 @@
-// The queues of the devices and what runs of them when: operations of one stream in order, of several in a
-// random order that only events restrict. A stream's owner is Streams; one that is destroyed still runs what
-// it holds. Callers hold the runtime's lock.
+// The streams of all devices. Operations of one stream run in order, and operations of different streams in a
+// random order that only events restrict. Streams owns the streams; a destroyed stream still runs its queued
+// operations. Callers hold the runtime's lock.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,22 +19,22 @@
 
 namespace hosted {
 
-/// A place in a stream, for those that wait until it is reached. Shared: they may outlive the stream and the
+/// A point in a stream that others can wait for. It is shared, because it may outlive the stream and the
 /// event.
 struct Mark {
     bool reached = false;
     std::chrono::steady_clock::time_point when;
 };
 
-/// `attempt` is called until it returns true, which it does without waiting.
+/// Queued work. `attempt` is called until it returns true; it must not block.
 struct Operation {
     std::function<bool()> attempt;
     const char* what;
     bool touches_device = true;
 };
 
-/// The runtime's lock, and the news that work outside the streams has ended.
-struct Gate {
+/// The runtime's lock, and the condition that work outside the streams (host functions) has finished.
+struct RuntimeLock {
     std::recursive_mutex mutex;
     std::condition_variable_any changed;
 };
@@ -45,7 +45,7 @@ struct CUstream_st {
     int device = 0;
     bool blocking = false;  ///< with respect to the legacy default stream
     bool destroyed = false;
-    std::uint64_t rank = 0;  ///< the lowest of those that can run, runs
+    std::uint64_t rank = 0;  ///< the stream of the lowest rank that can run, runs
     std::deque<hosted::Operation> operations;
 };
 
@@ -53,13 +53,15 @@ namespace hosted {
 
 class Streams {
 public:
-    Streams(Memory& memory, Random& random, Gate& gate) : memory_(memory), random_(random), gate_(gate) {}
+    Streams(Memory& memory, Random& random, RuntimeLock& lock)
+        : memory_(memory), random_(random), lock_(lock) {}
 
     cudaStream_t create(int device, bool blocking);
     bool alive(cudaStream_t stream) const;
     void destroy(cudaStream_t stream);
 
-    /// The caller has checked the stream. Some of what is queued may run, never this operation at once.
+    /// Queues an operation. The stream must exist. May run operations that were queued before, but not this
+    /// one.
     void push(cudaStream_t stream, Operation operation);
     std::shared_ptr<Mark> push_mark(cudaStream_t stream);
     bool idle(cudaStream_t stream) const { return stream->operations.empty(); }
@@ -67,7 +69,7 @@ public:
 
     void run_some();
     void run_until(const std::vector<std::shared_ptr<Mark>>& marks);
-    /// Marks in all streams of a device, in the blocking ones alone if asked.
+    /// Adds marks to all streams of a device, or to its blocking streams only.
     std::vector<std::shared_ptr<Mark>> push_marks(int device, bool only_blocking);
 
 private:
@@ -79,7 +81,7 @@ private:
 
     Memory& memory_;
     Random& random_;
-    Gate& gate_;
+    RuntimeLock& lock_;
     std::vector<std::unique_ptr<CUstream_st>> streams_;
     bool running_ = false, open_ = false, steady_ = false;
 };

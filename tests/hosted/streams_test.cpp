@@ -1,4 +1,4 @@
-// Streams run late and out of order wherever that is allowed; events restrict them.
+// Streams run late and in any order that events allow.
 #include <gmock/gmock.h>
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// What the tests of the stand-in share: a check, a stream, an array of the device that a test fills and
-// reads.
+// Helpers for tests of the simulated runtime: error checks, streams, events, and arrays in device and pinned
+// memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -60,7 +60,7 @@ public:
     Array(const Array&) = delete;
     Array& operator=(const Array&) = delete;
     T* get() const { return data_; }
-    /// As the device has it now: queued work may not have run.
+    /// The current contents; queued work may not have run yet.
     std::vector<T> values() const {
         const Unlocked unlocked;
         return {data_, data_ + size_};
@@ -91,7 +91,7 @@ private:
     std::size_t size_;
 };
 
-/// Whether `body` returns true for some seed.
+/// Whether `body` returns true for at least one of 50 seeds.
 template <class Body>
 bool some_seed(Body&& body) {
     for (std::uint64_t value = 1; value <= 50; ++value) {

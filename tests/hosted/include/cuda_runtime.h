@@ -1,5 +1,6 @@
-// Takes the place of CUDA's cuda_runtime.h where the host's compiler compiles a kernel. Types and the calls'
-// declarations are the toolkit's. Shared memory is dynamic only, declared as shared_memory.hpp says.
+// Replaces CUDA's cuda_runtime.h where the host compiler compiles a kernel for the simulated runtime. Types
+// and declarations of the runtime's functions come from the toolkit. Only dynamic shared memory is supported,
+// see shared_memory.hpp.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
-// What CUDA adds to the mathematics of the C library, for scalars. Fast versions are the exact ones here:
-// results of a kernel on a GPU differ from these in the last bits.
+// CUDA's mathematical functions that the C library lacks, for scalars. CUDA's fast approximations are exact
+// here, so the results of a kernel differ from those on a GPU in the last bits.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 
-// The C library declares these names for itself, and does not define them.
+// The C library declares these names but does not define them.
 #define __expf expf
 #define __exp10f exp10f
 #define __logf logf
@@ -139,8 +139,8 @@ inline double max(double a, double b) {
     return fmax(a, b);
 }
 
-// No thread of a block runs while another does. There are none for floats: their sums would depend on the
-// order.
+// Simulated threads run one at a time, so these need no atomic instructions. There are no atomics on floats,
+// because sums would depend on the order of threads.
 template <class T>
 requires std::is_same_v<T, int> || std::is_same_v<T, unsigned> || std::is_same_v<T, unsigned long long> T
 atomicAdd(T* address, std::type_identity_t<T> value) {

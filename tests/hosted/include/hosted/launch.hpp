@@ -1,5 +1,5 @@
-// Launching a kernel that the host's compiler made: its arguments are converted to its parameters and kept,
-// and the stream runs it later.
+// Launches of kernels that the host compiler compiled. Arguments are converted to the kernel's parameters and
+// copied, and the stream runs the kernel later.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +12,7 @@
 
 namespace hosted {
 
-/// A configuration and where it was launched from.
+/// A launch configuration and the source location of the launch.
 struct LaunchSite {
     LaunchSite(const cudaLaunchConfig_t* config_,
                std::source_location where_ = std::source_location::current())
@@ -21,12 +21,12 @@ struct LaunchSite {
     std::source_location where;
 };
 
-/// Queues `body(arguments)` for every thread of the grid. `kernel` identifies the kernel for its attributes.
-/// The errors are those of a device that cannot launch such a grid.
+/// Queues body(arguments) for every thread of the grid. `kernel` identifies the kernel for its attributes.
+/// Returns the errors that CUDA returns for invalid launches.
 cudaError_t launch(const LaunchSite& site, const void* kernel, void (*body)(const void* arguments),
                    std::shared_ptr<const void> arguments);
 
-/// Stops where an argument is an address that no device can read: neither its own memory nor pinned.
+/// Ends the program if a pointer argument is neither device memory nor pinned host memory.
 void check_argument(const LaunchSite& site, const void* pointer);
 template <class T>
 void check_argument_of(const LaunchSite& site, const T& argument) {
@@ -41,7 +41,7 @@ cudaError_t cudaLaunchKernelEx(hosted::LaunchSite site, void (*kernel)(Parameter
     static_assert((std::is_trivially_copyable_v<Parameters> && ...),
                   "a kernel's parameters are copied as bytes");
     using Call = std::pair<void (*)(Parameters...), std::tuple<Parameters...>>;
-    // Shared because a queue's entries are copied.
+    // Shared, because entries of the queue are copied.
     auto call = std::make_shared<const Call>(
         kernel, std::tuple<Parameters...>(std::forward<Arguments>(arguments)...));
     std::apply([&](const auto&... each) { (hosted::check_argument_of(site, each), ...); }, call->second);

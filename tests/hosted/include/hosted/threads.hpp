@@ -1,6 +1,5 @@
-// The threads of a block: where one of them is, and how it waits for others. Masks must name only lanes that
-// are there: one that has exited, or that the block does not have, ends the program, as does any wait that
-// cannot end.
+// Thread indices and synchronization of a block's threads. A mask may only name lanes that exist and have not
+// exited. A violation ends the program, as does a deadlock.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +9,7 @@
 #include <source_location>
 #include <type_traits>
 
-// Of the thread that runs. Kernels only read them.
+// Indices of the running thread. Kernels only read them.
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 inline constexpr int warpSize = 32;
@@ -20,8 +19,8 @@ namespace hosted {
 enum class Exchange { shuffle, ballot, sync };
 
 void barrier(const std::source_location& where);
-/// Waits for the lanes of `mask`. A shuffle returns the value of lane `source`, a ballot the lowest bits of
-/// all values.
+/// Waits until all lanes in `mask` have called it. A shuffle returns the value of lane `source`, a ballot the
+/// lowest bit of each lane's value.
 std::uint64_t exchange(Exchange kind, unsigned mask, std::uint64_t value, unsigned source,
                        const std::source_location& where);
 unsigned lane();
@@ -39,7 +38,7 @@ requires std::is_arithmetic_v<T> T shuffle(unsigned mask, T value, unsigned sour
     }
 }
 
-/// The first lane of the `width` that the caller is among.
+/// The first lane of the caller's group of `width` lanes.
 inline unsigned first(int width) {
     return lane() & ~static_cast<unsigned>(width - 1);
 }

@@ -1,41 +1,41 @@
-#include "service.hpp"
+#include "host_thread.hpp"
 
 namespace hosted {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLook = 2ms,
-               kQuiet = 5ms;  // how often it looks, and how long the host must have called nothing
+constexpr auto kPollInterval = 2ms;  // between looks at the streams
+constexpr auto kQuietTime = 5ms;     // without calls of the host before the streams are advanced
 
 thread_local bool inside = false;
 
 }  // namespace
 
-bool Service::in_host_function() {
+bool HostThread::in_host_function() {
     return inside;
 }
 
-std::shared_ptr<Mark> Service::post(std::function<void()> function) {
+std::shared_ptr<Mark> HostThread::post(std::function<void()> function) {
     auto mark = std::make_shared<Mark>();
     jobs_.push_back({std::move(function), mark});
     start();
-    gate_.changed.notify_all();
+    lock_.changed.notify_all();
     return mark;
 }
 
-void Service::keep_going() {
+void HostThread::keep_going() {
     keeps_going_ = true;
     start();
-    gate_.changed.notify_all();
+    lock_.changed.notify_all();
 }
 
-void Service::start() {
+void HostThread::start() {
     if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
 }
 
-void Service::work(const std::stop_token& stop) {
-    std::unique_lock lock(gate_.mutex);
+void HostThread::work(const std::stop_token& stop) {
+    std::unique_lock lock(lock_.mutex);
     while (!stop.stop_requested()) {
         if (!jobs_.empty()) {
             const Job job = std::move(jobs_.front());
@@ -46,13 +46,13 @@ void Service::work(const std::stop_token& stop) {
             inside = false;
             lock.lock();
             job.mark->reached = true;
-            gate_.changed.notify_all();
+            lock_.changed.notify_all();
         } else if (keeps_going_) {
-            gate_.changed.wait_for(lock, stop, kLook, [&] { return !jobs_.empty(); });
-            if (std::chrono::steady_clock::now() - last_call_ > kQuiet) streams_.run_some();
+            lock_.changed.wait_for(lock, stop, kPollInterval, [&] { return !jobs_.empty(); });
+            if (std::chrono::steady_clock::now() - last_call_ > kQuietTime) streams_.run_some();
             keeps_going_ = !streams_.idle();
         } else {
-            gate_.changed.wait(lock, stop, [&] { return !jobs_.empty() || keeps_going_; });
+            lock_.changed.wait(lock, stop, [&] { return !jobs_.empty() || keeps_going_; });
         }
     }
 }
