@@ -1,4 +1,4 @@
-"""Tables that scripts make, in documents that people write: each stands between two markers of its name."""
+"""Reads and replaces generated tables in documents. Each table is between two markers with its name."""
 
 
 def markers(name):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A roofline on paper: the least time that a language section of 1.2 billion weights can take on an H100 and an H200 for a micro-batch of
-8192 tokens and for its optimizer, operation by operation, as the table "roofline" of docs/cuda.md; and of the operations that other
-sections have. FLOPs and bytes are those that the operations themselves count: build/.../section_costs.
+"""A predicted roofline: the minimum time of a language section of 1.2 billion weights on an H100 and an H200, for a micro-batch of 8192
+tokens and for the optimizer, by operation, as the table "roofline" of docs/cuda.md; and of the operations that only other sections have.
+The operations themselves count FLOPs and bytes, on the meta backend: build/.../section_costs.
 
   scripts/cuda/roofline.py build/cpu-release/section_costs            # writes the table
-  scripts/cuda/roofline.py build/cpu-release/section_costs --check    # it is what stands there
-  scripts/cuda/roofline.py build/cpu-release/section_costs --json     # the same numbers to hold a measurement against"""
+  scripts/cuda/roofline.py build/cpu-release/section_costs --check    # fails if the table differs
+  scripts/cuda/roofline.py build/cpu-release/section_costs --json     # prints the numbers, for comparison with measurements"""
 
 import argparse
 import json
@@ -19,21 +19,21 @@ import document
 ROOT = Path(__file__).resolve().parents[2]
 PHASES = ("forward", "backward", "update")
 OTHERS = {"vision": ["section=vision"], "student": ["section=student"], "tp 2": ["tp=2"], "cp 2": ["cp=2"]}
-COPY_SHARE = 0.8  # of the memory's peak: what a kernel that only moves bytes is held to
-PEAK_SHARE = 0.5  # of the bf16 peak: what the section is held to
+COPY_SHARE = 0.8  # of peak bandwidth: the target of memory-bound kernels
+PEAK_SHARE = 0.5  # of the bf16 peak: the target of the section
 HEADER = ["operation", "calls", "GFLOP", "GB", "FLOP/byte", "H100: bound", "ms", "at 80%", "H200: bound", "ms", "at 80%"]
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """Peaks as NVIDIA's data sheets give them, of SXM boards, without sparsity."""
+    """Peak rates of SXM boards by NVIDIA's data sheets, without sparsity."""
     name: str
-    bf16: float  # FLOP/s of the tensor cores
-    f32: float   # FLOP/s of the rest
+    bf16: float  # FLOP/s of tensor cores
+    f32: float   # FLOP/s without tensor cores
     bandwidth: float  # bytes/s
 
     def seconds(self, line):
-        """Of a call: its arithmetic and its memory traffic, each at its roof."""
+        """Seconds of a call's arithmetic and of its memory traffic, each at the peak rate."""
         tensor = line["tensor_cores"] and line["dtype"] == "bf16"
         return line["flops"] / (self.bf16 if tensor else self.f32), line["bytes"] / self.bandwidth
 
@@ -52,7 +52,7 @@ def name_of(line):
 
 
 def rows_of(counted, phase, gpus=GPUS):
-    """By operation: calls, FLOPs, bytes, and of each GPU the seconds at the roof and what bounds most of them."""
+    """Returns a row per operation: calls, FLOPs, bytes, and per GPU the seconds at the roof and the dominant bound."""
     rows = {}
     for line in counted[phase]:
         row = rows.setdefault(name_of(line), {"operation": name_of(line), "calls": 0, "flops": 0.0, "bytes": 0.0,
@@ -63,20 +63,20 @@ def rows_of(counted, phase, gpus=GPUS):
         row["bytes"] += calls * line["bytes"]
         for gpu in gpus:
             arithmetic, memory = gpu.seconds(line)
-            here = row[gpu.name]
-            here["arithmetic_s"] += calls * arithmetic
-            here["memory_s"] += calls * memory
-            here["roof_s"] += calls * max(arithmetic, memory)
+            time = row[gpu.name]
+            time["arithmetic_s"] += calls * arithmetic
+            time["memory_s"] += calls * memory
+            time["roof_s"] += calls * max(arithmetic, memory)
     for row in rows.values():
         for gpu in gpus:
-            here = row[gpu.name]
-            here["bound"] = "arithmetic" if here["arithmetic_s"] > here["memory_s"] else "memory"
-            here["held_to_s"] = here["memory_s"] / COPY_SHARE if here["bound"] == "memory" else None
+            time = row[gpu.name]
+            time["bound"] = "arithmetic" if time["arithmetic_s"] > time["memory_s"] else "memory"
+            time["target_s"] = time["memory_s"] / COPY_SHARE if time["bound"] == "memory" else None
     return sorted(rows.values(), key=lambda row: -row[gpus[0].name]["roof_s"])
 
 
 def others_of(counted, others):
-    """By section and phase, rows of the operations, other than products, that no section before has."""
+    """Returns rows by section and phase for operations, other than GEMMs, that no earlier section has."""
     seen = {line["operation"] for phase in PHASES for line in counted[phase]}
     found = []
     for name, other in others.items():
@@ -92,21 +92,21 @@ def is_attention(line):
 
 
 def model_flops(counted):
-    """Of a micro-batch, counted as always for a share of the peak: products of weights as they are, attention's backward twice its
-    forward (what it computes again is its own affair), nothing else."""
-    products = sum(line["calls"] * line["flops"] for phase in PHASES[:2] for line in counted[phase] if line["m"] > 0)
+    """Model FLOPs of a micro-batch, as usual for model FLOPs utilization: all GEMMs with weights, and attention with a backward of twice
+    its forward; recomputed scores do not count."""
+    gemms = sum(line["calls"] * line["flops"] for phase in PHASES[:2] for line in counted[phase] if line["m"] > 0)
     attention = sum(line["calls"] * line["flops"] for line in counted["forward"] if is_attention(line))
-    return products + 3 * attention
+    return gemms + 3 * attention
 
 
 def summary(counted, gpu):
-    """Of a micro-batch: its least seconds, the share of the bf16 peak that they are, and what PEAK_SHARE demands."""
+    """Of a micro-batch: the minimum seconds, the share of the bf16 peak that they correspond to, and the seconds at PEAK_SHARE."""
     lines = [line for phase in PHASES[:2] for line in counted[phase]]
     roof = sum(line["calls"] * max(gpu.seconds(line)) for line in lines)
     on_f32 = sum(line["calls"] * (max(gpu.seconds({**line, "dtype": "f32"})) - max(gpu.seconds(line)))
                  for line in lines if is_attention(line))
     flops = model_flops(counted)
-    return {"roof_s": roof, "peak_share": flops / gpu.bf16 / roof, "demanded_s": flops / gpu.bf16 / PEAK_SHARE,
+    return {"roof_s": roof, "peak_share": flops / gpu.bf16 / roof, "peak_share_s": flops / gpu.bf16 / PEAK_SHARE,
             "memory_bound_s": sum(line["calls"] * max(gpu.seconds(line)) for line in lines
                                   if gpu.seconds(line)[1] >= gpu.seconds(line)[0]),
             "attention_without_tensor_cores_s": on_f32,
@@ -125,23 +125,23 @@ def cells_of(row, gpus=GPUS):
     cells = [row["operation"], str(row["calls"]), number(row["flops"] / 1e9), number(row["bytes"] / 1e9),
              number(row["flops"] / row["bytes"]) if row["bytes"] else ""]
     for gpu in gpus:
-        here = row[gpu.name]
-        held = here["held_to_s"]
-        cells += [here["bound"], number(1e3 * here["roof_s"]), "" if held is None else number(1e3 * held)]
+        time = row[gpu.name]
+        target = time["target_s"]
+        cells += [time["bound"], number(1e3 * time["roof_s"]), "" if target is None else number(1e3 * target)]
     return cells
 
 
 def text_of(counted, others):
     s = counted["section"]
-    text = (f"\nA section of {s['parameters'] / 1e9:.3f} billion weights ({s['layers']} layers of width {s['width']}, {s['heads']} query and "
-            f"{s['kv_heads']} key heads of {s['head_dim']}, MLP {s['mlp']}, vocabulary {s['vocabulary']}, tied), {s['samples']} sample of "
-            f"{s['tokens']} tokens, bf16: {model_flops(counted) / 1e12:.1f} TFLOP.\n\n")
+    text = (f"\nA section of {s['parameters'] / 1e9:.3f} billion weights, bf16, with {s['samples']} sample of {s['tokens']} tokens: "
+            f"{model_flops(counted) / 1e12:.1f} TFLOP.\n{s['layers']} layers of width {s['width']}, {s['heads']} heads of {s['head_dim']}, "
+            f"{s['kv_heads']} kv heads, MLP {s['mlp']}, vocabulary {s['vocabulary']}, tied.\n\n")
     text += line_of(["", "at the roof, ms", "of that bound by memory", "share of the bf16 peak", "50% of the peak demands, ms",
                      "attention without tensor cores adds, ms", "optimizer, once a step, ms"]) + "|" + "---|" * 7 + "\n"
     for gpu in GPUS:
-        whole = summary(counted, gpu)
-        ms = {key: number(1e3 * value) for key, value in whole.items() if key.endswith("_s")}
-        text += line_of([gpu.name, ms["roof_s"], ms["memory_bound_s"], f"{whole['peak_share']:.0%}", ms["demanded_s"],
+        total = summary(counted, gpu)
+        ms = {key: number(1e3 * value) for key, value in total.items() if key.endswith("_s")}
+        text += line_of([gpu.name, ms["roof_s"], ms["memory_bound_s"], f"{total['peak_share']:.0%}", ms["peak_share_s"],
                          ms["attention_without_tensor_cores_s"], ms["update_s"]])
     for phase in PHASES:
         head = [f"{phase}: {HEADER[0]}", *HEADER[1:]]
@@ -173,9 +173,9 @@ def main(arguments=None):
     text, table = options.document.read_text(), text_of(counted, others)
     if options.check:
         if document.read_between(text, "roofline") != table:
-            print(f"{options.document}: the roofline is not what {options.program} counts: write it again by scripts/cuda/roofline.py")
+            print(f"{options.document}: the roofline differs from what {options.program} counts: regenerate it with scripts/cuda/roofline.py")
             return 1
-        print("the roofline is what the operations count")
+        print("the roofline equals what the operations count")
         return 0
     options.document.write_text(document.write_between(text, "roofline", table))
     return 0

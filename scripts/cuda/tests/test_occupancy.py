@@ -12,7 +12,7 @@ def test_the_example_of_nvidias_best_practices_guide(threads, expected):
 
 @pytest.mark.parametrize("registers, warps", [(32, 64), (33, 48), (40, 48), (41, 40), (48, 40), (64, 32), (65, 28), (128, 16), (168, 12),
                                               (255, 8)])
-def test_registers_are_given_to_four_warps_in_pieces_of_256(registers, warps):
+def test_registers_are_allocated_to_four_warps_in_multiples_of_256(registers, warps):
     assert blocks(90, 128, registers) * 4 == warps
 
 
@@ -26,18 +26,18 @@ def test_large_blocks_are_limited_by_their_warps():
     assert occupancy(90, 768, 16) == 0.75
 
 
-def test_a_begun_warp_counts_whole():
+def test_a_partial_warp_counts_as_a_warp():
     assert blocks(90, 100, 16) == blocks(90, 128, 16)
 
 
 @pytest.mark.parametrize("architecture, largest", [(80, 163 << 10), (90, 227 << 10), (100, 227 << 10)])
 def test_the_largest_block_of_shared_memory_fits_once(architecture, largest):
-    """Of which the system takes 1 KiB: the guide's two sizes differ by that."""
+    """The system reserves 1 KiB of each block, by which the guide's two sizes differ."""
     assert blocks(architecture, 128, 32, largest) == 1
     assert blocks(architecture, 128, 32, largest + 1) == 0
 
 
-def test_shared_memory_limits_as_its_room_says():
+def test_shared_room_is_the_limit():
     for architecture in ARCHITECTURES:
         for count in range(1, 9):
             room = shared_room(architecture, count)

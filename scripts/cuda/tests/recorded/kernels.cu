@@ -11,17 +11,17 @@ __global__ void __launch_bounds__(128) packed(const T* from, T* to) {
     to[threadIdx.x] = room[127 - threadIdx.x];
 }
 __global__ void indexed(const int* places, float* to) {
-    float own[8];
-    for (int i = 0; i < 8; ++i) own[places[i]] = to[i];
-    to[threadIdx.x] = own[places[threadIdx.x]];
+    float values[8];
+    for (int i = 0; i < 8; ++i) values[places[i]] = to[i];
+    to[threadIdx.x] = values[places[threadIdx.x]];
 }
 __global__ void __launch_bounds__(1024, 2) spilling(const float4* from, float4* to) {
-    float4 own[9];
+    float4 values[9];
 #pragma unroll
-    for (int i = 0; i < 9; ++i) own[i] = from[threadIdx.x + 1024 * i];
+    for (int i = 0; i < 9; ++i) values[i] = from[threadIdx.x + 1024 * i];
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < 9; ++i) to[threadIdx.x + 1024 * (8 - i)] = own[i];
+    for (int i = 0; i < 9; ++i) to[threadIdx.x + 1024 * (8 - i)] = values[i];
 }
 __global__ void __launch_bounds__(32) multiplied(const __half* a, const __half* b, float* c) {
     using namespace nvcuda::wmma;

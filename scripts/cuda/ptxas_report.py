@@ -1,5 +1,5 @@
-"""What the compiler says of every kernel of a build: ptxas' messages, which the build keeps beside each object, and what cuobjdump
-reads from the objects themselves."""
+"""Reads resource usage of all kernels of a build: the ptxas report, which the build keeps beside each object, and the output of
+cuobjdump for the objects."""
 
 import re
 import shutil
@@ -15,32 +15,32 @@ SHARED = re.compile(r"(\d+) bytes smem")
 CODE = re.compile(r"^\s*(?:code for|\.target)\s+sm_(\d+)|^\s*Function : (\S+)")
 MEMORY = re.compile(r"\b(LDG|STG|LDL|STL)((?:\.[A-Za-z0-9_]+)*)")
 TENSOR = re.compile(r"\b(HMMA|IMMA|DMMA|HGMMA|IGMMA|QGMMA|UTCHMMA|UTCQMMA|UTCOMMA|UTCIMMA|UTCMMA)\b")
-CUOBJDUMP = ("there is no cuobjdump, which the CUDA toolkit has, and the Python package nvidia-cuda-cuobjdump: "
+CUOBJDUMP = ("cuobjdump was not found. The CUDA toolkit and the Python package nvidia-cuda-cuobjdump contain it: "
              "python3 -m venv .venv && .venv/bin/pip install nvidia-cuda-cuobjdump, then --cuobjdump "
              ".venv/lib/python3*/site-packages/nvidia/cu*/bin/cuobjdump")
 
 
 @dataclass
 class Kernel:
-    """One instantiation on one architecture."""
+    """One instantiation of a kernel on one architecture."""
     symbol: str
     architecture: int
     registers: int = 0
-    stack: int = 0  # bytes of local memory of a thread
+    stack: int = 0  # bytes of local memory per thread
     spill_stores: int = 0
     spill_loads: int = 0
-    shared: int = 0  # bytes, static
+    shared: int = 0  # bytes of static shared memory
     source: str = ""
     name: str = ""  # demangled, without parameters
-    threads: int = 0  # of a block, at most; 0: no launch bounds
-    loads: Counter = field(default_factory=Counter)  # from global memory, by bits
+    threads: int = 0  # largest block size by launch bounds; 0: no launch bounds
+    loads: Counter = field(default_factory=Counter)  # loads from global memory, by width in access_bits
     stores: Counter = field(default_factory=Counter)
-    local: int = 0  # instructions that touch local memory
-    tensor: int = 0  # instructions of the tensor cores
+    local: int = 0  # instructions that access local memory
+    tensor: int = 0  # tensor core instructions
 
 
 def parse_ptxas(text):
-    """The kernels of one compilation's messages. A frame of a function that a kernel calls counts as the kernel's."""
+    """Returns the kernels in the ptxas output of one compilation. Stack frames of called functions count for the kernel."""
     kernels = []
     for line in text.splitlines():
         if found := ENTRY.search(line):
@@ -59,14 +59,14 @@ def parse_ptxas(text):
     return kernels
 
 
-def bits(modifiers):
-    """Of a load or store of global memory: its width stands among the modifiers unless it is 32."""
+def access_bits(modifiers):
+    """The width in bits of a load or store of global memory. It is among the modifiers unless it is 32."""
     widths = [int(found[1]) for m in modifiers.split(".") if (found := re.fullmatch(r"[US]?(8|16|64|128|256)", m))]
     return widths[-1] if widths else 32
 
 
 def parse_sass(text):
-    """By (architecture, symbol): loads, stores, instructions of local memory and of the tensor cores."""
+    """Returns, by (architecture, symbol), the counts of loads, stores, local-memory and tensor-core instructions."""
     found = {}
     architecture, entry = 0, None
     for line in text.splitlines():
@@ -79,27 +79,27 @@ def parse_sass(text):
                 if access[1] in ("LDL", "STL"):
                     entry.local += 1
                 else:
-                    (entry.loads if access[1] == "LDG" else entry.stores)[bits(access[2])] += 1
+                    (entry.loads if access[1] == "LDG" else entry.stores)[access_bits(access[2])] += 1
             elif TENSOR.search(line):
                 entry.tensor += 1
     return found
 
 
 def parse_elf(text):
-    """By (architecture, symbol): the threads that launch bounds allow."""
+    """Returns, by (architecture, symbol), the largest block size that launch bounds allow."""
     found = {}
-    architecture, symbol, wanted = 0, "", False
+    architecture, symbol, value_follows = 0, "", False
     for line in text.splitlines():
         if head := re.match(r"arch = sm_(\d+)", line):
             architecture = int(head[1])
         elif head := re.match(r"\.nv\.info\.(\S+)", line):
             symbol = head[1]
         elif "EIATTR_MAX_THREADS" in line:
-            wanted = True
-        elif wanted and (value := re.search(r"Value:\s+0x([0-9a-f]+) 0x([0-9a-f]+) 0x([0-9a-f]+)", line)):
+            value_follows = True
+        elif value_follows and (value := re.search(r"Value:\s+0x([0-9a-f]+) 0x([0-9a-f]+) 0x([0-9a-f]+)", line)):
             x, y, z = (int(part, 16) for part in value.groups())
             found[architecture, symbol] = x * y * z
-            wanted = False
+            value_follows = False
     return found
 
 
@@ -109,7 +109,7 @@ def demangle(symbols):
 
 
 def without_parameters(name):
-    """"void a::(anonymous namespace)::f<T>(int)": "a::f<T>"."""
+    """Turns "void a::(anonymous namespace)::f<T>(int)" into "a::f<T>"."""
     name = name.replace("(anonymous namespace)::", "").removeprefix("void ")
     depth = 0
     for at, letter in enumerate(name):
@@ -120,42 +120,42 @@ def without_parameters(name):
 
 
 def objects_of(build, sources):
-    """The object of each kernels/NAME.cu in a build folder, with its messages."""
+    """Returns, by NAME, the object of each kernels/NAME.cu in a build folder; its ptxas report must exist."""
     folder = Path(build) / "CMakeFiles" / "maestro_kernels_nvcc.dir" / "kernels"
     objects = {}
     for source in sorted(Path(sources).glob("*.cu")):
-        made = folder / f"{source.name}.o"
-        if not made.exists() or not Path(f"{made}.ptxas").exists():
-            raise SystemExit(f"{made} and its .ptxas are not there: build maestro_kernels_nvcc in {build} first, with MAESTRO_CUDA=ON")
-        objects[source.stem] = made
+        object_file = folder / f"{source.name}.o"
+        if not object_file.exists() or not Path(f"{object_file}.ptxas").exists():
+            raise SystemExit(f"{object_file} or its .ptxas does not exist: build maestro_kernels_nvcc in {build} first, with MAESTRO_CUDA=ON")
+        objects[source.stem] = object_file
     return objects
 
 
-def find_cuobjdump(given):
-    path = shutil.which(given or "cuobjdump")
+def find_cuobjdump(requested):
+    path = shutil.which(requested or "cuobjdump")
     if path is None:
         raise SystemExit(CUOBJDUMP)
     return path
 
 
 def read_build(build, sources, cuobjdump=None):
-    """All kernels of a build; what only the objects say stays 0 without `cuobjdump`."""
+    """Returns all kernels of a build. Without `cuobjdump`, what only the objects contain stays 0."""
     kernels = []
-    for source, made in objects_of(build, sources).items():
-        said = parse_ptxas(Path(f"{made}.ptxas").read_text())
-        if not said:
-            raise SystemExit(f"{made}.ptxas names no kernel: build {made} again (without -Xptxas=-v ptxas says nothing)")
+    for source, object_file in objects_of(build, sources).items():
+        kernels_of_source = parse_ptxas(Path(f"{object_file}.ptxas").read_text())
+        if not kernels_of_source:
+            raise SystemExit(f"{object_file}.ptxas names no kernel: build {object_file} again (without -Xptxas=-v ptxas reports nothing)")
         if cuobjdump:
             def dump(option):
-                return subprocess.run([cuobjdump, option, made], capture_output=True, text=True, check=True).stdout
+                return subprocess.run([cuobjdump, option, object_file], capture_output=True, text=True, check=True).stdout
             code, bounds = parse_sass(dump("-sass")), parse_elf(dump("-elf"))
-            for kernel in said:
+            for kernel in kernels_of_source:
                 key = kernel.architecture, kernel.symbol
-                seen = code[key]
-                kernel.loads, kernel.stores, kernel.local, kernel.tensor = seen.loads, seen.stores, seen.local, seen.tensor
+                code_info = code[key]
+                kernel.loads, kernel.stores, kernel.local, kernel.tensor = code_info.loads, code_info.stores, code_info.local, code_info.tensor
                 kernel.threads = bounds.get(key, 0)
-        names = demangle(sorted({kernel.symbol for kernel in said}))
-        for kernel in said:
+        names = demangle(sorted({kernel.symbol for kernel in kernels_of_source}))
+        for kernel in kernels_of_source:
             kernel.source, kernel.name = source, without_parameters(names[kernel.symbol])
-        kernels += said
+        kernels += kernels_of_source
     return kernels
