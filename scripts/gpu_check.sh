@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Proves the backend for GPUs on this machine in minutes and writes gpu_check.json: docs/cuda.md says what it does and needs.
+# Tests the GPU backend on this machine and writes gpu_check.json. docs/cuda.md describes the checks and requirements.
 set -euo pipefail
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if ! command -v python3 >/dev/null || ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))'; then

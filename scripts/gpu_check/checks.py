@@ -1,4 +1,4 @@
-"""The checks, in their order: each runs within its own limit and tells the report what came of it."""
+"""The checks, in order. Each runs with a time limit and adds its result to the report."""
 
 import json
 import pathlib
@@ -9,51 +9,51 @@ import machine
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = ("gpu_operations", "gpu_unit_ops")
-SANITIZER_FOUND = 86  # its exit code where it found something, so that it is told from the program's own
+SANITIZER_FOUND = 86  # exit code of compute-sanitizer if it reports errors, unlike any of the program
 
 
 def generator():
     return ["-G", "Ninja"] if shutil.which("ninja") else []
 
 
-def cuda_words(options):
-    """What CMake is told of where CUDA is, and of all that the user defines."""
+def cuda_definitions(options):
+    """CMake definitions: where CUDA is, and those of --define."""
     wheels = machine.wheels_that_fill_gaps()
     return [*([f"-DMAESTRO_CUDA_WHEELS={wheels}"] if wheels else []), *(f"-D{word}" for word in options.define)]
 
 
 def build(steps, report, options, architecture):
-    """The folder of the programs, or None."""
+    """Builds the programs. Returns their folder, or None after a failure."""
     if shutil.which("cmake") is None:
         report.add("build", "failed", "cmake 3.25 or later is needed (pip install cmake)")
         return None
     folder = pathlib.Path(options.build).resolve()
-    configured = steps.run("configure", ["cmake", "-S", ROOT, "-B", folder, *generator(), "-DMAESTRO_PARTS=gpu-check",
-                                         f"-DCMAKE_CUDA_ARCHITECTURES={architecture}", *cuda_words(options)], 60)
-    if configured.status != 0:
-        report.add("build", "failed", "CMake: " + (cmake_error(configured.text) or configured.why()), configured.seconds)
+    configure = steps.run("configure", ["cmake", "-S", ROOT, "-B", folder, *generator(), "-DMAESTRO_PARTS=gpu-check",
+                                         f"-DCMAKE_CUDA_ARCHITECTURES={architecture}", *cuda_definitions(options)], 60)
+    if configure.status != 0:
+        report.add("build", "failed", "CMake: " + (cmake_error(configure.text) or configure.why()), configure.seconds)
         return None
-    built = steps.run("build", ["cmake", "--build", folder, "--parallel", str(options.jobs)], 600 if options.build_only else 270)
-    status = "passed" if built.status == 0 else "failed"
-    report.add("build", status, built.why(), configured.seconds + built.seconds, stand_ins=re.findall(r"gpu-check: (\w+) not found", configured.text))
-    return folder if built.status == 0 else None
+    build_result = steps.run("build", ["cmake", "--build", folder, "--parallel", str(options.jobs)], 600 if options.build_only else 270)
+    status = "passed" if build_result.status == 0 else "failed"
+    report.add("build", status, build_result.why(), configure.seconds + build_result.seconds, stand_ins=re.findall(r"gpu-check: (\w+) not found", configure.text))
+    return folder if build_result.status == 0 else None
 
 
 def cmake_error(text):
-    """What CMake says is wrong, in one line; empty where it says nothing."""
+    """Returns CMake's error message in one line, or an empty string."""
     found = re.search(r"^CMake Error[^\n]*\n((?:  [^\n]*\n|\n)+)", text, re.MULTILINE)
     return " ".join(found.group(1).split())[:300] if found else ""
 
 
 def lines_of(text, kind):
-    """The objects of one kind that gpu_operations has printed."""
+    """Parses the objects of one kind in the output of gpu_operations."""
     found = []
     for line in text.splitlines():
         if line.startswith("{"):
             try:
                 row = json.loads(line)
             except json.JSONDecodeError:
-                continue  # cut off when its program was stopped
+                continue  # truncated when the program was stopped
             if row.pop("kind", None) == kind:
                 found.append(row)
     return found
@@ -64,7 +64,7 @@ def small(options):
 
 
 def describe(steps, report, programs, options):
-    """Whether there is a GPU that these programs can use."""
+    """Returns whether there is a GPU that these programs can use."""
     missing = [name for name in PROGRAMS if not (programs / name).is_file()]
     if missing:
         report.add("gpu", "failed", f"{programs} has no {' and no '.join(missing)}")
@@ -72,7 +72,7 @@ def describe(steps, report, programs, options):
     done = steps.run("gpu", [programs / "gpu_operations", "describe", *small(options)], 60)
     rows = lines_of(done.text, "gpu")
     if done.status != 0 or not rows:
-        report.add("gpu", "failed", done.why() or "gpu_operations described none", done.seconds)
+        report.add("gpu", "failed", done.why() or "gpu_operations described no GPU", done.seconds)
         return False
     report.machine["gpu"] = rows[0]
     report.add("gpu", "passed", rows[0]["backend"], done.seconds)
@@ -93,17 +93,17 @@ def unit_tests(steps, report, programs, options):
 def parity(steps, report, programs, options):
     done = steps.run("parity", [programs / "gpu_operations", "parity", *small(options)], 120)
     report.parity = lines_of(done.text, "parity")
-    wrong = [row for row in report.parity if not row["passed"]]
+    failed = [row for row in report.parity if not row["passed"]]
     operations = {row["operation"] for row in report.parity}
-    if done.status == 0 and report.parity and not wrong:
+    if done.status == 0 and report.parity and not failed:
         report.add("parity", "passed", f"{len(operations)} operations, {len(report.parity)} cases", done.seconds)
     else:
-        report.add("parity", "failed", "; ".join([*map(told, wrong[:5])] or [done.why() or "nothing was compared"]), done.seconds)
+        report.add("parity", "failed", "; ".join([*map(describe_failure, failed[:5])] or [done.why() or "nothing was compared"]), done.seconds)
 
 
-def told(row):
-    error = "no number" if row.get("error") is None else f"{row['error']:.1e}"
-    return f"{row['operation']} {row['dtype']} {row['shape']}: " + (f"off by {error}" if row.get("same_again", True) else "not the same twice")
+def describe_failure(row):
+    error = "NaN or Inf" if row.get("error") is None else f"{row['error']:.1e}"
+    return f"{row['operation']} {row['dtype']} {row['shape']}: " + (f"error {error}" if row.get("same_again", True) else "differs in a second run")
 
 
 def bench(steps, report, programs, options):
@@ -111,18 +111,18 @@ def bench(steps, report, programs, options):
     done = steps.run("bench", [programs / "gpu_operations", "bench", f"--seconds={max(1.0, min(limit, steps.left()) - 15):.0f}", *small(options)], limit)
     report.bench = lines_of(done.text, "bench")
     status = "passed" if done.status == 0 and report.bench else "failed"
-    report.add("bench", status, done.why() or f"{len(report.bench)} figures", done.seconds)
+    report.add("bench", status, done.why() or f"{len(report.bench)} measurements", done.seconds)
 
 
 def sanitizers(steps, report, programs, options):
     program = shutil.which("compute-sanitizer")
-    own = ["--kernel-name", "kernel_substring=maestro"]  # of mangled names: how libraries share memory is theirs to know
-    for tool, judged, words in (("memcheck", [], []), ("racecheck", own, []), ("initcheck", own, ["--unwritten"])):
+    only_maestro = ["--kernel-name", "kernel_substring=maestro"]  # in mangled names: Maestro's kernels only, because libraries may use intentional races
+    for tool, kernels, arguments in (("memcheck", [], []), ("racecheck", only_maestro, []), ("initcheck", only_maestro, ["--uninitialized"])):
         if program is None:
-            report.add(tool, "skipped", "there is no compute-sanitizer on the path or in /usr/local/cuda/bin")
+            report.add(tool, "skipped", "compute-sanitizer was not found on PATH or in /usr/local/cuda/bin")
             continue
-        done = steps.run(tool, [program, "--tool", tool, *judged, "--error-exitcode", str(SANITIZER_FOUND), programs / "gpu_operations",
-                                "parity", "--small", "--run-only", *words], 90)
+        done = steps.run(tool, [program, "--tool", tool, *kernels, "--error-exitcode", str(SANITIZER_FOUND), programs / "gpu_operations",
+                                "parity", "--small", "--run-only", *arguments], 90)
         cases = len(lines_of(done.text, "parity"))
         if "not supported" in done.text and cases == 0:
             report.add(tool, "skipped", "compute-sanitizer: " + done.why(), done.seconds)

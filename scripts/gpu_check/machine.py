@@ -1,4 +1,4 @@
-"""What this machine is and has."""
+"""Describes this machine."""
 
 import ctypes
 import os
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 class Gpu:
     count: int
     why_none: str = ""
-    architecture: str = ""  # of the first, as CMake names it
+    architecture: str = ""  # of the first GPU, in CMake's notation
 
 
 def find_gpu():
-    """From the driver itself: neither a build nor nvidia-smi is needed."""
+    """Queries the driver directly, so that neither a build nor nvidia-smi is needed."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return Gpu(0, "there is no driver of NVIDIA's (libcuda.so.1 is not found)")
+        return Gpu(0, "no NVIDIA driver (libcuda.so.1 was not found)")
     status = driver.cuInit(0)
     count = ctypes.c_int(0)
     if status == 0:
@@ -38,7 +38,7 @@ def find_gpu():
 
 
 def first_line(*command):
-    """Of what a program prints; empty where there is none."""
+    """Returns the first line of a program's output; empty if the program is missing or fails."""
     if shutil.which(command[0]) is None:
         return ""
     try:
@@ -57,14 +57,14 @@ def nvcc_version():
 
 
 def wheels_that_fill_gaps():
-    """The site-packages whose wheels have headers of CUDA that the system lacks; None where none do."""
+    """Returns the site-packages folder if its wheels have CUDA headers that the system lacks, else None."""
     nvcc = shutil.which("nvcc")
     system = [pathlib.Path("/usr/include"), *pathlib.Path("/usr/include").glob("*-linux-gnu")]
     if nvcc:
         system.append(pathlib.Path(nvcc).resolve().parents[1] / "include")
-    lacking = [name for name in ("cuda_runtime.h", "cublasLt.h", "cudnn.h", "nccl.h") if not any((folder / name).exists() for folder in system)]
+    missing = [name for name in ("cuda_runtime.h", "cublasLt.h", "cudnn.h", "nccl.h") if not any((folder / name).exists() for folder in system)]
     folder = pathlib.Path(sysconfig.get_paths()["purelib"])
-    found = any(any(folder.glob(f"nvidia/*/include/{name}")) for name in lacking)
+    found = any(any(folder.glob(f"nvidia/*/include/{name}")) for name in missing)
     return folder if found else None
 
 

@@ -1,4 +1,4 @@
-"""The check of a GPU: see docs/cuda.md. Needs the standard library alone."""
+"""Tests the backend on a GPU, see docs/cuda.md. Uses only the standard library."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ from report import Report
 from steps import Steps
 
 USAGE, CANNOT_CREATE, NO_LAUNCH = 64, 73, 78  # exit codes of docs/architecture.md
-DEFAULT_ARCHITECTURE = "90"  # to build for where there is no GPU
+DEFAULT_ARCHITECTURE = "90"  # of a build without a GPU
 
 
 class Arguments(argparse.ArgumentParser):
@@ -23,21 +23,21 @@ class Arguments(argparse.ArgumentParser):
 
 
 def arguments():
-    parser = Arguments(prog="gpu_check.sh", description="Proves the backend for GPUs on this machine.")
+    parser = Arguments(prog="gpu_check.sh", description="Tests the GPU backend on this machine.")
     parser.add_argument("--output", default="runs/gpu_check", help="folder for gpu_check.json and log.txt (runs/gpu_check)")
     parser.add_argument("--build", default="build/gpu-check", help="folder to build in (build/gpu-check)")
-    parser.add_argument("--programs", help="a folder with gpu_operations and gpu_unit_ops: nothing is built")
-    parser.add_argument("--maestro", help="a built program to train with: none is built for that")
-    parser.add_argument("--build-only", action="store_true", help="build, and end: needs no GPU")
-    parser.add_argument("--limit", type=float, default=530, help="seconds for all of it (530)")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="compilers at a time (all cores)")
-    parser.add_argument("--define", action="append", default=[], metavar="NAME=VALUE", help="for CMake, as -DNAME=VALUE; may be repeated")
-    parser.add_argument("--small", action="store_true", help="sizes that say nothing of speed, to try the script")
+    parser.add_argument("--programs", help="a folder with gpu_operations and gpu_unit_ops; nothing is built")
+    parser.add_argument("--maestro", help="an existing program for the training checks; none is built")
+    parser.add_argument("--build-only", action="store_true", help="only build; needs no GPU")
+    parser.add_argument("--limit", type=float, default=530, help="time limit in seconds (530)")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="parallel compilations (all cores)")
+    parser.add_argument("--define", action="append", default=[], metavar="NAME=VALUE", help="a CMake definition; may be repeated")
+    parser.add_argument("--small", action="store_true", help="small sizes, whose speed is meaningless, to test the script")
     return parser.parse_args()
 
 
 def run(options, steps, report):
-    """Whether a GPU was there to check."""
+    """Runs all checks. Returns whether there is a GPU."""
     report.machine.update(machine.describe())
     gpu = machine.find_gpu()
     architecture = gpu.architecture or DEFAULT_ARCHITECTURE
@@ -73,10 +73,10 @@ def main():
     except OSError as error:
         print(f"gpu_check.sh: cannot write: {error}; --output and --build name other folders", file=sys.stderr)
         return CANNOT_CREATE
-    there = run(options, steps, report)
+    has_gpu = run(options, steps, report)
     report.write()
     report.print_table()
-    if not there:
+    if not has_gpu:
         print("gpu_check.sh: there is no GPU to check: " + report.reason_of("gpu"), file=sys.stderr)
         return NO_LAUNCH
     return 0 if report.passed() else 1

@@ -1,4 +1,4 @@
-"""The bench's operations by compiled PyTorch, where that is: figures to stand beside ours, no judgement."""
+"""Measures the operations of `bench` with compiled PyTorch, if it is installed, for comparison."""
 
 import importlib.util
 import json
@@ -13,9 +13,9 @@ LIMIT = 90
 def check(steps, report):
     if importlib.util.find_spec("torch") is None:
         return report.add("pytorch", "skipped", f"{sys.executable} has no PyTorch")
-    seen = steps.run("pytorch_gpu", [sys.executable, "-c", "import sys, torch; print(torch.__version__); sys.exit(not torch.cuda.is_available())"], 60)
-    if seen.status != 0:
-        return report.add("pytorch", "skipped", "PyTorch sees no GPU", seen.seconds)
+    version = steps.run("pytorch_gpu", [sys.executable, "-c", "import sys, torch; print(torch.__version__); sys.exit(not torch.cuda.is_available())"], 60)
+    if version.status != 0:
+        return report.add("pytorch", "skipped", "PyTorch finds no GPU", version.seconds)
     rows = steps.work / "bench.json"
     rows.write_text(json.dumps(report.bench))
     limit = min(LIMIT, steps.left())
@@ -24,11 +24,11 @@ def check(steps, report):
     join(report.bench, lines_of(done.text, "torch"))
     compared = sum("torch_seconds" in row for row in report.bench)
     status = "passed" if done.status == 0 and compared else "failed"
-    report.add("pytorch", status, done.why() or f"{compared} figures of PyTorch {seen.text.split()[0]}", seen.seconds + done.seconds)
+    report.add("pytorch", status, done.why() or f"{compared} measurements of PyTorch {version.text.split()[0]}", version.seconds + done.seconds)
 
 
 def join(bench, times):
-    """torch_seconds into the rows of the bench that are the same operation, type and shape."""
+    """Adds torch_seconds to the rows of the bench with the same operation, type and shape."""
     def key(row):
         return row["operation"], row["dtype"], row["shape"]
 

@@ -1,4 +1,4 @@
-"""gpu_check.json, and the table of it."""
+"""Writes gpu_check.json and prints its table."""
 
 import json
 import os
@@ -27,10 +27,10 @@ class Report:
         return next((check["reason"] for check in self.checks if check["name"] == name), "")
 
     def write(self):
-        whole = {"schema": SCHEMA, "passed": self.passed(), "machine": self.machine, "checks": self.checks,
+        content = {"schema": SCHEMA, "passed": self.passed(), "machine": self.machine, "checks": self.checks,
                  "parity": self.parity, "bench": self.bench}
         part = self.path.with_suffix(".json.part")
-        part.write_text(json.dumps(whole, indent=1) + "\n")
+        part.write_text(json.dumps(content, indent=1) + "\n")
         os.replace(part, self.path)
 
     def print_table(self):
@@ -41,7 +41,7 @@ class Report:
         print()
         for check in self.checks:
             print(f"{check['status']:8s} {check['name']:22s} {check['seconds']:7.1f} s  {check['reason']}")
-        print(f"all of it in {self.path}")
+        print(f"report: {self.path}")
 
 
 def _line(row):

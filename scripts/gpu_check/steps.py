@@ -1,4 +1,4 @@
-"""Commands with a time limit, out of one budget for all of them."""
+"""Runs commands with time limits within a total time budget."""
 
 import os
 import shlex
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 @dataclass
 class Done:
-    status: int | None  # None: stopped at its limit
+    status: int | None  # exit code; None: stopped at the limit
     seconds: float
-    text: str  # both streams
+    text: str  # stdout and stderr
     limit: float
 
     def why(self):
-        """For the report; empty where the command succeeded."""
+        """The reason of a failure; empty if the command succeeded."""
         if self.status == 0:
             return ""
         if self.status is None:
@@ -27,7 +27,7 @@ class Done:
 
 
 class Steps:
-    """`work` is a folder for whatever steps leave; all that they print ends up in the file `log`."""
+    """`work`: a folder for files of the steps. `log`: the file that collects their output."""
 
     def __init__(self, log, work, limit):
         self.log = log
@@ -40,15 +40,15 @@ class Steps:
         return max(0.0, self.end - time.monotonic())
 
     def run(self, name, command, limit, **options):
-        """The command, in a process group of its own that is gone at the end."""
+        """Runs the command in a new process group, which is killed at the end."""
         limit = min(limit, self.left())
         if limit <= 0:
             return Done(None, 0.0, "", 0)
         path = self.work / f"{name}.txt"
-        words = [str(word) for word in command]
+        arguments = [str(word) for word in command]
         begin = time.monotonic()
-        with open(path, "w") as printed:
-            process = subprocess.Popen(words, stdout=printed, stderr=subprocess.STDOUT,
+        with open(path, "w") as output:
+            process = subprocess.Popen(arguments, stdout=output, stderr=subprocess.STDOUT,
                                        stdin=subprocess.DEVNULL, start_new_session=True, **options)
             try:
                 status = process.wait(timeout=limit)
@@ -58,7 +58,7 @@ class Steps:
                 _end(process)
         done = Done(status, time.monotonic() - begin, path.read_text(errors="replace"), limit)
         with open(self.log, "a") as log:
-            log.write(f"== {name}: {shlex.join(words)}\n{done.text}== {name}: {done.why() or 'done'}, {done.seconds:.1f} s\n\n")
+            log.write(f"== {name}: {shlex.join(arguments)}\n{done.text}== {name}: {done.why() or 'done'}, {done.seconds:.1f} s\n\n")
         return done
 
 

@@ -1,4 +1,4 @@
-"""torch_times.py BENCH.json: the operations of the bench by compiled PyTorch, one JSON object a line."""
+"""torch_times.py BENCH.json SECONDS: measures the operations of the bench with compiled PyTorch. Prints one JSON object per line."""
 
 import json
 import statistics
@@ -34,7 +34,7 @@ def forward(function, *tensors):
 
 
 def backward(function, *tensors):
-    """The gradient alone: forward runs once."""
+    """Measures the gradient only: forward runs once, outside the measurement."""
     tensors = [tensor.requires_grad_() for tensor in tensors]
     result = torch.compile(function)(*tensors)
     gradient = torch.randn_like(result)
@@ -42,14 +42,14 @@ def backward(function, *tensors):
 
 
 def attention(row, dtype):
-    """Causal, over sequences as gpu_operations has them; one after another, as plain PyTorch packs none."""
+    """Causal attention over the sequences of gpu_operations, one after the other, because plain PyTorch has no packed sequences."""
     rows = int(row["rows"])
     bounds = [0, rows // 8, rows // 2, rows]
 
     def heads(count, length):
         return torch.randn(1, int(count), length, int(row["head_columns"]), device="cuda", dtype=dtype)
 
-    sequences = [(heads(row["heads"], end - begin), heads(row["key_heads"], end - begin), heads(row["key_heads"], end - begin))
+    sequences = [(heads(row["heads"], end - begin), heads(row["kv_heads"], end - begin), heads(row["kv_heads"], end - begin))
                  for begin, end in zip(bounds, bounds[1:])]
 
     def one(q, k, v):
@@ -76,7 +76,7 @@ def linear(row, dtype):
 
 
 def cross_entropy(row, dtype):
-    """Loss and gradient, as gpu_operations has it."""
+    """Loss and gradient together, as in gpu_operations."""
     logits = torch.randn(int(row["rows"]), int(row["vocabulary"]), device="cuda", dtype=dtype, requires_grad=True)
     targets = torch.randint(int(row["vocabulary"]), (int(row["rows"]),), device="cuda")
     compiled = torch.compile(F.cross_entropy)

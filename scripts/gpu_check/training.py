@@ -1,4 +1,4 @@
-"""Whole runs on the CPU and on the GPU, where what the program needs is there."""
+"""Compares training runs on CPU and GPU, if the program's dependencies are installed."""
 
 import importlib.util
 import math
@@ -6,9 +6,9 @@ import pathlib
 import shutil
 import sys
 
-from checks import ROOT, cmake_error, cuda_words, generator
+from checks import ROOT, cmake_error, cuda_definitions, generator
 
-DECKS = (("vlm_glyphs", 4), ("layouts", 3))  # of inputs/, with their ranks
+DECKS = (("vlm_glyphs", 4), ("layouts", 3))  # decks of inputs/, and their numbers of ranks
 STEPS = 8
 TOLERANCE = 1e-5  # relative, in fp32
 
@@ -19,9 +19,9 @@ def check(steps, report, options, architecture):
     if shutil.which("mpirun") is None:
         missing.append("mpirun")
     if missing:
-        return report.add("training", "skipped", "not here: " + ", ".join(missing))
+        return report.add("training", "skipped", "missing: " + ", ".join(missing))
     if program is None and options.programs:
-        return report.add("training", "skipped", "--programs alone: --maestro names a program to train with")
+        return report.add("training", "skipped", "--programs without --maestro, which names a program to train with")
     if program is None:
         program = build(steps, report, options, architecture)
     if program is not None:
@@ -31,7 +31,7 @@ def check(steps, report, options, architecture):
 def build(steps, report, options, architecture):
     folder = pathlib.Path(options.build).resolve() / "whole"
     configured = steps.run("training_configure", ["cmake", "-S", ROOT, "-B", folder, *generator(), "-DCMAKE_BUILD_TYPE=Release", "-DMAESTRO_CUDA=ON",
-                                                  "-DMAESTRO_TESTS=OFF", "-DMAESTRO_BENCH=OFF", f"-DCMAKE_CUDA_ARCHITECTURES={architecture}", *cuda_words(options)], 60)
+                                                  "-DMAESTRO_TESTS=OFF", "-DMAESTRO_BENCH=OFF", f"-DCMAKE_CUDA_ARCHITECTURES={architecture}", *cuda_definitions(options)], 60)
     if configured.status != 0:
         report.add("training", "skipped", "the program cannot be built here: " + (cmake_error(configured.text) or configured.why()), configured.seconds)
         return None
@@ -46,18 +46,18 @@ def compare_decks(steps, report, options, program):
     folder = steps.work / "training"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    made = steps.run("training_data", [sys.executable, ROOT / "scripts/data/make_all.py", "--folder", folder / "data"], 60)
-    if made.status != 0:
-        return report.add("training", "failed", "making the samples: " + made.why(), made.seconds)
+    data = steps.run("training_data", [sys.executable, ROOT / "scripts/data/make_all.py", "--folder", folder / "data"], 60)
+    if data.status != 0:
+        return report.add("training", "failed", "generating the samples: " + data.why(), data.seconds)
     for deck, ranks in DECKS:
         name = f"training_{deck}"
         seconds, losses = 0.0, {}
         for device in ("cpu", "cuda"):
             output = folder / f"{deck}_{device}"
             values = {"run.device": device, "run.output": output, "run.precision": "fp32", "train.steps": STEPS, "checkpoint.every": 0}
-            words = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+            arguments = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
             done = steps.run(f"{name}_{device}", ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), program, "train",
-                                                  ROOT / f"inputs/{deck}.toml", *words], 90, cwd=folder)
+                                                  ROOT / f"inputs/{deck}.toml", *arguments], 90, cwd=folder)
             seconds += done.seconds
             if done.status != 0:
                 report.add(name, "failed", f"{device}: {done.why()}", seconds)
@@ -77,7 +77,7 @@ def losses_of(output):
 def judge(report, name, losses, seconds):
     pairs = list(zip(losses["cpu"], losses["cuda"]))
     errors = [abs(a - b) / abs(a) for a, b in pairs]
-    whole = len(losses["cpu"]) == len(losses["cuda"]) == STEPS
-    status = "passed" if whole and all(error <= TOLERANCE for error in errors) else "failed"
+    complete = len(losses["cpu"]) == len(losses["cuda"]) == STEPS
+    status = "passed" if complete and all(error <= TOLERANCE for error in errors) else "failed"
     error = next((error for error in errors if not math.isfinite(error)), max(errors, default=0.0))
-    report.add(name, status, f"{len(pairs)} losses, off by {error:.1e} at most ({TOLERANCE:.0e} allowed)", seconds, error=error if math.isfinite(error) else None, losses=losses)
+    report.add(name, status, f"{len(pairs)} losses, relative error at most {error:.1e} ({TOLERANCE:.0e} allowed)", seconds, error=error if math.isfinite(error) else None, losses=losses)

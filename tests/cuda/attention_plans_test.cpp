@@ -1,4 +1,4 @@
-// Plans of attention: which are built and when, and what attends where there are none.
+// Attention plans of cuDNN: which are built and when, and the use of Maestro's kernels without a plan.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -10,7 +10,7 @@
 namespace maestro::ops {
 namespace {
 
-constexpr std::int64_t kHeads = 4, kKeyHeads = 2, kDim = 16;
+constexpr std::int64_t kHeads = 4, kKvHeads = 2, kDim = 16;
 
 class AttentionPlans : public testing_support::Tensors {
 protected:
@@ -20,11 +20,11 @@ protected:
     }
     std::size_t plans() { return b_.fused_attention()->plans(); }
     static backend::AttentionClass shape(bool backward) {
-        const std::int64_t width = (kHeads + 2 * kKeyHeads) * kDim;
+        const std::int64_t width = (kHeads + 2 * kKvHeads) * kDim;
         return {.backward = backward,
                 .causal = true,
                 .heads = kHeads,
-                .kv_heads = kKeyHeads,
+                .kv_heads = kKvHeads,
                 .dim = kDim,
                 .value_width = width,
                 .gradient_width = backward ? width : 0};
@@ -32,12 +32,12 @@ protected:
     void prepare(std::vector<std::int64_t> rows) {
         for (const bool backward : {false, true}) prepare_attention(b_, DType::bf16, shape(backward), rows);
     }
-    /// Forward and backward over causal sequences of these lengths; dq is what it ought to be.
-    void attend(const std::vector<std::int32_t>& lengths) {
+    /// Runs forward and backward over causal sequences of these lengths, and compares dq with the reference.
+    void run_attention(const std::vector<std::int32_t>& lengths) {
         std::vector<std::int32_t> offsets{0};
         for (const std::int32_t length : lengths) offsets.push_back(offsets.back() + length);
         const VarlenMask mask = causal_mask(offsets);
-        const std::int64_t rows = offsets.back(), wide = kHeads * kDim, narrow = kKeyHeads * kDim;
+        const std::int64_t rows = offsets.back(), wide = kHeads * kDim, narrow = kKvHeads * kDim;
         const Tensor q = random(DType::bf16, {rows, wide}), k = random(DType::bf16, {rows, narrow}),
                      qkv = random(DType::bf16, {rows, wide + 2 * narrow}),
                      dout = random(DType::bf16, {rows, wide}), out = filled(DType::bf16, {rows, wide}),
@@ -49,27 +49,27 @@ protected:
         std::vector<double> all = values(qkv), v;
         for (std::int64_t i = 0; i < qkv.size(); ++i)
             if (i % qkv.columns() >= wide + narrow) v.push_back(all[static_cast<std::size_t>(i)]);
-        testing_support::PlainAttention plain{kHeads, kKeyHeads, kDim, mask, values(q), values(k),
-                                              v,      {},        {},   {},   {},        {}};
-        plain.forward();
-        plain.backward(values(dout));
-        expect_near(dq, plain.dq, 3e-2, "dq");
+        testing_support::PlainAttention reference{kHeads, kKvHeads, kDim, mask, values(q), values(k),
+                                                  v,      {},       {},   {},   {},        {}};
+        reference.forward();
+        reference.backward(values(dout));
+        expect_near(dq, reference.dq, 3e-2, "dq");
     }
 };
 
-TEST_F(AttentionPlans, AreBuiltForEachLengthBeforeTheyAreUsed) {
+TEST_F(AttentionPlans, AreBuiltForEachLengthByPrepare) {
     prepare({1, 128, 100, 300, 0, 3000});
     EXPECT_EQ(plans(), 6U);  // 128, 512 and 4096, forward and backward
     prepare({5, 4096});
     EXPECT_EQ(plans(), 6U);
-    attend({1, 17, 90});
-    attend({300, 4, 260, 280, 290, 270});
+    run_attention({1, 17, 90});
+    run_attention({300, 4, 260, 280, 290, 270});
     EXPECT_EQ(plans(), 6U);
-    attend({129});
+    run_attention({129});
     EXPECT_EQ(plans(), 8U);
 }
 
-TEST_F(AttentionPlans, AreNoneWhereAnotherTypeOrHeadIsAttendedTo) {
+TEST_F(AttentionPlans, AreNotBuiltForOtherTypesAndHeads) {
     prepare_attention(b_, DType::f32, shape(true), std::vector<std::int64_t>{100});
     backend::AttentionClass odd = shape(false);
     odd.dim = 12;
@@ -77,17 +77,17 @@ TEST_F(AttentionPlans, AreNoneWhereAnotherTypeOrHeadIsAttendedTo) {
     EXPECT_EQ(plans(), 0U);
 }
 
-TEST_F(AttentionPlans, ThatWantMoreThanIsPlannedLeaveItToOwnKernels) {
+TEST_F(AttentionPlans, ThatNeedTooMuchWorkspaceAreReplacedByKernels) {
     setenv("MAESTRO_HOSTED_CUDNN_WORKSPACE", "1000000000000", 1);
     prepare({100});
-    attend({1, 17, 90});
+    run_attention({1, 17, 90});
     EXPECT_EQ(plans(), 0U);
     unsetenv("MAESTRO_HOSTED_CUDNN_WORKSPACE");
-    attend({300});
+    run_attention({300});
     EXPECT_EQ(plans(), 2U);
 }
 
-TEST(AttentionLibrary, ThatFailsIsNoReasonNotToStart) {
+TEST(AttentionLibrary, MayFail) {
     setenv("MAESTRO_HOSTED_NO_CUDNN", "1", 1);
     const auto without = testing_support::make_device(1);
     unsetenv("MAESTRO_HOSTED_NO_CUDNN");

@@ -1,4 +1,5 @@
-// What a checkpoint takes of a GPU: copies that run beside computing, and weights that the device looks at.
+// Checkpoints of GPU memory: copies overlap with computation, and the device finds weights that are not
+// finite.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -15,12 +16,12 @@ namespace {
 
 using namespace maestro;
 
-constexpr double kPatience = 5;  // s
+constexpr double kTimeout_s = 5;  // s
 
-/// What is computed later may go on as long as it likes.
-void reading_out_runs_beside_computing(const comm::Communicator&) {
+/// Later work on the compute stream does not delay the copies.
+void copies_overlap_with_computation(const comm::Communicator&) {
     const auto device = backend::make_cuda(0);
-    comm::Waiter waiter(kPatience);
+    comm::Waiter waiter(kTimeout_s);
     device->set_wait(
         [&](const auto& ready, const std::string& what) { waiter.wait_until(ready, [&] { return what; }); });
     backend::Arena arena(*device, 48 << 20);
@@ -39,15 +40,15 @@ void reading_out_runs_beside_computing(const comm::Communicator&) {
     go = true;
 }
 
-/// Two parameters of a section, its weights as the host knows them.
+/// A section with two parameters.
 class Weights {
 public:
     Weights() {
         store_.declare("first", {300, 7}, parallel::Init::normal, true);
         store_.declare("second", {5, 3}, parallel::Init::normal, true);
         store_.allocate(1);
-        Pulse quiet;
-        store_.initialize(quiet);
+        Pulse pulse;
+        store_.initialize(pulse);
         optimizer_ = std::make_unique<train::Optimizer>(*device_, store_);
     }
     void set(std::size_t parameter, std::int64_t element, float value) {
@@ -72,10 +73,10 @@ private:
     std::unique_ptr<train::Optimizer> optimizer_;
 };
 
-void weights_that_are_not_finite_are_named() {
+void weights_that_are_not_finite_are_reported() {
     Weights weights;
     weights.check_finite();
-    weights.set(0, 299, -3e38f);  // whose square no float holds
+    weights.set(0, 299, -3e38f);  // its square overflows fp32
     weights.check_finite();
     for (const float value : {INFINITY, -INFINITY, NAN}) {
         weights.set(1, 4, value);
@@ -90,7 +91,7 @@ void weights_that_are_not_finite_are_named() {
 
 int main(int argc, char** argv) {
     return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
-        reading_out_runs_beside_computing(world);
-        weights_that_are_not_finite_are_named();
+        copies_overlap_with_computation(world);
+        weights_that_are_not_finite_are_reported();
     });
 }

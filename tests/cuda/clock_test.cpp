@@ -1,5 +1,5 @@
-// When a device did its work, whose streams run later than the host gives it. Work sleeps, so that what it
-// takes is known.
+// The clock of a simulated device, whose streams run later than the host enqueues. Work sleeps, so that its
+// duration is known.
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -18,7 +18,7 @@ using namespace maestro;
 using namespace maestro::test;
 
 constexpr double kTask = 0.02, kShort = 0.01;  // s
-constexpr double kRounding = 1e-6;             // s, of what events say
+constexpr double kRounding = 1e-6;             // s, rounding of event times
 
 void sleep(double seconds) {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
@@ -29,31 +29,31 @@ void queue(backend::Backend& b, double seconds) {
         b.stream(), [seconds] { sleep(seconds); }, "a sleep");
 }
 
-/// Work lies between its marks however late the stream gets there, and nothing lies behind the host's time.
-void marks_lie_round_the_work(const comm::Communicator&) {
+/// Work is between its marks, however late the stream runs, and no mark is later than the host's time.
+void marks_enclose_the_work(const comm::Communicator&) {
     const auto device = testing_support::make_device(1);
     backend::Clock& clock = device->clock();
     for (int round = 0; round < 20; ++round) {
         std::vector<backend::Mark> marks = {clock.mark()};
-        const double began = comm::now_s();
+        const double begin_s = comm::now_s();
         for (const double seconds : {kTask, 0.0, kShort}) {
             queue(*device, seconds);
             marks.push_back(clock.mark());
         }
-        sleep(kShort);  // the host is late, the device may be
+        sleep(kShort);  // the host is late; the device may be late
         clock.read();
-        const double ended = comm::now_s();
+        const double end_s = comm::now_s();
         const auto between = [&](int i) { return clock.at(marks[i + 1]) - clock.at(marks[i]); };
         MAESTRO_CHECK(between(0) >= kTask && between(2) >= kShort, "{} and {} s", between(0), between(2));
         MAESTRO_CHECK(between(1) >= 0 && between(1) < kTask, "{} s for nothing", between(1));
         for (const backend::Mark& mark : marks)
-            MAESTRO_CHECK(clock.at(mark) >= mark.host_s - kRounding && clock.at(mark) <= ended + kRounding,
-                          "{} given, {} read", mark.host_s - began, clock.at(mark) - began);
+            MAESTRO_CHECK(clock.at(mark) >= mark.host_s - kRounding && clock.at(mark) <= end_s + kRounding,
+                          "recorded at {}, read as {}", mark.host_s - begin_s, clock.at(mark) - begin_s);
     }
 }
 
-/// A second read without marks changes nothing; marks that no read() has found are asked for too early.
-void what_is_not_read_is_refused(const comm::Communicator&) {
+/// A second read() without new marks changes nothing. Marks that no read() has covered yet are rejected.
+void unread_marks_are_rejected(const comm::Communicator&) {
     const auto device = testing_support::make_device(1);
     backend::Clock& clock = device->clock();
     const backend::Mark first = clock.mark();
@@ -68,7 +68,7 @@ void what_is_not_read_is_refused(const comm::Communicator&) {
     expect_error(ExitCode::broken_invariant, "mark 0 of a clock", [&] { clock.at(first); });
 }
 
-/// Its tasks are given in no time and take theirs.
+/// A module whose tasks are enqueued at once and take a known time.
 class Sleeper final : public model::Module {
 public:
     explicit Sleeper(backend::Backend& b) : Module(b, role(), parallel::single_rank_mesh()), b_(b) {
@@ -96,29 +96,29 @@ private:
     backend::Backend& b_;
 };
 
-/// The times of a replica are those of its tasks on the device, not of their launch, and add up to no more
-/// than what passed.
-void tasks_take_the_devices_time(const comm::Communicator& world) {
+/// A replica's times are those of its tasks on the device, not of their launch, and their sum does not exceed
+/// the elapsed time.
+void task_times_are_the_devices(const comm::Communicator& world) {
     const auto device = testing_support::make_device(1);
     backend::Arena scratch(*device, 1 << 20);
     train::LocalSection replica(*device, {.name = "sleeper", .saved_bytes = 64},
                                 std::make_unique<Sleeper>(*device), world.waiter(), {}, {}, scratch);
     replica.module().parameters().zero_gradients();
     model::Result result;
-    const double began = comm::now_s();
+    const double begin_s = comm::now_s();
     double sum = 0;
     for (int step = 1; step <= 4; ++step) {
-        const double asked = comm::now_s();
-        const backend::Mark begun = device->clock().mark();
-        const auto forward = replica.forward(0, {}, {}, result, asked);
+        const double requested_s = comm::now_s();
+        const backend::Mark begin_mark = device->clock().mark();
+        const auto forward = replica.forward(0, {}, {}, result, requested_s);
         const auto backward = replica.backward(0, comm::now_s());
         replica.reduce();
         replica.read_clock();
-        double free = device->clock().at(begun);
-        for (const auto& [marks, least] : {std::pair{forward, kTask}, std::pair{backward, 2 * kTask}}) {
+        double free = device->clock().at(begin_mark);
+        for (const auto& [marks, min_s] : {std::pair{forward, kTask}, std::pair{backward, 2 * kTask}}) {
             const train::TaskTimes times = replica.measured(marks, free);
-            MAESTRO_CHECK(times.end_s - times.start_s >= least, "{} s of {}", times.end_s - times.start_s,
-                          least);
+            MAESTRO_CHECK(times.end_s - times.start_s >= min_s, "{} s of {}", times.end_s - times.start_s,
+                          min_s);
             MAESTRO_CHECK(times.wait_s >= 0 && times.start_s - times.wait_s >= free - kRounding,
                           "waits {} s before {}, the task before ended at {}", times.wait_s, times.start_s,
                           free);
@@ -126,23 +126,23 @@ void tasks_take_the_devices_time(const comm::Communicator& world) {
             free = times.end_s;
         }
         replica.update({}, step, 1);
-        MAESTRO_CHECK(sum <= comm::now_s() - began, "{} s of tasks in {}", sum, comm::now_s() - began);
+        MAESTRO_CHECK(sum <= comm::now_s() - begin_s, "{} s of tasks in {}", sum, comm::now_s() - begin_s);
     }
     const train::SectionTimes& times = replica.times();
-    const double passed = comm::now_s() - began;
+    const double elapsed_s = comm::now_s() - begin_s;
     MAESTRO_CHECK(times.compute >= 4 * 3 * kTask && times.reducing >= 4 * 2 * kTask, "{} and {}",
                   times.compute, times.reducing);
-    MAESTRO_CHECK(times.compute + times.sending + times.reducing + times.waiting <= passed,
+    MAESTRO_CHECK(times.compute + times.sending + times.reducing + times.waiting <= elapsed_s,
                   "{} + {} + {} + {} in {}", times.compute, times.sending, times.reducing, times.waiting,
-                  passed);
+                  elapsed_s);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
     return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
-        marks_lie_round_the_work(world);
-        what_is_not_read_is_refused(world);
-        tasks_take_the_devices_time(world);
+        marks_enclose_the_work(world);
+        unread_marks_are_rejected(world);
+        task_times_are_the_devices(world);
     });
 }

@@ -1,4 +1,4 @@
-// cuBLASLt as the program finds it: the library itself, loaded when it is asked for.
+// The real cuBLASLt: it is loaded at the first call and has all functions that Maestro calls.
 #include <cublasLt.h>
 #include <gtest/gtest.h>
 
@@ -14,17 +14,17 @@ bool is_loaded() {
     return false;
 }
 
-TEST(CublasLt, IsLoadedWhenItIsAskedForAndHasAllThatIsCalled) {
+TEST(CublasLt, IsLoadedAtTheFirstCallAndHasAllFunctions) {
     EXPECT_FALSE(is_loaded());
     EXPECT_GE(cublasLtGetVersion(), CUBLAS_VER_MAJOR * 10000U);
     EXPECT_TRUE(is_loaded());
     EXPECT_STREQ(cublasLtGetStatusString(CUBLAS_STATUS_SUCCESS), "success");
 
-    cublasLtMatmulDesc_t product = nullptr;
-    ASSERT_EQ(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
+    cublasLtMatmulDesc_t operation = nullptr;
+    ASSERT_EQ(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
     const cublasOperation_t transpose = CUBLAS_OP_T;
     EXPECT_EQ(
-        cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose),
+        cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose),
         CUBLAS_STATUS_SUCCESS);
     cublasLtMatrixLayout_t layout = nullptr;
     ASSERT_EQ(cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, 4, 4, 4), CUBLAS_STATUS_SUCCESS);
@@ -38,22 +38,22 @@ TEST(CublasLt, IsLoadedWhenItIsAskedForAndHasAllThatIsCalled) {
                                                    &workspace, sizeof workspace),
               CUBLAS_STATUS_SUCCESS);
 
-    // Without a handle, which wants a driver, these say so themselves.
+    // A handle needs a driver. Without one these return an error.
     cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
-    EXPECT_NE(cublasLtMatmulAlgoGetHeuristic(nullptr, product, layout, layout, layout, layout, preference, 1,
-                                             &result, &found),
+    EXPECT_NE(cublasLtMatmulAlgoGetHeuristic(nullptr, operation, layout, layout, layout, layout, preference,
+                                             1, &result, &found),
               CUBLAS_STATUS_SUCCESS);
     EXPECT_NE(
-        cublasLtMatmulAlgoCheck(nullptr, product, layout, layout, layout, layout, &result.algo, &result),
+        cublasLtMatmulAlgoCheck(nullptr, operation, layout, layout, layout, layout, &result.algo, &result),
         CUBLAS_STATUS_SUCCESS);
     const float one = 1;
-    EXPECT_NE(cublasLtMatmul(nullptr, product, &one, nullptr, layout, nullptr, layout, &one, nullptr, layout,
-                             nullptr, layout, nullptr, nullptr, 0, nullptr),
+    EXPECT_NE(cublasLtMatmul(nullptr, operation, &one, nullptr, layout, nullptr, layout, &one, nullptr,
+                             layout, nullptr, layout, nullptr, nullptr, 0, nullptr),
               CUBLAS_STATUS_SUCCESS);
     EXPECT_EQ(cublasLtMatmulPreferenceDestroy(preference), CUBLAS_STATUS_SUCCESS);
     EXPECT_EQ(cublasLtMatrixLayoutDestroy(layout), CUBLAS_STATUS_SUCCESS);
-    EXPECT_EQ(cublasLtMatmulDescDestroy(product), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(cublasLtMatmulDescDestroy(operation), CUBLAS_STATUS_SUCCESS);
     cublasLtHandle_t handle = nullptr;
     if (cublasLtCreate(&handle) == CUBLAS_STATUS_SUCCESS) {
         EXPECT_EQ(cublasLtDestroy(handle), CUBLAS_STATUS_SUCCESS);

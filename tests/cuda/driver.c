@@ -1,6 +1,6 @@
-// libcuda.so.1 for cuDNN on a machine without a driver: every call fails as those of the toolkit's stub do, except
-// that compiled kernels can be loaded and asked for their attributes. So cuDNN builds plans to the end, for a GPU
-// that it is told of, and says what they need. Nothing runs.
+// A fake libcuda.so.1 for cuDNN on a machine without a driver. Every call fails like the toolkit's stub, except that
+// compiled kernels can be loaded and queried for attributes. So cuDNN builds complete plans for a GPU that is described
+// to it, and reports their workspace. Nothing runs.
 #include <stdint.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ static int succeed(void** handle) {
     return kSuccess;
 }
 
-/// Name and function of every call of the driver but the two below.
+/// One function per driver call, except for the two below.
 #define CALL(name, function) \
     int name(void** made) { return function(made); }
 #include "driver_calls.h"

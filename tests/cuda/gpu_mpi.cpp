@@ -1,5 +1,5 @@
-// What makes MPI reach GPUs that are not there: linked into a program of ranks, in front of MPI. Messages
-// from and to device memory go through memory of the host, in calls of the host.
+// A CUDA-aware MPI for simulated GPUs: overrides functions of MPI in programs that link it. Messages from and
+// to device memory pass through staging buffers on the host.
 #include <mpi.h>
 
 #include <cstring>
@@ -11,15 +11,15 @@
 
 namespace {
 
-/// Memory of the host in the place of the device's, until MPI is through.
-struct Stage {
+/// Host memory that MPI uses instead of device memory until the request completes.
+struct StagingBuffer {
     std::vector<char> bytes;
-    void* device;  ///< null: it is sent
-    int looks;     ///< before it is through
+    void* device;    ///< destination of a receive; null for a send
+    int polls_left;  ///< polls of MPI_Test() before the request may complete
 };
-std::mutex mutex;  ///< of what follows
-int made = 0;
-std::map<MPI_Request, Stage> stages;
+std::mutex mutex;  ///< protects the variables below
+int requests = 0;
+std::map<MPI_Request, StagingBuffer> staging_buffers;
 
 }  // namespace
 
@@ -33,15 +33,15 @@ int MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag,
               MPI_Request* request) {
     if (count == 0 || !hosted::is_device(data))
         return PMPI_Isend(data, count, type, peer, tag, communicator, request);
-    Stage stage{std::vector<char>(static_cast<std::size_t>(count)), nullptr, 0};
+    StagingBuffer buffer{std::vector<char>(static_cast<std::size_t>(count)), nullptr, 0};
     {
         const hosted::Unlocked unlocked;
-        std::memcpy(stage.bytes.data(), data, stage.bytes.size());
+        std::memcpy(buffer.bytes.data(), data, buffer.bytes.size());
     }
     const std::lock_guard lock(mutex);
-    stage.looks = ++made % 4;
-    const int found = PMPI_Isend(stage.bytes.data(), count, type, peer, tag, communicator, request);
-    stages[*request] = std::move(stage);
+    buffer.polls_left = ++requests % 4;
+    const int found = PMPI_Isend(buffer.bytes.data(), count, type, peer, tag, communicator, request);
+    staging_buffers[*request] = std::move(buffer);
     return found;
 }
 
@@ -49,28 +49,28 @@ int MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_C
               MPI_Request* request) {
     if (count == 0 || !hosted::is_device(data))
         return PMPI_Irecv(data, count, type, peer, tag, communicator, request);
-    Stage stage{std::vector<char>(static_cast<std::size_t>(count)), data, 0};
+    StagingBuffer buffer{std::vector<char>(static_cast<std::size_t>(count)), data, 0};
     const std::lock_guard lock(mutex);
-    stage.looks = ++made % 4;
-    const int found = PMPI_Irecv(stage.bytes.data(), count, type, peer, tag, communicator, request);
-    stages[*request] = std::move(stage);
+    buffer.polls_left = ++requests % 4;
+    const int found = PMPI_Irecv(buffer.bytes.data(), count, type, peer, tag, communicator, request);
+    staging_buffers[*request] = std::move(buffer);
     return found;
 }
 
 int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
     const std::lock_guard lock(mutex);
-    const auto stage = stages.find(*request);
-    if (stage != stages.end() && stage->second.looks-- > 0) {
+    const auto buffer = staging_buffers.find(*request);
+    if (buffer != staging_buffers.end() && buffer->second.polls_left-- > 0) {
         *flag = 0;
         return MPI_SUCCESS;
     }
     const int found = PMPI_Test(request, flag, status);
-    if (stage == stages.end() || *flag == 0) return found;
-    if (stage->second.device) {
+    if (buffer == staging_buffers.end() || *flag == 0) return found;
+    if (buffer->second.device) {
         const hosted::Unlocked unlocked;
-        std::memcpy(stage->second.device, stage->second.bytes.data(), stage->second.bytes.size());
+        std::memcpy(buffer->second.device, buffer->second.bytes.data(), buffer->second.bytes.size());
     }
-    stages.erase(stage);
+    staging_buffers.erase(buffer);
     return found;
 }
 

@@ -1,5 +1,5 @@
-// Groups and edges by NCCL where something is wrong: a rank that does not come, one that goes, ranks that
-// share a GPU; and that the stand-in refuses what NCCL would. Two ranks with a GPU each.
+// Failures of groups and edges by NCCL: a rank that is missing, a rank that is lost, ranks that share a GPU.
+// Also that the simulated NCCL rejects what NCCL rejects. Two ranks with a GPU each.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 using namespace maestro;
 
-/// A group with a short deadline, on a GPU for which the host waits with that deadline.
+/// A group and a GPU; the host waits for both with a short deadline.
 struct Rig {
     explicit Rig(int gpu) : device(backend::make_cuda(gpu)) {
         device->set_wait([this](const auto& ready, const std::string& what) {
@@ -41,8 +41,9 @@ struct Rig {
     backend::Buffer memory;
 };
 
-/// Rank 0 has sent and waits for its device. The host's wait ends by the deadline and names the group.
-void a_rank_that_does_not_come_is_named(const comm::Communicator& world) {
+/// Rank 0 has sent and waits for its device. The host's wait ends at the deadline, and the error names the
+/// group.
+void a_missing_rank_is_reported(const comm::Communicator& world) {
     Rig rig(world.rank());
     MAESTRO_CHECK(rig.group->transport().starts_with("NCCL "), "{}", rig.group->transport());
     if (world.rank() == 0) {
@@ -55,8 +56,8 @@ void a_rank_that_does_not_come_is_named(const comm::Communicator& world) {
     world.barrier();
 }
 
-/// The same, but its communicator is gone: NCCL's own words, long before the deadline.
-void a_rank_that_goes_is_told_by_nccl(const comm::Communicator& world) {
+/// The same with a destroyed communicator: NCCL's error is reported long before the deadline.
+void a_lost_rank_is_reported_by_nccl(const comm::Communicator& world) {
     Rig rig(world.rank());
     rig.waiter.set_timeout(60);
     if (world.rank() == 1) rig.group.reset();
@@ -72,8 +73,8 @@ void a_rank_that_goes_is_told_by_nccl(const comm::Communicator& world) {
     world.barrier();
 }
 
-/// What make_process_group() does not ask for.
-void ranks_that_share_a_gpu_are_refused(const comm::Communicator& world) {
+/// make_process_group() does not use NCCL in this case.
+void shared_gpus_are_rejected(const comm::Communicator& world) {
     Rig rig(0);
     MAESTRO_CHECK(rig.group->transport().ends_with("pinned memory: 2 ranks share 1 GPU"), "{}",
                   rig.group->transport());
@@ -82,8 +83,8 @@ void ranks_that_share_a_gpu_are_refused(const comm::Communicator& world) {
     });
 }
 
-/// The producer sends rows to a rank whose end of the edge is gone.
-void an_edge_whose_rank_goes_is_told_by_nccl(const comm::Communicator& world) {
+/// The producer sends rows to a rank whose end of the edge is destroyed.
+void a_lost_rank_of_an_edge_is_reported_by_nccl(const comm::Communicator& world) {
     Rig rig(world.rank());
     rig.waiter.set_timeout(60);
     channel::ChannelSpec spec;
@@ -114,12 +115,12 @@ void an_edge_whose_rank_goes_is_told_by_nccl(const comm::Communicator& world) {
     world.barrier();
 }
 
-ncclResult_t settled(ncclComm_t communicator, ncclResult_t found) {
+ncclResult_t completed(ncclComm_t communicator, ncclResult_t found) {
     while (found == ncclInProgress) ncclCommGetAsyncError(communicator, &found);
     return found;
 }
 
-void wrong_calls_are_refused(const comm::Communicator& world) {
+void invalid_calls_are_rejected(const comm::Communicator& world) {
     const auto device = backend::make_cuda(world.rank());
     const backend::CudaStream stream;
     const backend::Buffer memory(*device, 64);
@@ -133,17 +134,17 @@ void wrong_calls_are_refused(const comm::Communicator& world) {
         return ncclSend(data, bytes, ncclUint8, peer, communicator, stream);
     };
     const int other = 1 - world.rank();
-    const ncclResult_t begun = ncclCommInitRankConfig(&communicator, 2, id, world.rank(), &config);
-    if (begun == ncclInProgress)
+    const ncclResult_t init_result = ncclCommInitRankConfig(&communicator, 2, id, world.rank(), &config);
+    if (init_result == ncclInProgress)
         MAESTRO_CHECK(send(memory.data(), 8, other) == ncclInvalidArgument,
-                      "a call before the end of another");
-    MAESTRO_CHECK(settled(communicator, begun) == ncclSuccess, "{}", ncclGetLastError(communicator));
+                      "a call while another one is in progress");
+    MAESTRO_CHECK(completed(communicator, init_result) == ncclSuccess, "{}", ncclGetLastError(communicator));
     const int on_host = 0;
-    MAESTRO_CHECK(send(&on_host, 4, other) == ncclInvalidArgument, "memory of the host");
-    MAESTRO_CHECK(send(memory.data(), 65, other) == ncclInvalidArgument, "more than there is");
-    MAESTRO_CHECK(send(memory.data(), 8, 2) == ncclInvalidArgument, "a rank that is none");
-    MAESTRO_CHECK(ncclGroupEnd() == ncclInvalidUsage, "the end of no group");
-    MAESTRO_CHECK(settled(communicator, ncclCommFinalize(communicator)) == ncclSuccess, "the end");
+    MAESTRO_CHECK(send(&on_host, 4, other) == ncclInvalidArgument, "host memory");
+    MAESTRO_CHECK(send(memory.data(), 65, other) == ncclInvalidArgument, "more than the allocation");
+    MAESTRO_CHECK(send(memory.data(), 8, 2) == ncclInvalidArgument, "an invalid rank");
+    MAESTRO_CHECK(ncclGroupEnd() == ncclInvalidUsage, "ncclGroupEnd without a group");
+    MAESTRO_CHECK(completed(communicator, ncclCommFinalize(communicator)) == ncclSuccess, "the end");
     MAESTRO_CHECK(send(memory.data(), 8, other) == ncclInvalidArgument, "a finalized communicator");
     MAESTRO_CHECK(ncclCommDestroy(communicator) == ncclSuccess, "the end");
     MAESTRO_CHECK(send(memory.data(), 8, other) == ncclInvalidArgument, "a destroyed communicator");
@@ -153,10 +154,10 @@ void wrong_calls_are_refused(const comm::Communicator& world) {
 
 int main(int argc, char** argv) {
     return test::run(argc, argv, [](const comm::Communicator& world) {
-        wrong_calls_are_refused(world);
-        ranks_that_share_a_gpu_are_refused(world);
-        a_rank_that_goes_is_told_by_nccl(world);
-        a_rank_that_does_not_come_is_named(world);
-        an_edge_whose_rank_goes_is_told_by_nccl(world);
+        invalid_calls_are_rejected(world);
+        shared_gpus_are_rejected(world);
+        a_lost_rank_is_reported_by_nccl(world);
+        a_missing_rank_is_reported(world);
+        a_lost_rank_of_an_edge_is_reported_by_nccl(world);
     });
 }

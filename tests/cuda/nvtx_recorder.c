@@ -1,5 +1,5 @@
-/* A tool that NVTX loads by NVTX_INJECTION64_PATH: writes what is pushed and popped, with its domain, into
- * the file MAESTRO_NVTX_RECORD.RANK of each rank. */
+/* A tool that NVTX loads by NVTX_INJECTION64_PATH. It writes all pushed and popped ranges with their domains
+ * to the file MAESTRO_NVTX_RECORD.RANK of each rank. */
 #include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// Sections that share a rank with a GPU: each has a stream and scratch of its own, and edges alone order
-// them.
+// Colocated sections on a GPU: each has a dedicated stream and scratch memory, and only edges order their
+// tasks.
 #include "train/run/section_devices.hpp"
 
 #include <fmt/ranges.h>
@@ -22,9 +22,9 @@ namespace {
 using namespace maestro;
 
 constexpr int kUp = 0, kDown = 1;
-constexpr double kPatience = 5;  // s
+constexpr double kTimeout_s = 5;  // s
 
-/// Two sections on rank 0, and a third that is elsewhere.
+/// Two sections on rank 0, and a third on another rank.
 struct Colocated {
     explicit Colocated(const comm::Communicator& world, bool gpu)
         : context{.world = world,
@@ -48,7 +48,7 @@ struct Colocated {
     workload::MemoryPlan plan;
 };
 
-void sections_have_what_the_plan_counts(const comm::Communicator& world) {
+void sections_allocate_what_the_plan_counts(const comm::Communicator& world) {
     for (const bool gpu : {true, false}) {
         const Colocated on(world, gpu);
         train::SectionDevices devices(on.context, on.plan);
@@ -59,14 +59,15 @@ void sections_have_what_the_plan_counts(const comm::Communicator& world) {
         const auto planned = workload::memory_of(on.plan, on.context.deck.graph, world.rank()).scratch;
         MAESTRO_CHECK(
             planned == (gpu ? 1024 + 4096 : 4096) && planned == static_cast<double>(devices.scratch_bytes()),
-            "{} planned, {} taken", planned, devices.scratch_bytes());
+            "{} planned, {} allocated", planned, devices.scratch_bytes());
     }
 }
 
-/// Which tasks ran, in this order: "up forward". Those given while `block` is set wait for `go`.
-class Story {
+/// The tasks that ran, in order, such as "up forward". Tasks that are enqueued while `block` is set wait for
+/// `go`.
+class TaskLog {
 public:
-    void tell(std::string what) {
+    void record(std::string what) {
         const std::lock_guard lock(mutex_);
         ran_.push_back(std::move(what));
     }
@@ -78,18 +79,18 @@ public:
     bool block = false;
 
 private:
-    std::mutex mutex_;  ///< streams run on a thread of their own, too
+    std::mutex mutex_;  ///< streams also run on a background thread
     std::vector<std::string> ran_;
 };
 
-class Teller final : public model::Module {
+class RecordingModule final : public model::Module {
 public:
-    Teller(backend::Backend& b, std::string section, bool sends, Story& story)
+    RecordingModule(backend::Backend& b, std::string section, bool sends, TaskLog& log)
         : Module(b, role(section), parallel::single_rank_mesh()),
           b_(b),
           section_(std::move(section)),
           sends_(sends),
-          story_(story) {
+          log_(log) {
         store_.declare("weight", {8}, parallel::Init::zeros, true);
         store_.allocate(1);
     }
@@ -97,21 +98,21 @@ public:
                                           backend::Arena& saved, backend::Arena&, Tensor& output,
                                           model::Result&) override {
         if (sends_) output = saved.allocate(DType::f32, {1, 2});
-        tell("forward");
+        record("forward");
         return std::make_unique<model::Saved>();
     }
     void backward(model::Saved&, const Tensor&, std::span<const Tensor>, backend::Arena&) override {
-        tell("backward");
+        record("backward");
     }
 
 private:
-    void tell(const std::string& phase) {
+    void record(const std::string& phase) {
         const std::string what = section_ + " " + phase;
         hosted::enqueue_until(
             b_.stream(),
-            [this, what, blocked = story_.block] {
-                if (blocked && !story_.go) return false;
-                story_.tell(what);
+            [this, what, blocked = log_.block] {
+                if (blocked && !log_.go) return false;
+                log_.record(what);
                 return true;
             },
             "a task");
@@ -124,7 +125,7 @@ private:
     backend::Backend& b_;
     std::string section_;
     bool sends_;
-    Story& story_;
+    TaskLog& log_;
 };
 
 /// An edge between two sections of this rank.
@@ -164,7 +165,7 @@ public:
         replica.backward(micro_batch, comm::now_s());
     }
 
-    Story story;
+    TaskLog log;
     std::unique_ptr<train::LocalSection> up, down;
 
 private:
@@ -172,7 +173,7 @@ private:
                                                  std::string name, std::vector<channel::Channel*> inputs,
                                                  std::vector<channel::Channel*> outputs) {
         backend::Backend& device = devices_.backend(section);
-        auto module = std::make_unique<Teller>(device, name, !outputs.empty(), story);
+        auto module = std::make_unique<RecordingModule>(device, name, !outputs.empty(), log);
         return std::make_unique<train::LocalSection>(
             device,
             train::LocalSection::Settings{.section = section, .name = name, .window = 2, .saved_bytes = 64},
@@ -182,38 +183,37 @@ private:
 };
 
 void wait_for(const std::function<bool()>& ready, const std::string& what) {
-    comm::Waiter waiter(kPatience);
+    comm::Waiter waiter(kTimeout_s);
     waiter.wait_until(ready, [&] { return what; });
 }
 
-/// A task above that nothing below needs may go on as long as it likes.
-void tasks_wait_for_their_edges_alone(const comm::Communicator& world) {
+/// A producer task that the consumer does not need does not delay the consumer.
+void tasks_wait_only_for_their_edges(const comm::Communicator& world) {
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
         hosted::seed(seed);
         Pair pair(world);
-        Story& story = pair.story;
+        TaskLog& log = pair.log;
         const std::vector<channel::Route> routes = {testing_support::route(1, 0, 0, 0, 0, 1),
                                                     testing_support::route(2, 0, 1, 0, 0, 1)};
         pair.edge().begin_step(1, routes);
         pair.forward(*pair.up, 0);
-        story.block = true;
+        log.block = true;
         pair.forward(*pair.up, 1);
-        story.block = false;
+        log.block = false;
         pair.forward(*pair.down, 0);
         pair.backward(*pair.down, 0);
-        wait_for([&] { return story.ran().size() == 3; }, "tasks below, beside one above");
-        MAESTRO_CHECK(
-            (story.ran() == std::vector<std::string>{"up forward", "down forward", "down backward"}),
-            "{} first", story.ran().front());
-        story.block = true;
+        wait_for([&] { return log.ran().size() == 3; }, "consumer tasks concurrent with a producer task");
+        MAESTRO_CHECK((log.ran() == std::vector<std::string>{"up forward", "down forward", "down backward"}),
+                      "{} first", log.ran().front());
+        log.block = true;
         pair.forward(*pair.down, 1);
         pair.backward(*pair.down, 1);
-        story.block = false;
+        log.block = false;
         pair.backward(*pair.up, 0);
         pair.backward(*pair.up, 1);
-        story.go = true;
+        log.go = true;
         pair.up->read_clock();
-        const std::vector<std::string> ran = story.ran();
+        const std::vector<std::string> ran = log.ran();
         const auto at = [&](const char* what, int nth) {
             auto found = std::find(ran.begin(), ran.end(), what);
             for (; nth > 0; --nth) found = std::find(found + 1, ran.end(), what);
@@ -232,7 +232,7 @@ void tasks_wait_for_their_edges_alone(const comm::Communicator& world) {
 
 int main(int argc, char** argv) {
     return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
-        sections_have_what_the_plan_counts(world);
-        tasks_wait_for_their_edges_alone(world);
+        sections_allocate_what_the_plan_counts(world);
+        tasks_wait_only_for_their_edges(world);
     });
 }

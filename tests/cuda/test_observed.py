@@ -1,4 +1,4 @@
-"""What people see of a run on a GPU: ranges in a profiler, times of tasks, what the log and errors say."""
+"""What users observe of a run on a GPU: profiler ranges, task times, log lines and error messages."""
 
 import os
 import pathlib
@@ -28,7 +28,7 @@ def sections_of(file):
 
 
 def tasks_of(path):
-    """Of each rank, in the order in which they ran."""
+    """Returns the tasks of each rank in the order in which they ran."""
     ranks = {}
     with h5py.File(path) as file:
         names, rows = sections_of(file), file["timeline"]
@@ -40,7 +40,7 @@ def tasks_of(path):
 
 
 def ranges_of(path):
-    """Every range of the domain "maestro" as the path of those around it and its own name, in the order of their beginnings."""
+    """Returns all ranges of the domain "maestro" as paths of nested names, in the order of their beginnings."""
     opened, found = [], []
     for line in path.read_text().splitlines():
         what, domain, *name = line.split("\t")
@@ -57,7 +57,7 @@ def ranges_of(path):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory, data):  # noqa: F811
-    """A run of 4 ranks with a recorder of ranges, and its log. The last of the GPUs is no peer of the others."""
+    """A run of 4 ranks with recorded NVTX ranges, and its log. The last GPU has no peer access to the others."""
     folder = tmp_path_factory.mktemp("recorded")
     (folder / "data").symlink_to(data)
     with pytest.MonkeyPatch.context() as patch:
@@ -77,29 +77,29 @@ def test_a_profiler_sees_sections_phases_and_micro_batches(recorded):
         expected = [(t["section"], PHASES[t["phase"]], f"micro-batch {t['micro_batch']}") for t in tasks[rank]]
         assert [r for r in found if len(r) == 3 and r[1] in PHASES] == expected
         ends = [r for r in found if len(r) == 2 and r[1] not in PHASES]
-        held = {t["section"] for t in tasks[rank]}
-        assert sorted(ends) == sorted((section, phase) for section in held for phase in ("reduce", "update") for _ in range(STEPS))
+        sections = {t["section"] for t in tasks[rank]}
+        assert sorted(ends) == sorted((section, phase) for section in sections for phase in ("reduce", "update") for _ in range(STEPS))
         edges = [r for r in found if r[-1] == "edge"]
         assert edges and all(len(r) == 4 and r[1] in PHASES for r in edges)
         known = set(expected) | {e[:k] for e in expected for k in (1, 2)} | set(ends) | set(edges)
         assert set(found) == known, set(found) - known
 
 
-def test_a_profiler_sees_nothing_of_the_cpu(folder, monkeypatch):
+def test_runs_on_the_cpu_have_no_ranges(folder, monkeypatch):
     monkeypatch.setenv("NVTX_INJECTION64_PATH", RECORDER)
     monkeypatch.setenv("MAESTRO_NVTX_RECORD", str(folder / "ranges"))
     train(folder, HOSTED, 4, "run.device=cpu")
     assert not any("maestro" in path.read_text() for path in folder.glob("ranges.*"))
 
 
-def test_tasks_lie_within_their_step_one_after_the_other(recorded):
+def test_tasks_are_sequential_within_their_step(recorded):
     folder, log = recorded
     path = folder / "runs/0/metrics.h5"
     with h5py.File(path) as file:
         steps = dict(zip(file["steps/step"][:], file["steps/time_s"][:]))
     for rank, tasks in tasks_of(path).items():
-        for before, task in zip(tasks, tasks[1:]):
-            assert task["start_s"] - task["wait_s"] >= before["end_s"] - 1e-6
+        for previous, task in zip(tasks, tasks[1:]):
+            assert task["start_s"] - task["wait_s"] >= previous["end_s"] - 1e-6
         for step, time_s in steps.items():
             ran = sum(t["end_s"] - t["start_s"] for t in tasks if t["step"] == step)
             assert 0 < ran <= time_s + 0.05, f"rank {rank}, step {step}: {ran} of {time_s} s"
@@ -107,13 +107,13 @@ def test_tasks_lie_within_their_step_one_after_the_other(recorded):
 
 
 def run(folder, *values, ranks=4, line=(), **variables):
-    """The code, stdout, stderr. A variable NAME_RANK is NAME of that rank alone."""
-    words = [word for value in ("train.steps=1", "checkpoint.every=0", "run.output=runs/it", *values) for word in ("--set", value)]
-    own = "".join(f'[ "$OMPI_COMM_WORLD_RANK" = {name[-1]} ] && export {name[:-2]}={value}; ' for name, value in variables.items() if name[-2] == "_")
-    everywhere = {name: str(value) for name, value in variables.items() if name[-2] != "_"}
-    done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), "sh", "-c", own + 'exec "$0" "$@"', HOSTED, "train",
-                           str(ROOT / "inputs/vlm_glyphs.toml"), *line, *words],
-                          cwd=folder, env={**os.environ, **everywhere}, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)  # fmt: skip
+    """Returns exit code, stdout and stderr. A variable NAME_RANK sets NAME for that rank only."""
+    arguments = [word for value in ("train.steps=1", "checkpoint.every=0", "run.output=runs/it", *values) for word in ("--set", value)]
+    exports = "".join(f'[ "$OMPI_COMM_WORLD_RANK" = {name[-1]} ] && export {name[:-2]}={value}; ' for name, value in variables.items() if name[-2] == "_")
+    common = {name: str(value) for name, value in variables.items() if name[-2] != "_"}
+    done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), "sh", "-c", exports + 'exec "$0" "$@"', HOSTED, "train",
+                           str(ROOT / "inputs/vlm_glyphs.toml"), *line, *arguments],
+                          cwd=folder, env={**os.environ, **common}, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
 
@@ -136,11 +136,11 @@ def screen_of(folder, device, gpus):
     return screen
 
 
-def test_the_screen_says_what_auto_came_to(folder):
-    """Rank 1 sees no GPU, as where some hosts have none."""
-    words = "1 on the CPU, no GPU: no CUDA-capable device is detected"
-    assert re.search('^run.device = "auto": 3 of 4 ranks on ' + GPU.format(0) + "; " + words + "$", screen_of(folder, "auto", 2), re.MULTILINE)
-    assert f'\nrun.device = "auto": {words.replace("1", "4", 1)}\n' in "\n" + screen_of(folder, "auto", 0)
+def test_the_screen_shows_the_device_that_auto_selected(folder):
+    """Rank 1 sees no GPU, like a rank on a host without GPUs."""
+    text = "1 on the CPU, no GPU: no CUDA-capable device is detected"
+    assert re.search('^run.device = "auto": 3 of 4 ranks on ' + GPU.format(0) + "; " + text + "$", screen_of(folder, "auto", 2), re.MULTILINE)
+    assert f'\nrun.device = "auto": {text.replace("1", "4", 1)}\n' in "\n" + screen_of(folder, "auto", 0)
     assert "run.device" not in screen_of(folder, "cpu", 2)
 
 
@@ -148,29 +148,29 @@ KEYS = ("window", "micro_batch", "train.recompute", "layout.tp", "layout.cp", "l
 ALONE, ALL = "MAESTRO_HOSTED_TAKEN_2", "MAESTRO_HOSTED_TAKEN"
 
 
-@pytest.mark.parametrize("taken", [ALONE, ALL])
-def test_memory_that_somebody_else_takes_ends_with_the_plan(folder, taken):
-    """After the plan was made: on rank 2, or on all."""
-    code, screen, error = run(folder, "run.device=cuda", **{taken: (16 << 30) - (40 << 20)})
+@pytest.mark.parametrize("variable", [ALONE, ALL])
+def test_memory_that_another_program_allocates_is_an_error_with_the_plan(folder, variable):
+    """The memory is allocated after the plan was made: on rank 2, or on all ranks."""
+    code, screen, error = run(folder, "run.device=cuda", **{variable: (16 << 30) - (40 << 20)})
     assert code == 80, (code, error)
-    said = [line for line in error.splitlines() if line.startswith("maestro: ")]
-    assert len(said) == 1, error
-    assert re.search(r"cannot allocate \d+ MiB of GPU 0's memory: \d of 16384 MiB are free", said[0]), said
-    rank, section = ("2", "language") if taken == ALONE else ("0", "vision")
-    assert f"Planned for rank {rank}: " in said[0] and "of weights and gradients" in said[0]
+    messages = [line for line in error.splitlines() if line.startswith("maestro: ")]
+    assert len(messages) == 1, error
+    assert re.search(r"cannot allocate \d+ MiB of GPU 0's memory: \d of 16384 MiB are free", messages[0]), messages
+    rank, section = ("2", "language") if variable == ALONE else ("0", "vision")
+    assert f"Planned for rank {rank}: " in messages[0] and "of weights and gradients" in messages[0]
     assert re.search(rf"\n  section {section}: window \d+, [\d.]+ MiB a micro-batch", error)
-    assert all(key in said[0] for key in KEYS)
+    assert all(key in messages[0] for key in KEYS)
 
 
-def test_a_plan_that_does_not_fit_is_refused_ahead(folder):
+def test_a_plan_that_does_not_fit_is_rejected_at_the_start(folder):
     code, _, error = run(folder, "run.device=cuda", MAESTRO_HOSTED_MEMORY=8 << 20)
     assert code == 80, (code, error)
     assert "MiB are free there" in error and "\n  section vision: " in error and "\n  section language: " in error
     assert all(key in error for key in KEYS)
 
 
-def test_memory_that_runs_out_in_a_library_is_out_of_memory_too(folder):
-    """The workspace of products, which no buffer of the plan is."""
+def test_out_of_memory_in_a_library(folder):
+    """The GEMM workspace, which is not a buffer of the plan."""
     code, _, error = run(folder, "run.device=cuda", MAESTRO_HOSTED_TAKEN=(16 << 30) - 1)
     assert code == 80 and "Planned for rank 0" in error, (code, error)
 
@@ -180,20 +180,20 @@ CONTEXT = 400  # MiB
 
 
 class Gpus:
-    """GPUs of so many MiB, of which every process takes CONTEXT. All ranks share one, or each sees one of its own, which it calls 0."""
+    """GPUs with contexts of CONTEXT MiB. Either all ranks share one, or each rank sees a separate one as device 0."""
 
-    def __init__(self, folder, own):
-        self.folder, self.own = folder, own
-        self.visible = {f"CUDA_VISIBLE_DEVICES_{rank}": rank for rank in range(4)} if own else {}
+    def __init__(self, folder, separate):
+        self.folder, self.separate = folder, separate
+        self.visible = {f"CUDA_VISIBLE_DEVICES_{rank}": rank for rank in range(4)} if separate else {}
 
     def run(self, memory, *values, ranks=4, line=("--dry-run",)):
         ledger = self.folder / "ledger"
         ledger.unlink(missing_ok=True)
-        return run(self.folder, "run.device=cuda", *values, ranks=ranks, line=line, **self.visible, MAESTRO_HOSTED_DEVICES=4 if self.own else 1,
+        return run(self.folder, "run.device=cuda", *values, ranks=ranks, line=line, **self.visible, MAESTRO_HOSTED_DEVICES=4 if self.separate else 1,
                    MAESTRO_HOSTED_CONTEXT=CONTEXT * MIB, MAESTRO_HOSTED_LEDGER=ledger, MAESTRO_HOSTED_MEMORY=memory * MIB)  # fmt: skip
 
     def shortage(self, memory, *values):
-        """The name of what is short, the MiB that are needed there, and those that are free."""
+        """Returns the name of the GPU that is short of memory, and the needed and the free MiB."""
         code, _, error = self.run(memory, *values)
         assert code == 80, (code, error)
         found = re.search(r"the ranks on (GPU 0.*) of \S+ need (\d+) MiB of memory, (\d+) MiB are free there", error)
@@ -201,8 +201,8 @@ class Gpus:
         return found[1], int(found[2]), int(found[3])
 
 
-def test_ranks_that_share_a_gpu_are_counted_together_and_their_contexts(folder):
-    gpus = Gpus(folder, own=False)
+def test_ranks_that_share_a_gpu_are_counted_together_with_contexts(folder):
+    gpus = Gpus(folder, separate=False)
     name, needed, free = gpus.shortage(5 * CONTEXT)
     assert (name, free) == ("GPU 0", CONTEXT)
     assert needed > 4 * 288, "workspace and reserve of each"
@@ -213,17 +213,17 @@ def test_ranks_that_share_a_gpu_are_counted_together_and_their_contexts(folder):
     assert "of a GPU's memory libraries have 32 MiB of workspace for each section" in screen and "NCCL's buffers" not in screen, screen
 
 
-def test_gpus_that_are_all_number_0_are_counted_each_by_itself(folder):
-    gpus = Gpus(folder, own=True)
+def test_gpus_that_are_all_device_0_are_counted_separately(folder):
+    gpus = Gpus(folder, separate=True)
     name, needed, free = gpus.shortage(2 * CONTEXT)
-    assert re.fullmatch(r"GPU 0 \(PCI 0000:1[123]:00\.0\)", name), name  # one of the three that sum gradients
+    assert re.fullmatch(r"GPU 0 \(PCI 0000:1[123]:00\.0\)", name), name  # one of the three ranks that reduce gradients
     assert free == CONTEXT
     code, _, error = gpus.run(needed + CONTEXT + 20, line=())
     assert code == 0, error
 
 
 def plan_of(screen):
-    """What libraries take, the windows of both sections, and the memory of each rank."""
+    """Returns the memory of libraries, the windows of both sections, and the memory of each rank."""
     libraries, windows = (re.findall(pattern, screen, re.MULTILINE) for pattern in (r"^of a GPU's memory .*$", r"window (\d+), [\d.]+ MiB a micro-batch"))
     memory = re.findall(r"^ +\d  +([\d.]+ MiB)", screen, re.MULTILINE)
     assert (len(libraries), len(windows), len(memory)) == (1, 2, 4), screen
@@ -231,12 +231,12 @@ def plan_of(screen):
 
 
 def test_a_dry_run_in_one_process_plans_as_all_ranks_do(folder):
-    gpus = Gpus(folder, own=True)
+    gpus = Gpus(folder, separate=True)
     open_windows = ["section.vision.window=0", "section.vision.micro_batch=1"]
     _, needed, _ = gpus.shortage(2 * CONTEXT, *open_windows)
     windows = []
-    for room in (needed + 1, 16 << 10):
-        memory = int(room / 0.8) + CONTEXT  # windows take four fifths of what is free
+    for free in (needed + 1, 16 << 10):
+        memory = int(free / 0.8) + CONTEXT  # windows use four fifths of the free memory
         one, all_ranks = (gpus.run(memory, *open_windows, ranks=ranks) for ranks in (1, 4))
         assert one[0] == all_ranks[0] == 0, (one, all_ranks)
         assert plan_of(one[1]) == plan_of(all_ranks[1])

@@ -1,4 +1,4 @@
-"""What section_costs counts, against closed forms of the sizes alone."""
+"""Compares the counts of section_costs with closed forms of the sizes."""
 
 import json
 import os
@@ -12,32 +12,32 @@ ONE_BILLION = {"layers": 16, "width": 2048, "heads": 32, "kv_heads": 8, "head_di
 SMALL = {"layers": 3, "width": 96, "heads": 6, "kv_heads": 2, "head_dim": 32, "mlp": 160, "vocabulary": 515, "tokens": 300, "samples": 2}
 
 
-def run(*words):
-    return subprocess.run([PROGRAM, *words], capture_output=True, text=True)
+def run(*arguments):
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module", params=[ONE_BILLION, SMALL], ids=["one billion", "small"])
 def counted(request):
-    sizes = {} if request.param is ONE_BILLION else request.param  # the former is what the program takes by itself
+    sizes = {} if request.param is ONE_BILLION else request.param  # the program's defaults
     done = run(*(f"{key}={value}" for key, value in sizes.items()))
     assert done.returncode == 0, done.stderr
     return request.param, json.loads(done.stdout)
 
 
 def matrices(s):
-    """Weights of the layers' products."""
+    """Weights of all GEMMs of the layers."""
     return s["layers"] * s["width"] * (2 * (s["heads"] + s["kv_heads"]) * s["head_dim"] + 3 * s["mlp"])
 
 
-def total(lines, what, wanted):
-    return sum(line["calls"] * line[what] for line in lines if wanted(line))
+def total(lines, what, selected):
+    return sum(line["calls"] * line[what] for line in lines if selected(line))
 
 
 def named(name):
     return lambda line: line["operation"] == name
 
 
-def is_product(line):
+def is_gemm(line):
     return line["m"] > 0
 
 
@@ -47,33 +47,33 @@ def test_weights(counted):
     assert found["section"].items() >= {**s, "parameters": matrices(s) + s["vocabulary"] * s["width"] + norms}.items()
 
 
-def test_products_are_six_flops_a_weight_and_token(counted):
+def test_gemms_have_six_flops_per_weight_and_token(counted):
     s, found = counted
     tokens = s["samples"] * s["tokens"]
     targets = s["samples"] * (s["tokens"] - 1)  # the last token of a sample predicts nothing
     expected = 2 * matrices(s) * tokens + 2 * s["vocabulary"] * s["width"] * targets
-    head = 4 * s["vocabulary"] * s["width"] * targets  # the gradients of the head are made with its loss
-    assert total(found["forward"], "flops", is_product) == pytest.approx(expected + head, rel=1e-12)
-    assert total(found["backward"], "flops", is_product) == pytest.approx(4 * matrices(s) * tokens, rel=1e-12)
-    assert total(found["update"], "flops", is_product) == 0
+    head = 4 * s["vocabulary"] * s["width"] * targets  # the gradients of the head are computed with its loss
+    assert total(found["forward"], "flops", is_gemm) == pytest.approx(expected + head, rel=1e-12)
+    assert total(found["backward"], "flops", is_gemm) == pytest.approx(4 * matrices(s) * tokens, rel=1e-12)
+    assert total(found["update"], "flops", is_gemm) == 0
 
 
-def test_attention_is_half_a_square(counted):
+def test_causal_attention_has_half_of_all_pairs(counted):
     s, found = counted
     half = s["samples"] * s["layers"] * s["heads"] * s["head_dim"] * s["tokens"] ** 2 / 2
     assert total(found["forward"], "flops", named("attention")) == pytest.approx(4 * half, rel=1e-12)
-    # Five products for two: scores are computed again.
+    # Five matmuls instead of two: backward computes the scores again.
     assert total(found["backward"], "flops", named("attention_backward")) == pytest.approx(10 * half, rel=1e-12)
 
 
-def test_what_only_moves_bytes(counted):
+def test_bytes_of_memory_bound_operations(counted):
     s, found = counted
     rows = s["samples"] * s["tokens"]
     element = 2  # bf16
     assert total(found["forward"], "bytes", named("rms_norm")) == (2 * s["layers"] + 1) * 2 * rows * s["width"] * element
     assert total(found["forward"], "bytes", named("swiglu")) == s["layers"] * 3 * rows * s["mlp"] * element
     assert total(found["backward"], "bytes", named("swiglu_backward")) == s["layers"] * 5 * rows * s["mlp"] * element
-    # Four arrays of floats are read, three written.
+    # Four float arrays are read, three are written.
     assert total(found["update"], "bytes", named("adamw")) == 7 * 4 * found["section"]["parameters"]
 
 
@@ -86,8 +86,8 @@ def test_operations_have_names(counted):
     assert not [name for name in names if not name or "launch" in name or "by_row" in name]
 
 
-def costs(*words):
-    done = run(*words)
+def costs(*arguments):
+    done = run(*arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -95,45 +95,45 @@ def costs(*words):
 def test_a_vision_section():
     found = costs("section=vision")
     s = found["section"]
-    patches, merged, out = 8 * 32 * 32, 8 * 16 * 16, 2048  # 8 pictures of 448 x 448, patches of 14 x 14, 2 x 2 of them to a token
+    patches, merged, out = 8 * 32 * 32, 8 * 16 * 16, 2048  # 8 pictures of 448 x 448, patches of 14 x 14, 2 x 2 patches per token
     forward = patches * (matrices(s) + 14 * 14 * 3 * s["width"]) + merged * (4 * s["width"] * out + out * out)
-    assert total(found["forward"], "flops", is_product) == pytest.approx(2 * forward, rel=1e-12)
-    # Nothing lies upstream of the pixels.
-    assert total(found["backward"], "flops", is_product) == pytest.approx(4 * forward - 2 * patches * 14 * 14 * 3 * s["width"], rel=1e-12)
+    assert total(found["forward"], "flops", is_gemm) == pytest.approx(2 * forward, rel=1e-12)
+    # Pixels need no gradients.
+    assert total(found["backward"], "flops", is_gemm) == pytest.approx(4 * forward - 2 * patches * 14 * 14 * 3 * s["width"], rel=1e-12)
     pairs = 8 * (32 * 32) ** 2
     assert total(found["forward"], "flops", named("attention")) == pytest.approx(4 * s["layers"] * s["width"] * pairs, rel=1e-12)
     assert total(found["forward"], "bytes", named("gelu")) == 2 * merged * out * 2
     assert total(found["backward"], "bytes", named("gelu_backward")) == 3 * merged * out * 2
 
 
-def test_a_student_applies_two_heads():
+def test_a_student_has_the_costs_of_two_heads():
     s = ONE_BILLION
     alone, student = costs(), costs("section=student")
     rows = s["tokens"] - 256  # the picture's 256 rows predict one token, the first behind it
     head = 2 * s["vocabulary"] * s["width"] * rows
-    assert total(student["forward"], "flops", is_product) - total(alone["forward"], "flops", is_product) == pytest.approx(
+    assert total(student["forward"], "flops", is_gemm) - total(alone["forward"], "flops", is_gemm) == pytest.approx(
         4 * head - 3 * 2 * s["vocabulary"] * s["width"] * (s["tokens"] - 1), rel=1e-9)
-    assert total(student["backward"], "flops", is_product) == total(alone["backward"], "flops", is_product)
+    assert total(student["backward"], "flops", is_gemm) == total(alone["backward"], "flops", is_gemm)
 
 
 @pytest.mark.parametrize("ranks", ["tp=2", "cp=2"])
-def test_two_ranks_share_the_products(ranks):
+def test_two_ranks_split_the_gemms(ranks):
     alone, shared = costs(), costs(ranks)
     for phase in ("forward", "backward"):
-        assert total(shared[phase], "flops", is_product) == pytest.approx(total(alone[phase], "flops", is_product) / 2, rel=1e-3)
+        assert total(shared[phase], "flops", is_gemm) == pytest.approx(total(alone[phase], "flops", is_gemm) / 2, rel=1e-3)
 
 
-@pytest.mark.parametrize("word", ["depth=2", "layers=", "layers=0", "layers=2x", "=3", "section=audio"])
-def test_wrong_words_are_refused(word):
-    done = run(word)
-    assert done.returncode == 64 and word in done.stderr and "kv_heads" in done.stderr
+@pytest.mark.parametrize("argument", ["depth=2", "layers=", "layers=0", "layers=2x", "=3", "section=audio"])
+def test_invalid_arguments_are_rejected(argument):
+    done = run(argument)
+    assert done.returncode == 64 and argument in done.stderr and "kv_heads" in done.stderr
 
 
-def test_a_picture_needs_room():
+def test_a_picture_needs_enough_tokens():
     done = run("section=student", "tokens=200")
     assert done.returncode == 64 and "a picture alone has 256" in done.stderr
 
 
-def test_sizes_that_do_not_fit_are_refused():
+def test_inconsistent_sizes_are_rejected():
     done = run("heads=6", "kv_heads=4")
     assert done.returncode == 78 and "multiple of kv_heads" in done.stderr

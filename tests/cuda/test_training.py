@@ -1,4 +1,4 @@
-"""The program trains on a GPU that is not there, with the losses of the CPU."""
+"""Training on simulated GPUs has the losses of the CPU."""
 
 import os
 import pathlib
@@ -19,12 +19,12 @@ STEPS, TOLERANCE = 2, 1e-5
 
 
 def train(folder, program, ranks, *values, deck="vlm_glyphs", gpus=1, steps=STEPS, resume=None):
-    """Loss and norm of the gradient of every step, and the log. The host has so many GPUs. A new run, or the one of this name."""
+    """Trains on a host with `gpus` GPUs, in a new run or resuming the run `resume`. Returns loss and gradient norm of every step, and the log."""
     output = resume or f"runs/{len(list(folder.glob('runs/*')))}"
-    words = ["--resume", "auto"] if resume else []
-    values = (f"data.global_batch={24 if deck == 'vlm_glyphs' else 12}", *values)  # the stand-in takes its time
-    words += [word for value in (f"train.steps={steps}", f"run.output={output}", f"checkpoint.every={STEPS}", *values) for word in ("--set", value)]
-    done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, "train", str(ROOT / f"inputs/{deck}.toml"), *words],
+    arguments = ["--resume", "auto"] if resume else []
+    values = (f"data.global_batch={24 if deck == 'vlm_glyphs' else 12}", *values)  # small, because the simulation is slow
+    arguments += [word for value in (f"train.steps={steps}", f"run.output={output}", f"checkpoint.every={STEPS}", *values) for word in ("--set", value)]
+    done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, "train", str(ROOT / f"inputs/{deck}.toml"), *arguments],
                           cwd=folder, env={**os.environ, "MAESTRO_HOSTED_DEVICES": str(gpus)}, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     with h5py.File(folder / output / "metrics.h5") as file:
@@ -39,16 +39,16 @@ def quick_ones(cases, *names):
 
 
 def check(found, expected, what):
-    apart = np.max(np.abs(found - expected) / np.abs(expected))
-    print(f"{what}: {apart:.1e}")
-    assert apart <= TOLERANCE
+    difference = np.max(np.abs(found - expected) / np.abs(expected))
+    print(f"{what}: {difference:.1e}")
+    assert difference <= TOLERANCE
 
 
 def edge_of(log):
     return next(line for line in log.splitlines() if "edge vision-language:" in line)
 
 
-def test_losses_are_the_cpus(tmp_path, data):  # noqa: F811
+def test_losses_equal_the_cpus(tmp_path, data):  # noqa: F811
     (tmp_path / "data").symlink_to(data)
     expected, _ = train(tmp_path, BINARY, 4, "run.device=cpu")
     for gpus in (1, 4):
@@ -57,7 +57,7 @@ def test_losses_are_the_cpus(tmp_path, data):  # noqa: F811
         check(found, expected, f"4 ranks on {gpus} GPUs")
 
 
-# Both sections on the same ranks, each on a stream of its own; gradients come back, or none.
+# Both sections on the same ranks, with a stream each; with and without gradients to the producer.
 COLOCATED = {
     "alike": (1, "vlm_glyphs", ["section.language.layout.dp=1"]),
     "alike, ready": (2, "vlm_glyphs", ["section.vision.layout.dp=2", "section.language.layout.dp=2", "schedule.dispatch=ready"]),
@@ -68,7 +68,7 @@ COLOCATED = {
 
 
 @pytest.mark.parametrize("case", quick_ones(COLOCATED, "alike, ready", "tp and cp by window"))
-def test_colocated_sections_give_the_cpus_losses(tmp_path, data, case):  # noqa: F811
+def test_losses_of_colocated_sections(tmp_path, data, case):  # noqa: F811
     (tmp_path / "data").symlink_to(data)
     ranks, deck, values = COLOCATED[case]
     values = ["section.language.colocate_with=vision", *values]
@@ -80,14 +80,14 @@ def test_colocated_sections_give_the_cpus_losses(tmp_path, data, case):  # noqa:
         check(found, expected, f"{case}, {gpus} GPUs")
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, data):  # noqa: F811
-    """To the bit: its losses, and its last checkpoint."""
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, data):  # noqa: F811
+    """Bit for bit: losses, and the last checkpoint."""
     (tmp_path / "data").symlink_to(data)
     values = ["section.language.colocate_with=vision", "section.vision.layout.dp=2", "section.language.layout.dp=2", "run.device=cuda"]
-    whole, _ = train(tmp_path, HOSTED, 2, *values, steps=4)
+    uninterrupted, _ = train(tmp_path, HOSTED, 2, *values, steps=4)
     train(tmp_path, HOSTED, 2, *values, steps=2)
-    cut, _ = train(tmp_path, HOSTED, 2, *values, steps=4, resume="runs/1")
-    assert np.array_equal(cut, whole)
+    resumed, _ = train(tmp_path, HOSTED, 2, *values, steps=4, resume="runs/1")
+    assert np.array_equal(resumed, uninterrupted)
     for section in ("vision", "language"):
         one, other = (tmp_path / f"runs/{run}/checkpoints/step-000004/{section}.h5" for run in (0, 1))
         assert one.read_bytes() == other.read_bytes(), section
@@ -101,43 +101,43 @@ LAYOUTS = {
 }
 
 
-# An edge from two ranks to another two or four; the means, whether each rank has a GPU, and what the log says.
+# An edge from two ranks to two or four others. A transport: program, whether each rank has a GPU, expected log line.
 EDGES = {
     "tp to cp": (4, ["section.vision.layout.tp=2", "section.language.layout.tp=1", "section.language.layout.cp=2"]),
     "dp to tp": (6, ["section.vision.layout.dp=2", "section.language.layout.dp=2"]),
 }
-MEANS = {
+TRANSPORTS = {
     "window": (HOSTED, False, "by shared memory.* copy straight from and to it"),
     "messages": (HOSTED, False, "by messages.* through pinned memory"),
     "auto": (HOSTED, True, r"by NCCL \d.* has a GPU to itself; GPUs send on streams of the edge's own"),
     "auto, MPI reaches GPUs": (HOSTED_GPU_MPI, False, r"ranks share 1 GPU and MPI reaches GPUs; GPUs send straight from their memory"),
 }
-PAIRS = {f"{edge} by {means}": (edge, means) for edge in EDGES for means in MEANS}
+PAIRS = {f"{edge} by {transport}": (edge, transport) for edge in EDGES for transport in TRANSPORTS}
 
 
 @pytest.mark.parametrize("pair", quick_ones(PAIRS, "tp to cp by window", "tp to cp by messages", "dp to tp by auto"))
-def test_edges_give_the_cpus_losses(tmp_path, data, pair):  # noqa: F811
+def test_losses_by_edges(tmp_path, data, pair):  # noqa: F811
     (tmp_path / "data").symlink_to(data)
-    edge, means = PAIRS[pair]
+    edge, transport = PAIRS[pair]
     ranks, values = EDGES[edge]
-    values = [*values, f"run.transport={means.split(',')[0]}"]
+    values = [*values, f"run.transport={transport.split(',')[0]}"]
     expected, log = train(tmp_path, BINARY, ranks, *values, deck="layouts")
     assert "GPU" not in edge_of(log)
-    program, apart, words = MEANS[means]
-    found, log = train(tmp_path, program, ranks, *values, "run.device=cuda", deck="layouts", gpus=ranks if apart else 1)
-    assert re.search(words, edge_of(log)), edge_of(log)
+    program, difference, arguments = TRANSPORTS[transport]
+    found, log = train(tmp_path, program, ranks, *values, "run.device=cuda", deck="layouts", gpus=ranks if difference else 1)
+    assert re.search(arguments, edge_of(log)), edge_of(log)
     check(found, expected, pair)
 
 
 @pytest.mark.parametrize("layout", quick_ones(LAYOUTS, "tp and cp"))
-def test_collectives_give_the_cpus_losses(tmp_path, data, layout):  # noqa: F811
-    """By NCCL where each rank has a GPU, through pinned memory where they share one; the log says which, and why."""
+def test_losses_by_collectives(tmp_path, data, layout):  # noqa: F811
+    """By NCCL if each rank has a GPU, and through pinned memory if they share one. The log states the choice and the reason."""
     (tmp_path / "data").symlink_to(data)
     ranks, values = LAYOUTS[layout]
     expected, log = train(tmp_path, BINARY, ranks, *values, deck="layouts")
     assert "pinned" not in log and "NCCL" not in log
-    for gpus, way, reason in ((ranks, r"NCCL \d", "a GPU to itself"), (1, "pinned memory", "ranks share 1 GPU")):
+    for gpus, transport_pattern, reason in ((ranks, r"NCCL \d", "a GPU to itself"), (1, "pinned memory", "ranks share 1 GPU")):
         found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck="layouts", gpus=gpus)
         line = next(line for line in log.splitlines() if "section language:" in line)
-        assert re.search(way, line) and reason in line, line
+        assert re.search(transport_pattern, line) and reason in line, line
         check(found, expected, f"{layout} on {gpus} GPUs")

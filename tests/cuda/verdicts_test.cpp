@@ -1,6 +1,6 @@
-// What cuDNN itself says of every graph of attention that the backend builds, for GPUs that are not there: it
-// judges, plans and compiles for the device that it is told of (tests/cuda/driver.c lets it load what it
-// compiled), and nothing runs.
+// The real cuDNN's verdict on all attention graphs of the backend, without a GPU. cuDNN checks, plans and
+// compiles graphs for a described device (the fake driver of tests/cuda/driver.c loads the compiled kernels).
+// Nothing runs.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -74,18 +74,18 @@ AttentionClass class_of(bool backward, bool causal, std::int64_t heads, std::int
             .gradient_width = backward ? width : 0};
 }
 
-/// Is backward padded there?
-bool pads(const Gpu& gpu) {
+/// Whether backward needs padded sequences on that GPU.
+bool uses_padding(const Gpu& gpu) {
     return backward_form(gpu.architecture) == BackwardForm::padded;
 }
 
 class Verdicts : public testing::Test {
 protected:
-    void SetUp() override { ASSERT_GT(cudnn_version(), 0U) << "no cuDNN of 9.18 or later"; }
+    void SetUp() override { ASSERT_GT(cudnn_version(), 0U) << "no cuDNN 9.18 or later"; }
     static std::string verdict_of(const AttentionClass& c, const Gpu& gpu) {
         return testing_support::verdict(*attention_graph(c, gpu.architecture), properties(gpu));
     }
-    /// Of the graph with one thing changed.
+    /// The verdict on the graph after one change.
     static std::string changed(const AttentionClass& c, const Gpu& gpu,
                                const std::function<void(Json&)>& change) {
         Json description = testing_support::json_of(*attention_graph(c, gpu.architecture));
@@ -93,13 +93,13 @@ protected:
         try {
             return testing_support::verdict(*testing_support::graph_of(description, gpu.architecture),
                                             properties(gpu));
-        } catch (const std::exception& missing) {
-            return std::string("throws: ") + missing.what();
+        } catch (const std::exception& error) {
+            return std::string("throws: ") + error.what();
         }
     }
     static Json& tensor(Json& graph, AttentionArray which) {
-        for (Json& each : graph["tensors"])
-            if (each["uid"] == uid_of(which)) return each;
+        for (Json& candidate : graph["tensors"])
+            if (candidate["uid"] == uid_of(which)) return candidate;
         throw std::out_of_range("no such tensor");
     }
 };
@@ -112,26 +112,26 @@ TEST_F(Verdicts, EveryGraphIsSupported) {
                 for (const auto& [heads, kv_heads] : {std::pair{16, 16}, {16, 8}, {6, 2}, {4, 1}})
                     for (const std::int64_t dim : {8, 16, 32, 64, 72, 80, 96, 128})
                         for (const std::int64_t max_seqlen : {128, 1024, 8192}) {
-                            // Fewer of the others: verdicts take their time.
-                            const bool some = max_seqlen == 8192 && heads != kv_heads && heads != 4;
-                            if (pads(gpu) && !some) continue;
+                            // Fewer cases for the other GPUs, because verdicts take time.
+                            const bool selected = max_seqlen == 8192 && heads != kv_heads && heads != 4;
+                            if (uses_padding(gpu) && !selected) continue;
                             const AttentionClass c = class_of(backward, causal, heads, kv_heads, dim,
-                                                              max_seqlen, backward && pads(gpu));
+                                                              max_seqlen, backward && uses_padding(gpu));
                             EXPECT_EQ(verdict_of(c, gpu), "") << describe(c, gpu);
                             ++graphs;
                         }
     EXPECT_EQ(graphs, 1088);
 }
 
-TEST_F(Verdicts, PlansAreBuiltAndTakeNoMoreThanIsPlanned) {
+TEST_F(Verdicts, PlansAreBuiltWithinThePlannedWorkspace) {
     for (const Gpu& gpu : kAll)
         for (AttentionClass c :
              {class_of(false, true, 16, 8, 64, 128), class_of(false, false, 16, 16, 80, 2048),
               class_of(false, true, 32, 8, 128, 8192), class_of(true, true, 16, 8, 64, 128),
               class_of(true, true, 16, 16, 64, 2048), class_of(true, false, 16, 16, 80, 1024),
               class_of(true, true, 6, 2, 32, 256), class_of(true, true, 32, 8, 128, 8192)}) {
-            if (pads(gpu) && c.max_seqlen < 1024) continue;
-            if (c.backward && pads(gpu))
+            if (uses_padding(gpu) && c.max_seqlen < 1024) continue;
+            if (c.backward && uses_padding(gpu))
                 c = class_of(true, c.causal, c.heads, c.kv_heads, c.dim, c.max_seqlen, true);
             std::int64_t workspace = -1;
             const auto graph = attention_graph(c, gpu.architecture);
@@ -144,7 +144,7 @@ TEST_F(Verdicts, PlansAreBuiltAndTakeNoMoreThanIsPlanned) {
         }
 }
 
-TEST_F(Verdicts, WhereThereIsNoPackedBackwardItIsRefused) {
+TEST_F(Verdicts, PackedBackwardIsRejectedWhereUnsupported) {
     for (const Gpu& gpu : kPadded) {
         const AttentionClass c = class_of(true, true, 16, 8, 64, 1024);
         EXPECT_THAT(verdict_of(c, gpu), HasSubstr("not supported")) << describe(c, gpu);
@@ -153,17 +153,17 @@ TEST_F(Verdicts, WhereThereIsNoPackedBackwardItIsRefused) {
     for (const Gpu& gpu : kPacked) EXPECT_EQ(backward_form(gpu.architecture), BackwardForm::packed);
 }
 
-TEST_F(Verdicts, HeadsThatAreTooLargeOrOddAreRefused) {
+TEST_F(Verdicts, HeadsThatAreTooLargeOrOddAreRejected) {
     EXPECT_THAT(verdict_of(class_of(true, true, 16, 8, 136, 1024), kB200), HasSubstr("hidden_dim"));
     EXPECT_THAT(verdict_of(class_of(true, true, 16, 8, 264, 1024), kH100), HasSubstr("hidden_dim"));
     EXPECT_THAT(verdict_of(class_of(true, true, 16, 8, 20, 1024), kH100), HasSubstr("validate"));
     EXPECT_THAT(verdict_of(class_of(false, true, 16, 5, 64, 1024), kH100), HasSubstr("validate"));
 }
 
-TEST_F(Verdicts, GraphsWithOneMistakeAreRefused) {
+TEST_F(Verdicts, GraphsWithOneErrorAreRejected) {
     for (const Gpu& gpu : kAll) {
         const AttentionClass forward = class_of(false, true, 16, 8, 64, 1024),
-                             backward = class_of(true, true, 16, 8, 64, 1024, pads(gpu));
+                             backward = class_of(true, true, 16, 8, 64, 1024, uses_padding(gpu));
         for (const AttentionClass& c : {forward, backward}) {
             SCOPED_TRACE(describe(c, gpu));
             EXPECT_EQ(changed(c, gpu, [](Json&) {}), "");
@@ -184,8 +184,8 @@ TEST_F(Verdicts, GraphsWithOneMistakeAreRefused) {
     }
 }
 
-/// Of padded rows it reads statistics by sequence and head alone.
-TEST_F(Verdicts, PaddedStatisticsByRowAreRefused) {
+/// cuDNN supports padded statistics by sequence and head only.
+TEST_F(Verdicts, PaddedStatisticsByRowAreRejected) {
     for (const Gpu& gpu : kPadded) {
         const AttentionClass c = class_of(true, true, 16, 8, 64, 1024, true);
         EXPECT_THAT(changed(c, gpu,

@@ -18,9 +18,9 @@ void require(cudnn_frontend::error_t found, const char* what) {
 
 std::shared_ptr<cudnn_frontend::DeviceProperties> properties_of(const Json& device) {
     const std::string text = device.dump();
-    auto made = std::make_shared<cudnn_frontend::DeviceProperties>();
-    require(made->deserialize(std::vector<std::uint8_t>(text.begin(), text.end())), "properties");
-    return made;
+    auto properties = std::make_shared<cudnn_frontend::DeviceProperties>();
+    require(properties->deserialize(std::vector<std::uint8_t>(text.begin(), text.end())), "properties");
+    return properties;
 }
 
 }  // namespace
@@ -33,10 +33,10 @@ Json json_of(backend::Graph& graph) {
 }
 
 std::shared_ptr<backend::Graph> graph_of(const Json& description, int architecture) {
-    auto made = std::make_shared<backend::Graph>();
-    made->set_sm_version(architecture);  // nodes take it when they are made
-    require(made->deserialize(description), "deserialize");
-    return made;
+    auto graph = std::make_shared<backend::Graph>();
+    graph->set_sm_version(architecture);  // nodes copy it when they are created
+    require(graph->deserialize(description), "deserialize");
+    return graph;
 }
 
 std::string verdict(backend::Graph& graph, const Json& device, std::int64_t* workspace) {

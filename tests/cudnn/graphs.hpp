@@ -1,6 +1,6 @@
-// What tests ask of the graphs of cuDNN's front end. The program does without the front end's JSON, which
-// takes two thirds of the time to compile: here is the front end with it, and with the program's own
-// description of attention (backend/cuda/cudnn_graph.hpp), compiled once for all tests.
+// Helpers for tests of cuDNN graphs. The program is built without the front end's JSON support, which takes
+// two thirds of the compile time. This compiles the front end with JSON, and backend/cuda/cudnn_graph.cpp
+// with it, once for all tests.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ namespace maestro::testing_support {
 
 using Json = nlohmann::json;
 
-/// What the front end says of a graph: its tensors and its nodes. Throws std::runtime_error, with the front
-/// end's words, for one that is not valid.
+/// The front end's description of a graph: its tensors and nodes. Throws std::runtime_error, with the front
+/// end's message, if the graph is invalid.
 Json json_of(backend::Graph& graph);
 
-/// The graph that was described so. Throws std::runtime_error where it cannot be.
+/// Builds a graph from its description. Throws std::runtime_error if that fails.
 std::shared_ptr<backend::Graph> graph_of(const Json& description, int architecture);
 
-/// Judges for a device that need not be there, by its properties as the front end names them: empty where
-/// cuDNN has a plan, else the step that refuses and why. With `workspace` the plan is built, too, and the
-/// bytes that it takes are told.
+/// cuDNN's verdict on a graph for a device with these properties, which need not exist. Returns an empty
+/// string if cuDNN has a plan, else the failed step and its message. With `workspace` the plan is also built,
+/// and its workspace in bytes is stored there.
 std::string verdict(backend::Graph& graph, const Json& device, std::int64_t* workspace = nullptr);
 
 }  // namespace maestro::testing_support

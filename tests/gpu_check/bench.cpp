@@ -13,14 +13,14 @@ namespace maestro::gpu_check {
 
 namespace {
 
-/// Far more bytes than a cache holds, and the products of a language section of 1B parameters.
+/// Tensors that are much larger than the caches, and the GEMMs of a language section of 1B parameters.
 const Sizes kRows{
     .rows = 16'384, .columns = 4096, .heads = 16, .kv_heads = 8, .head_columns = 128, .vocabulary = 32'768};
 const Sizes kLossSizes{.rows = 4096, .vocabulary = 65'536};
-const std::vector<Sizes> kProductSizes{{.rows = 8192, .inputs = 2048, .outputs = 2048},
-                                       {.rows = 8192, .inputs = 2048, .outputs = 16'384},
-                                       {.rows = 8192, .inputs = 8192, .outputs = 2048},
-                                       {.rows = 8192, .inputs = 8192, .outputs = 8192}};
+const std::vector<Sizes> kGemmSizes{{.rows = 8192, .inputs = 2048, .outputs = 2048},
+                                    {.rows = 8192, .inputs = 2048, .outputs = 16'384},
+                                    {.rows = 8192, .inputs = 8192, .outputs = 2048},
+                                    {.rows = 8192, .inputs = 8192, .outputs = 8192}};
 const std::vector<Sizes> kAttentionSizes{{.rows = 8192, .heads = 16, .kv_heads = 8, .head_columns = 64},
                                          {.rows = 8192, .heads = 16, .kv_heads = 8, .head_columns = 128}};
 const Sizes kSmall{.rows = 40,
@@ -34,13 +34,13 @@ const Sizes kSmall{.rows = 40,
 
 std::vector<Sizes> sizes_of(const Operation& operation, bool small) {
     if (small) return {kSmall};
-    if (operation.roof == kProducts)
-        return operation.shape_kind == Operation::Shape::product ? kProductSizes : kAttentionSizes;
+    if (operation.roof == kArithmetic)
+        return operation.shape_kind == Operation::Shape::gemm ? kGemmSizes : kAttentionSizes;
     return {operation.shape_kind == Operation::Shape::loss ? kLossSizes : kRows};
 }
 
-/// Median seconds of a run, from groups of runs that take some milliseconds each.
-double seconds_of(const std::function<void()>& run, Stream stream, bool small) {
+/// The median time of a run, over groups of runs that take some milliseconds each.
+double median_seconds(const std::function<void()>& run, Stream stream, bool small) {
     DeviceTimer timer(stream);
     for (int i = 0; i < (small ? 1 : 3); ++i) run();
     timer.start();
@@ -70,25 +70,25 @@ void add_sizes(JsonLine& line, const Sizes& s) {
 }
 
 void measure_one(const Operation& operation, DType type, const Sizes& sizes, backend::Backend& gpu,
-                 const Roofs& roofs, bool small) {
+                 const Peaks& peaks, bool small) {
     JsonLine line("bench");
     line.add("operation", operation.name).add("dtype", name_of(type)).add("shape", operation.shape(sizes));
     add_sizes(line, sizes);
     const Cost cost =
         cost_of(operation, type, sizes, {gpu.threads(), gpu.shares_memory(), gpu.attention_architecture()});
-    const std::size_t room =
+    const std::size_t available =
         backend::free_memory({.gpu = true, .number = 0, .reason = {}, .gemm = {}}) / 10 * 9;
-    if (cost.tensors + cost.scratch > room)
+    if (cost.tensors + cost.scratch > available)
         return line
-            .add("skipped",
-                 fmt::format("takes {} MiB, {} are free", (cost.tensors + cost.scratch) >> 20, room >> 20))
+            .add("skipped", fmt::format("needs {} MiB, {} are free", (cost.tensors + cost.scratch) >> 20,
+                                        available >> 20))
             .print();
     Workbench bench(gpu, cost.tensors, cost.scratch, true);
-    const double seconds = seconds_of(operation.lay(bench, type, sizes), gpu.stream(), small);
+    const double seconds = median_seconds(operation.prepare(bench, type, sizes), gpu.stream(), small);
     const bool memory = operation.roof == kMemory;
     const double rate = (memory ? cost.bytes : cost.flops) / seconds;
-    const double roof = memory ? roofs.copy_bytes : type == DType::bf16 ? roofs.bf16_flops : roofs.f32_flops;
-    line.add("bound", memory ? "memory" : "products")
+    const double roof = memory ? peaks.copy_bytes : type == DType::bf16 ? peaks.bf16_flops : peaks.f32_flops;
+    line.add("bound", memory ? "memory" : "arithmetic")
         .add("seconds", seconds)
         .add("bytes", cost.bytes)
         .add("flops", cost.flops)
@@ -100,19 +100,19 @@ void measure_one(const Operation& operation, DType type, const Sizes& sizes, bac
 
 }  // namespace
 
-int measure(backend::Backend& gpu, const Roofs& roofs, const BenchOptions& options) {
+int measure(backend::Backend& gpu, const Peaks& peaks, const BenchOptions& options) {
     const auto begin = std::chrono::steady_clock::now();
     int left_out = 0;
     for (const Operation& operation : operations()) {
         if (operation.name.find(options.only) == std::string::npos) continue;
         for (const DType type : operation.types) {
-            if (type == DType::f64) continue;  // of tests alone
+            if (type == DType::f64) continue;  // f64 is for tests only
             for (const Sizes& sizes : sizes_of(operation, options.small)) {
                 const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
                 if (spent.count() > options.seconds)
                     ++left_out;
                 else
-                    measure_one(operation, type, sizes, gpu, roofs, options.small);
+                    measure_one(operation, type, sizes, gpu, peaks, options.small);
             }
         }
     }

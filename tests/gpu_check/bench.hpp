@@ -1,20 +1,20 @@
-// How fast every operation is on a GPU, and how much of what the GPU can do that is.
+// Measures the speed of every operation on a GPU, and its share of the GPU's peak rates.
 #pragma once
 
 #include <string>
 
-#include "roofs.hpp"
+#include "peaks.hpp"
 #include "workbench.hpp"
 
 namespace maestro::gpu_check {
 
 struct BenchOptions {
     std::string only;      ///< part of an operation's name
-    bool small = false;    ///< sizes that say nothing of speed, to try the program
-    double seconds = 120;  ///< no operation is begun after them
+    bool small = false;    ///< small sizes, whose speed is meaningless, to test the program
+    double seconds = 120;  ///< no operation starts after this time
 };
 
-/// One line of JSON an operation, type and size on stdout; how many there was no time for.
-int measure(backend::Backend& gpu, const Roofs& roofs, const BenchOptions& options);
+/// Prints one line of JSON per operation, type and size. Returns how many were left out for lack of time.
+int measure(backend::Backend& gpu, const Peaks& peaks, const BenchOptions& options);
 
 }  // namespace maestro::gpu_check

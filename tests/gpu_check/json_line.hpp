@@ -1,4 +1,4 @@
-// One object on a line of stdout: what scripts/gpu_check reads.
+// Prints JSON objects, one per line, which scripts/gpu_check reads.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@ public:
     JsonLine& add(const char* key, const std::string& value) { return raw(key, quoted(value)); }
     JsonLine& add(const char* key, const char* value) { return raw(key, quoted(value)); }
     JsonLine& add(const char* key, bool value) { return raw(key, value ? "true" : "false"); }
-    /// What is no finite number is null.
+    /// NaN and Inf become null.
     JsonLine& add(const char* key, double value) {
         char text[40];
         std::snprintf(text, sizeof text, "%.6g", value);

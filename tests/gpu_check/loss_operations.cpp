@@ -1,4 +1,4 @@
-// Losses over chunks of logits.
+// Loss operations over chunks of logits.
 #include "ops/cross_entropy.hpp"
 #include "ops/distillation.hpp"
 #include "types.hpp"
@@ -7,10 +7,10 @@ namespace maestro::gpu_check {
 
 namespace {
 
-/// Targets and weights of rows.
+/// Targets and loss weights of rows.
 struct Rows {
     Rows(Workbench& w, const Sizes& s)
-        : targets(w.list(w.places(s.rows, s.vocabulary))), weights(w.random(DType::f32, {s.rows})) {}
+        : targets(w.list(w.indices(s.rows, s.vocabulary))), weights(w.random(DType::f32, {s.rows})) {}
     Tensor targets, weights;
 };
 

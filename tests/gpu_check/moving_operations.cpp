@@ -1,4 +1,4 @@
-// Operations that move rows and columns from place to place.
+// Operations that copy rows and columns.
 #include "ops/columns.hpp"
 #include "ops/embedding.hpp"
 #include "ops/patchify.hpp"
@@ -13,26 +13,27 @@ std::vector<Operation> tables() {
     return {
         {"embedding", kMemory, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
-             const Tensor ids = w.list(w.places(s.rows, s.vocabulary)),
+             const Tensor ids = w.list(w.indices(s.rows, s.vocabulary)),
                           table = w.random(t, {s.vocabulary, s.columns}),
                           y = w.result(t, {s.rows, s.columns});
              return [=, &w] { ops::embedding(w.b, ids, table, y); };
          }},
         {"embedding_backward", kMemory, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
-             const Tensor ids = w.list(w.places(s.rows, s.vocabulary)), dy = w.random(t, {s.rows, s.columns}),
+             const Tensor ids = w.list(w.indices(s.rows, s.vocabulary)),
+                          dy = w.random(t, {s.rows, s.columns}),
                           dtable = w.sum(sums_of(t), {s.vocabulary, s.columns});
              return [=, &w] { ops::embedding_backward(w.b, ids, dy, dtable, w.scratch); };
          }},
         {"scatter_rows", kMemory, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
-             const Tensor index = w.list(w.places(s.rows, s.rows, true)),
+             const Tensor index = w.list(w.indices(s.rows, s.rows, true)),
                           x = w.random(t, {s.rows, s.columns}), y = w.result(t, {s.rows, s.columns});
              return [=, &w] { ops::scatter_rows(w.b, x, index, y); };
          }},
         {"gather_rows", kMemory, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
-             const Tensor index = w.list(w.places(s.rows, s.rows)), x = w.random(t, {s.rows, s.columns}),
+             const Tensor index = w.list(w.indices(s.rows, s.rows)), x = w.random(t, {s.rows, s.columns}),
                           y = w.result(t, {s.rows, s.columns});
              return [=, &w] { ops::gather_rows(w.b, x, index, y); };
          }},
@@ -43,7 +44,7 @@ std::vector<std::uint8_t> some_pixels(std::int64_t count) {
     std::vector<std::uint8_t> list(static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < list.size(); ++i)
         list[i] =
-            static_cast<std::uint8_t>((i * 0x9E3779B1u) >> 24);  // multiples of an odd number: in no order
+            static_cast<std::uint8_t>((i * 0x9E3779B1u) >> 24);  // a multiplicative hash: no visible pattern
     return list;
 }
 
@@ -71,7 +72,7 @@ std::vector<Operation> blocks() {
 }  // namespace
 
 std::vector<Operation> moving_operations() {
-    return joined({tables(), blocks()});
+    return concatenate({tables(), blocks()});
 }
 
 }  // namespace maestro::gpu_check

@@ -47,7 +47,7 @@ std::vector<Bytes> results_of(const Operation& operation, DType type, const Size
     const Cost cost =
         cost_of(operation, type, sizes, {b.threads(), b.shares_memory(), b.attention_architecture()});
     Workbench bench(b, cost.tensors, cost.scratch, poison);
-    operation.lay(bench, type, sizes)();
+    operation.prepare(bench, type, sizes)();
     shapes = bench.results();
     std::vector<Bytes> list;
     for (const Tensor& t : shapes) {
@@ -57,33 +57,33 @@ std::vector<Bytes> results_of(const Operation& operation, DType type, const Size
     return list;
 }
 
-/// The largest |found - expected| of an element, against its size and that of its tensor's elements; infinite
-/// where one is no number.
+/// The largest |found - expected| of an element, relative to its magnitude plus the root mean square of its
+/// tensor. Infinite if an element is NaN or Inf.
 double error_between(const Tensor& shape, const Bytes& found, const Bytes& expected) {
     if (shape.dtype == DType::i32) return found == expected ? 0 : std::numeric_limits<double>::infinity();
     Tensor a = shape, e = shape;
     a.data = const_cast<std::byte*>(found.data());
     e.data = const_cast<std::byte*>(expected.data());
     using testing_support::element_of;
-    double squares = 0, worst = 0;
+    double squares = 0, max_error = 0;
     for (std::int64_t i = 0; i < shape.size(); ++i) squares += std::pow(element_of(e, i), 2);
-    const double usual = std::sqrt(squares / static_cast<double>(std::max<std::int64_t>(shape.size(), 1))) +
-                         std::numeric_limits<double>::min();
+    const double rms = std::sqrt(squares / static_cast<double>(std::max<std::int64_t>(shape.size(), 1))) +
+                       std::numeric_limits<double>::min();
     for (std::int64_t i = 0; i < shape.size(); ++i) {
-        const double off =
-            std::abs(element_of(a, i) - element_of(e, i)) / (usual + std::abs(element_of(e, i)));
-        if (!(off <= std::numeric_limits<double>::max())) return std::numeric_limits<double>::infinity();
-        worst = std::max(worst, off);
+        const double error =
+            std::abs(element_of(a, i) - element_of(e, i)) / (rms + std::abs(element_of(e, i)));
+        if (!(error <= std::numeric_limits<double>::max())) return std::numeric_limits<double>::infinity();
+        max_error = std::max(max_error, error);
     }
-    return worst;
+    return max_error;
 }
 
-/// What an element may be off: a few roundings, and sums in another order.
+/// Tolerance of an element: a few rounding errors, and sums in a different order.
 double tolerance_of(DType type) {
     return type == DType::f64 ? 1e-11 : type == DType::f32 ? 5e-5 : 2e-2;
 }
 
-/// Does it pass?
+/// Checks one case. Returns whether it passed.
 bool check(const Operation& operation, DType type, const Sizes& sizes, backend::Backend& gpu,
            const ParityOptions& options) {
     std::vector<Tensor> shapes;
@@ -92,15 +92,15 @@ bool check(const Operation& operation, DType type, const Sizes& sizes, backend::
     line.add("operation", operation.name).add("dtype", name_of(type)).add("shape", operation.shape(sizes));
     bool passed = true;
     if (options.compare) {
-        const bool again = found == results_of(operation, type, sizes, gpu, options.poison, shapes);
+        const bool reproducible = found == results_of(operation, type, sizes, gpu, options.poison, shapes);
         const auto cpu =
             backend::make_cpu(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
         const auto expected = results_of(operation, type, sizes, *cpu, options.poison, shapes);
         double error = 0;
         for (std::size_t i = 0; i < shapes.size(); ++i)
             error = std::max(error, error_between(shapes[i], found[i], expected[i]));
-        passed = again && error <= tolerance_of(type);
-        line.add("error", error).add("tolerance", tolerance_of(type)).add("same_again", again);
+        passed = reproducible && error <= tolerance_of(type);
+        line.add("error", error).add("tolerance", tolerance_of(type)).add("same_again", reproducible);
     }
     line.add("passed", passed).print();
     return passed;

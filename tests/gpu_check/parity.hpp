@@ -1,4 +1,4 @@
-// Every operation on a GPU against the same on the CPU, at sizes that no kernel likes and at usual ones.
+// Compares every operation on a GPU with the CPU, at odd sizes and at typical ones.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@ namespace maestro::gpu_check {
 
 struct ParityOptions {
     std::string only;     ///< part of an operation's name
-    bool small = false;   ///< without the usual sizes
-    bool compare = true;  ///< with the CPU, and a second run with the first; else the GPU runs, once
-    bool poison = true;   ///< results, before
+    bool small = false;   ///< without the typical sizes
+    bool compare = true;  ///< compare with the CPU and with a second run; else run once on the GPU
+    bool poison = true;   ///< fill results with NaN before the run
 };
 
-/// One line of JSON an operation, type and size on stdout; how many failed.
+/// Prints one line of JSON per operation, type and size. Returns how many failed.
 int check_parity(backend::Backend& gpu, const ParityOptions& options);
 
 }  // namespace maestro::gpu_check

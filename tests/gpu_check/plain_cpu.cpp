@@ -1,5 +1,5 @@
-// The CPU of the check of a GPU: products by loops, so that neither oneDNN nor OpenBLAS is needed, and sums
-// in double, so that they are a reference of their own.
+// The CPU backend of gpu_check. GEMMs are loops, so that neither oneDNN nor OpenBLAS is needed. They
+// accumulate in double, which makes them an independent reference.
 #include <omp.h>
 
 #include "backend/cpu/cpu_gemm.hpp"
@@ -10,17 +10,17 @@ namespace maestro::backend {
 namespace {
 
 template <class In, class Out>
-void multiply(const Backend::Gemm& g, double alpha) {
+void gemm_loops(const Backend::Gemm& g, double alpha) {
     const auto *a = static_cast<const In*>(g.a), *b = static_cast<const In*>(g.b);
     auto* y = static_cast<Out*>(g.y);
-    const auto number = [](auto value) { return static_cast<double>(static_cast<Accumulate<In>>(value)); };
+    const auto as_double = [](auto value) { return static_cast<double>(static_cast<Accumulate<In>>(value)); };
 #pragma omp parallel for schedule(static) if (g.m * g.n * g.k > 1 << 16)
     for (std::int64_t row = 0; row < g.m; ++row)
         for (std::int64_t column = 0; column < g.n; ++column) {
             double sum = 0;
             for (std::int64_t i = 0; i < g.k; ++i)
-                sum += number(a[g.transpose_a ? i * g.lda + row : row * g.lda + i]) *
-                       number(b[g.transpose_b ? column * g.ldb + i : i * g.ldb + column]);
+                sum += as_double(a[g.transpose_a ? i * g.lda + row : row * g.lda + i]) *
+                       as_double(b[g.transpose_b ? column * g.ldb + i : i * g.ldb + column]);
             Out& to = y[row * g.ldy + column];
             const double before = g.accumulate ? static_cast<double>(static_cast<Accumulate<Out>>(to)) : 0;
             to = static_cast<Out>(static_cast<Accumulate<Out>>(before + alpha * sum));
@@ -36,9 +36,9 @@ public:
     void gemm(const Gemm& g) override {
         count(work_of(g));
         if (g.in == DType::bf16 && g.out == DType::bf16)
-            multiply<bf16, bf16>(g, 1);
+            gemm_loops<bf16, bf16>(g, 1);
         else if (g.in == DType::bf16)
-            multiply<bf16, float>(g, 1);
+            gemm_loops<bf16, float>(g, 1);
         else
             cpu_gemm(g);
     }
@@ -50,11 +50,11 @@ private:
 }  // namespace
 
 void cpu_gemm(const Backend::Gemm& g, double alpha) {
-    MAESTRO_CHECK(g.in == g.out, "product of {} into {}", name_of(g.in), name_of(g.out));
+    MAESTRO_CHECK(g.in == g.out, "GEMM of {} into {}", name_of(g.in), name_of(g.out));
     if (g.in == DType::f32)
-        multiply<float, float>(g, alpha);
+        gemm_loops<float, float>(g, alpha);
     else
-        multiply<double, double>(g, alpha);
+        gemm_loops<double, double>(g, alpha);
 }
 
 std::unique_ptr<Backend> make_cpu(int threads) {

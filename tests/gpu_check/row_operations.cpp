@@ -1,4 +1,4 @@
-// Operations element by element, or row by row.
+// Elementwise and row-wise operations.
 #include "ops/adamw.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/gelu.hpp"
@@ -13,7 +13,7 @@ namespace maestro::gpu_check {
 
 namespace {
 
-/// Of n elements all but one, a part of which keeps clear of weight decay.
+/// Update ranges: all elements but one, some of them without weight decay.
 Tensor update_of(Workbench& w, std::int64_t n) {
     const std::vector<ops::UpdateRange> updated{
         {{0, n / 3}, true}, {{n / 3, n / 2}, false}, {{n / 2 + 1, n}, true}};
@@ -128,7 +128,7 @@ std::vector<Operation> norms() {
     };
 }
 
-/// Tensors of heads with rotary positions, forward and backward.
+/// Tensors for rotary embeddings of attention heads, forward and backward.
 struct Heads {
     Heads(Workbench& w, DType t, const Sizes& s)
         : qkv(w.random(t, {s.rows, (s.heads + 2 * s.kv_heads) * s.head_columns})),
@@ -143,15 +143,15 @@ std::vector<Operation> rotary() {
     return {
         {"fill_rotary_1d", kMemory, kSums,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
-             const Tensor places = w.list(w.places(s.rows, 4096)),
+             const Tensor indices = w.list(w.indices(s.rows, 4096)),
                           cos = w.result(t, {s.rows, s.head_columns / 2}),
                           sin = w.result(t, {s.rows, s.head_columns / 2});
-             return [=, &w] { ops::fill_rotary_1d(w.b, places, 10'000, cos, sin); };
+             return [=, &w] { ops::fill_rotary_1d(w.b, indices, 10'000, cos, sin); };
          },
          Operation::Shape::attention},
         {"fill_rotary_2d", kMemory, kSums,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
-             const Tensor y = w.list(w.places(s.rows, 64)), x = w.list(w.places(s.rows, 64)),
+             const Tensor y = w.list(w.indices(s.rows, 64)), x = w.list(w.indices(s.rows, 64)),
                           cos = w.result(t, {s.rows, s.head_columns / 2}),
                           sin = w.result(t, {s.rows, s.head_columns / 2});
              return [=, &w] { ops::fill_rotary_2d(w.b, y, x, 10'000, cos, sin); };
@@ -174,7 +174,7 @@ std::vector<Operation> rotary() {
              const Tensor dq = w.random(t, {s.rows, s.heads * s.head_columns}),
                           dk = w.random(t, {s.rows, s.kv_heads * s.head_columns}),
                           rstd = w.random(sums_of(t), {s.rows, s.heads + s.kv_heads});
-             // Its columns of values are another operation's.
+             // The columns of values are written by another operation.
              const Tensor dqkv = w.sum(t, {s.rows, h.qkv.columns()}),
                           dq_norm = w.sum(sums_of(t), {s.head_columns}),
                           dk_norm = w.sum(sums_of(t), {s.head_columns});
@@ -190,7 +190,7 @@ std::vector<Operation> rotary() {
 }  // namespace
 
 std::vector<Operation> row_operations() {
-    return joined({elementwise(), norms(), rotary()});
+    return concatenate({elementwise(), norms(), rotary()});
 }
 
 }  // namespace maestro::gpu_check

@@ -1,4 +1,4 @@
-"""scripts/gpu_check.sh on a GPU that is not there: what it writes, and what it ends with when something is wrong."""
+"""scripts/gpu_check.sh on simulated GPUs: its report, and its exit codes for failures."""
 
 import json
 import os
@@ -17,12 +17,12 @@ FIGURE = ('{"kind": "bench", "operation": "gelu", "dtype": "f32", "shape": "3 x 
           '"rate": 1e12, "roof": 2e12, "share": 0.5}')  # fmt: skip
 FAILURES = os.environ.get("MAESTRO_STAND_IN_FAILURES", str(ROOT / "build/cpu-release/stand_in_failures"))
 SANITIZER = """#!/bin/sh
-# compute-sanitizer: runs the program; `result` beside it says what it found.
+# A fake compute-sanitizer: runs the program, then the script `result` in its folder.
 if [ "$1" = --version ]; then echo stand-in; exit; fi
 tool=$2; shift 2
 if [ "$1 $2" = "--kernel-name kernel_substring=maestro" ]; then shift 2; [ $tool != memcheck ]; else [ $tool = memcheck ]; fi || exit 3
 shift 2
-case " $* " in *" --unwritten "*) [ $tool = initcheck ];; *) [ $tool != initcheck ];; esac || exit 3
+case " $* " in *" --uninitialized "*) [ $tool = initcheck ];; *) [ $tool != initcheck ];; esac || exit 3
 "$@" --only=gelu || exit
 . "$(dirname "$0")/result"
 """
@@ -35,7 +35,7 @@ def script(path, text):
 
 @pytest.fixture
 def sanitizer(tmp_path):
-    """A folder for the path, with a compute-sanitizer that finds nothing."""
+    """A folder for PATH, with a fake compute-sanitizer that reports no errors."""
     folder = tmp_path / "bin"
     folder.mkdir()
     script(folder / "compute-sanitizer", SANITIZER)
@@ -44,7 +44,7 @@ def sanitizer(tmp_path):
 
 
 def programs(folder, parity=f"echo '{RIGHT}'", tests="echo '[  PASSED  ] 3 tests.'"):
-    """A folder of programs that are scripts."""
+    """A folder with scripts in place of the programs."""
     folder.mkdir()
     script(folder / "gpu_operations", f"#!/bin/sh\ncase $1 in describe) echo '{GPU}';; bench) echo '{FIGURE}';; parity) {parity};; esac\n")
     script(folder / "gpu_unit_ops", f"#!/bin/sh\n{tests}\n")
@@ -52,7 +52,7 @@ def programs(folder, parity=f"echo '{RIGHT}'", tests="echo '[  PASSED  ] 3 tests
 
 
 def run(tmp_path, *words, path=None, **environment):
-    """The exit code, gpu_check.json (or None) and both streams."""
+    """Returns the exit code, gpu_check.json (or None) and the output of both streams."""
     output = tmp_path / "output"
     search = os.pathsep.join([*([str(path)] if path else []), "/usr/bin", "/bin"])
     done = subprocess.run([ROOT / "scripts/gpu_check.sh", "--output", output, *map(str, words)], capture_output=True, text=True, timeout=200,
@@ -69,7 +69,7 @@ def reason(report, name):
     return next(check["reason"] for check in report["checks"] if check["name"] == name)
 
 
-def test_all_of_it(tmp_path, sanitizer):
+def test_all_checks(tmp_path, sanitizer):
     code, report, text = run(tmp_path, "--programs", PROGRAMS, "--small", path=sanitizer)
     assert code == 0, text
     assert report["schema"] == 1 and report["passed"]
@@ -87,8 +87,8 @@ def test_all_of_it(tmp_path, sanitizer):
     assert "TFLOP/s" in text and "GB/s" in text
 
 
-def test_every_operation_is_among_those_compared(tmp_path):
-    """A new header of src/ops has to be in the lists of tests/gpu_check."""
+def test_every_operation_is_compared(tmp_path):
+    """Every header of src/ops must be included by the lists of tests/gpu_check."""
     listed = "".join(path.read_text() for path in (ROOT / "tests/gpu_check").glob("*_operations.cpp"))
     no_operations = {"attention_form", "attention_padding", "attention_tiles", "device_scratch", "dispatch", "fast_math", "gpu_attention", "packed_attention", "softmax_row", "vocabulary_shard"}
     for header in (ROOT / "src/ops").glob("*.hpp"):
@@ -108,22 +108,22 @@ def test_without_a_driver(tmp_path):
     assert status(report) == {"gpu": "failed"}
 
 
-def test_a_wrong_kernel_is_named(tmp_path):
+def test_wrong_results_are_reported(tmp_path):
     wrong = programs(tmp_path / "programs", parity=f"echo '{WRONG}'; echo '{RIGHT}'; echo '{DIFFERENT}'; exit 1")
     code, report, _ = run(tmp_path, "--programs", wrong)
     assert code == 1 and not report["passed"] and status(report)["parity"] == "failed" and len(report["parity"]) == 3
-    assert reason(report, "parity") == "gelu f32 3 x 4: off by 5.0e-01; copy f32 3 x 4: not the same twice"
+    assert reason(report, "parity") == "gelu f32 3 x 4: error 5.0e-01; copy f32 3 x 4: differs in a second run"
 
 
 @pytest.mark.parametrize("parity, words", [
     ("exit 0", "nothing was compared"), (f"echo '{RIGHT}'; kill -SEGV $$", "ended by signal 11"), (f"echo '{RIGHT}'; echo 'out of memory' >&2; exit 80", "exit code 80: out of memory"),
     (f"echo '{WRONG}'", "gelu")])  # fmt: skip
-def test_parity_that_breaks_off_has_not_passed(tmp_path, parity, words):
+def test_an_aborted_parity_check_has_failed(tmp_path, parity, words):
     code, report, _ = run(tmp_path, "--programs", programs(tmp_path / "programs", parity=parity))
     assert code == 1 and status(report)["parity"] == "failed" and words in reason(report, "parity")
 
 
-def test_failing_unit_tests_are_named(tmp_path):
+def test_failing_unit_tests_are_reported(tmp_path):
     code, report, _ = run(tmp_path, "--programs", programs(tmp_path / "programs", tests=f"exec {FAILURES}"))
     assert code == 1 and status(report)["unit_tests"] == "failed"
     check = next(check for check in report["checks"] if check["name"] == "unit_tests")
@@ -131,7 +131,7 @@ def test_failing_unit_tests_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("result, words", [("exit 86", "exit code 86"), ("echo '========= Error: race reported'; exit 86", "Error: race reported")])
-def test_what_a_sanitizer_finds(tmp_path, sanitizer, result, words):
+def test_errors_of_a_sanitizer(tmp_path, sanitizer, result, words):
     (sanitizer / "result").write_text(result + "\n")
     code, report, _ = run(tmp_path, "--programs", programs(tmp_path / "programs"), path=sanitizer)
     assert code == 1
@@ -139,20 +139,20 @@ def test_what_a_sanitizer_finds(tmp_path, sanitizer, result, words):
         assert status(report)[tool] == "failed" and words in reason(report, tool)
 
 
-def test_a_sanitizer_that_does_not_know_the_gpu_is_no_failure(tmp_path, sanitizer):
+def test_a_sanitizer_without_support_for_the_gpu_is_skipped(tmp_path, sanitizer):
     script(sanitizer / "compute-sanitizer", "#!/bin/sh\necho '========= Error: Device not supported'; exit 1\n")
     code, report, _ = run(tmp_path, "--programs", programs(tmp_path / "programs"), path=sanitizer)
     assert code == 0 and status(report)["memcheck"] == "skipped" and "not supported" in reason(report, "memcheck")
 
 
-def test_nothing_takes_longer_than_the_limit(tmp_path):
+def test_the_limit_ends_all_checks(tmp_path):
     hangs = programs(tmp_path / "programs", tests="sleep 300")
     code, report, _ = run(tmp_path, "--programs", hangs, "--limit", "3")
     assert code == 1 and status(report)["unit_tests"] == "failed" and "not done after" in reason(report, "unit_tests")
     assert status(report)["parity"] == "failed" and "no time was left" in reason(report, "parity")
 
 
-def test_bad_usage_and_places(tmp_path):
+def test_invalid_arguments_and_folders(tmp_path):
     assert run(tmp_path, "--no-such-word")[0] == 64
     (tmp_path / "file").write_text("")
     code, _, text = run(tmp_path, "--output", tmp_path / "file" / "below")
@@ -161,7 +161,7 @@ def test_bad_usage_and_places(tmp_path):
     assert code == 78 and "no gpu_operations" in reason(report, "gpu")
 
 
-def test_the_stand_in_for_googletest_fails_where_it_has_to(tmp_path):
+def test_the_googletest_replacement_reports_failures(tmp_path):
     done = subprocess.run([FAILURES], capture_output=True, text=True, timeout=20)
     assert done.returncode == 1
     results = {line.split("] ")[1]: line.split("]")[0].strip("[ ") for line in done.stdout.splitlines()

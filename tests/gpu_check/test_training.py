@@ -1,4 +1,4 @@
-"""How losses of the CPU and of the GPU are judged."""
+"""Comparison of the losses of CPU and GPU."""
 
 import math
 import pathlib
@@ -12,7 +12,7 @@ import training  # noqa: E402
 ONES = [1.0] * training.STEPS
 
 
-class Heard:
+class FakeReport:
     def add(self, name, status, reason, seconds, **more):
         self.status, self.more = status, more
 
@@ -21,7 +21,7 @@ class Heard:
     (ONES, "passed"), ([*ONES[:-1], 1 + 5e-6], "passed"), ([*ONES[:-1], 1 + 2e-5], "failed"), (ONES[:-1], "failed"), ([], "failed"),
     ([math.nan, *ONES[1:]], "failed"), ([*ONES[:-1], math.nan], "failed"), ([*ONES[:-1], math.inf], "failed")])  # fmt: skip
 def test_losses(losses, expected):
-    heard = Heard()
-    training.judge(heard, "training", {"cpu": ONES, "cuda": losses}, 1.0)
-    assert heard.status == expected
-    assert heard.more["error"] is None or math.isfinite(heard.more["error"])
+    report = FakeReport()
+    training.judge(report, "training", {"cpu": ONES, "cuda": losses}, 1.0)
+    assert report.status == expected
+    assert report.more["error"] is None or math.isfinite(report.more["error"])

@@ -11,14 +11,15 @@ namespace maestro::gpu_check {
 
 namespace {
 
-/// So many normal values are drawn; larger tensors repeat them, each from a place of its own.
-constexpr std::size_t kDrawn = 65'521;
+/// The number of distinct random values. Larger tensors repeat them, and each tensor starts at a different
+/// one.
+constexpr std::size_t kNormalValues = 65'521;
 
-const std::vector<double>& drawn() {
+const std::vector<double>& normal_values() {
     static const std::vector<double> values = [] {
         const Random numbers(17, "gpu_check");
-        std::vector<double> list(kDrawn);
-        for (std::size_t i = 0; i < kDrawn; ++i) list[i] = numbers.normal(i);
+        std::vector<double> list(kNormalValues);
+        for (std::size_t i = 0; i < kNormalValues; ++i) list[i] = numbers.normal(i);
         return list;
     }();
     return values;
@@ -30,7 +31,7 @@ void upload(backend::Backend& b, const Tensor& t, const std::function<double(std
 #pragma omp parallel for schedule(static)
     for (std::int64_t i = 0; i < t.size(); ++i)
         host[static_cast<std::size_t>(i)] =
-            static_cast<T>(static_cast<Accumulate<T>>(value(i)));  // bf16 is made of float
+            static_cast<T>(static_cast<Accumulate<T>>(value(i)));  // bf16 converts from float
     if (t.size() > 0) b.upload(host.data(), t);
 }
 
@@ -39,8 +40,8 @@ void upload(backend::Backend& b, const Tensor& t, const std::function<double(std
 Workbench::Workbench(backend::Backend& backend, std::size_t tensors, std::size_t scratch_bytes, bool poison)
     : b(backend), scratch(backend, scratch_bytes), memory_(backend, tensors), poison_(poison) {}
 
-Tensor Workbench::made(DType type, std::initializer_list<std::int64_t> shape,
-                       const std::function<double(std::int64_t)>& value) {
+Tensor Workbench::create(DType type, std::initializer_list<std::int64_t> shape,
+                         const std::function<double(std::int64_t)>& value) {
     const Tensor t = memory_.allocate(type, shape);
     if (!b.computes()) return t;
     if (type == DType::f64)
@@ -53,15 +54,15 @@ Tensor Workbench::made(DType type, std::initializer_list<std::int64_t> shape,
 }
 
 Tensor Workbench::random(DType type, std::initializer_list<std::int64_t> shape, double scale) {
-    const auto first = static_cast<std::size_t>(7919 * ++made_);
-    const std::vector<double>& values = drawn();
-    return made(type, shape, [&values, first, scale](std::int64_t i) {
-        return scale * values[(first + static_cast<std::size_t>(i)) % kDrawn];
+    const auto first = static_cast<std::size_t>(7919 * ++created_);
+    const std::vector<double>& values = normal_values();
+    return create(type, shape, [&values, first, scale](std::int64_t i) {
+        return scale * values[(first + static_cast<std::size_t>(i)) % kNormalValues];
     });
 }
 
 Tensor Workbench::filled(DType type, std::initializer_list<std::int64_t> shape, double value) {
-    return made(type, shape, [value](std::int64_t) { return value; });
+    return create(type, shape, [value](std::int64_t) { return value; });
 }
 
 Tensor Workbench::result(DType type, std::initializer_list<std::int64_t> shape) {
@@ -76,10 +77,10 @@ Tensor Workbench::sum(DType type, std::initializer_list<std::int64_t> shape) {
     return results_.back();
 }
 
-std::vector<std::int32_t> Workbench::places(std::int64_t count, std::int64_t limit, bool different) {
-    const Random numbers(19, "gpu_check/" + std::to_string(++made_));
+std::vector<std::int32_t> Workbench::indices(std::int64_t count, std::int64_t limit, bool distinct) {
+    const Random numbers(19, "gpu_check/" + std::to_string(++created_));
     std::vector<std::int32_t> list(static_cast<std::size_t>(count));
-    if (different) {
+    if (distinct) {
         const std::vector<std::int64_t> order = numbers.permutation(limit);
         std::transform(order.begin(), order.begin() + count, list.begin(),
                        [](std::int64_t i) { return static_cast<std::int32_t>(i); });
@@ -95,7 +96,7 @@ std::string Operation::shape(const Sizes& s) const {
     switch (shape_kind) {
         case Shape::rows:
             return text(s.rows) + " x " + text(s.columns);
-        case Shape::product:
+        case Shape::gemm:
             return text(s.rows) + " x " + text(s.inputs) + " x " + text(s.outputs);
         case Shape::attention:
             return text(s.rows) + " tokens, " + text(s.heads) + "/" + text(s.kv_heads) + " heads of " +
@@ -107,16 +108,16 @@ std::string Operation::shape(const Sizes& s) const {
 }
 
 Cost cost_of(const Operation& operation, DType type, const Sizes& sizes, backend::Traits traits) {
-    const auto paper = backend::make_meta({}, traits);
-    Workbench bench(*paper, 0, 0, false);
-    const auto run = operation.lay(bench, type, sizes);
-    paper->reset_counts();
+    const auto meta = backend::make_meta({}, traits);
+    Workbench bench(*meta, 0, 0, false);
+    const auto run = operation.prepare(bench, type, sizes);
+    meta->reset_counts();
     run();
-    return {bench.tensor_bytes(), bench.scratch.peak(), paper->counts().flops, paper->counts().bytes};
+    return {bench.tensor_bytes(), bench.scratch.peak(), meta->counts().flops, meta->counts().bytes};
 }
 
 std::vector<Operation> operations() {
-    return joined({row_operations(), moving_operations(), product_operations(), loss_operations()});
+    return concatenate({row_operations(), moving_operations(), matmul_operations(), loss_operations()});
 }
 
 }  // namespace maestro::gpu_check

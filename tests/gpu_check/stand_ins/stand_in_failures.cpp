@@ -1,4 +1,4 @@
-// Tests for the stand-in for GoogleTest, most of which have to fail: test_gpu_check.py knows which.
+// Tests of the GoogleTest replacement. Most of them must fail; test_gpu_check.py checks which.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The stand-ins for fmt and xxhash do what the libraries do.
+// The replacements of fmt and xxhash behave like the libraries.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <xxhash.h>

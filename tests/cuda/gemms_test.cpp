@@ -1,5 +1,4 @@
-// Products of cuBLASLt as they are asked for: what goes with them in one pass, what is chosen for which
-// shape.
+// GEMMs by cuBLASLt: epilogues, and the choice of an algorithm per shape.
 #include <fmt/format.h>
 
 #include "hosted/cublaslt.hpp"
@@ -12,7 +11,7 @@ namespace {
 
 using testing_support::rounding;
 
-class Products : public testing_support::Views {
+class Gemms : public testing_support::Views {
 protected:
     static constexpr std::int64_t kInputs = 40;
     struct Layer {
@@ -35,7 +34,7 @@ protected:
             }
         return l;
     }
-    /// body(type, rows, outputs, what): what the library does in one pass, and what it refuses to.
+    /// Calls body(type, rows, outputs, what) for shapes whose epilogue the library supports and for others.
     template <class Body>
     void over_shapes(Body&& body) {
         for (const DType type : {DType::f64, DType::f32, DType::bf16})
@@ -46,12 +45,12 @@ protected:
                     expect_kept_around(what);
                 }
     }
-    /// Another backend's stream may use them: what was queued for them here is done.
+    /// Waits for all queued work on the tensors, so that another backend's stream may use them.
     template <class... T>
-    void settle(const T&... tensors) {
+    void synchronize(const T&... tensors) {
         (values(tensors), ...);
     }
-    static std::int64_t products() {
+    static std::int64_t gemms() {
         return hosted::gemms_by_candidate(0) + hosted::gemms_by_candidate(1) + hosted::gemms_by_candidate(2);
     }
 };
@@ -60,7 +59,7 @@ double gelu_of(double x) {
     return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
 }
 
-TEST_F(Products, AddABiasInTheSamePass) {
+TEST_F(Gemms, AddABiasInTheSamePass) {
     over_shapes([&](DType type, std::int64_t rows, std::int64_t outputs, const std::string& what) {
         const Layer l = layer(type, rows, outputs);
         const Tensor y = view(type, rows, outputs, 0);
@@ -69,7 +68,7 @@ TEST_F(Products, AddABiasInTheSamePass) {
     });
 }
 
-TEST_F(Products, ActivateInTheSamePass) {
+TEST_F(Gemms, ActivateInTheSamePass) {
     over_shapes([&](DType type, std::int64_t rows, std::int64_t outputs, const std::string& what) {
         const Layer l = layer(type, rows, outputs);
         const Tensor y = view(type, rows, outputs, 0), active = view(type, rows, outputs, 0);
@@ -81,7 +80,7 @@ TEST_F(Products, ActivateInTheSamePass) {
     });
 }
 
-TEST_F(Products, SumABiasGradientInTheSamePass) {
+TEST_F(Gemms, SumABiasGradientInTheSamePass) {
     over_shapes([&](DType type, std::int64_t rows, std::int64_t outputs, const std::string& what) {
         const DType sums = type == DType::f64 ? DType::f64 : DType::f32;
         const Tensor dy = view(type, rows, outputs, 0, normal(rows * outputs)),
@@ -103,7 +102,7 @@ TEST_F(Products, SumABiasGradientInTheSamePass) {
     });
 }
 
-TEST_F(Products, OfOnePassAreOneLaunch) {
+TEST_F(Gemms, WithAnEpilogueAreOneLaunch) {
     const Layer l = layer(DType::f32, 32, 16);
     const Tensor y = view(DType::f32, 32, 16, 0), active = view(DType::f32, 32, 16, 0);
     b_.reset_counts();
@@ -111,8 +110,9 @@ TEST_F(Products, OfOnePassAreOneLaunch) {
     EXPECT_EQ(b_.counts().launches, 1);
 }
 
-TEST_F(Products, OfAClassOfRowsShareAnAlgorithmWhereItDoes) {
-    // 65 to 80 rows are one class; an odd number of rows the stand-in wants to be asked for by itself.
+TEST_F(Gemms, OfAClassOfShapesShareAnAlgorithmIfItSupportsThem) {
+    // 65 to 80 rows are one class. The simulated library does not support an odd number of rows with the
+    // class' algorithm.
     for (const std::int64_t rows : {80, 66, 79, 65, 72, 78}) {
         const Layer l = layer(DType::f32, rows, 24);
         const Tensor y = view(DType::f32, rows, 24, 0);
@@ -121,60 +121,61 @@ TEST_F(Products, OfAClassOfRowsShareAnAlgorithmWhereItDoes) {
     }
 }
 
-TEST_F(Products, AreMeasuredWhereAsked) {
-    const auto measuring = backend::make_cuda(0, {.tf32 = false, .autotune = true});
+TEST_F(Gemms, AreBenchmarkedIfRequested) {
+    const auto autotuning = backend::make_cuda(0, {.tf32 = false, .autotune = true});
     const Layer l = layer(DType::f32, 32, 24);
     const Tensor y = view(DType::f32, 32, 24, 0), dx = view(DType::f32, 32, kInputs, 0, 0.5),
                  dy = view(DType::f32, 32, 24, 0, normal(32 * 24));
-    settle(y, dx, dy);
-    const std::int64_t fast = hosted::gemms_by_candidate(hosted::kFastCandidate), all = products();
-    linear(*measuring, l.x, l.w, y);
-    // Each of three proposals is tried the same number of times, and one more product is the fastest's.
-    const std::int64_t tried = products() - all - 1;
-    EXPECT_GT(tried, 0);
-    EXPECT_EQ(hosted::gemms_by_candidate(hosted::kFastCandidate) - fast, tried / 3 + 1);
-    for (int i = 0; i < 5; ++i) linear(*measuring, l.x, l.w, y);
-    EXPECT_EQ(hosted::gemms_by_candidate(hosted::kFastCandidate) - fast, tried / 3 + 6);
-    EXPECT_EQ(products() - all, tried + 6);
-    // What is summed up in place is summed up once, however often it is tried out.
-    linear_backward_input(*measuring, dy, l.w, dx, true);
+    synchronize(y, dx, dy);
+    const std::int64_t fast = hosted::gemms_by_candidate(hosted::kFastCandidate), all = gemms();
+    linear(*autotuning, l.x, l.w, y);
+    // Each of three candidates runs the same number of trials, and the fastest one runs once more.
+    const std::int64_t trials = gemms() - all - 1;
+    EXPECT_GT(trials, 0);
+    EXPECT_EQ(hosted::gemms_by_candidate(hosted::kFastCandidate) - fast, trials / 3 + 1);
+    for (int i = 0; i < 5; ++i) linear(*autotuning, l.x, l.w, y);
+    EXPECT_EQ(hosted::gemms_by_candidate(hosted::kFastCandidate) - fast, trials / 3 + 6);
+    EXPECT_EQ(gemms() - all, trials + 6);
+    // A GEMM that accumulates adds to its result once, whatever the number of trials.
+    linear_backward_input(*autotuning, dy, l.w, dx, true);
     const auto gradient = values(dy), w = values(l.w);
     std::vector<double> expected(32 * kInputs, 0.5);
     for (std::size_t r = 0; r < 32; ++r)
         for (std::size_t o = 0; o < 24; ++o)
             for (std::size_t i = 0; i < kInputs; ++i)
                 expected[r * kInputs + i] += gradient[r * 24 + o] * w[o * kInputs + i];
-    const auto found = testing_support::read_elements(*measuring, dx);
+    const auto found = testing_support::read_elements(*autotuning, dx);
     for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-4) << i;
 }
 
-TEST_F(Products, AreMeasuredWithADeadline) {
-    const auto measuring = backend::make_cuda(0, {.tf32 = false, .autotune = true});
+TEST_F(Gemms, AreBenchmarkedWithADeadline) {
+    const auto autotuning = backend::make_cuda(0, {.tf32 = false, .autotune = true});
     const Layer l = layer(DType::f32, 32, 24);
     const Tensor y = view(DType::f32, 32, 24, 0);
-    settle(y);
-    measuring->set_wait([](const auto&, const std::string& what) { throw Error(ExitCode::peer_lost, what); });
+    synchronize(y);
+    autotuning->set_wait(
+        [](const auto&, const std::string& what) { throw Error(ExitCode::peer_lost, what); });
     try {
-        linear(*measuring, l.x, l.w, y);
-        ADD_FAILURE() << "measured without an end to waiting";
+        linear(*autotuning, l.x, l.w, y);
+        ADD_FAILURE() << "autotuning waited without a deadline";
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::peer_lost);
         EXPECT_STREQ(error.what(), "GPU 0 to finish its queued work");
     }
 }
 
-TEST_F(Products, LoseDigitsByTf32WhereAsked) {
-    const auto coarse = backend::make_cuda(0, {.tf32 = true, .autotune = false});
+TEST_F(Gemms, LosePrecisionByTf32IfRequested) {
+    const auto tf32 = backend::make_cuda(0, {.tf32 = true, .autotune = false});
     const Layer l = layer(DType::f32, 64, 16);
     const Tensor y = view(DType::f32, 64, 16, 0);
-    settle(y);
-    linear(*coarse, l.x, l.w, y, l.bias);
-    const auto found = testing_support::read_elements(*coarse, y);
-    double worst = 0;
+    synchronize(y);
+    linear(*tf32, l.x, l.w, y, l.bias);
+    const auto found = testing_support::read_elements(*tf32, y);
+    double max_error = 0;
     for (std::size_t i = 0; i < found.size(); ++i)
-        worst = std::max(worst, std::abs(found[i] - l.expected[i]));
-    EXPECT_GT(worst, 1e-4);
-    EXPECT_LT(worst, 3e-2);
+        max_error = std::max(max_error, std::abs(found[i] - l.expected[i]));
+    EXPECT_GT(max_error, 1e-4);
+    EXPECT_LT(max_error, 3e-2);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Products, and attention over packed sequences.
+// GEMMs, and attention over packed sequences.
 #include "ops/attention/attention.hpp"
 #include "ops/linear.hpp"
 #include "types.hpp"
@@ -7,56 +7,56 @@ namespace maestro::gpu_check {
 
 namespace {
 
-std::vector<Operation> products() {
+std::vector<Operation> gemms() {
     return {
-        {"linear", kProducts, kAll,
+        {"linear", kArithmetic, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Tensor x = w.random(t, {s.rows, s.inputs}), weights = w.random(t, {s.outputs, s.inputs}),
                           y = w.result(t, {s.rows, s.outputs});
              return [=, &w] { ops::linear(w.b, x, weights, y); };
          },
-         Operation::Shape::product},
-        {"linear_gelu", kProducts, kAll,
+         Operation::Shape::gemm},
+        {"linear_gelu", kArithmetic, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Tensor x = w.random(t, {s.rows, s.inputs}), weights = w.random(t, {s.outputs, s.inputs}),
                           bias = w.random(t, {s.outputs}), y = w.result(t, {s.rows, s.outputs}),
                           active = w.result(t, {s.rows, s.outputs});
              return [=, &w] { ops::linear_gelu(w.b, x, weights, bias, y, active); };
          },
-         Operation::Shape::product},
-        {"linear_accumulate", kProducts, kAll,
+         Operation::Shape::gemm},
+        {"linear_accumulate", kArithmetic, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Tensor x = w.random(t, {s.rows, s.inputs}), weights = w.random(t, {s.outputs, s.inputs}),
                           y = w.sum(t, {s.rows, s.outputs});
              return [=, &w] { ops::linear_accumulate(w.b, x, weights, y); };
          },
-         Operation::Shape::product},
-        {"linear_backward_input", kProducts, kAll,
+         Operation::Shape::gemm},
+        {"linear_backward_input", kArithmetic, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Tensor dy = w.random(t, {s.rows, s.outputs}), weights = w.random(t, {s.outputs, s.inputs}),
                           dx = w.result(t, {s.rows, s.inputs});
              return [=, &w] { ops::linear_backward_input(w.b, dy, weights, dx, false); };
          },
-         Operation::Shape::product},
-        {"linear_backward_weight", kProducts, kAll,
+         Operation::Shape::gemm},
+        {"linear_backward_weight", kArithmetic, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Tensor dy = w.random(t, {s.rows, s.outputs}), x = w.random(t, {s.rows, s.inputs}),
                           dw = w.sum(sums_of(t), {s.outputs, s.inputs});
              return [=, &w] { ops::linear_backward_weight(w.b, dy, x, dw); };
          },
-         Operation::Shape::product},
-        {"linear_backward_weight, with a bias", kProducts, kAll,
+         Operation::Shape::gemm},
+        {"linear_backward_weight, with a bias", kArithmetic, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Tensor dy = w.random(t, {s.rows, s.outputs}), x = w.random(t, {s.rows, s.inputs}),
                           dw = w.sum(sums_of(t), {s.outputs, s.inputs}),
                           dbias = w.sum(sums_of(t), {s.outputs});
              return [=, &w] { ops::linear_backward_weight(w.b, dy, x, dw, dbias, w.scratch); };
          },
-         Operation::Shape::product},
+         Operation::Shape::gemm},
     };
 }
 
-/// Three sequences of different lengths, causal; values lie in the last columns of qkv.
+/// Three sequences of different lengths with a causal mask. The values are the last columns of qkv.
 struct Packed {
     Packed(Workbench& w, DType t, const Sizes& s)
         : q(w.random(t, {s.rows, s.heads * s.head_columns})),
@@ -71,7 +71,7 @@ struct Packed {
 
 std::vector<Operation> attention() {
     return {
-        {"attention", kProducts, kAll,
+        {"attention", kArithmetic, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Packed p(w, t, s);
              const Tensor out = w.result(t, {s.rows, p.q.columns()}),
@@ -82,7 +82,7 @@ std::vector<Operation> attention() {
              };
          },
          Operation::Shape::attention},
-        {"attention_backward", kProducts, kAll,
+        {"attention_backward", kArithmetic, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Packed p(w, t, s);
              const Tensor out = w.filled(t, {s.rows, p.q.columns()}, 0),
@@ -91,7 +91,7 @@ std::vector<Operation> attention() {
                  const backend::ArenaScope scope(w.scratch);
                  ops::attention(w.b, p.q, p.k, p.qkv, p.mask, out, lse, w.scratch);
              }
-             // The columns of dvalues before the last belong to others.
+             // Only the last columns of dvalues are results; the others must not change.
              const Tensor dout = w.random(t, {s.rows, p.q.columns()}),
                           dq = w.result(t, {s.rows, p.q.columns()}),
                           dk = w.result(t, {s.rows, p.k.columns()}),
@@ -117,8 +117,8 @@ std::vector<Operation> attention() {
 
 }  // namespace
 
-std::vector<Operation> product_operations() {
-    return joined({products(), attention()});
+std::vector<Operation> matmul_operations() {
+    return concatenate({gemms(), attention()});
 }
 
 }  // namespace maestro::gpu_check

@@ -1,4 +1,4 @@
-#include "roofs.hpp"
+#include "peaks.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -44,17 +44,17 @@ int architecture() {
     return 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
 }
 
-/// Operations of one multiprocessor in one clock, and the clock that the data sheets' peaks are given for.
-struct Processor {
+/// FLOPs of a multiprocessor per clock, and the clock that NVIDIA's data sheets assume.
+struct Multiprocessor {
     int architecture;
     double bf16, f32, clock;
 };
-constexpr Processor kProcessors[] = {
+constexpr Multiprocessor kMultiprocessors[] = {
     {80, 2048, 128, 1.41e9}, {86, 1024, 256, 1.86e9},  {89, 1024, 256, 2.52e9},
     {90, 4096, 256, 1.83e9}, {100, 8192, 256, 1.86e9}, {120, 1024, 256, 2.41e9},
 };
 
-/// Bytes read and written in a second by the driver's own copy.
+/// Bytes read plus written per second by a device-to-device cudaMemcpyAsync().
 double copy_rate(backend::Backend& gpu, std::size_t bytes) {
     const backend::Buffer from(gpu, bytes), to(gpu, bytes);
     MAESTRO_CUDA_CALL(cudaMemsetAsync(from.data(), 1, bytes, gpu.stream()));
@@ -64,8 +64,8 @@ double copy_rate(backend::Backend& gpu, std::size_t bytes) {
         timer.start();
         MAESTRO_CUDA_CALL(
             cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, gpu.stream()));
-        const double took = timer.stop();
-        if (i >= 2) seconds.push_back(took);
+        const double elapsed_s = timer.stop();
+        if (i >= 2) seconds.push_back(elapsed_s);
     }
     std::sort(seconds.begin(), seconds.end());
     return 2 * static_cast<double>(bytes) / std::max(seconds[seconds.size() / 2], 1e-9);
@@ -73,19 +73,19 @@ double copy_rate(backend::Backend& gpu, std::size_t bytes) {
 
 }  // namespace
 
-Roofs roofs_of(backend::Backend& gpu, std::size_t bytes) {
-    Roofs roofs{.copy_bytes = copy_rate(gpu, bytes)};
-    const double processors = attribute(cudaDevAttrMultiProcessorCount);
+Peaks peaks_of(backend::Backend& gpu, std::size_t bytes) {
+    Peaks peaks{.copy_bytes = copy_rate(gpu, bytes)};
+    const double multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
     const double fastest = attribute(cudaDevAttrClockRate) * 1e3;
-    for (const Processor& p : kProcessors)
+    for (const Multiprocessor& p : kMultiprocessors)
         if (p.architecture == architecture()) {
-            roofs.bf16_flops = processors * p.bf16 * std::min(p.clock, fastest);
-            roofs.f32_flops = processors * p.f32 * std::min(p.clock, fastest);
+            peaks.bf16_flops = multiprocessors * p.bf16 * std::min(p.clock, fastest);
+            peaks.f32_flops = multiprocessors * p.f32 * std::min(p.clock, fastest);
         }
-    return roofs;
+    return peaks;
 }
 
-void describe_gpu(backend::Backend& gpu, const Roofs& roofs) {
+void describe_gpu(backend::Backend& gpu, const Peaks& peaks) {
     cudaDeviceProp properties{};
     int driver = 0, runtime = 0;
     MAESTRO_CUDA_CALL(cudaGetDeviceProperties(&properties, 0));
@@ -100,9 +100,9 @@ void describe_gpu(backend::Backend& gpu, const Roofs& roofs) {
         .add("driver_cuda", static_cast<double>(driver))
         .add("runtime_cuda", static_cast<double>(runtime))
         .add("backend", gpu.describe())
-        .add("copy_bytes_per_s", roofs.copy_bytes)
-        .add("bf16_peak_flops", roofs.bf16_flops)
-        .add("f32_peak_flops", roofs.f32_flops)
+        .add("copy_bytes_per_s", peaks.copy_bytes)
+        .add("bf16_peak_flops", peaks.bf16_flops)
+        .add("f32_peak_flops", peaks.f32_flops)
         .print();
 }
 
