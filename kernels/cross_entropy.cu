@@ -194,7 +194,7 @@ void cross_entropy(Stream stream, LossSteps steps, const Array& logits, const Ar
     });
 }
 
-void add_up(Stream stream, const Array& losses, const Array& sum) {
+void sum_losses(Stream stream, const Array& losses, const Array& sum) {
     const int threads = 256;
     launch(sum_in_order, losses.size() > 0 ? 1 : 0, threads, threads * sizeof(double), stream,
            losses.as<double>(), losses.size(), sum.as<double>());

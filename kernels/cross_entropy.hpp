@@ -17,7 +17,7 @@ void cross_entropy(Stream stream, LossSteps steps, const Array& logits, const Ar
                    const Array& weights, double scale, std::int64_t first_token, const Array& global_max,
                    const Array& local_max, const Array& sums, const Array& losses);
 /// sum[1] += the losses, added in the order of rows.
-void add_up(Stream stream, const Array& losses, const Array& sum);
+void sum_losses(Stream stream, const Array& losses, const Array& sum);
 /// ids[r], values[r] = the column and the value of the largest logit of row r.
 void argmax_rows(Stream stream, const Array& logits, const Array& ids, const Array& values);
 

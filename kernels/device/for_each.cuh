@@ -9,15 +9,15 @@ namespace maestro::kernels {
 inline constexpr int kForEachThreads = 256;
 
 /// body.operator()<N>(i) processes the elements i to i + N - 1. The first `vectors` threads process N
-/// elements each, from element `head` on. The next `rest` threads process one element each: those before
+/// elements each, from element `head` on. The next `singles` threads process one element each: those before
 /// `head` and those behind the last vector.
 template <int N, class Body>
 __global__ void __launch_bounds__(kForEachThreads)
-    for_each(Body body, std::int64_t head, std::int64_t vectors, std::int64_t rest) {
+    for_each(Body body, std::int64_t head, std::int64_t vectors, std::int64_t singles) {
     const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < vectors) {
         body.template operator()<N>(head + i * N);
-    } else if (i - vectors < rest) {
+    } else if (i - vectors < singles) {
         const std::int64_t single = i - vectors;
         body.template operator()<1>(single < head ? single : vectors * N + single);
     }
@@ -26,9 +26,9 @@ __global__ void __launch_bounds__(kForEachThreads)
 /// Processes N elements at a time from element `head` on, and the others one by one.
 template <int N, class Body>
 void launch_for_each(Stream stream, const Body& body, std::int64_t size, std::int64_t head = 0) {
-    const std::int64_t vectors = (size - head) / N, rest = size - vectors * N;
-    launch(for_each<N, Body>, divide_up(vectors + rest, kForEachThreads), kForEachThreads, 0, stream, body,
-           head, vectors, rest);
+    const std::int64_t vectors = (size - head) / N, singles = size - vectors * N;
+    launch(for_each<N, Body>, divide_up(vectors + singles, kForEachThreads), kForEachThreads, 0, stream, body,
+           head, vectors, singles);
 }
 
 /// The first element at which all of these pointers are aligned to N elements; -1 if there is none.

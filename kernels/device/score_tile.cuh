@@ -83,7 +83,7 @@ struct ScoreTile {
     __device__ __forceinline__ void multiply_rows(const HeadRows<const T>& rows,
                                                   A (&to)[kPerThread][kColumns]) const {
         for (int begin = 0; begin < rows.count; begin += kRowsPerPass) {
-            __syncthreads();
+            __syncthreads();  // all threads have read the staged rows before others replace them
             load_tile<kRowsPerPass, Dim, Dim>(rows, begin, 0, staging);
             __syncthreads();
 #pragma unroll 1

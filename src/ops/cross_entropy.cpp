@@ -69,7 +69,7 @@ void cross_entropy_rows(backend::Backend& b, const Tensor& logits, const Tensor&
             [&](Stream stream, kernels::LossSteps steps) {
                 kernels::cross_entropy(stream, steps, logits, targets, weights, scale, shard.tokens.begin,
                                        maxima, local_maxima, sums, losses);
-                if (steps.end() && loss.rank != 0) kernels::add_up(stream, losses, loss);
+                if (steps.end() && loss.rank != 0) kernels::sum_losses(stream, losses, loss);
             });
     });
 }

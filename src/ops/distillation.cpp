@@ -102,7 +102,7 @@ void distillation_on_gpu(backend::Backend& b, const Tensor& student, const Tenso
         [&](Stream stream, kernels::LossSteps steps) {
             kernels::distillation(stream, steps, student, teacher, targets, weights, alpha, temperature,
                                   scale, shard.tokens.begin, maxima, local_maxima, sums, losses);
-            if (steps.end()) kernels::add_up(stream, losses, loss);
+            if (steps.end()) kernels::sum_losses(stream, losses, loss);
         });
 }
 
