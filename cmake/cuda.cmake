@@ -6,7 +6,7 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     endif()
 endif()
 enable_language(CUDA)
-# CMake 3.25 does not know that the nvcc of CUDA 13 speaks C++20.
+# CMake 3.25 does not know that the nvcc of CUDA 13 supports C++20.
 set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 
