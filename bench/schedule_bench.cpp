@@ -152,12 +152,12 @@ double assignment_bound(const Problem& problem, const StepPlan& plan) {
     double bound = 0;
     std::vector<SampleCost> group;
     for (std::size_t r = 0; r < replicas.size(); ++r) {
-        std::vector<SampleCost> own;
+        std::vector<SampleCost> samples;
         for (const MicroBatch& batch : replicas[r])
             for (const std::int64_t sample : batch.samples)
-                own.push_back(problem.samples[static_cast<std::size_t>(sample)]);
-        group.insert(group.end(), own.begin(), own.end());
-        bound = std::max(bound, part_bound(problem, static_cast<int>(replicas.size()), std::move(own)));
+                samples.push_back(problem.samples[static_cast<std::size_t>(sample)]);
+        group.insert(group.end(), samples.begin(), samples.end());
+        bound = std::max(bound, part_bound(problem, static_cast<int>(replicas.size()), std::move(samples)));
         if ((r + 1) % fanout != 0) continue;
         bound = std::max(bound, part_bound(problem, groups, std::move(group)));
         group.clear();

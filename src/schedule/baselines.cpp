@@ -13,8 +13,8 @@ namespace maestro::schedule {
 
 namespace {
 
-/// Micro-batches of every section in `order`; replica_of[sample] is that of the anchor. sizes: [section],
-/// samples.
+/// Returns the micro-batches of every section in `order`. replica_of: [sample], of the anchor; sizes:
+/// [section], samples of a micro-batch.
 std::vector<Batches> cut(const Instance& instance, const std::vector<int>& order,
                          const std::vector<int>& replica_of, const std::vector<int>& sizes) {
     std::vector<Batches> batches(instance.sections.size());
@@ -36,8 +36,8 @@ std::vector<Batches> cut(const Instance& instance, const std::vector<int>& order
     return batches;
 }
 
-/// Halves the micro-batches of the loss sections, once they hold one sample each those of the others. False:
-/// all hold one.
+/// Halves the micro-batches of the loss sections or, if these have one sample each, those of the others.
+/// Returns false if all have one sample.
 bool halve(const Instance& instance, std::vector<int>& sizes) {
     for (const bool loss : {true, false}) {
         bool halved = false;
@@ -51,14 +51,14 @@ bool halve(const Instance& instance, std::vector<int>& sizes) {
     return false;
 }
 
-/// Every section takes the samples in `order`. The samples of one micro-batch may stand far apart in it, too
-/// far for a window upstream; then smaller micro-batches do: with one sample each the first that is not done
-/// can always go on.
+/// Plans a step in which every section takes the samples in `order`. The samples of a micro-batch may be too
+/// far apart in it for an upstream window. Smaller micro-batches always run in the end: with one sample each,
+/// the first sample that is not done can always proceed.
 StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance& instance,
                        const std::vector<int>& order, const std::vector<int>& replica_of) {
     std::vector<int> sizes;
     for (const SectionShape& shape : instance.sections) sizes.push_back(shape.micro_batch);
-    for (bool squeezed = false;; squeezed = true) {
+    for (bool window_limited = false;; window_limited = true) {
         const std::vector<Batches> batches = cut(instance, order, replica_of, sizes);
         Machine machine(instance, batches);
         ListOrder chooser(machine);
@@ -71,7 +71,7 @@ StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance
         PlanBuilder builder(problem, 1);
         builder.add(machine, batches, executed, 0);
         StepPlan plan = builder.finish(step);
-        plan.squeezed = squeezed;
+        plan.window_limited = window_limited;
         return plan;
     }
 }

@@ -1,4 +1,4 @@
-// The policies that wavefront is measured by, and falls back on: samples in one fixed order.
+// The policies with one fixed order of samples: wavefront is compared with them and falls back on lpt.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace maestro::schedule {
 
-/// Sample i to replica i mod dp of the loss section, every section strictly in data order, forward before
-/// backward upstream.
+/// First in, first out: sample i goes to replica i mod dp of the loss section. Every section keeps the order
+/// of the data, and upstream sections run forwards before backwards.
 StepPlan plan_fifo(const Problem& problem, std::int64_t step);
-/// Samples in descending cost of the loss section, each to its least loaded replica, run strictly in that
-/// order.
+/// Longest processing time first (LPT, Graham 1969): samples by descending cost of the loss section, each to
+/// its least loaded replica, run strictly in that order.
 StepPlan plan_lpt(const Problem& problem, std::int64_t step);
 
 }  // namespace maestro::schedule

@@ -12,10 +12,10 @@ namespace maestro::schedule {
 
 namespace {
 
-constexpr std::size_t kFewJobs = 32;  ///< of more the subsets, which take the cube of it, are left out
-constexpr double kMostWays = 256;     ///< to deal jobs to machines, each of which is bounded by itself
+constexpr std::size_t kFewJobs = 32;     ///< with more the subset bound, whose time is cubic, is left out
+constexpr double kMaxAssignments = 256;  ///< of jobs to machines that assignment_bound() goes through
 
-/// Does the sample's backward upstream wait for one downstream?
+/// Returns whether the sample's backward upstream waits for its backward downstream.
 bool returns(const Problem& problem, const SampleCost& sample, const EdgeShape& e) {
     return e.gradient && problem.runs_backward(sample, e.from) && problem.runs_backward(sample, e.to);
 }
@@ -26,8 +26,10 @@ double total(const Problem& problem, const SampleCost& sample, std::size_t secti
     return cost.forward_s + (problem.sections[section].backward ? cost.backward_s : 0);
 }
 
-/// Longest path of a sample's tasks from a source to the start of each section, seconds; all 0 before.
+/// Sets the longest path of a sample's tasks from a source to the start of each section, seconds: its release
+/// time there. `head` is all 0 before.
 void set_heads(const Problem& problem, const SampleCost& sample, std::span<double> head) {
+    // Edges come in any order; no path has more edges than there are sections (Bellman and Ford).
     for (std::size_t pass = 0; pass < problem.sections.size(); ++pass)
         for (const EdgeShape& e : problem.edges) {
             const int up = e.from, down = e.to;
@@ -38,7 +40,8 @@ void set_heads(const Problem& problem, const SampleCost& sample, std::span<doubl
         }
 }
 
-/// Likewise from the end of each section to the end of the step.
+/// Sets the longest path from the end of each section to the end of the step: the delivery time. `tail` is
+/// all 0 before.
 void set_tails(const Problem& problem, const SampleCost& sample, std::span<double> tail) {
     for (std::size_t pass = 0; pass < problem.sections.size(); ++pass)
         for (const EdgeShape& e : problem.edges) {
@@ -50,11 +53,13 @@ void set_tails(const Problem& problem, const SampleCost& sample, std::span<doubl
         }
 }
 
-/// Sum over the machines of a section of the least time that each is idle at one end of the step. `plain`:
-/// the heads (or tails) of the section's samples; `shared`: their tasks on a section whose replicas each
-/// serve `fanout` of these machines, one task at a time.
+/// Returns a lower bound of the time that the machines of a section are idle at one end of the step, summed
+/// over the machines. `plain`: the heads (or tails) of the section's samples; `shared`: their tasks on a
+/// section whose replicas each serve `fanout` of these machines, one task at a time.
 double idle(std::vector<double> plain, std::vector<double> shared, int machines, int fanout) {
     const auto count = std::min<std::size_t>(plain.size(), machines);
+    // Every machine has a first task, and no two machines the same: at best they are those with the smallest
+    // heads.
     const auto smallest = [&](std::vector<double>& values) {
         if (count < values.size()) std::nth_element(values.begin(), values.begin() + count, values.end());
         values.resize(count);
@@ -71,7 +76,8 @@ double idle(std::vector<double> plain, std::vector<double> shared, int machines,
     return std::max(sum, queued);
 }
 
-/// Of k m + 1 jobs on m machines some machine does k + 1: at best the k + 1 smallest of the largest k m + 1.
+/// The pairing bound: of k m + 1 jobs on m machines some machine processes k + 1, which are at best the k + 1
+/// smallest of the largest k m + 1.
 double pairing(std::vector<double> jobs, int machines) {
     std::sort(jobs.begin(), jobs.end(), std::greater<>());
     double bound = 0;
@@ -83,8 +89,8 @@ double pairing(std::vector<double> jobs, int machines) {
     return bound;
 }
 
-/// Of few jobs: the tasks of every subset with heads and tails above some limits need their work, and the
-/// times before the first and after the last of them on each machine (Carlier).
+/// For few jobs: every subset of jobs whose heads and tails exceed two limits needs its work, and on each
+/// machine the time before its first job and after its last one (Carlier 1982).
 double subset_bound(const std::vector<double>& jobs, const std::vector<double>& heads,
                     const std::vector<double>& tails, int machines) {
     if (jobs.size() > kFewJobs) return 0;
@@ -107,24 +113,24 @@ double subset_bound(const std::vector<double>& jobs, const std::vector<double>& 
     return bound;
 }
 
-/// Of very few jobs: the best of all ways to deal them to the machines, each bounded by itself.
-double dealing_bound(const std::vector<double>& jobs, const std::vector<double>& heads,
-                     const std::vector<double>& tails, int machines) {
-    const double ways = std::pow(machines, static_cast<double>(jobs.size()));
-    if (machines == 1 || ways > kMostWays) return 0;
+/// For very few jobs: the smallest bound of all assignments to machines, of which each is bounded separately.
+double assignment_bound(const std::vector<double>& jobs, const std::vector<double>& heads,
+                        const std::vector<double>& tails, int machines) {
+    const double assignments = std::pow(machines, static_cast<double>(jobs.size()));
+    if (machines == 1 || assignments > kMaxAssignments) return 0;
     double least = std::numeric_limits<double>::infinity();
-    for (int way = 0; way < static_cast<int>(ways); ++way) {
+    for (int assignment = 0; assignment < static_cast<int>(assignments); ++assignment) {
         double longest = 0;
         for (int machine = 0; machine < machines && longest < least; ++machine) {
-            std::vector<double> own, first, last;
-            int rest = way;
+            std::vector<double> work, first, last;
+            int rest = assignment;  // its digits to the base of `machines`
             for (std::size_t i = 0; i < jobs.size(); ++i, rest /= machines) {
                 if (rest % machines != machine) continue;
-                own.push_back(jobs[i]);
+                work.push_back(jobs[i]);
                 first.push_back(heads[i]);
                 last.push_back(tails[i]);
             }
-            longest = std::max(longest, subset_bound(own, first, last, 1));
+            longest = std::max(longest, subset_bound(work, first, last, 1));
         }
         least = std::min(least, longest);
     }
@@ -142,10 +148,12 @@ double section_bound(const Problem& problem, std::size_t section, const std::vec
         heads_of.push_back(head[i * problem.sections.size() + section]);
         tails_of.push_back(tail[i * problem.sections.size() + section]);
     }
+    // Some replicas have no job then, so that only the longest job bounds the makespan.
     if (jobs.size() < static_cast<std::size_t>(shape.replicas))
         return jobs.empty() ? 0 : *std::max_element(jobs.begin(), jobs.end());
     double first = idle(heads_of, {}, shape.replicas, 1), last = idle(tails_of, {}, shape.replicas, 1);
-    // Machines wait for every upstream section, so also for the mean of several with one fanout.
+    // Machines wait for every upstream section, hence also for the mean of several sections with the same
+    // fanout.
     std::map<int, int> sections_of;  // fanout -> upstream sections
     for (const EdgeShape& e : problem.edges)
         if (e.to == static_cast<int>(section))
@@ -178,7 +186,7 @@ double section_bound(const Problem& problem, std::size_t section, const std::vec
     }
     const double work = std::accumulate(jobs.begin(), jobs.end(), 0.0);
     const double subset = std::max(subset_bound(jobs, heads_of, tails_of, shape.replicas),
-                                   dealing_bound(jobs, heads_of, tails_of, shape.replicas));
+                                   assignment_bound(jobs, heads_of, tails_of, shape.replicas));
     return std::max(
         subset, std::max((work + first + last) / shape.replicas, pairing(std::move(jobs), shape.replicas)));
 }

@@ -31,11 +31,11 @@ ReadyOrder::ReadyOrder(const Machine& machine, const std::vector<std::vector<Tas
 
 Choice ReadyOrder::choose(int lane, double) {
     ReadyAgenda& open = open_[lane];
-    const auto& own = agendas_[lane];
-    const auto next = open.next([&](std::size_t place) { return machine_.can_start(own[place]); });
+    const auto& agenda = agendas_[lane];
+    const auto next = open.next([&](std::size_t place) { return machine_.can_start(agenda[place]); });
     if (!next) return {};
     open.start(*next);
-    return own[*next];
+    return agenda[*next];
 }
 
 ListOrder::ListOrder(const Machine& machine) : machine_(machine) {

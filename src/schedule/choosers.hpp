@@ -11,7 +11,8 @@
 
 namespace maestro::schedule {
 
-/// Nodes by priority, the least first. A sorted list: most arrive in order, and few wait at a time.
+/// A priority queue of nodes, the lowest priority value first. It is a sorted list, because most nodes arrive
+/// in order and few wait at a time.
 class NodeQueue {
 public:
     void clear() {
@@ -45,7 +46,7 @@ private:
     int order_ = 4;
 };
 
-/// Replays agendas: every lane its own in strict order, each as early as it may start.
+/// Executes agendas: every lane keeps the order of its agenda and starts each task as early as it can.
 class FixedOrder {
 public:
     static constexpr bool kBackwardFollows = false;
@@ -66,7 +67,7 @@ private:
     std::vector<std::size_t> next_;
 };
 
-/// Every lane starts what is ready (ready_agenda.hpp).
+/// Every lane starts the first task of its agenda that is ready, by the rules of ReadyAgenda.
 class ReadyOrder {
 public:
     static constexpr bool kBackwardFollows = false;
@@ -83,9 +84,9 @@ private:
     std::vector<ReadyAgenda> open_;
 };
 
-/// Every section in the order of its list: a loss section runs each backward at once, an upstream section
-/// forwards before backwards unless its window is full. On shared lanes the section nearest to the loss goes
-/// first.
+/// Every section keeps the order of its list. A loss section runs each backward right after its forward, an
+/// upstream section runs forwards before backwards unless its window is full. On shared lanes the section
+/// nearest to the loss goes first.
 class ListOrder {
 public:
     static constexpr bool kBackwardFollows = true;
@@ -97,7 +98,7 @@ public:
 private:
     struct Slot {  ///< a replica of a section
         bool loss = false;
-        int next = 0, end = 0;  ///< nodes not yet forward
+        int next = 0, end = 0;  ///< nodes whose forward has not started
         NodeQueue backwards;
     };
     const Machine& machine_;

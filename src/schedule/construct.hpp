@@ -1,5 +1,5 @@
-// Where the search of a group begins: which anchor replica gets which sample, and in which order samples are
-// wanted, from their costs alone; and how replicas are levelled once idle times are known.
+// The start of the search of a group, from costs alone: which anchor replica gets which sample, and in which
+// order samples are preferred. Also how replicas are levelled once their idle times are known.
 #pragma once
 
 #include <vector>
@@ -8,29 +8,32 @@
 
 namespace maestro::schedule {
 
-/// What the samples of an instance cost.
+/// The costs of the samples of an instance, seconds.
 struct SampleWork {
-    std::vector<double> own;            ///< [sample], seconds on the anchor
-    std::vector<double> before, after;  ///< [sample], seconds forward and backward on all other sections
-    double mean_s = 0;                  ///< of own
+    std::vector<double> anchor_s;  ///< [sample], on the anchor, forward and backward
+    std::vector<double> head_s;    ///< [sample], forwards of all other sections: its release time
+    std::vector<double> tail_s;    ///< [sample], backwards of all other sections: its delivery time
+    double mean_s = 0;             ///< of anchor_s
 };
 SampleWork measure(const Instance& instance);
 
-/// Anchor replica of each sample. First the samples with work on other sections too (`other work`), by
-/// descending cost, each to the replica with the least of it; then the rest level the replicas; where they
-/// are too few and too long to, all go by descending cost. Where there is not enough of the rest to cover
-/// head starts and last backwards, every replica first gets one sample that is soon there and one that is
-/// soon done with.
+/// Returns the anchor replica of each sample, by list scheduling (LPT, Graham 1969). First come the samples
+/// with work in other sections too, by descending cost; the rest then level the replicas. If the rest are too
+/// few and too long for that, all samples go by descending cost. If the rest are too few to fill the time
+/// before the first inputs arrive and during the last backwards, every replica first gets a sample with a
+/// short head and one with a short tail.
 std::vector<int> spread(const Instance& instance, const SampleWork& work);
 
-/// How many orders() there are.
+/// Number of orders().
 inline constexpr int kOrders = 4;
-/// Orders to try: samples with other work in several ways, then the others by descending cost.
+/// Returns orders to try: samples with work in other sections by different keys, then the rest by descending
+/// cost.
 std::vector<std::vector<int>> orders(const Instance& instance, const SampleWork& work);
 
-/// Lets samples of a kind (with other work, `all`, or without) change places between replicas, or those
-/// without move, until the longest replica cannot be shortened; `extra_s`: [anchor replica], seconds beside
-/// its work. Changes replica_of, [sample]; returns whether it did.
+/// Moves samples between replicas until the longest replica cannot be shortened: samples without work in
+/// other sections move or are exchanged; those with such work are exchanged with each other if `all` is true.
+/// `extra_s`: [anchor replica], seconds in addition to its work. Changes replica_of, [sample]; returns
+/// whether it did.
 bool level(const Instance& instance, const SampleWork& work, const std::vector<double>& extra_s, bool all,
            std::vector<int>& replica_of);
 

@@ -1,5 +1,5 @@
-// Instance: a problem as flat arrays, whole or one group of it. A group is a set of replicas that serve each
-// other and nobody else, so that groups can be scheduled apart.
+// Instance: a problem, or one group of it, as flat arrays. A group is a set of replicas that serve each other
+// and no others, so that groups can be scheduled independently.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace maestro::schedule {
 struct Instance {
     std::vector<SectionShape> sections;  ///< replicas and first_lane within the instance
     std::vector<EdgeShape> edges;
-    int lanes = 0;   ///< of the instance; a lane runs one task at a time
-    int anchor = 0;  ///< the section that assignments are made for: the loss section with the most replicas
+    int lanes = 0;   ///< a lane runs one task at a time
+    int anchor = 0;  ///< the loss section with the most replicas; samples are assigned to its replicas
     int samples = 0;
     bool zero_is_none = false;
     std::vector<std::int64_t> ids;         ///< [samples]
@@ -30,7 +30,7 @@ struct Instance {
         return forward[at(section, sample)] + backward[at(section, sample)];
     }
     const SectionShape& shape(int section) const { return sections[section]; }
-    /// The replica of `section` that works on what replica `a` of the anchor gets.
+    /// Returns the replica of `section` that processes the samples of replica `a` of the anchor.
     int replica_of(int section, int a) const {
         return static_cast<int>(std::int64_t{a} * shape(section).replicas / shape(anchor).replicas);
     }
@@ -42,15 +42,16 @@ struct Instance {
     }
 };
 
-/// The loss section with the most replicas. Throws Error(broken_invariant) where no section has a loss.
+/// Returns the loss section with the most replicas. Throws Error(broken_invariant) if no section has a loss.
 int anchor_section(const Problem& problem);
 
-/// How many groups of replicas serve nobody else.
+/// Returns the number of groups: the greatest common divisor of all replicas.
 int groups_of(const Problem& problem);
 
+/// Returns the whole problem as one instance.
 Instance whole(const Problem& problem);
 
-/// Group `group` of `groups`, with the samples of these places in the problem.
+/// Returns the problem of one of `groups` groups with the samples of these indices.
 Instance part(const Problem& problem, int groups, const std::vector<int>& samples);
 
 }  // namespace maestro::schedule

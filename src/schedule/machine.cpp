@@ -37,9 +37,9 @@ void Machine::build(const std::vector<Batches>& batches) {
     int slots = 0;
     for (std::size_t s = 0; s < count; ++s) {
         const SectionShape& shape = instance.sections[s];
-        const Batches& own = batches[s];
-        MAESTRO_CHECK(static_cast<int>(own.replica_ends.size()) == shape.replicas + 1,
-                      "section {}: micro-batches of {} replicas", s, own.replica_ends.size() - 1);
+        const Batches& list = batches[s];
+        MAESTRO_CHECK(static_cast<int>(list.replica_ends.size()) == shape.replicas + 1,
+                      "section {}: micro-batches of {} replicas", s, list.replica_ends.size() - 1);
         slots_.push_back(slots);
         first_[s].clear();
         slots += shape.replicas;
@@ -47,17 +47,17 @@ void Machine::build(const std::vector<Batches>& batches) {
         for (int r = 0; r < shape.replicas; ++r) {
             const int lane = shape.first_lane + r;
             first_[s].push_back(static_cast<int>(nodes_.size()));
-            for (int index = 0; batch < own.replica_ends[r + 1]; ++batch, ++index) {
+            for (int index = 0; batch < list.replica_ends[r + 1]; ++batch, ++index) {
                 Node node;
                 node.section = static_cast<int>(s);
                 node.replica = r;
                 node.lane = lane;
                 node.index = index;
-                node.first_sample = own.samples[sample];
+                node.first_sample = list.samples[sample];
                 node.samples_first = sample;
-                node.samples_last = own.ends[batch];
-                for (; sample < own.ends[batch]; ++sample) {
-                    const std::size_t at = instance.at(static_cast<int>(s), own.samples[sample]);
+                node.samples_last = list.ends[batch];
+                for (; sample < list.ends[batch]; ++sample) {
+                    const std::size_t at = instance.at(static_cast<int>(s), list.samples[sample]);
                     node.forward_s += instance.forward[at];
                     node.backward_s += instance.backward[at];
                     node_of_[at] = static_cast<int>(nodes_.size());
@@ -91,7 +91,8 @@ void Machine::link(const std::vector<Batches>& batches) {
                 pairs.push_back({up, down, gradient(up, down),
                                  e.colocated ? 0.0 : instance_.transfer[instance_.at(e.from, sample)]});
         }
-        // Micro-batches of several samples on both sides: one link for all that they share.
+        // Two micro-batches that share several samples have one link, which transfers the outputs of all of
+        // them.
         if (instance_.shape(e.from).micro_batch > 1 && instance_.shape(e.to).micro_batch > 1) {
             const auto begin = pairs.begin() + first;
             std::stable_sort(begin, pairs.end(), [](const Pair& a, const Pair& b) {

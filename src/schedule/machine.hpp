@@ -28,7 +28,7 @@ struct Node {
     int first_sample = 0;                                          ///< of the instance
     int samples_first = 0, samples_last = 0;                       ///< in the batches of the section
     int down_first = 0, down_last = 0, up_first = 0, up_last = 0;  ///< in the machine's links
-    int inputs_left = 0;     ///< upstream nodes whose forward has not arrived
+    int inputs_left = 0;     ///< upstream nodes whose output has not arrived
     int gradients_left = 0;  ///< downstream nodes whose gradient has not arrived
     int consumers_left = 0;  ///< downstream nodes whose forward is not done
     bool has_backward = false, started = false, forward_done = false, backward_started = false;
@@ -56,20 +56,20 @@ struct Executed {
 class Machine {
 public:
     explicit Machine(const Instance& instance);
-    /// For batches[section]; both are kept by reference as long as the machine is used.
+    /// For batches[section]. Both arguments are kept by reference.
     Machine(const Instance& instance, const std::vector<Batches>& batches) : Machine(instance) {
         build(batches);
     }
-    /// Other micro-batches, with the memory of the last ones.
+    /// Prepares the execution of other micro-batches, in the memory of the last ones.
     void build(const std::vector<Batches>& batches);
 
     const Instance& instance() const { return instance_; }
     std::span<const Node> nodes() const { return nodes_; }
     const Node& node(int n) const { return nodes_[n]; }
     int first_node(int section, int replica) const { return first_[section][replica]; }
-    /// The node of a sample in a section, -1 where it has no work there.
+    /// Returns the node of a sample in a section, -1 if it has no work there.
     int node_of(int section, int sample) const { return node_of_[instance_.at(section, sample)]; }
-    /// The samples of a node, in its order.
+    /// Returns the samples of a node, in order.
     std::span<const int> samples_of(const Node& n) const {
         return std::span((*batches_)[n.section].samples)
             .subspan(n.samples_first, n.samples_last - n.samples_first);
@@ -80,13 +80,13 @@ public:
     std::span<const Link> upstream(const Node& n) const {
         return std::span(links_).subspan(n.up_first, n.up_last - n.up_first);
     }
-    /// Of a node without a backward: the one that takes its place in the window if they leave in order, -1
-    /// where there is none.
+    /// Returns the node that enters the window when `n`, a node without a backward, leaves it, provided that
+    /// nodes leave in order; -1 if there is none.
     int waits_for_window(int n) const {
-        const Node& own = node(n);
-        const int window = instance_.shape(own.section).window;
-        const bool any =
-            !own.has_backward && window > 0 && window < first_node(own.section, own.replica + 1) - n;
+        const Node& waiting = node(n);
+        const int window = instance_.shape(waiting.section).window;
+        const bool any = !waiting.has_backward && window > 0 &&
+                         window < first_node(waiting.section, waiting.replica + 1) - n;
         return any ? n + window : -1;
     }
     bool window_open(const Node& n) const {
@@ -100,13 +100,13 @@ public:
     }
 
     /// Executes the step; once for each build. `chooser` has
-    ///   void ready(int node, Phase phase, double now)  its inputs are there (a window may still be shut)
-    ///   Choice choose(int lane, double now)            what a free lane starts; it must be able to start
-    ///   void started(const Choice&, double end_s)
-    ///   static constexpr bool kBackwardFollows         a loss section's backward always follows its forward
-    /// A lane is asked again whenever something that it may wait for has happened. Returns the makespan, or
-    /// infinity where tasks are left that nothing can start. `executed` gets each lane's tasks in order of
-    /// their start.
+    ///   void ready(int node, Phase phase, double now)  its inputs have arrived (its window may be full)
+    ///   Choice choose(int lane, double now)            the task that a free lane starts; it must be able to
+    ///   start void started(const Choice&, double end_s) static constexpr bool kBackwardFollows         a
+    ///   loss section's backward always follows its forward
+    /// A lane is asked again after every event that it may wait for. Returns the makespan, or infinity if
+    /// tasks are left that cannot start. `executed` receives the tasks, those of a lane in the order of their
+    /// start.
     template <class Chooser>
     double run(Chooser& chooser, std::vector<Executed>* executed = nullptr);
 
@@ -165,10 +165,10 @@ private:
     std::vector<int> node_of_;             ///< [section * samples + sample]
     std::vector<int> slots_;               ///< first slot of a section; a slot is a replica of a section
     std::vector<int> in_flight_;           ///< [slot]
-    std::vector<int> lanes_;               ///< in the order in which they choose: nearer to the loss first
-    std::vector<int> turn_;                ///< [lane], its place in that order
+    std::vector<int> lanes_;  ///< in the order in which they choose: those of loss sections first
+    std::vector<int> turn_;   ///< [lane], its place in that order
     std::vector<Event> events_;
-    std::vector<int> waiting_;  ///< turns of the lanes to ask
+    std::vector<int> waiting_;  ///< turns of the lanes that choose next
     std::vector<char> touched_, busy_;
     std::size_t tasks_ = 0;
 };
@@ -223,6 +223,7 @@ double Machine::run(Chooser& chooser, std::vector<Executed>* executed) {
     double now = 0, makespan = 0;
     std::size_t done = 0;
     while (true) {
+        // Lanes choose in a fixed order, so that a plan does not depend on the order of simultaneous events.
         if (!std::is_sorted(waiting_.begin(), waiting_.end())) std::sort(waiting_.begin(), waiting_.end());
         for (const int turn : waiting_) {
             const int lane = lanes_[turn];
@@ -242,6 +243,7 @@ double Machine::run(Chooser& chooser, std::vector<Executed>* executed) {
             chooser.started(choice, end);
             ++done;
             if (executed) executed->push_back({choice.node, choice.phase, now, end});
+            // One event for both tasks: nothing waits for the forward alone.
             const bool both = Chooser::kBackwardFollows && forward && n.closed;
             if (both) {
                 const double start = end;
@@ -256,6 +258,8 @@ double Machine::run(Chooser& chooser, std::vector<Executed>* executed) {
         waiting_.clear();
         if (events_.empty()) break;
         now = events_.front().time;
+        // All events of one time come before the choices of that time, so that choices see all that has
+        // arrived.
         while (!events_.empty() && events_.front().time <= now) {
             const Event event = events_.front();
             std::pop_heap(events_.begin(), events_.end(), std::greater<>());

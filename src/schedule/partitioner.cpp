@@ -9,15 +9,15 @@ namespace maestro::schedule {
 
 namespace {
 
-constexpr double kTiny = 1e-300;     ///< keeps a section without work from being divided by
-constexpr int kRounds = 8;           ///< changes of a deal for each group
-constexpr int kPolished = 4096;      ///< changes of a deal at most
-constexpr double kLevelled = 1e-4;   ///< over a group's share; nearer is level
-constexpr double kRounding = 1e-9;   ///< a change gains more than that
-constexpr std::ptrdiff_t kNear = 2;  ///< samples that are tried on either side of the one that would level
+constexpr double kTiny = 1e-300;       ///< keeps a section without work from being divided by
+constexpr int kExchangesPerGroup = 8;  ///< exchanges that level the groups
+constexpr int kMaxExchanges = 4096;    ///< limit of all exchanges
+constexpr double kLevelled = 1e-4;     ///< of a group's share; loads that exceed it by less are level
+constexpr double kRounding = 1e-9;     ///< an exchange must gain more than that
+constexpr std::ptrdiff_t kNear = 2;    ///< candidates on either side of the sample that would level the loads
 
-/// What a group's loads weigh. The 32nd power makes the sum follow the fullest load, as a maximum would, and
-/// still fall where a change lowers another load that is nearly as full.
+/// Returns the penalty of a load. The 32nd power makes the sum follow the fullest load, as a maximum would,
+/// and still fall where a change lowers another load that is nearly as full.
 double weight(double load) {
     const double l2 = load * load, l4 = l2 * l2, l8 = l4 * l4;
     return l8 * l8 * l8 * l8;
@@ -26,7 +26,7 @@ double weight(double load) {
 }  // namespace
 
 Partitioner::Partitioner(const Problem& problem, int groups)
-    : all_(whole(problem)), groups_(groups), sections_(all_.sections.size()), dice_(1) {
+    : all_(whole(problem)), groups_(groups), sections_(all_.sections.size()), random_(1) {
     for (std::size_t s = 0; s < sections_; ++s) scale_.push_back(groups / std::max(total(s), kTiny));
     const std::vector<double> work = loads(problem);
     const double most = std::max(*std::max_element(work.begin(), work.end()), kTiny);
@@ -39,7 +39,8 @@ std::vector<std::vector<int>> Partitioner::partition(double noise) {
     std::vector<double> key(order.size(), 0.0);
     for (int i = 0; i < all_.samples; ++i)
         for (std::size_t s = 0; s < sections_; ++s) key[i] = std::max(key[i], cost(i, s));
-    for (double& k : key) k *= 1 + noise * dice_.uniform();
+    for (double& k : key) k *= 1 + noise * random_.uniform();
+    // Samples with work in one section only come last, because they can fill any difference that is left.
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
         if (all_.other_work[a] != all_.other_work[b]) return all_.other_work[a] > all_.other_work[b];
         return key[a] > key[b];
@@ -73,20 +74,20 @@ double Partitioner::total(std::size_t s) const {
     return sum;
 }
 
-/// A few samples go anywhere.
+/// Moves a few samples to random groups.
 void Partitioner::scatter() {
-    for (int moved = dice_.below(3); moved > 0; --moved) {
-        auto& from = samples_[dice_.below(groups_)];
-        auto& to = samples_[dice_.below(groups_)];
+    for (int moved = random_.below(3); moved > 0; --moved) {
+        auto& from = samples_[random_.below(groups_)];
+        auto& to = samples_[random_.below(groups_)];
         if (from.empty() || &from == &to) continue;
-        const int i = dice_.below(static_cast<int>(from.size()));
+        const int i = random_.below(static_cast<int>(from.size()));
         to.push_back(from[i]);
         from.erase(from.begin() + i);
     }
 }
 
 void Partitioner::level() {
-    const int rounds = std::min(kRounds * groups_, kPolished);
+    const int rounds = std::min(kExchangesPerGroup * groups_, kMaxExchanges);
     for (int round = 0; round < rounds; ++round) {
         std::size_t fullest = 0;
         int worst = 0, least = 0;
@@ -99,44 +100,45 @@ void Partitioner::level() {
         for (int g = 0; g < groups_; ++g)
             if (load(g, fullest) < load(least, fullest)) least = g;
         if (load(worst, fullest) <= 1 + kLevelled) break;
+        // The least loaded group has most room, but the samples of a random one may fit better.
         int other = least;
         if (round % 2 == 1) {
-            other = dice_.below(groups_ - 1);
+            other = random_.below(groups_ - 1);
             other += other >= worst ? 1 : 0;
         }
-        auto &give = samples_[worst], &take = samples_[other];
-        if (give.empty() || take.empty()) continue;
+        auto &ours = samples_[worst], &theirs = samples_[other];
+        if (ours.empty() || theirs.empty()) continue;
         double best = pair_weight(worst, other, -1, -1) * (1 - kRounding);
-        std::size_t best_i = give.size(), best_j = 0;
-        // Of the other group those that differ by about half of what the loads differ.
+        std::size_t best_i = ours.size(), best_j = 0;
+        // Exchanging samples whose costs differ by half of the difference of the loads makes these equal.
         const double half = (load(worst, fullest) - load(other, fullest)) / 2;
-        std::sort(take.begin(), take.end(),
+        std::sort(theirs.begin(), theirs.end(),
                   [&](int a, int b) { return cost(a, fullest) < cost(b, fullest); });
-        for (std::size_t i = 0; i < give.size(); ++i) {
-            const double wanted = cost(give[i], fullest) - half;
-            const auto near = std::lower_bound(take.begin(), take.end(), wanted,
+        for (std::size_t i = 0; i < ours.size(); ++i) {
+            const double wanted = cost(ours[i], fullest) - half;
+            const auto near = std::lower_bound(theirs.begin(), theirs.end(), wanted,
                                                [&](int j, double value) { return cost(j, fullest) < value; });
-            const auto first = std::max<std::ptrdiff_t>(near - take.begin() - kNear, 0);
+            const auto first = std::max<std::ptrdiff_t>(near - theirs.begin() - kNear, 0);
             const auto last =
-                std::min<std::ptrdiff_t>(first + 2 * kNear, static_cast<std::ptrdiff_t>(take.size()));
+                std::min<std::ptrdiff_t>(first + 2 * kNear, static_cast<std::ptrdiff_t>(theirs.size()));
             for (auto j = first; j < last; ++j) {
-                const double now = pair_weight(worst, other, give[i], take[j]);
+                const double now = pair_weight(worst, other, ours[i], theirs[j]);
                 if (now >= best) continue;
                 best = now;
                 best_i = i;
                 best_j = j;
             }
         }
-        if (best_i == give.size()) continue;
+        if (best_i == ours.size()) continue;
         for (std::size_t s = 0; s < sections_; ++s) {
-            const double difference = cost(give[best_i], s) - cost(take[best_j], s);
+            const double difference = cost(ours[best_i], s) - cost(theirs[best_j], s);
             load(worst, s) -= difference;
             load(other, s) += difference;
         }
-        std::swap(give[best_i], take[best_j]);
+        std::swap(ours[best_i], theirs[best_j]);
     }
 }
-/// Of two groups once i and j have changed places (-1: as they are).
+/// Returns the penalty of two groups after the exchange of samples i and j (-1: without an exchange).
 double Partitioner::pair_weight(int a, int b, int i, int j) {
     double sum = 0;
     for (std::size_t s = 0; s < sections_; ++s) {

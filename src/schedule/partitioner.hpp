@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "schedule/dice.hpp"
 #include "schedule/instance.hpp"
 #include "schedule/load_tree.hpp"
+#include "schedule/split_mix64.hpp"
 
 namespace maestro::schedule {
 
@@ -34,7 +34,7 @@ private:
     Instance all_;
     int groups_;
     std::size_t sections_;
-    Dice dice_;
+    SplitMix64 random_;
     std::vector<double> scale_, load_;       ///< load_: [group][section]
     std::vector<std::vector<int>> samples_;  ///< [group]
 };

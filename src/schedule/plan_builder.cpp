@@ -12,16 +12,18 @@ namespace {
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-9;  ///< of the makespan
 
-/// Of each micro-batch with a loss: how much later it may end without making the execution longer, but for
-/// what its own lane does next. That is its float in the critical path method (Kelley and Walker 1959) with
-/// the order of all other lanes. [node], seconds; no limit where nothing upstream waits for it.
+/// Returns for each micro-batch with a loss how much later it may end without making the execution longer,
+/// apart from delaying the next task of its lane. That is its float in the critical path method (Kelley and
+/// Walker, 1959) given the order of all other lanes. [node], seconds; no limit if nothing upstream waits for
+/// it.
 std::vector<double> floats(const Machine& machine, const std::vector<Executed>& executed, double makespan) {
     const std::size_t count = machine.nodes().size();
     std::vector<double> float_s(count, kNoLimit);
     std::vector<double> forward_s(count, kNoLimit), backward_s(count, kNoLimit);  // latest starts
     std::vector<double> started_s(count, 0.0);                                    // forwards, as executed
     std::vector<double> lane_s(machine.instance().lanes, makespan);
-    // What waits for a task stands behind it.
+    // Backwards in time: the tasks that wait for a task start later, and their latest starts are known by
+    // then.
     for (auto e = executed.rbegin(); e != executed.rend(); ++e) {
         const Node& n = machine.node(e->node);
         const int node = e->node;
@@ -62,15 +64,15 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
                       const std::vector<Executed>& executed, int group) {
     const Instance& instance = machine.instance();
     for (std::size_t s = 0; s < batches.size(); ++s) {
-        const Batches& own = batches[s];
+        const Batches& section = batches[s];
         const int replicas = problem_.sections[s].replicas / groups_;
         int sample = 0, batch = 0;
         for (int r = 0; r < replicas; ++r) {
             auto& list = plan_.batches[s][group * replicas + r];
-            for (; batch < own.replica_ends[r + 1]; ++batch) {
+            for (; batch < section.replica_ends[r + 1]; ++batch) {
                 MicroBatch& micro = list.emplace_back();
-                for (; sample < own.ends[batch]; ++sample)
-                    micro.samples.push_back(instance.ids[own.samples[sample]]);
+                for (; sample < section.ends[batch]; ++sample)
+                    micro.samples.push_back(instance.ids[section.samples[sample]]);
             }
         }
     }
@@ -98,7 +100,7 @@ int PlanBuilder::lane_of(const Node& node, int group) const {
 
 StepPlan PlanBuilder::finish(std::int64_t step) {
     plan_.step = step;
-    // Groups that end early have time until the step does.
+    // A group that ends before the step has that much more time.
     for (std::size_t lane = 0; lane < plan_.agendas.size(); ++lane)
         for (Task& task : plan_.agendas[lane])
             task.float_s = std::max(task.float_s + plan_.makespan_s * (1 + kRounding) - ends_s_[lane], 0.0);

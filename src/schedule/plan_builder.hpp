@@ -1,5 +1,4 @@
-// PlanBuilder: puts executed groups together to a step plan, and says how long tasks can wait where lanes
-// start what is ready.
+// PlanBuilder: assembles executed groups to a step plan and computes the floats of its tasks.
 #pragma once
 
 #include <vector>
@@ -12,7 +11,7 @@ class PlanBuilder {
 public:
     /// `problem` is kept by reference.
     PlanBuilder(const Problem& problem, int groups);
-    /// Adds what a machine executed for group `group` (0 .. groups - 1); batches are the machine's.
+    /// Adds the execution of group `group` (0 .. groups - 1); `batches` are those of the machine.
     void add(const Machine& machine, const std::vector<Batches>& batches,
              const std::vector<Executed>& executed, int group);
     double lower_bound_s() const { return plan_.lower_bound_s; }

@@ -1,4 +1,4 @@
-// The choice of a policy: which sample goes where, in which micro-batch, in which order.
+// The choice of a policy.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace maestro::schedule {
 
-/// By its name in the deck: wavefront, fifo, lpt. `moves`: see plan_wavefront. Every problem has a plan under
-/// every policy: where a window upstream is too small for the micro-batches of a step as they are, fifo and
-/// lpt cut them smaller, and so does wavefront as a last resort.
+/// Plans a step by the policy with this name in the deck: wavefront, fifo or lpt. `moves`: see
+/// plan_wavefront. Every problem has a plan under every policy: if an upstream window is too small for the
+/// micro-batches of a step, fifo and lpt make them smaller, and so does wavefront as a last resort.
 StepPlan make_plan(std::string_view policy, const Problem& problem, std::int64_t step,
                    std::int64_t moves = 0);
 

@@ -1,5 +1,5 @@
-// What the scheduler is given: sections with their replicas, edges, and what every sample costs in every
-// section. Plain values; no MPI, no files, no clock.
+// Problem: the input of the scheduler, a hybrid flow shop. It has sections with their replicas, edges, and
+// the cost of every sample in every section.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@ struct SectionShape {
     int window = 1;       ///< micro-batches in flight per replica, from the start of forward to the end of
                      ///< backward (without a backward: to the end of forward on every consumer); 0: no limit
     bool backward = true;
-    bool loss = false;  ///< backward follows its forward at once
+    bool loss = false;  ///< it runs each backward right after its forward
 
-    /// Samples in flight per replica, of full micro-batches; at most 2^30.
+    /// Returns the samples in flight per replica if micro-batches are full; at most 2^30.
     int window_samples() const {
         return static_cast<int>(std::min<std::int64_t>(std::int64_t{window} * micro_batch, 1 << 30));
     }
@@ -27,8 +27,8 @@ struct SectionShape {
 struct EdgeShape {
     int from = 0, to = 0;
     bool gradient = false;
-    double latency_s = 0;    ///< from the end of a task to its rows' arrival, before their transfer
-    bool colocated = false;  ///< a pointer is passed: neither latency nor transfer
+    double latency_s = 0;    ///< from the end of a task to the arrival of its rows, without their transfer
+    bool colocated = false;  ///< passes a pointer, without latency or transfer
     double delay_s(double transfer_s) const { return colocated ? 0 : latency_s + transfer_s; }
 };
 
@@ -36,7 +36,7 @@ struct TaskCost {
     double forward_s = 0;
     double backward_s = 0;
     bool active = false;    ///< the sample has work for the section
-    double transfer_s = 0;  ///< to move the section's output for it over an edge, either way
+    double transfer_s = 0;  ///< of the section's output or its gradient over an edge
 };
 
 struct SampleCost {
@@ -49,11 +49,11 @@ struct Problem {
     std::vector<EdgeShape> edges;  ///< acyclic, dp(to) a multiple of dp(from)
     int lanes = 1;                 ///< a lane runs one task at a time: the ranks of a replica, together
     std::vector<SampleCost> samples;
-    /// A task of zero backward seconds does not exist (times from outside). Otherwise every active sample of
-    /// a section with a backward has one.
+    /// A backward of zero seconds means that there is none, as in times from a file. Otherwise every active
+    /// sample of a section with a backward has one.
     bool zero_is_none = false;
 
-    /// The sample has a backward task in the section.
+    /// Returns whether the sample has a backward task in the section.
     bool runs_backward(const SampleCost& sample, std::size_t section) const {
         const TaskCost& cost = sample.sections[section];
         return cost.active && sections[section].backward && (cost.backward_s > 0 || !zero_is_none);

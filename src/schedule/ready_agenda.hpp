@@ -1,4 +1,4 @@
-// dispatch = "ready": which task of its agenda a lane starts next.
+// ReadyAgenda: under dispatch = "ready", which task of its agenda a lane starts next.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +11,10 @@
 
 namespace maestro::schedule {
 
-/// A lane starts the first task of its agenda that can start, so that it waits only when none can. But
-/// forwards of a section that sends on keep their order, lest they take the window from what others need
-/// first; a forward of a section with a loss overtakes others only if they can wait so long (Task::float_s);
-/// and a loss section runs a backward right after its forward.
+/// A lane starts the first task of its agenda that can start, so that it waits only when none can, with three
+/// exceptions. Forwards of a section that sends to others keep their order, because a later one could occupy
+/// the window that an earlier one needs. A forward of a section with a loss overtakes others only if these
+/// can wait that long (Task::float_s). A loss section runs a backward right after its forward.
 class ReadyAgenda {
 public:
     /// `agenda` is kept by reference; `sends`: [section], has an outgoing edge.
@@ -22,10 +22,10 @@ public:
 
     bool done() const { return open_.empty(); }
     std::size_t left() const { return open_.size(); }
-    /// Place of the first task that has not started; not where all have.
+    /// Returns the index of the first task that has not started. There must be one.
     std::size_t first() const { return open_.front(); }
-    /// Place of the task to start now, none where the lane has to wait; `can_start(place)` says of a task
-    /// whether its inputs are there and its window is open.
+    /// Returns the index of the task to start now, none if the lane has to wait. `can_start(index)` returns
+    /// whether the inputs of a task have arrived and its window is open.
     template <class CanStart>
     std::optional<std::size_t> next(CanStart&& can_start);
     void start(std::size_t place);
@@ -33,8 +33,8 @@ public:
 private:
     std::span<const Task> agenda_;
     std::vector<bool> sends_;
-    std::vector<std::size_t> open_;  ///< places of the tasks that have not started
-    std::vector<double> waits_s_;    ///< [section], how long the forwards can wait that next() passed
+    std::vector<std::size_t> open_;  ///< indices of the tasks that have not started
+    std::vector<double> waits_s_;    ///< [section], how long the forwards that next() has passed can wait
     std::optional<std::size_t> follows_;
 };
 

@@ -9,20 +9,22 @@ namespace maestro::schedule {
 
 namespace {
 
-constexpr double kSame = 1e-9;         ///< relative; shorter by less is not shorter
+constexpr double kSame = 1e-9;         ///< relative; makespans that differ by less are equal
 constexpr int kAnnealed = 96;          ///< groups of up to so many samples are annealed
 constexpr double kTemperature = 0.03;  ///< at the start, of the makespan
-/// Of the temperature: what a change that is kept may cost on average; the draw is exponential.
+/// How much longer a kept change may make the schedule on average, of the temperature; the draw is
+/// exponential.
 constexpr double kPrice = 0.3;
 
-/// Of nine random changes so many are of each kind, in this order; changes of replicas, the last two kinds,
-/// need a second replica. Exchanges come more often than lone changes: they leave loads about level.
+/// How many of nine random changes are of each kind, in this order. The last two kinds, changes of replicas,
+/// need a second replica. Exchanges are more frequent than single changes, because they leave loads about
+/// level.
 constexpr int kExchangePlaces = 2, kMovePlace = 2, kOtherRule = 1, kExchangeReplicas = 3, kOtherReplica = 1;
 constexpr int kOfOrder = kExchangePlaces + kMovePlace, kOfRule = kOfOrder + kOtherRule;
 constexpr int kAllKinds = kOfRule + kExchangeReplicas + kOtherReplica;
-/// Rule::fed_s to draw from, in mean tasks of the anchor: from backwards first to forwards first.
+/// DispatchRule::fed_s to draw from, in mean tasks of the anchor: from backwards first to forwards first.
 constexpr std::array<double, 6> kFed{0, 0.5, 1, 2, 4, 1e9};
-constexpr int kSeldom = 4;  ///< one in so many rules lets sources choose apart
+constexpr int kSeldom = 4;  ///< one of so many rules lets sources choose independently
 
 Instance singly(Instance instance) {
     for (SectionShape& shape : instance.sections) {
@@ -40,10 +42,10 @@ bool Outcome::better_than(const Outcome& o) const {
     return makespan_s <= o.makespan_s * (1 + kSame) && ends_s < o.ends_s * (1 - kSame);
 }
 
-std::vector<Recipe> recipes(const std::vector<SectionShape>& sections) {
+std::vector<ConstructionRule> construction_rules(const std::vector<SectionShape>& sections) {
     const bool windows = std::any_of(sections.begin(), sections.end(),
                                      [](const SectionShape& s) { return !s.loss && s.window > 0; });
-    std::vector<Recipe> all;
+    std::vector<ConstructionRule> all;
     for (const double fed : {1.0, 3.0, kNever, 0.0})
         for (int order = 0; order < kOrders; ++order)
             for (const bool fair : {false, true})
@@ -51,7 +53,7 @@ std::vector<Recipe> recipes(const std::vector<SectionShape>& sections) {
     return all;
 }
 
-Group::Group(Instance instance, std::uint64_t seed) : instance_(std::move(instance)), dice_(seed) {
+Group::Group(Instance instance, std::uint64_t seed) : instance_(std::move(instance)), random_(seed) {
     anchors_ = instance_.shape(instance_.anchor).replicas;
     for (const SectionShape& shape : instance_.sections)
         bundles_ = bundles_ || (!shape.loss && shape.micro_batch > 1);
@@ -63,13 +65,13 @@ Group::Group(Instance instance, std::uint64_t seed) : instance_(std::move(instan
     orders_ = orders(instance_, work_);
 }
 
-double Group::construct(const Recipe& recipe) {
+double Group::construct(const ConstructionRule& rule) {
     Solution candidate;
     candidate.replica_of = spread_;
-    candidate.order = orders_[recipe.order];
-    candidate.rule.fed_s = recipe.fed * work_.mean_s;
-    candidate.rule.fair = recipe.fair;
-    candidate.rule.aligned = recipe.aligned;
+    candidate.order = orders_[rule.order];
+    candidate.rule.fed_s = rule.fed * work_.mean_s;
+    candidate.rule.fair = rule.fair;
+    candidate.rule.aligned = rule.aligned;
     const Outcome outcome = execute(candidate);
     if (outcome.better_than(outcome_)) {
         keep(outcome);
@@ -78,11 +80,11 @@ double Group::construct(const Recipe& recipe) {
     return outcome.makespan_s;
 }
 
-void Group::construct_aligned(const std::vector<Recipe>& recipes) {
+void Group::construct_aligned(const std::vector<ConstructionRule>& rules) {
     if (!bundles_) return;
-    for (Recipe recipe : recipes) {
-        recipe.aligned = true;
-        construct(recipe);
+    for (ConstructionRule rule : rules) {
+        rule.aligned = true;
+        construct(rule);
     }
 }
 
@@ -96,11 +98,12 @@ bool Group::try_solution(const Solution& solution) {
 
 void Group::improve(std::int64_t moves, double enough_s) {
     if (samples() < 2 || outcome_.makespan_s == kNever) return;
-    // Text-only samples first: that leaves the upstream sections' order alone.
+    // Text-only samples first, because moving them does not change the order of the upstream sections.
     for (const bool all : {false, true})
         for (bool better = true; better && moves > 0 && outcome_.makespan_s > enough_s; --moves)
             better = try_level(all);
-    // Annealing of small groups, descent of large ones.
+    // Simulated annealing (Kirkpatrick et al. 1983) of small groups; large ones have too few moves to recover
+    // from a worse solution, and are improved by descent.
     const bool anneal = samples() <= kAnnealed;
     Outcome current_outcome = outcome_;
     Solution current = solution_, best = solution_;
@@ -110,7 +113,7 @@ void Group::improve(std::int64_t moves, double enough_s) {
         const Solution candidate = varied(current_outcome.last_replica);
         const Outcome outcome = execute(candidate);
         const double heat = anneal ? kTemperature * outcome_.makespan_s * static_cast<double>(moves) /
-                                         static_cast<double>(all) * -std::log(1 - dice_.uniform()) * kPrice
+                                         static_cast<double>(all) * -std::log(1 - random_.uniform()) * kPrice
                                    : 0;
         if (outcome.better_than(outcome_)) {
             keep(outcome);
@@ -124,8 +127,8 @@ void Group::improve(std::int64_t moves, double enough_s) {
     solution_ = best;
 }
 
-/// Levels the anchor replicas by what they were idle for and what followed their last samples; keeps the
-/// result if it is better when executed.
+/// Levels the anchor replicas with their idle times and tails as extra work, and keeps the result if its
+/// execution is better.
 bool Group::try_level(bool all) {
     std::vector<double> extra_s = outcome_.idle_s;
     for (std::size_t a = 0; a < extra_s.size(); ++a) extra_s[a] += outcome_.tail_s[a];
@@ -138,12 +141,12 @@ bool Group::try_level(bool all) {
 Solution Group::varied(int last_replica) {
     Solution next = solution_;
     const int n = samples();
-    const int kind = dice_.below(anchors_ > 1 ? kAllKinds : kOfRule);
-    int a = dice_.below(n);
-    // Changes of replicas mostly begin at the one that ends last.
+    const int kind = random_.below(anchors_ > 1 ? kAllKinds : kOfRule);
+    int a = random_.below(n);
+    // Only changes of the replica that ends last can shorten the schedule.
     for (int k = 0; kind >= kOfRule && k < 2 * anchors_ && next.replica_of[a] != last_replica; ++k)
-        a = dice_.below(n);
-    const int b = (a + 1 + dice_.below(n - 1)) % n;
+        a = random_.below(n);
+    const int b = (a + 1 + random_.below(n - 1)) % n;
     if (kind < kExchangePlaces) {
         std::swap(next.order[a], next.order[b]);
     } else if (kind < kOfOrder) {
@@ -153,21 +156,22 @@ Solution Group::varied(int last_replica) {
         else
             std::rotate(to, from, from + 1);
     } else if (kind < kOfRule) {
-        next.rule.fed_s = kFed[dice_.below(kFed.size())] * work_.mean_s;
-        next.rule.count_text = dice_.below(2) == 0;
-        next.rule.fair = dice_.below(2) == 0;
-        next.rule.apart = dice_.below(kSeldom) == 0;
-        next.rule.strict = samples() <= kAnnealed && dice_.below(2) == 0;
+        next.rule.fed_s = kFed[random_.below(kFed.size())] * work_.mean_s;
+        next.rule.count_text = random_.below(2) == 0;
+        next.rule.fair = random_.below(2) == 0;
+        next.rule.apart = random_.below(kSeldom) == 0;
+        next.rule.strict = samples() <= kAnnealed && random_.below(2) == 0;
     } else if (kind < kOfRule + kExchangeReplicas) {
         std::swap(next.replica_of[a], next.replica_of[b]);
     } else {
-        next.replica_of[a] = dice_.below(anchors_);
+        next.replica_of[a] = random_.below(anchors_);
     }
     return next;
 }
 
-/// Micro-batches of all sections. Of a loss section: each replica's samples in order, those with other work
-/// apart from the others. Upstream: one by one (`one_by_one`), or cut from upstream_.
+/// Sets the micro-batches of all sections. Those of a loss section have samples of one kind, with or without
+/// work in other sections: text must not wait for pictures. Upstream micro-batches have one sample
+/// (`one_by_one`) or are cut from upstream_.
 void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches) {
     batches.resize(instance_.sections.size());
     on_.resize(anchors_);
@@ -175,10 +179,10 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
     for (const int i : solution.order) on_[solution.replica_of[i]].push_back(i);
     std::vector<int> list;
     for (std::size_t s = 0; s < batches.size(); ++s) {
-        Batches& own = batches[s];
-        own.samples.clear();
-        own.ends.clear();
-        own.replica_ends.assign(1, 0);
+        Batches& section_batches = batches[s];
+        section_batches.samples.clear();
+        section_batches.ends.clear();
+        section_batches.replica_ends.assign(1, 0);
         const SectionShape& shape = instance_.sections[s];
         const bool mixed = shape.loss && shape.micro_batch > 1;
         int a = 0;
@@ -202,19 +206,19 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
                                           single_trial_->machine.node_of(instance_.anchor, list[k]) !=
                                               single_trial_->machine.node_of(instance_.anchor, list[k - 1]);
                 if (filled == size || other_kind || other_bundle) {
-                    own.close_batch();
+                    section_batches.close_batch();
                     filled = 0;
                 }
-                own.samples.push_back(list[k]);
+                section_batches.samples.push_back(list[k]);
                 ++filled;
             }
-            if (filled > 0) own.close_batch();
-            own.close_replica();
+            if (filled > 0) section_batches.close_batch();
+            section_batches.close_replica();
         }
     }
 }
 
-double Group::run(Trial& trial, const Rule& rule, bool in_order) {
+double Group::run(Trial& trial, const DispatchRule& rule, bool in_order) {
     trial.machine.build(trial.batches);
     const std::span<const Node> nodes = trial.machine.nodes();
     priority_.resize(nodes.size());
@@ -286,9 +290,9 @@ bool Group::try_exchange(int i, Group& other, int j) {
         }
         std::swap(instance_.other_work[i], other.instance_.other_work[j]);
         std::swap(instance_.ids[i], other.instance_.ids[j]);
-        std::swap(work_.own[i], other.work_.own[j]);
-        std::swap(work_.before[i], other.work_.before[j]);
-        std::swap(work_.after[i], other.work_.after[j]);
+        std::swap(work_.anchor_s[i], other.work_.anchor_s[j]);
+        std::swap(work_.head_s[i], other.work_.head_s[j]);
+        std::swap(work_.tail_s[i], other.work_.tail_s[j]);
         for (Group* g : {this, &other})
             if (g->bundles_) g->single_ = singly(g->instance_);
     };

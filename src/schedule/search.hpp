@@ -1,5 +1,5 @@
-// The search for a good schedule of one group: which anchor replica gets which sample, and in which order
-// samples are wanted. Every solution is judged by executing it.
+// The local search for a short schedule of one group: which anchor replica gets which sample, and in which
+// order samples are preferred. Every solution is evaluated by executing it.
 #pragma once
 
 #include <array>
@@ -9,39 +9,39 @@
 #include <vector>
 
 #include "schedule/construct.hpp"
-#include "schedule/dice.hpp"
 #include "schedule/plan_builder.hpp"
+#include "schedule/split_mix64.hpp"
 #include "schedule/starve_first.hpp"
 
 namespace maestro::schedule {
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// What the search decides.
+/// A solution of the search: list scheduling executes it.
 struct Solution {
-    std::vector<int> order;       ///< samples, the most wanted first
+    std::vector<int> order;       ///< samples, the most preferred first
     std::vector<int> replica_of;  ///< [sample], of the anchor
-    Rule rule;
+    DispatchRule rule;
 };
 
 struct Outcome {
     double makespan_s = kNever;
     double ends_s = 0;           ///< mean over the anchor replicas of the end of their last task
-    std::vector<double> idle_s;  ///< [anchor replica], time without work before its end
-    std::vector<double> tail_s;  ///< [anchor replica], from its end to that of its last sample's backwards
-    int last_replica = 0;        ///< anchor replica whose end and tail are the latest
+    std::vector<double> idle_s;  ///< [anchor replica], idle time before its end
+    std::vector<double> tail_s;  ///< [anchor replica], from its end to the end of its last sample's backwards
+    int last_replica = 0;        ///< the anchor replica whose tail ends last
     bool better_than(const Outcome& o) const;
 };
 
-/// One way to construct a solution.
-struct Recipe {
+/// The parameters by which a solution is constructed.
+struct ConstructionRule {
     int order = 0;         ///< which of orders() (construct.hpp)
-    double fed = kNever;   ///< Rule::fed_s in mean tasks of the anchor
-    bool fair = false;     ///< Rule::fair
-    bool aligned = false;  ///< Rule::aligned
+    double fed = kNever;   ///< DispatchRule::fed_s in mean tasks of the anchor
+    bool fair = false;     ///< DispatchRule::fair
+    bool aligned = false;  ///< DispatchRule::aligned
 };
-/// All that differ for these sections.
-std::vector<Recipe> recipes(const std::vector<SectionShape>& sections);
+/// All rules that can give different solutions for these sections.
+std::vector<ConstructionRule> construction_rules(const std::vector<SectionShape>& sections);
 
 class Group {
 public:
@@ -52,23 +52,24 @@ public:
     int samples() const { return instance_.samples; }
     const Outcome& best() const { return outcome_; }
 
-    /// Executes one recipe and keeps the result if it is better than before; returns its makespan, infinite
-    /// where it does not run within the windows.
-    double construct(const Recipe& recipe);
-    /// Where no recipe runs: they again, so that within the tightest windows no upstream micro-batch waits
-    /// for two of the anchor.
-    void construct_aligned(const std::vector<Recipe>& recipes);
-    /// Uses up to `moves` executions; stops where the makespan is `enough_s`.
+    /// Executes one rule and keeps the result if it is the best so far. Returns its makespan, infinite if it
+    /// does not run within the windows.
+    double construct(const ConstructionRule& rule);
+    /// For groups in which no rule runs: tries all again with upstream micro-batches that each serve one
+    /// micro-batch of the anchor. In the tightest windows one that waits for two of them blocks both.
+    void construct_aligned(const std::vector<ConstructionRule>& rules);
+    /// Improves the solution by up to `moves` executions; stops at a makespan of `enough_s`.
     void improve(std::int64_t moves, double enough_s);
-    /// Sample i changes places with sample j of another group if that makes the longer of the two shorter.
+    /// Exchanges sample i with sample j of another group if that makes the longer of the two shorter; returns
+    /// whether it did.
     bool try_exchange(int i, Group& other, int j);
     /// Frees the memory that only executions need; the next one allocates it again.
     void release();
-    /// The best solution's micro-batches and tasks.
+    /// Adds the micro-batches and tasks of the best solution to the plan.
     void emit(PlanBuilder& builder, int group);
 
 private:
-    /// One execution, with memory that the next ones use again.
+    /// The memory of an execution, which the next ones use again.
     struct Trial {
         explicit Trial(const Instance& instance) : machine(instance), chooser(machine) {}
         Trial(const Trial&) = delete;
@@ -87,7 +88,7 @@ private:
         if (!single_trial_) single_trial_ = std::make_unique<Trial>(single_);
         return *single_trial_;
     }
-    /// The last execution is the best so far.
+    /// Makes the last execution the best so far.
     void keep(const Outcome& outcome) {
         outcome_ = outcome;
         next_ = 1 - next_;
@@ -97,18 +98,18 @@ private:
     /// A neighbour of solution_; `last_replica`: see Outcome.
     Solution varied(int last_replica);
     void compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches);
-    double run(Trial& trial, const Rule& rule, bool in_order);
+    double run(Trial& trial, const DispatchRule& rule, bool in_order);
     Outcome execute(const Solution& solution);
     void judge(const Trial& trial, Outcome& outcome);
 
     Instance instance_;
     Instance single_;  ///< upstream sections sample by sample; empty where no section there has micro-batches
-    Dice dice_;
+    SplitMix64 random_;
     int anchors_ = 1;       ///< replicas of the anchor
     bool bundles_ = false;  ///< an upstream section has micro-batches of several samples
     SampleWork work_;
-    std::vector<int> spread_;               ///< where construction begins
-    std::vector<std::vector<int>> orders_;  ///< likewise
+    std::vector<int> spread_;               ///< [sample], the replica at the start of the search
+    std::vector<std::vector<int>> orders_;  ///< orders at the start of the search
     Solution solution_;
     Outcome outcome_;
     std::array<std::unique_ptr<Trial>, 2> trials_;  ///< the best so far and the next

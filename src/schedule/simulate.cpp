@@ -12,12 +12,12 @@ namespace maestro::schedule {
 
 namespace {
 
-/// Of the tasks of each sample in each section.
+/// The random numbers of the tasks of each sample in each section.
 class Noise {
 public:
     Noise(const Problem& problem, double sigma, std::uint64_t seed)
         : random_(seed, "noise"), sigma_(sigma), sections_(problem.sections.size()) {}
-    /// `like`: the place of the sample whose numbers it gets.
+    /// `like`: the index of the sample whose random numbers are used.
     void apply(TaskCost& cost, std::size_t section, std::size_t like) const {
         const std::uint64_t at = 2 * (like * sections_ + section);
         cost.forward_s *= factor(at);
@@ -33,7 +33,7 @@ private:
     std::size_t sections_;
 };
 
-/// Places of the problem's samples by their ids.
+/// Returns the indices of the problem's samples by their ids.
 std::unordered_map<std::int64_t, std::size_t> places(const Problem& problem) {
     std::unordered_map<std::int64_t, std::size_t> place;
     place.reserve(problem.samples.size());
@@ -144,13 +144,13 @@ Timeline simulate_one_size(const Problem& problem) {
 double one_size_bound(const Problem& problem) {
     double sum = 0, longest = 0;
     for (const SampleCost& sample : problem.samples) {
-        double own = 0;
+        double sample_s = 0;
         for (std::size_t s = 0; s < problem.sections.size(); ++s)
             if (sample.sections[s].active)
-                own += sample.sections[s].forward_s +
-                       (problem.sections[s].backward ? sample.sections[s].backward_s : 0);
-        sum += own;
-        longest = std::max(longest, own);
+                sample_s += sample.sections[s].forward_s +
+                            (problem.sections[s].backward ? sample.sections[s].backward_s : 0);
+        sum += sample_s;
+        longest = std::max(longest, sample_s);
     }
     return std::max(sum / problem.lanes, longest);
 }

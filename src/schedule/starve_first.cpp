@@ -41,7 +41,7 @@ StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
     }
 }
 
-void StarveFirst::begin(const Rule& rule, const std::vector<int>& priority, bool in_order) {
+void StarveFirst::begin(const DispatchRule& rule, const std::vector<int>& priority, bool in_order) {
     rule_ = rule;
     priority_ = &priority;
     const Instance& instance = machine_.instance();
@@ -80,9 +80,12 @@ void StarveFirst::ready(int node, Phase phase, double now) {
     }
     if (slot.loss) {
         if (slot.next < 0) slot.forwards.front().push(priority, node);
+        // Text that no encoder produces would hide that a replica runs out of inputs: it counts when it
+        // starts.
         if (slot.anchor && counts(n)) extend_backlog(n, now);
         return;
     }
+    // A section with a fixed order asks the machine what can start and needs no queue.
     if (slot.next >= 0) return;
     const int anchor = machine_.node(anchor_node(n)).replica - slot.first_anchor;
     slot.forwards[anchor].push(priority, node);
@@ -170,6 +173,7 @@ StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
 
 StarveFirst::Forward StarveFirst::next_in_sequence(Slot& slot) {
     std::vector<int>& sequence = sources_[slot.sources].sequence;
+    // Each source goes through the sequence once: the machine never undoes a start.
     for (; slot.followed < sequence.size(); ++slot.followed) {
         const Node& anchor = machine_.node(sequence[slot.followed]);
         for (const int sample : machine_.samples_of(anchor)) {
@@ -217,6 +221,8 @@ Choice StarveFirst::choose(int lane, double now) {
         const Forward forward = best_forward(slot);
         Choice mine{forward.node, Phase::forward};
         if (mine.node >= 0 && !machine_.window_open(machine_.node(mine.node))) mine.node = -1;
+        // A backward frees a place in the window and ends the step sooner, but while a replica starves a
+        // forward is worth more.
         if (!slot.backwards.empty() &&
             (slot.loss || mine.node < 0 || slots.size() > 1 || forward.starves_s - now >= rule_.fed_s))
             mine = {slot.backwards.top(), Phase::backward};

@@ -11,7 +11,7 @@
 namespace maestro::schedule {
 
 /// Parameters of StarveFirst, which the search varies.
-struct Rule {
+struct DispatchRule {
     /// An upstream replica runs backwards once every anchor replica that still waits for it has a backlog of
     /// at least this many seconds; until then it runs forwards for the one with the smallest backlog.
     double fed_s = 0;
@@ -34,7 +34,7 @@ public:
     /// Call before every run. `priority`: [node], lowest first, kept by reference; the nodes of an anchor
     /// replica are numbered in that order. `in_order`: upstream sections run their forwards in the order of
     /// their nodes.
-    void begin(const Rule& rule, const std::vector<int>& priority, bool in_order);
+    void begin(const DispatchRule& rule, const std::vector<int>& priority, bool in_order);
     void ready(int node, Phase phase, double now);
     void started(const Choice& choice, double end_s);
     Choice choose(int lane, double now);
@@ -82,7 +82,7 @@ private:
     }
 
     const Machine& machine_;
-    Rule rule_;
+    DispatchRule rule_;
     const std::vector<int>* priority_ = nullptr;
     std::vector<Slot> slots_;
     std::vector<int> first_slot_;             ///< [section]

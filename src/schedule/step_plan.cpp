@@ -8,7 +8,8 @@ namespace maestro::schedule {
 
 namespace {
 
-/// Reads words one after another; a count may not promise more than is left.
+/// Reads words one after another. A count larger than the words that are left is an error, before memory for
+/// so many items is allocated.
 class Reader {
 public:
     explicit Reader(std::span<const std::int64_t> words) : words_(words) {}
@@ -34,7 +35,7 @@ private:
 std::vector<std::int64_t> encode(const StepPlan& plan) {
     std::vector<std::int64_t> words{plan.step, std::bit_cast<std::int64_t>(plan.makespan_s),
                                     std::bit_cast<std::int64_t>(plan.lower_bound_s), plan.critical_section,
-                                    plan.squeezed};
+                                    plan.window_limited};
     const auto count = [&](const auto& list) { words.push_back(static_cast<std::int64_t>(list.size())); };
     count(plan.load_s);
     for (const double load : plan.load_s) words.push_back(std::bit_cast<std::int64_t>(load));
@@ -67,7 +68,7 @@ StepPlan decode(std::span<const std::int64_t> words) {
     plan.makespan_s = std::bit_cast<double>(in.word());
     plan.lower_bound_s = std::bit_cast<double>(in.word());
     plan.critical_section = static_cast<int>(in.word());
-    plan.squeezed = in.word() != 0;
+    plan.window_limited = in.word() != 0;
     plan.load_s.resize(in.count());
     for (double& load : plan.load_s) load = std::bit_cast<double>(in.word());
     plan.batches.resize(in.count());

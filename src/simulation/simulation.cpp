@@ -67,7 +67,7 @@ Result simulate_step(schedule::Problem problem, const Options& options) {
     result.plan = schedule::make_plan(options.policy, problem, options.step, options.moves);
     result.schedule_ms =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-    result.squeezed = result.plan.squeezed;
+    result.window_limited = result.plan.window_limited;
     result.problem = schedule::with_noise(std::move(problem), result.plan, options.noise, options.seed);
     result.lower_bound_s =
         options.noise > 0 ? schedule::lower_bound(result.problem) : result.plan.lower_bound_s;
@@ -119,7 +119,7 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
         "{}: {} samples on {} ranks in {:.6g} s; no schedule is shorter than {:.6g} s, gap {:.2f}%",
         result.policy, result.problem.samples.size(), graph.world, result.timeline.makespan_s,
         result.lower_bound_s, 100 * gap_of(result));
-    if (result.squeezed)
+    if (result.window_limited)
         text += "\na window is too small for the micro-batches, which are made smaller or run as under lpt";
     if (result.step_s > 0)
         text += fmt::format(

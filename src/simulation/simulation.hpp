@@ -18,7 +18,7 @@ struct Result {
     schedule::Timeline timeline;
     schedule::StepPlan plan;  ///< empty under one-size
     double lower_bound_s = 0;
-    bool squeezed = false;                     ///< see schedule::StepPlan
+    bool window_limited = false;               ///< see schedule::StepPlan
     double schedule_ms = 0;                    ///< time that making the plan took
     double tokens = 0;                         ///< of the language models in the step; 0: not known
     double step_s = 0;                         ///< with the gradients' sum and the optimizer; 0: not known

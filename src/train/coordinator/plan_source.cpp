@@ -35,7 +35,7 @@ void PlanTotals::add(const TimedPlan& timed, double waited_s) {
     load_s_.resize(plan.load_s.size());
     for (std::size_t s = 0; s < load_s_.size(); ++s) load_s_[s] += plan.load_s[s];
     ++critical_[plan.critical_section];
-    if (plan.squeezed && ++squeezed_ == 1)
+    if (plan.window_limited && ++window_limited_ == 1)
         log::info(
             "step {}: a window is too small for its micro-batches, which are made smaller or run as under "
             "lpt; a larger window of the upstream section makes such steps faster",
@@ -48,9 +48,9 @@ std::vector<std::string> PlanTotals::describe(const std::vector<std::string>& na
     std::vector<std::string> lines{
         fmt::format("planning: {:.2f} ms a step, of which {:.3f} ms were waited for",
                     1e3 * planning_s_ / steps, 1e3 * waited_s_ / steps)};
-    if (squeezed_ > 0)
-        lines.push_back(
-            fmt::format("a window was too small for the micro-batches of {} of {} steps", squeezed_, steps_));
+    if (window_limited_ > 0)
+        lines.push_back(fmt::format("a window was too small for the micro-batches of {} of {} steps",
+                                    window_limited_, steps_));
     if (bound_s_ <= 0) return lines;
     std::string critical, shares;
     for (const auto& [section, count] : critical_)

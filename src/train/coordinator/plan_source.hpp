@@ -44,7 +44,7 @@ public:
     std::vector<std::string> describe(const std::vector<std::string>& names) const;
 
 private:
-    std::int64_t steps_ = 0, squeezed_ = 0;
+    std::int64_t steps_ = 0, window_limited_ = 0;
     double planning_s_ = 0, waited_s_ = 0;
     double planned_s_ = 0, bound_s_ = 0;    ///< sums over the plans, by the cost model
     std::vector<double> load_s_;            ///< likewise, of a replica of each section

@@ -179,11 +179,11 @@ TEST(Wavefront, FindsAPlanWithinTheTightestWindows) {
         Problem problem = random_problem(seed);
         const auto& last = problem.sections.back();
         const bool deep = problem.edges.size() > 1 && problem.edges.front().to != problem.edges.back().to;
-        if (deep || last.first_lane == 0) continue;  // one level of upstream sections on lanes of their own
+        if (deep || last.first_lane == 0) continue;  // one level of upstream sections on separate lanes
         for (auto& s : problem.sections)
             if (!s.loss) s.window = (last.micro_batch + s.micro_batch - 1) / s.micro_batch;
         const StepPlan plan = plan_wavefront(problem, 1, 5);
-        ASSERT_FALSE(plan.squeezed) << "seed " << seed;
+        ASSERT_FALSE(plan.window_limited) << "seed " << seed;
         ASSERT_THAT(check_plan(problem, plan), testing::IsEmpty()) << "seed " << seed;
     }
 }
@@ -194,7 +194,7 @@ TEST(Policies, MakeSmallerMicroBatchesWhereAWindowIsTooSmall) {
     for (const char* policy : {"wavefront", "fifo", "lpt"}) {
         const StepPlan plan = make_plan(policy, problem, 1);
         EXPECT_THAT(check_plan(problem, plan), testing::IsEmpty());
-        EXPECT_TRUE(plan.squeezed) << policy;
+        EXPECT_TRUE(plan.window_limited) << policy;
         EXPECT_EQ(plan.batches[0][0].front().samples.size(), 2U) << policy;
         EXPECT_EQ(plan.batches[1][0].front().samples.size(), 2U) << policy;
     }

@@ -1,14 +1,14 @@
-// Random numbers of the schedulers: the same for the same seed, on every machine.
+// Random numbers of the scheduler. They depend on the seed alone, not on the machine.
 #pragma once
 
 #include <cstdint>
 
 namespace maestro::schedule {
 
-/// SplitMix64 (Steele, Lea, Flood, 2014).
-class Dice {
+/// Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
+class SplitMix64 {
 public:
-    explicit Dice(std::uint64_t seed) : state_(seed) {}
+    explicit SplitMix64(std::uint64_t seed) : state_(seed) {}
     int below(int n) { return static_cast<int>(next() % static_cast<std::uint64_t>(n)); }
     double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 
