@@ -19,6 +19,6 @@ namespace maestro::detail {
             ::maestro::detail::check_failed(#condition, __FILE__, __LINE__, ::fmt::format(__VA_ARGS__)); \
     } while (0)
 
-/// MAESTRO_FAIL("format", args...): where nothing can come; known not to return, without optimization too.
+/// MAESTRO_FAIL("format", args...): for unreachable code; the compiler knows that it does not return.
 #define MAESTRO_FAIL(...) \
     ::maestro::detail::check_failed("false", __FILE__, __LINE__, ::fmt::format(__VA_ARGS__))

@@ -1,4 +1,4 @@
-// XXH64 with seed 0 over several arrays as if they were one.
+// Checksum: XXH64 with seed 0 over several arrays, as if they were one array.
 #pragma once
 
 #include <xxhash.h>

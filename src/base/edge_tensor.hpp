@@ -1,11 +1,11 @@
-// What the rows of an edge are.
+// The kind of rows that an edge carries.
 #pragma once
 
 namespace maestro {
 
 enum class EdgeTensor {
-    embeddings,  ///< of a picture's tokens, in the width of the model that takes them
-    hidden,      ///< the last states of a language model, in its own width
+    embeddings,  ///< of a picture's tokens, in the width of the receiving model
+    hidden,      ///< last hidden states of a language model, in its width
 };
 
 }  // namespace maestro

@@ -1,4 +1,4 @@
-// What can go wrong, as exceptions. Thrown anywhere, caught only in main, which turns them into an exit code.
+// Error: an exception with an exit code. It may be thrown anywhere; only main catches it.
 #pragma once
 
 #include <stdexcept>

@@ -1,18 +1,18 @@
-// Long work of the main thread says what it does and that it goes on, so that it is not taken for a hang.
+// Pulse: how long work of the main thread reports progress, so that it does not count as a hang.
 #pragma once
 
 #include <string>
 
 namespace maestro {
 
-/// This one tells nobody; comm::Heartbeat tells the watchdog and the other ranks. Called below C libraries,
-/// hence noexcept.
+/// This class reports to nobody; comm::Heartbeat reports to the watchdog and to the other ranks. It is called
+/// by callbacks of C libraries, and must not throw.
 class Pulse {
 public:
     virtual ~Pulse() = default;
-    /// What begins now, with its file: "writing runs/a/checkpoints/step-000004.partial/language.h5".
+    /// Names the work that begins: "writing runs/a/checkpoints/step-000004.partial/language.h5".
     virtual void doing(const std::string& what) noexcept { static_cast<void>(what); }
-    /// Still at it. Call it about once a MiB: it costs little.
+    /// Reports progress. It is cheap: call it about once per MiB.
     virtual void beat() noexcept {}
 };
 

@@ -1,5 +1,5 @@
-// Counter-based random numbers: the value depends on (seed, stream, index) alone, never on who asks or in
-// which order. Philox4x32-10, J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+// Counter-based random numbers: a value depends on (seed, stream, index) alone, not on the caller or the
+// order of calls. Philox4x32-10, J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 #pragma once
 
 #include <array>

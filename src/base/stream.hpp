@@ -1,4 +1,4 @@
-// Where the work of a GPU queues up: CUDA's cudaStream_t, without its headers.
+// A queue of work for a GPU: CUDA's cudaStream_t, without CUDA's headers.
 #pragma once
 
 struct CUstream_st;

@@ -1,4 +1,4 @@
-// Tensor: a view of a dense row-major array. It owns nothing; Buffer and Arena (backend/) own.
+// Tensor: a view of a dense row-major array. It does not own its memory; Buffer and Arena (backend/) do.
 #pragma once
 
 #include <array>

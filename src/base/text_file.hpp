@@ -6,11 +6,11 @@
 
 namespace maestro {
 
-/// The file's bytes; nothing where it cannot be read.
+/// Returns the contents of the file, nothing if it cannot be read.
 std::optional<std::string> read_text_file(const std::string& path);
 
-/// Writes beside and renames, so that a file under its name is whole; a device or pipe is written to. Throws
-/// Error(cannot_create or io_error, all_ranks).
+/// Writes a temporary file and renames it, so that `path` is never incomplete; writes to devices and pipes
+/// directly. Throws Error(cannot_create or io_error, all_ranks).
 void write_text_file(const std::string& path, const std::string& text);
 
 }  // namespace maestro
