@@ -125,7 +125,7 @@ int main(int argc, char** argv) {
         log::start(world.rank() == 0);
         const int code = run_and_report(argc, argv, world, watchdog, report);
         // Before MPI ends: once one rank has ended with an error, the launcher kills the others.
-        report.let_go();
+        report.release_lock();
         watchdog.doing("the end of MPI");
         return code;
     } catch (const Error& error) {  // MPI did not start

@@ -92,7 +92,7 @@ public:
     std::vector<io::TaskRow> run(const StepPlan& plan) {
         forget();
         std::vector<io::TaskRow> rows(1);  // of earlier steps, to be left alone
-        const model::Result result = runner_->run(plan, kLossScale, rows);
+        const model::Result result = runner_->run(plan, {.loss_scale = kLossScale}, rows);
         runner_->read_times(rows);
         rows.erase(rows.begin());
         check_numbers(plan, result);

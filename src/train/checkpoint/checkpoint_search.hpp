@@ -12,7 +12,7 @@ namespace maestro::train {
 
 struct FoundCheckpoint {
     std::string path;  ///< the newest whole one; empty: there is none
-    /// Newer ones that are damaged, newest first, and what is wrong with each, which file for one.
+    /// Newer ones that are damaged, newest first, and for each which file is damaged and how.
     std::vector<std::filesystem::path> damaged;
     std::vector<std::string> reports;
 };
@@ -22,8 +22,8 @@ struct FoundCheckpoint {
 /// of a version that this build does not read.
 FoundCheckpoint find_checkpoint(const comm::Communicator& world, const std::string& path, Pulse& pulse);
 
-/// Collective. The same where a checkpoint is needed: Error(input_missing) where nothing has that name,
-/// Error(bad_data) where no whole one is there. What was passed over goes to the log.
+/// Collective. Like find_checkpoint(), for callers that cannot go on without one: Error(input_missing) where
+/// the path does not exist, Error(bad_data) where no checkpoint there is whole. Damaged ones are logged.
 std::string need_checkpoint(const comm::Communicator& world, const std::string& path, Pulse& pulse);
 
 }  // namespace maestro::train

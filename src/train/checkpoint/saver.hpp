@@ -1,5 +1,5 @@
-// Saves and restores the state of a run through checkpoints, agreeing over the world on every step that can
-// fail.
+// Saves the state of a run to checkpoints and restores it. After every step that can fail, all ranks agree
+// on whether it has failed anywhere.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace maestro::train {
 
-/// What is saved and restored on this rank. All that it refers to belongs to the caller.
+/// What is saved and restored on this rank. The caller owns what it refers to.
 struct RunState {
     const comm::Communicator& world;
     const config::Deck& deck;
@@ -31,7 +31,8 @@ struct RunState {
 void save_checkpoint(const RunState& state, const std::filesystem::path& run, std::int64_t step,
                      std::span<const std::filesystem::path> damaged);
 
-/// Collective. Of every section, the weights and moments of each rank's shards from a verified checkpoint.
+/// Collective. Loads the weights and moments of each rank's shards from a verified checkpoint. Without an
+/// optimizer, as in an evaluation, the moments are skipped.
 void load_checkpoint(const RunState& state, const std::string& checkpoint);
 
 }  // namespace maestro::train

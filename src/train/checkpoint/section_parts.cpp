@@ -14,7 +14,8 @@ namespace maestro::train {
 
 namespace {
 
-/// Of the elements held here, those that this rank writes.
+/// Returns which of the elements of `p` held here this rank writes. Ranks that hold copies of an element
+/// leave it to the first of them.
 std::vector<Range> written_here(const SectionPart& part, const parallel::Parameter& p) {
     const parallel::ParameterGroup& group = part.store.group_of(p);
     const Range range = group.shard_of(p);
@@ -28,7 +29,7 @@ std::vector<io::StoredParameter> stored(const parallel::ParameterStore& store) {
     return all;
 }
 
-/// Of all arrays, whichever rank writes them.
+/// Returns the elements of all arrays of a section, over all ranks.
 std::int64_t elements_of(const parallel::ParameterStore& store) {
     std::int64_t count = 0;
     for (const parallel::Parameter& p : store.parameters())
@@ -36,11 +37,11 @@ std::int64_t elements_of(const parallel::ParameterStore& store) {
     return count;
 }
 
-/// Elements of an array that this rank writes.
+/// A range of an array that this rank writes.
 struct Elements {
     const parallel::Parameter* parameter;
     std::uint64_t place;  ///< of the array in the file
-    Range range;          ///< of those held here
+    Range range;          ///< among the elements held here
     Tensor values;
 };
 
@@ -94,9 +95,9 @@ void check_finite(const SectionPart& part, std::int64_t step) {
     for (const parallel::Parameter& p : part.store.parameters()) {
         if (!p.trainable) continue;
         for (const Range& range : written_here(part, p)) {
-            const backend::HostCopy taken(part.store.backend(),
-                                          p.master.reshape({p.size()}).slice(range.begin, range.end));
-            const float* weights = taken.tensor().as<float>();
+            const backend::HostCopy copy(part.store.backend(),
+                                         p.master.reshape({p.size()}).slice(range.begin, range.end));
+            const float* weights = copy.tensor().as<float>();
             for (const Extent& extent : extents_of(p.shape, p.shard, range))
                 for (std::int64_t i = 0; i < extent.count; ++i)
                     if (const float weight = weights[extent.local - range.begin + i]; !std::isfinite(weight))

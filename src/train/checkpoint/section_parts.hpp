@@ -1,5 +1,5 @@
-// What of the sections' weights and moments a rank writes into a checkpoint and reads from one: those of its
-// shards (parallel/parameter_group.hpp). Nothing is gathered, and all ranks write at the same time.
+// A rank's part of a checkpoint: the weights and moments of its shards (parallel/parameter_group.hpp).
+// Nothing is gathered. All ranks write at the same time, each its part of the section files.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +16,26 @@
 
 namespace maestro::train {
 
-/// A section on this rank. What it refers to belongs to the caller.
+/// What this rank holds of a section. The caller owns what it refers to.
 struct SectionPart {
     int section = 0;  ///< colour
     std::string name;
     const parallel::ParameterStore& store;
     Optimizer* optimizer = nullptr;     ///< null: frozen
-    bool makes_file = false;            ///< one rank of each section
-    backend::Arena* scratch = nullptr;  ///< of its device, where that has memory of its own
+    bool makes_file = false;            ///< true on one rank of each section
+    backend::Arena* scratch = nullptr;  ///< of its device, where the host cannot read the weights
 };
 
 /// Error(not_finite) where a trained weight of this rank's shards is NaN or Inf. Not collective.
 void check_finite(const SectionPart& part, std::int64_t step);
 
-/// Collective over `world`, whose ranks together write each of the `sections` whole. Returns the files that
-/// this rank made, written and verified. Errors are thrown on all ranks.
+/// Collective over `world`, whose ranks together write all of the `sections`. Returns the files that this
+/// rank has created, written and verified. Errors are thrown on all ranks.
 std::vector<io::ManifestEntry> write_sections(const comm::Communicator& world,
                                               const std::filesystem::path& partial, std::int64_t step,
                                               int sections, std::span<const SectionPart> parts, Pulse& pulse);
 
-/// The moments of this rank's shards, from a verified checkpoint. Error(bad_data, io_error).
+/// Loads the moments of this rank's shards from a verified checkpoint. Error(bad_data, io_error).
 void load_moments(const std::string& checkpoint, const std::string& section,
                   const parallel::ParameterStore& store, Optimizer& optimizer, Pulse& pulse);
 

@@ -64,8 +64,8 @@ WeightFiles find_weights(const comm::Communicator& world, const config::Deck& de
 
 void load_initial_weights(const config::Deck& deck, const WeightFiles& files, int section,
                           parallel::ParameterStore& store, Pulse& pulse) {
-    const config::Section& own = deck.sections[section];
-    if (names_checkpoint(own)) load_weights(files.at(own.weights), own.name, store, pulse);
+    const config::Section& target = deck.sections[section];
+    if (names_checkpoint(target)) load_weights(files.at(target.weights), target.name, store, pulse);
     for (const graph::Edge& e : deck.graph.edges)
         if (e.to == section && e.tensor == EdgeTensor::hidden) {
             const config::Section& teacher = deck.sections[e.from];

@@ -1,4 +1,4 @@
-// The weights that a section starts from: those that the deck names.
+// Loads the weights that a section starts from.
 #pragma once
 
 #include <map>
@@ -11,21 +11,23 @@
 
 namespace maestro::train {
 
-/// Verified checkpoints by what the deck's `weights` keys say.
+/// Verified checkpoints, by the value of the deck's `weights` keys.
 using WeightFiles = std::map<std::string, std::string>;
 /// Collective. Error(input_missing, bad_data, io_error).
 WeightFiles find_weights(const comm::Communicator& world, const config::Deck& deck, Pulse& pulse);
 
-/// The section of that name in a verified checkpoint, or the only one there is. Error(bad_data).
+/// Returns the name of the section in a verified checkpoint: `section`, or that of the only section it has.
+/// Error(bad_data).
 std::string section_in(const std::string& checkpoint, const std::string& section);
-/// Weights of a verified checkpoint into a store, by name: those of this rank's shards, which marks them as
-/// set. ParameterGroup::gather_weights() brings the others. Error(bad_data, io_error), as the next two.
+/// Loads the weights of this rank's shards from a verified checkpoint, by name, and marks them as
+/// initialized. Each weight is read by one rank; ParameterGroup::gather_weights() then distributes it to the
+/// others. Error(bad_data, io_error), as the next two.
 void load_weights(const std::string& checkpoint, const std::string& section, parallel::ParameterStore& store,
                   Pulse& pulse);
-/// The output head of a teacher, from its weights, into the student's "teacher_head.weight".
+/// Loads the output head of a teacher into the student's "teacher_head.weight".
 void load_teacher_head(const std::string& checkpoint, const std::string& teacher, bool tied,
                        parallel::ParameterStore& student, Pulse& pulse);
-/// Everything that the deck's `weights` keys name for this section.
+/// Loads everything that the deck's `weights` keys name for this section.
 void load_initial_weights(const config::Deck& deck, const WeightFiles& files, int section,
                           parallel::ParameterStore& store, Pulse& pulse);
 

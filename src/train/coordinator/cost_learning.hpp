@@ -1,5 +1,5 @@
-// schedule.costs = "measured": corrects the cost model by the measured times of the run's tasks. On the
-// coordinator.
+// schedule.costs = "measured": the coordinator corrects the cost model by the measured times of the run's
+// tasks.
 #pragma once
 
 #include <string>
@@ -14,22 +14,22 @@ namespace maestro::train {
 
 class CostLearning {
 public:
-    /// `time_scale`: seconds of the run for one of the cost model. Unless `enabled`, nothing is learned and
-    /// nothing corrected.
+    /// `time_scale`: seconds of the run for a second of the cost model. Unless `enabled`, nothing is learned
+    /// or corrected.
     CostLearning(bool enabled, std::size_t sections, double time_scale);
-    /// The task times of a step, summed over the ranks, which plans predicted by `costs`.
+    /// Adds the task times of a step, summed over the ranks, and what `costs` predicted for them.
     void step_done(const schedule::StepPlan& plan, const StepSums& sums, const workload::CostModel& costs);
-    /// Hands what is known to the planner, whose thread must be idle.
+    /// Copies what has been learned to the planner, whose thread must be idle.
     void update_planner() { planning_ = learned_; }
-    /// In the planner's thread.
+    /// Corrects the cost of a sample. Called in the planner's thread.
     void correct(schedule::SampleCost& cost) const;
-    /// Lines for the log; `sections`: their names.
+    /// Returns lines for the log; `sections`: their names.
     std::vector<std::string> describe(const std::vector<std::string>& sections) const;
 
 private:
     bool enabled_;
     double time_scale_;
-    workload::Correction learned_;   ///< by all steps so far
+    workload::Correction learned_;   ///< from all steps so far
     workload::Correction planning_;  ///< the planner's copy
 };
 

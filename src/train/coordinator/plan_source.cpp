@@ -3,25 +3,65 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
+#include <thread>
+#include <utility>
 
 #include "base/log.hpp"
 #include "comm/environment.hpp"
 
 namespace maestro::train {
 
-void PlanSource::prepare(std::int64_t step) {
-    if (next_.valid() && next_step_ == step) return;
-    next_step_ = step;
-    next_ = std::async(std::launch::async, [this, step] {
-        const double start = comm::now_s();
-        TimedPlan timed{.plan = make_(step), .planning_s = 0};
-        timed.planning_s = comm::now_s() - start;
-        return timed;
-    });
+PlanSource::~PlanSource() {
+    wait_for_problem();
 }
 
-TimedPlan PlanSource::take(std::int64_t step) {
+/// Until then the planner's thread uses problem_of_, and with it what belongs to others.
+void PlanSource::wait_for_problem() {
+    if (problem_made_.valid()) problem_made_.wait();
+}
+
+void PlanSource::prepare(std::int64_t step) {
+    if (next_.valid() && next_step_ == step) return;
+    wait_for_problem();
+    next_step_ = step;
+    std::promise<void> problem_made;
+    std::promise<TimedPlan> made;
+    problem_made_ = problem_made.get_future();
+    next_ = made.get_future();
+    // Not std::async, whose future waits in its destructor until the thread has ended.
+    std::thread([this, step, policy = policy_, problem_made = std::move(problem_made),
+                 made = std::move(made)]() mutable {
+        const double start = comm::now_s();
+        schedule::Problem problem;
+        std::exception_ptr error;
+        try {
+            problem = problem_of_(step);
+        } catch (...) {
+            error = std::current_exception();
+        }
+        problem_made.set_value();  // from here on `this` may be gone
+        try {
+            if (error) std::rethrow_exception(error);
+            TimedPlan timed{.plan = policy(problem, step), .planning_s = 0};
+            timed.planning_s = comm::now_s() - start;
+            made.set_value(std::move(timed));
+        } catch (...) {
+            made.set_exception(std::current_exception());
+        }
+    }).detach();
+}
+
+TimedPlan PlanSource::take(std::int64_t step, const Wait& wait) {
     prepare(step);
+    const auto made = [&] { return next_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; };
+    wait(made, [&] {
+        return fmt::format(
+            "the plan of step {}, which the planner is still making (schedule.policy and "
+            "schedule.moves decide how long it takes)",
+            step);
+    });
     return next_.get();
 }
 

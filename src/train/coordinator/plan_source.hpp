@@ -1,5 +1,4 @@
-// The coordinator's planner: makes the plan of the next step in a thread of its own while the current one
-// runs.
+// Makes the plan of the next step in a thread of the coordinator, while the current step runs.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "schedule/problem.hpp"
 #include "schedule/step_plan.hpp"
 
 namespace maestro::train {
@@ -19,35 +19,54 @@ struct TimedPlan {
     double planning_s = 0;
 };
 
-/// `make(step)` is called in the planner's thread, one step at a time; it must not use MPI or HDF5.
+/// Nothing can interrupt a policy that searches for minutes. Therefore a plan that is no longer wanted is
+/// abandoned: its thread has copies of all values that it needs, and ends with the plan or the process.
 class PlanSource {
 public:
-    explicit PlanSource(std::function<schedule::StepPlan(std::int64_t)> make) : make_(std::move(make)) {}
-    /// Begins the plan of `step`, unless it is begun already.
+    /// The samples of a step with their costs, and the sections that they go through. Called in the planner's
+    /// thread; it has to be quick, because the destructor waits for it. It may not use MPI or HDF5.
+    using ProblemOf = std::function<schedule::Problem(std::int64_t step)>;
+    /// Makes the plan of a problem. Copied into the planner's thread, which may outlive the source: it may
+    /// refer to nothing but its arguments and what it holds by value.
+    using Policy = std::function<schedule::StepPlan(const schedule::Problem& problem, std::int64_t step)>;
+
+    PlanSource(ProblemOf problem_of, Policy policy)
+        : problem_of_(std::move(problem_of)), policy_(std::move(policy)) {}
+    ~PlanSource();
+    PlanSource(const PlanSource&) = delete;
+    PlanSource& operator=(const PlanSource&) = delete;
+
+    /// Begins the plan of `step`, unless it has begun already.
     void prepare(std::int64_t step);
-    /// The plan of `step`, waiting for it if need be; prepare(step) is implied. Errors of the planner are
-    /// thrown here.
-    TimedPlan take(std::int64_t step);
+    /// Waits until `ready` returns true, with a deadline; `what` names what is waited for. See comm::Waiter.
+    using Wait =
+        std::function<void(const std::function<bool()>& ready, const std::function<std::string()>& what)>;
+    /// Returns the plan of `step`; prepare(step) is implied. Throws errors of the planner and of `wait`.
+    TimedPlan take(std::int64_t step, const Wait& wait);
 
 private:
-    std::function<schedule::StepPlan(std::int64_t)> make_;
+    void wait_for_problem();
+
+    ProblemOf problem_of_;
+    Policy policy_;
+    std::future<void> problem_made_;
     std::future<TimedPlan> next_;
     std::int64_t next_step_ = -1;
 };
 
-/// What the plans of a run were like, for the log; on the coordinator.
+/// Statistics of the plans of a run, for the log of the coordinator.
 class PlanTotals {
 public:
-    /// `waited_s`: for the plan at the step's border.
+    /// `waited_s`: how long the step waited for its plan.
     void add(const TimedPlan& timed, double waited_s);
-    /// Lines of text; `names` of the sections. Empty without a step.
+    /// Returns lines of text, none without a step. `names`: of the sections.
     std::vector<std::string> describe(const std::vector<std::string>& names) const;
 
 private:
     std::int64_t steps_ = 0, window_limited_ = 0;
     double planning_s_ = 0, waited_s_ = 0;
     double planned_s_ = 0, bound_s_ = 0;    ///< sums over the plans, by the cost model
-    std::vector<double> load_s_;            ///< likewise, of a replica of each section
+    std::vector<double> load_s_;            ///< sums of the work of a replica, by section
     std::map<int, std::int64_t> critical_;  ///< steps by critical section
 };
 

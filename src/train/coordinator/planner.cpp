@@ -8,28 +8,33 @@
 namespace maestro::train {
 
 Planner::Planner(const config::Deck& deck, const schedule::Problem& problem, const workload::CostModel* costs,
-                 std::int64_t samples)
+                 StepBatches batches, comm::Waiter& waiter)
     : deck_(deck),
       problem_(problem),
       costs_(costs),
-      order_(deck.run.seed, samples, deck.data.global_batch),
+      batches_(std::move(batches)),
+      waiter_(waiter),
       learning_(deck.schedule.costs == "measured", deck.sections.size(), deck.time_scale()),
-      plans_([this](std::int64_t step) { return make(step); }) {}
+      plans_([this](std::int64_t step) { return problem_of(step); },
+             [settings = deck.schedule](const schedule::Problem& of_step, std::int64_t step) {
+                 return schedule::make_plan(settings.policy, of_step, step, settings.moves);
+             }) {}
 
 /// In the planner's thread.
-schedule::StepPlan Planner::make(std::int64_t step) {
+schedule::Problem Planner::problem_of(std::int64_t step) const {
     schedule::Problem problem = problem_;
-    for (const std::int64_t id : order_.batch(step - 1)) problem.samples.push_back(costs_->of(id));
+    for (const std::int64_t id : batches_.samples(step)) problem.samples.push_back(costs_->of(id));
     for (schedule::SampleCost& cost : problem.samples) learning_.correct(cost);
-    return schedule::make_plan(deck_.schedule.policy, problem, step, deck_.schedule.moves);
+    return problem;
 }
 
 schedule::StepPlan Planner::next(std::int64_t step, double began_s) {
-    TimedPlan timed = plans_.take(step);
+    TimedPlan timed =
+        plans_.take(step, [this](const auto& ready, const auto& what) { waiter_.wait_until(ready, what); });
     totals_.add(timed, first_ ? 0 : comm::now_s() - began_s);  // nothing could hide the first one
     first_ = false;
     learning_.update_planner();
-    if (step < deck_.train.steps) plans_.prepare(step + 1);
+    if (step < batches_.steps) plans_.prepare(step + 1);
     return std::move(timed.plan);
 }
 

@@ -1,28 +1,35 @@
-// The coordinator's part of a step's border: the plan, made ahead in a thread of its own, and what the tasks
-// say of the costs that it is made from.
+// What the coordinator does between two steps: it takes the plan of the next step, which a thread has made
+// meanwhile, and learns from the task times of the last one.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "comm/waiter.hpp"
 #include "config/deck.hpp"
 #include "schedule/problem.hpp"
 #include "train/coordinator/cost_learning.hpp"
 #include "train/coordinator/plan_source.hpp"
-#include "workload/data_order.hpp"
 
 namespace maestro::train {
 
+/// The steps to plan, counted from 1.
+struct StepBatches {
+    std::int64_t steps = 0;
+    /// The ids of the samples of a step. Called in the planner's thread, one step at a time.
+    std::function<std::vector<std::int64_t>(std::int64_t step)> samples;
+};
+
 class Planner {
 public:
-    /// Plans steps of the deck's batches, out of `samples` samples with these costs. `problem` holds the
-    /// sections, edges and ranks, and no samples. All outlive the planner; only the coordinator has costs,
-    /// and only it may ask for plans.
+    /// `problem` holds the sections, edges and ranks, and no samples. `costs` is null except on the
+    /// coordinator, which alone may ask for plans. The caller keeps all of them alive.
     Planner(const config::Deck& deck, const schedule::Problem& problem, const workload::CostModel* costs,
-            std::int64_t samples);
-    /// The plan of `step`, waited for if need be; that of the next one is begun. `began_s` (comm::now_s()) is
-    /// when the step began.
+            StepBatches batches, comm::Waiter& waiter);
+    /// Returns the plan of `step`, and begins that of the next one. Waits with the waiter's deadline where it
+    /// is not ready. `began_s` (comm::now_s()) is when the step began.
     schedule::StepPlan next(std::int64_t step, double began_s);
     void step_done(const schedule::StepPlan& plan, const StepSums& sums) {
         learning_.step_done(plan, sums, *costs_);
@@ -31,12 +38,13 @@ public:
     std::vector<std::string> describe() const;
 
 private:
-    schedule::StepPlan make(std::int64_t step);
+    schedule::Problem problem_of(std::int64_t step) const;
 
     const config::Deck& deck_;
     const schedule::Problem& problem_;
     const workload::CostModel* costs_;
-    workload::DataOrder order_;
+    StepBatches batches_;
+    comm::Waiter& waiter_;
     CostLearning learning_;
     PlanTotals totals_;
     bool first_ = true;

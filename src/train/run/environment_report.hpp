@@ -1,4 +1,4 @@
-// What a run says of itself first: versions, ranks, cores.
+// The environment of a run, for its log: versions, ranks, cores.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace maestro::train {
 
-/// Collective. Lines for the log, on every rank the same.
+/// Collective. Returns lines for the log, the same on every rank.
 std::string environment_report(const RunContext& context, const std::string& backend);
 
 }  // namespace maestro::train

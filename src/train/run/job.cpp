@@ -17,17 +17,15 @@
 
 namespace maestro::train {
 
-Job::Job(RunContext& context, const Preflight& preflight)
+Job::Job(const RunContext& context, const Preflight& preflight)
     : context_(context),
       preflight_(preflight),
       resident_at_start_(comm::resident_memory().now),
       planned_(workload::memory_of(preflight.memory(), context.deck.graph, context.world.rank())),
       description_(preflight.description(false)) {
     const graph::SectionGraph& graph = context.deck.graph;
-    comm::agree(context.world, [&] {
-        in_planned_memory(context, preflight.memory(),
+    allocate_on_all_ranks(context, preflight.memory(),
                           [&] { devices_ = std::make_unique<SectionDevices>(context, preflight.memory()); });
-    });
     prefetcher_ = std::make_unique<data::Prefetcher>(preflight.samples(), workload::kBytesAhead);
     const int lane = graph::lane_on(graph, context.world.rank());
     lane_ = context.world.split(
@@ -53,21 +51,21 @@ void Job::prepare_planning() {
 }
 
 MemoryUse Job::memory_use() const {
-    std::size_t taken = devices_->scratch_bytes(), used = devices_->used_scratch_bytes();
+    std::size_t allocated = devices_->scratch_bytes(), used = devices_->used_scratch_bytes();
     for (const auto& channel : channels_)
         if (channel) {
             const std::size_t bytes = channel::rank_bytes(channel->spec(), context_.world.rank());
-            taken += bytes;
+            allocated += bytes;
             used += bytes;  // windows are filled at the start
         }
     for (const auto& section : sections_) {
-        taken += section->bytes();
+        allocated += section->bytes();
         used += section->used_bytes();
     }
     const auto most = static_cast<double>(comm::resident_memory().most);
     return {.planned = planned_.total(),
             .planned_buffers = planned_.buffers(),
-            .buffers = static_cast<double>(taken),
+            .buffers = static_cast<double>(allocated),
             .used = static_cast<double>(used),
             .resident = most - static_cast<double>(resident_at_start_)};
 }
@@ -117,95 +115,107 @@ void Job::complete_weights() {
         model::Module& module = sections_[i]->module();
         const parallel::MeshShape& shape = module.mesh().shape();
         context_.watchdog.doing("the weights of section " + sections_[i]->name());
-        std::unique_ptr<collective::ProcessGroup> own;  // of a frozen section, for this once
+        std::unique_ptr<collective::ProcessGroup> data_group;  // a frozen section has none but for this
         if (!shape.trainable)
-            own = parallel::make_data_group(section_ranks_[i], devices_->backend(sections_[i]->colour()),
-                                            shape, sections_[i]->name());
-        collective::ProcessGroup& ranks = own ? *own : module.mesh().group(parallel::kDataAxes);
+            data_group = parallel::make_data_group(
+                section_ranks_[i], devices_->backend(sections_[i]->colour()), shape, sections_[i]->name());
+        collective::ProcessGroup& ranks = data_group ? *data_group : module.mesh().group(parallel::kDataAxes);
         for (parallel::ParameterGroup& group : module.parameters().groups()) group.gather_weights(ranks);
     }
 }
 
-void Job::add_section(int s, int replica, std::unique_ptr<model::Module> module) {
+void Job::build_section(int s) {
+    const comm::Communicator& world = context_.world;
     const graph::Section& section = context_.deck.graph.sections[s];
+    const std::optional<graph::Place> place = graph::place_of(section, world.rank());
+    comm::Communicator ranks =
+        world.split(place ? 0 : -1, world.rank(), fmt::format("the ranks of section {}", section.name));
+    std::optional<parallel::Mesh> mesh;
+    if (place) mesh = mesh_of(s, ranks);  // its groups are made by the ranks of the section alone
+    SectionReport report;
+    allocate_on_all_ranks(context_, preflight_.memory(), [&] {
+        if (place) report = add_section(s, place->replica, std::move(*mesh));
+    });
+    if (place) section_ranks_.push_back(std::move(ranks));
+    describe_section(s, std::move(report));
+}
+
+parallel::Mesh Job::mesh_of(int s, const comm::Communicator& ranks) {
+    const config::Deck& deck = context_.deck;
+    std::optional<parallel::Mesh> mesh;
+    in_planned_memory(context_, preflight_.memory(), [&] {
+        mesh = parallel::make_mesh(ranks, devices_->backend(s), workload::mesh_shape_of(deck, s),
+                                   deck.graph.sections[s].name);
+    });
+    return std::move(*mesh);
+}
+
+Job::SectionReport Job::add_section(int s, int replica, parallel::Mesh mesh) {
+    const config::Deck& deck = context_.deck;
+    const graph::Section& section = deck.graph.sections[s];
     const workload::SectionMemory& memory = preflight_.memory().sections[s];
+    backend::Backend& backend = devices_->backend(s);
+    SectionReport report;
+    if (backend.stream()) report.transports = mesh.describe_transports();
+    auto module = preflight_.emulation()
+                      ? preflight_.emulation()->make_module(backend, s, std::move(mesh))
+                      : model::make_module(backend, workload::spec_of(deck, s),
+                                           workload::role_of(deck, s, preflight_.samples().marker()),
+                                           std::move(mesh), model::InitialWeights::zeros);
+    report.parameters = module->parameters().count();
+    report.attention_plans = prepare_attention(*module, s);
     std::vector<channel::Channel*> inputs, outputs;
     for (const EdgeEnd& e : edges_) {
         if (e.to == s) inputs.push_back(e.channel);
         if (e.from == s) outputs.push_back(e.channel);
     }
-    const DType compute = module->parameters().compute();
-    sections_.push_back(
-        std::make_unique<LocalSection>(devices_->backend(s),
-                                       LocalSection::Settings{.section = s,
-                                                              .name = section.name,
-                                                              .replica = replica,
-                                                              .window = memory.slots(),
-                                                              .backward = section.backward,
-                                                              .dtype = compute,
-                                                              .saved_bytes = memory.footprint.saved},
-                                       std::move(module), context_.world.waiter(), std::move(inputs),
-                                       std::move(outputs), devices_->scratch(s)));
+    const LocalSection::Settings settings{.section = s,
+                                          .name = section.name,
+                                          .replica = replica,
+                                          .window = memory.slots(),
+                                          .backward = section.backward,
+                                          .dtype = module->parameters().compute(),
+                                          .saved_bytes = memory.footprint.saved};
+    sections_.push_back(std::make_unique<LocalSection>(backend, settings, std::move(module),
+                                                       context_.world.waiter(), std::move(inputs),
+                                                       std::move(outputs), devices_->scratch(s)));
+    return report;
 }
 
-/// For the log, where the device has plans of attention.
-std::string Job::prepare(model::Module& module, int s) {
+std::string Job::prepare_attention(model::Module& module, int s) {
     backend::FusedAttention* const attention = devices_->backend(s).fused_attention();
     if (!attention) return {};
     const std::size_t before = attention->plans();
     const auto began = std::chrono::steady_clock::now();
     const std::set<std::int64_t> rows = preflight_.table().sequence_rows(s);
     module.prepare(std::vector(rows.begin(), rows.end()));
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - began;
     if (attention->plans() == before) return {};
-    return fmt::format("{} plans of attention built in {:.1f} s", attention->plans() - before, took.count());
+    return fmt::format("{} plans of attention built in {:.1f} s", attention->plans() - before,
+                       elapsed.count());
 }
 
-void Job::build_section(int s) {
-    const config::Deck& deck = context_.deck;
+void Job::describe_section(int s, SectionReport report) {
     const comm::Communicator& world = context_.world;
-    const graph::Section& section = deck.graph.sections[s];
-    const std::optional<graph::Place> place = graph::place_of(section, world.rank());
-    comm::Communicator ranks =
-        world.split(place ? 0 : -1, world.rank(), fmt::format("the ranks of section {}", section.name));
-    std::optional<parallel::Mesh> mesh;
-    if (place)
-        in_planned_memory(context_, preflight_.memory(), [&] {
-            mesh = parallel::make_mesh(ranks, devices_->backend(s), workload::mesh_shape_of(deck, s),
-                                       section.name);
-        });
-    std::int64_t parameters = 0;
-    std::string prepared, transports;
-    const auto build = [&] {
-        transports = mesh->describe_transports();
-        auto module = preflight_.emulation()
-                          ? preflight_.emulation()->make_module(devices_->backend(s), s, std::move(*mesh))
-                          : model::make_module(devices_->backend(s), workload::spec_of(deck, s),
-                                               workload::role_of(deck, s, preflight_.samples().marker()),
-                                               std::move(*mesh), model::InitialWeights::zeros);
-        parameters = module->parameters().count();
-        prepared = prepare(*module, s);
-        add_section(s, place->replica, std::move(module));
-    };
-    comm::agree(world, [&] {
-        if (place) in_planned_memory(context_, preflight_.memory(), build);
-    });
-    if (place) section_ranks_.push_back(std::move(ranks));
-    parameters = static_cast<std::int64_t>(world.max(static_cast<double>(parameters)));
+    const graph::Section& section = context_.deck.graph.sections[s];
+    // tp ranks hold different numbers where a degree does not divide a size.
+    const auto parameters = static_cast<std::int64_t>(world.max(static_cast<double>(report.parameters)));
     description_.push_back(
         fmt::format("section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}", section.name,
-                    s, deck.sections[s].model, graph::describe_ranks(section), parameters,
+                    s, context_.deck.sections[s].model, graph::describe_ranks(section), parameters,
                     section.train ? "trained" : "frozen", section.micro_batch,
                     workload::describe(preflight_.memory().sections[s])));
-    if constexpr (backend::kCuda) {
-        if (!place || !devices_->backend(s).stream()) transports.clear();
-        world.broadcast(transports, section.first_rank);
-        if (!transports.empty())
-            description_.push_back(fmt::format("  section {}: {}", section.name, transports));
-        world.broadcast(prepared, section.first_rank);
-        if (!prepared.empty())
-            description_.push_back(fmt::format("  section {}: {}", section.name, prepared));
+    if constexpr (!backend::kCuda) return;
+    for (std::string* line : {&report.transports, &report.attention_plans}) {
+        world.broadcast(*line, section.first_rank);
+        if (!line->empty()) description_.push_back(fmt::format("  section {}: {}", section.name, *line));
     }
+}
+
+std::vector<LocalSection*> local_sections(Job& job) {
+    std::vector<LocalSection*> sections;
+    for (auto& section : job.sections()) sections.push_back(section.get());
+    return sections;
 }
 
 }  // namespace maestro::train

@@ -1,5 +1,5 @@
-// What a run of the step loop needs on this rank, built once before the first step: sections, edges, their
-// memory. Destroyed before MPI ends.
+// What this rank needs for the steps of a training run or of an evaluation, built once before the first step:
+// its sections and edges with their memory. Destroyed before MPI ends.
 #pragma once
 
 #include <memory>
@@ -27,19 +27,19 @@ public:
     /// Collective over the world, which has the size that the graph asks for. Builds this rank's sections and
     /// the edges, in the memory that the preflight has found room for; `context` and `preflight` outlive the
     /// job. Errors are thrown on all ranks. Weights are zeros until one of the next two is called.
-    Job(RunContext& context, const Preflight& preflight);
+    Job(const RunContext& context, const Preflight& preflight);
     /// Collective. Initial weights, and those that the deck names.
     void load_initial();
     /// Collective. Weights and optimizer states of a verified checkpoint.
     void load(const std::string& checkpoint);
 
-    RunContext& context() const { return context_; }
+    const RunContext& context() const { return context_; }
     const workload::SampleTable& table() const { return preflight_.table(); }
     const data::SampleFile& samples() const { return preflight_.samples(); }
     data::Prefetcher& prefetcher() { return *prefetcher_; }
     std::vector<std::unique_ptr<LocalSection>>& sections() { return sections_; }
     const std::vector<EdgeEnd>& edges() const { return edges_; }
-    /// What checkpoints hold of this rank.
+    /// What checkpoints store of this rank.
     RunState state() const {
         return {context_.world, context_.deck, sections_, samples().identity(), context_.pulse};
     }
@@ -48,24 +48,36 @@ public:
     /// Sections, edges and the costs of the samples, for the planner; costs on rank 0 alone.
     const schedule::Problem& problem() const { return problem_; }
     const workload::CostModel* costs() const { return costs_.get(); }
-    const backend::Backend& backend() const { return devices_->any(); }  ///< of any of the sections
+    const backend::Backend& backend() const { return devices_->any(); }  ///< of one of the sections
     /// Parameters, memory and window of each section, for the log.
     const std::vector<std::string>& description() const { return description_; }
-    /// What is planned for this rank's memory, and what has been taken and used of it so far.
+    /// What is planned for this rank's memory, and what has been allocated and used of it so far.
     MemoryUse memory_use() const;
 
 private:
+    /// What the log says of a section besides its sizes.
+    struct SectionReport {
+        std::int64_t parameters = 0;  ///< held by this rank
+        std::string transports;       ///< of its process groups, where a GPU computes
+        std::string attention_plans;
+    };
+
     void open_edges();
+    /// Collective over the world.
     void build_section(int section);
-    std::string prepare(model::Module& module, int section);
-    /// Takes this rank's memory for a section, and no messages.
-    void add_section(int section, int replica, std::unique_ptr<model::Module> module);
-    /// Collective. Draws the weights that no file has brought; then every rank gets those of the others'
-    /// shards.
+    /// Collective over `ranks`, those of the section.
+    parallel::Mesh mesh_of(int section, const comm::Communicator& ranks);
+    /// Allocates this rank's memory for a section. Sends nothing.
+    SectionReport add_section(int section, int replica, parallel::Mesh mesh);
+    /// Builds the device's plans of attention, where it has any. Returns a description of them.
+    std::string prepare_attention(model::Module& module, int section);
+    /// Collective over the world: adds to description() what the section's first rank reports.
+    void describe_section(int section, SectionReport report);
+    /// Collective. Draws the weights of this rank's shards that were not loaded, then all-gathers the shards.
     void complete_weights();
     void prepare_planning();
 
-    RunContext& context_;
+    const RunContext& context_;
     const Preflight& preflight_;
     std::uint64_t resident_at_start_;
     std::unique_ptr<SectionDevices> devices_;
@@ -80,5 +92,8 @@ private:
     workload::RankMemory planned_;
     std::vector<std::string> description_;
 };
+
+/// Pointers to the job's sections.
+std::vector<LocalSection*> local_sections(Job& job);
 
 }  // namespace maestro::train

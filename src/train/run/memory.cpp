@@ -16,16 +16,11 @@ namespace maestro::train {
 
 namespace {
 
-constexpr double kShare = 0.8;  ///< of the free memory that open windows may fill; the rest is for files, MPI
+/// Share of the free memory that open windows may fill. Files and MPI need the rest.
+constexpr double kShare = 0.8;
 
-constexpr const char* kTakesLess =
-    "use a smaller window or micro_batch, train.recompute = \"layer\", more ranks for a section (layout.tp "
-    "for "
-    "weights and activations, layout.cp for activations, layout.dp for the optimizer's moments), or fewer "
-    "ranks a node";
-
-/// What this rank has a share of, and what is free there once every rank has what CUDA itself takes.
-/// Collective.
+/// Collective. Returns which memory this rank shares, and how much of it is free once every rank has its CUDA
+/// context.
 MemoryClaim claim_of(const RunContext& context) {
     const backend::Device& device = context.device;
     MemoryClaim claim;
@@ -33,7 +28,7 @@ MemoryClaim claim_of(const RunContext& context) {
         words.copy(place.data(), place.size() - 1);
     };
     say(claim.host, context.topology.host);
-    comm::agree(context.world, [&] {  // whoever shares a GPU is through before the first asks
+    comm::agree(context.world, [&] {  // on all ranks that share a GPU, before the first of them looks
         if (device.gpu) backend::open_context(device);
     });
     if (device.gpu) {
@@ -48,11 +43,12 @@ MemoryClaim claim_of(const RunContext& context) {
     return claim;
 }
 
-/// NCCL is for GPUs of their own: there is none of it where all ranks share the one that `own` is.
-workload::Libraries libraries_of(const RunContext& context, const MemoryPool& own) {
+/// `pool`: the memory of this rank's GPU. NCCL needs a GPU for each rank, so it is not used where all ranks
+/// share one.
+workload::Libraries libraries_of(const RunContext& context, const MemoryPool& pool) {
     if (!context.device.gpu) return {};
-    const bool one_for_all = own.ranks > 1 && own.ranks == context.world.size();
-    const bool by_nccl = own.ranks == 1 && !transport::nccl_version().empty();
+    const bool one_for_all = pool.ranks > 1 && pool.ranks == context.world.size();
+    const bool by_nccl = pool.ranks == 1 && !transport::nccl_version().empty();
     const backend::LibraryMemory memory = backend::library_memory_of_gpu(context.device.number);
     return {.workspace = static_cast<double>(memory.workspace),
             .reserve = static_cast<double>(memory.reserve),
@@ -61,7 +57,7 @@ workload::Libraries libraries_of(const RunContext& context, const MemoryPool& ow
             .by_nccl = by_nccl};
 }
 
-/// Collective; on all ranks alike, for the memory that lacks most.
+/// Collective. Throws on all ranks the same error, about the memory that lacks most.
 void refuse_what_does_not_fit(const RunContext& context, const workload::MemoryPlan& plan, MemoryClaim claim,
                               int rank) {
     const workload::RankMemory memory = workload::memory_of(plan, context.deck.graph, rank);
@@ -73,7 +69,7 @@ void refuse_what_does_not_fit(const RunContext& context, const workload::MemoryP
         list += fmt::format("\n  section {}: {}", section.name,
                             workload::memory_of(plan, context.deck.graph, section.first_rank).describe());
     throw Error(ExitCode::device_memory,
-                fmt::format("{}; {}. A rank of each section needs:{}", lack, kTakesLess, list),
+                fmt::format("{}; {}. A rank of each section needs:{}", lack, context.memory_advice, list),
                 Scope::all_ranks);
 }
 
@@ -83,10 +79,10 @@ void fit_memory(const RunContext& context, workload::MemoryPlan& plan) {
     const graph::SectionGraph& graph = context.deck.graph;
     const MemoryClaim claim = claim_of(context);
     const std::vector<MemoryPool> pools = memory_pools_of(context.world.allgather(claim));
-    const MemoryPool& own = memory_pool_of(pools, claim);
-    plan.libraries = libraries_of(context, own);
+    const MemoryPool& pool = memory_pool_of(pools, claim);
+    plan.libraries = libraries_of(context, pool);
     const double share =
-        kShare * own.free / (context.device.gpu ? own.ranks : context.topology.ranks_on_node);
+        kShare * pool.free / (context.device.gpu ? pool.ranks : context.topology.ranks_on_node);
     if (context.world.size() != graph.world) {  // a dry run in one process, as if on every rank
         workload::choose_windows(plan, graph, share);
         refuse_what_does_not_fit(context, plan, claim, workload::fullest_rank(plan, graph));
@@ -118,9 +114,14 @@ void in_planned_memory(const RunContext& context, const workload::MemoryPlan& pl
             error.code(),
             fmt::format("{}. The plan fits into what was free at the start: end what else takes memory "
                         "there, or {}. Planned for rank {}: {}{}",
-                        error.what(), kTakesLess, rank, workload::memory_of(plan, graph, rank).describe(),
-                        list));
+                        error.what(), context.memory_advice, rank,
+                        workload::memory_of(plan, graph, rank).describe(), list));
     }
+}
+
+void allocate_on_all_ranks(const RunContext& context, const workload::MemoryPlan& plan,
+                           const std::function<void()>& action) {
+    comm::agree(context.world, [&] { in_planned_memory(context, plan, action); });
 }
 
 std::string describe_use(const comm::Communicator& world, const MemoryUse& mine) {

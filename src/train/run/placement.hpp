@@ -1,4 +1,4 @@
-// What `--dry-run` shows of the context: every rank, its host, its places and its memory.
+// The tables that `--dry-run` prints: ranks with their hosts, sections and memory, and the traffic of a step.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace maestro::train {
 
-/// Collective; on rank 0 a table of several lines, a line for each section of each rank. Hosts are "-" in a
-/// dry run of one process, as if on every rank.
+/// Collective. Returns on rank 0 a table with a line for each section of each rank, elsewhere "". In a dry
+/// run of one process the hosts are unknown ("-").
 std::string placement_table(const RunContext& context, const workload::MemoryPlan& plan);
 
-/// Of the run's first step, by section: what its ranks send each other within tasks (tp, cp), to sum
-/// gradients and hand weights round (dp), and over its outgoing edges and back. By the models' own code on
-/// paper.
+/// Returns a table of what the ranks of each section send in the first step of the run: to each other within
+/// tasks (tp, cp), to reduce gradients and all-gather weights (dp), and over the outgoing edges and back. The
+/// model code counts it on the meta backend.
 std::string traffic_table(const config::Deck& deck, const workload::SampleTable& table, std::int32_t marker);
 
 }  // namespace maestro::train

@@ -1,5 +1,4 @@
-// Rows of metrics on their way to metrics.h5: kept on every rank, gathered and appended now and then by rank
-// 0.
+// Collects rows of metrics on every rank. Now and then rank 0 gathers them and appends them to metrics.h5.
 #pragma once
 
 #include <filesystem>

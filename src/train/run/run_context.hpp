@@ -1,5 +1,7 @@
-// What comes before any section is built: the deck with its graph, where this rank stands.
+// What a run knows before it builds any section: its ranks, its device and its deck.
 #pragma once
+
+#include <string>
 
 #include "backend/device.hpp"
 #include "base/pulse.hpp"
@@ -10,13 +12,22 @@
 
 namespace maestro::train {
 
+/// What helps where a training run does not fit into memory, for error messages.
+inline constexpr const char* kTrainingNeedsLess =
+    "use a smaller window or micro_batch, train.recompute = \"layer\", more ranks for a section (layout.tp "
+    "for weights and activations, layout.cp for activations, layout.dp for the optimizer's moments), or "
+    "fewer ranks a node";
+
+/// What it refers to belongs to the caller.
 struct RunContext {
     const comm::Communicator& world;
     comm::Watchdog& watchdog;
-    Pulse& pulse;  ///< of this rank's work on files
+    Pulse& pulse;  ///< signals that this rank is at work on files
     comm::Topology topology;
     backend::Device device = {};
     config::Deck deck;
+    bool train = true;                               ///< false: an evaluation of the validation samples
+    std::string memory_advice = kTrainingNeedsLess;  ///< what to do where memory is too small
 };
 
 }  // namespace maestro::train

@@ -41,24 +41,24 @@ RunDirectory::RunDirectory(const RunContext& context, const config::CommandLine&
     if (line.dry_run) return;
     if (!lock.warning().empty()) notes_.push_back(lock.warning());
     const bool made = world_.any(lock.made_directory());
-    report_.hold(std::move(lock));
+    report_.hold_lock(std::move(lock));
     // A directory that this start has made goes away if nothing comes of it, one that it may not continue
     // stays as it is. In all others the last word of an earlier run must not be taken for that of this one.
-    if (!made && !world_.any(!conflicts_.empty())) take();
+    if (!made && !world_.any(!conflicts_.empty())) take_over();
 }
 
 void RunDirectory::search(const config::CommandLine& line) {
     found_ = find_checkpoint(world_, resume_ == "auto" ? path_.string() : resume_, context_.pulse);
     comm::agree(world_, [&] {
         if (world_.rank() != 0) return;
-        if (found_.path.empty()) return refuse_what_cannot_go_on();
+        if (found_.path.empty()) return refuse_without_checkpoint();
         std::error_code unknown;
-        own_ = fs::equivalent(fs::path(found_.path).parent_path(), path_ / "checkpoints", unknown);
-        if (!own_ && !line.dry_run && io::holds_run(path_)) refuse_to_overwrite(path_);
+        in_this_run_ = fs::equivalent(fs::path(found_.path).parent_path(), path_ / "checkpoints", unknown);
+        if (!in_this_run_ && !line.dry_run && io::holds_run(path_)) refuse_to_overwrite(path_);
         state_ = io::read_train_state(found_.path, context_.pulse);
         conflicts_ = config::resume_conflicts(context_.deck, state_.settings, state_.defaults);
     });
-    own_ = world_.any(own_);
+    in_this_run_ = world_.any(in_this_run_);
     for (const std::string& wrong : found_.reports)
         notes_.push_back(fmt::format(
             "damaged: {}; {} is used instead. The damaged one stays until the run has passed it, then it is "
@@ -66,7 +66,7 @@ void RunDirectory::search(const config::CommandLine& line) {
             wrong, found_.path));
 }
 
-void RunDirectory::refuse_what_cannot_go_on() const {
+void RunDirectory::refuse_without_checkpoint() const {
     const std::string reports = fmt::format("{}", fmt::join(found_.reports, "\n  "));
     if (resume_ != "auto") {
         if (found_.reports.empty())
@@ -88,7 +88,7 @@ void RunDirectory::refuse_what_cannot_go_on() const {
                         path_.string()));
 }
 
-void RunDirectory::refuse_another_deck(const Job& job) {
+void RunDirectory::check_resume_conflicts(const Job& job) {
     if (state_.samples != job.samples().identity())
         conflicts_.push_back(
             fmt::format("data.train: {} does not hold the samples of that run", context_.deck.data.train));
@@ -100,9 +100,9 @@ void RunDirectory::refuse_another_deck(const Job& job) {
             found_.path, fmt::join(conflicts_, "\n  ")));
 }
 
-/// From here on the run answers for the directory.
-void RunDirectory::take() {
-    if (report_.owns()) return;
+/// From here on the directory is that of this run.
+void RunDirectory::take_over() {
+    if (report_.has_directory()) return;
     comm::agree(world_, [&] {
         if (world_.rank() != 0) return;
         std::error_code error;
@@ -112,13 +112,13 @@ void RunDirectory::take() {
                 ExitCode::cannot_create,
                 fmt::format("{}: cannot be removed: {}", (path_ / "exit.json").string(), error.message()));
     });
-    report_.own(path_);
+    report_.set_directory(path_);
 }
 
 std::int64_t RunDirectory::open(Job& job) {
     if (!found_.path.empty()) {
         comm::agree(world_, [&] {
-            if (world_.rank() == 0) refuse_another_deck(job);
+            if (world_.rank() == 0) check_resume_conflicts(job);
         });
         job.load(found_.path);
     }
@@ -127,7 +127,7 @@ std::int64_t RunDirectory::open(Job& job) {
         io::prepare_run_directory(path_);
         log::open_file(path_ / "log.txt");
     });
-    take();
+    take_over();
     const std::string environment = environment_report(context_, job.backend().describe());
     for (const std::string& text : {environment, fmt::format("{}", fmt::join(job.description(), "\n"))})
         log::write_file(text);
@@ -139,7 +139,7 @@ std::int64_t RunDirectory::open(Job& job) {
     std::vector<std::int64_t> step{state_.step};
     world_.broadcast(step);
     if (!found_.path.empty()) {
-        saved_step_ = own_ ? step.front() : -1;
+        saved_step_ = in_this_run_ ? step.front() : -1;
         log::info("resumed from {} after step {}", found_.path, step.front());
     } else if (resume_ == "auto") {
         log::info("nothing to resume in {}: a fresh start", path_.string());
@@ -170,7 +170,7 @@ void RunDirectory::open_metrics(const Job& job, const std::string& environment) 
         set_aside(".abandoned", "the metrics of a run that ended before its first checkpoint");
     } else if (state_.rows) {
         rows = std::move(*state_.rows);
-    } else if (own_) {
+    } else if (in_this_run_) {
         try {
             io::cut_metrics(path, header, state_.counts, context_.pulse);
             io::set_aside_newer(path_, state_.step, found_.damaged);
@@ -185,7 +185,7 @@ void RunDirectory::open_metrics(const Job& job, const std::string& environment) 
         rows = rows_of_other_run();
     }
     io::create_metrics(path, header, rows, context_.pulse);
-    if (own_) io::set_aside_newer(path_, state_.step, found_.damaged);
+    if (in_this_run_) io::set_aside_newer(path_, state_.step, found_.damaged);
 }
 
 io::Rows RunDirectory::rows_of_other_run() {

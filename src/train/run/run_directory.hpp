@@ -1,5 +1,5 @@
-// The run directory from a job's point of view: who may write there, what a start goes on from, and what it
-// leaves. Rank 0 writes; every function is collective.
+// The run directory: whether this start may write there, which checkpoint it continues from, and what it
+// stores. Every function is collective, and rank 0 writes.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,9 @@ public:
 
 private:
     void search(const config::CommandLine& line);
-    void refuse_what_cannot_go_on() const;
-    void take();
-    void refuse_another_deck(const Job& job);
+    void refuse_without_checkpoint() const;
+    void take_over();
+    void check_resume_conflicts(const Job& job);
     void open_metrics(const Job& job, const std::string& environment);
     /// Rows of another run, up to the checkpoint that this one begins with.
     io::Rows rows_of_other_run();
@@ -46,9 +46,9 @@ private:
     std::filesystem::path path_;
     std::string resume_;  ///< as asked
     FoundCheckpoint found_;
-    bool own_ = false;      ///< the checkpoint is this directory's
-    io::TrainState state_;  ///< of the checkpoint; rank 0
-    /// Why this deck cannot go on from it; told once the samples are known too. Rank 0.
+    bool in_this_run_ = false;  ///< the checkpoint is in this directory
+    io::TrainState state_;      ///< of the checkpoint; rank 0
+    /// Why this deck cannot continue from the checkpoint. Thrown once the samples are known too. Rank 0.
     std::vector<std::string> conflicts_;
     std::vector<std::string> notes_;  ///< for the log, once it is open
     std::int64_t saved_step_ = -1;

@@ -12,12 +12,12 @@ void RunReport::identify(int rank, std::string host) {
     host_ = std::move(host);
 }
 
-void RunReport::own(std::filesystem::path directory) {
+void RunReport::set_directory(std::filesystem::path directory) {
     const std::lock_guard lock(mutex_);
     directory_ = std::move(directory);
 }
 
-bool RunReport::owns() const {
+bool RunReport::has_directory() const {
     const std::lock_guard lock(mutex_);
     return !directory_.empty();
 }

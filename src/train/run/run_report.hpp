@@ -1,4 +1,4 @@
-// How a run ends, for exit.json and for those who wait for the directory: what main needs to know of it.
+// How a run ends, for exit.json. Holds the lock of the run directory until the end.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,23 @@
 namespace maestro::train {
 
 /// Used by the main thread, and by the watchdog's when that one hangs. Holds the directory's lock until
-/// let_go().
+/// release_lock().
 class RunReport {
 public:
     void identify(int rank, std::string host);
-    void hold(io::RunLock lock) { lock_ = std::move(lock); }
-    void let_go() { hold({}); }  ///< of the lock; a directory that was made for nothing goes away
-    /// From now on the run answers for the directory: how it ends is told there.
-    void own(std::filesystem::path directory);
-    bool owns() const;
+    void hold_lock(io::RunLock lock) { lock_ = std::move(lock); }
+    /// Releases the lock, which removes a directory that this start has made without using it.
+    void release_lock() { hold_lock({}); }
+    /// From now on the directory is that of this run, which writes there how it ends.
+    void set_directory(std::filesystem::path directory);
+    bool has_directory() const;
     void step_done(std::int64_t step);  ///< steps done so far
     std::int64_t step() const;
-    void stopped(std::string reason);  ///< early, in order
+    void stopped(std::string reason);  ///< why the run ends early, in an orderly way
 
-    /// Writes exit.json, if the directory is owned.
+    /// Writes exit.json into the directory, if it is set.
     void write(int code, const std::string& reason) const;
-    /// The same at an end in order.
+    /// The same at an orderly end.
     void write(int code) const;
 
 private:

@@ -1,4 +1,4 @@
-// The samples that a run reads.
+// Opens the file of samples that a run reads, sharing the work among the ranks.
 #pragma once
 
 #include <memory>

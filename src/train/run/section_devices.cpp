@@ -20,28 +20,28 @@ SectionDevices::SectionDevices(const RunContext& context, const workload::Memory
     for (const double size : bytes) {
         auto backend = open_device(context);
         backend::Arena scratch(*backend, static_cast<std::size_t>(size));
-        owned_.push_back({std::move(backend), std::move(scratch)});
+        entries_.push_back({std::move(backend), std::move(scratch)});
     }
 }
 
-SectionDevices::Own& SectionDevices::owned(int section) {
+SectionDevices::Entry& SectionDevices::entry(int section) {
     MAESTRO_CHECK(place_[section] >= 0, "section {} is not on this rank", section);
-    return owned_[place_[section]];
+    return entries_[place_[section]];
 }
 
 backend::Backend* SectionDevices::find(int section) {
-    return place_[section] < 0 ? nullptr : owned(section).backend.get();
+    return place_[section] < 0 ? nullptr : entry(section).backend.get();
 }
 
 std::size_t SectionDevices::scratch_bytes() const {
     std::size_t bytes = 0;
-    for (const Own& own : owned_) bytes += own.scratch.capacity();
+    for (const Entry& entry : entries_) bytes += entry.scratch.capacity();
     return bytes;
 }
 
 std::size_t SectionDevices::used_scratch_bytes() const {
     std::size_t bytes = 0;
-    for (const Own& own : owned_) bytes += own.scratch.peak();
+    for (const Entry& entry : entries_) bytes += entry.scratch.peak();
     return bytes;
 }
 

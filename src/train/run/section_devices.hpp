@@ -1,5 +1,6 @@
-// What the sections of this rank compute with. On the CPU they share a backend and its scratch: their tasks
-// take turns. On a GPU each has its own, so that tasks overlap where no edge orders them.
+// The backends of this rank's sections. On the CPU the sections share a backend and its scratch memory, and
+// their tasks take turns. On a GPU each section has a backend, so that their tasks overlap where no edge
+// orders them.
 #pragma once
 
 #include <memory>
@@ -17,23 +18,23 @@ public:
     /// as the plan says.
     SectionDevices(const RunContext& context, const workload::MemoryPlan& plan);
 
-    /// Of a section; null where this rank does not hold it.
+    /// The backend of a section; null where this rank does not hold it.
     backend::Backend* find(int section);
-    backend::Backend& backend(int section) { return *owned(section).backend; }
-    backend::Arena& scratch(int section) { return owned(section).scratch; }
-    /// Any of them, to say what the device is.
-    const backend::Backend& any() const { return *owned_.front().backend; }
-    std::size_t scratch_bytes() const;       ///< taken
-    std::size_t used_scratch_bytes() const;  ///< the part of them that was ever in use
+    backend::Backend& backend(int section) { return *entry(section).backend; }
+    backend::Arena& scratch(int section) { return entry(section).scratch; }
+    /// One of them, to describe the device.
+    const backend::Backend& any() const { return *entries_.front().backend; }
+    std::size_t scratch_bytes() const;       ///< allocated
+    std::size_t used_scratch_bytes() const;  ///< the most that was in use
 
 private:
-    struct Own {
+    struct Entry {
         std::unique_ptr<backend::Backend> backend;
         backend::Arena scratch;
     };
-    Own& owned(int section);
-    std::vector<int> place_;  ///< in owned_, by section; -1: not held
-    std::vector<Own> owned_;
+    Entry& entry(int section);
+    std::vector<int> place_;  ///< by section, its index in entries_; -1: not held
+    std::vector<Entry> entries_;
 };
 
 }  // namespace maestro::train

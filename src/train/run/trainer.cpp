@@ -9,19 +9,18 @@
 #include "comm/signals.hpp"
 #include "graph/grid.hpp"
 #include "train/coordinator/planner.hpp"
+#include "train/coordinator/step_command.hpp"
 #include "train/run/placement.hpp"
 #include "train/run/recorder.hpp"
 #include "train/run/run_directory.hpp"
 #include "train/run/step_log.hpp"
 #include "train/step/step_sums.hpp"
 #include "train/step/timing.hpp"
+#include "workload/data_order.hpp"
 
 namespace maestro::train {
 
 namespace {
-
-/// What rank 0 tells all at a step border, besides the plan.
-constexpr std::int64_t kStop = 1, kFlush = 2;
 
 AdamSettings settings_of(const config::Optimizer& o) {
     return {.learning_rate = o.learning_rate,
@@ -35,13 +34,7 @@ AdamSettings settings_of(const config::Optimizer& o) {
             .clip = o.clip};
 }
 
-std::vector<LocalSection*> local_sections_of(Job& job) {
-    std::vector<LocalSection*> sections;
-    for (auto& section : job.sections()) sections.push_back(section.get());
-    return sections;
-}
-
-/// The steps of a run, after `done` of them. All that it points to outlives it.
+/// Runs the steps of a training run after the first `done`. The caller keeps everything it refers to alive.
 class Trainer {
 public:
     Trainer(Job& job, RunDirectory& directory, RunReport& report, double max_hours, std::int64_t done)
@@ -53,9 +46,10 @@ public:
           max_hours_(max_hours),
           first_step_(done + 1),
           adam_(settings_of(deck_.optimizer)),
-          planner_(deck_, job.problem(), job.costs(), job.table().size()),
+          order_(deck_.run.seed, job.table().size(), deck_.data.global_batch),
+          planner_(deck_, job.problem(), job.costs(), batches(), world_.waiter()),
           runner_(world_, graph::lane_on(deck_.graph, world_.rank()), job.lane(), begin_s_,
-                  local_sections_of(job), job.edges(), job.table(), job.prefetcher(), job.context().watchdog,
+                  local_sections(job), job.edges(), job.table(), job.prefetcher(), job.context().watchdog,
                   deck_.schedule.dispatch == "ready"),
           recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.context().pulse),
           log_(deck_.train, done, begin_s_) {}
@@ -63,6 +57,12 @@ public:
     ExitCode run();
 
 private:
+    StepBatches batches() {
+        return {deck_.train.steps, [this](std::int64_t step) {
+                    const auto samples = order_.batch(step - 1);
+                    return std::vector(samples.begin(), samples.end());
+                }};
+    }
     bool stop_signal();
     bool next_plan(std::int64_t step, double began_s, schedule::StepPlan& plan);
     void run_step(const schedule::StepPlan& plan, double began_s);
@@ -78,8 +78,9 @@ private:
     double max_hours_;
     std::int64_t first_step_;
     double begin_s_ = comm::now_s();
-    bool signalled_ = false;  ///< a signal has come: to this rank, on rank 0 to any
+    bool signalled_ = false;  ///< this rank, on rank 0 any rank, has received a signal
     AdamSettings adam_;
+    workload::DataOrder order_;  ///< used by the planner's thread
     Planner planner_;
     StepRunner runner_;
     Recorder recorder_;
@@ -101,7 +102,7 @@ ExitCode Trainer::run() {
         }
     }
     recorder_.flush();
-    // Who asks a run to stop wants to go on with it.
+    // A run that is asked to stop is to be resumed, whatever checkpoint.every says.
     if (deck_.checkpoint.every > 0 || stopped) directory_.save(job_, report_.step());
     report_times();
     if (!stopped) return ExitCode::done;
@@ -112,8 +113,9 @@ ExitCode Trainer::run() {
     return ExitCode::stopped_early;
 }
 
-/// On rank 0: has a signal asked any rank to stop? Elsewhere tells rank 0 of it, once. By messages of their
-/// own: one more number in the step's sums would change the order of summation of the others.
+/// Returns on rank 0 whether any rank has received a signal to stop, elsewhere whether this rank has. The
+/// other ranks notify rank 0 once, by a separate message: another number in the step's sums would change the
+/// order of summation of the others.
 bool Trainer::stop_signal() {
     const bool before = signalled_;
     signalled_ = signalled_ || comm::stop_signal() != 0;
@@ -124,28 +126,27 @@ bool Trainer::stop_signal() {
     return signalled_;
 }
 
-/// Collective, at a step's border; false where the run is to stop.
+/// Collective, between two steps. Returns false where the run is to stop.
 bool Trainer::next_plan(std::int64_t step, double began_s, schedule::StepPlan& plan) {
     job_.context().watchdog.doing(fmt::format("the plan of step {}", step));
-    std::vector<std::int64_t> words;
+    StepCommand command;
+    const bool signalled = stop_signal();
     if (world_.rank() == 0) {
         const bool late = max_hours_ > 0 && began_s - begin_s_ > 3600 * max_hours_;
-        words.push_back((stop_signal() || late ? kStop : 0) | (recorder_.due() ? kFlush : 0));
-        const auto encoded = schedule::encode(planner_.next(step, began_s));
-        words.insert(words.end(), encoded.begin(), encoded.end());
+        command.stop = signalled || late;
+        command.flush_metrics = recorder_.due();
+        if (!command.stop) command.plan = planner_.next(step, began_s);
     }
-    if (world_.rank() != 0) stop_signal();
-    world_.broadcast(words);
-    if (words.front() & kFlush) recorder_.flush();
-    if (words.front() & kStop) return false;
-    plan = schedule::decode(std::span(words).subspan(1));
-    return true;
+    broadcast(world_, command);
+    if (command.flush_metrics) recorder_.flush();
+    plan = std::move(command.plan);
+    return !command.stop;
 }
 
 void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     StepSums sums(plan.batches.size());
     std::vector<io::TaskRow> tasks;
-    sums.add(runner_.run(plan, loss_scale(plan), tasks));
+    sums.add(runner_.run(plan, {.loss_scale = loss_scale(plan)}, tasks));
 
     job_.context().watchdog.doing(fmt::format("the gradients of step {}", plan.step));
     for (auto& section : job_.sections())
@@ -171,7 +172,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     log_.step_done(row);
 }
 
-/// One over the loss weights of the step, which are known before it begins.
+/// Returns 1 / sum of the loss weights of the step, which are known before it begins.
 double Trainer::loss_scale(const schedule::StepPlan& plan) const {
     double weight = 0;
     for (std::size_t s = 0; s < plan.batches.size(); ++s)

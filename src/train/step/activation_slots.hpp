@@ -1,5 +1,5 @@
-// Memory for the micro-batches of a section that are in flight: what a forward keeps for its backward, or
-// what a forward-only section's consumers still read.
+// Memory for the micro-batches of a section in flight: the activations that a forward keeps for its backward,
+// or the output of a forward-only section, which its consumers still read.
 #pragma once
 
 #include <cstdint>
@@ -21,28 +21,27 @@ struct InFlight {
     std::unique_ptr<model::Saved> saved;
 };
 
-/// Owns the memory of all of a section's window, taken at once.
+/// Owns the memory of a section's whole window, allocated at once.
 class ActivationSlots {
 public:
-    /// `section` for messages.
+    /// `section`: its name, for messages.
     ActivationSlots(backend::Backend& backend, std::string section, int count, std::size_t bytes);
 
     bool any_free() const { return !free_.empty(); }
     bool in_flight(int micro_batch) const { return in_flight_.contains(micro_batch); }
-    /// Takes a slot, with its memory empty. There must be a free one (checked): windows and credits see to
-    /// that.
+    /// Takes a free slot and empties its memory. Windows and credits make sure that there is one (checked).
     InFlight take();
     backend::Arena& memory(const InFlight& entry) { return arenas_[entry.slot]; }
     void keep(int micro_batch, InFlight entry) { in_flight_.emplace(micro_batch, std::move(entry)); }
-    /// Out of those kept (checked); its slot is taken until release().
+    /// Removes a micro-batch from those kept (checked). Its slot stays in use until release().
     InFlight extract(int micro_batch);
     void release(const InFlight& entry) { free_.push_back(entry.slot); }
-    /// Frees the slots of the micro-batches that are `over`.
+    /// Frees the slots of those micro-batches for which `over` returns true.
     void release_if(const std::function<bool(int micro_batch)>& over);
     void check_empty() const;  ///< at the end of a step
 
     std::size_t bytes() const;
-    std::size_t used_bytes() const;  ///< the part of them that was ever in use
+    std::size_t used_bytes() const;  ///< the most that was in use
 
 private:
     std::string section_;

@@ -11,7 +11,7 @@ namespace maestro::train {
 
 namespace {
 
-/// Those of the samples that come over the edge.
+/// Returns those of the samples that come over the edge.
 std::vector<std::int64_t> expected(const channel::Channel& input, std::span<const std::int64_t> samples) {
     std::vector<std::int64_t> found;
     std::copy_if(samples.begin(), samples.end(), std::back_inserter(found),
@@ -104,15 +104,17 @@ std::vector<int> LocalSection::await_forward(std::span<const std::int64_t> sampl
     for (channel::Channel* input : inputs_)
         for (const std::int64_t sample : samples)
             if (input->expects(sample)) input->wait_arrived(sample);
-    std::vector<int> taken;
+    std::vector<int> chosen;
     for (std::size_t e = 0; e < outputs_.size(); ++e) {
         outputs_[e]->wait_credit(slots.empty() ? -1 : slots[e]);
-        taken.push_back(slots.empty() ? outputs_[e]->free_slot() : slots[e]);
+        chosen.push_back(slots.empty() ? outputs_[e]->free_slot() : slots[e]);
     }
+    // A slot of activations comes back with the backward. Without one, the output in it stays until the last
+    // consumer has read it, which this rank only notices when it looks.
     if (!settings_.backward && !outputs_.empty())
         waiter_.wait_until([&] { return collect_drained(); },
                            [&] { return settings_.name + ": all consumers of one micro-batch"; });
-    return taken;
+    return chosen;
 }
 
 void LocalSection::await_backward(int micro_batch) {
@@ -125,7 +127,7 @@ TaskMarks LocalSection::forward(int micro_batch, const model::Batch& batch, std:
     const std::span<const model::SampleView> samples = batch.samples;
     const backend::ProfilerRange range(backend_, settings_.name, "forward", micro_batch);
     const std::vector<std::vector<Tensor>> inputs = input_rows(samples);
-    const backend::Mark start = backend_.clock().mark();  // it has its inputs
+    const backend::Mark start = backend_.clock().mark();  // what came before is waiting, not computing
 
     InFlight entry = slots_.take();
     for (const auto& sample : samples) entry.samples.push_back(sample.id);
@@ -138,6 +140,7 @@ TaskMarks LocalSection::forward(int micro_batch, const model::Batch& batch, std:
     {
         const backend::ProfilerRange edges(backend_, "edge");
         for (std::size_t e = 0; e < outputs_.size(); ++e) outputs_[e]->put(micro_batch, output, slots[e]);
+        // On an edge with gradients, put_gradient() releases the rows.
         for (channel::Channel* input : inputs_)
             if (!input->spec().carries_gradient) input->release(expected(*input, entry.samples));
     }
@@ -187,6 +190,7 @@ TaskMarks LocalSection::backward(int micro_batch, double asked_s) {
     InFlight entry = slots_.extract(micro_batch);
     backend::ArenaScope scope(scratch_);
     const Tensor d_output = gradients.empty() ? Tensor() : gradients.front();
+    // The sum goes into the memory of the first edge, which is this section's until retire().
     for (std::size_t e = 1; e < gradients.size(); ++e) ops::add(backend_, gradients[e], d_output);
     std::vector<Tensor> d_inputs(inputs_.size());
     std::vector<std::vector<std::int64_t>> came(inputs_.size());  // samples over each edge

@@ -1,6 +1,6 @@
-// This rank's part of a replica: the section's module, its edges, its optimizer, and the memory of
-// micro-batches in entry. It runs one task at a time, together with the other ranks of its lane; which, the
-// step runner decides.
+// A section as this rank holds it: its shards of the module, the optimizer, the ends of the edges and the
+// memory of micro-batches in flight. It works for one replica of the section and runs one task at a time,
+// together with the other ranks of its lane. StepRunner decides which.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,14 @@
 
 namespace maestro::train {
 
-/// Where a task began, had computed and ended, in what the device does; asked for at comm::now_s().
+/// Marks in the device's work where a task began, had computed and ended. `asked_s` (comm::now_s()) is when
+/// the host requested it.
 struct TaskMarks {
     double asked_s = 0;
     backend::Mark start, computed, end;
 };
 
-/// When a task ran, seconds of comm::now_s(), and how long it waited before.
+/// When a task ran, in seconds of comm::now_s(), and how long it waited before.
 struct TaskTimes {
     double start_s = 0;
     double end_s = 0;
@@ -40,13 +41,13 @@ public:
         std::string name = {};  ///< of the section
         int replica = 0;        ///< index of the replica that this rank works for
         int window = 1;         ///< micro-batches in flight
-        bool backward = true;   ///< its tasks come in pairs
+        bool backward = true;   ///< every forward has a backward
         DType dtype = DType::f32;
-        std::size_t saved_bytes = 0;  ///< activations of the worst micro-batch
+        std::size_t saved_bytes = 0;  ///< activations kept for the largest micro-batch
     };
-    /// Channels are owned by the caller: `inputs` in the order of the module's inputs. `scratch` is used
-    /// within a task; replicas may share it that share the backend. All must outlive the replica. Nothing is
-    /// sent here.
+    /// The caller owns the channels, the backend and `scratch`, and keeps them alive. `inputs` are in the
+    /// order of the module's inputs. `scratch` is used within tasks; sections that share a backend may share
+    /// it. Allocates memory and sends nothing.
     LocalSection(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
                  comm::Waiter& waiter, std::vector<channel::Channel*> inputs,
                  std::vector<channel::Channel*> outputs, backend::Arena& scratch);
@@ -62,43 +63,46 @@ public:
     backend::Clock& clock() { return backend_.clock(); }
     Optimizer* optimizer() { return optimizer_.get(); }
     backend::Arena& scratch() { return scratch_; }
-    /// Collective over the section: Optimizer's; 0 and nothing where the section is frozen.
+    /// Collective over the section: Optimizer::reduce() and update(). A frozen section does nothing, returns
+    /// 0.
     double reduce();
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
-    /// Of what was measured. Waits until the device has done what it was given.
+    /// The times measured so far. Waits until the device has finished its work.
     const SectionTimes& times();
-    std::size_t bytes() const;       ///< taken: weights, gradients, moments and activations
-    std::size_t used_bytes() const;  ///< the part of them that was ever in use
+    std::size_t bytes() const;       ///< allocated: weights, gradients, moments, activations
+    std::size_t used_bytes() const;  ///< the most that was in use
 
-    /// Would forward() start without waiting? Are all inputs of these samples here, and a credit and a slot
-    /// free?
+    /// Whether forward() would start without waiting: all inputs of these samples have arrived, and a credit
+    /// and a slot are free.
     bool can_forward(std::span<const std::int64_t> samples);
-    /// Would backward() start without waiting, its forward being done?
+    /// Whether the forward is done and backward() would start without waiting.
     bool can_backward(int micro_batch);
-    /// Waits until forward() can run these samples here, in these slots of the outputs' channels, one each;
-    /// without, in any, which are returned: all ranks of a lane have to take the same.
+    /// Waits until forward() can run these samples, and returns the slots of the output channels that it will
+    /// use, one for each channel: `slots` where they are given, otherwise free ones. All ranks of a lane have
+    /// to use the same.
     std::vector<int> await_forward(std::span<const std::int64_t> samples, std::span<const int> slots = {});
     /// Waits for the gradients of the micro-batch's outputs.
     void await_backward(int micro_batch);
-    /// Runs the micro-batch and sends its outputs. Needs await_forward(). Adds to `result`. Waiting counts
-    /// from `asked_s` (comm::now_s()) on.
+    /// Runs the micro-batch, sends its outputs and adds to `result`. Call await_forward() before. Waiting
+    /// time counts from `asked_s` (comm::now_s()) on.
     TaskMarks forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
                       model::Result& result, double asked_s);
-    /// Runs backward and sends the gradients of the inputs. Needs await_backward().
+    /// Runs backward and sends the gradients of the inputs. Call await_backward() before.
     TaskMarks backward(int micro_batch, double asked_s);
-    /// Waits until the device has done what it was given; then measured() may be asked.
+    /// Waits until the device has finished its work. After that measured() may be called.
     void read_clock();
-    /// When a task ran; adds to times(). The device was done with what it began before at `free_s`: it waits
-    /// from then on, or from when the task was asked for, unless it began this one meanwhile.
+    /// Returns when a task ran, and adds it to times(). At `free_s` the device had finished its earlier work:
+    /// the task has waited since then, or since it was requested, whichever is later.
     TaskTimes measured(const TaskMarks& task, double free_s = 0);
-    /// Nothing may be in flight any more (checked).
+    /// Waits for the consumers of a forward-only section. Nothing else may be in flight (checked).
     void end_step();
 
 private:
-    /// A forward-only section keeps its output until all consumers are done with it. Is a slot free then?
+    /// Frees the slots whose outputs all consumers have read, where nothing comes back for them. Returns
+    /// whether a slot is free.
     bool collect_drained();
     std::vector<std::vector<Tensor>> input_rows(std::span<const model::SampleView> samples);
-    /// Those that come back over the edges.
+    /// The gradients of the micro-batch's output, one from each edge that carries one.
     std::vector<Tensor> output_gradients(int micro_batch);
 
     backend::Backend& backend_;

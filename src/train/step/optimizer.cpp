@@ -41,6 +41,8 @@ void Optimizer::add_group(parallel::ParameterGroup& group) {
     State& state =
         states_.emplace_back(State{.group = &group, .counted = {}, .chunks = {}, .first = {}, .second = {}});
     const Range shard = group.shard();
+    // Most weights count in the norm wherever they are held. Only where ranks hold copies is the range of a
+    // parameter cut, so `counted` stays short. Padding is zero and may be counted.
     std::int64_t at = shard.begin;  // what lies before is in `counted`, or counts on another rank
     std::vector<ops::UpdateRange> updated;
     for (const parallel::Parameter* p : group.parameters()) {

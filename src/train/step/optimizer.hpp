@@ -24,12 +24,13 @@ struct AdamSettings {
     double clip = 0;  ///< of the global gradient norm; 0: none
 };
 
-/// Of `step`, counted from 1: linear warm-up, then a half cosine down to the final rate.
+/// Returns the learning rate of `step`, counted from 1: linear warm-up, then a half cosine down to the final
+/// rate.
 double learning_rate(const AdamSettings& settings, std::int64_t step);
 
 class Optimizer {
 public:
-    /// Of the trainable groups of `store`, which must outlive it.
+    /// For the trainable groups of `store`, which must outlive it.
     Optimizer(backend::Backend& backend, parallel::ParameterStore& store);
 
     /// Collective over the section's ranks: sums the gradients, of which this rank then holds its shards.
@@ -39,8 +40,8 @@ public:
     /// times `gradient_scale`, then the new weights on all ranks.
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
 
-    /// Whether all weights of the shards are finite. Computed on the device, where the host would have to
-    /// copy them.
+    /// Whether all weights of the shards are finite. Computed on the device: the host would have to copy
+    /// them.
     bool all_finite(backend::Arena& scratch);
     /// The moments of the elements of a parameter in this rank's shard, [n], in the memory of the optimizer.
     Tensor first_moments(const parallel::Parameter& parameter) const;
@@ -50,7 +51,7 @@ public:
     std::size_t bytes() const;
 
 private:
-    /// What is kept for a group.
+    /// The optimizer states of a parameter group.
     struct State {
         parallel::ParameterGroup* group;
         std::vector<Range> counted;  ///< of its flat arrays, in the norm
@@ -59,7 +60,7 @@ private:
     };
     void add_group(parallel::ParameterGroup& group);
     const State& state_of(const parallel::Parameter& parameter) const;
-    /// Of those elements, in double. Waits for the device.
+    /// Returns the sum of squares of these elements, in double. Waits for the device.
     double sum_squares(const Tensor& values, std::span<const Range> ranges, backend::Arena& scratch);
 
     backend::Backend& backend_;

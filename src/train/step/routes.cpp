@@ -1,6 +1,7 @@
 #include "train/step/routes.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -12,6 +13,8 @@ namespace {
 
 using Rows = std::vector<parallel::RowPlacement>;  // of one sample
 
+/// Both ends hold the same rows of the sample, in ascending ranges. A piece is what two of these ranges have
+/// in common, so each row is in one piece.
 std::vector<channel::Piece> pieces(std::int64_t sample, const Rows& produced, const Rows& consumed) {
     std::vector<channel::Piece> found;
     std::int64_t row = 0;
@@ -31,41 +34,79 @@ std::vector<channel::Piece> pieces(std::int64_t sample, const Rows& produced, co
     return found;
 }
 
+/// Where a sample is at the consuming end.
+struct Consumer {
+    int replica = 0;
+    int micro_batch = 0;       ///< among those of all replicas
+    std::size_t position = 0;  ///< in the micro-batch
+};
+
+/// The micro-batches of the consuming section. Each is laid out when the first of its samples is asked for.
+class Consumers {
+public:
+    Consumers(const std::vector<std::vector<schedule::MicroBatch>>& replicas, const RowLayout& layout)
+        : layout_(layout) {
+        for (std::size_t r = 0; r < replicas.size(); ++r)
+            for (const schedule::MicroBatch& micro_batch : replicas[r]) {
+                for (std::size_t i = 0; i < micro_batch.samples.size(); ++i)
+                    of_sample_.emplace(
+                        micro_batch.samples[i],
+                        Consumer{static_cast<int>(r), static_cast<int>(micro_batches_.size()), i});
+                micro_batches_.push_back(&micro_batch);
+            }
+        rows_.resize(micro_batches_.size());
+    }
+    /// Null where the section does not work on the sample.
+    const Consumer* find(std::int64_t sample) const {
+        const auto at = of_sample_.find(sample);
+        return at == of_sample_.end() ? nullptr : &at->second;
+    }
+    const Rows& rows(const Consumer& consumer) {
+        auto& rows = rows_[consumer.micro_batch];
+        if (!rows) rows = layout_(micro_batches_[consumer.micro_batch]->samples);
+        return (*rows)[consumer.position];
+    }
+
+private:
+    const RowLayout& layout_;
+    std::unordered_map<std::int64_t, Consumer> of_sample_;
+    std::vector<const schedule::MicroBatch*> micro_batches_;
+    std::vector<std::optional<workload::RowPlacements>> rows_;  ///< by micro-batch
+};
+
 }  // namespace
 
-std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int to, const Held& produced,
-                                   const Held& consumed) {
-    struct Consumer {
-        int replica;
-        Rows rows;
-    };
-    std::unordered_map<std::int64_t, Consumer> consumers;  // by sample
-    const auto& down = plan.batches[to];
-    for (std::size_t r = 0; r < down.size(); ++r)
-        for (const auto& batch : down[r]) {
-            workload::RowPlacements held = consumed(batch.samples);
-            for (std::size_t i = 0; i < held.size(); ++i)
-                consumers.emplace(batch.samples[i], Consumer{static_cast<int>(r), std::move(held[i])});
-        }
+std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int to,
+                                   const RowLayout& produced, const RowLayout& consumed,
+                                   const std::optional<EndReplicas>& local) {
+    Consumers consumers(plan.batches[to], consumed);
     std::vector<channel::Route> found;
     const auto& up = plan.batches[from];
     for (std::size_t r = 0; r < up.size(); ++r)
         for (std::size_t k = 0; k < up[r].size(); ++k) {
             const auto& samples = up[r][k].samples;
-            const workload::RowPlacements held = produced(samples);
-            for (std::size_t i = 0; i < held.size(); ++i)
-                if (const auto at = consumers.find(samples[i]); at != consumers.end())
-                    found.push_back({.sample = samples[i],
-                                     .producer_replica = static_cast<int>(r),
-                                     .producer_micro_batch = static_cast<int>(k),
-                                     .consumer_replica = at->second.replica,
-                                     .pieces = pieces(samples[i], held[i], at->second.rows)});
+            std::optional<workload::RowPlacements> rows;
+            for (std::size_t i = 0; i < samples.size(); ++i) {
+                const Consumer* consumer = consumers.find(samples[i]);
+                if (!consumer) continue;
+                channel::Route& route = found.emplace_back();
+                route.sample = samples[i];
+                route.producer_replica = static_cast<int>(r);
+                route.producer_micro_batch = static_cast<int>(k);
+                route.consumer_replica = consumer->replica;
+                if (local && local->producer != route.producer_replica &&
+                    local->consumer != route.consumer_replica)
+                    continue;
+                if (!rows) rows = produced(samples);
+                route.pieces = pieces(samples[i], (*rows)[i], consumers.rows(*consumer));
+            }
         }
     return found;
 }
 
 std::vector<channel::Route> routes(const schedule::StepPlan& plan, EdgeSide from, EdgeSide to,
-                                   const workload::SampleTable& table) {
+                                   const workload::SampleTable& table,
+                                   const std::optional<EndReplicas>& local) {
     const auto produced = [&](std::span<const std::int64_t> samples) {
         return workload::outputs_of(workload::packing_of(table, from.section, samples), from.degrees);
     };
@@ -75,7 +116,7 @@ std::vector<channel::Route> routes(const schedule::StepPlan& plan, EdgeSide from
             places.push_back(workload::places_of(table, from.section, to.section, sample, to.degrees));
         return workload::inputs_of(workload::packing_of(table, to.section, samples), places, to.degrees);
     };
-    return routes(plan, from.section, to.section, produced, consumed);
+    return routes(plan, from.section, to.section, produced, consumed, local);
 }
 
 }  // namespace maestro::train

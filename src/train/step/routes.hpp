@@ -1,9 +1,10 @@
-// Who sends which rows to whom over an edge in a step: known to all ranks from the plan and the samples'
-// lengths.
+// Which rows of which sample go from rank to rank over an edge in a step. All ranks work it out for
+// themselves from the plan and the lengths of the samples.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,21 +14,32 @@
 
 namespace maestro::train {
 
-/// How the ranks of one end hold the rows of the edge, for a micro-batch of these samples.
-using Held = std::function<workload::RowPlacements(std::span<const std::int64_t> samples)>;
+/// How the ranks of a replica at one end of the edge hold the edge's rows, for a micro-batch of these
+/// samples.
+using RowLayout = std::function<workload::RowPlacements(std::span<const std::int64_t> samples)>;
 
-/// Pure. A sample that only one of the sections `from` and `to` sees has no route; its rows count all the
-/// same, where they lie in its micro-batch. Throws Error(broken_invariant) where the ends hold unlike rows of
-/// a sample.
-std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int to, const Held& produced,
-                                   const Held& consumed);
+/// The replicas of a rank at the two ends of an edge; empty where it holds nothing of that section.
+struct EndReplicas {
+    std::optional<int> producer, consumer;
+};
 
-/// A section at one end of an edge, and how its replicas are cut.
+/// Pure. The routes of a step, in an order that is the same on every rank. A sample that only one of the
+/// sections `from` and `to` works on has no route, but its rows count in the layout of its micro-batch.
+/// With `local`, pieces are filled in only where a route begins or ends in one of these replicas: laying out
+/// the micro-batches of all replicas on every rank would take as long as there are replicas. The other routes
+/// stay in the list without pieces, because a route's position in it is where the edge's flags of the sample
+/// are. Throws Error(broken_invariant) where the two ends hold different rows of a sample.
+std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int to,
+                                   const RowLayout& produced, const RowLayout& consumed,
+                                   const std::optional<EndReplicas>& local = {});
+
+/// A section at one end of an edge, and how the ranks of its replicas share the rows.
 struct EdgeSide {
     int section = 0;
     parallel::Degrees degrees = {};
 };
 std::vector<channel::Route> routes(const schedule::StepPlan& plan, EdgeSide from, EdgeSide to,
-                                   const workload::SampleTable& table);
+                                   const workload::SampleTable& table,
+                                   const std::optional<EndReplicas>& local = {});
 
 }  // namespace maestro::train

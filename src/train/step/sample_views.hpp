@@ -1,4 +1,4 @@
-// Samples as they were read, as the modules see them.
+// Converts samples from the file to what modules take.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace maestro::train {
 
-/// Points into the samples it is made of, which outlive it and stay where they are.
+/// Points into the samples that it is made of. The caller keeps them alive and does not move them.
 class SampleViews {
 public:
     explicit SampleViews(std::span<const data::Sample> samples);

@@ -1,5 +1,7 @@
 #include "train/step/step_runner.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -11,13 +13,13 @@
 
 namespace maestro::train {
 
-StepRunner::StepRunner(const comm::Communicator& world, int lane, const comm::Communicator& together,
+StepRunner::StepRunner(const comm::Communicator& world, int lane, const comm::Communicator& lane_comm,
                        double origin_s, std::vector<LocalSection*> sections, std::vector<EdgeEnd> edges,
                        const workload::SampleTable& table, data::Prefetcher& prefetcher,
                        comm::Watchdog& watchdog, bool ready)
     : world_(world),
       lane_(lane),
-      lane_comm_(together),
+      lane_comm_(lane_comm),
       ready_(ready),
       origin_s_(origin_s),
       sections_(std::move(sections)),
@@ -26,28 +28,23 @@ StepRunner::StepRunner(const comm::Communicator& world, int lane, const comm::Co
       prefetcher_(prefetcher),
       watchdog_(watchdog) {}
 
-model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
+std::string StepRunner::LocalTask::describe() const {
+    return fmt::format("section {}, {} of micro-batch {}", section->name(),
+                       forward() ? "forward" : "backward", task.micro_batch);
+}
+
+model::Result StepRunner::run(const schedule::StepPlan& plan, const StepOptions& options,
                               std::vector<io::TaskRow>& rows) {
     model::Result result;
-    Step step{plan, plan.agendas[lane_], {}, loss_scale, result, rows};
-    for (const schedule::Task& task : step.agenda)
-        step.tickets.push_back(
-            task.phase == schedule::Phase::backward
-                ? -1
-                : prefetcher_.start(
-                      {.samples = batch_of(plan, task).samples,
-                       .part = table_.sees_pixels(task.section) ? data::Part::pixels : data::Part::text}));
-    for (const EdgeEnd& edge : edges_)
-        if (edge.channel)
-            edge.channel->begin_step(
-                plan.step, routes(plan, {edge.from, edge.from_degrees}, {edge.to, edge.to_degrees}, table_));
+    Step step{plan, local_tasks(plan), options, result, rows};
+    begin_edges(plan);
     begun_.clear();
     for (LocalSection* section : sections_) begun_.push_back(section->clock().mark());
     for (LocalSection* section : sections_) section->module().parameters().zero_gradients();
 
     if (ready_ && lane_comm_.rank() == 0)
         run_ready(step);
-    else if (ready_)  // the leader says which
+    else if (ready_)  // the leader broadcasts which task is next
         for (std::size_t i = 0; i < step.agenda.size(); ++i) run_task(step, 0, comm::now_s());
     else
         for (std::size_t i = 0; i < step.agenda.size(); ++i) run_task(step, i, comm::now_s());
@@ -62,112 +59,126 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, double loss_scale,
     return result;
 }
 
+std::vector<StepRunner::LocalTask> StepRunner::local_tasks(const schedule::StepPlan& plan) {
+    std::vector<LocalTask> tasks;
+    for (const schedule::Task& task : plan.agendas[lane_]) {
+        const auto at = std::find_if(sections_.begin(), sections_.end(),
+                                     [&](const LocalSection* s) { return s->colour() == task.section; });
+        MAESTRO_CHECK(at != sections_.end(), "a task of section {} on rank {}, which does not hold it",
+                      task.section, world_.rank());
+        const auto& micro_batches = plan.batches[task.section][(*at)->replica()];
+        tasks.push_back({task, *at, &micro_batches[task.micro_batch], -1});
+        if (task.phase == schedule::Phase::backward) continue;
+        const data::Part part = table_.sees_pixels(task.section) ? data::Part::pixels : data::Part::text;
+        tasks.back().ticket = prefetcher_.start({.samples = tasks.back().micro_batch->samples, .part = part});
+    }
+    return tasks;
+}
+
+void StepRunner::begin_edges(const schedule::StepPlan& plan) {
+    const auto replica_at = [](const auto& end) {
+        return end ? std::optional<int>(end->replica) : std::nullopt;
+    };
+    for (const EdgeEnd& edge : edges_) {
+        if (!edge.channel) continue;
+        const EndReplicas local{replica_at(edge.channel->producer()), replica_at(edge.channel->consumer())};
+        edge.channel->begin_step(plan.step, routes(plan, {edge.from, edge.from_degrees},
+                                                   {edge.to, edge.to_degrees}, table_, local));
+    }
+}
+
 void StepRunner::run_ready(Step& step) {
     std::vector<bool> sends(step.plan.batches.size(), false);
-    for (const schedule::Task& task : step.agenda) sends[task.section] = section_of(task).sends();
-    schedule::ReadyAgenda open(step.agenda, std::move(sends));
+    for (const LocalTask& task : step.agenda) sends[task.task.section] = task.section->sends();
+    schedule::ReadyAgenda open(step.plan.agendas[lane_], std::move(sends));
     while (!open.done()) {
-        const double asked_s = comm::now_s();
+        const double requested_s = comm::now_s();
         std::optional<std::size_t> next;
         const auto look = [&] {
-            next = open.next([&](std::size_t task) { return can_start(step, task); });
+            next = open.next([&](std::size_t task) { return can_start(step.agenda[task]); });
             return next.has_value();
         };
         watchdog_.doing(fmt::format("step {}, any of {} tasks", step.plan.step, open.left()));
         world_.waiter().wait_until(look, [&] {
-            const schedule::Task& first = step.agenda[open.first()];
-            return fmt::format("the inputs of any of {} tasks, the first of section {}, {} of micro-batch {}",
-                               open.left(), section_of(first).name(),
-                               first.phase == schedule::Phase::forward ? "forward" : "backward",
-                               first.micro_batch);
+            return fmt::format("the inputs of any of {} tasks, the first of {}", open.left(),
+                               step.agenda[open.first()].describe());
         });
         open.start(*next);
-        run_task(step, *next, asked_s);
+        run_task(step, *next, requested_s);
     }
 }
 
-bool StepRunner::can_start(const Step& step, std::size_t index) {
-    const schedule::Task& task = step.agenda[index];
-    LocalSection& section = section_of(task);
-    return task.phase == schedule::Phase::forward ? section.can_forward(batch_of(step.plan, task).samples)
-                                                  : section.can_backward(task.micro_batch);
+bool StepRunner::can_start(const LocalTask& task) {
+    return task.forward() ? task.section->can_forward(task.micro_batch->samples)
+                          : task.section->can_backward(task.task.micro_batch);
 }
 
-LocalSection& StepRunner::section_of(const schedule::Task& task) const {
-    const auto at = std::find_if(sections_.begin(), sections_.end(),
-                                 [&](const LocalSection* s) { return s->colour() == task.section; });
-    MAESTRO_CHECK(at != sections_.end(), "a task of section {} on rank {}, which does not hold it",
-                  task.section, world_.rank());
-    return **at;
+std::vector<int> StepRunner::await(const LocalTask& task, std::span<const int> slots) {
+    if (task.forward()) return task.section->await_forward(task.micro_batch->samples, slots);
+    task.section->await_backward(task.task.micro_batch);
+    return {};
 }
 
-const schedule::MicroBatch& StepRunner::batch_of(const schedule::StepPlan& plan,
-                                                 const schedule::Task& task) const {
-    return plan.batches[task.section][section_of(task).replica()][task.micro_batch];
-}
-
-StepRunner::TaskDispatch StepRunner::broadcast_task(Step& step, std::size_t index) {
-    const auto await = [&](const TaskDispatch& order, std::span<const int> slots) {
-        const schedule::Task& task = step.agenda[order.task];
-        LocalSection& section = section_of(task);
-        if (task.phase == schedule::Phase::forward)
-            return section.await_forward(batch_of(step.plan, task).samples, slots);
-        section.await_backward(task.micro_batch);
-        return std::vector<int>{};
-    };
-    TaskDispatch order{index, {}};
-    if (lane_comm_.rank() == 0) order.slots = await(order, {});
-    if (lane_comm_.size() == 1) return order;
-    std::vector<std::int64_t> words(edges_.size() + 2, -1);  // task, number of slots, slots
-    if (lane_comm_.rank() == 0) {
-        words[0] = static_cast<std::int64_t>(index);
-        words[1] = static_cast<std::int64_t>(order.slots.size());
-        std::copy(order.slots.begin(), order.slots.end(), words.begin() + 2);
+StepRunner::TaskDispatch StepRunner::broadcast_task(Step& step, std::size_t task) {
+    TaskDispatch dispatch{task, {}};
+    const bool leader = lane_comm_.rank() == 0;
+    if (leader) dispatch.slots = await(step.agenda[task], {});
+    if (lane_comm_.size() == 1) return dispatch;
+    // Every rank has to know the length of the message: a slot for each edge is the most there can be.
+    std::vector<std::int64_t> message(edges_.size() + 2, -1);  // task, number of slots, slots
+    if (leader) {
+        message[0] = static_cast<std::int64_t>(task);
+        message[1] = static_cast<std::int64_t>(dispatch.slots.size());
+        std::copy(dispatch.slots.begin(), dispatch.slots.end(), message.begin() + 2);
     }
-    lane_comm_.broadcast(std::span(words));
-    if (lane_comm_.rank() == 0) return order;
-    order.task = static_cast<std::size_t>(words[0]);
-    order.slots.assign(words.begin() + 2, words.begin() + 2 + words[1]);
-    await(order, order.slots);
-    return order;
+    lane_comm_.broadcast(std::span(message));
+    if (leader) return dispatch;
+    dispatch.task = static_cast<std::size_t>(message[0]);
+    dispatch.slots.assign(message.begin() + 2, message.begin() + 2 + message[1]);
+    // What the leader has received may still be on its way to this rank.
+    await(step.agenda[dispatch.task], dispatch.slots);
+    return dispatch;
 }
 
-void StepRunner::run_task(Step& step, std::size_t first, double asked_s) {
-    watchdog_.doing(fmt::format("step {}, what its lane does next", step.plan.step));
-    if (lane_comm_.rank() == 0) announce(step, first);
-    const TaskDispatch order = broadcast_task(step, first);
-    if (lane_comm_.rank() != 0) announce(step, order.task);
-    const schedule::Task& task = step.agenda[order.task];
-    LocalSection& section = section_of(task);
-    const bool forward = task.phase == schedule::Phase::forward;
+void StepRunner::run_task(Step& step, std::size_t first, double requested_s) {
+    const bool leader = lane_comm_.rank() == 0;
+    watchdog_.doing(fmt::format("step {}, the next task of the lane", step.plan.step));
+    if (leader) announce(step, first);
+    const TaskDispatch dispatch = broadcast_task(step, first);
+    if (!leader) announce(step, dispatch.task);
+    const LocalTask& task = step.agenda[dispatch.task];
+    LocalSection& section = *task.section;
     TaskMarks marks;
-    if (forward) {
-        const std::vector<data::Sample> samples = prefetcher_.take(step.tickets[order.task]);
+    if (task.forward()) {
+        const std::vector<data::Sample> samples = prefetcher_.take(task.ticket);
         const SampleViews views(samples);
-        marks = section.forward(
-            task.micro_batch,
-            {.samples = views.all(), .loss_scale = step.loss_scale, .step = step.plan.step, .train = true},
-            order.slots, step.result, asked_s);
+        marks = section.forward(task.task.micro_batch,
+                                {.samples = views.all(),
+                                 .loss_scale = step.options.loss_scale,
+                                 .step = step.options.train ? step.plan.step : 0,
+                                 .train = step.options.train},
+                                dispatch.slots, step.result, requested_s);
     } else {
-        marks = section.backward(task.micro_batch, asked_s);
+        marks = section.backward(task.task.micro_batch, requested_s);
     }
     done_.push_back({&section, marks, step.rows.size()});
-    if (lane_comm_.rank() != 0) return;
-    step.rows.push_back({.section = task.section,
+    if (!leader) return;
+    step.rows.push_back({.section = task.task.section,
                          .replica = section.replica(),
                          .stage = 0,
                          .rank = world_.rank(),
                          .step = step.plan.step,
-                         .micro_batch = task.micro_batch,
-                         .phase = forward ? 0 : 1});
+                         .micro_batch = task.task.micro_batch,
+                         .phase = task.forward() ? 0 : 1});
 }
 
 void StepRunner::read_times(std::vector<io::TaskRow>& rows) {
     for (LocalSection* section : sections_) section->read_clock();
     double free_s = 0;
-    for (std::size_t r = 0; r < sections_.size(); ++r)
-        free_s = std::max(free_s, sections_[r]->clock().at(begun_[r]));
-    // Of sections beside each other one may begin before another that was given first.
+    for (std::size_t s = 0; s < sections_.size(); ++s)
+        free_s = std::max(free_s, sections_[s]->clock().at(begun_[s]));
+    // Where sections run beside each other on a GPU, a task may begin before another that was submitted
+    // first.
     const auto start_of = [](const Done& done) { return done.section->clock().at(done.marks.start); };
     std::stable_sort(done_.begin(), done_.end(),
                      [&](const Done& a, const Done& b) { return start_of(a) < start_of(b); });
@@ -183,10 +194,7 @@ void StepRunner::read_times(std::vector<io::TaskRow>& rows) {
 }
 
 void StepRunner::announce(const Step& step, std::size_t index) {
-    const schedule::Task& task = step.agenda[index];
-    watchdog_.doing(
-        fmt::format("step {}, section {}, {} of micro-batch {}", step.plan.step, section_of(task).name(),
-                    task.phase == schedule::Phase::forward ? "forward" : "backward", task.micro_batch));
+    watchdog_.doing(fmt::format("step {}, {}", step.plan.step, step.agenda[index].describe()));
 }
 
 }  // namespace maestro::train

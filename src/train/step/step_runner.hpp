@@ -1,9 +1,10 @@
-// Runs the tasks of one step on this rank, in the order of its agenda, and says when each ran.
+// Runs the tasks of one step on this rank, in the order of its agenda, and records when each ran. A training
+// step has forward and backward tasks, a step of an evaluation forward tasks alone.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <unordered_map>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.hpp"
@@ -16,59 +17,80 @@
 
 namespace maestro::train {
 
-/// An edge on this rank; channel is null where the rank takes no part in it.
+/// An edge as this rank sees it. `channel` is null where the rank is at neither end.
 struct EdgeEnd {
     int from = 0;  ///< colours
     int to = 0;
     channel::Channel* channel = nullptr;
-    parallel::Degrees from_degrees = {}, to_degrees = {};  ///< of either end's replicas
+    parallel::Degrees from_degrees = {}, to_degrees = {};  ///< of the replicas at either end
+};
+
+/// What the forward passes of a step need to know besides their samples.
+struct StepOptions {
+    double loss_scale = 1;  ///< 1 / sum of the loss weights that the loss is averaged over
+    bool train = true;      ///< false: an evaluation, whose plans have no backward tasks
 };
 
 class StepRunner {
 public:
-    /// All are owned by the caller and outlive it. `lane`: this rank's, `together` its ranks, the leader
-    /// first; times are recorded from `origin_s` on; `ready`: see run_ready.
-    StepRunner(const comm::Communicator& world, int lane, const comm::Communicator& together, double origin_s,
-               std::vector<LocalSection*> sections, std::vector<EdgeEnd> edges,
+    /// The caller owns everything that is passed by reference or pointer, and keeps it alive. `lane` is the
+    /// number of this rank's lane in the plans; `lane_comm` holds the lane's ranks, the leader first. Times
+    /// are recorded relative to `origin_s`. `ready`: see run_ready().
+    StepRunner(const comm::Communicator& world, int lane, const comm::Communicator& lane_comm,
+               double origin_s, std::vector<LocalSection*> sections, std::vector<EdgeEnd> edges,
                const workload::SampleTable& table, data::Prefetcher& prefetcher, comm::Watchdog& watchdog,
                bool ready);
 
     /// Collective over the lane: runs its agenda of the plan. Gradients are left in the parameter stores.
-    /// The leader appends one row a task, whose times read_times() fills in.
-    model::Result run(const schedule::StepPlan& plan, double loss_scale, std::vector<io::TaskRow>& rows);
-    /// When the tasks of the last run() ran, in its rows; waits until the device has done what it was given.
+    /// The leader appends one row for each task, whose times read_times() fills in.
+    model::Result run(const schedule::StepPlan& plan, const StepOptions& options,
+                      std::vector<io::TaskRow>& rows);
+    /// Fills in when the tasks of the last run() ran. Waits until the device has finished them.
     void read_times(std::vector<io::TaskRow>& rows);
 
 private:
-    LocalSection& section_of(const schedule::Task& task) const;
-    const schedule::MicroBatch& batch_of(const schedule::StepPlan& plan, const schedule::Task& task) const;
-    /// What a step needs at hand.
+    /// A task of this lane with what it refers to, looked up once at the step's start.
+    struct LocalTask {
+        schedule::Task task;
+        LocalSection* section;
+        const schedule::MicroBatch* micro_batch;
+        std::int64_t ticket;  ///< of the prefetcher; -1 for a backward, which needs no samples
+        bool forward() const { return task.phase == schedule::Phase::forward; }
+        std::string describe() const;  ///< "section language, forward of micro-batch 3"
+    };
     struct Step {
         const schedule::StepPlan& plan;
-        std::span<const schedule::Task> agenda;
-        std::vector<std::int64_t> tickets;  ///< of the prefetcher, by task; -1 for a backward
-        double loss_scale;
+        std::vector<LocalTask> agenda;
+        StepOptions options;
         model::Result& result;
         std::vector<io::TaskRow>& rows;
     };
-    /// A task that was run, and where its row is.
+    /// A task that has run, and which of the rows is its.
     struct Done {
         LocalSection* section;
         TaskMarks marks;
         std::size_t row;
     };
-    /// dispatch = "ready", see schedule::ReadyAgenda.
-    void run_ready(Step& step);
-    bool can_start(const Step& step, std::size_t task);
-    /// Which task the lane runs now, and in which slots of its outputs' channels: the leader waits until it
-    /// can, then tells the others, who would else choose by what has come to each of them.
+    /// Which task the lane runs now, and in which slots of its outputs' channels.
     struct TaskDispatch {
         std::size_t task = 0;
         std::vector<int> slots;
     };
-    /// Collective over the lane; `task` is the leader's.
+
+    /// Looks up what the tasks of the lane's agenda refer to, and queues the reads of their samples.
+    std::vector<LocalTask> local_tasks(const schedule::StepPlan& plan);
+    void begin_edges(const schedule::StepPlan& plan);
+    /// dispatch = "ready", see schedule::ReadyAgenda.
+    void run_ready(Step& step);
+    static bool can_start(const LocalTask& task);
+    /// Waits until the task can run. A forward returns the slots that it will take, which are `slots` where
+    /// these are given.
+    static std::vector<int> await(const LocalTask& task, std::span<const int> slots);
+    /// Collective over the lane: the leader waits until `task` can run, then broadcasts it with its slots.
+    /// If every rank chose by what has arrived in its own memory, they would choose different tasks and wait
+    /// for each other forever.
     TaskDispatch broadcast_task(Step& step, std::size_t task);
-    void run_task(Step& step, std::size_t task, double asked_s);
+    void run_task(Step& step, std::size_t task, double requested_s);
     void announce(const Step& step, std::size_t task);  ///< to the watchdog
 
     const comm::Communicator& world_;
@@ -81,8 +103,8 @@ private:
     const workload::SampleTable& table_;
     data::Prefetcher& prefetcher_;
     comm::Watchdog& watchdog_;
-    std::vector<Done> done_;            ///< tasks whose times are not read, in their order
-    std::vector<backend::Mark> begun_;  ///< where what each replica did before its tasks ends
+    std::vector<Done> done_;            ///< tasks whose times have not been read, in the order they ran
+    std::vector<backend::Mark> begun_;  ///< by section: the end of what it did before its tasks
 };
 
 }  // namespace maestro::train

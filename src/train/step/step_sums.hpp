@@ -1,4 +1,5 @@
-// What the ranks of a step add up: its loss, its tokens, its gradients' squares and its tasks' times.
+// The sums of a step over all ranks: its loss, its tokens, the squares of its gradients and the times of its
+// tasks, all in one message.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,12 @@ public:
         : values_(kFirstSection + 3 * sections, 0.0), sections_(sections) {}
     void add(const model::Result& result);
     void add(std::span<const io::TaskRow> tasks);
-    /// Collective: from this rank's values to those of all, in one message.
+    /// Collective: replaces this rank's values by the sums over all ranks.
     void sum_over(const comm::Communicator& world) { world.allreduce_sum(std::span(values_)); }
 
     double loss() const { return values_[0]; }
     double tokens() const { return values_[1]; }
-    /// Of the gradient of a section, the sum of squares.
+    /// The sum of squares of a section's gradient.
     double& squares(std::size_t section) { return values_[kFirstSection + section]; }
     double squares() const;
     /// Seconds of a section's tasks, forward (0) or backward (1).

@@ -1,4 +1,4 @@
-// Where the time of a rank goes, per section: what the table at the end of log.txt is made of.
+// The time that a rank spends in each section, for the table at the end of log.txt.
 #pragma once
 
 #include <span>
@@ -18,8 +18,8 @@ struct SectionTimes {
         0;  ///< summing gradients, updating and gathering weights; includes waiting for the slowest rank
 };
 
-/// Collective. `mine[s]` counts where `member[s]`. The table on every rank: min, mean and max over the ranks
-/// of each section, and the share of `wall_s`.
+/// Collective. Returns on every rank a table with min, mean and max over the ranks of each section, and the
+/// share of `wall_s`. `mine[s]` counts where `member[s]`.
 std::string timing_table(const comm::Communicator& world, std::span<const std::string> sections,
                          std::span<const SectionTimes> mine, const std::vector<bool>& member, double wall_s);
 

@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <future>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <stdexcept>
+#include <thread>
 
 #include "base/error.hpp"
+#include "support/errors.hpp"
 #include "train/coordinator/plan_source.hpp"
 #include "train/step/optimizer.hpp"
 #include "workload/data_order.hpp"
@@ -63,24 +67,59 @@ TEST(LearningRate, RisesFallsAndStays) {
     EXPECT_DOUBLE_EQ(learning_rate({.learning_rate = 1}, 1), 1) << "no warm-up";
 }
 
+schedule::StepPlan empty_plan(const schedule::Problem&, std::int64_t step) {
+    schedule::StepPlan plan;
+    plan.step = step;
+    return plan;
+}
+
 TEST(PlanSource, PlansAStepAheadAndPassesErrorsOn) {
+    const auto wait = [](const std::function<bool()>& ready, const std::function<std::string()>&) {
+        while (!ready()) std::this_thread::yield();
+    };
     std::vector<std::int64_t> made;
-    PlanSource source([&](std::int64_t step) {
-        if (step == 4) throw std::runtime_error("no plan");
-        made.push_back(step);
-        schedule::StepPlan plan;
-        plan.step = step;
-        return plan;
-    });
-    EXPECT_EQ(source.take(1).plan.step, 1);
+    PlanSource source(
+        [&](std::int64_t step) {
+            if (step == 4) throw std::runtime_error("no plan");
+            made.push_back(step);
+            return schedule::Problem{};
+        },
+        empty_plan);
+    EXPECT_EQ(source.take(1, wait).plan.step, 1);
     source.prepare(2);
     source.prepare(2);
-    EXPECT_EQ(source.take(2).plan.step, 2);
+    EXPECT_EQ(source.take(2, wait).plan.step, 2);
     source.prepare(3);
-    EXPECT_EQ(source.take(3).plan.step, 3);
+    EXPECT_EQ(source.take(3, wait).plan.step, 3);
     EXPECT_THAT(made, testing::ElementsAre(1, 2, 3)) << "each plan is made once";
     source.prepare(4);
-    EXPECT_THROW(source.take(4), std::runtime_error);
+    EXPECT_THROW(source.take(4, wait), std::runtime_error);
+}
+
+/// A policy that does not end: the wait for its plan is named, and the source goes away without it.
+TEST(PlanSource, NamesAnEndlessPlanAndGoesAwayWithoutIt) {
+    const auto ended = std::make_shared<std::promise<void>>();
+    std::promise<void> release;
+    const std::shared_future<void> released = release.get_future().share();
+    {
+        PlanSource source([](std::int64_t) { return schedule::Problem{}; },
+                          [ended, released](const schedule::Problem& problem, std::int64_t step) {
+                              released.wait();
+                              ended->set_value();
+                              return empty_plan(problem, step);
+                          });
+        const auto give_up = [](const std::function<bool()>& ready,
+                                const std::function<std::string()>& what) {
+            EXPECT_FALSE(ready());
+            throw Error(ExitCode::peer_lost, what());
+        };
+        const auto error = testing_support::error_of([&] { source.take(7, give_up); });
+        EXPECT_EQ(error.code, ExitCode::peer_lost);
+        EXPECT_THAT(error.what, testing::HasSubstr("the plan of step 7"));
+        EXPECT_THAT(error.what, testing::HasSubstr("schedule.moves"));
+    }
+    release.set_value();  // the thread ends before the test does
+    ended->get_future().wait();
 }
 
 }  // namespace

@@ -118,5 +118,48 @@ TEST(Routes, OfRandomPlansAreWhatTheDefinitionSays) {
     EXPECT_GT(shifted, 100);
 }
 
+/// What a rank of one replica at either end lays out: all routes in their places, pieces for its own alone.
+TEST(Routes, AreLaidOutForTheReplicasOfARankAlone) {
+    for (std::uint64_t seed = 0; seed < 50; ++seed) {
+        SCOPED_TRACE(seed);
+        Dice dice(seed);
+        const int fanout = 1 + static_cast<int>(dice.up_to(2));
+        const StepPlan plan = random_plan(dice, 3, fanout, 40);
+        std::set<std::int64_t> laid_out;
+        const RowLayout layout = [&](std::span<const std::int64_t> samples) {
+            workload::RowPlacements rows;
+            std::int64_t row = 0;
+            for (const std::int64_t sample : samples) {
+                laid_out.insert(sample);
+                rows.push_back({{0, 1, 0, row++}});
+            }
+            return rows;
+        };
+        const std::vector<Route> all = routes(plan, 0, 2, layout, layout);
+        const EndReplicas ends[] = {{1, {}}, {{}, fanout}, {2, 0}, {{}, {}}};
+        for (const EndReplicas& local : ends) {
+            laid_out.clear();
+            const std::vector<Route> some = routes(plan, 0, 2, layout, layout, local);
+            ASSERT_EQ(some.size(), all.size());
+            for (std::size_t i = 0; i < all.size(); ++i) {
+                const bool own =
+                    local.producer == all[i].producer_replica || local.consumer == all[i].consumer_replica;
+                Route expected = all[i];
+                if (!own) expected.pieces.clear();
+                EXPECT_EQ(some[i], expected);
+            }
+            if (!local.producer && !local.consumer) {
+                EXPECT_TRUE(laid_out.empty());
+            }
+            if (local.producer == 1)  // neither the other producers nor their consumers
+                for (const std::int64_t sample : laid_out) {
+                    const auto from = find(plan.batches[0], sample), to = find(plan.batches[2], sample);
+                    EXPECT_TRUE(!from || (*from)[0] == 1) << sample;
+                    EXPECT_TRUE(!to || (*to)[0] / static_cast<std::size_t>(fanout) == 1) << sample;
+                }
+        }
+    }
+}
+
 }  // namespace
 }  // namespace maestro::train
