@@ -207,7 +207,56 @@ void SampleFile::compare(std::uint64_t checksum, std::int64_t i) const {
                         i, index_.sample_offsets_[as_size(i)]));
 }
 
+void SampleFile::replace_pictures(std::vector<std::int64_t> sources) {
+    if (!sources_.empty()) index_.shapes_ = std::move(stored_shapes_);
+    sources_ = std::move(sources);
+    if (sources_.empty()) return;
+    stored_shapes_ = index_.shapes_;
+    MAESTRO_CHECK(sources_.size() == stored_shapes_.size(), "{} sources for {} pictures", sources_.size(),
+                  stored_shapes_.size());
+    for (std::size_t p = 0; p < sources_.size(); ++p)
+        index_.shapes_[p] = stored_shapes_.at(as_size(sources_[p]));
+}
+
 void SampleFile::read(std::int64_t i, Sample& sample, Part part) const {
+    if (sources_.empty()) return read_stored(i, sample, part);
+    read_stored(i, sample, Part::text);
+    if (part != Part::text) {
+        const std::size_t first = as_size(index_.picture_offsets_[as_size(i)]);
+        for (std::size_t j = 0; j < sample.pictures.size(); ++j)
+            read_picture(sources_[first + j], sample.pictures[j]);
+    }
+    if (part != Part::pixels) return;
+    sample.tokens.clear();
+    sample.weights.clear();
+    sample.flags.clear();
+}
+
+/// Sets the pixels alone.
+void SampleFile::read_picture(std::int64_t number, StoredPicture& picture) const {
+    const auto& offsets = index_.picture_offsets_;
+    const std::int64_t sample =
+        std::upper_bound(offsets.begin(), offsets.end(), number) - offsets.begin() - 1;
+    const std::int64_t in_sample = number - offsets[as_size(sample)];
+    if (version_ == 1) {  // its one checksum is that of the whole sample
+        Sample other;
+        read_stored(sample, other, Part::pixels);
+        picture.pixels = std::move(other.pictures[as_size(in_sample)].pixels);
+        return;
+    }
+    const std::int64_t begin = index_.pixel_offsets_[as_size(number)],
+                       bytes = index_.pixel_offsets_[as_size(number + 1)] - begin;
+    picture.pixels.resize(as_size(bytes));
+    file_.read(picture.pixels.data(), bytes, pixels_at_ + begin, "pixels");
+    Checksum checksum;
+    checksum.add(picture.pixels);
+    if (checksum.value() != index_.pixel_checksums_[as_size(number)])
+        refuse_element(path(), "index/pixel_checksum", number,
+                       fmt::format("picture {} of sample {} does not match its checksum: damaged or changed",
+                                   in_sample, sample));
+}
+
+void SampleFile::read_stored(std::int64_t i, Sample& sample, Part part) const {
     MAESTRO_CHECK(i >= 0 && i < size(), "sample {} of {}", i, size());
     const bool one_checksum = version_ == 1;
     sample.id = i;
@@ -232,23 +281,16 @@ void SampleFile::read(std::int64_t i, Sample& sample, Part part) const {
         picture.height = pictures[j].height;
         picture.width = pictures[j].width;
         picture.pixels.clear();
-        if (part == Part::text && !one_checksum) continue;
         const std::size_t at = as_size(index_.picture_offsets_[as_size(i)]) + j;
+        if (!one_checksum) {
+            if (part != Part::text) read_picture(static_cast<std::int64_t>(at), picture);
+            continue;
+        }
         const std::int64_t begin = index_.pixel_offsets_[at], bytes = index_.pixel_offsets_[at + 1] - begin;
         picture.pixels.resize(as_size(bytes));
         file_.read(picture.pixels.data(), bytes, pixels_at_ + begin, "pixels");
-        if (one_checksum) {
-            whole.add(picture.pixels);
-            if (part == Part::text) picture.pixels = {};
-            continue;
-        }
-        Checksum own;
-        own.add(picture.pixels);
-        if (own.value() != index_.pixel_checksums_[at])
-            refuse_element(path(), "index/pixel_checksum", static_cast<std::int64_t>(at),
-                           fmt::format("picture {} of sample {} does not match its checksum: damaged or "
-                                       "changed",
-                                       j, i));
+        whole.add(picture.pixels);
+        if (part == Part::text) picture.pixels = {};
     }
     if (one_checksum) compare(whole.value(), i);
     if (part != Part::pixels) return;

@@ -64,6 +64,9 @@ public:
     /// then the index knows them. Throws Error(bad_data) where markers and pictures are not equally many, and
     /// Error(io_error).
     std::span<std::int32_t> find_markers(Share share, Pulse& pulse);
+    /// From now on picture number p of the file (counted over all samples) is the one that is stored as
+    /// number sources[p], in the index and in what read() returns. Empty: every picture is its own again.
+    void replace_pictures(std::vector<std::int64_t> sources);
     std::int64_t size() const { return index_.size(); }
     /// Token ids are in [0, vocabulary).
     std::int32_t vocabulary() const { return vocabulary_; }
@@ -99,6 +102,9 @@ private:
     Text read_text(std::int64_t first, std::int64_t last, Sample& sample) const;
     double check_text(std::int64_t i, const Text& text) const;
     void compare(std::uint64_t checksum, std::int64_t i) const;
+    void read_stored(std::int64_t i, Sample& sample, Part part) const;
+    /// Picture number `number` of the file as it is stored.
+    void read_picture(std::int64_t number, StoredPicture& picture) const;
 
     RawFile file_;
     std::int64_t version_ = 0;
@@ -108,6 +114,8 @@ private:
     std::string tokenizer_;
     std::uint64_t identity_ = 0;
     SampleIndex index_;
+    std::vector<std::int64_t> sources_;       ///< of replace_pictures()
+    std::vector<PictureSize> stored_shapes_;  ///< of the index, where it has those of replaced pictures
     std::int64_t tokens_at_ = 0, weights_at_ = 0, flags_at_ = 0, pixels_at_ = 0;  ///< offsets in the file
 };
 

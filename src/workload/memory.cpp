@@ -64,13 +64,14 @@ Fullest fullest_of(const config::Deck& deck, const SampleTable& table, int secti
 
 /// Of any rank of a lane: the first of each slice holds no less than the others of it.
 model::Footprint measure_lane(const config::Deck& deck, int section, const model::Role& role,
-                              std::span<const model::SampleShape> batch, backend::Traits traits) {
+                              std::span<const model::SampleShape> batch, backend::Traits traits, bool train) {
     model::Footprint most;
     const parallel::Degrees degrees = degrees_of(deck.graph.sections[section]);
     for (int c = 0; c < degrees.cp; ++c) {
-        const model::Footprint own = model::measure(spec_of(deck, section), role, batch,
-                                                    {.traits = traits, .worst_case = degrees.cp > 1},
-                                                    meta_mesh_of(deck, section, c * degrees.tp));
+        const model::Footprint own =
+            model::measure(spec_of(deck, section), role, batch,
+                           {.train = train, .traits = traits, .worst_case = degrees.cp > 1},
+                           meta_mesh_of(deck, section, c * degrees.tp));
         const std::size_t saved = std::max(most.saved, own.saved),
                           scratch = std::max(most.scratch, own.scratch);
         if (c == 0) most = own;
@@ -149,7 +150,7 @@ std::string RankMemory::describe() const {
 }
 
 MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, std::int32_t marker,
-                          backend::Traits traits) {
+                          backend::Traits traits, bool train) {
     MemoryPlan plan;
     plan.shares_scratch = traits.shares_memory;
     for (int s = 0; s < static_cast<int>(deck.graph.sections.size()); ++s) {
@@ -158,9 +159,9 @@ MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, st
         const model::Role role = role_of(deck, s, marker);
         const int batch = deck.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
-        memory.footprint = measure_lane(deck, s, role, worst, traits);
+        memory.footprint = measure_lane(deck, s, role, worst, traits, train);
         // What is kept grows with the rows alone, and no micro-batch has more of them than the longest.
-        memory.footprint.saved = measure_lane(deck, s, role, longest, traits).saved;
+        memory.footprint.saved = measure_lane(deck, s, role, longest, traits, train).saved;
         const double more = unevenness(deck, table, s, longest);
         for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch})
             if (more > 1) *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));

@@ -67,9 +67,9 @@ struct RankMemory {
 
 /// Windows as in the deck, 0 where it leaves them open. `traits` are those of the device that is planned
 /// for: this machine's where it trains. On one with memory of its own, sections of a rank run beside each
-/// other.
+/// other. `train`: false where batches are evaluated.
 MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, std::int32_t marker,
-                          backend::Traits traits);
+                          backend::Traits traits, bool train = true);
 /// Bytes of scratch that a rank of the section needs: within a task, or as gradients are summed.
 double scratch_of(const MemoryPlan& plan, int section);
 /// Of one rank of the world; open windows count nothing.

@@ -55,7 +55,7 @@ public:
     MemoryUse memory_use() const;
 
 private:
-    /// What the log says of a section besides its sizes.
+    /// What the log reports about a section besides its sizes.
     struct SectionReport {
         std::int64_t parameters = 0;  ///< held by this rank
         std::string transports;       ///< of its process groups, where a GPU computes

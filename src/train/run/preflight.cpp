@@ -5,25 +5,32 @@
 #include "comm/agree.hpp"
 #include "comm/topology.hpp"
 #include "train/run/memory.hpp"
+#include "train/run/picture_exchange.hpp"
 #include "train/run/samples.hpp"
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
 
 namespace maestro::train {
 
-Preflight::Preflight(const RunContext& context) : context_(context) {
-    read_samples();
+Preflight::Preflight(const RunContext& context, bool exchange_pictures) : context_(context) {
+    read_samples(exchange_pictures);
     if (context.deck.run.device == "emulated") open_cluster();
     plan_memory();
 }
 
-void Preflight::read_samples() {
+void Preflight::read_samples(bool exchange) {
     const config::Deck& deck = context_.deck;
-    samples_ = open_samples(context_.world, deck.data.train, context_.pulse);
-    comm::agree(context_.world, [&] { workload::check_samples(deck, *samples_); });
+    const std::string& path = context_.train ? deck.data.train : deck.data.validation;
+    samples_ = open_samples(context_.world, path, context_.pulse);
+    comm::agree(context_.world, [&] {
+        if (!context_.train && samples_->size() == 0)
+            throw Error(ExitCode::bad_data, path + ": holds no samples");
+        workload::check_samples(deck, *samples_, context_.train);
+    });
+    if (exchange) exchange_pictures(context_.world, *samples_, context_.pulse);
     if (workload::needs_markers(deck.graph)) find_markers(context_.world, *samples_, context_.pulse);
     table_ = std::make_unique<workload::SampleTable>(workload::table_of(deck, *samples_));
-    workload::check_lengths(deck, *table_);
+    if (context_.train) workload::check_lengths(deck, *table_);
 }
 
 void Preflight::open_cluster() {
@@ -46,10 +53,11 @@ void Preflight::open_cluster() {
 
 void Preflight::plan_memory() {
     const config::Deck& deck = context_.deck;
-    // A device that is not there has no threads of this host's.
+    // An emulated device does not depend on the threads of this host.
     memory_ = workload::measure_memory(
         deck, *table_, samples_->marker(),
-        emulation_ ? backend::Traits() : backend::traits_of(context_.device, context_.topology.threads));
+        emulation_ ? backend::Traits() : backend::traits_of(context_.device, context_.topology.threads),
+        context_.train);
     if (emulation_) {
         emulation_->fit(memory_);
         for (std::size_t s = 0; s < memory_.sections.size(); ++s) {

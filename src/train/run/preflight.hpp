@@ -1,5 +1,5 @@
-// What is known of a job before any of its memory is taken: its samples, the cluster that an emulated one
-// stands for, and what its sections need. All that a dry run in one process can tell.
+// Everything that is read, checked and planned before memory is allocated: the samples, the cluster that is
+// emulated, and the memory plan. A dry run of one process ends after it.
 #pragma once
 
 #include <memory>
@@ -16,20 +16,23 @@ namespace maestro::train {
 
 class Preflight {
 public:
-    /// Collective over the world. Errors of files and memory are thrown on all ranks. `context` outlives it.
-    explicit Preflight(const RunContext& context);
+    /// Collective over the world, which either has the size that the graph asks for, or each of its ranks
+    /// runs a graph of one rank by itself. Errors of files and memory are thrown on all ranks. The caller
+    /// keeps `context` alive. `exchange_pictures`: see exchange_pictures().
+    explicit Preflight(const RunContext& context, bool exchange_pictures = false);
 
     const data::SampleFile& samples() const { return *samples_; }
     const workload::SampleTable& table() const { return *table_; }
     const emulation::Emulation* emulation() const { return emulation_.get(); }  ///< null on a real device
     const config::Cluster* cluster() const { return emulation_ ? &emulation_->cluster() : nullptr; }
-    /// What the sections take of this machine's memory, windows chosen.
+    /// What the sections need of this machine's memory. All windows are chosen.
     const workload::MemoryPlan& memory() const { return memory_; }
-    /// For the log. `sections`: with a line for each section's memory, which Job tells otherwise.
+    /// Returns lines for the log. `sections`: with a line for each section's memory, which otherwise
+    /// Job::description() has.
     std::vector<std::string> description(bool sections) const;
 
 private:
-    void read_samples();
+    void read_samples(bool exchange);
     void open_cluster();
     void plan_memory();
 

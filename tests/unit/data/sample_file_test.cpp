@@ -93,6 +93,40 @@ TEST_F(SampleFileTest, VersionsAgree) {
     }
 }
 
+/// Sizes, memory and pixels are those of the pictures that take the places of others; text stays.
+TEST_F(SampleFileTest, ReplacesPicturesInTheIndexAndInWhatIsRead) {
+    for (const std::int64_t version : {1, 2}) {
+        SCOPED_TRACE(version);
+        write(small_file(version));
+        SampleFile file(path_);
+        Sample stored, replaced;
+        file.read(1, stored);
+        const std::int64_t bytes = file.bytes(1, Part::all);
+        file.replace_pictures({1, 1});
+        EXPECT_THAT(file.index().pictures(1), ElementsAre(PictureSize{8, 3}, PictureSize{8, 3}));
+        EXPECT_EQ(file.bytes(1, Part::all), bytes - 5 * 7 + 8 * 3);
+        for (const Part part : {Part::all, Part::text, Part::pixels}) {
+            file.read(1, replaced, part);
+            ASSERT_EQ(replaced.pictures.size(), 2u);
+            for (const StoredPicture& picture : replaced.pictures) {
+                EXPECT_EQ(std::pair(picture.height, picture.width), std::pair(8, 3));
+                if (part == Part::text)
+                    EXPECT_TRUE(picture.pixels.empty());
+                else
+                    EXPECT_EQ(picture.pixels, stored.pictures[1].pixels);
+            }
+            EXPECT_EQ(replaced.tokens.empty(), part == Part::pixels);
+            if (part == Part::all) {
+                EXPECT_EQ(replaced.tokens, stored.tokens);
+            }
+        }
+        file.replace_pictures({});
+        file.read(1, replaced);
+        EXPECT_EQ(replaced.pictures[0].pixels, stored.pictures[0].pixels);
+        EXPECT_THAT(file.index().pictures(1), ElementsAre(PictureSize{5, 7}, PictureSize{8, 3}));
+    }
+}
+
 /// A reader of tokens meets no pixels, a reader of pixels no tokens, and opening neither.
 TEST_F(SampleFileTest, ReadsOnlyThePartAskedFor) {
     SampleArrays arrays = small_file();
