@@ -1,4 +1,5 @@
-// A backend that computes nothing, like meta, and keeps a line for each operation instead of a sum over all.
+// A backend that computes nothing, like meta, and counts each kind of operation separately instead of all
+// together.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +17,13 @@ class Ledger final : public backend::Backend {
 public:
     struct Line {
         std::string operation;
-        std::int64_t m = 0, n = 0, k = 0;  ///< of a product
-        double flops = 0, bytes = 0;       ///< of a call
-        bool tensor_cores = false;         ///< it consists of products
+        std::int64_t m = 0, n = 0, k = 0;  ///< of a GEMM
+        double flops = 0, bytes = 0;       ///< of one call
+        bool tensor_cores = false;         ///< whether it consists of GEMMs
         DType dtype = DType::f32;
         auto operator<=>(const Line&) const = default;
     };
-    using Lines = std::map<Line, std::int64_t>;  ///< with the calls of each
+    using Lines = std::map<Line, std::int64_t>;  ///< the number of calls of each line
 
     std::string describe() const override { return "ledger: counts by operation, computes nothing"; }
     bool computes() const override { return false; }
@@ -41,17 +42,18 @@ public:
         ++lines_[{form, g.m, g.n, g.k, work.flops, work.bytes, true, g.in}];
     }
 
+    /// Returns the lines since the last call.
     Lines take() { return std::exchange(lines_, {}); }
 
 protected:
-    /// Every operation but products passes here.
+    /// Called by Backend::count(), so for every operation except GEMMs.
     double seconds_of(const backend::Work& work) const override {
         ++lines_[{name_of(work), 0, 0, 0, work.flops, work.bytes, work.side > 0, work.dtype}];
         return 0;
     }
 
 private:
-    /// "void maestro::ops::rms_norm(...)": rms_norm.
+    /// Returns rms_norm for "void maestro::ops::rms_norm(...)".
     static std::string name_of(const backend::Work& work) {
         const std::string_view whole = work.where.function_name();
         const std::string_view head = whole.substr(0, whole.find('('));

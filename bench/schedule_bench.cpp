@@ -1,5 +1,5 @@
-// How near the wavefront comes to the lower bound, and how long a plan takes: synthetic costs, log-normal, of
-// vision-language steps. docs/benchmarks.md tells the figures.
+// Measures the gap of wavefront plans to the lower bound, and the time that planning takes, for
+// vision-language steps with log-normal synthetic costs. docs/benchmarks.md has the results.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -20,10 +20,12 @@ namespace {
 
 struct Family {
     const char* name;
-    const char* asked;
-    int per_replica;
-    double load, share, sigma;
-    int window_fanouts;  ///< window of an encoder in fan-outs; 0: none
+    const char* target;  ///< gap that the plans should stay below
+    int per_replica;     ///< samples of a language replica
+    double load;         ///< work of an encoder rank over that of a language rank
+    double share;        ///< of samples with pictures
+    double sigma;        ///< of the log-normal costs
+    int window_fanouts;  ///< window of an encoder, in fan-outs; 0: no window
     bool frozen;
     int groups_from, groups_to;
 };
@@ -37,9 +39,9 @@ constexpr Family kFamilies[] = {
     {"mix, sigma 1", "2.5%", 16, 0.9, 1.0 / 3, 1.0, 0, false, 2, 2},
 };
 
-class Dice {
+class RandomNumbers {
 public:
-    explicit Dice(std::uint64_t seed) : engine_(seed) {}
+    explicit RandomNumbers(std::uint64_t seed) : engine_(seed) {}
     double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
     double log_normal(double sigma) {
         const double radius = std::sqrt(-2 * std::log(1 - uniform()));
@@ -50,9 +52,9 @@ private:
     std::mt19937_64 engine_;
 };
 
-/// `encoders` upstream sections of `groups` replicas each, before one language section.
+/// Returns a step with `encoders` upstream sections of `groups` replicas each, before one language section.
 Problem make_problem(const Family& f, int encoders, int groups, int fanout, std::uint64_t seed) {
-    Dice dice(seed * 7919 + static_cast<std::uint64_t>(encoders * 1000 + groups * 100 + fanout));
+    RandomNumbers random(seed * 7919 + static_cast<std::uint64_t>(encoders * 1000 + groups * 100 + fanout));
     Problem problem;
     const int replicas = groups * fanout, language = encoders;
     for (int e = 0; e < encoders; ++e) {
@@ -75,8 +77,8 @@ Problem make_problem(const Family& f, int encoders, int groups, int fanout, std:
         SampleCost sample{.id = i, .sections = {}};
         for (int s = 0; s <= encoders; ++s) {
             const bool backward = s == language || !f.frozen;
-            const bool active = s == language || dice.uniform() < f.share;
-            const double forward = active ? dice.log_normal(f.sigma) : 0;
+            const bool active = s == language || random.uniform() < f.share;
+            const double forward = active ? random.log_normal(f.sigma) : 0;
             sample.sections.push_back({forward, backward ? 2 * forward : 0, active});
             work[static_cast<std::size_t>(s)] += forward * (backward ? 3 : 1);
         }
@@ -100,7 +102,7 @@ double gap(const StepPlan& plan) {
 void gaps(int seeds, bool detail, std::int64_t moves) {
     fmt::print("mean gap to the lower bound over {} seeds, fan-outs 1, 2, 4, 8, 16, groups 1, 2, 4{}\n",
                seeds, moves > 0 ? fmt::format(", {} moves", moves) : "");
-    fmt::print("{:<26}{:>9}{:>8}{:>11}{:>9}{:>9}{:>9}{:>16}\n", "family", "encoders", "asked", "wavefront",
+    fmt::print("{:<26}{:>9}{:>8}{:>11}{:>9}{:>9}{:>9}{:>16}\n", "family", "encoders", "target", "wavefront",
                "worst", "lpt", "fifo", "fifo/wavefront");
     for (const Family& f : kFamilies)
         for (const int encoders : {1, 2}) {
@@ -126,12 +128,12 @@ void gaps(int seeds, bool detail, std::int64_t moves) {
                                    fanout, 100 * here / seeds);
                 }
             fmt::print("{:<26}{:>9}{:>8}{:>10.2f}%{:>8.2f}%{:>8.1f}%{:>8.1f}%{:>16.2f}\n", f.name, encoders,
-                       f.asked, 100 * wavefront / count, 100 * worst, 100 * lpt / count, 100 * fifo / count,
+                       f.target, 100 * wavefront / count, 100 * worst, 100 * lpt / count, 100 * fifo / count,
                        ratio / count);
         }
 }
 
-/// Lower bound of a step of these samples on one of `parts` equal parts of the problem's ranks.
+/// Returns the lower bound of a step of these samples on one of `parts` equal parts of the problem's ranks.
 double part_bound(const Problem& problem, int parts, std::vector<SampleCost> samples) {
     Problem part{
         .sections = problem.sections, .edges = problem.edges, .lanes = 0, .samples = std::move(samples)};
@@ -143,8 +145,8 @@ double part_bound(const Problem& problem, int parts, std::vector<SampleCost> sam
     return part.samples.empty() ? 0 : lower_bound(part);
 }
 
-/// No order of this assignment is shorter: the bounds of each group and of each language replica with the
-/// upstream sections to itself.
+/// Returns a lower bound for all orders of the plan's assignment of samples to replicas: the largest bound of
+/// any group, and of any language replica if it had the upstream sections to itself.
 double assignment_bound(const Problem& problem, const StepPlan& plan) {
     const auto& replicas = plan.batches.back();
     const int groups = problem.sections.front().replicas;
@@ -165,11 +167,12 @@ double assignment_bound(const Problem& problem, const StepPlan& plan) {
     return bound;
 }
 
-/// 20% noise on the task times of a plan made without it; gaps to the bound of the noisy times. "fixed": of
-/// the bound of the plan's assignment, which no dispatch can undercut unless it changes that.
+/// Adds 20% noise to the task times of a plan that was made without it, and prints the gaps to the lower
+/// bound of the noisy times. "fixed" is the gap of assignment_bound(), which no dispatch can undercut without
+/// changing the assignment.
 void noise(int seeds) {
     fmt::print("\n20% noise on task times, mean gap over {} seeds\n{:<26}{:>9}{:>8}{:>9}{:>9}{:>9}\n", seeds,
-               "family", "encoders", "asked", "ready", "planned", "fixed");
+               "family", "encoders", "target", "ready", "planned", "fixed");
     for (const Family& f : kFamilies)
         for (const int encoders : {1, 2}) {
             double gaps[3] = {0, 0, 0};
@@ -192,8 +195,8 @@ void noise(int seeds) {
         }
 }
 
-void times() {
-    fmt::print("\ntime of a plan, one core\n");
+void planning_times() {
+    fmt::print("\ntime of planning, one core\n");
     struct Case {
         int family, encoders, groups, fanout;
     };
@@ -225,12 +228,12 @@ int main(int argc, char** argv) {
         return 64;
     }
     const bool detail = argc > 2 && std::string_view(argv[2]) == "--detail";
-    if (argc > 2 && !detail) {  // more search than the default: gaps alone
+    if (argc > 2 && !detail) {  // with more moves than the default: gaps only
         gaps(seeds, false, std::atoll(argv[2]));
         return 0;
     }
     gaps(seeds, detail, 0);
     noise(seeds);
-    times();
+    planning_times();
     return 0;
 }

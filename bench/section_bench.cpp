@@ -1,6 +1,6 @@
-// How near a whole language section comes to the rate of one large product of the same library, on one core:
-// forward and backward of micro-batches of four 512-token samples, four layers of width 1024. Ratios within
-// one run.
+// Compares the FLOP rate of a whole language section with that of one large GEMM of the same library, on one
+// core: forward and backward of a micro-batch of four samples of 512 tokens, in four layers of width 1024.
+// Both are measured in one run, so that their ratio does not depend on the machine's load.
 #include <benchmark/benchmark.h>
 #include <fmt/core.h>
 #include <unistd.h>
@@ -17,13 +17,13 @@ using namespace maestro;
 
 namespace {
 
-/// A 2048 x 1024 x 3072 product.
-void product(benchmark::State& state, DType type) {
+/// A GEMM with m = 2048, k = 1024 and n = 3072.
+void gemm(benchmark::State& state, DType type) {
     const auto backend = backend::make_cpu(1);
     backend::Arena arena(*backend, 64 << 20);
     const Tensor x = arena.allocate(type, {2048, 1024}), w = arena.allocate(type, {3072, 1024}),
                  y = arena.allocate(type, {2048, 3072});
-    const Random random(1, "product");
+    const Random random(1, "gemm");
     for (const Tensor& t : {x, w})
         for (std::int64_t i = 0; i < t.size(); ++i) {
             const auto value = static_cast<float>(random.normal(static_cast<std::uint64_t>(i)));
@@ -32,7 +32,7 @@ void product(benchmark::State& state, DType type) {
             else
                 t.as<bf16>()[i] = bf16(value);
         }
-    ops::linear(*backend, x, w, y);  // kernels are compiled, memory is touched
+    ops::linear(*backend, x, w, y);  // compiles kernels and touches the memory
     for (auto _ : state) ops::linear(*backend, x, w, y);
     state.counters["FLOP/s"] =
         benchmark::Counter(2.0 * 2048 * 1024 * 3072, benchmark::Counter::kIsIterationInvariantRate);
@@ -82,7 +82,7 @@ void section(benchmark::State& state, DType type) {
         benchmark::Counter(kSamples * kTokens, benchmark::Counter::kIsIterationInvariantRate);
 }
 
-/// Prints what Google Benchmark prints, and keeps the medians for the ratios.
+/// Prints what ConsoleReporter prints, and keeps the medians for the ratios.
 class Reporter final : public benchmark::ConsoleReporter {
 public:
     Reporter() : ConsoleReporter(isatty(STDOUT_FILENO) ? OO_ColorTabular : OO_Tabular) {}
@@ -104,27 +104,29 @@ private:
 
 }  // namespace
 
-BENCHMARK_CAPTURE(product, fp32, DType::f32);
-BENCHMARK_CAPTURE(product, bf16, DType::bf16);
+BENCHMARK_CAPTURE(gemm, fp32, DType::f32);
+BENCHMARK_CAPTURE(gemm, bf16, DType::bf16);
 BENCHMARK_CAPTURE(section, fp32, DType::f32);
 BENCHMARK_CAPTURE(section, bf16, DType::bf16);
 
 int main(int argc, char** argv) {
-    // The four are repeated in turn, so that a slower minute of the machine meets all of them.
-    std::vector<char*> words(argv, argv + argc);
+    // Repetitions of the four benchmarks are interleaved, so that a slow phase of the machine affects all of
+    // them.
+    std::vector<char*> arguments(argv, argv + argc);
     std::string repetitions = "--benchmark_repetitions=5",
-                turns = "--benchmark_enable_random_interleaving=true",
+                interleaving = "--benchmark_enable_random_interleaving=true",
                 medians = "--benchmark_report_aggregates_only=true", time = "--benchmark_min_time=1";
-    words.insert(words.begin() + 1, {repetitions.data(), turns.data(), medians.data(), time.data()});
-    int count = static_cast<int>(words.size());
-    benchmark::Initialize(&count, words.data());
-    if (benchmark::ReportUnrecognizedArguments(count, words.data())) return 64;
+    arguments.insert(arguments.begin() + 1,
+                     {repetitions.data(), interleaving.data(), medians.data(), time.data()});
+    int count = static_cast<int>(arguments.size());
+    benchmark::Initialize(&count, arguments.data());
+    if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 64;
     benchmark::AddCustomContext("backend", backend::make_cpu(1)->describe());
     Reporter reporter;
     benchmark::RunSpecifiedBenchmarks(&reporter);
-    fmt::print("section over product, fp32: {:.3f}\n",
-               reporter.ratio("section/fp32 FLOP/s", "product/fp32 FLOP/s"));
-    fmt::print("bf16 over fp32: product {:.2f}, section {:.2f}\n",
-               reporter.ratio("product/bf16 FLOP/s", "product/fp32 FLOP/s"),
+    fmt::print("section over GEMM, fp32: {:.3f}\n",
+               reporter.ratio("section/fp32 FLOP/s", "gemm/fp32 FLOP/s"));
+    fmt::print("bf16 over fp32: GEMM {:.2f}, section {:.2f}\n",
+               reporter.ratio("gemm/bf16 FLOP/s", "gemm/fp32 FLOP/s"),
                reporter.ratio("section/bf16 tokens/s", "section/fp32 tokens/s"));
 }

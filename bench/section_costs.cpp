@@ -1,7 +1,10 @@
-// What a section's micro-batch and its optimizer ask of a device, operation by operation, as one JSON object:
-// its own code on a backend that computes nothing. scripts/cuda/roofline.py makes times of it.
-// Arguments are KEY=VALUE: `section` (language; student: of a teacher, with a picture in each sample;
-// vision), sizes of its model and of the micro-batch, and `tp` and `cp`, of which it is the first rank.
+// Prints the cost of a section's micro-batch and of its optimizer, operation by operation, as one JSON
+// object. Runs the section's code on a backend that computes nothing. scripts/cuda/roofline.py converts the
+// costs into times.
+//
+// Arguments are KEY=VALUE: `section` (language, vision, or student: a language model with a teacher and a
+// picture in each sample), sizes of its model and of the micro-batch, and the degrees `tp` and `cp`. The
+// costs are those of the first rank.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -51,7 +54,7 @@ model::ModelSpec vision_spec() {
 struct Section {
     std::string kind = "language";
     model::ModelSpec spec = language_spec();
-    int tokens = 8192;              ///< of a sample, its picture's among them
+    int tokens = 8192;              ///< of a sample, those of its picture included
     int samples = 1;                ///< of the micro-batch
     int pictures = 8;               ///< of the micro-batch of a vision section
     int height = 448, width = 448;  ///< of a picture, pixels
@@ -78,17 +81,17 @@ struct Section {
     }
 
     void set(std::string_view key, std::string_view value) {
-        const auto place = keys();
-        const auto found = place.find(key);
+        const auto settings = keys();
+        const auto found = settings.find(key);
         int number = 0;
         const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-        if (found != place.end() && error == std::errc{} && end == value.data() + value.size() &&
+        if (found != settings.end() && error == std::errc{} && end == value.data() + value.size() &&
             number > 0) {
             *found->second = number;
             return;
         }
         std::string names;
-        for (const auto& [name, _] : place) names += fmt::format(" {}", name);
+        for (const auto& [name, _] : settings) names += fmt::format(" {}", name);
         throw Error(
             ExitCode::usage,
             fmt::format("{}={}: expected section=language|student|vision, or KEY=NUMBER with a number "
@@ -99,11 +102,11 @@ struct Section {
 
 Section parse(int argc, char** argv) {
     Section section;
-    const auto each = [&](auto&& take) {
+    const auto each = [&](auto&& visit) {
         for (int i = 1; i < argc; ++i) {
-            const std::string_view word = argv[i];
-            const std::size_t equals = std::min(word.find('='), word.size());
-            take(word.substr(0, equals), word.substr(std::min(equals + 1, word.size())));
+            const std::string_view argument = argv[i];
+            const std::size_t equals = std::min(argument.find('='), argument.size());
+            visit(argument.substr(0, equals), argument.substr(std::min(equals + 1, argument.size())));
         }
     };
     const auto names_kind = [](std::string_view key, std::string_view value) {
@@ -136,7 +139,7 @@ model::Role role_of(const Section& section) {
     return role;
 }
 
-/// Samples of one length, whose tokens all predict; what views need of memory lies here.
+/// Samples of one length in which every token is a target. Owns the data that the views refer to.
 class Samples {
 public:
     explicit Samples(const Section& section) {
@@ -203,7 +206,7 @@ Costs run(const Section& section) {
     model::Result result;
     Costs costs;
     costs.parameters = store.count();
-    ledger.take();  // what initial values took
+    ledger.take();  // discards the cost of initialization
     const auto kept = module->forward(batch, inputs, saved, scratch, output, result);
     costs.phases.emplace_back("forward", ledger.take());
     module->backward(*kept, output.rank != 0 ? output : Tensor{}, d_inputs, scratch);

@@ -46,7 +46,7 @@ target_link_libraries(gpu_operations PRIVATE maestro_ops maestro_flags)
 
 # The tests of operations, on the GPU.
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/ops/*_test.cpp)
-list(FILTER sources EXCLUDE REGEX "attention_form_test")  # needs no GPU
+list(FILTER sources EXCLUDE REGEX "attention_implementation_test")  # needs no GPU
 add_executable(gpu_unit_ops ${sources} ${checks}/plain_cpu.cpp)
 target_include_directories(gpu_unit_ops PRIVATE ${CMAKE_SOURCE_DIR}/tests)
 target_compile_definitions(gpu_unit_ops PRIVATE MAESTRO_TEST_CUDA MAESTRO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")

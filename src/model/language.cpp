@@ -29,6 +29,8 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
                 : &store_.declare("head.weight", {spec.vocabulary, spec.width}, parallel::Init::normal,
                                   role.trained, {{vocabulary_}}, {0, spec.width})),
       loss_(backend, sizeof(double)) {
+    // The losses of a step are summed on the device and in double: downloading each micro-batch's loss would
+    // make the host wait for a GPU in every task.
     ops::zero(backend_, Tensor(loss_.data(), DType::f64, {1}));
     // The teacher sends its hidden states and the student applies the teacher's head: hidden states are far
     // narrower than logits, so this keeps the traffic of the edge small.
@@ -43,6 +45,8 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
 
 void Language::copy_to_device(State& state, backend::Arena& kept, backend::Arena& scratch) const {
     parallel::Sequences& sequences = state.sequences;
+    // Cosines and sines stay fp32 in bf16 runs: rounded to 8 bits, neighbouring positions could not be
+    // distinguished.
     const DType statistics = ops::accumulate_type(role_.compute);
     sequences.cos = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
     sequences.sin = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
@@ -131,6 +135,8 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
         else
             ops::add(backend_, d_output, d_normed);
     }
+    // A rank without targets has a zero d_normed and still runs the whole backward pass: its collectives
+    // include this rank.
     MAESTRO_CHECK(d_normed.rank != 0, "section {} has neither a loss nor a gradient to propagate",
                   role_.section);
     const Tensor d_stream = scratch.allocate(role_.compute, {d_normed.dim(0), spec_.width});
@@ -145,6 +151,7 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
                                 sequence_parallel_.all_gather(d_stream, state.sequences.tp_rows, scratch),
                                 embedding_->gradient, scratch);
     }
+    // Hidden states come from a frozen teacher, which wants no gradient.
     for (std::size_t e = 0; e < d_inputs.size(); ++e)
         if (d_inputs[e].rank != 0 && role_.inputs[e].tensor == EdgeTensor::embeddings)
             ops::gather_rows(backend_, d_stream, state.device_embedding_rows[e], d_inputs[e]);

@@ -11,28 +11,33 @@
 // The same token has six row numbers on its way from the file to the loss. Variables are named after the
 // space that they count in. C is the model width, V the vocabulary, T the rows of a slice, N its targets.
 //
-//   sample row   a token of one sample as stored; a picture is one marker token
-//       |          rows: sample.tokens.size()
-//       |  pack(): the rows of a picture replace its marker, and samples are concatenated
+//   sample row   A token of one sample as stored; a picture is one marker token.
+//       |          Rows: sample.tokens.size().
+//       |
+//       |  pack() replaces each marker by the rows of its picture and concatenates the samples.
 //       v
-//   packed row   a row of the whole micro-batch, the same on all ranks of the replica
-//       |          rows: Partition::rows()
-//       |  partition(): parallel::Partition gives every cp rank a part of each sequence
+//   packed row   A row of the whole micro-batch, the same on all ranks of the replica.
+//       |          Rows: Partition::rows().
+//       |
+//       |  partition() keeps the part of each sequence that this cp rank has (parallel::Partition).
 //       v
-//   slice row    a row of one cp rank; attention and the GEMMs of the layers work on all of them
-//       |   ^      rows: T = Sequences::rows
-//       |   |  SequenceParallel::reduce_scatter() to local rows, all_gather() back to slice rows
-//       v   |
-//   local row    a row of this rank, consecutive in the slice; norms and the residual stream work on these
-//     |   |        rows: Sequences::tp_rows[tp rank]
-//     |   |  scatter_rows() of what an edge delivers; gather_rows() of the gradient that goes back
-//     |   v
-//     |  edge row    a row that input edge e delivers to this rank, in sample order
-//     |                rows: State::input_rows[e], by sample
-//     |  targets_of(); gather_rows(), then all_gather() over tp
-//     v
-//   target row   a slice row whose next token has a loss weight; the head and the loss work on these alone
-//                  rows: N = Targets::tokens.size(), the targets of the first tp rank first
+//   slice row    A row of one cp rank. Attention and the GEMMs of the layers work on all of them.
+//       |  ^       Rows: T = Sequences::rows.
+//       |  |
+//       |  |  SequenceParallel::reduce_scatter() to local rows, all_gather() back to slice rows.
+//       v  |
+//   local row    A row of this rank, consecutive in the slice. Norms and the residual stream work on these.
+//       |  ^       Rows: Sequences::tp_rows[tp rank].
+//       |  |
+//       |  |  scatter_rows() inserts what an edge delivers, gather_rows() extracts the gradient for it.
+//       |  v
+//       |  edge row   A row that input edge e delivers to this rank, in sample order.
+//       |               Rows: State::input_rows[e], by sample.
+//       |
+//       |  targets_of() selects rows, gather_rows() and all_gather() over tp collect their hidden states.
+//       v
+//   target row   A slice row whose next token has a loss weight. The head and the loss work on these only.
+//                  Rows: N = Targets::tokens.size(), the targets of the first tp rank first.
 #pragma once
 
 #include "model/transformer.hpp"

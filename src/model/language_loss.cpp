@@ -157,6 +157,8 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
     const std::int64_t chunk = loss_chunk_rows(backend_);
     std::vector<float> wrong(static_cast<std::size_t>(targets.name_count), 0.0f);  // by answer
     const backend::ArenaScope scope(arena);
+    // All tp ranks of a slice have the same number of targets here, so that they run equally many chunks and
+    // their collectives match, also where all targets are on one of them.
     const LossInputs in = loss_inputs(batch, inputs, targets, normed, arena);
     for (std::int64_t begin = 0; begin < total; begin += chunk) {
         const backend::ArenaScope chunk_scope(arena);
@@ -168,6 +170,9 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
         if (backward) head_backward(in, logits, begin, arena);
     }
     if (backward) {
+        // Once for all chunks: each tp rank has gone through all targets of the slice with its part of the
+        // vocabulary. The sum over the ranks completes their gradients and returns each to the rank that
+        // holds the row.
         sequence_parallel_.reduce_scatter(in.hidden, in.local_hidden, targets.by_tp_rank, arena);
         ops::scatter_rows(backend_, in.local_hidden, in.predicting_rows, d_normed);
     }

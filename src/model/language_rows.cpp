@@ -33,6 +33,7 @@ Language::PackedBatch Language::pack(const Batch& batch) const {
                     packed.ids.insert(packed.ids.end(), static_cast<std::size_t>(rows), edge_id(e));
                     replaced = true;
                 }
+                // Without an encoder the marker is a token like any other, and the text can be trained alone.
                 if (!replaced) packed.ids.push_back(token);
                 continue;
             }
@@ -79,6 +80,7 @@ Language::State Language::partition(const PackedBatch& packed) const {
     std::int32_t local_row = 0;
     for (const parallel::RowRange& range : partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank()))
         for (std::int64_t row = range.first; row < range.first + range.count; ++row, ++local_row) {
+            // From the packed ids: those of the slice no longer tell an edge's row from another rank's token.
             const std::int32_t id = packed.ids[partition.offsets()[range.sequence] + row];
             for (std::size_t e = 0; e < role_.inputs.size(); ++e) {
                 const bool fills = id == edge_id(e);

@@ -41,7 +41,7 @@ void check_sizes(const ModelSpec& spec, const Role& role) {
 
 std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& spec, const Role& role,
                                     parallel::Mesh mesh, InitialWeights weights) {
-    check_sizes(spec, role);
+    check_sizes(spec, role);  // before any constructor divides by them
     std::unique_ptr<Module> module;
     if (spec.kind == ModelSpec::Kind::vision)
         module = std::make_unique<Vision>(backend, spec, role, std::move(mesh));
@@ -134,8 +134,11 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     backend::Arena saved, scratch;
     Tensor output;
     Result result;
+    // Allocating and zeroing the parameters was counted as well, but is not part of a task.
     meta->reset_counts();
     const auto state = module->forward(batch, inputs, saved, scratch, output, result);
+    // A task begins with empty scratch memory: forward and backward do not add up, and the peak covers the
+    // larger.
     scratch.reset();
     Footprint footprint{.saved = saved.peak(),
                         .parameters = module->parameters().bytes(),

@@ -50,14 +50,18 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
     const auto kv_part = [&](std::int64_t first_row) {
         return parallel::ParameterPart{shifted(kv_rows, first_row), parallel::Axis::kv};
     };
+    // Declared in the order in which forward uses them. The order determines where they lie in the flat
+    // arrays, and with that the shards of the optimizer.
     for (int i = 0; i < spec.layers; ++i) {
-        const auto name = [&](const char* rest) { return "layers." + std::to_string(i) + "." + rest; };
-        const auto norm = [&](const char* rest, std::int64_t size) {
-            return &store.declare(name(rest), {size}, parallel::Init::ones, role.trained);
+        const auto name = [&](const char* suffix) { return "layers." + std::to_string(i) + "." + suffix; };
+        // Norms are whole on every tp rank, and each rank's gradient is partial: it has normalized its local
+        // rows only, or (q_norm, k_norm) its own heads.
+        const auto norm = [&](const char* suffix, std::int64_t size) {
+            return &store.declare(name(suffix), {size}, parallel::Init::ones, role.trained);
         };
-        const auto matrix = [&](const char* rest, std::vector<std::int64_t> shape, parallel::Init init,
+        const auto matrix = [&](const char* suffix, std::vector<std::int64_t> shape, parallel::Init init,
                                 const std::vector<parallel::ParameterPart>& parts, Range columns) {
-            return &store.declare(name(rest), std::move(shape), init, role.trained, parts, columns);
+            return &store.declare(name(suffix), std::move(shape), init, role.trained, parts, columns);
         };
         layers_.push_back({
             .attention_norm = norm("attention.norm.weight", width),
@@ -102,6 +106,7 @@ LayerActivations Transformer::layer_forward(const Layer& layer, const Tensor& in
     a.mlp_normed = saved.allocate(type_, {local, width});
     a.mlp_rstd = saved.allocate(statistics, {local});
     a.gate_up = saved.allocate(type_, {rows, 2 * mlp_});
+    // Saved although SwiGLU could recompute it: the weight gradient of `down` reads it in backward.
     a.gated = saved.allocate(type_, {rows, mlp_});
 
     ops::rms_norm(backend_, input, layer.attention_norm->weight, a.normed, a.rstd, spec_.norm_eps);
@@ -255,6 +260,8 @@ void Transformer::attention_backward(const Layer& layer, const LayerActivations&
     ops::head_norm_rotary_backward(backend_, d_q, d_k, a.qkv, layer.q_norm->weight, layer.k_norm->weight,
                                    sequences.cos, sequences.sin, a.head_rstd, d_qkv, layer.q_norm->gradient,
                                    layer.k_norm->gradient, scratch);
+    // d_qkv is complete only now: attention has written its value columns, and the rotation those of queries
+    // and keys.
     const Tensor d_normed = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
     column_parallel_backward(d_qkv, *layer.qkv, a.normed, d_normed, tp_rows, scratch);
     ops::rms_norm_backward(backend_, d_normed, a.input, layer.attention_norm->weight, a.rstd, d_stream,

@@ -74,6 +74,7 @@ void Vision::cut_patches(const PackedPictures& packed, State& state, backend::Ar
     std::int64_t local_row = 0;
     for (const parallel::RowRange& range :
          state.sequences.partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank())) {
+        // One picture at a time: on a GPU its pixels are copied to scratch memory, which the next one reuses.
         const backend::ArenaScope scope(scratch);
         const Picture& picture = *packed.pictures[range.sequence];
         const std::span pixels(picture.pixels,
@@ -93,6 +94,8 @@ void Vision::set_positions(const PackedPictures& packed, State& state, backend::
     sequences.copy_to_device(backend_, kept);
     sequences.cos = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
     sequences.sin = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
+    // Of all rows of the slice, not of this rank's alone: attention gathers them before it rotates queries
+    // and keys.
     const auto slice = partition.slice(mesh_.cp_rank());
     const backend::ArenaScope scope(scratch);
     const std::vector<std::int32_t> y = parallel::pick(packed.y, slice, partition.offsets()),

@@ -8,8 +8,8 @@
 namespace maestro::ops {
 
 /// Adds to loss[1] (f64) the sum over the rows of
-///   scale * weights[i] * ((1 - alpha) * CE(student, targets[i]) + alpha * temperature^2 * KL(teacher ||
-///   student)),
+///   scale * weights[i] * ((1 - alpha) * CE(student, targets[i])
+///                         + alpha * temperature^2 * KL(teacher || student)),
 /// where the KL term softens both distributions by the temperature. student[n, V] is replaced by its gradient
 /// and teacher[n, V] may be overwritten; both are f32 or both f64. On the CPU the scratch memory holds
 /// another [n, V]. Rows with weight 0 or a negative target do not count. Collective over the ranks of

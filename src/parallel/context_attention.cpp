@@ -30,12 +30,13 @@ void ContextAttention::prepare(std::span<const std::int64_t> rows, AttentionMask
                                std::int64_t kv_heads, bool backward) const {
     const int cp = mesh_->degrees().cp;
     const bool causal = mask == AttentionMask::causal;
+    // Partial results of a ring are f32 so that they are rounded once, and no plan accepts f32.
     if (cp > 1 && !uses_ulysses() && causal) return;
     backend::AttentionClass shape{.backward = backward, .causal = causal, .dim = head_dim_};
     if (uses_ulysses()) {
         shape.heads = heads / cp;
         shape.kv_heads = std::max<std::int64_t>(kv_heads / cp, 1);
-        shape.value_width = shape.kv_heads * head_dim_;
+        shape.value_width = shape.kv_heads * head_dim_;  // received values have a separate tensor
     } else {
         shape.heads = heads;
         shape.kv_heads = kv_heads;

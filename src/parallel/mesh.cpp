@@ -28,6 +28,8 @@ public:
         add(Axis::tp, "tp", rank % tp, tp);
         add(Axis::cp, "cp", rank / tp % cp, cp);
         add(Axis::kv, "kv", rank % tp % shape.kv_ranks(), shape.kv_ranks());
+        // A frozen section has no gradients to reduce. Without the group its ranks keep one communicator
+        // less.
         if (shape.trainable) add(kDataAxes, "gradients", rank / tp, shape.data_ranks());
         return mesh;
     }
@@ -65,7 +67,8 @@ Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, con
     const std::string replica = fmt::format("section {}, replica {}", name, replica_index);
     return MeshBuilder::build(rank, shape, [&](Axes axes, int, int) {
         // MPI_Comm_split: ranks with equal coordinates along all other axes have the same colour.
-        int colour = rank / tp;
+        int colour =
+            rank / tp;  // tp is the fastest axis: the ranks of a replica that share cp are consecutive
         std::string members = replica + ", tp ranks";
         if (axes == Axis::cp) {
             colour = replica_index * tp + rank % tp;
@@ -90,6 +93,7 @@ std::unique_ptr<collective::ProcessGroup> make_data_group(const comm::Communicat
 }
 
 Mesh make_meta_mesh(int rank, const MeshShape& shape, const MeshLinks& links) {
+    // kv lies within tp and uses its link.
     return MeshBuilder::build(rank, shape, [&](Axes axes, int at, int size) {
         const LinkCost& link = axes == kDataAxes ? links.data : axes == Axis::cp ? links.cp : links.tp;
         return collective::make_meta_group(at, size, link.latency_s, link.bandwidth);

@@ -42,6 +42,8 @@ ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DTyp
         MAESTRO_CHECK(p->trainable == trainable,
                       "{} and {} are in one group, but only one of them is trainable",
                       parameters_.front()->name, p->name);
+        // Padding to whole blocks starts every parameter on a cache line. It is zero in all arrays and stays
+        // so: its gradient is zero, and updates list the elements of parameters only.
         p->offset = size;
         size += whole_blocks(p->size());
     }
@@ -60,6 +62,8 @@ ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DTyp
         p->weight = compute == DType::bf16 ? view(compute_, *p) : p->master;
         if (trainable) p->gradient = view(gradient_, *p);
     }
+    // The flat array is divided, not the parameters: shards differ by a block at most, however large a
+    // parameter is.
     const int ranks = mesh.shape().data_ranks();
     shard_ = shard_range(size, mesh.data_rank(), ranks);
     for (int i = 0; i < ranks; ++i) shard_blocks_.push_back(shard_range(size, i, ranks).size() / kBlock);
@@ -101,7 +105,8 @@ std::int64_t ParameterGroup::replicated(Axes axes) const {
 /// array they take one all-reduce instead of one per parameter.
 void ParameterGroup::sum_replicated(Axes axes, backend::Arena& scratch) {
     collective::ProcessGroup& group = mesh_.group(axes);
-    const std::int64_t count = replicated(axes);
+    const std::int64_t count =
+        replicated(axes);  // equal on all ranks of the group, so that all of them return or none
     if (group.size() == 1 || count == 0) return;
     const backend::ArenaScope scope(scratch);
     const Tensor packed = scratch.allocate(gradient_.dtype, {count});
@@ -153,6 +158,7 @@ std::size_t ParameterGroup::reduce_scratch() const {
 void ParameterGroup::gather_weights(collective::ProcessGroup& ranks) {
     MAESTRO_CHECK(ranks.size() == static_cast<int>(shard_blocks_.size()) && ranks.rank() == mesh_.data_rank(),
                   "shards of {} ranks cannot be gathered on {}", shard_blocks_.size(), ranks.size());
+    // In place: each rank's shard is already where it belongs in the array.
     ranks.wait(ranks.start_all_gather_in_place(in_blocks(master_), shard_blocks_));
     refresh_compute();
 }

@@ -2,12 +2,11 @@
 // which ranks sum which gradients:
 //
 //   1. Ranks of a replica that hold copies of the same weights (norms along tp, KV heads along kv) each
-//   compute a
-//      partial gradient: a copy has seen the rows or the query heads of one rank only. An all-reduce along
-//      that axis sums the partial gradients.
-//   2. Ranks along kDataAxes hold the same weights and see different samples and rows. A reduce-scatter sums
-//   their
-//      gradients and leaves each rank its shard of the sum (ZeRO stage 1, Rajbhandari et al., SC 2020).
+//      compute a partial gradient: a copy has seen the rows or the query heads of one rank only. An
+//      all-reduce along that axis sums the partial gradients.
+//   2. Ranks along kDataAxes hold the same weights and see different samples and rows. A reduce-scatter
+//      sums their gradients and leaves each rank its shard of the sum (ZeRO stage 1, Rajbhandari et al.,
+//      SC 2020).
 //   3. Each rank updates its shard, and an all-gather distributes the new weights.
 //
 // Gradient norms and checkpoints count each weight once: of the ranks that hold copies, on the first one, and

@@ -55,6 +55,8 @@ void ParameterStore::allocate(double residual_scale) {
     residual_scale_ = residual_scale;
     set_.assign(parameters_.size(), false);
     group_.assign(parameters_.size(), nullptr);
+    // Trainable and frozen parameters are separate groups, because only the former have gradients and are
+    // reduced. The order of groups is the same on all ranks, and their collectives run in this order.
     for (const bool trainable : {true, false})
         for (int group = 0; group <= declared_groups_; ++group) {
             std::vector<Parameter*> members;
@@ -71,7 +73,7 @@ void ParameterStore::allocate(double residual_scale) {
 }
 
 void ParameterStore::initialize(Pulse& pulse, bool shard_only) {
-    if (!backend_.computes()) return;
+    if (!backend_.computes()) return;  // meta tensors have no elements to write
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
         const Parameter& p = parameters_[i];
         if (set_[i]) continue;
@@ -82,6 +84,7 @@ void ParameterStore::initialize(Pulse& pulse, bool shard_only) {
             pulse.beat();
         }
     }
+    // With shard_only the parameters are incomplete, and gather_weights() refreshes them once they are not.
     if (!shard_only) refresh_compute();
 }
 

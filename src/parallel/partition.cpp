@@ -97,6 +97,7 @@ Partition::Partition(std::span<const std::int64_t> lengths, AttentionMask mask, 
             }
         }
     }
+    // The tp ranks divide a slice regardless of sequences: between the GEMMs no operation mixes rows.
     for (int c = 0; c < cp; ++c) {
         std::int64_t total_units = 0;
         for (const RowRange& range : slices_[c]) total_units += range.count / unit;

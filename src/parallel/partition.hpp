@@ -35,9 +35,9 @@ struct RowPlacement {
 };
 
 enum class AttentionMask {
-    /// Every sequence is cut into 2 cp chunks, and slice i gets chunks i and 2 cp - 1 - i. A late chunk
-    /// attends
-    /// to more keys than an early one; in pairs all slices have the same work (zigzag, as in Llama 3).
+    /// Every sequence is cut into 2 cp chunks, and slice i gets chunks i and 2 cp - 1 - i. A late chunk has
+    /// more keys to attend to than an early one; in pairs all slices have the same work (zigzag, as in Llama
+    /// 3).
     causal,
     /// Sequences stay whole where the slices come out even enough; otherwise the longest are cut into cp
     /// parts.

@@ -50,6 +50,8 @@ Sequences::Sequences(Partition partition_, AttentionMask attention, const Mesh& 
     : partition(std::move(partition_)), rows(partition.slice_rows(mesh.cp_rank())) {
     const int slices = partition.degrees().cp, slice = mesh.cp_rank();
     tp_rows.assign(partition.tp_rows(slice).begin(), partition.tp_rows(slice).end());
+    // Under all-to-all a rank attends with some heads to whole sequences, so that its mask is that of one
+    // rank.
     const bool whole_sequences = slices > 1 && mesh.context_kind() == ContextKind::all_to_all;
     const std::vector<std::int32_t> offsets =
         whole_sequences ? std::vector(partition.offsets().begin(), partition.offsets().end())
@@ -71,6 +73,7 @@ Sequences::Sequences(Partition partition_, AttentionMask attention, const Mesh& 
         ring_row_counts.push_back(cu_seqlens(partition, j, true).back());
         ring_masks.push_back(j == slice ? ops::VarlenMask{} : mask_between(partition, attention, slice, j));
     }
+    // Whole sequences stay at home: no query of another slice attends to their keys.
     std::int32_t row = 0;
     for (const RowRange& range : partition.slice(slice))
         for (std::int64_t i = 0; i < range.count; ++i, ++row)

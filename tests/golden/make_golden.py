@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes vlm.txt and distill.txt: loss and gradients of two small jobs, by PyTorch's autograd in double precision.
 
-Independent of the program: only the layout of weights and samples is shared with tests/unit/model/golden_test.cpp.
+The models are written independently of the program. Weights and samples follow the same formulas as in
+tests/unit/model/model_fixture.hpp.
 """
 import math
 import pathlib
@@ -14,7 +15,7 @@ PATCH, MERGE, CHANNELS = 2, 2, 3
 
 
 class Weights:
-    """Parameters made when first asked for, by a formula of section, name and index."""
+    """Parameters that are created at their first use. Their values are a function of section, name and index."""
 
     def __init__(self, section, trained=True):
         self.section, self.trained, self.all = section, trained, {}
@@ -51,8 +52,8 @@ def layers(w, x, angle, mlp, causal, count=2):
         scores = torch.einsum("thd,shd->hts", q, k) / math.sqrt(DIM)
         if causal:
             scores = scores.masked_fill(torch.ones(rows, rows, dtype=torch.bool).triu(1), -math.inf)
-        mixed = torch.einsum("hts,shd->thd", scores.softmax(-1), v).reshape(rows, HEADS * DIM)
-        x = x + mixed @ p("attention.output.weight", width, HEADS * DIM).T
+        attn_out = torch.einsum("hts,shd->thd", scores.softmax(-1), v).reshape(rows, HEADS * DIM)
+        x = x + attn_out @ p("attention.output.weight", width, HEADS * DIM).T
         gate, up = (rms(x, p("mlp.norm.weight", width)) @ p("mlp.gate_up.weight", 2 * mlp, width).T).chunk(2, dim=1)
         x = x + (torch.nn.functional.silu(gate) * up) @ p("mlp.down.weight", width, mlp).T
     return rms(x, w("norm.weight", width))
@@ -65,19 +66,19 @@ def picture(number, height, width):
 
 def vision(w, pixels, width=16, mlp=24, out=24, theta=100.0):
     block = PATCH * MERGE
-    height, breadth = (-(-pixels.shape[i] // block) * block for i in (0, 1))
-    pixels = pixels[torch.arange(height).clamp(max=pixels.shape[0] - 1)]
-    pixels = pixels[:, torch.arange(breadth).clamp(max=pixels.shape[1] - 1)]
-    patches, places = [], []
-    for by in range(0, height, block):
-        for bx in range(0, breadth, block):
+    padded_height, padded_width = (-(-pixels.shape[i] // block) * block for i in (0, 1))
+    pixels = pixels[torch.arange(padded_height).clamp(max=pixels.shape[0] - 1)]
+    pixels = pixels[:, torch.arange(padded_width).clamp(max=pixels.shape[1] - 1)]
+    patches, positions = [], []
+    for by in range(0, padded_height, block):
+        for bx in range(0, padded_width, block):
             for y in range(by, by + block, PATCH):
                 for x in range(bx, bx + block, PATCH):
                     patches.append(pixels[y:y + PATCH, x:x + PATCH].reshape(-1))
-                    places.append((y // PATCH, x // PATCH))
-    patches, places = torch.stack(patches), torch.tensor(places, dtype=torch.float64)
+                    positions.append((y // PATCH, x // PATCH))
+    patches, positions = torch.stack(patches), torch.tensor(positions, dtype=torch.float64)
     frequency = theta ** (-torch.arange(DIM // 4) / (DIM // 4))
-    angle = torch.cat([places[:, :1] * frequency, places[:, 1:] * frequency], dim=1)
+    angle = torch.cat([positions[:, :1] * frequency, positions[:, 1:] * frequency], dim=1)
     x = patches @ w("patch.weight", width, PATCH * PATCH * CHANNELS).T + w("patch.bias", width)
     x = layers(w, x, angle, mlp, causal=False)
     x = x.reshape(-1, MERGE * MERGE * width) @ w("merger.weight", out, MERGE * MERGE * width).T + w("merger.bias", out)
@@ -107,27 +108,27 @@ def vlm(path):
     samples = [([3, MARKER, 5, 7, MARKER, 11, 12, 13], [(5, 7), (8, 4)]),
                ([MARKER, 9, 2, 30, 31], [(3, 9)]),
                ([1, 2, 8, 4, 2, 17], [])]
-    see, speak = Weights("vision"), Weights("language")
-    table = speak("embedding.weight", VOCABULARY, 24)
+    vision_weights, language_weights = Weights("vision"), Weights("language")
+    table = language_weights("embedding.weight", VOCABULARY, 24)
     total, weights, number = 0.0, 0.0, 0
     for s, (tokens, sizes) in enumerate(samples):
         rows, targets, shown = [], [], iter(sizes)
         for j, token in enumerate(tokens):
             at = sum(len(r) for r in rows)
             if token == MARKER:
-                rows.append(vision(see, picture(number, *next(shown))))
+                rows.append(vision(vision_weights, picture(number, *next(shown))))
                 number += 1
                 continue
             if j > 0:
                 targets.append((at - 1, token, weight(s, j)))
             rows.append(table[token][None])
-        logits = language(speak, torch.cat(rows), 24, 32) @ table.T
+        logits = language(language_weights, torch.cat(rows), 24, 32) @ table.T
         for at, token, each in targets:
             total = total - each * logits[at].log_softmax(0)[token]
             weights += each
     loss = total / weights
     loss.backward()
-    write(path, loss, see, speak)
+    write(path, loss, vision_weights, language_weights)
 
 
 def distill(path, alpha=0.3, temperature=2.0):
@@ -138,12 +139,12 @@ def distill(path, alpha=0.3, temperature=2.0):
     for s, tokens in enumerate(samples):
         states = language(teacher, teacher("embedding.weight", VOCABULARY, 24)[tokens], 24, 32)
         normed = language(student, student("embedding.weight", VOCABULARY, 16)[tokens], 16, 24)
-        soft = (states @ frozen("teacher_head.weight", VOCABULARY, 24).T / temperature).log_softmax(1)
+        teacher_log_probs = (states @ frozen("teacher_head.weight", VOCABULARY, 24).T / temperature).log_softmax(1)
         logits = normed @ student("head.weight", VOCABULARY, 16).T
-        cooled = (logits / temperature).log_softmax(1)
+        student_log_probs = (logits / temperature).log_softmax(1)
         for j in range(1, len(tokens)):
             hard = -logits[j - 1].log_softmax(0)[tokens[j]]
-            kl = (soft[j - 1].exp() * (soft[j - 1] - cooled[j - 1])).sum()
+            kl = (teacher_log_probs[j - 1].exp() * (teacher_log_probs[j - 1] - student_log_probs[j - 1])).sum()
             total = total + weight(s, j) * ((1 - alpha) * hard + alpha * temperature ** 2 * kl)
             weights += weight(s, j)
     loss = total / weights

@@ -1,6 +1,6 @@
-// Both jobs of the unit tests, each section on all ranks of the world as one replica: losses and every
-// gradient in double against the same sections on one rank, which the unit tests compare with PyTorch. And
-// what every rank has sent to its mesh against what the same code counts on a meta mesh.
+// Both jobs of the unit tests, with each section on all ranks of the world as one replica. Losses and all
+// gradients, in double, must equal those of the same sections on one rank, which the unit tests compare with
+// PyTorch. What every rank has sent to its mesh must equal what the same code counts on a meta mesh.
 #include <cmath>
 #include <map>
 
@@ -15,7 +15,7 @@ using namespace maestro::model;
 using namespace maestro::parallel;
 using model::test::Job;
 
-constexpr double kNear = 1e-11;  ///< of a gradient's norm
+constexpr double kNear = 1e-11;  ///< tolerance, relative to the norm of a gradient
 
 /// A section on the ranks of the world.
 struct Sharded {
@@ -28,7 +28,7 @@ struct Sharded {
                         role.section))) {
         model::test::fill_weights(*module, role.section);
     }
-    /// As an optimizer does it: each rank has the sums of its shards.
+    /// Reduces the gradients as an optimizer does: each rank has the sums of its shards.
     void sum_gradients() {
         for (ParameterGroup& group : module->parameters().groups())
             if (group.trainable()) group.reduce_gradients(scratch);
@@ -49,7 +49,7 @@ void compare(const Module& whole, const Module& part, const std::string& what) {
         double norm = 0;
         for (const double v : expected) norm += v * v;
         norm = std::sqrt(norm);
-        MAESTRO_CHECK(norm > 1e-6, "{}: {} has no gradient to speak of", what, p.name);
+        MAESTRO_CHECK(norm > 1e-6, "{}: the gradient of {} is zero", what, p.name);
         for (const Extent& e : extents_of(p.shape, p.shard, part.parameters().group_of(p).shard_of(p)))
             for (std::int64_t i = 0; i < e.count; ++i)
                 MAESTRO_CHECK(std::abs(found[e.local + i] - expected[e.logical + i]) < kNear * norm,
@@ -67,7 +67,7 @@ Sent sent_by(const Module& module) {
     return {module.mesh().tp().traffic(), module.mesh().cp().traffic()};
 }
 
-/// The same of a meta mesh of this rank, over the same micro-batch.
+/// Returns the same for a meta mesh of this rank, over the same micro-batch.
 Sent sent_on_meta(const ModelSpec& spec, const Role& role, const Batch& batch, const Mesh& mesh) {
     const auto meta = backend::make_meta();
     const auto module = make_module(*meta, spec, role, make_meta_mesh(mesh.rank_in_replica(), mesh.shape()));
@@ -85,30 +85,29 @@ Sent sent_on_meta(const ModelSpec& spec, const Role& role, const Batch& batch, c
     return sent_by(*module);
 }
 
-void compare(const Sent& found, const Sent& due, const std::string& what) {
+void compare(const Sent& found, const Sent& expected_sent, const std::string& what) {
     const auto one = [&](const collective::Traffic& is, const collective::Traffic& meta, const char* group) {
         MAESTRO_CHECK(is.messages == meta.messages && is.bytes == meta.bytes,
                       "{}: {} messages and {} bytes to the {} ranks, the meta mesh counts {} and {}", what,
                       is.messages, is.bytes, group, meta.messages, meta.bytes);
     };
-    one(found.tp, due.tp, "tp");
-    one(found.cp, due.cp, "cp");
+    one(found.tp, expected_sent.tp, "tp");
+    one(found.cp, expected_sent.cp, "cp");
 }
 
-/// measure() knows a sample's lengths alone. Without a loss, which depends on what is to be predicted, it too
-/// is exact.
+/// measure() knows only the lengths of samples. It is exact too for a section without a loss, whose traffic
+/// depends on the targets.
 void compare_measured(const Sent& found, const ModelSpec& spec, const Role& role,
                       const std::vector<SampleShape>& shapes, const Mesh& mesh, const std::string& what) {
     const Footprint f = measure(spec, role, shapes, {}, make_meta_mesh(mesh.rank_in_replica(), mesh.shape()));
     compare(found, {f.tp, f.cp}, what + ", measured");
 }
 
-/// Rows of each sample that the first section puts out, and which of them every row of the last section is
-/// (-1: none), both counted over the micro-batch.
+/// The rows of both sections, counted over the micro-batch.
 struct Rows {
-    std::vector<std::int64_t> first_lengths, last_lengths;  ///< of the sequences
-    std::vector<std::int32_t> source;
-    std::int64_t unit = 1;
+    std::vector<std::int64_t> first_lengths, last_lengths;  ///< rows of the sequences
+    std::vector<std::int32_t> source;  ///< by row of the last section: the output row that fills it; -1: none
+    std::int64_t unit = 1;             ///< rows of the first section that become one output row
 };
 
 Rows rows_of(const Job& job, bool pictures) {
@@ -138,16 +137,18 @@ Rows rows_of(const Job& job, bool pictures) {
     return rows;
 }
 
-/// Output rows of the first section on this rank, in its order, counted over the micro-batch.
-std::vector<std::int32_t> own_output(const Rows& rows, bool pictures, const Mesh& mesh) {
+/// Returns the output rows of the first section on this rank in their local order, counted over the
+/// micro-batch.
+std::vector<std::int32_t> local_output_rows(const Rows& rows, bool pictures, const Mesh& mesh) {
     const Partition partition(rows.first_lengths,
                               pictures ? AttentionMask::bidirectional : AttentionMask::causal, mesh.degrees(),
                               rows.unit);
-    std::vector<std::int32_t> own;
-    for (const RowRange& run : partition.rows_of(mesh.cp_rank(), mesh.tp_rank()))
-        for (std::int64_t row = run.first; row < run.first + run.count; row += rows.unit)
-            own.push_back(static_cast<std::int32_t>((partition.offsets()[run.sequence] + row) / rows.unit));
-    return own;
+    std::vector<std::int32_t> local;
+    for (const RowRange& range : partition.rows_of(mesh.cp_rank(), mesh.tp_rank()))
+        for (std::int64_t row = range.first; row < range.first + range.count; row += rows.unit)
+            local.push_back(
+                static_cast<std::int32_t>((partition.offsets()[range.sequence] + row) / rows.unit));
+    return local;
 }
 
 struct Layout {
@@ -167,8 +168,8 @@ bool fits(const ModelSpec& spec, const Layout& layout) {
            (spec.heads / tp % cp == 0 && divides(std::max(spec.kv_heads / tp, 1), cp));
 }
 
-/// `up` and `down`: layouts of the first and the last section. Returns the bytes that this rank has sent to
-/// its mesh.
+/// Runs both sections in the layouts `up` and `down` and compares them with `reference`. Returns the bytes
+/// that this rank has sent to its mesh.
 std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures, const Layout& up,
                  const Layout& down) {
     const std::string what = (pictures ? "pictures, " : "teacher, ") + up.text() + " to " + down.text();
@@ -184,38 +185,39 @@ std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures,
     Result result;
     Tensor output, none;
     const auto first_state = first.module->forward(batch, {}, first.saved, first.scratch, output, result);
-    const auto own = own_output(rows, pictures, first.module->mesh());
-    MAESTRO_CHECK(output.dim(0) == static_cast<std::int64_t>(own.size()), "{}: {} rows of {}", what,
-                  output.describe(), own.size());
-    // The edge: everybody's rows to everybody. Edges proper have tests of their own.
+    const auto local = local_output_rows(rows, pictures, first.module->mesh());
+    MAESTRO_CHECK(output.dim(0) == static_cast<std::int64_t>(local.size()), "{}: {} rows of {}", what,
+                  output.describe(), local.size());
+    // The edge is simulated: every rank gets the rows of all ranks. Channels have separate tests.
     std::vector<double> all(static_cast<std::size_t>(total * width), 0.0);
-    for (std::size_t r = 0; r < own.size(); ++r)
+    for (std::size_t r = 0; r < local.size(); ++r)
         std::copy_n(output.as<double>() + static_cast<std::int64_t>(r) * width, width,
-                    all.begin() + own[r] * width);
+                    all.begin() + local[r] * width);
     world.allreduce_sum(std::span(all));
     const Tensor whole(all.data(), DType::f64, {total, width});
     const Partition partition(rows.last_lengths, AttentionMask::causal, down.degrees);
     std::vector<std::vector<Tensor>> inputs(1);
     const auto input_rows = last.module->input_rows(batch);
-    std::vector<std::int32_t> came;  // rows of `whole`, in this rank's order
-    for (const RowRange& run :
+    std::vector<std::int32_t> edge_rows;  // rows of `whole`, in this rank's local order
+    for (const RowRange& range :
          partition.rows_of(last.module->mesh().cp_rank(), last.module->mesh().tp_rank()))
-        for (std::int64_t row = run.first; row < run.first + run.count; ++row)
-            if (const auto at = rows.source[partition.offsets()[run.sequence] + row]; at >= 0)
-                came.push_back(at);
+        for (std::int64_t row = range.first; row < range.first + range.count; ++row)
+            if (const auto at = rows.source[partition.offsets()[range.sequence] + row]; at >= 0)
+                edge_rows.push_back(at);
     std::vector<double> gathered;
-    for (const std::int32_t at : came)
+    for (const std::int32_t at : edge_rows)
         gathered.insert(gathered.end(), all.begin() + at * width, all.begin() + (at + 1) * width);
     std::int64_t at = 0;
     for (const std::int64_t count : input_rows[0]) {
         inputs[0].push_back(Tensor(gathered.data() + at * width, DType::f64, {count, width}));
         at += count;
     }
-    MAESTRO_CHECK(at == static_cast<std::int64_t>(came.size()), "{}: {} rows of {}", what, at, came.size());
+    MAESTRO_CHECK(at == static_cast<std::int64_t>(edge_rows.size()), "{}: {} rows of {}", what, at,
+                  edge_rows.size());
     const auto last_state = last.module->forward(batch, inputs, last.saved, last.scratch, none, result);
     last.module->collect(result);
-    std::vector<double> d_came(gathered.size(), 0.0);
-    const Tensor d_rows(d_came.data(), DType::f64, {at, width});
+    std::vector<double> d_edge_rows(gathered.size(), 0.0);
+    const Tensor d_rows(d_edge_rows.data(), DType::f64, {at, width});
     last.module->backward(*last_state, {}, std::vector<Tensor>{pictures ? d_rows : Tensor{}}, last.scratch);
     const Sent last_sent = sent_by(*last.module);
     compare(last_sent, sent_on_meta(reference.last_spec, reference.last_role, batch, last.module->mesh()),
@@ -238,16 +240,16 @@ std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures,
     };
     if (!pictures) return check_first();
     std::fill(all.begin(), all.end(), 0.0);
-    for (std::size_t r = 0; r < came.size(); ++r)
-        std::copy_n(d_came.begin() + static_cast<std::int64_t>(r) * width, width,
-                    all.begin() + came[r] * width);
+    for (std::size_t r = 0; r < edge_rows.size(); ++r)
+        std::copy_n(d_edge_rows.begin() + static_cast<std::int64_t>(r) * width, width,
+                    all.begin() + edge_rows[r] * width);
     world.allreduce_sum(std::span(all));
-    std::vector<double> d_own;
-    for (const std::int32_t row : own)
-        d_own.insert(d_own.end(), all.begin() + row * width, all.begin() + (row + 1) * width);
-    first.module->backward(*first_state,
-                           Tensor(d_own.data(), DType::f64, {static_cast<std::int64_t>(own.size()), width}),
-                           {}, first.scratch);
+    std::vector<double> d_local;
+    for (const std::int32_t row : local)
+        d_local.insert(d_local.end(), all.begin() + row * width, all.begin() + (row + 1) * width);
+    first.module->backward(
+        *first_state, Tensor(d_local.data(), DType::f64, {static_cast<std::int64_t>(local.size()), width}),
+        {}, first.scratch);
     const std::int64_t sent = check_first();
     first.sum_gradients();
     compare(*reference.first, *first.module, what + ", " + reference.first_name);
@@ -264,7 +266,7 @@ int main(int argc, char** argv) {
             if (ranks % cp == 0)
                 for (const ContextKind kind : {ContextKind::ring, ContextKind::all_to_all})
                     if (cp > 1 || kind == ContextKind::ring) layouts.push_back({{cp, ranks / cp}, kind});
-        const auto uneven = [](ModelSpec& spec) {  // three divides the heads, nothing the rest
+        const auto uneven = [](ModelSpec& spec) {  // heads are divisible by three, the other sizes by nothing
             spec.heads = 6;
             spec.kv_heads = 3;
             spec.vocabulary = spec.vocabulary > 0 ? 41 : 0;
@@ -282,8 +284,8 @@ int main(int argc, char** argv) {
                         if (fits(reference.first_spec, layout)) ups.push_back(layout);
                         if (fits(reference.last_spec, layout)) downs.push_back(layout);
                     }
-                    for (std::size_t i = 0; i < ups.size() && !downs.empty();
-                         ++i) {  // unlike ones, if there are
+                    // The two sections have different layouts where several fit.
+                    for (std::size_t i = 0; i < ups.size() && !downs.empty(); ++i) {
                         sent += run(world, reference, kind == Job::Kind::vlm, ups[i],
                                     downs[(i + 1) % downs.size()]);
                         ++compared;

@@ -11,7 +11,8 @@
 
 namespace maestro::testing_support {
 
-/// The CPU; in programs built with MAESTRO_TEST_CUDA a GPU, that of the process with this index on a host.
+/// Returns the CPU, or, in programs built with MAESTRO_TEST_CUDA, the GPU of the process with this index on
+/// its host.
 #ifdef MAESTRO_TEST_CUDA
 inline constexpr bool kOnGpu = true;
 inline std::unique_ptr<backend::Backend> make_device(int, int index = 0) {
@@ -24,7 +25,7 @@ inline std::unique_ptr<backend::Backend> make_device(int threads, int = 0) {
 }
 #endif
 
-/// Element i as a tensor of one.
+/// Returns element i as a tensor of one element.
 inline Tensor one_of(const Tensor& t, std::int64_t i) {
     Tensor one(t.data, t.dtype, {t.size()});
     return one.slice(i, i + 1);

@@ -1,4 +1,4 @@
-// Elements of tensors in memory, as doubles whatever their type.
+// Access to single elements of tensors in host memory, as doubles whatever their type.
 #pragma once
 
 #include "base/tensor.hpp"

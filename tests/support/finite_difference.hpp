@@ -1,4 +1,4 @@
-// Central differences in double precision, against which every backward is held.
+// Gradients by central differences in double precision, for tests of backward passes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 
 namespace maestro::testing_support {
 
-/// |gradient - central differences of loss() over every element of x|, relative to the differences' norm, is
-/// at most `tolerance`. x and gradient are f64 of one size.
+/// Expects that `gradient` equals the central differences of loss() by the elements of x, with an error of at
+/// most `tolerance` times the norm of the differences. x and gradient are f64 tensors of the same size.
 inline void expect_gradient(backend::Backend& b, const char* what, const Tensor& x, const Tensor& gradient,
                             const std::function<double()>& loss, double tolerance = 1e-7) {
     constexpr double kStep = 1e-5;

@@ -1,4 +1,4 @@
-// Attention by its definition, in double, for tests: one query, one key at a time.
+// Attention by its definition, in double, for tests: one query and one key at a time.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct PlainAttention {
     Numbers out, lse;
     Numbers dq, dk, dvalues;
 
-    /// q, k, values -> out, lse.
+    /// Computes out and lse from q, k and values.
     void forward() {
         out.assign(q.size(), 0);
         lse.assign(q.size() / size(dim), -std::numeric_limits<double>::infinity());
@@ -28,37 +28,38 @@ struct PlainAttention {
             Numbers score;
             for (std::int64_t t = first; t < first + kv_limit; ++t) score.push_back(score_of(token, t, head));
             if (kv_limit == 0) return;
-            const double top = *std::max_element(score.begin(), score.end());
+            const double largest = *std::max_element(score.begin(), score.end());
             double sum = 0;
-            for (double& s : score) sum += s = std::exp(s - top);
+            for (double& s : score) sum += s = std::exp(s - largest);
             for (std::int64_t t = 0; t < kv_limit; ++t)
                 for (std::int64_t c = 0; c < dim; ++c)
                     out[query(token, head) + size(c)] +=
                         score[size(t)] / sum * values[key(first + t, head) + size(c)];
-            lse[size(token * heads + head)] = top + std::log(sum);
+            lse[size(token * heads + head)] = largest + std::log(sum);
         });
     }
 
-    /// From the rest, whatever out and lse are: dq, dk, dvalues.
+    /// Computes dq, dk and dvalues from dout and everything above. out and lse need not be those of
+    /// forward().
     void backward(const Numbers& dout) {
         dq.assign(q.size(), 0);
         dk.assign(k.size(), 0);
         dvalues.assign(k.size(), 0);
         const double scale = 1 / std::sqrt(static_cast<double>(dim));
         each_query([&](std::int64_t token, std::int64_t head, std::int64_t first, std::int64_t kv_limit) {
-            const std::size_t row = query(token, head);
+            const std::size_t q_at = query(token, head);
             double shared = 0;
-            for (std::size_t c = 0; c < size(dim); ++c) shared += dout[row + c] * out[row + c];
+            for (std::size_t c = 0; c < size(dim); ++c) shared += dout[q_at + c] * out[q_at + c];
             for (std::int64_t t = first; t < first + kv_limit; ++t) {
-                const std::size_t other = key(t, head);
+                const std::size_t k_at = key(t, head);
                 const double weight = std::exp(score_of(token, t, head) - lse[size(token * heads + head)]);
                 double gradient = -shared;
-                for (std::size_t c = 0; c < size(dim); ++c) gradient += dout[row + c] * values[other + c];
+                for (std::size_t c = 0; c < size(dim); ++c) gradient += dout[q_at + c] * values[k_at + c];
                 gradient *= weight * scale;
                 for (std::size_t c = 0; c < size(dim); ++c) {
-                    dvalues[other + c] += weight * dout[row + c];
-                    dk[other + c] += gradient * q[row + c];
-                    dq[row + c] += gradient * k[other + c];
+                    dvalues[k_at + c] += weight * dout[q_at + c];
+                    dk[k_at + c] += gradient * q[q_at + c];
+                    dq[q_at + c] += gradient * k[k_at + c];
                 }
             }
         });
@@ -78,7 +79,7 @@ private:
             sum += q[query(token, head) + c] * k[key(key_token, head) + c];
         return sum / std::sqrt(static_cast<double>(dim));
     }
-    /// body(query, head, its first key, how many it sees)
+    /// Calls body(query, head, first key, number of keys that it attends to) for all queries and heads.
     template <class Body>
     void each_query(Body&& body) const {
         for (std::size_t s = 1; s < mask.cu_seqlens_q.size(); ++s)

@@ -1,5 +1,5 @@
-// Tensors with known contents, and their values as doubles, for tests of operations: on the CPU, or, in
-// programs that say so, on a GPU (support/device.hpp).
+// A fixture for tests of operations: tensors with known contents, and their values as doubles. It runs on the
+// CPU or, in programs built for it, on a GPU (support/device.hpp).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,21 +17,22 @@ namespace maestro::testing_support {
 
 class Tensors : public testing::Test {
 protected:
-    /// The scratch memory is full of what no sum survives.
+    /// Fills the scratch memory with NaN, so that reading uninitialized memory is noticed.
     explicit Tensors(int threads = 1) : backend_(make_device(threads)) {
         const std::vector<std::byte> poison(scratch_.capacity(), kPoisonByte);
         b_.upload(poison.data(), scratch_bytes(0, poison.size()));
     }
-    /// Operations have kept to what they took of it.
+    /// Expects that operations have not written beyond the scratch memory that they allocated.
     void TearDown() override {
         const std::size_t peak = scratch_.peak();
         const Tensor beyond = scratch_bytes(peak, std::min(peak + 4096, scratch_.capacity()));
         std::vector<std::byte> bytes(beyond.bytes());
         b_.download(beyond, bytes.data());
         for (std::size_t i = 0; i < bytes.size(); ++i)
-            ASSERT_EQ(bytes[i], kPoisonByte) << "byte " << i << " beyond what was taken of the scratch";
+            ASSERT_EQ(bytes[i], kPoisonByte) << "byte " << i << " beyond the allocated scratch memory";
     }
-    /// Of standard normal values times `scale`, rounded to the type; other ones with every call.
+    /// Returns a tensor of standard normal values times `scale`, rounded to the type. Every call returns
+    /// other values.
     Tensor random(DType type, std::initializer_list<std::int64_t> shape, double scale = 1) {
         const Random numbers(11, "tensors/" + std::to_string(stream_++));
         return made(type, shape,
@@ -40,14 +41,14 @@ protected:
     Tensor filled(DType type, std::initializer_list<std::int64_t> shape, double value = 0) {
         return made(type, shape, [&](std::int64_t) { return value; });
     }
-    /// Ids, places, weights.
+    /// Returns a tensor of these values, such as ids, row numbers or weights.
     template <class T>
     Tensor list(const std::vector<T>& values) {
         const Tensor t = arena_.allocate(dtype_of<T>(), {static_cast<std::int64_t>(values.size())});
         b_.upload(values.data(), t);
         return t;
     }
-    /// The same values in another type.
+    /// Returns the same values in another type.
     Tensor as_type(DType type, const Tensor& source, std::initializer_list<std::int64_t> shape) {
         const std::vector<double> of = values(source);
         return made(type, shape, [&](std::int64_t i) { return of[static_cast<std::size_t>(i)]; });
@@ -55,7 +56,7 @@ protected:
     void set(const Tensor& t, std::int64_t i, double value) { write_element(b_, t, i, value); }
     double get(const Tensor& t, std::int64_t i) { return read_element(b_, t, i); }
     std::vector<double> values(const Tensor& t) { return read_elements(b_, t); }
-    /// |found - expected| is at most `tolerance` of |expected|, both as vectors.
+    /// Expects that the norm of found - expected is at most `tolerance` times that of expected.
     void expect_near(const Tensor& found, const std::vector<double>& expected, double tolerance,
                      const std::string& what) {
         ASSERT_EQ(static_cast<std::size_t>(found.size()), expected.size()) << what;
@@ -92,7 +93,7 @@ private:
     int stream_ = 0;
 };
 
-/// Relative error of one rounding to the type, and with some room for sums.
+/// Returns the relative error of rounding to the type, with a margin for sums.
 inline double rounding(DType type) {
     return type == DType::f64 ? 1e-13 : type == DType::f32 ? 2e-6 : 1e-2;
 }

@@ -1,5 +1,5 @@
-// Matrices that lie amid other elements, at any element: for what operations that move several elements at
-// once can get wrong. What is written beside one shows.
+// Matrices at any alignment within larger tensors, for errors that vectorized operations can make. Writing
+// beside a matrix is noticed.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace maestro::testing_support {
 
 inline constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16};
 
-/// `value` as the type has it.
+/// Returns `value` rounded to the type.
 inline double rounded(DType type, double value) {
     double room = 0;
     const Tensor one(&room, type, {1});
@@ -29,7 +29,8 @@ protected:
     static constexpr double kPoison = std::numeric_limits<double>::quiet_NaN();
     static constexpr double kAround = -77.5;  ///< exact in every type
 
-    /// [rows, columns] of `value`, from element `shift` of a larger tensor on. Poisoned: for results.
+    /// Returns a matrix [rows, columns] that begins at element `shift` of a larger tensor. Results are filled
+    /// with NaN.
     Tensor view(DType type, std::int64_t rows, std::int64_t columns, std::int64_t shift,
                 double value = kPoison) {
         return view(type, rows, columns, shift,
@@ -55,12 +56,12 @@ protected:
             list.push_back(scale * numbers.normal(static_cast<std::uint64_t>(i)));
         return list;
     }
-    /// All values, rounded to the type.
+    /// Sets all elements, rounded to the type.
     void write(const Tensor& tensor, const std::vector<double>& values) {
         if (tensor.size() > 0) write_elements(b_, tensor, values);
     }
 
-    /// Every element by itself: |found - expected| <= tolerance (1 + |expected|).
+    /// Expects |found - expected| <= tolerance (1 + |expected|) of every element.
     void expect_each(const Tensor& found, const std::vector<double>& expected, double tolerance,
                      const std::string& what) {
         const std::vector<double> list = values(found);
@@ -69,14 +70,15 @@ protected:
             ASSERT_NEAR(list[i], expected[i], tolerance * (1 + std::abs(expected[i])))
                 << what << ", element " << i;
     }
-    /// Every element, exactly. The first that differs is named.
+    /// Expects that every element is equal, and reports the first that differs.
     void expect_equal(const Tensor& found, const std::vector<double>& expected, const std::string& what) {
         const std::vector<double> list = values(found);
         ASSERT_EQ(list.size(), expected.size()) << what;
         for (std::size_t i = 0; i < list.size(); ++i)
             ASSERT_EQ(list[i], expected[i]) << what << ", element " << i;
     }
-    /// Around all views since the last call, nothing has been written. Gives the memory of all tensors back.
+    /// Expects that nothing was written beside the views that were made since the last call, and frees all
+    /// tensors.
     void expect_kept_around(const std::string& what) {
         for (const View& v : views_) {
             open_all(v.whole);

@@ -10,7 +10,7 @@ namespace maestro::ops {
 
 namespace {
 
-constexpr std::int64_t kAlignment = 16;  ///< bytes, of the fused operation's rows
+constexpr std::int64_t kAlignment = 16;  ///< bytes to which the fused operation wants rows aligned
 
 bool aligned(const Tensor& t) {
     const auto size = static_cast<std::int64_t>(size_of(t.dtype));
@@ -30,9 +30,10 @@ AttentionCase case_of(const backend::Backend& b, const AttentionTensors& t, std:
     return c;
 }
 
-/// Memory is planned by one micro-batch, and another of no more rows may be dealt otherwise: shorter
-/// sequences, or no parts that are joined. So on paper there is room for either form.
-AttentionCase on_paper(AttentionCase c) {
+/// Memory is planned with one micro-batch, and another one of no more rows may consist of shorter sequences,
+/// or need no joining of partial results. Returns the case in which the fused operation would be used for it,
+/// so that the meta backend allocates for this implementation as well.
+AttentionCase widest_case(AttentionCase c) {
     c.max_seqlen = std::min(c.max_seqlen, max_planned_seqlen(c));
     c.results = c.inputs;
     c.aligned = true;
@@ -46,19 +47,19 @@ GpuAttention::GpuAttention(backend::Backend& b, const AttentionTensors& t, const
     : tensors_(t) {
     if (b.shares_memory()) return;
     AttentionCase c = case_of(b, t, max_seqlen);
-    if (!b.computes()) c = on_paper(c);
-    const AttentionImplementation form = attention_implementation(c, mask);
-    if (form != AttentionImplementation::kernel) packed_.emplace(t, mask, form, c);
+    if (!b.computes()) c = widest_case(c);
+    const AttentionImplementation implementation = attention_implementation(c, mask);
+    if (implementation != AttentionImplementation::kernel) packed_.emplace(t, mask, implementation, c);
     if (packed_ && b.computes() && !packed_->prepare(*b.fused_attention())) packed_.reset();
     if (!packed_) {
-        take_tiles(b, mask, scratch);
+        allocate_tiles(b, mask, scratch);
         return;
     }
-    if (!b.computes()) {
+    if (!b.computes()) {  // either implementation may run: the scratch memory is the larger of the two
         const backend::ArenaScope scope(scratch);
-        take_tiles(b, mask, scratch);
+        allocate_tiles(b, mask, scratch);
     }
-    packed_->take(b, scratch);
+    packed_->allocate(b, scratch);
 }
 
 void prepare_attention(backend::Backend& b, DType type, const backend::AttentionClass& shape,
@@ -68,7 +69,7 @@ void prepare_attention(backend::Backend& b, DType type, const backend::Attention
     for (const std::int64_t each : rows)
         if (each > 0) planned.insert(planned_seqlen(each));
     for (const std::int64_t max_seqlen : planned) {
-        const AttentionImplementation form = attention_implementation(
+        const AttentionImplementation implementation = attention_implementation(
             {.architecture = b.attention_architecture(),
              .inputs = type,
              .results = type,
@@ -78,27 +79,27 @@ void prepare_attention(backend::Backend& b, DType type, const backend::Attention
              .backward = shape.backward,
              .aligned = shape.value_width * static_cast<std::int64_t>(size_of(type)) % kAlignment == 0},
             shape.causal);
-        if (form != AttentionImplementation::kernel)
-            b.fused_attention()->prepare(attention_class(shape, form, max_seqlen));
+        if (implementation != AttentionImplementation::kernel)
+            b.fused_attention()->prepare(attention_class(shape, implementation, max_seqlen));
     }
 }
 
-void GpuAttention::take_tiles(backend::Backend& b, const VarlenMask& mask, backend::Arena& scratch) {
+void GpuAttention::allocate_tiles(backend::Backend& b, const VarlenMask& mask, backend::Arena& scratch) {
     const bool backward = tensors_.backward();
     tiles_ = attention_tiles(b, mask, tensors_.q.dtype, backward, scratch);
     if (backward)
-        shared_ = scratch.allocate(tensors_.lse.dtype, {tensors_.lse.dim(0), tensors_.lse.columns()});
+        dout_dot_out_ = scratch.allocate(tensors_.lse.dtype, {tensors_.lse.dim(0), tensors_.lse.columns()});
 }
 
 void GpuAttention::run(backend::Backend& b, [[maybe_unused]] Stream stream) const {
     const AttentionTensors& t = tensors_;
     if constexpr (!backend::kCuda)
-        MAESTRO_FAIL("attention of a GPU in a build without CUDA");
+        MAESTRO_FAIL("attention on a GPU in a build without CUDA");
     else if (packed_)
         packed_->run(stream, *b.fused_attention());
     else if (t.backward())
         kernels::attention_backward(stream, t.dout, t.out, t.q, t.k, t.values, t.lse, tiles_.queries,
-                                    tiles_.keys, tiles_.kv_limit, t.dq, t.dk, t.dvalues, shared_);
+                                    tiles_.keys, tiles_.kv_limit, t.dq, t.dk, t.dvalues, dout_dot_out_);
     else
         kernels::attention(stream, t.q, t.k, t.values, tiles_.queries, tiles_.kv_limit, t.out, t.lse);
 }

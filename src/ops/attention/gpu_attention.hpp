@@ -1,4 +1,5 @@
-// Attention on a GPU, in the form that attention_form gives: scratch is taken first, on paper too.
+// Attention on a GPU, by the implementation that attention_implementation() chooses. Scratch memory is
+// allocated in the constructor, so that the meta backend counts it too.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +12,20 @@ namespace maestro::ops {
 
 class GpuAttention {
 public:
-    /// Forward without dq. `max_seqlen`: most queries or keys of a sequence. Takes nothing where the device
-    /// uses the host's memory.
+    /// `max_seqlen` is the most queries or keys of a sequence. Does nothing for a device that shares the
+    /// host's memory. The scratch memory must remain allocated until run().
     GpuAttention(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask,
                  std::int64_t max_seqlen, backend::Arena& scratch);
+    /// Launches the forward or the backward pass, whichever the tensors are for.
     void run(backend::Backend& b, Stream stream) const;
 
 private:
-    void take_tiles(backend::Backend& b, const VarlenMask& mask, backend::Arena& scratch);
+    void allocate_tiles(backend::Backend& b, const VarlenMask& mask, backend::Arena& scratch);
 
     AttentionTensors tensors_;
-    std::optional<PackedAttention> packed_;
+    std::optional<PackedAttention> packed_;  ///< absent where the program's kernels run
     AttentionTiles tiles_;
-    Tensor shared_;
+    Tensor dout_dot_out_;  ///< backward: sum(dout * out) by query and head, scratch of the kernels
 };
 
 }  // namespace maestro::ops

@@ -10,15 +10,17 @@ namespace maestro::ops {
 
 namespace {
 
-/// But on 10.x a fixed order of summation takes the gradients of all scores of a sequence, bf16, at a time.
-/// What needs more than this is left to kernels whose memory does not grow so.
+/// Except on architecture 10.x, the library's deterministic backward pass holds the gradients of all scores
+/// of a sequence, in bf16. Sequences that would need more memory than this use the kernels, whose memory is
+/// linear in the length.
 constexpr std::int64_t kScoreBytes = std::int64_t{4} << 30;
 
-constexpr std::int64_t kShortest = 128;  ///< that plans are built for
+constexpr std::int64_t kShortest = 128;  ///< the shortest sequences that plans are built for
 
 enum class MaskForm { causal, full, other };
 
-/// Sequences without keys or without queries are other: what the library writes for them is not documented.
+/// A mask with a sequence that has queries and no keys, or keys and no queries, counts as `other`: the
+/// library does not document what it writes for these.
 MaskForm form_of(const VarlenMask& v) {
     bool full = true;
     for (std::size_t s = 1; s < v.cu_seqlens_q.size(); ++s) {

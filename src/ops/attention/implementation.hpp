@@ -1,5 +1,5 @@
-// Who attends on a GPU: the library's fused operation where it has one for such tensors, or kernels of our
-// own, which take everything. Pure.
+// The choice of the implementation of attention on a GPU: the library's fused operation where it accepts the
+// tensors, and otherwise the kernels of this program, which accept everything. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -11,36 +11,41 @@ namespace maestro::ops {
 
 enum class AttentionImplementation {
     kernel,         ///< kernels/attention.hpp
-    packed_causal,  ///< the fused operation, every query sees the keys up to its own
-    packed_full,    ///< the fused operation, every query sees all keys of its sequence
-    padded_causal,  ///< the same on copies, each sequence padded to the max_seqlen
+    packed_causal,  ///< fused operation on packed sequences with a causal mask
+    packed_full,    ///< fused operation on packed sequences; every query attends to all keys of its sequence
+    padded_causal,  ///< fused operation on copies in which each sequence is padded to the longest
     padded_full,
 };
-inline bool is_causal(AttentionImplementation form) {
-    return form == AttentionImplementation::packed_causal || form == AttentionImplementation::padded_causal;
+inline bool is_causal(AttentionImplementation implementation) {
+    return implementation == AttentionImplementation::packed_causal ||
+           implementation == AttentionImplementation::padded_causal;
 }
-inline bool is_padded(AttentionImplementation form) {
-    return form == AttentionImplementation::padded_causal || form == AttentionImplementation::padded_full;
+inline bool is_padded(AttentionImplementation implementation) {
+    return implementation == AttentionImplementation::padded_causal ||
+           implementation == AttentionImplementation::padded_full;
 }
 
-/// What decides it.
+/// What the choice depends on, besides the mask.
 struct AttentionCase {
-    int architecture = 0;  ///< of the GPU whose library attends, as 90; 0: there is none
+    int architecture = 0;  ///< Backend::attention_architecture()
     DType inputs = DType::f32, results = DType::f32;
     std::int64_t heads = 0, dim = 0;
     std::int64_t max_seqlen = 0;  ///< most queries or keys of a sequence
     bool backward = false;
-    bool aligned = true;  ///< do all rows begin at multiples of 16 bytes?
+    bool aligned = true;  ///< whether all rows begin at multiples of 16 bytes
 };
 
-/// The rows that a plan for a sequence of `rows` is built for: a power of two, from 128.
+/// Returns the sequence length for which the plan of a sequence of `rows` rows is built: a power of two, at
+/// least 128.
 std::int64_t planned_seqlen(std::int64_t rows);
-/// Most of them that the fused operation takes.
+/// Returns the longest sequence that the fused operation is used for.
 std::int64_t max_planned_seqlen(const AttentionCase& c);
 
-/// Where every query sees the keys up to its own (causal), or else all of its sequence.
+/// Returns the implementation for a causal mask, or for one where every query attends to all keys of its
+/// sequence.
 AttentionImplementation attention_implementation(const AttentionCase& c, bool causal);
-/// `mask` is looked at last, and only as far as it takes.
+/// Returns the implementation for any mask. The mask is inspected only if the rest of the case admits the
+/// fused operation.
 AttentionImplementation attention_implementation(const AttentionCase& c, const VarlenMask& mask);
 
 }  // namespace maestro::ops

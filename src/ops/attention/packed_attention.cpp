@@ -13,18 +13,21 @@ namespace {
 
 using backend::AttentionArray;
 
-constexpr std::int64_t kRows = 2048;  ///< of a launch, if its sequences are no longer
-std::int64_t room_of(std::int64_t max_seqlen) {
-    return std::max<std::int64_t>(kRows / max_seqlen, 1);
+constexpr std::int64_t kLaunchRows = 2048;  ///< rows of a launch, unless one sequence is longer
+
+/// Returns how many sequences of this length a launch has room for.
+std::int64_t sequences_per_launch(std::int64_t max_seqlen) {
+    return std::max<std::int64_t>(kLaunchRows / max_seqlen, 1);
 }
 
-/// The lists of a launch: offsets, two words each, then lengths.
+/// The lists of a launch: int64 offsets, of two words each, then int32 lengths.
 constexpr AttentionArray kOffsets[] = {AttentionArray::q_offsets, AttentionArray::k_offsets,
                                        AttentionArray::value_offsets, AttentionArray::lse_offsets,
                                        AttentionArray::dvalue_offsets};
 constexpr AttentionArray kLengths[] = {AttentionArray::q_lengths, AttentionArray::k_lengths};
 
-/// Of a list, whose end is the beginning of the next: graphs take addresses of 16 bytes.
+/// Returns the words that a list occupies. The next list begins behind it, and cuDNN graphs require 16-byte
+/// aligned addresses.
 std::int64_t padded(std::int64_t words) {
     return (words + 3) / 4 * 4;
 }
@@ -52,35 +55,35 @@ SequenceRows::SequenceRows(const VarlenMask& mask) : queries{0}, keys{0} {
 std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows) {
     std::vector<AttentionLaunch> launches;
     for (std::size_t s = 0; s + 1 < rows.queries.size(); ++s) {
-        const std::int64_t own = planned_seqlen(std::max(size_of(rows.queries, s), size_of(rows.keys, s)));
+        const std::int64_t seqlen = planned_seqlen(std::max(size_of(rows.queries, s), size_of(rows.keys, s)));
         if (!launches.empty()) {
             AttentionLaunch& last = launches.back();
-            const std::int64_t max_seqlen = std::max(last.max_seqlen, own);
-            if (last.count < room_of(max_seqlen)) {
-                last = {last.first, last.count + 1, room_of(max_seqlen), max_seqlen};
+            const std::int64_t max_seqlen = std::max(last.max_seqlen, seqlen);
+            if (last.count < sequences_per_launch(max_seqlen)) {
+                last = {last.first, last.count + 1, sequences_per_launch(max_seqlen), max_seqlen};
                 continue;
             }
         }
-        launches.push_back({static_cast<std::int64_t>(s), 1, room_of(own), own});
+        launches.push_back({static_cast<std::int64_t>(s), 1, sequences_per_launch(seqlen), seqlen});
     }
     return launches;
 }
 
-backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionImplementation form,
+backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionImplementation implementation,
                                         std::int64_t max_seqlen) {
-    shape.causal = is_causal(form);
-    shape.padded = is_padded(form);
+    shape.causal = is_causal(implementation);
+    shape.padded = is_padded(implementation);
     if (shape.padded) shape.value_width = shape.gradient_width = shape.kv_heads * shape.dim;
-    shape.sequences = room_of(max_seqlen);
+    shape.sequences = sequences_per_launch(max_seqlen);
     shape.max_seqlen = max_seqlen;
     return shape;
 }
 
 PackedAttention::PackedAttention(const AttentionTensors& t, const VarlenMask& mask,
-                                 AttentionImplementation form, const AttentionCase& c)
+                                 AttentionImplementation implementation, const AttentionCase& c)
     : tensors_(t),
       rows_(mask),
-      form_(form),
+      implementation_(implementation),
       architecture_(c.architecture),
       shape_{.backward = t.backward(),
              .heads = t.lse.columns(),
@@ -89,9 +92,10 @@ PackedAttention::PackedAttention(const AttentionTensors& t, const VarlenMask& ma
              .value_width = t.values.columns(),
              .gradient_width = t.backward() ? t.dvalues.columns() : 0},
       launches_(attention_launches(rows_)) {
+    // On the meta backend there may be longer sequences than the fused operation is used for, see
+    // widest_case().
     for (AttentionLaunch& launch : launches_)
-        launch.max_seqlen =
-            std::min(launch.max_seqlen, max_planned_seqlen(c));  // on paper there may be longer ones
+        launch.max_seqlen = std::min(launch.max_seqlen, max_planned_seqlen(c));
 }
 
 bool PackedAttention::prepare(backend::FusedAttention& device) const {
@@ -99,31 +103,32 @@ bool PackedAttention::prepare(backend::FusedAttention& device) const {
                        [&](const AttentionLaunch& launch) { return device.prepare(class_of(launch)); });
 }
 
-void PackedAttention::take(backend::Backend& b, backend::Arena& scratch) {
+void PackedAttention::allocate(backend::Backend& b, backend::Arena& scratch) {
     std::size_t bytes = 0;
-    std::int64_t most_rows = 0;
+    std::int64_t max_rows = 0;
     std::vector<std::int32_t> words;
     for (const AttentionLaunch& launch : launches_) {
-        list(launch, words);
+        append_lists(launch, words);
         bytes = std::max(bytes, backend::attention_workspace(class_of(launch), architecture_));
-        most_rows = std::max(most_rows, launch.sequences * launch.max_seqlen);
+        max_rows = std::max(max_rows, launch.sequences * launch.max_seqlen);
     }
     lists_ =
-        b.computes() ? backend::to_device(b, words, scratch) : scratch.allocate(DType::i32, {most_words()});
+        b.computes() ? backend::to_device(b, words, scratch) : scratch.allocate(DType::i32, {max_words()});
     workspace_ = scratch.allocate(DType::u8, {static_cast<std::int64_t>(bytes)});
-    if (is_padded(form_)) padding_.emplace(tensors_, shape_.dim, most_rows, scratch);
+    if (is_padded(implementation_)) padding_.emplace(tensors_, shape_.dim, max_rows, scratch);
 }
 
-/// As if every sequence were a launch: a micro-batch of no more may be dealt otherwise. None has longer lists
-/// than one of the shortest sequences.
-std::int64_t PackedAttention::most_words() const {
+/// Assumes a launch for every sequence, because another micro-batch with no more sequences may need that
+/// many. A launch of the shortest sequences has the longest lists.
+std::int64_t PackedAttention::max_words() const {
     const auto sequences = static_cast<std::int64_t>(rows_.queries.size()) - 1;
-    const std::int64_t room = room_of(planned_seqlen(1));
-    if (!is_padded(form_)) return sequences * (offset_words(room) + length_words(room));
-    return sequences * (length_words(room) + padded(2)) + rows_.queries.back() + rows_.keys.back();
+    const std::int64_t sequences_each = sequences_per_launch(planned_seqlen(1));
+    if (!is_padded(implementation_))
+        return sequences * (offset_words(sequences_each) + length_words(sequences_each));
+    return sequences * (length_words(sequences_each) + padded(2)) + rows_.queries.back() + rows_.keys.back();
 }
 
-void PackedAttention::list(const AttentionLaunch& launch, std::vector<std::int32_t>& words) const {
+void PackedAttention::append_lists(const AttentionLaunch& launch, std::vector<std::int32_t>& words) const {
     const auto bound = [&](const std::vector<std::int32_t>& rows, std::int64_t i) {
         return std::int64_t{rows[static_cast<std::size_t>(launch.first + std::min(i, launch.count))]};
     };
@@ -137,21 +142,21 @@ void PackedAttention::list(const AttentionLaunch& launch, std::vector<std::int32
         }
         end_list();
     };
-    // Where there are fewer sequences than the plan has room for: packed, of no rows, which is what NVIDIA's
-    // own frameworks hand over there; padded, one row of zeros, since there it has memory.
+    // Where a launch has fewer sequences than its plan, the others are passed as empty, as NVIDIA's
+    // frameworks do. Padded ones have memory and are passed as one row of zeros.
     const auto lengths = [&](const std::vector<std::int32_t>& rows) {
         for (std::int64_t i = 0; i < launch.sequences; ++i)
             words.push_back(i < launch.count ? static_cast<std::int32_t>(bound(rows, i + 1) - bound(rows, i))
-                                             : is_padded(form_));
+                                             : is_padded(implementation_));
         end_list();
     };
-    const auto places = [&](const std::vector<std::int32_t>& rows) {
+    const auto row_numbers = [&](const std::vector<std::int32_t>& rows) {
         for (std::int64_t i = 0; i < launch.count; ++i)
             for (std::int64_t row = 0; row < bound(rows, i + 1) - bound(rows, i); ++row)
                 words.push_back(static_cast<std::int32_t>(i * launch.max_seqlen + row));
         end_list();
     };
-    if (!is_padded(form_)) {
+    if (!is_padded(implementation_)) {
         offsets(rows_.queries, shape_.heads * shape_.dim);
         offsets(rows_.keys, shape_.kv_heads * shape_.dim);
         offsets(rows_.keys, tensors_.values.columns());
@@ -160,9 +165,9 @@ void PackedAttention::list(const AttentionLaunch& launch, std::vector<std::int32
     }
     lengths(rows_.queries);
     lengths(rows_.keys);
-    if (is_padded(form_)) {
-        places(rows_.queries);
-        places(rows_.keys);
+    if (is_padded(implementation_)) {
+        row_numbers(rows_.queries);
+        row_numbers(rows_.keys);
     }
 }
 
@@ -171,7 +176,7 @@ backend::AttentionArrays PackedAttention::packed_arrays() const {
     const auto set = [&](AttentionArray which, const Tensor& tensor) {
         backend::of(arrays, which) = tensor.data;
     };
-    /// The last columns of a tensor's rows: the values of a token among its queries and keys.
+    // The values of a token are the last columns of its row.
     const auto set_last = [&](AttentionArray which, const Tensor& tensor) {
         const std::int64_t before = tensor.columns() - shape_.kv_heads * shape_.dim;
         backend::of(arrays, which) = static_cast<std::byte*>(tensor.data) +
@@ -191,16 +196,15 @@ backend::AttentionArrays PackedAttention::packed_arrays() const {
     return arrays;
 }
 
-/// Of a launch; their places begin at word `next` of the lists, which goes on to the next list.
 PaddedRows PackedAttention::padded_rows(const std::vector<std::int32_t>& rows, const AttentionLaunch& launch,
                                         std::int64_t& next) const {
-    PaddedRows found{.first = rows[static_cast<std::size_t>(launch.first)],
-                     .last = rows[static_cast<std::size_t>(launch.first + launch.count)],
-                     .places = {}};
-    const std::int64_t count = found.last - found.first;
-    found.places = lists_.slice(next, next + count);
+    PaddedRows padded_rows{.first = rows[static_cast<std::size_t>(launch.first)],
+                           .last = rows[static_cast<std::size_t>(launch.first + launch.count)],
+                           .row_numbers = {}};
+    const std::int64_t count = padded_rows.last - padded_rows.first;
+    padded_rows.row_numbers = lists_.slice(next, next + count);
     next += padded(count);
-    return found;
+    return padded_rows;
 }
 
 void PackedAttention::run(Stream stream, backend::FusedAttention& device) const {
@@ -221,9 +225,9 @@ void PackedAttention::run(Stream stream, backend::FusedAttention& device) const 
         }
         const PaddedRows queries = padded_rows(rows_.queries, launch, next),
                          keys = padded_rows(rows_.keys, launch, next);
-        padding_->fill(stream, c, queries, keys, arrays);
+        padding_->copy_inputs(stream, c, queries, keys, arrays);
         device.run(c, arrays, workspace_.data);
-        padding_->take(stream, c, queries, keys);
+        padding_->copy_results(stream, c, queries, keys);
     }
 }
 

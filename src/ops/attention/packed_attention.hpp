@@ -1,5 +1,6 @@
-// Attention over packed sequences by a device's fused operation, in launches of few shapes: each takes
-// sequences that follow each other, as many as its class has room for.
+// Attention over packed sequences by a device's fused operation. A plan of the library has a fixed number of
+// sequences and a fixed maximum length, so a micro-batch is divided into launches of few such classes, each
+// of which takes as many consecutive sequences as its class has room for.
 #pragma once
 
 #include <optional>
@@ -11,56 +12,61 @@
 
 namespace maestro::ops {
 
-/// Where each sequence that has rows begins among queries and keys, S + 1.
+/// The cumulative lengths (S + 1 numbers) of the sequences that have rows, among queries and among keys.
 struct SequenceRows {
     explicit SequenceRows(const VarlenMask& mask);
     std::vector<std::int32_t> queries, keys;
 };
 
-/// Sequences [first, first + count) in a plan for `sequences` of at most `max_seqlen` rows each.
+/// One launch: the sequences [first, first + count), by a plan for `sequences` of up to `max_seqlen` rows
+/// each.
 struct AttentionLaunch {
     std::int64_t first = 0, count = 0;
     std::int64_t sequences = 0, max_seqlen = 0;
     bool operator==(const AttentionLaunch&) const = default;
 };
 
-/// All sequences, in order. Lengths are rounded up to powers of two from 128, and a launch has room for 2048
-/// rows, or for one sequence that is longer.
+/// Returns launches that cover all sequences in their order. Lengths are rounded up to powers of two, at
+/// least 128, and a launch has room for 2048 rows, or for one longer sequence.
 std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows);
 
-/// Of launches whose max_seqlen sequence has so many rows, as planned. `shape`: all but sequences and
-/// max_seqlen; its rows are those of packed tensors.
-backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionImplementation form,
+/// Returns the class of launches whose longest sequence has `max_seqlen` rows, rounded up as above. `shape`
+/// gives everything but the sequences and max_seqlen, for packed tensors.
+backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionImplementation implementation,
                                         std::int64_t max_seqlen);
 
 class PackedAttention {
 public:
-    /// `form` is not the kernel's.
-    PackedAttention(const AttentionTensors& t, const VarlenMask& mask, AttentionImplementation form,
+    /// `implementation` is one of the fused ones.
+    PackedAttention(const AttentionTensors& t, const VarlenMask& mask, AttentionImplementation implementation,
                     const AttentionCase& c);
-    /// Builds the plans that are not built yet. False where the device has none for one of the launches.
+    /// Builds the plans that do not exist yet. Returns false where the device has none for one of the
+    /// launches.
     bool prepare(backend::FusedAttention& device) const;
-    /// Takes scratch and hands over lengths and offsets or places.
-    void take(backend::Backend& b, backend::Arena& scratch);
+    /// Allocates scratch memory and copies the lists of all launches to the device.
+    void allocate(backend::Backend& b, backend::Arena& scratch);
+    /// Runs all launches. The scratch memory of allocate() must still be allocated.
     void run(Stream stream, backend::FusedAttention& device) const;
 
 private:
     backend::AttentionClass class_of(const AttentionLaunch& launch) const {
-        return attention_class(shape_, form_, launch.max_seqlen);
+        return attention_class(shape_, implementation_, launch.max_seqlen);
     }
-    /// Appends the launch's lists to `words`.
-    void list(const AttentionLaunch& launch, std::vector<std::int32_t>& words) const;
-    /// Words of the lists, whatever sequences of no more rows are dealt.
-    std::int64_t most_words() const;
+    /// Appends the lists of a launch (offsets and lengths, or lengths and row numbers) to `words`.
+    void append_lists(const AttentionLaunch& launch, std::vector<std::int32_t>& words) const;
+    /// Returns the most words that the lists can have for any sequences with no more rows in all.
+    std::int64_t max_words() const;
     backend::AttentionArrays packed_arrays() const;
+    /// Returns the rows of a launch. Their row numbers begin at word `next` of the lists, which moves to the
+    /// next list.
     PaddedRows padded_rows(const std::vector<std::int32_t>& rows, const AttentionLaunch& launch,
                            std::int64_t& next) const;
 
     AttentionTensors tensors_;
     SequenceRows rows_;
-    AttentionImplementation form_;
+    AttentionImplementation implementation_;
     int architecture_;
-    backend::AttentionClass shape_;  ///< without sequences and max_seqlen
+    backend::AttentionClass shape_;  ///< everything but sequences and max_seqlen
     std::vector<AttentionLaunch> launches_;
     Tensor lists_, workspace_;
     std::optional<AttentionPadding> padding_;

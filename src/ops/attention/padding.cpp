@@ -19,10 +19,10 @@ AttentionPadding::AttentionPadding(const AttentionTensors& t, std::int64_t dim, 
 
 namespace {
 
-/// Pieces of a tensor, one after another.
-class Pieces {
+/// Divides a flat tensor into matrices, one after another.
+class Divider {
 public:
-    explicit Pieces(const Tensor& all) : all_(all) {}
+    explicit Divider(const Tensor& all) : all_(all) {}
     Tensor next(std::int64_t rows, std::int64_t columns) {
         const std::int64_t begin = used_;
         used_ += rows * columns;
@@ -37,23 +37,23 @@ private:
 }  // namespace
 
 std::vector<AttentionPadding::Copy> AttentionPadding::inputs(std::int64_t rows) const {
-    Pieces pieces(inputs_);
-    return {{AttentionArray::q, tensors_.q, pieces.next(rows, query_width_), false},
-            {AttentionArray::out, tensors_.out, pieces.next(rows, query_width_), false},
-            {AttentionArray::dout, tensors_.dout, pieces.next(rows, query_width_), false},
-            {AttentionArray::k, tensors_.k, pieces.next(rows, key_width_), true},
-            {AttentionArray::values, tensors_.values, pieces.next(rows, key_width_), true}};
+    Divider parts(inputs_);
+    return {{AttentionArray::q, tensors_.q, parts.next(rows, query_width_), false},
+            {AttentionArray::out, tensors_.out, parts.next(rows, query_width_), false},
+            {AttentionArray::dout, tensors_.dout, parts.next(rows, query_width_), false},
+            {AttentionArray::k, tensors_.k, parts.next(rows, key_width_), true},
+            {AttentionArray::values, tensors_.values, parts.next(rows, key_width_), true}};
 }
 
 std::vector<AttentionPadding::Copy> AttentionPadding::results(std::int64_t rows) const {
-    Pieces pieces(results_);
-    return {{AttentionArray::dq, tensors_.dq, pieces.next(rows, query_width_), false},
-            {AttentionArray::dk, tensors_.dk, pieces.next(rows, key_width_), true},
-            {AttentionArray::dvalues, tensors_.dvalues, pieces.next(rows, key_width_), true}};
+    Divider parts(results_);
+    return {{AttentionArray::dq, tensors_.dq, parts.next(rows, query_width_), false},
+            {AttentionArray::dk, tensors_.dk, parts.next(rows, key_width_), true},
+            {AttentionArray::dvalues, tensors_.dvalues, parts.next(rows, key_width_), true}};
 }
 
-void AttentionPadding::fill(Stream stream, const backend::AttentionClass& c, const PaddedRows& queries,
-                            const PaddedRows& keys, backend::AttentionArrays& arrays) const {
+void AttentionPadding::copy_inputs(Stream stream, const backend::AttentionClass& c, const PaddedRows& queries,
+                                   const PaddedRows& keys, backend::AttentionArrays& arrays) const {
     const std::int64_t rows = c.sequences * c.max_seqlen, width = 3 * query_width_ + 2 * key_width_;
     const Tensor statistics = statistics_.slice(0, rows * c.heads);
     const std::vector<Copy> copies = inputs(rows);
@@ -61,7 +61,7 @@ void AttentionPadding::fill(Stream stream, const backend::AttentionClass& c, con
         kernels::zero(stream, inputs_.slice(0, rows * width));
         kernels::zero(stream, statistics);
         for (const Copy& copy : copies) copy_rows(stream, copy, copy.of_keys ? keys : queries, true);
-        kernels::pad_statistics(stream, tensors_.lse.slice(queries.first, queries.last), queries.places,
+        kernels::pad_statistics(stream, tensors_.lse.slice(queries.first, queries.last), queries.row_numbers,
                                 c.max_seqlen, statistics);
     }
     backend::of(arrays, AttentionArray::lse) = statistics.data;
@@ -69,18 +69,18 @@ void AttentionPadding::fill(Stream stream, const backend::AttentionClass& c, con
     for (const Copy& copy : results(rows)) backend::of(arrays, copy.which) = copy.padded.data;
 }
 
-void AttentionPadding::take(Stream stream, const backend::AttentionClass& c, const PaddedRows& queries,
-                            const PaddedRows& keys) const {
+void AttentionPadding::copy_results(Stream stream, const backend::AttentionClass& c,
+                                    const PaddedRows& queries, const PaddedRows& keys) const {
     for (const Copy& copy : results(c.sequences * c.max_seqlen))
         copy_rows(stream, copy, copy.of_keys ? keys : queries, false);
 }
 
 void AttentionPadding::copy_rows(Stream stream, const Copy& copy, const PaddedRows& rows, bool to_padded) {
-    if constexpr (backend::kCuda) {  // or there are no kernels
+    if constexpr (backend::kCuda) {  // builds without CUDA have no kernels
         const std::int64_t columns = copy.padded.columns();
         const kernels::Columns packed{
             copy.packed.slice(rows.first, rows.last), copy.packed.columns() - columns, {}},
-            padded{copy.padded, 0, rows.places};
+            padded{copy.padded, 0, rows.row_numbers};
         kernels::copy_columns(stream, to_padded ? packed : padded, to_padded ? padded : packed,
                               rows.last - rows.first, columns, false);
     }

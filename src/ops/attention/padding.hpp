@@ -1,5 +1,5 @@
-// Copies of packed sequences, each padded with zeros to the same number of rows, for attention by plans that
-// take no offsets.
+// Copies of packed sequences in which each is padded with zeros to the same number of rows, for plans of the
+// fused operation that accept no offsets.
 #pragma once
 
 #include <vector>
@@ -11,32 +11,34 @@
 
 namespace maestro::ops {
 
-/// Rows [first, last) of a packed tensor, and which rows they are of a padded one (i32).
+/// Rows [first, last) of a packed tensor, and their row numbers (i32) in a padded one.
 struct PaddedRows {
     std::int64_t first = 0, last = 0;
-    Tensor places;
+    Tensor row_numbers;
 };
 
-/// Of backward: nothing else is padded.
+/// The padded copies of the backward pass, which is the only one that needs them.
 class AttentionPadding {
 public:
-    /// Takes scratch for launches of at most `rows` rows, padding included.
+    /// Allocates copies for launches of at most `rows` rows, padding included. The scratch memory must remain
+    /// allocated for the lifetime of this object.
     AttentionPadding(const AttentionTensors& t, std::int64_t dim, std::int64_t rows, backend::Arena& scratch);
-    /// Queues up the copies that a plan of `c` is to read, and says where they and its results lie.
-    void fill(Stream stream, const backend::AttentionClass& c, const PaddedRows& queries,
-              const PaddedRows& keys, backend::AttentionArrays& arrays) const;
-    /// Queues up the copies of its results to where they belong.
-    void take(Stream stream, const backend::AttentionClass& c, const PaddedRows& queries,
-              const PaddedRows& keys) const;
+    /// Launches the copies of the inputs for a plan of class `c`, and sets the arrays of the plan to them and
+    /// to the padded results.
+    void copy_inputs(Stream stream, const backend::AttentionClass& c, const PaddedRows& queries,
+                     const PaddedRows& keys, backend::AttentionArrays& arrays) const;
+    /// Launches the copies of the padded results to the packed tensors.
+    void copy_results(Stream stream, const backend::AttentionClass& c, const PaddedRows& queries,
+                      const PaddedRows& keys) const;
 
 private:
     struct Copy {
         backend::AttentionArray which;
-        Tensor packed, padded;  ///< packed: in the last columns
-        bool of_keys;
+        Tensor packed, padded;  ///< the data are the last columns of `packed`
+        bool of_keys;           ///< whether its rows are those of keys, or of queries
     };
     static void copy_rows(Stream stream, const Copy& copy, const PaddedRows& rows, bool to_padded);
-    /// Of a launch of so many rows.
+    /// Return the copies for a launch of `rows` rows, padding included.
     std::vector<Copy> inputs(std::int64_t rows) const;
     std::vector<Copy> results(std::int64_t rows) const;
 

@@ -45,7 +45,8 @@ List key_tiles(const VarlenMask& v, std::int32_t side) {
     return list;
 }
 
-/// Those with most to do first: what starts last must not run alone for long.
+/// Copies the tiles to the device, those with most work first, so that no large tile starts last and runs
+/// alone.
 Tensor tiles_to_device(backend::Backend& b, List list, backend::Arena& scratch) {
     std::stable_sort(list.begin(), list.end(), [](const auto& x, const auto& y) {
         return std::int64_t{x.queries} * x.keys > std::int64_t{y.queries} * y.keys;

@@ -1,4 +1,5 @@
-// What a GPU's blocks of attention take, worked out on the host, which knows what every query sees.
+// The tiles of the attention kernels: which queries and keys each thread block works on. Computed on the
+// host, which knows the mask.
 #pragma once
 
 #include "backend/arena.hpp"
@@ -6,12 +7,13 @@
 
 namespace maestro::ops {
 
-/// As kernels/attention.hpp has them; in an arena where the device needs them, else absent.
+/// Lists in the form of kernels/attention.hpp. Absent on a device that shares the host's memory.
 struct AttentionTiles {
-    Tensor queries, keys, kv_limit;
+    Tensor queries, keys;  ///< tiles over the queries and, in backward, over the keys
+    Tensor kv_limit;       ///< VarlenMask::kv_limit
 };
 
-/// `type`: of the queries. `backward`: keys too.
+/// Computes the tiles and copies them to the device. `type` is that of the queries.
 AttentionTiles attention_tiles(backend::Backend& b, const VarlenMask& mask, DType type, bool backward,
                                backend::Arena& scratch);
 

@@ -1,4 +1,4 @@
-// Memory that is taken once: alignment, marks, peaks, and what happens where it does not suffice.
+// Arenas and buffers: alignment, marks, peaks, and errors where memory does not suffice.
 #include "backend/arena.hpp"
 
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@
 namespace maestro::backend {
 namespace {
 
-TEST(Arena, HandsOutAlignedPiecesThatDoNotOverlap) {
+TEST(Arena, AllocatesAlignedTensorsThatDoNotOverlap) {
     const auto cpu = make_cpu(1);
     Arena arena(*cpu, 1024);
     const Tensor a = arena.allocate(DType::f32, {5}), b = arena.allocate(DType::bf16, {3, 3});
@@ -27,7 +27,7 @@ TEST(Arena, HandsOutAlignedPiecesThatDoNotOverlap) {
     EXPECT_EQ(arena.peak(), 192u) << "a reset does not forget the peak";
 }
 
-TEST(Arena, SaysWhatItLacks) {
+TEST(Arena, ReportsWhatItLacks) {
     const auto cpu = make_cpu(1);
     Arena arena(*cpu, 256);
     arena.allocate(DType::f32, {32});
@@ -39,10 +39,10 @@ TEST(Arena, SaysWhatItLacks) {
         EXPECT_THAT(error.what(),
                     testing::HasSubstr("arena of 256 bytes, 128 used, 192 requested for f32[33]"));
     }
-    EXPECT_NO_THROW(arena.allocate(DType::f32, {32})) << "what was refused took nothing";
+    EXPECT_NO_THROW(arena.allocate(DType::f32, {32})) << "a failed allocation uses no memory";
 }
 
-TEST(Arena, MeasuresOnMetaWithoutTakingMemory) {
+TEST(Arena, MeasuresOnMetaWithoutAllocating) {
     const auto meta = make_meta();
     Arena arena;
     const Tensor huge = arena.allocate(DType::f32, {1 << 20, 1 << 20});
@@ -82,7 +82,7 @@ TEST(Cpu, FlushesDenormalsOnEveryThread) {
 }
 #endif
 
-TEST(Cpu, SaysWhenMemoryCannotBeHad) {
+TEST(Cpu, ReportsFailedAllocations) {
     try {
         make_cpu(1)->allocate(std::size_t{1} << 60);
         FAIL();

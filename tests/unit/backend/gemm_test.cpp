@@ -1,4 +1,4 @@
-// Matrix products against triple loops in double.
+// GEMMs against triple loops in double.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,12 +18,12 @@ struct Case {
     std::int64_t m, n, k;
 };
 
-/// Both ways to multiply bf16, or the one that there is.
-std::vector<std::unique_ptr<Bf16Gemm>> bf16_ways() {
-    std::vector<std::unique_ptr<Bf16Gemm>> ways;
-    ways.push_back(make_bf16_panels());
-    if (auto native = make_bf16_native()) ways.push_back(std::move(native));
-    return ways;
+/// Returns all implementations of bf16 GEMMs that this processor has.
+std::vector<std::unique_ptr<Bf16Gemm>> bf16_implementations() {
+    std::vector<std::unique_ptr<Bf16Gemm>> implementations;
+    implementations.push_back(make_bf16_panels());
+    if (auto native = make_bf16_native()) implementations.push_back(std::move(native));
+    return implementations;
 }
 
 class Gemm : public testing_support::Tensors {
@@ -33,7 +33,7 @@ protected:
         compare([&](const Backend::Gemm& g) { b_.gemm(g); }, c, transpose_a, transpose_b, accumulate);
     }
     void compare(const Run& run, const Case& c, bool transpose_a, bool transpose_b, bool accumulate) {
-        constexpr std::int64_t kPad = 3;  // columns that do not belong to the matrices
+        constexpr std::int64_t kPad = 3;  // columns beside the matrices
         const std::int64_t rows_a = transpose_a ? c.k : c.m, columns_a = transpose_a ? c.m : c.k,
                            rows_b = transpose_b ? c.n : c.k, columns_b = transpose_b ? c.k : c.n;
         const Tensor a = matrix(c.in, rows_a, columns_a + kPad, shifts_[0]),
@@ -83,20 +83,21 @@ protected:
             .slice(shift, shift + rows * columns)
             .reshape({rows, columns});
     }
-    /// No partial sum was rounded to bf16: every element is within half a unit in its last place.
+    /// Expects that no partial sum was rounded to bf16: every element is within half a unit in its last
+    /// place.
     void expect_one_rounding(const Tensor& y, const std::vector<double>& expected, const Case& c,
                              const std::string& what) {
         const double last_place = c.out == DType::bf16 ? 1.0 / 256 : 1e-6;
-        const double sums = 1e-6 * static_cast<double>(c.k);  // of fp32 sums of products of about 1
+        const double sums = 1e-6 * static_cast<double>(c.k);  // error of an fp32 sum of k terms of about 1
         const std::vector<double> found = values(y);
         for (std::size_t i = 0; i < expected.size(); ++i)
             ASSERT_NEAR(found[i], expected[i], last_place * std::abs(expected[i]) + sums)
                 << what << ", element " << i;
     }
-    std::array<std::int64_t, 3> shifts_{};  ///< elements by which A, B and Y are off their alignment
+    std::array<std::int64_t, 3> shifts_{};  ///< elements by which A, B and Y are off an aligned address
 };
 
-TEST_F(Gemm, OfEveryShapeAndOrientation) {
+TEST_F(Gemm, MatchesLoopsForEveryShapeAndOrientation) {
     for (const DType type : {DType::f64, DType::f32})
         for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {7, 33, 5}, {129, 65, 70}, {64, 128, 256}})
             for (const bool transpose_a : {false, true})
@@ -105,8 +106,9 @@ TEST_F(Gemm, OfEveryShapeAndOrientation) {
                         compare({type, type, m, n, k}, transpose_a, transpose_b, accumulate);
 }
 
-// The variable length is cut into powers of two and a padded rest; the padding must not be seen.
-TEST_F(Gemm, OfBf16WithEveryLength) {
+// The CPU splits the variable length into powers of two and a padded rest. The padding must not change the
+// result.
+TEST_F(Gemm, Bf16MatchesLoopsForEveryLength) {
     for (const std::int64_t length : {1, 7, 8, 63, 64, 65, 127, 200, 530, 1024, 1025, 2100}) {
         for (const bool accumulate : {false, true}) {
             compare({DType::bf16, DType::bf16, length, 33, 40}, false, true, accumulate);   // y = x w^T
@@ -118,8 +120,9 @@ TEST_F(Gemm, OfBf16WithEveryLength) {
     }
 }
 
-// Of one shape, one after another: nothing that holds for one place is taken for granted at the next.
-TEST_F(Gemm, OfMatricesAnywhere) {
+// GEMMs of one shape with different alignments: an algorithm that was chosen for one must not be used for
+// another that it does not support.
+TEST_F(Gemm, MatchesLoopsForAnyAlignment) {
     for (const DType type : {DType::f64, DType::f32, DType::bf16})
         for (const std::int64_t shift : {8, 4, 2, 1})
             for (const std::size_t shifted : {0, 1, 2, 3}) {  // 3: none
@@ -130,13 +133,13 @@ TEST_F(Gemm, OfMatricesAnywhere) {
             }
 }
 
-// Sizes on both sides of a panel and of several, in every direction.
-TEST_F(Gemm, OfBf16InBothWays) {
-    if (testing_support::kOnGpu) GTEST_SKIP() << "ways of the CPU";
-    for (const auto& way : bf16_ways())
+// Sizes below, at and above one panel and several panels, in every dimension.
+TEST_F(Gemm, Bf16MatchesLoopsByEveryImplementation) {
+    if (testing_support::kOnGpu) GTEST_SKIP() << "a GPU uses none of these implementations";
+    for (const auto& implementation : bf16_implementations())
         for (const int threads : {1, 2}) {
-            SCOPED_TRACE(std::string(way->describe()) + ", threads " + std::to_string(threads));
-            const auto backend = make_cpu(threads);  // the rank's threads are its
+            SCOPED_TRACE(std::string(implementation->describe()) + ", threads " + std::to_string(threads));
+            const auto backend = make_cpu(threads);  // sets the number of threads of the process
             for (const auto& [m, n, k] : {std::tuple{1, 1, 1},
                                           {7, 33, 5},
                                           {512, 8, 24},
@@ -148,12 +151,12 @@ TEST_F(Gemm, OfBf16InBothWays) {
                     for (const bool transpose_a : {false, true})
                         for (const bool transpose_b : {false, true})
                             for (const bool accumulate : {false, true})
-                                compare([&](const Backend::Gemm& g) { way->run(g); },
+                                compare([&](const Backend::Gemm& g) { implementation->run(g); },
                                         {DType::bf16, out, m, n, k}, transpose_a, transpose_b, accumulate);
         }
 }
 
-TEST_F(Gemm, CountsTwoOperationsAMultiplyAdd) {
+TEST_F(Gemm, CountsAMultiplyAddAsTwoOperations) {
     for (const auto& backend : {make_cpu(1), make_meta()}) {
         float memory[4] = {};
         backend->reset_counts();

@@ -1,4 +1,4 @@
-// What passes between the host and a device: every byte, and as it was when it was handed over.
+// Transfers between the host and a device: every byte arrives, with the value that it had at the call.
 #include "backend/host_access.hpp"
 
 #include <numeric>
@@ -10,47 +10,49 @@ namespace {
 
 class HostAccess : public testing_support::Tensors {
 protected:
-    /// Another list for each `number`.
+    /// Returns a list that is different for each `number`.
     static std::vector<float> numbers(std::size_t size, int number) {
         std::vector<float> list(size);
         std::iota(list.begin(), list.end(), static_cast<float>(1000 * number));
         return list;
     }
-    Tensor place(std::size_t size) { return arena_.allocate(DType::f32, {static_cast<std::int64_t>(size)}); }
+    Tensor allocate(std::size_t size) {
+        return arena_.allocate(DType::f32, {static_cast<std::int64_t>(size)});
+    }
     std::vector<float> found(const Tensor& tensor) {
-        const HostCopy taken(b_, tensor);
-        const auto* const first = taken.tensor().as<float>();
+        const HostCopy copy(b_, tensor);
+        const auto* const first = copy.tensor().as<float>();
         return {first, first + tensor.size()};
     }
 };
 
-// More chunks than can be under way, whose sources are gone at once.
-TEST_F(HostAccess, WhatIsUploadedIsWhatItWasAtTheCall) {
+// More uploads than the staging memory holds, whose sources are overwritten at once.
+TEST_F(HostAccess, UploadCopiesTheValuesAtTheCall) {
     for (const std::size_t size : {std::size_t{1}, std::size_t{1000}, std::size_t{300'000}}) {
-        std::vector<Tensor> places;
+        std::vector<Tensor> tensors;
         for (int i = 0; i < 40; ++i) {
             std::vector<float> source = numbers(size, i);
-            places.push_back(place(size));
-            b_.upload(source.data(), places.back());
+            tensors.push_back(allocate(size));
+            b_.upload(source.data(), tensors.back());
             std::fill(source.begin(), source.end(), -1.0f);
         }
         for (int i = 0; i < 40; ++i)
-            EXPECT_EQ(found(places[static_cast<std::size_t>(i)]), numbers(size, i)) << size << ", " << i;
+            EXPECT_EQ(found(tensors[static_cast<std::size_t>(i)]), numbers(size, i)) << size << ", " << i;
         arena_.reset();
     }
 }
 
-TEST_F(HostAccess, OneUploadMayBeOfManyPieces) {
+TEST_F(HostAccess, UploadMayBeLargerThanTheStagingMemory) {
     const std::vector<float> source = numbers(5'000'003, 0);
-    const Tensor tensor = place(source.size());
+    const Tensor tensor = allocate(source.size());
     b_.upload(source.data(), tensor);
     EXPECT_EQ(found(tensor), source);
 }
 
-TEST_F(HostAccess, WhatIsTakenIsWhatWasComputedBefore) {
+TEST_F(HostAccess, HostCopySeesEarlierOperations) {
     const std::vector<float> one{1}, two{2};
     for (int i = 0; i < 40; ++i) {
-        const Tensor sum = place(1), factor = place(1);
+        const Tensor sum = allocate(1), factor = allocate(1);
         b_.upload(one.data(), sum);
         b_.upload(two.data(), factor);
         for (int k = 0; k < 5; ++k)  // sum += 2 * 2
@@ -72,16 +74,16 @@ TEST_F(HostAccess, WhatIsTakenIsWhatWasComputedBefore) {
     }
 }
 
-// Tensors of one chunk and of several, more than are on their way at a time; nothing of a chunk changes while
-// it is read.
-TEST_F(HostAccess, WhatIsReadOutComesWholeInItsOrder) {
+// Tensors of one chunk and of several, in all more than the reader copies ahead. A chunk must not change
+// while it is read.
+TEST_F(HostAccess, ReaderReturnsAllTensorsInOrder) {
     const std::vector<std::size_t> sizes = {1, 3'000'001, 0, 1 << 20, 7, 2'200'000, 64, 5};
     for (int round = 0; round < 4; ++round) {
         std::vector<Tensor> tensors;
         std::vector<std::vector<float>> expected;
         for (const std::size_t size : sizes) {
             expected.push_back(numbers(size, static_cast<int>(10 * tensors.size()) + round));
-            tensors.push_back(place(size));
+            tensors.push_back(allocate(size));
             b_.upload(expected.back().data(), tensors.back());
         }
         std::vector<std::vector<float>> found(sizes.size());
@@ -94,7 +96,8 @@ TEST_F(HostAccess, WhatIsReadOutComesWholeInItsOrder) {
             EXPECT_TRUE(!b_.shares_memory() || chunk.data == tensors[chunk.tensor].data);
             const auto* const first = static_cast<const float*>(chunk.data);
             list.insert(list.end(), first, first + (chunk.end - chunk.begin));
-            if (last != chunk.tensor) this->found(tensors[last]);  // the device goes on meanwhile
+            if (last != chunk.tensor)
+                this->found(tensors[last]);  // the device runs other operations meanwhile
             EXPECT_TRUE(std::equal(first, first + (chunk.end - chunk.begin), list.begin() + chunk.begin))
                 << "written over: " << chunk.tensor << " from " << chunk.begin;
             last = chunk.tensor;
@@ -106,8 +109,8 @@ TEST_F(HostAccess, WhatIsReadOutComesWholeInItsOrder) {
     }
 }
 
-TEST_F(HostAccess, WhatIsReadOutIsWhatWasDoneBefore) {
-    const Tensor tensor = place(1000);
+TEST_F(HostAccess, ReaderSeesEarlierOperations) {
+    const Tensor tensor = allocate(1000);
     for (int i = 0; i < 40; ++i) {
         const std::vector<float> list = numbers(1000, i);
         b_.upload(list.data(), tensor);
@@ -119,9 +122,9 @@ TEST_F(HostAccess, WhatIsReadOutIsWhatWasDoneBefore) {
     }
 }
 
-// The reader may stop anywhere: at a full disk, say.
-TEST_F(HostAccess, WhatIsReadOutNeedNotBeReadToTheEnd) {
-    const Tensor tensor = place(10'000'000);
+// The reader may stop anywhere, for example because the disk is full.
+TEST_F(HostAccess, ReaderNeedNotBeReadToTheEnd) {
+    const Tensor tensor = allocate(10'000'000);
     for (int chunks = 0; chunks < 3; ++chunks) {
         const auto read = b_.read_to_host({tensor, tensor});
         DeviceToHostReader::Chunk chunk;
@@ -130,7 +133,7 @@ TEST_F(HostAccess, WhatIsReadOutNeedNotBeReadToTheEnd) {
     EXPECT_TRUE(b_.read_to_host({}) != nullptr);
 }
 
-TEST_F(HostAccess, WhatIsGivenLiesWhereTheDeviceReads) {
+TEST_F(HostAccess, ToDeviceSharesHostMemoryIfTheDeviceDoes) {
     const std::vector<std::int32_t> ids{3, 1, 4, 1, 5};
     const Tensor tensor = to_device(b_, ids, arena_);
     EXPECT_EQ(tensor.data == ids.data(), b_.shares_memory());
@@ -140,8 +143,8 @@ TEST_F(HostAccess, WhatIsGivenLiesWhereTheDeviceReads) {
     EXPECT_EQ(to_device(b_, std::vector<float>{}, arena_).size(), 0);
 }
 
-TEST_F(HostAccess, ElementsThatAreSetAreThere) {
-    const Tensor tensor = place(300'000);
+TEST_F(HostAccess, SetElementsWritesTheTensor) {
+    const Tensor tensor = allocate(300'000);
     for (int i = 0; i < 20; ++i) {
         set_elements<float>(b_, tensor, [&](float* to) {
             const std::vector<float> list = numbers(300'000, i);

@@ -1,4 +1,4 @@
-// Seconds that the meta backend makes of work.
+// The conversion of work into seconds by the rates of a device.
 #include <gtest/gtest.h>
 
 #include "backend/backend.hpp"
@@ -13,7 +13,7 @@ DeviceRates rates() {
             .operation_s = 1e-3};
 }
 
-TEST(DeviceRates, TakeTheLongerOfArithmeticAndMemory) {
+TEST(DeviceRates, UseTheLongerOfArithmeticAndMemory) {
     EXPECT_DOUBLE_EQ(rates().seconds({.flops = 1e8, .bytes = 1e6}), 1e-3 + 1.0);
     EXPECT_DOUBLE_EQ(rates().seconds({.flops = 1e6, .bytes = 1e9}), 1e-3 + 1.0);
     EXPECT_EQ(DeviceRates{}.seconds({.flops = 1e9, .bytes = 1e9}), 0);
@@ -26,11 +26,11 @@ TEST(DeviceRates, DependOnTheSmallestSideAndTheType) {
     EXPECT_NEAR(rate(64, DType::f32), 1e9, 1);
     EXPECT_NEAR(rate(256, DType::f32), 3e9, 1);
     EXPECT_NEAR(rate(4096, DType::bf16), 6e9, 1);
-    EXPECT_NEAR(rate(128, DType::f32), 2e9, 1);  // halfway on the scale of powers
+    EXPECT_NEAR(rate(128, DType::f32), 2e9, 1);  // halfway on a logarithmic scale
     EXPECT_NEAR(rate(16, DType::f32), 0.25e9, 1);
 }
 
-TEST(DeviceRates, AreWhatMetaCountsSecondsBy) {
+TEST(DeviceRates, AreUsedByMetaToCountSeconds) {
     const auto meta = make_meta(rates());
     meta->gemm(
         {nullptr, nullptr, nullptr, 256, 512, 1024, 0, 0, 0, false, false, false, DType::f32, DType::f32});

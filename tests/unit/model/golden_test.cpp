@@ -1,4 +1,4 @@
-// Loss and gradients against those that PyTorch computes (tests/golden/make_golden.py).
+// Loss and all gradients against those of PyTorch (tests/golden/make_golden.py).
 #include <gmock/gmock.h>
 
 #include <fstream>

@@ -1,5 +1,5 @@
-// Two small jobs on one rank, sections chained by hand: pictures into a language model, and a teacher with a
-// student.
+// Two small jobs on one rank, with their sections connected by hand: a vision encoder before a language
+// model, and a teacher before a student.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,7 @@ inline ModelSpec vision_spec() {
             .channels = 3};
 }
 
-/// A sample that owns what its view shows. Weights as in make_golden.py.
+/// The data that the view of a sample refers to.
 struct Owned {
     std::vector<std::int32_t> tokens;
     std::vector<float> weights;
@@ -110,11 +110,11 @@ inline void fill_weights(Module& module, const std::string& section) {
     module.parameters().zero_gradients();
 }
 
-/// An upstream section (vision or teacher) and a language section with the loss.
+/// An upstream section, vision or teacher, and a language section that computes the loss.
 class Job {
 public:
     enum class Kind { vlm, distill };
-    /// `change` may set other sizes in every section's model.
+    /// `change` may modify the sizes of both models.
     Job(Kind kind, DType type, bool recompute = false, int threads = 1,
         const std::function<void(ModelSpec&)>& change = {})
         : kind_(kind), backend_(testing_support::make_device(threads)) {
@@ -160,7 +160,8 @@ public:
 
     backend::Backend& backend() { return *backend_; }
 
-    /// Arenas of `first_size` and `last_size`, by default ample; peaks of both are kept.
+    /// Runs forward and, with `train`, backward in arenas of these sizes, and records the peaks of both
+    /// sections.
     Result run(bool train = true, Footprint first_size = ample(), Footprint last_size = ample()) {
         backend::Arena first_saved(*backend_, first_size.saved), first_scratch(*backend_, first_size.scratch);
         backend::Arena last_saved(*backend_, last_size.saved), last_scratch(*backend_, last_size.scratch);

@@ -7,7 +7,7 @@ namespace {
 
 using Kind = Job::Kind;
 
-TEST(Model, Bf16LossIsNearThatOfF32) {
+TEST(Model, Bf16LossIsCloseToF32) {
     for (const Kind kind : {Kind::vlm, Kind::distill}) {
         const double exact = Job(kind, DType::f32).run().loss, rounded = Job(kind, DType::bf16).run().loss;
         EXPECT_NE(rounded, exact);
@@ -15,11 +15,11 @@ TEST(Model, Bf16LossIsNearThatOfF32) {
     }
 }
 
-TEST(Model, BuildsNoPlansAfterItIsPrepared) {
+TEST(Model, BuildsNoPlansAfterPrepare) {
     for (const Kind kind : {Kind::vlm, Kind::distill}) {
         Job job(kind, DType::bf16, false, 1, [](ModelSpec& spec) { spec.head_dim = 8; });
         const auto* const attention = job.backend().fused_attention();
-        if (!attention) GTEST_SKIP() << "a device without plans";
+        if (!attention) GTEST_SKIP() << "the device has no attention plans";
         job.samples.add(std::vector<std::int32_t>(150, 7));
         const std::int64_t rows[] = {4, 150};
         job.first->prepare(rows);
@@ -31,7 +31,7 @@ TEST(Model, BuildsNoPlansAfterItIsPrepared) {
     }
 }
 
-TEST(Model, GradientsAreTheSlopesOfTheLoss) {
+TEST(Model, GradientsMatchFiniteDifferences) {
     constexpr double kStep = 1e-5;
     for (const Kind kind : {Kind::vlm, Kind::distill}) {
         Job job(kind, DType::f64);
@@ -80,7 +80,7 @@ void expect_measured(Kind kind, DType type, bool recompute, bool train, int thre
     const double loss = job.run(train).loss;
     EXPECT_EQ(job.run(train, first, last).loss, loss);
     EXPECT_EQ(job.first_used.saved, first.saved);
-    if (testing_support::kOnGpu) {  // where a task's own copies of what edges bring are measured too
+    if (testing_support::kOnGpu) {  // measure() includes the copies of the edges' rows that a task makes
         EXPECT_LE(job.first_used.scratch, first.scratch);
         EXPECT_EQ(job.last_used.saved, last.saved);
         EXPECT_LE(job.last_used.scratch, last.scratch);
@@ -88,15 +88,15 @@ void expect_measured(Kind kind, DType type, bool recompute, bool train, int thre
     }
     EXPECT_EQ(job.first_used.scratch, first.scratch);
     EXPECT_EQ(job.last_used.saved, last.saved);
-    // measure() takes every token for a target: without a backward pass, the logits decide and are fewer
-    // here.
+    // measure() assumes that every token is a target. Without a backward pass the logits take most memory,
+    // and there are fewer of them here.
     EXPECT_LE(job.last_used.scratch, last.scratch);
     if (train) {
         EXPECT_EQ(job.last_used.scratch, last.scratch);
     }
 }
 
-TEST(Model, MeasureIsWhatARunTakes) {
+TEST(Model, MeasureEqualsWhatARunAllocates) {
     for (const Kind kind : {Kind::vlm, Kind::distill})
         for (const DType type : {DType::f32, DType::bf16})
             for (const bool recompute : {false, true})
@@ -104,8 +104,8 @@ TEST(Model, MeasureIsWhatARunTakes) {
                     for (const int threads : {1, 3}) expect_measured(kind, type, recompute, train, threads);
 }
 
-/// Without layers' contributions and with a table of unit vectors, a token predicts itself.
-TEST(Model, CountsNamesThatMatchWhole) {
+/// With zero weights in the layers and unit vectors as embeddings, every token predicts itself.
+TEST(Model, CountsAnswersThatMatchExactly) {
     const auto device = testing_support::make_device(1);
     ModelSpec spec = language_spec(40, 8);
     Role role = Job(Kind::vlm, DType::f32).last_role;
@@ -118,9 +118,9 @@ TEST(Model, CountsNamesThatMatchWhole) {
         testing_support::write_elements(*device, p.master, weights);
     }
     Samples samples;
-    samples.add({kMarker, 5, 5, 5, kMarker, 6, 6, 7}, {{4, 4}, {4, 4}});  // right, then a wrong last token
-    samples.add({kMarker, 8, 8, 9, 9}, {{4, 4}});  // wrong where it does not count: right
-    samples.add({3, 3, 3});                        // flagged, but without a picture: no name
+    samples.add({kMarker, 5, 5, 5, kMarker, 6, 6, 7}, {{4, 4}, {4, 4}});  // exact; wrong in the last token
+    samples.add({kMarker, 8, 8, 9, 9}, {{4, 4}});                         // wrong where no flag is set: exact
+    samples.add({3, 3, 3});  // flagged, but not after a picture: no answer
     const std::vector<std::vector<std::uint8_t>> flags = {
         {0, 0, 1, 1, 0, 0, 1, 1}, {0, 0, 1, 0, 1}, {1, 1, 1}};
     for (std::size_t s = 0; s < flags.size(); ++s) {
@@ -146,7 +146,8 @@ TEST(Model, LogitsExistForAChunkOnly) {
     EXPECT_LT(measure(spec, distill.last_role, shapes).scratch, all / 4);
 }
 
-/// Targets past the first chunk of logits: the loss of a batch is the sum of its samples' losses.
+/// The batch has targets beyond the first chunk of logits. Its loss must be the sum of the losses of its
+/// samples.
 TEST(Model, LossDoesNotDependOnTheChunks) {
     Job many(Kind::distill, DType::f64);
     Samples samples;

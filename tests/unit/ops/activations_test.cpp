@@ -1,4 +1,4 @@
-// GELU and SwiGLU against their formulas in double: any size, anywhere in memory, any magnitude.
+// GELU and SwiGLU against their formulas in double, for any size, alignment and magnitude.
 #include "ops/gelu.hpp"
 #include "ops/swiglu.hpp"
 #include "support/views.hpp"
@@ -10,7 +10,8 @@ using testing_support::rounding;
 
 class Activations : public testing_support::Views {
 protected:
-    /// body(type, rows, columns, shift, what) over sizes and places that packs of elements do not fit.
+    /// Calls body(type, rows, columns, shift, what) for sizes and alignments at which vectorized code has a
+    /// remainder.
     template <class Body>
     void over_sizes(Body&& body) {
         for (const DType type : {DType::f64, DType::f32, DType::bf16})
@@ -37,7 +38,7 @@ double sigmoid_of(double x) {
     return 1 / (1 + std::exp(-x));
 }
 
-TEST_F(Activations, GeluOfAnySizeAnywhere) {
+TEST_F(Activations, GeluWorksForAnySizeAndAlignment) {
     over_sizes([&](DType type, std::int64_t rows, std::int64_t columns, std::int64_t shift,
                    const std::string& what) {
         const Tensor x = view(type, rows, columns, shift, normal(rows * columns, 3)),
@@ -57,7 +58,7 @@ TEST_F(Activations, GeluOfAnySizeAnywhere) {
     });
 }
 
-TEST_F(Activations, SwigluOfAnySizeAnywhere) {
+TEST_F(Activations, SwigluWorksForAnySizeAndAlignment) {
     over_sizes(
         [&](DType type, std::int64_t rows, std::int64_t width, std::int64_t shift, const std::string& what) {
             const Tensor x = view(type, rows, 2 * width, shift, normal(rows * width * 2, 3)),
@@ -83,7 +84,7 @@ TEST_F(Activations, SwigluOfAnySizeAnywhere) {
         });
 }
 
-TEST_F(Activations, AreTheirLimitsFarOut) {
+TEST_F(Activations, ReachTheirLimitsForLargeInputs) {
     const std::vector<double> far{-1e30, -1e4, -95, -88, -30, 30, 88, 95, 1e4, 1e30};
     const auto size = static_cast<std::int64_t>(far.size());
     std::vector<double> positive, ones(far.size(), 1), gate_up = far;
@@ -103,7 +104,7 @@ TEST_F(Activations, AreTheirLimitsFarOut) {
     expect_each(d, slopes, 1e-6, "swiglu, backward");
 }
 
-TEST_F(Activations, NaNStaysNaN) {
+TEST_F(Activations, KeepNaN) {
     for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
         const Tensor x = view(type, 1, 2, 0, {kPoison, 1}), y = view(type, 1, 2, 0, {0, 0}),
                      gated = view(type, 1, 1, 0, {0});

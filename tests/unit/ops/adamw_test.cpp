@@ -1,4 +1,4 @@
-// The optimizer against a loop in double, and the norm's sum.
+// AdamW against a loop in double, and the sum of squares for the gradient norm.
 #include "ops/adamw.hpp"
 
 #include "ops/elementwise.hpp"
@@ -7,7 +7,7 @@
 namespace maestro::ops {
 namespace {
 
-class Optimizing : public testing_support::Views {
+class Optimizer : public testing_support::Views {
 protected:
     double squares(const Tensor& t, double before = 0) {
         const Tensor sum = filled(DType::f64, {1}, before);
@@ -23,7 +23,7 @@ protected:
     }
 };
 
-/// Of an update after which `step` are done.
+/// Returns the settings of step number `step`.
 AdamW settings_of(int step) {
     return {.learning_rate = 0.01 * step,
             .beta1 = 0.9,
@@ -34,7 +34,7 @@ AdamW settings_of(int step) {
             .gradient_scale = 1.0 / step};
 }
 
-/// One element of such an update, decaying or not.
+/// Updates one element as settings_of(step) does.
 void update(double& weight, double gradient, double& first, double& second, int step, bool decays = true) {
     const double x = gradient / step;
     first = 0.9 * first + 0.1 * x;
@@ -44,7 +44,7 @@ void update(double& weight, double gradient, double& first, double& second, int 
                (decays ? 0.1 : 0) * weight);
 }
 
-TEST_F(Optimizing, AdamWEqualsALoopInDouble) {
+TEST_F(Optimizer, AdamWMatchesALoopInDouble) {
     constexpr std::int64_t kSize = 1000;
     const Tensor w = random(DType::f32, {kSize}), m = filled(DType::f32, {kSize}),
                  v = filled(DType::f32, {kSize});
@@ -61,10 +61,10 @@ TEST_F(Optimizing, AdamWEqualsALoopInDouble) {
     expect_near(v, second, 1e-6, "second moments");
 }
 
-TEST_F(Optimizing, AdamWOfAnySizeAnywhere) {
+TEST_F(Optimizer, AdamWWorksForAnySizeAndAlignment) {
     for (const std::int64_t size : {0, 1, 2, 3, 4, 5, 31, 33, 127, 1000, 4097, 60'000})
         for (const std::int64_t shift : {0, 1, 2, 3})
-            for (const std::int64_t other : {0, 1}) {  // moments that lie otherwise than the weights
+            for (const std::int64_t other : {0, 1}) {  // the moments may be aligned differently
                 const std::string what = fmt::format("[{}] from {} and {}", size, shift, shift + other);
                 std::vector<double> squared = normal(size);
                 for (double& value : squared) value *= value;
@@ -74,7 +74,7 @@ TEST_F(Optimizing, AdamWOfAnySizeAnywhere) {
                              v = view(DType::f32, 1, size, shift + other, squared);
                 auto weight = values(w), first = values(m), second = values(v);
                 const auto gradient = values(g);
-                const std::int64_t third = size / 3;  // the last element of the second third stays
+                const std::int64_t third = size / 3;  // the last element of the second third is not updated
                 const std::vector<UpdateRange> updated{{{0, third}, true},
                                                        {{third, std::max(third, 2 * third - 1)}, false},
                                                        {{2 * third, size}, true}};
@@ -91,8 +91,8 @@ TEST_F(Optimizing, AdamWOfAnySizeAnywhere) {
             }
 }
 
-TEST_F(Optimizing, TheNormIsSummedInDoubleWhateverTheThreads) {
-    if (testing_support::kOnGpu) GTEST_SKIP() << "threads of the CPU";
+TEST_F(Optimizer, NormIsSummedInDoubleForAnyNumberOfThreads) {
+    if (testing_support::kOnGpu) GTEST_SKIP() << "a GPU has no threads of the host";
     const Tensor t = random(DType::f32, {100'003}, 1e-3);
     long double sum = 0;
     for (const double value : values(t)) sum += static_cast<long double>(value) * value;
@@ -103,10 +103,10 @@ TEST_F(Optimizing, TheNormIsSummedInDoubleWhateverTheThreads) {
     EXPECT_EQ(get(again, 0), squares(t, 1));
 }
 
-TEST_F(Optimizing, TheNormOfAnySizeIsTheSameAnywhere) {
+TEST_F(Optimizer, NormIsTheSameForAnyAlignment) {
     for (const DType type : {DType::f64, DType::f32, DType::bf16})
         for (const std::int64_t size : {0, 1, 7, 31, 33, 1000, 8191, 8192, 8193, 100'003}) {
-            const std::vector<double> of = normal(size, 1e20);  // its squares are beyond float
+            const std::vector<double> of = normal(size, 1e20);  // the squares overflow float
             const std::string what = fmt::format("{} [{}]", name_of(type), size);
             const Tensor t = view(type, 1, size, 0, of), shifted = view(type, 1, size, 3, of);
             long double sum = 0;
@@ -120,7 +120,7 @@ TEST_F(Optimizing, TheNormOfAnySizeIsTheSameAnywhere) {
         }
 }
 
-TEST_F(Optimizing, PartialSumsStayFew) {
+TEST_F(Optimizer, NormHasFewPartialSums) {
     for (const std::int64_t size :
          {std::int64_t{1}, std::int64_t{8192}, std::int64_t{8193}, std::int64_t{1} << 25,
           (std::int64_t{1} << 25) + 1, std::int64_t{1} << 40}) {
@@ -128,7 +128,7 @@ TEST_F(Optimizing, PartialSumsStayFew) {
         EXPECT_LE(chunks, 4096) << size;
         EXPECT_TRUE(chunk * (chunks - 1) < size && size <= chunk * chunks) << size;
     }
-    // One more element than chunks of the least size take: chunks are twice as long.
+    // One more element than 4096 chunks of the smallest size hold: chunks are twice as long.
     constexpr std::int64_t kSize = (std::int64_t{1} << 25) + 1;
     const backend::Buffer buffer(b_, kSize * size_of(DType::bf16));
     const Tensor t(buffer.data(), DType::bf16, {kSize});

@@ -1,5 +1,5 @@
-// Packed attention against its definition: every type, head sizes and sequences that no block of a kernel or
-// of a loop fits, tensors that begin anywhere; and with several threads.
+// Packed attention against its definition, for every type, for head sizes and sequences that are no multiple
+// of any block, for unaligned tensors, and with several threads.
 #include "ops/attention/attention.hpp"
 
 #include "support/plain_attention.hpp"
@@ -16,14 +16,14 @@ struct Case {
     const char* what;
     std::int64_t heads, shared, dim;
     VarlenMask mask;
-    std::int64_t before = 0;  ///< columns before the values
-    std::int64_t shift = 0;   ///< elements by which every tensor is off its alignment
-    double scale = 1;         ///< of queries and keys
+    std::int64_t before = 0;  ///< columns in front of the values
+    std::int64_t shift = 0;   ///< elements by which every tensor is off an aligned address
+    double scale = 1;         ///< factor of queries and keys
 };
 
 class Attention : public testing_support::Tensors {
 protected:
-    static constexpr std::int64_t kGuard = 16;  ///< elements around an output that have to stay
+    static constexpr std::int64_t kGuard = 16;  ///< elements around an output that must not change
 
     Tensor view(const Tensor& all, std::int64_t first, std::int64_t rows, std::int64_t columns) {
         return Tensor(
@@ -36,13 +36,13 @@ protected:
     struct Output {
         Tensor all, view;
     };
-    /// Full of what no sum survives.
+    /// Filled with NaN, so that an element that is not written, or added to, is noticed.
     Output output(DType type, const Case& c, std::int64_t rows, std::int64_t columns) {
         const Tensor all =
             filled(type, {rows * columns + 2 * kGuard + c.shift}, std::numeric_limits<double>::quiet_NaN());
         return {all, view(all, kGuard + c.shift, rows, columns)};
     }
-    /// The last `columns` of rows. What is not in them was not written.
+    /// Returns the last `columns` of each row, and expects that nothing else was written.
     Numbers written(const Output& o, const Case& c, std::int64_t columns) {
         const Numbers all = values(o.all);
         const std::int64_t first = kGuard + c.shift, width = o.view.columns();
@@ -64,7 +64,7 @@ protected:
             if (i % t.columns() >= t.columns() - columns) found.push_back(all[static_cast<std::size_t>(i)]);
         return found;
     }
-    /// As expect_near, but infinities have to be the same.
+    /// Like expect_near(), but infinities must be equal.
     static void expect_equal(const Numbers& found, const Numbers& expected, double tolerance,
                              const char* what) {
         ASSERT_EQ(found.size(), expected.size()) << what;
@@ -108,7 +108,8 @@ protected:
         expect_equal(found[1], plain.lse, 3 * rounding(sums), "lse");
         EXPECT_EQ(forward(), found) << "a second time";
 
-        // As of a part of the keys that queries see: the rest weighs as much, and has another result.
+        // Backward as in a ring: lse and out are those over more keys than k has. The other keys have the
+        // same total weight, and another result.
         for (double& total : plain.lse) total = std::isinf(total) ? 0.5 : total + std::log(2);
         const Tensor lse = statistics(sums, plain.lse, c.heads);
         plain.lse = values(lse);
@@ -138,8 +139,9 @@ protected:
 
 const std::vector<std::int32_t> kOffsets = {0, 1, 1, 38, 40, 171};  // lengths 1, 0, 37, 2, 131
 
-/// What a slice of a ring sees of another's keys: sequences without keys, without queries, and one whose
-/// first queries see nothing, the next ones half of the keys, and the last ones more and more.
+/// The mask between the queries of one slice of a ring and the keys of another: sequences without keys,
+/// without queries, and one whose first queries attend to no key, the next ones to half of the keys, and the
+/// last ones to more and more.
 VarlenMask ring() {
     VarlenMask v{{0, 30, 30, 130, 131}, {0, 0, 20, 150, 150}, std::vector<std::int32_t>(131, 0)};
     std::fill_n(v.kv_limit.begin() + 70, 30, 65);
@@ -147,12 +149,12 @@ VarlenMask ring() {
     return v;
 }
 
-/// Few queries, many keys, and bounds at and beside those of blocks.
+/// Few queries and many keys, with limits at block boundaries and next to them.
 VarlenMask prefixes() {
     return {{0, 3, 10, 11}, {0, 129, 200, 264}, {64, 65, 129, 1, 1, 1, 32, 33, 64, 71, 63}};
 }
 
-TEST_F(Attention, EqualsItsDefinitionForHeadsOfAnySize) {
+TEST_F(Attention, MatchesTheDefinitionForAnyHeadSize) {
     expect_definition({"heads of 1", 1, 1, 1, causal_mask(kOffsets)});
     expect_definition({"heads of 3", 4, 2, 3, ring(), 18});
     expect_definition({"heads of 16", 4, 2, 16, causal_mask(kOffsets), 96});
@@ -162,22 +164,22 @@ TEST_F(Attention, EqualsItsDefinitionForHeadsOfAnySize) {
     expect_definition({"heads of 256", 2, 1, 256, prefixes(), 16});
 }
 
-TEST_F(Attention, EqualsItsDefinitionForRowsFromAnyPlace) {
+TEST_F(Attention, MatchesTheDefinitionForAnyAlignment) {
     expect_definition({"odd columns of values", 2, 2, 16, ring(), 5});
     expect_definition({"off by one", 2, 1, 64, prefixes(), 64, 1});
-    expect_definition({"off by half a piece", 2, 1, 72, prefixes(), 36, 4});
+    expect_definition({"off by half a vector", 2, 1, 72, prefixes(), 36, 4});
     expect_definition({"odd everything", 3, 1, 37, ring(), 111, 7});
 }
 
-TEST_F(Attention, EqualsItsDefinitionForALongSequenceBesideShortOnes) {
+TEST_F(Attention, MatchesTheDefinitionForLongAndShortSequences) {
     expect_definition({"long", 2, 1, 20, causal_mask(std::vector<std::int32_t>{0, 2, 702, 703, 708})},
                       DType::f32, DType::f32);
     expect_definition({"long", 2, 1, 16, full_mask(std::vector<std::int32_t>{0, 2, 702, 703})}, DType::bf16,
                       DType::bf16);
 }
 
-/// Lengths of many launches and of few, with empty sequences at both ends and between.
-TEST_F(Attention, EqualsItsDefinitionForManySequencesOfAnyLength) {
+/// Lengths that need many launches and few, with empty sequences at both ends and in between.
+TEST_F(Attention, MatchesTheDefinitionForManySequencesOfAnyLength) {
     std::vector<std::int32_t> offsets = {0, 0};
     for (const std::int32_t length : {3, 130, 1, 0, 17, 300, 2, 1, 0, 128, 129, 5, 1, 1, 2, 3, 1, 1, 4, 1, 0})
         offsets.push_back(offsets.back() + length);
@@ -186,31 +188,31 @@ TEST_F(Attention, EqualsItsDefinitionForManySequencesOfAnyLength) {
         expect_definition({"all", 2, 2, 16, full_mask(offsets)}, DType::bf16, result);
     }
     expect_definition({"heads of 128", 4, 1, 128, causal_mask(kOffsets), 640}, DType::bf16, DType::bf16);
-    // The same shapes with the other mask, then in other rows.
+    // The same shapes with the other mask, then with other row widths: each needs a plan of its class.
     expect_definition({"causal, as all", 2, 2, 16, causal_mask(offsets)}, DType::bf16, DType::bf16);
     expect_definition({"causal, other rows", 2, 2, 16, causal_mask(offsets), 8}, DType::bf16, DType::bf16);
-    // Queries of other sequences than keys.
+    // Sequences with different numbers of queries and keys.
     const VarlenMask other{{0, 2, 2, 9}, {0, 131, 131, 135}, {131, 131, 4, 4, 4, 4, 4, 4, 4}};
     expect_definition({"other keys", 2, 1, 32, other, 32}, DType::bf16, DType::bf16);
 }
 
-TEST_F(Attention, IsNothingOfNothing) {
+TEST_F(Attention, HandlesEmptyInputs) {
     expect_definition({"no rows", 2, 1, 8, {{0}, {0}, {}}});
     expect_definition({"empty sequences", 2, 1, 8, {{0, 0, 0}, {0, 0, 0}, {}}});
     expect_definition({"no keys", 2, 1, 8, {{0, 3}, {0, 0}, {0, 0, 0}}});
     expect_definition({"no queries", 2, 1, 8, {{0, 0}, {0, 70}, {}}});
-    expect_definition({"nothing kv_limit", 2, 1, 8, {{0, 3}, {0, 70}, {0, 0, 0}}});
+    expect_definition({"no key allowed", 2, 1, 8, {{0, 3}, {0, 70}, {0, 0, 0}}});
 }
 
-TEST_F(Attention, StandsScoresWhoseExponentialsDoNotExist) {
+TEST_F(Attention, HandlesScoresWhoseExponentialsOverflow) {
     for (const auto type : {DType::f64, DType::f32})
         expect_definition({"scores of thousands", 2, 1, 16, causal_mask(kOffsets), 0, 0, 30}, type, type);
 }
 
 class AttentionThreads : public Attention {};
 
-TEST_F(AttentionThreads, DoNotChangeABit) {
-    if (testing_support::kOnGpu) GTEST_SKIP() << "threads of the host";
+TEST_F(AttentionThreads, DoNotChangeTheResult) {
+    if (testing_support::kOnGpu) GTEST_SKIP() << "a GPU has no threads of the host";
     const VarlenMask mask = causal_mask(kOffsets);
     const Tensor q = random(DType::f32, {171, 64}), k = random(DType::f32, {171, 32}),
                  qkv = random(DType::f32, {171, 128}), dout = random(DType::f32, {171, 64});

@@ -1,4 +1,4 @@
-// Blocks of columns from any type to any other.
+// Copies of columns between tensors of any types.
 #include "ops/columns.hpp"
 
 #include <fmt/core.h>
@@ -17,7 +17,7 @@ protected:
         std::int64_t rows, count, from_columns, from, to_columns, to, shift;
         bool from_places, to_places;
     };
-    /// Places in reverse, with a gap between each two.
+    /// Row numbers in descending order, with a gap between each two.
     static std::vector<std::int32_t> places_of(std::int64_t rows) {
         std::vector<std::int32_t> places;
         for (std::int64_t r = rows; r > 0; --r) places.push_back(static_cast<std::int32_t>(2 * r - 1));
@@ -37,7 +37,7 @@ protected:
         }
         const Tensor target = view(out, target_rows, c.to_columns, c.shift);
         auto expected = values(normal_view(out, target_rows, c.to_columns, 0));
-        if (!accumulate)  // what is not written stays NaN, what is written was NaN
+        if (!accumulate)  // the target is NaN before: what is not written remains NaN
             std::fill(expected.begin(), expected.end(), -1);
         if (accumulate) write(target, expected);
         copy_columns(b_, {source, c.from, c.from_places ? list(places) : Tensor{}},
@@ -66,8 +66,8 @@ protected:
     }
 };
 
-// A sum of two floats is rounded once from the exact one in double.
-TEST_F(Columns, AnyTypeGoesToAnyOther) {
+// A sum of two floats is expected to be the exact sum in double, rounded once.
+TEST_F(Columns, AreCopiedBetweenAnyTypes) {
     for (const DType type : kTypes)
         for (const DType out : kTypes)
             for (const bool accumulate : {false, true}) {
@@ -77,7 +77,7 @@ TEST_F(Columns, AnyTypeGoesToAnyOther) {
             }
 }
 
-TEST_F(Columns, SizesAndPlacesMayBeAwkward) {
+TEST_F(Columns, MayHaveAnySizeAndRows) {
     for (const bool accumulate : {false, true})
         for (const std::int64_t count : {0, 1, 8, 31, 33, 127, 1000, 4097}) {
             const std::int64_t rows = count > 500 ? 2 : 5;
@@ -94,7 +94,7 @@ TEST_F(Columns, SizesAndPlacesMayBeAwkward) {
         }
 }
 
-TEST_F(Columns, OnlySomeOfPlacesRowsAndCountsMayBeAligned) {
+TEST_F(Columns, MayBePartlyAligned) {
     for (const std::int64_t from : {0, 4, 8})
         for (const std::int64_t to : {0, 4, 8})
             for (const std::int64_t columns : {16, 20})

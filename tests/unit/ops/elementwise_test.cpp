@@ -15,7 +15,7 @@ using testing_support::rounding;
 
 class Elementwise : public testing_support::Views {};
 
-TEST_F(Elementwise, ActivationsEqualTheirFormulas) {
+TEST_F(Elementwise, ActivationsMatchTheirFormulas) {
     for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
         const Tensor x = random(type, {9, 70}, 4), y = filled(type, {9, 70}), gated = filled(type, {9, 35});
         std::vector<double> gelu_of, swiglu_of;
@@ -34,7 +34,7 @@ TEST_F(Elementwise, ActivationsEqualTheirFormulas) {
     }
 }
 
-TEST_F(Elementwise, ActivationsSurviveHugeInputs) {
+TEST_F(Elementwise, ActivationsHandleHugeInputs) {
     const Tensor x = filled(DType::f32, {1, 4}, 0), y = filled(DType::f32, {1, 4}),
                  gated = filled(DType::f32, {1, 2});
     for (std::int64_t i = 0; i < 4; ++i) set(x, i, i % 2 == 0 ? 1e30 : -1e30);
@@ -48,7 +48,7 @@ TEST_F(Elementwise, ActivationsSurviveHugeInputs) {
     EXPECT_NEAR(get(gated, 1), 0, 1e-6);
 }
 
-TEST_F(Elementwise, BackwardsInFloatAndBf16EqualThoseInDouble) {
+TEST_F(Elementwise, BackwardPassesInFloatAndBf16MatchDouble) {
     for (const DType type : {DType::f32, DType::bf16}) {
         const Tensor x = random(type, {20, 48}), w = random(type, {48}), dy = random(type, {20, 48}),
                      half = random(type, {20, 24});
@@ -88,13 +88,13 @@ TEST_F(Elementwise, SumsCastsAndFills) {
     for (const double value : values(y)) EXPECT_EQ(value, 0);
 }
 
-TEST_F(Elementwise, SumsAndCastsOfAllTypesOfAnySizeAnywhere) {
+TEST_F(Elementwise, SumsAndCastsWorkForAnyTypeSizeAndAlignment) {
     const std::vector<DType> types{DType::f64, DType::f32, DType::bf16};
     for (const DType from : types)
         for (const DType to : types)
             for (const std::int64_t size : {0, 1, 3, 4, 8, 31, 33, 127, 1000, 4097})
                 for (const std::int64_t shift : {0, 1, 2, 4, 8})
-                    for (const std::int64_t other : {0, 3}) {  // the target lies otherwise
+                    for (const std::int64_t other : {0, 3}) {  // the target may be aligned differently
                         const std::string what = fmt::format("{} to {} [{}] from {} to {}", name_of(from),
                                                              name_of(to), size, shift, shift + other);
                         const Tensor x = view(from, 1, size, shift, normal(size)),
@@ -103,7 +103,7 @@ TEST_F(Elementwise, SumsAndCastsOfAllTypesOfAnySizeAnywhere) {
                         const std::vector<double> more = values(x), before = values(y);
                         std::vector<double> sums, casts;
                         for (std::size_t i = 0; i < more.size(); ++i) {
-                            // In the target's arithmetic, to which the other one comes rounded.
+                            // In the target's accumulation type, to which x is rounded first.
                             const auto narrow = static_cast<float>(before[i]) + static_cast<float>(more[i]);
                             sums.push_back(rounded(
                                 to, to == DType::f64 ? before[i] + more[i] : static_cast<double>(narrow)));
@@ -118,7 +118,7 @@ TEST_F(Elementwise, SumsAndCastsOfAllTypesOfAnySizeAnywhere) {
                     }
 }
 
-TEST_F(Elementwise, CopiesAndFillsBytesOfAnyType) {
+TEST_F(Elementwise, CopiesAndFillsWorkForAnyType) {
     for (const DType type : {DType::f64, DType::f32, DType::bf16})
         for (const std::int64_t size : {0, 1, 33, 4097}) {
             const Tensor x = view(type, 1, size, 1, normal(size)), y = view(type, 1, size, 2);
@@ -139,9 +139,10 @@ TEST_F(Elementwise, CopiesAndFillsBytesOfAnyType) {
     EXPECT_EQ(kept, (std::vector<std::uint8_t>{1, 2, 3, 0, 0}));
 }
 
-TEST_F(Elementwise, CastsKeepWhatRoundingMustNotChange) {
+TEST_F(Elementwise, CastsRoundToNearestEvenAndKeepNaN) {
     constexpr double kInf = std::numeric_limits<double>::infinity();
-    // Halfway between two bf16, to the even one; beyond them all; NaN.
+    // A value halfway between two bf16 numbers goes to the even one; values beyond the largest become
+    // infinite; NaN remains NaN.
     const Tensor x = view(DType::f32, 1, 6, 0, {1.00390625, 1.01171875, 3.4e38, -kInf, kPoison, -0.0}),
                  y = view(DType::bf16, 1, 6, 0, std::vector<double>(6, 5));
     convert(b_, x, y);
@@ -153,7 +154,7 @@ TEST_F(Elementwise, CastsKeepWhatRoundingMustNotChange) {
     EXPECT_TRUE(get(y, 5) == 0 && std::signbit(get(y, 5)));
 }
 
-TEST_F(Elementwise, SizesHaveToAgree) {
+TEST_F(Elementwise, DifferentSizesAreErrors) {
     const Tensor x = filled(DType::f32, {5}), y = filled(DType::f32, {4});
     EXPECT_THROW(add(b_, x, y), Error);
     EXPECT_THROW(convert(b_, x, y), Error);

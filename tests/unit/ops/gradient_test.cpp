@@ -1,4 +1,4 @@
-// Every operation's backward against central differences, in double.
+// The backward pass of every operation against central differences, in double.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -113,10 +113,11 @@ TEST_F(Gradient, HeadNormAndRotation) {
 }
 
 TEST_F(Gradient, PackedAttention) {
-    // A GPU that is not there takes a second for hundreds of differences.
+    // The simulated GPU takes a second for some hundred differences.
     constexpr bool kFew = testing_support::kOnGpu;
     constexpr std::int64_t kHeads = kFew ? 2 : 4, kKeys = kHeads / 2, kDim = 3;
-    const std::vector<std::int32_t> offsets{0, 1, 1, 6, kFew ? 40 : 76};  // 1, 0, 5 and more than a block
+    const std::vector<std::int32_t> offsets{0, 1, 1, 6,
+                                            kFew ? 40 : 76};  // lengths 1, 0, 5 and more than a block
     const std::int64_t rows = offsets.back();
     const Tensor q = random({rows, kHeads * kDim}), k = random({rows, kKeys * kDim}),
                  qkv = random({rows, (kHeads + 2 * kKeys) * kDim});
@@ -136,7 +137,7 @@ TEST_F(Gradient, PackedAttention) {
         expect_gradient(b_, "q", q, dq, loss);
         expect_gradient(b_, "k", k, dk, loss);
         expect_gradient(b_, "values", qkv, dqkv, loss);
-        // Against the definition, for one row of the last sequence.
+        // The output against the definition, for one row of the last sequence.
         const std::int64_t row = rows - 3, head = kHeads - 1, first = 6, last = causal ? row : rows - 1,
                            key = head / 2;
         std::vector<double> weights, expected(kDim, 0.0);

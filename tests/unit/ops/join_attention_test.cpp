@@ -1,44 +1,46 @@
-// Attention over some keys joined by that over others, against plain sums.
+// Joining the attention over two sets of keys, against plain sums.
 #include "ops/attention/attention.hpp"
 #include "support/views.hpp"
 
 namespace maestro::ops {
 namespace {
 
-constexpr double kNothing = -std::numeric_limits<double>::infinity();
+constexpr double kNoKeys = -std::numeric_limits<double>::infinity();
 
 class JoinAttention : public testing_support::Views {
 protected:
     struct Side {
         std::vector<double> out, lse;
     };
-    /// By the heads of all tokens. A side that sees nothing has zeros; `other` may then hold anything.
+    /// One entry for each head of each token. A side without keys has zeros; `other` may then have any
+    /// values.
     Side make(std::int64_t heads, std::int64_t dim, bool other) {
         const Random numbers(3, "join/" + std::to_string(dim) + (other ? "/other" : ""));
         Side side;
         for (std::int64_t i = 0; i < heads; ++i) {
             const auto at = static_cast<std::uint64_t>(i * (dim + 1));
-            const bool blind = other ? i % 7 == 2 || i % 7 == 5 : i % 7 == 3 || i % 7 == 5;
+            const bool no_keys = other ? i % 7 == 2 || i % 7 == 5 : i % 7 == 3 || i % 7 == 5;
             const double far = i % 7 == 6 ? (other ? 1e4 : -1e4) : 0;
-            side.lse.push_back(blind ? kNothing : static_cast<float>(far + 2 * numbers.normal(at)));
+            side.lse.push_back(no_keys ? kNoKeys : static_cast<float>(far + 2 * numbers.normal(at)));
             for (std::int64_t c = 0; c < dim; ++c)
                 side.out.push_back(
-                    !blind  ? static_cast<float>(numbers.normal(at + 1 + static_cast<std::uint64_t>(c)))
-                    : other ? std::nan("")
-                            : 0);
+                    !no_keys ? static_cast<float>(numbers.normal(at + 1 + static_cast<std::uint64_t>(c)))
+                    : other  ? std::nan("")
+                             : 0);
         }
         return side;
     }
-    static Side joined(const Side& own, const Side& other, std::int64_t dim) {
-        Side all = own;
-        for (std::size_t i = 0; i < own.lse.size(); ++i) {
-            if (other.lse[i] == kNothing) continue;
-            const double top = std::max(own.lse[i], other.lse[i]), mine = std::exp(own.lse[i] - top),
-                         theirs = std::exp(other.lse[i] - top);
-            all.lse[i] = top + std::log(mine + theirs);
+    static Side join(const Side& first, const Side& other, std::int64_t dim) {
+        Side all = first;
+        for (std::size_t i = 0; i < first.lse.size(); ++i) {
+            if (other.lse[i] == kNoKeys) continue;
+            const double largest = std::max(first.lse[i], other.lse[i]),
+                         weight = std::exp(first.lse[i] - largest),
+                         other_weight = std::exp(other.lse[i] - largest);
+            all.lse[i] = largest + std::log(weight + other_weight);
             for (std::size_t c = i * static_cast<std::size_t>(dim);
                  c < (i + 1) * static_cast<std::size_t>(dim); ++c)
-                all.out[c] = (mine * own.out[c] + theirs * other.out[c]) / (mine + theirs);
+                all.out[c] = (weight * first.out[c] + other_weight * other.out[c]) / (weight + other_weight);
         }
         return all;
     }
@@ -54,12 +56,12 @@ protected:
     }
 };
 
-TEST_F(JoinAttention, EqualsItsFormulaAtAnySizeAndPlace) {
+TEST_F(JoinAttention, MatchesItsFormulaForAnySizeAndAlignment) {
     for (const std::int64_t dim : {1, 3, 16, 31, 33, 64, 127, 128, 256, 1000})
         for (const std::int64_t rows : {0, 1, 13}) {
             constexpr std::int64_t kHeads = 3;
-            const Side own = make(rows * kHeads, dim, false), other = make(rows * kHeads, dim, true);
-            const Side expected = joined(own, other, dim);
+            const Side first = make(rows * kHeads, dim, false), other = make(rows * kHeads, dim, true);
+            const Side expected = join(first, other, dim);
             for (const DType type : {DType::f32, DType::f64})
                 for (const std::int64_t before : {0, 1, 4}) {
                     const Tensor out = view(type, rows, kHeads * dim, before),
@@ -67,9 +69,9 @@ TEST_F(JoinAttention, EqualsItsFormulaAtAnySizeAndPlace) {
                                  other_out = view(type, rows, kHeads * dim, before, other.out),
                                  other_lse = view(type, rows, kHeads, before, other.lse);
                     std::vector<std::vector<double>> runs;
-                    for (int turn = 0; turn < 2; ++turn) {
-                        write(out, own.out);
-                        write(lse, own.lse);
+                    for (int run = 0; run < 2; ++run) {
+                        write(out, first.out);
+                        write(lse, first.lse);
                         join_attention(b_, other_out, other_lse, out, lse);
                         runs.push_back(values(out));
                         runs.push_back(values(lse));
@@ -87,15 +89,15 @@ TEST_F(JoinAttention, EqualsItsFormulaAtAnySizeAndPlace) {
         }
 }
 
-TEST_F(JoinAttention, ManyTokens) {
+TEST_F(JoinAttention, HandlesManyTokens) {
     constexpr std::int64_t kRows = 301, kHeads = 5, kDim = 20;
-    const Side own = make(kRows * kHeads, kDim, false), other = make(kRows * kHeads, kDim, true);
-    const Tensor out = view(DType::f32, kRows, kHeads * kDim, 0, own.out),
-                 lse = view(DType::f32, kRows, kHeads, 0, own.lse),
+    const Side first = make(kRows * kHeads, kDim, false), other = make(kRows * kHeads, kDim, true);
+    const Tensor out = view(DType::f32, kRows, kHeads * kDim, 0, first.out),
+                 lse = view(DType::f32, kRows, kHeads, 0, first.lse),
                  other_out = view(DType::f32, kRows, kHeads * kDim, 0, other.out),
                  other_lse = view(DType::f32, kRows, kHeads, 0, other.lse);
     join_attention(b_, other_out, other_lse, out, lse);
-    const Side expected = joined(own, other, kDim);
+    const Side expected = join(first, other, kDim);
     compare(values(out), expected.out, 1e-6, "out");
     compare(values(lse), expected.lse, 1e-6, "lse");
     expect_kept_around("many tokens");

@@ -1,5 +1,5 @@
-// Biases: every row gets one, its gradient is the sum of all rows, whatever their number and wherever they
-// lie.
+// The bias of a linear layer is added to every row, and its gradient is the sum over all rows, for any number
+// of rows and any alignment.
 #include "ops/linear.hpp"
 
 #include <fmt/format.h>
@@ -13,7 +13,8 @@ using testing_support::rounding;
 
 class Bias : public testing_support::Views {
 protected:
-    /// body(type, rows, columns, shift, what) over sizes that neither packs nor chunks of rows fit.
+    /// Calls body(type, rows, columns, shift, what) for sizes that are multiples neither of a vector nor of a
+    /// chunk of rows.
     template <class Body>
     void over_sizes(Body&& body) {
         for (const DType type : {DType::f64, DType::f32, DType::bf16})

@@ -1,4 +1,4 @@
-// Losses against plain sums in long double, also where exponentials overflow.
+// Losses against plain sums in long double, including logits whose exponentials overflow.
 #include <gmock/gmock.h>
 
 #include "base/error.hpp"
@@ -28,7 +28,7 @@ protected:
                      {{0, kWords}, {}}, loss, scratch_);
         return get(loss, 0);
     }
-    /// log softmax of row r of `logits`, softened by the temperature.
+    /// Returns the log softmax of row r of `logits`, softened by the temperature.
     static std::vector<long double> log_softmax(const std::vector<double>& logits, std::int64_t r,
                                                 long double temperature) {
         std::vector<long double> row;
@@ -43,7 +43,7 @@ protected:
     }
 };
 
-TEST_F(Losses, CrossEntropyEqualsLogSumExp) {
+TEST_F(Losses, CrossEntropyMatchesItsFormula) {
     for (const DType type : {DType::f64, DType::f32})
         for (const double size : {1.0, 1e4}) {
             const Tensor logits = random(type, {kRows, kWords}, size);
@@ -67,7 +67,7 @@ TEST_F(Losses, CrossEntropyEqualsLogSumExp) {
         }
 }
 
-TEST_F(Losses, DistillationEqualsItsFormula) {
+TEST_F(Losses, DistillationMatchesItsFormula) {
     for (const DType type : {DType::f64, DType::f32})
         for (const auto& [alpha, temperature] : {std::pair{0.5, 1.0}, {1.0, 2.0}, {0.3, 4.0}, {0.0, 3.0}}) {
             const Tensor student = random(type, {kRows, kWords}, 2),
@@ -97,7 +97,7 @@ TEST_F(Losses, DistillationEqualsItsFormula) {
         }
 }
 
-TEST_F(Losses, AStudentThatEqualsItsTeacherHasNoDivergence) {
+TEST_F(Losses, DivergenceFromAnEqualTeacherIsZero) {
     const Tensor student = random(DType::f32, {kRows, kWords}),
                  teacher = as_type(DType::f32, student, {kRows, kWords});
     EXPECT_NEAR(distillation_of(student, teacher, 1, 2, 1), 0, 1e-5);
@@ -105,14 +105,14 @@ TEST_F(Losses, AStudentThatEqualsItsTeacherHasNoDivergence) {
 }
 
 TEST_F(Losses, ATargetBeyondTheVocabularyIsAnError) {
-    if (testing_support::kOnGpu) GTEST_SKIP() << "the host does not see the targets";
+    if (testing_support::kOnGpu) GTEST_SKIP() << "the host cannot check targets on a GPU";
     const Tensor logits = random(DType::f32, {2, 5});
     EXPECT_THROW(cross_entropy(b_, logits, list<std::int32_t>({4, 5}), list<float>({1, 1}), 1, {{0, 5}, {}},
                                filled(DType::f64, {1}), scratch_),
                  Error);
 }
 
-TEST_F(Losses, ArgmaxTakesTheFirstOfEqualOnes) {
+TEST_F(Losses, ArgmaxTakesTheFirstOfEqualLogits) {
     const Tensor logits = filled(DType::f32, {3, 5}, -1);
     for (const std::int64_t i : {1, 3, 5 + 4}) set(logits, i, 2);
     const Tensor found = list<std::int32_t>({7, 7, 7}), largest = filled(DType::f32, {3});

@@ -1,4 +1,4 @@
-// RMSNorm and rotary positions: plain loops, and the properties that make rotary positions relative.
+// RMSNorm against plain loops, and the properties that make rotary positions relative.
 #include "ops/rms_norm.hpp"
 #include "ops/rotary.hpp"
 #include "support/views.hpp"
@@ -16,7 +16,7 @@ protected:
     struct Expected {
         Numbers y, rstd, dx, dw;
     };
-    /// Of rows of w.size() elements, with what comes to `dx` and `dw`.
+    /// Returns output and gradients for rows of w.size() elements.
     static Expected of(const Numbers& x, const Numbers& w, const Numbers& dy, double eps) {
         const std::size_t columns = w.size();
         Expected e{x, {}, x, Numbers(columns, 0.0)};
@@ -42,7 +42,7 @@ protected:
     }
 };
 
-TEST_F(Norms, RmsNormEqualsItsFormula) {
+TEST_F(Norms, RmsNormMatchesItsFormula) {
     for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
         const DType statistics = type == DType::f64 ? DType::f64 : DType::f32;
         const Tensor x = random(type, {5, 33}, 3), w = random(type, {33}), y = filled(type, {5, 33}),
@@ -61,7 +61,7 @@ TEST_F(Norms, RmsNormEqualsItsFormula) {
     }
 }
 
-TEST_F(Norms, RmsNormOfAnySizeAnywhere) {
+TEST_F(Norms, RmsNormWorksForAnySizeAndAlignment) {
     for (const DType type : {DType::f64, DType::f32, DType::bf16})
         for (const std::int64_t columns : {1, 8, 31, 130, 1000, 4098})
             for (const std::int64_t rows : {0, 1, columns < 1000 ? 130 : 3})
@@ -94,7 +94,7 @@ TEST_F(Norms, RmsNormOfAnySizeAnywhere) {
 class Rotary : public testing_support::Tensors {
 protected:
     static constexpr std::int64_t kDim = 16;
-    /// The dot product of two rotated vectors at two places.
+    /// Returns the dot product of two vectors, rotated by two positions.
     double dot(const std::vector<std::int32_t>& y, const std::vector<std::int32_t>& x, const Tensor& qkv) {
         const Tensor cos = filled(DType::f64, {2, kDim / 2}), sin = filled(DType::f64, {2, kDim / 2});
         if (y.empty())
@@ -110,7 +110,7 @@ protected:
     }
 };
 
-TEST_F(Rotary, DotProductsDependOnTheDistanceAlone) {
+TEST_F(Rotary, DotProductsDependOnTheDistanceOnly) {
     const Tensor qkv = random(DType::f64, {2, 3 * kDim});
     const double near = dot({}, {3, 5}, qkv);
     EXPECT_NEAR(dot({}, {103, 105}, qkv), near, 1e-9);
@@ -121,7 +121,7 @@ TEST_F(Rotary, DotProductsDependOnTheDistanceAlone) {
     EXPECT_GT(std::abs(dot({1, 4}, {7, 3}, qkv) - here), 1e-3);
 }
 
-TEST_F(Rotary, TurnsPairsOfTheTwoHalvesByTheirAngles) {
+TEST_F(Rotary, RotatesPairsOfTheTwoHalves) {
     const std::vector<std::int32_t> positions{0, 1, 250};
     const Tensor cos = filled(DType::f64, {3, 4}), sin = filled(DType::f64, {3, 4});
     fill_rotary_1d(b_, list(positions), 100, cos, sin);

@@ -1,4 +1,5 @@
-// Reductions against sums taken one by one in the arithmetic type: the order and the one rounding count.
+// Reductions against sums that are taken one after another in the accumulation type: order and rounding must
+// be equal.
 #include "ops/reduce.hpp"
 
 #include "kernels/reduce.hpp"
@@ -9,7 +10,7 @@ namespace {
 
 class Reduce : public testing_support::Views {
 protected:
-    /// Element by element, in the order of the parts, rounded to the parts' type at the end.
+    /// Returns the sums in the order of the parts, rounded to their type at the end.
     std::vector<double> sums_of(const std::vector<Tensor>& parts) {
         std::vector<double> wide = values(parts[0]);
         std::vector<float> narrow(wide.begin(), wide.end());
@@ -38,8 +39,8 @@ protected:
     }
 };
 
-TEST_F(Reduce, TakesItsPartsInOrderAndRoundsOnce) {
-    constexpr std::int64_t kSize = 70'001;  // enough for all threads, the last block cut
+TEST_F(Reduce, AddsPartsInOrderAndRoundsOnce) {
+    constexpr std::int64_t kSize = 70'001;  // enough for several threads, and the last block is partial
     for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
         std::vector<Tensor> parts;
         for (int p = 0; p < 3; ++p) parts.push_back(random(type, {kSize}, 5));
@@ -47,16 +48,16 @@ TEST_F(Reduce, TakesItsPartsInOrderAndRoundsOnce) {
         reduce(b_, parts, Reduction::sum, sum);
         EXPECT_EQ(values(sum), sums_of(parts)) << name_of(type);
         const std::vector<double> largest = maxima_of(parts);
-        reduce(b_, parts, Reduction::max, parts[1]);  // into one of them
+        reduce(b_, parts, Reduction::max, parts[1]);  // the result may be one of the parts
         EXPECT_EQ(values(parts[1]), largest) << name_of(type);
     }
 }
 
-TEST_F(Reduce, OfAnySizeAnywhere) {
+TEST_F(Reduce, WorksForAnySizeAndAlignment) {
     for (const DType type : {DType::f64, DType::f32, DType::bf16})
         for (const std::int64_t size : {0, 1, 5, 31, 33, 127, 1000, 4097})
             for (const std::int64_t shift : {0, 1, 8})
-                for (const std::int64_t other : {0, 1}) {  // the last part lies in another way
+                for (const std::int64_t other : {0, 1}) {  // the last part may be aligned differently
                     const std::string what =
                         fmt::format("{} [{}] from {} and {}", name_of(type), size, shift, shift + other);
                     std::vector<Tensor> parts;
@@ -74,7 +75,7 @@ TEST_F(Reduce, OfAnySizeAnywhere) {
                 }
 }
 
-TEST_F(Reduce, OfAsManyPartsAsThereAre) {
+TEST_F(Reduce, WorksForAnyNumberOfParts) {
     for (const DType type : {DType::f64, DType::f32, DType::bf16})
         for (const int count : {1, 2, 5, 6, 63, 64, 65, 300}) {
             std::vector<Tensor> parts;
@@ -89,7 +90,7 @@ TEST_F(Reduce, OfAsManyPartsAsThereAre) {
         }
 }
 
-TEST_F(Reduce, AsManyAsAKernelCanBePassed) {
+TEST_F(Reduce, RefusesMorePartsThanAKernelTakes) {
     const Tensor one = filled(DType::bf16, {3}, 1), result = filled(DType::bf16, {3}, kPoison);
     std::vector<Tensor> parts(kernels::kMaxParts, one);
     reduce(b_, parts, Reduction::sum, result);
@@ -101,7 +102,7 @@ TEST_F(Reduce, AsManyAsAKernelCanBePassed) {
         reduce(b_, parts, Reduction::sum, result);
 }
 
-TEST_F(Reduce, NaNAndInfinitiesComeThrough) {
+TEST_F(Reduce, NaNAndInfinitiesArePropagated) {
     constexpr double kInf = std::numeric_limits<double>::infinity();
     for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
         const std::vector<Tensor> parts{view(type, 1, 5, 0, {kPoison, 1, -kInf, -kInf, 1}),

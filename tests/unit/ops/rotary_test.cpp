@@ -1,4 +1,4 @@
-// Rotary positions and the norm of heads of any size, against plain loops in double.
+// Rotary positions and the norm of heads, for heads of any size, against plain loops in double.
 #include "ops/rotary.hpp"
 
 #include <fmt/core.h>
@@ -15,7 +15,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class RotaryAngles : public testing_support::Views {
 protected:
-    /// Of columns that turn by `angle(row, column)`, whose own error is some roundings of the angle.
+    /// Expects the cosine and sine of angle(row, column), up to some roundings of the angle.
     template <class Angle>
     void expect_angles(const Tensor& cos, const Tensor& sin, const std::string& what, Angle&& angle) {
         const auto c = values(cos), s = values(sin);
@@ -37,7 +37,7 @@ protected:
     }
 };
 
-TEST_F(RotaryAngles, AreThoseOfDoublesAtAnyPosition) {
+TEST_F(RotaryAngles, MatchDoubleAtAnyPosition) {
     for (const DType type : {DType::f64, DType::f32})
         for (const std::int64_t columns : {1, 2, 31, 64, 128})
             for (const std::int64_t rows : {0, 1, 7, 8, 9, 40})
@@ -61,8 +61,8 @@ TEST_F(RotaryAngles, AreThoseOfDoublesAtAnyPosition) {
                 }
 }
 
-// Of one column: theta^0 is 1, and so the angle has no error of its own.
-TEST_F(RotaryAngles, OfLatePositionsAreAsExactAsThoseOfEarlyOnes) {
+// With one column the frequency is theta^0 = 1, so that the angle is exact.
+TEST_F(RotaryAngles, AreAsAccurateAtLatePositions) {
     std::vector<std::int32_t> all = positions(8, 0);
     for (std::int32_t i = 0; i < 100; ++i) all.push_back(i * 21'474'836 + i);
     const auto rows = static_cast<std::int64_t>(all.size());
@@ -90,7 +90,7 @@ protected:
     };
     static constexpr double kEps = 1e-3;
 
-    /// What both directions take; the values of v, which neither may look at, are not numbers.
+    /// The inputs of both directions. The values v in qkv, which neither may read, are NaN.
     struct Input {
         Tensor qkv, q_norm, k_norm, cos, sin;
         std::vector<double> x, wq, wk, c, s;
@@ -108,7 +108,8 @@ protected:
         if (c.k_norm) in.k_norm = normal_view(type, 1, c.dim, c.shift).reshape({c.dim});
         in.wq = c.q_norm ? values(in.q_norm) : std::vector<double>{};
         in.wk = c.k_norm ? values(in.k_norm) : std::vector<double>{};
-        in.cos = normal_view(sums, c.rows, c.dim / 2, c.shift);  // any will do
+        in.cos =
+            normal_view(sums, c.rows, c.dim / 2, c.shift);  // any values serve, they need not be on a circle
         in.sin = normal_view(sums, c.rows, c.dim / 2, c.shift);
         in.c = values(in.cos);
         in.s = values(in.sin);
@@ -142,7 +143,7 @@ void HeadNorm::forward(const Case& c, DType type) {
             const auto at = static_cast<std::size_t>(t * c.heads() + head);
             std::vector<double> v(x, x + c.dim);
             if (w.empty()) {
-                EXPECT_TRUE(std::isnan(scale[at])) << what << ": there is no norm to keep one for";
+                EXPECT_TRUE(std::isnan(scale[at])) << what << ": rstd is written without a norm";
             } else {
                 EXPECT_NEAR(scale[at], scale_of(x, c.dim), rounding(sums) * scale[at]) << what;
                 for (std::size_t j = 0; j < v.size(); ++j) v[j] *= scale_of(x, c.dim) * w[j];
@@ -225,14 +226,14 @@ void HeadNorm::backward(const Case& c, DType type, bool frozen) {
             if (i % c.width() < c.heads() * c.dim)
                 found.push_back(value);
             else
-                ASSERT_TRUE(std::isnan(value)) << what << ": the columns of v are not written";
+                ASSERT_TRUE(std::isnan(value)) << what << ": the columns of v are written";
         }
         if (c.rows > 0) {
             const Tensor packed = filled(DType::f64, {static_cast<std::int64_t>(found.size())});
             write(packed, found);
             expect_near(packed, expected, rounding(type), what);
         }
-        // The terms are exact products of what the tensors hold, summed in the arithmetic type.
+        // The terms are exact in double; their sum is taken in the accumulation type.
         expect_near(dwq, wq, 4 * rounding(sums), what + ", dq_norm");
         expect_near(dwk, wk, 4 * rounding(sums), what + ", dk_norm");
         const auto of_wq = values(dwq), of_wk = values(dwk);
@@ -240,11 +241,11 @@ void HeadNorm::backward(const Case& c, DType type, bool frozen) {
         found.insert(found.end(), of_wk.begin(), of_wk.end());
         runs.push_back(found);
     }
-    EXPECT_EQ(runs[0], runs[1]) << what << ": not the same again";
+    EXPECT_EQ(runs[0], runs[1]) << what << ": the second run differs";
     expect_kept_around(what);
 }
 
-TEST_F(HeadNorm, EqualsItsFormulaForHeadsOfAnySize) {
+TEST_F(HeadNorm, MatchesItsFormulaForAnyHeadSize) {
     for (const DType type : kTypes)
         for (const std::int64_t dim : {2, 6, 16, 64, 66, 128, 250, 256})
             for (const std::int64_t shift : {0, 1}) {
@@ -255,7 +256,7 @@ TEST_F(HeadNorm, EqualsItsFormulaForHeadsOfAnySize) {
             }
 }
 
-TEST_F(HeadNorm, AWarpMayHaveHeadsWithANormBesideHeadsWithout) {
+TEST_F(HeadNorm, WorksForHeadsWithANormBesideHeadsWithout) {
     for (const bool query : {true, false})
         for (const std::int64_t dim : {4, 30, 128}) {
             forward({5, 2, 1, dim, 0, query, !query}, DType::f32);
@@ -263,7 +264,7 @@ TEST_F(HeadNorm, AWarpMayHaveHeadsWithANormBesideHeadsWithout) {
         }
 }
 
-TEST_F(HeadNorm, RowsMayBeOfAnyNumber) {
+TEST_F(HeadNorm, WorksForAnyNumberOfRows) {
     for (const std::int64_t rows : {0, 1, 31, 33, 150})
         for (const bool frozen : {false, true}) {
             forward({rows, 4, 1, 32, 0, true, true}, DType::bf16);
@@ -272,7 +273,7 @@ TEST_F(HeadNorm, RowsMayBeOfAnyNumber) {
         }
 }
 
-// More heads than there may be chunks of 64.
+// More heads than the largest number of chunks of 64 heads.
 TEST_F(HeadNorm, GradientsOfWeightsAreSumsOverManyHeads) {
     backward({4500, 8, 1, 4, 0, true, true}, DType::f32, false);
 }

@@ -1,4 +1,4 @@
-// Tables, rows and pictures: what goes where.
+// Embedding, row copies and patches: every element must arrive at its place.
 #include "ops/rows.hpp"
 #include "ops/embedding.hpp"
 #include "ops/patchify.hpp"
@@ -18,7 +18,7 @@ using testing_support::rounded;
 
 class Rows : public testing_support::Views {
 protected:
-    /// Ids below `vocabulary`, some of them often, and some -1.
+    /// Returns ids below `vocabulary`, some of them several times, and some -1.
     static std::vector<std::int32_t> some_ids(std::int64_t count, std::int64_t vocabulary) {
         const Random numbers(5, "ids");
         std::vector<std::int32_t> ids;
@@ -35,7 +35,7 @@ protected:
     }
 };
 
-TEST_F(Rows, EmbeddingTakesRowsAndAddsTheirGradients) {
+TEST_F(Rows, EmbeddingReadsRowsAndAddsTheirGradients) {
     const std::vector<std::int32_t> ids{3, -1, 0, 3, 3};
     for (const DType type : {DType::f64, DType::f32, DType::bf16}) {
         const DType sums = type == DType::f64 ? DType::f64 : DType::f32;
@@ -55,11 +55,11 @@ TEST_F(Rows, EmbeddingTakesRowsAndAddsTheirGradients) {
     }
     EXPECT_THROW(embedding(b_, list(ids), random(DType::f32, {4, 6}), filled(DType::f32, {0, 6})), Error);
     const std::vector<std::int32_t> beyond{4};
-    if (kOnGpu) return;  // which does not look
+    if (kOnGpu) return;  // a GPU does not check indices
     EXPECT_THROW(embedding(b_, list(beyond), random(DType::f32, {4, 6}), filled(DType::f32, {1, 6})), Error);
 }
 
-TEST_F(Rows, EmbeddingTakesRowsOfAnySize) {
+TEST_F(Rows, EmbeddingWorksForRowsOfAnySize) {
     for (const DType type : kTypes)
         for (const std::int64_t columns : {1, 8, 31, 33, 127, 128, 1000, 4097})
             for (const std::int64_t count : {0, 1, columns > 500 ? 5 : 77})
@@ -80,7 +80,7 @@ TEST_F(Rows, EmbeddingTakesRowsOfAnySize) {
                 }
 }
 
-// Exactly the sums of a loop over the rows: nothing is added in another order.
+// The sums are exactly those of a loop over the rows, so they are taken in the same order.
 TEST_F(Rows, GradientsOfAnEmbeddingAreAddedInRowOrder) {
     struct Case {
         std::int64_t count, vocabulary, columns, shift;
@@ -113,7 +113,7 @@ TEST_F(Rows, GradientsOfAnEmbeddingAreAddedInRowOrder) {
         }
 }
 
-TEST_F(Rows, AnEmbeddingOfOtherRanksIdsHasNoGradients) {
+TEST_F(Rows, EmbeddingIgnoresIdsOfOtherRanks) {
     const std::vector<std::int32_t> ids(50, -1);
     const Tensor dtable = view(DType::f32, 3, 16, 0, 2);
     embedding_backward(b_, list(ids), filled(DType::bf16, {50, 16}, kPoison), dtable, scratch_);
@@ -121,7 +121,7 @@ TEST_F(Rows, AnEmbeddingOfOtherRanksIdsHasNoGradients) {
     expect_kept_around("negative ids");
 }
 
-TEST_F(Rows, OfAnyTypeAndSizeAreCopiedByteForByte) {
+TEST_F(Rows, AreCopiedByteForByteForAnyTypeAndSize) {
     for (const DType type : {DType::u8, DType::bf16, DType::i32, DType::f32, DType::f64})
         for (const std::int64_t columns : {1, 2, 16, 31, 33, 127, 1000, 4097})
             for (const std::int64_t shift : {0, 1, 4}) {
@@ -160,7 +160,7 @@ TEST_F(Rows, OfAnyTypeAndSizeAreCopiedByteForByte) {
             }
 }
 
-TEST_F(Rows, NoneMayBeCopied) {
+TEST_F(Rows, EmptyCopiesDoNothing) {
     const Tensor wide = filled(DType::f32, {6, 5}, 7), none = filled(DType::f32, {0, 5});
     scatter_rows(b_, none, list(std::vector<std::int32_t>{}), wide);
     gather_rows(b_, wide, list(std::vector<std::int32_t>{}), none);
@@ -177,13 +177,14 @@ TEST_F(Rows, GatherAndScatterAreInverse) {
     EXPECT_EQ(values(back), values(source));
     for (const std::int64_t untouched : {1, 3, 5}) EXPECT_EQ(get(wide, untouched * 5), 7);
     const std::vector<std::int32_t> beyond{0, 1, 6};
-    if (kOnGpu) return;  // which does not look
+    if (kOnGpu) return;  // a GPU does not check indices
     EXPECT_THROW(scatter_rows(b_, source, list(beyond), wide), Error);
     EXPECT_THROW(gather_rows(b_, wide, list(beyond), back), Error);
 }
 
-// 3 x 5 pixels, patches of 2, merged 2 x 2: 4 x 8 pixels after extension, two blocks of four patches.
-TEST_F(Rows, PatchesComeInMergedBlocksAndEdgesAreExtended) {
+// A picture of 3 x 5 pixels with patches of 2, merged 2 x 2, is padded to 4 x 8 pixels: two blocks of four
+// patches.
+TEST_F(Rows, PatchesAreOrderedInBlocksAndEdgesAreRepeated) {
     std::vector<std::uint8_t> pixels(15);
     for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(10 * i);
     ASSERT_EQ(picture_patches(3, 5, 2, 2), 8);
@@ -259,7 +260,7 @@ TEST_F(Rows, PicturesOfAnySizeBecomePatches) {
         }
 }
 
-TEST_F(Rows, OfNoPatchesThereIsNothingToFill) {
+TEST_F(Rows, NoPatchesFillNothing) {
     const std::vector<std::uint8_t> pixels(12, 9);
     patchify(b_, list(pixels), 2, 2, 3, 2, 1, 1, filled(DType::f32, {0, 12}));
 }

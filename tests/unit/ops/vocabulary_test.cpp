@@ -1,4 +1,4 @@
-// Losses over vocabularies of any size, anywhere in memory, whole or in parts, against plain sums.
+// Losses over vocabularies of any size and alignment, whole or split over ranks, against plain sums.
 #include "ops/cross_entropy.hpp"
 #include "ops/distillation.hpp"
 #include "support/views.hpp"
@@ -7,11 +7,11 @@ namespace maestro::ops {
 namespace {
 
 struct Expected {
-    double loss = 0, size = 0;  ///< size: of all its terms
+    double loss = 0, size = 0;  ///< size: the sum of the absolute values of its terms
     std::vector<double> gradient;
 };
 
-/// Log softmax of a row.
+/// Returns the log softmax of a row.
 std::vector<long double> logs(const double* row, std::int64_t columns, long double temperature) {
     std::vector<long double> list(row, row + columns);
     const long double top = *std::max_element(list.begin(), list.end());
@@ -26,8 +26,8 @@ protected:
     static constexpr double kScale = 0.3, kAlpha = 0.6;
     double temperature_ = 2;
 
-    /// Rows of normal values, with targets and weights; the second row does not count, the fourth has no
-    /// target.
+    /// Returns rows of normally distributed logits with targets and weights. The second row has weight 0, and
+    /// the fourth has no target.
     struct Rows {
         std::int64_t rows, columns;
         std::vector<double> student, teacher;
@@ -79,7 +79,7 @@ protected:
         return e;
     }
 
-    /// Columns `tokens` of a matrix of all.
+    /// Returns the columns `tokens` of a matrix.
     static std::vector<double> part_of(const std::vector<double>& all, std::int64_t columns, Range tokens) {
         std::vector<double> part;
         for (std::size_t i = 0; i < all.size(); i += static_cast<std::size_t>(columns))
@@ -127,7 +127,7 @@ protected:
     }
 };
 
-TEST_F(Vocabulary, MayHaveAnySizeAndPlace) {
+TEST_F(Vocabulary, LossesWorkForAnySizeAndAlignment) {
     for (const std::int64_t columns : {1, 31, 33, 64, 127, 1000, 4097, 8192})
         for (const std::int64_t rows : {0, 1, 5}) {
             const Rows r = make(rows, columns);
@@ -146,7 +146,7 @@ TEST_F(Vocabulary, MayHaveAnySizeAndPlace) {
         }
 }
 
-TEST_F(Vocabulary, MayBeLarge) {
+TEST_F(Vocabulary, LossesWorkForLargeVocabularies) {
     for (const std::int64_t columns : {262144, 200003}) {
         const Rows r = make(1, columns);
         for (const bool distilled : {false, true}) {
@@ -157,7 +157,7 @@ TEST_F(Vocabulary, MayBeLarge) {
     }
 }
 
-TEST_F(Vocabulary, MayBeSharpened) {
+TEST_F(Vocabulary, DistillationWorksForTemperaturesBelowOne) {
     temperature_ = 0.5;
     for (const std::int64_t columns : {31, 127}) {
         const Rows r = make(5, columns);
@@ -168,7 +168,7 @@ TEST_F(Vocabulary, MayBeSharpened) {
     }
 }
 
-TEST_F(Vocabulary, HasTokensThatCannotBe) {
+TEST_F(Vocabulary, LossesHandleLogitsOfMinusInfinity) {
     constexpr double kNever = -std::numeric_limits<double>::infinity();
     for (const DType type : {DType::f32, DType::f64}) {
         Rows r = make(6, 4097);
@@ -186,7 +186,7 @@ TEST_F(Vocabulary, HasTokensThatCannotBe) {
     }
 }
 
-TEST_F(Vocabulary, LossesAreAddedUpInTheOrderOfTheRows) {
+TEST_F(Vocabulary, LossesAreAddedInRowOrder) {
     const Rows r = make(300, 3);
     const Tensor logits = random(DType::f32, {300, 3}, 2), losses = filled(DType::f64, {300}, std::nan("")),
                  loss = filled(DType::f64, {1}, 17);
@@ -198,28 +198,29 @@ TEST_F(Vocabulary, LossesAreAddedUpInTheOrderOfTheRows) {
     EXPECT_GT(sum, 1);
 }
 
-class VocabularyParts : public Vocabulary {
+class VocabularyShards : public Vocabulary {
 protected:
-    /// run(part, combine) for the parts of several ranks, one after another, and again until each call of
-    /// combine knows what it has to give.
+    /// Simulates several ranks one after another: calls run(part, combine) for the part of each, and repeats
+    /// all of them until every call of combine() knows the values of all ranks that it has to combine.
     template <class Run>
-    void together(std::size_t parts, Run&& run) {
+    void simulate_ranks(std::size_t parts, Run&& run) {
         std::vector<std::vector<double>> known;
         for (bool more = true; more;) {
             more = false;
             std::vector<double> next;
             for (std::size_t part = 0; part < parts; ++part) {
                 std::size_t call = 0;
-                run(part, [&](const Tensor& found, Reduction how) {
+                run(part, [&](const Tensor& found, Reduction op) {
                     if (call < known.size()) {
                         for (std::int64_t i = 0; i < found.size(); ++i)
                             set(found, i, known[call][static_cast<std::size_t>(i)]);
                     } else if (call == known.size()) {
                         more = true;
-                        const std::vector<double> own = values(found);
-                        if (part == 0) next = own;
-                        for (std::size_t i = 0; part > 0 && i < own.size(); ++i)
-                            next[i] = how == Reduction::sum ? next[i] + own[i] : std::max(next[i], own[i]);
+                        const std::vector<double> rank_values = values(found);
+                        if (part == 0) next = rank_values;
+                        for (std::size_t i = 0; part > 0 && i < rank_values.size(); ++i)
+                            next[i] = op == Reduction::sum ? next[i] + rank_values[i]
+                                                           : std::max(next[i], rank_values[i]);
                     }
                     ++call;
                 });
@@ -230,7 +231,7 @@ protected:
     void expect_as_whole(DType type, const Rows& r, bool distilled, const std::vector<Range>& parts) {
         const Expected e = expected(r, distilled);
         std::vector<Found> found(parts.size());
-        together(parts.size(), [&](std::size_t part, auto&& combine) {
+        simulate_ranks(parts.size(), [&](std::size_t part, auto&& combine) {
             found[part] = run(type, r, distilled, 0, {parts[part], combine});
         });
         for (std::size_t part = 0; part < parts.size(); ++part) {
@@ -241,7 +242,7 @@ protected:
     }
 };
 
-TEST_F(VocabularyParts, LoseAsMuchAsTheWhole) {
+TEST_F(VocabularyShards, HaveTheLossOfTheWholeVocabulary) {
     for (const DType type : {DType::f32, DType::f64})
         for (const bool distilled : {false, true}) {
             expect_as_whole(type, make(7, 127), distilled, {{0, 1}, {1, 41}, {41, 127}});
@@ -250,7 +251,7 @@ TEST_F(VocabularyParts, LoseAsMuchAsTheWhole) {
         }
 }
 
-TEST_F(VocabularyParts, MayHaveNoLikelyTokens) {
+TEST_F(VocabularyShards, MayHaveNoLikelyTokens) {
     Rows r = make(5, 200);
     for (std::size_t i = 0; i < r.student.size(); ++i)
         if (i % 200 < 100)
@@ -290,7 +291,7 @@ protected:
     }
 };
 
-TEST_F(Argmax, FindsTheFirstOfTheLargestAnywhere) {
+TEST_F(Argmax, FindsTheFirstLargestLogit) {
     const double infinity = std::numeric_limits<double>::infinity();
     for (const DType type : {DType::f32, DType::f64})
         for (const std::int64_t columns : {1, 31, 33, 128, 1000, 4097, 20000})

@@ -15,7 +15,7 @@ std::vector<double> weights_of(const Parameter& p, backend::Backend& backend) {
     return testing_support::read_elements(backend, p.master.reshape({p.size()}));
 }
 
-/// The held elements of a parameter are its part of `one`, which holds it whole.
+/// Expects that the elements `held` of a parameter equal those of `one`, which holds it whole.
 void expect_part_of(const ParameterStore& one, const Parameter& p, Range held) {
     const std::vector<double> all = weights_of(*one.find(p.name), one.backend()),
                               here = weights_of(p, one.backend());
@@ -26,7 +26,7 @@ void expect_part_of(const ParameterStore& one, const Parameter& p, Range held) {
                 << p.name << " " << extent.logical + i;
 }
 
-TEST(ParameterStore, AShardBeginsAsItsPartOfTheWhole) {
+TEST(ParameterStore, InitialWeightsDoNotDependOnTheLayout) {
     const auto device = testing_support::make_device(1);
     const Mesh mesh = single_rank_mesh(), among_three = make_meta_mesh(1, {.dp = 3});
     Pulse quiet;
@@ -40,7 +40,7 @@ TEST(ParameterStore, AShardBeginsAsItsPartOfTheWhole) {
             store->declare("vector", {9}, init, true);
             store->allocate(0.5);
         }
-        // Rows of three blocks, as of queries, keys and values, and the columns of one of three ranks.
+        // Three parts of rows, like queries, keys and values, and the columns of one of three ranks.
         part.declare("matrix", shape, init, true, {{{2, 4}}, {{7, 8}}, {{10, 11}}}, part_of(10, 1, 3));
         part.declare("vector", {9}, init, true, {{part_of(9, 2, 4)}}, {0, 1});
         part.allocate(0.5);
@@ -63,7 +63,7 @@ TEST(ParameterStore, AShardBeginsAsItsPartOfTheWhole) {
     }
 }
 
-TEST(ParameterStore, WhatComesFromAFileIsNotDrawn) {
+TEST(ParameterStore, LoadedParametersAreNotDrawn) {
     const auto device = testing_support::make_device(1);
     const Mesh mesh = single_rank_mesh();
     ParameterStore store(*device, mesh, "language", 7, DType::f32);
@@ -87,7 +87,8 @@ TEST(ParameterStore, NamesAreFoundAndUnique) {
     EXPECT_THROW(store.declare("first", {5}, Init::ones, true), Error);
 }
 
-/// Every element of the trained parameters is in the shard of one rank, whatever the groups.
+/// Every element of the trained parameters is in the shard of exactly one rank, however parameters are
+/// grouped.
 TEST(ParameterGroup, ShardsCoverEachElementOnce) {
     const auto meta = backend::make_meta();
     for (const int ranks : {1, 2, 3, 7})
@@ -115,7 +116,7 @@ TEST(ParameterGroup, ShardsCoverEachElementOnce) {
         }
 }
 
-/// Norms lie on all tp ranks, and with two key heads on eight ranks each key head on four.
+/// All eight tp ranks hold copies of the norms, and with two KV heads four ranks hold copies of each.
 TEST(ParameterGroup, CopiesCountOnTheFirstRankThatHoldsThem) {
     const auto meta = backend::make_meta();
     std::vector<int> norm(6, 0), keys(4, 0), queries(16, 0);

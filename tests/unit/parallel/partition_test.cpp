@@ -11,11 +11,11 @@ namespace {
 
 using Lengths = std::vector<std::int64_t>;
 
-/// (query, key) pairs that a slice works on.
+/// Returns the pairs of a query and a key that a slice works on.
 double causal_pairs(const Partition& partition, int cp) {
     double pairs = 0;
-    for (const RowRange& run : partition.slice(cp))
-        for (std::int64_t row = run.first; row < run.first + run.count; ++row)
+    for (const RowRange& range : partition.slice(cp))
+        for (std::int64_t row = range.first; row < range.first + range.count; ++row)
             pairs += static_cast<double>(row) + 1;
     return pairs;
 }
@@ -31,17 +31,17 @@ TEST(Partition, EveryRowIsHeldOnceAndNoUnitIsDivided) {
             lengths.push_back(unit * (trial % 2 == 0 ? upto(3 * degrees.cp) : upto(200)));
         const AttentionMask attention = trial % 5 < 3 ? AttentionMask::causal : AttentionMask::bidirectional;
         const Partition partition(lengths, attention, degrees, unit);
-        const auto holdings = partition.placements();
+        const auto placements = partition.placements();
         std::vector<std::int64_t> held(static_cast<std::size_t>(degrees.ranks()), 0);
         for (std::size_t s = 0; s < lengths.size(); ++s) {
             std::int64_t next = 0;
-            for (const RowPlacement& h : holdings[s]) {
-                EXPECT_EQ(h.first, next);
-                EXPECT_GT(h.count, 0);
-                EXPECT_EQ(h.first % unit, 0);
-                EXPECT_EQ(h.count % unit, 0);
-                next += h.count;
-                held[h.rank] += h.count;
+            for (const RowPlacement& p : placements[s]) {
+                EXPECT_EQ(p.first, next);
+                EXPECT_GT(p.count, 0);
+                EXPECT_EQ(p.first % unit, 0);
+                EXPECT_EQ(p.count % unit, 0);
+                next += p.count;
+                held[p.rank] += p.count;
             }
             EXPECT_EQ(next, lengths[s]);
         }
@@ -51,12 +51,12 @@ TEST(Partition, EveryRowIsHeldOnceAndNoUnitIsDivided) {
                 EXPECT_EQ(held[c * degrees.tp + t], partition.tp_rows(c)[t]);
                 EXPECT_LE(partition.tp_rows(c)[t], partition.tp_rows(c)[0]);
                 EXPECT_GE(partition.tp_rows(c)[t] + unit, partition.tp_rows(c)[0]);
-                for (const RowRange& run : partition.rows_of(c, t))
-                    if (!joined.empty() && joined.back().sequence == run.sequence &&
-                        joined.back().first + joined.back().count == run.first)
-                        joined.back().count += run.count;
+                for (const RowRange& range : partition.rows_of(c, t))
+                    if (!joined.empty() && joined.back().sequence == range.sequence &&
+                        joined.back().first + joined.back().count == range.first)
+                        joined.back().count += range.count;
                     else
-                        joined.push_back(run);
+                        joined.push_back(range);
             }
             EXPECT_THAT(joined, testing::ElementsAreArray(partition.slice(c)));
         }
@@ -65,7 +65,7 @@ TEST(Partition, EveryRowIsHeldOnceAndNoUnitIsDivided) {
 
 TEST(Partition, LocalRowsFollowTheOrderOfASlice) {
     const Partition partition(Lengths{8, 5}, AttentionMask::causal, {2, 2});
-    // Chunks of 8 rows: 2 each; of 5: 2, 1, 1, 1.
+    // 8 rows are cut into chunks of 2 rows, and 5 rows into chunks of 2, 1, 1 and 1.
     EXPECT_THAT(partition.slice(0), testing::ElementsAre(RowRange{0, 0, 2}, RowRange{0, 6, 2},
                                                          RowRange{1, 0, 2}, RowRange{1, 4, 1}));
     EXPECT_THAT(partition.slice(1), testing::ElementsAre(RowRange{0, 2, 4}, RowRange{1, 2, 2}));
@@ -75,7 +75,7 @@ TEST(Partition, LocalRowsFollowTheOrderOfASlice) {
         testing::ElementsAre(RowPlacement{0, 2, 1, 0}, RowPlacement{2, 2, 3, 1}, RowPlacement{4, 1, 1, 2}));
 }
 
-TEST(Partition, ZigzagSharesCausalWorkEvenly) {
+TEST(Partition, ZigzagBalancesCausalWork) {
     for (const int cp : {2, 3, 4, 8}) {
         const Partition partition(Lengths{1000, 317, 64}, AttentionMask::causal, {cp, 1});
         double least = 1e300, most = 0;
@@ -87,7 +87,7 @@ TEST(Partition, ZigzagSharesCausalWorkEvenly) {
     }
 }
 
-TEST(Partition, DealsSmallPicturesWholeAndCutsLargeOnes) {
+TEST(Partition, KeepsSmallPicturesWholeAndCutsLargeOnes) {
     const Partition many(Lengths(40, 16), AttentionMask::bidirectional, {4, 1}, 4);
     for (int s = 0; s < 40; ++s) EXPECT_FALSE(many.is_cut(s));
     for (int c = 0; c < 4; ++c) EXPECT_EQ(many.slice_rows(c), 160);

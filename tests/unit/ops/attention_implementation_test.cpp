@@ -1,4 +1,4 @@
-// Which form attention takes on a GPU, and how sequences are dealt to launches.
+// The choice of the implementation of attention on a GPU, and the division of sequences into launches.
 #include "ops/attention/implementation.hpp"
 
 #include <gtest/gtest.h>
@@ -24,14 +24,14 @@ AttentionCase fused(int architecture = 90) {
             .aligned = true};
 }
 
-TEST(AttentionImplementation, FollowsWhatQueriesSee) {
+TEST(AttentionImplementation, DependsOnTheMask) {
     for (const int architecture : {90, 100, 103}) {
         EXPECT_EQ(attention_implementation(fused(architecture), causal_mask(kOffsets)),
                   AttentionImplementation::packed_causal);
         EXPECT_EQ(attention_implementation(fused(architecture), full_mask(kOffsets)),
                   AttentionImplementation::packed_full);
     }
-    for (const int architecture : {80, 86, 89, 120, 121}) {  // whose backward alone is padded
+    for (const int architecture : {80, 86, 89, 120, 121}) {  // only the backward pass is padded
         AttentionCase c = fused(architecture);
         EXPECT_EQ(attention_implementation(c, causal_mask(kOffsets)), AttentionImplementation::padded_causal);
         EXPECT_EQ(attention_implementation(c, full_mask(kOffsets)), AttentionImplementation::padded_full);
@@ -49,51 +49,55 @@ TEST(AttentionImplementation, FollowsWhatQueriesSee) {
     EXPECT_EQ(attention_implementation(fused(), {{0, 0}, {0, 3}, {}}), AttentionImplementation::kernel);
 }
 
-TEST(AttentionImplementation, IsOurKernelWhereTheLibraryHasNone) {
-    const auto form = [](auto&& change) {
+TEST(AttentionImplementation, IsTheKernelWhereTheLibraryHasNoPlan) {
+    const auto implementation_of = [](auto&& change) {
         AttentionCase c = fused();
         change(c);
         return attention_implementation(c, causal_mask(kOffsets));
     };
-    EXPECT_EQ(form([](AttentionCase&) {}), AttentionImplementation::packed_causal);
+    EXPECT_EQ(implementation_of([](AttentionCase&) {}), AttentionImplementation::packed_causal);
     for (const int architecture : {0, 70, 75, 87, 110})
-        EXPECT_EQ(form([&](AttentionCase& c) { c.architecture = architecture; }),
+        EXPECT_EQ(implementation_of([&](AttentionCase& c) { c.architecture = architecture; }),
                   AttentionImplementation::kernel);
     for (const DType type : {DType::f32, DType::f64}) {
-        EXPECT_EQ(form([&](AttentionCase& c) { c.inputs = type; }), AttentionImplementation::kernel);
-        EXPECT_EQ(form([&](AttentionCase& c) { c.results = type; }), AttentionImplementation::kernel);
+        EXPECT_EQ(implementation_of([&](AttentionCase& c) { c.inputs = type; }),
+                  AttentionImplementation::kernel);
+        EXPECT_EQ(implementation_of([&](AttentionCase& c) { c.results = type; }),
+                  AttentionImplementation::kernel);
     }
     for (const std::int64_t dim : {4, 20, 129, 136, 256})
-        EXPECT_EQ(form([&](AttentionCase& c) { c.dim = dim; }), AttentionImplementation::kernel);
+        EXPECT_EQ(implementation_of([&](AttentionCase& c) { c.dim = dim; }), AttentionImplementation::kernel);
     for (const std::int64_t dim : {8, 72, 80, 128})
-        EXPECT_EQ(form([&](AttentionCase& c) { c.dim = dim; }), AttentionImplementation::packed_causal);
-    EXPECT_EQ(form([](AttentionCase& c) { c.aligned = false; }), AttentionImplementation::kernel);
-    EXPECT_EQ(form([](AttentionCase& c) { c.max_seqlen = 0; }), AttentionImplementation::kernel);
+        EXPECT_EQ(implementation_of([&](AttentionCase& c) { c.dim = dim; }),
+                  AttentionImplementation::packed_causal);
+    EXPECT_EQ(implementation_of([](AttentionCase& c) { c.aligned = false; }),
+              AttentionImplementation::kernel);
+    EXPECT_EQ(implementation_of([](AttentionCase& c) { c.max_seqlen = 0; }), AttentionImplementation::kernel);
 }
 
-TEST(AttentionImplementation, LeavesBackwardWhereScoresDoNotFit) {
-    const auto form = [](int architecture, std::int64_t max_seqlen, bool backward) {
+TEST(AttentionImplementation, IsTheKernelWhereScoresDoNotFit) {
+    const auto implementation_of = [](int architecture, std::int64_t max_seqlen, bool backward) {
         AttentionCase c = fused(architecture);
         c.heads = 32;
         c.max_seqlen = max_seqlen;
         c.backward = backward;
         return attention_implementation(c, causal_mask(kOffsets));
     };
-    EXPECT_EQ(form(90, 8192, true),
-              AttentionImplementation::packed_causal);  // 2 x 8192^2 x 32 bytes are 4 GiB
-    EXPECT_EQ(form(90, 8193, true), AttentionImplementation::kernel);
-    EXPECT_EQ(form(80, 8192, true), AttentionImplementation::padded_causal);
-    EXPECT_EQ(form(120, 8193, true), AttentionImplementation::kernel);
-    EXPECT_EQ(form(90, 32768, false), AttentionImplementation::packed_causal);
-    EXPECT_EQ(form(100, 32768, true), AttentionImplementation::packed_causal);
+    EXPECT_EQ(implementation_of(90, 8192, true),
+              AttentionImplementation::packed_causal);  // 2 bytes x 8192^2 x 32 heads are 4 GiB
+    EXPECT_EQ(implementation_of(90, 8193, true), AttentionImplementation::kernel);
+    EXPECT_EQ(implementation_of(80, 8192, true), AttentionImplementation::padded_causal);
+    EXPECT_EQ(implementation_of(120, 8193, true), AttentionImplementation::kernel);
+    EXPECT_EQ(implementation_of(90, 32768, false), AttentionImplementation::packed_causal);
+    EXPECT_EQ(implementation_of(100, 32768, true), AttentionImplementation::packed_causal);
     AttentionCase c = fused();
-    c.heads = 31;  // what is rounded up to must fit
+    c.heads = 31;  // the length after rounding up must fit
     EXPECT_EQ(max_planned_seqlen(c), 8192);
     c.heads = 33;
     EXPECT_EQ(max_planned_seqlen(c), 4096);
 }
 
-TEST(AttentionImplementation, PlansForPowersOfTwo) {
+TEST(AttentionImplementation, PlansAreForPowersOfTwo) {
     EXPECT_EQ(planned_seqlen(1), 128);
     EXPECT_EQ(planned_seqlen(128), 128);
     EXPECT_EQ(planned_seqlen(129), 256);
@@ -106,7 +110,7 @@ SequenceRows of_lengths(const std::vector<std::int32_t>& lengths) {
     return SequenceRows(causal_mask(offsets));
 }
 
-TEST(AttentionLaunches, TakeSequencesThatFollowEachOther) {
+TEST(AttentionLaunches, HaveConsecutiveSequences) {
     using Launches = std::vector<AttentionLaunch>;
     EXPECT_EQ(attention_launches(of_lengths({})), Launches{});
     EXPECT_EQ(attention_launches(of_lengths({0, 0})), Launches{});
@@ -117,7 +121,7 @@ TEST(AttentionLaunches, TakeSequencesThatFollowEachOther) {
               (Launches{{0, 1, 16, 128}, {1, 1, 1, 2048}, {2, 1, 1, 4096}, {3, 1, 16, 128}}));
 }
 
-TEST(AttentionLaunches, KnowNoEmptySequences) {
+TEST(AttentionLaunches, SkipEmptySequences) {
     const SequenceRows rows(VarlenMask{{0, 0, 5, 5, 5, 7}, {0, 0, 9, 9, 9, 10}, {9, 9, 9, 9, 9, 1, 1}});
     EXPECT_EQ(rows.queries, (std::vector<std::int32_t>{0, 5, 7}));
     EXPECT_EQ(rows.keys, (std::vector<std::int32_t>{0, 9, 10}));
