@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import numpy as np
-from conftest import DISTILL, FOUR_RANKS, ROOT, TEACHER, TWO_RANKS, VLM, mpirun, settings
+import pytest
+from conftest import DISTILL, FOUR_RANKS, ROOT, TEACHER, VLM, Workspace, mpirun, settings
 
 sys.path.insert(0, str(ROOT / "scripts/bench"))
 from layout_cases import vlm  # noqa: E402
@@ -24,15 +25,23 @@ def assert_same(found, expected):
     assert {**found, "loss": 0} == {**expected, "loss": 0}
 
 
-def test_any_number_of_ranks_gives_the_same(workspace):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, data):
+    """A workspace with a run of the vision-language deck, for tests that only read it."""
+    path = tmp_path_factory.mktemp("trained")
+    (path / "data").symlink_to(data)
+    workspace = Workspace(path)
+    workspace.train(4, VLM, "run", [*FOUR_RANKS, "train.steps=20"])
+    return workspace
+
+
+def test_any_number_of_ranks_gives_the_same(trained):
     """On 4 ranks the sections of this deck run in its layouts, on others each rank runs them all."""
-    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=20"])
-    found = [evaluate(workspace, ranks, VLM, "--checkpoint", "runs/run") for ranks in (1, 2, 3, 4)]
+    found = [evaluate(trained, ranks, VLM, "--checkpoint", "runs/run") for ranks in (1, 2, 3, 4)]
     assert found[0]["names"] > 300 and 0 <= found[0]["exact_match"] <= 1
     for other in found[1:]:
         assert_same(other, found[0])
-    assert evaluate(workspace, 2, VLM, "--checkpoint", "runs/run/checkpoints/step-000020") == found[1]
-    assert evaluate(workspace, 4, VLM, "--checkpoint", "runs/run", values=["schedule.dispatch=ready"]) == found[3]
+    assert evaluate(trained, 4, VLM, "--checkpoint", "runs/run/checkpoints/step-000020", values=["schedule.dispatch=ready"]) == found[3]
 
 
 def test_every_layout_gives_the_same(workspace):
@@ -63,10 +72,9 @@ def test_few_samples_are_evaluated_on_more_ranks(workspace):
         assert_same(evaluate(workspace, ranks, LAYOUTS, *arguments, values=[*values, *case.values]), expected)
 
 
-def test_exchanged_pictures_change_the_loss_but_not_the_text(workspace):
-    workspace.train(4, VLM, "run", [*FOUR_RANKS, "train.steps=50"])
-    seen = evaluate(workspace, 2, VLM, "--checkpoint", "runs/run")
-    exchanged = evaluate(workspace, 2, VLM, "--checkpoint", "runs/run", "--exchange-images")
+def test_exchanged_pictures_change_the_loss_but_not_the_text(trained):
+    seen = evaluate(trained, 2, VLM, "--checkpoint", "runs/run")
+    exchanged = evaluate(trained, 2, VLM, "--checkpoint", "runs/run", "--exchange-images")
     assert seen["names"] == exchanged["names"] and exchanged["loss"] != seen["loss"]
 
 
@@ -103,11 +111,10 @@ def test_sections_that_are_too_large_for_a_rank_are_evaluated_in_their_layout(wo
     assert f"run on {case.ranks} ranks, in the deck's layouts" in message and "80 MiB are free there" in message
 
 
-def test_what_cannot_be_evaluated_is_refused(workspace):
-    assert "runs/none" in evaluate(workspace, 2, VLM, "--checkpoint", "runs/none", expect=66)
-    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=1"])
+def test_what_cannot_be_evaluated_is_refused(trained):
+    assert "runs/none" in evaluate(trained, 2, VLM, "--checkpoint", "runs/none", expect=66)
     for deck, text in (("model.glyph-language.vocabulary=100", "beyond the vocabulary"), ("model.glyph-vision.channels=3", "channels")):
-        assert text in evaluate(workspace, 1, VLM, "--checkpoint", "runs/run", expect=65, values=[deck])
+        assert text in evaluate(trained, 1, VLM, "--checkpoint", "runs/run", expect=65, values=[deck])
     for ranks in (2, 4):
-        message = evaluate(workspace, ranks, VLM, "--checkpoint", "runs/run", expect=65, values=["model.glyph-language.width=64"])
+        message = evaluate(trained, ranks, VLM, "--checkpoint", "runs/run", expect=65, values=["model.glyph-language.width=64"])
         assert message.count("the deck's model needs") == 1
