@@ -47,7 +47,7 @@ target_link_libraries(gpu_operations PRIVATE maestro_ops maestro_flags)
 # The tests of operations, on the GPU.
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/ops/*_test.cpp)
 list(FILTER sources EXCLUDE REGEX "attention_implementation_test")  # needs no GPU
-add_executable(gpu_unit_ops ${sources} ${checks}/plain_cpu.cpp)
+add_executable(gpu_unit_ops ${sources} ${CMAKE_SOURCE_DIR}/tests/support/device_gpu.cpp ${checks}/plain_cpu.cpp)
 target_include_directories(gpu_unit_ops PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-target_compile_definitions(gpu_unit_ops PRIVATE MAESTRO_TEST_CUDA MAESTRO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+target_compile_definitions(gpu_unit_ops PRIVATE MAESTRO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 target_link_libraries(gpu_unit_ops PRIVATE maestro_ops maestro_flags maestro_googletest)

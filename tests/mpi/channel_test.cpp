@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "backend/arena.hpp"
+#include "backend/gpus.hpp"
 #include "base/check.hpp"
 #include "base/random.hpp"
 #include "comm/check.hpp"

@@ -170,15 +170,14 @@ void overlaps(Rig& rig) {
 
 /// More than any buffer on the way holds, in both directions.
 void long_messages_come_whole(Rig& rig) {
-    constexpr std::int64_t kBytes = std::int64_t{testing_support::kOnGpu ? 40 : 4} << 20,
-                           kSize = kBytes / 4 + 3;
-    const Tensor send = rig.tensor(DType::f32, kSize, 1), received = rig.tensor(DType::f32, kSize, 1);
+    const std::int64_t bytes = std::int64_t{testing_support::kOnGpu ? 40 : 4} << 20, size = bytes / 4 + 3;
+    const Tensor send = rig.tensor(DType::f32, size, 1), received = rig.tensor(DType::f32, size, 1);
     const auto value = [](int rank, std::int64_t i) { return static_cast<double>((i * 7 + rank) % 100003); };
     rig.fill(send, [&](std::int64_t i) { return value(rig.rank(), i); });
     rig.group->wait(rig.group->start_shift(*rig.device, send, received, 1));
     const std::vector<double> found = rig.values(received);
     const int from = (rig.rank() + rig.size() - 1) % rig.size();
-    for (std::int64_t i = 0; i < kSize; ++i)
+    for (std::int64_t i = 0; i < size; ++i)
         MAESTRO_CHECK(found[static_cast<std::size_t>(i)] == value(from, i), "{} of a long message", i);
     rig.group->reset_traffic();
     rig.memory.clear();

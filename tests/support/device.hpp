@@ -6,24 +6,14 @@
 #include <vector>
 
 #include "backend/backend.hpp"
-#include "backend/gpus.hpp"
 #include "support/elements.hpp"
 
 namespace maestro::testing_support {
 
-/// Returns the CPU, or, in programs built with MAESTRO_TEST_CUDA, the GPU of the process with this index on
-/// its host.
-#ifdef MAESTRO_TEST_CUDA
-inline constexpr bool kOnGpu = true;
-inline std::unique_ptr<backend::Backend> make_device(int, int index = 0) {
-    return backend::make_cuda(index % backend::find_gpus().count);
-}
-#else
-inline constexpr bool kOnGpu = false;
-inline std::unique_ptr<backend::Backend> make_device(int threads, int = 0) {
-    return backend::make_cpu(threads);
-}
-#endif
+/// The same objects are linked into programs for the CPU (device_cpu.cpp) and for GPUs (device_gpu.cpp).
+extern const bool kOnGpu;
+/// A CPU with so many threads, or a GPU: the one for the process with this index on its host.
+std::unique_ptr<backend::Backend> make_device(int threads, int index = 0);
 
 /// Returns element i as a tensor of one element.
 inline Tensor one_of(const Tensor& t, std::int64_t i) {

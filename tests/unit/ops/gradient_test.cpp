@@ -114,38 +114,38 @@ TEST_F(Gradient, HeadNormAndRotation) {
 
 TEST_F(Gradient, PackedAttention) {
     // The simulated GPU takes a second for some hundred differences.
-    constexpr bool kFew = testing_support::kOnGpu;
-    constexpr std::int64_t kHeads = kFew ? 2 : 4, kKeys = kHeads / 2, kDim = 3;
-    const std::vector<std::int32_t> offsets{0, 1, 1, 6,
-                                            kFew ? 40 : 76};  // lengths 1, 0, 5 and more than a block
+    const bool few = testing_support::kOnGpu;
+    constexpr std::int64_t kDim = 3;
+    const std::int64_t heads = few ? 2 : 4, kv_heads = heads / 2;
+    const std::vector<std::int32_t> offsets{0, 1, 1, 6, few ? 40 : 76};  // 1, 0, 5 and more than a block
     const std::int64_t rows = offsets.back();
-    const Tensor q = random({rows, kHeads * kDim}), k = random({rows, kKeys * kDim}),
-                 qkv = random({rows, (kHeads + 2 * kKeys) * kDim});
-    const Tensor out = zeros({rows, kHeads * kDim}), lse = zeros({rows, kHeads}),
-                 probe = random({rows, kHeads * kDim});
+    const Tensor q = random({rows, heads * kDim}), k = random({rows, kv_heads * kDim}),
+                 qkv = random({rows, (heads + 2 * kv_heads) * kDim});
+    const Tensor out = zeros({rows, heads * kDim}), lse = zeros({rows, heads}),
+                 probe = random({rows, heads * kDim});
     for (const bool causal : {true, false}) {
-        if (kFew && !causal) continue;
+        if (few && !causal) continue;
         const VarlenMask mask = causal ? causal_mask(offsets) : full_mask(offsets);
         const auto loss = [&] {
             attention(b_, q, k, qkv, mask, out, lse, scratch_);
             return dot(out, probe);
         };
         loss();
-        const Tensor dq = zeros({rows, kHeads * kDim}), dk = zeros({rows, kKeys * kDim}),
-                     dqkv = zeros({rows, (kHeads + 2 * kKeys) * kDim});
+        const Tensor dq = zeros({rows, heads * kDim}), dk = zeros({rows, kv_heads * kDim}),
+                     dqkv = zeros({rows, (heads + 2 * kv_heads) * kDim});
         attention_backward(b_, probe, out, q, k, qkv, lse, mask, dq, dk, dqkv, scratch_);
         expect_gradient(b_, "q", q, dq, loss);
         expect_gradient(b_, "k", k, dk, loss);
         expect_gradient(b_, "values", qkv, dqkv, loss);
         // The output against the definition, for one row of the last sequence.
-        const std::int64_t row = rows - 3, head = kHeads - 1, first = 6, last = causal ? row : rows - 1,
+        const std::int64_t row = rows - 3, head = heads - 1, first = 6, last = causal ? row : rows - 1,
                            key = head / 2;
         std::vector<double> weights, expected(kDim, 0.0);
         double sum = 0;
         for (std::int64_t t = first; t <= last; ++t) {
             double score = 0;
             for (std::int64_t c = 0; c < kDim; ++c)
-                score += get(q, (row * kHeads + head) * kDim + c) * get(k, (t * kKeys + key) * kDim + c);
+                score += get(q, (row * heads + head) * kDim + c) * get(k, (t * kv_heads + key) * kDim + c);
             weights.push_back(std::exp(score / std::sqrt(3.0)));
             sum += weights.back();
         }
@@ -154,8 +154,8 @@ TEST_F(Gradient, PackedAttention) {
             for (std::int64_t t = first; t <= last; ++t)
                 expected[static_cast<std::size_t>(c)] +=
                     weights[static_cast<std::size_t>(t - first)] / sum *
-                    get(qkv, t * qkv.columns() + (kHeads + kKeys + key) * kDim + c);
-            EXPECT_NEAR(get(out, (row * kHeads + head) * kDim + c), expected[static_cast<std::size_t>(c)],
+                    get(qkv, t * qkv.columns() + (heads + kv_heads + key) * kDim + c);
+            EXPECT_NEAR(get(out, (row * heads + head) * kDim + c), expected[static_cast<std::size_t>(c)],
                         1e-12);
         }
     }
