@@ -35,11 +35,11 @@ def timeline(workspace, name):
 
 @pytest.mark.parametrize("values, ranks", [
     ([], 4),
-    (["schedule.policy=fifo"], 4),
+    pytest.param(["schedule.policy=fifo"], 4, marks=pytest.mark.nightly),
     (["schedule.dispatch=ready", "section.vision.window=0"], 4),
-    (["section.vision.mode=forward", "section.vision.weights=random"], 4),
+    pytest.param(["section.vision.mode=forward", "section.vision.weights=random"], 4, marks=pytest.mark.nightly),
     (["section.language.layout.dp=1", "section.language.colocate_with=vision", "section.language.micro_batch=3"], 1),
-    (["emulated.message_scale=0.1", "run.precision=fp32"], 4),
+    pytest.param(["emulated.message_scale=0.1", "run.precision=fp32"], 4, marks=pytest.mark.nightly),
 ])
 def test_tasks_take_the_models_time_and_losses_the_steps(workspace, values, ranks):
     values = [*SMALL, *values]

@@ -50,6 +50,7 @@ def test_every_command_works(clone):
     assert (clone / "runs/short/exit.json").exists()
 
 
+@pytest.mark.nightly
 def test_every_layout_of_the_page_works(clone):
     for command in commands("docs/layouts.md"):
         assert run(clone, command).strip(), command

@@ -162,7 +162,14 @@ def closed_forms(name, layout, batches, samples, recompute=False):
     return tp, cp
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = {"tp3", "ring3", "all-to-all2", "tp2-ring2", "dp2-ring2-to-tp2", "tp2-all-to-all2-keys2"}  # the others run under --all alone
+
+
+def cases(*names):
+    return [pytest.param(name, marks=[] if name in QUICK else pytest.mark.nightly) for name in names]
+
+
+@pytest.mark.parametrize("case", cases(*CASES))
 def test_what_is_sent_is_what_the_formulas_say(workspace, shim, samples, keys, case):
     layouts = [Layout(**values) for values in CASES[case]]
     counted, batches = run(workspace, shim, layouts, keys)
@@ -208,7 +215,7 @@ def test_messages_of_an_edge_carry_its_rows_once(workspace, shim, samples):
         assert lines["edge", "edge vision-language"][1] == rank["rows"] * OUT * BYTES
 
 
-@pytest.mark.parametrize("case", ["tp2", "ring2", "all-to-all2", "tp2-ring2", "dp2-tp2", "tp3-to-ring2"])
+@pytest.mark.parametrize("case", cases("tp2", "ring2", "all-to-all2", "tp2-ring2", "dp2-tp2", "tp3-to-ring2"))
 def test_the_simulation_predicts_the_same(workspace, shim, samples, case):
     """Edges and cp ranks of text exactly, and sums of gradients where tp ranks hold as much as each other. The rest is probed
     at a few lengths, on a lane's first rank, which has the longer share, with every token predicted: a few percent too much. A
