@@ -36,7 +36,7 @@ double part_of_gradient(const std::string& name, std::int64_t i, int rank, std::
     return std::sin(key + 0.37 * static_cast<double>(i) + 2.1 * rank + 0.9 * static_cast<double>(step));
 }
 
-/// Visits the elements that this rank holds, by their place in the whole and here.
+/// Visits the elements that this rank holds, with their index in the whole parameter and here.
 class RowPlacements {
 public:
     explicit RowPlacements(const parallel::ParameterStore& store) : store_(store) {}

@@ -76,7 +76,7 @@ from = "vision"
 to = "language"
 )";
 
-/// How the two sections lie on the first ranks.
+/// The layouts of the two sections on the first ranks.
 struct Layout {
     int ranks;
     std::vector<std::string> overrides;
@@ -91,14 +91,14 @@ const std::vector<Layout> kLayouts = {
      {"section.language.colocate_with=vision", "section.vision.layout.dp=3", "section.language.layout.dp=3"}},
 };
 
-/// A number for each element, which no two groups, sections, or neighbours share.
+/// A number for each element. Groups, sections and neighbouring elements have different ones.
 float value_of(io::Stored group, const std::string& section, const std::string& name, std::int64_t i) {
     const auto key = static_cast<double>(std::hash<std::string>{}(section + "/" + name) % 1000);
     const double v = std::sin(key + 0.7 * static_cast<double>(i) + 3.0 * static_cast<int>(group));
     return static_cast<float>(group == io::Stored::second ? v * v : v);
 }
 
-/// Of the elements that a rank holds, those in `held`.
+/// Returns those of the elements that a rank holds which are in `held`.
 std::vector<float> values_of(io::Stored group, const std::string& section, const parallel::Parameter& p,
                              Range held) {
     std::vector<float> values;
@@ -111,7 +111,7 @@ std::vector<float> values_of(io::Stored group, const std::string& section, const
     return values_of(group, section, p, {0, p.size()});
 }
 
-/// As if trained for a while: all holders have the same weights, and moments of a share each.
+/// Fills a store as after some training: all ranks have the same weights, and the moments of their shards.
 void fill_section(const std::string& section, parallel::ParameterStore& store, train::Optimizer* optimizer) {
     for (const parallel::Parameter& p : store.parameters()) {
         const std::vector<float> weights = values_of(io::Stored::weight, section, p);
@@ -136,7 +136,7 @@ void expect_same(const std::vector<float>& due, std::span<const float> found, co
                       found[i], due[i]);
 }
 
-/// Weights, what the model computes with, and the moments kept here.
+/// The weights, their copies that the model computes with, and the moments kept here.
 void check_section(const std::string& section, const parallel::ParameterStore& store,
                    const train::Optimizer* optimizer) {
     for (const parallel::Parameter& p : store.parameters()) {
@@ -155,7 +155,7 @@ void check_section(const std::string& section, const parallel::ParameterStore& s
     }
 }
 
-/// A job on the first ranks of the world, which are its world.
+/// A job whose world is the first ranks of the test's world.
 class Stage {
 public:
     Stage(const comm::Communicator& ranks, const fs::path& folder, std::vector<std::string> overrides)
@@ -188,7 +188,7 @@ private:
     std::unique_ptr<train::Job> job_;
 };
 
-/// What the files hold, read one by one.
+/// Checks what each file holds.
 void check_files(Stage& stage, const fs::path& checkpoint, bool trained) {
     Pulse quiet;
     const io::TrainState state = io::read_train_state(checkpoint, quiet);
@@ -226,7 +226,7 @@ void make_run(const fs::path& run) {
                        {.deck = kDeck, .environment = "", .sections = {"vision", "language"}}, rows, quiet);
 }
 
-/// Saves in one layout and loads in all others; `with`: of the deck, in both.
+/// Saves in one layout and loads in all others. `with`: settings of both decks.
 void every_layout_reads_every_other(const comm::Communicator& world, const fs::path& folder,
                                     const std::vector<std::string>& with, bool trained) {
     const auto overrides = [&](const Layout& layout) {
@@ -297,7 +297,8 @@ private:
     rlimit before_{};
 };
 
-/// One rank cannot write its part: all are told so, and nothing has the final name; the next one is whole.
+/// One rank cannot write its part: all ranks throw, and nothing has the final name. The next checkpoint is
+/// whole.
 void a_rank_that_cannot_write_ends_all(const comm::Communicator& world, const fs::path& folder) {
     for (const Layout& layout : kLayouts) {
         if (layout.ranks != world.size()) continue;
@@ -320,7 +321,7 @@ void a_rank_that_cannot_write_ends_all(const comm::Communicator& world, const fs
     }
 }
 
-/// A trained section and a frozen one as the ranks of a grid hold them.
+/// A trained and a frozen section, sharded over the ranks of a grid.
 class Shards {
 public:
     Shards(const comm::Communicator& ranks, const test::Grid& grid, std::int64_t size)
@@ -386,7 +387,7 @@ private:
     std::unique_ptr<train::Optimizer> optimizer_;
 };
 
-/// Saved on every grid, read on every other one; the files have the same bytes.
+/// Saves on every grid and reads on every other one. The files have the same bytes.
 void every_grid_reads_every_other(const comm::Communicator& world, const fs::path& folder,
                                   std::int64_t size) {
     std::vector<test::Grid> grids;

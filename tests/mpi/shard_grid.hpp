@@ -12,7 +12,7 @@
 
 namespace maestro::test {
 
-/// Ranks [data][tp], tp fastest. `keys`: so many tp ranks hold the same key heads.
+/// Ranks [data][tp], tp fastest. `keys`: how many tp ranks hold the same key heads.
 struct Grid {
     int data = 1, tp = 1, keys = 1;
     int ranks() const { return data * tp; }
@@ -40,14 +40,14 @@ inline parallel::Mesh mesh_of(const comm::Communicator& ranks, const Grid& grid)
     return parallel::make_mesh(ranks, cpu(), shape_of(grid), "language");
 }
 
-/// Of the elements held of a parameter, those that this rank updates; none where it is frozen.
+/// Returns those of the held elements of a parameter that this rank updates; none where it is frozen.
 inline Range updated(const parallel::ParameterStore& store, const parallel::Parameter& p) {
     return p.trainable ? store.group_of(p).shard_of(p) : Range{};
 }
 
-/// What tp rank `tp` holds: a matrix with split columns, two with split rows, of which one has queries and,
-/// after them, keys that several ranks hold, a matrix and a vector that all hold. `size` scales the split
-/// ones. In several groups where `groups`.
+/// Declares the parameters of tp rank `tp`: a matrix with split columns, two with split rows, of which one
+/// has queries and after them keys that several ranks hold, and a matrix and a vector that all ranks hold.
+/// `size` scales the split ones. With `groups` they are in several groups.
 inline void declare(parallel::ParameterStore& store, const Grid& grid, int tp, std::int64_t size,
                     bool trained = true, bool groups = false) {
     using parallel::Init;

@@ -24,7 +24,7 @@ constexpr int kVision = 0, kLanguage = 1, kSamples = 24;
 constexpr double kLossScale = 0.5;
 constexpr Phase kForward = Phase::forward, kBackward = Phase::backward;
 
-/// Of sample i: i % 3 patches, in one picture or in none. A patch is one pixel.
+/// Sample i has i % 3 patches, in one picture or in none. A patch is one pixel.
 data_test::SampleArrays make_samples() {
     data_test::SampleArrays arrays;
     for (int i = 0; i < kSamples; ++i) {
@@ -37,7 +37,7 @@ data_test::SampleArrays make_samples() {
     return arrays;
 }
 
-/// Everything that a step runner needs. `during` is told of every task as it runs.
+/// Everything that a step runner needs. `during` is called with every task as it runs.
 class Stage {
 public:
     Stage(const comm::Communicator& world, bool ready, std::function<void(const std::string&)> during = {})
@@ -99,7 +99,7 @@ public:
         return rows;
     }
 
-    /// The rows are of these tasks in this order, which is the order they ran in.
+    /// Checks that the rows belong to these tasks in this order, in which they have run.
     void check_rows(const StepPlan& plan, const std::vector<Task>& order,
                     const std::vector<io::TaskRow>& rows) const {
         MAESTRO_CHECK(rows.size() == order.size() && calls().size() == order.size(),
@@ -139,7 +139,8 @@ private:
                 sum += arrays_.pixels[static_cast<std::size_t>(i)];
         return sum;
     }
-    /// Vision reads pixels alone, language tokens alone; gradients are of this step alone.
+    /// Checks loss and gradients: vision reads pixels alone, language tokens alone, and nothing is left over
+    /// from earlier steps.
     void check_numbers(const StepPlan& plan, const model::Result& result) {
         double loss = 0, g_vision = 0, g_language = 0;
         for (std::size_t r = 0; r < plan.batches[kLanguage].size(); ++r)
@@ -220,7 +221,7 @@ void planned_order_is_kept(const comm::Communicator& world) {
     }
 }
 
-/// In any order, but each task once.
+/// The order is free, but each task runs once.
 void ready_runs_every_task(const comm::Communicator& world) {
     Stage stage(world, true);
     for (const StepPlan& plan : plans(stage)) {
@@ -257,7 +258,7 @@ void ready_starts_what_has_arrived(const comm::Communicator& world) {
     stage.check_rows(plan, order, stage.run(plan));
 }
 
-/// A plan that does not fit the ranks is a fault that is told.
+/// A plan that does not fit the ranks is reported as a broken invariant.
 void foreign_tasks_are_refused(const comm::Communicator& world) {
     Stage stage(world, false);
     StepPlan plan = plan_of(stage, 1, {}, {});

@@ -12,16 +12,17 @@
 
 namespace maestro::testing_support {
 
-/// What the fake modules of a rank were asked, in order, and how much they keep.
+/// The calls of the fake modules of a rank, in order, and how many micro-batches they keep.
 struct Diary {
     std::vector<std::string> calls;  ///< "vision forward 5 7", "vision backward 5 7"
     int saved = 0;                   ///< micro-batches whose model::Saved is there
 };
 
-/// Of a sample: x = its tokens + its pixels + the elements of the rows that come in. It puts out rows
-/// (j, c) -> 2 x + 10 j + c, or adds x * loss_scale to the loss. Of its gradient g = sum (j + 1) d(j, c), or
-/// 1 + its id with a loss, row j of input edge e gets g (j + 1) + c + 7 e. The weight's gradient has the sums
-/// of g and x.
+/// Computes numbers that can be checked by hand. For a sample, x is the sum of its tokens, its pixels and the
+/// elements of its input rows. The output has elements (j, c) = 2 x + 10 j + c; a loss module adds
+/// x * loss_scale to the loss instead. In backward, g = sum of (j + 1) d(j, c), or 1 + the sample's id with a
+/// loss, and row j of input edge e gets g (j + 1) + c + 7 e. The gradients of the two weights are the sums of
+/// g and of x.
 class FakeModule : public model::Module {
 public:
     struct Settings {

@@ -1,4 +1,4 @@
-// On which device this rank trains or evaluates.
+// Chooses and opens the device that this rank trains or evaluates on.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace maestro::train {
 backend::Device choose_device(const comm::Communicator& world, const comm::Topology& topology,
                               const config::Deck& deck);
 
-/// Of the context. The host waits for a GPU as it waits for ranks: with the deadline, and named.
+/// Opens the context's device. Waits for a GPU have the same deadline as waits for ranks, and name the GPU.
 std::unique_ptr<backend::Backend> open_device(const RunContext& context);
 
 }  // namespace maestro::train

@@ -21,6 +21,10 @@ namespace maestro::train {
 
 namespace {
 
+/// Samples of a step where ranks evaluate by themselves. Those that are done wait for the others, which send
+/// a heartbeat at least once a step.
+constexpr std::int64_t kSamplesOfARank = 16;
+
 /// The sections of a deck without anything that training adds: nothing is trained, so there are no gradients,
 /// no optimizer states and no activations kept for a backward pass. With `one_rank` they are whole and share
 /// one rank.
@@ -46,6 +50,7 @@ RunContext evaluation_context(const RunContext& context, bool one_rank) {
     deck.graph = forward_graph(context.deck.graph, one_rank);
     deck.schedule.dispatch = "planned";  // the same sums in every run
     deck.schedule.costs = "model";
+    if (one_rank) deck.data.global_batch = std::min(deck.data.global_batch, kSamplesOfARank);
     evaluation.memory_advice =
         one_rank ? fmt::format(
                        "every rank holds all sections whole here: run on {} ranks, in the deck's "
@@ -74,7 +79,6 @@ public:
         const comm::Communicator& world = job_.context().world;
         model::Result result;
         for (std::int64_t step = 1; step <= batches().steps; ++step) {
-            // Ranks that are done early wait for the others, perhaps for long.
             job_.context().pulse.doing(fmt::format("evaluation, the plan of step {}", step));
             StepCommand command;
             if (world.rank() == 0) command.plan = planner_.next(step, comm::now_s());

@@ -42,8 +42,8 @@ RunDirectory::RunDirectory(const RunContext& context, const config::CommandLine&
     if (!lock.warning().empty()) notes_.push_back(lock.warning());
     const bool made = world_.any(lock.made_directory());
     report_.hold_lock(std::move(lock));
-    // A directory that this start has made goes away if nothing comes of it, one that it may not continue
-    // stays as it is. In all others the last word of an earlier run must not be taken for that of this one.
+    // If the start fails, a directory that it has made is removed again, and one that it may not continue is
+    // left as it is. In all others, the exit.json of an earlier run must not pass for that of this run.
     if (!made && !world_.any(!conflicts_.empty())) take_over();
 }
 

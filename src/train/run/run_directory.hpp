@@ -23,7 +23,7 @@ public:
     /// Error(input_missing), Error(bad_deck). With --dry-run nothing is locked or changed at all.
     RunDirectory(const RunContext& context, const config::CommandLine& line, RunReport& report);
 
-    /// Where to go on; empty for a fresh start.
+    /// The checkpoint that the run continues from; empty for a fresh start.
     const std::string& checkpoint() const { return found_.path; }
     const std::filesystem::path& path() const { return path_; }
     /// Reads the checkpoint into `job`, opens the log and makes or cuts metrics.h5. Returns the steps done.

@@ -8,7 +8,7 @@
 
 namespace maestro::train {
 
-/// Collective. Returns done or stopped_early; everything else is thrown.
+/// Collective. Returns done or stopped_early, and throws Error in all other cases.
 ExitCode run_training(RunContext& context, const config::CommandLine& line, RunReport& report);
 
 }  // namespace maestro::train

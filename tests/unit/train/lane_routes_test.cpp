@@ -20,7 +20,7 @@ using parallel::Degrees;
 using Samples = std::vector<std::int64_t>;
 using Row = std::pair<std::int64_t, std::int64_t>;  ///< sample, row of it as the edge counts
 
-/// Of a row: whose it is, and where.
+/// The rank that holds a row, and where.
 struct Owner {
     int replica = 0, micro_batch = 0, rank = 0;
     std::int64_t row = 0;  ///< producer: of the output; consumer: of the sample's on that rank
@@ -28,7 +28,7 @@ struct Owner {
 };
 using Owners = std::map<Row, Owner>;
 
-/// One edge in one step: what the code makes of it, and what it is told.
+/// One edge in one step: the plan and the layouts, and the routes made from them.
 struct Case {
     schedule::StepPlan plan;
     Degrees up, down;
@@ -62,7 +62,7 @@ channel::ChannelSpec spec_of(const Case& c, std::int64_t max_sent, std::int64_t 
     return spec;
 }
 
-/// Rank and local row of every row of every sequence.
+/// Returns the rank and local row of every row of every sequence.
 std::vector<std::vector<std::pair<int, std::int64_t>>> by_row(const parallel::Partition& partition,
                                                               const workload::Packing& packing) {
     std::vector<std::vector<std::pair<int, std::int64_t>>> owners;
@@ -83,7 +83,8 @@ void each_batch(const Batches& section, Visit visit) {
             visit(static_cast<int>(r), static_cast<int>(k), section[r][k].samples);
 }
 
-/// `packing(samples)`: of the producer's micro-batch. A row of output is that of its first row.
+/// `packing(samples)` packs a micro-batch of the producer. A row of output lies where the first of the rows
+/// that it is made from lies.
 template <class PackingOf>
 Owners producers_of(const Case& c, PackingOf packing_of) {
     Owners owners;
@@ -101,7 +102,7 @@ Owners producers_of(const Case& c, PackingOf packing_of) {
     return owners;
 }
 
-/// `positions(sample)`: of the edge's rows in the sample's sequence.
+/// `positions(sample)` returns the positions of the edge's rows in the sample's sequence.
 template <class PackingOf, class Positions>
 Owners consumers_of(const Case& c, PackingOf packing_of, Positions positions) {
     Owners owners;
@@ -128,7 +129,7 @@ std::int64_t number_of(const Owner& o, std::int64_t salt) {
     return (o.replica * 131 + o.micro_batch * 31 + o.rank * 17 + o.row * 7 + salt) % 1009 - 500;
 }
 
-/// Every row that both ends have crosses once, from its owner to its owner, to its place there.
+/// Every row that both ends hold crosses once, from the rank that holds it to the rank that needs it.
 void expect_rows(const Case& c, const Owners& up, const Owners& down) {
     std::map<Owner, Row> row_at;
     for (const auto& [row, owner] : up) ASSERT_TRUE(row_at.emplace(owner, row).second);
@@ -152,7 +153,7 @@ void expect_rows(const Case& c, const Owners& up, const Owners& down) {
     EXPECT_TRUE(came == due);
 }
 
-/// Over the manifests of all ranks: <R x, y> and <x, R' y>, and both by definition.
+/// Checks over the manifests of all ranks that <R x, y> = <x, R' y>, and both against the definition.
 void expect_adjoint(const Case& c, const Owners& up, const Owners& down) {
     std::int64_t expected = 0, forward = 0, backward = 0;
     for (const auto& [row, from] : up)
@@ -295,7 +296,7 @@ protected:
         EXPECT_EQ(at, markers.size());
     }
 
-    /// Expanded positions of the rows of pictures, from the text alone.
+    /// Returns the positions of the rows of pictures after expansion, from the text alone.
     std::vector<std::int64_t> picture_positions(std::int64_t sample) const {
         std::vector<std::int64_t> found;
         std::int64_t position = 0;

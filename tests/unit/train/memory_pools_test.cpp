@@ -15,7 +15,7 @@ void say(std::array<char, N>& place, const std::string& words) {
     words.copy(place.data(), place.size() - 1);
 }
 
-/// A rank's share of a GPU, which the rank calls `number`.
+/// A rank's claim on a GPU that has this number in its process.
 MemoryClaim of_gpu(const std::string& host, const std::string& bus, int number, double needed, double free) {
     MemoryClaim claim;
     say(claim.memory, "boot id of " + host + " " + bus);

@@ -96,7 +96,7 @@ TEST(PlanSource, PlansAStepAheadAndPassesErrorsOn) {
     EXPECT_THROW(source.take(4, wait), std::runtime_error);
 }
 
-/// A policy that does not end: the wait for its plan is named, and the source goes away without it.
+/// A policy that does not end: the wait for its plan names it, and the source is destroyed without waiting.
 TEST(PlanSource, NamesAnEndlessPlanAndGoesAwayWithoutIt) {
     const auto ended = std::make_shared<std::promise<void>>();
     std::promise<void> release;

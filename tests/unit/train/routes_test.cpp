@@ -1,4 +1,4 @@
-// Who sends which rows to whom: an example worked out by hand, and random plans against the definition.
+// The routes of an edge: an example computed by hand, and random plans against the definition.
 #include "train/step/routes.hpp"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,8 @@ std::vector<Route> by_sample(std::vector<Route> routes) {
 
 using RowsOf = std::function<std::int64_t(std::int64_t)>;
 
-/// Ends of one rank each: where rows lie one after another, and where each sample's are apart.
+/// Ends of one rank each: the rows of a micro-batch lie one after another at the producer, and separately for
+/// each sample at the consumer.
 std::vector<Route> routes_of(const StepPlan& plan, int from, int to, const RowsOf& rows_of) {
     const auto held = [&](bool together) {
         return [&rows_of, together](std::span<const std::int64_t> samples) {
@@ -50,8 +51,8 @@ std::vector<Route> routes_of(const StepPlan& plan, int from, int to, const RowsO
             std::int64_t row = 0;
             for (const std::int64_t sample : samples) {
                 const std::int64_t rows = rows_of(sample);
-                auto& own = all.emplace_back();
-                if (rows > 0) own.push_back({0, rows, 0, together ? row : 0});
+                auto& placed = all.emplace_back();
+                if (rows > 0) placed.push_back({0, rows, 0, together ? row : 0});
                 row += rows;
             }
             return all;
@@ -80,7 +81,7 @@ TEST(Routes, GoFromTheUpstreamMicroBatchToWhoeverHasTheSample) {
     EXPECT_TRUE(routes_of(plan, 1, 2, rows_of).empty());
 }
 
-/// Where a section has the sample: replica, micro-batch, place in it.
+/// Returns where a section has the sample: replica, micro-batch, position in it.
 std::optional<std::array<std::size_t, 3>> find(const Batches& section, std::int64_t sample) {
     for (std::size_t r = 0; r < section.size(); ++r)
         for (std::size_t k = 0; k < section[r].size(); ++k)
@@ -118,7 +119,7 @@ TEST(Routes, OfRandomPlansAreWhatTheDefinitionSays) {
     EXPECT_GT(shifted, 100);
 }
 
-/// What a rank of one replica at either end lays out: all routes in their places, pieces for its own alone.
+/// A rank lays out the routes of its replicas. The others keep their position in the list, without pieces.
 TEST(Routes, AreLaidOutForTheReplicasOfARankAlone) {
     for (std::uint64_t seed = 0; seed < 50; ++seed) {
         SCOPED_TRACE(seed);
@@ -142,10 +143,10 @@ TEST(Routes, AreLaidOutForTheReplicasOfARankAlone) {
             const std::vector<Route> some = routes(plan, 0, 2, layout, layout, local);
             ASSERT_EQ(some.size(), all.size());
             for (std::size_t i = 0; i < all.size(); ++i) {
-                const bool own =
+                const bool touches =
                     local.producer == all[i].producer_replica || local.consumer == all[i].consumer_replica;
                 Route expected = all[i];
-                if (!own) expected.pieces.clear();
+                if (!touches) expected.pieces.clear();
                 EXPECT_EQ(some[i], expected);
             }
             if (!local.producer && !local.consumer) {
