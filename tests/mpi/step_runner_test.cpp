@@ -9,6 +9,7 @@
 #include "mpi/local_section_rig.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/scratch_folder.hpp"
+#include "train/coordinator/step_command.hpp"
 #include "unit/data/sample_writer.hpp"
 
 namespace {
@@ -280,6 +281,20 @@ void unfinished_work_is_refused(const comm::Communicator& world) {
         stage.run(plan);
 }
 
+/// All ranks get rank 0's command: a plan, or the order to stop, which comes without one.
+void commands_reach_all_ranks(const comm::Communicator& world) {
+    Stage stage(world, false);
+    const StepPlan plan = plans(stage).front();
+    train::StepCommand command;
+    if (world.rank() == 0) command = {.flush_metrics = true, .plan = plan};
+    train::broadcast(world, command);
+    MAESTRO_CHECK(!command.stop && command.flush_metrics && command.plan == plan, "another command");
+    command = {};
+    command.stop = world.rank() == 0;
+    train::broadcast(world, command);
+    MAESTRO_CHECK(command.stop && !command.flush_metrics, "no order to stop");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -289,5 +304,6 @@ int main(int argc, char** argv) {
         if (world.size() <= 2) ready_starts_what_has_arrived(world);
         foreign_tasks_are_refused(world);
         unfinished_work_is_refused(world);
+        commands_reach_all_ranks(world);
     });
 }
