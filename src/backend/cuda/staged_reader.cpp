@@ -10,7 +10,7 @@ CudaDeviceToHostReader::CudaDeviceToHostReader(Stream computing, std::vector<Ten
     : tensors_(std::move(tensors)), wait_(std::move(wait)), ring_(kSlots, kSlotBytes) {
     CudaEvent computed;
     computed.record(computing);
-    computed.hold(stream_);
+    computed.block(stream_);
     copy_ahead();
 }
 

@@ -27,7 +27,7 @@ public:
 
     void record(Stream stream) { MAESTRO_CUDA_CALL(cudaEventRecord(event_, stream)); }
     /// Makes all later work of `stream` wait for the last recorded point. Does not block the host.
-    void hold(Stream stream) const {
+    void block(Stream stream) const {
         MAESTRO_CUDA_CALL(cudaStreamWaitEvent(stream, event_, cudaEventWaitDefault));
     }
     /// Whether the device has reached the last recorded point. True if nothing was recorded.

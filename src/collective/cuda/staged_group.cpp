@@ -84,7 +84,7 @@ public:
         if (error_) std::rethrow_exception(error_);
         if (exchange.receives) {
             arrived_.record(in_.stream);
-            arrived_.hold(backend_.stream());
+            arrived_.block(backend_.stream());
         }
         exchange.open = false;
     }
@@ -94,8 +94,8 @@ protected:
         const std::lock_guard lock(mutex_);
         if (!out.empty() || !in.empty()) {
             computed_.record(backend_.stream());
-            computed_.hold(out_.stream);
-            computed_.hold(in_.stream);
+            computed_.block(out_.stream);
+            computed_.block(in_.stream);
         }
         for (const Message& m : out) cut(m, out_);
         for (const Message& m : in) cut(m, in_);

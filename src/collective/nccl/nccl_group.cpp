@@ -39,7 +39,7 @@ public:
         Exchange& exchange = exchanges_.open(request, members_.name());
         exchange.open = false;
         if (!exchange.moves) return;
-        exchange.ended.hold(backend_.stream());
+        exchange.ended.block(backend_.stream());
         nccl_.settled();
     }
 
@@ -61,7 +61,7 @@ private:
     /// The communicator's stream takes them one after another, as every rank does.
     void move(Exchange& exchange, std::span<const Message> out, std::span<const Message> in) {
         computed_.record(backend_.stream());
-        computed_.hold(stream_);
+        computed_.block(stream_);
         exchange.begun.record(stream_);
         nccl_.settle(ncclGroupStart(), "ncclGroupStart");
         for (const Message& m : in)

@@ -141,7 +141,7 @@ public:
     std::byte* fetched(std::size_t offset) override {
         const std::lock_guard lock(mutex_);
         for (const Lane& each : lanes_)
-            if (each.in) each.received.hold(operations_);
+            if (each.in) each.received.block(operations_);
         return on_device(offset);
     }
 

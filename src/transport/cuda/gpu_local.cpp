@@ -37,7 +37,7 @@ public:
         announced_[offset].record(operations_);
     }
     void push(int) override {}
-    void follow(std::size_t offset) override { announced_.at(offset).hold(operations_); }
+    void follow(std::size_t offset) override { announced_.at(offset).block(operations_); }
     std::uint64_t load(std::size_t offset) override { return words_.at(offset / sizeof(std::uint64_t)); }
     void clear(std::size_t offset, std::size_t bytes) override {
         MAESTRO_CUDA_CALL(cudaMemsetAsync(fetched(offset), 0, bytes, operations_));

@@ -106,7 +106,7 @@ public:
         fetched_.record(up_);
     }
     std::byte* fetched(std::size_t offset) override {
-        fetched_.hold(operations_);
+        fetched_.block(operations_);
         return on_device(offset);
     }
 
@@ -119,7 +119,7 @@ private:
     void follow_operations() {
         if (std::exchange(following_, true)) return;
         computed_.record(operations_);
-        computed_.hold(down_);
+        computed_.block(down_);
     }
     void copy(std::byte* to, const void* from, std::size_t bytes) {
         MAESTRO_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, down_));
@@ -144,7 +144,7 @@ private:
     /// The draft is whole: it leaves when its event is reached.
     void seal(bool hold) {
         draft().copied.record(down_);
-        if (hold) draft().copied.hold(operations_);
+        if (hold) draft().copied.block(operations_);
         const std::lock_guard lock(mutex_);
         draft().staging = staging_.taken();
         parcels_.splice(parcels_.end(), draft_);
