@@ -42,6 +42,8 @@ void load_shard(const io::SectionReader& stored, const std::string& name, const 
 void load_weights(const std::string& checkpoint, const std::string& section, parallel::ParameterStore& store,
                   Pulse& pulse) {
     const io::SectionReader stored(checkpoint, section_in(checkpoint, section), pulse);
+    // A checkpoint of the student holds its teacher's head. One that the student starts from may come from a
+    // run without a teacher: then load_teacher_head() or initialize() follows.
     for (const parallel::Parameter& p : store.parameters())
         if (!p.name.starts_with("teacher_head") || stored.has(p.name)) load_shard(stored, p.name, p, store);
 }

@@ -14,6 +14,7 @@ CostLearning::CostLearning(bool enabled, std::size_t sections, double time_scale
 void CostLearning::step_done(const schedule::StepPlan& plan, const StepSums& sums,
                              const workload::CostModel& costs) {
     if (!enabled_) return;
+    // What is compared are sums over all samples of a step: tasks of several samples have one time.
     learned_.next_step();
     for (std::size_t s = 0; s < plan.batches.size(); ++s) {
         for (const auto& replica : plan.batches[s])

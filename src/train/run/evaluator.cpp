@@ -86,7 +86,7 @@ public:
             std::vector<io::TaskRow> tasks;
             const model::Result of_step =
                 runner_.run(command.plan, {.loss_scale = weight > 0 ? 1 / weight : 0, .train = false}, tasks);
-            runner_.read_times(tasks);
+            runner_.read_times(tasks);  // nobody reads them, but the runner keeps them until then
             result.loss += of_step.loss;
             result.tokens += of_step.tokens;
             result.names += of_step.names;
@@ -142,6 +142,8 @@ void run_evaluation(RunContext& context, const config::CommandLine& line) {
         start = comm::now_s();
         in_planned_memory(on_ranks, preflight.memory(), [&] { local = Evaluator(job, samples).run(weight); });
     };
+    // A rank that fails by itself does not leave the others waiting for its result: comm::agree() throws its
+    // error on all of them.
     if (one_rank) {
         const comm::Communicator alone = world.split(world.rank(), 0, "one rank");
         comm::agree(world, [&] {

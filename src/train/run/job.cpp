@@ -31,7 +31,7 @@ Job::Job(const RunContext& context, const Preflight& preflight)
     lane_ = context.world.split(
         lane, context.world.rank(),
         fmt::format("the lane of {}", graph::describe_place(graph, graph::ranks_of(graph, lane).front())));
-    open_edges();
+    open_edges();  // before the sections, which point to the channels at their ends
     for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) build_section(s);
     prepare_planning();
 }
@@ -92,7 +92,7 @@ void Job::open_edges() {
 }
 
 void Job::load_initial() {
-    if (preflight_.emulation()) return;  // its weights are zeros
+    if (preflight_.emulation()) return;  // an emulated module computes nothing, its weights stay zeros
     const WeightFiles files = find_weights(context_.world, context_.deck, context_.pulse);
     comm::agree(context_.world, [&] {
         for (const auto& section : sections_)
@@ -108,6 +108,8 @@ void Job::load(const std::string& checkpoint) {
 }
 
 void Job::complete_weights() {
+    // Each rank reads or draws the weights of its shards alone. A file is read once, not by every replica,
+    // and the time to draw is shared.
     comm::agree(context_.world, [&] {
         for (const auto& section : sections_) section->module().parameters().initialize(context_.pulse, true);
     });
@@ -115,7 +117,9 @@ void Job::complete_weights() {
         model::Module& module = sections_[i]->module();
         const parallel::MeshShape& shape = module.mesh().shape();
         context_.watchdog.doing("the weights of section " + sections_[i]->name());
-        std::unique_ptr<collective::ProcessGroup> data_group;  // a frozen section has none but for this
+        // A frozen section reduces no gradients, so its mesh has no group over the data axes. It needs one
+        // only here, and gives its memory back.
+        std::unique_ptr<collective::ProcessGroup> data_group;
         if (!shape.trainable)
             data_group = parallel::make_data_group(
                 section_ranks_[i], devices_->backend(sections_[i]->colour()), shape, sections_[i]->name());

@@ -88,6 +88,8 @@ void fit_memory(const RunContext& context, workload::MemoryPlan& plan) {
         refuse_what_does_not_fit(context, plan, claim, workload::fullest_rank(plan, graph));
         return;
     }
+    // All ranks have to take the same windows: the smallest that any rank has room for, by a maximum of the
+    // negative numbers.
     std::vector<double> least;
     for (const int window : workload::windows_within(plan, graph, context.world.rank(), share))
         least.push_back(-window);

@@ -33,6 +33,7 @@ void Recorder::flush() {
         if (world_.rank() != 0) return;
         io::Rows rows{.steps = steps_, .tasks = {}, .assignment = assignment_};
         for (const auto& part : gathered) rows.tasks.insert(rows.tasks.end(), part.begin(), part.end());
+        // Rows come rank by rank. Within a step this order is kept, so that it does not depend on timing.
         std::stable_sort(rows.tasks.begin(), rows.tasks.end(),
                          [](const auto& a, const auto& b) { return a.step < b.step; });
         io::append_metrics(path_, rows, pulse_);

@@ -13,6 +13,7 @@ SectionDevices::SectionDevices(const RunContext& context, const workload::Memory
     for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
         place_.push_back(-1);
         if (!graph::holds(graph.sections[s], context.world.rank())) continue;
+        // Sections that share scratch take turns, so the largest need is enough for all.
         if (bytes.empty() || !plan.shares_scratch) bytes.push_back(0);
         place_.back() = static_cast<int>(bytes.size()) - 1;
         bytes.back() = std::max(bytes.back(), workload::scratch_of(plan, s));

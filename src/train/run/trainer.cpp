@@ -148,6 +148,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     std::vector<io::TaskRow> tasks;
     sums.add(runner_.run(plan, {.loss_scale = loss_scale(plan)}, tasks));
 
+    // All sections reduce before any updates: the scale of the update follows from the norm over all of them.
     job_.context().watchdog.doing(fmt::format("the gradients of step {}", plan.step));
     for (auto& section : job_.sections())
         sums.squares(static_cast<std::size_t>(section->colour())) = section->reduce();

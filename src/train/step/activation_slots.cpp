@@ -19,7 +19,7 @@ InFlight ActivationSlots::take() {
     InFlight entry;
     entry.slot = free_.back();
     free_.pop_back();
-    memory(entry).reset();
+    memory(entry).reset();  // not in release(): consumers may read until the slot is used again
     return entry;
 }
 

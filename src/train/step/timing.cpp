@@ -27,6 +27,7 @@ std::string timing_table(const comm::Communicator& world, std::span<const std::s
         "{:<9}{:>10}{:>10}{:>10}{:>8}",
         wall_s, "section", "ranks", "", "min", "mean", "max", "share");
     for (std::size_t s = 0; s < sections.size(); ++s) {
+        // Every rank of the world calls this for every section, also for those it does not hold.
         const std::vector<Entry> all = world.allgather(Entry{member[s] ? 1 : 0, mine[s]});
         const auto ranks =
             std::count_if(all.begin(), all.end(), [](const Entry& e) { return e.member != 0; });
