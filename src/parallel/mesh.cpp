@@ -66,9 +66,10 @@ Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, con
                   name, section.size(), shape.dp, cp, tp);
     const std::string replica = fmt::format("section {}, replica {}", name, replica_index);
     return MeshBuilder::build(rank, shape, [&](Axes axes, int, int) {
-        // MPI_Comm_split: ranks with equal coordinates along all other axes have the same colour.
-        int colour =
-            rank / tp;  // tp is the fastest axis: the ranks of a replica that share cp are consecutive
+        // MPI_Comm_split makes a group of all ranks with the same colour: here those whose coordinates along
+        // all other axes are equal. Every rank takes part in the split of every axis, or the others would
+        // wait.
+        int colour = rank / tp;
         std::string members = replica + ", tp ranks";
         if (axes == Axis::cp) {
             colour = replica_index * tp + rank % tp;

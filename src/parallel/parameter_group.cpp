@@ -53,6 +53,8 @@ ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DTyp
         ops::zero(backend, tensor);
         return tensor;
     };
+    // Gradients have the type of the masters: in bf16, the sum over many micro-batches would lose the small
+    // ones.
     const DType type = ops::accumulate_type(compute);
     master_ = make(master_buffer_, type);
     if (trainable) gradient_ = make(gradient_buffer_, type);
@@ -74,6 +76,7 @@ std::size_t ParameterGroup::bytes() const {
 }
 
 Range ParameterGroup::shard_of(const Parameter& p) const {
+    // A shard may begin or end within a parameter, contain it, or have nothing of it.
     return {std::max(p.offset, shard_.begin) - p.offset,
             std::min(p.offset + p.size(), shard_.end) - p.offset};
 }
@@ -105,8 +108,8 @@ std::int64_t ParameterGroup::replicated(Axes axes) const {
 /// array they take one all-reduce instead of one per parameter.
 void ParameterGroup::sum_replicated(Axes axes, backend::Arena& scratch) {
     collective::ProcessGroup& group = mesh_.group(axes);
-    const std::int64_t count =
-        replicated(axes);  // equal on all ranks of the group, so that all of them return or none
+    // Equal on all ranks of the group, so that all of them return here or none does.
+    const std::int64_t count = replicated(axes);
     if (group.size() == 1 || count == 0) return;
     const backend::ArenaScope scope(scratch);
     const Tensor packed = scratch.allocate(gradient_.dtype, {count});
@@ -145,6 +148,7 @@ std::size_t ParameterGroup::reduce_scratch() const {
     std::size_t max_bytes = collective::reduce_scratch(
         mesh_.shape().data_ranks(), shard_range(size(), 0, mesh_.shape().data_ranks()).size(), type);
     for (const Axis axis : kReplicaAxes) {
+        // The packed copy of sum_replicated() and the scratch memory of its all-reduce exist together.
         const int ranks = mesh_.group(axis).size();
         const std::int64_t count = ranks > 1 ? replicated(axis) : 0;
         backend::Arena packed;

@@ -30,9 +30,11 @@ Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> s
 
 Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> shape, Init init,
                                    bool trainable, const std::vector<ParameterPart>& parts, Range columns) {
+    // Once groups are allocated there is no memory for further parameters.
     MAESTRO_CHECK(groups_.empty() && (shape.size() == 1 || shape.size() == 2), "parameter {}", name);
     MAESTRO_CHECK(index_.emplace(name, parameters_.size()).second, "parameter {} is declared twice", name);
     Parameter& p = parameters_.emplace_back();
+    // The held rows of all parts lie one after another, so that a fused weight is one matrix for its GEMM.
     std::vector<Range> rows;
     std::int64_t held = 0;
     for (const ParameterPart& part : parts) {
@@ -42,7 +44,7 @@ Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> s
         held = end;
     }
     p.name = std::move(name);
-    p.decay = shape.size() == 2;
+    p.decay = shape.size() == 2;  // matrices only, as GPT-3
     p.shape = std::move(shape);
     p.shard = make_shard(rows, columns);
     p.trainable = trainable;

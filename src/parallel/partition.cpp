@@ -84,6 +84,8 @@ Partition::Partition(std::span<const std::int64_t> lengths, AttentionMask mask, 
     const Assignment assigned = mask == AttentionMask::bidirectional && cp > 1
                                     ? assign(units, cp)
                                     : Assignment{std::vector<int>(units.size(), cp > 1 ? -1 : 0), 0};
+    // Sequences are added in their order, so that every slice has them in packed order. Masks and targets
+    // rely on it.
     for (std::size_t s = 0; s < units.size(); ++s) {
         cut_[s] = assigned.slice[s] < 0;
         for (int c = 0; c < cp; ++c) {
