@@ -67,8 +67,7 @@ Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, con
     const std::string replica = fmt::format("section {}, replica {}", name, replica_index);
     return MeshBuilder::build(rank, shape, [&](Axes axes, int, int) {
         // MPI_Comm_split makes a group of all ranks with the same colour: here those whose coordinates along
-        // all other axes are equal. Every rank takes part in the split of every axis, or the others would
-        // wait.
+        // all other axes are equal. It is collective, so every rank splits along every axis.
         int colour = rank / tp;
         std::string members = replica + ", tp ranks";
         if (axes == Axis::cp) {
