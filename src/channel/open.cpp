@@ -109,6 +109,18 @@ struct Devices {
     bool mpi_reaches = false;              ///< them, on every rank
 };
 
+/// Collective: the GPU of every rank of the world; "" for a rank without one.
+std::vector<std::string> gpus_of(const comm::Communicator& world, const std::string& gpu) {
+    struct Name {
+        char text[128];
+    };
+    Name name{};
+    gpu.copy(name.text, sizeof name.text - 1);
+    std::vector<std::string> gpus;
+    for (const Name& each : world.allgather(name)) gpus.emplace_back(each.text);
+    return gpus;
+}
+
 /// Collective.
 Devices devices_of(const comm::Communicator& world, std::size_t edges,
                    std::span<const transport::Backends> backends) {
@@ -116,22 +128,15 @@ Devices devices_of(const comm::Communicator& world, std::size_t edges,
     Devices devices{std::vector<transport::Backends>(edges), std::vector<bool>(ranks, false),
                     std::vector<std::string>(ranks), false};
     if constexpr (backend::kCuda) {
-        struct Gpu {
-            char name[128];
-        };
-        Gpu own{};
+        std::string gpu;
         const auto of_gpu = [](backend::Backend* b) { return b && b->stream() ? b : nullptr; };
         for (std::size_t i = 0; i < backends.size(); ++i) {
             devices.own[i] = {of_gpu(backends[i].producer), of_gpu(backends[i].consumer)};
-            if (const backend::Backend* any = devices.own[i].any())
-                any->gpu().copy(own.name, sizeof own.name - 1);
+            if (const backend::Backend* any = devices.own[i].any()) gpu = any->gpu();
         }
         devices.mpi_reaches = !world.any(!comm::reaches_gpus());
-        const std::vector<Gpu> all = world.allgather(own);
-        for (std::size_t rank = 0; rank < ranks; ++rank) {
-            devices.gpu_of[rank] = all[rank].name;
-            devices.on_gpu[rank] = !devices.gpu_of[rank].empty();
-        }
+        devices.gpu_of = gpus_of(world, gpu);
+        for (std::size_t rank = 0; rank < ranks; ++rank) devices.on_gpu[rank] = !devices.gpu_of[rank].empty();
     }
     return devices;
 }
@@ -218,14 +223,15 @@ std::optional<std::unique_ptr<transport::Transport>> make_transport(const comm::
         transport = backends.any() ? transport::make_gpu_local(backends, words_bytes(spec), bytes)
                                    : transport::make_local(bytes);
     if (member && method == Method::messages)
-        transport = transport::make_messages(world.group(ranks, tag, "edge " + spec.name), bytes);
+        transport = transport::make_messages(world.group(ranks, tag, "edge " + spec.name), bytes,
+                                             message_bytes(spec, world.rank()));
     if (member && goes_directly(method))
         transport = open_direct(world, spec, backends, method == Method::nccl, tag);
     if (member && method == Method::shared_memory) {
         try {
             transport = transport::make_mpi_window(world.group(ranks, tag, "edge " + spec.name), bytes,
                                                    reaches_peers(spec, method) && on_gpus);
-        } catch (const Error& error) {
+        } catch (const Error& error) {  // on all ranks of the edge
             if (error.code() == ExitCode::peer_lost) throw;
             refused = true;
         }
@@ -273,6 +279,17 @@ std::string describe_gpu_copies(const ChannelSpec& spec, Method method, const st
     if (reaches_peers(spec, method) && refused.empty()) return who + " copy straight from and to it";
     const std::string reason = refused.empty() ? "what is sent has to be copied" : refused;
     return fmt::format("{} copy through pinned memory, because {}", who, reason);
+}
+
+void mark_messages(const comm::Communicator& world, std::span<ChannelSpec> specs, Request request) {
+    std::vector<std::string> hosts = hosts_of(world);
+    for (ChannelSpec& spec : specs) {
+        const std::vector<int> ranks = ranks_of(spec);
+        const auto last = static_cast<std::size_t>(*std::max_element(ranks.begin(), ranks.end()));
+        if (last >= hosts.size()) hosts.resize(last + 1, hosts.front());
+        const std::vector<std::string> gpus(hosts.size());
+        spec.by_messages = choose(spec, hosts, gpus, request).method == Method::messages;
+    }
 }
 
 OpenChannels open_channels(const comm::Communicator& world, std::span<const ChannelSpec> specs,

@@ -25,6 +25,11 @@ transport::Choice choose(const ChannelSpec& spec, std::span<const std::string> h
 std::string describe_gpu_copies(const ChannelSpec& spec, transport::Method method,
                                 const std::vector<bool>& on_gpu, const std::string& refused);
 
+/// Sets `by_messages` of the edges that open_channels() will join by messages, so that their memory can be
+/// planned. For rows in the memory of hosts. Collective over `world`; if the edges name ranks that it does
+/// not have, as in a dry run, they are taken to be on one node.
+void mark_messages(const comm::Communicator& world, std::span<ChannelSpec> specs, Request request);
+
 struct OpenChannels {
     std::vector<std::unique_ptr<Channel>> channels;  ///< by spec; null where this rank takes no part
     std::vector<std::string> description;            ///< a line for each edge

@@ -30,6 +30,7 @@ struct ChannelSpec {
     /// Of an emulated link between ranks of one machine: rows, and gradients, are seen so long after they
     /// were put, and so much longer for each row.
     double latency_s = 0, row_s = 0;
+    bool by_messages = false;  ///< rows travel in messages, whose memory counts: see mark_messages()
 };
 
 inline bool is_delayed(const ChannelSpec& spec) {
@@ -95,6 +96,21 @@ inline std::size_t gradients_offset(const ChannelSpec& spec, int rank) {
 inline std::size_t rank_bytes(const ChannelSpec& spec, int rank) {
     if (!seat_on(spec.consumers, rank) && !seat_on(spec.producers, rank)) return 0;
     return words_bytes(spec) + static_cast<std::size_t>(spec.window) * slot_bytes(spec, rank).both();
+}
+
+/// Bytes of messages that one micro-batch in flight takes on `rank`, if the edge's rows travel in messages.
+/// One buffer per slot is enough: a slot's rows have been delivered before their gradient is sent back.
+inline std::size_t slot_message_bytes(const ChannelSpec& spec, int rank) {
+    if (!spec.by_messages) return 0;
+    std::int64_t rows = 0;
+    if (seat_on(spec.producers, rank)) rows += spec.max_sent;
+    if (seat_on(spec.consumers, rank)) rows += spec.max_received;
+    return bytes_of_rows(spec, rows);
+}
+
+/// The same for all micro-batches in flight.
+inline std::size_t message_bytes(const ChannelSpec& spec, int rank) {
+    return static_cast<std::size_t>(spec.window) * slot_message_bytes(spec, rank);
 }
 
 /// Bytes of an edge on a rank, at most, for rows on their way to where peers find them.

@@ -12,18 +12,18 @@ namespace {
 
 using transport::Method;
 
-/// The choice of the first rank, on all ranks. Asked through a communicator of its own, so that the group's
-/// carries nothing but tensors.
+/// Rank 0 of the group chooses for all. The question travels on a separate communicator, so that the group's
+/// own carries nothing but tensors, which tests of traffic count.
 transport::Choice agree_on_method(const comm::Communicator& members, const backend::Backend& backend) {
-    const comm::Communicator asked =
+    const comm::Communicator separate =
         members.split(0, members.rank(), fmt::format("the devices of {}", members.name()));
-    const std::vector<std::string> gpus = asked.gather(backend.gpu());
+    const std::vector<std::string> gpus = separate.gather(backend.gpu());
     std::string message;  // the method, then the reason
-    if (asked.rank() == 0) {
+    if (separate.rank() == 0) {
         const transport::Choice choice = transport::choose_for_group(gpus);
         message = static_cast<char>(choice.method) + choice.reason;
     }
-    asked.broadcast(message);
+    separate.broadcast(message);
     return {static_cast<Method>(message.front()), message.substr(1)};
 }
 
@@ -33,12 +33,14 @@ std::unique_ptr<ProcessGroup> make_process_group(comm::Communicator members, bac
     if (!backend::kCuda) return make_mpi_group(std::move(members), kMaxMessage, "messages");
     if (members.size() == 1) return make_mpi_group(std::move(members), kMaxMessage, "one rank");
     const transport::Choice choice = agree_on_method(members, backend);
-    const std::string words = fmt::format("{}: {}", transport::describe(choice.method), choice.reason);
-    if (choice.method == Method::nccl) return make_nccl_group(std::move(members), backend, words);
-    if (backend.stream()) return make_staged_group(std::move(members), backend, words);
-    // A rank without a GPU cuts its messages as those with one do.
+    const std::string description = fmt::format("{}: {}", transport::describe(choice.method), choice.reason);
+    if (choice.method == Method::nccl) return make_nccl_group(std::move(members), backend, description);
+    if (backend.stream()) return make_staged_group(std::move(members), backend, description);
+    // Both sides of a message must cut it into the same pieces, so a rank without a GPU cuts as the others
+    // do.
     return make_mpi_group(std::move(members),
-                          choice.method == Method::staged_messages ? kMaxStagedMessage : kMaxMessage, words);
+                          choice.method == Method::staged_messages ? kMaxStagedMessage : kMaxMessage,
+                          description);
 }
 
 }  // namespace maestro::collective

@@ -1,6 +1,6 @@
-// Collectives between real ranks: messages of MPI, each straight from where it lies to where it belongs. Open
-// MPI's own collectives would do for some of the verbs, but choose their order of summation by size and
-// layout, and take counts as int.
+// A process group over MPI point-to-point messages, sent from and received into the tensors themselves. MPI's
+// own collectives would serve for some of the operations, but they choose the order of summation by size and
+// number of ranks, and take counts as int.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace {
 
 class MpiGroup final : public ProcessGroup {
 public:
-    MpiGroup(comm::Communicator members, std::size_t piece, std::string transport)
+    MpiGroup(comm::Communicator members, std::size_t max_message, std::string transport)
         : ProcessGroup(members.rank(), members.size(), std::move(transport)),
           members_(std::move(members)),
-          piece_(piece) {}
+          max_message_(max_message) {}
 
     void wait(Request request) override {
         Exchange& exchange = exchanges_.open(request, members_.name());
@@ -33,29 +33,31 @@ public:
                 return done != 0;
             },
             [&] { return fmt::format("the other {} ranks of {}", size() - 1, members_.name()); });
-        for (std::size_t i = 0; i < exchange.due.size(); ++i) {
+        // MPI reports a message that is longer than its buffer, but a shorter one counts as received.
+        for (std::size_t i = 0; i < exchange.expected.size(); ++i) {
             int bytes = 0;
             MAESTRO_MPI(MPI_Get_count(&statuses[i], MPI_BYTE, &bytes));
-            MAESTRO_CHECK(bytes == exchange.due[i], "{}: {} bytes came where {} were due", members_.name(),
-                          bytes, exchange.due[i]);
+            MAESTRO_CHECK(bytes == exchange.expected[i], "{}: received {} bytes, expected {}",
+                          members_.name(), bytes, exchange.expected[i]);
         }
         exchange.open = false;
     }
 
 protected:
-    Request begin(std::span<const Message> out, std::span<const Message> in) override {
+    Request begin(std::span<const Message> sends, std::span<const Message> receives) override {
         const Request request = exchanges_.begin();
         Exchange& exchange = exchanges_[request];
         exchange.requests.clear();
-        exchange.due.clear();
-        for (const Message& m : in)
-            in_pieces(m.data, m.bytes, piece_, [&](std::byte* data, int bytes) {
-                exchange.due.push_back(bytes);
+        exchange.expected.clear();
+        // Receives first: a message that finds its receive posted goes straight into the tensor.
+        for (const Message& m : receives)
+            in_pieces(m.data, m.bytes, max_message_, [&](std::byte* data, int bytes) {
+                exchange.expected.push_back(bytes);
                 MAESTRO_MPI(MPI_Irecv(data, bytes, MPI_BYTE, m.peer, kMessageTag, members_.handle(),
                                       &exchange.requests.emplace_back(MPI_REQUEST_NULL)));
             });
-        for (const Message& m : out)
-            in_pieces(m.data, m.bytes, piece_, [&](std::byte* data, int bytes) {
+        for (const Message& m : sends)
+            in_pieces(m.data, m.bytes, max_message_, [&](std::byte* data, int bytes) {
                 MAESTRO_MPI(MPI_Isend(data, bytes, MPI_BYTE, m.peer, kMessageTag, members_.handle(),
                                       &exchange.requests.emplace_back(MPI_REQUEST_NULL)));
             });
@@ -66,19 +68,19 @@ private:
     struct Exchange {
         bool open = false;
         std::vector<MPI_Request> requests;  ///< receives, then sends
-        std::vector<int> due;               ///< bytes of the receives
+        std::vector<int> expected;          ///< bytes of each receive
     };
 
     comm::Communicator members_;
-    std::size_t piece_;
+    std::size_t max_message_;
     PendingExchanges<Exchange> exchanges_;
 };
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_mpi_group(comm::Communicator members, std::size_t piece,
+std::unique_ptr<ProcessGroup> make_mpi_group(comm::Communicator members, std::size_t max_message,
                                              std::string transport) {
-    return std::make_unique<MpiGroup>(std::move(members), piece, std::move(transport));
+    return std::make_unique<MpiGroup>(std::move(members), max_message, std::move(transport));
 }
 
 }  // namespace maestro::collective

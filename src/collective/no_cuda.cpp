@@ -1,11 +1,11 @@
-// What stands for the groups of GPUs in a program that was built without CUDA.
+// The process groups of GPUs in a program that was built without CUDA.
 #include "base/check.hpp"
 #include "collective/implementations.hpp"
 
 namespace maestro::collective {
 
 std::unique_ptr<ProcessGroup> make_staged_group(comm::Communicator members, backend::Backend&, std::string) {
-    MAESTRO_FAIL("{}: a GPU's tensors in a program that was built without CUDA", members.name());
+    MAESTRO_FAIL("{}: tensors of a GPU in a program that was built without CUDA", members.name());
 }
 
 }  // namespace maestro::collective

@@ -1,4 +1,4 @@
-// What stands for NCCL in a program that was built without it.
+// The NCCL process group in a program that was built without NCCL.
 #include "base/check.hpp"
 #include "collective/implementations.hpp"
 

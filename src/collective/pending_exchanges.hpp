@@ -1,4 +1,4 @@
-// Verbs of a group that are under way, and their messages in pieces.
+// The operations of a process group that have been started and not yet waited for.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace maestro::collective {
 
-/// By request. An Exchange has a member `open`; one that has ended is used again, as it was left.
+/// Exchanges by request number. An Exchange has a member `open`; a finished one is reused, with its memory.
 template <class Exchange>
 class PendingExchanges {
 public:
@@ -22,7 +22,7 @@ public:
         return request;
     }
     Exchange& operator[](ProcessGroup::Request request) { return all_[request]; }
-    /// `group` is for the message where the request is not open.
+    /// The exchange of a request that must be open; `group` names the group in the error.
     Exchange& open(ProcessGroup::Request request, const std::string& group) {
         MAESTRO_CHECK(request < all_.size() && all_[request].open, "{}: a request that is not open", group);
         return all_[request];
@@ -33,14 +33,14 @@ public:
     }
 
 private:
-    std::deque<Exchange> all_;  ///< whose places stay when more come
+    std::deque<Exchange> all_;  ///< a deque: references stay valid when it grows
 };
 
-/// body(data, bytes) for pieces of at most `piece` bytes.
+/// Calls body(data, bytes) for consecutive pieces of at most `max_bytes` bytes.
 template <class Body>
-void in_pieces(void* data, std::size_t bytes, std::size_t piece, Body&& body) {
-    for (std::size_t at = 0; at < bytes; at += piece)
-        body(static_cast<std::byte*>(data) + at, static_cast<int>(std::min(piece, bytes - at)));
+void in_pieces(void* data, std::size_t bytes, std::size_t max_bytes, Body&& body) {
+    for (std::size_t at = 0; at < bytes; at += max_bytes)
+        body(static_cast<std::byte*>(data) + at, static_cast<int>(std::min(max_bytes, bytes - at)));
 }
 
 }  // namespace maestro::collective

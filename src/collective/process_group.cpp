@@ -1,7 +1,6 @@
 #include "collective/process_group.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/check.hpp"
@@ -12,79 +11,94 @@ namespace maestro::collective {
 
 namespace {
 
-constexpr std::int64_t kPiece = 1 << 20;  ///< elements of a rank that are reduced at a time
+// A reduce-scatter receives from all other ranks at once, because the sum is taken in the order of ranks. The
+// pieces that it receives at a time fill at most kReduceBytes, whatever the number of ranks; few ranks do
+// not need all of it, since longer messages than kMaxPiece are no faster.
+constexpr std::size_t kReduceBytes = std::size_t{64} << 20;
+constexpr std::int64_t kMaxPiece = 1 << 20;    ///< elements
+constexpr std::int64_t kPieceAlignment = 128;  ///< elements; keeps every piece on an arena's alignment
 
-std::int64_t sum(std::span<const std::int64_t> rows, std::size_t count) {
-    return std::accumulate(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(count), std::int64_t{0});
+/// Elements that a reduce-scatter takes from each rank at a time. The same on every rank.
+std::int64_t reduce_piece(int ranks, DType type) {
+    const auto senders = static_cast<std::size_t>(std::max(ranks - 1, 1));
+    const auto elements = static_cast<std::int64_t>(kReduceBytes / size_of(type) / senders);
+    return std::clamp(elements / kPieceAlignment * kPieceAlignment, kPieceAlignment, kMaxPiece);
 }
 
-/// Where the rows of `rank` lie in a tensor that has all ranks' one below the other.
-Tensor part(const Tensor& whole, std::span<const std::int64_t> rows, int rank) {
-    const std::int64_t begin = sum(rows, static_cast<std::size_t>(rank));
-    return whole.slice(begin, begin + rows[static_cast<std::size_t>(rank)]);
-}
+/// A tensor that holds the rows of all ranks, concatenated in the order of ranks.
+class RankRows {
+public:
+    RankRows(const Tensor& whole, std::span<const std::int64_t> rows, int size) : whole_(whole) {
+        begin_.reserve(rows.size() + 1);
+        begin_.push_back(0);
+        for (const std::int64_t count : rows) begin_.push_back(begin_.back() + count);
+        MAESTRO_CHECK(
+            static_cast<int>(rows.size()) == size && whole.rank == 2 && whole.dim(0) == begin_.back(),
+            "{} on {} ranks", whole.describe(), size);
+    }
+    Tensor operator[](int rank) const { return whole_.slice(begin_[rank], begin_[rank + 1]); }
 
-void check(const Tensor& whole, std::span<const std::int64_t> rows, int size) {
-    MAESTRO_CHECK(
-        static_cast<int>(rows.size()) == size && whole.rank == 2 && whole.dim(0) == sum(rows, rows.size()),
-        "{} on {} ranks", whole.describe(), size);
-}
+private:
+    Tensor whole_;
+    std::vector<std::int64_t> begin_;  ///< first row by rank
+};
 
-void check(const Tensor& whole, const Tensor& own, std::span<const std::int64_t> rows, int rank, int size) {
-    check(whole, rows, size);
-    MAESTRO_CHECK(whole.dtype == own.dtype && own.rank == 2 &&
-                      own.dim(0) == rows[static_cast<std::size_t>(rank)] && whole.columns() == own.columns(),
-                  "{} of {}", own.describe(), whole.describe());
+void check_local(const Tensor& local, const Tensor& expected) {
+    MAESTRO_CHECK(local.dtype == expected.dtype && local.rank == 2 && local.dim(0) == expected.dim(0) &&
+                      local.columns() == expected.columns(),
+                  "{} where {} belongs", local.describe(), expected.describe());
 }
 
 }  // namespace
 
-ProcessGroup::Request ProcessGroup::exchange(std::vector<Message> out, std::vector<Message> in) {
-    std::erase_if(out, [](const Message& m) { return m.bytes == 0; });
-    std::erase_if(in, [](const Message& m) { return m.bytes == 0; });
-    for (const Message& m : out) {
+ProcessGroup::Request ProcessGroup::exchange(std::vector<Message> sends, std::vector<Message> receives) {
+    // A rank without rows sends no message, and its peers, which know its rows, do not wait for one.
+    std::erase_if(sends, [](const Message& m) { return m.bytes == 0; });
+    std::erase_if(receives, [](const Message& m) { return m.bytes == 0; });
+    for (const Message& m : sends) {
         ++traffic_.messages;
         traffic_.bytes += static_cast<std::int64_t>(m.bytes);
     }
-    return begin(out, in);
+    return begin(sends, receives);
 }
 
-ProcessGroup::Request ProcessGroup::exchange_with_all(const std::function<Tensor(int)>& outgoing,
-                                                      const std::function<Tensor(int)>& incoming) {
-    std::vector<Message> out, in;
-    for (int i = 1; i < size_; ++i) {  // each begins with its next one: no rank is everyone's first
+template <class Outgoing, class Incoming>
+ProcessGroup::Request ProcessGroup::exchange_with_all(const Outgoing& outgoing, const Incoming& incoming) {
+    std::vector<Message> sends, receives;
+    sends.reserve(static_cast<std::size_t>(size_));
+    receives.reserve(static_cast<std::size_t>(size_));
+    // Every rank begins with the rank after it. If all began with rank 0, its link would be the bottleneck.
+    for (int i = 1; i < size_; ++i) {
         const int to = (rank_ + i) % size_, from = (rank_ + size_ - i) % size_;
-        const Tensor mine = outgoing(to), theirs = incoming(from);
-        out.push_back({to, mine.data, mine.bytes()});
-        in.push_back({from, theirs.data, theirs.bytes()});
+        const Tensor sent = outgoing(to), received = incoming(from);
+        sends.push_back({to, sent.data, sent.bytes()});
+        receives.push_back({from, received.data, received.bytes()});
     }
-    return exchange(std::move(out), std::move(in));
+    return exchange(std::move(sends), std::move(receives));
 }
 
-ProcessGroup::Request ProcessGroup::start_all_gather(backend::Backend& b, const Tensor& own,
+ProcessGroup::Request ProcessGroup::start_all_gather(backend::Backend& b, const Tensor& local,
                                                      const Tensor& whole,
                                                      std::span<const std::int64_t> rows) {
-    check(whole, own, rows, rank_, size_);
-    ops::copy(b, own, part(whole, rows, rank_));
+    const Tensor place = RankRows(whole, rows, size_)[rank_];
+    check_local(local, place);
+    ops::copy(b, local, place);
     return start_all_gather_in_place(whole, rows);
 }
 
 ProcessGroup::Request ProcessGroup::start_all_gather_in_place(const Tensor& whole,
                                                               std::span<const std::int64_t> rows) {
-    check(whole, rows, size_);
-    return exchange_with_all([&](int) { return part(whole, rows, rank_); },
-                             [&](int from) { return part(whole, rows, from); });
+    const RankRows parts(whole, rows, size_);
+    return exchange_with_all([&](int) { return parts[rank_]; }, [&](int from) { return parts[from]; });
 }
 
 ProcessGroup::Request ProcessGroup::start_all_to_all(backend::Backend& b, const Tensor& send,
                                                      std::span<const std::int64_t> send_rows,
                                                      const Tensor& received,
                                                      std::span<const std::int64_t> received_rows) {
-    check(send, send_rows, size_);
-    check(received, received_rows, size_);
-    ops::copy(b, part(send, send_rows, rank_), part(received, received_rows, rank_));
-    return exchange_with_all([&](int to) { return part(send, send_rows, to); },
-                             [&](int from) { return part(received, received_rows, from); });
+    const RankRows outgoing(send, send_rows, size_), incoming(received, received_rows, size_);
+    ops::copy(b, outgoing[rank_], incoming[rank_]);
+    return exchange_with_all([&](int to) { return outgoing[to]; }, [&](int from) { return incoming[from]; });
 }
 
 ProcessGroup::Request ProcessGroup::start_shift(backend::Backend& b, const Tensor& send,
@@ -99,46 +113,52 @@ ProcessGroup::Request ProcessGroup::start_shift(backend::Backend& b, const Tenso
                     {{(rank_ + size_ - step) % size_, received.data, received.bytes()}});
 }
 
-void ProcessGroup::reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& own,
-                                  std::span<const std::int64_t> rows, ops::Reduction how,
+void ProcessGroup::reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& local,
+                                  std::span<const std::int64_t> rows, ops::Reduction reduction,
                                   backend::Arena& scratch) {
-    check(whole, own, rows, rank_, size_);
+    const RankRows parts(whole, rows, size_);
+    check_local(local, parts[rank_]);
     if (size_ == 1) {
-        if (own.data != whole.data) ops::copy(b, whole, own);
+        if (local.data != whole.data) ops::copy(b, whole, local);
         return;
     }
-    // In pieces, so that what comes from the others takes little memory however large the tensor is.
-    const auto piece = [](const Tensor& t, std::int64_t at) {
+    // A reduction tree or a ring would need less memory, but its order of summation, and so the bits of the
+    // sum, would follow from the number of ranks. Pieces keep the memory small whatever the tensor's size.
+    const std::int64_t step = reduce_piece(size_, whole.dtype);
+    const auto piece = [step](const Tensor& t, std::int64_t at) {
         const Tensor flat = t.reshape({t.size()});
-        return flat.slice(std::min(at, flat.size()), std::min(at + kPiece, flat.size()));
+        return flat.slice(std::min(at, flat.size()), std::min(at + step, flat.size()));
     };
-    // Nobody is sent this rank's own rows, so the result may take their place.
+    // No rank is sent this rank's own rows, so the result may overwrite them piece by piece. All ranks take
+    // as many steps as the longest part needs; a rank whose part has ended exchanges empty messages, which
+    // exchange() leaves out on both sides.
     const std::int64_t longest = *std::max_element(rows.begin(), rows.end()) * whole.columns();
-    for (std::int64_t at = 0; at < longest; at += kPiece) {
+    std::vector<Tensor> received(static_cast<std::size_t>(size_));
+    for (std::int64_t at = 0; at < longest; at += step) {
         const backend::ArenaScope scope(scratch);
-        const Tensor mine = piece(own, at);
-        std::vector<Tensor> parts(static_cast<std::size_t>(size_));
-        parts[rank_] = piece(part(whole, rows, rank_), at);
+        const Tensor result = piece(local, at);
+        received[rank_] = piece(parts[rank_], at);
         wait(exchange_with_all(
-            [&](int to) { return piece(part(whole, rows, to), at); },
-            [&](int from) { return parts[from] = scratch.allocate(own.dtype, {mine.size()}); }));
-        if (!mine.empty()) ops::reduce(b, parts, how, mine);
+            [&](int to) { return piece(parts[to], at); },
+            [&](int from) { return received[from] = scratch.allocate(local.dtype, {result.size()}); }));
+        if (!result.empty()) ops::reduce(b, received, reduction, result);
     }
 }
 
-void ProcessGroup::all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction how,
+void ProcessGroup::all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction reduction,
                               backend::Arena& scratch) {
     if (size_ == 1 || values.empty()) return;
     std::vector<std::int64_t> rows;
     for (int r = 0; r < size_; ++r) rows.push_back(part_of(values.size(), r, size_).size());
     const Tensor flat = values.reshape({values.size(), 1});
-    reduce_scatter(b, flat, part(flat, rows, rank_), rows, how, scratch);
+    reduce_scatter(b, flat, RankRows(flat, rows, size_)[rank_], rows, reduction, scratch);
     wait(start_all_gather_in_place(flat, rows));
 }
 
 std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type) {
     backend::Arena measured;
-    for (int other = 1; other < ranks; ++other) measured.allocate(type, {std::min(elements, kPiece)});
+    const std::int64_t piece = std::min(elements, reduce_piece(ranks, type));
+    for (int sender = 1; sender < ranks; ++sender) measured.allocate(type, {piece});
     return measured.peak();
 }
 

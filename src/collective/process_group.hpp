@@ -1,5 +1,6 @@
-// Collectives on tensors, over the ranks that share the work of a replica or a gradient's sum. On real ranks
-// they are messages, on paper they are counted: model code calls the same verbs on both.
+// Collective operations on tensors among the ranks of a process group: those that share the work of a
+// replica, or those that sum a gradient. A group of real ranks sends messages, a meta group counts them, and
+// model code calls the same functions on both.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +18,18 @@
 
 namespace maestro::collective {
 
-/// What this rank has sent.
+/// What this rank has sent since the last reset.
 struct Traffic {
     std::int64_t messages = 0;
     std::int64_t bytes = 0;
-    double seconds = 0;  ///< of a group on paper, by its link; 0 of a real one
+    double seconds = 0;  ///< of a meta group, by its link's latency and bandwidth; 0 for real ranks
 };
 
-/// Ranks in an order of their own. Every verb is called by all members in the same order with the same sizes,
-/// and means the same whatever the timing: sums are taken in the order of ranks, so that they have the same
-/// bits on every rank and in every run. `rows` says how many rows each rank has; they may differ and be 0.
-/// Tensors are [rows, columns], alike but for their rows. Errors: Error(peer_lost) after the deadline. On one
-/// rank a verb moves nothing, or copies.
+/// A fixed sequence of ranks. All members call the same operations in the same order with the same sizes.
+/// Results do not depend on timing: sums are taken in the order of ranks, so they have the same bits on every
+/// rank and in every run. The argument `rows` is the number of rows of each rank; numbers may differ and may
+/// be 0. Tensors are [rows, columns], with the same type and columns on all ranks. A rank that does not
+/// answer within the deadline is Error(peer_lost). In a group of one rank nothing is sent.
 class ProcessGroup {
 public:
     virtual ~ProcessGroup() = default;
@@ -37,42 +38,45 @@ public:
 
     int rank() const { return rank_; }
     int size() const { return size_; }
-    /// By what messages travel, and why, for the log.
+    /// How messages travel, and why, for the log: "messages: no rank has a GPU".
     const std::string& transport() const { return transport_; }
     const Traffic& traffic() const { return traffic_; }
     void reset_traffic() { traffic_ = {}; }
 
-    /// A verb that has begun. Until wait() its tensors are not to be touched.
+    /// An operation that has been started. Its tensors must not be read or written until wait() returns.
     using Request = std::size_t;
     virtual void wait(Request request) = 0;
 
-    /// whole = the `own` of all ranks, one below the other.
-    Request start_all_gather(backend::Backend& b, const Tensor& own, const Tensor& whole,
+    /// whole = the `local` tensors of all ranks, concatenated in the order of ranks.
+    Request start_all_gather(backend::Backend& b, const Tensor& local, const Tensor& whole,
                              std::span<const std::int64_t> rows);
-    void all_gather(backend::Backend& b, const Tensor& own, const Tensor& whole,
+    void all_gather(backend::Backend& b, const Tensor& local, const Tensor& whole,
                     std::span<const std::int64_t> rows) {
-        wait(start_all_gather(b, own, whole, rows));
+        wait(start_all_gather(b, local, whole, rows));
     }
-    /// The same where this rank's rows are in their place already.
+    /// The same when this rank's rows are already in their place in `whole`.
     Request start_all_gather_in_place(const Tensor& whole, std::span<const std::int64_t> rows);
-    /// Rank r gets send_rows[r] rows of `send`, which lie in the order of ranks; likewise `received` is
-    /// filled.
+    /// Sends send_rows[r] rows to each rank r. `send` holds them in the order of ranks, and `received` is
+    /// filled in the order of ranks with received_rows[r] rows from each.
     Request start_all_to_all(backend::Backend& b, const Tensor& send, std::span<const std::int64_t> send_rows,
                              const Tensor& received, std::span<const std::int64_t> received_rows);
     void all_to_all(backend::Backend& b, const Tensor& send, std::span<const std::int64_t> send_rows,
                     const Tensor& received, std::span<const std::int64_t> received_rows) {
         wait(start_all_to_all(b, send, send_rows, received, received_rows));
     }
-    /// `send` goes to the rank `distance` further in the ring, `received` comes from the one as far back; its
-    /// rows may be others.
+    /// A ring shift: sends `send` to rank + distance and receives `received` from rank - distance, both
+    /// modulo the size of the group. The two may have different numbers of rows.
     Request start_shift(backend::Backend& b, const Tensor& send, const Tensor& received, int distance);
 
-    /// own = this rank's rows of the sum, or maximum, of all ranks' `whole`. It is no part of that, or these
-    /// very rows. Takes scratch, see reduce_scratch().
-    void reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& own,
-                        std::span<const std::int64_t> rows, ops::Reduction how, backend::Arena& scratch);
-    /// In place; scratch as for part_of(size of `values`, 0, size()) elements.
-    void all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction how, backend::Arena& scratch);
+    /// local = this rank's rows of the sum, or of the maximum, of the `whole` tensors of all ranks. `local`
+    /// either does not overlap `whole` or is exactly this rank's rows of it. Takes reduce_scratch() bytes of
+    /// scratch.
+    void reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& local,
+                        std::span<const std::int64_t> rows, ops::Reduction reduction,
+                        backend::Arena& scratch);
+    /// In place. Takes reduce_scratch() bytes of scratch for part_of(values.size(), 0, size()) elements.
+    void all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction reduction,
+                    backend::Arena& scratch);
 
 protected:
     ProcessGroup(int rank, int size, std::string transport)
@@ -83,28 +87,30 @@ protected:
         void* data = nullptr;
         std::size_t bytes = 0;  ///< > 0
     };
-    virtual Request begin(std::span<const Message> out, std::span<const Message> in) = 0;
+    virtual Request begin(std::span<const Message> sends, std::span<const Message> receives) = 0;
     Traffic traffic_;
 
 private:
-    Request exchange(std::vector<Message> out, std::vector<Message> in);
-    /// outgoing(r) goes to every other rank r, whose own comes into incoming(r).
-    Request exchange_with_all(const std::function<Tensor(int)>& outgoing,
-                              const std::function<Tensor(int)>& incoming);
+    Request exchange(std::vector<Message> sends, std::vector<Message> receives);
+    /// Sends outgoing(r) to every other rank r and receives incoming(r) from it.
+    template <class Outgoing, class Incoming>
+    Request exchange_with_all(const Outgoing& outgoing, const Incoming& incoming);
 
     int rank_, size_;
     std::string transport_;
 };
 
-/// Bytes of scratch that reduce_scatter takes at most, where no rank gets more `elements`.
+/// Bytes of scratch that a reduce-scatter takes at most, when no rank has more than `elements` elements.
+/// About 64 MiB at most, whatever the number of ranks.
 std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type);
 
-/// Collective. Of these ranks, in the communicator's order. Tensors are the backend's, which must outlive it.
-/// How they travel is chosen here, and said by way(): by NCCL where every rank has a GPU of its own, through
-/// pinned memory of the host where GPUs are shared or NCCL is not there, straight where the host computes.
-/// With NCCL, and for what a device computes, wait() lets the device wait and not the host.
+/// Makes the group of these ranks, in the communicator's order. Collective. `backend` owns the tensors and
+/// must outlive the group. The transport is chosen here (transport::choose_for_group): NCCL where every rank
+/// has a GPU to itself, pinned host memory where GPUs are shared or NCCL is missing, plain messages where the
+/// host computes. With NCCL, wait() makes the device wait for the operation instead of the host.
 std::unique_ptr<ProcessGroup> make_process_group(comm::Communicator members, backend::Backend& backend);
-/// Of a rank on paper: messages and bytes are counted, and the seconds that they take on a link.
+/// A meta group stands for one rank of a group that does not exist: it counts messages and bytes, and the
+/// seconds that they would take on a link of this latency and bandwidth.
 std::unique_ptr<ProcessGroup> make_meta_group(int rank, int size, double latency_s = 0, double bandwidth = 0);
 
 }  // namespace maestro::collective

@@ -136,18 +136,22 @@ bool Communicator::any(bool value) const {
 void Communicator::notify(int rank) const {
     MPI_Request request = MPI_REQUEST_NULL;
     MAESTRO_MPI(MPI_Isend(nullptr, 0, MPI_BYTE, rank, kNotifyTag, handle_, &request));
-    MAESTRO_MPI(MPI_Request_free(&request));  // nothing of it is left to look after
+    MAESTRO_MPI(MPI_Request_free(&request));  // an empty message has no buffer to wait for
+}
+
+std::optional<int> Communicator::next_notice() const {
+    int there = 0;
+    MPI_Status status;
+    MAESTRO_MPI(MPI_Iprobe(MPI_ANY_SOURCE, kNotifyTag, handle_, &there, &status));
+    if (there == 0) return std::nullopt;
+    MAESTRO_MPI(MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, kNotifyTag, handle_, MPI_STATUS_IGNORE));
+    return status.MPI_SOURCE;
 }
 
 bool Communicator::notified() const {
-    for (bool any = false;; any = true) {
-        int there = 0;
-        MPI_Status status;
-        MAESTRO_MPI(MPI_Iprobe(MPI_ANY_SOURCE, kNotifyTag, handle_, &there, &status));
-        if (there == 0) return any;
-        MAESTRO_MPI(
-            MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, kNotifyTag, handle_, MPI_STATUS_IGNORE));
-    }
+    bool any = false;
+    while (next_notice()) any = true;
+    return any;
 }
 
 void Communicator::broadcast(std::string& text, int root) const {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -60,9 +61,12 @@ public:
     std::int64_t sum(std::int64_t value) const;
     double max(double value) const;
     bool any(bool value) const;  ///< true on all ranks if true on one
-    /// Not collective: tells `rank` something that notified() finds there, and waits for nothing.
+    /// Sends `rank` an empty message, which next_notice() or notified() finds there. Not collective, and does
+    /// not wait.
     void notify(int rank) const;
-    bool notified() const;  ///< has any rank called notify() for this one since the last time?
+    /// Takes the next such message and returns its sender; nothing if none has arrived.
+    std::optional<int> next_notice() const;
+    bool notified() const;  ///< takes all that have arrived; true if there were any
 
     /// Collective; other ranks' vectors are resized.
     template <Plain T>

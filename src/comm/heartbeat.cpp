@@ -1,6 +1,8 @@
 #include "comm/heartbeat.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <optional>
 
 #include "comm/environment.hpp"
 
@@ -8,13 +10,16 @@ namespace maestro::comm {
 
 namespace {
 constexpr double kIntervalS = 1.0;
+constexpr double kListensPerInterval = 8;
 }  // namespace
 
 Heartbeat::Heartbeat(const Communicator& world, Watchdog& watchdog)
     : watchdog_(watchdog),
       world_(world.split(0, world.rank(), "heartbeat")),
       interval_s_(std::min(kIntervalS, world.waiter().timeout_s() / 4)) {
-    world.waiter().listen_to([this] { return heard(); });
+    for (int distance = 1; distance < world_.size(); distance *= 2)
+        branches_.push_back({.peer = (world_.rank() + distance) % world_.size()});
+    world.waiter().listen_to([this] { return listen(); });
 }
 
 Heartbeat::~Heartbeat() {
@@ -24,33 +29,60 @@ Heartbeat::~Heartbeat() {
 void Heartbeat::doing(const std::string& what) noexcept {
     try {
         watchdog_.doing(what);
-    } catch (...) {  // no memory for a text: the last one stands
+    } catch (...) {  // no memory for the text: the last one stays
     }
     beat();
 }
 
-// What fails here is not told: if the others hear nothing for too long, they say so themselves.
 void Heartbeat::beat() noexcept {
     watchdog_.progress();
-    const double now = now_s();
-    // One rank's word is enough for all, so of many that are at work one speaks in each interval.
-    if (world_.size() < 2 || now - last_s_ < interval_s_ || heard()) return;
-    last_s_ = now;
-    try {
-        for (int rank = 0; rank < world_.size(); ++rank)
-            if (rank != world_.rank()) world_.notify(rank);
-    } catch (...) {
-    }
+    if (branches_.empty()) return;
+    listen();
+    // News of one busy rank is enough for all, so a rank that has heard of another keeps silent.
+    if (now_s() - news_s_ < interval_s_) return;
+    news_s_ = now_s();
+    tell(static_cast<int>(branches_.size()));
 }
 
-bool Heartbeat::heard() noexcept {
+/// Receives and forwards what has come; true if another rank is busy. Does nothing if it was called just now.
+bool Heartbeat::listen() noexcept {
+    const double now = now_s();
+    if (now - listened_s_ < interval_s_ / kListensPerInterval) return false;
+    listened_s_ = now;
+    bool heard = false;
     try {
-        if (!world_.notified()) return false;
-    } catch (...) {
-        return false;
+        while (const std::optional<int> sender = world_.next_notice()) {
+            const auto distance =
+                static_cast<unsigned>((world_.rank() - *sender + world_.size()) % world_.size());
+            heard = true;
+            news_s_ = now;
+            tell(std::countr_zero(distance));
+        }
+    } catch (...) {  // a broken network ends the wait by its deadline
     }
-    last_s_ = now_s();
-    return true;
+    send_pending();
+    return heard;
+}
+
+/// The first `branches`: each stands for the ranks from its peer up to the next one's.
+void Heartbeat::tell(int branches) noexcept {
+    for (int i = 0; i < branches; ++i) branches_[static_cast<std::size_t>(i)].pending = true;
+    send_pending();
+}
+
+/// A branch that was told a moment ago is told again later, and not left out: if news were dropped at every
+/// hop, the last ranks would hear too seldom.
+void Heartbeat::send_pending() noexcept {
+    const double now = now_s();
+    for (Branch& branch : branches_) {
+        if (!branch.pending || now - branch.sent_s < interval_s_ / 2) continue;
+        branch.pending = false;
+        branch.sent_s = now;
+        try {
+            world_.notify(branch.peer);
+        } catch (...) {  // not reported here: if the others hear nothing for too long, they end the job
+        }
+    }
 }
 
 }  // namespace maestro::comm

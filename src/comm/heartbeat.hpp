@@ -1,6 +1,7 @@
-// How a rank that is busy with files tells the others, who wait for it, that it is at work: an empty message
-// to each about once a second. A rank that is stopped, or in a call that never returns, sends none.
+// How a rank that is busy with files tells the ranks that wait for it that it is still working.
 #pragma once
+
+#include <vector>
 
 #include "base/pulse.hpp"
 #include "comm/communicator.hpp"
@@ -8,8 +9,18 @@
 
 namespace maestro::comm {
 
-/// Owns a duplicate of `world`; points to its Waiter and to `watchdog`, which outlive it. Used by the main
-/// thread.
+/// Tells this rank's watchdog on every beat, and all other ranks about once a second. A rank that is stopped,
+/// or in a call that never returns, sends nothing.
+///
+/// Empty messages spread along binomial trees: a rank that beats tells ranks rank + 1, + 2, + 4, ..., and a
+/// rank that hears from rank - 2^k tells ranks rank + 2^j for all j < k. Every rank is reached over at most
+/// log2(P) hops, and since k falls with every hop, no message circulates. However many ranks are busy at
+/// once, a rank sends at most log2(P) messages in each half of an interval. Ranks forward while they wait
+/// (Waiter) and while they beat; one that computes forwards afterwards, so a task has to be shorter than the
+/// deadline.
+///
+/// Owns a duplicate of `world`; points to its Waiter and to `watchdog`, which must outlive it. Main thread
+/// only.
 class Heartbeat final : public Pulse {
 public:
     /// Collective.
@@ -22,12 +33,22 @@ public:
     void beat() noexcept override;
 
 private:
-    bool heard() noexcept;
+    /// One of the ranks that this rank tells: rank + 2^j, j being the place in branches_.
+    struct Branch {
+        int peer = 0;
+        bool pending = false;  ///< to be told
+        double sent_s = 0;     ///< when it was last told
+    };
+    bool listen() noexcept;
+    void tell(int branches) noexcept;
+    void send_pending() noexcept;
 
     Watchdog& watchdog_;
     Communicator world_;
     double interval_s_;
-    double last_s_ = 0;  ///< when any rank was last known to have told all
+    double news_s_ = 0;      ///< when this rank last told the others, or heard that another rank is busy
+    double listened_s_ = 0;  ///< when it last looked for messages
+    std::vector<Branch> branches_;
 };
 
 }  // namespace maestro::comm

@@ -52,7 +52,8 @@ void Waiter::pause(double start_s, const std::function<std::string()>& describe)
     }
     const double elapsed = now_s() - start_s;
     const bool late = elapsed - heard_s_ > timeout_s_;
-    if ((late || elapsed > next_report_s_) && heard_ && heard_()) {
+    // Asked on every nap and not only when it is late, because asking also forwards what was heard.
+    if (heard_ && heard_()) {
         heard_s_ = elapsed;
         if (watchdog_) watchdog_->progress();
     } else if (late) {

@@ -23,8 +23,8 @@ public:
     /// Waits are reported to `watchdog` (not owned; nullptr: none), whose doing() also goes into the error.
     void report_to(Watchdog* watchdog) { watchdog_ = watchdog; }
 
-    /// `heard` (empty: none) says whether another rank has told, since it was last asked, that it is at work:
-    /// then the deadline of the present wait begins anew.
+    /// `heard` (empty: none) is asked often during a wait and returns whether another rank has sent a
+    /// heartbeat since the last time: then the deadline of the present wait starts again. It must be cheap.
     void listen_to(std::function<bool()> heard) { heard_ = std::move(heard); }
 
     /// What else a long wait may be for: work of a device that others must take part in. Looked at about once

@@ -12,30 +12,14 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "storage/file.hpp"
 
 namespace maestro::data {
 namespace {
 
-static_assert(std::is_same_v<hid_t, std::int64_t>);
+using Handle = storage::Hdf5Handle;
 
 constexpr std::size_t kLongestText = 64;
-
-/// An identifier of HDF5 that closes itself; negative where the call that made it failed.
-class Handle {
-public:
-    Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {}
-    ~Handle() {
-        if (id_ >= 0) close_(id_);
-    }
-    Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
-    Handle& operator=(Handle&&) = delete;
-    explicit operator bool() const { return id_ >= 0; }
-    operator hid_t() const { return id_; }
-
-private:
-    hid_t id_;
-    herr_t (*close_)(hid_t);
-};
 
 std::pair<hid_t, std::int64_t> type_and_bytes(Element element) {
     switch (element) {
@@ -69,11 +53,12 @@ std::string attribute_label(std::string_view name) {
 }
 
 /// Superblocks before version 2 carry no checksums: a flipped bit would go unnoticed, or worse.
-void check_signature(const std::filesystem::path& path, int descriptor) {
+void check_signature(const std::filesystem::path& path, int descriptor, Pulse& pulse) {
     constexpr std::array<unsigned char, 8> signature{0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
     std::array<unsigned char, 9> head{};
-    const auto got = ::pread(descriptor, head.data(), head.size(), 0);
-    if (got < static_cast<ssize_t>(head.size()) ||
+    const std::int64_t got = storage::read_at(descriptor, head.data(), head.size(), 0, pulse);
+    if (got < 0) storage::io_failed(path, "cannot be read", errno);
+    if (got < static_cast<std::int64_t>(head.size()) ||
         std::memcmp(head.data(), signature.data(), signature.size()) != 0)
         refuse(path, "offset 0",
                "not an HDF5 file; sample files are made by scripts/data (docs/file_formats.md)");
@@ -96,11 +81,11 @@ void refuse_element(const std::filesystem::path& path, std::string_view dataset,
            fmt::format("{}; make the file again with scripts/data", what));
 }
 
-Container::Container(const std::filesystem::path& path, int descriptor) : path_(path) {
+Container::Container(const std::filesystem::path& path, int descriptor, Pulse& pulse) : path_(path) {
     struct stat status {};
     if (::fstat(descriptor, &status) != 0) refuse(path, "file", std::strerror(errno));
     file_bytes_ = status.st_size;
-    check_signature(path, descriptor);
+    check_signature(path, descriptor, pulse);
 
     // HDF5 cannot close a file with a damaged object header, and at exit it would complain behind our own
     // message.
@@ -108,33 +93,37 @@ Container::Container(const std::filesystem::path& path, int descriptor) : path_(
     H5Eget_auto2(H5E_DEFAULT, &former_printer_, &former_client_);
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
     const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-    H5Pset_fapl_sec2(access);
-    H5Pset_file_locking(access, false, true);  // locks fail on some network file systems
+    state_.pulse = &pulse;
+    storage::set_driver(access, state_);  // which takes no locks: they fail on some network file systems
     H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
     // The same file as the descriptor's, whatever the path names by now.
-    file_ = H5Fopen(fmt::format("/proc/self/fd/{}", descriptor).c_str(), H5F_ACC_RDONLY, access);
+    file_ = Handle(H5Fopen(fmt::format("/proc/self/fd/{}", descriptor).c_str(), H5F_ACC_RDONLY, access),
+                   H5Fclose);
     H5O_info_t root{};
-    if (file_ < 0 || H5Oget_info(file_, &root) < 0) {
-        H5Fclose(file_);
+    if (!file_ || H5Oget_info(file_, &root) < 0) {
+        file_.close();
         H5Eset_auto2(H5E_DEFAULT, former_printer_, former_client_);
-        refuse(path, "file",
-               "HDF5 cannot open it: truncated, damaged, or still being written; make it again");
+        fail("file", "HDF5 cannot open it: truncated, damaged, or still being written; make it again");
     }
 }
 
 Container::~Container() {
-    H5Fclose(file_);
+    file_.close();
     H5Eset_auto2(H5E_DEFAULT, former_printer_, former_client_);
+}
+
+void Container::fail(std::string_view where, std::string_view what) const {
+    if (state_.failed != 0) storage::io_failed(path_, state_.what, state_.failed);
+    refuse(path_, where, what);
 }
 
 void Container::expect_hard_link(std::string_view name, std::string_view where) const {
     const std::string text(name);
     if (H5Lexists(file_, text.c_str(), H5P_DEFAULT) <= 0)
-        refuse(path_, where, "missing; make the file again with scripts/data");
+        fail(where, "missing; make the file again with scripts/data");
     H5L_info_t link{};
     if (H5Lget_info(file_, text.c_str(), &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD)
-        refuse(path_, where,
-               "a soft or external link, which a sample file must not have; make the file again");
+        fail(where, "a soft or external link, which a sample file must not have; make the file again");
 }
 
 // HDF5 1.10 crashes on damaged heaps of links and attributes, which carry no checksums; small groups have
@@ -146,70 +135,65 @@ void Container::expect_group(std::string_view group, std::span<const std::string
     H5G_info_t info{};
     if (H5Oget_info_by_name(file_, text.c_str(), &object, H5P_DEFAULT) < 0 || object.type != H5O_TYPE_GROUP ||
         H5Gget_info_by_name(file_, text.c_str(), &info, H5P_DEFAULT) < 0)
-        refuse(path_, where, "damaged, or not a group; make the file again");
+        fail(where, "damaged, or not a group; make the file again");
     if (info.storage_type != H5G_STORAGE_TYPE_COMPACT || info.nlinks > members.size() ||
         object.meta_size.attr.heap_size != 0)
-        refuse(path_, where,
-               fmt::format("has more members or attributes than the {} of the format; make the file again",
-                           members.size()));
+        fail(where,
+             fmt::format("has more members or attributes than the {} of the format; make the file again",
+                         members.size()));
     for (hsize_t i = 0; i < info.nlinks; ++i) {
         std::array<char, 256> name{};
         if (H5Lget_name_by_idx(file_, text.c_str(), H5_INDEX_NAME, H5_ITER_INC, i, name.data(), name.size(),
                                H5P_DEFAULT) < 0)
-            refuse(path_, where, "damaged; make the file again");
+            fail(where, "damaged; make the file again");
         if (std::find(members.begin(), members.end(), std::string_view(name.data())) == members.end())
-            refuse(path_, where,
-                   fmt::format("the format has no member '{}'; make the file again", name.data()));
+            fail(where, fmt::format("the format has no member '{}'; make the file again", name.data()));
     }
 }
 
-namespace {
-
-/// The attribute of the root group, known to be a scalar.
-Handle open_attribute(hid_t file, const std::filesystem::path& path, std::string_view name) {
+/// An attribute of the root group, checked to be a scalar.
+Handle Container::open_attribute(std::string_view name) const {
     const std::string text(name);
-    Handle attribute(H5Aexists(file, text.c_str()) > 0 ? H5Aopen(file, text.c_str(), H5P_DEFAULT) : -1,
+    Handle attribute(H5Aexists(file_, text.c_str()) > 0 ? H5Aopen(file_, text.c_str(), H5P_DEFAULT) : -1,
                      H5Aclose);
-    if (!attribute) refuse(path, attribute_label(name), "missing; make the file again with scripts/data");
+    if (!attribute) fail(attribute_label(name), "missing; make the file again with scripts/data");
     const Handle space(H5Aget_space(attribute), H5Sclose);
     if (!space || H5Sget_simple_extent_type(space) != H5S_SCALAR)
-        refuse(path, attribute_label(name), "not a single value; make the file again with scripts/data");
+        fail(attribute_label(name), "not a single value; make the file again with scripts/data");
     return attribute;
 }
 
 template <class T>
-T read_integer(hid_t file, const std::filesystem::path& path, std::string_view name, hid_t native) {
-    const Handle attribute = open_attribute(file, path, name);
+T Container::read_integer(std::string_view name, hid_t native) const {
+    const Handle attribute = open_attribute(name);
     const Handle type(H5Aget_type(attribute), H5Tclose);
     T value = 0;
     if (!type || H5Tget_class(type) != H5T_INTEGER || H5Tget_size(type) > sizeof(T) ||
         H5Aread(attribute, native, &value) < 0)
-        refuse(path, attribute_label(name),
-               "not an integer of at most 64 bits; make the file again with scripts/data");
+        fail(attribute_label(name),
+             "not an integer of at most 64 bits; make the file again with scripts/data");
     return value;
 }
 
-}  // namespace
-
 std::int64_t Container::integer(std::string_view attribute) const {
-    return read_integer<std::int64_t>(file_, path_, attribute, H5T_NATIVE_INT64);
+    return read_integer<std::int64_t>(attribute, H5T_NATIVE_INT64);
 }
 
 std::uint64_t Container::unsigned_integer(std::string_view attribute) const {
-    return read_integer<std::uint64_t>(file_, path_, attribute, H5T_NATIVE_UINT64);
+    return read_integer<std::uint64_t>(attribute, H5T_NATIVE_UINT64);
 }
 
 std::string Container::text(std::string_view name) const {
-    const Handle attribute = open_attribute(file_, path_, name);
+    const Handle attribute = open_attribute(name);
     const Handle type(H5Aget_type(attribute), H5Tclose);
     const bool fixed = type && H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0;
     if (!fixed || H5Tget_size(type) > kLongestText)
-        refuse(path_, attribute_label(name),
-               fmt::format("not a string of fixed length up to {}; make the file again with scripts/data",
-                           kLongestText));
+        fail(attribute_label(name),
+             fmt::format("not a string of fixed length up to {}; make the file again with scripts/data",
+                         kLongestText));
     std::string value(H5Tget_size(type), '\0');
     if (H5Aread(attribute, type, value.data()) < 0)
-        refuse(path_, attribute_label(name), "damaged; make the file again");
+        fail(attribute_label(name), "damaged; make the file again");
     value.resize(std::strlen(value.c_str()));
     return value;
 }
@@ -217,7 +201,7 @@ std::string Container::text(std::string_view name) const {
 Extent Container::array(std::string_view name, Element element, int columns) const {
     const std::string text(name);
     const auto bad = [&](std::string_view what) {
-        refuse(path_, dataset_label(name), fmt::format("{}; make the file again with scripts/data", what));
+        fail(dataset_label(name), fmt::format("{}; make the file again with scripts/data", what));
     };
     expect_hard_link(name, dataset_label(name));
     H5O_info_t object{};

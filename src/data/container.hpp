@@ -1,5 +1,6 @@
-// Container: the HDF5 side of reading a sample file. Knows attributes and where arrays lie, nothing of
-// samples. Follows no link out of the file and allocates nothing that the file merely claims. One thread.
+// Container: the HDF5 side of reading a sample file. It finds attributes and the places of arrays and knows
+// nothing of samples. It follows no link out of the file, and allocates nothing because of a size that the
+// file only claims. One thread.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "base/pulse.hpp"
+#include "storage/hdf5_driver.hpp"
+#include "storage/hdf5_handle.hpp"
 
 namespace maestro::data {
 
@@ -27,8 +32,8 @@ struct Extent {
 class Container {
 public:
     /// `descriptor` is the open file, which the caller keeps; `path` names it in errors. Throws
-    /// Error(bad_data) unless it is HDF5 with checksummed metadata.
-    Container(const std::filesystem::path& path, int descriptor);
+    /// Error(bad_data) unless it is HDF5 with checksummed metadata, Error(io_error) if it cannot be read.
+    Container(const std::filesystem::path& path, int descriptor, Pulse& pulse);
     ~Container();
     Container(const Container&) = delete;
     Container& operator=(const Container&) = delete;
@@ -45,11 +50,17 @@ public:
 
 private:
     void expect_hard_link(std::string_view name, std::string_view where) const;
+    storage::Hdf5Handle open_attribute(std::string_view name) const;
+    template <class T>
+    T read_integer(std::string_view name, hid_t native) const;
+    /// Error(io_error) if a read has failed, otherwise refuse().
+    [[noreturn]] void fail(std::string_view where, std::string_view what) const;
 
     const std::filesystem::path& path_;
     std::int64_t file_bytes_ = 0;
-    std::int64_t file_ = -1;  ///< hid_t
-    /// HDF5 prints its errors unless told not to; the former setting comes back at the end.
+    storage::DriverState state_;
+    storage::Hdf5Handle file_;
+    /// HDF5 prints its errors unless it is silenced; the destructor restores the setting.
     void* former_client_ = nullptr;
     int (*former_printer_)(std::int64_t, void*) = nullptr;
 };

@@ -1,16 +1,13 @@
-// Prefetcher: one thread that reads the samples of the tasks a rank will run, in that order, while the rank
-// computes. What lies ready is bounded in bytes.
+// Prefetcher: a thread that reads the samples of a rank's tasks, in the order of the tasks, while the rank
+// computes. The bytes that it reads ahead are bounded.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <exception>
-#include <mutex>
+#include <memory>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
+#include "base/pulse.hpp"
 #include "data/sample_file.hpp"
 
 namespace maestro::data {
@@ -21,49 +18,37 @@ struct Request {
     Part part = Part::all;
 };
 
+/// Used by the main thread. Shares the file with its thread, so that a read that never returns does not keep
+/// the program from ending.
 class Prefetcher {
 public:
-    /// `file` must outlive the prefetcher. At most `bytes_ahead`, or one request where that is more, lie
-    /// ready.
-    Prefetcher(const SampleFile& file, std::int64_t bytes_ahead);
+    struct Settings {
+        std::int64_t bytes_ahead = std::int64_t{64} << 20;  ///< read ahead, or one request if that is more
+        double timeout_s = 120;  ///< the longest time that take() waits without any progress
+    };
+    /// `pulse` belongs to the main thread and must outlive the prefetcher; take() beats while it waits for a
+    /// reader that makes progress.
+    Prefetcher(std::shared_ptr<const SampleFile> file, Settings settings, Pulse& pulse);
+    /// Ends the thread after the sample that it is reading. A thread that hangs is left behind.
     ~Prefetcher();
     Prefetcher(const Prefetcher&) = delete;
     Prefetcher& operator=(const Prefetcher&) = delete;
 
     /// Queues the request behind those already queued; returns the ticket to take it with.
     std::int64_t start(Request request);
-    /// Waits until the request's samples are there and hands them over, in its order. A ticket counts once
-    /// (checked). Throws what reading threw. Tickets taken in the order of their start are read ahead; any
-    /// other order works too.
+    /// Waits until the request's samples have been read and returns them, in the order of the request. A
+    /// ticket can be taken once (checked). Rethrows what reading threw. Throws Error(peer_lost), which names
+    /// the file and the sample, when nothing has been read for timeout_s. Requests that are taken in the
+    /// order in which they were started are read ahead; any other order works too.
     std::vector<Sample> take(std::int64_t ticket);
 
 private:
-    struct Ready {
-        std::int64_t bytes = 0;
-        std::exception_ptr error;
-        std::vector<Sample> samples;
-    };
-    struct Queued {
-        std::int64_t ticket = 0;
-        std::int64_t bytes = 0;
-        Request request;
-    };
-    void work();
-    /// The request to read now, or the queue's end.
-    std::deque<Queued>::iterator next();
+    struct Queue;  ///< what the two threads share
 
-    const SampleFile& file_;
-    const std::int64_t bytes_ahead_;
-    std::mutex mutex_;
-    std::condition_variable changed_;  ///< for the thread: something queued, taken or wanted
-    std::condition_variable arrived_;
-    std::deque<Queued> queue_;
-    std::unordered_map<std::int64_t, Ready> ready_;
-    std::int64_t bytes_ready_ = 0;
-    std::int64_t tickets_ = 0;
-    std::int64_t reading_ = -1;  ///< ticket in the thread's hands
-    std::int64_t wanted_ = -1;   ///< ticket that take() waits for
-    bool stop_ = false;
+    std::shared_ptr<Queue> queue_;
+    Settings settings_;
+    Pulse& pulse_;
+    bool hangs_ = false;  ///< take() has given up
     std::thread thread_;
 };
 

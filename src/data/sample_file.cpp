@@ -32,16 +32,16 @@ std::size_t as_size(std::int64_t value) {
 }  // namespace
 
 SampleFile::SampleFile(const std::filesystem::path& path, Share share)
-    : SampleFile(path, share, *std::make_unique<Pulse>()) {}
+    : SampleFile(path, share, *std::make_unique<Pulse>()) {}  // lives until the constructor returns
 
 SampleFile::SampleFile(const std::filesystem::path& path, Share share, Pulse& pulse) : file_(path) {
     pulse.doing(fmt::format("reading {}", path.string()));
-    read_header();
+    read_header(pulse);
     if (version_ == 1) scan(share, pulse);
 }
 
-void SampleFile::read_header() {
-    const Container container(path(), file_.descriptor());
+void SampleFile::read_header(Pulse& pulse) {
+    const Container container(path(), file_.descriptor(), pulse);
     container.expect_group("/", kMembers);
     if (container.text("format") != kFormat)
         refuse(path(), "attribute 'format'", fmt::format("not '{}'; is this a sample file?", kFormat));
@@ -82,7 +82,7 @@ void SampleFile::read_header() {
 
     if (version_ > 1) identity_ = container.unsigned_integer("identity");
     index_ = SampleIndex(container, file_, {version_, vocabulary_, marker_, channels_, identity_},
-                         tokens.rows, pixels.rows);
+                         tokens.rows, pixels.rows, pulse);
     if (const auto stored = container.unsigned_integer("index_checksum"); stored != index_.checksum())
         refuse(
             path(), "attribute 'index_checksum'",
@@ -108,12 +108,12 @@ void SampleFile::in_blocks(Share share, Pulse& pulse, Visit visit) const {
     }
 }
 
-/// Checks the text of a share of the samples, which brings their weights.
+/// Reads and checks the text of a share of the samples, and so finds their weights.
 void SampleFile::scan(Share share, Pulse& pulse) {
     const auto& offsets = index_.sample_offsets_;
     Sample block;
     in_blocks(share, pulse, [&](std::int64_t first, std::int64_t last) {
-        const Text text = read_text(first, last, block);
+        const Text text = read_text(first, last, block, pulse);
         for (std::int64_t i = first; i < last; ++i) {
             const auto at = as_size(offsets[as_size(i)] - offsets[as_size(first)]),
                        count = as_size(index_.tokens(i));
@@ -133,39 +133,40 @@ std::span<std::int32_t> SampleFile::find_markers(Share share, Pulse& pulse) {
     in_blocks(share, pulse, [&](std::int64_t first, std::int64_t last) {
         const std::int64_t begin = offsets[as_size(first)], count = offsets[as_size(last)] - begin;
         tokens.resize(as_size(count));
-        file_.read(tokens.data(), count * 4, tokens_at_ + begin * 4, "tokens");
+        file_.read(tokens.data(), count * 4, tokens_at_ + begin * 4, "tokens", pulse);
         for (std::int64_t i = first; i < last; ++i) {
-            const auto own =
+            const auto text =
                 std::span(tokens).subspan(as_size(offsets[as_size(i)] - begin), as_size(index_.tokens(i)));
-            if (own.size() > as_size(std::numeric_limits<std::int32_t>::max()))
+            if (text.size() > as_size(std::numeric_limits<std::int32_t>::max()))
                 refuse_element(path(), "index/sample_offsets", i, "a sample of more than 2^31 tokens");
-            const auto found = static_cast<std::size_t>(std::count(own.begin(), own.end(), marker_));
+            const auto found = static_cast<std::size_t>(std::count(text.begin(), text.end(), marker_));
             if (found != index_.pictures(i).size())
-                refuse_element(path(), "tokens", offsets[as_size(i + 1)] - 1, unlike(i, found));
+                refuse_element(path(), "tokens", offsets[as_size(i + 1)] - 1, wrong_markers(i, found));
             auto to = markers.begin() + index_.picture_offsets_[as_size(i)];
-            for (std::size_t t = 0; t < own.size(); ++t)
-                if (own[t] == marker_) *to++ = static_cast<std::int32_t>(t);
+            for (std::size_t t = 0; t < text.size(); ++t)
+                if (text[t] == marker_) *to++ = static_cast<std::int32_t>(t);
         }
     });
     return markers;
 }
 
-/// Says that a sample has other than one marker a picture.
-std::string SampleFile::unlike(std::int64_t i, std::size_t markers) const {
+/// The error text for a sample that has not one marker per picture.
+std::string SampleFile::wrong_markers(std::int64_t i, std::size_t markers) const {
     return fmt::format("sample {} has {} markers (token {}) and {} pictures", i, markers, marker_,
                        index_.pictures(i).size());
 }
 
-/// Of the samples `first` to `last - 1`, into the vectors of `sample`.
-SampleFile::Text SampleFile::read_text(std::int64_t first, std::int64_t last, Sample& sample) const {
+/// Reads the text of the samples [first, last) into the vectors of `sample`.
+SampleFile::Text SampleFile::read_text(std::int64_t first, std::int64_t last, Sample& sample,
+                                       Pulse& pulse) const {
     const std::int64_t begin = index_.sample_offsets_[as_size(first)];
     const std::int64_t count = index_.sample_offsets_[as_size(last)] - begin;
     sample.tokens.resize(as_size(count));
     sample.weights.resize(as_size(count));
     sample.flags.resize(as_size(count));
-    file_.read(sample.tokens.data(), count * 4, tokens_at_ + begin * 4, "tokens");
-    file_.read(sample.weights.data(), count * 4, weights_at_ + begin * 4, "loss_weight");
-    file_.read(sample.flags.data(), count, flags_at_ + begin, "flags");
+    file_.read(sample.tokens.data(), count * 4, tokens_at_ + begin * 4, "tokens", pulse);
+    file_.read(sample.weights.data(), count * 4, weights_at_ + begin * 4, "loss_weight", pulse);
+    file_.read(sample.flags.data(), count, flags_at_ + begin, "flags", pulse);
     return {sample.tokens, sample.weights, sample.flags};
 }
 
@@ -195,7 +196,8 @@ double SampleFile::check_text(std::int64_t i, const Text& text) const {
         markers += token == marker_ ? 1 : 0;
         sum += weight;
     }
-    if (markers != index_.pictures(i).size()) refuse_at("tokens", text.tokens.size() - 1, unlike(i, markers));
+    if (markers != index_.pictures(i).size())
+        refuse_at("tokens", text.tokens.size() - 1, wrong_markers(i, markers));
     return sum;
 }
 
@@ -218,13 +220,13 @@ void SampleFile::replace_pictures(std::vector<std::int64_t> sources) {
         index_.shapes_[p] = stored_shapes_.at(as_size(sources_[p]));
 }
 
-void SampleFile::read(std::int64_t i, Sample& sample, Part part) const {
-    if (sources_.empty()) return read_stored(i, sample, part);
-    read_stored(i, sample, Part::text);
+void SampleFile::read(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const {
+    if (sources_.empty()) return read_stored(i, sample, part, pulse);
+    read_stored(i, sample, Part::text, pulse);
     if (part != Part::text) {
         const std::size_t first = as_size(index_.picture_offsets_[as_size(i)]);
         for (std::size_t j = 0; j < sample.pictures.size(); ++j)
-            read_picture(sources_[first + j], sample.pictures[j]);
+            read_picture(sources_[first + j], sample.pictures[j], pulse);
     }
     if (part != Part::pixels) return;
     sample.tokens.clear();
@@ -233,21 +235,21 @@ void SampleFile::read(std::int64_t i, Sample& sample, Part part) const {
 }
 
 /// Sets the pixels alone.
-void SampleFile::read_picture(std::int64_t number, StoredPicture& picture) const {
+void SampleFile::read_picture(std::int64_t number, StoredPicture& picture, Pulse& pulse) const {
     const auto& offsets = index_.picture_offsets_;
     const std::int64_t sample =
         std::upper_bound(offsets.begin(), offsets.end(), number) - offsets.begin() - 1;
     const std::int64_t in_sample = number - offsets[as_size(sample)];
     if (version_ == 1) {  // its one checksum is that of the whole sample
         Sample other;
-        read_stored(sample, other, Part::pixels);
+        read_stored(sample, other, Part::pixels, pulse);
         picture.pixels = std::move(other.pictures[as_size(in_sample)].pixels);
         return;
     }
     const std::int64_t begin = index_.pixel_offsets_[as_size(number)],
                        bytes = index_.pixel_offsets_[as_size(number + 1)] - begin;
     picture.pixels.resize(as_size(bytes));
-    file_.read(picture.pixels.data(), bytes, pixels_at_ + begin, "pixels");
+    file_.read(picture.pixels.data(), bytes, pixels_at_ + begin, "pixels", pulse);
     Checksum checksum;
     checksum.add(picture.pixels);
     if (checksum.value() != index_.pixel_checksums_[as_size(number)])
@@ -256,13 +258,13 @@ void SampleFile::read_picture(std::int64_t number, StoredPicture& picture) const
                                    in_sample, sample));
 }
 
-void SampleFile::read_stored(std::int64_t i, Sample& sample, Part part) const {
+void SampleFile::read_stored(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const {
     MAESTRO_CHECK(i >= 0 && i < size(), "sample {} of {}", i, size());
     const bool one_checksum = version_ == 1;
     sample.id = i;
     Checksum whole;
     if (part != Part::pixels || one_checksum) {
-        const double weight = check_text(i, read_text(i, i + 1, sample));
+        const double weight = check_text(i, read_text(i, i + 1, sample, pulse));
         whole.add(sample.tokens);
         whole.add(sample.weights);
         whole.add(sample.flags);
@@ -283,12 +285,12 @@ void SampleFile::read_stored(std::int64_t i, Sample& sample, Part part) const {
         picture.pixels.clear();
         const std::size_t at = as_size(index_.picture_offsets_[as_size(i)]) + j;
         if (!one_checksum) {
-            if (part != Part::text) read_picture(static_cast<std::int64_t>(at), picture);
+            if (part != Part::text) read_picture(static_cast<std::int64_t>(at), picture, pulse);
             continue;
         }
         const std::int64_t begin = index_.pixel_offsets_[at], bytes = index_.pixel_offsets_[at + 1] - begin;
         picture.pixels.resize(as_size(bytes));
-        file_.read(picture.pixels.data(), bytes, pixels_at_ + begin, "pixels");
+        file_.read(picture.pixels.data(), bytes, pixels_at_ + begin, "pixels", pulse);
         whole.add(picture.pixels);
         if (part == Part::text) picture.pixels = {};
     }

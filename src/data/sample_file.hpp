@@ -1,5 +1,5 @@
-// A file of samples (docs/file_formats.md): ragged arrays in HDF5. HDF5 is used in the constructor only, and
-// is closed before it returns; samples are read past it, by pread, so reading needs no lock.
+// A file of samples (docs/file_formats.md): ragged arrays in HDF5. The constructor alone uses HDF5 and closes
+// it before it returns. Samples are read by pread from where their arrays lie, so reading needs no lock.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ namespace maestro::data {
 /// Bits of Sample::flags.
 inline constexpr std::uint8_t kCountsForExactMatch = 1;
 
-/// What read() brings of a sample; the rest is left empty. Sizes of pictures always come.
+/// What read() reads of a sample; the rest stays empty. Sizes of pictures are always set.
 enum class Part {
     all,
     text,    ///< tokens, weights and flags
     pixels,  ///< of the pictures
 };
 
-/// A part of the samples: the index-th of `count` about equal ranges.
+/// A part of the samples: the index-th of `count` ranges of about equal size.
 struct Share {
     int index = 0;
     int count = 1;
@@ -48,21 +48,21 @@ struct Sample {
 
 class SampleFile {
 public:
-    /// Reads and checks the index alone; of a file of version 1, which does not have their weights there,
-    /// also 9 bytes for each token of the share. Throws Error(input_missing) or Error(bad_data) with path,
-    /// dataset, offset and what to do. Call from the thread that uses HDF5.
-    explicit SampleFile(const std::filesystem::path& path, Share share = {});
-    /// The same, saying now and then that it goes on.
+    /// Reads and checks the index. In a file of version 1, whose index has no loss weights, it also reads the
+    /// text of the share of samples, 9 bytes per token. Throws Error(input_missing), Error(bad_data) or
+    /// Error(io_error) with path, dataset, offset and what to do. Call from the thread that uses HDF5. Beats
+    /// on the way.
     SampleFile(const std::filesystem::path& path, Share share, Pulse& pulse);
+    explicit SampleFile(const std::filesystem::path& path, Share share = {});  ///< without a pulse
 
     const SampleIndex& index() const { return index_; }
-    /// Of version 1 [N], the weights found in this share and 0 elsewhere: to be summed over those who hold
-    /// the others. Of version 2 empty: every reader has all of them.
+    /// In a file of version 1: [N], the loss weights of this share and 0 elsewhere, to be summed over the
+    /// processes that read the other shares. In version 2 empty, because the index has all of them.
     std::span<double> weights() { return version_ == 1 ? std::span(index_.weights_) : std::span<double>(); }
-    /// The file does not store apart where the markers stand: reads the tokens of a share of the samples. The
-    /// result [M] has the positions found there and 0 elsewhere, to be summed over those who hold the others;
-    /// then the index knows them. Throws Error(bad_data) where markers and pictures are not equally many, and
-    /// Error(io_error).
+    /// Finds the positions of picture markers, which only the text has, in a share of the samples. Returns
+    /// [M], the positions in this share and 0 elsewhere, to be summed in place over the processes that read
+    /// the other shares; then the index has them all. Throws Error(bad_data) if a sample has not one marker
+    /// per picture, and Error(io_error).
     std::span<std::int32_t> find_markers(Share share, Pulse& pulse);
     /// From now on picture number p of the file (counted over all samples) is the one that is stored as
     /// number sources[p], in the index and in what read() returns. Empty: every picture is its own again.
@@ -70,21 +70,25 @@ public:
     std::int64_t size() const { return index_.size(); }
     /// Token ids are in [0, vocabulary).
     std::int32_t vocabulary() const { return vocabulary_; }
-    /// The token that stands for a picture.
+    /// The token that marks the place of a picture.
     std::int32_t marker() const { return marker_; }
     int channels() const { return channels_; }
-    /// Of the contents, wherever the file lies and whatever its version.
+    /// Identifies the contents, independent of path and version.
     std::uint64_t identity() const { return identity_; }
     /// "bytes", or "huggingface" with the tokenizer in the file.
     const std::string& tokenizer() const { return tokenizer_; }
     const std::filesystem::path& path() const { return file_.path(); }
 
-    /// Reads sample i into `sample`, whose memory is used again; compares checksums and checks ids, markers
-    /// and weights. Of version 1, where one checksum spans a sample, all of it is read whatever the part. Any
-    /// thread. Throws Error(bad_data) where the file has changed or was damaged, Error(io_error) where
-    /// reading fails.
-    void read(std::int64_t i, Sample& sample, Part part = Part::all) const;
-    /// Bytes of the sample in memory once read.
+    /// Reads sample i into `sample`, whose memory is reused; compares checksums and checks ids, markers and
+    /// weights. In version 1, where one checksum spans a sample, all of it is read whatever the part. Any
+    /// thread. Throws Error(bad_data) if the file has changed or is damaged, Error(io_error) if reading fails
+    /// and fails again. Beats after every MiB.
+    void read(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const;
+    void read(std::int64_t i, Sample& sample, Part part = Part::all) const {
+        Pulse silent;
+        read(i, sample, part, silent);
+    }
+    /// Bytes that this part of the sample takes in memory.
     std::int64_t bytes(std::int64_t i, Part part) const;
 
 private:
@@ -94,17 +98,17 @@ private:
         std::span<const float> weights;
         std::span<const std::uint8_t> flags;
     };
-    void read_header();
+    void read_header(Pulse& pulse);
     void scan(Share share, Pulse& pulse);
     template <class Visit>
     void in_blocks(Share share, Pulse& pulse, Visit visit) const;
-    std::string unlike(std::int64_t i, std::size_t markers) const;
-    Text read_text(std::int64_t first, std::int64_t last, Sample& sample) const;
+    std::string wrong_markers(std::int64_t i, std::size_t markers) const;
+    Text read_text(std::int64_t first, std::int64_t last, Sample& sample, Pulse& pulse) const;
     double check_text(std::int64_t i, const Text& text) const;
     void compare(std::uint64_t checksum, std::int64_t i) const;
-    void read_stored(std::int64_t i, Sample& sample, Part part) const;
+    void read_stored(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const;
     /// Picture number `number` of the file as it is stored.
-    void read_picture(std::int64_t number, StoredPicture& picture) const;
+    void read_picture(std::int64_t number, StoredPicture& picture, Pulse& pulse) const;
 
     RawFile file_;
     std::int64_t version_ = 0;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -16,11 +17,21 @@ constexpr std::array<std::string_view, 7> kMembers{"sample_offsets", "picture_of
                                                    "pixel_offsets",  "checksum",        "loss_weight",
                                                    "pixel_checksum"};
 constexpr std::size_t kMembersOfVersion1 = 5;
+constexpr std::size_t kElementsPerBeat = 1 << 20;
+
+/// Calls visit(i) for i in [begin, end), with a beat now and then.
+template <class Visit>
+void for_each_index(std::size_t begin, std::size_t end, Pulse& pulse, Visit&& visit) {
+    for (std::size_t i = begin; i < end; ++i) {
+        visit(i);
+        if (i % kElementsPerBeat == 0) pulse.beat();
+    }
+}
 
 }  // namespace
 
 SampleIndex::SampleIndex(const Container& container, const RawFile& file, const SampleHeader& header,
-                         std::int64_t tokens, std::int64_t pixels) {
+                         std::int64_t tokens, std::int64_t pixels, Pulse& pulse) {
     const bool first_version = header.version == 1;
     container.expect_group("/index",
                            std::span(kMembers).first(first_version ? kMembersOfVersion1 : kMembers.size()));
@@ -28,7 +39,8 @@ SampleIndex::SampleIndex(const Container& container, const RawFile& file, const 
                                    int columns = 0) {
         const Extent extent = container.array(name, element, columns);
         values.resize(static_cast<std::size_t>(extent.rows));  // bounded by the file's size
-        file.read(values.data(), extent.rows * static_cast<std::int64_t>(sizeof(T)), extent.offset, name);
+        file.read(values.data(), extent.rows * static_cast<std::int64_t>(sizeof(T)), extent.offset, name,
+                  pulse);
     };
     load("index/sample_offsets", Element::i64, sample_offsets_);
     load("index/picture_offsets", Element::i64, picture_offsets_);
@@ -41,12 +53,12 @@ SampleIndex::SampleIndex(const Container& container, const RawFile& file, const 
         load("index/loss_weight", Element::f64, weights_);
         load("index/pixel_checksum", Element::u64, pixel_checksums_);
     }
-    check(file, header, tokens, pixels);
-    checksum_ = checksum_of(header);
+    check(file, header, tokens, pixels, pulse);
+    checksum_ = checksum_of(header, pulse);
 }
 
 void SampleIndex::check(const RawFile& file, const SampleHeader& header, std::int64_t tokens,
-                        std::int64_t pixels) const {
+                        std::int64_t pixels, Pulse& pulse) const {
     const auto refuse_at = [&](std::string_view name, std::size_t element, std::string_view what) {
         refuse_element(file.path(), name, static_cast<std::int64_t>(element), what);
     };
@@ -54,11 +66,12 @@ void SampleIndex::check(const RawFile& file, const SampleHeader& header, std::in
     const auto check_offsets = [&](std::string_view name, const std::vector<std::int64_t>& offsets,
                                    std::int64_t step, std::int64_t total) {
         if (offsets.empty() || offsets.front() != 0) refuse_at(name, 0, "must be 0");
-        for (std::size_t i = 1; i < offsets.size(); ++i)
+        for_each_index(1, offsets.size(), pulse, [&](std::size_t i) {
             if (offsets[i] > total || offsets[i] < 0 || offsets[i] - offsets[i - 1] < step)
                 refuse_at(name, i,
                           fmt::format("{} after {} is out of order, or beyond the {} there are", offsets[i],
                                       offsets[i - 1], total));
+        });
         if (offsets.back() != total)
             refuse_at(name, offsets.size() - 1,
                       fmt::format("ends at {} where there are {}", offsets.back(), total));
@@ -75,16 +88,17 @@ void SampleIndex::check(const RawFile& file, const SampleHeader& header, std::in
                   "not as long as 'sample_offsets'");
     expect_length("index/checksum", checksums_.size(), samples, "not one for each sample");
     expect_length("index/loss_weight", weights_.size(), samples, "not one for each sample");
-    for (std::size_t i = 0; i < samples; ++i)
+    for_each_index(0, samples, pulse, [&](std::size_t i) {
         if (!std::isfinite(weights_[i]) || weights_[i] < 0)
             refuse_at("index/loss_weight", i, fmt::format("{} is not a finite number >= 0", weights_[i]));
+    });
     check_offsets("index/pixel_offsets", pixel_offsets_, 1, pixels);
     expect_length("index/pixel_offsets", pixel_offsets_.size(), shapes_.size() + 1,
                   "not one more than 'picture_shape'");
     if (header.version != 1)
         expect_length("index/pixel_checksum", pixel_checksums_.size(), shapes_.size(),
                       "not one for each picture");
-    for (std::size_t j = 0; j < shapes_.size(); ++j) {
+    for_each_index(0, shapes_.size(), pulse, [&](std::size_t j) {
         const auto [height, width] = shapes_[j];
         if (height < 1 || width < 1 || height > kLargestPicture || width > kLargestPicture)
             refuse_at("index/picture_shape", j,
@@ -95,22 +109,28 @@ void SampleIndex::check(const RawFile& file, const SampleHeader& header, std::in
             refuse_at(
                 "index/pixel_offsets", j + 1,
                 fmt::format("{} bytes for a picture of {} x {} x {}", bytes, height, width, header.channels));
-    }
+    });
 }
 
-std::uint64_t SampleIndex::checksum_of(const SampleHeader& header) const {
+std::uint64_t SampleIndex::checksum_of(const SampleHeader& header, Pulse& pulse) const {
     Checksum checksum;
-    const std::array<std::int64_t, 3> numbers{header.vocabulary, header.marker, header.channels};
-    checksum.add(numbers.data(), sizeof numbers);
-    if (header.version != 1) checksum.add(&header.identity, sizeof header.identity);
-    checksum.add(sample_offsets_);
-    checksum.add(picture_offsets_);
-    checksum.add(shapes_);
-    checksum.add(pixel_offsets_);
-    checksum.add(checksums_);
+    const auto add = [&](const auto& values) {
+        for (std::size_t at = 0; at < values.size(); at += kElementsPerBeat) {
+            const std::size_t count = std::min(kElementsPerBeat, values.size() - at);
+            checksum.add(values.data() + at, count * sizeof values.front());
+            pulse.beat();
+        }
+    };
+    add(std::array<std::int64_t, 3>{header.vocabulary, header.marker, header.channels});
+    if (header.version != 1) add(std::array<std::uint64_t, 1>{header.identity});
+    add(sample_offsets_);
+    add(picture_offsets_);
+    add(shapes_);
+    add(pixel_offsets_);
+    add(checksums_);
     if (header.version != 1) {
-        checksum.add(weights_);
-        checksum.add(pixel_checksums_);
+        add(weights_);
+        add(pixel_checksums_);
     }
     return checksum.value();
 }

@@ -1,5 +1,6 @@
-// SampleIndex: what is known of every sample without its data, in flat arrays: 32 bytes a sample and 24 a
-// picture (docs/file_formats.md, /index). Read as a whole when a sample file is opened.
+// SampleIndex: the lengths, picture sizes, loss weights and checksums of all samples, in flat arrays of 32
+// bytes per sample and 24 per picture (docs/file_formats.md, /index). Read as a whole when a sample file is
+// opened.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "base/picture_size.hpp"
+#include "base/pulse.hpp"
 #include "data/container.hpp"
 #include "data/raw_file.hpp"
 
@@ -26,12 +28,13 @@ struct SampleHeader {
 
 class SampleIndex {
 public:
-    /// Without samples, for the members of others.
+    /// An index without samples, to be assigned to.
     SampleIndex() = default;
-    /// Reads the arrays and checks them against the header and the numbers of tokens and bytes of pixels that
-    /// the file has. Weights are 0 in version 1, which does not store them. Throws Error(bad_data).
+    /// Reads the arrays and checks them against the header and against the file's numbers of tokens and of
+    /// bytes of pixels. Weights are 0 in version 1, which does not store them. Throws Error(bad_data). Beats
+    /// on the way, because an index of a billion samples takes minutes.
     SampleIndex(const Container& container, const RawFile& file, const SampleHeader& header,
-                std::int64_t tokens, std::int64_t pixels);
+                std::int64_t tokens, std::int64_t pixels, Pulse& pulse);
 
     std::int64_t size() const { return static_cast<std::int64_t>(sample_offsets_.size()) - 1; }
     std::int64_t tokens(std::int64_t i) const { return at(sample_offsets_, i + 1) - at(sample_offsets_, i); }
@@ -42,14 +45,14 @@ public:
             static_cast<std::size_t>(at(picture_offsets_, i)),
             static_cast<std::size_t>(at(picture_offsets_, i + 1) - at(picture_offsets_, i)));
     }
-    /// Where the marker of each picture stands among the sample's tokens; empty unless SampleFile has looked
-    /// for them, and where the sample has no pictures.
+    /// Position of each picture's marker among the sample's tokens. Empty before SampleFile::find_markers(),
+    /// and for a sample without pictures.
     std::span<const std::int32_t> markers(std::int64_t i) const {
         if (markers_.empty()) return {};
         return std::span(markers_).subspan(static_cast<std::size_t>(at(picture_offsets_, i)),
                                            pictures(i).size());
     }
-    /// What the attribute index_checksum must be.
+    /// The value that the file's attribute index_checksum must have.
     std::uint64_t checksum() const { return checksum_; }
 
 private:
@@ -58,9 +61,9 @@ private:
     static T at(const std::vector<T>& values, std::int64_t i) {
         return values[i];
     }
-    void check(const RawFile& file, const SampleHeader& header, std::int64_t tokens,
-               std::int64_t pixels) const;
-    std::uint64_t checksum_of(const SampleHeader& header) const;
+    void check(const RawFile& file, const SampleHeader& header, std::int64_t tokens, std::int64_t pixels,
+               Pulse& pulse) const;
+    std::uint64_t checksum_of(const SampleHeader& header, Pulse& pulse) const;
 
     std::vector<std::int64_t> sample_offsets_{0};   ///< [N + 1], tokens
     std::vector<std::int64_t> picture_offsets_{0};  ///< [N + 1], pictures

@@ -10,9 +10,9 @@
 
 #include "base/error.hpp"
 #include "io/checkpoint_reader.hpp"
-#include "io/file.hpp"
 #include "io/hdf5.hpp"
 #include "io/run_directory.hpp"
+#include "storage/file.hpp"
 
 namespace maestro::io {
 
@@ -24,11 +24,11 @@ namespace {
 void reserve(const fs::path& partial, std::uint64_t bytes, Pulse& pulse) {
     check_free_space(partial, bytes);
     const fs::path probe = partial / fmt::format(".reserve-{}", ::getpid());
-    const Descriptor file(probe, O_WRONLY | O_CREAT | O_TRUNC);
-    if (!file) io_failed(probe, "cannot be made", errno);
+    const storage::Descriptor file(probe, O_WRONLY | O_CREAT | O_TRUNC);
+    if (!file) storage::io_failed(probe, "cannot be made", errno);
     std::error_code ignored;
     fs::remove(probe, ignored);  // what it takes is given back when it is closed
-    take_room(partial, file, bytes, pulse);
+    storage::reserve_space(partial, file, bytes, pulse);
 }
 
 /// A name beside, in the place of what has it.
@@ -36,7 +36,7 @@ void rename_to(const fs::path& path, const fs::path& target) {
     std::error_code error;
     fs::remove_all(target, error);
     fs::rename(path, target, error);
-    if (error) io_failed(path, "cannot be renamed", error.value());
+    if (error) storage::io_failed(path, "cannot be renamed", error.value());
 }
 
 bool among(const fs::path& path, std::span<const fs::path> list) {
@@ -73,8 +73,8 @@ ManifestEntry write_train_state(const fs::path& partial, const TrainState& state
     write_attribute(file, "timeline_rows", state.counts.tasks);
     write_attribute(file, "assignment_rows", state.counts.assignment);
     file.close();
-    sync(path);
-    const Fingerprint found = fingerprint(path, pulse);
+    storage::sync(path);
+    const storage::Fingerprint found = storage::fingerprint(path, pulse);
     return {.file = path.filename().string(), .bytes = found.bytes, .hash = found.hash};
 }
 
@@ -86,8 +86,8 @@ fs::path finish_checkpoint(const fs::path& partial, std::span<const ManifestEntr
     for (const auto& e : entries)
         json["files"].push_back(
             {{"file", e.file}, {"bytes", e.bytes}, {"xxh64", fmt::format("{:016x}", e.hash)}});
-    write_text_durably(partial / "manifest.json", json.dump(2) + "\n");
-    sync(partial);
+    storage::write_text_durably(partial / "manifest.json", json.dump(2) + "\n");
+    storage::sync(partial);
     const fs::path checkpoints = partial.parent_path(), final_path = checkpoints / partial.stem();
     const std::int64_t step = step_of_checkpoint(final_path);
     std::error_code error;
@@ -96,9 +96,9 @@ fs::path finish_checkpoint(const fs::path& partial, std::span<const ManifestEntr
             rename_to(path, path.string() + ".damaged");
     if (fs::exists(final_path, error)) rename_to(final_path, final_path.string() + ".abandoned");
     fs::rename(partial, final_path, error);
-    if (error) io_failed(final_path, "cannot be renamed", error.value());
-    sync(checkpoints);
-    write_text_durably(checkpoints / "LATEST", final_path.filename().string() + "\n");
+    if (error) storage::io_failed(final_path, "cannot be renamed", error.value());
+    storage::sync(checkpoints);
+    storage::write_text_durably(checkpoints / "LATEST", final_path.filename().string() + "\n");
     std::int64_t kept = 0;
     for (const fs::path& path : list_checkpoints(checkpoints.parent_path()))
         if (step_of_checkpoint(path) <= step && ++kept > std::max<std::int64_t>(keep, 2))

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
-#include "io/file.hpp"
+#include "storage/file.hpp"
 
 namespace maestro::io {
 
@@ -25,7 +25,7 @@ std::vector<fs::path> entries_of(const fs::path& run) {
         entry.increment(error);
     }
     if (error && error != std::errc::no_such_file_or_directory)
-        io_failed(checkpoints, "cannot be read", error.value());
+        storage::io_failed(checkpoints, "cannot be read", error.value());
     return found;
 }
 
@@ -48,7 +48,7 @@ bool had_checkpoints(const fs::path& run) {
 
 Manifest read_manifest(const fs::path& checkpoint) {
     const fs::path path = checkpoint / "manifest.json";
-    return parse_manifest(read_text(path), path);
+    return parse_manifest(storage::read_text(path), path);
 }
 
 Manifest parse_manifest(const std::string& text, const fs::path& path) {
@@ -77,9 +77,9 @@ Manifest parse_manifest(const std::string& text, const fs::path& path) {
 
 std::string damage_of(const fs::path& checkpoint, const ManifestEntry& entry, Pulse& pulse) {
     const fs::path path = checkpoint / entry.file;
-    Fingerprint found;
+    storage::Fingerprint found;
     try {
-        found = fingerprint(path, pulse);
+        found = storage::fingerprint(path, pulse);
     } catch (const Error& error) {
         if (error.code() != ExitCode::bad_data) throw;
         return error.what();

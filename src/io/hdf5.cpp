@@ -68,12 +68,6 @@ void hdf5_failed(const char* expression, const char* file, int line) {
 
 }  // namespace detail
 
-void Handle::close() {
-    if (id_ < 0) return;
-    const hid_t id = std::exchange(id_, -1);
-    MAESTRO_HDF5(close_(id));
-}
-
 void quiet_hdf5() {
     H5Eset_auto(H5E_DEFAULT, nullptr, nullptr);
 }

@@ -13,7 +13,8 @@
 
 #include "base/error.hpp"
 #include "base/shard.hpp"
-#include "io/hdf5_driver.hpp"
+#include "storage/hdf5_driver.hpp"
+#include "storage/hdf5_handle.hpp"
 
 namespace maestro::io {
 
@@ -31,30 +32,7 @@ namespace detail {
         return maestro_result;                                                   \
     }()
 
-/// Owns one hid_t.
-class Handle {
-public:
-    Handle() = default;
-    Handle(hid_t id, herr_t (*closer)(hid_t)) : id_(id), close_(closer) {}
-    ~Handle() {
-        if (id_ >= 0) close_(id_);
-    }
-    Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
-    Handle& operator=(Handle&& other) noexcept {
-        std::swap(id_, other.id_);
-        std::swap(close_, other.close_);
-        return *this;
-    }
-    Handle(const Handle&) = delete;
-    Handle& operator=(const Handle&) = delete;
-    operator hid_t() const { return id_; }
-    /// Closes now, and says whether that worked: data may reach the file only here.
-    void close();
-
-private:
-    hid_t id_ = -1;
-    herr_t (*close_)(hid_t) = nullptr;
-};
+using Handle = storage::Hdf5Handle;
 
 /// Silences HDF5's own printing; the messages go into the errors.
 void quiet_hdf5();
@@ -71,7 +49,7 @@ public:
     operator hid_t() const { return handle_; }
     /// Flush and close. Error(io_error) where any call before failed.
     void close();
-    const DriverState& state() const { return *state_; }
+    const storage::DriverState& state() const { return *state_; }
     /// What `action` returns. A failed call of HDF5 inside becomes Error(io_error) where the disk failed and
     /// Error(bad_data) where the content is wrong; all errors name the file.
     template <class Action>
@@ -88,7 +66,7 @@ private:
     [[noreturn]] void explain(const Error& error) const;
 
     std::filesystem::path path_;
-    std::unique_ptr<DriverState> state_;  // before the handle, whose end still uses it
+    std::unique_ptr<storage::DriverState> state_;  // before the handle, whose end still uses it
     Handle handle_;
 };
 

@@ -3,22 +3,22 @@
 
 #include <cerrno>
 
-#include "io/file.hpp"
 #include "io/hdf5.hpp"
+#include "storage/file.hpp"
 
 namespace maestro::io {
 
 File::File(const std::filesystem::path& path, Pulse& pulse)
-    : path_(path), state_(std::make_unique<DriverState>()) {
+    : path_(path), state_(std::make_unique<storage::DriverState>()) {
     quiet_hdf5();
     state_->pulse = &pulse;
 }
 
 namespace {
 
-Handle access_through(DriverState& state) {
+Handle access_through(storage::DriverState& state) {
     Handle access(MAESTRO_HDF5(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
-    set_driver(access, state);
+    storage::set_driver(access, state);
     // Attributes above 64 KiB (the environment of a thousand ranks) need the object headers of 1.8.
     MAESTRO_HDF5(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_LATEST));
     return access;
@@ -48,7 +48,7 @@ File::File(const std::filesystem::path& path, Mode mode, Pulse& pulse) : File(pa
                     fmt::format("{}: cannot create it; is the directory writable and the disk not full?",
                                 path.string()));
     if (state_->failed == ENOENT) throw Error(ExitCode::bad_data, path.string() + ": missing");
-    if (state_->failed != 0) io_failed(path, state_->what, state_->failed);
+    if (state_->failed != 0) storage::io_failed(path, state_->what, state_->failed);
     throw Error(ExitCode::bad_data, fmt::format("{}: not a readable HDF5 file", path.string()));
 }
 
@@ -62,12 +62,12 @@ File File::held(const std::filesystem::path& path, Pulse& pulse) {
 
 void File::close() {
     MAESTRO_HDF5(H5Fflush(handle_, H5F_SCOPE_GLOBAL));
-    handle_.close();
-    if (state_->failed != 0) io_failed(path_, state_->what, state_->failed);
+    MAESTRO_HDF5(handle_.close());
+    if (state_->failed != 0) storage::io_failed(path_, state_->what, state_->failed);
 }
 
 void File::explain(const Error& error) const {
-    if (state_->failed != 0) io_failed(path_, state_->what, state_->failed);
+    if (state_->failed != 0) storage::io_failed(path_, state_->what, state_->failed);
     const bool of_hdf5 = error.code() == ExitCode::io_error;
     throw Error(ExitCode::bad_data, fmt::format("{}: {}{}", path_.string(), error.what(),
                                                 of_hdf5 ? "; the file is damaged" : ""));

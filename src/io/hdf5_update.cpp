@@ -10,10 +10,12 @@
 #include <cerrno>
 #include <cstring>
 
-#include "io/file.hpp"
 #include "io/run_directory.hpp"
+#include "storage/file.hpp"
 
 namespace maestro::io {
+
+using storage::kPage;
 
 namespace fs = std::filesystem;
 
@@ -34,31 +36,33 @@ fs::path journal_of(const fs::path& path) {
     return path.string() + ".journal";
 }
 
-std::uint64_t size_of(const Descriptor& file) {
+std::uint64_t size_of(const storage::Descriptor& file) {
     struct stat found = {};
     return ::fstat(file.get(), &found) == 0 ? static_cast<std::uint64_t>(found.st_size) : 0;
 }
 
 /// Drops the pages that are in the file already: HDF5 writes chunks as a whole.
-void drop_unchanged(const Descriptor& file, std::map<std::uint64_t, std::array<std::byte, kPage>>& pages,
-                    Pulse& pulse) {
+void drop_unchanged(const storage::Descriptor& file,
+                    std::map<std::uint64_t, std::array<std::byte, kPage>>& pages, Pulse& pulse) {
     std::array<std::byte, kPage> old;
     std::erase_if(pages, [&](const auto& page) {
-        return read_at(file.get(), old.data(), kPage, page.first * kPage, pulse) ==
+        return storage::read_at(file.get(), old.data(), kPage, page.first * kPage, pulse) ==
                    static_cast<std::int64_t>(kPage) &&
                std::memcmp(old.data(), page.second.data(), kPage) == 0;
     });
 }
 
 /// The last page is cut where the file ends.
-bool write_pages(const Descriptor& file, const char* records, std::uint64_t count, std::uint64_t size) {
+bool write_pages(const storage::Descriptor& file, const char* records, std::uint64_t count,
+                 std::uint64_t size) {
     Pulse quiet;
     for (std::uint64_t i = 0; i < count; ++i, records += sizeof(std::uint64_t) + kPage) {
         std::uint64_t number = 0;
         std::memcpy(&number, records, sizeof number);
         if (number * kPage >= size) continue;
         const std::uint64_t bytes = std::min(kPage, size - number * kPage);
-        if (!write_at(file.get(), records + sizeof number, bytes, number * kPage, quiet)) return false;
+        if (!storage::write_at(file.get(), records + sizeof number, bytes, number * kPage, quiet))
+            return false;
     }
     return ::ftruncate(file.get(), static_cast<off_t>(size)) == 0;
 }
@@ -74,7 +78,7 @@ std::string records_of(const std::map<std::uint64_t, std::array<std::byte, kPage
 }
 
 [[noreturn]] void no_room(const fs::path& path, int number) {
-    io_failed(path, "cannot be written; free space, then run again with --resume auto", number);
+    storage::io_failed(path, "cannot be written; free space, then run again with --resume auto", number);
 }
 
 }  // namespace
@@ -86,10 +90,10 @@ void create_whole(const fs::path& path, Pulse& pulse, const Change& fill) {
     File file = File::held(partial, pulse);
     fill(file);
     file.close();
-    const DriverState& state = file.state();
+    const storage::DriverState& state = file.state();
     const std::string records = records_of(state.pages);
     {
-        const Descriptor target(partial, O_WRONLY | O_CREAT | O_TRUNC);
+        const storage::Descriptor target(partial, O_WRONLY | O_CREAT | O_TRUNC);
         if (!target || !write_pages(target, records.data(), state.pages.size(), state.end) ||
             ::fsync(target.get()) != 0) {
             const int number = errno;
@@ -100,21 +104,21 @@ void create_whole(const fs::path& path, Pulse& pulse, const Change& fill) {
     fs::remove(journal_of(path), ignored);  // of a file that is replaced
     std::error_code error;
     fs::rename(partial, path, error);
-    if (error) io_failed(path, "cannot be renamed", error.value());
+    if (error) storage::io_failed(path, "cannot be renamed", error.value());
 }
 
 void finish_change(const fs::path& path) {
     const fs::path journal = journal_of(path);
     std::error_code ignored;
     if (!fs::exists(journal, ignored)) return;
-    const std::string text = read_text(journal);
+    const std::string text = storage::read_text(journal);
     Header header = {};
     const std::string_view records = std::string_view(text).substr(std::min(sizeof header, text.size()));
     if (text.size() >= sizeof header) std::memcpy(&header, text.data(), sizeof header);
     if (std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 &&
         header.pages == records.size() / (sizeof(std::uint64_t) + kPage) &&
         XXH64(records.data(), records.size(), 0) == header.hash) {
-        const Descriptor file(path, O_WRONLY);
+        const storage::Descriptor file(path, O_WRONLY);
         if (!file || !write_pages(file, records.data(), header.pages, header.size)) no_room(path, errno);
     }
     fs::remove(journal, ignored);
@@ -125,8 +129,8 @@ void change_whole(const fs::path& path, Pulse& pulse, const Change& change) {
     File held(path, File::Mode::hold, pulse);
     held.read([&](hid_t file) { change(file); });
     held.close();
-    DriverState state = held.state();
-    const Descriptor file(path, O_RDWR);
+    storage::DriverState state = held.state();
+    const storage::Descriptor file(path, O_RDWR);
     if (!file) no_room(path, errno);
     drop_unchanged(file, state.pages, pulse);
     const std::string records = records_of(state.pages);
@@ -146,9 +150,9 @@ void change_whole(const fs::path& path, Pulse& pulse, const Change& change) {
         no_room(path, errno);
     const fs::path journal = journal_of(path), partial = journal.string() + ".partial";
     const bool written = [&] {
-        const Descriptor target(partial, O_WRONLY | O_CREAT | O_TRUNC);
-        return target && write_at(target.get(), &header, sizeof header, 0, pulse) &&
-               write_at(target.get(), records.data(), records.size(), sizeof header, pulse);
+        const storage::Descriptor target(partial, O_WRONLY | O_CREAT | O_TRUNC);
+        return target && storage::write_at(target.get(), &header, sizeof header, 0, pulse) &&
+               storage::write_at(target.get(), records.data(), records.size(), sizeof header, pulse);
     }();
     const int number = errno;
     std::error_code error;

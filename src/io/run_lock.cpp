@@ -60,7 +60,7 @@ RunLock::RunLock(const fs::path& directory) : directory_(directory) {
     fs::create_directories(directory, error);
     if (error) refuse("cannot be made: " + error.message());
     for (;;) {
-        file_ = Descriptor(path, O_RDWR | O_CREAT);
+        file_ = storage::Descriptor(path, O_RDWR | O_CREAT);
         if (!file_) refuse(fmt::format("cannot write there: {}", std::strerror(errno)));
         const int failed = lock(file_.get());
         if (failed == EAGAIN) {
@@ -79,7 +79,8 @@ RunLock::RunLock(const fs::path& directory) : directory_(directory) {
     }
     const std::string owner = this_process();
     Pulse quiet;
-    if (::ftruncate(file_.get(), 0) != 0 || !write_at(file_.get(), owner.data(), owner.size(), 0, quiet)) {
+    if (::ftruncate(file_.get(), 0) != 0 ||
+        !storage::write_at(file_.get(), owner.data(), owner.size(), 0, quiet)) {
         // A full disk: the lock holds all the same, without a name.
     }
 }

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "io/file.hpp"
+#include "storage/file.hpp"
 
 namespace maestro::io {
 
@@ -26,7 +26,7 @@ public:
 
 private:
     std::filesystem::path directory_;
-    Descriptor file_;
+    storage::Descriptor file_;
     bool made_ = false;
     std::string warning_;
 };

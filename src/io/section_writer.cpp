@@ -50,19 +50,19 @@ SectionFile create_section(const fs::path& partial, const std::string& section, 
     pulse.doing(fmt::format("writing {}", path.string()));
     SectionFile made;
     const File described = describe_file(path, section, step, parameters, made.places, pulse);
-    const DriverState& state = described.state();
+    const storage::DriverState& state = described.state();
     made.bytes = state.end;
     check_free_space(partial, made.bytes);
-    const Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC);
-    if (!file) io_failed(path, "cannot be made", errno);
-    take_room(path, file, made.bytes, pulse);
+    const storage::Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC);
+    if (!file) storage::io_failed(path, "cannot be made", errno);
+    storage::reserve_space(path, file, made.bytes, pulse);
     for (const auto& [number, page] : state.pages) {
-        const std::uint64_t at = number * kPage;
+        const std::uint64_t at = number * storage::kPage;
         if (at < made.bytes &&
-            !write_at(file.get(), page.data(), std::min(kPage, made.bytes - at), at, pulse))
-            io_failed(path, "cannot be written", errno);
+            !storage::write_at(file.get(), page.data(), std::min(storage::kPage, made.bytes - at), at, pulse))
+            storage::io_failed(path, "cannot be written", errno);
     }
-    if (::fsync(file.get()) != 0) io_failed(path, "cannot be synced to the disk", errno);
+    if (::fsync(file.get()) != 0) storage::io_failed(path, "cannot be synced to the disk", errno);
     return made;
 }
 
@@ -71,7 +71,7 @@ SectionFile create_section(const fs::path& partial, const std::string& section, 
 SectionWriter::SectionWriter(const fs::path& partial, const std::string& section, Pulse& pulse)
     : path_(file_of(partial, section)), pulse_(pulse), file_(path_, O_WRONLY) {
     pulse.doing(fmt::format("writing {}", path_.string()));
-    if (!file_) io_failed(path_, "cannot be opened", errno);
+    if (!file_) storage::io_failed(path_, "cannot be opened", errno);
 }
 
 void SectionWriter::write(std::uint64_t place, const std::vector<std::int64_t>& shape, const Shard& shard,
@@ -79,17 +79,17 @@ void SectionWriter::write(std::uint64_t place, const std::vector<std::int64_t>& 
     MAESTRO_CHECK(place > 0, "{}: no such array", path_.string());
     for (const Extent& extent : extents_of(shape, shard, held)) {
         const auto bytes = static_cast<std::uint64_t>(extent.count) * sizeof(float);
-        if (!write_at(file_.get(), values + (extent.local - held.begin), bytes,
-                      place + static_cast<std::uint64_t>(extent.logical) * sizeof(float), pulse_))
-            io_failed(path_, "cannot be written", errno);
+        if (!storage::write_at(file_.get(), values + (extent.local - held.begin), bytes,
+                               place + static_cast<std::uint64_t>(extent.logical) * sizeof(float), pulse_))
+            storage::io_failed(path_, "cannot be written", errno);
         elements_ += extent.count;
         unsynced_ += bytes;
-        if (unsynced_ >= kSyncEvery) sync();
+        if (unsynced_ >= storage::kSyncEvery) sync();
     }
 }
 
 void SectionWriter::sync() {
-    if (::fsync(file_.get()) != 0) io_failed(path_, "cannot be synced to the disk", errno);
+    if (::fsync(file_.get()) != 0) storage::io_failed(path_, "cannot be synced to the disk", errno);
     unsynced_ = 0;
     pulse_.beat();
 }
@@ -97,7 +97,7 @@ void SectionWriter::sync() {
 ManifestEntry verify_section(const fs::path& partial, const std::string& section, std::uint64_t bytes,
                              Pulse& pulse) {
     const fs::path path = file_of(partial, section);
-    const Fingerprint found = fingerprint(path, pulse);
+    const storage::Fingerprint found = storage::fingerprint(path, pulse);
     if (found.bytes != bytes)
         throw Error(ExitCode::io_error,
                     fmt::format("{}: {} bytes where {} were written", path.string(), found.bytes, bytes));

@@ -13,7 +13,7 @@
 #include "base/pulse.hpp"
 #include "base/shard.hpp"
 #include "io/checkpoint.hpp"
-#include "io/file.hpp"
+#include "storage/file.hpp"
 
 namespace maestro::io {
 
@@ -53,7 +53,7 @@ public:
 private:
     std::filesystem::path path_;
     Pulse& pulse_;
-    Descriptor file_;
+    storage::Descriptor file_;
     std::uint64_t unsynced_ = 0;  ///< bytes
     std::int64_t elements_ = 0;
 };

@@ -1,5 +1,6 @@
 #include "transport/message_endpoint.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -17,6 +18,10 @@ void append(Bytes& to, const T* values, std::size_t count) {
 
 }  // namespace
 
+std::size_t message_bytes(std::size_t payload, std::size_t extents, std::size_t words) {
+    return payload + extents * sizeof(Extent) + words * sizeof(Word) + 2 * sizeof(std::uint64_t);
+}
+
 void close_message(Bytes& payload, std::span<const Extent> extents, std::span<const Word> words) {
     const std::uint64_t counts[] = {extents.size(), words.size()};
     append(payload, extents.data(), extents.size());
@@ -24,55 +29,87 @@ void close_message(Bytes& payload, std::span<const Extent> extents, std::span<co
     append(payload, counts, 2);
 }
 
-Mail::Mail(comm::Communicator edge, Deliver deliver)
+MessageEndpoint::MessageEndpoint(comm::Communicator edge, std::size_t spare_bytes, Deliver deliver)
     : edge_(std::move(edge)),
+      spare_bytes_(spare_bytes),
       deliver_(std::move(deliver)),
       inbox_(static_cast<std::size_t>(edge_.size())),
       turn_(edge_.waiter().progress().add([this] { return take_turn(); })) {}
 
-Mail::~Mail() {
+MessageEndpoint::~MessageEndpoint() {
     if (std::uncaught_exceptions() == 0) {
         try {
             edge_.waiter().wait_until([this] { return all_sent(); },
                                       [this] { return "the last messages of " + edge_.name(); });
         } catch (const std::exception&) {
-            // the peers are gone, and say so themselves
+            // The peers are gone, and report that themselves.
         }
     }
     edge_.waiter().progress().remove(turn_);
 }
 
-Bytes Mail::spare() {
+std::size_t MessageEndpoint::held_bytes() const {
     const std::lock_guard lock(mutex_);
-    if (spare_.empty()) return {};
-    Bytes bytes = std::move(spare_.back());
-    spare_.pop_back();
-    bytes.clear();
-    return bytes;
+    return held_bytes_;
 }
 
-/// MPI keeps the order of messages between two ranks.
-void Mail::send(int peer, Bytes message) {
+/// The smallest finished message that is large enough, unless it is so large that a longer one will need it.
+/// A new one has exactly the memory that it needs: that much the memory plan counts.
+Bytes MessageEndpoint::new_message(std::size_t bytes) {
+    constexpr std::size_t kSmall = 4096;
     const std::lock_guard lock(mutex_);
+    auto best = spare_.end();
+    for (auto at = spare_.begin(); at != spare_.end(); ++at)
+        if (at->capacity() >= bytes && at->capacity() <= std::max(kSmall, 2 * bytes) &&
+            (best == spare_.end() || at->capacity() < best->capacity()))
+            best = at;
+    Bytes message;
+    if (best != spare_.end()) {
+        message = std::move(*best);
+        spare_.erase(best);
+        message.clear();
+        return message;
+    }
+    while (!spare_.empty() && held_bytes_ + bytes > spare_bytes_) {
+        held_bytes_ -= spare_.back().capacity();
+        spare_.pop_back();
+    }
+    message.reserve(bytes);
+    held_bytes_ += message.capacity();
+    return message;
+}
+
+void MessageEndpoint::recycle(Bytes message) {
+    const std::lock_guard lock(mutex_);
+    if (held_bytes_ <= spare_bytes_)
+        spare_.push_back(std::move(message));
+    else
+        held_bytes_ -= message.capacity();
+}
+
+void MessageEndpoint::send(int peer, Bytes message) {
+    const std::lock_guard lock(mutex_);
+    // One communicator and one tag: MPI then delivers the messages between two ranks in the order of the
+    // sends, and a word never overtakes its rows.
     Message& last = sent_.emplace_back(Message{.bytes = std::move(message)});
     MAESTRO_MPI(MPI_Isend(last.bytes.data(), static_cast<int>(last.bytes.size()), MPI_BYTE, peer, kTag,
                           edge_.handle(), &last.request));
 }
 
-bool Mail::is_done(Message& message) {
+bool MessageEndpoint::is_done(Message& message) {
     int flag = 0;
     MAESTRO_MPI(MPI_Test(&message.request, &flag, MPI_STATUS_IGNORE));
     return flag != 0;
 }
 
-bool Mail::all_sent() {
+bool MessageEndpoint::all_sent() {
     const std::lock_guard lock(mutex_);
     return sent_.empty();
 }
 
-/// By whichever thread drives Progress, one at a time.
-bool Mail::take_turn() {
-    bool moved = false;
+/// Called by whichever thread drives Progress, one at a time.
+bool MessageEndpoint::take_turn() {
+    std::vector<Bytes> finished;
     {
         const std::lock_guard lock(mutex_);
         for (auto m = sent_.begin(); m != sent_.end();) {
@@ -80,24 +117,26 @@ bool Mail::take_turn() {
                 ++m;
                 continue;
             }
-            spare_.push_back(std::move(m->bytes));
+            finished.push_back(std::move(m->bytes));
             m = sent_.erase(m);
-            moved = true;
         }
     }
+    bool moved = !finished.empty();
+    for (Bytes& message : finished) recycle(std::move(message));
     while (begin_to_receive()) moved = true;
+    // Receives of a peer may complete in any order, but are delivered in the order of the sends: a word in a
+    // later message says that the rows of earlier ones are there.
     for (std::size_t peer = 0; peer < inbox_.size(); ++peer)
         for (auto& messages = inbox_[peer]; !messages.empty() && is_done(messages.front());) {
-            deliver_(static_cast<int>(peer), messages.front().bytes);  // in the order of their sending
-            const std::lock_guard lock(mutex_);
-            spare_.push_back(std::move(messages.front().bytes));
+            deliver_(static_cast<int>(peer), messages.front().bytes);
+            recycle(std::move(messages.front().bytes));
             messages.pop_front();
             moved = true;
         }
     return moved;
 }
 
-bool Mail::begin_to_receive() {
+bool MessageEndpoint::begin_to_receive() {
     int found = 0, size = 0;
     MPI_Message handle = MPI_MESSAGE_NULL;
     MPI_Status status;
@@ -105,7 +144,7 @@ bool Mail::begin_to_receive() {
     if (found == 0) return false;
     MAESTRO_MPI(MPI_Get_count(&status, MPI_BYTE, &size));
     Message& message = inbox_[status.MPI_SOURCE].emplace_back();
-    message.bytes = spare();
+    message.bytes = new_message(static_cast<std::size_t>(size));
     message.bytes.resize(static_cast<std::size_t>(size));
     MAESTRO_MPI(MPI_Imrecv(message.bytes.data(), size, MPI_BYTE, &handle, &message.request));
     return true;

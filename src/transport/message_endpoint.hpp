@@ -1,4 +1,4 @@
-// Ordinary messages between the ranks of an edge, and what stands in them.
+// Two-sided MPI messages between the ranks of an edge, and their format.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace maestro::transport {
 
 using Bytes = std::vector<std::byte>;
 
-/// Where rows belong in the memory of the rank that gets them.
+/// The place of a part of the payload in the receiver's memory.
 struct Extent {
     std::uint64_t offset, bytes;
 };
@@ -27,11 +27,14 @@ struct Word {
     std::uint64_t offset, value;
 };
 
-/// A message is its payload, then its extents, then its words, then their numbers: so that it can be filled
-/// while it grows. Adds all behind the payload.
+/// A message consists of its payload, then its extents, its words, and their two numbers. These are at the
+/// end so that the payload can be appended before they are known.
+std::size_t message_bytes(std::size_t payload, std::size_t extents, std::size_t words);
+/// Appends what follows the payload.
 void close_message(Bytes& payload, std::span<const Extent> extents, std::span<const Word> words);
 
-/// Calls on_extent(Extent) and then on_word(Word) for each in their order. The payload is in front.
+/// Calls on_extent(Extent) for each extent and then on_word(Word) for each word, in their order. The payload
+/// is at the start of the message.
 template <class OnExtent, class OnWord>
 void read_message(const Bytes& message, OnExtent&& on_extent, OnWord&& on_word) {
     std::uint64_t counts[2] = {};
@@ -49,21 +52,27 @@ void read_message(const Bytes& message, OnExtent&& on_extent, OnWord&& on_word) 
     read(counts[1], Word{}, on_word);
 }
 
-/// Sends and takes in messages while the host computes. Owns its communicator, and the messages until they
-/// have left.
-class Mail {
+/// Sends and receives messages over a communicator, which it owns, while the host computes. It owns the
+/// messages from send() until they have left, and received ones until they have been delivered.
+class MessageEndpoint {
 public:
-    /// Of one sender in the order of its sends; by whoever drives Progress, as soon as the mail is there.
+    /// Called with each message that has arrived, by whichever thread drives Progress; the messages of a peer
+    /// come in the order in which it sent them.
     using Deliver = std::function<void(int peer, const Bytes& message)>;
 
-    Mail(comm::Communicator edge, Deliver deliver);
-    ~Mail();  ///< what was sent last leaves first, except while an exception flies
-    Mail(const Mail&) = delete;
-    Mail& operator=(const Mail&) = delete;
+    /// `spare_bytes`: finished messages are kept for reuse while all messages together take no more than
+    /// this.
+    MessageEndpoint(comm::Communicator edge, std::size_t spare_bytes, Deliver deliver);
+    ~MessageEndpoint();  ///< waits until everything has left, unless an exception is being handled
+    MessageEndpoint(const MessageEndpoint&) = delete;
+    MessageEndpoint& operator=(const MessageEndpoint&) = delete;
 
     const comm::Communicator& edge() const { return edge_; }
-    Bytes spare();                       ///< empty, with the memory of a message that is through
+    /// An empty message with room for so many bytes, to be filled and sent.
+    Bytes new_message(std::size_t bytes);
     void send(int peer, Bytes message);  ///< to another rank
+    /// Bytes of memory that messages take at the moment: on their way, and kept for reuse.
+    std::size_t held_bytes() const;
 
 private:
     struct Message {
@@ -74,13 +83,16 @@ private:
     bool begin_to_receive();
     bool all_sent();
     static bool is_done(Message& message);
+    void recycle(Bytes message);
 
     comm::Communicator edge_;
+    const std::size_t spare_bytes_;
     Deliver deliver_;
-    std::vector<std::deque<Message>> inbox_;  ///< by peer, on their way in; Progress's
-    std::mutex mutex_;                        ///< of the two below
-    std::deque<Message> sent_;                ///< on their way out
-    std::vector<Bytes> spare_;                ///< memory of messages that are through
+    std::vector<std::deque<Message>> inbox_;  ///< receives in progress, by peer; used by Progress's thread
+    mutable std::mutex mutex_;                ///< guards the three members below
+    std::deque<Message> sent_;                ///< sends in progress
+    std::vector<Bytes> spare_;                ///< finished messages
+    std::size_t held_bytes_ = 0;              ///< capacity of all messages
     comm::Progress::Id turn_;
 };
 

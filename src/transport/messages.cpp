@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -12,51 +13,60 @@ namespace maestro::transport {
 
 namespace {
 
-constexpr std::size_t kPage = 4096;  // none is another edge's too: CUDA pins whole pages
-constexpr std::size_t kLargestMessage = std::size_t{1} << 28;  // counts of MPI are int; and memory on the way
+constexpr std::size_t kPage = 4096;  // CUDA pins whole pages, and no page may belong to two edges
+constexpr std::size_t kMaxPayload = std::size_t{1} << 28;  // counts of MPI are int
 
 class MessageTransport final : public Transport {
 public:
-    MessageTransport(comm::Communicator edge, std::size_t bytes)
+    MessageTransport(comm::Communicator edge, std::size_t bytes, std::size_t message_bytes)
         : size_(bytes),
           pages_(bytes / kPage + 1),
-          outbox_(static_cast<std::size_t>(edge.size())),
-          mail_(std::move(edge), [this](int, const Bytes& message) { deliver(message); }) {
-        mail_.edge().barrier();
+          drafts_(static_cast<std::size_t>(edge.size())),
+          endpoint_(std::move(edge), message_bytes, [this](int, const Bytes& message) { deliver(message); }) {
+        endpoint_.edge().barrier();
     }
 
     std::byte* memory() override { return pages_.front().bytes; }
 
     void put(int peer, std::size_t offset, const void* source, std::size_t bytes) override {
         if (bytes == 0) return;
-        if (is_own(peer)) {
+        if (is_self(peer))
             std::memcpy(memory() + offset, source, bytes);
-            return;
-        }
-        Draft& draft = outbox_[peer];
-        for (std::size_t done = 0; done < bytes;) {
-            if (draft.payload.empty()) draft.payload = mail_.spare();
-            if (draft.payload.size() >= kLargestMessage) send(peer);
-            const std::size_t part = std::min(kLargestMessage - draft.payload.size(), bytes - done);
-            const auto* const from = static_cast<const std::byte*>(source) + done;
-            draft.payload.insert(draft.payload.end(), from, from + part);
-            draft.extents.push_back({offset + done, part});
-            done += part;
-        }
+        else
+            drafts_[peer].puts.push_back({offset, static_cast<const std::byte*>(source), bytes});
     }
 
     void signal(int peer, std::size_t offset, std::uint64_t word) override {
-        if (is_own(peer))
+        if (is_self(peer))
             word_at(offset).store(word, std::memory_order_release);
         else
-            outbox_[peer].words.push_back({offset, word});
+            drafts_[peer].words.push_back({offset, word});
     }
 
+    // Sources are copied here and not in put(), once the size of the message is known: it gets the memory
+    // that it needs, and no more, as the memory plan assumes.
     void push(int peer) override {
-        const Draft& draft = outbox_[peer];
-        if (!draft.extents.empty() || !draft.words.empty()) send(peer);
+        const Draft draft = std::exchange(drafts_[peer], {});
+        if (draft.puts.empty() && draft.words.empty()) return;
+        std::vector<Put> parts;
+        std::size_t payload = 0;
+        for (const Put& put : draft.puts)
+            for (std::size_t done = 0; done < put.bytes;) {
+                if (payload == kMaxPayload) {
+                    send(peer, parts, {});
+                    parts.clear();
+                    payload = 0;
+                }
+                const std::size_t bytes = std::min(kMaxPayload - payload, put.bytes - done);
+                parts.push_back({put.offset + done, put.source + done, bytes});
+                payload += bytes;
+                done += bytes;
+            }
+        send(peer, parts, draft.words);  // words with the last message, behind all rows
     }
 
+    // Words are stored by the thread that receives and loaded by the main thread. Release and acquire make
+    // the rows that were written before a word visible to whoever has seen the word.
     std::uint64_t load(std::size_t offset) override {
         return word_at(offset).load(std::memory_order_acquire);
     }
@@ -65,27 +75,38 @@ private:
     struct alignas(kPage) Page {
         std::byte bytes[kPage] = {};
     };
-    struct Draft {  // what was put to a peer since the last message to it
-        Bytes payload;
-        std::vector<Extent> extents;
+    struct Put {
+        std::size_t offset;
+        const std::byte* source;
+        std::size_t bytes;
+    };
+    struct Draft {  ///< puts and signals to a peer since the last push
+        std::vector<Put> puts;
         std::vector<Word> words;
     };
 
-    bool is_own(int peer) const { return peer == mail_.edge().rank(); }
+    bool is_self(int peer) const { return peer == endpoint_.edge().rank(); }
     std::atomic_ref<std::uint64_t> word_at(std::size_t offset) {
         return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(memory() + offset));
     }
 
-    void send(int peer) {
-        Draft draft = std::exchange(outbox_[peer], {});
-        close_message(draft.payload, draft.extents, draft.words);
-        mail_.send(peer, std::move(draft.payload));
+    void send(int peer, std::span<const Put> puts, std::span<const Word> words) {
+        std::size_t payload = 0;
+        std::vector<Extent> extents;
+        for (const Put& put : puts) {
+            extents.push_back({put.offset, put.bytes});
+            payload += put.bytes;
+        }
+        Bytes message = endpoint_.new_message(message_bytes(payload, extents.size(), words.size()));
+        for (const Put& put : puts) message.insert(message.end(), put.source, put.source + put.bytes);
+        close_message(message, extents, words);
+        endpoint_.send(peer, std::move(message));
     }
 
     void deliver(const Bytes& message) {
         const std::byte* from = message.data();
         const auto check = [&](std::size_t offset, std::size_t bytes) {
-            MAESTRO_CHECK(offset + bytes <= size_, "{}: {} bytes at {} of {}", mail_.edge().name(), bytes,
+            MAESTRO_CHECK(offset + bytes <= size_, "{}: {} bytes at {} of {}", endpoint_.edge().name(), bytes,
                           offset, size_);
         };
         read_message(
@@ -103,13 +124,14 @@ private:
 
     std::size_t size_;
     std::vector<Page> pages_;
-    std::vector<Draft> outbox_;  ///< by peer; the main thread's
-    Mail mail_;                  ///< delivers to what stands above
+    std::vector<Draft> drafts_;  ///< by peer; main thread only
+    MessageEndpoint endpoint_;   ///< last: its destructor still delivers into the members above
 };
 }  // namespace
 
-std::unique_ptr<Transport> make_messages(comm::Communicator edge, std::size_t bytes) {
-    return std::make_unique<MessageTransport>(std::move(edge), bytes);
+std::unique_ptr<Transport> make_messages(comm::Communicator edge, std::size_t bytes,
+                                         std::size_t message_bytes) {
+    return std::make_unique<MessageTransport>(std::move(edge), bytes, message_bytes);
 }
 
 }  // namespace maestro::transport

@@ -66,13 +66,16 @@ public:
     virtual std::byte* reach([[maybe_unused]] int peer) { return nullptr; }
 };
 
-/// Passive-target window over `edge`, whose ranks share a node: there a put is a copy (across nodes a flush
-/// would wait until the target enters MPI). Collective; every rank its own `bytes`. With `reaches` each rank
-/// can address the memory of the others. Throws what MPI throws where it offers no window.
+/// A passive-target MPI window over `edge`, whose ranks share a node: there a put is a copy. Between nodes a
+/// flush would wait until the target enters MPI. Collective; `bytes` may differ by rank. With `reaches` each
+/// rank can address the memory of the others. If MPI offers no window to one of the ranks, all throw that
+/// rank's Error, with Scope::all_ranks.
 std::unique_ptr<Transport> make_mpi_window(comm::Communicator edge, std::size_t bytes, bool reaches = false);
-/// Ordinary messages over `edge`, any nodes: what is pushed is copied and sent as one message, and a thread
-/// of the waiter's (comm::Progress) takes messages in while this rank computes. Collective.
-std::unique_ptr<Transport> make_messages(comm::Communicator edge, std::size_t bytes);
+/// Two-sided messages over `edge`, between any nodes: a push copies what was put and sends it as one message,
+/// and a thread (comm::Progress) receives while this rank computes. Memory of finished messages is kept for
+/// reuse while all messages together take at most `message_bytes`. Collective.
+std::unique_ptr<Transport> make_messages(comm::Communicator edge, std::size_t bytes,
+                                         std::size_t message_bytes);
 /// Both ends are this rank; peer is 0.
 std::unique_ptr<Transport> make_local(std::size_t bytes);
 

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/error.hpp"
+#include "comm/agree.hpp"
 #include "comm/check.hpp"
 #include "transport/transport.hpp"
 
@@ -17,31 +19,24 @@ class MpiWindowTransport final : public Transport {
 public:
     MpiWindowTransport(comm::Communicator edge, std::size_t bytes, bool reaches)
         : edge_(std::move(edge)), reaches_(reaches) {
-        const auto size = static_cast<MPI_Aint>(std::max<std::size_t>(bytes, 64));
-        MPI_Info info = MPI_INFO_NULL;
-        MAESTRO_MPI(MPI_Info_create(&info));
-        // Each rank's part on pages of its own, and no lock but the one taken here.
-        MAESTRO_MPI(MPI_Info_set(info, "alloc_shared_noncontig", "true"));
-        MAESTRO_MPI(MPI_Info_set(info, "same_disp_unit", "true"));
-        MAESTRO_MPI(reaches ? MPI_Win_allocate_shared(size, 1, info, edge_.handle(), &memory_, &window_)
-                            : MPI_Win_allocate(size, 1, info, edge_.handle(), &memory_, &window_));
-        MPI_Info_free(&info);
-        MAESTRO_MPI(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN));
-        int* model = nullptr;
-        int found = 0;
-        MAESTRO_MPI(MPI_Win_get_attr(window_, MPI_WIN_MODEL, &model, &found));
-        // Words are read as plain memory, which only this model makes the same as what peers put.
-        MAESTRO_CHECK(found != 0 && *model == MPI_WIN_UNIFIED,
-                      "{}: MPI's window has two copies of its memory", edge_.name());
+        // What fails may fail on one rank alone, while the others would wait in the barrier. So all ranks
+        // agree before they use the window, and before anybody frees it, which is collective.
+        try {
+            comm::agree(edge_, [&] { allocate(bytes); });
+        } catch (const Error& error) {
+            // A window that some ranks have and others do not can never be freed: MPI keeps it.
+            if (error.scope() == Scope::all_ranks && !edge_.any(window_ == MPI_WIN_NULL))
+                MPI_Win_free(&window_);
+            throw;
+        }
         MAESTRO_MPI(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_));
-        std::memset(memory_, 0,
-                    static_cast<std::size_t>(size));  // also takes the pages now, not within a step
+        std::memset(memory_, 0, size_of_window(bytes));  // takes the pages now, and not within a step
         MAESTRO_MPI(MPI_Win_sync(window_));
         edge_.barrier();
     }
 
     ~MpiWindowTransport() override {
-        // Freeing is collective: not while an exception flies, the others may never come.
+        // Freeing is collective. While an exception is handled, the other ranks may never call it.
         if (window_ == MPI_WIN_NULL || std::uncaught_exceptions() > 0) return;
         MPI_Win_unlock_all(window_);
         MPI_Win_free(&window_);
@@ -94,6 +89,28 @@ public:
     }
 
 private:
+    static std::size_t size_of_window(std::size_t bytes) { return std::max<std::size_t>(bytes, 64); }
+
+    /// Calls no collective operation but the allocation itself.
+    void allocate(std::size_t bytes) {
+        const auto size = static_cast<MPI_Aint>(size_of_window(bytes));
+        MPI_Info info = MPI_INFO_NULL;
+        MAESTRO_MPI(MPI_Info_create(&info));
+        // Each rank's part on pages of its own. Without the second key MPI gathers displacement units.
+        MAESTRO_MPI(MPI_Info_set(info, "alloc_shared_noncontig", "true"));
+        MAESTRO_MPI(MPI_Info_set(info, "same_disp_unit", "true"));
+        MAESTRO_MPI(reaches_ ? MPI_Win_allocate_shared(size, 1, info, edge_.handle(), &memory_, &window_)
+                             : MPI_Win_allocate(size, 1, info, edge_.handle(), &memory_, &window_));
+        MPI_Info_free(&info);
+        MAESTRO_MPI(MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN));
+        int* model = nullptr;
+        int found = 0;
+        MAESTRO_MPI(MPI_Win_get_attr(window_, MPI_WIN_MODEL, &model, &found));
+        // load() reads words as plain memory. Only in the unified model is that the memory that peers put to.
+        MAESTRO_CHECK(found != 0 && *model == MPI_WIN_UNIFIED,
+                      "{}: MPI's window has two copies of its memory", edge_.name());
+    }
+
     struct Signal {
         int peer;
         std::size_t offset;

@@ -37,7 +37,8 @@ double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph,
         bytes += static_cast<double>(plan.sections[section].footprint.saved);
     for (std::size_t e = 0; e < plan.channels.size(); ++e) {
         if (graph.edges[e].from == section)
-            bytes += static_cast<double>(channel::slot_bytes(plan.channels[e], rank).both());
+            bytes += static_cast<double>(channel::slot_bytes(plan.channels[e], rank).both() +
+                                         channel::slot_message_bytes(plan.channels[e], rank));
     }
     return bytes;
 }
@@ -140,8 +141,9 @@ std::string RankMemory::describe() const {
     for (const auto& [bytes, what] :
          {std::pair{weights, "of weights and gradients"}, std::pair{optimizer, "of the optimizer's moments"},
           std::pair{activations, "of activations"}, std::pair{scratch, "of scratch"},
-          std::pair{channels, "of rows under way"}, std::pair{samples, "of samples"},
-          std::pair{libraries, "of libraries' workspace"}, std::pair{reserve, "in reserve for libraries"}})
+          std::pair{channels, "of rows under way"}, std::pair{messages, "of messages"},
+          std::pair{samples, "of samples"}, std::pair{libraries, "of libraries' workspace"},
+          std::pair{reserve, "in reserve for libraries"}})
         if (bytes > 0) {
             text += fmt::format("{}{:.0f} {}", before, mib(bytes), what);
             before = ", ";
@@ -212,6 +214,7 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
     memory.reserve += plan.libraries.reserve;
     for (const channel::ChannelSpec& spec : plan.channels) {
         memory.channels += static_cast<double>(channel::rank_bytes(spec, rank));
+        memory.messages += static_cast<double>(channel::message_bytes(spec, rank));
         if (plan.libraries.edges)
             memory.reserve += static_cast<double>(channel::direct_bytes(spec, rank, plan.libraries.by_nccl));
     }

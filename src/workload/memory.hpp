@@ -54,6 +54,7 @@ struct RankMemory {
     double activations = 0;  ///< of the micro-batches in flight
     double scratch = 0;      ///< within a task, or as gradients are summed
     double channels = 0;     ///< rows and gradients under way
+    double messages = 0;     ///< copies of rows and gradients that are sent between nodes
     double samples = 0;      ///< as read, in use and ready
     double libraries = 0;    ///< their workspace on a GPU
     double reserve = 0;      ///< for what they take there besides, estimated
@@ -61,7 +62,7 @@ struct RankMemory {
     double buffers() const { return weights + optimizer + activations + scratch + channels; }
     /// Of a GPU's memory, where one computes.
     double on_device() const { return buffers() + libraries + reserve; }
-    double total() const { return on_device() + samples; }
+    double total() const { return on_device() + messages + samples; }
     std::string describe() const;  ///< "812 MiB: 300 of weights and gradients, ..."
 };
 

@@ -511,10 +511,11 @@ void no_row_is_put_twice(const comm::Communicator& world) {
     const ChannelSpec spec = halves_of(world, "counted");
     const std::vector<int> ranks = ranks_of(spec);
     std::int64_t bytes = 0;
-    Channel channel(spec, world.rank(), world.waiter(),
-                    std::make_unique<Counting>(transport::make_messages(world.group(ranks, 5, "counted"),
-                                                                        rank_bytes(spec, world.rank())),
-                                               bytes));
+    Channel channel(
+        spec, world.rank(), world.waiter(),
+        std::make_unique<Counting>(transport::make_messages(world.group(ranks, 5, "counted"),
+                                                            rank_bytes(spec, world.rank()), 1 << 20),
+                                   bytes));
     const auto device = backend::make_cpu(1);
     const std::int64_t rows = play_steps(world, {device.get(), device.get()}, channel, 77),
                        put = world.sum(bytes);
@@ -534,9 +535,10 @@ void little_pinned_memory_is_enough(const comm::Communicator& world, const trans
                           .peers = std::vector<std::size_t>(ranks.size(), 0),
                           .staging = 64};
     std::string refused;
-    Channel channel(spec, world.rank(), world.waiter(),
-                    transport::make_gpu_transport(
-                        transport::make_messages(world.group(ranks, 6, spec.name), end.bytes), end, refused));
+    Channel channel(
+        spec, world.rank(), world.waiter(),
+        transport::make_gpu_transport(
+            transport::make_messages(world.group(ranks, 6, spec.name), end.bytes, 1 << 20), end, refused));
     MAESTRO_CHECK(refused.empty(), "{}", refused);
     for (std::uint64_t seed = 200; seed < 204; ++seed) play_steps(world, devices, channel, seed);
 }

@@ -1,5 +1,5 @@
-// Collectives on tensors against values worked out by hand on every rank, and their traffic against the
-// closed forms and the same verbs on paper.
+// Collective operations on tensors against values that every rank computes by itself, and their traffic
+// against closed forms and against the same operations of a meta group.
 #include <cmath>
 #include <random>
 #include <vector>
@@ -29,7 +29,7 @@ struct Rig {
     explicit Rig(const comm::Communicator& world)
         : device(testing_support::make_device(1, world.rank())),
           group(collective::make_process_group(world.split(0, world.rank(), "tensor ranks"), *device)),
-          paper(collective::make_meta_group(world.rank(), world.size())) {}
+          counting(collective::make_meta_group(world.rank(), world.size())) {}
 
     Tensor tensor(DType dtype, std::int64_t rows, std::int64_t columns) {
         memory.emplace_back(
@@ -47,18 +47,19 @@ struct Rig {
     std::vector<double> values(const Tensor& t) { return testing_support::read_elements(*device, t); }
     /// Both have sent the same, and so much.
     void check_traffic(std::int64_t bytes, const char* what) {
-        MAESTRO_CHECK(group->traffic().bytes == bytes && paper->traffic().bytes == bytes &&
-                          group->traffic().messages == paper->traffic().messages,
-                      "{}: {} bytes in {} messages, on paper {} in {}, due {}", what, group->traffic().bytes,
-                      group->traffic().messages, paper->traffic().bytes, paper->traffic().messages, bytes);
+        MAESTRO_CHECK(group->traffic().bytes == bytes && counting->traffic().bytes == bytes &&
+                          group->traffic().messages == counting->traffic().messages,
+                      "{}: {} bytes in {} messages, a meta group {} in {}, expected {}", what,
+                      group->traffic().bytes, group->traffic().messages, counting->traffic().bytes,
+                      counting->traffic().messages, bytes);
         group->reset_traffic();
-        paper->reset_traffic();
+        counting->reset_traffic();
     }
     int rank() const { return group->rank(); }
     int size() const { return group->size(); }
 
     std::unique_ptr<backend::Backend> device, meta = backend::make_meta();
-    std::unique_ptr<ProcessGroup> group, paper;
+    std::unique_ptr<ProcessGroup> group, counting;
     backend::Arena scratch{*device, 1 << 20}, counted;
     std::vector<backend::Buffer> memory;
 };
@@ -84,7 +85,7 @@ void gathers_and_scatters(Rig& rig, DType dtype, std::mt19937& random) {
     const Tensor own = rig.tensor(dtype, mine, columns), whole = rig.tensor(dtype, all, columns);
     rig.fill(own, [&](std::int64_t i) { return value_of(rig.rank(), i, 1); });
     rig.group->all_gather(*rig.device, own, whole, rows);
-    rig.paper->all_gather(*rig.meta, own, whole, rows);
+    rig.counting->all_gather(*rig.meta, own, whole, rows);
     const std::vector<double> gathered = rig.values(whole);
     for (int r = 0; r < rig.size(); ++r)
         for (std::int64_t i = 0; i < rows[static_cast<std::size_t>(r)] * columns; ++i)
@@ -95,7 +96,7 @@ void gathers_and_scatters(Rig& rig, DType dtype, std::mt19937& random) {
     for (const ops::Reduction how : {ops::Reduction::sum, ops::Reduction::max}) {
         rig.fill(whole, [&](std::int64_t i) { return value_of(rig.rank(), i, 2); });
         rig.group->reduce_scatter(*rig.device, whole, own, rows, how, rig.scratch);
-        rig.paper->reduce_scatter(*rig.meta, whole, own, rows, how, rig.counted);
+        rig.counting->reduce_scatter(*rig.meta, whole, own, rows, how, rig.counted);
         const std::int64_t first = sum(rows, rig.rank()) * columns;
         const std::vector<double> found = rig.values(own);
         for (std::int64_t i = 0; i < own.size(); ++i) {
@@ -108,7 +109,7 @@ void gathers_and_scatters(Rig& rig, DType dtype, std::mt19937& random) {
         }
         rig.check_traffic((all - mine) * row_bytes, "reduce-scatter");
         MAESTRO_CHECK(rig.scratch.mark() == 0 && rig.scratch.peak() >= rig.counted.peak(),
-                      "scratch on paper");
+                      "scratch of a meta group");
     }
 }
 
@@ -124,7 +125,7 @@ void exchanges(Rig& rig, DType dtype, std::mt19937& random) {
                  received = rig.tensor(dtype, sum(coming, rig.size()), columns);
     rig.fill(send, [&](std::int64_t i) { return value_of(rig.rank(), i, 3); });
     rig.group->all_to_all(*rig.device, send, going, received, coming);
-    rig.paper->all_to_all(*rig.meta, send, going, received, coming);
+    rig.counting->all_to_all(*rig.meta, send, going, received, coming);
     const std::vector<double> found = rig.values(received);
     for (int from = 0; from < rig.size(); ++from) {
         const std::int64_t there = sum(counts[static_cast<std::size_t>(from)], rig.rank()) * columns,
@@ -189,7 +190,7 @@ void unlike_sizes_are_noticed(const comm::Communicator& world) {
     if (rig.size() == 1 || rig.group->transport().starts_with("NCCL")) return;
     const Tensor own = rig.tensor(DType::f32, 2, 2), ahead = rig.tensor(DType::f32, 5, 2);
     const auto wrong = rig.group->start_shift(*rig.device, own, ahead, 1);
-    test::expect_error(ExitCode::broken_invariant, "were due", [&] { rig.group->wait(wrong); });
+    test::expect_error(ExitCode::broken_invariant, "expected", [&] { rig.group->wait(wrong); });
 }
 
 /// Numbers whose sum depends on the order: the same bits on every rank, and those of the sum in rank order.
@@ -201,7 +202,7 @@ void sums_have_the_same_bits(const comm::Communicator& world, Rig& rig, DType dt
     const Tensor values = rig.tensor(dtype, kSize, 1);
     rig.fill(values, [&](std::int64_t i) { return number(rig.rank(), i); });
     rig.group->all_reduce(*rig.device, values, ops::Reduction::sum, rig.scratch);
-    rig.paper->all_reduce(*rig.meta, values, ops::Reduction::sum, rig.counted);
+    rig.counting->all_reduce(*rig.meta, values, ops::Reduction::sum, rig.counted);
     std::vector<double> first = rig.values(values);
     for (std::int64_t i = 0; i < kSize; ++i) {
         double memory = 0;
@@ -238,8 +239,8 @@ void large_sums_take_little_scratch(Rig& rig) {
     backend::Arena scratch(*rig.device, static_cast<std::size_t>((rig.size() - 1) * kPiece) * sizeof(float)),
         counted;
     rig.group->reduce_scatter(*rig.device, whole, own, rows, ops::Reduction::sum, scratch);
-    rig.paper->reduce_scatter(*rig.meta, whole, own, rows, ops::Reduction::sum, counted);
-    MAESTRO_CHECK(scratch.peak() == counted.peak(), "{} bytes of scratch, {} on paper", scratch.peak(),
+    rig.counting->reduce_scatter(*rig.meta, whole, own, rows, ops::Reduction::sum, counted);
+    MAESTRO_CHECK(scratch.peak() == counted.peak(), "{} bytes of scratch, {} of a meta group", scratch.peak(),
                   counted.peak());
     const std::vector<double> found = rig.values(own);
     for (std::int64_t i = 0; i < own.size(); ++i) {
@@ -251,16 +252,39 @@ void large_sums_take_little_scratch(Rig& rig) {
     rig.memory.clear();
 }
 
-void paper_takes_time() {
-    const auto paper = collective::make_meta_group(1, 4, 1e-3, 1e6);
+/// What a rank needs for a sum does not grow with the number of ranks, and is what the memory plan counts.
+void scratch_is_bounded() {
+    constexpr std::size_t kBound = std::size_t{64} << 20;
+    const auto meta = backend::make_meta();
+    for (const DType dtype : kTypes)
+        for (const int ranks : {2, 17, 18, 1000, 1024}) {
+            constexpr std::int64_t kElements = (std::int64_t{1} << 21) + 1;
+            const auto group = collective::make_meta_group(ranks / 2, ranks);
+            const Rows rows(static_cast<std::size_t>(ranks), kElements);
+            backend::Arena counted;
+            group->reduce_scatter(*meta, Tensor(nullptr, dtype, {ranks * kElements, 1}),
+                                  Tensor(nullptr, dtype, {kElements, 1}), rows, ops::Reduction::sum, counted);
+            MAESTRO_CHECK(counted.peak() <= kBound, "{} bytes of scratch on {} ranks", counted.peak(), ranks);
+            const std::size_t planned = collective::reduce_scratch(ranks, kElements, dtype);
+            MAESTRO_CHECK(counted.peak() == planned, "{} bytes of scratch, planned {}", counted.peak(),
+                          planned);
+            const auto bytes =
+                static_cast<std::int64_t>(ranks - 1) * kElements * static_cast<std::int64_t>(size_of(dtype));
+            MAESTRO_CHECK(group->traffic().bytes == bytes, "{} bytes, expected {}", group->traffic().bytes,
+                          bytes);
+        }
+}
+
+void meta_groups_take_time() {
+    const auto counting = collective::make_meta_group(1, 4, 1e-3, 1e6);
     const auto meta = backend::make_meta();
     const Tensor own(nullptr, DType::f32, {250, 1}), whole(nullptr, DType::f32, {1000, 1});
     const Rows rows(4, 250);
-    paper->all_gather(*meta, own, whole, rows);
-    MAESTRO_CHECK(paper->traffic().messages == 3 && paper->traffic().bytes == 3000,
+    counting->all_gather(*meta, own, whole, rows);
+    MAESTRO_CHECK(counting->traffic().messages == 3 && counting->traffic().bytes == 3000,
                   "three messages of 1000 bytes");
-    MAESTRO_CHECK(std::abs(paper->traffic().seconds - (1e-3 + 3e-3)) < 1e-12, "{} s",
-                  paper->traffic().seconds);
+    MAESTRO_CHECK(std::abs(counting->traffic().seconds - (1e-3 + 3e-3)) < 1e-12, "{} s",
+                  counting->traffic().seconds);
 }
 
 }  // namespace
@@ -280,6 +304,7 @@ int main(int argc, char** argv) {
         for (const DType dtype : kTypes) sums_have_the_same_bits(world, rig, dtype);
         large_sums_take_little_scratch(rig);
         unlike_sizes_are_noticed(world);
-        paper_takes_time();
+        scratch_is_bounded();
+        meta_groups_take_time();
     });
 }

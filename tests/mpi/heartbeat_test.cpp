@@ -1,7 +1,11 @@
-// A rank that is at work keeps the others' deadline from passing, one that is silent does not.
+// A rank that is busy keeps the deadlines of the others from passing, one that is silent does not; and the
+// number of messages for it stays small.
 #include "comm/heartbeat.hpp"
 
+#include <algorithm>
+#include <bit>
 #include <chrono>
+#include <map>
 #include <thread>
 
 #include "base/check.hpp"
@@ -12,7 +16,40 @@ using namespace maestro;
 
 namespace {
 
+std::map<int, int> empty_messages;  ///< that this rank has sent, by receiver
+
+}  // namespace
+
+/// MPI's profiling interface: the program's MPI_Isend comes before the library's.
+extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag,
+                         MPI_Comm communicator, MPI_Request* request) {
+    if (count == 0) ++empty_messages[to];
+    return PMPI_Isend(data, count, type, to, tag, communicator, request);
+}
+
+namespace {
+
 constexpr double kTimeoutS = 2;
+constexpr double kIntervalS = kTimeoutS / 4;
+
+/// All ranks are busy at once and for several intervals.
+void messages_are_few(const comm::Communicator& world, Pulse& pulse) {
+    world.barrier();
+    empty_messages.clear();
+    const double begin = comm::now_s();
+    while (comm::now_s() < begin + 4 * kIntervalS) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        pulse.beat();
+    }
+    const double intervals = (comm::now_s() - begin) / kIntervalS;
+    const int branches = std::bit_width(static_cast<unsigned>(world.size() - 1));
+    int most = 0;
+    for (const auto& [to, count] : empty_messages) most = std::max(most, count);
+    MAESTRO_CHECK(static_cast<int>(empty_messages.size()) <= branches && most <= 2 * intervals + 1,
+                  "rank {} told {} ranks, one of them {} times in {:.1f} intervals", world.rank(),
+                  empty_messages.size(), most, intervals);
+    MAESTRO_CHECK(world.sum(static_cast<std::int64_t>(empty_messages.size())) > 0, "nobody told anybody");
+}
 
 /// Every rank but 0 works at something for longer than any deadline, in turn and then all at once.
 void work(const comm::Communicator& world, Pulse& pulse, bool all) {
@@ -37,6 +74,7 @@ int main(int argc, char** argv) {
         waiter.report_to(&watchdog);
         {
             comm::Heartbeat heartbeat(world, watchdog);
+            messages_are_few(world, heartbeat);
             work(world, heartbeat, false);
             work(world, heartbeat, true);
             watchdog.doing("waiting for a silent rank");

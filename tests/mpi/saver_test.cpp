@@ -11,10 +11,10 @@
 
 #include "comm/agree.hpp"
 #include "io/checkpoint_reader.hpp"
-#include "io/file.hpp"
 #include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
 #include "mpi/shard_grid.hpp"
+#include "storage/file.hpp"
 #include "support/scratch_folder.hpp"
 #include "train/checkpoint/checkpoint_search.hpp"
 #include "train/checkpoint/section_parts.hpp"
@@ -349,8 +349,8 @@ public:
         for (const io::ManifestEntry& e : train::write_sections(ranks_, folder, kStep, 2, parts, quiet_))
             text += fmt::format("{} {} {:x};", e.file, e.bytes, e.hash);
         if (first)
-            io::write_text_durably(folder / "manifest.json",
-                                   R"({"format": "maestro-checkpoint", "version": 3, "files": [
+            storage::write_text_durably(folder / "manifest.json",
+                                        R"({"format": "maestro-checkpoint", "version": 3, "files": [
                     {"file": "trained.h5", "bytes": 0, "xxh64": "0"},
                     {"file": "frozen.h5", "bytes": 0, "xxh64": "0"}]})");
         ranks_.barrier();

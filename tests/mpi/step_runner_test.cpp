@@ -44,13 +44,14 @@ public:
     Stage(const comm::Communicator& world, bool ready, std::function<void(const std::string&)> during = {})
         : world_(world), rig_(world) {
         data_test::SampleFileWriter{}.write(folder_.path() / "samples.h5", arrays_);
-        file_ = std::make_unique<data::SampleFile>(folder_.path() / "samples.h5");
+        file_ = std::make_shared<data::SampleFile>(folder_.path() / "samples.h5");
         graph::SectionGraph graph;
         graph.sections.resize(2);
         table_ =
             std::make_unique<workload::SampleTable>(*file_, graph, std::vector<model::Geometry>{{1, 1}, {}},
                                                     std::vector<model::Geometry>{{}, {1, 1}});
-        prefetcher_ = std::make_unique<data::Prefetcher>(*file_, 1 << 20);
+        prefetcher_ = std::make_unique<data::Prefetcher>(
+            file_, data::Prefetcher::Settings{.bytes_ahead = 1 << 20}, silent_);
         std::vector<int> consumers(static_cast<std::size_t>(languages()));
         std::iota(consumers.begin(), consumers.end(), alone() ? 0 : 1);
         const ChannelSpec spec = edge("vision-language", {0}, consumers, 4);
@@ -164,7 +165,8 @@ private:
     const comm::Communicator& world_;
     testing_support::ScratchFolder folder_;
     data_test::SampleArrays arrays_ = make_samples();
-    std::unique_ptr<data::SampleFile> file_;
+    std::shared_ptr<data::SampleFile> file_;
+    Pulse silent_;
     std::unique_ptr<workload::SampleTable> table_;
     std::unique_ptr<data::Prefetcher> prefetcher_;
     comm::Watchdog watchdog_{{.timeout_s = 60, .on_hang = {}, .abort = {}}};

@@ -49,6 +49,11 @@ def test_a_read_that_fails_once_is_tried_again(workspace, run, shim):  # noqa: F
     assert "after step 8" in result.stdout and "damaged" not in result.stdout
 
 
+def test_a_read_of_samples_that_fails_is_tried_again(workspace, shim):
+    """Both ranks fail twice: in the index, or in a sample."""
+    train(workspace, shim, ["train.steps=1", "checkpoint.every=0"], expect=0, path="glyphs-train.h5", calls="read", errno=EIO, times=2)
+
+
 def test_a_failed_write_ends_the_run_and_keeps_what_there_was(workspace, run, shim):  # noqa: F811
     before = {name: hash for name, hash in tree(run).items() if name.startswith("checkpoints/")}
     result = train(workspace, shim, ["train.steps=10", *EVERY], *AUTO, expect=74, path="step-000010.partial/language.h5",

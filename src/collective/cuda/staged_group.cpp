@@ -181,7 +181,7 @@ private:
             const Piece& piece = line.piece(line.done);
             int bytes = 0;
             MAESTRO_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
-            MAESTRO_CHECK(bytes == piece.bytes, "{}: {} bytes came where {} were due", members_.name(), bytes,
+            MAESTRO_CHECK(bytes == piece.bytes, "{}: received {} bytes, expected {}", members_.name(), bytes,
                           piece.bytes);
             copy(line, line.done, cudaMemcpyHostToDevice);
         }

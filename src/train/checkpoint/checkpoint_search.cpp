@@ -9,7 +9,7 @@
 #include "base/log.hpp"
 #include "comm/agree.hpp"
 #include "io/checkpoint_reader.hpp"
-#include "io/file.hpp"
+#include "storage/file.hpp"
 
 namespace maestro::train {
 
@@ -43,7 +43,7 @@ std::string damage_of(const comm::Communicator& world, const fs::path& checkpoin
     comm::agree(world, [&] {
         if (world.rank() != 0) return;
         try {
-            text = io::read_text(path);
+            text = storage::read_text(path);
             io::parse_manifest(text, path);
         } catch (const Error& error) {
             if (error.code() != ExitCode::bad_data) throw;

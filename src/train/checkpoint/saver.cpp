@@ -8,7 +8,7 @@
 #include "base/check.hpp"
 #include "comm/agree.hpp"
 #include "graph/grid.hpp"
-#include "io/file.hpp"
+#include "storage/file.hpp"
 #include "train/checkpoint/section_parts.hpp"
 #include "train/checkpoint/weights.hpp"
 
@@ -57,7 +57,7 @@ void save_checkpoint(const RunState& state, const std::filesystem::path& run, st
     comm::agree(world, [&] {
         if (!coordinator) return;
         const auto metrics = run / "metrics.h5";
-        io::sync(metrics);  // a checkpoint may not promise rows that a power failure takes back
+        storage::sync(metrics);  // a checkpoint may not promise rows that a power failure takes back
         note(io::write_train_state(partial,
                                    {.step = step,
                                     .deck = deck.text,

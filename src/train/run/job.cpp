@@ -26,7 +26,11 @@ Job::Job(const RunContext& context, const Preflight& preflight)
     const graph::SectionGraph& graph = context.deck.graph;
     allocate_on_all_ranks(context, preflight.memory(),
                           [&] { devices_ = std::make_unique<SectionDevices>(context, preflight.memory()); });
-    prefetcher_ = std::make_unique<data::Prefetcher>(preflight.samples(), workload::kBytesAhead);
+    prefetcher_ = std::make_unique<data::Prefetcher>(
+        preflight.shared_samples(),
+        data::Prefetcher::Settings{.bytes_ahead = workload::kBytesAhead,
+                                   .timeout_s = context_.deck.run.timeout_s},
+        context_.pulse);
     const int lane = graph::lane_on(graph, context.world.rank());
     lane_ = context.world.split(
         lane, context.world.rank(),
@@ -75,13 +79,8 @@ void Job::open_edges() {
     const graph::SectionGraph& graph = context_.deck.graph;
     std::vector<transport::Backends> ends;
     for (const graph::Edge& e : graph.edges) ends.push_back({devices_->find(e.from), devices_->find(e.to)});
-    const std::string& transport = context_.deck.run.transport;
     auto [channels, description] =
-        channel::open_channels(context_.world, specs,
-                               transport == "window"     ? channel::Request::shared_memory
-                               : transport == "messages" ? channel::Request::messages
-                                                         : channel::Request::automatic,
-                               ends);
+        channel::open_channels(context_.world, specs, transport_request(context_.deck), ends);
     channels_ = std::move(channels);
     description_.insert(description_.end(), description.begin(), description.end());
     for (std::size_t e = 0; e < specs.size(); ++e) {

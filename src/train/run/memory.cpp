@@ -75,8 +75,16 @@ void refuse_what_does_not_fit(const RunContext& context, const workload::MemoryP
 
 }  // namespace
 
+channel::Request transport_request(const config::Deck& deck) {
+    const std::string& transport = deck.run.transport;
+    if (transport == "window") return channel::Request::shared_memory;
+    return transport == "messages" ? channel::Request::messages : channel::Request::automatic;
+}
+
 void fit_memory(const RunContext& context, workload::MemoryPlan& plan) {
     const graph::SectionGraph& graph = context.deck.graph;
+    if (!context.device.gpu)
+        channel::mark_messages(context.world, plan.channels, transport_request(context.deck));
     const MemoryClaim claim = claim_of(context);
     const std::vector<MemoryPool> pools = memory_pools_of(context.world.allgather(claim));
     const MemoryPool& pool = memory_pool_of(pools, claim);

@@ -22,6 +22,7 @@ public:
     explicit Preflight(const RunContext& context, bool exchange_pictures = false);
 
     const data::SampleFile& samples() const { return *samples_; }
+    std::shared_ptr<const data::SampleFile> shared_samples() const { return samples_; }
     const workload::SampleTable& table() const { return *table_; }
     const emulation::Emulation* emulation() const { return emulation_.get(); }  ///< null on a real device
     const config::Cluster* cluster() const { return emulation_ ? &emulation_->cluster() : nullptr; }
@@ -37,7 +38,7 @@ private:
     void plan_memory();
 
     const RunContext& context_;
-    std::unique_ptr<data::SampleFile> samples_;
+    std::shared_ptr<data::SampleFile> samples_;
     std::unique_ptr<workload::SampleTable> table_;
     std::unique_ptr<emulation::Emulation> emulation_;
     workload::MemoryPlan memory_;

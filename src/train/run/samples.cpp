@@ -6,11 +6,11 @@
 
 namespace maestro::train {
 
-std::unique_ptr<data::SampleFile> open_samples(const comm::Communicator& world, const std::string& path,
+std::shared_ptr<data::SampleFile> open_samples(const comm::Communicator& world, const std::string& path,
                                                Pulse& pulse) {
-    std::unique_ptr<data::SampleFile> samples;
+    std::shared_ptr<data::SampleFile> samples;
     comm::agree(world, [&] {
-        samples = std::make_unique<data::SampleFile>(path, data::Share{world.rank(), world.size()}, pulse);
+        samples = std::make_shared<data::SampleFile>(path, data::Share{world.rank(), world.size()}, pulse);
     });
     world.allreduce_sum(samples->weights());
     return samples;

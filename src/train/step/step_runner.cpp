@@ -151,6 +151,7 @@ void StepRunner::run_task(Step& step, std::size_t first, double requested_s) {
     TaskMarks marks;
     if (task.forward()) {
         const std::vector<data::Sample> samples = prefetcher_.take(task.ticket);
+        announce(step, dispatch.task);  // a long read has told the watchdog of the file instead
         const SampleViews views(samples);
         marks = section.forward(task.task.micro_batch,
                                 {.samples = views.all(),

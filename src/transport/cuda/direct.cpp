@@ -28,6 +28,8 @@ namespace maestro::transport {
 
 namespace {
 
+constexpr std::size_t kSpareBytes = std::size_t{1} << 20;  ///< messages hold words and no rows
+
 struct Letter {
     int peer = 0;
     bool pushed = false;
@@ -85,7 +87,8 @@ public:
           staging_(end_.staging, *end_.backends.any()),
           lanes_(static_cast<std::size_t>(edge.size())),
           links_(end_.by_nccl ? open_nccl_links(edge, end_) : open_mpi_links(edge, end_)),
-          mail_(std::move(edge), [this](int peer, const Bytes& message) { deliver(peer, message); }) {
+          mail_(std::move(edge), kSpareBytes,
+                [this](int peer, const Bytes& message) { deliver(peer, message); }) {
         MAESTRO_CUDA_CALL(cudaGetDevice(&device_));
         for (const auto& link : links_)
             (link->outward() ? lane(link->peer()).out : lane(link->peer()).in) = link.get();
@@ -279,7 +282,7 @@ private:
     void send(const Letter& letter, Lane& to) {
         if (letter.peer == own_) return store(letter.words);
         if (!letter.runs.empty()) to.out->post(letter.runs);
-        Bytes message = mail_.spare();
+        Bytes message = mail_.new_message(message_bytes(0, letter.extents.size(), letter.words.size()));
         close_message(message, letter.extents, letter.words);
         mail_.send(letter.peer, std::move(message));
     }
@@ -332,7 +335,7 @@ private:
     Links links_;              ///< go before the memory that they send and fill
     comm::Progress::Id turn_;
     comm::Waiter::LookId look_;
-    Mail mail_;  ///< delivers to what stands above
+    MessageEndpoint mail_;  ///< delivers to what stands above
 };
 
 }  // namespace

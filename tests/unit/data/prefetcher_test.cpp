@@ -3,15 +3,20 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "base/error.hpp"
+#include "support/faulty_storage.hpp"
 #include "support/scratch_folder.hpp"
 #include "unit/data/sample_writer.hpp"
 
 namespace maestro::data {
 namespace {
+
+using testing_support::faulty_storage;
 
 class PrefetcherTest : public testing::Test {
 protected:
@@ -26,17 +31,20 @@ protected:
         }
         arrays.checksum[77] ^= 1;
         data_test::SampleFileWriter{}.write(folder_.path() / "samples.h5", arrays);
-        file_ = std::make_unique<SampleFile>(folder_.path() / "samples.h5");
+        file_ = std::make_shared<SampleFile>(folder_.path() / "samples.h5");
     }
 
+    ~PrefetcherTest() override { faulty_storage.reset(); }
+
     testing_support::ScratchFolder folder_;
-    std::unique_ptr<SampleFile> file_;
+    std::shared_ptr<SampleFile> file_;
+    Pulse silent_;
 };
 
-constexpr std::int64_t kAhead = 1 << 20;
+constexpr Prefetcher::Settings kSettings{.bytes_ahead = 1 << 20};
 
 TEST_F(PrefetcherTest, HandsOutRequestsInAnyOrder) {
-    Prefetcher prefetcher(*file_, kAhead);
+    Prefetcher prefetcher(file_, kSettings, silent_);
     for (int step = 0; step < 5; ++step) {
         const std::vector<std::vector<std::int64_t>> requests{{3, 0}, {42}, {199, 3, 3}};
         std::vector<std::int64_t> tickets;
@@ -59,7 +67,7 @@ TEST_F(PrefetcherTest, HandsOutRequestsInAnyOrder) {
 }
 
 TEST_F(PrefetcherTest, LeavesWhatNobodyReads) {
-    Prefetcher prefetcher(*file_, kAhead);
+    Prefetcher prefetcher(file_, kSettings, silent_);
     const auto text = prefetcher.take(prefetcher.start({.samples = {4}, .part = Part::text}));
     ASSERT_EQ(text[0].pictures.size(), 1u);
     EXPECT_EQ(text[0].pictures[0].height, 7);
@@ -75,7 +83,7 @@ TEST_F(PrefetcherTest, LeavesWhatNobodyReads) {
 
 TEST_F(PrefetcherTest, GoesOnWhereOneRequestIsMoreThanItMayHold) {
     for (const std::int64_t ahead : {std::int64_t{0}, std::int64_t{1}, file_->bytes(0, Part::all) * 3}) {
-        Prefetcher prefetcher(*file_, ahead);
+        Prefetcher prefetcher(file_, {.bytes_ahead = ahead}, silent_);
         std::vector<std::int64_t> tickets;
         for (int i = 0; i < 60; ++i) tickets.push_back(prefetcher.start({.samples = {i, i + 1}}));
         // Against the order of reading, then along it.
@@ -88,7 +96,7 @@ TEST_F(PrefetcherTest, GoesOnWhereOneRequestIsMoreThanItMayHold) {
 
 TEST_F(PrefetcherTest, ThrowsInTakeWhatReadingThrew) {
     for (const Part part : {Part::all, Part::text}) {
-        Prefetcher prefetcher(*file_, kAhead);
+        Prefetcher prefetcher(file_, kSettings, silent_);
         const auto good = prefetcher.start({.samples = {76}, .part = part});
         const auto bad = prefetcher.start({.samples = {78, 77}, .part = part});
         try {
@@ -103,7 +111,7 @@ TEST_F(PrefetcherTest, ThrowsInTakeWhatReadingThrew) {
 
 TEST_F(PrefetcherTest, StopsWithWorkLeft) {
     for (int i = 0; i < 20; ++i) {
-        Prefetcher prefetcher(*file_, kAhead);
+        Prefetcher prefetcher(file_, kSettings, silent_);
         for (int id = 0; id < kSamples; ++id) prefetcher.start({.samples = {id}});
         EXPECT_EQ(prefetcher.take(i)[0].id, i);
     }
@@ -123,6 +131,60 @@ TEST_F(PrefetcherTest, ReadsFromSeveralThreadsAtOnce) {
         });
     for (auto& thread : threads) thread.join();
     EXPECT_EQ(wrong, 0);
+}
+
+struct RecordingPulse final : Pulse {
+    void doing(const std::string& what) noexcept override { told = what; }
+    void beat() noexcept override { ++beats; }
+    std::string told;
+    int beats = 0;
+};
+
+TEST_F(PrefetcherTest, TriesAFailedReadAgain) {
+    Prefetcher prefetcher(file_, kSettings, silent_);
+    faulty_storage.failing_reads = 2;
+    EXPECT_EQ(prefetcher.take(prefetcher.start({.samples = {4}}))[0].id, 4);
+    faulty_storage.failing_reads = 1000;
+    try {
+        prefetcher.take(prefetcher.start({.samples = {5}}));
+        ADD_FAILURE() << "read";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::io_error);
+        EXPECT_NE(std::string(error.what()).find("samples.h5: dataset 'tokens'"), std::string::npos)
+            << error.what();
+    }
+}
+
+/// Storage that takes longer than the deadline for a request, but goes on, is no hang.
+TEST_F(PrefetcherTest, WaitsForASlowReadThatMakesProgress) {
+    RecordingPulse pulse;
+    Prefetcher prefetcher(file_, {.timeout_s = 0.5}, pulse);
+    faulty_storage.read_ms = 100;
+    const auto samples = prefetcher.take(prefetcher.start({.samples = {1, 3, 5, 7}}));  // 3 reads each
+    EXPECT_EQ(samples[3].id, 7);
+    EXPECT_GT(pulse.beats, 1);
+    EXPECT_EQ(pulse.told.substr(0, 15), "reading sample ") << "after a second the watchdog is told";
+}
+
+TEST_F(PrefetcherTest, NamesTheSampleOfAReadThatHangs) {
+    const auto begin = std::chrono::steady_clock::now();
+    {
+        Prefetcher prefetcher(file_, {.timeout_s = 0.3}, silent_);
+        faulty_storage.reads_hang = true;
+        try {
+            prefetcher.take(prefetcher.start({.samples = {17}}));
+            ADD_FAILURE() << "read";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::peer_lost);
+            const std::string expected = "reading sample 17 of " + (folder_.path() / "samples.h5").string();
+            EXPECT_EQ(std::string(error.what()).substr(0, expected.size()), expected);
+        }
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30))
+        << "the end waits for the read";
+    EXPECT_GT(file_.use_count(), 1) << "the thread has let go of a file that it reads";
+    faulty_storage.reads_hang = false;
+    while (file_.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 }  // namespace

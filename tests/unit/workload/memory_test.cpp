@@ -64,12 +64,28 @@ TEST_F(Memory, GradientsAreSummedInTheScratchOfTasks) {
     EXPECT_EQ(scratch(), down.scratch);
 }
 
+/// Between nodes each row of the six slots is also in a message, at both ends.
+TEST_F(Memory, MessagesCount) {
+    MemoryPlan memory = plan({});
+    const double before[] = {total(memory, 0), total(memory, 1)};
+    EXPECT_EQ(memory_of(memory, deck_.graph, 0).messages, 0);
+    memory.channels[0].by_messages = true;
+    const double rows = 6.0 * static_cast<double>(memory.sections[0].max_rows) * 128 * sizeof(float);
+    for (const int rank : {0, 1}) {
+        EXPECT_EQ(memory_of(memory, deck_.graph, rank).messages, rows);
+        EXPECT_EQ(total(memory, rank), before[rank] + rows);
+    }
+}
+
 TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
     // Of the encoder's rank, or of a language model's, which also keeps the encoder's rows: every rank fits,
     // and one micro-batch more in flight would not.
-    for (const char* width : {"model.glyph-language.width=128", "model.glyph-language.width=1024"}) {
-        const MemoryPlan open = plan({"section.vision.window=0", "section.vision.micro_batch=1",
-                                      "section.language.micro_batch=1", width, "checkpoint.every=0"});
+    for (const auto& [width, by_messages] : {std::pair{"model.glyph-language.width=128", false},
+                                             std::pair{"model.glyph-language.width=128", true},
+                                             std::pair{"model.glyph-language.width=1024", false}}) {
+        MemoryPlan open = plan({"section.vision.window=0", "section.vision.micro_batch=1",
+                                "section.language.micro_batch=1", width, "checkpoint.every=0"});
+        open.channels[0].by_messages = by_messages;
         const auto largest = [&](int window) {
             MemoryPlan with = open;
             with.set_window(0, window, deck_.graph);

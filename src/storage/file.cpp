@@ -1,7 +1,8 @@
-#include "io/file.hpp"
+#include "storage/file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,14 +10,16 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/checksum.hpp"
 #include "base/error.hpp"
+#include "base/log.hpp"
 
-namespace maestro::io {
+namespace maestro::storage {
 
 namespace fs = std::filesystem;
 
@@ -24,16 +27,12 @@ namespace {
 
 constexpr std::uint64_t kBlock = 1 << 20;
 constexpr std::uint64_t kReserveAtOnce = std::uint64_t{1} << 30;
-// What a network file system has lost for a moment comes back within seconds.
+// A network file system that has lost its server for a moment answers again within seconds.
 constexpr std::array kPauses = {std::chrono::milliseconds(100), std::chrono::milliseconds(400),
                                 std::chrono::milliseconds(1500)};
 
-bool lasting(int number) {
-    constexpr std::array kLasting = {ENOENT, ENOTDIR, EISDIR, ELOOP, EINVAL, EBADF, ENAMETOOLONG};
-    return std::find(kLasting.begin(), kLasting.end(), number) != kLasting.end();
-}
-
-/// call() until it returns at least 0 or the pauses are used up; -1 with errno then.
+/// Calls call() until it returns at least 0, the error is a lasting one, or the pauses are used up; then
+/// returns -1, with errno.
 template <class Call>
 auto try_again(Call&& call) {
     auto pause = kPauses.begin();
@@ -41,7 +40,7 @@ auto try_again(Call&& call) {
         const auto result = call();
         if (result >= 0) return result;
         if (errno == EINTR) continue;
-        if (lasting(errno) || pause == kPauses.end()) return result;
+        if (is_lasting(errno) || pause == kPauses.end()) return result;
         const int number = errno;
         std::this_thread::sleep_for(*pause++);
         errno = number;
@@ -49,6 +48,11 @@ auto try_again(Call&& call) {
 }
 
 }  // namespace
+
+bool is_lasting(int number) {
+    constexpr std::array kLasting = {ENOENT, ENOTDIR, EISDIR, ELOOP, EINVAL, EBADF, ENAMETOOLONG};
+    return std::find(kLasting.begin(), kLasting.end(), number) != kLasting.end();
+}
 
 Descriptor::Descriptor(const fs::path& path, int flags)
     : value_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
@@ -65,13 +69,18 @@ void io_failed(const fs::path& path, const std::string& what, int number) {
     throw Error(ExitCode::io_error, fmt::format("{}: {}: {}", path.string(), what, std::strerror(number)));
 }
 
-Descriptor open_to_read(const fs::path& path) {
+Descriptor open_retrying(const fs::path& path, int flags) {
     Descriptor file;
-    const auto opened = try_again([&] {
-        file = Descriptor(path, O_RDONLY);
+    try_again([&] {
+        file = Descriptor(path, flags);
         return file.get();
     });
-    if (opened >= 0) return file;
+    return file;
+}
+
+Descriptor open_to_read(const fs::path& path) {
+    Descriptor file = open_retrying(path, O_RDONLY);
+    if (file) return file;
     if (errno == ENOENT || errno == ENOTDIR)
         throw Error(ExitCode::bad_data, fmt::format("{}: missing", path.string()));
     io_failed(path, "cannot be opened", errno);
@@ -104,17 +113,42 @@ bool write_at(int descriptor, const void* source, std::uint64_t bytes, std::uint
     return true;
 }
 
-void take_room(const fs::path& path, const Descriptor& file, std::uint64_t bytes, Pulse& pulse) {
-    for (std::uint64_t at = 0; at < bytes; at += kReserveAtOnce) {
-        const int failed = ::posix_fallocate(file.get(), static_cast<off_t>(at),
-                                             static_cast<off_t>(std::min(kReserveAtOnce, bytes - at)));
-        if (failed != 0)
-            io_failed(
-                path,
-                fmt::format("the disk has no room for {} MiB; free space, then run again with --resume auto",
-                            (bytes >> 20) + 1),
-                failed);
-        pulse.beat();
+namespace {
+
+[[noreturn]] void no_room(const fs::path& path, std::uint64_t bytes, int number) {
+    io_failed(path,
+              fmt::format("the disk has no room for {} MiB; free space, then run again with --resume auto",
+                          (bytes >> 20) + 1),
+              number);
+}
+
+/// For a file system without fallocate. posix_fallocate would write a byte into every block of the file
+/// there, one after another over the network.
+void set_size_in_free_space(const fs::path& path, const Descriptor& file, std::uint64_t bytes) {
+    static std::once_flag logged;
+    std::call_once(logged, [&] {
+        log::info("{}: its file system cannot reserve space; only the free space is checked before a write",
+                  path.string());
+    });
+    struct statvfs space = {};
+    if (::fstatvfs(file.get(), &space) == 0 && std::uint64_t{space.f_bavail} * space.f_frsize < bytes)
+        no_room(path, bytes, ENOSPC);
+    if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) no_room(path, bytes, errno);
+}
+
+}  // namespace
+
+void reserve_space(const fs::path& path, const Descriptor& file, std::uint64_t bytes, Pulse& pulse) {
+    for (std::uint64_t at = 0; at < bytes;) {
+        const std::uint64_t part = std::min(kReserveAtOnce, bytes - at);
+        if (::fallocate(file.get(), 0, static_cast<off_t>(at), static_cast<off_t>(part)) == 0) {
+            at += part;
+            pulse.beat();
+        } else if (errno == EOPNOTSUPP || errno == ENOSYS) {
+            return set_size_in_free_space(path, file, bytes);
+        } else if (errno != EINTR) {
+            no_room(path, bytes, errno);
+        }
     }
 }
 
@@ -165,4 +199,4 @@ Fingerprint fingerprint(const fs::path& path, Pulse& pulse) {
     return found;
 }
 
-}  // namespace maestro::io
+}  // namespace maestro::storage

@@ -1,7 +1,7 @@
-// How HDF5 reaches its files: a file driver of our own, plain pread and pwrite, because the library's serial
-// one hides a full disk and crashes at the end of the program after a failed flush, and says nothing while it
-// writes for minutes. This one never fails towards HDF5 when it writes, and remembers the first failure
-// instead.
+// The file driver through which HDF5 reads and writes: plain pread and pwrite. The library's serial driver
+// hides a full disk, crashes at the end of the program after a failed flush, and gives no sign of life while
+// it writes for minutes. This one tries failed reads again, reports no failed write to HDF5, and remembers
+// the first failure instead.
 #pragma once
 
 #include <hdf5.h>
@@ -14,14 +14,14 @@
 
 #include "base/pulse.hpp"
 
-namespace maestro::io {
+namespace maestro::storage {
 
 inline constexpr std::uint64_t kPage = 4096;
 
-/// Of one open file; the driver points to it, so it outlives the handle.
+/// State of one open file. The driver points to it, so it must outlive the handle.
 struct DriverState {
     Pulse* pulse = nullptr;
-    /// Writes stay here, the file is not touched.
+    /// Writes are kept in `pages`, and the file is not changed.
     bool hold = false;
     std::map<std::uint64_t, std::array<std::byte, kPage>> pages{};  ///< held, by their number in the file
     std::uint64_t end = 0;                                          ///< size of the file when it was closed
@@ -32,4 +32,4 @@ struct DriverState {
 /// Makes files that are opened with `access` go through the driver.
 void set_driver(hid_t access, DriverState& state);
 
-}  // namespace maestro::io
+}  // namespace maestro::storage

@@ -1,4 +1,4 @@
-#include "io/hdf5_driver.hpp"
+#include "storage/hdf5_driver.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -11,9 +11,9 @@
 #include <new>
 
 #include "base/check.hpp"
-#include "io/file.hpp"
+#include "storage/file.hpp"
 
-namespace maestro::io {
+namespace maestro::storage {
 
 namespace {
 
@@ -206,4 +206,4 @@ void set_driver(hid_t access, DriverState& state) {
                   "HDF5 does not take the file driver");
 }
 
-}  // namespace maestro::io
+}  // namespace maestro::storage

@@ -1,0 +1,71 @@
+// Files through plain system calls, for all that reads and writes large files. A file with wrong content
+// (Error(bad_data)) and a file that cannot be read at the moment (Error(io_error)) are different errors: a
+// search for checkpoints may skip the first, never the second.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "base/pulse.hpp"
+
+namespace maestro::storage {
+
+/// Owns a file descriptor.
+class Descriptor {
+public:
+    Descriptor() = default;
+    /// Closed on exec; invalid (with errno) where it cannot be opened.
+    Descriptor(const std::filesystem::path& path, int flags);
+    ~Descriptor();
+    Descriptor(Descriptor&& other) noexcept;
+    Descriptor& operator=(Descriptor&& other) noexcept;
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+    explicit operator bool() const { return value_ >= 0; }
+    int get() const { return value_; }
+
+private:
+    int value_ = -1;
+};
+
+/// Opens with these flags. A failure that may pass is tried again for two seconds; then the result is
+/// invalid, with errno.
+Descriptor open_retrying(const std::filesystem::path& path, int flags);
+/// Opens for reading. A missing file is Error(bad_data), any other failure Error(io_error).
+Descriptor open_to_read(const std::filesystem::path& path);
+/// Whether an errno says that the file is missing or must not be opened, and not that storage fails.
+bool is_lasting(int number);
+/// Returns the number of bytes read at `offset`, fewer than asked for only at the end of the file. A failure
+/// that may pass is tried again for two seconds; then the result is -1, with errno. Beats after every MiB.
+std::int64_t read_at(int descriptor, void* target, std::uint64_t bytes, std::uint64_t offset, Pulse& pulse);
+/// Writes all bytes; false with errno on failure.
+bool write_at(int descriptor, const void* source, std::uint64_t bytes, std::uint64_t offset, Pulse& pulse);
+
+/// Reserves `bytes` on the disk for a new file, in steps with a beat after each. On a file system that cannot
+/// reserve (some network file systems), checks the free space instead, sets the file's size, and says so in
+/// the log. Error(io_error) if there is no room.
+void reserve_space(const std::filesystem::path& path, const Descriptor& file, std::uint64_t bytes,
+                   Pulse& pulse);
+
+/// A writer of large files syncs after this many bytes. Otherwise the page cache takes them all, and a single
+/// fsync at the end runs for minutes without a beat.
+inline constexpr std::uint64_t kSyncEvery = 64 << 20;
+
+/// Reads a whole text file; errors as for open_to_read().
+std::string read_text(const std::filesystem::path& path);
+/// Writes PATH.partial, syncs it and renames it to PATH. Error(io_error).
+void write_text_durably(const std::filesystem::path& path, const std::string& text);
+/// Returns when the contents of a file or a directory are on the disk. Error(io_error).
+void sync(const std::filesystem::path& path);
+
+/// Size and XXH64 of a file, as read back from the disk.
+struct Fingerprint {
+    std::uint64_t bytes = 0, hash = 0;
+};
+Fingerprint fingerprint(const std::filesystem::path& path, Pulse& pulse);
+
+/// Throws Error(io_error): "PATH: WHAT: " and the message of `number` (an errno).
+[[noreturn]] void io_failed(const std::filesystem::path& path, const std::string& what, int number);
+
+}  // namespace maestro::storage
