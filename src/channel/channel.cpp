@@ -8,8 +8,9 @@
 namespace maestro::channel {
 
 namespace {
-// An arrival or answer word: the channel's step count above, the slot below. Never 0, so zeroed memory says
-// "nothing yet".
+// The value of a flag: the number of begin_step() calls in the upper bits, the slot in the lower ones. Flags
+// are never reset: a flag that still has the number of an earlier step counts as not set, so no rank has to
+// wait until its peers have left that step. The number is never 0, the value of fresh memory.
 constexpr int kSlotBits = 16;
 constexpr std::uint64_t kSlotMask = (std::uint64_t{1} << kSlotBits) - 1;
 
@@ -49,8 +50,8 @@ Channel::Channel(ChannelSpec spec, int rank, comm::Waiter& waiter,
                  std::unique_ptr<transport::Transport> transport)
     : spec_(std::move(spec)), waiter_(&waiter), transport_(std::move(transport)), rank_(rank) {
     check_spec(spec_);
-    producer_ = seat_on(spec_.producers, rank);
-    consumer_ = seat_on(spec_.consumers, rank);
+    producer_ = find_rank(spec_.producers, rank);
+    consumer_ = find_rank(spec_.consumers, rank);
     MAESTRO_CHECK(producer_ || consumer_, "edge {}: rank {} takes no part", spec_.name, rank);
     free_.assign(static_cast<std::size_t>(spec_.window), true);
     if (spec_.pointer) {
@@ -64,80 +65,85 @@ Channel::Channel(ChannelSpec spec, int rank, comm::Waiter& waiter,
 
 Channel::~Channel() = default;
 
-std::size_t Channel::row_in_slot(int slot, std::int64_t row) const {
-    return words_bytes(spec_) + bytes_of_rows(spec_, slot * spec_.max_received + row);
+std::size_t Channel::row_offset(int slot, std::int64_t row) const {
+    return flag_bytes(spec_) + bytes_of_rows(spec_, slot * spec_.max_received + row);
 }
 
-std::size_t Channel::row_in_gradient(const Peer& peer, int slot, std::int64_t row) const {
+std::size_t Channel::gradient_offset(const Peer& peer, int slot, std::int64_t row) const {
     return peer.gradients + bytes_of_rows(spec_, slot * spec_.max_sent + row);
 }
 
-Channel::Receipt& Channel::receipt(std::int64_t sample) {
-    const auto at = receipts_.find(sample);
-    MAESTRO_CHECK(at != receipts_.end(), "edge {}, step {}: sample {} is not for this rank", spec_.name,
+Channel::Received& Channel::received(std::int64_t sample) {
+    const auto at = received_.find(sample);
+    MAESTRO_CHECK(at != received_.end(), "edge {}, step {}: sample {} is not for this rank", spec_.name,
                   step_, sample);
     return at->second;
 }
 
-const Channel::Receipt& Channel::receipt(std::int64_t sample) const {
-    return const_cast<Channel*>(this)->receipt(sample);
+const Channel::Received& Channel::received(std::int64_t sample) const {
+    return const_cast<Channel*>(this)->received(sample);
 }
 
-Channel::Flight& Channel::flight(int micro_batch) {
-    const auto at = flights_.find(micro_batch);
-    MAESTRO_CHECK(at != flights_.end() && at->second.put, "edge {}, step {}: micro-batch {} was not put",
+Channel::InFlight& Channel::in_flight(int micro_batch) {
+    const auto at = in_flight_.find(micro_batch);
+    MAESTRO_CHECK(at != in_flight_.end() && at->second.put, "edge {}, step {}: micro-batch {} was not put",
                   spec_.name, step_, micro_batch);
     return at->second;
 }
 
+// Peers may be in the next step already and put into this rank's slots before it begins the step. That does
+// no harm: a slot is free only after this rank has acknowledged its rows, and flags carry the number of the
+// step.
 void Channel::begin_step(std::int64_t step, std::span<const Route> routes) {
     MAESTRO_CHECK(!open_, "edge {}: step {} is still open", spec_.name, step_);
     Manifest manifest = manifest_of(spec_, rank_, routes);
     step_ = step;
     open_ = true;
     ++epoch_;
-    for (auto& [micro_batch, samples] : manifest.out) flights_[micro_batch].samples = std::move(samples);
-    for (auto& [sample, due] : manifest.in) receipts_[sample].due = std::move(due);
+    for (auto& [micro_batch, samples] : manifest.sends) in_flight_[micro_batch].samples = std::move(samples);
+    for (auto& [sample, plan] : manifest.receives) received_[sample].plan = std::move(plan);
 }
 
 void Channel::end_step() {
     MAESTRO_CHECK(open_, "edge {}: no step is open", spec_.name);
-    for (auto& [micro_batch, flight] : flights_) {
-        MAESTRO_CHECK(flight.put, "edge {}, step {}: micro-batch {} was never put", spec_.name, step_,
+    for (auto& [micro_batch, batch] : in_flight_) {
+        MAESTRO_CHECK(batch.put, "edge {}, step {}: micro-batch {} was never put", spec_.name, step_,
                       micro_batch);
-        if (!spec_.carries_gradient && !flight.retired) {
+        if (!spec_.carries_gradient && !batch.retired) {
             wait_drained(micro_batch);
             retire(micro_batch);
         }
-        MAESTRO_CHECK(flight.retired, "edge {}, step {}: micro-batch {} was never retired", spec_.name, step_,
+        MAESTRO_CHECK(batch.retired, "edge {}, step {}: micro-batch {} was never retired", spec_.name, step_,
                       micro_batch);
     }
-    for (const auto& [sample, receipt] : receipts_)
-        MAESTRO_CHECK(receipt.answered, "edge {}, step {}: sample {} was never {}", spec_.name, step_, sample,
-                      spec_.carries_gradient ? "given a gradient" : "released");
+    for (const auto& [sample, in] : received_)
+        MAESTRO_CHECK(in.acked, "edge {}, step {}: sample {} was never {}", spec_.name, step_, sample,
+                      spec_.carries_gradient ? "answered with a gradient" : "released");
     const auto free = std::count(free_.begin(), free_.end(), true);
     MAESTRO_CHECK(free == spec_.window, "edge {}, step {}: {} of {} slots are free", spec_.name, step_, free,
                   spec_.window);
-    flights_.clear();
-    receipts_.clear();
+    in_flight_.clear();
+    received_.clear();
     open_ = false;
 }
 
-void Channel::collect_drained() {
+/// On an edge without gradients nobody calls retire(): slots become free here, when a producer asks for one.
+/// With gradients the caller still reads them from the slot until it retires it.
+void Channel::retire_drained() {
     if (spec_.carries_gradient) return;
-    for (auto& [micro_batch, flight] : flights_)
-        if (flight.put && !flight.retired && drained(micro_batch)) retire(micro_batch);
+    for (auto& [micro_batch, batch] : in_flight_)
+        if (batch.put && !batch.retired && drained(micro_batch)) retire(micro_batch);
 }
 
 bool Channel::has_credit() {
     const auto any = [this] { return std::find(free_.begin(), free_.end(), true) != free_.end(); };
-    if (!any()) collect_drained();
+    if (!any()) retire_drained();
     return any();
 }
 
 bool Channel::slot_free(int slot) {
     MAESTRO_CHECK(slot >= 0 && slot < spec_.window, "edge {}: slot {} of {}", spec_.name, slot, spec_.window);
-    if (!free_[slot]) collect_drained();
+    if (!free_[slot]) retire_drained();
     return free_[slot];
 }
 
@@ -153,199 +159,211 @@ void Channel::put(int micro_batch, const Tensor& output, int slot) {
                       output.dim(0) <= spec_.max_sent,
                   "edge {}: {} does not fit {}[<= {}, {}]", spec_.name, output.describe(),
                   name_of(spec_.dtype), spec_.max_sent, spec_.width);
-    Flight& flight = flights_[micro_batch];
-    MAESTRO_CHECK(!flight.put, "edge {}, step {}: micro-batch {} is put twice", spec_.name, step_,
+    InFlight& batch = in_flight_[micro_batch];
+    MAESTRO_CHECK(!batch.put, "edge {}, step {}: micro-batch {} is put twice", spec_.name, step_,
                   micro_batch);
     if (slot < 0) slot = free_slot();
     MAESTRO_CHECK(slot_free(slot), "edge {}, step {}: slot {} for micro-batch {} is not free", spec_.name,
                   step_, slot, micro_batch);
     free_[slot] = false;
-    flight.slot = slot;
-    flight.put = true;
-    flight.output = output;
-    flight.rows = output.dim(0);
+    batch.slot = slot;
+    batch.put = true;
+    batch.output = output;
+    batch.rows = output.dim(0);
 
-    transport_->serve(transport::End::producer);
+    transport_->set_end(transport::End::producer);
     std::int64_t routed = 0;
-    for (const Outbound& sample : flight.samples)
-        for (const Stretch& s : sample.stretches) {
-            MAESTRO_CHECK(s.own + s.rows <= flight.rows, "edge {}: sample {} ends at row {} of {}",
-                          spec_.name, sample.sample, s.own + s.rows, flight.rows);
+    for (const SampleSend& sample : batch.samples)
+        for (const CopySegment& s : sample.segments) {
+            MAESTRO_CHECK(s.local + s.rows <= batch.rows, "edge {}: sample {} ends at row {} of {}",
+                          spec_.name, sample.sample, s.local + s.rows, batch.rows);
             routed += s.rows;
         }
-    if (spec_.carries_gradient && routed != flight.rows)  // rows that nobody answers; before anybody can
-        transport_->clear(row_in_gradient(peers_.at(rank_), slot, 0), bytes_of_rows(spec_, flight.rows));
-    send(flight);
+    // No rank returns a gradient for rows without a route, so it is zeroed. This has to precede send():
+    // afterwards a fast consumer may already be putting gradients into the slot.
+    if (spec_.carries_gradient && routed != batch.rows)
+        transport_->zero(gradient_offset(peers_.at(rank_), slot, 0), bytes_of_rows(spec_, batch.rows));
+    send(batch);
 }
 
-void Channel::send(const Flight& flight) {
-    std::vector<int> told;
-    for (const Outbound& sample : flight.samples) {
-        for (const Stretch& s : sample.stretches) {
+void Channel::send(const InFlight& batch) {
+    std::vector<int> peers;
+    for (const SampleSend& sample : batch.samples) {
+        for (const CopySegment& s : sample.segments) {
             if (spec_.pointer) continue;
-            const Tensor part = flight.output.slice(s.own, s.own + s.rows);
-            transport_->put(peers_.at(s.rank).number, row_in_slot(flight.slot, s.other), part.data,
+            const Tensor part = batch.output.slice(s.local, s.local + s.rows);
+            transport_->put(peers_.at(s.peer).number, row_offset(batch.slot, s.remote), part.data,
                             part.bytes());
         }
-        for (const Pair& pair : sample.pairs) {
-            transport_->signal(peers_.at(pair.rank).number, pair.arrival, tagged(flight.slot));
-            add_once(told, pair.rank);
+        for (const FlagPair& flag : sample.flags) {
+            transport_->signal(peers_.at(flag.peer).number, flag.arrival, flag_value(batch.slot));
+            add_once(peers, flag.peer);
         }
     }
-    // What gradients answer stays as it is until they are here.
-    push(told, !spec_.carries_gradient);
+    // All rows before the flags, and one flush per peer: the message then holds whole micro-batches. With
+    // gradients, the model needs its output until they arrive, so nobody overwrites it before it has been
+    // sent.
+    flush(peers, !spec_.carries_gradient);
 }
 
-void Channel::push(const std::vector<int>& told, bool reuse) {
-    for (const int rank : told) transport_->push(peers_.at(rank).number);
-    transport_->depart(reuse);
+void Channel::flush(const std::vector<int>& peers, bool reuse) {
+    for (const int rank : peers) transport_->flush(peers_.at(rank).number);
+    transport_->submit(reuse);
 }
 
-bool Channel::answered(const Pair& pair) {
-    return transport_->load(pair.answer) >> kSlotBits == epoch_;
+bool Channel::acked(const FlagPair& flag) {
+    return transport_->load(flag.ack) >> kSlotBits == epoch_;
 }
 
+// A flag that says "acknowledged" also says that the gradient is there, because a transport shows a flag only
+// after everything that was put before it.
 bool Channel::drained(int micro_batch) {
-    Flight& found = flight(micro_batch);
-    if (found.drained) return true;
-    for (const Outbound& sample : found.samples)
-        for (const Pair& pair : sample.pairs)
-            if (!answered(pair)) return false;
-    found.drained = true;
+    InFlight& batch = in_flight(micro_batch);
+    if (batch.drained) return true;
+    for (const SampleSend& sample : batch.samples)
+        for (const FlagPair& flag : sample.flags)
+            if (!acked(flag)) return false;
+    batch.drained = true;
     if (spec_.carries_gradient)
-        fetch_gradient(found);
+        copy_gradient_to_device(batch);
     else
-        follow_answers(found);
+        wait_for_acks_on_device(batch);
     return true;
 }
 
-void Channel::follow_answers(const Flight& flight) {
-    transport_->serve(transport::End::producer);
-    for (const Outbound& sample : flight.samples)
-        for (const Pair& pair : sample.pairs) transport_->follow(pair.answer);
+void Channel::wait_for_acks_on_device(const InFlight& batch) {
+    transport_->set_end(transport::End::producer);
+    for (const SampleSend& sample : batch.samples)
+        for (const FlagPair& flag : sample.flags) transport_->wait_on_device(flag.ack);
 }
 
-/// Rows without a route are zero already.
-void Channel::fetch_gradient(const Flight& flight) {
-    const Peer& own = peers_.at(rank_);
-    for (const Outbound& sample : flight.samples)
-        for (const Stretch& s : sample.stretches)
-            transport_->fetch(row_in_gradient(own, flight.slot, s.own), bytes_of_rows(spec_, s.rows));
+/// Segment by segment and not as one block: rows without a route were zeroed on the device, and the host's
+/// memory does not have those zeros.
+void Channel::copy_gradient_to_device(const InFlight& batch) {
+    const Peer& self = peers_.at(rank_);
+    for (const SampleSend& sample : batch.samples)
+        for (const CopySegment& s : sample.segments)
+            transport_->copy_to_device(gradient_offset(self, batch.slot, s.local),
+                                       bytes_of_rows(spec_, s.rows));
 }
 
 Tensor Channel::gradient(int micro_batch) {
-    const Flight& found = flight(micro_batch);
-    MAESTRO_CHECK(spec_.carries_gradient && !found.retired && drained(micro_batch),
+    const InFlight& batch = in_flight(micro_batch);
+    MAESTRO_CHECK(spec_.carries_gradient && !batch.retired && drained(micro_batch),
                   "edge {}, step {}: no gradient of micro-batch {}", spec_.name, step_, micro_batch);
-    follow_answers(found);
-    return {transport_->fetched(row_in_gradient(peers_.at(rank_), found.slot, 0)),
+    wait_for_acks_on_device(batch);
+    return {transport_->rows_at(gradient_offset(peers_.at(rank_), batch.slot, 0)),
             spec_.dtype,
-            {found.rows, spec_.width}};
+            {batch.rows, spec_.width}};
 }
 
 void Channel::retire(int micro_batch) {
-    Flight& found = flight(micro_batch);
-    if (found.retired && !spec_.carries_gradient) return;  // came back by itself
-    MAESTRO_CHECK(!found.retired && drained(micro_batch), "edge {}, step {}: micro-batch {} cannot retire",
+    InFlight& batch = in_flight(micro_batch);
+    if (batch.retired && !spec_.carries_gradient) return;  // retire_drained() was faster
+    MAESTRO_CHECK(!batch.retired && drained(micro_batch), "edge {}, step {}: micro-batch {} cannot retire",
                   spec_.name, step_, micro_batch);
-    found.retired = true;
-    free_[found.slot] = true;
+    batch.retired = true;
+    free_[batch.slot] = true;
 }
 
 bool Channel::expects(std::int64_t sample) const {
-    return receipts_.contains(sample);
+    return received_.contains(sample);
 }
 
 std::int64_t Channel::rows_of(std::int64_t sample) const {
-    return receipt(sample).due.rows;
+    return received(sample).plan.rows;
 }
 
-/// The first that has not come; null: all have, and `slot` is theirs.
-const Pair* Channel::missing_arrival(const Receipt& receipt) {
-    for (const Pair& pair : receipt.due.pairs)
-        if (transport_->load(pair.arrival) >> kSlotBits != epoch_) return &pair;
+/// The first flag that is not set; null if all producer ranks have announced the sample. All are needed, even
+/// those of ranks that send no rows: see FlagPair.
+const FlagPair* Channel::missing_arrival(const Received& in) {
+    for (const FlagPair& flag : in.plan.flags)
+        if (transport_->load(flag.arrival) >> kSlotBits != epoch_) return &flag;
     return nullptr;
 }
 
 bool Channel::arrived(std::int64_t sample) {
-    Receipt& in = receipt(sample);
+    Received& in = received(sample);
     if (in.arrived) return true;
     if (missing_arrival(in)) return false;
-    for (const Pair& pair : in.due.pairs) {
-        const int slot = static_cast<int>(transport_->load(pair.arrival) & kSlotMask);
+    for (const FlagPair& flag : in.plan.flags) {
+        const int slot = static_cast<int>(transport_->load(flag.arrival) & kSlotMask);
         MAESTRO_CHECK(in.slot < 0 || in.slot == slot, "edge {}, step {}: sample {} in slots {} and {}",
                       spec_.name, step_, sample, in.slot, slot);
         in.slot = slot;
     }
     in.arrived = true;
-    if (!spec_.pointer && in.due.rows > 0)
-        transport_->fetch(row_in_slot(in.slot, in.due.first_row), bytes_of_rows(spec_, in.due.rows));
+    if (!spec_.pointer && in.plan.rows > 0)
+        transport_->copy_to_device(row_offset(in.slot, in.plan.first_row),
+                                   bytes_of_rows(spec_, in.plan.rows));
     return true;
 }
 
 Tensor Channel::rows(std::int64_t sample) {
-    const Receipt& in = receipt(sample);
-    MAESTRO_CHECK(arrived(sample) && !in.released, "edge {}, step {}: sample {} is not here", spec_.name,
+    const Received& in = received(sample);
+    MAESTRO_CHECK(arrived(sample) && !in.released, "edge {}, step {}: sample {} has not arrived", spec_.name,
                   step_, sample);
-    const Inbound& due = in.due;
-    transport_->serve(transport::End::consumer);
-    for (const Pair& pair : due.pairs) transport_->follow(pair.arrival);
-    if (due.rows == 0) return {nullptr, spec_.dtype, {0, spec_.width}};
-    if (spec_.pointer) {
-        const std::int64_t first = due.stretches.front().other;
-        return flight(due.producer_micro_batch).output.slice(first, first + due.rows);
+    const SampleReceive& plan = in.plan;
+    transport_->set_end(transport::End::consumer);
+    for (const FlagPair& flag : plan.flags) transport_->wait_on_device(flag.arrival);
+    if (plan.rows == 0) return {nullptr, spec_.dtype, {0, spec_.width}};
+    if (spec_.pointer) {  // the producer's tensor itself, which stays valid until drained()
+        const std::int64_t first = plan.segments.front().remote;
+        return in_flight(plan.producer_micro_batch).output.slice(first, first + plan.rows);
     }
-    return {transport_->fetched(row_in_slot(in.slot, due.first_row)), spec_.dtype, {due.rows, spec_.width}};
+    return {transport_->rows_at(row_offset(in.slot, plan.first_row)), spec_.dtype, {plan.rows, spec_.width}};
 }
 
 void Channel::release(std::span<const std::int64_t> samples) {
-    transport_->serve(transport::End::consumer);
-    std::vector<int> told;
+    transport_->set_end(transport::End::consumer);
+    std::vector<int> peers;
     for (const std::int64_t sample : samples) {
-        Receipt& in = receipt(sample);
+        Received& in = received(sample);
         MAESTRO_CHECK(arrived(sample) && !in.released,
                       "edge {}, step {}: sample {} is released twice or too early", spec_.name, step_,
                       sample);
         in.released = true;
-        if (!spec_.carries_gradient) answer(in, told);
+        if (!spec_.carries_gradient) ack(in, peers);
     }
-    push(told, true);
+    flush(peers, true);
 }
 
+// Gradients go to the slot that the rows came from: it is the producer's until it retires the micro-batch, so
+// returning them needs no further credit, and credits cannot deadlock.
 void Channel::put_gradient(std::span<const std::int64_t> samples, const Tensor& gradient) {
-    transport_->serve(transport::End::consumer);
-    std::vector<int> told;
+    transport_->set_end(transport::End::consumer);
+    std::vector<int> peers;
     std::int64_t row = 0;
     for (const std::int64_t sample : samples) {
-        Receipt& in = receipt(sample);
-        const std::int64_t rows = in.due.rows;
-        MAESTRO_CHECK(spec_.carries_gradient && arrived(sample) && !in.answered,
-                      "edge {}, step {}: no gradient of sample {} is due", spec_.name, step_, sample);
+        Received& in = received(sample);
+        const std::int64_t rows = in.plan.rows;
+        MAESTRO_CHECK(spec_.carries_gradient && arrived(sample) && !in.acked,
+                      "edge {}, step {}: no gradient of sample {} is expected", spec_.name, step_, sample);
         MAESTRO_CHECK(rows == 0 || (gradient.rank == 2 && gradient.dtype == spec_.dtype &&
                                     gradient.dim(0) >= row + rows && gradient.columns() == spec_.width),
                       "edge {}: the gradient of sample {} is {}, not rows {}..{} of {}[., {}]", spec_.name,
                       sample, gradient.describe(), row, row + rows, name_of(spec_.dtype), spec_.width);
         in.released = true;
-        for (const Stretch& s : in.due.stretches) {
-            const Tensor part = gradient.slice(row + s.own, row + s.own + s.rows);
-            const Peer& peer = peers_.at(s.rank);
-            transport_->put(peer.number, row_in_gradient(peer, in.slot, s.other), part.data, part.bytes());
+        for (const CopySegment& s : in.plan.segments) {
+            const Tensor part = gradient.slice(row + s.local, row + s.local + s.rows);
+            const Peer& peer = peers_.at(s.peer);
+            transport_->put(peer.number, gradient_offset(peer, in.slot, s.remote), part.data, part.bytes());
         }
-        answer(in, told);
+        ack(in, peers);
         row += rows;
     }
-    push(told, true);
+    flush(peers, true);
 }
 
-void Channel::answer(Receipt& receipt, std::vector<int>& told) {
-    for (const Pair& pair : receipt.due.pairs) {
-        transport_->signal(peers_.at(pair.rank).number, pair.answer, tagged(receipt.slot));
-        add_once(told, pair.rank);
+void Channel::ack(Received& in, std::vector<int>& peers) {
+    for (const FlagPair& flag : in.plan.flags) {
+        transport_->signal(peers_.at(flag.peer).number, flag.ack, flag_value(in.slot));
+        add_once(peers, flag.peer);
     }
-    receipt.answered = true;
+    in.acked = true;
 }
 
-std::uint64_t Channel::tagged(int slot) const {
+std::uint64_t Channel::flag_value(int slot) const {
     return epoch_ << kSlotBits | static_cast<std::uint64_t>(slot);
 }
 
@@ -353,9 +371,9 @@ void Channel::wait_credit(int slot) {
     waiter_->wait_until([&] { return slot < 0 ? has_credit() : slot_free(slot); },
                         [&] {
                             std::string held;
-                            for (const auto& [micro_batch, flight] : flights_)
-                                if (flight.put && !flight.retired && (slot < 0 || flight.slot == slot))
-                                    held += "; " + unanswered(micro_batch, flight);
+                            for (const auto& [micro_batch, batch] : in_flight_)
+                                if (batch.put && !batch.retired && (slot < 0 || batch.slot == slot))
+                                    held += "; " + describe_missing_acks(micro_batch, batch);
                             return slot < 0 ? fmt::format("edge {}, step {}: one of {} slots{}", spec_.name,
                                                           step_, spec_.window, held)
                                             : fmt::format("edge {}, step {}: slot {}{}", spec_.name, step_,
@@ -367,28 +385,28 @@ void Channel::wait_drained(int micro_batch) {
     waiter_->wait_until([&] { return drained(micro_batch); },
                         [&] {
                             return fmt::format("edge {}, step {}: {}", spec_.name, step_,
-                                               unanswered(micro_batch, flight(micro_batch)));
+                                               describe_missing_acks(micro_batch, in_flight(micro_batch)));
                         });
 }
 
 void Channel::wait_arrived(std::int64_t sample) {
     waiter_->wait_until([&] { return arrived(sample); },
                         [&] {
-                            const Receipt& in = receipt(sample);
-                            const Pair* pair = missing_arrival(in);
+                            const Received& in = received(sample);
+                            const FlagPair* flag = missing_arrival(in);
                             return fmt::format("edge {}, step {}: sample {} in micro-batch {} of rank {}",
-                                               spec_.name, step_, sample, in.due.producer_micro_batch,
-                                               pair ? pair->rank : -1);
+                                               spec_.name, step_, sample, in.plan.producer_micro_batch,
+                                               flag ? flag->peer : -1);
                         });
 }
 
-std::string Channel::unanswered(int micro_batch, const Flight& flight) {
+std::string Channel::describe_missing_acks(int micro_batch, const InFlight& batch) {
     std::string left;
-    for (const Outbound& sample : flight.samples)
-        for (const Pair& pair : sample.pairs)
-            if (!answered(pair))
+    for (const SampleSend& sample : batch.samples)
+        for (const FlagPair& flag : sample.flags)
+            if (!acked(flag))
                 left +=
-                    fmt::format("{}sample {} at rank {}", left.empty() ? "" : ", ", sample.sample, pair.rank);
+                    fmt::format("{}sample {} at rank {}", left.empty() ? "" : ", ", sample.sample, flag.peer);
     return fmt::format("{} of micro-batch {}: {}", spec_.carries_gradient ? "gradients" : "release",
                        micro_batch, left);
 }

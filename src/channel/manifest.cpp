@@ -10,23 +10,25 @@ namespace maestro::channel {
 
 namespace {
 
-class Reader {
+class ManifestBuilder {
 public:
-    Reader(const ChannelSpec& spec, int rank)
-        : spec_(spec), producer_(seat_on(spec.producers, rank)), consumer_(seat_on(spec.consumers, rank)) {}
+    ManifestBuilder(const ChannelSpec& spec, int rank)
+        : spec_(spec),
+          producer_(find_rank(spec.producers, rank)),
+          consumer_(find_rank(spec.consumers, rank)) {}
 
-    Manifest read(std::span<const Route> routes) {
+    Manifest build(std::span<const Route> routes) {
         MAESTRO_CHECK(static_cast<std::int64_t>(routes.size()) <= spec_.max_samples,
                       "edge {}: {} routes, room for {}", spec_.name, routes.size(), spec_.max_samples);
         for (std::size_t i = 0; i < routes.size(); ++i) {
             const Route& route = routes[i];
             check(route);
             const bool sends = producer_ && route.producer_replica == producer_->replica;
-            const bool gets = consumer_ && route.consumer_replica == consumer_->replica;
-            if (!sends && !gets) continue;
+            const bool receives = consumer_ && route.consumer_replica == consumer_->replica;
+            if (!sends && !receives) continue;
             const std::vector<std::int64_t> rows = rows_of(route), first = place(route, rows);
-            if (sends) send(i, route, rows, first);
-            if (gets) get(i, route, rows, first);
+            if (sends) add_send(i, route, rows, first);
+            if (receives) add_receive(i, route, rows, first);
         }
         return std::move(manifest_);
     }
@@ -39,9 +41,9 @@ private:
                           r.consumer_replica / fanout == r.producer_replica,
                       "edge {}: sample {} from replica {} to {}", spec_.name, r.sample, r.producer_replica,
                       r.consumer_replica);
-        MAESTRO_CHECK(!spec_.pointer || r.pieces.size() <= 1, "edge {}: sample {} is in pieces", spec_.name,
-                      r.sample);
-        for (const Piece& p : r.pieces) {
+        MAESTRO_CHECK(!spec_.pointer || r.segments.size() <= 1, "edge {}: sample {} is in segments",
+                      spec_.name, r.sample);
+        for (const RowSegment& p : r.segments) {
             MAESTRO_CHECK(
                 p.producer >= 0 && p.producer < producers() && p.consumer >= 0 && p.consumer < consumers(),
                 "edge {}: sample {} from rank {} to rank {} of the replicas", spec_.name, r.sample,
@@ -52,18 +54,19 @@ private:
         }
     }
 
-    /// Rows of the sample by consumer rank.
+    /// Rows of the sample that each consumer rank receives.
     std::vector<std::int64_t> rows_of(const Route& r) const {
         std::vector<std::int64_t> rows(static_cast<std::size_t>(consumers()), 0);
-        for (const Piece& p : r.pieces) rows[p.consumer] += p.rows;
-        for (const Piece& p : r.pieces)
+        for (const RowSegment& p : r.segments) rows[p.consumer] += p.rows;
+        for (const RowSegment& p : r.segments)
             MAESTRO_CHECK(p.consumer_row >= 0 && p.consumer_row + p.rows <= rows[p.consumer],
                           "edge {}: rows {}..{} of the {} of sample {}", spec_.name, p.consumer_row,
                           p.consumer_row + p.rows, rows[p.consumer], r.sample);
         return rows;
     }
 
-    /// Where they begin in the slots.
+    /// First row of the sample in the slot of each consumer rank. Every rank of both replicas computes this
+    /// for all consumer ranks, in the same order of routes, and so comes to the same places.
     std::vector<std::int64_t> place(const Route& r, const std::vector<std::int64_t>& rows) {
         std::vector<std::int64_t>& filled = filled_[{r.producer_micro_batch, r.consumer_replica}];
         filled.resize(rows.size(), 0);
@@ -77,60 +80,64 @@ private:
         return first;
     }
 
-    void send(std::size_t route, const Route& r, const std::vector<std::int64_t>& rows,
-              const std::vector<std::int64_t>& first) {
+    void add_send(std::size_t route, const Route& r, const std::vector<std::int64_t>& rows,
+                  const std::vector<std::int64_t>& first) {
         const std::vector<int>& ranks = spec_.consumers[r.consumer_replica];
-        Outbound& out = manifest_.out[r.producer_micro_batch].emplace_back(Outbound{r.sample, {}, {}});
-        for (const Piece& p : r.pieces) {
+        SampleSend& send = manifest_.sends[r.producer_micro_batch].emplace_back(SampleSend{r.sample, {}, {}});
+        for (const RowSegment& p : r.segments) {
             if (p.producer != producer_->rank) continue;
-            out.stretches.push_back(
+            send.segments.push_back(
                 {ranks[p.consumer], p.producer_row, first[p.consumer] + p.consumer_row, p.rows});
         }
         for (int q = 0; q < consumers(); ++q)
             if (rows[q] > 0 || (producer_->rank == 0 && q == 0))
-                out.pairs.push_back(pair(route, producer_->rank, q, ranks[q]));
+                send.flags.push_back(flag_pair(route, producer_->rank, q, ranks[q]));
     }
 
-    void get(std::size_t route, const Route& r, const std::vector<std::int64_t>& rows,
-             const std::vector<std::int64_t>& first) {
+    void add_receive(std::size_t route, const Route& r, const std::vector<std::int64_t>& rows,
+                     const std::vector<std::int64_t>& first) {
         const std::vector<int>& ranks = spec_.producers[r.producer_replica];
-        const int own = consumer_->rank;
-        const auto [at, fresh] = manifest_.in.try_emplace(r.sample);
+        const int self = consumer_->rank;
+        const auto [at, fresh] = manifest_.receives.try_emplace(r.sample);
         MAESTRO_CHECK(fresh, "edge {}: sample {} twice", spec_.name, r.sample);
-        Inbound& in = at->second;
-        in.producer_micro_batch = r.producer_micro_batch;
-        in.first_row = first[own];
-        in.rows = rows[own];
-        for (const Piece& p : r.pieces) {
-            if (p.consumer != own) continue;
-            in.stretches.push_back({ranks[p.producer], p.consumer_row, p.producer_row, p.rows});
+        SampleReceive& receive = at->second;
+        receive.producer_micro_batch = r.producer_micro_batch;
+        receive.first_row = first[self];
+        receive.rows = rows[self];
+        for (const RowSegment& p : r.segments) {
+            if (p.consumer != self) continue;
+            receive.segments.push_back({ranks[p.producer], p.consumer_row, p.producer_row, p.rows});
         }
         for (int p = 0; p < producers(); ++p)
-            if (in.rows > 0 || (p == 0 && own == 0)) in.pairs.push_back(pair(route, p, own, ranks[p]));
+            if (receive.rows > 0 || (p == 0 && self == 0))
+                receive.flags.push_back(flag_pair(route, p, self, ranks[p]));
     }
 
-    Pair pair(std::size_t route, int producer, int consumer, int rank) const {
+    /// A rank's flags are in two arrays, which both ends can compute: the arrivals [route, producer rank],
+    /// and the acknowledgements [route, consumer rank].
+    FlagPair flag_pair(std::size_t route, int producer, int consumer, int peer) const {
         const auto p = static_cast<std::size_t>(producers()), q = static_cast<std::size_t>(consumers());
-        const std::size_t answers = static_cast<std::size_t>(spec_.max_samples) * p;
-        const auto bytes = [](std::size_t word) { return word * sizeof(std::uint64_t); };
-        return {rank, bytes(route * p + static_cast<std::size_t>(producer)),
-                bytes(answers + route * q + static_cast<std::size_t>(consumer))};
+        const std::size_t acks = static_cast<std::size_t>(spec_.max_samples) * p;
+        const auto bytes = [](std::size_t flag) { return flag * sizeof(std::uint64_t); };
+        return {peer, bytes(route * p + static_cast<std::size_t>(producer)),
+                bytes(acks + route * q + static_cast<std::size_t>(consumer))};
     }
 
     int producers() const { return static_cast<int>(spec_.producers.front().size()); }
     int consumers() const { return static_cast<int>(spec_.consumers.front().size()); }
 
     const ChannelSpec& spec_;
-    std::optional<Seat> producer_, consumer_;
+    std::optional<ReplicaRank> producer_, consumer_;
     Manifest manifest_;
-    /// By producer micro-batch and consumer replica, which tells the producer's: rows in each rank's slot.
+    /// Rows in each consumer rank's slot so far, by producer micro-batch and consumer replica (which
+    /// determines the producer's replica).
     std::map<std::pair<int, int>, std::vector<std::int64_t>> filled_;
 };
 
 }  // namespace
 
 Manifest manifest_of(const ChannelSpec& spec, int rank, std::span<const Route> routes) {
-    return Reader(spec, rank).read(routes);
+    return ManifestBuilder(spec, rank).build(routes);
 }
 
 }  // namespace maestro::channel

@@ -1,5 +1,5 @@
-// The routes of a step as one rank sees them: what it sends and gets, and which words it sets and waits for.
-// Pure.
+// The routes of a step as one rank sees them: what it sends and receives, and which flags it sets and waits
+// for. A pure function, so that both ends of an edge come to the same layout without a message.
 #pragma once
 
 #include <cstdint>
@@ -12,46 +12,49 @@
 
 namespace maestro::channel {
 
-/// Rows that go between this rank and another in one stretch.
-struct Stretch {
-    int rank = 0;            ///< of the world, on the other side
-    std::int64_t own = 0;    ///< producer: row of its output; consumer: among the sample's rows here
-    std::int64_t other = 0;  ///< producer: row of the consumer's slot; consumer: row of the producer's output
+/// Consecutive rows that are copied between this rank and a peer on the other side of the edge.
+struct CopySegment {
+    int peer = 0;             ///< rank of the world
+    std::int64_t local = 0;   ///< first row. Producer: in its output; consumer: among the sample's rows here
+    std::int64_t remote = 0;  ///< Producer: in the consumer's slot; consumer: in the producer's output
     std::int64_t rows = 0;
 };
 
-/// Two words by which this rank and one on the other side tell each other of a sample: the producer that its
-/// rows are there, the consumer that it is done with them. A consumer rank that gets rows has a pair with
-/// every rank of the producer's replica, also with those that send it nothing: they all fill the same slot
-/// again, and may not before it is read; and none may be taken for ready that is still in the step before.
-/// Leaders are always a pair, so that the consumer's knows of samples without rows for it.
-struct Pair {
-    int rank = 0;             ///< of the world, on the other side
-    std::size_t arrival = 0;  ///< byte of that word in the consumer's memory
-    std::size_t answer = 0;   ///< and of this one in the producer's
+/// The two flags of a sample between a producer rank and a consumer rank: the producer sets `arrival` when
+/// its rows have been put, the consumer sets `ack` when it no longer needs them or has sent their gradient.
+///
+/// A consumer rank that receives rows has a pair with every rank of the producer's replica, even with those
+/// that send it nothing. All of them use the same slot for a micro-batch, and no rank may fill the slot again
+/// before every consumer has read it. A rank that waited for its own consumers alone could run a micro-batch
+/// ahead. The two leaders always have a pair, so that the consumer's leader learns of samples without rows
+/// for it.
+struct FlagPair {
+    int peer = 0;             ///< rank of the world, on the other side
+    std::size_t arrival = 0;  ///< byte offset in the consumer's memory
+    std::size_t ack = 0;      ///< byte offset in the producer's memory
 };
 
-struct Outbound {  ///< a sample that this rank's replica sends
+struct SampleSend {  ///< a sample that this rank's replica sends
     std::int64_t sample = 0;
-    std::vector<Stretch> stretches;
-    std::vector<Pair> pairs;
+    std::vector<CopySegment> segments;
+    std::vector<FlagPair> flags;
 };
 
-struct Inbound {  ///< a sample that this rank's replica gets
+struct SampleReceive {  ///< a sample that this rank's replica receives
     int producer_micro_batch = 0;
     std::int64_t first_row = 0;  ///< of its rows in this rank's slot
-    std::int64_t rows = 0;       ///< that this rank gets
-    std::vector<Stretch> stretches;
-    std::vector<Pair> pairs;
+    std::int64_t rows = 0;       ///< that this rank receives
+    std::vector<CopySegment> segments;
+    std::vector<FlagPair> flags;
 };
 
 struct Manifest {
-    std::unordered_map<int, std::vector<Outbound>> out;  ///< by micro-batch
-    std::unordered_map<std::int64_t, Inbound> in;        ///< by sample
+    std::unordered_map<int, std::vector<SampleSend>> sends;    ///< by micro-batch
+    std::unordered_map<std::int64_t, SampleReceive> receives;  ///< by sample
 };
 
-/// Rows of one producer's micro-batch lie in a consumer rank's slot one sample after another, in the order of
-/// the routes. Checks that they fit; throws Error(broken_invariant).
+/// In a consumer rank's slot, the samples of a producer's micro-batch are consecutive, in the order of the
+/// routes. Throws Error(broken_invariant) if they do not fit.
 Manifest manifest_of(const ChannelSpec& spec, int rank, std::span<const Route> routes);
 
 }  // namespace maestro::channel

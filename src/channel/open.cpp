@@ -19,11 +19,11 @@ using transport::Method;
 
 namespace {
 constexpr double kMiB = 1024.0 * 1024.0;
-// Open MPI keeps its own state of a window beside the data.
+// Open MPI also keeps the state of a window there.
 constexpr std::uint64_t kSpare = std::uint64_t{4} << 20;
 
-/// Where Open MPI puts the memory of windows that ranks of a node share; it fills up without an error, but by
-/// SIGBUS.
+/// Where Open MPI puts the memory of shared windows. When it is full, there is no error but a SIGBUS at the
+/// first access, so the free space is checked before.
 std::string shared_directory() {
     const char* chosen = std::getenv("OMPI_MCA_osc_sm_backing_directory");
     return chosen ? chosen : "/dev/shm";
@@ -84,29 +84,29 @@ void check_shared_memory(const comm::Communicator& world, std::span<const std::s
 /// Collective: the host name of every rank.
 std::vector<std::string> hosts_of(const comm::Communicator& world) {
     struct Host {
-        int leader;  // tells nodes of one name apart
+        int leader;  // distinguishes nodes with the same name
         char name[64];
     };
-    Host own{world.rank(), {}};
-    gethostname(own.name, sizeof own.name - 1);
-    world.same_node().broadcast(std::span(&own, 1));
-    const std::vector<Host> all = world.allgather(own);
+    Host host{world.rank(), {}};
+    gethostname(host.name, sizeof host.name - 1);
+    world.same_node().broadcast(std::span(&host, 1));
+    const std::vector<Host> all = world.allgather(host);
     std::vector<std::string> names;
-    for (const Host& host : all) {
+    for (const Host& node : all) {
         const bool twice = std::any_of(all.begin(), all.end(), [&](const Host& other) {
-            return other.leader != host.leader && std::strcmp(other.name, host.name) == 0;
+            return other.leader != node.leader && std::strcmp(other.name, node.name) == 0;
         });
-        names.push_back(twice ? fmt::format("{} (node of rank {})", host.name, host.leader) : host.name);
+        names.push_back(twice ? fmt::format("{} (node of rank {})", node.name, node.leader) : node.name);
     }
     return names;
 }
 
-/// Where the rows of all ranks lie.
+/// Where the rows of all ranks are.
 struct Devices {
-    std::vector<transport::Backends> own;  ///< by edge; none: in the host's memory
-    std::vector<bool> on_gpu;              ///< by rank of the world
-    std::vector<std::string> gpu_of;       ///< Backend::gpu() by rank of the world
-    bool mpi_reaches = false;              ///< them, on every rank
+    std::vector<transport::Backends> local;  ///< this rank's, by edge; none for rows in host memory
+    std::vector<bool> on_gpu;                ///< by rank of the world
+    std::vector<std::string> gpu_of;         ///< Backend::gpu() by rank of the world
+    bool mpi_reaches = false;                ///< MPI is CUDA-aware on every rank
 };
 
 /// Collective: the GPU of every rank of the world; "" for a rank without one.
@@ -131,8 +131,8 @@ Devices devices_of(const comm::Communicator& world, std::size_t edges,
         std::string gpu;
         const auto of_gpu = [](backend::Backend* b) { return b && b->stream() ? b : nullptr; };
         for (std::size_t i = 0; i < backends.size(); ++i) {
-            devices.own[i] = {of_gpu(backends[i].producer), of_gpu(backends[i].consumer)};
-            if (const backend::Backend* any = devices.own[i].any()) gpu = any->gpu();
+            devices.local[i] = {of_gpu(backends[i].producer), of_gpu(backends[i].consumer)};
+            if (const backend::Backend* any = devices.local[i].any()) gpu = any->gpu();
         }
         devices.mpi_reaches = !world.any(!comm::reaches_gpus());
         devices.gpu_of = gpus_of(world, gpu);
@@ -147,12 +147,12 @@ std::int64_t count_gpus(const ChannelSpec& spec, const std::vector<bool>& on_gpu
                          [&](int rank) { return on_gpu[static_cast<std::size_t>(rank)]; });
 }
 
-/// From GPU to GPU?
-bool goes_directly(Method method) {
+/// Whether rows travel from GPU to GPU.
+bool is_direct(Method method) {
     return method == Method::nccl || method == Method::gpu_mpi;
 }
 
-/// Can copies of GPUs go to the memory of other ranks?
+/// Whether GPUs can copy into the memory of other ranks.
 bool reaches_peers(const ChannelSpec& spec, Method method) {
     return method == Method::shared_memory && !is_delayed(spec);
 }
@@ -165,7 +165,7 @@ std::unique_ptr<transport::Transport> open_direct(const comm::Communicator& worl
     transport::DirectEnd end{.backends = backends,
                              .edge = spec.name,
                              .by_nccl = by_nccl,
-                             .words = words_bytes(spec),
+                             .flag_bytes = flag_bytes(spec),
                              .bytes = rank_bytes(spec, world.rank()),
                              .staging = direct_staging(spec, world.rank())};
     for (const int rank : ranks) {
@@ -175,57 +175,59 @@ std::unique_ptr<transport::Transport> open_direct(const comm::Communicator& worl
     return transport::make_direct_transport(world.group(ranks, tag, "edge " + spec.name), std::move(end));
 }
 
-/// Bytes that `rank` sends of all micro-batches in flight.
+/// Bytes that `rank` sends for all micro-batches in flight.
 std::size_t sent_bytes(const ChannelSpec& spec, int rank) {
     std::size_t bytes = 0;
-    if (seat_on(spec.producers, rank)) bytes += bytes_of_rows(spec, spec.max_sent);
-    if (spec.carries_gradient && seat_on(spec.consumers, rank))
+    if (find_rank(spec.producers, rank)) bytes += bytes_of_rows(spec, spec.max_sent);
+    if (spec.carries_gradient && find_rank(spec.consumers, rank))
         bytes += bytes_of_rows(spec, spec.max_received);
     return static_cast<std::size_t>(spec.window) * bytes;
 }
 
-/// Between the rank's GPU and `host`. Returns why CUDA does not pin the memory; nothing where it does.
+/// Puts copies between the rank's GPU and `host` in front of it. Returns CUDA's reason if it does not pin the
+/// memory, otherwise "".
 std::string add_gpu(std::unique_ptr<transport::Transport>& host, const comm::Communicator& world,
                     const ChannelSpec& spec, const transport::Backends& backends) {
     transport::GpuEnd end{.backends = backends,
                           .waiter = world.waiter(),
                           .edge = spec.name,
-                          .words = words_bytes(spec),
+                          .flag_bytes = flag_bytes(spec),
                           .bytes = rank_bytes(spec, world.rank()),
-                          .staging = std::min(kStaging, sent_bytes(spec, world.rank()))};
+                          .staging = std::min(kMaxStagingBytes, sent_bytes(spec, world.rank()))};
     for (const int rank : ranks_of(spec)) end.peers.push_back(rank_bytes(spec, rank));
     std::string refused;
     host = transport::make_gpu_transport(std::move(host), end, refused);
     return refused;
 }
 
-/// Collective: of the first rank that has any.
-std::string first_words(const comm::Communicator& world, const std::string& own) {
-    const std::vector<std::string> all = world.gather(own);
-    const auto found = std::find_if(all.begin(), all.end(), [](const std::string& w) { return !w.empty(); });
-    std::string words = found == all.end() ? "" : *found;
-    world.broadcast(words);
-    return words;
+/// Collective: the text of the first rank whose text is not empty.
+std::string first_text(const comm::Communicator& world, const std::string& mine) {
+    const std::vector<std::string> all = world.gather(mine);
+    const auto found =
+        std::find_if(all.begin(), all.end(), [](const std::string& text) { return !text.empty(); });
+    std::string text = found == all.end() ? "" : *found;
+    world.broadcast(text);
+    return text;
 }
 
-/// Collective over the ranks of the edge; null elsewhere. Nothing where MPI offers no window.
+/// Collective over the ranks of the edge; null elsewhere. Nothing if MPI offers no window.
 std::optional<std::unique_ptr<transport::Transport>> make_transport(const comm::Communicator& world,
                                                                     const ChannelSpec& spec, Method method,
                                                                     const transport::Backends& backends,
                                                                     bool on_gpus, int tag) {
     const std::vector<int> ranks = ranks_of(spec);
-    const auto own = std::find(ranks.begin(), ranks.end(), world.rank());
-    const bool member = own != ranks.end();
+    const auto self = std::find(ranks.begin(), ranks.end(), world.rank());
+    const bool member = self != ranks.end();
     const std::size_t bytes = rank_bytes(spec, world.rank());
     std::unique_ptr<transport::Transport> transport;
     bool refused = false;
     if (member && method == Method::pointer)
-        transport = backends.any() ? transport::make_gpu_local(backends, words_bytes(spec), bytes)
+        transport = backends.any() ? transport::make_gpu_local(backends, flag_bytes(spec), bytes)
                                    : transport::make_local(bytes);
     if (member && method == Method::messages)
         transport = transport::make_messages(world.group(ranks, tag, "edge " + spec.name), bytes,
                                              message_bytes(spec, world.rank()));
-    if (member && goes_directly(method))
+    if (member && is_direct(method))
         transport = open_direct(world, spec, backends, method == Method::nccl, tag);
     if (member && method == Method::shared_memory) {
         try {
@@ -245,13 +247,14 @@ std::optional<std::unique_ptr<transport::Transport>> make_transport(const comm::
             std::move(transport), {.latency_s = spec.latency_s,
                                    .byte_s = spec.row_s / static_cast<double>(bytes_of_rows(spec, 1)),
                                    .due_at = due_offset(spec),
-                                   .self = static_cast<int>(own - ranks.begin())});
+                                   .self = static_cast<int>(self - ranks.begin())});
     return transport;
 }
 }  // namespace
 
 transport::Choice choose(const ChannelSpec& spec, std::span<const std::string> host_of,
-                         std::span<const std::string> gpu_of, Request request, bool mpi_reaches_gpus) {
+                         std::span<const std::string> gpu_of, TransportRequest request,
+                         bool mpi_reaches_gpus) {
     transport::EdgeRanks ranks{.edge = spec.name,
                                .hosts = {},
                                .gpus = {},
@@ -274,14 +277,14 @@ std::string describe_gpu_copies(const ChannelSpec& spec, Method method, const st
                                 ? "GPUs"
                                 : fmt::format("the GPUs of {} of its {} ranks", gpus, ranks);
     if (method == Method::pointer) return who + " keep its rows";
-    if (method == Method::nccl) return who + " send on streams of the edge's own";
+    if (method == Method::nccl) return who + " send on dedicated streams";
     if (method == Method::gpu_mpi) return who + " send straight from their memory";
     if (reaches_peers(spec, method) && refused.empty()) return who + " copy straight from and to it";
     const std::string reason = refused.empty() ? "what is sent has to be copied" : refused;
     return fmt::format("{} copy through pinned memory, because {}", who, reason);
 }
 
-void mark_messages(const comm::Communicator& world, std::span<ChannelSpec> specs, Request request) {
+void mark_messages(const comm::Communicator& world, std::span<ChannelSpec> specs, TransportRequest request) {
     std::vector<std::string> hosts = hosts_of(world);
     for (ChannelSpec& spec : specs) {
         const std::vector<int> ranks = ranks_of(spec);
@@ -293,7 +296,7 @@ void mark_messages(const comm::Communicator& world, std::span<ChannelSpec> specs
 }
 
 OpenChannels open_channels(const comm::Communicator& world, std::span<const ChannelSpec> specs,
-                           Request request, std::span<const transport::Backends> backends) {
+                           TransportRequest request, std::span<const transport::Backends> backends) {
     const std::vector<std::string> hosts = hosts_of(world);
     const Devices devices = devices_of(world, specs.size(), backends);
     std::vector<transport::Choice> choices;
@@ -303,13 +306,13 @@ OpenChannels open_channels(const comm::Communicator& world, std::span<const Chan
     OpenChannels open;
     for (std::size_t i = 0; i < specs.size(); ++i) {
         transport::Choice& choice = choices[i];
-        const transport::Backends& own = devices.own[i];
+        const transport::Backends& local = devices.local[i];
         const bool on_gpus = count_gpus(specs[i], devices.on_gpu) > 0;
         const auto make = [&](int tag) {
-            return make_transport(world, specs[i], choice.method, own, on_gpus, tag);
+            return make_transport(world, specs[i], choice.method, local, on_gpus, tag);
         };
         auto transport = make(static_cast<int>(2 * i));
-        if (!transport && request == Request::shared_memory)
+        if (!transport && request == TransportRequest::shared_memory)
             throw Error(ExitCode::bad_deck,
                         fmt::format("run.transport: MPI offers no window to the ranks of edge {}; set it to "
                                     "\"auto\" or \"messages\"",
@@ -320,9 +323,9 @@ OpenChannels open_channels(const comm::Communicator& world, std::span<const Chan
             transport = make(static_cast<int>(2 * i + 1));
         }
         std::string refused;
-        if (*transport && own.any() && choice.method != Method::pointer && !goes_directly(choice.method))
-            refused = add_gpu(*transport, world, specs[i], own);
-        if (on_gpus) refused = first_words(world, refused);
+        if (*transport && local.any() && choice.method != Method::pointer && !is_direct(choice.method))
+            refused = add_gpu(*transport, world, specs[i], local);
+        if (on_gpus) refused = first_text(world, refused);
         const std::string gpus = describe_gpu_copies(specs[i], choice.method, devices.on_gpu, refused);
         open.channels.push_back(*transport ? std::make_unique<Channel>(specs[i], world.rank(), world.waiter(),
                                                                        std::move(*transport))

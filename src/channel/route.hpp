@@ -1,4 +1,4 @@
-// What goes over an edge in a step. Plain values, the same on every rank of the edge.
+// The samples that cross an edge in a step. Plain values, the same on every rank of the edge.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,14 @@
 
 namespace maestro::channel {
 
-/// Rows that one rank of the producer's replica holds one after another, and one of the consumer's too. Their
-/// gradient goes back the same way.
-struct Piece {
+/// Rows of a sample that are consecutive both on one rank of the producer's replica and on one rank of the
+/// consumer's. Their gradient returns the same way.
+struct RowSegment {
     int producer = 0, consumer = 0;  ///< rank within its replica, 0: the leader
-    std::int64_t producer_row = 0;   ///< in what that rank puts out for the micro-batch
-    std::int64_t consumer_row = 0;   ///< among the rows of the sample that this rank gets
+    std::int64_t producer_row = 0;   ///< in that rank's output of the micro-batch
+    std::int64_t consumer_row = 0;   ///< among the rows of the sample that this rank receives
     std::int64_t rows = 0;           ///< > 0
-    bool operator==(const Piece&) const = default;
+    bool operator==(const RowSegment&) const = default;
 };
 
 /// One sample on an edge.
@@ -22,7 +22,7 @@ struct Route {
     int producer_replica = 0;
     int producer_micro_batch = 0;  ///< of that replica, in this step
     int consumer_replica = 0;
-    std::vector<Piece> pieces;  ///< each row once; none: the sample has no rows
+    std::vector<RowSegment> segments;  ///< each row once; empty if the sample has no rows
     bool operator==(const Route&) const = default;
 };
 

@@ -1,5 +1,5 @@
-// What an edge is at run time, before it has any memory: who sends, who receives, and how much of it. Plain
-// values.
+// The description of an edge: who sends, who receives, how much, and how many bytes that takes on each rank.
+// Plain values and pure functions; the memory plan and the channels use the same ones.
 #pragma once
 
 #include <algorithm>
@@ -21,14 +21,13 @@ struct ChannelSpec {
     Side consumers;                 ///< the downstream section; fanout = consumers / producers
     std::int64_t width = 0;         ///< elements of a row
     DType dtype = DType::f32;       ///< of rows and gradients
-    int window = 1;                 ///< the producer's micro-batches in flight, >= 1
-    std::int64_t max_sent = 0;      ///< rows that one rank puts out for a micro-batch, at most
-    std::int64_t max_received = 0;  ///< rows that one rank gets of a producer's micro-batch, at most
-    std::int64_t max_samples = 0;   ///< routes of a step at most, over all replicas
+    int window = 1;                 ///< micro-batches of a producer that may be in flight, >= 1
+    std::int64_t max_sent = 0;      ///< largest number of rows in a rank's output of a micro-batch
+    std::int64_t max_received = 0;  ///< largest number of rows of such a micro-batch that a rank receives
+    std::int64_t max_samples = 0;   ///< largest number of routes of a step, over all replicas
     bool carries_gradient = true;
-    bool pointer = false;  ///< both ends of every replica are one and the same rank: a pointer is passed
-    /// Of an emulated link between ranks of one machine: rows, and gradients, are seen so long after they
-    /// were put, and so much longer for each row.
+    bool pointer = false;  ///< both ends of every replica are the same rank: a pointer is passed
+    /// An emulated link delays rows and gradients by this much, and by this much for each row.
     double latency_s = 0, row_s = 0;
     bool by_messages = false;  ///< rows travel in messages, whose memory counts: see mark_messages()
 };
@@ -37,15 +36,15 @@ inline bool is_delayed(const ChannelSpec& spec) {
     return !spec.pointer && (spec.latency_s > 0 || spec.row_s > 0);
 }
 
-/// Where a rank is on one side of an edge.
-struct Seat {
+/// The place of a rank on one side of an edge.
+struct ReplicaRank {
     int replica = 0, rank = 0;  ///< rank within the replica
 };
 
-inline std::optional<Seat> seat_on(const Side& side, int rank) {
+inline std::optional<ReplicaRank> find_rank(const Side& side, int rank) {
     for (std::size_t r = 0; r < side.size(); ++r)
         if (const auto at = std::find(side[r].begin(), side[r].end(), rank); at != side[r].end())
-            return Seat{static_cast<int>(r), static_cast<int>(at - side[r].begin())};
+            return ReplicaRank{static_cast<int>(r), static_cast<int>(at - side[r].begin())};
     return std::nullopt;
 }
 
@@ -53,27 +52,27 @@ inline std::size_t bytes_of_rows(const ChannelSpec& spec, std::int64_t rows) {
     return static_cast<std::size_t>(rows * spec.width) * size_of(spec.dtype);
 }
 
-/// Words of a step: of each sample one for every rank that may announce it, and one for every rank that may
-/// answer.
-inline std::size_t word_count(const ChannelSpec& spec) {
+/// Flags that a rank has for a step: for each sample one for every rank that may announce it, and one for
+/// every rank that may acknowledge it.
+inline std::size_t flag_count(const ChannelSpec& spec) {
     return static_cast<std::size_t>(spec.max_samples) *
            (spec.producers.front().size() + spec.consumers.front().size());
 }
 
-/// On an emulated link each word has a time beside it: where these begin, behind the words.
+/// Offset of the times behind the flags: on an emulated link each flag has a time from which it can be seen.
 inline std::size_t due_offset(const ChannelSpec& spec) {
-    return sizeof(std::uint64_t) * word_count(spec);
+    return sizeof(std::uint64_t) * flag_count(spec);
 }
 
-/// Bytes of the words, and of their times.
-inline std::size_t words_bytes(const ChannelSpec& spec) {
+/// Bytes of the flags, and of their times.
+inline std::size_t flag_bytes(const ChannelSpec& spec) {
     constexpr std::size_t kAlign = 64;
     const std::size_t bytes = (is_delayed(spec) ? 2 : 1) * due_offset(spec);
     return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
-/// Bytes that one micro-batch in flight takes on `rank`: for rows that come in, and for gradients that come
-/// back.
+/// Bytes that one micro-batch in flight takes on a rank, for the rows that it receives and for the gradients
+/// that return to it.
 struct SlotBytes {
     std::size_t rows = 0, gradient = 0;
     std::size_t both() const { return rows + gradient; }
@@ -81,21 +80,21 @@ struct SlotBytes {
 
 inline SlotBytes slot_bytes(const ChannelSpec& spec, int rank) {
     SlotBytes bytes;
-    if (!spec.pointer && seat_on(spec.consumers, rank)) bytes.rows = bytes_of_rows(spec, spec.max_received);
-    if (spec.carries_gradient && seat_on(spec.producers, rank))
+    if (!spec.pointer && find_rank(spec.consumers, rank)) bytes.rows = bytes_of_rows(spec, spec.max_received);
+    if (spec.carries_gradient && find_rank(spec.producers, rank))
         bytes.gradient = bytes_of_rows(spec, spec.max_sent);
     return bytes;
 }
 
-/// Where on `rank` the gradients' slots begin: behind the words and the slots of rows.
+/// Offset of the slots for gradients in the memory of `rank`: behind the flags and the slots for rows.
 inline std::size_t gradients_offset(const ChannelSpec& spec, int rank) {
-    return words_bytes(spec) + static_cast<std::size_t>(spec.window) * slot_bytes(spec, rank).rows;
+    return flag_bytes(spec) + static_cast<std::size_t>(spec.window) * slot_bytes(spec, rank).rows;
 }
 
-/// Bytes that `rank` keeps for the edge: words, and slots for each micro-batch in flight.
+/// Bytes that `rank` allocates for the edge: flags, and slots for each micro-batch in flight.
 inline std::size_t rank_bytes(const ChannelSpec& spec, int rank) {
-    if (!seat_on(spec.consumers, rank) && !seat_on(spec.producers, rank)) return 0;
-    return words_bytes(spec) + static_cast<std::size_t>(spec.window) * slot_bytes(spec, rank).both();
+    if (!find_rank(spec.consumers, rank) && !find_rank(spec.producers, rank)) return 0;
+    return flag_bytes(spec) + static_cast<std::size_t>(spec.window) * slot_bytes(spec, rank).both();
 }
 
 /// Bytes of messages that one micro-batch in flight takes on `rank`, if the edge's rows travel in messages.
@@ -103,8 +102,8 @@ inline std::size_t rank_bytes(const ChannelSpec& spec, int rank) {
 inline std::size_t slot_message_bytes(const ChannelSpec& spec, int rank) {
     if (!spec.by_messages) return 0;
     std::int64_t rows = 0;
-    if (seat_on(spec.producers, rank)) rows += spec.max_sent;
-    if (seat_on(spec.consumers, rank)) rows += spec.max_received;
+    if (find_rank(spec.producers, rank)) rows += spec.max_sent;
+    if (find_rank(spec.consumers, rank)) rows += spec.max_received;
     return bytes_of_rows(spec, rows);
 }
 
@@ -113,49 +112,51 @@ inline std::size_t message_bytes(const ChannelSpec& spec, int rank) {
     return static_cast<std::size_t>(spec.window) * slot_message_bytes(spec, rank);
 }
 
-/// Bytes of an edge on a rank, at most, for rows on their way to where peers find them.
-inline constexpr std::size_t kStaging = std::size_t{32} << 20;
+/// Largest size of an edge's staging memory on a rank, which holds rows on their way to the memory of peers.
+inline constexpr std::size_t kMaxStagingBytes = std::size_t{32} << 20;
 
-/// Do rows or gradients go from one rank to another?
+/// Whether rows or gradients travel from rank `from` to rank `to`.
 inline bool carries(const ChannelSpec& spec, int from, int to) {
     const std::size_t fanout = spec.consumers.size() / spec.producers.size();
-    const auto joined = [&](int producer, int consumer) {
-        const auto up = seat_on(spec.producers, producer), down = seat_on(spec.consumers, consumer);
+    const auto connected = [&](int producer, int consumer) {
+        const auto up = find_rank(spec.producers, producer), down = find_rank(spec.consumers, consumer);
         return up && down &&
                static_cast<std::size_t>(down->replica) / fanout == static_cast<std::size_t>(up->replica);
     };
-    return from != to && (joined(from, to) || (spec.carries_gradient && joined(to, from)));
+    return from != to && (connected(from, to) || (spec.carries_gradient && connected(to, from)));
 }
 
-/// Bytes that a GPU keeps for rows that are written over before they are sent to another: gradients, or rows
-/// without.
+/// Bytes of staging memory on a GPU for rows that may be overwritten before they have been sent to another
+/// GPU: gradients, and rows of an edge without gradients.
 inline std::size_t direct_staging(const ChannelSpec& spec, int rank) {
     std::size_t bytes = 0;
-    if (!spec.carries_gradient && seat_on(spec.producers, rank)) bytes = bytes_of_rows(spec, spec.max_sent);
-    if (spec.carries_gradient && seat_on(spec.consumers, rank))
+    if (!spec.carries_gradient && find_rank(spec.producers, rank)) bytes = bytes_of_rows(spec, spec.max_sent);
+    if (spec.carries_gradient && find_rank(spec.consumers, rank))
         bytes = bytes_of_rows(spec, spec.max_received);
-    return std::min(kStaging, 2 * static_cast<std::size_t>(spec.window) * bytes);
+    return std::min(kMaxStagingBytes, 2 * static_cast<std::size_t>(spec.window) * bytes);
 }
 
-/// Of a GPU, for each way to or from another: twice NCCL's buffers of 4 MiB a block. Nobody has measured it.
-inline constexpr std::size_t kNcclWay = std::size_t{32} << 20;
+/// An estimate of the GPU memory that NCCL takes for each connection to or from another GPU: twice its
+/// buffers of 4 MiB per block. Not measured.
+inline constexpr std::size_t kNcclConnectionBytes = std::size_t{32} << 20;
 
-/// Ranks that take part, each once: producers, then those consumers that are no producers.
+/// The ranks of an edge, each once: all producers, then those consumers that are not producers too.
 inline std::vector<int> ranks_of(const ChannelSpec& spec) {
     std::vector<int> ranks;
     for (const auto& replica : spec.producers) ranks.insert(ranks.end(), replica.begin(), replica.end());
     for (const auto& replica : spec.consumers)
         for (const int rank : replica)
-            if (!seat_on(spec.producers, rank)) ranks.push_back(rank);
+            if (!find_rank(spec.producers, rank)) ranks.push_back(rank);
     return ranks;
 }
 
-/// Bytes that a rank's GPU needs beside rank_bytes() where rows go from GPU to GPU, by NCCL or without.
+/// Bytes that a rank's GPU needs beside rank_bytes() if rows travel directly from GPU to GPU.
 inline std::size_t direct_bytes(const ChannelSpec& spec, int rank, bool by_nccl) {
-    std::size_t ways = 0;
+    std::size_t connections = 0;
     for (const int other : ranks_of(spec))
-        ways += (carries(spec, rank, other) ? 1 : 0) + (carries(spec, other, rank) ? 1 : 0);
-    return ways == 0 ? 0 : direct_staging(spec, rank) + (by_nccl ? ways * kNcclWay : 0);
+        connections += (carries(spec, rank, other) ? 1 : 0) + (carries(spec, other, rank) ? 1 : 0);
+    if (connections == 0) return 0;
+    return direct_staging(spec, rank) + (by_nccl ? connections * kNcclConnectionBytes : 0);
 }
 
 }  // namespace maestro::channel

@@ -46,11 +46,11 @@ Choice choose_for_group(std::span<const std::string> gpus) {
     return {Method::staged_messages, placement.reason};
 }
 
-Choice choose_for_edge(const EdgeRanks& ranks, Request request) {
+Choice choose_for_edge(const EdgeRanks& ranks, TransportRequest request) {
     if (ranks.same_rank) return {Method::pointer, "both ends are one rank"};
-    if (request == Request::messages) return {Method::messages, "run.transport asks for it"};
+    if (request == TransportRequest::messages) return {Method::messages, "run.transport asks for it"};
     std::string why_not_direct;  // from GPU to GPU, where there are GPUs
-    if (request == Request::automatic) {
+    if (request == TransportRequest::automatic) {
         using Kind = GpuPlacement::Kind;
         const GpuPlacement placement = gpu_placement(ranks.gpus);
         const bool all = placement.kind != Kind::none && placement.kind != Kind::some;
@@ -64,7 +64,7 @@ Choice choose_for_edge(const EdgeRanks& ranks, Request request) {
     if (hosts.size() == 1)
         return {Method::shared_memory, why_not_direct + "all its ranks are on " + *hosts.begin()};
     const std::string where = fmt::format("{}its ranks are on {}", why_not_direct, fmt::join(hosts, ", "));
-    if (request == Request::shared_memory)
+    if (request == TransportRequest::shared_memory)
         throw Error(
             ExitCode::bad_deck,
             fmt::format("run.transport: \"window\" needs memory that all ranks of an edge share, and edge "

@@ -25,7 +25,7 @@ struct Choice {
     std::string reason;  ///< "all its ranks are on node-a"
 };
 
-/// How the GPUs of a number of ranks are assigned, and the same in words: "2 ranks share 1 GPU".
+/// How the GPUs of a number of ranks are assigned, and the same in flags: "2 ranks share 1 GPU".
 struct GpuPlacement {
     enum class Kind {
         none,               ///< no rank uses a GPU
@@ -44,7 +44,7 @@ GpuPlacement gpu_placement(std::span<const std::string> gpus);
 Choice choose_for_group(std::span<const std::string> gpus);
 
 /// What the deck asks for (run.transport): one method for all edges between ranks, or the best for each.
-enum class Request { automatic, shared_memory, messages };
+enum class TransportRequest { automatic, shared_memory, messages };
 
 /// The ranks at both ends of an edge.
 struct EdgeRanks {
@@ -56,7 +56,7 @@ struct EdgeRanks {
     bool mpi_reaches_gpus = false;   ///< comm::reaches_gpus() on every rank
 };
 /// Throws Error(bad_deck, all_ranks) where shared memory is requested for an edge between nodes.
-Choice choose_for_edge(const EdgeRanks& ranks, Request request);
+Choice choose_for_edge(const EdgeRanks& ranks, TransportRequest request);
 
 /// "NCCL 2.28.9", or "" in a program that was built without it.
 std::string nccl_version();

@@ -21,25 +21,25 @@ public:
         inner_->put(peer, offset, source, bytes);
     }
 
-    void signal(int peer, std::size_t offset, std::uint64_t word) override {
-        if (peer == delay_.self) return inner_->signal(peer, offset, word);  // and due since the start
+    void signal(int peer, std::size_t offset, std::uint64_t flag) override {
+        if (peer == delay_.self) return inner_->signal(peer, offset, flag);  // and due since the start
         Link& link = links_[peer];
         link.free_s = std::max(link.free_s, comm::now_s()) + delay_.byte_s * static_cast<double>(link.bytes);
         link.bytes = 0;
-        // A put, not a signal: it has to be there before the word.
+        // A put, not a signal: it has to be there before the flag.
         inner_->put(peer, delay_.due_at + offset, &link.due_s.emplace_back(link.free_s + delay_.latency_s),
                     sizeof(double));
-        inner_->signal(peer, offset, word);
+        inner_->signal(peer, offset, flag);
     }
 
-    void push(int peer) override {
-        inner_->push(peer);
+    void flush(int peer) override {
+        inner_->flush(peer);
         links_[peer].due_s.clear();
     }
 
     std::uint64_t load(std::size_t offset) override {
-        const std::uint64_t word = inner_->load(offset);
-        return comm::now_s() >= std::bit_cast<double>(inner_->load(delay_.due_at + offset)) ? word : 0;
+        const std::uint64_t flag = inner_->load(offset);
+        return comm::now_s() >= std::bit_cast<double>(inner_->load(delay_.due_at + offset)) ? flag : 0;
     }
 
 private:

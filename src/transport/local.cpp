@@ -16,14 +16,14 @@ public:
         MAESTRO_CHECK(peer == 0, "peer {} of a local transport", peer);
         if (bytes > 0) std::memcpy(memory() + offset, source, bytes);
     }
-    void signal(int peer, std::size_t offset, std::uint64_t word) override {
-        put(peer, offset, &word, sizeof word);
+    void signal(int peer, std::size_t offset, std::uint64_t flag) override {
+        put(peer, offset, &flag, sizeof flag);
     }
-    void push(int) override {}
+    void flush(int) override {}
     std::uint64_t load(std::size_t offset) override {
-        std::uint64_t word = 0;
-        std::memcpy(&word, memory() + offset, sizeof word);
-        return word;
+        std::uint64_t flag = 0;
+        std::memcpy(&flag, memory() + offset, sizeof flag);
+        return flag;
     }
 
 private:

@@ -18,14 +18,14 @@ void append(Bytes& to, const T* values, std::size_t count) {
 
 }  // namespace
 
-std::size_t message_bytes(std::size_t payload, std::size_t extents, std::size_t words) {
-    return payload + extents * sizeof(Extent) + words * sizeof(Word) + 2 * sizeof(std::uint64_t);
+std::size_t message_bytes(std::size_t payload, std::size_t extents, std::size_t flags) {
+    return payload + extents * sizeof(Extent) + flags * sizeof(Flag) + 2 * sizeof(std::uint64_t);
 }
 
-void close_message(Bytes& payload, std::span<const Extent> extents, std::span<const Word> words) {
-    const std::uint64_t counts[] = {extents.size(), words.size()};
+void close_message(Bytes& payload, std::span<const Extent> extents, std::span<const Flag> flags) {
+    const std::uint64_t counts[] = {extents.size(), flags.size()};
     append(payload, extents.data(), extents.size());
-    append(payload, words.data(), words.size());
+    append(payload, flags.data(), flags.size());
     append(payload, counts, 2);
 }
 
@@ -90,7 +90,7 @@ void MessageEndpoint::recycle(Bytes message) {
 void MessageEndpoint::send(int peer, Bytes message) {
     const std::lock_guard lock(mutex_);
     // One communicator and one tag: MPI then delivers the messages between two ranks in the order of the
-    // sends, and a word never overtakes its rows.
+    // sends, and a flag never overtakes its rows.
     Message& last = sent_.emplace_back(Message{.bytes = std::move(message)});
     MAESTRO_MPI(MPI_Isend(last.bytes.data(), static_cast<int>(last.bytes.size()), MPI_BYTE, peer, kTag,
                           edge_.handle(), &last.request));
@@ -124,7 +124,7 @@ bool MessageEndpoint::take_turn() {
     bool moved = !finished.empty();
     for (Bytes& message : finished) recycle(std::move(message));
     while (begin_to_receive()) moved = true;
-    // Receives of a peer may complete in any order, but are delivered in the order of the sends: a word in a
+    // Receives of a peer may complete in any order, but are delivered in the order of the sends: a flag in a
     // later message says that the rows of earlier ones are there.
     for (std::size_t peer = 0; peer < inbox_.size(); ++peer)
         for (auto& messages = inbox_[peer]; !messages.empty() && is_done(messages.front());) {

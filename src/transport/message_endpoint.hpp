@@ -23,25 +23,25 @@ using Bytes = std::vector<std::byte>;
 struct Extent {
     std::uint64_t offset, bytes;
 };
-struct Word {
+struct Flag {
     std::uint64_t offset, value;
 };
 
-/// A message consists of its payload, then its extents, its words, and their two numbers. These are at the
+/// A message consists of its payload, then its extents, its flags, and their two numbers. These are at the
 /// end so that the payload can be appended before they are known.
-std::size_t message_bytes(std::size_t payload, std::size_t extents, std::size_t words);
+std::size_t message_bytes(std::size_t payload, std::size_t extents, std::size_t flags);
 /// Appends what follows the payload.
-void close_message(Bytes& payload, std::span<const Extent> extents, std::span<const Word> words);
+void close_message(Bytes& payload, std::span<const Extent> extents, std::span<const Flag> flags);
 
-/// Calls on_extent(Extent) for each extent and then on_word(Word) for each word, in their order. The payload
+/// Calls on_extent(Extent) for each extent and then on_flag(Flag) for each flag, in their order. The payload
 /// is at the start of the message.
-template <class OnExtent, class OnWord>
-void read_message(const Bytes& message, OnExtent&& on_extent, OnWord&& on_word) {
+template <class OnExtent, class OnFlag>
+void read_message(const Bytes& message, OnExtent&& on_extent, OnFlag&& on_flag) {
     std::uint64_t counts[2] = {};
     MAESTRO_CHECK(message.size() >= sizeof counts, "a message of {} bytes", message.size());
     const std::byte* const end = message.data() + message.size() - sizeof counts;
     std::memcpy(counts, end, sizeof counts);
-    const std::byte* at = end - counts[1] * sizeof(Word) - counts[0] * sizeof(Extent);
+    const std::byte* at = end - counts[1] * sizeof(Flag) - counts[0] * sizeof(Extent);
     const auto read = [&](std::uint64_t count, auto value, auto&& visit) {
         for (; count > 0; --count, at += sizeof value) {
             std::memcpy(&value, at, sizeof value);
@@ -49,7 +49,7 @@ void read_message(const Bytes& message, OnExtent&& on_extent, OnWord&& on_word) 
         }
     };
     read(counts[0], Extent{}, on_extent);
-    read(counts[1], Word{}, on_word);
+    read(counts[1], Flag{}, on_flag);
 }
 
 /// Sends and receives messages over a communicator, which it owns, while the host computes. It owns the

@@ -36,18 +36,18 @@ public:
             drafts_[peer].puts.push_back({offset, static_cast<const std::byte*>(source), bytes});
     }
 
-    void signal(int peer, std::size_t offset, std::uint64_t word) override {
+    void signal(int peer, std::size_t offset, std::uint64_t flag) override {
         if (is_self(peer))
-            word_at(offset).store(word, std::memory_order_release);
+            flag_at(offset).store(flag, std::memory_order_release);
         else
-            drafts_[peer].words.push_back({offset, word});
+            drafts_[peer].flags.push_back({offset, flag});
     }
 
     // Sources are copied here and not in put(), once the size of the message is known: it gets the memory
     // that it needs, and no more, as the memory plan assumes.
-    void push(int peer) override {
+    void flush(int peer) override {
         const Draft draft = std::exchange(drafts_[peer], {});
-        if (draft.puts.empty() && draft.words.empty()) return;
+        if (draft.puts.empty() && draft.flags.empty()) return;
         std::vector<Put> parts;
         std::size_t payload = 0;
         for (const Put& put : draft.puts)
@@ -62,13 +62,13 @@ public:
                 payload += bytes;
                 done += bytes;
             }
-        send(peer, parts, draft.words);  // words with the last message, behind all rows
+        send(peer, parts, draft.flags);  // flags with the last message, behind all rows
     }
 
     // Words are stored by the thread that receives and loaded by the main thread. Release and acquire make
-    // the rows that were written before a word visible to whoever has seen the word.
+    // the rows that were written before a flag visible to whoever has seen the flag.
     std::uint64_t load(std::size_t offset) override {
-        return word_at(offset).load(std::memory_order_acquire);
+        return flag_at(offset).load(std::memory_order_acquire);
     }
 
 private:
@@ -82,24 +82,24 @@ private:
     };
     struct Draft {  ///< puts and signals to a peer since the last push
         std::vector<Put> puts;
-        std::vector<Word> words;
+        std::vector<Flag> flags;
     };
 
     bool is_self(int peer) const { return peer == endpoint_.edge().rank(); }
-    std::atomic_ref<std::uint64_t> word_at(std::size_t offset) {
+    std::atomic_ref<std::uint64_t> flag_at(std::size_t offset) {
         return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(memory() + offset));
     }
 
-    void send(int peer, std::span<const Put> puts, std::span<const Word> words) {
+    void send(int peer, std::span<const Put> puts, std::span<const Flag> flags) {
         std::size_t payload = 0;
         std::vector<Extent> extents;
         for (const Put& put : puts) {
             extents.push_back({put.offset, put.bytes});
             payload += put.bytes;
         }
-        Bytes message = endpoint_.new_message(message_bytes(payload, extents.size(), words.size()));
+        Bytes message = endpoint_.new_message(message_bytes(payload, extents.size(), flags.size()));
         for (const Put& put : puts) message.insert(message.end(), put.source, put.source + put.bytes);
-        close_message(message, extents, words);
+        close_message(message, extents, flags);
         endpoint_.send(peer, std::move(message));
     }
 
@@ -116,9 +116,9 @@ private:
                 std::memcpy(memory() + e.offset, from, e.bytes);
                 from += e.bytes;
             },
-            [&](const Word& w) {
+            [&](const Flag& w) {
                 check(w.offset, sizeof w.value);
-                word_at(w.offset).store(w.value, std::memory_order_release);
+                flag_at(w.offset).store(w.value, std::memory_order_release);
             });
     }
 

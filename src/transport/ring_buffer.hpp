@@ -1,4 +1,4 @@
-// Memory taken in one order and given back in the same.
+// A ring buffer: memory that is released in the order in which it was allocated.
 #pragma once
 
 #include <cstddef>
@@ -8,17 +8,18 @@
 
 namespace maestro::transport {
 
-/// Owns the memory. Positions count from the first byte ever taken.
+/// Owns the memory. Positions count from the first byte ever allocated.
 template <class Memory>
-class Ring {
+class RingBuffer {
 public:
-    /// `where`: what Memory wants before the bytes.
+    /// `where`: the arguments of Memory's constructor before the size.
     template <class... Where>
-    explicit Ring(std::size_t bytes, Where&... where) : memory_(where..., bytes), size_(bytes) {}
-    std::size_t largest() const { return size_ / 2; }  ///< that a piece may be
-    std::uint64_t taken() const { return end_; }
-    /// In one piece; null where it is not free.
-    std::byte* take(std::size_t bytes) {
+    explicit RingBuffer(std::size_t bytes, Where&... where) : memory_(where..., bytes), size_(bytes) {}
+    std::size_t largest() const { return size_ / 2; }  ///< size of an allocation
+    std::uint64_t position() const { return end_; }    ///< behind what was allocated last
+    /// Consecutive bytes; null if not enough is free. No allocation is larger than half the ring, or one that
+    /// begins near the end could wait for itself.
+    std::byte* allocate(std::size_t bytes) {
         MAESTRO_CHECK(bytes <= largest(), "{} bytes of a ring of {}", bytes, size_);
         std::uint64_t begin = end_;
         if (const std::size_t left = size_ - begin % size_; left < bytes) begin += left;
@@ -26,7 +27,8 @@ public:
         end_ = begin + bytes;
         return static_cast<std::byte*>(static_cast<void*>(memory_.data())) + begin % size_;
     }
-    void release(std::uint64_t taken) { begin_ = taken; }
+    /// Releases everything that was allocated before this position.
+    void release(std::uint64_t position) { begin_ = position; }
 
 private:
     Memory memory_;

@@ -45,7 +45,7 @@ public:
     MpiWindowTransport& operator=(const MpiWindowTransport&) = delete;
 
     std::byte* memory() override { return memory_; }
-    std::byte* reach(int peer) override {
+    std::byte* peer_memory(int peer) override {
         if (!reaches_) return nullptr;
         MPI_Aint size = 0;
         int unit = 0;
@@ -62,17 +62,17 @@ public:
         }
     }
 
-    void signal(int peer, std::size_t offset, std::uint64_t word) override {
-        signals_.push_back({peer, offset, word});
+    void signal(int peer, std::size_t offset, std::uint64_t flag) override {
+        signals_.push_back({peer, offset, flag});
     }
 
-    void push(int peer) override {
-        // Puts are not ordered among themselves: only a flush says that what the words announce is there.
+    void flush(int peer) override {
+        // MPI does not order puts. Only after a flush are the rows there that the flags announce.
         MAESTRO_MPI(MPI_Win_flush(peer, window_));
         bool any = false;
         for (const Signal& s : signals_) {
             if (s.peer != peer) continue;
-            put(peer, s.offset, &s.word, sizeof s.word);
+            put(peer, s.offset, &s.flag, sizeof s.flag);
             any = true;
         }
         if (!any) return;
@@ -82,8 +82,8 @@ public:
 
     std::uint64_t load(std::size_t offset) override {
         MAESTRO_MPI(MPI_Win_sync(window_));
-        auto* word = reinterpret_cast<std::uint64_t*>(memory_ + offset);
-        const std::uint64_t value = std::atomic_ref<std::uint64_t>(*word).load(std::memory_order_acquire);
+        auto* flag = reinterpret_cast<std::uint64_t*>(memory_ + offset);
+        const std::uint64_t value = std::atomic_ref<std::uint64_t>(*flag).load(std::memory_order_acquire);
         MAESTRO_MPI(MPI_Win_sync(window_));
         return value;
     }
@@ -96,7 +96,7 @@ private:
         const auto size = static_cast<MPI_Aint>(size_of_window(bytes));
         MPI_Info info = MPI_INFO_NULL;
         MAESTRO_MPI(MPI_Info_create(&info));
-        // Each rank's part on pages of its own. Without the second key MPI gathers displacement units.
+        // Each rank's part begins on a new page. Without the second key MPI gathers displacement units.
         MAESTRO_MPI(MPI_Info_set(info, "alloc_shared_noncontig", "true"));
         MAESTRO_MPI(MPI_Info_set(info, "same_disp_unit", "true"));
         MAESTRO_MPI(reaches_ ? MPI_Win_allocate_shared(size, 1, info, edge_.handle(), &memory_, &window_)
@@ -106,7 +106,7 @@ private:
         int* model = nullptr;
         int found = 0;
         MAESTRO_MPI(MPI_Win_get_attr(window_, MPI_WIN_MODEL, &model, &found));
-        // load() reads words as plain memory. Only in the unified model is that the memory that peers put to.
+        // load() reads flags as plain memory. Only in the unified model is that the memory that peers put to.
         MAESTRO_CHECK(found != 0 && *model == MPI_WIN_UNIFIED,
                       "{}: MPI's window has two copies of its memory", edge_.name());
     }
@@ -114,7 +114,7 @@ private:
     struct Signal {
         int peer;
         std::size_t offset;
-        std::uint64_t word;
+        std::uint64_t flag;
     };
     comm::Communicator edge_;
     bool reaches_;

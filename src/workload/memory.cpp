@@ -278,7 +278,7 @@ std::string describe(const Libraries& libraries) {
             mib(libraries.link), transport::kMaxNcclConnections);
     if (libraries.edges && libraries.by_nccl)
         text += fmt::format(", {:.0f} MiB for each way between two ranks of an edge by NCCL",
-                            mib(static_cast<double>(channel::kNcclWay)));
+                            mib(static_cast<double>(channel::kNcclConnectionBytes)));
     return text;
 }
 

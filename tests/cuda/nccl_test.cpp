@@ -95,8 +95,8 @@ void a_lost_rank_of_an_edge_is_reported_by_nccl(const comm::Communicator& world)
     spec.max_sent = spec.max_received = 2;
     spec.max_samples = 1;
     const transport::Backends ends{rig.device.get(), rig.device.get()};
-    auto [channels, description] = channel::open_channels(rig.world, std::span(&spec, 1),
-                                                          channel::Request::automatic, std::span(&ends, 1));
+    auto [channels, description] = channel::open_channels(
+        rig.world, std::span(&spec, 1), channel::TransportRequest::automatic, std::span(&ends, 1));
     MAESTRO_CHECK(description[0].find("edge up-down: by NCCL ") == 0, "{}", description[0]);
     const channel::Route route = testing_support::route(7, 0, 0, 0, 0, 2);
     channels[0]->begin_step(0, std::span(&route, 1));

@@ -146,7 +146,7 @@ public:
                                   .max_samples = 4,
                                   .pointer = true};
         const transport::Backends ends{devices_.find(kUp), devices_.find(kDown)};
-        open_ = channel::open_channels(world, std::span(&spec, 1), channel::Request::automatic,
+        open_ = channel::open_channels(world, std::span(&spec, 1), channel::TransportRequest::automatic,
                                        std::span(&ends, 1));
         up = replica(world, kUp, "up", {}, {&edge()});
         down = replica(world, kDown, "down", {&edge()}, {});

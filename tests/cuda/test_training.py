@@ -109,7 +109,7 @@ EDGES = {
 TRANSPORTS = {
     "window": (HOSTED, False, "by shared memory.* copy straight from and to it"),
     "messages": (HOSTED, False, "by messages.* through pinned memory"),
-    "auto": (HOSTED, True, r"by NCCL \d.* has a GPU to itself; GPUs send on streams of the edge's own"),
+    "auto": (HOSTED, True, r"by NCCL \d.* has a GPU to itself; GPUs send on dedicated streams"),
     "auto, MPI reaches GPUs": (HOSTED_GPU_MPI, False, r"ranks share 1 GPU and MPI reaches GPUs; GPUs send straight from their memory"),
 }
 PAIRS = {f"{edge} by {transport}": (edge, transport) for edge in EDGES for transport in TRANSPORTS}

@@ -27,8 +27,8 @@ namespace {
 using namespace maestro;
 using channel::Channel;
 using channel::ChannelSpec;
-using channel::Piece;
 using channel::Route;
+using channel::RowSegment;
 using test::expect_error;
 
 /// Small integers, exact in every type.
@@ -74,7 +74,7 @@ void deal(const ChannelSpec& spec, Dice& dice, std::int64_t rows, std::vector<st
         const std::int64_t run = spec.pointer ? rows : 1 + dice.up_to(std::min<std::int64_t>(rows, 3) - 1);
         const auto from = static_cast<std::size_t>(dice.up_to(ranks(spec.producers))),
                    to = static_cast<std::size_t>(dice.up_to(ranks(spec.consumers)));
-        route.pieces.push_back({static_cast<int>(from), static_cast<int>(to), filled[from], got[to], run});
+        route.segments.push_back({static_cast<int>(from), static_cast<int>(to), filled[from], got[to], run});
         for (std::int64_t i = 0; i < run; ++i)
             ways.push_back({static_cast<int>(from), filled[from]++, static_cast<int>(to), got[to]++});
         rows -= run;
@@ -221,7 +221,7 @@ private:
     /// Calls visit(element of this rank's output, sample, element of it) for what is routed of a micro-batch.
     template <class Visit>
     void each_sent(int micro_batch, Visit visit) const {
-        const channel::Seat own = *channel_.producer();
+        const channel::ReplicaRank own = *channel_.producer();
         for (const Route& r : plan_.routes) {
             if (r.producer_replica != own.replica || r.producer_micro_batch != micro_batch) continue;
             const std::vector<Way>& ways = plan_.ways.at(r.sample);
@@ -252,7 +252,7 @@ private:
 
     /// The slot of the next put: -2 while there is none.
     int choose_slot() {
-        const channel::Seat own = *channel_.producer();
+        const channel::ReplicaRank own = *channel_.producer();
         const std::vector<int>& lane = spec_.producers[static_cast<std::size_t>(own.replica)];
         if (style_.ordered) return may_put() && channel_.has_credit() ? -1 : -2;
         if (own.rank == 0) {
@@ -274,7 +274,7 @@ private:
     bool put() {
         const int slot = choose_slot();
         if (slot == -2) return false;
-        const channel::Seat own = *channel_.producer();
+        const channel::ReplicaRank own = *channel_.producer();
         std::vector<double> values =
             fresh(plan_.rows[static_cast<std::size_t>(own.replica)][static_cast<std::size_t>(next_)]
                             [static_cast<std::size_t>(own.rank)]);
@@ -388,10 +388,10 @@ std::int64_t play_steps(const comm::Communicator& world, const transport::Backen
 }
 
 void play_case(const comm::Communicator& world, const transport::Backends& devices, const ChannelSpec& spec,
-               std::uint64_t seed, channel::Request request = channel::Request::automatic) {
+               std::uint64_t seed, channel::TransportRequest request = channel::TransportRequest::automatic) {
     transport::Backends ends;
-    if (channel::seat_on(spec.producers, world.rank())) ends.producer = devices.producer;
-    if (channel::seat_on(spec.consumers, world.rank())) ends.consumer = devices.consumer;
+    if (channel::find_rank(spec.producers, world.rank())) ends.producer = devices.producer;
+    if (channel::find_rank(spec.consumers, world.rank())) ends.consumer = devices.consumer;
     const auto [channels, description] =
         channel::open_channels(world, std::span(&spec, 1), request, std::span(&ends, 1));
     if (channels[0]) play_steps(world, devices, *channels[0], seed);
@@ -425,7 +425,7 @@ ChannelSpec small_spec(const std::string& name) {
 
 /// Replicas of one rank, in every number.
 void random_cases(const comm::Communicator& world, const transport::Backends& devices,
-                  channel::Request request) {
+                  channel::TransportRequest request) {
     Dice dice{Random(11, "cases")};
     std::uint64_t seed = 1;
     const std::vector<DType> types = {DType::f32, DType::bf16, DType::f64};
@@ -449,7 +449,7 @@ void random_cases(const comm::Communicator& world, const transport::Backends& de
 
 /// Replicas of several ranks, apart or sharing some or all of their ranks with the other side.
 void lane_cases(const comm::Communicator& world, const transport::Backends& devices,
-                channel::Request request) {
+                channel::TransportRequest request) {
     Dice dice{Random(12, "lanes")};
     const auto below = [&](int n) { return static_cast<int>(dice.up_to(n - 1)); };
     int shared = 0, played = 0;
@@ -486,7 +486,7 @@ public:
     void signal(int peer, std::size_t offset, std::uint64_t word) override {
         inner_->signal(peer, offset, word);
     }
-    void push(int peer) override { inner_->push(peer); }
+    void flush(int peer) override { inner_->flush(peer); }
     std::uint64_t load(std::size_t offset) override { return inner_->load(offset); }
 
 private:
@@ -530,7 +530,7 @@ void little_pinned_memory_is_enough(const comm::Communicator& world, const trans
     transport::GpuEnd end{.backends = devices,
                           .waiter = world.waiter(),
                           .edge = spec.name,
-                          .words = words_bytes(spec),
+                          .flag_bytes = flag_bytes(spec),
                           .bytes = rank_bytes(spec, world.rank()),
                           .peers = std::vector<std::size_t>(ranks.size(), 0),
                           .staging = 64};
@@ -549,7 +549,7 @@ void little_device_memory_is_enough(const comm::Communicator& world, const trans
     const std::vector<int> ranks = ranks_of(spec);
     transport::DirectEnd end{.backends = devices,
                              .edge = spec.name,
-                             .words = words_bytes(spec),
+                             .flag_bytes = flag_bytes(spec),
                              .bytes = rank_bytes(spec, world.rank()),
                              .staging = 64};
     for (const int rank : ranks) {
@@ -569,16 +569,16 @@ void copies_end_before_their_memory(const comm::Communicator& world, const trans
             const transport::GpuEnd end{.backends = devices,
                                         .waiter = world.waiter(),
                                         .edge = "left",
-                                        .words = 64,
+                                        .flag_bytes = 64,
                                         .bytes = 64 + rows.bytes(),
                                         .peers = {0},
                                         .staging = 2 * rows.bytes()};
             std::string refused;
             const auto edge = transport::make_gpu_transport(transport::make_local(end.bytes), end, refused);
-            edge->serve(transport::End::producer);
-            edge->put(0, end.words, rows.data(), rows.bytes());
-            edge->push(0);
-            edge->depart(true);
+            edge->set_end(transport::End::producer);
+            edge->put(0, end.flag_bytes, rows.data(), rows.bytes());
+            edge->flush(0);
+            edge->submit(true);
             throw Error(ExitCode::io_error, "alone");
         });
 }
@@ -592,27 +592,27 @@ void gpus_take_the_fitting_way(const comm::Communicator& world, const transport:
     ChannelSpec spec = small_spec("up-down");
     spec.producers = {{0}};
     spec.consumers = {{world.size() - 1}};
-    const auto says = [&](channel::Request request, const std::string& words) {
+    const auto says = [&](channel::TransportRequest request, const std::string& words) {
         const auto open = channel::open_channels(world, std::span(&spec, 1), request, std::span(&devices, 1));
         MAESTRO_CHECK(open.description[0].find(words) != std::string::npos, "{}: not {}", open.description[0],
                       words);
     };
     if (gpus_apart(world)) {
-        says(channel::Request::automatic, "edge up-down: by NCCL ");
-        says(channel::Request::automatic,
-             "because each of 2 ranks has a GPU to itself; GPUs send on streams of the edge's own");
+        says(channel::TransportRequest::automatic, "edge up-down: by NCCL ");
+        says(channel::TransportRequest::automatic,
+             "because each of 2 ranks has a GPU to itself; GPUs send on dedicated streams");
     } else if (comm::reaches_gpus()) {
-        says(channel::Request::automatic,
+        says(channel::TransportRequest::automatic,
              "edge up-down: by messages, because 2 ranks share 1 GPU and MPI reaches GPUs; GPUs send "
              "straight");
     } else {
-        says(channel::Request::automatic,
+        says(channel::TransportRequest::automatic,
              "edge up-down: by shared memory, because 2 ranks share 1 GPU and all its ranks are on ");
     }
-    says(channel::Request::shared_memory, "by shared memory, because all its ranks are on ");
-    says(channel::Request::messages, "by messages, because run.transport asks for it");
+    says(channel::TransportRequest::shared_memory, "by shared memory, because all its ranks are on ");
+    says(channel::TransportRequest::messages, "by messages, because run.transport asks for it");
     spec.latency_s = 1e-4;
-    says(channel::Request::automatic,
+    says(channel::TransportRequest::automatic,
          "by shared memory, because its link is emulated and all its ranks are on");
 }
 
@@ -631,7 +631,7 @@ void pointer_cases(const comm::Communicator& world, const transport::Backends& d
 }
 
 /// Ranks of one machine share a clock: nothing is seen before its time.
-void emulated_links_delay(const comm::Communicator& world, channel::Request request) {
+void emulated_links_delay(const comm::Communicator& world, channel::TransportRequest request) {
     ChannelSpec spec;
     spec.name = "slow";
     spec.producers = {{0}};
@@ -684,7 +684,8 @@ void misuse_is_refused(const comm::Communicator& world) {
     const Tensor output(memory.data(), DType::f32, {2, 2});
     const std::vector<Route> routes = {testing_support::route(1, 0, 0, 0, 0, 1),
                                        testing_support::route(2, 0, 1, 0, 0, 2)};
-    for (const Piece& wrong : {Piece{1, 0, 0, 0, 1}, Piece{0, 0, 2, 0, 1}, Piece{0, 0, 0, 1, 1}}) {
+    for (const RowSegment& wrong :
+         {RowSegment{1, 0, 0, 0, 1}, RowSegment{0, 0, 2, 0, 1}, RowSegment{0, 0, 0, 1, 1}}) {
         const Route route{3, 0, 0, 0, {wrong}};  // no such rank, no such row there, nor here
         expect_error(ExitCode::broken_invariant, "", [&] { channel.begin_step(0, std::span(&route, 1)); });
     }
@@ -709,7 +710,8 @@ void misuse_is_refused(const comm::Communicator& world) {
 }
 
 void edges_of(const comm::Communicator& world, const transport::Backends& devices) {
-    for (const channel::Request request : {channel::Request::automatic, channel::Request::messages}) {
+    for (const channel::TransportRequest request :
+         {channel::TransportRequest::automatic, channel::TransportRequest::messages}) {
         random_cases(world, devices, request);
         if (world.size() > 1) lane_cases(world, devices, request);
     }
@@ -761,8 +763,8 @@ int main(int argc, char** argv) {
         if (world.size() > 1) {
             no_row_is_put_twice(world);
             opening_checks_memory(world);
-            emulated_links_delay(world, channel::Request::automatic);
-            emulated_links_delay(world, channel::Request::messages);
+            emulated_links_delay(world, channel::TransportRequest::automatic);
+            emulated_links_delay(world, channel::TransportRequest::messages);
         }
     });
 }

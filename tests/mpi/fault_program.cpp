@@ -44,8 +44,8 @@ void run(const comm::Communicator& world, comm::Watchdog& watchdog, const std::s
     spec.carries_gradient = false;
     const auto device = testing_support::make_device(1, world.rank());
     const transport::Backends ends{device.get(), device.get()};
-    const auto [channels, description] =
-        channel::open_channels(world, std::span(&spec, 1), channel::Request::automatic, std::span(&ends, 1));
+    const auto [channels, description] = channel::open_channels(
+        world, std::span(&spec, 1), channel::TransportRequest::automatic, std::span(&ends, 1));
     channel::Channel& channel = *channels[0];
     const backend::Buffer memory(*device, 64);
     const Tensor rows(memory.data(), DType::f32, {4, 4});

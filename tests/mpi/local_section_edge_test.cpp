@@ -11,7 +11,7 @@ namespace {
 
 using namespace maestro;
 using namespace maestro::test;
-using channel::Request;
+using channel::TransportRequest;
 
 std::vector<int> others(const comm::Communicator& world) {
     std::vector<int> ranks;
@@ -21,7 +21,7 @@ std::vector<int> others(const comm::Communicator& world) {
 
 /// An edge from rank 0 and this rank's replica on its end.
 struct Pair {
-    Pair(const comm::Communicator& world, const ChannelSpec& spec, Request request, int up_window,
+    Pair(const comm::Communicator& world, const ChannelSpec& spec, TransportRequest request, int up_window,
          int down_window)
         : rig(world),
           open(channel::open_channels(world, std::span(&spec, 1), request)),
@@ -48,7 +48,7 @@ void nap() {
 }
 
 /// What arrives takes its time, what was not sent is never there.
-void each_side_knows_what_is_due(const comm::Communicator& world, Request request) {
+void each_side_knows_what_is_due(const comm::Communicator& world, TransportRequest request) {
     Pair pair(world, edge("up-down", {0}, {1}, 1), request, 2, 1);
     LocalSection& replica = *pair.replica;
     const auto eventually = [&](auto&& condition) {
@@ -93,7 +93,7 @@ void each_side_knows_what_is_due(const comm::Communicator& world, Request reques
 }
 
 /// A task does not begin before what it waits for was sent, and its wait is as long as that.
-void waits_are_measured(const comm::Communicator& world, Request request) {
+void waits_are_measured(const comm::Communicator& world, TransportRequest request) {
     Pair pair(world, edge("up-down", {0}, {1}, 1), request, 1, 1);
     pair.edge.begin_step(1, routes_of({{2}}));
     std::vector<double> sent(2);  // rows, gradient: of one machine's clock
@@ -127,7 +127,8 @@ void waits_are_measured(const comm::Communicator& world, Request request) {
 
 /// Many steps at full speed with 12 samples each: micro-batches of two upstream and of one downstream, on all
 /// ranks but 0.
-void steps_follow_each_other(const comm::Communicator& world, Request request, bool gradient, int window) {
+void steps_follow_each_other(const comm::Communicator& world, TransportRequest request, bool gradient,
+                             int window) {
     // Without gradients slots are waited for, too: there are more credits.
     Pair pair(world, edge("up-down", {0}, others(world), gradient ? window : window + 1, gradient), request,
               window, 1);
@@ -172,7 +173,7 @@ void steps_follow_each_other(const comm::Communicator& world, Request request, b
 
 int main(int argc, char** argv) {
     return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
-        for (const Request request : {Request::automatic, Request::messages}) {
+        for (const TransportRequest request : {TransportRequest::automatic, TransportRequest::messages}) {
             if (world.size() == 2) {
                 each_side_knows_what_is_due(world, request);
                 waits_are_measured(world, request);

@@ -107,7 +107,7 @@ void rows_arrive_before_their_word(const comm::Communicator& world) {
         transport->put(to, 8, rows.data(), kRows / 3);
         transport->put(to, 8 + kRows / 3, rows.data() + kRows / 3, kRows - kRows / 3);
         transport->signal(to, 0, round);
-        transport->push(to);
+        transport->flush(to);
         std::fill(rows.begin(), rows.end(), std::byte{77});  // the source is free again
         world.waiter().wait_until([&] { return transport->load(0) == round; }, [] { return "a word"; });
         const std::byte* const got = transport->memory() + 8;

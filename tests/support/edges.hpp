@@ -19,7 +19,7 @@ inline channel::Side one_each(const std::vector<int>& ranks) {
 inline channel::Route route(std::int64_t sample, int from, int micro_batch, int to, std::int64_t first_row,
                             std::int64_t rows) {
     channel::Route made{sample, from, micro_batch, to, {}};
-    if (rows > 0) made.pieces.push_back({0, 0, first_row, 0, rows});
+    if (rows > 0) made.segments.push_back({0, 0, first_row, 0, rows});
     return made;
 }
 

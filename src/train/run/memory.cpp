@@ -75,10 +75,11 @@ void refuse_what_does_not_fit(const RunContext& context, const workload::MemoryP
 
 }  // namespace
 
-channel::Request transport_request(const config::Deck& deck) {
+channel::TransportRequest transport_request(const config::Deck& deck) {
     const std::string& transport = deck.run.transport;
-    if (transport == "window") return channel::Request::shared_memory;
-    return transport == "messages" ? channel::Request::messages : channel::Request::automatic;
+    if (transport == "window") return channel::TransportRequest::shared_memory;
+    return transport == "messages" ? channel::TransportRequest::messages
+                                   : channel::TransportRequest::automatic;
 }
 
 void fit_memory(const RunContext& context, workload::MemoryPlan& plan) {

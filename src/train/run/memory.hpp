@@ -13,7 +13,7 @@
 namespace maestro::train {
 
 /// The transport that the deck asks for (run.transport).
-channel::Request transport_request(const config::Deck& deck);
+channel::TransportRequest transport_request(const config::Deck& deck);
 
 /// Collective over the world. Adds to the plan what libraries need of a rank's GPU, and chooses the windows
 /// that the deck leaves open (0) as large as the rank with the least free memory allows, the same on every

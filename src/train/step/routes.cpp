@@ -13,10 +13,11 @@ namespace {
 
 using Rows = std::vector<parallel::RowPlacement>;  // of one sample
 
-/// Both ends hold the same rows of the sample, in ascending ranges. A piece is what two of these ranges have
-/// in common, so each row is in one piece.
-std::vector<channel::Piece> pieces(std::int64_t sample, const Rows& produced, const Rows& consumed) {
-    std::vector<channel::Piece> found;
+/// Both ends hold the same rows of the sample, in ascending ranges. A segment is what two of these ranges
+/// have in common, so each row is in one segment.
+std::vector<channel::RowSegment> segments_of(std::int64_t sample, const Rows& produced,
+                                             const Rows& consumed) {
+    std::vector<channel::RowSegment> found;
     std::int64_t row = 0;
     auto p = produced.begin();
     auto c = consumed.begin();
@@ -98,7 +99,7 @@ std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int
                     local->consumer != route.consumer_replica)
                     continue;
                 if (!rows) rows = produced(samples);
-                route.pieces = pieces(samples[i], (*rows)[i], consumers.rows(*consumer));
+                route.segments = segments_of(samples[i], (*rows)[i], consumers.rows(*consumer));
             }
         }
     return found;

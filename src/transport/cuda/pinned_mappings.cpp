@@ -40,7 +40,7 @@ PinnedMappings::PinnedMappings(Transport& transport, std::size_t bytes, const st
     : reached_(peers.size(), nullptr) {
     std::vector<Span> spans = {span_of(transport.memory(), bytes)};
     for (std::size_t peer = 0; peer < peers.size(); ++peer) {
-        reached_[peer] = transport.reach(static_cast<int>(peer));
+        reached_[peer] = transport.peer_memory(static_cast<int>(peer));
         if (reached_[peer]) spans.push_back(span_of(reached_[peer], peers[peer]));
     }
     for (const auto& [begin, end] : joined_pages(std::move(spans))) {

@@ -1,5 +1,5 @@
-// Pinned memory of the host for the rows of an edge: mappings that a transport has made, and a ring of our
-// own.
+// Pinned host memory for the rows of an edge: the mappings of a transport, registered with CUDA, and a ring
+// of dedicated memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,15 +20,16 @@ namespace maestro::transport {
 /// copies from and to it without a buffer between. All of it or none.
 class PinnedMappings {
 public:
-    /// `bytes` of the own memory and of each peer's. `refused`: what CUDA says where it does not pin them.
+    /// `bytes` of this rank's memory, and bytes of each peer's. `refused`: CUDA's reason if it does not pin
+    /// them.
     PinnedMappings(Transport& transport, std::size_t bytes, const std::vector<std::size_t>& peers,
                    std::string& refused);
     ~PinnedMappings() { release(); }
     PinnedMappings(const PinnedMappings&) = delete;
     PinnedMappings& operator=(const PinnedMappings&) = delete;
 
-    /// Memory of a peer that copies can go to; null where there is none.
-    std::byte* reach(int peer) const { return reached_[static_cast<std::size_t>(peer)]; }
+    /// A peer's memory, if copies can write to it; otherwise null.
+    std::byte* peer_memory(int peer) const { return reached_[static_cast<std::size_t>(peer)]; }
     bool reaches_all() const;
 
 private:
@@ -37,6 +38,6 @@ private:
     std::vector<void*> registered_;
 };
 
-using PinnedRing = Ring<backend::PinnedMemory>;
+using PinnedRing = RingBuffer<backend::PinnedMemory>;
 
 }  // namespace maestro::transport

@@ -16,11 +16,14 @@ constexpr int kBlocks = 4;  ///< of a GPU, that a kernel takes at most
 /// A communicator of two ranks alone, and a stream. NCCL's kernels hold a part of the device until the other
 /// side comes; it takes those of a communicator one after another, and promises nothing of the order in which
 /// those of several get on. No ranks wait for each other in a circle, because
-/// - nothing but this way's rows is in the stream, and the stream waits for no event;
+/// - nothing but this connection's rows is in the stream, and the stream waits for no event;
 /// - a send is posted once its rows are there, and its receive when a message of the host says so, whatever
-///   the device is at: neither side's kernel waits for what is computed, or for other ways' rows;
-/// - a kernel has kBlocks blocks at most, so that those of all ways are on the device together;
-/// - what NCCL allocates at a way's first use, and waits for the device for, is there when the edge is open.
+///   the device is doing: neither side's kernel waits for kernels of the model, or for rows of other
+///   connections;
+/// - a kernel has kBlocks blocks at most, so that those of all connections fit on the device together;
+/// - NCCL allocates memory, and waits for the device, at the first use of a connection, which is when the
+/// edge is
+///   opened.
 class NcclLink final : public Link {
 public:
     NcclLink(const std::string& edge, comm::Waiter& waiter, const ncclUniqueId& id, bool outward, int peer)

@@ -25,15 +25,19 @@ const std::vector<std::string> kHosts = {"a", "a", "b", "b"};  // of ranks 0 to 
 const std::vector<std::string> kNoGpus(4);
 
 TEST(Choice, OneNodeSharesMemoryAndSeveralExchangeMessages) {
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, Request::automatic).method, Method::shared_memory);
-    EXPECT_EQ(choose(edge({2}, {3}), kHosts, kNoGpus, Request::automatic).method, Method::shared_memory);
-    const transport::Choice crossing = choose(edge({0}, {1, 2, 3}), kHosts, kNoGpus, Request::automatic);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, TransportRequest::automatic).method,
+              Method::shared_memory);
+    EXPECT_EQ(choose(edge({2}, {3}), kHosts, kNoGpus, TransportRequest::automatic).method,
+              Method::shared_memory);
+    const transport::Choice crossing =
+        choose(edge({0}, {1, 2, 3}), kHosts, kNoGpus, TransportRequest::automatic);
     EXPECT_EQ(crossing.method, Method::messages);
     EXPECT_EQ(crossing.reason, "its ranks are on a, b");
 }
 
 TEST(Choice, ColocatedSectionsPassAPointerWhateverIsRequested) {
-    for (const Request request : {Request::automatic, Request::shared_memory, Request::messages})
+    for (const TransportRequest request :
+         {TransportRequest::automatic, TransportRequest::shared_memory, TransportRequest::messages})
         EXPECT_EQ(choose(edge({1, 2}, {1, 2}), kHosts, kNoGpus, request).method, Method::pointer);
 }
 
@@ -41,17 +45,18 @@ TEST(Choice, ColocatedReplicasOfSeveralRanksSendToThemselves) {
     ChannelSpec spec = edge({}, {});
     spec.producers = spec.consumers = {{0, 1}};
     spec.pointer = false;
-    EXPECT_EQ(choose(spec, kHosts, kNoGpus, Request::automatic).method, Method::shared_memory);
+    EXPECT_EQ(choose(spec, kHosts, kNoGpus, TransportRequest::automatic).method, Method::shared_memory);
     spec.producers = {{0, 1}, {2, 3}};
     spec.consumers = spec.producers;
-    EXPECT_EQ(choose(spec, kHosts, kNoGpus, Request::automatic).reason, "its ranks are on a, b");
+    EXPECT_EQ(choose(spec, kHosts, kNoGpus, TransportRequest::automatic).reason, "its ranks are on a, b");
 }
 
 TEST(Choice, MessagesCanBeRequestedAndWindowsOnlyWithinANode) {
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, Request::messages).method, Method::messages);
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, Request::shared_memory).method, Method::shared_memory);
-    const auto error =
-        testing_support::error_of([] { choose(edge({1}, {2}), kHosts, kNoGpus, Request::shared_memory); });
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, TransportRequest::messages).method, Method::messages);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, kNoGpus, TransportRequest::shared_memory).method,
+              Method::shared_memory);
+    const auto error = testing_support::error_of(
+        [] { choose(edge({1}, {2}), kHosts, kNoGpus, TransportRequest::shared_memory); });
     EXPECT_EQ(error.code, ExitCode::bad_deck);
     EXPECT_THAT(error.what,
                 HasSubstr("edge vision-language leaves the node (its ranks are on a, b); set it to "
@@ -61,28 +66,31 @@ TEST(Choice, MessagesCanBeRequestedAndWindowsOnlyWithinANode) {
 TEST(Choice, GpusOfTheirOwnSendByNcclWhereItIs) {
     const std::vector<std::string> own = {"a 0", "a 1", "b 0", "b 1"}, shared = {"a 0", "a 0", "b 0", ""};
     const bool nccl = !transport::nccl_version().empty();
-    const transport::Choice found = choose(edge({0}, {1, 2}), kHosts, own, Request::automatic);
+    const transport::Choice found = choose(edge({0}, {1, 2}), kHosts, own, TransportRequest::automatic);
     EXPECT_EQ(found.method, nccl ? Method::nccl : Method::messages);
     EXPECT_EQ(found.reason, nccl ? "each of 3 ranks has a GPU to itself"
                                  : "this program was built without NCCL and its ranks are on a, b");
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, shared, Request::automatic).reason,
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, shared, TransportRequest::automatic).reason,
               "2 ranks share 1 GPU and all its ranks are on a");
-    EXPECT_EQ(choose(edge({2}, {3}), kHosts, shared, Request::automatic).reason,
+    EXPECT_EQ(choose(edge({2}, {3}), kHosts, shared, TransportRequest::automatic).reason,
               "1 of 2 ranks have no GPU and all its ranks are on b");
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, own, Request::shared_memory).method, Method::shared_memory);
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, own, Request::messages).method, Method::messages);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, own, TransportRequest::shared_memory).method,
+              Method::shared_memory);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, own, TransportRequest::messages).method, Method::messages);
     ChannelSpec slow = edge({0}, {1});
     slow.latency_s = 1;
-    EXPECT_EQ(choose(slow, kHosts, own, Request::automatic).method, Method::shared_memory);
+    EXPECT_EQ(choose(slow, kHosts, own, TransportRequest::automatic).method, Method::shared_memory);
 }
 
 TEST(Choice, AnMpiThatReachesGpusSendsWhereNcclDoesNot) {
     const std::vector<std::string> shared = {"a 0", "a 0", "b 0", ""};
-    const transport::Choice found = choose(edge({0}, {1, 2}), kHosts, shared, Request::automatic, true);
+    const transport::Choice found =
+        choose(edge({0}, {1, 2}), kHosts, shared, TransportRequest::automatic, true);
     EXPECT_EQ(found.method, Method::gpu_mpi);
     EXPECT_EQ(found.reason, "3 ranks share 2 GPUs and MPI reaches GPUs");
-    EXPECT_EQ(choose(edge({2}, {3}), kHosts, shared, Request::automatic, true).method, Method::shared_memory);
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, shared, Request::shared_memory, true).method,
+    EXPECT_EQ(choose(edge({2}, {3}), kHosts, shared, TransportRequest::automatic, true).method,
+              Method::shared_memory);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, shared, TransportRequest::shared_memory, true).method,
               Method::shared_memory);
 }
 

@@ -135,7 +135,7 @@ void expect_rows(const Case& c, const Owners& up, const Owners& down) {
     for (const auto& [row, owner] : up) ASSERT_TRUE(row_at.emplace(owner, row).second);
     Owners came;
     for (const channel::Route& r : c.routes)
-        for (const channel::Piece& p : r.pieces)
+        for (const channel::RowSegment& p : r.segments)
             for (std::int64_t i = 0; i < p.rows; ++i) {
                 const auto from =
                     row_at.find({r.producer_replica, r.producer_micro_batch, p.producer, p.producer_row + i});
@@ -170,23 +170,23 @@ void expect_adjoint(const Case& c, const Owners& up, const Owners& down) {
     // Slots of rows by rank and producer micro-batch.
     std::map<std::tuple<int, int, std::int64_t>, std::int64_t> slots;
     for (const auto& [rank, manifest] : manifests)
-        for (const auto& [k, samples] : manifest.out)
-            for (const channel::Outbound& sample : samples)
-                for (const channel::Stretch& s : sample.stretches)
+        for (const auto& [k, samples] : manifest.sends)
+            for (const channel::SampleSend& sample : samples)
+                for (const channel::CopySegment& s : sample.segments)
                     for (std::int64_t i = 0; i < s.rows; ++i) {
-                        const auto seat = channel::seat_on(c.spec.producers, rank);
+                        const auto place = channel::find_rank(c.spec.producers, rank);
                         const bool fresh =
                             slots
-                                .emplace(std::tuple(s.rank, k, s.other + i),
-                                         number_of({seat->replica, k, seat->rank, s.own + i}, 1))
+                                .emplace(std::tuple(s.peer, k, s.remote + i),
+                                         number_of({place->replica, k, place->rank, s.local + i}, 1))
                                 .second;
                         EXPECT_TRUE(fresh) << "two rows in one place";
                     }
     for (const auto& [rank, manifest] : manifests)
-        for (const auto& [sample, in] : manifest.in) {
-            const auto seat = channel::seat_on(c.spec.consumers, rank);
+        for (const auto& [sample, in] : manifest.receives) {
+            const auto place = channel::find_rank(c.spec.consumers, rank);
             const auto y = [&](std::int64_t row) {
-                return number_of({seat->replica, micro_batch.at(sample), seat->rank, row}, 2) + sample;
+                return number_of({place->replica, micro_batch.at(sample), place->rank, row}, 2) + sample;
             };
             for (std::int64_t i = 0; i < in.rows; ++i) {
                 const auto at = slots.find({rank, in.producer_micro_batch, in.first_row + i});
@@ -194,13 +194,13 @@ void expect_adjoint(const Case& c, const Owners& up, const Owners& down) {
                 forward += at->second * y(i);
                 slots.erase(at);
             }
-            for (const channel::Stretch& s : in.stretches) {
-                const auto producer = channel::seat_on(c.spec.producers, s.rank);
+            for (const channel::CopySegment& s : in.segments) {
+                const auto producer = channel::find_rank(c.spec.producers, s.peer);
                 for (std::int64_t i = 0; i < s.rows; ++i)
                     backward +=
-                        number_of({producer->replica, in.producer_micro_batch, producer->rank, s.other + i},
+                        number_of({producer->replica, in.producer_micro_batch, producer->rank, s.remote + i},
                                   1) *
-                        y(s.own + i);
+                        y(s.local + i);
             }
         }
     EXPECT_TRUE(slots.empty()) << "rows that nobody reads";

@@ -20,7 +20,7 @@ namespace maestro::channel {
 void PrintTo(const Route& r, std::ostream* out) {
     *out << "sample " << r.sample << " of micro-batch " << r.producer_micro_batch << " of replica "
          << r.producer_replica << " to " << r.consumer_replica;
-    for (const Piece& p : r.pieces)
+    for (const RowSegment& p : r.segments)
         *out << ", rank " << p.producer << " row " << p.producer_row << " to rank " << p.consumer << " row "
              << p.consumer_row << " x " << p.rows;
 }
@@ -146,7 +146,7 @@ TEST(Routes, AreLaidOutForTheReplicasOfARankAlone) {
                 const bool touches =
                     local.producer == all[i].producer_replica || local.consumer == all[i].consumer_replica;
                 Route expected = all[i];
-                if (!touches) expected.pieces.clear();
+                if (!touches) expected.segments.clear();
                 EXPECT_EQ(some[i], expected);
             }
             if (!local.producer && !local.consumer) {
