@@ -9,8 +9,9 @@ namespace maestro::comm {
 
 namespace {
 
-// A rank that hangs in its part is named, with what it does, by its own watchdog, which is up to a heartbeat
-// and its margin later than the others' last sign of it. Only where that one is silent too do they speak.
+// A rank that hangs in `action` is reported by its own watchdog, which knows what it was doing. The watchdog
+// fires up to a heartbeat and a margin later than the deadline of the others, so they wait a little longer
+// and report only if it stays silent too.
 constexpr double kPatienceS = 4;
 
 class Patience {

@@ -1,4 +1,4 @@
-// What may fail on one rank alone becomes an error of all: the others do not wait for a rank that has left.
+// Turns an error of one rank into an error of all, so that no rank waits for one that has given up.
 #pragma once
 
 #include <functional>
@@ -7,8 +7,9 @@
 
 namespace maestro::comm {
 
-/// Collective over `world`: every rank runs `action`, which must not communicate. If it throws on any rank,
-/// all throw the error of the first such rank, with Scope::all_ranks.
+/// Collective over `world`: every rank runs `action`. If it throws on any rank, all throw the error of the
+/// first such rank, with Scope::all_ranks. `action` must not communicate, because a rank that throws would
+/// leave the others waiting within it.
 void agree(const Communicator& world, const std::function<void()>& action);
 
 }  // namespace maestro::comm

@@ -1,8 +1,8 @@
-// A communicator as a value: move-only, freed at the end of its scope, split by colour. Every collective is
-// non-blocking inside and goes through the Waiter; on one rank it costs nothing.
+// A communicator as a move-only value, freed at the end of its scope. Every collective is a non-blocking MPI
+// call that is waited for with the Waiter; on one rank it costs nothing.
 #pragma once
 
-#define OMPI_SKIP_MPICXX 1  // the removed C++ bindings would need a library of their own
+#define OMPI_SKIP_MPICXX 1  // the removed C++ bindings would need another library
 #include <mpi.h>
 
 #include <cstdint>
@@ -20,9 +20,9 @@ namespace maestro::comm {
 template <class T>
 concept Plain = std::is_trivially_copyable_v<T>;
 
-/// Owns its MPI_Comm; points to the Waiter, which must outlive it. A default one is empty (this rank is no
-/// member). Collectives are called by all members in the same order. Errors: Error(peer_lost) after the
-/// Waiter's timeout.
+/// Owns its MPI_Comm; points to the Waiter, which must outlive it. A default-constructed one is empty: this
+/// rank is not a member. Collectives are called by all members in the same order. Errors: Error(peer_lost)
+/// after the Waiter's timeout.
 class Communicator {
 public:
     Communicator() = default;
@@ -37,10 +37,10 @@ public:
 
     static Communicator world(Waiter& waiter, std::string name = "world");  ///< a duplicate of MPI_COMM_WORLD
 
-    /// Collective. Ranks of one colour, ordered by key; colour < 0: no member, an empty result.
+    /// Collective. Ranks of one colour, ordered by key; empty on ranks with a colour < 0.
     Communicator split(int colour, int key, std::string name = "split") const;
-    /// Collective over `ranks` (of this communicator, in the new order) only. `tag` tells apart groups that
-    /// are made at the same time; not a member: empty result.
+    /// Collective over `ranks` (of this communicator, in the new order) only; empty on other ranks. Groups
+    /// that are made at the same time need different tags.
     Communicator group(const std::vector<int>& ranks, int tag, std::string name = "group") const;
     Communicator same_node() const;  ///< collective; the ranks that share memory with this one
 
@@ -49,7 +49,7 @@ public:
     int size() const { return size_; }
     MPI_Comm handle() const { return handle_; }
     Waiter& waiter() const { return *waiter_; }
-    const std::string& name() const { return name_; }  ///< MPI knows it too, cut to what MPI takes
+    const std::string& name() const { return name_; }  ///< also set in MPI, cut to the length that MPI allows
 
     void barrier() const;
     /// In place, element-wise, the same bits on every rank.

@@ -1,11 +1,12 @@
-// The MPI library from start to end, and the one way out of a broken world.
+// MPI from initialization to finalization, and the way to abort all ranks.
 #pragma once
 
 namespace maestro::comm {
 
 /// MPI_Init_thread .. MPI_Finalize as a scope. Everything that holds an MPI handle must be destroyed before
 /// it. Errors of MPI are returned (and thrown by MAESTRO_MPI), never fatal. One per process. If it is
-/// destroyed while an exception flies, the world is aborted: a rank that leaves alone would hang the others.
+/// destroyed while an exception is handled, it aborts the world: a rank that leaves alone would hang the
+/// others.
 class Environment {
 public:
     Environment(int& argc, char**& argv);  ///< throws Error(peer_lost) when MPI does not start
@@ -21,12 +22,12 @@ private:
 /// from any thread, with or without MPI running.
 [[noreturn]] void abort_world(int code);
 
-/// Does this MPI say that it sends from and receives into the memory of NVIDIA's GPUs?
+/// Whether this MPI is CUDA-aware: can send from and receive into the memory of NVIDIA GPUs.
 bool reaches_gpus();
 
-/// MPI_Wtime's clock without MPI: seconds of a steady clock.
+/// Seconds of a steady clock; the clock of MPI_Wtime, but usable without MPI.
 double now_s();
-/// Returns at once where that time of now_s() has passed; else late by some 10 us.
+/// Sleeps until now_s() reaches this time, and some 10 us longer; returns at once if it has passed.
 void sleep_until(double time_s);
 
 }  // namespace maestro::comm

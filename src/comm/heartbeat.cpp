@@ -41,7 +41,7 @@ void Heartbeat::beat() noexcept {
     // News of one busy rank is enough for all, so a rank that has heard of another keeps silent.
     if (now_s() - news_s_ < interval_s_) return;
     news_s_ = now_s();
-    tell(static_cast<int>(branches_.size()));
+    notify(static_cast<int>(branches_.size()));
 }
 
 /// Receives and forwards what has come; true if another rank is busy. Does nothing if it was called just now.
@@ -56,7 +56,7 @@ bool Heartbeat::listen() noexcept {
                 static_cast<unsigned>((world_.rank() - *sender + world_.size()) % world_.size());
             heard = true;
             news_s_ = now;
-            tell(std::countr_zero(distance));
+            notify(std::countr_zero(distance));
         }
     } catch (...) {  // a broken network ends the wait by its deadline
     }
@@ -65,13 +65,13 @@ bool Heartbeat::listen() noexcept {
 }
 
 /// The first `branches`: each stands for the ranks from its peer up to the next one's.
-void Heartbeat::tell(int branches) noexcept {
+void Heartbeat::notify(int branches) noexcept {
     for (int i = 0; i < branches; ++i) branches_[static_cast<std::size_t>(i)].pending = true;
     send_pending();
 }
 
-/// A branch that was told a moment ago is told again later, and not left out: if news were dropped at every
-/// hop, the last ranks would hear too seldom.
+/// A branch that was notified a moment ago is notified again later, and not skipped: if news were dropped at
+/// every hop, the last ranks would hear too seldom.
 void Heartbeat::send_pending() noexcept {
     const double now = now_s();
     for (Branch& branch : branches_) {

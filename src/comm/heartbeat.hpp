@@ -36,11 +36,11 @@ private:
     /// One of the ranks that this rank tells: rank + 2^j, j being the place in branches_.
     struct Branch {
         int peer = 0;
-        bool pending = false;  ///< to be told
-        double sent_s = 0;     ///< when it was last told
+        bool pending = false;  ///< has to be notified
+        double sent_s = 0;     ///< when it was last notified
     };
     bool listen() noexcept;
-    void tell(int branches) noexcept;
+    void notify(int branches) noexcept;
     void send_pending() noexcept;
 
     Watchdog& watchdog_;

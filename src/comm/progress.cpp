@@ -7,8 +7,8 @@
 namespace maestro::comm {
 
 namespace {
-// A large message needs three turns of either side, so naps are short while one is on its way; what comes
-// unasked may wait for a long one. scripts/bench/two_nodes.py measures the cost beside computing ranks.
+// A large message needs three polls by either side, so sleeps are short while one is pending; an unexpected
+// message may wait for a long sleep. scripts/bench/two_nodes.py measures what this costs computing ranks.
 constexpr auto kShortestNap = std::chrono::microseconds(100);
 constexpr auto kLongestNap = std::chrono::microseconds(1000);
 }  // namespace
@@ -22,30 +22,30 @@ Progress::~Progress() {
     if (thread_.joinable()) thread_.join();
 }
 
-Progress::Id Progress::add(Turn turn) {
+Progress::Id Progress::add(Poll poll) {
     const std::lock_guard lock(mutex_);
-    turns_.push_back(std::move(turn));
+    polls_.push_back(std::move(poll));
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-    return std::prev(turns_.end());
+    return std::prev(polls_.end());
 }
 
 void Progress::remove(Id id) {
     const std::lock_guard lock(mutex_);
-    turns_.erase(id);
+    polls_.erase(id);
 }
 
-bool Progress::take_all() {
+bool Progress::poll_all() {
     bool busy = false;
-    for (const Turn& turn : turns_) busy = turn() || busy;
+    for (const Poll& poll : polls_) busy = poll() || busy;
     return busy;
 }
 
-void Progress::take_turns() {
+void Progress::poll() {
     if (!thread_.joinable()) return;
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return;
     if (error_) std::rethrow_exception(error_);
-    take_all();
+    poll_all();
 }
 
 void Progress::run() {
@@ -57,7 +57,7 @@ void Progress::run() {
         {
             const std::lock_guard lock(mutex_);
             try {
-                if (!error_) busy = take_all();
+                if (!error_) busy = poll_all();
             } catch (...) {
                 error_ = std::current_exception();
             }

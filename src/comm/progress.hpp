@@ -1,6 +1,6 @@
-// Who moves messages while the main thread computes. Networks without hardware of their own for it (TCP)
-// bring a message on only when both sides enter MPI; a rank that computes for a second would hold up its
-// peers that long.
+// Progress of messages while the main thread computes. On networks without hardware support (TCP), MPI
+// transfers a message only while both sides are inside MPI, so a rank that computes for a second would delay
+// its peers by a second.
 #pragma once
 
 #include <condition_variable>
@@ -12,34 +12,34 @@
 
 namespace maestro::comm {
 
-/// Owns a thread that runs from the first turn on: it takes all turns, naps, and begins again. The main
-/// thread, which adds and removes them, takes them too while it waits (Waiter does). Costs nothing before the
-/// first.
+/// Owns a thread that calls all registered functions again and again, with short sleeps in between. It starts
+/// with the first registration; before that, this class costs nothing. The main thread, which registers and
+/// removes functions, also calls them while it waits (Waiter does).
 class Progress {
 public:
-    /// Moves what can be moved without waiting; true: something is still on its way. Called by one thread at
+    /// Advances what it can without waiting; returns true while something is pending. Called by one thread at
     /// a time.
-    using Turn = std::function<bool()>;
-    using Id = std::list<Turn>::iterator;
+    using Poll = std::function<bool()>;
+    using Id = std::list<Poll>::iterator;
 
     Progress() = default;
     ~Progress();
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
 
-    Id add(Turn turn);
-    void remove(Id id);  ///< after it returns the turn is not called any more
-    /// Main thread. Takes the turns, unless the thread is at it. Throws what a turn threw, here or in the
-    /// thread.
-    void take_turns();
+    Id add(Poll poll);
+    void remove(Id id);  ///< the function is not called any more after it returns
+    /// Main thread. Calls all functions, unless the thread is doing so. Throws what one of them threw, here
+    /// or in the thread.
+    void poll();
 
 private:
     void run();
-    bool take_all();  ///< with mutex_ held; is anything on its way?
+    bool poll_all();  ///< with mutex_ held; returns whether anything is pending
 
-    std::mutex mutex_;  ///< held while turns are taken
-    std::list<Turn> turns_;
-    std::exception_ptr error_;  ///< of the thread; it takes no turns any more
+    std::mutex mutex_;  ///< held while the functions are called
+    std::list<Poll> polls_;
+    std::exception_ptr error_;  ///< of the thread, which then calls nothing any more
     std::mutex sleep_;
     std::condition_variable wake_;
     bool stop_ = false;

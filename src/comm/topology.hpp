@@ -1,4 +1,5 @@
-// Where this rank runs: host, cores, neighbours, and how many threads that leaves it. Read once at the start.
+// Where this rank runs: its host, cores, the other ranks there, and its number of threads. Read once at the
+// start.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +13,14 @@ namespace maestro::comm {
 struct Topology {
     std::string host;
     int cores = 1;      ///< physical cores that the ranks of this node may use together
-    int all_cores = 1;  ///< that the node has for them, were they not bound by the launcher
+    int all_cores = 1;  ///< cores of the node that they could use if the launcher had not bound them
     int ranks_on_node = 1;
     int rank_on_node = 0;
-    int threads = 1;              ///< of this rank: cores / ranks, at least 1
-    bool bound = false;           ///< threads have cores of their own (by us or the launcher)
+    int threads = 1;     ///< of this rank: cores / ranks_on_node, at least 1
+    bool bound = false;  ///< threads are bound to dedicated cores, by this program or by the launcher
     std::vector<int> processors;  ///< logical processors that this rank may run on
 
-    /// What to tell the user where the launcher has left cores unused; "" where it has not.
+    /// A hint for the user if the launcher leaves cores unused; otherwise "".
     std::string note() const;
     std::string describe() const;  ///< "host a, rank 1 of 2 here, 4 threads on processors 4-7"
 };
@@ -29,13 +30,13 @@ struct Topology {
 /// rank's share.
 Topology place_rank(const Communicator& world);
 
-/// Collective. Do all ranks run under one kernel (one boot id), and so by one steady clock?
+/// Collective. Whether all ranks run under one kernel (one boot id), and so share a steady clock.
 bool share_a_clock(const Communicator& world);
-/// One line for the log: MPI and hwloc, as running.
+/// One line for the log: the running versions of MPI and hwloc.
 std::string library_versions();
-/// Tells builds apart: a hash of the program file and of the MPI library's version.
+/// Identifies the build: a hash of the program file and of the version of the MPI library.
 std::uint64_t build_identity();
-/// Collective. Throws Error(builds_differ, all_ranks) naming the ranks whose program is not rank 0's.
+/// Collective. Throws Error(builds_differ, all_ranks), with the ranks whose build is not that of rank 0.
 void check_same_build(const Communicator& world);
 
 }  // namespace maestro::comm

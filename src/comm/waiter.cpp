@@ -16,14 +16,14 @@
 namespace maestro::comm {
 
 namespace {
-constexpr int kSpins = 200;  // about 50 us: a put between two cores that both run
-constexpr double kShortestNapS = 50e-6;
-constexpr double kLongestNapS = 200e-6;
-constexpr double kLongWaitS = 0.25;  // from here on the watchdog is told, once a second
+constexpr int kSpins = 200;  // about 50 us, enough for a put between two cores that both run
+constexpr double kMinSleepS = 50e-6;
+constexpr double kMaxSleepS = 200e-6;
+constexpr double kLongWaitS = 0.25;  // longer waits are reported to the watchdog, once a second
 constexpr double kReportS = 1.0;
 
-// One-sided operations need the target inside MPI on some networks; a probe of an own communicator is the
-// cheapest way.
+// On some networks one-sided operations proceed only while the target is inside MPI. A probe of the
+// communicator of this process alone is the cheapest call.
 void drive_progress() {
     int flag = 0;
     MAESTRO_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &flag, MPI_STATUS_IGNORE));
@@ -37,7 +37,7 @@ int world_rank() {
 }  // namespace
 
 double Waiter::begin() {
-    turns_ = 0;
+    polls_ = 0;
     heard_s_ = 0;
     next_report_s_ = kLongWaitS;
     return now_s();
@@ -45,14 +45,14 @@ double Waiter::begin() {
 
 void Waiter::pause(double start_s, const std::function<std::string()>& describe) {
     drive_progress();
-    progress_.take_turns();
-    if (++turns_ < kSpins) {
-        if (turns_ % 8 == 0) sched_yield();
+    progress_.poll();
+    if (++polls_ < kSpins) {
+        if (polls_ % 8 == 0) sched_yield();
         return;
     }
     const double elapsed = now_s() - start_s;
     const bool late = elapsed - heard_s_ > timeout_s_;
-    // Asked on every nap and not only when it is late, because asking also forwards what was heard.
+    // Asked before every sleep and not only when it is late, because this also forwards heartbeats.
     if (heard_ && heard_()) {
         heard_s_ = elapsed;
         if (watchdog_) watchdog_->progress();
@@ -61,19 +61,19 @@ void Waiter::pause(double start_s, const std::function<std::string()>& describe)
         throw Error(ExitCode::peer_lost, fmt::format("{}: no answer for {:.0f} s; waiting for {}", who,
                                                      timeout_s_, named(describe)));
     }
-    if ((watchdog_ || !looks_.empty()) && elapsed > next_report_s_) {
+    if ((watchdog_ || !diagnostics_.empty()) && elapsed > next_report_s_) {
         const std::string what = named(describe);
         if (watchdog_) watchdog_->waiting(what);
         next_report_s_ = elapsed + kReportS;
     }
-    const double nap = std::min(kLongestNapS, kShortestNapS + elapsed / 100);
-    std::this_thread::sleep_for(std::chrono::duration<double>(nap));
+    const double sleep_s = std::min(kMaxSleepS, kMinSleepS + elapsed / 100);
+    std::this_thread::sleep_for(std::chrono::duration<double>(sleep_s));
 }
 
 std::string Waiter::named(const std::function<std::string()>& describe) const {
     std::string text = describe();
-    for (const Look& look : looks_)
-        if (const std::string more = look(); !more.empty()) text += "; " + more;
+    for (const Diagnostic& diagnostic : diagnostics_)
+        if (const std::string more = diagnostic(); !more.empty()) text += "; " + more;
     return text;
 }
 

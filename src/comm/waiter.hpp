@@ -1,4 +1,5 @@
-// The one place where a rank waits: a short spin, then naps, MPI progress in between, and a deadline.
+// All waits of a rank go through here: a short spin, then short sleeps, with MPI progress in between, and a
+// deadline.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@ namespace maestro::comm {
 
 class Watchdog;
 
-/// A value of the main thread that communicators and channels point to; it must outlive them.
+/// Belongs to the main thread. Communicators and channels point to it, so it must outlive them.
 class Waiter {
 public:
     explicit Waiter(double timeout_s = 120) : timeout_s_(timeout_s) {}
@@ -27,17 +28,19 @@ public:
     /// heartbeat since the last time: then the deadline of the present wait starts again. It must be cheap.
     void listen_to(std::function<bool()> heard) { heard_ = std::move(heard); }
 
-    /// What else a long wait may be for: work of a device that others must take part in. Looked at about once
-    /// a second of a long wait; what it says ("": nothing) is named beside what is waited for, what it throws
-    /// ends the wait. Removed by the main thread.
-    using Look = std::function<std::string()>;
-    using LookId = std::list<Look>::iterator;
-    LookId add_look(Look look) { return looks_.insert(looks_.end(), std::move(look)); }
-    void remove_look(LookId id) { looks_.erase(id); }
+    /// Describes pending work of a device that needs other ranks, which may be the real reason of a long
+    /// wait. It is called about once a second of a long wait. Its text ("": nothing is pending) is added to
+    /// the description of the wait, and an exception ends the wait. Main thread only.
+    using Diagnostic = std::function<std::string()>;
+    using DiagnosticId = std::list<Diagnostic>::iterator;
+    DiagnosticId add_diagnostic(Diagnostic diagnostic) {
+        return diagnostics_.insert(diagnostics_.end(), std::move(diagnostic));
+    }
+    void remove_diagnostic(DiagnosticId id) { diagnostics_.erase(id); }
 
-    /// Returns once ready() is true, after at most timeout_s. Otherwise throws Error(peer_lost) with
-    /// describe(), which is called only when the wait is a long one. ready() may call MPI, but not wait
-    /// itself. Naps let oversubscribed ranks run.
+    /// Returns as soon as ready() is true. Throws Error(peer_lost) with describe() after timeout_s;
+    /// describe() is called for long waits only. ready() may call MPI but must not wait itself. The sleeps
+    /// let other ranks run on the same core.
     template <class Ready, class Describe>
     void wait_until(Ready&& ready, Describe&& describe) {
         if (ready()) return;
@@ -46,7 +49,7 @@ public:
         end();
     }
 
-    /// What moves messages meanwhile; waits take its turns too.
+    /// Advances messages while the main thread computes; waits poll it too.
     Progress& progress() { return progress_; }
 
 private:
@@ -59,10 +62,10 @@ private:
     Watchdog* watchdog_ = nullptr;
     Progress progress_;
     std::function<bool()> heard_;
-    std::list<Look> looks_;
-    int turns_ = 0;
-    double heard_s_ = 0;        // into the present wait
-    double next_report_s_ = 0;  // into the present wait
+    std::list<Diagnostic> diagnostics_;
+    int polls_ = 0;
+    double heard_s_ = 0;        // since the start of the present wait
+    double next_report_s_ = 0;  // since the start of the present wait
 };
 
 }  // namespace maestro::comm

@@ -34,7 +34,7 @@ MessageEndpoint::MessageEndpoint(comm::Communicator edge, std::size_t spare_byte
       spare_bytes_(spare_bytes),
       deliver_(std::move(deliver)),
       inbox_(static_cast<std::size_t>(edge_.size())),
-      turn_(edge_.waiter().progress().add([this] { return take_turn(); })) {}
+      poll_id_(edge_.waiter().progress().add([this] { return poll(); })) {}
 
 MessageEndpoint::~MessageEndpoint() {
     if (std::uncaught_exceptions() == 0) {
@@ -45,7 +45,7 @@ MessageEndpoint::~MessageEndpoint() {
             // The peers are gone, and report that themselves.
         }
     }
-    edge_.waiter().progress().remove(turn_);
+    edge_.waiter().progress().remove(poll_id_);
 }
 
 std::size_t MessageEndpoint::held_bytes() const {
@@ -108,7 +108,7 @@ bool MessageEndpoint::all_sent() {
 }
 
 /// Called by whichever thread drives Progress, one at a time.
-bool MessageEndpoint::take_turn() {
+bool MessageEndpoint::poll() {
     std::vector<Bytes> finished;
     {
         const std::lock_guard lock(mutex_);

@@ -79,7 +79,7 @@ private:
         MPI_Request request = MPI_REQUEST_NULL;
         Bytes bytes;
     };
-    bool take_turn();
+    bool poll();
     bool begin_to_receive();
     bool all_sent();
     static bool is_done(Message& message);
@@ -93,7 +93,7 @@ private:
     std::deque<Message> sent_;                ///< sends in progress
     std::vector<Bytes> spare_;                ///< finished messages
     std::size_t held_bytes_ = 0;              ///< capacity of all messages
-    comm::Progress::Id turn_;
+    comm::Progress::Id poll_id_;
 };
 
 }  // namespace maestro::transport

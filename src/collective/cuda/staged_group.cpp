@@ -63,10 +63,10 @@ public:
           members_(std::move(members)),
           backend_(backend) {
         MAESTRO_CUDA_CALL(cudaGetDevice(&device_));
-        turn_ = members_.waiter().progress().add([this] { return take_turn(); });
+        poll_id_ = members_.waiter().progress().add([this] { return poll(); });
     }
     ~StagedGroup() override {
-        members_.waiter().progress().remove(turn_);
+        members_.waiter().progress().remove(poll_id_);
         for (Line* line : {&out_, &in_})
             cudaStreamSynchronize(line->stream);  // it reads and writes the slots
     }
@@ -118,7 +118,7 @@ private:
         });
     }
     /// Also called while this rank computes, or waits for others.
-    bool take_turn() {
+    bool poll() {
         const std::lock_guard lock(mutex_);
         if (out_.done == out_.given && in_.done == in_.given) return false;
         try {
@@ -208,7 +208,7 @@ private:
     Line out_, in_;
     backend::CudaEvent computed_, arrived_;
     PendingExchanges<Exchange> exchanges_;
-    comm::Progress::Id turn_;
+    comm::Progress::Id poll_id_;
 };
 
 }  // namespace

@@ -31,9 +31,9 @@ public:
           backend_(backend),
           nccl_(members_.name(), members_.waiter(), shared_id(members_), members_.rank(), members_.size()) {
         nccl_.settle("ncclCommInitRankConfig");
-        look_ = members_.waiter().add_look([this] { return under_way(); });
+        diagnostic_id_ = members_.waiter().add_diagnostic([this] { return describe_pending(); });
     }
-    ~NcclGroup() override { members_.waiter().remove_look(look_); }
+    ~NcclGroup() override { members_.waiter().remove_diagnostic(diagnostic_id_); }
 
     void wait(Request request) override {
         Exchange& exchange = exchanges_.open(request, members_.name());
@@ -72,7 +72,7 @@ private:
         exchange.ended.record(stream_);
     }
     /// What of this group a device is in the midst of.
-    std::string under_way() const {
+    std::string describe_pending() const {
         nccl_.settled();
         const bool any = exchanges_.any(
             [](const Exchange& e) { return e.moves && e.begun.reached() && !e.ended.reached(); });
@@ -85,7 +85,7 @@ private:
     backend::CudaEvent computed_;
     PendingExchanges<Exchange> exchanges_;
     transport::NcclCommunicator nccl_;  ///< goes before the stream that it works on
-    comm::Waiter::LookId look_;
+    comm::Waiter::DiagnosticId diagnostic_id_;
 };
 
 }  // namespace

@@ -92,8 +92,8 @@ public:
         MAESTRO_CUDA_CALL(cudaGetDevice(&device_));
         for (const auto& link : links_)
             (link->outward() ? queue(link->peer()).out : queue(link->peer()).in) = link.get();
-        turn_ = waiter_.progress().add([this] { return take_turn(); });
-        look_ = waiter_.add_look([this] { return under_way(); });
+        poll_id_ = waiter_.progress().add([this] { return poll(); });
+        diagnostic_id_ = waiter_.add_diagnostic([this] { return describe_pending(); });
         endpoint_.edge().barrier();
     }
     ~DirectTransport() override {
@@ -104,8 +104,8 @@ public:
                 // The device or the peers are gone, and that is reported elsewhere.
             }
         }
-        waiter_.progress().remove(turn_);
-        waiter_.remove_look(look_);
+        waiter_.progress().remove(poll_id_);
+        waiter_.remove_diagnostic(diagnostic_id_);
     }
 
     std::byte* memory() override { return reinterpret_cast<std::byte*>(flags_.data()); }
@@ -246,7 +246,7 @@ private:
             [&] { return fmt::format("rows of edge {} to leave the GPU", end_.edge); });
     }
     /// Called by whichever thread drives Progress.
-    bool take_turn() {
+    bool poll() {
         const std::lock_guard lock(mutex_);
         const bool waits =
             std::any_of(queues_.begin(), queues_.end(), [](const PeerQueue& l) { return !l.inbox.empty(); });
@@ -314,7 +314,7 @@ private:
         store(incoming.flags);
         return true;
     }
-    std::string under_way() {
+    std::string describe_pending() {
         const std::lock_guard lock(mutex_);
         for (const auto& link : links_) link->settled();
         return requests_.empty() ? "" : fmt::format("the GPU is to send rows of edge {}", end_.edge);
@@ -334,8 +334,8 @@ private:
     std::list<SendRequest> spare_;
     std::vector<PeerQueue> queues_;  ///< by peer
     Links links_;                    ///< destroyed before the memory that they read and write
-    comm::Progress::Id turn_;
-    comm::Waiter::LookId look_;
+    comm::Progress::Id poll_id_;
+    comm::Waiter::DiagnosticId diagnostic_id_;
     MessageEndpoint endpoint_;  ///< last: it delivers into the members above
 };
 

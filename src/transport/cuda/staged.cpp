@@ -51,8 +51,8 @@ public:
           device_rows_(*end_.backends.any(), end_.bytes - end_.flag_bytes),
           staging_(pinned_.reaches_all() ? 0 : end_.staging) {
         MAESTRO_CUDA_CALL(cudaGetDevice(&device_));
-        turn_ = end_.waiter.progress().add([this] { return take_turn(); });
-        look_ = end_.waiter.add_look([this] { return under_way(); });
+        poll_id_ = end_.waiter.progress().add([this] { return poll(); });
+        diagnostic_id_ = end_.waiter.add_diagnostic([this] { return describe_pending(); });
     }
     ~GpuTransport() override {
         if (std::uncaught_exceptions() == 0) {
@@ -62,8 +62,8 @@ public:
                 // The device or the peers are gone, and that is reported elsewhere.
             }
         }
-        end_.waiter.progress().remove(turn_);
-        end_.waiter.remove_look(look_);
+        end_.waiter.progress().remove(poll_id_);
+        end_.waiter.remove_diagnostic(diagnostic_id_);
         for (const backend::CudaStream* stream : {&down_, &up_})
             cudaStreamSynchronize(*stream);  // it reads and writes the memory
     }
@@ -164,7 +164,7 @@ private:
             [&] { return fmt::format("the GPU to copy rows of edge {}", end_.edge); });
     }
     /// Called by whichever thread drives Progress.
-    bool take_turn() {
+    bool poll() {
         const std::lock_guard lock(mutex_);
         if (batches_.empty()) return false;
         MAESTRO_CUDA_CALL(cudaSetDevice(device_));
@@ -184,7 +184,7 @@ private:
             spare_.splice(spare_.end(), batches_, batches_.begin());
         }
     }
-    std::string under_way() {
+    std::string describe_pending() {
         const std::lock_guard lock(mutex_);
         return batches_.empty() ? "" : fmt::format("the GPU is to copy rows of edge {}", end_.edge);
     }
@@ -204,8 +204,8 @@ private:
     PinnedRing staging_;
     std::list<CopyBatch> batches_;  ///< in the order of their events
     std::list<CopyBatch> spare_;
-    comm::Progress::Id turn_;
-    comm::Waiter::LookId look_;
+    comm::Progress::Id poll_id_;
+    comm::Waiter::DiagnosticId diagnostic_id_;
 };
 
 }  // namespace
