@@ -17,7 +17,7 @@ namespace maestro::data {
 
 enum class Element { i32, i64, u64, f32, f64, u8 };
 
-/// Where the bytes of an array lie in the file; known to be inside it.
+/// The place of an array in the file; checked to be inside it.
 struct Extent {
     std::int64_t offset = 0;  ///< bytes from the file's start; 0 where the array is empty
     std::int64_t rows = 0;
@@ -25,7 +25,7 @@ struct Extent {
 
 /// Error(bad_data): "PATH: WHERE: what".
 [[noreturn]] void refuse(const std::filesystem::path& path, std::string_view where, std::string_view what);
-/// The same of an element of a dataset; says to make the file again.
+/// The same for an element of a dataset; the message asks to make the file again.
 [[noreturn]] void refuse_element(const std::filesystem::path& path, std::string_view dataset,
                                  std::int64_t element, std::string_view what);
 

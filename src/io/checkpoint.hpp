@@ -1,6 +1,6 @@
 // Checkpoints: a directory step-NNNNNN with one HDF5 file a section, train.h5 and manifest.json with sizes
-// and hashes. It is written as step-NNNNNN.partial, verified, synced and renamed, so what has its final name
-// is whole. No MPI here: rank 0 begins and finishes, the ranks of a section write its file
+// and hashes. It is written as step-NNNNNN.partial, verified, synced and renamed, so a directory with the
+// final name is complete. No MPI here: rank 0 begins and finishes, the ranks of a section write its file
 // (section_writer.hpp). checkpoint_reader.hpp reads them.
 #pragma once
 
@@ -35,7 +35,7 @@ struct TrainState {
 /// The arrays that a section's file may hold of a parameter, and the groups of them.
 enum class Stored { weight, first, second };
 inline constexpr const char* kStoredGroups[] = {"weights", "adam_m", "adam_v"};
-/// What is written; what is read besides.
+/// The version that is written, and the oldest that can be read.
 inline constexpr std::int64_t kCheckpointVersion = 3, kOldestCheckpointVersion = 2;
 
 /// Makes RUN/checkpoints/step-NNNNNN.partial, empty. Rank 0.
@@ -43,19 +43,19 @@ std::filesystem::path begin_checkpoint(const std::filesystem::path& run, std::in
 /// train.h5. Space is reserved first and the file read back after, because a full disk is not always
 /// reported.
 ManifestEntry write_train_state(const std::filesystem::path& partial, const TrainState& state, Pulse& pulse);
-/// Manifest, sync, rename, LATEST. `damaged` checkpoints that are not newer become step-NNNNNN.damaged; of
-/// the others that are not newer, and this one, max(keep, 2) stay. What is newer belongs to another course of
-/// the run and is left alone. Returns the final path.
+/// Writes the manifest, syncs, renames, and writes LATEST. Renames `damaged` checkpoints that are not newer
+/// to step-NNNNNN.damaged, and keeps max(keep, 2) of this one and the others that are not newer. Newer
+/// checkpoints belong to another continuation of the run and are not touched. Returns the final path.
 std::filesystem::path finish_checkpoint(const std::filesystem::path& partial,
                                         std::span<const ManifestEntry> entries, std::int64_t keep,
                                         std::span<const std::filesystem::path> damaged = {});
 
-/// Checkpoints of `run` after `step`, but for those in `spared`, become step-NNNNNN.abandoned: a run that
-/// goes on from `step` leaves them.
+/// Renames the checkpoints of `run` after `step`, except those in `spared`, to step-NNNNNN.abandoned: a run
+/// that continues from `step` no longer needs them.
 void set_aside_newer(const std::filesystem::path& run, std::int64_t step,
                      std::span<const std::filesystem::path> spared = {});
 
-/// The number in the name of a checkpoint; -1 where it is none.
+/// The step number in the name of a checkpoint; -1 if the name is not that of a checkpoint.
 std::int64_t step_of_checkpoint(const std::filesystem::path& path);
 
 }  // namespace maestro::io

@@ -24,9 +24,9 @@ struct Manifest {
 };
 /// Error(bad_data) where it is missing or damaged, Error(io_error) where it cannot be read.
 Manifest read_manifest(const std::filesystem::path& checkpoint);
-/// The same of its text; `path` is named in errors.
+/// The same from its text; `path` is named in errors.
 Manifest parse_manifest(const std::string& text, const std::filesystem::path& path);
-/// What is wrong with a file of a checkpoint, with its path; empty where nothing is. Error(io_error).
+/// Describes what is wrong with a file of a checkpoint, with its path; empty if nothing is. Error(io_error).
 std::string damage_of(const std::filesystem::path& checkpoint, const ManifestEntry& entry, Pulse& pulse);
 /// Error(bad_data) for a whole checkpoint of a version that this build cannot read: to pass it over could
 /// overwrite it.

@@ -15,9 +15,9 @@ struct ExitReport {
     std::int64_t step = 0;  ///< steps done
 };
 
-/// Writes DIRECTORY/exit.json under another name and moves it there. A failure that is told there stays: what
-/// ranks say after the first is its consequence. Returns false where writing fails: it is called on the way
-/// out, where nothing is left to tell it to.
+/// Writes DIRECTORY/exit.json under another name and renames it. A failure that is reported there is not
+/// overwritten: failures that other ranks report later are its consequences. Returns false if writing fails;
+/// it is called at the end of the program, where nothing can be done about that.
 bool write_exit_report(const std::filesystem::path& directory, const ExitReport& report) noexcept;
 
 }  // namespace maestro::io

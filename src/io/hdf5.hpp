@@ -1,4 +1,4 @@
-// HDF5 handles that close themselves, and the check of every call. HDF5 is used by one thread of a process.
+// HDF5 files, and the check of every call. Only one thread of a process may use HDF5.
 #pragma once
 
 #include <hdf5.h>
@@ -22,8 +22,8 @@ namespace detail {
 [[noreturn]] void hdf5_failed(const char* expression, const char* file, int line);
 }
 
-/// The value of an HDF5 call; negative ones throw Error(io_error) with the expression, the place and HDF5's
-/// message.
+/// Returns the value of an HDF5 call; throws Error(io_error) if it is negative, with the expression, the
+/// source line and HDF5's message.
 #define MAESTRO_HDF5(expression)                                                 \
     [&] {                                                                        \
         const auto maestro_result = (expression);                                \
@@ -37,7 +37,8 @@ using Handle = storage::Hdf5Handle;
 /// Silences HDF5's own printing; the messages go into the errors.
 void quiet_hdf5();
 
-/// An open HDF5 file. A writer calls close(), which throws what failed on the way; `pulse` outlives it.
+/// An open HDF5 file. A writer calls close(), which throws the first failure since the file was opened.
+/// `pulse` must outlive it.
 class File {
 public:
     enum class Mode { read, create, hold };  ///< hold: open to be changed, or new, with writes kept in memory
@@ -50,8 +51,8 @@ public:
     /// Flush and close. Error(io_error) where any call before failed.
     void close();
     const storage::DriverState& state() const { return *state_; }
-    /// What `action` returns. A failed call of HDF5 inside becomes Error(io_error) where the disk failed and
-    /// Error(bad_data) where the content is wrong; all errors name the file.
+    /// Returns what `action` returns. A failed HDF5 call in it becomes Error(io_error) if the disk failed,
+    /// and Error(bad_data) if the content is wrong; all errors name the file.
     template <class Action>
     auto read(Action&& action) const {
         try {
@@ -70,22 +71,22 @@ private:
     Handle handle_;
 };
 
-/// Opens it where it is there. Objects keep no times: a file's bytes follow from what it holds.
+/// Opens the group, or creates it. Objects have no time stamps, so equal contents give equal bytes.
 Handle make_group(hid_t parent, const std::string& name);
 
-/// In the place of an older value.
+/// Replaces an older value.
 void write_attribute(hid_t object, const std::string& name, const std::string& value);
 void write_attribute(hid_t object, const std::string& name, std::int64_t value);
-/// Error(bad_data) where it is missing or of another type.
+/// Error(bad_data) if it is missing or has another type.
 std::string read_text_attribute(hid_t object, const std::string& name);
 std::int64_t read_integer_attribute(hid_t object, const std::string& name);
 
-/// Makes a contiguous float array in a group of the file (made where it is not there) and leaves its elements
-/// to be written past HDF5. Returns where in the file the first one lies, in bytes.
+/// Creates a contiguous float array in a group of the file, which is created if necessary. The elements are
+/// written without HDF5: returns the byte offset of the first one in the file.
 std::uint64_t make_floats(hid_t file, const std::string& group, const std::string& name,
                           const std::vector<std::int64_t>& shape);
-/// Of an array of this logical shape, a shard's elements [held.begin, held.end). Refuses (Error(bad_data))
-/// what is missing, of another shape, external, virtual or longer than the file.
+/// Reads the elements [held.begin, held.end) of a shard of an array of this logical shape. Error(bad_data) if
+/// the array is missing, has another shape, is external or virtual, or is longer than the file.
 std::vector<float> read_floats(hid_t file, const std::string& path, const std::vector<std::int64_t>& shape,
                                const Shard& shard, Range held);
 
@@ -95,7 +96,7 @@ void append_column(hid_t group, const std::string& name, std::span<const T> valu
 template <class T>
 std::vector<T> read_column(hid_t group, const std::string& name);
 std::int64_t rows_of_column(hid_t group, const std::string& name);
-/// Error(bad_data) where it has fewer rows.
+/// Error(bad_data) if it has fewer rows.
 void cut_column(hid_t group, const std::string& name, std::int64_t rows);
 
 }  // namespace maestro::io

@@ -1,5 +1,5 @@
-// An HDF5 file that is changed in place, wholly or not at all: the new pages go into PATH.journal first, so a
-// process that is killed leaves the file as it was, or a journal that brings it to what it was to be.
+// Atomic changes of an HDF5 file in place: the new pages are written to PATH.journal first, so a process that
+// is killed leaves either the unchanged file, or a journal that completes the change.
 #pragma once
 
 #include <filesystem>
@@ -11,12 +11,12 @@ namespace maestro::io {
 
 using Change = std::function<void(hid_t)>;
 
-/// A new file under its final name, in the place of an older one.
+/// Creates a file under its final name, replacing an older one.
 void create_whole(const std::filesystem::path& path, Pulse& pulse, const Change& fill);
-/// Error(io_error) where it cannot be written, a full disk for one, and the file is as it was;
-/// Error(bad_data) where it is damaged.
+/// Throws Error(io_error) if it cannot be written, for example because the disk is full; the file is then
+/// unchanged. Error(bad_data) if it is damaged.
 void change_whole(const std::filesystem::path& path, Pulse& pulse, const Change& change);
-/// Finishes what a killed process had begun; change_whole() does so by itself.
+/// Finishes a change that a killed process had started; change_whole() does so by itself.
 void finish_change(const std::filesystem::path& path);
 
 }  // namespace maestro::io

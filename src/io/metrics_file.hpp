@@ -48,14 +48,14 @@ struct Rows {
     bool empty() const { return steps.empty() && tasks.empty() && assignment.empty(); }
 };
 
-/// Rows of each table: what a checkpoint knows of metrics.h5.
+/// Number of rows of each table, which a checkpoint records of metrics.h5.
 struct RowCounts {
     std::int64_t steps = 0, tasks = 0, assignment = 0;
     bool operator==(const RowCounts&) const = default;
 };
 
-/// A new file with these rows, in the place of an older one. Error(io_error), and then nothing has changed;
-/// the same goes for the next two.
+/// Writes a new file with these rows, replacing an older one. After Error(io_error) nothing has changed; this
+/// also holds for the next two functions.
 void create_metrics(const std::filesystem::path& path, const MetricsHeader& header, const Rows& rows,
                     Pulse& pulse);
 void append_metrics(const std::filesystem::path& path, const Rows& rows, Pulse& pulse);
@@ -69,7 +69,7 @@ Rows read_metrics(const std::filesystem::path& path);
 Rows read_metrics(const std::filesystem::path& path, const RowCounts& counts);
 /// Names of the run's sections, by their colours.
 std::vector<std::string> read_sections(const std::filesystem::path& path);
-/// MetricsHeader::windows; 0 for one that is no number; empty in a file of an older build.
+/// MetricsHeader::windows, with 0 for an entry that is not a number; empty for a file of an older build.
 std::vector<int> read_windows(const std::filesystem::path& path);
 /// MetricsHeader::time_scale; NaN where it is no number.
 double read_time_scale(const std::filesystem::path& path);

@@ -21,10 +21,10 @@ namespace maestro::io {
 struct StoredParameter {
     std::string name;
     std::vector<std::int64_t> shape;
-    bool moments = false;  ///< both, beside the weights
+    bool moments = false;  ///< whether the file has both moments of the optimizer as well
 };
 
-/// Where the arrays of a parameter begin in the file, in bytes, by Stored; 0: it has no such array.
+/// Byte offsets of a parameter's arrays in the file, by Stored; 0 for an array that the file does not have.
 using ArrayPlaces = std::array<std::uint64_t, 3>;
 
 struct SectionFile {
@@ -46,7 +46,7 @@ public:
     /// are `values`.
     void write(std::uint64_t place, const std::vector<std::int64_t>& shape, const Shard& shard, Range held,
                const float* values);
-    /// What was written is on the disk.
+    /// Returns when everything that was written is on the disk.
     void sync();
     std::int64_t elements() const { return elements_; }  ///< written so far
 

@@ -1,7 +1,7 @@
-// Collectives of GPUs through the host: a message goes in pieces, each by a copy to pinned memory, a message
-// of MPI, and a copy from there. The copies have streams of their own, so that neither the computing stream
-// nor the host waits for more than a piece's own way; the pinned memory is a few pieces large and used again
-// and again.
+// A process group of GPUs through host memory. A tensor is sent in pieces: each is copied to pinned memory,
+// sent as an MPI message, and copied to the other GPU. The copies have dedicated streams, so that neither the
+// computing stream nor the host waits for more than one piece. A few pieces of pinned memory are reused in
+// turn.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -24,25 +24,25 @@ namespace maestro::collective {
 
 namespace {
 
-constexpr std::int64_t kSlots = 8;  ///< pieces that are on their way in one direction
+constexpr std::int64_t kSlots = 8;  ///< pieces in flight in one direction
 
 struct Piece {
     int peer;
     std::byte* data;  ///< on the device
     int bytes;
 };
-/// Pieces in one direction, in the order in which all ranks know them. They are counted from the group's
+/// The pieces in one direction, in an order that is the same on all ranks. They are numbered from the group's
 /// first piece on.
 struct Line {
-    std::deque<Piece> pieces;  ///< that have no slot yet
+    std::deque<Piece> pieces;  ///< those without a slot
     backend::StagingRing staging{kSlots};
     std::array<Piece, kSlots> staged;  ///< by slot
     std::array<MPI_Request, kSlots> requests = no_requests();
     backend::CudaStream stream;  ///< of the copies
-    std::int64_t given = 0;      ///< pieces that were handed over
-    std::int64_t begun = 0;      ///< that have taken a slot
-    std::int64_t posted = 0;     ///< outgoing ones that MPI has
-    std::int64_t done = 0;       ///< that were sent, or whose copy to the device is queued
+    std::int64_t queued = 0;     ///< number of pieces that were queued
+    std::int64_t started = 0;    ///< number of pieces that got a slot
+    std::int64_t posted = 0;     ///< number of sends that were posted
+    std::int64_t done = 0;       ///< number of pieces that were sent, or whose copy to the device is queued
 
     static std::array<MPI_Request, kSlots> no_requests() {
         std::array<MPI_Request, kSlots> none;
@@ -68,7 +68,7 @@ public:
     ~StagedGroup() override {
         members_.waiter().progress().remove(poll_id_);
         for (Line* line : {&out_, &in_})
-            cudaStreamSynchronize(line->stream);  // it reads and writes the slots
+            cudaStreamSynchronize(line->stream);  // their copies read and write the slots
     }
 
     void wait(Request request) override {
@@ -100,7 +100,7 @@ protected:
         for (const Message& m : out) cut(m, out_);
         for (const Message& m : in) cut(m, in_);
         const Request request = exchanges_.begin();
-        exchanges_[request] = {.open = true, .receives = !in.empty(), .out = out_.given, .in = in_.given};
+        exchanges_[request] = {.open = true, .receives = !in.empty(), .out = out_.queued, .in = in_.queued};
         advance();
         return request;
     }
@@ -109,18 +109,18 @@ private:
     struct Exchange {
         bool open = false;
         bool receives = false;
-        std::int64_t out = 0, in = 0;  ///< pieces that have to be done, counted from the group's first
+        std::int64_t out = 0, in = 0;  ///< the numbers of pieces that have to be done
     };
     static void cut(const Message& m, Line& line) {
         in_pieces(m.data, m.bytes, kMaxStagedMessage, [&](std::byte* data, int bytes) {
             line.pieces.push_back({m.peer, data, bytes});
-            ++line.given;
+            ++line.queued;
         });
     }
-    /// Also called while this rank computes, or waits for others.
+    /// Called by whichever thread drives Progress.
     bool poll() {
         const std::lock_guard lock(mutex_);
-        if (out_.done == out_.given && in_.done == in_.given) return false;
+        if (out_.done == out_.queued && in_.done == in_.queued) return false;
         try {
             MAESTRO_CUDA_CALL(cudaSetDevice(device_));
             advance();
@@ -145,15 +145,15 @@ private:
         MAESTRO_MPI(MPI_Test(&request, &flag, status));
         return flag != 0;
     }
-    /// Gives the next piece the next slot; returns the number of the piece.
+    /// Assigns the next slot to the next piece; returns the piece's number.
     static std::int64_t take_slot(Line& line) {
-        const std::int64_t number = line.begun++;
+        const std::int64_t number = line.started++;
         line.piece(number) = line.pieces.front();
         line.slot(number).memory.reserve(room_for(line.pieces.front()));
         line.pieces.pop_front();
         return number;
     }
-    /// Between the piece's place on the device and its slot.
+    /// Copies between the piece's memory on the device and its slot.
     static void copy(Line& line, std::int64_t number, cudaMemcpyKind kind) {
         const Piece& piece = line.piece(number);
         backend::StagingRing::Slot& slot = line.slot(number);
@@ -166,9 +166,9 @@ private:
     void advance_out() {
         Line& line = out_;
         while (line.done < line.posted && ended(line.request(line.done))) ++line.done;
-        while (!line.pieces.empty() && line.begun - line.done < kSlots)
+        while (!line.pieces.empty() && line.started - line.done < kSlots)
             copy(line, take_slot(line), cudaMemcpyDeviceToHost);
-        for (; line.posted < line.begun && line.slot(line.posted).copied.reached(); ++line.posted) {
+        for (; line.posted < line.started && line.slot(line.posted).copied.reached(); ++line.posted) {
             const Piece& piece = line.piece(line.posted);
             MAESTRO_MPI(MPI_Isend(line.slot(line.posted).memory.data(), piece.bytes, MPI_BYTE, piece.peer,
                                   kMessageTag, members_.handle(), &line.request(line.posted)));
@@ -177,7 +177,7 @@ private:
     void advance_in() {
         Line& line = in_;
         MPI_Status status;
-        for (; line.done < line.begun && ended(line.request(line.done), &status); ++line.done) {
+        for (; line.done < line.started && ended(line.request(line.done), &status); ++line.done) {
             const Piece& piece = line.piece(line.done);
             int bytes = 0;
             MAESTRO_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
@@ -185,16 +185,16 @@ private:
                           piece.bytes);
             copy(line, line.done, cudaMemcpyHostToDevice);
         }
-        // A slot is free once what came in it has been copied.
-        while (!line.pieces.empty() && line.begun - line.done < kSlots &&
-               line.slot(line.begun).copied.reached()) {
+        // A slot is free once the last piece in it has been copied to the device.
+        while (!line.pieces.empty() && line.started - line.done < kSlots &&
+               line.slot(line.started).copied.reached()) {
             const std::int64_t number = take_slot(line);
             const Piece& piece = line.piece(number);
             MAESTRO_MPI(MPI_Irecv(line.slot(number).memory.data(), piece.bytes, MPI_BYTE, piece.peer,
                                   kMessageTag, members_.handle(), &line.request(number)));
         }
     }
-    /// Growing waits for the device: twice as much each time.
+    /// Growing pinned memory waits for the device, so it doubles.
     static std::size_t room_for(const Piece& piece) {
         return std::bit_ceil(std::max(static_cast<std::size_t>(piece.bytes), std::size_t{64} << 10));
     }
@@ -203,8 +203,8 @@ private:
     backend::Backend& backend_;
     int device_ = 0;
     std::mutex mutex_;
-    std::exception_ptr error_;    ///< of what came; what others wait for still goes
-    std::exception_ptr failure_;  ///< met while this rank did other things: nothing goes on
+    std::exception_ptr error_;    ///< of a receive; sends go on, because other ranks wait for them
+    std::exception_ptr failure_;  ///< of a poll by Progress's thread; nothing goes on
     Line out_, in_;
     backend::CudaEvent computed_, arrived_;
     PendingExchanges<Exchange> exchanges_;

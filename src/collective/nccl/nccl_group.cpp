@@ -1,6 +1,6 @@
-// Collectives of GPUs by NCCL: its sends and receives, on a stream of the group's own. Sums are not NCCL's,
-// whose order follows the ring. What runs on the device without end (a rank that does not come) is seen where
-// the host waits for the device: there the group is named, and NCCL's own error thrown.
+// A process group of GPUs by NCCL's sends and receives, on a dedicated stream. Sums are not NCCL's, whose
+// order follows its ring. If a rank does not come, NCCL's kernel never ends; this shows where the host waits
+// for the device, and there the group is named and NCCL's error thrown.
 #include <nccl.h>
 
 #include <span>
@@ -15,7 +15,7 @@ namespace maestro::collective {
 
 namespace {
 
-/// Collective: of an id that the first rank makes.
+/// Collective. Rank 0 makes the id.
 ncclUniqueId shared_id(const comm::Communicator& members) {
     ncclUniqueId id{};
     if (members.rank() == 0) id = transport::NcclCommunicator::make_id();
@@ -58,7 +58,7 @@ private:
         bool moves = false;
         backend::CudaEvent begun, ended;  ///< on the group's stream
     };
-    /// The communicator's stream takes them one after another, as every rank does.
+    /// Operations run one after another in the communicator's stream, in the same order on every rank.
     void move(Exchange& exchange, std::span<const Message> out, std::span<const Message> in) {
         computed_.record(backend_.stream());
         computed_.block(stream_);
@@ -68,10 +68,10 @@ private:
             nccl_.settle(ncclRecv(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_), "ncclRecv");
         for (const Message& m : out)
             nccl_.settle(ncclSend(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_), "ncclSend");
-        nccl_.settle(ncclGroupEnd(), "ncclGroupEnd");  // before that they are in no stream
+        nccl_.settle(ncclGroupEnd(), "ncclGroupEnd");  // only now are they in a stream
         exchange.ended.record(stream_);
     }
-    /// What of this group a device is in the midst of.
+    /// Names the group if the device is executing one of its operations.
     std::string describe_pending() const {
         nccl_.settled();
         const bool any = exchanges_.any(
@@ -84,7 +84,7 @@ private:
     backend::CudaStream stream_;
     backend::CudaEvent computed_;
     PendingExchanges<Exchange> exchanges_;
-    transport::NcclCommunicator nccl_;  ///< goes before the stream that it works on
+    transport::NcclCommunicator nccl_;  ///< destroyed before the stream that it uses
     comm::Waiter::DiagnosticId diagnostic_id_;
 };
 

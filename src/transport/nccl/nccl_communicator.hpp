@@ -1,5 +1,5 @@
-// A communicator of NCCL as a value. It is non-blocking: whatever takes other ranks, is waited for in a
-// Waiter or looked at in turns.
+// An NCCL communicator as a value. It is non-blocking: operations that need other ranks are waited for with
+// the Waiter, or polled.
 #pragma once
 
 #include <nccl.h>
@@ -11,26 +11,27 @@
 
 namespace maestro::transport {
 
-/// Owns the communicator. Calls of one at a time, by any thread whose GPU is the communicator's.
+/// Owns the communicator. Called by one thread at a time, whose current GPU is the communicator's.
 class NcclCommunicator {
 public:
     static ncclUniqueId make_id();
-    /// Begins to make it, as rank `rank` of `size`; settle() says when it is there. All its ranks have the
-    /// `id` that one has made. `name` is for messages; `blocks`: how much of a GPU a call may take, at most
-    /// (0: as NCCL likes it). The waiter outlives it.
+    /// Starts to initialize it as rank `rank` of `size`; settle() waits for that. All ranks pass the `id`
+    /// that one of them has made. `name` is used in messages; `blocks`: the most thread blocks that an
+    /// operation may use (0: NCCL's default). The waiter must outlive it.
     NcclCommunicator(std::string name, comm::Waiter& waiter, const ncclUniqueId& id, int rank, int size,
                      int blocks = 0);
-    /// With the other ranks, unless an exception flies. What is in streams ends first.
+    /// Collective, unless an exception is being handled. Operations in streams end first.
     ~NcclCommunicator();
     NcclCommunicator(const NcclCommunicator&) = delete;
     NcclCommunicator& operator=(const NcclCommunicator&) = delete;
     operator ncclComm_t() const { return handle_; }
 
-    /// For what a call returns: throws where it has failed. It may still be in progress.
+    /// Throws if a call has returned a failure. The operation may still be in progress.
     void begun(ncclResult_t found, const char* expression) const;
-    /// Whether what was begun is through, without waiting. Throws what NCCL has found since.
+    /// Whether the last operation has been completed or issued; does not wait. Throws NCCL's asynchronous
+    /// error.
     bool settled() const;
-    /// Returns once it is, which may take the other ranks. Error(peer_lost) after the deadline.
+    /// Waits until settled(), which may need the other ranks. Error(peer_lost) after the deadline.
     void settle(const char* expression) const;
     void settle(ncclResult_t found, const char* expression) const {
         begun(found, expression);

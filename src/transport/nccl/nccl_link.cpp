@@ -46,7 +46,7 @@ public:
     void mark(backend::CudaEvent& moved) const override { moved.record(stream_); }
 
     void wait_until_made() const { nccl_.settle("ncclCommInitRankConfig"); }
-    /// With the other side.
+    /// Collective with the other side.
     void use(const Run& run) {
         backend::CudaEvent used;
         post(std::span(&run, 1));
@@ -60,7 +60,7 @@ private:
     std::string name_;
     comm::Waiter& waiter_;
     backend::CudaStream stream_;
-    transport::NcclCommunicator nccl_;  ///< goes before the stream that it works on
+    transport::NcclCommunicator nccl_;  ///< destroyed before the stream that it uses
 };
 
 }  // namespace
