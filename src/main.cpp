@@ -1,6 +1,7 @@
 // A run from start to end. Everything that holds MPI is destroyed before the environment; errors end up here.
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "base/log.hpp"
 #include "calibration/calibrate.hpp"
@@ -15,6 +16,7 @@
 #include "train/run/device.hpp"
 #include "train/run/evaluator.hpp"
 #include "train/run/trainer.hpp"
+#include "workload/scenario.hpp"
 
 using namespace maestro;
 
@@ -47,17 +49,17 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     });
     world.broadcast(text);
     const auto times = line.costs.empty() ? config::Times::model : config::Times::given;
-    config::Deck deck =
-        config::parse_deck(text, line.deck, line.set, line.command, times);  // 3. the deck and its graph
+    config::Deck deck = config::parse_deck(text, line.deck, line.set, line.command, times);  // 3. the deck
+    workload::Scenario scenario = workload::make_scenario(deck, times);  // and its section graph
     if (line.command == config::Command::simulate) {
         watchdog.pause();
         comm::agree(world, [&] {
-            if (world.rank() == 0) simulation::run_simulation(line, deck);
+            if (world.rank() == 0) simulation::run_simulation(line, deck, std::move(scenario));
         });
         return ExitCode::done;
     }
     const bool placed = line.command == config::Command::train && !(line.dry_run && world.size() == 1);
-    if (const std::string refusal = graph::launch_refusal(deck.graph, world.size());
+    if (const std::string refusal = graph::launch_refusal(scenario.graph, world.size());
         placed && !refusal.empty())
         throw Error(ExitCode::bad_deck, line.deck + ": " + refusal, Scope::all_ranks);
     world.waiter().set_timeout(deck.run.timeout_s);
@@ -72,7 +74,8 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
                               .pulse = heartbeat,
                               .topology = topology,
                               .device = train::choose_device(world, topology, deck),
-                              .deck = std::move(deck)};
+                              .deck = std::move(deck),
+                              .scenario = std::move(scenario)};
     if (line.command == config::Command::evaluate) {
         train::run_evaluation(context, line);  // 5. the work
         return ExitCode::done;

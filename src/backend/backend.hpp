@@ -51,6 +51,7 @@ struct DeviceRates {
     struct GemmRate {
         double side = 1;
         double f32_flops = 0, bf16_flops = 0;  ///< per second
+        bool operator==(const GemmRate&) const = default;
     };
     std::vector<GemmRate>
         gemm_rates;            ///< by ascending side; rates between them are interpolated over log(side)
@@ -58,6 +59,7 @@ struct DeviceRates {
     double bytes = 0;          ///< memory bandwidth, bytes per second
     double operation_s = 0;    ///< overhead of starting one operation
     double seconds(const Work& work) const;
+    bool operator==(const DeviceRates&) const = default;
 };
 
 /// The properties of a device on which the memory of operations depends. The meta backend is given those of
@@ -68,6 +70,7 @@ struct Traits {
     int threads;                 ///< Backend::threads()
     bool shares_memory;          ///< Backend::shares_memory()
     int attention_architecture;  ///< Backend::attention_architecture()
+    bool operator==(const Traits&) const = default;
 };
 
 /// One device. Operations run in the order in which they are called; on a GPU they are asynchronous. Not

@@ -20,7 +20,7 @@ constexpr std::size_t kLargestDeck = 1 << 20;
 class DeckReader {
 public:
     DeckReader(std::string path, Command command, Times times)
-        : tables_(std::move(path)), needs_(needs_of(command, times)), times_(times) {}
+        : tables_(std::move(path)), needs_(needs_of(command, times)) {}
 
     Deck read(const toml::table& root, const std::vector<std::string>& overrides);
     TableReader& tables() { return tables_; }
@@ -35,11 +35,6 @@ private:
         tables_.fill(table, prefix, keys, inner);
     }
     bool good() const { return tables_.errors().empty(); }
-    /// Of a section's model; any where the times are given.
-    graph::Kind kind_of(const std::string& kind) const {
-        if (times_ == Times::given) return graph::Kind::any;
-        return kind == "vision" ? graph::Kind::vision : graph::Kind::language;
-    }
     void read_tables(const toml::table& root, Deck& deck);
     void read_models(const toml::table& root, Deck& deck);
     void read_sections(const toml::table& root, Deck& deck);
@@ -48,15 +43,11 @@ private:
 
     void finish(Deck& deck);
     void finish_models(Deck& deck);
-    std::vector<graph::Section> graph_sections(const Deck& deck);
-    void check_layout(const Section& s, const Model& m);
-    void check_edges(const Deck& deck);
-    void check_vocabularies(const Deck& deck);
+    void check_sections(const Deck& deck);
     void check_device(const Deck& deck);
 
     TableReader tables_;
     Needs needs_;
-    Times times_;
 };
 
 /// Tables of one kind each, and those that nobody knows.
@@ -165,25 +156,14 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     if (good()) finish(deck);
     for (const auto& [name, key] : tables_.slots()) deck.settings[name] = text_of(key);
     deck.defaults = tables_.defaults();
+    deck.places = tables_.places();
     return deck;
 }
 
-/// What keys leave open, the graph, and what one key says of another.
+/// Fills in what keys leave open, and checks what one key says of another.
 void DeckReader::finish(Deck& deck) {
     finish_models(deck);
-    std::vector<graph::Section> sections = graph_sections(deck);
-    if (!good()) return;
-    std::vector<graph::Edge> edges;
-    for (const Edge& e : deck.edges)
-        edges.push_back({.from_name = e.from,
-                         .to_name = e.to,
-                         .tensor = e.tensor == "hidden" ? EdgeTensor::hidden : EdgeTensor::embeddings});
-    std::vector<graph::Refusal> refusals;
-    deck.graph = graph::make_graph(std::move(sections), std::move(edges), refusals);
-    for (const auto& refusal : refusals) fail_at(refusal.key, refusal.what);
-    if (!refusals.empty()) return;
-    if (times_ == Times::model) check_edges(deck);
-    if (times_ == Times::model) check_vocabularies(deck);
+    check_sections(deck);
     check_device(deck);
     if (deck.optimizer.decay_steps > 0 && deck.optimizer.decay_steps < deck.optimizer.warmup_steps)
         fail_at("optimizer.decay_steps", "ends before warmup_steps; it counts from the start of training");
@@ -206,8 +186,8 @@ void DeckReader::finish_models(Deck& deck) {
     }
 }
 
-std::vector<graph::Section> DeckReader::graph_sections(const Deck& deck) {
-    std::vector<graph::Section> sections;
+/// Names, models and weights of the sections.
+void DeckReader::check_sections(const Deck& deck) {
     for (const Section& s : deck.sections) {
         const std::string key = "section." + s.name + ".";
         if (!good_name(s.name) || s.name == "train")
@@ -215,89 +195,19 @@ std::vector<graph::Section> DeckReader::graph_sections(const Deck& deck) {
                     fmt::format("'{}' is no name of a section; allowed: letters, digits, _ and -, but not "
                                 "'train', which names a file of every checkpoint",
                                 s.name));
-        const auto model = deck.models.find(s.model);
-        if (needs_.models && model == deck.models.end()) {
+        if (!needs_.models) continue;
+        if (!deck.models.contains(s.model)) {
             std::vector<std::string> names;
             for (const auto& [name, m] : deck.models) names.push_back(name);
             fail_at(key + "model",
                     fmt::format("there is no [model.{}]; models: {}", s.model, fmt::join(names, ", ")));
-            continue;
         }
-        for (const auto& [name, degree] : {std::pair{"pp", s.layout.pp}, std::pair{"ep", s.layout.ep}})
-            if (degree != 1)
-                fail_at(key + "layout." + name, fmt::format("{} is not built yet; allowed: 1", degree));
-        if (model != deck.models.end()) check_layout(s, model->second);
-        if (needs_.models && s.weights.ends_with(".safetensors"))
+        if (s.weights.ends_with(".safetensors"))
             fail_at(key + "weights",
                     "foreign weights are not built yet; allowed: a Maestro run or checkpoint, or \"random\"");
-        if (needs_.models && s.mode == "forward" && s.weights.empty())
+        if (s.mode == "forward" && s.weights.empty())
             fail_at(key + "weights", "a frozen section needs weights: a run, a checkpoint, or \"random\"");
-        sections.push_back({.name = s.name,
-                            .kind = kind_of(model == deck.models.end() ? "" : model->second.kind),
-                            .train = s.mode == "train",
-                            .micro_batch = static_cast<int>(s.micro_batch),
-                            .window = static_cast<int>(s.window),
-                            .colocate_with = s.colocate_with,
-                            .layout = s.layout});
-        sections.back().layout.cp_kind = s.cp_kind == "ring" ? ContextKind::ring : ContextKind::all_to_all;
     }
-    return sections;
-}
-
-/// Degrees that the sizes of the model do not allow.
-void DeckReader::check_layout(const Section& s, const Model& m) {
-    const auto either = [](std::int64_t a, std::int64_t b) { return a % b == 0 || b % a == 0; };
-    const auto shares_heads = [&](std::int64_t tp) { return m.heads % tp == 0 && either(m.kv_heads, tp); };
-    // The nearest smaller and larger ones that `works` allows, up to the heads.
-    const auto nearest = [&](std::int64_t degree, const auto& works) {
-        std::vector<std::int64_t> near;
-        for (std::int64_t d = std::min(degree, m.heads); d >= 1 && near.empty(); --d)
-            if (works(d)) near.push_back(d);
-        for (std::int64_t d = degree + 1; d <= m.heads; ++d)
-            if (works(d)) {
-                near.push_back(d);
-                break;
-            }
-        return fmt::format("{}", fmt::join(near, " or "));
-    };
-    const std::string key = "section." + s.name + ".layout.";
-    const graph::Layout& l = s.layout;
-    if (l.tp < 1 || l.cp < 1 || m.heads < 1 || m.kv_heads < 1) return;  // said already
-    if (!shares_heads(l.tp)) {
-        const bool queries = m.heads % l.tp != 0;
-        fail_at(
-            key + "tp",
-            fmt::format("{} ranks cannot share out the {} {} of model.{} evenly; the nearest that can: {}",
-                        l.tp, queries ? m.heads : m.kv_heads, queries ? "heads" : "kv_heads", s.model,
-                        nearest(l.tp, shares_heads)));
-        return;
-    }
-    for (const auto& [what, size] : {std::pair{"width", m.width}, std::pair{"mlp", m.mlp},
-                                     std::pair{"vocabulary", m.kind == "language" ? m.vocabulary : m.width}})
-        if (l.tp > size)
-            fail_at(key + "tp",
-                    fmt::format("{} ranks are more than model.{}.{}, which they share out; allowed: "
-                                "at most {}",
-                                l.tp, s.model, what, size));
-    if (s.cp_kind != "all-to-all") return;
-    const std::int64_t heads = m.heads / l.tp, keys = std::max<std::int64_t>(m.kv_heads / l.tp, 1);
-    const auto exchanges = [&](std::int64_t cp) { return heads % cp == 0 && either(keys, cp); };
-    if (!exchanges(l.cp))
-        fail_at(
-            key + "cp",
-            fmt::format("with cp_kind = \"all-to-all\" {} ranks share out the {} heads and {} kv_heads "
-                        "that tp = {} leaves of model.{}, which they cannot evenly; the nearest that can: "
-                        "{}; or cp_kind = \"ring\", which takes any",
-                        l.cp, heads, keys, l.tp, s.model, nearest(l.cp, exchanges)));
-}
-
-void DeckReader::check_vocabularies(const Deck& deck) {
-    for (const auto& e : deck.graph.edges)
-        if (e.tensor == EdgeTensor::hidden &&
-            deck.model_of(e.from).vocabulary != deck.model_of(e.to).vocabulary)
-            fail_at("model." + deck.model_of(e.to).name + ".vocabulary",
-                    fmt::format("student and teacher need one vocabulary, '{}' has {}", e.from_name,
-                                deck.model_of(e.from).vocabulary));
 }
 
 void DeckReader::check_device(const Deck& deck) {
@@ -311,62 +221,6 @@ void DeckReader::check_device(const Deck& deck) {
                 "inputs/clusters/h100.toml");
     if (needs_.validation)
         fail_at("run.device", "an emulated device computes nothing to evaluate; allowed: auto, cpu");
-}
-
-/// What the graph cannot know: sizes of models, and what the language model takes.
-void DeckReader::check_edges(const Deck& deck) {
-    const auto& graph = deck.graph;
-    const auto of = [&](int s) -> const graph::Section& { return graph.sections[s]; };
-    // The patches by which a section's picture markers are expanded; {0, 0}: they stay tokens.
-    const auto expansion = [&](int section) {
-        for (const auto& e : graph.edges)
-            if (e.to == section && e.tensor == EdgeTensor::embeddings)
-                return std::pair{deck.model_of(e.from).patch, deck.model_of(e.from).merge};
-        return std::pair{std::int64_t{0}, std::int64_t{0}};
-    };
-    for (std::size_t i = 0; i < graph.edges.size(); ++i) {
-        const graph::Edge& e = graph.edges[i];
-        const std::string key = fmt::format("edge.{}-{}.", e.from_name, e.to_name);
-        for (std::size_t j = 0; j < i; ++j) {
-            const graph::Edge& other = graph.edges[j];
-            if (other.to == e.to && other.tensor == e.tensor)
-                fail_at(
-                    key + "to",
-                    fmt::format("'{}' takes {} from '{}' already; more than one such edge is not built yet",
-                                e.to_name, deck.edges[i].tensor, other.from_name));
-            if (other.from == e.from && e.tensor == EdgeTensor::embeddings &&
-                deck.model_of(other.to).width != deck.model_of(e.to).width)
-                fail_at(
-                    key + "to",
-                    fmt::format("'{}' feeds sections of different width ({} and {}); that is not built yet",
-                                e.from_name, deck.model_of(other.to).width, deck.model_of(e.to).width));
-        }
-        if (e.tensor == EdgeTensor::hidden) {
-            if (!of(e.to).loss)
-                fail_at(key + "to",
-                        fmt::format("hidden states teach a section that computes the loss, '{}' has an "
-                                    "outgoing edge",
-                                    e.to_name));
-            if (expansion(e.from) != expansion(e.to))
-                fail_at(key + "from",
-                        "teacher and student see pictures differently, so their rows do not match; give both "
-                        "a vision section of the same patch and merge, or neither");
-        }
-        const graph::Section &up = of(e.from), &down = of(e.to);
-        if (up.layout.tp > deck.model_of(e.to).width)
-            fail_at("section." + up.name + ".layout.tp",
-                    fmt::format("{} ranks are more than the width of '{}', which they share out; allowed: at "
-                                "most {}",
-                                up.layout.tp, down.name, deck.model_of(e.to).width));
-        const int whole = deck.full_micro_batch(e.to);
-        if (up.window > 0 && std::int64_t{up.window} * up.micro_batch < whole)
-            fail_at("section." + up.name + ".window",
-                    fmt::format("{} micro-batches of {} samples in flight are fewer than the {} samples of a "
-                                "micro-batch of "
-                                "'{}'; allowed: at least {}, or 0",
-                                up.window, up.micro_batch, whole, down.name,
-                                (whole + up.micro_batch - 1) / up.micro_batch));
-    }
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
-// The deck: everything that a run is told, as plain structs. Read once, on rank 0's text, alike on every
-// rank.
+// The deck as plain structs: what the TOML file and --set say, checked key by key. Every rank parses the text
+// that rank 0 has read. workload::make_scenario() makes the section graph of it.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -10,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/key_places.hpp"
 #include "graph/section_graph.hpp"
 
 namespace maestro::config {
@@ -92,22 +92,18 @@ struct Deck {
     std::map<std::string, Model> models;
     std::vector<Section> sections;
     std::vector<Edge> edges;
-    graph::SectionGraph graph;                    ///< made of the above, whole
     std::string text;                             ///< the deck with its overrides, as stored in outputs
     std::map<std::string, std::string> settings;  ///< every key by its full name, with its value
     std::map<std::string, std::string> defaults;  ///< of the keys that may be left out
+    KeyPlaces places;                             ///< for messages about keys
 
     const Model& model_of(int section) const { return models.at(sections[section].model); }
     /// Seconds of the run for one of the cost model's: other than 1 on an emulated device.
     double time_scale() const { return run.device == "emulated" ? emulated.time_scale : 1; }
-    /// Samples of a full micro-batch: no step has more than its global batch.
-    int full_micro_batch(int section) const {
-        return static_cast<int>(
-            std::min<std::int64_t>(graph.sections[section].micro_batch, data.global_batch));
-    }
 };
 
-/// Checks everything that the deck alone can tell. `path` is named in errors; `overrides` are "KEY=VALUE" of
+/// Checks every key, and what keys of the same table must satisfy together. `path` is named in errors;
+/// `overrides` are "KEY=VALUE" of
 /// --set. Throws Error(bad_deck, all_ranks) with all problems, a line each: "PATH:LINE:COLUMN: KEY: what;
 /// what is allowed".
 Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides,

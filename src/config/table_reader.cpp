@@ -17,16 +17,7 @@ bool good_name(const std::string& name) {
 
 void TableReader::fail(const toml::source_region& where, const std::string& key, const std::string& what) {
     errors_.push_back(
-        fmt::format("{}:{}:{}: {}: {}", path_, where.begin.line, where.begin.column, key, what));
-}
-
-void TableReader::fail_at(const std::string& key, const std::string& what) {
-    if (overridden_.contains(key))
-        errors_.push_back(fmt::format("--set {}: {}", key, what));
-    else if (const auto place = places_.find(key); place != places_.end())
-        fail(place->second, key, what);
-    else
-        errors_.push_back(fmt::format("{}: {}: {}", path_, key, what));
+        fmt::format("{}:{}:{}: {}: {}", path(), where.begin.line, where.begin.column, key, what));
 }
 
 std::string TableReader::check_text(const Key& key, const std::string& value) {
@@ -120,7 +111,7 @@ void TableReader::fill(const toml::table& table, const std::string& prefix, cons
     }
     for (const auto& [name, node] : table) {
         const std::string full = prefix + std::string(name.str());
-        places_.insert_or_assign(full, node.source());
+        places_.add(full, node.source().begin.line, node.source().begin.column);
         if (inner.contains(std::string(name.str()))) continue;
         const auto at = slots_.find(full);
         if (at == slots_.end()) {
@@ -145,7 +136,7 @@ void TableReader::override_with(const std::vector<std::string>& overrides) {
             errors_.push_back(fmt::format("--set {}: not of the form KEY=VALUE", text));
             continue;
         }
-        overridden_.insert(name);
+        places_.add_override(name);
         const auto at = slots_.find(name);
         if (at == slots_.end()) {
             const std::string near = nearest(name, names);
@@ -161,9 +152,8 @@ void TableReader::override_with(const std::vector<std::string>& overrides) {
 
 void TableReader::check_required() {
     for (const auto& [name, key] : slots_) {
-        const bool there = places_.contains(name) || overridden_.contains(name);
-        if (key.required && !there)
-            errors_.push_back(fmt::format("{}: {}: missing; it must be {}", path_, name, describe(key)));
+        if (key.required && !places_.contains(name))
+            errors_.push_back(fmt::format("{}: {}: missing; it must be {}", path(), name, describe(key)));
     }
 }
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/key_places.hpp"
 #include "config/schema.hpp"
 
 namespace maestro::config {
@@ -25,7 +26,7 @@ bool good_name(const std::string& name);
 class TableReader {
 public:
     /// `path` is named in errors.
-    explicit TableReader(std::string path) : path_(std::move(path)) {}
+    explicit TableReader(std::string path) : places_(std::move(path)) {}
 
     /// Puts the table's values into the targets of `keys`, whose full names begin with `prefix`; `inner` are
     /// tables inside it that are read on their own.
@@ -38,9 +39,13 @@ public:
 
     void fail(const toml::source_region& where, const std::string& key, const std::string& what);
     /// Of a key that was set anywhere; a problem found later points there.
-    void fail_at(const std::string& key, const std::string& what);
+    void fail_at(const std::string& key, const std::string& what) {
+        errors_.push_back(places_.message(key, what));
+    }
 
-    const std::string& path() const { return path_; }
+    const std::string& path() const { return places_.path(); }
+    /// Where the tables and overrides read so far set their keys.
+    const KeyPlaces& places() const { return places_; }
     const std::vector<std::string>& errors() const { return errors_; }
     const std::map<std::string, Key>& slots() const { return slots_; }
     /// What the keys that may be left out are then.
@@ -54,12 +59,10 @@ private:
     static std::string set_text(const Key& key, const std::string& value);
     static std::string check_text(const Key& key, const std::string& value);
 
-    std::string path_;
+    KeyPlaces places_;
     std::vector<std::string> errors_;
     std::map<std::string, Key> slots_;  ///< every key there is, by its full name
     std::map<std::string, std::string> defaults_;
-    std::map<std::string, toml::source_region> places_;
-    std::set<std::string> overridden_;
     std::vector<std::pair<std::string, std::string>> overrides_;
 };
 

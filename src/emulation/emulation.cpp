@@ -18,8 +18,13 @@ namespace {
 constexpr std::size_t kAlignment = 64;  ///< of what arenas hand out
 constexpr std::size_t kSign = 1 << 16;  ///< for the small sums with which the ranks of a lane begin a task
 
-Scales scales_of(const config::Deck& deck) {
-    return {.time = deck.emulated.time_scale, .messages = deck.emulated.message_scale};
+Scales scales_of(const config::Emulated& settings) {
+    return {.time = settings.time_scale, .messages = settings.message_scale};
+}
+
+std::vector<workload::StepEnd> step_ends(const workload::Scenario& scenario) {
+    workload::Probes probes;
+    return workload::step_ends(scenario, probes);
 }
 
 }  // namespace
@@ -28,32 +33,29 @@ double emulated_loss(std::int64_t step) {
     return 1 + 3 / (1 + 0.05 * static_cast<double>(step - 1));
 }
 
-Emulation::Emulation(const config::Deck& deck, config::Cluster cluster, std::int32_t marker)
-    : deck_(deck),
-      cluster_(std::move(cluster)),
-      marker_(marker),
-      ends_(workload::step_ends(deck, marker, cluster_)) {}
+Emulation::Emulation(const workload::Scenario& scenario, const config::Emulated& settings, double timeout_s)
+    : scenario_(scenario), settings_(settings), timeout_s_(timeout_s), ends_(step_ends(scenario)) {}
 
 std::string Emulation::describe() const {
     return fmt::format(
         "emulated cluster {} ({}): a second there takes {:g} s here, messages have {:g} of their size, "
         "losses "
         "depend on the step alone, and nothing is learned",
-        cluster_.name, deck_.emulated.cluster, deck_.emulated.time_scale, deck_.emulated.message_scale);
+        scenario_.cluster->name, settings_.cluster, settings_.time_scale, settings_.message_scale);
 }
 
 void Emulation::fit(workload::MemoryPlan& plan) const {
-    const graph::SectionGraph& graph = deck_.graph;
-    workload::choose_windows(plan, graph, cluster_.device.memory);
+    const graph::SectionGraph& graph = scenario_.graph;
+    workload::choose_windows(plan, graph, scenario_.cluster->device.memory);
     const int rank = workload::fullest_rank(plan, graph);
     const workload::RankMemory memory = workload::memory_of(plan, graph, rank);
-    if (memory.total() <= cluster_.device.memory) return;
+    if (memory.total() <= scenario_.cluster->device.memory) return;
     throw Error(
         ExitCode::device_memory,
         fmt::format(
             "rank {} would need {}; the emulated device of {} has {:.0f} MiB; use a smaller window or "
             "micro_batch, train.recompute = \"layer\", or more replicas",
-            rank, memory.describe(), deck_.emulated.cluster, cluster_.device.memory / (1 << 20)),
+            rank, memory.describe(), settings_.cluster, scenario_.cluster->device.memory / (1 << 20)),
         Scope::all_ranks);
 }
 
@@ -63,29 +65,30 @@ void Emulation::check_times(const workload::CostModel& costs, std::int64_t sampl
         const schedule::SampleCost cost = costs.of(i);
         for (std::size_t s = 0; s < cost.sections.size(); ++s)
             longest =
-                std::max(longest, deck_.full_micro_batch(static_cast<int>(s)) *
+                std::max(longest, scenario_.full_micro_batch(static_cast<int>(s)) *
                                       std::max(cost.sections[s].forward_s, cost.sections[s].backward_s));
     }
     for (const workload::StepEnd& end : ends_) longest = std::max({longest, end.reduce_s, end.update_s});
-    longest *= deck_.emulated.time_scale;
-    if (longest > deck_.run.timeout_s)
+    longest *= settings_.time_scale;
+    if (longest > timeout_s_)
         throw Error(
             ExitCode::bad_deck,
             fmt::format("emulated.time_scale: a task, a sum of gradients or an update would take {:.0f} s "
                         "here, and run.timeout_s lets a rank be silent for {:.0f}; make the one smaller or "
                         "the other larger",
-                        longest, deck_.run.timeout_s),
+                        longest, timeout_s_),
             Scope::all_ranks);
 }
 
 workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
                                        const workload::SampleTable& table) const {
     workload::MemoryPlan small = plan;
-    const Scales scales = scales_of(deck_);
+    const Scales scales = scales_of(settings_);
     const auto padded = [](double bytes) { return static_cast<std::size_t>(bytes) + kAlignment; };
     for (std::size_t e = 0; e < small.channels.size(); ++e) {
         channel::ChannelSpec& spec = small.channels[e];
-        const config::Link& link = workload::link_from(deck_.graph, cluster_, deck_.graph.edges[e].from);
+        const config::Link& link =
+            workload::link_from(scenario_.graph, *scenario_.cluster, scenario_.graph.edges[e].from);
         const double row_bytes = static_cast<double>(spec.width) * static_cast<double>(size_of(spec.dtype));
         spec.latency_s = scales.time * link.latency_s;
         spec.row_s = scales.time * row_bytes / link.bandwidth;
@@ -93,22 +96,22 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
     }
     for (std::size_t s = 0; s < small.sections.size(); ++s) {
         workload::SectionMemory& section = small.sections[s];
-        const model::Role role = workload::role_of(deck_, static_cast<int>(s), marker_);
+        const model::Role role = workload::role_of(scenario_, static_cast<int>(s));
         const auto element = static_cast<double>(size_of(role.compute));
-        const auto batch = table.worst_micro_batch(deck_.full_micro_batch(static_cast<int>(s)));
+        const auto batch = table.worst_micro_batch(scenario_.full_micro_batch(static_cast<int>(s)));
         double scratch = 0;
         for (std::size_t e = 0; e < small.channels.size(); ++e)
-            if (deck_.graph.edges[e].to == static_cast<int>(s))
+            if (scenario_.graph.edges[e].to == static_cast<int>(s))
                 scratch += static_cast<double>(
-                    padded(static_cast<double>(table.rows_of(batch, deck_.graph.edges[e].from)) * element *
-                           static_cast<double>(small.channels[e].width)));
+                    padded(static_cast<double>(table.rows_of(batch, scenario_.graph.edges[e].from)) *
+                           element * static_cast<double>(small.channels[e].width)));
         section.footprint.saved = role.emits ? padded(static_cast<double>(section.max_rows) * element *
                                                       static_cast<double>(scales.of(role.output_width)))
                                              : kAlignment;
         section.footprint.scratch = padded(scratch) + kSign;
         const auto backend = backend::make_meta();
-        const auto module =
-            make_module(*backend, static_cast<int>(s), workload::meta_mesh_of(deck_, static_cast<int>(s)));
+        const auto module = make_module(*backend, static_cast<int>(s),
+                                        workload::meta_mesh_of(scenario_, static_cast<int>(s)));
         section.footprint.parameters = module->parameters().bytes();
         section.footprint.optimizer = module->parameters().optimizer_states();
         section.footprint.reduce_scratch = module->parameters().reduce_scratch();
@@ -119,18 +122,18 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
 std::unique_ptr<model::Module> Emulation::make_module(backend::Backend& backend, int section,
                                                       parallel::Mesh mesh) const {
     const int rank = mesh.rank_in_replica();
-    parallel::Mesh meta_mesh = workload::meta_mesh_of(deck_, section, rank, &cluster_);
-    const model::ModelSpec spec = workload::spec_of(deck_, section);
-    const model::Role role = workload::role_of(deck_, section, marker_);
+    parallel::Mesh meta_mesh = workload::meta_mesh_of(scenario_, section, rank);
+    const model::ModelSpec spec = scenario_.models[section];
+    const model::Role role = workload::role_of(scenario_, section);
     const auto meta = backend::make_meta();
     std::int64_t trainable = 0;
-    const auto real = model::make_module(*meta, spec, role, workload::meta_mesh_of(deck_, section, rank));
+    const auto real = model::make_module(*meta, spec, role, workload::meta_mesh_of(scenario_, section, rank));
     for (const parallel::Parameter& p : real->parameters().parameters())
         if (p.trainable) trainable += p.size();
-    const double scale = deck_.emulated.time_scale;
+    const double scale = settings_.time_scale;
     const workload::StepEnd& end = ends_[section];
-    return make_emulated_module(backend, spec, role, trainable, workload::rates_of(cluster_.device),
-                                scales_of(deck_), {scale * end.reduce_s, scale * end.update_s},
+    return make_emulated_module(backend, spec, role, trainable, workload::rates_of(scenario_.cluster->device),
+                                scales_of(settings_), {scale * end.reduce_s, scale * end.update_s},
                                 std::move(mesh), std::move(meta_mesh));
 }
 

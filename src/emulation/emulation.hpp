@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "backend/backend.hpp"
-#include "config/cluster.hpp"
 #include "config/deck.hpp"
 #include "model/module.hpp"
 #include "workload/cost_model.hpp"
 #include "workload/memory.hpp"
 #include "workload/sample_table.hpp"
+#include "workload/scenario.hpp"
 #include "workload/step_end.hpp"
 
 namespace maestro::emulation {
@@ -24,10 +24,10 @@ double emulated_loss(std::int64_t step);
 
 class Emulation {
 public:
-    /// `deck` must outlive it.
-    Emulation(const config::Deck& deck, config::Cluster cluster, std::int32_t marker);
+    /// `scenario` has a cluster, which is emulated. It and `settings` must outlive the emulation.
+    /// `timeout_s`: how long a rank may make no progress.
+    Emulation(const workload::Scenario& scenario, const config::Emulated& settings, double timeout_s);
 
-    const config::Cluster& cluster() const { return cluster_; }
     std::string describe() const;  ///< one line for the log
     /// Windows as the emulated device's memory allows. Throws Error(device_memory, all_ranks) where a rank
     /// needs more than that has.
@@ -42,9 +42,9 @@ public:
                                                parallel::Mesh mesh) const;
 
 private:
-    const config::Deck& deck_;
-    config::Cluster cluster_;
-    std::int32_t marker_;
+    const workload::Scenario& scenario_;
+    const config::Emulated& settings_;
+    double timeout_s_;
     std::vector<workload::StepEnd> ends_;
 };
 

@@ -43,6 +43,7 @@ struct SampleShape {
     std::int64_t tokens = 0;  ///< as stored: a picture is one token
     std::vector<PictureSize> pictures;
     double weight = 0;  ///< sum of the loss weights of its targets
+    bool operator==(const SampleShape&) const = default;
 };
 
 /// How a vision section turns pixels into tokens: patches of `patch` x `patch` pixels, of which `merge` x
@@ -92,12 +93,14 @@ struct ModelSpec {
     int patch = 0;               ///< vision models only, like merge and channels
     int merge = 1;
     int channels = 1;
+    bool operator==(const ModelSpec&) const = default;
 };
 
 /// One incoming edge of a section.
 struct InputSpec {
     EdgeTensor tensor = EdgeTensor::embeddings;
     ModelSpec from;  ///< the upstream model
+    bool operator==(const InputSpec&) const = default;
 };
 
 /// Returns the number of elements in a row that the edge delivers to a section of `width`.
@@ -120,6 +123,7 @@ struct Role {
     std::uint64_t seed = 0;
     DType compute = DType::f32;
     bool recompute = false;  ///< activation checkpointing: keep only the input of each layer
+    bool operator==(const Role&) const = default;
 };
 
 /// What a module keeps on the host between forward and backward. The tensors themselves are in the arena.
@@ -212,6 +216,7 @@ struct MeasureOptions {
     backend::DeviceRates rates = {};  ///< of the device that the model will run on
     backend::Traits traits = {};      ///< of the same device
     bool worst_case = false;          ///< see Module::assume_worst_case()
+    bool operator==(const MeasureOptions&) const = default;
 };
 /// Returns the footprint of a micro-batch of samples of these shapes. Runs the module's own code on the meta
 /// backend, so whatever the code allocates or computes is what is counted.

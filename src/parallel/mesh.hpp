@@ -53,6 +53,7 @@ struct MeshShape {
     ContextKind context_kind = ContextKind::ring;
     int kv_heads = 1;       ///< of the model
     bool trainable = true;  ///< gradients are reduced, for which the mesh has a group over kDataAxes
+    bool operator==(const MeshShape&) const = default;
 
     int data_ranks() const { return dp * degrees.cp; }
     /// Returns how many tp ranks hold copies of one KV head.
@@ -116,9 +117,11 @@ std::unique_ptr<collective::ProcessGroup> make_data_group(const comm::Communicat
 struct LinkCost {
     double latency_s = 0;
     double bandwidth = 0;  ///< bytes per second; 0: infinite
+    bool operator==(const LinkCost&) const = default;
 };
 struct MeshLinks {
     LinkCost tp, cp, data;
+    bool operator==(const MeshLinks&) const = default;
 };
 /// Returns the mesh of rank `rank` of a section, whose groups send nothing and count what they would send:
 /// messages, bytes, and seconds by the cost of the links.

@@ -22,12 +22,12 @@ namespace {
 
 /// Scales the costs, so that their sums over the steps of the run are what its tasks took. The first steps,
 /// in which memory is touched for the first time, do not count if there are more.
-void correct(std::vector<schedule::SampleCost>& costs, const config::Deck& deck, workload::DataOrder& order,
-             const std::string& run) {
+void correct(std::vector<schedule::SampleCost>& costs, const graph::SectionGraph& graph,
+             workload::DataOrder& order, const std::string& run) {
     constexpr std::int64_t kWarmUp = 3;
-    const io::Rows rows = read_run(run, "--measured", deck);
+    const io::Rows rows = read_run(run, "--measured", graph);
     const std::vector<io::TaskRow>& tasks = rows.tasks;
-    workload::Correction correction(deck.sections.size());
+    workload::Correction correction(graph.sections.size());
     std::set<std::int64_t> steps;
     for (const io::TaskRow& t : tasks) steps.insert(t.step);
     while (steps.size() > 2 * kWarmUp && *steps.begin() <= kWarmUp) steps.erase(steps.begin());
@@ -43,47 +43,50 @@ void correct(std::vector<schedule::SampleCost>& costs, const config::Deck& deck,
                                         "samples, data.global_batch and run.seed must be the run's",
                                         run, step, id),
                             Scope::all_ranks);
-            for (std::size_t s = 0; s < deck.sections.size(); ++s) correction.said(s, costs[id].sections[s]);
+            for (std::size_t s = 0; s < graph.sections.size(); ++s) correction.said(s, costs[id].sections[s]);
         }
-    for (std::size_t s = 0; s < deck.sections.size(); ++s)
+    for (std::size_t s = 0; s < graph.sections.size(); ++s)
         log::info("{}: section {} took {:.3f} times the model's time forward, {:.3f} backward", run,
-                  deck.sections[s].name, correction.factors(s)[0], correction.factors(s)[1]);
+                  graph.sections[s].name, correction.factors(s)[0], correction.factors(s)[1]);
     for (schedule::SampleCost& cost : costs) correction.apply(cost);
 }
 
 }  // namespace
 
-Inputs inputs_on(const config::Deck& deck, const config::Cluster* cluster, const Source& source) {
-    const data::SampleFile samples(deck.data.train);
-    workload::check_samples(deck, samples);
-    const workload::SampleTable table = workload::table_of(deck, samples);
-    workload::check_lengths(deck, table);
-    auto costs = workload::sample_costs(deck, samples.marker(), table, cluster);
-    workload::DataOrder order(deck.run.seed, table.size(), deck.data.global_batch);
+Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Source& source) {
+    const data::SampleFile samples(path);
+    scenario.marker = samples.marker();
+    const graph::SectionGraph& graph = scenario.graph;
+    workload::check_samples(scenario, samples);
+    const workload::SampleTable table = workload::table_of(scenario, samples);
+    workload::check_lengths(scenario, table, path);
+    workload::Probes probes;
+    auto costs = workload::sample_costs(scenario, table, probes);
+    workload::DataOrder order(scenario.seed, table.size(), scenario.global_batch);
+    const config::Cluster* const cluster = scenario.cluster ? &*scenario.cluster : nullptr;
     Inputs inputs;
-    if (cluster) inputs.latency_s = workload::link_among(*cluster, 0, deck.graph.world - 1).latency_s;
-    inputs.problem = workload::problem_of(deck.graph, cluster);
+    if (cluster) inputs.latency_s = workload::link_among(*cluster, 0, graph.world - 1).latency_s;
+    inputs.problem = workload::problem_of(scenario);
     inputs.step = std::max<std::int64_t>(source.step, 1);
-    if (!source.measured.empty()) correct(costs, deck, order, source.measured);
+    if (!source.measured.empty()) correct(costs, graph, order, source.measured);
     if (!source.replay.empty()) {
-        const Replay replay = read_replay(source.replay, source.step, deck);
+        const Replay replay = read_replay(source.replay, source.step, graph);
         inputs.step = replay.step;
         inputs.measured_s = replay.tasks_s;
         inputs.rest_s = replay.rest_s;
-        replace_times(costs, replay, order.batch(replay.step - 1), deck);
+        replace_times(costs, replay, order.batch(replay.step - 1), graph);
         for (std::size_t s = 0; s < replay.windows.size(); ++s)
             if (int& window = inputs.problem.sections[s].window; window == 0) window = replay.windows[s];
     }
     if (cluster) {
-        inputs.memory = workload::measure_memory(deck, table, samples.marker(), 1);
+        inputs.memory = workload::measure_memory(scenario, table, probes, 1);
         inputs.device_memory = cluster->device.memory;
-        workload::choose_windows(inputs.memory, deck.graph, cluster->device.memory);
+        workload::choose_windows(inputs.memory, graph, cluster->device.memory);
         for (std::size_t s = 0; s < inputs.problem.sections.size(); ++s)
             inputs.problem.sections[s].window = inputs.memory.sections[s].window;
-        if (source.replay.empty())
-            inputs.ends = workload::step_ends(deck, samples.marker(), *cluster, source.one_size);
+        if (source.replay.empty()) inputs.ends = workload::step_ends(scenario, probes);
     }
-    inputs.counts = workload::step_counts(deck, samples.marker(), table, order.batch(inputs.step - 1));
+    inputs.counts = workload::step_counts(scenario, table, probes, order.batch(inputs.step - 1));
     for (const std::int64_t id : order.batch(inputs.step - 1)) {
         inputs.problem.samples.push_back(costs[id]);
         for (std::size_t s = 0; s < inputs.problem.sections.size(); ++s)

@@ -4,11 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "config/cluster.hpp"
-#include "config/deck.hpp"
 #include "schedule/problem.hpp"
 #include "workload/counts.hpp"
 #include "workload/memory.hpp"
+#include "workload/scenario.hpp"
 #include "workload/step_end.hpp"
 
 namespace maestro::simulation {
@@ -31,12 +30,12 @@ struct Source {
     std::string measured;   ///< scales the times of each section and phase to what its tasks took there
     std::string replay;     ///< gives the times of one step's tasks
     std::int64_t step = 0;  ///< counted from 1; 0: the first, of a replay the last that was recorded
-    bool one_size = false;  ///< every section on every rank at the end of the step
 };
 
-/// The deck's step with the task times of its models on the cluster (null: of a replay, links cost nothing).
-/// Windows of 0 are chosen from the device's memory, without a cluster they are those of the replayed run.
-/// Throws what reading samples and metrics throws.
-Inputs inputs_on(const config::Deck& deck, const config::Cluster* cluster, const Source& source);
+/// A step of the scenario with the samples of the file `path`, whose marker it takes. Task times are those of
+/// its models on its cluster, or of the replayed run; without a cluster links cost nothing. Windows of 0 are
+/// chosen from the device's memory, without a cluster they are those of the replayed run. Throws what reading
+/// samples and metrics throws.
+Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Source& source);
 
 }  // namespace maestro::simulation

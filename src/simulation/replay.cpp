@@ -53,8 +53,8 @@ Batches batches_of(const io::Rows& rows, std::int64_t step) {
 }
 
 /// Every micro-batch ran forward once, and backward once where the section has a backward.
-void check_whole(const Batches& found, const Replay& replay, const config::Deck& deck) {
-    for (std::size_t s = 0; s < deck.sections.size(); ++s) {
+void check_whole(const Batches& found, const Replay& replay, const graph::SectionGraph& graph) {
+    for (std::size_t s = 0; s < graph.sections.size(); ++s) {
         int batches = 0, forwards = 0, backwards = 0;
         bool twice = false;
         for (const auto& [key, batch] : found) {
@@ -66,23 +66,23 @@ void check_whole(const Batches& found, const Replay& replay, const config::Deck&
         }
         if (twice || forwards != batches || (backwards != 0 && backwards != batches))
             refuse(fmt::format("--replay {}: /timeline lacks tasks of step {}", replay.run, replay.step));
-        if (deck.graph.sections[s].backward && backwards < batches)
+        if (graph.sections[s].backward && backwards < batches)
             refuse(fmt::format("--replay {}: section {} ran no backward there, the deck's does", replay.run,
-                               deck.sections[s].name));
+                               graph.sections[s].name));
     }
 }
 
 }  // namespace
 
-io::Rows read_run(const std::string& run, const char* option, const config::Deck& deck) {
+io::Rows read_run(const std::string& run, const char* option, const graph::SectionGraph& graph) {
     const std::string path = run + "/metrics.h5";
     if (!std::filesystem::exists(path))
         throw Error(ExitCode::input_missing,
                     fmt::format("{} {}: there is no metrics.h5; name the directory of a run", option, run),
                     Scope::all_ranks);
     const std::vector<std::string> names = io::read_sections(path);
-    if (!std::equal(names.begin(), names.end(), deck.sections.begin(), deck.sections.end(),
-                    [](const std::string& name, const config::Section& s) { return name == s.name; }))
+    if (!std::equal(names.begin(), names.end(), graph.sections.begin(), graph.sections.end(),
+                    [](const std::string& name, const graph::Section& s) { return name == s.name; }))
         refuse(
             fmt::format("{}: a run of the sections {}; the deck has others", path, fmt::join(names, ", ")));
     io::Rows rows = io::read_metrics(path);
@@ -108,8 +108,8 @@ io::Rows read_run(const std::string& run, const char* option, const config::Deck
     return rows;
 }
 
-Replay read_replay(const std::string& run, std::int64_t step, const config::Deck& deck) {
-    const io::Rows rows = read_run(run, "--replay", deck);
+Replay read_replay(const std::string& run, std::int64_t step, const graph::SectionGraph& graph) {
+    const io::Rows rows = read_run(run, "--replay", graph);
     Replay replay{.run = run, .step = recorded_step(rows, run, step), .sections = {}};
     auto found = batches_of(rows, replay.step);
     double first = 1e300, last = 0;
@@ -123,22 +123,22 @@ Replay read_replay(const std::string& run, std::int64_t step, const config::Deck
         first = std::min(first, t.start_s);
         last = std::max(last, t.end_s);
     }
-    check_whole(found, replay, deck);
+    check_whole(found, replay, graph);
     replay.tasks_s = std::max(last - first, 0.0);
     for (const io::StepRow& s : rows.steps)
         if (s.step == replay.step) replay.rest_s = std::max(s.time_s - replay.tasks_s, 0.0);
     replay.windows = io::read_windows(run + "/metrics.h5");
-    if (!replay.windows.empty() && (replay.windows.size() != deck.sections.size() ||
+    if (!replay.windows.empty() && (replay.windows.size() != graph.sections.size() ||
                                     std::any_of(replay.windows.begin(), replay.windows.end(),
                                                 [](int w) { return w < 1 || w > graph::kMostInFlight; })))
         refuse(fmt::format("--replay {}: metrics.h5 does not hold a window for each section", run));
-    replay.sections.resize(deck.sections.size());
+    replay.sections.resize(graph.sections.size());
     for (auto& [key, batch] : found) replay.sections[std::get<0>(key)].push_back(std::move(batch.times));
     return replay;
 }
 
 void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& replay,
-                   std::span<const std::int64_t> batch, const config::Deck& deck) {
+                   std::span<const std::int64_t> batch, const graph::SectionGraph& graph) {
     for (std::size_t s = 0; s < replay.sections.size(); ++s) {
         std::set<std::int64_t> due;
         for (const std::int64_t id : batch)
@@ -150,7 +150,7 @@ void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& repla
                     refuse(
                         fmt::format("--replay {}: section {} worked on sample {} in step {}, the deck does "
                                     "not; samples, data.global_batch and run.seed must be the run's",
-                                    replay.run, deck.sections[s].name, id, replay.step));
+                                    replay.run, graph.sections[s].name, id, replay.step));
                 const schedule::TaskCost& cost = costs[id].sections[s];
                 sums[0] += cost.forward_s;
                 sums[1] += cost.backward_s;
@@ -168,7 +168,7 @@ void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& repla
             refuse(
                 fmt::format("--replay {}: section {} did not work on sample {} in step {}, the deck does; "
                             "samples, data.global_batch and run.seed must be the run's",
-                            replay.run, deck.sections[s].name, *due.begin(), replay.step));
+                            replay.run, graph.sections[s].name, *due.begin(), replay.step));
     }
 }
 

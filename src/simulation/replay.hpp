@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "config/deck.hpp"
+#include "graph/section_graph.hpp"
 #include "io/metrics_file.hpp"
 #include "schedule/problem.hpp"
 
@@ -17,7 +17,7 @@ namespace maestro::simulation {
 /// The rows of RUN/metrics.h5, checked; times of an emulated run in seconds of its cluster. `option` is named
 /// in errors: Error(input_missing) where there is no such file, Error(bad_data) where its sections are not
 /// the deck's.
-io::Rows read_run(const std::string& run, const char* option, const config::Deck& deck);
+io::Rows read_run(const std::string& run, const char* option, const graph::SectionGraph& graph);
 
 /// One recorded step.
 struct Replay {
@@ -34,11 +34,11 @@ struct Replay {
 };
 
 /// `step` 0: the last one that was recorded as a whole.
-Replay read_replay(const std::string& run, std::int64_t step, const config::Deck& deck);
+Replay read_replay(const std::string& run, std::int64_t step, const graph::SectionGraph& graph);
 
 /// Gives the samples of `batch` (the deck's, of that step) the times of their tasks; those of a micro-batch
 /// share its time as their costs say. Error(bad_data) where the run had other samples in that step.
 void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& replay,
-                   std::span<const std::int64_t> batch, const config::Deck& deck);
+                   std::span<const std::int64_t> batch, const graph::SectionGraph& graph);
 
 }  // namespace maestro::simulation

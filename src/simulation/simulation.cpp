@@ -7,7 +7,6 @@
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
 #include "base/log.hpp"
@@ -34,18 +33,10 @@ double gap_of(const Result& result) {
     return std::abs(gap) < 1e-12 ? 0 : gap;  // of rounding
 }
 
-int lanes_of(const Result& result, std::size_t section) {
-    return result.policy == "one-size" ? result.problem.lanes : result.problem.sections[section].replicas;
-}
-
-int ranks_of(const Result& result, const graph::SectionGraph& graph, std::size_t section) {
-    return result.policy == "one-size" ? graph.world : graph.sections[section].layout.ranks();
-}
-
 /// Share of the step in which the section's lanes run no task, of it or of another section.
 double idle_of(const Result& result, std::size_t section) {
-    const int lanes = lanes_of(result, section);
-    const int first = result.policy == "one-size" ? 0 : result.problem.sections[section].first_lane;
+    const int lanes = result.problem.sections[section].replicas;
+    const int first = result.problem.sections[section].first_lane;
     double busy = 0;
     for (const auto& t : result.timeline.tasks)
         if (t.lane >= first && t.lane < first + lanes) busy += t.end_s - t.start_s;
@@ -78,12 +69,11 @@ Result simulate_step(schedule::Problem problem, const Options& options) {
 void complete(Result& result, const graph::SectionGraph& graph, const Inputs& inputs) {
     result.tokens = inputs.tokens;
     result.counts = inputs.counts;
-    const bool everywhere = result.policy == "one-size";
     if (inputs.measured_s > 0) {
         result.measured_s = inputs.measured_s;
         result.step_s = result.timeline.makespan_s + inputs.rest_s;
     }
-    if (!everywhere && !inputs.memory.sections.empty()) {
+    if (result.policy != "one-size" && !inputs.memory.sections.empty()) {
         result.device_memory = inputs.device_memory;
         for (const graph::Section& s : graph.sections)
             result.memory.push_back(workload::memory_of(inputs.memory, graph, s.first_rank));
@@ -91,7 +81,7 @@ void complete(Result& result, const graph::SectionGraph& graph, const Inputs& in
     if (inputs.ends.empty()) return;
     std::vector<double> ends(result.problem.lanes, 0.0);
     for (const schedule::TimedTask& t : result.timeline.tasks) ends[t.lane] = std::max(ends[t.lane], t.end_s);
-    result.step_s = workload::step_seconds(graph, inputs.ends, std::move(ends), inputs.latency_s, everywhere);
+    result.step_s = workload::step_seconds(graph, inputs.ends, std::move(ends), inputs.latency_s);
 }
 
 std::string describe(const Result& result, const graph::SectionGraph& graph) {
@@ -102,9 +92,9 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
     const std::vector<double> busy = busy_of(result);
     const int critical = schedule::critical_section(result.problem);
     for (std::size_t s = 0; s < busy.size(); ++s) {
-        const double load = busy[s] / lanes_of(result, s);
+        const double load = busy[s] / result.problem.sections[s].replicas;
         text += fmt::format("{:<20}{:>8}{:>14.6g}{:>9.1f}%{:>9.1f}%", graph.sections[s].name,
-                            ranks_of(result, graph, s), load,
+                            graph.sections[s].layout.ranks(), load,
                             100 * load / std::max(result.lower_bound_s, 1e-300), 100 * idle_of(result, s));
         if (memory) {
             const double bytes = result.memory[s].total();
@@ -162,9 +152,9 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
     }
     const std::vector<double> busy = busy_of(result);
     for (std::size_t s = 0; s < busy.size(); ++s) {
-        const double load = busy[s] / lanes_of(result, s);
+        const double load = busy[s] / result.problem.sections[s].replicas;
         json["sections"][graph.sections[s].name] = {
-            {"ranks", ranks_of(result, graph, s)}, {"work_s", load}, {"idle", idle_of(result, s)}};
+            {"ranks", graph.sections[s].layout.ranks()}, {"work_s", load}, {"idle", idle_of(result, s)}};
         if (!result.counts.empty()) {
             const workload::StepCounts& counts = result.counts[s];
             auto& section = json["sections"][graph.sections[s].name];
@@ -210,41 +200,24 @@ std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
     return text;
 }
 
-namespace {
-
-/// The deck as a framework of one layout has it: every rank a replica of its own.
-config::Deck in_one_layout(config::Deck deck) {
-    deck.graph.lanes = deck.graph.world;
-    for (graph::Section& section : deck.graph.sections) {
-        section.layout = {.dp = section.layout.ranks()};
-        section.first_lane = section.first_rank;
-    }
-    return deck;
-}
-
-}  // namespace
-
-void run_simulation(const config::CommandLine& line, const config::Deck& given) {
-    const std::string policy = line.policy.empty() ? given.schedule.policy : line.policy;
-    const config::Deck deck = policy == "one-size" ? in_one_layout(given) : given;
+void run_simulation(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario) {
+    const std::string policy = line.policy.empty() ? deck.schedule.policy : line.policy;
+    if (policy == "one-size") scenario = workload::in_one_layout(scenario);
+    const graph::SectionGraph& graph = scenario.graph;
     Inputs inputs;
     if (line.costs.empty()) {
-        std::optional<config::Cluster> cluster;
         if (!line.cluster.empty())
-            cluster = config::parse_cluster(config::read_text(line.cluster), line.cluster);
-        inputs = inputs_on(deck, cluster ? &*cluster : nullptr,
-                           {.measured = line.measured,
-                            .replay = line.replay,
-                            .step = line.step,
-                            .one_size = policy == "one-size"});
+            scenario.cluster = config::parse_cluster(config::read_text(line.cluster), line.cluster);
+        inputs = inputs_of(scenario, deck.data.train,
+                           {.measured = line.measured, .replay = line.replay, .step = line.step});
         if (!line.replay.empty())
             log::info(
                 "{}: the tasks of step {} took {:.6g} s from first to last, the rest of the step {:.6g} s",
                 line.replay, inputs.step, inputs.measured_s, inputs.rest_s);
     } else {
-        inputs.problem = workload::problem_of(deck.graph);
+        inputs.problem = workload::problem_of(scenario);
         inputs.problem.zero_is_none = true;
-        inputs.problem.samples = read_costs(line.costs, deck.graph);
+        inputs.problem.samples = read_costs(line.costs, graph);
     }
     Result result = simulate_step(std::move(inputs.problem), {.policy = policy,
                                                               .step = inputs.step,
@@ -254,10 +227,10 @@ void run_simulation(const config::CommandLine& line, const config::Deck& given) 
                                                                               : schedule::Dispatch::planned,
                                                               .noise = line.noise,
                                                               .seed = line.seed});
-    complete(result, deck.graph, inputs);
-    if (!line.timeline.empty()) write_text_file(line.timeline, to_csv(result, deck.graph));
-    log::info("{}", describe(result, deck.graph));
-    log::info("{}", to_json(result, deck.graph));
+    complete(result, graph, inputs);
+    if (!line.timeline.empty()) write_text_file(line.timeline, to_csv(result, graph));
+    log::info("{}", describe(result, graph));
+    log::info("{}", to_json(result, graph));
 }
 
 }  // namespace maestro::simulation

@@ -3,12 +3,12 @@
 
 #include <string>
 
-#include "config/cluster.hpp"
 #include "config/command_line.hpp"
 #include "config/deck.hpp"
 #include "schedule/simulate.hpp"
 #include "schedule/step_plan.hpp"
 #include "simulation/inputs.hpp"
+#include "workload/scenario.hpp"
 
 namespace maestro::simulation {
 
@@ -52,6 +52,7 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph);
 std::string to_csv(const Result& result, const graph::SectionGraph& graph);
 
 /// The command: reads, simulates, prints, writes the timeline where one is asked for.
-void run_simulation(const config::CommandLine& line, const config::Deck& deck);
+/// `scenario` is the deck's.
+void run_simulation(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario);
 
 }  // namespace maestro::simulation

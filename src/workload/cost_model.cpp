@@ -6,8 +6,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <optional>
-#include <utility>
 
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
@@ -34,25 +32,31 @@ int quarter_octave(int i) {
     return i < 3 ? i + 1 : (4 + (i + 1) % 4) << ((i + 1) / 4 - 1);
 }
 
-/// Runs a section's own code on the meta backend, over micro-batches of equal samples.
-class Probe {
+/// Measures a section over micro-batches of equal samples, at a few lengths.
+class SectionProbe {
 public:
-    Probe(const config::Deck& deck, int section, std::int32_t marker, const backend::DeviceRates* rates,
-          const Lengths& lengths, std::function<parallel::Mesh()> mesh)
-        : spec_(spec_of(deck, section)),
-          role_(role_of(deck, section, marker)),
-          expansion_(expansion_of(deck, section)),
-          rates_(rates),
-          mesh_(std::move(mesh)),
+    SectionProbe(const Scenario& scenario, int section, const parallel::MeshLinks& links,
+                 const Lengths& lengths, Probes& probes)
+        : probe_{.spec = scenario.models[section],
+                 .role = role_of(scenario, section),
+                 .shape = mesh_shape_of(scenario, section),
+                 .links = links},
+          expansion_(expansion_of(scenario, section)),
+          timed_(scenario.cluster.has_value()),
+          probes_(probes),
           longest_(std::max(lengths.longest, expansion_.patch > 0 ? kProbedText + kProbedPicture : 0.0)),
-          others_(static_cast<double>(deck.sections[section].micro_batch - 1) * lengths.sum /
-                  static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {}
+          others_(static_cast<double>(scenario.graph.sections[section].micro_batch - 1) * lengths.sum /
+                  static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {
+        if (timed_) probe_.options.rates = rates_of(scenario.cluster->device);
+        probe_.shape.dp = 1;  // a task does not know of other replicas
+        probe_.links.data = {};
+    }
 
     LengthCost run() const {
         LengthCost cost;
         for (int i = 0;; ++i) {
             const double length = add(cost, i);
-            if (i > 0 && (!rates_ || length >= longest_)) break;
+            if (i > 0 && (!timed_ || length >= longest_)) break;
         }
         if (expansion_.patch > 0) add_picture_tokens(cost);
         return cost;
@@ -65,11 +69,11 @@ private:
     /// Of one sample. Counts are polynomials in its length; times are not, since rates depend on shapes and
     /// an operation costs something in itself: others of its length fill the micro-batch to its usual size.
     Seconds measure(const model::SampleShape& shape, double length) const {
-        const double count = rates_ ? std::round(std::min(1 + others_ / length, kMostProbed)) : 1;
-        const std::vector<model::SampleShape> samples(static_cast<std::size_t>(count), shape);
-        const model::Footprint f = model::measure(
-            spec_, role_, samples, {.rates = rates_ ? *rates_ : backend::DeviceRates{}}, mesh_());
-        if (rates_) return {f.forward_s / count, f.backward_s / count};
+        const double count = timed_ ? std::round(std::min(1 + others_ / length, kMostProbed)) : 1;
+        Probe probe = probe_;
+        probe.add(shape, static_cast<int>(count));
+        const model::Footprint& f = probes_.footprint(probe);
+        if (timed_) return {f.forward_s / count, f.backward_s / count};
         return {f.forward_flops / kNominalRate / count, f.backward_flops / kNominalRate / count};
     }
 
@@ -77,12 +81,13 @@ private:
     double add(LengthCost& cost, int i) const {
         model::SampleShape shape;
         double length = 0;
-        if (spec_.kind == model::ModelSpec::Kind::vision) {
-            const int side = spec_.patch * spec_.merge * (rates_ ? quarter_octave(i) : (i == 0 ? 2 : 6));
+        if (probe_.spec.kind == model::ModelSpec::Kind::vision) {
+            const int side =
+                probe_.spec.patch * probe_.spec.merge * (timed_ ? quarter_octave(i) : (i == 0 ? 2 : 6));
             shape = {.tokens = 1, .pictures = {{side, side}}, .weight = 1};
-            length = std::pow(side / spec_.patch, 2);
+            length = std::pow(side / probe_.spec.patch, 2);
         } else {
-            length = rates_ ? 4.0 * quarter_octave(2 * i) : (i == 0 ? 32 : 256);
+            length = timed_ ? 4.0 * quarter_octave(2 * i) : (i == 0 ? 32 : 256);
             shape = {.tokens = static_cast<std::int64_t>(length), .pictures = {}, .weight = 1};
         }
         const Seconds seconds = measure(shape, length);
@@ -102,32 +107,32 @@ private:
         cost.picture_backward = (seconds.backward - cost.at(cost.backward, kWhole)) / kProbedPicture;
     }
 
-    model::ModelSpec spec_;
-    model::Role role_;
+    Probe probe_;  ///< without samples
     model::Geometry expansion_;
-    const backend::DeviceRates* rates_;
-    std::function<parallel::Mesh()> mesh_;
+    bool timed_;  ///< by the rates of a device; otherwise FLOPs are counted
+    Probes& probes_;
     double longest_;
     double others_;  ///< length of the other samples of a micro-batch, on average
 };
 
 }  // namespace
 
-CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
-                     const config::Cluster* cluster)
-    : CostModel(deck, marker, table, cluster,
-                [&](int section) { return meta_mesh_of(deck, section, 0, cluster); }) {}
+CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes)
+    : CostModel(scenario, table, probes, [&](int section) { return mesh_links_of(scenario, section); }) {}
 
-CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
-                     const config::Cluster* cluster, const std::function<parallel::Mesh(int section)>& mesh)
+CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes,
+                     const parallel::MeshLinks& links)
+    : CostModel(scenario, table, probes, [&](int) { return links; }) {}
+
+CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes,
+                     const std::function<parallel::MeshLinks(int section)>& links)
     : table_(&table) {
-    std::optional<backend::DeviceRates> rates;
-    if (cluster) rates = rates_of(cluster->device);
-    for (int s = 0; s < static_cast<int>(deck.sections.size()); ++s) {
-        const graph::Section& section = deck.graph.sections[s];
+    const graph::SectionGraph& graph = scenario.graph;
+    for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
+        const graph::Section& section = graph.sections[s];
         Section& own = sections_.emplace_back();
-        own.geometry = geometry_of(deck, s);
-        own.expansion = expansion_of(deck, s);
+        own.geometry = geometry_of(scenario, s);
+        own.expansion = expansion_of(scenario, s);
         own.backward = section.backward;
         Lengths met;
         for (std::int64_t i = 0; i < table.size(); ++i) {
@@ -137,20 +142,20 @@ CostModel::CostModel(const config::Deck& deck, std::int32_t marker, const Sample
                 met.sum += n;
             });
         }
-        own.cost = Probe(deck, s, marker, rates ? &*rates : nullptr, met, [&] { return mesh(s); }).run();
-        if (!cluster || section.loss) continue;
-        const model::Role role = role_of(deck, s, marker);
+        own.cost = SectionProbe(scenario, s, links(s), met, probes).run();
+        if (!scenario.cluster || section.loss) continue;
+        const model::Role role = role_of(scenario, s);
         own.width = role.output_width;
         own.element_bytes = static_cast<double>(size_of(role.compute));
         // The ranks of a lane send at the same time, and no rank's rows are more than one end's share of
         // them.
         int at_once = std::numeric_limits<int>::max();
-        for (const graph::Edge& e : deck.graph.edges)
+        for (const graph::Edge& e : graph.edges)
             if (e.from == s)
-                at_once = std::min(at_once, std::max(section.layout.lane_ranks(),
-                                                     deck.graph.sections[e.to].layout.lane_ranks()));
+                at_once = std::min(
+                    at_once, std::max(section.layout.lane_ranks(), graph.sections[e.to].layout.lane_ranks()));
         own.parallel = at_once;
-        own.bandwidth = link_from(deck.graph, *cluster, s).bandwidth;
+        own.bandwidth = link_from(graph, *scenario.cluster, s).bandwidth;
     }
 }
 
@@ -191,28 +196,28 @@ schedule::SampleCost CostModel::of(std::int64_t sample) const {
     return cost;
 }
 
-std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::int32_t marker,
-                                               const SampleTable& table, const config::Cluster* cluster) {
-    const CostModel model(deck, marker, table, cluster);
+std::vector<schedule::SampleCost> sample_costs(const Scenario& scenario, const SampleTable& table,
+                                               Probes& probes) {
+    const CostModel model(scenario, table, probes);
     std::vector<schedule::SampleCost> costs;
     costs.reserve(static_cast<std::size_t>(table.size()));
     for (std::int64_t i = 0; i < table.size(); ++i) costs.push_back(model.of(i));
     return costs;
 }
 
-std::string describe_load(const config::Deck& deck, const CostModel& costs, std::int64_t samples) {
-    std::vector<double> loads(deck.sections.size(), 0.0);
+std::string describe_load(const graph::SectionGraph& graph, const CostModel& costs, std::int64_t samples) {
+    std::vector<double> loads(graph.sections.size(), 0.0);
     for (std::int64_t i = 0; i < samples; ++i) {
         const schedule::SampleCost cost = costs.of(i);
         for (std::size_t s = 0; s < loads.size(); ++s)
-            loads[s] += (cost.sections[s].forward_s + cost.sections[s].backward_s) /
-                        deck.graph.sections[s].layout.lanes();
+            loads[s] +=
+                (cost.sections[s].forward_s + cost.sections[s].backward_s) / graph.sections[s].layout.lanes();
     }
     const double largest = std::max(*std::max_element(loads.begin(), loads.end()), 1e-300);
     std::string text;
     for (std::size_t s = 0; s < loads.size(); ++s)
-        text += fmt::format("{}{} {:.2f}{}", s == 0 ? "" : ", ", deck.graph.sections[s].name,
-                            loads[s] / largest, loads[s] == largest ? " (critical)" : "");
+        text += fmt::format("{}{} {:.2f}{}", s == 0 ? "" : ", ", graph.sections[s].name, loads[s] / largest,
+                            loads[s] == largest ? " (critical)" : "");
     return "work per rank, by the cost model: " + text;
 }
 

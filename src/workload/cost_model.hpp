@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "config/cluster.hpp"
-#include "config/deck.hpp"
 #include "model/module.hpp"
 #include "schedule/problem.hpp"
+#include "workload/probes.hpp"
 #include "workload/sample_table.hpp"
+#include "workload/scenario.hpp"
 
 namespace maestro::workload {
 
@@ -33,18 +33,19 @@ struct LengthCost {
 
 class CostModel {
 public:
-    /// `table` must outlive the model. Of a sample's task, on the first rank of a lane: seconds on the
-    /// cluster's device, transfers between its ranks included; without a cluster at a nominal rate, of which
-    /// only ratios mean something.
-    CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
-              const config::Cluster* cluster = nullptr);
-    /// The same with other links within lanes than the cluster's: `mesh(section)` of the first rank of one.
-    CostModel(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
-              const config::Cluster* cluster, const std::function<parallel::Mesh(int section)>& mesh);
-    /// Any thread.
+    /// `table` must outlive the model; `probes` keeps what it measures. Costs are seconds of a sample's task
+    /// on the first rank of a lane, communication within the lane included: on the device of the scenario's
+    /// cluster, or, without one, at a nominal rate, where only ratios mean something.
+    CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes);
+    /// The same with other links within lanes than the cluster's, the same for all sections.
+    CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes,
+              const parallel::MeshLinks& links);
+    /// May be called by any thread.
     schedule::SampleCost of(std::int64_t sample) const;
 
 private:
+    CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes,
+              const std::function<parallel::MeshLinks(int section)>& links);
     struct Section {
         model::Geometry geometry, expansion;
         LengthCost cost;
@@ -60,12 +61,11 @@ private:
     std::vector<Section> sections_;
 };
 
-/// Of every sample of the table, by its id.
-std::vector<schedule::SampleCost> sample_costs(const config::Deck& deck, std::int32_t marker,
-                                               const SampleTable& table,
-                                               const config::Cluster* cluster = nullptr);
+/// The costs of every sample of the table, indexed by its id.
+std::vector<schedule::SampleCost> sample_costs(const Scenario& scenario, const SampleTable& table,
+                                               Probes& probes);
 /// One line of the log: the work per rank of each section over the samples of the file, as a share of the
 /// largest.
-std::string describe_load(const config::Deck& deck, const CostModel& costs, std::int64_t samples);
+std::string describe_load(const graph::SectionGraph& graph, const CostModel& costs, std::int64_t samples);
 
 }  // namespace maestro::workload

@@ -16,7 +16,8 @@ backend::DeviceRates rates_of(const config::Device& device) {
     return rates;
 }
 
-schedule::Problem problem_of(const graph::SectionGraph& graph, const config::Cluster* cluster) {
+schedule::Problem problem_of(const Scenario& scenario) {
+    const graph::SectionGraph& graph = scenario.graph;
     schedule::Problem problem;
     problem.lanes = graph.lanes;
     for (const graph::Section& s : graph.sections)
@@ -28,7 +29,7 @@ schedule::Problem problem_of(const graph::SectionGraph& graph, const config::Clu
                                     .loss = s.loss});
     for (const graph::Edge& e : graph.edges)
         problem.edges.push_back({e.from, e.to, e.gradient,
-                                 cluster ? link_from(graph, *cluster, e.from).latency_s : 0,
+                                 scenario.cluster ? link_from(graph, *scenario.cluster, e.from).latency_s : 0,
                                  graph::passes_pointer(graph, e)});
     return problem;
 }

@@ -1,16 +1,17 @@
-// What the scheduler knows of a deck without its samples, and the rates and links of a cluster.
+// What the scheduler knows of a section graph without samples, and the rates and links of a cluster.
 #pragma once
 
 #include "backend/backend.hpp"
 #include "config/cluster.hpp"
-#include "config/deck.hpp"
+#include "graph/section_graph.hpp"
 #include "schedule/problem.hpp"
+#include "workload/scenario.hpp"
 
 namespace maestro::workload {
 
-/// Sections, edges and ranks for the scheduler, without samples; windows as in the deck, 0: none. Without a
-/// cluster edges have no latency.
-schedule::Problem problem_of(const graph::SectionGraph& graph, const config::Cluster* cluster = nullptr);
+/// Sections, edges and ranks for the scheduler, without samples; windows as in the scenario, 0: none. Without
+/// a cluster edges have no latency.
+schedule::Problem problem_of(const Scenario& scenario);
 backend::DeviceRates rates_of(const config::Device& device);
 /// Among the ranks `first` to `last` of the world: that of a node if one holds them all, else the network.
 const config::Link& link_among(const config::Cluster& cluster, int first, int last);

@@ -9,29 +9,30 @@
 
 namespace maestro::workload {
 
-std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
+std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable& table, Probes& probes,
                                     std::span<const std::int64_t> ids) {
+    const graph::SectionGraph& graph = scenario.graph;
     // On a device that does one operation, or moves one byte, a second, seconds are counts.
     config::Cluster computes, moves, sends;
     computes.device.element_flops = 1;
     moves.device.memory_bandwidth = 1;
     for (config::Cluster* cluster : {&computes, &moves, &sends})
         cluster->node.bandwidth = cluster->network.bandwidth = 1;
-    std::vector<StepCounts> counts(deck.graph.sections.size());
+    std::vector<StepCounts> counts(graph.sections.size());
     const auto add = [&](double StepCounts::*what, const config::Cluster& cluster,
                          const parallel::MeshLinks& links = {}) {
-        const CostModel model(deck, marker, table, &cluster, [&](int s) {
-            return parallel::make_meta_mesh(0, mesh_shape_of(deck, s), links);
-        });
+        Scenario on_cluster = scenario;
+        on_cluster.cluster = cluster;
+        const CostModel model(on_cluster, table, probes, links);
         for (const std::int64_t id : ids) {
             const schedule::SampleCost cost = model.of(id);
             for (std::size_t s = 0; s < counts.size(); ++s)
-                counts[s].*what += deck.graph.sections[s].layout.lane_ranks() *
+                counts[s].*what += graph.sections[s].layout.lane_ranks() *
                                    (cost.sections[s].forward_s + cost.sections[s].backward_s);
         }
     };
     const auto any = [&](int graph::Layout::*degree) {
-        return std::any_of(deck.graph.sections.begin(), deck.graph.sections.end(),
+        return std::any_of(graph.sections.begin(), graph.sections.end(),
                            [&](const graph::Section& s) { return s.layout.*degree > 1; });
     };
     const parallel::LinkCost counted{0, 1};
@@ -41,18 +42,18 @@ std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marke
     if (any(&graph::Layout::cp)) add(&StepCounts::cp_bytes, sends, {.tp = {}, .cp = counted, .data = {}});
     for (std::size_t s = 0; s < counts.size(); ++s) {
         const int section = static_cast<int>(s);
-        const model::Role role = role_of(deck, section, marker);
-        const graph::Layout& layout = deck.graph.sections[s].layout;
+        const model::Role role = role_of(scenario, section);
+        const graph::Layout& layout = graph.sections[s].layout;
         for (const std::int64_t id : ids)
-            for (const graph::Edge& e : deck.graph.edges)
-                if (e.from == static_cast<int>(s) && !graph::passes_pointer(deck.graph, e))
+            for (const graph::Edge& e : graph.edges)
+                if (e.from == section && !graph::passes_pointer(graph, e))
                     counts[s].edge_bytes +=
                         (e.gradient ? 2.0 : 1.0) *
                         static_cast<double>(table.output_rows(id, section) * role.output_width) *
                         static_cast<double>(size_of(role.compute));
         const auto meta = backend::make_meta();
         const auto module =
-            model::make_module(*meta, spec_of(deck, section), role, meta_mesh_of(deck, section));
+            model::make_module(*meta, scenario.models[section], role, meta_mesh_of(scenario, section));
         for (const parallel::ParameterGroup& group : module->parameters().groups()) {
             if (!group.trainable()) continue;
             for (const parallel::Axis axis : parallel::kReplicaAxes) {  // an all-reduce, once a step

@@ -5,8 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "config/deck.hpp"
+#include "workload/probes.hpp"
 #include "workload/sample_table.hpp"
+#include "workload/scenario.hpp"
 
 namespace maestro::workload {
 
@@ -21,8 +22,8 @@ struct StepCounts {
     double dp_bytes = 0;  ///< sent by all ranks to sum gradients over dp x cp and to gather weights
 };
 
-/// Of the samples `ids`, by colour.
-std::vector<StepCounts> step_counts(const config::Deck& deck, std::int32_t marker, const SampleTable& table,
+/// Returns the counts of a step with the samples `ids`, by section. The scenario's cluster does not matter.
+std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable& table, Probes& probes,
                                     std::span<const std::int64_t> ids);
 
 }  // namespace maestro::workload

@@ -35,26 +35,28 @@ parallel::Degrees degrees_of(const graph::Section& section) {
     return {.cp = section.layout.cp, .tp = section.layout.tp};
 }
 
-parallel::MeshShape mesh_shape_of(const config::Deck& deck, int section) {
-    const graph::Section& s = deck.graph.sections[section];
+parallel::MeshShape mesh_shape_of(const Scenario& scenario, int section) {
+    const graph::Section& s = scenario.graph.sections[section];
     return {.dp = s.layout.dp,
             .degrees = degrees_of(s),
             .context_kind = s.layout.cp_kind,
-            .kv_heads = static_cast<int>(deck.model_of(section).kv_heads),
+            .kv_heads = scenario.models[section].kv_heads,
             .trainable = s.train};
 }
 
-parallel::Mesh meta_mesh_of(const config::Deck& deck, int section, int rank, const config::Cluster* cluster) {
-    const graph::Section& s = deck.graph.sections[section];
+parallel::MeshLinks mesh_links_of(const Scenario& scenario, int section) {
+    const graph::Section& s = scenario.graph.sections[section];
     const auto among = [&](int ranks) {
-        if (!cluster) return parallel::LinkCost{};
+        if (!scenario.cluster) return parallel::LinkCost{};
         const config::Link link =
-            link_among(*cluster, s.first_rank, s.first_rank + ranks - 1).of_collectives();
+            link_among(*scenario.cluster, s.first_rank, s.first_rank + ranks - 1).of_collectives();
         return parallel::LinkCost{link.latency_s, link.bandwidth};
     };
-    return parallel::make_meta_mesh(
-        rank, mesh_shape_of(deck, section),
-        {.tp = among(s.layout.tp), .cp = among(s.layout.lane_ranks()), .data = among(s.layout.ranks())});
+    return {.tp = among(s.layout.tp), .cp = among(s.layout.lane_ranks()), .data = among(s.layout.ranks())};
+}
+
+parallel::Mesh meta_mesh_of(const Scenario& scenario, int section, int rank) {
+    return parallel::make_meta_mesh(rank, mesh_shape_of(scenario, section), mesh_links_of(scenario, section));
 }
 
 bool needs_markers(const graph::SectionGraph& graph) {

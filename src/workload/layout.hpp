@@ -7,21 +7,21 @@
 #include <vector>
 
 #include "base/shard.hpp"
-#include "config/cluster.hpp"
-#include "config/deck.hpp"
 #include "graph/section_graph.hpp"
 #include "parallel/mesh.hpp"
 #include "parallel/partition.hpp"
 #include "workload/sample_table.hpp"
+#include "workload/scenario.hpp"
 
 namespace maestro::workload {
 
 parallel::Degrees degrees_of(const graph::Section& section);
-/// Of the section's layout.
-parallel::MeshShape mesh_shape_of(const config::Deck& deck, int section);
-/// The meta mesh of rank `rank` of the section's first replica; its links are the cluster's, if there is one.
-parallel::Mesh meta_mesh_of(const config::Deck& deck, int section, int rank = 0,
-                            const config::Cluster* cluster = nullptr);
+parallel::MeshShape mesh_shape_of(const Scenario& scenario, int section);
+/// The links that the section's process groups use: those of the scenario's cluster, or free of charge
+/// without one.
+parallel::MeshLinks mesh_links_of(const Scenario& scenario, int section);
+/// The meta mesh of rank `rank` of the section's first replica.
+parallel::Mesh meta_mesh_of(const Scenario& scenario, int section, int rank = 0);
 /// Do embeddings enter a section whose replicas are several ranks? Then the table has to know the markers.
 bool needs_markers(const graph::SectionGraph& graph);
 

@@ -43,8 +43,8 @@ double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph,
     return bytes;
 }
 
-Lane lane_of(const config::Deck& deck, int section) {
-    return {section, deck.full_micro_batch(section), degrees_of(deck.graph.sections[section])};
+Lane lane_of(const Scenario& scenario, int section) {
+    return {section, scenario.full_micro_batch(section), degrees_of(scenario.graph.sections[section])};
 }
 
 /// Rows of the fullest slice of such a micro-batch, and of the fullest of its tp ranks.
@@ -52,9 +52,9 @@ struct Fullest {
     std::int64_t slice = 0, rank = 0;
 };
 
-Fullest fullest_of(const config::Deck& deck, const SampleTable& table, int section,
+Fullest fullest_of(const Scenario& scenario, const SampleTable& table, int section,
                    std::span<const model::SampleShape> batch) {
-    const parallel::Degrees degrees = degrees_of(deck.graph.sections[section]);
+    const parallel::Degrees degrees = degrees_of(scenario.graph.sections[section]);
     const parallel::Partition partition = partition_of(packing_of(table, section, batch), degrees);
     Fullest fullest;
     for (int c = 0; c < degrees.cp; ++c)
@@ -64,15 +64,19 @@ Fullest fullest_of(const config::Deck& deck, const SampleTable& table, int secti
 }
 
 /// Of any rank of a lane: the first of each slice holds no less than the others of it.
-model::Footprint measure_lane(const config::Deck& deck, int section, const model::Role& role,
-                              std::span<const model::SampleShape> batch, backend::Traits traits, bool train) {
+model::Footprint measure_lane(const Scenario& scenario, int section,
+                              std::span<const model::SampleShape> batch, backend::Traits traits, bool train,
+                              Probes& probes) {
     model::Footprint most;
-    const parallel::Degrees degrees = degrees_of(deck.graph.sections[section]);
+    const parallel::Degrees degrees = degrees_of(scenario.graph.sections[section]);
     for (int c = 0; c < degrees.cp; ++c) {
-        const model::Footprint own =
-            model::measure(spec_of(deck, section), role, batch,
-                           {.train = train, .traits = traits, .worst_case = degrees.cp > 1},
-                           meta_mesh_of(deck, section, c * degrees.tp));
+        Probe probe{.spec = scenario.models[section],
+                    .role = role_of(scenario, section),
+                    .shape = mesh_shape_of(scenario, section),
+                    .rank = c * degrees.tp,
+                    .options = {.train = train, .traits = traits, .worst_case = degrees.cp > 1}};
+        for (const model::SampleShape& shape : batch) probe.add(shape);
+        const model::Footprint& own = probes.footprint(probe);
         const std::size_t saved = std::max(most.saved, own.saved),
                           scratch = std::max(most.scratch, own.scratch);
         if (c == 0) most = own;
@@ -83,10 +87,10 @@ model::Footprint measure_lane(const config::Deck& deck, int section, const model
 }
 
 /// How much more a rank may hold of another micro-batch than of `longest`, which may be dealt more evenly.
-double unevenness(const config::Deck& deck, const SampleTable& table, int section,
+double unevenness(const Scenario& scenario, const SampleTable& table, int section,
                   std::span<const model::SampleShape> longest) {
-    const Fullest fullest = fullest_of(deck, table, section, longest);
-    const Lane lane = lane_of(deck, section);
+    const Fullest fullest = fullest_of(scenario, table, section, longest);
+    const Lane lane = lane_of(scenario, section);
     if (lane.degrees.cp == 1 || fullest.rank == 0) return 1;
     const std::int64_t slice = most_slice_rows(table, lane),
                        rank = most_sent(table, lane) * table.unit(section);
@@ -95,8 +99,8 @@ double unevenness(const config::Deck& deck, const SampleTable& table, int sectio
 }
 
 /// Of any rank: to the others of its groups for tp, cp, shared keys and gradients (train::Job makes these).
-int links_of(const config::Deck& deck, int section) {
-    const parallel::MeshShape shape = mesh_shape_of(deck, section);
+int links_of(const Scenario& scenario, int section) {
+    const parallel::MeshShape shape = mesh_shape_of(scenario, section);
     const auto others = [](int ranks) { return std::min(ranks - 1, transport::kMaxNcclConnections); };
     return others(shape.degrees.tp) + others(shape.degrees.cp) + others(shape.kv_ranks()) +
            (shape.trainable ? others(shape.data_ranks()) : 0);
@@ -109,22 +113,23 @@ channel::Side side_of(const graph::SectionGraph& graph, const graph::Section& se
     return side;
 }
 
-channel::ChannelSpec channel_of(const config::Deck& deck, const graph::Edge& edge, const SampleTable& table,
-                                const SectionMemory& producer, std::int32_t marker) {
-    const auto& up = deck.graph.sections[edge.from];
-    const auto& down = deck.graph.sections[edge.to];
-    const model::Role role = role_of(deck, edge.from, marker);
+channel::ChannelSpec channel_of(const Scenario& scenario, const graph::Edge& edge, const SampleTable& table,
+                                const SectionMemory& producer) {
+    const graph::SectionGraph& graph = scenario.graph;
+    const auto& up = graph.sections[edge.from];
+    const auto& down = graph.sections[edge.to];
+    const model::Role role = role_of(scenario, edge.from);
     return {.name = up.name + "-" + down.name,
-            .producers = side_of(deck.graph, up),
-            .consumers = side_of(deck.graph, down),
+            .producers = side_of(graph, up),
+            .consumers = side_of(graph, down),
             .width = role.output_width,
             .dtype = role.compute,
             .window = producer.window,
             .max_sent = producer.max_rows,
-            .max_received = most_received(table, lane_of(deck, edge.from), lane_of(deck, edge.to)),
-            .max_samples = deck.data.global_batch,
+            .max_received = most_received(table, lane_of(scenario, edge.from), lane_of(scenario, edge.to)),
+            .max_samples = scenario.global_batch,
             .carries_gradient = edge.gradient,
-            .pointer = graph::passes_pointer(deck.graph, edge)};
+            .pointer = graph::passes_pointer(graph, edge)};
 }
 
 }  // namespace
@@ -151,44 +156,45 @@ std::string RankMemory::describe() const {
     return text;
 }
 
-MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, std::int32_t marker,
+MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Probes& probes,
                           backend::Traits traits, bool train) {
+    const graph::SectionGraph& graph = scenario.graph;
     MemoryPlan plan;
     plan.shares_scratch = traits.shares_memory;
-    for (int s = 0; s < static_cast<int>(deck.graph.sections.size()); ++s) {
-        const graph::Section& section = deck.graph.sections[s];
+    for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
+        const graph::Section& section = graph.sections[s];
         SectionMemory memory{.footprint = {}, .window = section.window, .loss = section.loss};
-        const model::Role role = role_of(deck, s, marker);
-        const int batch = deck.full_micro_batch(s);
+        const model::Role role = role_of(scenario, s);
+        const int batch = scenario.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
-        memory.footprint = measure_lane(deck, s, role, worst, traits, train);
+        memory.footprint = measure_lane(scenario, s, worst, traits, train, probes);
         // What is kept grows with the rows alone, and no micro-batch has more of them than the longest.
-        memory.footprint.saved = measure_lane(deck, s, role, longest, traits, train).saved;
-        const double more = unevenness(deck, table, s, longest);
+        memory.footprint.saved = measure_lane(scenario, s, longest, traits, train, probes).saved;
+        const double more = unevenness(scenario, table, s, longest);
         for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch})
             if (more > 1) *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));
         // What is in use, and what lies ready behind it: at most the rest of a step.
-        const double in_use = sample_bytes(worst, table.sees_pixels(s) ? spec_of(deck, s).channels : 0);
+        const double in_use = sample_bytes(worst, table.sees_pixels(s) ? scenario.models[s].channels : 0);
         const auto a_round = static_cast<double>(std::int64_t{section.micro_batch} * section.layout.dp);
-        const double batches = static_cast<double>(deck.data.global_batch) / a_round;
+        const double batches = static_cast<double>(scenario.global_batch) / a_round;
         memory.samples = in_use + std::max(in_use, std::min<double>(kBytesAhead, in_use * batches));
-        for (const graph::Edge& e : deck.graph.edges)
+        for (const graph::Edge& e : graph.edges)
             if (e.from == s) {
-                const int below = deck.full_micro_batch(e.to);
+                const int below = scenario.full_micro_batch(e.to);
                 memory.least =
                     std::max(memory.least, (below + section.micro_batch - 1) / section.micro_batch);
             }
         memory.most =
             static_cast<int>(std::clamp(std::ceil(batches), 1.0 * memory.least, 1.0 * graph::kMostInFlight));
-        memory.links = links_of(deck, s);
-        if (role.emits) memory.max_rows = most_sent(table, lane_of(deck, s));
+        memory.links = links_of(scenario, s);
+        if (role.emits) memory.max_rows = most_sent(table, lane_of(scenario, s));
         plan.sections.push_back(memory);
     }
-    for (const graph::Edge& e : deck.graph.edges)
-        plan.channels.push_back(channel_of(deck, e, table, plan.sections[e.from], marker));
+    for (const graph::Edge& e : graph.edges)
+        plan.channels.push_back(channel_of(scenario, e, table, plan.sections[e.from]));
     for (int s = 0; s < static_cast<int>(plan.sections.size()); ++s)
         if (plan.sections[s].loss && plan.sections[s].window == 0)
-            plan.set_window(s, plan.sections[s].most, deck.graph);
+            plan.set_window(s, plan.sections[s].most, graph);
     return plan;
 }
 

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "channel/spec.hpp"
-#include "config/deck.hpp"
 #include "model/module.hpp"
+#include "workload/probes.hpp"
 #include "workload/sample_table.hpp"
+#include "workload/scenario.hpp"
 
 namespace maestro::workload {
 
@@ -66,10 +67,10 @@ struct RankMemory {
     std::string describe() const;  ///< "812 MiB: 300 of weights and gradients, ..."
 };
 
-/// Windows as in the deck, 0 where it leaves them open. `traits` are those of the device that is planned
+/// Windows as in the scenario, 0 where it leaves them open. `traits` are those of the device that is planned
 /// for: this machine's where it trains. On one with memory of its own, sections of a rank run beside each
 /// other. `train`: false where batches are evaluated.
-MemoryPlan measure_memory(const config::Deck& deck, const SampleTable& table, std::int32_t marker,
+MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Probes& probes,
                           backend::Traits traits, bool train = true);
 /// Bytes of scratch that a rank of the section needs: within a task, or as gradients are summed.
 double scratch_of(const MemoryPlan& plan, int section);

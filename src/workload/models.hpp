@@ -1,28 +1,28 @@
-// What the deck says of each section, as the model's own structs.
+// What each section of a scenario computes, and the samples as its sections see them.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
-#include "config/deck.hpp"
 #include "data/sample_file.hpp"
 #include "model/module.hpp"
 #include "workload/sample_table.hpp"
+#include "workload/scenario.hpp"
 
 namespace maestro::workload {
 
-model::ModelSpec spec_of(const config::Deck& deck, int section);
-model::Role role_of(const config::Deck& deck, int section, std::int32_t marker);
+model::Role role_of(const Scenario& scenario, int section);
 /// Patches of a vision section; patch 0 for the others.
-model::Geometry geometry_of(const config::Deck& deck, int section);
+model::Geometry geometry_of(const Scenario& scenario, int section);
 /// By which a language section expands markers: that of the embeddings that reach it, or its student's.
-model::Geometry expansion_of(const config::Deck& deck, int section);
-/// The samples as the deck's sections see them.
-SampleTable table_of(const config::Deck& deck, const data::SampleFile& samples);
-/// Refuses samples that do not fit the deck: token ids, channels, lengths, number. Error(bad_data or
+model::Geometry expansion_of(const Scenario& scenario, int section);
+SampleTable table_of(const Scenario& scenario, const data::SampleFile& samples);
+/// Refuses samples that do not fit the models or the batch: token ids, channels, number. Error(bad_data or
 /// bad_deck).
-void check_samples(const config::Deck& deck, const data::SampleFile& samples, bool for_training = true);
+void check_samples(const Scenario& scenario, const data::SampleFile& samples, bool for_training = true);
 
 /// Refuses samples longer than data.sequence_length. Error(bad_data, all_ranks).
-void check_lengths(const config::Deck& deck, const SampleTable& table);
+/// `path` of the sample file is named in the message.
+void check_lengths(const Scenario& scenario, const SampleTable& table, const std::string& path);
 
 }  // namespace maestro::workload

@@ -4,10 +4,12 @@
 #include <cmath>
 #include <utility>
 
+#include "base/check.hpp"
 #include "ops/adamw.hpp"
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
+#include "workload/probes.hpp"
 
 namespace maestro::workload {
 
@@ -25,9 +27,10 @@ double sent_s(const parallel::Mesh& mesh) {
     return seconds;
 }
 
-/// Of rank 0 of the mesh: no rank's shard is larger.
-StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, parallel::Mesh mesh,
-               const backend::DeviceRates& rates) {
+}  // namespace
+
+StepEnd measure_step_end(const model::ModelSpec& spec, const model::Role& role, parallel::Mesh mesh,
+                         const backend::DeviceRates& rates) {
     const auto meta = backend::make_meta(rates);
     const auto module = model::make_module(*meta, spec, role, std::move(mesh), model::InitialWeights::zeros);
     parallel::ParameterStore& store = module->parameters();
@@ -58,31 +61,27 @@ StepEnd end_of(const model::ModelSpec& spec, const model::Role& role, parallel::
     return end;
 }
 
-}  // namespace
-
-std::vector<StepEnd> step_ends(const config::Deck& deck, std::int32_t marker, const config::Cluster& cluster,
-                               bool everywhere) {
+std::vector<StepEnd> step_ends(const Scenario& scenario, Probes& probes) {
+    MAESTRO_CHECK(scenario.cluster, "the end of a step takes seconds of a cluster");
     std::vector<StepEnd> ends;
-    for (int s = 0; s < static_cast<int>(deck.graph.sections.size()); ++s) {
-        const auto mesh = [&] {
-            if (!everywhere) return meta_mesh_of(deck, s, 0, &cluster);
-            const config::Link link = link_among(cluster, 0, deck.graph.world - 1).of_collectives();
-            return parallel::make_meta_mesh(
-                0, {.dp = deck.graph.world, .trainable = deck.graph.sections[s].train},
-                {.tp = {}, .cp = {}, .data = {link.latency_s, link.bandwidth}});
-        };
-        ends.push_back(end_of(spec_of(deck, s), role_of(deck, s, marker), mesh(), rates_of(cluster.device)));
+    for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s) {
+        Probe probe{.spec = scenario.models[s],  // on the first rank: no other rank's shard is larger
+                    .role = role_of(scenario, s),
+                    .shape = mesh_shape_of(scenario, s),
+                    .links = mesh_links_of(scenario, s)};
+        probe.options.rates = rates_of(scenario.cluster->device);
+        ends.push_back(probes.step_end(probe));
     }
     return ends;
 }
 
 double step_seconds(const graph::SectionGraph& graph, const std::vector<StepEnd>& ends,
-                    std::vector<double> at, double latency_s, bool everywhere) {
+                    std::vector<double> at, double latency_s) {
     std::vector<double> update(at.size(), 0.0);
     for (std::size_t s = 0; s < ends.size(); ++s) {
         const graph::Section& section = graph.sections[s];
-        const std::size_t first = everywhere ? 0 : section.first_lane;
-        const auto last = everywhere ? at.size() : first + section.layout.lanes();
+        const std::size_t first = section.first_lane;
+        const auto last = first + section.layout.lanes();
         const auto begin = at.begin() + first;
         const auto end = at.begin() + last;
         std::fill(begin, end, *std::max_element(begin, end) + ends[s].reduce_s);

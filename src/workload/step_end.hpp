@@ -6,8 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "config/cluster.hpp"
-#include "config/deck.hpp"
+#include "backend/backend.hpp"
+#include "graph/section_graph.hpp"
+#include "model/module.hpp"
 
 namespace maestro::workload {
 
@@ -16,15 +17,20 @@ struct StepEnd {
     double update_s = 0;  ///< its share updated, the weights of all gathered, gradients zeroed
 };
 
-/// Of every section, 0 where nothing is trained. With `everywhere` each section has a replica on every rank
-/// of the world.
-std::vector<StepEnd> step_ends(const config::Deck& deck, std::int32_t marker, const config::Cluster& cluster,
-                               bool everywhere = false);
+class Probes;
+struct Scenario;
+
+/// Runs the end of a step on the meta backend: on this rank of the mesh, 0 where nothing is trained.
+StepEnd measure_step_end(const model::ModelSpec& spec, const model::Role& role, parallel::Mesh mesh,
+                         const backend::DeviceRates& rates);
+
+/// The end of a step in every section, on the scenario's cluster.
+std::vector<StepEnd> step_ends(const Scenario& scenario, Probes& probes);
 
 /// Seconds from the start of a step to its end. `tasks_end_s[lane]`: when it ends its last task. Every rank
 /// reduces its sections in the order of their colours, all join the gradient's norm, then every rank updates
 /// its sections; `latency_s` is that of a message.
 double step_seconds(const graph::SectionGraph& graph, const std::vector<StepEnd>& ends,
-                    std::vector<double> tasks_end_s, double latency_s, bool everywhere = false);
+                    std::vector<double> tasks_end_s, double latency_s);
 
 }  // namespace maestro::workload

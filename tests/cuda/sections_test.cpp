@@ -34,8 +34,8 @@ struct Colocated {
                   .device = {},
                   .deck = {}} {
         context.device.gpu = gpu;
-        context.deck.graph.sections.resize(3);
-        context.deck.graph.sections[2].first_rank = 1;
+        context.scenario.graph.sections.resize(3);
+        context.scenario.graph.sections[2].first_rank = 1;
         plan.shares_scratch = !gpu;
         for (const std::size_t bytes : {1024, 4096, 8192}) {
             plan.sections.emplace_back();
@@ -56,7 +56,7 @@ void sections_allocate_what_the_plan_counts(const comm::Communicator& world) {
         MAESTRO_CHECK(apart == gpu && (&devices.scratch(kUp) != &devices.scratch(kDown)) == gpu, "{}", apart);
         MAESTRO_CHECK(!gpu || devices.backend(kUp).stream() != devices.backend(kDown).stream(), "one stream");
         MAESTRO_CHECK(devices.find(2) == nullptr && devices.find(kDown) == &devices.backend(kDown), "found");
-        const auto planned = workload::memory_of(on.plan, on.context.deck.graph, world.rank()).scratch;
+        const auto planned = workload::memory_of(on.plan, on.context.scenario.graph, world.rank()).scratch;
         MAESTRO_CHECK(
             planned == (gpu ? 1024 + 4096 : 4096) && planned == static_cast<double>(devices.scratch_bytes()),
             "{} planned, {} allocated", planned, devices.scratch_bytes());

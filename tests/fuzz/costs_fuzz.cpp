@@ -6,13 +6,17 @@
 #include "base/error.hpp"
 #include "config/deck.hpp"
 #include "simulation/costs_file.hpp"
+#include "workload/scenario.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-    static const maestro::config::Deck deck = maestro::config::parse_deck(
-        "[[section]]\nname = \"v\"\n[[section]]\nname = \"l\"\n[[edge]]\nfrom = \"v\"\nto = \"l\"\n", "deck",
-        {}, maestro::config::Command::simulate, maestro::config::Times::given);
+    static const maestro::workload::Scenario scenario = maestro::workload::make_scenario(
+        maestro::config::parse_deck(
+            "[[section]]\nname = \"v\"\n[[section]]\nname = \"l\"\n[[edge]]\nfrom = \"v\"\nto = \"l\"\n",
+            "deck", {}, maestro::config::Command::simulate, maestro::config::Times::given),
+        maestro::config::Times::given);
     try {
-        maestro::simulation::parse_costs({reinterpret_cast<const char*>(data), size}, "fuzz.csv", deck.graph);
+        maestro::simulation::parse_costs({reinterpret_cast<const char*>(data), size}, "fuzz.csv",
+                                         scenario.graph);
     } catch (const maestro::Error&) {
     }
     return 0;

@@ -164,6 +164,7 @@ public:
         context_.topology.host = "host";
         context_.topology.ranks_on_node = ranks.size();
         context_.deck = config::parse_deck(kDeck, "deck", overrides, config::Command::train);
+        context_.scenario = workload::make_scenario(context_.deck);
         preflight_ = std::make_unique<train::Preflight>(context_);
         job_ = std::make_unique<train::Job>(context_, *preflight_);
         job_->load_initial();

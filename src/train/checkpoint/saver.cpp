@@ -21,7 +21,7 @@ std::vector<SectionPart> parts_of(const RunState& state) {
     const int rank = state.world.rank();
     std::vector<SectionPart> parts;
     for (const auto& local : state.sections) {
-        const graph::Section& section = state.deck.graph.sections[local->colour()];
+        const graph::Section& section = state.graph.sections[local->colour()];
         const std::optional<graph::Place> place = graph::place_of(section, rank);
         MAESTRO_CHECK(place, "section {} is not on rank {}", section.name, rank);
         parts.push_back({.section = local->colour(),
@@ -52,7 +52,7 @@ void save_checkpoint(const RunState& state, const std::filesystem::path& run, st
     const auto note = [&](const io::ManifestEntry& e) {
         written += fmt::format("{} {} {}\n", e.file, e.bytes, e.hash);
     };
-    const auto sections = static_cast<int>(deck.graph.sections.size());
+    const auto sections = static_cast<int>(state.graph.sections.size());
     for (const io::ManifestEntry& e : write_sections(world, partial, step, sections, parts, pulse)) note(e);
     comm::agree(world, [&] {
         if (!coordinator) return;

@@ -11,6 +11,7 @@
 #include "base/pulse.hpp"
 #include "comm/communicator.hpp"
 #include "config/deck.hpp"
+#include "graph/section_graph.hpp"
 #include "io/checkpoint.hpp"
 #include "train/step/local_section.hpp"
 
@@ -20,6 +21,7 @@ namespace maestro::train {
 struct RunState {
     const comm::Communicator& world;
     const config::Deck& deck;
+    const graph::SectionGraph& graph;
     std::span<const std::unique_ptr<LocalSection>> sections;
     std::uint64_t samples = 0;  ///< data::SampleFile::identity() of the training samples
     Pulse& pulse;

@@ -64,11 +64,11 @@ WeightFiles find_weights(const comm::Communicator& world, const config::Deck& de
     return files;
 }
 
-void load_initial_weights(const config::Deck& deck, const WeightFiles& files, int section,
+void load_initial_weights(const config::Deck& deck, const graph::SectionGraph& graph, const WeightFiles& files, int section,
                           parallel::ParameterStore& store, Pulse& pulse) {
     const config::Section& target = deck.sections[section];
     if (names_checkpoint(target)) load_weights(files.at(target.weights), target.name, store, pulse);
-    for (const graph::Edge& e : deck.graph.edges)
+    for (const graph::Edge& e : graph.edges)
         if (e.to == section && e.tensor == EdgeTensor::hidden) {
             const config::Section& teacher = deck.sections[e.from];
             if (names_checkpoint(teacher))

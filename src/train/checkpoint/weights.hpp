@@ -7,6 +7,7 @@
 #include "base/pulse.hpp"
 #include "comm/communicator.hpp"
 #include "config/deck.hpp"
+#include "graph/section_graph.hpp"
 #include "parallel/parameter_store.hpp"
 
 namespace maestro::train {
@@ -28,7 +29,7 @@ void load_weights(const std::string& checkpoint, const std::string& section, par
 void load_teacher_head(const std::string& checkpoint, const std::string& teacher, bool tied,
                        parallel::ParameterStore& student, Pulse& pulse);
 /// Loads everything that the deck's `weights` keys name for this section.
-void load_initial_weights(const config::Deck& deck, const WeightFiles& files, int section,
+void load_initial_weights(const config::Deck& deck, const graph::SectionGraph& graph, const WeightFiles& files, int section,
                           parallel::ParameterStore& store, Pulse& pulse);
 
 }  // namespace maestro::train

@@ -46,7 +46,7 @@ std::string environment_report(const RunContext& context, const std::string& bac
     const backend::Device& device = context.device;
     const auto ranks =
         context.world.gather(fmt::format("rank {}: {}; {}{}", rank, context.topology.describe(),
-                                         graph::describe_place(context.deck.graph, rank),
+                                         graph::describe_place(context.scenario.graph, rank),
                                          device.gpu ? "; " + describe_gpu_of(device) : "") +
                              peers_of(context));
     std::string text =

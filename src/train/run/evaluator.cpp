@@ -28,8 +28,8 @@ constexpr std::int64_t kSamplesOfARank = 16;
 /// The sections of a deck without anything that training adds: nothing is trained, so there are no gradients,
 /// no optimizer states and no activations kept for a backward pass. With `one_rank` they are whole and share
 /// one rank.
-graph::SectionGraph forward_graph(const graph::SectionGraph& graph, bool one_rank) {
-    std::vector<graph::Section> sections = graph.sections;
+workload::Scenario forward_scenario(const workload::Scenario& scenario, bool one_rank) {
+    std::vector<graph::Section> sections = scenario.graph.sections;
     for (graph::Section& section : sections) {
         section.train = false;
         if (!one_rank) continue;
@@ -37,7 +37,7 @@ graph::SectionGraph forward_graph(const graph::SectionGraph& graph, bool one_ran
         section.colocate_with = &section == &sections.front() ? "" : sections.front().name;
     }
     std::vector<graph::Refusal> refusals;
-    graph::SectionGraph forward = graph::make_graph(std::move(sections), graph.edges, refusals);
+    workload::Scenario forward = workload::with_sections(scenario, std::move(sections), refusals);
     MAESTRO_CHECK(refusals.empty(), "{}: {}", refusals.front().key, refusals.front().what);
     return forward;
 }
@@ -47,15 +47,16 @@ RunContext evaluation_context(const RunContext& context, bool one_rank) {
     RunContext evaluation = context;
     evaluation.train = false;
     config::Deck& deck = evaluation.deck;
-    deck.graph = forward_graph(context.deck.graph, one_rank);
+    evaluation.scenario = forward_scenario(context.scenario, one_rank);
     deck.schedule.dispatch = "planned";  // the same sums in every run
     deck.schedule.costs = "model";
     if (one_rank) deck.data.global_batch = std::min(deck.data.global_batch, kSamplesOfARank);
+    evaluation.scenario.global_batch = deck.data.global_batch;
     evaluation.memory_advice =
         one_rank ? fmt::format(
                        "every rank holds all sections whole here: run on {} ranks, in the deck's "
                        "layouts, on fewer ranks a node, or with a smaller micro_batch",
-                       context.deck.graph.world)
+                       context.scenario.graph.world)
                  : "use a smaller window or micro_batch, more ranks for a section (layout.tp for weights and "
                    "activations, layout.cp for activations), or fewer ranks a node";
     return evaluation;
@@ -70,7 +71,7 @@ public:
           deck_(job.context().deck),
           samples_(std::move(samples)),
           planner_(deck_, job.problem(), job.costs(), batches(), job.context().world.waiter()),
-          runner_(job.context().world, graph::lane_on(deck_.graph, job.context().world.rank()), job.lane(),
+          runner_(job.context().world, graph::lane_on(job.context().scenario.graph, job.context().world.rank()), job.lane(),
                   comm::now_s(), local_sections(job), job.edges(), job.table(), job.prefetcher(),
                   job.context().watchdog, false) {}
 
@@ -115,7 +116,7 @@ private:
 
 void run_evaluation(RunContext& context, const config::CommandLine& line) {
     const comm::Communicator& world = context.world;
-    const bool one_rank = world.size() != context.deck.graph.world;
+    const bool one_rank = world.size() != context.scenario.graph.world;
     const std::string checkpoint = need_checkpoint(world, line.checkpoint, context.pulse);
     const RunContext evaluation = evaluation_context(context, one_rank);
     const Preflight preflight(evaluation, line.exchange_images);
@@ -135,6 +136,7 @@ void run_evaluation(RunContext& context, const config::CommandLine& line) {
                                   .topology = evaluation.topology,
                                   .device = evaluation.device,
                                   .deck = evaluation.deck,
+                                  .scenario = evaluation.scenario,
                                   .train = false,
                                   .memory_advice = evaluation.memory_advice};
         Job job(on_ranks, preflight);

@@ -21,9 +21,9 @@ Job::Job(const RunContext& context, const Preflight& preflight)
     : context_(context),
       preflight_(preflight),
       resident_at_start_(comm::resident_memory().now),
-      planned_(workload::memory_of(preflight.memory(), context.deck.graph, context.world.rank())),
+      planned_(workload::memory_of(preflight.memory(), context.scenario.graph, context.world.rank())),
       description_(preflight.description(false)) {
-    const graph::SectionGraph& graph = context.deck.graph;
+    const graph::SectionGraph& graph = context.scenario.graph;
     allocate_on_all_ranks(context, preflight.memory(),
                           [&] { devices_ = std::make_unique<SectionDevices>(context, preflight.memory()); });
     prefetcher_ = std::make_unique<data::Prefetcher>(
@@ -42,16 +42,16 @@ Job::Job(const RunContext& context, const Preflight& preflight)
 
 /// Rank 0 alone needs the costs.
 void Job::prepare_planning() {
-    problem_ = workload::problem_of(context_.deck.graph, preflight_.cluster());
+    problem_ = workload::problem_of(preflight_.scenario());
     for (std::size_t s = 0; s < preflight_.memory().sections.size(); ++s)
         problem_.sections[s].window = preflight_.memory().sections[s].window;
     comm::agree(context_.world, [&] {
         if (context_.world.rank() != 0) return;
-        costs_ = std::make_unique<workload::CostModel>(context_.deck, preflight_.samples().marker(), table(),
-                                                       preflight_.cluster());
+        workload::Probes probes;
+        costs_ = std::make_unique<workload::CostModel>(preflight_.scenario(), table(), probes);
         if (preflight_.emulation()) preflight_.emulation()->check_times(*costs_, table().size());
     });
-    if (costs_) description_.push_back(workload::describe_load(context_.deck, *costs_, table().size()));
+    if (costs_) description_.push_back(workload::describe_load(context_.scenario.graph, *costs_, table().size()));
 }
 
 MemoryUse Job::memory_use() const {
@@ -76,7 +76,7 @@ MemoryUse Job::memory_use() const {
 
 void Job::open_edges() {
     const std::vector<channel::ChannelSpec>& specs = preflight_.memory().channels;
-    const graph::SectionGraph& graph = context_.deck.graph;
+    const graph::SectionGraph& graph = context_.scenario.graph;
     std::vector<transport::Backends> ends;
     for (const graph::Edge& e : graph.edges) ends.push_back({devices_->find(e.from), devices_->find(e.to)});
     auto [channels, description] =
@@ -95,7 +95,7 @@ void Job::load_initial() {
     const WeightFiles files = find_weights(context_.world, context_.deck, context_.pulse);
     comm::agree(context_.world, [&] {
         for (const auto& section : sections_)
-            load_initial_weights(context_.deck, files, section->colour(), section->module().parameters(),
+            load_initial_weights(context_.deck, context_.scenario.graph, files, section->colour(), section->module().parameters(),
                                  context_.pulse);
     });
     complete_weights();
@@ -129,7 +129,7 @@ void Job::complete_weights() {
 
 void Job::build_section(int s) {
     const comm::Communicator& world = context_.world;
-    const graph::Section& section = context_.deck.graph.sections[s];
+    const graph::Section& section = context_.scenario.graph.sections[s];
     const std::optional<graph::Place> place = graph::place_of(section, world.rank());
     comm::Communicator ranks =
         world.split(place ? 0 : -1, world.rank(), fmt::format("the ranks of section {}", section.name));
@@ -144,26 +144,26 @@ void Job::build_section(int s) {
 }
 
 parallel::Mesh Job::mesh_of(int s, const comm::Communicator& ranks) {
-    const config::Deck& deck = context_.deck;
+    const workload::Scenario& scenario = preflight_.scenario();
     std::optional<parallel::Mesh> mesh;
     in_planned_memory(context_, preflight_.memory(), [&] {
-        mesh = parallel::make_mesh(ranks, devices_->backend(s), workload::mesh_shape_of(deck, s),
-                                   deck.graph.sections[s].name);
+        mesh = parallel::make_mesh(ranks, devices_->backend(s), workload::mesh_shape_of(scenario, s),
+                                   scenario.graph.sections[s].name);
     });
     return std::move(*mesh);
 }
 
 Job::SectionReport Job::add_section(int s, int replica, parallel::Mesh mesh) {
-    const config::Deck& deck = context_.deck;
-    const graph::Section& section = deck.graph.sections[s];
+    const workload::Scenario& scenario = preflight_.scenario();
+    const graph::Section& section = scenario.graph.sections[s];
     const workload::SectionMemory& memory = preflight_.memory().sections[s];
     backend::Backend& backend = devices_->backend(s);
     SectionReport report;
     if (backend.stream()) report.transports = mesh.describe_transports();
     auto module = preflight_.emulation()
                       ? preflight_.emulation()->make_module(backend, s, std::move(mesh))
-                      : model::make_module(backend, workload::spec_of(deck, s),
-                                           workload::role_of(deck, s, preflight_.samples().marker()),
+                      : model::make_module(backend, scenario.models[s],
+                                           workload::role_of(scenario, s),
                                            std::move(mesh), model::InitialWeights::zeros);
     report.parameters = module->parameters().count();
     report.attention_plans = prepare_attention(*module, s);
@@ -200,12 +200,12 @@ std::string Job::prepare_attention(model::Module& module, int s) {
 
 void Job::describe_section(int s, SectionReport report) {
     const comm::Communicator& world = context_.world;
-    const graph::Section& section = context_.deck.graph.sections[s];
+    const graph::Section& section = context_.scenario.graph.sections[s];
     // tp ranks hold different numbers where a degree does not divide a size.
     const auto parameters = static_cast<std::int64_t>(world.max(static_cast<double>(report.parameters)));
     description_.push_back(
         fmt::format("section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}", section.name,
-                    s, context_.deck.sections[s].model, graph::describe_ranks(section), parameters,
+                    s, context_.scenario.models[s].name, graph::describe_ranks(section), parameters,
                     section.train ? "trained" : "frozen", section.micro_batch,
                     workload::describe(preflight_.memory().sections[s])));
     if constexpr (!backend::kCuda) return;

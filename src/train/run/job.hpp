@@ -41,7 +41,8 @@ public:
     const std::vector<EdgeEnd>& edges() const { return edges_; }
     /// What checkpoints store of this rank.
     RunState state() const {
-        return {context_.world, context_.deck, sections_, samples().identity(), context_.pulse};
+        return {context_.world, context_.deck,        context_.scenario.graph,
+                sections_,      samples().identity(), context_.pulse};
     }
     /// The ranks that run this one's tasks together, the leader first.
     const comm::Communicator& lane() const { return lane_; }

@@ -60,14 +60,14 @@ workload::Libraries libraries_of(const RunContext& context, const MemoryPool& po
 /// Collective. Throws on all ranks the same error, about the memory that lacks most.
 void refuse_what_does_not_fit(const RunContext& context, const workload::MemoryPlan& plan, MemoryClaim claim,
                               int rank) {
-    const workload::RankMemory memory = workload::memory_of(plan, context.deck.graph, rank);
+    const workload::RankMemory memory = workload::memory_of(plan, context.scenario.graph, rank);
     claim.needed = context.device.gpu ? memory.on_device() : memory.total();
     const std::string lack = shortage(memory_pools_of(context.world.allgather(claim)));
     if (lack.empty()) return;
     std::string list;
-    for (const graph::Section& section : context.deck.graph.sections)
+    for (const graph::Section& section : context.scenario.graph.sections)
         list += fmt::format("\n  section {}: {}", section.name,
-                            workload::memory_of(plan, context.deck.graph, section.first_rank).describe());
+                            workload::memory_of(plan, context.scenario.graph, section.first_rank).describe());
     throw Error(ExitCode::device_memory,
                 fmt::format("{}; {}. A rank of each section needs:{}", lack, context.memory_advice, list),
                 Scope::all_ranks);
@@ -83,7 +83,7 @@ channel::TransportRequest transport_request(const config::Deck& deck) {
 }
 
 void fit_memory(const RunContext& context, workload::MemoryPlan& plan) {
-    const graph::SectionGraph& graph = context.deck.graph;
+    const graph::SectionGraph& graph = context.scenario.graph;
     if (!context.device.gpu)
         channel::mark_messages(context.world, plan.channels, transport_request(context.deck));
     const MemoryClaim claim = claim_of(context);
@@ -114,7 +114,7 @@ void in_planned_memory(const RunContext& context, const workload::MemoryPlan& pl
         action();
     } catch (const Error& error) {
         if (error.code() != ExitCode::device_memory || error.scope() != Scope::this_rank) throw;
-        const graph::SectionGraph& graph = context.deck.graph;
+        const graph::SectionGraph& graph = context.scenario.graph;
         const int rank = context.world.rank();
         std::string list;
         for (std::size_t s = 0; s < graph.sections.size(); ++s)

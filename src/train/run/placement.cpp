@@ -35,7 +35,7 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows, std::size
 }  // namespace
 
 std::string placement_table(const RunContext& context, const workload::MemoryPlan& plan) {
-    const graph::SectionGraph& graph = context.deck.graph;
+    const graph::SectionGraph& graph = context.scenario.graph;
     std::vector<std::string> hosts(static_cast<std::size_t>(graph.world), "-");
     if (context.world.size() == graph.world) hosts = context.world.gather(context.topology.host);
     if (context.world.rank() != 0) return "";
@@ -70,13 +70,14 @@ std::string placement_table(const RunContext& context, const workload::MemoryPla
     return aligned(rows, 2, 4);  // host and section
 }
 
-std::string traffic_table(const config::Deck& deck, const workload::SampleTable& table, std::int32_t marker) {
-    workload::DataOrder order(deck.run.seed, table.size(), deck.data.global_batch);
-    const auto counts = workload::step_counts(deck, marker, table, order.batch(0));
+std::string traffic_table(const workload::Scenario& scenario, const workload::SampleTable& table) {
+    workload::DataOrder order(scenario.seed, table.size(), scenario.global_batch);
+    workload::Probes probes;
+    const auto counts = workload::step_counts(scenario, table, probes, order.batch(0));
     std::vector<std::vector<std::string>> rows = {{"MB sent in a step", "tp", "cp", "dp", "edges"}};
     const auto mb = [](double bytes) { return fmt::format("{:.2f}", bytes / 1e6); };
     for (std::size_t s = 0; s < counts.size(); ++s)
-        rows.push_back({deck.graph.sections[s].name, mb(counts[s].tp_bytes), mb(counts[s].cp_bytes),
+        rows.push_back({scenario.graph.sections[s].name, mb(counts[s].tp_bytes), mb(counts[s].cp_bytes),
                         mb(counts[s].dp_bytes), mb(counts[s].edge_bytes)});
     return aligned(rows, 0, 1);
 }

@@ -15,6 +15,6 @@ std::string placement_table(const RunContext& context, const workload::MemoryPla
 /// Returns a table of what the ranks of each section send in the first step of the run: to each other within
 /// tasks (tp, cp), to reduce gradients and all-gather weights (dp), and over the outgoing edges and back. The
 /// model code counts it on the meta backend.
-std::string traffic_table(const config::Deck& deck, const workload::SampleTable& table, std::int32_t marker);
+std::string traffic_table(const workload::Scenario& scenario, const workload::SampleTable& table);
 
 }  // namespace maestro::train

@@ -12,7 +12,7 @@
 
 namespace maestro::train {
 
-Preflight::Preflight(const RunContext& context, bool exchange_pictures) : context_(context) {
+Preflight::Preflight(const RunContext& context, bool exchange_pictures) : context_(context), scenario_(context.scenario) {
     read_samples(exchange_pictures);
     if (context.deck.run.device == "emulated") open_cluster();
     plan_memory();
@@ -22,15 +22,16 @@ void Preflight::read_samples(bool exchange) {
     const config::Deck& deck = context_.deck;
     const std::string& path = context_.train ? deck.data.train : deck.data.validation;
     samples_ = open_samples(context_.world, path, context_.pulse);
+    scenario_.marker = samples_->marker();
     comm::agree(context_.world, [&] {
         if (!context_.train && samples_->size() == 0)
             throw Error(ExitCode::bad_data, path + ": holds no samples");
-        workload::check_samples(deck, *samples_, context_.train);
+        workload::check_samples(scenario_, *samples_, context_.train);
     });
     if (exchange) exchange_pictures(context_.world, *samples_, context_.pulse);
-    if (workload::needs_markers(deck.graph)) find_markers(context_.world, *samples_, context_.pulse);
-    table_ = std::make_unique<workload::SampleTable>(workload::table_of(deck, *samples_));
-    if (context_.train) workload::check_lengths(deck, *table_);
+    if (workload::needs_markers(scenario_.graph)) find_markers(context_.world, *samples_, context_.pulse);
+    table_ = std::make_unique<workload::SampleTable>(workload::table_of(scenario_, *samples_));
+    if (context_.train) workload::check_lengths(scenario_, *table_, path);
 }
 
 void Preflight::open_cluster() {
@@ -46,26 +47,27 @@ void Preflight::open_cluster() {
         if (context_.world.rank() == 0) text = config::read_text(path);
     });
     context_.world.broadcast(text);
-    emulation_ = std::make_unique<emulation::Emulation>(context_.deck, config::parse_cluster(text, path),
-                                                        samples_->marker());
+    scenario_.cluster = config::parse_cluster(text, path);
+    emulation_ = std::make_unique<emulation::Emulation>(scenario_, context_.deck.emulated,
+                                                        context_.deck.run.timeout_s);
     description_.push_back(emulation_->describe());
 }
 
 void Preflight::plan_memory() {
-    const config::Deck& deck = context_.deck;
+    workload::Probes probes;
     // An emulated device does not depend on the threads of this host.
     memory_ = workload::measure_memory(
-        deck, *table_, samples_->marker(),
+        scenario_, *table_, probes,
         emulation_ ? backend::Traits() : backend::traits_of(context_.device, context_.topology.threads),
         context_.train);
     if (emulation_) {
         emulation_->fit(memory_);
         for (std::size_t s = 0; s < memory_.sections.size(); ++s) {
-            const graph::Section& section = deck.graph.sections[s];
+            const graph::Section& section = scenario_.graph.sections[s];
             description_.push_back(
                 fmt::format("on the emulated device a rank of {} has window {} and needs {}", section.name,
                             memory_.sections[s].window,
-                            workload::memory_of(memory_, deck.graph, section.first_rank).describe()));
+                            workload::memory_of(memory_, scenario_.graph, section.first_rank).describe()));
         }
         memory_ = emulation_->scaled(memory_, *table_);
     }
@@ -76,7 +78,7 @@ void Preflight::plan_memory() {
 std::vector<std::string> Preflight::description(bool sections) const {
     std::vector<std::string> lines = description_;
     for (std::size_t s = 0; sections && s < memory_.sections.size(); ++s)
-        lines.push_back(fmt::format("section {}: {}", context_.deck.graph.sections[s].name,
+        lines.push_back(fmt::format("section {}: {}", scenario_.graph.sections[s].name,
                                     workload::describe(memory_.sections[s])));
     return lines;
 }

@@ -11,6 +11,7 @@
 #include "train/run/run_context.hpp"
 #include "workload/memory.hpp"
 #include "workload/sample_table.hpp"
+#include "workload/scenario.hpp"
 
 namespace maestro::train {
 
@@ -25,7 +26,8 @@ public:
     std::shared_ptr<const data::SampleFile> shared_samples() const { return samples_; }
     const workload::SampleTable& table() const { return *table_; }
     const emulation::Emulation* emulation() const { return emulation_.get(); }  ///< null on a real device
-    const config::Cluster* cluster() const { return emulation_ ? &emulation_->cluster() : nullptr; }
+    /// The scenario of the context, with the marker of the samples, and with the cluster if one is emulated.
+    const workload::Scenario& scenario() const { return scenario_; }
     /// What the sections need of this machine's memory. All windows are chosen.
     const workload::MemoryPlan& memory() const { return memory_; }
     /// Returns lines for the log. `sections`: with a line for each section's memory, which otherwise
@@ -38,6 +40,7 @@ private:
     void plan_memory();
 
     const RunContext& context_;
+    workload::Scenario scenario_;
     std::shared_ptr<data::SampleFile> samples_;
     std::unique_ptr<workload::SampleTable> table_;
     std::unique_ptr<emulation::Emulation> emulation_;

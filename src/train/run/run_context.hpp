@@ -9,6 +9,7 @@
 #include "comm/topology.hpp"
 #include "comm/watchdog.hpp"
 #include "config/deck.hpp"
+#include "workload/scenario.hpp"
 
 namespace maestro::train {
 
@@ -26,6 +27,7 @@ struct RunContext {
     comm::Topology topology;
     backend::Device device = {};
     config::Deck deck;
+    workload::Scenario scenario = {};                ///< of the deck; Preflight adds what other files say
     bool train = true;                               ///< false: an evaluation of the validation samples
     std::string memory_advice = kTrainingNeedsLess;  ///< what to do where memory is too small
 };

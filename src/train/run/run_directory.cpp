@@ -152,7 +152,7 @@ void RunDirectory::open_metrics(const Job& job, const std::string& environment) 
     const config::Deck& deck = context_.deck;
     io::MetricsHeader header{.deck = deck.text, .environment = environment, .sections = {}};
     header.time_scale = deck.time_scale();
-    for (const auto& s : context_.deck.graph.sections) header.sections.push_back(s.name);
+    for (const auto& s : context_.scenario.graph.sections) header.sections.push_back(s.name);
     for (const auto& s : job.problem().sections) header.windows.push_back(s.window);
     const fs::path path = path_ / "metrics.h5";
     const auto set_aside = [&](const std::string& ending, const std::string& why) {

@@ -8,7 +8,7 @@
 namespace maestro::train {
 
 SectionDevices::SectionDevices(const RunContext& context, const workload::MemoryPlan& plan) {
-    const graph::SectionGraph& graph = context.deck.graph;
+    const graph::SectionGraph& graph = context.scenario.graph;
     std::vector<double> bytes;  // of scratch, by place
     for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
         place_.push_back(-1);

@@ -48,7 +48,7 @@ public:
           adam_(settings_of(deck_.optimizer)),
           order_(deck_.run.seed, job.table().size(), deck_.data.global_batch),
           planner_(deck_, job.problem(), job.costs(), batches(), world_.waiter()),
-          runner_(world_, graph::lane_on(deck_.graph, world_.rank()), job.lane(), begin_s_,
+          runner_(world_, graph::lane_on(job.context().scenario.graph, world_.rank()), job.lane(), begin_s_,
                   local_sections(job), job.edges(), job.table(), job.prefetcher(), job.context().watchdog,
                   deck_.schedule.dispatch == "ready"),
           recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.context().pulse),
@@ -177,7 +177,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
 double Trainer::loss_scale(const schedule::StepPlan& plan) const {
     double weight = 0;
     for (std::size_t s = 0; s < plan.batches.size(); ++s)
-        if (job_.context().deck.graph.sections[s].loss)
+        if (job_.context().scenario.graph.sections[s].loss)
             for (const auto& replica : plan.batches[s])
                 for (const auto& batch : replica)
                     for (const std::int64_t sample : batch.samples) weight += job_.table().weight(sample);
@@ -185,12 +185,12 @@ double Trainer::loss_scale(const schedule::StepPlan& plan) const {
 }
 
 void Trainer::check_finite(StepSums& sums, std::int64_t step) const {
-    for (std::size_t s = 0; s < job_.context().deck.graph.sections.size(); ++s)
+    for (std::size_t s = 0; s < job_.context().scenario.graph.sections.size(); ++s)
         if (!std::isfinite(sums.squares(s)))
             throw Error(ExitCode::not_finite,
                         fmt::format("step {}: the gradient of section {} is not finite (loss {}); lower the "
                                     "learning rate, or look at the samples of this step",
-                                    step, job_.context().deck.graph.sections[s].name, sums.loss()),
+                                    step, job_.context().scenario.graph.sections[s].name, sums.loss()),
                         Scope::all_ranks);
     if (!std::isfinite(sums.loss()))
         throw Error(ExitCode::not_finite, fmt::format("step {}: the loss is {}", step, sums.loss()),
@@ -198,11 +198,11 @@ void Trainer::check_finite(StepSums& sums, std::int64_t step) const {
 }
 
 void Trainer::report_times() const {
-    const std::size_t count = job_.context().deck.graph.sections.size();
+    const std::size_t count = job_.context().scenario.graph.sections.size();
     std::vector<std::string> names;
     std::vector<SectionTimes> times(count);
     std::vector<bool> member(count, false);
-    for (const auto& s : job_.context().deck.graph.sections) names.push_back(s.name);
+    for (const auto& s : job_.context().scenario.graph.sections) names.push_back(s.name);
     for (auto& section : job_.sections()) {
         times[section->colour()] = section->times();
         member[section->colour()] = true;
@@ -221,11 +221,11 @@ ExitCode run_training(RunContext& context, const config::CommandLine& line, RunR
         for (const std::string& text : lines) log::info("{}", text);
         if (!line.dry_run) return false;
         log::info("{}", placement_table(context, preflight.memory()));
-        log::info("{}", traffic_table(context.deck, preflight.table(), preflight.samples().marker()));
+        log::info("{}", traffic_table(preflight.scenario(), preflight.table()));
         log::info("dry run: deck, samples and memory are in order; nothing was trained");
         return true;
     };
-    const bool placed = context.world.size() == context.deck.graph.world;  // not a dry run in one process
+    const bool placed = context.world.size() == context.scenario.graph.world;  // not a dry run in one process
     if (!placed && tell(preflight.description(true))) return ExitCode::done;
     Job job(context, preflight);
     if (directory.checkpoint().empty()) job.load_initial();

@@ -50,8 +50,6 @@ TEST(Deck, EveryInputIsGood) {
             EXPECT_LE(deck.optimizer.learning_rate, 3e-3) << name;
             EXPECT_EQ(deck.optimizer.clip, 1) << name;
         }
-    EXPECT_EQ(parse(input("vlm_glyphs.toml")).graph.world, 4);
-    EXPECT_EQ(parse(input("distill.toml")).graph.world, 3);
 }
 
 TEST(Deck, ErrorsNamePlaceKeyAndWhatIsAllowed) {
@@ -67,9 +65,6 @@ TEST(Deck, ErrorsNamePlaceKeyAndWhatIsAllowed) {
     EXPECT_THAT(refusal(edited("betas = [0.9, 0.95]", "betas = [0.9]")), HasSubstr("two numbers"));
     EXPECT_THAT(refusal(edited("model = \"glyph-vision\"", "model = \"glyph\"")),
                 HasSubstr("there is no [model.glyph]"));
-    EXPECT_THAT(refusal(edited("dp = 1", "dp = 2")), HasSubstr("fanout"));
-    EXPECT_THAT(refusal(edited("from = \"vision\"", "from = \"audio\"")),
-                HasSubstr("there is no section 'audio'"));
     EXPECT_THAT(refusal(edited("steps = 960", "steps = 0")), HasSubstr("deck.toml:20:9: "));
 }
 
@@ -123,39 +118,12 @@ TEST(Deck, OverridesAreTypedByTheSchema) {
             << value;
     EXPECT_EQ(deck.sections[0].window, 9);
     EXPECT_EQ(deck.models.at("glyph-language").layers, 2);
-    EXPECT_EQ(deck.graph.world, 2);
+    EXPECT_EQ(deck.sections[1].layout.dp, 1);
     EXPECT_THAT(deck.text, HasSubstr("# --set train.steps=8"));
     EXPECT_THAT(refusal(text, {"train.steps=3.5"}), HasSubstr("--set train.steps: '3.5' does not fit"));
     EXPECT_THAT(refusal(text, {"run.output="}), HasSubstr("--set run.output: it is empty"));
     EXPECT_THAT(refusal(text, {"train.steps"}), HasSubstr("not of the form KEY=VALUE"));
     EXPECT_THAT(refusal(text, {"model.glyph-language.tie_embeddings=yes"}), HasSubstr("true or false"));
-    EXPECT_THAT(refusal(text, {"section.language.layout.pp=2"}),
-                HasSubstr("--set section.language.layout.pp: 2 is not built yet"));
-}
-
-TEST(Deck, DegreesThatTheModelDoesNotAllowAreRefusedWithTheNearestThatItDoes) {
-    const std::string text = input("vlm_glyphs.toml");  // language: 4 heads, 2 kv_heads
-    const auto tp = [&](const std::string& degree) {
-        return refusal(text, {"section.language.layout.tp=" + degree});
-    };
-    EXPECT_EQ(tp("2"), "no error");
-    EXPECT_EQ(tp("4"), "no error");  // two ranks hold the same key heads
-    EXPECT_THAT(tp("3"), HasSubstr("section.language.layout.tp: 3 ranks cannot share out the 4 heads of "
-                                   "model.glyph-language evenly; the nearest that can: 2 or 4"));
-    EXPECT_THAT(tp("8"), HasSubstr("the nearest that can: 4"));
-    EXPECT_THAT(
-        refusal(text, {"section.language.layout.tp=3", "model.glyph-language.heads=6"}),
-        HasSubstr("3 ranks cannot share out the 2 kv_heads of model.glyph-language evenly; the nearest "
-                  "that can: 2 or 6"));
-    const auto exchange = [&](const std::string& cp, const std::string& shards) {
-        return refusal(text, {"section.language.layout.cp=" + cp, "section.language.layout.tp=" + shards,
-                              "section.language.layout.cp_kind=all-to-all"});
-    };
-    EXPECT_EQ(exchange("4", "1"), "no error");
-    EXPECT_THAT(exchange("4", "2"), AllOf(HasSubstr("section.language.layout.cp: "), HasSubstr("2 heads"),
-                                          HasSubstr("the nearest that can: 2; or cp_kind = \"ring\"")));
-    EXPECT_EQ(refusal(text, {"section.language.layout.cp=5", "section.language.layout.tp=2"}), "no error");
-    EXPECT_THAT(refusal(text, {"section.language.layout.cp_kind=both"}), HasSubstr("ring, all-to-all"));
 }
 
 CommandLine command_line(std::vector<const char*> words) {

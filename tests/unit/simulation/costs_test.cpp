@@ -12,18 +12,20 @@
 namespace maestro::simulation {
 namespace {
 
-config::Deck deck(const std::string& more = "") {
-    return config::parse_deck(
-        "[[section]]\nname = \"vision\"\n" + more +
-            "[[section]]\nname = \"language\"\n[[edge]]\nfrom = \"vision\"\nto = \"language\"\n",
-        "deck", {}, config::Command::simulate, config::Times::given);
+workload::Scenario scenario(const std::string& more = "") {
+    return workload::make_scenario(
+        config::parse_deck(
+            "[[section]]\nname = \"vision\"\n" + more +
+                "[[section]]\nname = \"language\"\n[[edge]]\nfrom = \"vision\"\nto = \"language\"\n",
+            "deck", {}, config::Command::simulate, config::Times::given),
+        config::Times::given);
 }
 
 double makespan(const std::string& costs, const std::string& policy, const std::string& more = "") {
-    const config::Deck d = deck(more);
-    schedule::Problem problem = workload::problem_of(d.graph);
+    const workload::Scenario s = scenario(more);
+    schedule::Problem problem = workload::problem_of(s);
     problem.zero_is_none = true;
-    problem.samples = parse_costs("sample,section,forward_s,backward_s\n" + costs, "c.csv", d.graph);
+    problem.samples = parse_costs("sample,section,forward_s,backward_s\n" + costs, "c.csv", s.graph);
     return simulate_step(std::move(problem), {.policy = policy}).timeline.makespan_s;
 }
 
@@ -42,13 +44,13 @@ TEST(Simulation, TakesWhatAHandCountsForTwoSamples) {
 }
 
 TEST(CostsFile, CorpusOfTheFuzzerIsReadOrRefused) {
-    const config::Deck d = deck();
+    const workload::Scenario s = scenario();
     int count = 0;
     for (const auto& entry :
          std::filesystem::directory_iterator(MAESTRO_SOURCE_DIR "/tests/fuzz/corpus/costs")) {
         ++count;
         try {
-            read_costs(entry.path().string(), d.graph);
+            read_costs(entry.path().string(), s.graph);
         } catch (const Error& error) {
             EXPECT_EQ(error.code(), ExitCode::bad_data) << entry.path();
         }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "unit/data/sample_file_fixture.hpp"
+#include "unit/workload/glyph_scenario.hpp"
 #include "workload/models.hpp"
 
 namespace maestro::workload {
@@ -21,21 +22,22 @@ protected:
         file_ = std::make_unique<data::SampleFile>(path_);
     }
     MemoryPlan plan(const std::vector<std::string>& settings, int threads = 1) {
-        deck_ =
-            config::parse_deck(config::read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/vlm_glyphs.toml"),
-                               "deck", settings, config::Command::train);
-        return measure_memory(deck_, table_of(deck_, *file_), file_->marker(), threads);
+        scenario_ = glyph_scenario(settings);
+        scenario_.marker = file_->marker();
+        Probes probes;
+        return measure_memory(scenario_, table_of(scenario_, *file_), probes, threads);
     }
     double total(const MemoryPlan& plan, int rank) const {
-        return memory_of(plan, deck_.graph, rank).total();
+        return memory_of(plan, scenario_.graph, rank).total();
     }
-    config::Deck deck_;
+    Scenario scenario_;
     std::unique_ptr<data::SampleFile> file_;
 };
 
 TEST_F(Memory, CountsEachPartByItsRule) {
     const MemoryPlan memory = plan({});
-    const RankMemory vision = memory_of(memory, deck_.graph, 0), language = memory_of(memory, deck_.graph, 2);
+    const RankMemory vision = memory_of(memory, scenario_.graph, 0),
+                     language = memory_of(memory, scenario_.graph, 2);
     const auto& up = memory.sections[0];
     const auto& down = memory.sections[1];
     EXPECT_EQ(vision.weights, up.footprint.parameters);
@@ -57,7 +59,7 @@ TEST_F(Memory, GradientsAreSummedInTheScratchOfTasks) {
     MemoryPlan memory = plan({});
     model::Footprint& down = memory.sections[1].footprint;
     down.scratch = 64;
-    const auto scratch = [&] { return memory_of(memory, deck_.graph, 2).scratch; };
+    const auto scratch = [&] { return memory_of(memory, scenario_.graph, 2).scratch; };
     // The parts of both other replicas.
     EXPECT_EQ(scratch(), 2.0 * sizeof(float) * static_cast<double>(down.optimizer));
     down.scratch = 2 * down.reduce_scratch;
@@ -68,11 +70,11 @@ TEST_F(Memory, GradientsAreSummedInTheScratchOfTasks) {
 TEST_F(Memory, MessagesCount) {
     MemoryPlan memory = plan({});
     const double before[] = {total(memory, 0), total(memory, 1)};
-    EXPECT_EQ(memory_of(memory, deck_.graph, 0).messages, 0);
+    EXPECT_EQ(memory_of(memory, scenario_.graph, 0).messages, 0);
     memory.channels[0].by_messages = true;
     const double rows = 6.0 * static_cast<double>(memory.sections[0].max_rows) * 128 * sizeof(float);
     for (const int rank : {0, 1}) {
-        EXPECT_EQ(memory_of(memory, deck_.graph, rank).messages, rows);
+        EXPECT_EQ(memory_of(memory, scenario_.graph, rank).messages, rows);
         EXPECT_EQ(total(memory, rank), before[rank] + rows);
     }
 }
@@ -88,14 +90,14 @@ TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
         open.channels[0].by_messages = by_messages;
         const auto largest = [&](int window) {
             MemoryPlan with = open;
-            with.set_window(0, window, deck_.graph);
+            with.set_window(0, window, scenario_.graph);
             return std::max(total(with, 0), total(with, 1));
         };
         std::set<int> found;
         for (const double share : {0.0, 0.1, 0.35, 0.99}) {
             MemoryPlan chosen = open;
             const double bytes = largest(1) + share * (largest(96) - largest(1));
-            choose_windows(chosen, deck_.graph, bytes);
+            choose_windows(chosen, scenario_.graph, bytes);
             const int window = chosen.sections[0].window;
             EXPECT_EQ(chosen.channels[0].window, window);
             EXPECT_LE(largest(window), bytes);
@@ -105,13 +107,14 @@ TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
         EXPECT_EQ(found.size(), 4U);
     }
     MemoryPlan memory = plan({"section.vision.window=0", "section.vision.micro_batch=1"});
-    choose_windows(memory, deck_.graph, 1e15);
+    choose_windows(memory, scenario_.graph, 1e15);
     EXPECT_EQ(memory.sections[0].window, 96);  // the batch; more would be of no use
     MemoryPlan none = plan({"section.vision.window=0"});
-    choose_windows(none, deck_.graph, 1);   // does not fit at all: one, and the caller sees that it does not
+    choose_windows(none, scenario_.graph,
+                   1);                      // does not fit at all: one, and the caller sees that it does not
     EXPECT_EQ(none.sections[0].window, 1);  // twelve samples, more than a micro-batch of language has
     none = plan({"section.vision.window=0", "section.vision.micro_batch=1"});
-    choose_windows(none, deck_.graph, 1);
+    choose_windows(none, scenario_.graph, 1);
     EXPECT_EQ(none.sections[0].window, 8);  // as many as those have
 }
 
@@ -135,29 +138,29 @@ TEST_F(Memory, IsThatOfTheDeviceWhateverTheThreadsOfThisHost) {
 
 TEST_F(Memory, SectionsOnOneRankShareScratchAndPassPointers) {
     const MemoryPlan memory = plan({"section.language.colocate_with=vision", "section.language.layout.dp=1"});
-    const RankMemory both = memory_of(memory, deck_.graph, 0);
+    const RankMemory both = memory_of(memory, scenario_.graph, 0);
     EXPECT_EQ(both.scratch, static_cast<double>(std::max(memory.sections[0].footprint.scratch,
                                                          memory.sections[1].footprint.scratch)));
     EXPECT_GT(both.channels, 0);  // slots for gradients, and none for rows
     MemoryPlan apart = memory;    // on a GPU they run beside each other
     apart.shares_scratch = false;
-    EXPECT_EQ(memory_of(apart, deck_.graph, 0).scratch, scratch_of(memory, 0) + scratch_of(memory, 1));
-    EXPECT_GT(memory_of(apart, deck_.graph, 0).scratch, both.scratch);
+    EXPECT_EQ(memory_of(apart, scenario_.graph, 0).scratch, scratch_of(memory, 0) + scratch_of(memory, 1));
+    EXPECT_GT(memory_of(apart, scenario_.graph, 0).scratch, both.scratch);
 }
 
 TEST_F(Memory, OfLibrariesCountsOnAGpuAlone) {
     MemoryPlan memory = plan({});
-    const RankMemory without = memory_of(memory, deck_.graph, 2);
+    const RankMemory without = memory_of(memory, scenario_.graph, 2);
     EXPECT_EQ(without.libraries + without.reserve, 0);
     EXPECT_EQ(without.total(), without.buffers() + without.samples);
     memory.libraries = {.workspace = 1e6, .reserve = 2e7, .link = 3e8};
-    const RankMemory with = memory_of(memory, deck_.graph, 2);  // sums gradients with two other ranks
+    const RankMemory with = memory_of(memory, scenario_.graph, 2);  // sums gradients with two other ranks
     EXPECT_EQ(with.libraries, 1e6);
     EXPECT_EQ(with.reserve, 2e7 + 2 * 3e8);
     EXPECT_EQ(with.buffers(), without.buffers());
     EXPECT_EQ(with.on_device(), with.buffers() + 1e6 + 2e7 + 2 * 3e8);
     EXPECT_EQ(with.total(), with.on_device() + with.samples);
-    EXPECT_EQ(memory_of(memory, deck_.graph, 0).reserve, 2e7);  // the encoder's rank is alone
+    EXPECT_EQ(memory_of(memory, scenario_.graph, 0).reserve, 2e7);  // the encoder's rank is alone
 }
 
 TEST_F(Memory, OpenWindowsLeaveRoomForLibraries) {
@@ -165,11 +168,11 @@ TEST_F(Memory, OpenWindowsLeaveRoomForLibraries) {
                             "section.language.micro_batch=1", "checkpoint.every=0"});
     const auto window_in = [&](double bytes) {
         MemoryPlan chosen = open;
-        choose_windows(chosen, deck_.graph, bytes);
+        choose_windows(chosen, scenario_.graph, bytes);
         return chosen.sections[0].window;
     };
     MemoryPlan ten = open;
-    ten.set_window(0, 10, deck_.graph);
+    ten.set_window(0, 10, scenario_.graph);
     const double bytes = std::max(total(ten, 0), total(ten, 1));
     EXPECT_EQ(window_in(bytes), 10);
     open.libraries = {.workspace = 1e6, .reserve = 2e7};

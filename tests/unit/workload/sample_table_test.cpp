@@ -3,8 +3,8 @@
 
 #include <set>
 
-#include "config/deck.hpp"
 #include "unit/data/sample_file_fixture.hpp"
+#include "unit/workload/glyph_scenario.hpp"
 #include "workload/cost_model.hpp"
 #include "workload/counts.hpp"
 #include "workload/models.hpp"
@@ -25,11 +25,9 @@ protected:
         arrays.add(text);
         arrays.add({257, 256, 'x', 'y', 'z', 258}, {{8, 8}});
         write(arrays);
-        deck_ =
-            config::parse_deck(config::read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/vlm_glyphs.toml"),
-                               "deck", {}, config::Command::train);
         file_ = std::make_unique<data::SampleFile>(path_);
-        table_ = std::make_unique<SampleTable>(table_of(deck_, *file_));
+        scenario_.marker = file_->marker();
+        table_ = std::make_unique<SampleTable>(table_of(scenario_, *file_));
     }
     /// Tokens of sample i once its pictures are expanded: patches of 8 pixels, 2 x 2 of them a token.
     std::int64_t expanded(std::int64_t i) const {
@@ -38,7 +36,8 @@ protected:
             tokens += (p.height + 15) / 16 * ((p.width + 15) / 16) - 1;
         return tokens;
     }
-    config::Deck deck_;
+    Scenario scenario_ = glyph_scenario();
+    Probes probes_;
     std::unique_ptr<data::SampleFile> file_;
     std::unique_ptr<SampleTable> table_;
 };
@@ -64,10 +63,9 @@ TEST_F(Table, NoMicroBatchExceedsTheWorst) {
     for (int count = 1; count <= 3; ++count) {
         const auto worst = table_->worst_micro_batch(count);
         for (int s = 0; s < 2; ++s) {
-            const auto bound = model::measure(spec_of(deck_, s), role_of(deck_, s, file_->marker()), worst);
+            const auto bound = model::measure(scenario_.models[s], role_of(scenario_, s), worst);
             const auto longest = table_->longest_micro_batch(count, s);
-            const auto kept =
-                model::measure(spec_of(deck_, s), role_of(deck_, s, file_->marker()), longest).saved;
+            const auto kept = model::measure(scenario_.models[s], role_of(scenario_, s), longest).saved;
             std::size_t most_kept = 0;
             // Every choice of `count` samples, by counting in base n.
             std::int64_t choices = 1;
@@ -80,7 +78,7 @@ TEST_F(Table, NoMicroBatchExceedsTheWorst) {
                     shapes.push_back(table_->shape(rest % n));
                 }
                 if (static_cast<int>(ids.size()) != count) continue;
-                const auto it = model::measure(spec_of(deck_, s), role_of(deck_, s, file_->marker()), shapes);
+                const auto it = model::measure(scenario_.models[s], role_of(scenario_, s), shapes);
                 EXPECT_LE(it.saved, kept);
                 most_kept = std::max(most_kept, it.saved);
                 EXPECT_LE(it.scratch, bound.scratch);
@@ -92,7 +90,7 @@ TEST_F(Table, NoMicroBatchExceedsTheWorst) {
 }
 
 TEST_F(Table, CostsAreThoseOfTheModelsOwnCode) {
-    const auto costs = sample_costs(deck_, file_->marker(), *table_);
+    const auto costs = sample_costs(scenario_, *table_, probes_);
     for (std::int64_t i = 0; i < table_->size(); ++i)
         for (int s = 0; s < 2; ++s) {
             const auto& cost = costs[static_cast<std::size_t>(i)].sections[static_cast<std::size_t>(s)];
@@ -101,8 +99,8 @@ TEST_F(Table, CostsAreThoseOfTheModelsOwnCode) {
                 EXPECT_EQ(cost.forward_s, 0);
                 continue;
             }
-            const auto counted = model::measure(spec_of(deck_, s), role_of(deck_, s, file_->marker()),
-                                                std::vector{table_->shape(i)});
+            const auto counted =
+                model::measure(scenario_.models[s], role_of(scenario_, s), std::vector{table_->shape(i)});
             EXPECT_GT(cost.backward_s, cost.forward_s);
             // Shares that do not grow with the length are left out: nothing follows the last token.
             EXPECT_NEAR(cost.forward_s * 1e11, counted.forward_flops, 0.03 * counted.forward_flops)
@@ -114,12 +112,12 @@ TEST_F(Table, CostsAreThoseOfTheModelsOwnCode) {
 
 TEST_F(Table, CountsOfAStepAreSumsOverItsSamples) {
     const std::vector<std::int64_t> ids{1, 2, 4};
-    const auto counts = step_counts(deck_, file_->marker(), *table_, ids);
+    const auto counts = step_counts(scenario_, *table_, probes_, ids);
     for (int s = 0; s < 2; ++s) {
         double flops = 0, rows = 0;
         for (const std::int64_t id : ids) {
-            const auto one = model::measure(spec_of(deck_, s), role_of(deck_, s, file_->marker()),
-                                            std::vector{table_->shape(id)});
+            const auto one =
+                model::measure(scenario_.models[s], role_of(scenario_, s), std::vector{table_->shape(id)});
             flops += one.forward_flops + one.backward_flops;
             rows += static_cast<double>(table_->output_rows(id, s));
         }
@@ -131,7 +129,7 @@ TEST_F(Table, CountsOfAStepAreSumsOverItsSamples) {
     }
     EXPECT_EQ(counts[0].dp_bytes, 0);  // one replica
     const auto language =
-        model::measure(spec_of(deck_, 1), role_of(deck_, 1, file_->marker()), std::vector{table_->shape(1)});
+        model::measure(scenario_.models[1], role_of(scenario_, 1), std::vector{table_->shape(1)});
     // Three replicas: each passes on two thirds of the gradient, and of the weights (4 of 8 bytes each).
     EXPECT_EQ(counts[1].dp_bytes, 3 * 2 * (2.0 / 3) * static_cast<double>(language.parameters) / 2);
 }

@@ -1,0 +1,62 @@
+#include "workload/probes.hpp"
+
+#include <string>
+
+namespace maestro::workload {
+
+namespace {
+
+parallel::Mesh mesh_of(const Probe& probe) {
+    return parallel::make_meta_mesh(probe.rank, probe.shape, probe.links);
+}
+
+}  // namespace
+
+void Probe::add(const model::SampleShape& sample, int count) {
+    if (!samples.empty() && samples.back().first == sample)
+        samples.back().second += count;
+    else
+        samples.emplace_back(sample, count);
+}
+
+const model::Footprint& Probes::footprint(const Probe& probe) {
+    const auto at = footprints_.find(probe);
+    if (at != footprints_.end()) return at->second;
+    std::vector<model::SampleShape> samples;
+    for (const auto& [sample, count] : probe.samples)
+        samples.insert(samples.end(), static_cast<std::size_t>(count), sample);
+    return footprints_
+        .emplace(probe, model::measure(probe.spec, probe.role, samples, probe.options, mesh_of(probe)))
+        .first->second;
+}
+
+const StepEnd& Probes::step_end(const Probe& probe) {
+    const auto at = step_ends_.find(probe);
+    if (at != step_ends_.end()) return at->second;
+    return step_ends_
+        .emplace(probe, measure_step_end(probe.spec, probe.role, mesh_of(probe), probe.options.rates))
+        .first->second;
+}
+
+/// Of the fields in which probes of one planner mostly differ; equality decides.
+std::size_t Probes::Hash::operator()(const Probe& probe) const {
+    std::size_t hash = std::hash<std::string>{}(probe.role.section);
+    const auto mix = [&](auto value) {
+        hash ^= std::hash<decltype(value)>{}(value) + 0x9e3779b97f4a7c15 + (hash << 6) + (hash >> 2);
+    };
+    mix(probe.shape.dp);
+    mix(probe.shape.degrees.tp);
+    mix(probe.shape.degrees.cp);
+    mix(probe.rank);
+    mix(probe.links.tp.bandwidth);
+    mix(probe.options.rates.element_flops);
+    mix(probe.options.rates.bytes);
+    for (const auto& [sample, count] : probe.samples) {
+        mix(count);
+        mix(sample.tokens);
+        for (const PictureSize& picture : sample.pictures) mix(picture.height * 65536 + picture.width);
+    }
+    return hash;
+}
+
+}  // namespace maestro::workload

@@ -1,0 +1,113 @@
+#include "workload/scenario.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+
+namespace maestro::workload {
+
+namespace {
+
+model::ModelSpec spec_of(const config::Model& m) {
+    return {.kind = m.kind == "vision" ? model::ModelSpec::Kind::vision : model::ModelSpec::Kind::language,
+            .name = m.name,
+            .layers = static_cast<int>(m.layers),
+            .width = static_cast<int>(m.width),
+            .heads = static_cast<int>(m.heads),
+            .kv_heads = static_cast<int>(m.kv_heads),
+            .head_dim = static_cast<int>(m.head_dim),
+            .mlp = static_cast<int>(m.mlp),
+            .vocabulary = static_cast<int>(m.vocabulary),
+            .rope_theta = m.rope_theta,
+            .norm_eps = m.norm_eps,
+            .tie_embeddings = m.tie_embeddings,
+            .patch = static_cast<int>(m.patch),
+            .merge = static_cast<int>(m.merge),
+            .channels = static_cast<int>(m.channels)};
+}
+
+graph::Section section_of(const config::Section& s, graph::Kind kind) {
+    graph::Section section{.name = s.name,
+                           .kind = kind,
+                           .train = s.mode == "train",
+                           .micro_batch = static_cast<int>(s.micro_batch),
+                           .window = static_cast<int>(s.window),
+                           .colocate_with = s.colocate_with,
+                           .layout = s.layout};
+    section.layout.cp_kind = s.cp_kind == "ring" ? ContextKind::ring : ContextKind::all_to_all;
+    return section;
+}
+
+/// Makes the graph of the sections and edges, and checks it against the models.
+void connect(Scenario& scenario, std::vector<graph::Section> sections, std::vector<graph::Edge> edges,
+             std::vector<graph::Refusal>& refusals) {
+    const std::size_t before = refusals.size();
+    check_layouts(sections, scenario.models, refusals);
+    if (refusals.size() == before)
+        scenario.graph = graph::make_graph(std::move(sections), std::move(edges), refusals);
+    if (refusals.size() == before) check_edges(scenario, refusals);
+}
+
+}  // namespace
+
+int Scenario::full_micro_batch(int section) const {
+    return static_cast<int>(std::min<std::int64_t>(graph.sections[section].micro_batch, global_batch));
+}
+
+Scenario make_scenario(const config::Deck& deck, config::Times times) {
+    Scenario scenario;
+    scenario.global_batch = deck.data.global_batch;
+    scenario.sequence_length = deck.data.sequence_length;
+    scenario.compute = deck.run.precision == "bf16" ? DType::bf16 : DType::f32;
+    scenario.recompute = deck.train.recompute == "layer";
+    scenario.seed = deck.run.seed;
+    std::vector<graph::Section> sections;
+    for (const config::Section& s : deck.sections) {
+        const auto model = deck.models.find(s.model);
+        scenario.models.push_back(model == deck.models.end() ? model::ModelSpec{} : spec_of(model->second));
+        scenario.distillation.push_back(s.distill);
+        graph::Kind kind = graph::Kind::any;
+        if (times == config::Times::model)
+            kind = scenario.models.back().kind == model::ModelSpec::Kind::vision ? graph::Kind::vision
+                                                                                 : graph::Kind::language;
+        sections.push_back(section_of(s, kind));
+    }
+    std::vector<graph::Edge> edges;
+    for (const config::Edge& e : deck.edges)
+        edges.push_back({.from_name = e.from,
+                         .to_name = e.to,
+                         .tensor = e.tensor == "hidden" ? EdgeTensor::hidden : EdgeTensor::embeddings});
+    std::vector<graph::Refusal> refusals;
+    connect(scenario, std::move(sections), std::move(edges), refusals);
+    if (refusals.empty()) return scenario;
+    std::vector<std::string> messages;
+    for (const graph::Refusal& refusal : refusals)
+        messages.push_back(deck.places.message(refusal.key, refusal.what));
+    throw Error(ExitCode::bad_deck, fmt::format("{}", fmt::join(messages, "\n")), Scope::all_ranks);
+}
+
+Scenario with_sections(Scenario base, std::vector<graph::Section> sections,
+                       std::vector<graph::Refusal>& refusals) {
+    MAESTRO_CHECK(sections.size() == base.graph.sections.size(), "{} sections for {}", sections.size(),
+                  base.graph.sections.size());
+    connect(base, std::move(sections), std::move(base.graph.edges), refusals);
+    return base;
+}
+
+Scenario in_one_layout(const Scenario& base) {
+    std::vector<graph::Section> sections = base.graph.sections;
+    for (graph::Section& section : sections) {
+        section.layout = {.dp = base.graph.world};
+        section.colocate_with = &section == &sections.front() ? "" : sections.front().name;
+    }
+    std::vector<graph::Refusal> refusals;
+    Scenario scenario = with_sections(base, std::move(sections), refusals);
+    MAESTRO_CHECK(refusals.empty(), "{}: {}", refusals.front().key, refusals.front().what);
+    return scenario;
+}
+
+}  // namespace maestro::workload

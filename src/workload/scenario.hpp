@@ -1,0 +1,55 @@
+// What the costs, the memory and the traffic of a step follow from, besides the samples: the section graph,
+// the models, the batch, the number formats and the machines. A plain value, which a planner copies and
+// changes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/dtype.hpp"
+#include "config/cluster.hpp"
+#include "config/deck.hpp"
+#include "graph/section_graph.hpp"
+#include "model/module.hpp"
+
+namespace maestro::workload {
+
+struct Scenario {
+    graph::SectionGraph graph;
+    std::vector<model::ModelSpec> models;       ///< by section
+    std::vector<config::Distill> distillation;  ///< by section, of those that have a teacher
+    std::int64_t global_batch = 1;              ///< samples of a step
+    std::int64_t sequence_length = 512;         ///< tokens of a sample at most, picture tokens included
+    DType compute = DType::f32;
+    bool recompute = false;    ///< keep only the layers' inputs and compute the rest again in backward
+    std::uint64_t seed = 0;    ///< of the initial weights
+    std::int32_t marker = -1;  ///< the token that stands for a picture in the samples
+    /// The machines that times are counted for. Without it, they are counted at a nominal rate.
+    std::optional<config::Cluster> cluster;
+
+    /// Samples of a full micro-batch: no step has more than its global batch.
+    int full_micro_batch(int section) const;
+};
+
+/// The scenario that the deck describes, checked; its marker and cluster are left to the caller, because they
+/// come from other files. With Times::given the sections may lack a model. Throws Error(bad_deck, all_ranks)
+/// with all problems, a line each, at the place of their keys.
+Scenario make_scenario(const config::Deck& deck, config::Times times = config::Times::model);
+
+/// `base` with other layouts, micro-batches, windows or colocation: `sections` are those of its graph, in the
+/// same order, and everything that a section graph derives is derived anew. What does not fit is appended to
+/// `refusals`; the result may be used only if nothing was.
+Scenario with_sections(Scenario base, std::vector<graph::Section> sections,
+                       std::vector<graph::Refusal>& refusals);
+
+/// The scenario of a framework in which all ranks run the same: every rank holds a replica of every section.
+Scenario in_one_layout(const Scenario& base);
+
+/// What the sizes of the models say against a layout; independent of the other sections.
+void check_layouts(const std::vector<graph::Section>& sections, const std::vector<model::ModelSpec>& models,
+                   std::vector<graph::Refusal>& refusals);
+/// What the models and batches at both ends of an edge say against it. The graph is whole.
+void check_edges(const Scenario& scenario, std::vector<graph::Refusal>& refusals);
+
+}  // namespace maestro::workload

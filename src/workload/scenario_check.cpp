@@ -1,0 +1,180 @@
+// Whether layouts, models and batches fit together.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "workload/scenario.hpp"
+
+namespace maestro::workload {
+
+namespace {
+
+std::string section_key(const graph::Section& section, const char* key) {
+    return fmt::format("section.{}.{}", section.name, key);
+}
+
+bool divides_either_way(int a, int b) {
+    return a % b == 0 || b % a == 0;
+}
+
+/// The next smaller and the next larger degree that `works` accepts, of those up to `heads`: "2 or 4".
+template <class Works>
+std::string nearest_degrees(int degree, int heads, const Works& works) {
+    std::vector<int> near;
+    for (int d = std::min(degree, heads); d >= 1 && near.empty(); --d)
+        if (works(d)) near.push_back(d);
+    for (int d = degree + 1; d <= heads; ++d)
+        if (works(d)) {
+            near.push_back(d);
+            break;
+        }
+    return fmt::format("{}", fmt::join(near, " or "));
+}
+
+/// tp ranks divide the heads, and each holds whole key heads or shares one with its neighbours. Returns
+/// whether the heads allow the degree.
+bool check_tp(const graph::Section& section, const model::ModelSpec& m,
+              std::vector<graph::Refusal>& refusals) {
+    const std::string key = section_key(section, "layout.tp");
+    const int tp = section.layout.tp;
+    const auto shares_heads = [&](int degree) {
+        return m.heads % degree == 0 && divides_either_way(m.kv_heads, degree);
+    };
+    if (!shares_heads(tp)) {
+        const bool queries = m.heads % tp != 0;
+        refusals.push_back(
+            {key,
+             fmt::format("{} ranks cannot share out the {} {} of model.{} evenly; the nearest that can: {}",
+                         tp, queries ? m.heads : m.kv_heads, queries ? "heads" : "kv_heads", m.name,
+                         nearest_degrees(tp, m.heads, shares_heads))});
+        return false;
+    }
+    const bool language = m.kind == model::ModelSpec::Kind::language;
+    for (const auto& [what, size] : {std::pair{"width", m.width}, std::pair{"mlp", m.mlp},
+                                     std::pair{"vocabulary", language ? m.vocabulary : m.width}})
+        if (tp > size)
+            refusals.push_back(
+                {key,
+                 fmt::format("{} ranks are more than model.{}.{}, which they share out; allowed: at most {}",
+                             tp, m.name, what, size)});
+    return true;
+}
+
+/// With all-to-all, cp ranks divide the heads that tp leaves.
+void check_cp(const graph::Section& section, const model::ModelSpec& m,
+              std::vector<graph::Refusal>& refusals) {
+    const graph::Layout& l = section.layout;
+    if (l.cp_kind != ContextKind::all_to_all) return;
+    const int heads = m.heads / l.tp, kv_heads = std::max(m.kv_heads / l.tp, 1);
+    const auto works = [&](int cp) { return heads % cp == 0 && divides_either_way(kv_heads, cp); };
+    if (works(l.cp)) return;
+    refusals.push_back(
+        {section_key(section, "layout.cp"),
+         fmt::format(
+             "with cp_kind = \"all-to-all\" {} ranks share out the {} heads and {} kv_heads that tp = "
+             "{} leaves of model.{}, which they cannot evenly; the nearest that can: {}; or cp_kind = "
+             "\"ring\", which takes any",
+             l.cp, heads, kv_heads, l.tp, m.name, nearest_degrees(l.cp, m.heads, works))});
+}
+
+/// The patches by which a section's picture markers are expanded; {0, 0}: they stay tokens.
+std::pair<int, int> expansion(const Scenario& scenario, int section) {
+    for (const graph::Edge& e : scenario.graph.edges)
+        if (e.to == section && e.tensor == EdgeTensor::embeddings)
+            return {scenario.models[e.from].patch, scenario.models[e.from].merge};
+    return {0, 0};
+}
+
+/// A section takes one edge of each kind, and feeds sections of one width.
+void check_siblings(const Scenario& scenario, std::size_t edge, std::vector<graph::Refusal>& refusals) {
+    const graph::Edge& e = scenario.graph.edges[edge];
+    const std::string key = fmt::format("edge.{}-{}.to", e.from_name, e.to_name);
+    for (std::size_t j = 0; j < edge; ++j) {
+        const graph::Edge& other = scenario.graph.edges[j];
+        if (other.to == e.to && other.tensor == e.tensor)
+            refusals.push_back(
+                {key, fmt::format("'{}' takes {} from '{}' already; more than one such edge is not built yet",
+                                  e.to_name, e.tensor == EdgeTensor::hidden ? "hidden" : "embeddings",
+                                  other.from_name)});
+        if (other.from == e.from && e.tensor == EdgeTensor::embeddings &&
+            scenario.models[other.to].width != scenario.models[e.to].width)
+            refusals.push_back(
+                {key,
+                 fmt::format("'{}' feeds sections of different width ({} and {}); that is not built yet",
+                             e.from_name, scenario.models[other.to].width, scenario.models[e.to].width)});
+    }
+}
+
+/// A student computes the loss, and its rows match its teacher's.
+void check_teaching(const Scenario& scenario, const graph::Edge& e, std::vector<graph::Refusal>& refusals) {
+    if (!scenario.graph.sections[e.to].loss)
+        refusals.push_back(
+            {fmt::format("edge.{}-{}.to", e.from_name, e.to_name),
+             fmt::format("hidden states teach a section that computes the loss, '{}' has an outgoing edge",
+                         e.to_name)});
+    if (expansion(scenario, e.from) != expansion(scenario, e.to))
+        refusals.push_back(
+            {fmt::format("edge.{}-{}.from", e.from_name, e.to_name),
+             "teacher and student see pictures differently, so their rows do not match; give both "
+             "a vision section of the same patch and merge, or neither"});
+}
+
+}  // namespace
+
+void check_layouts(const std::vector<graph::Section>& sections, const std::vector<model::ModelSpec>& models,
+                   std::vector<graph::Refusal>& refusals) {
+    for (std::size_t s = 0; s < sections.size(); ++s) {
+        const graph::Section& section = sections[s];
+        const graph::Layout& l = section.layout;
+        bool counts = true;
+        for (const auto& [key, degree] :
+             {std::pair{"layout.dp", l.dp}, std::pair{"layout.tp", l.tp}, std::pair{"layout.cp", l.cp}})
+            if (degree < 1) {
+                refusals.push_back({section_key(section, key),
+                                    fmt::format("{} is out of range; allowed: at least 1", degree)});
+                counts = false;
+            }
+        for (const auto& [key, degree] : {std::pair{"layout.pp", l.pp}, std::pair{"layout.ep", l.ep}})
+            if (degree != 1)
+                refusals.push_back(
+                    {section_key(section, key), fmt::format("{} is not built yet; allowed: 1", degree)});
+        if (!counts || models[s].name.empty()) continue;  // only the times of its tasks are known
+        if (check_tp(section, models[s], refusals)) check_cp(section, models[s], refusals);
+    }
+}
+
+void check_edges(const Scenario& scenario, std::vector<graph::Refusal>& refusals) {
+    const graph::SectionGraph& graph = scenario.graph;
+    for (std::size_t i = 0; i < graph.edges.size(); ++i) {
+        const graph::Edge& e = graph.edges[i];
+        const graph::Section &up = graph.sections[e.from], &down = graph.sections[e.to];
+        if (up.kind == graph::Kind::any) continue;  // only the times of its tasks are known
+        check_siblings(scenario, i, refusals);
+        if (e.tensor == EdgeTensor::hidden) check_teaching(scenario, e, refusals);
+        if (up.layout.tp > scenario.models[e.to].width)
+            refusals.push_back(
+                {section_key(up, "layout.tp"),
+                 fmt::format(
+                     "{} ranks are more than the width of '{}', which they share out; allowed: at most {}",
+                     up.layout.tp, down.name, scenario.models[e.to].width)});
+        const int whole = scenario.full_micro_batch(e.to);
+        if (up.window > 0 && std::int64_t{up.window} * up.micro_batch < whole)
+            refusals.push_back(
+                {section_key(up, "window"),
+                 fmt::format("{} micro-batches of {} samples in flight are fewer than the {} samples of a "
+                             "micro-batch of '{}'; allowed: at least {}, or 0",
+                             up.window, up.micro_batch, whole, down.name,
+                             (whole + up.micro_batch - 1) / up.micro_batch)});
+    }
+    for (const graph::Edge& e : graph.edges)
+        if (e.tensor == EdgeTensor::hidden && graph.sections[e.from].kind != graph::Kind::any &&
+            scenario.models[e.from].vocabulary != scenario.models[e.to].vocabulary)
+            refusals.push_back({"model." + scenario.models[e.to].name + ".vocabulary",
+                                fmt::format("student and teacher need one vocabulary, '{}' has {}",
+                                            e.from_name, scenario.models[e.from].vocabulary)});
+}
+
+}  // namespace maestro::workload

@@ -1,0 +1,188 @@
+// Scenarios of decks and of other scenarios: what is refused, and which model code runs again.
+#include "workload/scenario.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "unit/data/sample_file_fixture.hpp"
+#include "unit/workload/glyph_scenario.hpp"
+#include "workload/cost_model.hpp"
+#include "workload/memory.hpp"
+#include "workload/models.hpp"
+#include "workload/step_end.hpp"
+
+namespace maestro::workload {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string input(const std::string& name) {
+    return config::read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/" + name);
+}
+
+Scenario scenario_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+    return make_scenario(config::parse_deck(text, "deck.toml", overrides, config::Command::train));
+}
+
+/// The message of the error that making the scenario ends with; the code is checked.
+std::string refusal(const std::string& text, const std::vector<std::string>& overrides = {}) {
+    try {
+        scenario_of(text, overrides);
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::bad_deck);
+        EXPECT_EQ(error.scope(), Scope::all_ranks);
+        return error.what();
+    }
+    return "no error";
+}
+
+std::string edited(const std::string& old_text, const std::string& new_text) {
+    std::string text = input("vlm_glyphs.toml");
+    const auto at = text.find(old_text);
+    EXPECT_NE(at, std::string::npos) << old_text;
+    return text.replace(at, old_text.size(), new_text);
+}
+
+TEST(Scenario, OfEveryInputIsGood) {
+    EXPECT_EQ(scenario_of(input("vlm_glyphs.toml")).graph.world, 4);
+    EXPECT_EQ(scenario_of(input("distill.toml")).graph.world, 3);
+    EXPECT_EQ(scenario_of(input("glyphs_large.toml")).models[1].kind, model::ModelSpec::Kind::language);
+    EXPECT_EQ(scenario_of(input("vlm_glyphs.toml"), {"section.language.layout.dp=1"}).graph.world, 2);
+}
+
+TEST(Scenario, RefusalsNameThePlaceOfTheirKey) {
+    EXPECT_THAT(refusal(edited("dp = 1", "dp = 2")), HasSubstr("fanout"));
+    EXPECT_THAT(refusal(edited("from = \"vision\"", "from = \"audio\"")),
+                AllOf(testing::StartsWith("deck.toml:85:8: edge.audio-language.from: "),
+                      HasSubstr("there is no section 'audio'")));
+    EXPECT_THAT(refusal(input("vlm_glyphs.toml"), {"section.language.layout.pp=2"}),
+                HasSubstr("--set section.language.layout.pp: 2 is not built yet"));
+    EXPECT_THAT(
+        refusal(input("vlm_glyphs.toml"), {"section.vision.window=1", "section.vision.micro_batch=1"}),
+        HasSubstr("1 micro-batches of 1 samples in flight are fewer than"));
+}
+
+TEST(Scenario, DegreesThatTheModelDoesNotAllowAreRefusedWithTheNearestThatItDoes) {
+    const std::string text = input("vlm_glyphs.toml");  // language: 4 heads, 2 kv_heads
+    const auto tp = [&](const std::string& degree) {
+        return refusal(text, {"section.language.layout.tp=" + degree});
+    };
+    EXPECT_EQ(tp("2"), "no error");
+    EXPECT_EQ(tp("4"), "no error");  // two ranks hold the same key heads
+    EXPECT_THAT(tp("3"), HasSubstr("section.language.layout.tp: 3 ranks cannot share out the 4 heads of "
+                                   "model.glyph-language evenly; the nearest that can: 2 or 4"));
+    EXPECT_THAT(tp("8"), HasSubstr("the nearest that can: 4"));
+    EXPECT_THAT(
+        refusal(text, {"section.language.layout.tp=3", "model.glyph-language.heads=6"}),
+        HasSubstr("3 ranks cannot share out the 2 kv_heads of model.glyph-language evenly; the nearest "
+                  "that can: 2 or 6"));
+    const auto exchange = [&](const std::string& cp, const std::string& shards) {
+        return refusal(text, {"section.language.layout.cp=" + cp, "section.language.layout.tp=" + shards,
+                              "section.language.layout.cp_kind=all-to-all"});
+    };
+    EXPECT_EQ(exchange("4", "1"), "no error");
+    EXPECT_THAT(exchange("4", "2"), AllOf(HasSubstr("section.language.layout.cp: "), HasSubstr("2 heads"),
+                                          HasSubstr("the nearest that can: 2; or cp_kind = \"ring\"")));
+    EXPECT_EQ(refusal(text, {"section.language.layout.cp=5", "section.language.layout.tp=2"}), "no error");
+    EXPECT_THAT(refusal(text, {"section.language.layout.cp_kind=both"}), HasSubstr("ring, all-to-all"));
+}
+
+TEST(Scenario, OtherSectionsAreCheckedAndDerivedAnew) {
+    const Scenario base = glyph_scenario();
+    std::vector<graph::Section> sections = base.graph.sections;
+    sections[1].layout.dp = 2;
+    std::vector<graph::Refusal> refusals;
+    const Scenario other = with_sections(base, sections, refusals);
+    EXPECT_TRUE(refusals.empty());
+    EXPECT_EQ(other.graph.world, 3);
+    EXPECT_EQ(other.graph.edges[0].fanout, 2);
+    EXPECT_EQ(other.models, base.models);
+    sections[0].layout.dp = 3;  // no multiple of it
+    sections[1].layout.tp = 3;  // does not divide the heads
+    with_sections(base, sections, refusals);
+    ASSERT_EQ(refusals.size(), 1u);
+    EXPECT_EQ(refusals[0].key, "section.language.layout.tp");
+    sections[1].layout.tp = 0;
+    refusals.clear();
+    with_sections(base, sections, refusals);
+    ASSERT_EQ(refusals.size(), 1u);
+    EXPECT_THAT(refusals[0].what, HasSubstr("at least 1"));
+}
+
+TEST(Scenario, InOneLayoutEveryRankHoldsAReplicaOfEverySection) {
+    const Scenario one = in_one_layout(glyph_scenario({"section.language.layout.tp=2"}));
+    EXPECT_EQ(one.graph.world, 7);
+    EXPECT_EQ(one.graph.lanes, 7);
+    for (const graph::Section& section : one.graph.sections) {
+        EXPECT_EQ(section.layout.dp, 7);
+        EXPECT_EQ(section.layout.ranks(), 7);
+        EXPECT_EQ(section.first_lane, 0);
+    }
+}
+
+class Planning : public data::SampleFileTest {
+protected:
+    void SetUp() override {
+        data::SampleArrays arrays;
+        for (int i = 0; i < 40; ++i) arrays.add({257, 256, 'x', 258}, {{64, 32 + i}});
+        write(arrays);
+        file_ = std::make_unique<data::SampleFile>(path_);
+        base_ = glyph_scenario();
+        base_.marker = file_->marker();
+        base_.cluster = config::parse_cluster(
+            config::read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/clusters/h100.toml"), "cluster");
+        table_ = std::make_unique<SampleTable>(table_of(base_, *file_));
+    }
+    /// What a planner asks of a scenario, as one list of numbers.
+    std::vector<double> ask(const Scenario& scenario, Probes& probes) const {
+        std::vector<double> numbers;
+        const CostModel costs(scenario, *table_, probes);
+        for (const schedule::TaskCost& task : costs.of(7).sections)
+            numbers.insert(numbers.end(), {task.forward_s, task.backward_s, task.transfer_s});
+        const MemoryPlan memory = measure_memory(scenario, *table_, probes, 1);
+        for (int rank = 0; rank < scenario.graph.world; ++rank)
+            numbers.push_back(memory_of(memory, scenario.graph, rank).total());
+        for (const StepEnd& end : step_ends(scenario, probes))
+            numbers.insert(numbers.end(), {end.reduce_s, end.update_s});
+        return numbers;
+    }
+    Scenario with_layout(std::size_t section, graph::Layout layout) const {
+        std::vector<graph::Section> sections = base_.graph.sections;
+        sections[section].layout = layout;
+        std::vector<graph::Refusal> refusals;
+        Scenario other = with_sections(base_, sections, refusals);
+        for (const graph::Refusal& refusal : refusals) ADD_FAILURE() << refusal.key << ": " << refusal.what;
+        return other;
+    }
+    Scenario base_;
+    std::unique_ptr<data::SampleFile> file_;
+    std::unique_ptr<SampleTable> table_;
+};
+
+TEST_F(Planning, AScenarioRunsTheCodeOfThoseSectionsAloneWhoseLayoutIsNew) {
+    Probes probes;
+    const std::vector<double> first = ask(base_, probes);
+    const std::int64_t of_both = probes.runs();
+    EXPECT_EQ(ask(base_, probes), first);
+    EXPECT_EQ(probes.runs(), of_both);  // nothing is new
+
+    const Scenario narrow = with_layout(1, {.dp = 1, .tp = 2});
+    const std::vector<double> kept = ask(narrow, probes);
+    const std::int64_t of_language = probes.runs() - of_both;
+    Probes fresh;
+    EXPECT_EQ(ask(narrow, fresh), kept);  // bit for bit
+    ask(with_layout(0, {.tp = 3}), probes);
+    const std::int64_t of_vision = probes.runs() - of_both - of_language;
+    EXPECT_GT(std::min(of_vision, of_language), 0);
+    EXPECT_EQ(of_vision + of_language, of_both);
+    EXPECT_EQ(fresh.runs(), of_both);
+
+    // A task does not know of other replicas: only the memory and the step's end depend on dp.
+    ask(with_layout(1, {.dp = 2}), probes);
+    EXPECT_EQ(probes.runs(), 2 * of_both + 3);  // worst and longest micro-batch, and the step's end
+}
+
+}  // namespace
+}  // namespace maestro::workload
