@@ -50,6 +50,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     world.broadcast(text);
     const auto times = line.costs.empty() ? config::Times::model : config::Times::given;
     config::Deck deck = config::parse_deck(text, line.deck, line.set, line.command, times);  // 3. the deck
+    for (const std::string& notice : deck.notices) log::info("{}: {}", line.deck, notice);
     workload::Scenario scenario = workload::make_scenario(deck, times);  // and its section graph
     if (line.command == config::Command::simulate) {
         watchdog.pause();

@@ -157,6 +157,8 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     for (const auto& [name, key] : tables_.slots()) deck.settings[name] = text_of(key);
     deck.defaults = tables_.defaults();
     deck.places = tables_.places();
+    deck.renames = tables_.renames();
+    deck.notices = tables_.notices();
     return deck;
 }
 
@@ -211,9 +213,10 @@ void DeckReader::check_sections(const Deck& deck) {
 }
 
 void DeckReader::check_device(const Deck& deck) {
-    if (deck.run.gpu_products == "tf32" && deck.run.precision != "fp32")
-        fail_at("run.gpu_products", fmt::format("tf32 stands for fp32, and run.precision is {}; leave it out",
-                                                deck.run.precision));
+    if (deck.run.matmul_precision == "tf32" && deck.run.precision != "fp32")
+        fail_at(
+            "run.matmul_precision",
+            fmt::format("tf32 stands for fp32, and run.precision is {}; leave it out", deck.run.precision));
     if (!needs_.training || deck.run.device != "emulated") return;
     if (deck.emulated.cluster.empty())
         fail_at("emulated.cluster",

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "config/key_places.hpp"
+#include "config/renames.hpp"
 #include "graph/section_graph.hpp"
 
 namespace maestro::config {
@@ -23,7 +24,7 @@ struct Run {
     std::string name, output;
     std::uint64_t seed = 0;
     std::string device = "auto", precision = "fp32";
-    std::string gpu_products = "fp32", gpu_algorithms = "proposed";
+    std::string matmul_precision = "fp32", gemm_autotune = "heuristic";
     double timeout_s = 120;  ///< a rank that waits longer for another ends the job
     std::string transport = "auto";
 };
@@ -96,6 +97,8 @@ struct Deck {
     std::map<std::string, std::string> settings;  ///< every key by its full name, with its value
     std::map<std::string, std::string> defaults;  ///< of the keys that may be left out
     KeyPlaces places;                             ///< for messages about keys
+    Renames renames;                              ///< keys and words that had another name
+    std::vector<std::string> notices;             ///< for the log: where the deck uses old names
 
     const Model& model_of(int section) const { return models.at(sections[section].model); }
     /// Seconds of the run for one of the cost model's: other than 1 on an emulated device.

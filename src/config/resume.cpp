@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<std::string_view, 12> kFreeKeys = {
     "emulated.cluster", "run.name",        "run.output",      "run.device",
     "run.timeout_s",    "run.transport",   "data.train",      "data.validation",
-    "train.steps",      "train.log_every", "train.recompute", "run.gpu_algorithms"};
+    "train.steps",      "train.log_every", "train.recompute", "run.gemm_autotune"};
 constexpr std::array<std::string_view, 3> kFreeTables = {"checkpoint.", "metrics.", "schedule."};
 constexpr std::array<std::string_view, 4> kFreeOfSections = {".weights", ".micro_batch", ".window",
                                                              ".colocate_with"};
@@ -33,8 +33,11 @@ bool is_free(std::string_view key) {
 
 }  // namespace
 
-std::vector<std::string> resume_conflicts(const Deck& deck, const std::map<std::string, std::string>& stored,
-                                          const std::map<std::string, std::string>& stored_defaults) {
+std::vector<std::string> resume_conflicts(const Deck& deck,
+                                          const std::map<std::string, std::string>& settings,
+                                          const std::map<std::string, std::string>& defaults) {
+    const auto stored = deck.renames.applied_to(settings);
+    const auto stored_defaults = deck.renames.applied_to(defaults);
     const auto is = [](const std::map<std::string, std::string>& map, const std::string& key,
                        const std::string& value) {
         const auto at = map.find(key);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace maestro::config {
 
@@ -10,6 +11,7 @@ namespace {
 constexpr double kMany = 1e12;
 constexpr double kSize = 1 << 20;
 constexpr double kWindow = graph::kMostInFlight;
+constexpr double kMaxMoves = 1e6;  // per group of replicas: minutes for a plan
 }  // namespace
 
 Needs needs_of(Command command, Times times) {
@@ -29,8 +31,16 @@ std::vector<Key> keys_of(Run& r, const Needs& needs) {
             {"output", &r.output, needs.output},
             {"device", &r.device, false, 0, 0, {"auto", "cpu", "cuda", "emulated"}},
             {"precision", &r.precision, false, 0, 0, {"fp32", "bf16"}},
-            {"gpu_products", &r.gpu_products, false, 0, 0, {"fp32", "tf32"}},
-            {"gpu_algorithms", &r.gpu_algorithms, false, 0, 0, {"proposed", "measured"}},
+            {"matmul_precision", &r.matmul_precision, false, 0, 0, {"fp32", "tf32"}, {}, "gpu_products"},
+            {"gemm_autotune",
+             &r.gemm_autotune,
+             false,
+             0,
+             0,
+             {"heuristic", "benchmark"},
+             {},
+             "gpu_algorithms",
+             {{"proposed", "heuristic"}, {"measured", "benchmark"}}},
             {"timeout_s", &r.timeout_s, false, 1, 86400},
             {"transport", &r.transport, false, 0, 0, {"auto", "window", "messages"}}};
 }
@@ -71,7 +81,7 @@ std::vector<Key> keys_of(Schedule& s) {
     return {{"policy", &s.policy, false, 0, 0, {"wavefront", "fifo", "lpt"}},
             {"dispatch", &s.dispatch, false, 0, 0, {"planned", "ready"}},
             {"costs", &s.costs, false, 0, 0, {"model", "measured"}},
-            {"moves", &s.moves, false, 0, kMany}};
+            {"moves", &s.moves, false, 0, kMaxMoves}};
 }
 std::vector<Key> keys_of(Model& m) {
     return {{"kind", &m.kind, true, 0, 0, {"vision", "language"}, {"audio"}},
@@ -113,14 +123,21 @@ std::vector<Key> keys_of(Edge& e) {
             {"tensor", &e.tensor, false, 0, 0, {"embeddings", "hidden"}}};
 }
 
+std::string text_of(double number) {
+    constexpr double kWholeTo = 1e15;
+    return std::abs(number) < kWholeTo && number == std::floor(number) ? fmt::format("{:.0f}", number)
+                                                                       : fmt::format("{:g}", number);
+}
+
 std::string describe(const Key& key) {
     if (!key.words.empty()) return fmt::format("one of {}", fmt::join(key.words, ", "));
     if (std::holds_alternative<std::string*>(key.target)) return "a text";
     if (std::holds_alternative<bool*>(key.target)) return "true or false";
     if (std::holds_alternative<Pair*>(key.target))
-        return fmt::format("two numbers from {:g} to {:g}, such as [0.9, 0.95]", key.low, key.high);
+        return fmt::format("two numbers from {} to {}, such as [0.9, 0.95]", text_of(key.low),
+                           text_of(key.high));
     const char* kind = std::holds_alternative<double*>(key.target) ? "a number" : "a whole number";
-    return fmt::format("{} from {:g} to {:g}", kind, key.low, key.high);
+    return fmt::format("{} from {} to {}", kind, text_of(key.low), text_of(key.high));
 }
 
 std::string text_of(const Key& key) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct Key {
     double low = -1e300, high = 1e300;
     std::vector<std::string> words = {};
     std::vector<std::string> not_built = {};  ///< words of the contract that are refused as not built yet
+    std::string old_name = "";                ///< that older decks use
+    std::vector<std::pair<std::string, std::string>> old_words = {};  ///< that older decks use, and today's
 };
 
 /// Which keys a command cannot do without.
@@ -45,6 +48,8 @@ std::vector<Key> layout_keys_of(Section& section);
 std::vector<Key> keys_of(Distill& distill);
 std::vector<Key> keys_of(Edge& edge);
 
+/// A number for a message: whole ones with all their digits.
+std::string text_of(double number);
 /// "text", "whole number from 1 to 64", "one of a, b".
 std::string describe(const Key& key);
 /// The value that the target holds now.

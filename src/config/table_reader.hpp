@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "config/key_places.hpp"
+#include "config/renames.hpp"
 #include "config/schema.hpp"
 
 namespace maestro::config {
@@ -50,20 +51,29 @@ public:
     const std::map<std::string, Key>& slots() const { return slots_; }
     /// What the keys that may be left out are then.
     const std::map<std::string, std::string>& defaults() const { return defaults_; }
-    /// The overrides that were taken, in order.
+    /// Keys and words that had another name.
+    const Renames& renames() const { return renames_; }
+    /// "KEY is now KEY", a line for each old name that was used.
+    const std::vector<std::string>& notices() const { return notices_; }
+    /// The overrides so far, in order, by the names that keys have today.
     const std::vector<std::pair<std::string, std::string>>& overrides() const { return overrides_; }
 
 private:
     /// Puts a value into its place; the problem, or "".
     static std::string store(const Key& key, const toml::node& node);
     static std::string set_text(const Key& key, const std::string& value);
-    static std::string check_text(const Key& key, const std::string& value);
+    static std::string check_text(const Key& key, std::string& value);
+    void notice(const std::string& text);
+    /// Notes that `value` was set under the name `written`, where either is an old one.
+    void notice_old_names(const std::string& written, const std::string& value);
 
     KeyPlaces places_;
     std::vector<std::string> errors_;
     std::map<std::string, Key> slots_;  ///< every key there is, by its full name
     std::map<std::string, std::string> defaults_;
     std::vector<std::pair<std::string, std::string>> overrides_;
+    Renames renames_;
+    std::vector<std::string> notices_;
 };
 
 [[noreturn]] void refuse_all(const std::vector<std::string>& errors);

@@ -40,7 +40,7 @@ backend::Device choose_device(const comm::Communicator& world, const comm::Topol
         const std::string wanted = deck.run.device == "emulated" ? "cpu" : deck.run.device;
         device = backend::choose_device(
             wanted, topology.rank_on_node, topology.ranks_on_node,
-            {.tf32 = deck.run.gpu_products == "tf32", .autotune = deck.run.gpu_algorithms == "measured"});
+            {.tf32 = deck.run.matmul_precision == "tf32", .autotune = deck.run.gemm_autotune == "benchmark"});
     });
     if (backend::kCuda && deck.run.device == "auto") log::info("{}", describe_choice(world, device));
     return device;

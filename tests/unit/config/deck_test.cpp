@@ -126,6 +126,62 @@ TEST(Deck, OverridesAreTypedByTheSchema) {
     EXPECT_THAT(refusal(text, {"model.glyph-language.tie_embeddings=yes"}), HasSubstr("true or false"));
 }
 
+TEST(Renames, OldKeysAndWordsAreReadAndNoticedOnce) {
+    const std::string text = input("vlm_glyphs.toml");
+    const Deck deck = parse(edited("[run]", "[run]\ngpu_algorithms = \"measured\""),
+                            {"run.gpu_products=tf32", "run.gpu_products=fp32"});
+    EXPECT_EQ(deck.run.gemm_autotune, "benchmark");
+    EXPECT_EQ(deck.run.matmul_precision, "fp32");
+    EXPECT_THAT(deck.notices, testing::ElementsAre("run.gpu_algorithms is now run.gemm_autotune",
+                                                   "run.gemm_autotune: \"measured\" is now \"benchmark\"",
+                                                   "run.gpu_products is now run.matmul_precision"));
+    EXPECT_EQ(deck.settings.at("run.gemm_autotune"), "benchmark");
+    EXPECT_FALSE(deck.settings.contains("run.gpu_algorithms"));
+    EXPECT_THAT(parse(text).notices, testing::IsEmpty());
+    EXPECT_THAT(parse(text, {"run.gemm_autotune=proposed"}).notices, testing::SizeIs(1));
+    // What a later check finds is reported at the place of the old name.
+    EXPECT_THAT(refusal(edited("precision = \"fp32\"", "precision = \"bf16\"\ngpu_products = \"tf32\"")),
+                AllOf(HasSubstr("run.matmul_precision: tf32"), HasSubstr("deck.toml:11:16: ")));
+    EXPECT_THAT(
+        refusal(text, {"run.gpu_algorithms=guessed"}),
+        HasSubstr("--set run.gpu_algorithms: 'guessed' is not known; allowed: one of heuristic, benchmark"));
+}
+
+TEST(Renames, BothNamesOfAKeyAreRefused) {
+    EXPECT_THAT(
+        refusal(edited("[run]", "[run]\ngpu_products = \"fp32\"\nmatmul_precision = \"fp32\"")),
+        HasSubstr(
+            "run.gpu_products: is the old name of run.matmul_precision, which is set as well; remove it"));
+    EXPECT_THAT(refusal(input("vlm_glyphs.toml"), {"run.gpu_products=fp32", "run.matmul_precision=fp32"}),
+                HasSubstr("--set run.matmul_precision: is another name of run.gpu_products"));
+    // An override of what the file says is none of the two.
+    EXPECT_EQ(parse(edited("[run]", "[run]\ngpu_products = \"fp32\""), {"run.matmul_precision=tf32"})
+                  .run.matmul_precision,
+              "tf32");
+}
+
+TEST(Renames, AnOlderCheckpointGoesOn) {
+    const Deck deck = parse(input("vlm_glyphs.toml"), {"run.matmul_precision=tf32"});
+    auto stored = deck.settings;
+    stored.erase("run.matmul_precision");
+    stored.erase("run.gemm_autotune");
+    stored["run.gpu_products"] = "tf32";
+    stored["run.gpu_algorithms"] = "measured";
+    EXPECT_THAT(resume_conflicts(deck, stored), testing::IsEmpty());
+    stored["run.gpu_products"] = "fp32";
+    EXPECT_THAT(resume_conflicts(deck, stored),
+                testing::ElementsAre("run.matmul_precision: fp32 in the checkpoint, tf32 now"));
+}
+
+TEST(Deck, TheSearchHasAnEnd) {
+    const std::string text = input("vlm_glyphs.toml");
+    EXPECT_EQ(parse(text, {"schedule.moves=1000000"}).schedule.moves, 1000000);
+    EXPECT_THAT(
+        refusal(text, {"schedule.moves=1000001"}),
+        HasSubstr(
+            "--set schedule.moves: 1000001 is out of range; allowed: a whole number from 0 to 1000000"));
+}
+
 CommandLine command_line(std::vector<const char*> words) {
     words.insert(words.begin(), "maestro");
     return parse_command_line(static_cast<int>(words.size()), words.data());
