@@ -48,7 +48,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
         if (world.rank() == 0) text = config::read_text(line.deck);
     });
     world.broadcast(text);
-    const auto times = line.costs.empty() ? config::Times::model : config::Times::given;
+    const auto times = line.costs.empty() ? config::Times::model : config::Times::from_file;
     config::Deck deck = config::parse_deck(text, line.deck, line.set, line.command, times);  // 3. the deck
     for (const std::string& notice : deck.notices) log::info("{}: {}", line.deck, notice);
     workload::Scenario scenario = workload::make_scenario(deck, times);  // and its section graph

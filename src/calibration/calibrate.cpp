@@ -25,7 +25,7 @@ constexpr double kAtLeastS = 0.03;  ///< of one measurement
 constexpr int kRepeats = 5;
 constexpr std::array kSides{8, 16, 32, 64, 128, 256, 512, 1024};
 
-/// Seconds of one call: the best of several series.
+/// Returns the seconds of one call: the best of several series.
 double time_of(const std::function<void()>& call) {
     call();
     double best = 1e300;
@@ -68,15 +68,15 @@ public:
         cluster.device.element_flops = agreed([&] { return elements(); });
         cluster.device.memory_bandwidth = agreed([&] { return bandwidth(); });
         for (const int side : kSides)
-            cluster.device.products.push_back({static_cast<double>(side),
-                                               agreed([&] { return product(side, DType::f32); }),
-                                               agreed([&] { return product(side, DType::bf16); })});
+            cluster.device.gemm_rates.push_back({static_cast<double>(side),
+                                                 agreed([&] { return gemm_rate(side, DType::f32); }),
+                                                 agreed([&] { return gemm_rate(side, DType::bf16); })});
         links(cluster);
         return cluster;
     }
 
 private:
-    /// All ranks at once; the median of what they find.
+    /// All ranks measure at the same time; returns the median.
     double agreed(const std::function<double()>& measure) {
         world_.barrier();
         return median(world_.allgather(measure()));
@@ -112,8 +112,8 @@ private:
         return bytes / time_of([&] { ops::add(*backend_, x, y); });
     }
 
-    /// FLOP/s of a GEMM with one short dimension.
-    double product(std::int64_t side, DType type) {
+    /// FLOP/s of a GEMM whose smallest dimension is `side`.
+    double gemm_rate(std::int64_t side, DType type) {
         backend::ArenaScope scope(arena_);
         const std::int64_t other = std::max<std::int64_t>(512, side);
         const Tensor a = tensor(type, {other, other}), b = tensor(type, {side, other}),
@@ -149,7 +149,7 @@ private:
             cluster.network = cluster.node;
     }
 
-    /// Gathers among these ranks, rank 0 of the world one of them, of little and of much.
+    /// All-gathers among these ranks, which include rank 0 of the world, of few and of many bytes.
     void collectives(comm::Communicator ranks, config::Link& link) {
         std::vector<double> values{0, 0};
         if (ranks && ranks.size() > 1) {
@@ -176,7 +176,7 @@ private:
         link.collective_bandwidth = values[1];
     }
 
-    /// From rank 0 to `rank` and back.
+    /// Measures messages from rank 0 to `rank` and back.
     config::Link between(int rank) {
         config::Link link;
         if (world_.rank() == 0 || world_.rank() == rank) {
@@ -221,7 +221,7 @@ std::string to_toml(const config::Cluster& c, const std::string& comment) {
         "element_flops = {:.4g}\noperation_s = {:.4g}\n",
         comment, c.name, c.ranks_per_node, c.device.memory, c.device.memory_bandwidth, c.device.element_flops,
         c.device.operation_s);
-    for (const config::ProductRate& p : c.device.products)
+    for (const config::GemmRate& p : c.device.gemm_rates)
         text += fmt::format("\n[[product]]\nside = {}\nfp32_flops = {:.4g}\nbf16_flops = {:.4g}\n", p.side,
                             p.fp32_flops, p.bf16_flops);
     for (const auto& [name, link] : {std::pair{"node", c.node}, std::pair{"network", c.network}}) {
@@ -243,8 +243,8 @@ void run_calibration(const comm::Communicator& world, const comm::Topology& topo
     log::info(
         "{}: {}; fp32 {:.3g} FLOP/s, bf16 {:.3g} FLOP/s, memory {:.3g} bytes/s, link {:.3g} s and {:.3g} "
         "bytes/s",
-        path, cluster.name, cluster.device.products.back().fp32_flops,
-        cluster.device.products.back().bf16_flops, cluster.device.memory_bandwidth, cluster.node.latency_s,
+        path, cluster.name, cluster.device.gemm_rates.back().fp32_flops,
+        cluster.device.gemm_rates.back().bf16_flops, cluster.device.memory_bandwidth, cluster.node.latency_s,
         cluster.node.bandwidth);
 }
 

@@ -8,7 +8,7 @@ namespace maestro::config {
 
 namespace {
 
-constexpr double kMost = 1e21;
+constexpr double kMaxRate = 1e21;
 
 const toml::table& table_of(const toml::table& root, const char* name, TableReader& reader) {
     static const toml::table empty;
@@ -33,32 +33,32 @@ Cluster read(const toml::table& root, TableReader& reader) {
         table_of(root, "cluster", reader), "cluster.",
         {{"name", &cluster.name, true}, {"ranks_per_node", &cluster.ranks_per_node, true, 1, 1 << 20}});
     reader.fill(table_of(root, "device", reader), "device.",
-                {{"memory", &cluster.device.memory, true, 1, kMost},
-                 {"memory_bandwidth", &cluster.device.memory_bandwidth, true, 1, kMost},
-                 {"element_flops", &cluster.device.element_flops, true, 1, kMost},
+                {{"memory", &cluster.device.memory, true, 1, kMaxRate},
+                 {"memory_bandwidth", &cluster.device.memory_bandwidth, true, 1, kMaxRate},
+                 {"element_flops", &cluster.device.element_flops, true, 1, kMaxRate},
                  {"operation_s", &cluster.device.operation_s, false, 0, 1}});
     for (auto [name, link] : {std::pair{"node", &cluster.node}, std::pair{"network", &cluster.network}})
         reader.fill(table_of(root, name, reader), fmt::format("{}.", name),
                     {{"latency_s", &link->latency_s, true, 0, 1},
-                     {"bandwidth", &link->bandwidth, true, 1, kMost},
+                     {"bandwidth", &link->bandwidth, true, 1, kMaxRate},
                      {"collective_latency_s", &link->collective_latency_s, false, 0, 1},
-                     {"collective_bandwidth", &link->collective_bandwidth, false, 0, kMost}});
+                     {"collective_bandwidth", &link->collective_bandwidth, false, 0, kMaxRate}});
     const auto* products = root.get("product") ? root.get("product")->as_array() : nullptr;
     if (!products || products->empty() || !products->is_array_of_tables()) {
         reader.fail(root.get("product") ? root.get("product")->source() : root.source(), "product",
                     "missing; write one [[product]] or more, with side, fp32_flops and bf16_flops");
         return cluster;
     }
-    cluster.device.products.resize(products->size());
+    cluster.device.gemm_rates.resize(products->size());
     for (std::size_t i = 0; i < products->size(); ++i) {
-        ProductRate& rate = cluster.device.products[i];
+        GemmRate& rate = cluster.device.gemm_rates[i];
         const toml::table& table = *(*products)[i].as_table();
         const std::string prefix = fmt::format("product.#{}.", i + 1);
         reader.fill(table, prefix,
                     {{"side", &rate.side, true, 1, 1e9},
-                     {"fp32_flops", &rate.fp32_flops, true, 1, kMost},
-                     {"bf16_flops", &rate.bf16_flops, true, 1, kMost}});
-        if (i > 0 && rate.side <= cluster.device.products[i - 1].side)
+                     {"fp32_flops", &rate.fp32_flops, true, 1, kMaxRate},
+                     {"bf16_flops", &rate.bf16_flops, true, 1, kMaxRate}});
+        if (i > 0 && rate.side <= cluster.device.gemm_rates[i - 1].side)
             reader.fail(table.source(), prefix + "side",
                         "not larger than the one before; list them ascending");
     }

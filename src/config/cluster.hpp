@@ -1,4 +1,4 @@
-// A cluster file: what the machines can do, as plain structs (docs/deck.md).
+// A cluster file as plain structs: the rates and links of the machines (docs/deck.md).
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 
 namespace maestro::config {
 
-/// Rates of matrix products with this smallest side.
-struct ProductRate {
+/// Rates of GEMMs whose smallest dimension is `side`.
+struct GemmRate {
     double side = 1, fp32_flops = 0, bf16_flops = 0;  ///< per second
 };
 struct Device {
     double memory = 0;            ///< bytes of one rank
     double memory_bandwidth = 0;  ///< bytes/s
     double element_flops = 0;     ///< per second, element-wise operations
-    double operation_s = 0;       ///< that an operation takes besides its work
-    std::vector<ProductRate> products;
+    double operation_s = 0;       ///< fixed cost of an operation, besides its work
+    std::vector<GemmRate> gemm_rates;
 };
 struct Link {
     double latency_s = 0, bandwidth = 0;  ///< bytes/s
-    /// The same of collectives, among all ranks of a node or one of each: a verb takes the latency once, and
-    /// what a rank gets, or sends if that is more, goes at the bandwidth. 0: as above.
+    /// The same for collectives, among all ranks of a node or one rank of each node: a collective pays the
+    /// latency once, and the larger of what a rank sends and receives at the bandwidth. 0: as above.
     double collective_latency_s = 0, collective_bandwidth = 0;
     Link of_collectives() const {
         return {collective_latency_s > 0 ? collective_latency_s : latency_s,

@@ -26,7 +26,7 @@ Training runs under mpirun or srun with as many ranks as the deck's sections nee
   mpirun -n 4 build/cpu-release/maestro train inputs/vlm_glyphs.toml
 Evaluation runs on any number of ranks, a simulation as one process for a deck of any size. Calibration
 measures the machine with as many ranks as will train on it.
-`maestro COMMAND --help` tells the options of a command.)";
+`maestro COMMAND --help` lists the options of a command.)";
 
 [[noreturn]] void refuse(const std::string& what) {
     throw Error(ExitCode::usage, what + "; see maestro --help", Scope::all_ranks);
@@ -41,47 +41,46 @@ po::options_description options_of(Command command, CommandLine& line) {
         return options;
     }
     add("set", po::value(&line.set)->composing(),
-        "KEY=VALUE: another value for a key of the deck, e.g. train.steps=100 or section.vision.layout.dp=2; "
-        "may be given again");
+        "KEY=VALUE: override a key of the deck, e.g. train.steps=100 or section.vision.layout.dp=2; may be "
+        "repeated");
     if (command == Command::train) {
         add("resume", po::value(&line.resume),
-            "auto: go on from the newest whole checkpoint, or start afresh; none (default); or the path of a "
-            "checkpoint or run");
+            "auto: resume from the newest complete checkpoint, or start from scratch if there is none; none "
+            "(default); or the path of a checkpoint or run");
         add("max-hours", po::value(&line.max_hours),
-            "stop with a checkpoint and exit code 75 after so many hours");
+            "stop with a checkpoint and exit code 75 after this many hours");
         add("dry-run", po::bool_switch(&line.dry_run),
-            "check deck and files, print sections, memory and ranks, and train nothing");
+            "check the deck and its files, print sections, memory and ranks, and do not train");
     } else if (command == Command::simulate) {
         add("cluster", po::value(&line.cluster),
-            "TOML file of what the machines can do (inputs/clusters/): task times then come from the deck's "
-            "models and samples");
+            "TOML file with the rates of the machines (inputs/clusters/): task times are predicted from the "
+            "deck's models and samples");
         add("measured", po::value(&line.measured),
-            "with --cluster: a run of this deck, whose task times correct those of the models, section by "
+            "with --cluster: a run of this deck, whose task times correct the predicted ones, section by "
             "section; layout and policy may differ");
         add("replay", po::value(&line.replay),
-            "a run, whose tasks of one step give the times; policy, dp, window and micro_batch may differ "
-            "from "
-            "the run's; with --cluster its links and memory count too");
+            "a run, from whose tasks of one step the times are taken; policy, dp, window and micro_batch may "
+            "differ from the run's; with --cluster its links and memory count too");
         add("costs", po::value(&line.costs),
-            "CSV file of task times from anywhere (sample, section, forward_s, backward_s); the deck then "
-            "needs "
-            "no model, data or training");
+            "CSV file of task times (sample, section, forward_s, backward_s); the deck then needs no model, "
+            "data or training");
         add("step", po::value(&line.step)->notifier([](std::int64_t step) {
             if (step < 1) refuse("--step counts from 1");
         }),
-            "which step's samples, default 1, of --replay the last recorded one; not with --costs");
+            "the step whose samples are used; default 1, with --replay the last recorded one; not with "
+            "--costs");
         add("policy", po::value(&line.policy),
-            "wavefront, fifo, lpt, or one-size: every section on all ranks in turn; default: the deck's");
+            "wavefront, fifo, lpt, or one-size (every rank runs all sections in turn); default: the deck's");
         add("noise", po::value(&line.noise),
-            "task times differ from those planned with, by so much (0.2: 20%)");
-        add("seed", po::value(&line.seed), "of the noise, default 1");
+            "relative standard deviation of task times from the planned ones (0.2: 20%)");
+        add("seed", po::value(&line.seed), "seed of the noise, default 1");
         add("timeline", po::value(&line.timeline),
-            "CSV file to write, a line for every sample of every task");
+            "CSV file to write, one line for every sample of every task");
     } else {
         add("checkpoint", po::value(&line.checkpoint),
-            "a checkpoint, or a run, whose newest whole one is taken");
+            "a checkpoint, or a run, of which the newest complete checkpoint is used");
         add("exchange-images", po::bool_switch(&line.exchange_images),
-            "give every picture the place of one that shows something else");
+            "replace every picture by one that shows something else");
     }
     return options;
 }
@@ -92,7 +91,7 @@ void check_simulation(const CommandLine& line) {
         refuse(
             "simulate needs task times: either --cluster CLUSTER.toml, such as inputs/clusters/h100.toml, or "
             "--replay RUN, or --costs COSTS.csv");
-    if (!line.measured.empty() && !line.replay.empty()) refuse("either --measured or --replay");
+    if (!line.measured.empty() && !line.replay.empty()) refuse("--measured and --replay exclude each other");
     if (!line.measured.empty() && line.cluster.empty()) refuse("--measured needs --cluster");
     const std::vector<std::string> policies{"wavefront", "fifo", "lpt", "one-size"};
     if (!line.policy.empty() && std::find(policies.begin(), policies.end(), line.policy) == policies.end())

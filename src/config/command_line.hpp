@@ -1,4 +1,4 @@
-// The command line: which command, which deck, which options.
+// The command line: the command, the deck and the options.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@ struct CommandLine {
     std::string checkpoint;  ///< evaluate: a checkpoint or a run
     bool exchange_images = false;
     std::string policy, costs, cluster, measured, replay, timeline;  ///< simulate
-    double noise = 0;                                                ///< simulate: sigma of the task times
-    std::uint64_t seed = 1;                                          ///< simulate: of the noise
-    std::int64_t step = 0;  ///< simulate: whose samples; 0: by default
-    std::string out;        ///< calibrate
-    bool answered = false;  ///< --help or --version: `answer` is all there is to do
+    double noise = 0;        ///< simulate: relative standard deviation of task times
+    std::uint64_t seed = 1;  ///< simulate: of the noise
+    std::int64_t step = 0;   ///< simulate: the step whose samples are used; 0: the default
+    std::string out;         ///< calibrate
+    bool answered = false;   ///< --help or --version: print `answer` and exit
     std::string answer;
 };
 
-/// Throws Error(usage, all_ranks) for words that are no command line; Error(bad_deck) for a command that is
-/// not built yet.
+/// Throws Error(usage, all_ranks) for a command line that is not valid, and Error(bad_deck) for a command
+/// that is not built yet.
 CommandLine parse_command_line(int argc, const char* const* argv);
 
 }  // namespace maestro::config

@@ -14,9 +14,9 @@ namespace maestro::config {
 
 namespace {
 
-constexpr std::size_t kLargestDeck = 1 << 20;
+constexpr std::size_t kMaxDeckBytes = 1 << 20;
 
-/// Reads tables into the deck's structs and collects what is wrong.
+/// Reads the tables into the structs of the deck and collects all errors.
 class DeckReader {
 public:
     DeckReader(std::string path, Command command, Times times)
@@ -50,7 +50,7 @@ private:
     Needs needs_;
 };
 
-/// Tables of one kind each, and those that nobody knows.
+/// Reads the tables that a deck has once each, and refuses unknown ones.
 void DeckReader::read_tables(const toml::table& root, Deck& deck) {
     const toml::table empty;
     const std::vector<std::pair<std::string, std::function<void(const toml::table&)>>> tables = {
@@ -96,7 +96,7 @@ void DeckReader::read_models(const toml::table& root, Deck& deck) {
         }
 }
 
-/// The tables [[key]].
+/// Returns the tables [[key]].
 std::vector<const toml::table*> DeckReader::tables_of(const toml::table& root, const char* key) {
     std::vector<const toml::table*> found;
     const auto* node = root.get(key);
@@ -162,7 +162,7 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     return deck;
 }
 
-/// Fills in what keys leave open, and checks what one key says of another.
+/// Fills in the defaults that depend on other keys, and checks keys against each other.
 void DeckReader::finish(Deck& deck) {
     finish_models(deck);
     check_sections(deck);
@@ -179,12 +179,12 @@ void DeckReader::finish_models(Deck& deck) {
         if (m.kv_heads == 0) m.kv_heads = m.heads;
         if (m.head_dim == 0) m.head_dim = m.width / m.heads;
         if (m.heads % m.kv_heads != 0)
-            fail_at(key + "kv_heads", fmt::format("{} heads are no multiple of it", m.heads));
+            fail_at(key + "kv_heads", fmt::format("{} heads are not a multiple of it", m.heads));
         const int unit = m.kind == "vision" ? 4 : 2;
         if (m.head_dim < unit || m.head_dim % unit != 0)
-            fail_at(key + "head_dim", fmt::format("{} is no multiple of {}", m.head_dim, unit));
+            fail_at(key + "head_dim", fmt::format("{} is not a multiple of {}", m.head_dim, unit));
         if (m.kind == "language" && m.vocabulary == 0)
-            fail_at(key + "vocabulary", "missing; a language model needs it");
+            fail_at(key + "vocabulary", "missing; required for a language model");
     }
 }
 
@@ -193,10 +193,11 @@ void DeckReader::check_sections(const Deck& deck) {
     for (const Section& s : deck.sections) {
         const std::string key = "section." + s.name + ".";
         if (!good_name(s.name) || s.name == "train")
-            fail_at(key + "name",
-                    fmt::format("'{}' is no name of a section; allowed: letters, digits, _ and -, but not "
-                                "'train', which names a file of every checkpoint",
-                                s.name));
+            fail_at(
+                key + "name",
+                fmt::format("'{}' is not a valid section name; allowed: letters, digits, _ and -, but not "
+                            "'train', which names a file of every checkpoint",
+                            s.name));
         if (!needs_.models) continue;
         if (!deck.models.contains(s.model)) {
             std::vector<std::string> names;
@@ -206,21 +207,22 @@ void DeckReader::check_sections(const Deck& deck) {
         }
         if (s.weights.ends_with(".safetensors"))
             fail_at(key + "weights",
-                    "foreign weights are not built yet; allowed: a Maestro run or checkpoint, or \"random\"");
+                    "weights of other programs are not supported yet; allowed: a Maestro run or checkpoint, "
+                    "or \"random\"");
         if (s.mode == "forward" && s.weights.empty())
-            fail_at(key + "weights", "a frozen section needs weights: a run, a checkpoint, or \"random\"");
+            fail_at(key + "weights",
+                    "a frozen section needs weights; allowed: a run, a checkpoint, or \"random\"");
     }
 }
 
 void DeckReader::check_device(const Deck& deck) {
     if (deck.run.matmul_precision == "tf32" && deck.run.precision != "fp32")
-        fail_at(
-            "run.matmul_precision",
-            fmt::format("tf32 stands for fp32, and run.precision is {}; leave it out", deck.run.precision));
+        fail_at("run.matmul_precision",
+                fmt::format("tf32 applies to fp32, but run.precision is {}; remove it", deck.run.precision));
     if (!needs_.training || deck.run.device != "emulated") return;
     if (deck.emulated.cluster.empty())
         fail_at("emulated.cluster",
-                "missing; device = \"emulated\" needs the path of a cluster file, such as "
+                "missing; with device = \"emulated\" it is the path of a cluster file, such as "
                 "inputs/clusters/h100.toml");
     if (needs_.validation)
         fail_at("run.device", "an emulated device computes nothing to evaluate; allowed: auto, cpu");
@@ -242,9 +244,9 @@ std::string read_text(const std::string& path) {
     if (!text)
         throw Error(ExitCode::input_missing,
                     fmt::format("{}: cannot be read; give the path of a .toml file", path), Scope::all_ranks);
-    if (text->size() > kLargestDeck)
+    if (text->size() > kMaxDeckBytes)
         throw Error(ExitCode::bad_deck,
-                    fmt::format("{}: larger than 1 MiB, this is no deck or cluster file", path),
+                    fmt::format("{}: larger than 1 MiB, so it cannot be a deck or cluster file", path),
                     Scope::all_ranks);
     return *text;
 }

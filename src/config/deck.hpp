@@ -16,22 +16,22 @@
 namespace maestro::config {
 
 enum class Command { train, evaluate, plan, simulate, calibrate };
-/// Where task times come from: the models of the deck, or outside (simulate --costs), when no model, data,
-/// training or device is needed.
-enum class Times { model, given };
+/// Where task times come from: the models of the deck, or a file (simulate --costs), for which the deck needs
+/// no model, data, training or device.
+enum class Times { model, from_file };
 
 struct Run {
     std::string name, output;
     std::uint64_t seed = 0;
     std::string device = "auto", precision = "fp32";
     std::string matmul_precision = "fp32", gemm_autotune = "heuristic";
-    double timeout_s = 120;  ///< a rank that waits longer for another ends the job
+    double timeout_s = 120;  ///< the longest time without progress; then the run ends
     std::string transport = "auto";
 };
 struct Data {
     std::string train, validation;
     std::int64_t global_batch = 1;       ///< samples
-    std::int64_t sequence_length = 512;  ///< tokens of a sample at most, picture tokens included
+    std::int64_t sequence_length = 512;  ///< the most tokens of a sample, picture tokens included
 };
 struct Train {
     std::int64_t steps = 1, log_every = 10;
@@ -49,8 +49,8 @@ struct Checkpoint {
 /// device = "emulated"
 struct Emulated {
     std::string cluster;           ///< path of a cluster file
-    double time_scale = 1;         ///< seconds of the run for one of the cluster
-    double message_scale = 0.001;  ///< of the bytes of rows, gradients and weights
+    double time_scale = 1;         ///< seconds of the run for one second of the cluster
+    double message_scale = 0.001;  ///< share of the bytes of rows, gradients and weights that is sent
 };
 struct Metrics {
     double interval_s = 1;
@@ -95,27 +95,26 @@ struct Deck {
     std::vector<Edge> edges;
     std::string text;                             ///< the deck with its overrides, as stored in outputs
     std::map<std::string, std::string> settings;  ///< every key by its full name, with its value
-    std::map<std::string, std::string> defaults;  ///< of the keys that may be left out
+    std::map<std::string, std::string> defaults;  ///< of the optional keys
     KeyPlaces places;                             ///< for messages about keys
     Renames renames;                              ///< keys and words that had another name
     std::vector<std::string> notices;             ///< for the log: where the deck uses old names
 
     const Model& model_of(int section) const { return models.at(sections[section].model); }
-    /// Seconds of the run for one of the cost model's: other than 1 on an emulated device.
+    /// Seconds of the run for one second of the cost model; not 1 on an emulated device only.
     double time_scale() const { return run.device == "emulated" ? emulated.time_scale : 1; }
 };
 
-/// Checks every key, and what keys of the same table must satisfy together. `path` is named in errors;
-/// `overrides` are "KEY=VALUE" of
-/// --set. Throws Error(bad_deck, all_ranks) with all problems, a line each: "PATH:LINE:COLUMN: KEY: what;
-/// what is allowed".
+/// Checks every key by itself and against related keys. `path` is named in errors; `overrides` are the
+/// "KEY=VALUE" of --set. Throws Error(bad_deck, all_ranks) with all errors, a line each: "PATH:LINE:COLUMN:
+/// KEY: error; what is allowed".
 Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides,
                 Command command, Times times = Times::model);
 
-/// Why a run that was made with `stored` settings cannot go on with `deck`: a line for each key that differs
-/// and decides what is computed; empty if it can. Layout, micro-batches, schedule and outputs may differ. A
-/// key that one side does not know counts as its default there; `stored_defaults` are those of the build that
-/// stored them.
+/// Returns why a run with the settings `stored` cannot be resumed with `deck`: a line for each key that
+/// differs and affects the result; empty if it can. Layout, micro-batches, schedule and outputs may differ. A
+/// key that one side does not know counts as its default; `stored_defaults` are the defaults of the build
+/// that stored them.
 std::vector<std::string> resume_conflicts(const Deck& deck, const std::map<std::string, std::string>& stored,
                                           const std::map<std::string, std::string>& stored_defaults = {});
 

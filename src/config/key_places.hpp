@@ -1,4 +1,4 @@
-// Where the keys of a deck were set, so that whatever is wrong with one can be reported at its place.
+// Where the keys of a deck were set, so that an error of a key can be reported at its place.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ public:
     void add(const std::string& key, std::uint32_t line, std::uint32_t column) {
         lines_.insert_or_assign(key, std::pair{line, column});
     }
-    /// --set sets `key`, which counts more than the file.
+    /// --set sets `key`, which overrides the file.
     void add_override(const std::string& key) { overridden_.insert(key); }
     bool contains(const std::string& key) const { return lines_.contains(key) || overridden_.contains(key); }
     /// "PATH:LINE:COLUMN: KEY: WHAT"; "--set KEY: WHAT" where an override set the key, "PATH: KEY: WHAT"

@@ -1,4 +1,4 @@
-// Which keys of a deck may change when a run is resumed.
+// Which keys of a deck may differ when a run is resumed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +10,8 @@ namespace maestro::config {
 
 namespace {
 
-/// They change where, how long or how fast a run computes, not what. The samples themselves are compared by
-/// their checksums, so their path is free, and weights come from the checkpoint.
+/// These keys change where, how long or how fast a run computes, but not the result. The samples are compared
+/// by their checksums, so their path may change, and the weights come from the checkpoint.
 constexpr std::array<std::string_view, 12> kFreeKeys = {
     "emulated.cluster", "run.name",        "run.output",      "run.device",
     "run.timeout_s",    "run.transport",   "data.train",      "data.validation",
@@ -47,7 +47,7 @@ std::vector<std::string> resume_conflicts(const Deck& deck,
     const auto device = stored.find("run.device");
     if (device != stored.end() && (device->second == "emulated") != (deck.run.device == "emulated"))
         conflicts.push_back(
-            fmt::format("run.device: {} in the checkpoint, {} now; an emulated run holds no weights",
+            fmt::format("run.device: {} in the checkpoint, {} now; an emulated run has no weights",
                         device->second, deck.run.device));
     for (const auto& [key, value] : deck.settings) {
         const auto at = stored.find(key);

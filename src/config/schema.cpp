@@ -10,18 +10,18 @@ namespace maestro::config {
 namespace {
 constexpr double kMany = 1e12;
 constexpr double kSize = 1 << 20;
-constexpr double kWindow = graph::kMostInFlight;
+constexpr double kWindow = graph::kMaxInFlight;
 constexpr double kMaxMoves = 1e6;  // per group of replicas: minutes for a plan
 }  // namespace
 
 Needs needs_of(Command command, Times times) {
     const bool runs = command == Command::train || command == Command::evaluate;
-    const bool given = times == Times::given;
+    const bool from_file = times == Times::from_file;
     return {.output = runs,
-            .train = command == Command::train || (command == Command::simulate && !given),
+            .train = command == Command::train || (command == Command::simulate && !from_file),
             .validation = command == Command::evaluate,
-            .batch = !given,
-            .models = !given,
+            .batch = !from_file,
+            .models = !from_file,
             .training = runs};
 }
 
@@ -131,7 +131,7 @@ std::string text_of(double number) {
 
 std::string describe(const Key& key) {
     if (!key.words.empty()) return fmt::format("one of {}", fmt::join(key.words, ", "));
-    if (std::holds_alternative<std::string*>(key.target)) return "a text";
+    if (std::holds_alternative<std::string*>(key.target)) return "text";
     if (std::holds_alternative<bool*>(key.target)) return "true or false";
     if (std::holds_alternative<Pair*>(key.target))
         return fmt::format("two numbers from {} to {}, such as [0.9, 0.95]", text_of(key.low),

@@ -1,4 +1,4 @@
-// The keys of a deck: where each goes, its type and what it may be.
+// The keys of a deck: for each its target, its type and the allowed values.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace maestro::config {
 using Pair = std::array<double, 2>;
 using Target = std::variant<std::string*, std::int64_t*, std::uint64_t*, int*, double*, bool*, Pair*>;
 
-/// One key of a table. A range bounds numbers (inclusive), each of a pair; words list what a text may be
+/// One key of a table. Numbers, also both of a pair, lie in [low, high]. `words` lists the values of a text
 /// (empty: any).
 struct Key {
     std::string name;
@@ -23,12 +23,13 @@ struct Key {
     bool required = false;
     double low = -1e300, high = 1e300;
     std::vector<std::string> words = {};
-    std::vector<std::string> not_built = {};  ///< words of the contract that are refused as not built yet
-    std::string old_name = "";                ///< that older decks use
-    std::vector<std::pair<std::string, std::string>> old_words = {};  ///< that older decks use, and today's
+    std::vector<std::string> not_built = {};  ///< words that are refused as not built yet
+    std::string old_name = "";                ///< the name of the key in older decks
+    std::vector<std::pair<std::string, std::string>> old_words =
+        {};  ///< of older decks, with the current word
 };
 
-/// Which keys a command cannot do without.
+/// Which keys a command requires.
 struct Needs {
     bool output = true, train = false, validation = false, batch = true, models = true, training = true;
 };
@@ -48,13 +49,14 @@ std::vector<Key> layout_keys_of(Section& section);
 std::vector<Key> keys_of(Distill& distill);
 std::vector<Key> keys_of(Edge& edge);
 
-/// A number for a message: whole ones with all their digits.
+/// A number for a message, whole numbers with all their digits.
 std::string text_of(double number);
 /// "text", "whole number from 1 to 64", "one of a, b".
 std::string describe(const Key& key);
-/// The value that the target holds now.
+/// The current value of the target.
 std::string text_of(const Key& key);
-/// Of `names` the one nearest to `name` by edits, if near enough to be meant; else "".
+/// Returns the name with the smallest edit distance to `name`, if it is small enough to suggest it, otherwise
+/// "".
 std::string nearest(const std::string& name, const std::vector<std::string>& names);
 
 }  // namespace maestro::config

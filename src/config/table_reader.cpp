@@ -23,7 +23,7 @@ void TableReader::fail(const toml::source_region& where, const std::string& key,
 std::string TableReader::check_text(const Key& key, std::string& value) {
     for (const auto& [old_word, word] : key.old_words)
         if (value == old_word) value = word;
-    if (key.required && value.empty()) return "it is empty; allowed: a text of at least one character";
+    if (key.required && value.empty()) return "is empty; allowed: text of at least one character";
     if (std::find(key.not_built.begin(), key.not_built.end(), value) != key.not_built.end())
         return fmt::format("'{}' is not built yet; allowed: {}", value, describe(key));
     if (!key.words.empty() && std::find(key.words.begin(), key.words.end(), value) == key.words.end())

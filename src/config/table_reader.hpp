@@ -1,4 +1,4 @@
-// Reads TOML tables into plain structs by a schema, and collects everything that is wrong with its place.
+// Reads TOML tables into plain structs by a schema, and collects all errors with their places.
 #pragma once
 
 #ifndef NDEBUG
@@ -21,7 +21,7 @@
 
 namespace maestro::config {
 
-/// May this be the name of a section, a model? Letters, digits, _ and -.
+/// Whether this may be the name of a section or model: letters, digits, _ and -.
 bool good_name(const std::string& name);
 
 class TableReader {
@@ -29,17 +29,17 @@ public:
     /// `path` is named in errors.
     explicit TableReader(std::string path) : places_(std::move(path)) {}
 
-    /// Puts the table's values into the targets of `keys`, whose full names begin with `prefix`; `inner` are
-    /// tables inside it that are read on their own.
+    /// Stores the values of the table in the targets of `keys`, whose full names begin with `prefix`.
+    /// `inner`: the tables inside it, which are read separately.
     void fill(const toml::table& table, const std::string& prefix, const std::vector<Key>& keys,
               const std::set<std::string>& inner = {});
-    /// "KEY=VALUE" of --set, for keys that were filled before.
+    /// Applies "KEY=VALUE" of --set to keys that were filled before.
     void override_with(const std::vector<std::string>& overrides);
-    /// Required keys that no table and no override gave.
+    /// Refuses required keys that no table and no override has set.
     void check_required();
 
     void fail(const toml::source_region& where, const std::string& key, const std::string& what);
-    /// Of a key that was set anywhere; a problem found later points there.
+    /// Adds an error of a key at the place where it was set.
     void fail_at(const std::string& key, const std::string& what) {
         errors_.push_back(places_.message(key, what));
     }
@@ -49,27 +49,27 @@ public:
     const KeyPlaces& places() const { return places_; }
     const std::vector<std::string>& errors() const { return errors_; }
     const std::map<std::string, Key>& slots() const { return slots_; }
-    /// What the keys that may be left out are then.
+    /// The defaults of the optional keys.
     const std::map<std::string, std::string>& defaults() const { return defaults_; }
-    /// Keys and words that had another name.
+    /// Keys and words that were renamed.
     const Renames& renames() const { return renames_; }
     /// "KEY is now KEY", a line for each old name that was used.
     const std::vector<std::string>& notices() const { return notices_; }
-    /// The overrides so far, in order, by the names that keys have today.
+    /// The overrides so far, in order, by current names.
     const std::vector<std::pair<std::string, std::string>>& overrides() const { return overrides_; }
 
 private:
-    /// Puts a value into its place; the problem, or "".
+    /// Stores a value in the target of the key; returns the error, or "".
     static std::string store(const Key& key, const toml::node& node);
     static std::string set_text(const Key& key, const std::string& value);
     static std::string check_text(const Key& key, std::string& value);
     void notice(const std::string& text);
-    /// Notes that `value` was set under the name `written`, where either is an old one.
+    /// Adds notices if `written`, the name under which `value` was set, or `value` was renamed.
     void notice_old_names(const std::string& written, const std::string& value);
 
     KeyPlaces places_;
     std::vector<std::string> errors_;
-    std::map<std::string, Key> slots_;  ///< every key there is, by its full name
+    std::map<std::string, Key> slots_;  ///< all keys by their full names
     std::map<std::string, std::string> defaults_;
     std::vector<std::pair<std::string, std::string>> overrides_;
     Renames renames_;
@@ -78,8 +78,8 @@ private:
 
 [[noreturn]] void refuse_all(const std::vector<std::string>& errors);
 
-/// Parses `text` and hands the root table to `read`, which returns what it made; throws Error(bad_deck,
-/// all_ranks) with the parser's or the reader's problems, a line each.
+/// Parses `text` and returns what `read` makes of the root table. Throws Error(bad_deck, all_ranks) with the
+/// errors of the parser or the reader, a line each.
 template <class Read>
 auto read_toml(std::string_view text, TableReader& reader, Read&& read) {
     toml::table root;

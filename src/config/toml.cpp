@@ -1,3 +1,3 @@
-// What toml++ would otherwise make again in every file that includes it.
+// Compiles toml++ once, instead of in every file that includes it.
 #define TOML_IMPLEMENTATION
 #include "config/table_reader.hpp"

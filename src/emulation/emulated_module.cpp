@@ -52,7 +52,7 @@ public:
         backend::Arena kept, scratch;  // measure only
         Tensor all;
         model::Result counted;
-        count_anew();
+        reset_counts();
         state->model = model_->forward(batch, rows, kept, scratch, all, counted);
         if (role_.emits) {
             state->output_rows = all.dim(0);
@@ -81,7 +81,7 @@ public:
             gradients[e] = meta_rows(state.input_rows[e], input_width(e), role_.compute);
         }
         backend::Arena scratch;
-        count_anew();
+        reset_counts();
         model_->backward(
             *state.model,
             d_output.rank == 0 ? Tensor{} : meta_rows(state.output_rows, output_width(), role_.compute),
@@ -102,7 +102,7 @@ private:
         return model::row_width(role_.inputs[edge], spec_.width);
     }
     std::int64_t output_width() const { return role_.output_width; }
-    /// When all ranks of the lane are here: a task's collectives would wait for the last of them.
+    /// Waits for all ranks of the lane, as the collectives of a task would, and returns the time.
     double begin(backend::Arena& scratch) {
         if (const int ranks = mesh_.degrees().ranks(); ranks > 1) {
             const backend::ArenaScope scope(scratch);
@@ -113,7 +113,7 @@ private:
         }
         return comm::now_s();
     }
-    void count_anew() {
+    void reset_counts() {
         meta_->reset_counts();
         model_->mesh().tp().reset_traffic();
         model_->mesh().cp().reset_traffic();

@@ -15,7 +15,7 @@ namespace maestro::emulation {
 
 namespace {
 
-constexpr std::size_t kAlignment = 64;  ///< of what arenas hand out
+constexpr std::size_t kAlignment = 64;  ///< of the memory that arenas allocate
 constexpr std::size_t kSign = 1 << 16;  ///< for the small sums with which the ranks of a lane begin a task
 
 Scales scales_of(const config::Emulated& settings) {
@@ -38,7 +38,7 @@ Emulation::Emulation(const workload::Scenario& scenario, const config::Emulated&
 
 std::string Emulation::describe() const {
     return fmt::format(
-        "emulated cluster {} ({}): a second there takes {:g} s here, messages have {:g} of their size, "
+        "emulated cluster {} ({}): one second of it takes {:g} s here, messages have {:g} of their size, "
         "losses "
         "depend on the step alone, and nothing is learned",
         scenario_.cluster->name, settings_.cluster, settings_.time_scale, settings_.message_scale);
@@ -47,7 +47,7 @@ std::string Emulation::describe() const {
 void Emulation::fit(workload::MemoryPlan& plan) const {
     const graph::SectionGraph& graph = scenario_.graph;
     workload::choose_windows(plan, graph, scenario_.cluster->device.memory);
-    const int rank = workload::fullest_rank(plan, graph);
+    const int rank = workload::max_memory_rank(plan, graph);
     const workload::RankMemory memory = workload::memory_of(plan, graph, rank);
     if (memory.total() <= scenario_.cluster->device.memory) return;
     throw Error(

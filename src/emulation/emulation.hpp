@@ -1,6 +1,6 @@
-// device = "emulated": the real program, its plans, messages and waits, on a cluster that is not there. A
-// task takes the time that the model's own code needs by the cluster file; rows and gradients of a scaled
-// size really move, and are seen when the cluster's links would have brought them.
+// device = "emulated": the real program with its plans, messages and waits, on an emulated cluster. A task
+// takes the time that the cost model predicts from a cluster file. Rows and gradients of a scaled size really
+// are sent, and become visible when the links of the cluster would have delivered them.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace maestro::emulation {
 
-/// Loss of `step`, counted from 1, of every emulated run: falls from 4 towards 1.
+/// The loss of `step`, counted from 1, in every emulated run: it falls from 4 towards 1.
 double emulated_loss(std::int64_t step);
 
 class Emulation {
@@ -29,15 +29,15 @@ public:
     Emulation(const workload::Scenario& scenario, const config::Emulated& settings, double timeout_s);
 
     std::string describe() const;  ///< one line for the log
-    /// Windows as the emulated device's memory allows. Throws Error(device_memory, all_ranks) where a rank
-    /// needs more than that has.
+    /// Chooses the windows that the memory of the emulated device allows. Throws Error(device_memory,
+    /// all_ranks) if a rank needs more.
     void fit(workload::MemoryPlan& plan) const;
-    /// Throws Error(bad_deck, all_ranks) where a task would sleep longer than a rank may be silent.
+    /// Throws Error(bad_deck, all_ranks) if a task would sleep longer than a rank may make no progress.
     void check_times(const workload::CostModel& costs, std::int64_t samples) const;
-    /// What this program takes for such a plan: rows of scaled width, hardly any weights.
+    /// The memory that this program uses for such a plan: rows of scaled width, hardly any weights.
     workload::MemoryPlan scaled(const workload::MemoryPlan& plan, const workload::SampleTable& table) const;
-    /// A section that takes the time of its model, and of the end of its steps. Its parameters are one array
-    /// of zeros, of scaled size.
+    /// Makes a section whose tasks and step ends sleep for the predicted time. Its parameters are one array
+    /// of zeros of scaled size.
     std::unique_ptr<model::Module> make_module(backend::Backend& backend, int section,
                                                parallel::Mesh mesh) const;
 

@@ -22,7 +22,7 @@ struct Place {
 
 /// The rank of the world at this place. Coordinates are within the layout.
 int rank_at(const Section& section, const Place& place);
-/// None: the rank holds nothing of the section.
+/// The coordinates of a rank in the section; none if the rank does not belong to it.
 std::optional<Place> place_of(const Section& section, int rank);
 inline bool holds(const Section& section, int rank) {
     return place_of(section, rank).has_value();
@@ -30,17 +30,18 @@ inline bool holds(const Section& section, int rank) {
 
 /// The lane of the section's replica and stage; lanes are numbered in the order of their leaders.
 int lane_of(const Section& section, int replica, int stage = 0);
-/// The lane that the rank is of.
+/// The lane of the rank.
 int lane_on(const SectionGraph& graph, int rank);
 /// Ranks of the lane, the leader first; the same for each section on it.
 std::vector<int> ranks_of(const SectionGraph& graph, int lane);
 
-/// Are both ends of every replica one and the same rank, so that a pointer is all that passes?
+/// Whether producer and consumer of every replica are the same single rank, so that the edge passes a
+/// pointer.
 bool passes_pointer(const SectionGraph& graph, const Edge& edge);
 
 /// "rank 3", "ranks 1-3".
 std::string describe_ranks(const Section& section);
-/// What the rank does: "vision replica 0, language replica 2 cp 1 tp 0"; coordinates of degrees above 1.
+/// The coordinates of a rank: "vision replica 0, language replica 2 cp 1 tp 0". Degrees of 1 are left out.
 std::string describe_place(const SectionGraph& graph, int rank);
 
 }  // namespace maestro::graph

@@ -9,7 +9,7 @@ namespace maestro::graph {
 
 namespace {
 
-constexpr int kMostRanks = 1 << 20;
+constexpr int kMaxRanks = 1 << 20;
 
 int find(const std::vector<Section>& sections, const std::string& name) {
     for (std::size_t i = 0; i < sections.size(); ++i)
@@ -27,7 +27,7 @@ std::string edge_key(const Edge& edge, const char* key) {
     return fmt::format("edge.{}-{}.{}", edge.from_name, edge.to_name, key);
 }
 
-/// Kahn's algorithm; the sections that remain lie on or behind a cycle.
+/// Kahn's algorithm. Sections that are missing in the result lie on a cycle or downstream of one.
 std::vector<int> topological_order(const SectionGraph& graph) {
     std::vector<int> incoming(graph.sections.size(), 0), order;
     for (const Edge& e : graph.edges) ++incoming[e.to];
@@ -46,7 +46,7 @@ std::vector<int> topological_order(const SectionGraph& graph) {
     return order;
 }
 
-/// One cycle among the sections that are not in `order`, as "a -> b -> a".
+/// Returns a cycle among the sections that are not in `order`, as "a -> b -> a".
 std::string cycle_text(const SectionGraph& graph) {
     const std::set<int> free(graph.order.begin(), graph.order.end());
     int at = -1;
@@ -73,11 +73,11 @@ void place(SectionGraph& graph, std::vector<Refusal>& refusals) {
     for (auto& s : graph.sections) {
         if (!s.colocate_with.empty()) continue;
         s.first_rank = graph.world;
-        const Layout& l = s.layout;  // as doubles: any degrees may stand in a deck
-        if (1.0 * l.dp * l.tp * l.cp * l.pp > kMostRanks - graph.world) {
+        const Layout& l = s.layout;  // as doubles: a deck may have any degrees
+        if (1.0 * l.dp * l.tp * l.cp * l.pp > kMaxRanks - graph.world) {
             refusals.push_back(
                 {fmt::format("section.{}.layout.dp", s.name),
-                 fmt::format("with this section the deck needs more than {} ranks", kMostRanks)});
+                 fmt::format("with this section the deck needs more than {} ranks", kMaxRanks)});
             return;
         }
         graph.world += s.layout.ranks();
@@ -125,7 +125,7 @@ void connect(SectionGraph& graph, std::vector<Refusal>& refusals) {
         if (e.from < 0 || e.to < 0) continue;
         if (e.from == e.to) refusals.push_back({edge_key(e, "to"), "a cycle: an edge needs two sections"});
         if (!seen.insert({e.from, e.to}).second)
-            refusals.push_back({edge_key(e, "to"), "this edge is there twice"});
+            refusals.push_back({edge_key(e, "to"), "this edge is defined twice"});
         const Section &up = graph.sections[e.from], &down = graph.sections[e.to];
         const Kind source = e.tensor == EdgeTensor::embeddings ? Kind::vision : Kind::language;
         if (up.kind != Kind::any && (up.kind != source || down.kind != Kind::language))
@@ -144,9 +144,9 @@ void connect(SectionGraph& graph, std::vector<Refusal>& refusals) {
     }
 }
 
-/// Embeddings carry gradients back, hidden states do not, and where only times are known every edge does. A
-/// section runs backward where a loss is reached over embeddings and it trains, or something above it does
-/// that reaches it so.
+/// Embeddings carry gradients back and hidden states do not; between sections without models every edge does.
+/// A section runs backward if a loss is reachable from it over edges that carry gradients, and it trains or
+/// has an upstream section over such edges that runs backward.
 void derive_gradients(SectionGraph& graph) {
     const auto at = [&](int s) -> Section& { return graph.sections[s]; };
     const auto carries = [&](const Edge& e) {
@@ -192,19 +192,17 @@ SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
     for (const Edge& e : graph.edges)
         if (e.gradient && !graph.sections[e.to].backward)
             refusals.push_back(
-                {edge_key(e, "to"),
-                 fmt::format("'{}' trains, but no gradient comes back from '{}'; give that one a section "
-                             "of its own with mode = \"forward\"",
-                             e.from_name, e.to_name)});
+                {edge_key(e, "to"), fmt::format("'{}' trains, but no gradient comes back from '{}'; use a "
+                                                "separate section with mode = \"forward\"",
+                                                e.from_name, e.to_name)});
     for (const auto& s : graph.sections) {
         if (s.loss && s.kind == Kind::vision)
-            refusals.push_back(
-                {"section." + s.name + ".name",
-                 "nothing takes its output; connect it to a language section with an [[edge]]"});
+            refusals.push_back({"section." + s.name + ".name",
+                                "its output is not used; connect it to a language section with an [[edge]]"});
         if (s.train && !s.backward)
             refusals.push_back(
                 {"section." + s.name + ".mode",
-                 "no gradient reaches it: hidden states carry none back; set it to \"forward\""});
+                 "no gradient reaches it, because hidden states carry none back; set it to \"forward\""});
     }
     return graph;
 }

@@ -1,5 +1,5 @@
-// The workload as a graph of sections: who feeds whom, on which ranks, and where gradients flow. Plain
-// values.
+// The section graph: the sections, the edges between them, the ranks of each section, and where gradients
+// flow. Plain values.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace maestro::graph {
 
-/// Micro-batches of a replica that may be in flight: what a channel counts to.
-inline constexpr int kMostInFlight = 65535;
+/// The most micro-batches of a replica that may be in flight: the largest count that a channel's flags hold.
+inline constexpr int kMaxInFlight = 65535;
 
 enum class Kind {
     vision,
     language,
-    any,  ///< only its task times are known
+    any,  ///< no model: only the times of its tasks are known
 };
 
 struct Layout {
@@ -24,10 +24,10 @@ struct Layout {
     ContextKind cp_kind = ContextKind::ring;
     int ranks() const { return dp * tp * cp * pp; }
     int lanes() const { return dp * pp; }       ///< see grid.hpp
-    int lane_ranks() const { return tp * cp; }  ///< that run each task together
+    int lane_ranks() const { return tp * cp; }  ///< ranks that run each task together
 };
 
-/// A section; its position in the list is its colour.
+/// A section. Its position in the list is its colour.
 struct Section {
     std::string name;
     Kind kind = Kind::language;
@@ -38,7 +38,7 @@ struct Section {
     Layout layout;
     // Derived by make_graph:
     int first_rank = 0, first_lane = 0;
-    bool backward = false;  ///< it trains, or something above it does
+    bool backward = false;  ///< it trains, or a section upstream of it does
     bool loss = false;      ///< no outgoing edge: it computes the loss
 };
 
@@ -48,7 +48,7 @@ struct Edge {
     // Derived:
     int from = -1, to = -1;  ///< colours
     int fanout = 1;          ///< dp(to) / dp(from)
-    bool gradient = false;   ///< its gradient flows back
+    bool gradient = false;   ///< a gradient flows back
     bool colocated = false;  ///< both sections are on the same ranks
 };
 
@@ -60,18 +60,19 @@ struct SectionGraph {
     int lanes = 0;
 };
 
-/// What is wrong, with the deck key that it belongs to ("section.vision.layout.dp",
+/// An error, with the deck key that it belongs to ("section.vision.layout.dp",
 /// "edge.vision-language.from").
 struct Refusal {
     std::string key;
     std::string what;
 };
 
-/// Derives what is derived; refusals are appended, and the graph is whole only if none was.
+/// Makes the graph and derives all derived fields. Errors are appended to `refusals`; the graph may be used
+/// only if there was none.
 SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
                         std::vector<Refusal>& refusals);
 
-/// Why a launch on `ranks` ranks does not fit, and the command that does; "" if it fits.
+/// Returns why a launch on `ranks` ranks does not fit and which command does, or "" if it fits.
 std::string launch_refusal(const SectionGraph& graph, int ranks);
 
 }  // namespace maestro::graph

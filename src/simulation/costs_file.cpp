@@ -18,8 +18,8 @@ namespace maestro::simulation {
 namespace {
 
 constexpr std::string_view kHeader = "sample,section,forward_s,backward_s";
-constexpr std::size_t kMostProblems = 10;
-constexpr double kLongest = 1e9;  ///< seconds
+constexpr std::size_t kMaxProblems = 10;
+constexpr double kMaxSeconds = 1e9;  ///< seconds
 
 std::string_view trimmed(std::string_view text) {
     const auto first = text.find_first_not_of(" \t\r");
@@ -36,7 +36,7 @@ public:
 
     std::vector<schedule::SampleCost> read(std::string_view text) {
         bool header = false;
-        for (line_ = 1; !text.empty() && problems_.size() < kMostProblems; ++line_) {
+        for (line_ = 1; !text.empty() && problems_.size() < kMaxProblems; ++line_) {
             const auto end = text.find('\n');
             const std::string_view line = trimmed(text.substr(0, end));
             text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
@@ -62,9 +62,10 @@ private:
 
     bool number(std::string_view text, const char* column, double& value) {
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        if (error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= kLongest)
+        if (error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= kMaxSeconds)
             return true;
-        fail(fmt::format("{}: '{}' is no number of seconds; allowed: 0 to {:g}", column, text, kLongest));
+        fail(fmt::format("{}: '{}' is not a valid number of seconds; allowed: 0 to {:g}", column, text,
+                         kMaxSeconds));
         return false;
     }
 
@@ -84,7 +85,7 @@ private:
         std::int64_t id = 0;
         const auto [end, error] = std::from_chars(field[0].data(), field[0].data() + field[0].size(), id);
         if (error != std::errc() || end != field[0].data() + field[0].size() || id < 0) {
-            fail(fmt::format("sample: '{}' is no sample; allowed: a whole number from 0", field[0]));
+            fail(fmt::format("sample: '{}' is not a valid sample; allowed: a whole number from 0", field[0]));
             return;
         }
         const auto section = colour_.find(field[1]);
@@ -121,7 +122,7 @@ private:
                     problems_.push_back(fmt::format(
                         "{}: sample {} has no times for section '{}', in which every sample ends; add a line",
                         path_, sample.id, graph_.sections[s].name));
-                    if (problems_.size() == kMostProblems) return;
+                    if (problems_.size() == kMaxProblems) return;
                 }
     }
 

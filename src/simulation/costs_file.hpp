@@ -1,4 +1,4 @@
-// COSTS.csv: the task times of the samples of one step, from anywhere (docs/file_formats.md).
+// COSTS.csv: task times of the samples of one step, from any source (docs/file_formats.md).
 #pragma once
 
 #include <string>

@@ -20,8 +20,8 @@ namespace maestro::simulation {
 
 namespace {
 
-/// Scales the costs, so that their sums over the steps of the run are what its tasks took. The first steps,
-/// in which memory is touched for the first time, do not count if there are more.
+/// Scales the costs so that their sums over the steps of the run are the times of its tasks. The first steps,
+/// in which memory is touched for the first time, are left out if there are enough others.
 void correct(std::vector<schedule::SampleCost>& costs, const graph::SectionGraph& graph,
              workload::DataOrder& order, const std::string& run) {
     constexpr std::int64_t kWarmUp = 3;
@@ -32,7 +32,7 @@ void correct(std::vector<schedule::SampleCost>& costs, const graph::SectionGraph
     for (const io::TaskRow& t : tasks) steps.insert(t.step);
     while (steps.size() > 2 * kWarmUp && *steps.begin() <= kWarmUp) steps.erase(steps.begin());
     for (const io::TaskRow& t : tasks)
-        if (steps.contains(t.step)) correction.took(t.section, t.phase, t.end_s - t.start_s);
+        if (steps.contains(t.step)) correction.add_measured(t.section, t.phase, t.end_s - t.start_s);
     std::map<std::int64_t, std::set<std::int64_t>> had;  // samples by step
     for (const io::AssignmentRow& a : rows.assignment) had[a.step].insert(a.sample);
     for (const std::int64_t step : steps)
@@ -43,10 +43,11 @@ void correct(std::vector<schedule::SampleCost>& costs, const graph::SectionGraph
                                         "samples, data.global_batch and run.seed must be the run's",
                                         run, step, id),
                             Scope::all_ranks);
-            for (std::size_t s = 0; s < graph.sections.size(); ++s) correction.said(s, costs[id].sections[s]);
+            for (std::size_t s = 0; s < graph.sections.size(); ++s)
+                correction.add_predicted(s, costs[id].sections[s]);
         }
     for (std::size_t s = 0; s < graph.sections.size(); ++s)
-        log::info("{}: section {} took {:.3f} times the model's time forward, {:.3f} backward", run,
+        log::info("{}: section {}: measured over predicted time {:.3f} forward, {:.3f} backward", run,
                   graph.sections[s].name, correction.factors(s)[0], correction.factors(s)[1]);
     for (schedule::SampleCost& cost : costs) correction.apply(cost);
 }

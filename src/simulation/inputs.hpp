@@ -1,4 +1,4 @@
-// What a step on paper is made of: the samples and sizes of a deck on the machines of a cluster file.
+// The inputs of a simulated step: the samples of a step and their costs on the machines of a cluster.
 #pragma once
 
 #include <string>
@@ -14,22 +14,23 @@ namespace maestro::simulation {
 
 struct Inputs {
     schedule::Problem problem;
-    double tokens = 0;                         ///< of the sections with a loss, over the step; 0: not known
-    workload::MemoryPlan memory;               ///< empty where no models are known, as the next
+    double tokens = 0;                         ///< of the sections with a loss, over the step; 0: unknown
+    workload::MemoryPlan memory;               ///< empty without models, like the next two
     std::vector<workload::StepEnd> ends;       ///< by section
     std::vector<workload::StepCounts> counts;  ///< by section
     double device_memory = 0;                  ///< bytes of a rank
     double latency_s = 0;                      ///< of a message
     std::int64_t step = 1;
-    double measured_s = 0;  ///< of a replay: from the first task's start to the last one's end, in the run
-    double rest_s = 0;      ///< of a replay: what its step took besides
+    double measured_s =
+        0;              ///< of a replay: from the start of the first task to the end of the last, in the run
+    double rest_s = 0;  ///< of a replay: the rest of its step
 };
 
-/// Where task times come from besides the models. Directories of runs, or "".
+/// Runs that provide task times, as directories or "".
 struct Source {
-    std::string measured;   ///< scales the times of each section and phase to what its tasks took there
-    std::string replay;     ///< gives the times of one step's tasks
-    std::int64_t step = 0;  ///< counted from 1; 0: the first, of a replay the last that was recorded
+    std::string measured;   ///< scales the predicted times of each section and phase to those of its tasks
+    std::string replay;     ///< replaces the times of one step by those of its tasks
+    std::int64_t step = 0;  ///< counted from 1; 0: the first, of a replay the last recorded one
 };
 
 /// A step of the scenario with the samples of the file `path`, whose marker it takes. Task times are those of

@@ -15,20 +15,20 @@ namespace maestro::simulation {
 
 namespace {
 
-constexpr double kLongest = 1e9;  ///< seconds
+constexpr double kMaxSeconds = 1e9;  ///< seconds
 
 [[noreturn]] void refuse(const std::string& what) {
     throw Error(ExitCode::bad_data, what, Scope::all_ranks);
 }
 
-/// A micro-batch as it is read, by section, replica and number.
+/// A micro-batch while its rows are read, by section, replica and number.
 struct Batch {
     Replay::Measured times;
     int runs[2] = {0, 0};  ///< forwards and backwards
 };
 using Batches = std::map<std::tuple<int, int, int>, Batch>;
 
-/// `step`, or the last one where that is 0, of the steps that are recorded as a whole.
+/// Returns `step`, or the last one if that is 0, of the steps that are recorded completely.
 std::int64_t recorded_step(const io::Rows& rows, const std::string& run, std::int64_t step) {
     std::set<std::int64_t> recorded, whole;
     for (const io::AssignmentRow& a : rows.assignment) recorded.insert(a.step);
@@ -91,12 +91,13 @@ io::Rows read_run(const std::string& run, const char* option, const graph::Secti
     };
     for (const io::TaskRow& t : rows.tasks)
         if (!known(t.section) || t.phase < 0 || t.phase > 1 || t.step < 1 || !std::isfinite(t.start_s) ||
-            !(t.end_s >= t.start_s && t.end_s - t.start_s <= kLongest))
-            refuse(path + ": /timeline holds a row that is no task");
+            !(t.end_s >= t.start_s && t.end_s - t.start_s <= kMaxSeconds))
+            refuse(path + ": /timeline has a row that is not a task");
     for (const io::StepRow& s : rows.steps)
-        if (!(s.time_s >= 0 && s.time_s <= kLongest)) refuse(path + ": /steps holds a time that is none");
+        if (!(s.time_s >= 0 && s.time_s <= kMaxSeconds))
+            refuse(path + ": /steps has a time that is not valid");
     const double scale = io::read_time_scale(path);
-    if (!(scale > 0 && scale <= kLongest)) refuse(path + ": its time_scale is no factor");
+    if (!(scale > 0 && scale <= kMaxSeconds)) refuse(path + ": its time_scale is not a positive number");
     for (io::TaskRow& t : rows.tasks) {
         t.start_s /= scale;
         t.end_s /= scale;
@@ -104,7 +105,7 @@ io::Rows read_run(const std::string& run, const char* option, const graph::Secti
     for (io::StepRow& s : rows.steps) s.time_s /= scale;
     for (const io::AssignmentRow& a : rows.assignment)
         if (!known(a.section) || a.step < 1)
-            refuse(path + ": /assignment holds a row that is no sample of a section");
+            refuse(path + ": /assignment has a row that is not a sample of a section");
     return rows;
 }
 
@@ -130,7 +131,7 @@ Replay read_replay(const std::string& run, std::int64_t step, const graph::Secti
     replay.windows = io::read_windows(run + "/metrics.h5");
     if (!replay.windows.empty() && (replay.windows.size() != graph.sections.size() ||
                                     std::any_of(replay.windows.begin(), replay.windows.end(),
-                                                [](int w) { return w < 1 || w > graph::kMostInFlight; })))
+                                                [](int w) { return w < 1 || w > graph::kMaxInFlight; })))
         refuse(fmt::format("--replay {}: metrics.h5 does not hold a window for each section", run));
     replay.sections.resize(graph.sections.size());
     for (auto& [key, batch] : found) replay.sections[std::get<0>(key)].push_back(std::move(batch.times));
@@ -157,8 +158,8 @@ void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& repla
             }
             for (const std::int64_t id : micro.samples) {
                 schedule::TaskCost& cost = costs[id].sections[s];
-                const auto share = [&](double own, double sum) {
-                    return sum > 0 ? own / sum : 1 / static_cast<double>(micro.samples.size());
+                const auto share = [&](double seconds, double sum) {
+                    return sum > 0 ? seconds / sum : 1 / static_cast<double>(micro.samples.size());
                 };
                 cost.forward_s = micro.seconds[0] * share(cost.forward_s, sums[0]);
                 cost.backward_s = micro.seconds[1] * share(cost.backward_s, sums[1]);

@@ -1,4 +1,4 @@
-// What a real run recorded of its tasks, as input of a simulation.
+// The tasks that a real run recorded, as input of a simulation.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,17 @@ struct Replay {
     std::string run;
     std::int64_t step = 0;
     std::vector<std::vector<Measured>> sections;  ///< by colour
-    double tasks_s = 0;                           ///< from the first task's start to the last one's end
-    double rest_s = 0;                            ///< of the step besides: gradients, optimizer, the border
-    std::vector<int> windows{};                   ///< by colour, the run's; empty: of an older build
+    double tasks_s = 0;                           ///< from the start of the first task to the end of the last
+    double rest_s = 0;           ///< the rest of the step: gradients, optimizer, the step boundary
+    std::vector<int> windows{};  ///< by colour, the run's; empty: of an older build
 };
 
-/// `step` 0: the last one that was recorded as a whole.
+/// `step` 0: the last one that was recorded completely.
 Replay read_replay(const std::string& run, std::int64_t step, const graph::SectionGraph& graph);
 
-/// Gives the samples of `batch` (the deck's, of that step) the times of their tasks; those of a micro-batch
-/// share its time as their costs say. Error(bad_data) where the run had other samples in that step.
+/// Replaces the costs of the samples of `batch` (the deck's, of that step) by the times of their tasks. The
+/// samples of a micro-batch share its time in proportion to their costs. Error(bad_data) if the run had other
+/// samples in that step.
 void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& replay,
                    std::span<const std::int64_t> batch, const graph::SectionGraph& graph);
 

@@ -21,7 +21,7 @@ namespace maestro::simulation {
 
 namespace {
 
-/// Seconds that the ranks of each section work on it.
+/// Returns the seconds that the lanes of each section run its tasks, by section.
 std::vector<double> busy_of(const Result& result) {
     std::vector<double> busy(result.problem.sections.size(), 0.0);
     for (const auto& t : result.timeline.tasks) busy[t.task.section] += t.end_s - t.start_s;
@@ -33,7 +33,7 @@ double gap_of(const Result& result) {
     return std::abs(gap) < 1e-12 ? 0 : gap;  // of rounding
 }
 
-/// Share of the step in which the section's lanes run no task, of it or of another section.
+/// Returns the share of the step in which the lanes of the section run no task of any section.
 double idle_of(const Result& result, std::size_t section) {
     const int lanes = result.problem.sections[section].replicas;
     const int first = result.problem.sections[section].first_lane;
@@ -110,7 +110,9 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
         result.policy, result.problem.samples.size(), graph.world, result.timeline.makespan_s,
         result.lower_bound_s, 100 * gap_of(result));
     if (result.window_limited)
-        text += "\na window is too small for the micro-batches, which are made smaller or run as under lpt";
+        text +=
+            "\na window is too small for the micro-batches; the plan makes them smaller or orders them as "
+            "lpt does";
     if (result.step_s > 0)
         text += fmt::format(
             "\nwith gradients and optimizer a step takes {:.6g} s; {:.6g} tokens, {:.6g} tokens/s",

@@ -1,4 +1,4 @@
-// `maestro simulate`: a step of a deck on paper, under a policy.
+// `maestro simulate`: plans and simulates a step of a deck under a policy.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct Result {
     double lower_bound_s = 0;
     bool window_limited = false;               ///< see schedule::StepPlan
     double schedule_ms = 0;                    ///< time that making the plan took
-    double tokens = 0;                         ///< of the language models in the step; 0: not known
+    double tokens = 0;                         ///< of the language models in the step; 0: unknown
     double step_s = 0;                         ///< with the gradients' sum and the optimizer; 0: not known
     double measured_s = 0;                     ///< of a replay: what the run's tasks took, first to last
     std::vector<workload::StepCounts> counts;  ///< of each section; empty: not known
@@ -33,7 +33,7 @@ struct Options {
     std::int64_t step = 1;             ///< of the plan
     std::int64_t moves = 0;            ///< of the wavefront's search
     schedule::Dispatch dispatch = schedule::Dispatch::planned;
-    double noise = 0;  ///< sigma of the task times, which the plan does not know
+    double noise = 0;  ///< relative standard deviation of task times, unknown to the plan
     std::uint64_t seed = 1;
 };
 
@@ -41,7 +41,7 @@ struct Options {
 /// where the windows are too small.
 Result simulate_step(schedule::Problem problem, const Options& options);
 
-/// Adds what the models and the cluster tell beside the times of tasks: memory, tokens, the end of the step.
+/// Adds what models and cluster give besides task times: memory, tokens, the end of the step.
 void complete(Result& result, const graph::SectionGraph& graph, const Inputs& inputs);
 
 /// A table of the sections, as text of several lines.
@@ -51,7 +51,7 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph);
 /// `section,replica,sample,phase,start_s,end_s`, a line for every sample of every task.
 std::string to_csv(const Result& result, const graph::SectionGraph& graph);
 
-/// The command: reads, simulates, prints, writes the timeline where one is asked for.
+/// The command: reads the inputs, simulates, prints, and writes the timeline if one is requested.
 /// `scenario` is the deck's.
 void run_simulation(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario);
 

@@ -5,30 +5,31 @@ namespace maestro::workload {
 void Correction::next_step() {
     for (Section& section : sections_)
         for (std::size_t phase = 0; phase < 2; ++phase) {
-            section.took[phase] *= memory_;
-            section.said[phase] *= memory_;
+            section.measured_s[phase] *= decay_;
+            section.predicted_s[phase] *= decay_;
         }
 }
 
-void Correction::said(std::size_t section, const schedule::TaskCost& cost) {
+void Correction::add_predicted(std::size_t section, const schedule::TaskCost& cost) {
     if (!cost.active) return;
-    sections_[section].said[0] += cost.forward_s;
-    sections_[section].said[1] += cost.backward_s;
+    sections_[section].predicted_s[0] += cost.forward_s;
+    sections_[section].predicted_s[1] += cost.backward_s;
 }
 
 std::array<double, 2> Correction::factors(std::size_t section) const {
-    double took = 0, said = 0;
+    double measured_s = 0, predicted_s = 0;
     for (const Section& s : sections_)
         for (std::size_t phase = 0; phase < 2; ++phase)
-            if (s.took[phase] > 0 && s.said[phase] > 0) {
-                took += s.took[phase];
-                said += s.said[phase];
+            if (s.measured_s[phase] > 0 && s.predicted_s[phase] > 0) {
+                measured_s += s.measured_s[phase];
+                predicted_s += s.predicted_s[phase];
             }
-    const double overall = said > 0 ? took / said : 1;
+    const double overall = predicted_s > 0 ? measured_s / predicted_s : 1;
     std::array<double, 2> factors{overall, overall};
-    const Section& own = sections_[section];
+    const Section& s = sections_[section];
     for (std::size_t phase = 0; phase < 2; ++phase)
-        if (own.took[phase] > 0 && own.said[phase] > 0) factors[phase] = own.took[phase] / own.said[phase];
+        if (s.measured_s[phase] > 0 && s.predicted_s[phase] > 0)
+            factors[phase] = s.measured_s[phase] / s.predicted_s[phase];
     return factors;
 }
 

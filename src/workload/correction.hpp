@@ -1,5 +1,5 @@
-// What measured tasks say of the cost model: a factor for each section and phase, the time that its tasks
-// took over the time that the model gave them.
+// Corrects the cost model by measured tasks: for each section and phase, the ratio of the measured time of
+// its tasks to the predicted time.
 #pragma once
 
 #include <array>
@@ -11,25 +11,26 @@ namespace maestro::workload {
 
 class Correction {
 public:
-    /// Every next_step() what came before counts `memory` times as much.
-    explicit Correction(std::size_t sections, double memory = 1) : memory_(memory), sections_(sections) {}
+    /// With every next_step() what was added before is weighted by `decay`.
+    explicit Correction(std::size_t sections, double decay = 1) : decay_(decay), sections_(sections) {}
     void next_step();
-    /// The model's seconds of a sample in a section.
-    void said(std::size_t section, const schedule::TaskCost& cost);
-    /// Seconds of a section's tasks, forward (0) or backward (1).
-    void took(std::size_t section, std::size_t phase, double seconds) {
-        sections_[section].took[phase] += seconds;
+    /// Adds the predicted seconds of a sample in a section.
+    void add_predicted(std::size_t section, const schedule::TaskCost& cost);
+    /// Adds measured seconds of tasks of a section, forward (phase 0) or backward (1).
+    void add_measured(std::size_t section, std::size_t phase, double seconds) {
+        sections_[section].measured_s[phase] += seconds;
     }
-    /// Forward and backward. Where nothing was measured, that of all that was: the model's seconds may be of
-    /// another unit. 1 where there is none.
+    /// The factors of forward and backward. A phase without measurements gets the ratio over all
+    /// measurements, because predictions may have another unit than seconds. Without any measurement the
+    /// factors are 1.
     std::array<double, 2> factors(std::size_t section) const;
     void apply(schedule::SampleCost& cost) const;
 
 private:
     struct Section {
-        std::array<double, 2> took{}, said{};
+        std::array<double, 2> measured_s{}, predicted_s{};
     };
-    double memory_;
+    double decay_;
     std::vector<Section> sections_;
 };
 

@@ -15,19 +15,19 @@ namespace maestro::workload {
 
 namespace {
 
-constexpr double kMostProbed = 256;                 ///< samples of a micro-batch
-constexpr int kProbedSide = 16, kProbedText = 256;  ///< tokens of a picture's side, and beside it
+constexpr double kMaxProbedSamples = 256;           ///< samples of a micro-batch
+constexpr int kProbedSide = 16, kProbedText = 256;  ///< tokens per side of a picture, and of the text with it
 constexpr double kProbedPicture = kProbedSide * kProbedSide;
 constexpr double kNominalRate = 1e11;  ///< FLOP/s; only ratios matter to a plan
 
-/// Of the lengths that a section meets in the samples.
+/// The lengths that the samples have in a section.
 struct Lengths {
     double longest = 1;
     double sum = 0;
     std::int64_t samples = 0;  ///< with work for the section
 };
 
-/// 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: four to an octave.
+/// 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: four values per octave.
 int quarter_octave(int i) {
     return i < 3 ? i + 1 : (4 + (i + 1) % 4) << ((i + 1) / 4 - 1);
 }
@@ -66,10 +66,11 @@ private:
     struct Seconds {
         double forward, backward;
     };
-    /// Of one sample. Counts are polynomials in its length; times are not, since rates depend on shapes and
-    /// an operation costs something in itself: others of its length fill the micro-batch to its usual size.
+    /// Returns the cost of one sample of this shape. FLOPs are polynomials in its length. Times are not,
+    /// because rates depend on shapes and every operation has a fixed cost; so the sample is measured within
+    /// a micro-batch of the usual size, filled with samples of the same length.
     Seconds measure(const model::SampleShape& shape, double length) const {
-        const double count = timed_ ? std::round(std::min(1 + others_ / length, kMostProbed)) : 1;
+        const double count = timed_ ? std::round(std::min(1 + others_ / length, kMaxProbedSamples)) : 1;
         Probe probe = probe_;
         probe.add(shape, static_cast<int>(count));
         const model::Footprint& f = probes_.footprint(probe);
@@ -77,7 +78,7 @@ private:
         return {f.forward_flops / kNominalRate / count, f.backward_flops / kNominalRate / count};
     }
 
-    /// Appends the i-th length; returns it.
+    /// Appends the i-th length and returns it.
     double add(LengthCost& cost, int i) const {
         model::SampleShape shape;
         double length = 0;
@@ -97,7 +98,7 @@ private:
         return length;
     }
 
-    /// A token that stands for a part of a picture is neither embedded nor predicted.
+    /// Tokens of a picture cost less or more than others, because they are neither embedded nor predicted.
     void add_picture_tokens(LengthCost& cost) const {
         const int pixels = kProbedSide * expansion_.patch * expansion_.merge;
         constexpr double kWhole = kProbedText + kProbedPicture;
@@ -112,7 +113,7 @@ private:
     bool timed_;  ///< by the rates of a device; otherwise FLOPs are counted
     Probes& probes_;
     double longest_;
-    double others_;  ///< length of the other samples of a micro-batch, on average
+    double others_;  ///< mean total length of the other samples of a micro-batch
 };
 
 }  // namespace
@@ -130,10 +131,10 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
     const graph::SectionGraph& graph = scenario.graph;
     for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
         const graph::Section& section = graph.sections[s];
-        Section& own = sections_.emplace_back();
-        own.geometry = geometry_of(scenario, s);
-        own.expansion = expansion_of(scenario, s);
-        own.backward = section.backward;
+        Section& costs = sections_.emplace_back();
+        costs.geometry = geometry_of(scenario, s);
+        costs.expansion = expansion_of(scenario, s);
+        costs.backward = section.backward;
         Lengths met;
         for (std::int64_t i = 0; i < table.size(); ++i) {
             if (table.activates(i, s)) ++met.samples;
@@ -142,24 +143,23 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
                 met.sum += n;
             });
         }
-        own.cost = SectionProbe(scenario, s, links(s), met, probes).run();
+        costs.cost = SectionProbe(scenario, s, links(s), met, probes).run();
         if (!scenario.cluster || section.loss) continue;
         const model::Role role = role_of(scenario, s);
-        own.width = role.output_width;
-        own.element_bytes = static_cast<double>(size_of(role.compute));
-        // The ranks of a lane send at the same time, and no rank's rows are more than one end's share of
-        // them.
+        costs.width = role.output_width;
+        costs.element_bytes = static_cast<double>(size_of(role.compute));
+        // The ranks of a lane send at the same time; the end with more ranks bounds the rows of one rank.
         int at_once = std::numeric_limits<int>::max();
         for (const graph::Edge& e : graph.edges)
             if (e.from == s)
                 at_once = std::min(
                     at_once, std::max(section.layout.lane_ranks(), graph.sections[e.to].layout.lane_ranks()));
-        own.parallel = at_once;
-        own.bandwidth = link_from(graph, *scenario.cluster, s).bandwidth;
+        costs.parallel = at_once;
+        costs.bandwidth = link_from(graph, *scenario.cluster, s).bandwidth;
     }
 }
 
-/// Calls each(length) for what the section processes of the sample: pictures one by one, or its tokens.
+/// Calls each(length) for every sequence of the sample in the section: its pictures, or its tokens.
 template <class Each>
 void CostModel::lengths_of(std::int64_t sample, int section, const Each& each) const {
     const model::Geometry geometry = sections_[section].geometry;
@@ -173,24 +173,24 @@ schedule::SampleCost CostModel::of(std::int64_t sample) const {
     schedule::SampleCost cost;
     cost.id = sample;
     for (int s = 0; s < static_cast<int>(sections_.size()); ++s) {
-        const Section& own = sections_[s];
+        const Section& costs = sections_[s];
         schedule::TaskCost task;
         task.active = table_->activates(sample, s);
         lengths_of(sample, s, [&](double n) {
-            task.forward_s += own.cost.at(own.cost.forward, n);
-            task.backward_s += own.cost.at(own.cost.backward, n);
+            task.forward_s += costs.cost.at(costs.cost.forward, n);
+            task.backward_s += costs.cost.at(costs.cost.backward, n);
         });
-        if (own.expansion.patch > 0) {
+        if (costs.expansion.patch > 0) {
             double pictures = 0;
             for (const auto& p : table_->pictures(sample))
-                pictures += static_cast<double>(model::picture_tokens(p.height, p.width, own.expansion));
-            task.forward_s += pictures * own.cost.picture_forward;
-            task.backward_s += pictures * own.cost.picture_backward;
+                pictures += static_cast<double>(model::picture_tokens(p.height, p.width, costs.expansion));
+            task.forward_s += pictures * costs.cost.picture_forward;
+            task.backward_s += pictures * costs.cost.picture_backward;
         }
-        if (!own.backward) task.backward_s = 0;
-        if (own.bandwidth > 0)
-            task.transfer_s = static_cast<double>(table_->output_rows(sample, s) * own.width) *
-                              own.element_bytes / (own.bandwidth * own.parallel);
+        if (!costs.backward) task.backward_s = 0;
+        if (costs.bandwidth > 0)
+            task.transfer_s = static_cast<double>(table_->output_rows(sample, s) * costs.width) *
+                              costs.element_bytes / (costs.bandwidth * costs.parallel);
         cost.sections.push_back(task);
     }
     return cost;

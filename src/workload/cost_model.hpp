@@ -1,6 +1,6 @@
-// CostModel: the work of each section, counted by its own code on the meta backend at a few lengths, and
-// turned into seconds by the rates of a device. A sample's costs are made from these when asked for: what is
-// kept does not grow with the file.
+// The cost model: the models' code runs on the meta backend at a few lengths, and the rates of a device turn
+// its work into seconds. The costs of a sample are interpolated when they are asked for, so that memory does
+// not grow with the sample file.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace maestro::workload {
 
-/// A cost per token or patch at some lengths; between them it is linear in the length, which is exact for
-/// costs that are polynomials of degree two.
+/// The cost per token or patch at some lengths, interpolated linearly between them. That is exact for costs
+/// that are polynomials of degree two in the length.
 struct LengthCost {
     std::vector<double> lengths, forward, backward;
-    double picture_forward = 0, picture_backward = 0;  ///< more for each of them that is a picture's
-    /// Of n tokens; `each` is `forward` or `backward`.
+    double picture_forward = 0, picture_backward = 0;  ///< added for each token of a picture
+    /// The cost of n tokens; `each` is `forward` or `backward`.
     double at(const std::vector<double>& each, double n) const {
         if (lengths.size() == 1 || n <= lengths.front()) return n * each.front();
         std::size_t k = 1;
@@ -50,9 +50,9 @@ private:
         model::Geometry geometry, expansion;
         LengthCost cost;
         bool backward = true;
-        std::int64_t width = 0;  ///< with the next two: what it sends on, with a cluster
+        std::int64_t width = 0;  ///< of an output row, in elements; 0 without a cluster, as the next two
         double element_bytes = 0, bandwidth = 0;
-        int parallel = 1;  ///< ranks that send a sample's rows at the same time
+        int parallel = 1;  ///< ranks that send the rows of a sample at the same time
     };
     template <class Each>
     void lengths_of(std::int64_t sample, int section, const Each& each) const;
@@ -64,8 +64,8 @@ private:
 /// The costs of every sample of the table, indexed by its id.
 std::vector<schedule::SampleCost> sample_costs(const Scenario& scenario, const SampleTable& table,
                                                Probes& probes);
-/// One line of the log: the work per rank of each section over the samples of the file, as a share of the
-/// largest.
+/// A line for the log: the work per rank of each section over the samples of the file, relative to the
+/// section with the most.
 std::string describe_load(const graph::SectionGraph& graph, const CostModel& costs, std::int64_t samples);
 
 }  // namespace maestro::workload

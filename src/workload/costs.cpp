@@ -11,7 +11,7 @@ backend::DeviceRates rates_of(const config::Device& device) {
                                .element_flops = device.element_flops,
                                .bytes = device.memory_bandwidth,
                                .operation_s = device.operation_s};
-    for (const config::ProductRate& p : device.products)
+    for (const config::GemmRate& p : device.gemm_rates)
         rates.gemm_rates.push_back({p.side, p.fp32_flops, p.bf16_flops});
     return rates;
 }

@@ -1,4 +1,4 @@
-// What the scheduler knows of a section graph without samples, and the rates and links of a cluster.
+// The scheduling problem of a scenario without its samples, and the rates and links of a cluster.
 #pragma once
 
 #include "backend/backend.hpp"
@@ -13,9 +13,10 @@ namespace maestro::workload {
 /// a cluster edges have no latency.
 schedule::Problem problem_of(const Scenario& scenario);
 backend::DeviceRates rates_of(const config::Device& device);
-/// Among the ranks `first` to `last` of the world: that of a node if one holds them all, else the network.
+/// The link among the ranks `first` to `last` of the world: the node's if they are all on one node, otherwise
+/// the network's.
 const config::Link& link_among(const config::Cluster& cluster, int first, int last);
-/// Of the edges out of a section: among its ranks and those of the sections that it feeds.
+/// The link of the edges out of a section, among its ranks and those of the sections that it feeds.
 const config::Link& link_from(const graph::SectionGraph& graph, const config::Cluster& cluster, int section);
 
 }  // namespace maestro::workload

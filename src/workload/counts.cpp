@@ -12,7 +12,7 @@ namespace maestro::workload {
 std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable& table, Probes& probes,
                                     std::span<const std::int64_t> ids) {
     const graph::SectionGraph& graph = scenario.graph;
-    // On a device that does one operation, or moves one byte, a second, seconds are counts.
+    // On a device that does one operation, or moves one byte, per second, seconds are counts.
     config::Cluster computes, moves, sends;
     computes.device.element_flops = 1;
     moves.device.memory_bandwidth = 1;

@@ -1,4 +1,5 @@
-// What a step asks of the machines, before any machine is known: by the model's own code on the meta backend.
+// Counts the work and traffic of a step, independent of any machine, by running the models' code on the meta
+// backend.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +12,15 @@
 
 namespace maestro::workload {
 
-/// Of one section over a step, all ranks together.
+/// The counts of one section over a step, summed over its ranks.
 struct StepCounts {
-    double flops = 0;         ///< forward and backward; a multiply-add counts two
+    double flops = 0;         ///< forward and backward; a multiply-add counts as two
     double memory_bytes = 0;  ///< read and written by the operations, each tensor once
-    double edge_bytes = 0;    ///< rows sent on to other ranks, and gradients sent back by them
-    /// Among tp and among cp ranks, as if all did what the first of a lane does: what it sends or what it
-    /// gets, whichever is more; with the sums, once a step, of gradients that tp ranks share.
+    double edge_bytes = 0;    ///< rows sent to other ranks, and gradients sent back
+    /// Traffic along tp and cp, as if all ranks did what the first of a lane does: the larger of the bytes
+    /// that it sends and receives, with the all-reduce, once a step, of gradients replicated along tp.
     double tp_bytes = 0, cp_bytes = 0;
-    double dp_bytes = 0;  ///< sent by all ranks to sum gradients over dp x cp and to gather weights
+    double dp_bytes = 0;  ///< sent to reduce-scatter gradients over dp x cp and to all-gather weights
 };
 
 /// Returns the counts of a step with the samples `ids`, by section. The scenario's cluster does not matter.

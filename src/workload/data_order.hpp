@@ -1,6 +1,7 @@
-// Which samples a step trains on: a fresh permutation of the file every epoch, cut into whole global batches;
-// what does not fill one is left out of that epoch, so no step holds a sample twice. A function of (seed,
-// step) alone, so ranks, layouts and resumes agree.
+// Which samples a step trains on. Every epoch is a new permutation of the file, cut into whole global
+// batches; samples that do not fill one are left out of that epoch, so no step has a sample twice. The order
+// is a function of (seed, step) alone, so that it is the same on every rank, in every layout and after a
+// resume.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ class DataOrder {
 public:
     /// `samples` in the file, at least `global_batch` of them.
     DataOrder(std::uint64_t seed, std::int64_t samples, std::int64_t global_batch);
-    /// Sample ids of `step` (counted from 0); valid until the next call.
+    /// Returns the sample ids of `step`, counted from 0. The span is valid until the next call.
     std::span<const std::int64_t> batch(std::int64_t step);
 
 private:

@@ -9,17 +9,17 @@ namespace maestro::workload {
 
 namespace {
 
-/// Appends, in one with the last where nothing lies between on either side.
-void add(std::vector<parallel::RowPlacement>& holdings, const parallel::RowPlacement& more) {
-    if (!holdings.empty()) {
-        parallel::RowPlacement& last = holdings.back();
+/// Appends a placement, merged with the last one where both are adjacent at both ends.
+void add(std::vector<parallel::RowPlacement>& placements, const parallel::RowPlacement& more) {
+    if (!placements.empty()) {
+        parallel::RowPlacement& last = placements.back();
         if (last.rank == more.rank && last.first + last.count == more.first &&
             last.local + last.count == more.local) {
             last.count += more.count;
             return;
         }
     }
-    holdings.push_back(more);
+    placements.push_back(more);
 }
 
 void add(std::vector<Range>& places, Range more) {
@@ -67,11 +67,11 @@ bool needs_markers(const graph::SectionGraph& graph) {
 
 namespace {
 
-/// `pictures(sample)` and `length(sample)` of what stands for a sample.
+/// `pictures(sample)` and `length(sample)` give the sizes of an element of `samples`.
 template <class Samples, class Pictures, class Length>
-Packing pack(const SampleTable& table, int section, const Samples& samples, Pictures&& pictures,
-             Length&& length) {
-    Packing packing;
+PackedSequences pack(const SampleTable& table, int section, const Samples& samples, Pictures&& pictures,
+                     Length&& length) {
+    PackedSequences packing;
     if (table.sees_pixels(section)) packing.mask = parallel::AttentionMask::bidirectional;
     packing.unit = table.unit(section);
     for (const auto& sample : samples) {
@@ -87,24 +87,25 @@ Packing pack(const SampleTable& table, int section, const Samples& samples, Pict
 
 }  // namespace
 
-Packing packing_of(const SampleTable& table, int section, std::span<const std::int64_t> samples) {
+PackedSequences pack_sequences(const SampleTable& table, int section, std::span<const std::int64_t> samples) {
     return pack(
         table, section, samples, [&](std::int64_t sample) { return table.pictures(sample); },
         [&](std::int64_t sample) { return table.length(sample, section); });
 }
 
-Packing packing_of(const SampleTable& table, int section, std::span<const model::SampleShape> samples) {
+PackedSequences pack_sequences(const SampleTable& table, int section,
+                               std::span<const model::SampleShape> samples) {
     return pack(
         table, section, samples,
         [](const model::SampleShape& sample) -> const auto& { return sample.pictures; },
         [&](const model::SampleShape& sample) { return table.rows_of(std::span(&sample, 1), section); });
 }
 
-parallel::Partition partition_of(const Packing& packing, parallel::Degrees degrees) {
+parallel::Partition partition_of(const PackedSequences& packing, parallel::Degrees degrees) {
     return parallel::Partition(packing.lengths, packing.mask, degrees, packing.unit);
 }
 
-RowPlacements outputs_of(const Packing& packing, parallel::Degrees degrees) {
+RowPlacements outputs_of(const PackedSequences& packing, parallel::Degrees degrees) {
     const auto sequences = partition_of(packing, degrees).placements();
     RowPlacements outputs(packing.samples.size() - 1);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -119,24 +120,25 @@ RowPlacements outputs_of(const Packing& packing, parallel::Degrees degrees) {
     return outputs;
 }
 
-RowPlacements inputs_of(const Packing& packing, std::span<const std::vector<Range>> places,
+RowPlacements inputs_of(const PackedSequences& packing, std::span<const std::vector<Range>> places,
                         parallel::Degrees degrees) {
     MAESTRO_CHECK(packing.lengths.size() == places.size() && packing.unit == 1, "{} samples of {} sequences",
                   places.size(), packing.lengths.size());
     const auto sequences = partition_of(packing, degrees).placements();
     RowPlacements inputs(places.size());
     for (std::size_t i = 0; i < places.size(); ++i) {
-        std::vector<std::int64_t> taken(static_cast<std::size_t>(degrees.ranks()), 0);  // by rank
-        std::int64_t row = 0;                                                           // of the edge
-        auto holding = sequences[i].begin();
+        std::vector<std::int64_t> received(static_cast<std::size_t>(degrees.ranks()), 0);  // by rank
+        std::int64_t row = 0;                                                              // of the edge
+        auto placement = sequences[i].begin();
         for (const Range& place : places[i])
             for (std::int64_t at = place.begin; at < place.end;) {
-                while (holding != sequences[i].end() && holding->first + holding->count <= at) ++holding;
-                MAESTRO_CHECK(holding != sequences[i].end() && holding->first <= at,
+                while (placement != sequences[i].end() && placement->first + placement->count <= at)
+                    ++placement;
+                MAESTRO_CHECK(placement != sequences[i].end() && placement->first <= at,
                               "row {} of a sample of {}", at, packing.lengths[i]);
-                const std::int64_t count = std::min(place.end, holding->first + holding->count) - at;
-                add(inputs[i], {row, count, holding->rank, taken[holding->rank]});
-                taken[holding->rank] += count;
+                const std::int64_t count = std::min(place.end, placement->first + placement->count) - at;
+                add(inputs[i], {row, count, placement->rank, received[placement->rank]});
+                received[placement->rank] += count;
                 row += count;
                 at += count;
             }
@@ -163,7 +165,7 @@ std::vector<Range> places_of(const SampleTable& table, int from, int to, std::in
     const std::span<const std::int32_t> markers = table.markers(sample);
     MAESTRO_CHECK(markers.size() == pictures.size(), "sample {} has {} known markers and {} pictures", sample,
                   markers.size(), pictures.size());
-    std::int64_t grown = 0;  // by the pictures before
+    std::int64_t grown = 0;  // rows that the pictures before have more than their markers
     for (std::size_t p = 0; p < pictures.size(); ++p) {
         const std::int64_t begin = markers[p] + grown, tokens = table.rows_of(pictures[p], from);
         add(places, {begin, begin + tokens});

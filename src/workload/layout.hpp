@@ -1,5 +1,5 @@
-// How the ranks of a lane hold a micro-batch of a section, and with it the rows that an edge takes from there
-// or brings. Pure; edges, their slots and the modules ask here.
+// Which ranks of a lane hold which rows of a micro-batch, and with that which rows an edge moves between
+// which ranks. Pure functions of lengths and degrees, shared by the edges, their slots and the modules.
 #pragma once
 
 #include <cstdint>
@@ -22,34 +22,39 @@ parallel::MeshShape mesh_shape_of(const Scenario& scenario, int section);
 parallel::MeshLinks mesh_links_of(const Scenario& scenario, int section);
 /// The meta mesh of rank `rank` of the section's first replica.
 parallel::Mesh meta_mesh_of(const Scenario& scenario, int section, int rank = 0);
-/// Do embeddings enter a section whose replicas are several ranks? Then the table has to know the markers.
+/// Whether embeddings enter a section whose replicas have several ranks. Only then does the sample table need
+/// the positions of the markers.
 bool needs_markers(const graph::SectionGraph& graph);
 
-/// The sequences within which a section's attention stays: pictures (vision) or samples (language), in the
-/// order of the micro-batch.
-struct Packing {
-    std::vector<std::int64_t> lengths;    ///< rows of each
-    std::vector<std::size_t> samples{0};  ///< S + 1: where the sequences of each sample begin
+/// The sequences of a packed micro-batch, in its order: pictures (vision) or samples (language). Attention
+/// does not cross from one to another.
+struct PackedSequences {
+    std::vector<std::int64_t> lengths;  ///< rows of each sequence
+    std::vector<std::size_t> samples{
+        0};  ///< S + 1 values: the first sequence of each sample, then their number
     parallel::AttentionMask mask = parallel::AttentionMask::causal;
     std::int64_t unit = 1;  ///< rows that become one row of output
 };
-Packing packing_of(const SampleTable& table, int section, std::span<const std::int64_t> samples);
-Packing packing_of(const SampleTable& table, int section, std::span<const model::SampleShape> samples);
-parallel::Partition partition_of(const Packing& packing, parallel::Degrees degrees);
+PackedSequences pack_sequences(const SampleTable& table, int section, std::span<const std::int64_t> samples);
+PackedSequences pack_sequences(const SampleTable& table, int section,
+                               std::span<const model::SampleShape> samples);
+parallel::Partition partition_of(const PackedSequences& packing, parallel::Degrees degrees);
 
-/// By sample, ascending: which rank of the lane holds which rows of it, as an edge counts them.
+/// For each sample, in ascending order of its rows on the edge: which rank of the lane holds which of them.
 using RowPlacements = std::vector<std::vector<parallel::RowPlacement>>;
 
-/// Of the rows that a section puts out. `local`: in what that rank puts out for the micro-batch.
-RowPlacements outputs_of(const Packing& packing, parallel::Degrees degrees);
-/// Of the rows that come in where every sample is one sequence. `places[i]`: rows of sequence i that the
-/// edge's rows take in their order, ascending. `local`: among the rows of this sample that the rank gets.
-RowPlacements inputs_of(const Packing& packing, std::span<const std::vector<Range>> places,
+/// Where the output rows of a section are. `local` counts within the output of that rank for the micro-batch.
+RowPlacements outputs_of(const PackedSequences& packing, parallel::Degrees degrees);
+/// Where the rows that an edge delivers are needed, in a section where every sample is one sequence.
+/// `places[i]`: the rows of sequence i that the edge's rows become, in ascending order. `local` counts within
+/// the rows of this sample that the rank receives.
+RowPlacements inputs_of(const PackedSequences& packing, std::span<const std::vector<Range>> places,
                         parallel::Degrees degrees);
 
-/// Rows of the sample in section `to` that those of the edge from section `from` take: pictures stand where
-/// their markers were (as model::Language packs them), hidden states replace nothing and cover all. For one
-/// rank, which gets them all, it is enough how many there are; for several the table has to know the markers.
+/// Returns the rows of the sample in section `to` that the rows of the edge from section `from` become. A
+/// picture has the rows at the position of its marker, as model::Language packs it; hidden states cover all
+/// rows. For one rank, which receives all rows, their number suffices; for several ranks the table needs the
+/// marker positions.
 std::vector<Range> places_of(const SampleTable& table, int from, int to, std::int64_t sample,
                              parallel::Degrees degrees);
 

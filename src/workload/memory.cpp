@@ -19,8 +19,8 @@ double mib(double bytes) {
     return bytes / (1 << 20);
 }
 
-/// Bytes of a micro-batch of samples as read: pixels by a section that takes pictures of so many channels,
-/// tokens by others (0).
+/// Returns the bytes of a micro-batch of samples as they are read from the file: pixels for a section that
+/// reads pictures of `channels` channels, tokens for the others (channels = 0).
 double sample_bytes(std::span<const model::SampleShape> batch, int channels) {
     double bytes = 0;
     for (const model::SampleShape& shape : batch) {
@@ -30,7 +30,7 @@ double sample_bytes(std::span<const model::SampleShape> batch, int channels) {
     return bytes;
 }
 
-/// Bytes that one more micro-batch in flight of `section` costs this rank.
+/// Returns the bytes that one more micro-batch of `section` in flight takes on this rank.
 double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph, int section, int rank) {
     double bytes = 0;
     if (graph::holds(graph.sections[section], rank))
@@ -43,31 +43,32 @@ double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph,
     return bytes;
 }
 
-Lane lane_of(const Scenario& scenario, int section) {
+LaneSpec lane_of(const Scenario& scenario, int section) {
     return {section, scenario.full_micro_batch(section), degrees_of(scenario.graph.sections[section])};
 }
 
-/// Rows of the fullest slice of such a micro-batch, and of the fullest of its tp ranks.
-struct Fullest {
+/// The most rows of a micro-batch that one slice of a replica holds, and that one tp rank of a slice holds.
+struct MaxLoad {
     std::int64_t slice = 0, rank = 0;
 };
 
-Fullest fullest_of(const Scenario& scenario, const SampleTable& table, int section,
-                   std::span<const model::SampleShape> batch) {
+MaxLoad max_load_of(const Scenario& scenario, const SampleTable& table, int section,
+                    std::span<const model::SampleShape> batch) {
     const parallel::Degrees degrees = degrees_of(scenario.graph.sections[section]);
-    const parallel::Partition partition = partition_of(packing_of(table, section, batch), degrees);
-    Fullest fullest;
+    const parallel::Partition partition = partition_of(pack_sequences(table, section, batch), degrees);
+    MaxLoad max_load;
     for (int c = 0; c < degrees.cp; ++c)
-        fullest = {std::max(fullest.slice, partition.slice_rows(c)),
-                   std::max(fullest.rank, partition.tp_rows(c)[0])};
-    return fullest;
+        max_load = {std::max(max_load.slice, partition.slice_rows(c)),
+                    std::max(max_load.rank, partition.tp_rows(c)[0])};
+    return max_load;
 }
 
-/// Of any rank of a lane: the first of each slice holds no less than the others of it.
+/// Returns the largest footprint of a rank of the lane. The first tp rank of a slice holds no less than the
+/// others of the slice, so it is enough to measure that one.
 model::Footprint measure_lane(const Scenario& scenario, int section,
                               std::span<const model::SampleShape> batch, backend::Traits traits, bool train,
                               Probes& probes) {
-    model::Footprint most;
+    model::Footprint largest;
     const parallel::Degrees degrees = degrees_of(scenario.graph.sections[section]);
     for (int c = 0; c < degrees.cp; ++c) {
         Probe probe{.spec = scenario.models[section],
@@ -76,29 +77,31 @@ model::Footprint measure_lane(const Scenario& scenario, int section,
                     .rank = c * degrees.tp,
                     .options = {.train = train, .traits = traits, .worst_case = degrees.cp > 1}};
         for (const model::SampleShape& shape : batch) probe.add(shape);
-        const model::Footprint& own = probes.footprint(probe);
-        const std::size_t saved = std::max(most.saved, own.saved),
-                          scratch = std::max(most.scratch, own.scratch);
-        if (c == 0) most = own;
-        most.saved = saved;
-        most.scratch = scratch;
+        const model::Footprint& footprint = probes.footprint(probe);
+        const std::size_t saved = std::max(largest.saved, footprint.saved),
+                          scratch = std::max(largest.scratch, footprint.scratch);
+        if (c == 0) largest = footprint;
+        largest.saved = saved;
+        largest.scratch = scratch;
     }
-    return most;
+    return largest;
 }
 
-/// How much more a rank may hold of another micro-batch than of `longest`, which may be dealt more evenly.
-double unevenness(const Scenario& scenario, const SampleTable& table, int section,
-                  std::span<const model::SampleShape> longest) {
-    const Fullest fullest = fullest_of(scenario, table, section, longest);
-    const Lane lane = lane_of(scenario, section);
-    if (lane.degrees.cp == 1 || fullest.rank == 0) return 1;
-    const std::int64_t slice = most_slice_rows(table, lane),
-                       rank = most_sent(table, lane) * table.unit(section);
-    return std::max({1.0, static_cast<double>(slice) / static_cast<double>(fullest.slice),
-                     static_cast<double>(rank) / static_cast<double>(fullest.rank)});
+/// Returns the factor, at least 1, by which a rank may hold more rows of another micro-batch than of
+/// `longest`: rows are not always distributed as evenly as those.
+double imbalance(const Scenario& scenario, const SampleTable& table, int section,
+                 std::span<const model::SampleShape> longest) {
+    const MaxLoad max_load = max_load_of(scenario, table, section, longest);
+    const LaneSpec lane = lane_of(scenario, section);
+    if (lane.degrees.cp == 1 || max_load.rank == 0) return 1;
+    const std::int64_t slice = max_slice_rows(table, lane),
+                       rank = max_rows_sent(table, lane) * table.unit(section);
+    return std::max({1.0, static_cast<double>(slice) / static_cast<double>(max_load.slice),
+                     static_cast<double>(rank) / static_cast<double>(max_load.rank)});
 }
 
-/// Of any rank: to the others of its groups for tp, cp, shared keys and gradients (train::Job makes these).
+/// Returns the links of a rank to the other ranks of its process groups for tp, cp, shared KV heads and
+/// gradients.
 int links_of(const Scenario& scenario, int section) {
     const parallel::MeshShape shape = mesh_shape_of(scenario, section);
     const auto others = [](int ranks) { return std::min(ranks - 1, transport::kMaxNcclConnections); };
@@ -119,17 +122,18 @@ channel::ChannelSpec channel_of(const Scenario& scenario, const graph::Edge& edg
     const auto& up = graph.sections[edge.from];
     const auto& down = graph.sections[edge.to];
     const model::Role role = role_of(scenario, edge.from);
-    return {.name = up.name + "-" + down.name,
-            .producers = side_of(graph, up),
-            .consumers = side_of(graph, down),
-            .width = role.output_width,
-            .dtype = role.compute,
-            .window = producer.window,
-            .max_sent = producer.max_rows,
-            .max_received = most_received(table, lane_of(scenario, edge.from), lane_of(scenario, edge.to)),
-            .max_samples = scenario.global_batch,
-            .carries_gradient = edge.gradient,
-            .pointer = graph::passes_pointer(graph, edge)};
+    return {
+        .name = up.name + "-" + down.name,
+        .producers = side_of(graph, up),
+        .consumers = side_of(graph, down),
+        .width = role.output_width,
+        .dtype = role.compute,
+        .window = producer.window,
+        .max_sent = producer.max_rows,
+        .max_received = max_rows_received(table, lane_of(scenario, edge.from), lane_of(scenario, edge.to)),
+        .max_samples = scenario.global_batch,
+        .carries_gradient = edge.gradient,
+        .pointer = graph::passes_pointer(graph, edge)};
 }
 
 }  // namespace
@@ -144,11 +148,12 @@ std::string RankMemory::describe() const {
     std::string text = fmt::format("{:.0f} MiB", mib(total()));
     const char* before = ": ";
     for (const auto& [bytes, what] :
-         {std::pair{weights, "of weights and gradients"}, std::pair{optimizer, "of the optimizer's moments"},
-          std::pair{activations, "of activations"}, std::pair{scratch, "of scratch"},
-          std::pair{channels, "of rows under way"}, std::pair{messages, "of messages"},
-          std::pair{samples, "of samples"}, std::pair{libraries, "of libraries' workspace"},
-          std::pair{reserve, "in reserve for libraries"}})
+         {std::pair{weights, "for weights and gradients"},
+          std::pair{optimizer, "for the optimizer's moments"}, std::pair{activations, "for activations"},
+          std::pair{scratch, "for scratch"}, std::pair{channels, "for rows in transit"},
+          std::pair{messages, "for messages"}, std::pair{samples, "for samples"},
+          std::pair{libraries, "for the workspace of libraries"},
+          std::pair{reserve, "reserved for libraries"}})
         if (bytes > 0) {
             text += fmt::format("{}{:.0f} {}", before, mib(bytes), what);
             before = ", ";
@@ -168,12 +173,13 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
         const int batch = scenario.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
         memory.footprint = measure_lane(scenario, s, worst, traits, train, probes);
-        // What is kept grows with the rows alone, and no micro-batch has more of them than the longest.
+        // Activations kept for backward grow with the rows alone, and no micro-batch has more rows than the
+        // longest.
         memory.footprint.saved = measure_lane(scenario, s, longest, traits, train, probes).saved;
-        const double more = unevenness(scenario, table, s, longest);
+        const double more = imbalance(scenario, table, s, longest);
         for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch})
             if (more > 1) *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));
-        // What is in use, and what lies ready behind it: at most the rest of a step.
+        // The micro-batch in use, and the samples prefetched behind it: at most the rest of a step.
         const double in_use = sample_bytes(worst, table.sees_pixels(s) ? scenario.models[s].channels : 0);
         const auto a_round = static_cast<double>(std::int64_t{section.micro_batch} * section.layout.dp);
         const double batches = static_cast<double>(scenario.global_batch) / a_round;
@@ -181,20 +187,20 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
         for (const graph::Edge& e : graph.edges)
             if (e.from == s) {
                 const int below = scenario.full_micro_batch(e.to);
-                memory.least =
-                    std::max(memory.least, (below + section.micro_batch - 1) / section.micro_batch);
+                memory.min_window =
+                    std::max(memory.min_window, (below + section.micro_batch - 1) / section.micro_batch);
             }
-        memory.most =
-            static_cast<int>(std::clamp(std::ceil(batches), 1.0 * memory.least, 1.0 * graph::kMostInFlight));
+        memory.max_window = static_cast<int>(
+            std::clamp(std::ceil(batches), 1.0 * memory.min_window, 1.0 * graph::kMaxInFlight));
         memory.links = links_of(scenario, s);
-        if (role.emits) memory.max_rows = most_sent(table, lane_of(scenario, s));
+        if (role.emits) memory.max_rows = max_rows_sent(table, lane_of(scenario, s));
         plan.sections.push_back(memory);
     }
     for (const graph::Edge& e : graph.edges)
         plan.channels.push_back(channel_of(scenario, e, table, plan.sections[e.from]));
     for (int s = 0; s < static_cast<int>(plan.sections.size()); ++s)
         if (plan.sections[s].loss && plan.sections[s].window == 0)
-            plan.set_window(s, plan.sections[s].most, graph);
+            plan.set_window(s, plan.sections[s].max_window, graph);
     return plan;
 }
 
@@ -207,15 +213,15 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
     RankMemory memory;
     for (std::size_t s = 0; s < plan.sections.size(); ++s) {
         if (!graph::holds(graph.sections[s], rank)) continue;
-        const SectionMemory& own = plan.sections[s];
-        memory.weights += static_cast<double>(own.footprint.parameters);
-        memory.optimizer += 2.0 * sizeof(float) * static_cast<double>(own.footprint.optimizer);
-        memory.activations += static_cast<double>(own.footprint.saved) * own.slots();
+        const SectionMemory& section = plan.sections[s];
+        memory.weights += static_cast<double>(section.footprint.parameters);
+        memory.optimizer += 2.0 * sizeof(float) * static_cast<double>(section.footprint.optimizer);
+        memory.activations += static_cast<double>(section.footprint.saved) * section.slots();
         const double scratch = scratch_of(plan, static_cast<int>(s));
         memory.scratch = plan.shares_scratch ? std::max(memory.scratch, scratch) : memory.scratch + scratch;
-        memory.samples = std::max(memory.samples, own.samples);
+        memory.samples = std::max(memory.samples, section.samples);
         memory.libraries += plan.libraries.workspace;
-        memory.reserve += plan.libraries.link * own.links;
+        memory.reserve += plan.libraries.link * section.links;
     }
     memory.reserve += plan.libraries.reserve;
     for (const channel::ChannelSpec& spec : plan.channels) {
@@ -243,39 +249,39 @@ std::vector<int> windows_within(const MemoryPlan& plan, const graph::SectionGrap
         if (section.window > 0)
             windows.push_back(section.window);
         else if (each[s] == 0)
-            windows.push_back(section.most);
+            windows.push_back(section.max_window);
         else
             windows.push_back(static_cast<int>(
-                std::clamp(spare / open / each[s], 1.0 * section.least, 1.0 * section.most)));
+                std::clamp(spare / open / each[s], 1.0 * section.min_window, 1.0 * section.max_window)));
     }
     return windows;
 }
 
 void choose_windows(MemoryPlan& plan, const graph::SectionGraph& graph, double bytes) {
     std::vector<int> windows;
-    for (const SectionMemory& s : plan.sections) windows.push_back(s.window > 0 ? s.window : s.most);
-    for (const graph::Section& section : graph.sections) {  // ranks of a section are alike
-        const std::vector<int> own = windows_within(plan, graph, section.first_rank, bytes);
-        for (std::size_t s = 0; s < windows.size(); ++s) windows[s] = std::min(windows[s], own[s]);
+    for (const SectionMemory& s : plan.sections) windows.push_back(s.window > 0 ? s.window : s.max_window);
+    for (const graph::Section& section : graph.sections) {  // all ranks of a section need the same
+        const std::vector<int> allowed = windows_within(plan, graph, section.first_rank, bytes);
+        for (std::size_t s = 0; s < windows.size(); ++s) windows[s] = std::min(windows[s], allowed[s]);
     }
     for (std::size_t s = 0; s < windows.size(); ++s) plan.set_window(static_cast<int>(s), windows[s], graph);
 }
 
-int fullest_rank(const MemoryPlan& plan, const graph::SectionGraph& graph) {
-    int fullest = 0;
+int max_memory_rank(const MemoryPlan& plan, const graph::SectionGraph& graph) {
+    int rank = 0;
     double most = 0;
     for (const graph::Section& section : graph.sections)
         if (const double bytes = memory_of(plan, graph, section.first_rank).total(); bytes > most) {
             most = bytes;
-            fullest = section.first_rank;
+            rank = section.first_rank;
         }
-    return fullest;
+    return rank;
 }
 
 std::string describe(const Libraries& libraries) {
     std::string text = fmt::format(
-        "of a GPU's memory libraries have {:.0f} MiB of workspace for each section, and in reserve "
-        "{:.0f} MiB for code and handles",
+        "libraries on a GPU have {:.0f} MiB of workspace for each section, and a reserve of {:.0f} MiB for "
+        "code and handles",
         mib(libraries.workspace), mib(libraries.reserve));
     if (libraries.link > 0)
         text += fmt::format(
@@ -283,7 +289,7 @@ std::string describe(const Libraries& libraries) {
             "group)",
             mib(libraries.link), transport::kMaxNcclConnections);
     if (libraries.edges && libraries.by_nccl)
-        text += fmt::format(", {:.0f} MiB for each way between two ranks of an edge by NCCL",
+        text += fmt::format(", {:.0f} MiB for each NCCL connection between two ranks of an edge",
                             mib(static_cast<double>(channel::kNcclConnectionBytes)));
     return text;
 }

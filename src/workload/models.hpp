@@ -12,9 +12,9 @@
 namespace maestro::workload {
 
 model::Role role_of(const Scenario& scenario, int section);
-/// Patches of a vision section; patch 0 for the others.
+/// The geometry of a vision section's patches; patch 0 for other sections.
 model::Geometry geometry_of(const Scenario& scenario, int section);
-/// By which a language section expands markers: that of the embeddings that reach it, or its student's.
+/// The geometry by which a language section expands markers: that of the vision section that feeds it.
 model::Geometry expansion_of(const Scenario& scenario, int section);
 SampleTable table_of(const Scenario& scenario, const data::SampleFile& samples);
 /// Refuses samples that do not fit the models or the batch: token ids, channels, number. Error(bad_data or

@@ -9,8 +9,8 @@ namespace maestro::workload {
 
 namespace {
 
-/// The `count` ids below `size` with the largest keys, the largest first; of equal ones the first. Takes
-/// memory for those alone.
+/// Returns the `count` ids below `size` with the largest keys, in descending order; among equal keys the
+/// lower id comes first. Memory is proportional to `count`.
 template <class Key>
 std::vector<std::int64_t> largest(std::int64_t size, int count, Key key) {
     using Entry = std::pair<std::int64_t, std::int64_t>;  // key, -id
@@ -38,7 +38,7 @@ SampleTable::SampleTable(const data::SampleFile& file, const graph::SectionGraph
                          std::vector<model::Geometry> geometries, std::vector<model::Geometry> language)
     : index_(&file.index()), vision_(std::move(geometries)), language_(std::move(language)) {
     MAESTRO_CHECK(vision_.size() == graph.sections.size() && language_.size() == vision_.size(),
-                  "one geometry a section");
+                  "one geometry for each section");
 }
 
 model::SampleShape SampleTable::shape(std::int64_t sample) const {
@@ -98,7 +98,8 @@ std::vector<model::SampleShape> SampleTable::longest_micro_batch(int samples, in
     return longest;
 }
 
-std::int64_t SampleTable::most_of(int samples, const std::function<std::int64_t(std::int64_t)>& value) const {
+std::int64_t SampleTable::sum_of_largest(int samples,
+                                         const std::function<std::int64_t(std::int64_t)>& value) const {
     std::int64_t sum = 0;
     for (const std::int64_t id : largest(size(), samples, value)) sum += value(id);
     return sum;
@@ -119,7 +120,7 @@ std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) cons
         worst.push_back(shape(by_pictures[i]));
         worst.back().tokens = std::max(worst.back().tokens, index_->tokens(by_text[i]));
     }
-    // The largest picture of the file bounds the attention of the vision section, whoever holds it.
+    // The largest picture of the file bounds the attention of the vision section, whichever sample has it.
     std::span<const PictureSize> largest_picture;
     for (std::int64_t i = 0; i < size(); ++i)
         for (const auto& p : pictures(i))
@@ -127,7 +128,7 @@ std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) cons
                 largest_picture = one;
     if (!largest_picture.empty() && !worst.empty())
         worst.front().pictures.push_back({largest_picture.front().height, largest_picture.front().width});
-    // The longest text may stand in a sample without pictures: none of its tokens is a marker.
+    // The longest text may be of a sample without pictures, in which no token is a marker.
     for (auto& shape : worst) shape.tokens += static_cast<std::int64_t>(shape.pictures.size());
     return worst;
 }

@@ -1,5 +1,5 @@
-// What the whole run knows of every sample without its data: lengths, pictures, weight, the rows it sends
-// over each edge and the sections it activates. A view of the file's index by the sections' geometries.
+// The sizes of every sample in every section: lengths, pictures, loss weight, rows on each edge. A view of
+// the index of the sample file by the geometries of the sections; it reads no sample data.
 #pragma once
 
 #include <cstdint>
@@ -22,38 +22,39 @@ public:
                 std::vector<model::Geometry> geometries, std::vector<model::Geometry> language);
 
     std::int64_t size() const { return index_->size(); }
-    /// A copy; what is asked for every sample of a file has functions of its own.
+    /// A copy. What callers ask of every sample of a file has separate functions, which copy nothing.
     model::SampleShape shape(std::int64_t sample) const;
     std::span<const PictureSize> pictures(std::int64_t sample) const { return index_->pictures(sample); }
-    /// Tokens as stored, with one marker a picture.
+    /// Tokens as stored: a picture is one marker token.
     std::int64_t tokens(std::int64_t sample) const { return index_->tokens(sample); }
-    /// Where the markers stand among them, as SampleIndex knows it.
+    /// Positions of the markers among these tokens, see SampleIndex.
     std::span<const std::int32_t> markers(std::int64_t sample) const { return index_->markers(sample); }
     /// Sum of the loss weights of its targets.
     double weight(std::int64_t sample) const { return index_->weight(sample); }
-    /// Does the section read the pixels of pictures?
+    /// Whether the section reads the pixels of pictures.
     bool sees_pixels(int section) const { return vision_[section].patch > 0; }
-    /// Rows (patches, tokens) that become one row of the section's output.
+    /// The number of rows (patches or tokens) that become one output row of the section.
     std::int64_t unit(int section) const {
         return sees_pixels(section) ? std::int64_t{vision_[section].merge} * vision_[section].merge : 1;
     }
-    /// Does the sample have work for the section? A vision section: pictures; every other: always.
+    /// Whether the sample has work for the section: pictures for a vision section, always for the others.
     bool activates(std::int64_t sample, int section) const;
-    /// Tokens (language) or patches (vision) that the section processes.
+    /// The tokens (language) or patches (vision) of the sample that the section processes.
     std::int64_t length(std::int64_t sample, int section) const;
-    /// The rows that sequences of the section may have, each length once: a picture is one, or a text.
+    /// All lengths, in rows, that a sequence of the section has in the file. A sequence is a picture or a
+    /// sample.
     std::set<std::int64_t> sequence_rows(int section) const;
-    /// Rows that the section puts out for the sample.
+    /// Output rows of the section for the sample.
     std::int64_t output_rows(std::int64_t sample, int section) const;
-    /// Rows that a vision section puts out for a picture.
+    /// Output rows of a vision section for a picture.
     std::int64_t rows_of(const PictureSize& picture, int section) const;
-    /// The same for a micro-batch of these shapes.
+    /// Output rows for a micro-batch of these shapes.
     std::int64_t rows_of(std::span<const model::SampleShape> batch, int section) const;
-    /// The `samples` that are longest in the section: no micro-batch of that size has more rows.
+    /// The `samples` longest samples of the section: no micro-batch of that size has more rows.
     std::vector<model::SampleShape> longest_micro_batch(int samples, int section) const;
-    /// The sum over the `samples` that have most of something.
-    std::int64_t most_of(int samples, const std::function<std::int64_t(std::int64_t)>& value) const;
-    /// A micro-batch of `samples` that no other of that size exceeds: the i-th longest text with the i-th
+    /// The sum of the `samples` largest values.
+    std::int64_t sum_of_largest(int samples, const std::function<std::int64_t(std::int64_t)>& value) const;
+    /// A micro-batch that bounds every micro-batch of `samples` samples: the i-th longest text with the i-th
     /// largest pictures of the file.
     std::vector<model::SampleShape> worst_micro_batch(int samples) const;
 

@@ -20,7 +20,7 @@ struct Scenario {
     std::vector<model::ModelSpec> models;       ///< by section
     std::vector<config::Distill> distillation;  ///< by section, of those that have a teacher
     std::int64_t global_batch = 1;              ///< samples of a step
-    std::int64_t sequence_length = 512;         ///< tokens of a sample at most, picture tokens included
+    std::int64_t sequence_length = 512;         ///< the most tokens of a sample, picture tokens included
     DType compute = DType::f32;
     bool recompute = false;    ///< keep only the layers' inputs and compute the rest again in backward
     std::uint64_t seed = 0;    ///< of the initial weights
@@ -33,12 +33,12 @@ struct Scenario {
 };
 
 /// The scenario that the deck describes, checked; its marker and cluster are left to the caller, because they
-/// come from other files. With Times::given the sections may lack a model. Throws Error(bad_deck, all_ranks)
-/// with all problems, a line each, at the place of their keys.
+/// come from other files. With Times::from_file the sections may lack a model. Throws Error(bad_deck,
+/// all_ranks) with all problems, a line each, at the place of their keys.
 Scenario make_scenario(const config::Deck& deck, config::Times times = config::Times::model);
 
 /// `base` with other layouts, micro-batches, windows or colocation: `sections` are those of its graph, in the
-/// same order, and everything that a section graph derives is derived anew. What does not fit is appended to
+/// same order, and all derived fields of the graph are computed again. What does not fit is appended to
 /// `refusals`; the result may be used only if nothing was.
 Scenario with_sections(Scenario base, std::vector<graph::Section> sections,
                        std::vector<graph::Refusal>& refusals);

@@ -46,10 +46,9 @@ bool check_tp(const graph::Section& section, const model::ModelSpec& m,
     if (!shares_heads(tp)) {
         const bool queries = m.heads % tp != 0;
         refusals.push_back(
-            {key,
-             fmt::format("{} ranks cannot share out the {} {} of model.{} evenly; the nearest that can: {}",
-                         tp, queries ? m.heads : m.kv_heads, queries ? "heads" : "kv_heads", m.name,
-                         nearest_degrees(tp, m.heads, shares_heads))});
+            {key, fmt::format("{} ranks cannot split the {} {} of model.{} evenly; the nearest that can: {}",
+                              tp, queries ? m.heads : m.kv_heads, queries ? "heads" : "kv_heads", m.name,
+                              nearest_degrees(tp, m.heads, shares_heads))});
         return false;
     }
     const bool language = m.kind == model::ModelSpec::Kind::language;
@@ -57,9 +56,8 @@ bool check_tp(const graph::Section& section, const model::ModelSpec& m,
                                      std::pair{"vocabulary", language ? m.vocabulary : m.width}})
         if (tp > size)
             refusals.push_back(
-                {key,
-                 fmt::format("{} ranks are more than model.{}.{}, which they share out; allowed: at most {}",
-                             tp, m.name, what, size)});
+                {key, fmt::format("{} ranks are more than model.{}.{}, which they split; allowed: at most {}",
+                                  tp, m.name, what, size)});
     return true;
 }
 
@@ -74,9 +72,9 @@ void check_cp(const graph::Section& section, const model::ModelSpec& m,
     refusals.push_back(
         {section_key(section, "layout.cp"),
          fmt::format(
-             "with cp_kind = \"all-to-all\" {} ranks share out the {} heads and {} kv_heads that tp = "
-             "{} leaves of model.{}, which they cannot evenly; the nearest that can: {}; or cp_kind = "
-             "\"ring\", which takes any",
+             "with cp_kind = \"all-to-all\" {} ranks split the {} heads and {} kv_heads that tp = {} leaves "
+             "of model.{}, which is not possible evenly; the nearest that can: {}; or cp_kind = "
+             "\"ring\", which allows any",
              l.cp, heads, kv_heads, l.tp, m.name, nearest_degrees(l.cp, m.heads, works))});
 }
 
@@ -96,9 +94,10 @@ void check_siblings(const Scenario& scenario, std::size_t edge, std::vector<grap
         const graph::Edge& other = scenario.graph.edges[j];
         if (other.to == e.to && other.tensor == e.tensor)
             refusals.push_back(
-                {key, fmt::format("'{}' takes {} from '{}' already; more than one such edge is not built yet",
-                                  e.to_name, e.tensor == EdgeTensor::hidden ? "hidden" : "embeddings",
-                                  other.from_name)});
+                {key,
+                 fmt::format("'{}' receives {} from '{}' already; more than one such edge is not built yet",
+                             e.to_name, e.tensor == EdgeTensor::hidden ? "hidden" : "embeddings",
+                             other.from_name)});
         if (other.from == e.from && e.tensor == EdgeTensor::embeddings &&
             scenario.models[other.to].width != scenario.models[e.to].width)
             refusals.push_back(
@@ -158,7 +157,7 @@ void check_edges(const Scenario& scenario, std::vector<graph::Refusal>& refusals
             refusals.push_back(
                 {section_key(up, "layout.tp"),
                  fmt::format(
-                     "{} ranks are more than the width of '{}', which they share out; allowed: at most {}",
+                     "{} ranks are more than the width of '{}', which they split; allowed: at most {}",
                      up.layout.tp, down.name, scenario.models[e.to].width)});
         const int whole = scenario.full_micro_batch(e.to);
         if (up.window > 0 && std::int64_t{up.window} * up.micro_batch < whole)

@@ -1,5 +1,6 @@
-// How many rows of an edge one rank may have to hold at a time: bounds that no plan exceeds, since the
-// samples of a micro-batch are not known before the step. For replicas of one rank they are reached.
+// Upper bounds of the rows of an edge that one rank holds at a time. The samples of a micro-batch are not
+// known before the step, so the bounds hold for every micro-batch that the sample file allows. For replicas
+// of one rank they are exact.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +10,19 @@
 
 namespace maestro::workload {
 
-/// A section at an end of an edge: its micro-batch at most, and how its replicas are cut.
-struct Lane {
+/// A section at one end of an edge: its largest micro-batch in samples, and how its replicas split rows.
+struct LaneSpec {
     int section = 0;
     int micro_batch = 1;
     parallel::Degrees degrees = {};
 };
 
-/// Rows of a micro-batch (tokens or patches) in one slice of a replica's cp ranks.
-std::int64_t most_slice_rows(const SampleTable& table, const Lane& lane);
-/// Rows that one rank puts out for a micro-batch.
-std::int64_t most_sent(const SampleTable& table, const Lane& producer);
-/// Rows that one rank gets of a micro-batch of the producer, whichever micro-batches they are for.
-std::int64_t most_received(const SampleTable& table, const Lane& producer, const Lane& consumer);
+/// The most rows (tokens or patches) of a micro-batch in one slice, that is, on one cp rank.
+std::int64_t max_slice_rows(const SampleTable& table, const LaneSpec& lane);
+/// The most output rows of a micro-batch on one rank.
+std::int64_t max_rows_sent(const SampleTable& table, const LaneSpec& producer);
+/// The most rows of a producer's micro-batch that one rank of the consumer receives, in whichever
+/// micro-batches of the consumer its samples are.
+std::int64_t max_rows_received(const SampleTable& table, const LaneSpec& producer, const LaneSpec& consumer);
 
 }  // namespace maestro::workload

@@ -15,15 +15,15 @@ namespace maestro::workload {
 
 namespace {
 
-/// Seconds of what the groups of the mesh have sent since the last call.
+/// Returns the seconds of what the groups of the mesh have sent since the last call.
 double sent_s(const parallel::Mesh& mesh) {
     double seconds = 0;
-    const auto take = [&](parallel::Axes axes) {
+    const auto add = [&](parallel::Axes axes) {
         seconds += mesh.group(axes).traffic().seconds;
         mesh.group(axes).reset_traffic();
     };
-    for (const parallel::Axis axis : parallel::kReplicaAxes) take(axis);
-    take(parallel::kDataAxes);
+    for (const parallel::Axis axis : parallel::kReplicaAxes) add(axis);
+    add(parallel::kDataAxes);
     return seconds;
 }
 
@@ -87,7 +87,7 @@ double step_seconds(const graph::SectionGraph& graph, const std::vector<StepEnd>
         std::fill(begin, end, *std::max_element(begin, end) + ends[s].reduce_s);
         for (std::size_t lane = first; lane < last; ++lane) update[lane] += ends[s].update_s;
     }
-    // A sum over all ranks: up and down a tree.
+    // The norm is an all-reduce over all ranks: up and down a tree.
     const double norm_s =
         2 * latency_s * std::ceil(std::log2(std::max(1.0, static_cast<double>(graph.world))));
     return *std::max_element(at.begin(), at.end()) + norm_s + *std::max_element(update.begin(), update.end());

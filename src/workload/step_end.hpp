@@ -1,6 +1,5 @@
-// What a step costs after its last task: summing gradients over the replicas of a section, its optimizer and
-// handing the new weights round. Element-wise work is counted by the same operations on the meta backend,
-// messages by the same collectives on paper.
+// The cost of a step after its last task: reducing gradients over the replicas of a section, the optimizer,
+// and gathering the new weights. The same operations and collectives run on the meta backend as in training.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,8 @@
 namespace maestro::workload {
 
 struct StepEnd {
-    double reduce_s = 0;  ///< of one replica: gradients summed, its share's norm
-    double update_s = 0;  ///< its share updated, the weights of all gathered, gradients zeroed
+    double reduce_s = 0;  ///< of one rank: gradients reduced, the norm of its shard
+    double update_s = 0;  ///< its shard updated, all weights gathered, gradients zeroed
 };
 
 class Probes;
@@ -27,9 +26,9 @@ StepEnd measure_step_end(const model::ModelSpec& spec, const model::Role& role, 
 /// The end of a step in every section, on the scenario's cluster.
 std::vector<StepEnd> step_ends(const Scenario& scenario, Probes& probes);
 
-/// Seconds from the start of a step to its end. `tasks_end_s[lane]`: when it ends its last task. Every rank
-/// reduces its sections in the order of their colours, all join the gradient's norm, then every rank updates
-/// its sections; `latency_s` is that of a message.
+/// Returns the seconds from the start of a step to its end. `tasks_end_s[lane]`: when the lane ends its last
+/// task. Every rank reduces its sections in the order of their colours, all ranks join the norm of the
+/// gradient, then every rank updates its sections. `latency_s`: the latency of a message.
 double step_seconds(const graph::SectionGraph& graph, const std::vector<StepEnd>& ends,
                     std::vector<double> tasks_end_s, double latency_s);
 

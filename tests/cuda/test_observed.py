@@ -157,7 +157,7 @@ def test_memory_that_another_program_allocates_is_an_error_with_the_plan(folder,
     assert len(messages) == 1, error
     assert re.search(r"cannot allocate \d+ MiB of GPU 0's memory: \d of 16384 MiB are free", messages[0]), messages
     rank, section = ("2", "language") if variable == ALONE else ("0", "vision")
-    assert f"Planned for rank {rank}: " in messages[0] and "of weights and gradients" in messages[0]
+    assert f"Planned for rank {rank}: " in messages[0] and "for weights and gradients" in messages[0]
     assert re.search(rf"\n  section {section}: window \d+, [\d.]+ MiB a micro-batch", error)
     assert all(key in messages[0] for key in KEYS)
 

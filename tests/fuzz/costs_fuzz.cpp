@@ -12,8 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     static const maestro::workload::Scenario scenario = maestro::workload::make_scenario(
         maestro::config::parse_deck(
             "[[section]]\nname = \"v\"\n[[section]]\nname = \"l\"\n[[edge]]\nfrom = \"v\"\nto = \"l\"\n",
-            "deck", {}, maestro::config::Command::simulate, maestro::config::Times::given),
-        maestro::config::Times::given);
+            "deck", {}, maestro::config::Command::simulate, maestro::config::Times::from_file),
+        maestro::config::Times::from_file);
     try {
         maestro::simulation::parse_costs({reinterpret_cast<const char*>(data), size}, "fuzz.csv",
                                          scenario.graph);

@@ -95,8 +95,8 @@ PHRASES = {
 
 # Findings that a folder may still have. These numbers only fall, and a folder leaves the list when it is clean.
 ALLOWED = {
-    "src": 2, "src/channel": 76, "src/collective": 36, "src/comm": 23, "src/config": 15, "src/data": 7, "src/emulation": 1,
-    "src/graph": 1, "src/io": 6, "src/simulation": 13, "src/train": 2, "src/transport": 69, "src/workload": 97, "tests": 102,
+    "src": 2, "src/channel": 76, "src/collective": 36, "src/comm": 23, "src/data": 7,
+    "src/io": 6, "src/train": 2, "src/transport": 69, "tests": 74,
 }
 
 FOLDERS = ("src", "kernels", "tests", "bench", "scripts", "postproc", "docs", "inputs", "cmake")

@@ -60,7 +60,7 @@ def test_wrong_number_of_ranks(workspace, ranks):
 
 @pytest.mark.parametrize("values,text", [
     (["section.vision.name=train"], "names a file of every checkpoint"),
-    (["section.vision.name=../x"], "is no name of a section"),
+    (["section.vision.name=../x"], "is not a valid section name"),
     (["section.vision.micro_batch=1", "section.vision.window=6"], "allowed: at least 8"),
     (["section.vision.window=70000"], "out of range"),
 ])
@@ -69,12 +69,12 @@ def test_values_that_would_fail_later(workspace, values, text):
 
 
 @pytest.mark.parametrize("values,key,texts", [
-    (["section.language.layout.tp=5"], "section.language.layout.tp", ["cannot share out the 12 heads", "nearest that can: 4 or 6"]),
-    (["section.vision.layout.tp=24"], "section.vision.layout.tp", ["cannot share out the 12 heads", "nearest that can: 12"]),
+    (["section.language.layout.tp=5"], "section.language.layout.tp", ["cannot split the 12 heads", "nearest that can: 4 or 6"]),
+    (["section.vision.layout.tp=24"], "section.vision.layout.tp", ["cannot split the 12 heads", "nearest that can: 12"]),
     (["model.language-12.kv_heads=4", "section.language.layout.tp=6"], "section.language.layout.tp",
-     ["cannot share out the 4 kv_heads", "nearest that can: 4 or 12"]),
+     ["cannot split the 4 kv_heads", "nearest that can: 4 or 12"]),
     (["section.language.layout.tp=2", "section.language.layout.cp=4", "section.language.layout.cp_kind=all-to-all"], "section.language.layout.cp",
-     ["the 6 heads and 6 kv_heads that tp = 2 leaves", "nearest that can: 3 or 6", 'or cp_kind = "ring", which takes any']),
+     ["the 6 heads and 6 kv_heads that tp = 2 leaves", "nearest that can: 3 or 6", 'or cp_kind = "ring", which allows any']),
     (["section.language.layout.pp=2"], "section.language.layout.pp", ["2 is not built yet; allowed: 1"]),
     (["section.vision.layout.ep=2"], "section.vision.layout.ep", ["2 is not built yet; allowed: 1"]),
     (["section.vision.layout.dp=2", "section.vision.layout.cp=2", "section.language.layout.dp=4", "section.language.layout.tp=1", "section.language.colocate_with=vision"],

@@ -175,7 +175,7 @@ def test_damaged_metrics_are_not_replayed(workspace):
         (put("assignment/section", -1), "no sample"),
         (put("assignment/sample", 2**40), "must be the run's"),
         (put("assignment/sample", -5), "must be the run's"),
-        (put("steps/time_s", -1.0), "a time that is none"),
+        (put("steps/time_s", -1.0), "a time that is not valid"),
         (shorten("timeline"), "lacks tasks"),
         (shorten("assignment"), "holds no samples"),
         (lambda file: file.attrs.__setitem__("time_scale", np.bytes_("0")), "time_scale"),
@@ -231,4 +231,4 @@ def test_a_replay_predicts_other_layouts_from_a_runs_tasks(workspace):
     assert "run.seed" in replay("--set", "run.seed=5", expect=65)
     assert "section vision ran no backward there" in replay_of_frozen(workspace, replay)
     assert "runs/none" in replay(run="runs/none", expect=66)
-    assert "either --measured or --replay" in replay("--measured", "runs/run", expect=64)
+    assert "--measured and --replay exclude each other" in replay("--measured", "runs/run", expect=64)

@@ -228,7 +228,7 @@ def test_calibration_and_a_run_make_a_prediction(workspace):
     plain, measured = (subprocess.run([*command, *more], cwd=workspace.path, capture_output=True, text=True)
                        for more in ([], ["--measured", "runs/run"]))
     assert plain.returncode == measured.returncode == 0, plain.stderr + measured.stderr
-    factors = [float(f) for f in re.findall(r"took ([0-9.]+) times.*forward, ([0-9.]+) backward", measured.stdout)[1]]
+    factors = [float(f) for f in re.findall(r"measured over predicted time ([0-9.]+) forward, ([0-9.]+) backward", measured.stdout)[1]]
     work = [json.loads(r.stdout.splitlines()[-1])["sections"]["language"]["work_s"] for r in (plain, measured)]
     assert min(factors) * 0.999 <= work[1] / work[0] <= max(factors) * 1.001
     for words, code in ((["--measured", "absent"], 66), (["--measured", "."], 66)):

@@ -64,8 +64,9 @@ WeightFiles find_weights(const comm::Communicator& world, const config::Deck& de
     return files;
 }
 
-void load_initial_weights(const config::Deck& deck, const graph::SectionGraph& graph, const WeightFiles& files, int section,
-                          parallel::ParameterStore& store, Pulse& pulse) {
+void load_initial_weights(const config::Deck& deck, const graph::SectionGraph& graph,
+                          const WeightFiles& files, int section, parallel::ParameterStore& store,
+                          Pulse& pulse) {
     const config::Section& target = deck.sections[section];
     if (names_checkpoint(target)) load_weights(files.at(target.weights), target.name, store, pulse);
     for (const graph::Edge& e : graph.edges)

@@ -29,7 +29,8 @@ void load_weights(const std::string& checkpoint, const std::string& section, par
 void load_teacher_head(const std::string& checkpoint, const std::string& teacher, bool tied,
                        parallel::ParameterStore& student, Pulse& pulse);
 /// Loads everything that the deck's `weights` keys name for this section.
-void load_initial_weights(const config::Deck& deck, const graph::SectionGraph& graph, const WeightFiles& files, int section,
-                          parallel::ParameterStore& store, Pulse& pulse);
+void load_initial_weights(const config::Deck& deck, const graph::SectionGraph& graph,
+                          const WeightFiles& files, int section, parallel::ParameterStore& store,
+                          Pulse& pulse);
 
 }  // namespace maestro::train

@@ -71,7 +71,8 @@ public:
           deck_(job.context().deck),
           samples_(std::move(samples)),
           planner_(deck_, job.problem(), job.costs(), batches(), job.context().world.waiter()),
-          runner_(job.context().world, graph::lane_on(job.context().scenario.graph, job.context().world.rank()), job.lane(),
+          runner_(job.context().world,
+                  graph::lane_on(job.context().scenario.graph, job.context().world.rank()), job.lane(),
                   comm::now_s(), local_sections(job), job.edges(), job.table(), job.prefetcher(),
                   job.context().watchdog, false) {}
 

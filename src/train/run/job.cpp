@@ -51,7 +51,8 @@ void Job::prepare_planning() {
         costs_ = std::make_unique<workload::CostModel>(preflight_.scenario(), table(), probes);
         if (preflight_.emulation()) preflight_.emulation()->check_times(*costs_, table().size());
     });
-    if (costs_) description_.push_back(workload::describe_load(context_.scenario.graph, *costs_, table().size()));
+    if (costs_)
+        description_.push_back(workload::describe_load(context_.scenario.graph, *costs_, table().size()));
 }
 
 MemoryUse Job::memory_use() const {
@@ -95,8 +96,8 @@ void Job::load_initial() {
     const WeightFiles files = find_weights(context_.world, context_.deck, context_.pulse);
     comm::agree(context_.world, [&] {
         for (const auto& section : sections_)
-            load_initial_weights(context_.deck, context_.scenario.graph, files, section->colour(), section->module().parameters(),
-                                 context_.pulse);
+            load_initial_weights(context_.deck, context_.scenario.graph, files, section->colour(),
+                                 section->module().parameters(), context_.pulse);
     });
     complete_weights();
 }
@@ -162,8 +163,7 @@ Job::SectionReport Job::add_section(int s, int replica, parallel::Mesh mesh) {
     if (backend.stream()) report.transports = mesh.describe_transports();
     auto module = preflight_.emulation()
                       ? preflight_.emulation()->make_module(backend, s, std::move(mesh))
-                      : model::make_module(backend, scenario.models[s],
-                                           workload::role_of(scenario, s),
+                      : model::make_module(backend, scenario.models[s], workload::role_of(scenario, s),
                                            std::move(mesh), model::InitialWeights::zeros);
     report.parameters = module->parameters().count();
     report.attention_plans = prepare_attention(*module, s);

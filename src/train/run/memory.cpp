@@ -94,7 +94,7 @@ void fit_memory(const RunContext& context, workload::MemoryPlan& plan) {
         kShare * pool.free / (context.device.gpu ? pool.ranks : context.topology.ranks_on_node);
     if (context.world.size() != graph.world) {  // a dry run in one process, as if on every rank
         workload::choose_windows(plan, graph, share);
-        refuse_what_does_not_fit(context, plan, claim, workload::fullest_rank(plan, graph));
+        refuse_what_does_not_fit(context, plan, claim, workload::max_memory_rank(plan, graph));
         return;
     }
     // All ranks have to take the same windows: the smallest that any rank has room for, by a maximum of the

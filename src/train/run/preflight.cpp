@@ -12,7 +12,8 @@
 
 namespace maestro::train {
 
-Preflight::Preflight(const RunContext& context, bool exchange_pictures) : context_(context), scenario_(context.scenario) {
+Preflight::Preflight(const RunContext& context, bool exchange_pictures)
+    : context_(context), scenario_(context.scenario) {
     read_samples(exchange_pictures);
     if (context.deck.run.device == "emulated") open_cluster();
     plan_memory();

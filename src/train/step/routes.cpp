@@ -109,13 +109,13 @@ std::vector<channel::Route> routes(const schedule::StepPlan& plan, EdgeSide from
                                    const workload::SampleTable& table,
                                    const std::optional<EndReplicas>& local) {
     const auto produced = [&](std::span<const std::int64_t> samples) {
-        return workload::outputs_of(workload::packing_of(table, from.section, samples), from.degrees);
+        return workload::outputs_of(workload::pack_sequences(table, from.section, samples), from.degrees);
     };
     const auto consumed = [&](std::span<const std::int64_t> samples) {
         std::vector<std::vector<Range>> places;
         for (const std::int64_t sample : samples)
             places.push_back(workload::places_of(table, from.section, to.section, sample, to.degrees));
-        return workload::inputs_of(workload::packing_of(table, to.section, samples), places, to.degrees);
+        return workload::inputs_of(workload::pack_sequences(table, to.section, samples), places, to.degrees);
     };
     return routes(plan, from.section, to.section, produced, consumed, local);
 }

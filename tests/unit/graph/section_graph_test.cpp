@@ -82,11 +82,12 @@ TEST(SectionGraph, NamesTheCycle) {
 TEST(SectionGraph, RefusesWhatDoesNotFit) {
     const auto v = section("v", Kind::vision, 1), l = section("l", Kind::language, 1),
                m = section("m", Kind::language, 2);
-    EXPECT_THAT(refusals_of({v, l}, {edge("v", "l"), edge("v", "l")}), HasSubstr("this edge is there twice"));
+    EXPECT_THAT(refusals_of({v, l}, {edge("v", "l"), edge("v", "l")}),
+                HasSubstr("this edge is defined twice"));
     EXPECT_THAT(refusals_of({v, l}, {edge("v", "x")}), AllOf(HasSubstr("no section 'x'"), HasSubstr("v, l")));
     EXPECT_THAT(refusals_of({v, v, l}, {edge("v", "l")}), HasSubstr("another section has this name"));
     EXPECT_THAT(refusals_of({v, l}, {hidden("v", "l")}), HasSubstr("edge.v-l.tensor"));
-    EXPECT_THAT(refusals_of({v, l}, {}), HasSubstr("nothing takes its output"));
+    EXPECT_THAT(refusals_of({v, l}, {}), HasSubstr("its output is not used"));
     EXPECT_THAT(refusals_of({}, {}), HasSubstr("at least one"));
     auto guest = v;
     guest.colocate_with = "m";

@@ -1,4 +1,4 @@
-// Any bytes as COSTS.csv: read or refused. The closed form of a step worked out by hand.
+// Any bytes as COSTS.csv are read or refused. Makespans of small steps, computed by hand.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -17,8 +17,8 @@ workload::Scenario scenario(const std::string& more = "") {
         config::parse_deck(
             "[[section]]\nname = \"vision\"\n" + more +
                 "[[section]]\nname = \"language\"\n[[edge]]\nfrom = \"vision\"\nto = \"language\"\n",
-            "deck", {}, config::Command::simulate, config::Times::given),
-        config::Times::given);
+            "deck", {}, config::Command::simulate, config::Times::from_file),
+        config::Times::from_file);
 }
 
 double makespan(const std::string& costs, const std::string& policy, const std::string& more = "") {

@@ -64,7 +64,7 @@ channel::ChannelSpec spec_of(const Case& c, std::int64_t max_sent, std::int64_t 
 
 /// Returns the rank and local row of every row of every sequence.
 std::vector<std::vector<std::pair<int, std::int64_t>>> by_row(const parallel::Partition& partition,
-                                                              const workload::Packing& packing) {
+                                                              const workload::PackedSequences& packing) {
     std::vector<std::vector<std::pair<int, std::int64_t>>> owners;
     for (const std::int64_t length : packing.lengths)
         owners.emplace_back(static_cast<std::size_t>(length), std::pair(-1, std::int64_t{-1}));
@@ -89,7 +89,7 @@ template <class PackingOf>
 Owners producers_of(const Case& c, PackingOf packing_of) {
     Owners owners;
     each_batch(c.plan.batches[0], [&](int replica, int k, const Samples& samples) {
-        const workload::Packing packing = packing_of(samples);
+        const workload::PackedSequences packing = packing_of(samples);
         const auto rows = by_row(workload::partition_of(packing, c.up), packing);
         for (std::size_t i = 0; i < samples.size(); ++i) {
             std::int64_t number = 0;
@@ -107,7 +107,7 @@ template <class PackingOf, class Positions>
 Owners consumers_of(const Case& c, PackingOf packing_of, Positions positions) {
     Owners owners;
     each_batch(c.plan.batches[2], [&](int replica, int k, const Samples& samples) {
-        const workload::Packing packing = packing_of(samples);
+        const workload::PackedSequences packing = packing_of(samples);
         const auto rows = by_row(workload::partition_of(packing, c.down), packing);
         for (std::size_t i = 0; i < samples.size(); ++i) {
             // Rows of the sample lie on a rank in the order of its local rows.
@@ -224,7 +224,7 @@ TEST(LaneRoutes, OfSamplesOfAnyLengthEvenNone) {
         std::vector<std::int64_t> lengths;
         for (int i = 0; i < 16; ++i) lengths.push_back(dice.up_to(i % 3 == 0 ? 2 : i % 3 == 1 ? 8 : 40));
         const auto packing_of = [&](std::span<const std::int64_t> samples) {
-            workload::Packing packing;
+            workload::PackedSequences packing;
             for (const std::int64_t sample : samples) {
                 packing.lengths.push_back(lengths[static_cast<std::size_t>(sample)]);
                 packing.samples.push_back(packing.lengths.size());
@@ -324,17 +324,17 @@ protected:
                {},
                {}};
         if (section == 1) c.plan.batches[1] = c.plan.batches[0];  // the teacher packs as vision did
-        const workload::Lane producer{section, most_samples(c.plan.batches[0]), c.up},
+        const workload::LaneSpec producer{section, most_samples(c.plan.batches[0]), c.up},
             consumer{2, most_samples(c.plan.batches[2]), c.down};
         c.routes = routes(c.plan, {section, c.up}, {2, c.down}, *table_);
-        c.spec = spec_of(c, most_sent(*table_, producer), most_received(*table_, producer, consumer));
+        c.spec = spec_of(c, max_rows_sent(*table_, producer), max_rows_received(*table_, producer, consumer));
         const auto packing = [&](int s) {
             return [this, s](std::span<const std::int64_t> samples) {
-                return workload::packing_of(*table_, s, samples);
+                return workload::pack_sequences(*table_, s, samples);
             };
         };
         each_batch(c.plan.batches[0], [&](int, int, const Samples& samples) {
-            const workload::Packing packed = packing(section)(samples);
+            const workload::PackedSequences packed = packing(section)(samples);
             const parallel::Partition partition = workload::partition_of(packed, c.up);
             for (int cp = 0; cp < c.up.cp; ++cp)
                 for (const std::int64_t rows : partition.tp_rows(cp))

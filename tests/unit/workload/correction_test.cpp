@@ -13,9 +13,9 @@ schedule::SampleCost cost(double forward, double backward, bool first_active = t
 
 void observe(Correction& correction, const schedule::SampleCost& sample, double factor) {
     for (std::size_t s = 0; s < 2; ++s) {
-        correction.said(s, sample.sections[s]);
-        correction.took(s, 0, factor * sample.sections[s].forward_s);
-        correction.took(s, 1, 2 * factor * sample.sections[s].backward_s);
+        correction.add_predicted(s, sample.sections[s]);
+        correction.add_measured(s, 0, factor * sample.sections[s].forward_s);
+        correction.add_measured(s, 1, 2 * factor * sample.sections[s].backward_s);
     }
 }
 
@@ -35,9 +35,9 @@ TEST(Correction, ScalesEachSectionAndPhase) {
 
 TEST(Correction, LeavesOutSamplesWithoutWork) {
     Correction correction(2);
-    correction.said(0, cost(100, 100, false).sections[0]);
-    correction.said(0, cost(1, 1).sections[0]);
-    correction.took(0, 0, 2);
+    correction.add_predicted(0, cost(100, 100, false).sections[0]);
+    correction.add_predicted(0, cost(1, 1).sections[0]);
+    correction.add_measured(0, 0, 2);
     EXPECT_DOUBLE_EQ(correction.factors(0)[0], 2);
     // Nothing else was measured; the model's seconds may be of another unit, so that 1 would mean nothing.
     EXPECT_DOUBLE_EQ(correction.factors(0)[1], 2);

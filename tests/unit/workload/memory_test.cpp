@@ -1,4 +1,4 @@
-// Memory on paper: windows from a device's memory, and who holds what.
+// The memory plan: windows from a device's memory, and what each rank holds.
 #include "workload/memory.hpp"
 
 #include <gtest/gtest.h>

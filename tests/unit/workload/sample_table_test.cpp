@@ -121,11 +121,11 @@ TEST_F(Table, CountsOfAStepAreSumsOverItsSamples) {
             flops += one.forward_flops + one.backward_flops;
             rows += static_cast<double>(table_->output_rows(id, s));
         }
-        const StepCounts& own = counts[static_cast<std::size_t>(s)];
-        EXPECT_NEAR(own.flops, flops, 0.02 * flops);
+        const StepCounts& section = counts[static_cast<std::size_t>(s)];
+        EXPECT_NEAR(section.flops, flops, 0.02 * flops);
         // Rows of 128 floats to the language model, and their gradients back.
-        EXPECT_EQ(own.edge_bytes, s == 0 ? 2 * rows * 128 * sizeof(float) : 0);
-        EXPECT_GT(own.memory_bytes, 0);
+        EXPECT_EQ(section.edge_bytes, s == 0 ? 2 * rows * 128 * sizeof(float) : 0);
+        EXPECT_GT(section.memory_bytes, 0);
     }
     EXPECT_EQ(counts[0].dp_bytes, 0);  // one replica
     const auto language =

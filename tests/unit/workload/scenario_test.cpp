@@ -71,13 +71,12 @@ TEST(Scenario, DegreesThatTheModelDoesNotAllowAreRefusedWithTheNearestThatItDoes
     };
     EXPECT_EQ(tp("2"), "no error");
     EXPECT_EQ(tp("4"), "no error");  // two ranks hold the same key heads
-    EXPECT_THAT(tp("3"), HasSubstr("section.language.layout.tp: 3 ranks cannot share out the 4 heads of "
+    EXPECT_THAT(tp("3"), HasSubstr("section.language.layout.tp: 3 ranks cannot split the 4 heads of "
                                    "model.glyph-language evenly; the nearest that can: 2 or 4"));
     EXPECT_THAT(tp("8"), HasSubstr("the nearest that can: 4"));
-    EXPECT_THAT(
-        refusal(text, {"section.language.layout.tp=3", "model.glyph-language.heads=6"}),
-        HasSubstr("3 ranks cannot share out the 2 kv_heads of model.glyph-language evenly; the nearest "
-                  "that can: 2 or 6"));
+    EXPECT_THAT(refusal(text, {"section.language.layout.tp=3", "model.glyph-language.heads=6"}),
+                HasSubstr("3 ranks cannot split the 2 kv_heads of model.glyph-language evenly; the nearest "
+                          "that can: 2 or 6"));
     const auto exchange = [&](const std::string& cp, const std::string& shards) {
         return refusal(text, {"section.language.layout.cp=" + cp, "section.language.layout.tp=" + shards,
                               "section.language.layout.cp_kind=all-to-all"});

@@ -52,10 +52,10 @@ protected:
     }
 
     /// Of the output rows that one rank has of any micro-batch.
-    std::int64_t sent(const Lane& lane) const {
+    std::int64_t sent(const LaneSpec& lane) const {
         std::int64_t most = 0;
         for (const Samples& batch : batches(lane.micro_batch)) {
-            const Packing packing = packing_of(*table_, lane.section, batch);
+            const PackedSequences packing = pack_sequences(*table_, lane.section, batch);
             const parallel::Partition partition = partition_of(packing, lane.degrees);
             for (int cp = 0; cp < lane.degrees.cp; ++cp)
                 for (const std::int64_t rows : partition.tp_rows(cp))
@@ -66,7 +66,7 @@ protected:
 
     /// Of the rows that one rank gets of a producer's micro-batch whose samples are, each, in any of the
     /// consumer's.
-    std::int64_t received(const Lane& up, const Lane& down) const {
+    std::int64_t received(const LaneSpec& up, const LaneSpec& down) const {
         const auto ranks = static_cast<std::size_t>(down.degrees.ranks());
         std::vector<Samples> rows(static_cast<std::size_t>(table_->size()), Samples(ranks, 0));
         for (const Samples& batch : batches(down.micro_batch)) {
@@ -74,18 +74,18 @@ protected:
             for (const std::int64_t s : batch)
                 places.push_back(places_of(*table_, up.section, down.section, s, down.degrees));
             const RowPlacements inputs =
-                inputs_of(packing_of(*table_, down.section, batch), places, down.degrees);
+                inputs_of(pack_sequences(*table_, down.section, batch), places, down.degrees);
             for (std::size_t i = 0; i < batch.size(); ++i) {
-                Samples own(ranks, 0);
+                Samples received_rows(ranks, 0);
                 for (const parallel::RowPlacement& h : inputs[i])
-                    own[static_cast<std::size_t>(h.rank)] += h.count;
+                    received_rows[static_cast<std::size_t>(h.rank)] += h.count;
                 Samples& most = rows[static_cast<std::size_t>(batch[i])];
-                for (std::size_t q = 0; q < ranks; ++q) most[q] = std::max(most[q], own[q]);
+                for (std::size_t q = 0; q < ranks; ++q) most[q] = std::max(most[q], received_rows[q]);
             }
         }
         std::int64_t most = 0;
         for (std::size_t q = 0; q < ranks; ++q)
-            most = std::max(most, table_->most_of(up.micro_batch, [&](std::int64_t s) {
+            most = std::max(most, table_->sum_of_largest(up.micro_batch, [&](std::int64_t s) {
                 return rows[static_cast<std::size_t>(s)][q];
             }));
         return most;
@@ -102,14 +102,15 @@ TEST_F(SlotRows, AreNeverExceededAndNearWhatIsHad) {
                 for (int batch = 1; batch <= 3; ++batch) {
                     SCOPED_TRACE(testing::Message() << "section " << section << ", cp " << cp << ", tp " << tp
                                                     << ", micro-batch " << batch);
-                    const Lane lane{section, batch, {cp, tp}};
-                    const std::int64_t bound = most_sent(*table_, lane), most = sent(lane);
+                    const LaneSpec lane{section, batch, {cp, tp}};
+                    const std::int64_t bound = max_rows_sent(*table_, lane), most = sent(lane);
                     EXPECT_LE(most, bound);
                     EXPECT_LE(bound, most + most / 4 + 2);
                     EXPECT_TRUE(cp > 1 || most == bound) << most << " of " << bound;
                     for (int other = 1; other <= 2; ++other) {
-                        const Lane up{section, batch, {}}, down{2, other, {cp, tp}};
-                        const std::int64_t had = received(up, down), slot = most_received(*table_, up, down);
+                        const LaneSpec up{section, batch, {}}, down{2, other, {cp, tp}};
+                        const std::int64_t had = received(up, down),
+                                           slot = max_rows_received(*table_, up, down);
                         EXPECT_LE(had, slot);
                         EXPECT_TRUE(cp * tp > 1 || had == slot) << had << " of " << slot;
                         // Samples that have most on one rank need not have it on the same.
@@ -119,11 +120,11 @@ TEST_F(SlotRows, AreNeverExceededAndNearWhatIsHad) {
 }
 
 TEST_F(SlotRows, ShrinkWithTheLane) {
-    const Lane up{1, 1, {}};
-    const std::int64_t whole = most_received(*table_, up, {2, 1, {}});
-    EXPECT_LE(most_received(*table_, up, {2, 1, {2, 2}}), whole / 4 + 1);
-    EXPECT_LE(most_received(*table_, up, {2, 1, {1, 4}}), whole / 4 + 1);
-    EXPECT_LE(most_received(*table_, up, {2, 3, {4, 1}}), whole / 4 + 2);
+    const LaneSpec up{1, 1, {}};
+    const std::int64_t whole = max_rows_received(*table_, up, {2, 1, {}});
+    EXPECT_LE(max_rows_received(*table_, up, {2, 1, {2, 2}}), whole / 4 + 1);
+    EXPECT_LE(max_rows_received(*table_, up, {2, 1, {1, 4}}), whole / 4 + 1);
+    EXPECT_LE(max_rows_received(*table_, up, {2, 3, {4, 1}}), whole / 4 + 2);
 }
 
 TEST_F(SlotRows, PlacesAreThoseOfTheMarkers) {
