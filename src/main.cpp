@@ -37,7 +37,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
         log::info("{}", line.answer);
         return ExitCode::done;
     }
-    comm::check_same_build(world);  // 2. by whom
+    comm::check_same_build(world);  // 2. that all ranks run the same build
     if (line.command == config::Command::calibrate) {
         watchdog.pause();  // it reports to nobody
         calibration::run_calibration(world, comm::place_rank(world), line.out);

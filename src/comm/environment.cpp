@@ -19,7 +19,7 @@ namespace maestro::comm {
 
 namespace {
 constexpr auto kAbortGrace = std::chrono::seconds(5);
-constexpr unsigned long kTimerSlackNs = 5000;  // the default of 50 us would double the shortest naps
+constexpr unsigned long kTimerSlackNs = 5000;  // the default of 50 us would double the shortest sleeps
 
 bool mpi_runs() {
     int started = 0;

@@ -33,7 +33,7 @@ void catch_stop_signals() {
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     for (int signal : kSignals) sigaction(signal, &action, nullptr);
-    // oneDNN 2.6 computes some fp32 products (inner length 100, say) with the stack pointer in a buffer on
+    // oneDNN 2.6 computes some fp32 GEMMs (inner length 100, say) with the stack pointer in a buffer on
     // the heap: the frame of any handler that runs then overwrites what lies below the buffer. So this
     // thread, and those that it starts later, take none of these signals: they stay pending, or go to a
     // thread of MPI.

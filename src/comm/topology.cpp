@@ -90,24 +90,24 @@ Topology place_rank(const Communicator& world) {
     t.ranks_on_node = node.size();
     t.rank_on_node = node.rank();
 
-    cpu_set_t own;
-    CPU_ZERO(&own);
-    if (sched_getaffinity(0, sizeof own, &own) != 0)
+    cpu_set_t affinity;
+    CPU_ZERO(&affinity);
+    if (sched_getaffinity(0, sizeof affinity, &affinity) != 0)
         throw Error(ExitCode::broken_invariant, "sched_getaffinity failed: more than 1024 processors?");
-    cpu_set_t all = own;
+    cpu_set_t all = affinity;
     int sharing = 0;  // ranks with just this rank's processors, and which of them this one is
     int place = 0;
-    const std::vector<cpu_set_t> masks = node.allgather(own);
+    const std::vector<cpu_set_t> masks = node.allgather(affinity);
     for (std::size_t i = 0; i < masks.size(); ++i) {
         CPU_OR(&all, &all, &masks[i]);
-        if (!CPU_EQUAL(&masks[i], &own)) continue;
+        if (!CPU_EQUAL(&masks[i], &affinity)) continue;
         if (static_cast<int>(i) < node.rank()) ++place;
         ++sharing;
     }
 
     const Machine machine;
-    const Set own_set = to_set(machine, own);
-    const std::vector<Set> cores = cores_of(machine, own_set.get());
+    const Set affinity_set = to_set(machine, affinity);
+    const std::vector<Set> cores = cores_of(machine, affinity_set.get());
     t.cores = std::max<int>(1, static_cast<int>(cores_of(machine, to_set(machine, all).get()).size()));
     t.all_cores = std::max<int>(
         t.cores,
@@ -120,7 +120,7 @@ Topology place_rank(const Communicator& world) {
         available = std::clamp(t.cores * sharing / t.ranks_on_node, 1, available);
     }
     t.threads = std::max(1, available / sharing);
-    t.processors = processors_of(own_set.get());
+    t.processors = processors_of(affinity_set.get());
     t.bound = sharing == 1 && !limited;
     if (sharing > 1 && sharing <= available && !limited) {
         Set share(hwloc_bitmap_alloc());

@@ -12,8 +12,8 @@ namespace maestro::data {
 
 class RawFile {
 public:
-    /// Throws Error(input_missing) if it is not there or may not be opened, Error(io_error) if storage fails,
-    /// Error(bad_data) unless it is a regular file.
+    /// Throws Error(input_missing) if it does not exist or may not be opened, Error(io_error) if storage
+    /// fails, Error(bad_data) unless it is a regular file.
     explicit RawFile(const std::filesystem::path& path);
 
     const std::filesystem::path& path() const { return path_; }

@@ -60,8 +60,9 @@ Manifest parse_manifest(const std::string& text, const fs::path& path) {
         for (const auto& entry : json.at("files")) {
             const std::string name = entry.at("file");
             if (name.find('/') != std::string::npos)
-                throw Error(ExitCode::bad_data,
-                            fmt::format("{}: names '{}', not a file of its own", path.string(), name));
+                throw Error(
+                    ExitCode::bad_data,
+                    fmt::format("{}: names '{}', which is not a file of a checkpoint", path.string(), name));
             manifest.files.push_back(
                 {.file = name,
                  .bytes = entry.at("bytes"),

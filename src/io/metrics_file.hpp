@@ -71,7 +71,7 @@ Rows read_metrics(const std::filesystem::path& path, const RowCounts& counts);
 std::vector<std::string> read_sections(const std::filesystem::path& path);
 /// MetricsHeader::windows, with 0 for an entry that is not a number; empty for a file of an older build.
 std::vector<int> read_windows(const std::filesystem::path& path);
-/// MetricsHeader::time_scale; NaN where it is no number.
+/// MetricsHeader::time_scale; NaN if it is not a number.
 double read_time_scale(const std::filesystem::path& path);
 
 /// The same columns inside a checkpoint of version 2.

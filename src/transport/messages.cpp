@@ -66,7 +66,7 @@ public:
     }
 
     // Words are stored by the thread that receives and loaded by the main thread. Release and acquire make
-    // the rows that were written before a flag visible to whoever has seen the flag.
+    // the rows that were written before a flag visible to a thread that has seen the flag.
     std::uint64_t load(std::size_t offset) override {
         return flag_at(offset).load(std::memory_order_acquire);
     }

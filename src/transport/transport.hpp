@@ -108,9 +108,9 @@ struct GpuEnd {
 };
 /// Between a GPU's memory and `host`: copies on dedicated streams, ordered by events. Rows are copied from
 /// the device straight into the memory of peers that `host` reaches and CUDA can pin, and through pinned
-/// memory to others; the flags follow once the copies are done, sent by whoever drives Progress. Received
-/// rows are copied to a second memory of the same layout on the device. `refused`: the reason why CUDA does
-/// not pin the memory, if it does not.
+/// memory to others; the flags follow once the copies are done, sent by the thread that drives Progress.
+/// Received rows are copied to a second memory of the same layout on the device. `refused`: the reason why
+/// CUDA does not pin the memory, if it does not.
 std::unique_ptr<Transport> make_gpu_transport(std::unique_ptr<Transport> host, const GpuEnd& end,
                                               std::string& refused);
 /// An edge whose ranks all have GPUs, seen from one of them. The backends must outlive the transport.

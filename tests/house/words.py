@@ -93,12 +93,6 @@ PHRASES = {
     r"(?<!dot\s)(?<!outer\s)(?<!cartesian\s)(?<!\[)products?(?!\sof\s|\.#)": "GEMM, matmul",
 }
 
-# Findings that a folder may still have. These numbers only fall, and a folder leaves the list when it is clean.
-ALLOWED = {
-    "src": 2, "src/channel": 76, "src/collective": 36, "src/comm": 23, "src/data": 7,
-    "src/io": 6, "src/train": 2, "src/transport": 69, "tests": 74,
-}
-
 FOLDERS = ("src", "kernels", "tests", "bench", "scripts", "postproc", "docs", "inputs", "cmake")
 COLUMNS = 100
 
@@ -171,29 +165,11 @@ def long_lines(text):
             if len(line) > COLUMNS and not line.startswith("|") and len(line.split()) > 2]  # fmt: skip
 
 
-def folder_of(path):
-    """The folder that findings are counted for: one below src/, another one at the top, or `.` for files at the top."""
-    parts = path.parts[:-1]
-    return "/".join(parts[:2]) if parts[:1] == ("src",) else parts[0] if parts else "."
-
-
 def files_of(source):
     for path in sorted([p for name in FOLDERS for p in (source / name).rglob("*")] + [*source.glob("*.md"), source / "CMakeLists.txt"]):
         if path.suffix in SPANS:
             if path.is_file() and path != Path(__file__).resolve() and "__pycache__" not in path.parts:
                 yield path
-
-
-def report(counts, lines):
-    """Prints the findings of the folders that have more than they may; returns how many such folders there are."""
-    worse = [folder for folder, count in counts.items() if count > ALLOWED.get(folder, 0)]
-    for folder in worse:
-        print("\n".join(lines[folder]))
-        print(f"{folder}: {counts[folder]} retired words, {ALLOWED.get(folder, 0)} allowed")
-    for folder in sorted(ALLOWED):
-        if counts.get(folder, 0) < ALLOWED[folder]:
-            print(f"{folder}: {counts.get(folder, 0)} retired words; lower its number in words.py, which is {ALLOWED[folder]}")
-    return len(worse)
 
 
 def check_the_search():
@@ -211,22 +187,17 @@ def check_the_search():
 
 
 def main(source, only=""):
+    """Prints the findings of all files, or of those whose paths begin with `only`."""
     check_the_search()
-    words, longs = {}, {}
+    found, files = [], 0
     for path in files_of(source):
-        place, text = path.relative_to(source), path.read_text(errors="replace")
-        for line, word, term in findings(path, text):
-            words.setdefault(folder_of(place), []).append(f"{place}:{line}: {word!r} is retired; use: {term}")
-        if path.suffix == ".md":
-            for line in long_lines(text):
-                longs.setdefault(str(place), []).append(f"{place}:{line}: longer than {COLUMNS} columns")
-    if only:
-        found = [line for lines in (*words.values(), *longs.values()) for line in lines if line.startswith(only)]
-        print("\n".join(found) or f"{only}: clean")
-        return 1 if found else 0
-    print("\n".join(line for lines in longs.values() for line in lines), end="\n" if longs else "")
-    bad = len(longs) + report({f: len(lines) for f, lines in words.items()}, words)
-    return 1 if bad else 0
+        place, text = str(path.relative_to(source)), path.read_text(errors="replace")
+        if place.startswith(only):
+            files += 1
+            found += [f"{place}:{line}: {word!r} is retired; use: {term}" for line, word, term in findings(path, text)]
+            found += [f"{place}:{line}: longer than {COLUMNS} columns" for line in (long_lines(text) if path.suffix == ".md" else [])]
+    print("\n".join(found) or f"{files} files use no retired word")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

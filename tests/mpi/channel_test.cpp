@@ -45,7 +45,7 @@ struct Dice {
 };
 
 /// Where a row of a sample goes: rank of the producer's replica and row there, and the consumer's.
-struct Way {
+struct RowCopy {
     int from = 0;
     std::int64_t from_row = 0;
     int to = 0;
@@ -54,7 +54,7 @@ struct Way {
 
 struct StepPlan {
     std::vector<Route> routes;
-    std::map<std::int64_t, std::vector<Way>> ways;             // by sample and row
+    std::map<std::int64_t, std::vector<RowCopy>> copies;       // by sample and row
     std::vector<std::vector<std::vector<std::int64_t>>> rows;  // [producer][micro-batch][rank]
 
     const std::vector<std::int64_t>& rows_of(const Route& r) const {
@@ -65,7 +65,7 @@ struct StepPlan {
 
 /// Deals the sample's rows out to ranks on both sides, in runs of up to 3.
 void deal(const ChannelSpec& spec, Dice& dice, std::int64_t rows, std::vector<std::int64_t>& filled,
-          Route& route, std::vector<Way>& ways) {
+          Route& route, std::vector<RowCopy>& copies) {
     const auto ranks = [](const channel::Side& side) {
         return static_cast<std::int64_t>(side.front().size()) - 1;
     };
@@ -76,7 +76,7 @@ void deal(const ChannelSpec& spec, Dice& dice, std::int64_t rows, std::vector<st
                    to = static_cast<std::size_t>(dice.up_to(ranks(spec.consumers)));
         route.segments.push_back({static_cast<int>(from), static_cast<int>(to), filled[from], got[to], run});
         for (std::int64_t i = 0; i < run; ++i)
-            ways.push_back({static_cast<int>(from), filled[from]++, static_cast<int>(to), got[to]++});
+            copies.push_back({static_cast<int>(from), filled[from]++, static_cast<int>(to), got[to]++});
         rows -= run;
     }
 }
@@ -94,7 +94,7 @@ StepPlan plan_step(const ChannelSpec& spec, Dice& dice) {
         std::vector<std::int64_t> filled(spec.producers.front().size(), 0);
         for (Route& r : open[producer]) {
             r.producer_micro_batch = static_cast<int>(batches.size());
-            deal(spec, dice, dice.up_to(9), filled, r, plan.ways[r.sample]);
+            deal(spec, dice, dice.up_to(9), filled, r, plan.copies[r.sample]);
             for (auto& rows : filled)
                 if (rows < spec.max_sent - 12) rows += dice.up_to(2);
             plan.routes.push_back(r);
@@ -221,27 +221,27 @@ private:
     /// Calls visit(element of this rank's output, sample, element of it) for what is routed of a micro-batch.
     template <class Visit>
     void each_sent(int micro_batch, Visit visit) const {
-        const channel::ReplicaRank own = *channel_.producer();
+        const channel::ReplicaRank self = *channel_.producer();
         for (const Route& r : plan_.routes) {
-            if (r.producer_replica != own.replica || r.producer_micro_batch != micro_batch) continue;
-            const std::vector<Way>& ways = plan_.ways.at(r.sample);
-            for (std::size_t row = 0; row < ways.size(); ++row)
-                if (ways[row].from == own.rank)
+            if (r.producer_replica != self.replica || r.producer_micro_batch != micro_batch) continue;
+            const std::vector<RowCopy>& copies = plan_.copies.at(r.sample);
+            for (std::size_t row = 0; row < copies.size(); ++row)
+                if (copies[row].from == self.rank)
                     for (std::int64_t i = 0; i < spec_.width; ++i)
-                        visit(ways[row].from_row * spec_.width + i, r.sample,
+                        visit(copies[row].from_row * spec_.width + i, r.sample,
                               static_cast<std::int64_t>(row) * spec_.width + i);
         }
     }
     /// The same for the rows of a sample that this rank gets.
     template <class Visit>
     std::int64_t each_received(std::int64_t sample, Visit visit) const {
-        const std::vector<Way>& ways = plan_.ways.at(sample);
+        const std::vector<RowCopy>& copies = plan_.copies.at(sample);
         std::int64_t rows = 0;
-        for (std::size_t row = 0; row < ways.size(); ++row) {
-            if (ways[row].to != channel_.consumer()->rank) continue;
+        for (std::size_t row = 0; row < copies.size(); ++row) {
+            if (copies[row].to != channel_.consumer()->rank) continue;
             ++rows;
             for (std::int64_t i = 0; i < spec_.width; ++i)
-                visit(ways[row].to_row * spec_.width + i, static_cast<std::int64_t>(row) * spec_.width + i);
+                visit(copies[row].to_row * spec_.width + i, static_cast<std::int64_t>(row) * spec_.width + i);
         }
         return rows;
     }
@@ -252,10 +252,10 @@ private:
 
     /// The slot of the next put: -2 while there is none.
     int choose_slot() {
-        const channel::ReplicaRank own = *channel_.producer();
-        const std::vector<int>& lane = spec_.producers[static_cast<std::size_t>(own.replica)];
+        const channel::ReplicaRank self = *channel_.producer();
+        const std::vector<int>& lane = spec_.producers[static_cast<std::size_t>(self.replica)];
         if (style_.ordered) return may_put() && channel_.has_credit() ? -1 : -2;
-        if (own.rank == 0) {
+        if (self.rank == 0) {
             if (!channel_.has_credit()) return -2;
             const int slot = channel_.free_slot();
             for (std::size_t r = 1; r < lane.size(); ++r)
@@ -274,10 +274,10 @@ private:
     bool put() {
         const int slot = choose_slot();
         if (slot == -2) return false;
-        const channel::ReplicaRank own = *channel_.producer();
+        const channel::ReplicaRank self = *channel_.producer();
         std::vector<double> values =
-            fresh(plan_.rows[static_cast<std::size_t>(own.replica)][static_cast<std::size_t>(next_)]
-                            [static_cast<std::size_t>(own.rank)]);
+            fresh(plan_.rows[static_cast<std::size_t>(self.replica)][static_cast<std::size_t>(next_)]
+                            [static_cast<std::size_t>(self.rank)]);
         each_sent(next_, [&](std::int64_t at, std::int64_t sample, std::int64_t element) {
             values[static_cast<std::size_t>(at)] = value_of(step_, sample, element, false);
         });
@@ -375,7 +375,7 @@ std::int64_t play_steps(const comm::Communicator& world, const transport::Backen
     const auto& consumer = channel.consumer();
     for (std::int64_t step = 0; step < 8; ++step) {
         const StepPlan plan = plan_step(channel.spec(), dice);
-        for (const auto& [sample, ways] : plan.ways) rows += static_cast<std::int64_t>(ways.size());
+        for (const auto& [sample, copies] : plan.copies) rows += static_cast<std::int64_t>(copies.size());
         channel.begin_step(step, plan.routes);
         Player(world, devices, channel, plan, step,
                {.slow = consumer && consumer->replica == 0 && seed % 3 == 0,
@@ -587,8 +587,8 @@ bool gpus_apart(const comm::Communicator& world) {
     return backend::find_gpus().count >= world.size() && !transport::nccl_version().empty();
 }
 
-/// Ranks with GPUs of their own send by NCCL, unless they are told otherwise; the log says so, and why not.
-void gpus_take_the_fitting_way(const comm::Communicator& world, const transport::Backends& devices) {
+/// Ranks with one GPU each send by NCCL unless another transport is requested; the log says which and why.
+void gpus_use_the_right_transport(const comm::Communicator& world, const transport::Backends& devices) {
     ChannelSpec spec = small_spec("up-down");
     spec.producers = {{0}};
     spec.consumers = {{world.size() - 1}};
@@ -730,7 +730,7 @@ void opening_checks_memory(const comm::Communicator& world) {
     const auto [channels, description] = channel::open_channels(world, specs);
     const bool member = world.rank() == 0 || world.rank() == world.size() - 1;
     MAESTRO_CHECK((channels[0] != nullptr) == member && (channels[1] != nullptr) == member, "members");
-    if (world.size() >= 4) {  // edges without a common rank, each with memory of its own
+    if (world.size() >= 4) {  // edges without a common rank, each with separate memory
         specs[0].producers = {{0}};
         specs[0].consumers = {{1}};
         specs[1].producers = {{2}};
@@ -745,7 +745,7 @@ void opening_checks_memory(const comm::Communicator& world) {
 
 int main(int argc, char** argv) {
     return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
-        // On a GPU what is at either end of an edge has a stream of its own.
+        // On a GPU, the two ends of an edge have separate streams.
         const auto above = testing_support::make_device(1, world.rank()),
                    below = testing_support::make_device(1, world.rank());
         const maestro::transport::Backends devices{above.get(), below.get()};
@@ -756,7 +756,7 @@ int main(int argc, char** argv) {
                      world.rank() % 2 == 0 ? devices : maestro::transport::Backends{cpu.get(), cpu.get()});
             copies_end_before_their_memory(world, devices);
             little_pinned_memory_is_enough(world, devices);
-            gpus_take_the_fitting_way(world, devices);
+            gpus_use_the_right_transport(world, devices);
             if (gpus_apart(world)) little_device_memory_is_enough(world, devices);
         }
         misuse_is_refused(world);

@@ -82,10 +82,10 @@ void gathers_and_scatters(Rig& rig, DType dtype, std::mt19937& random) {
     const std::int64_t all = sum(rows, rig.size()), mine = rows[static_cast<std::size_t>(rig.rank())];
     const std::int64_t row_bytes = columns * static_cast<std::int64_t>(size_of(dtype));
 
-    const Tensor own = rig.tensor(dtype, mine, columns), whole = rig.tensor(dtype, all, columns);
-    rig.fill(own, [&](std::int64_t i) { return value_of(rig.rank(), i, 1); });
-    rig.group->all_gather(*rig.device, own, whole, rows);
-    rig.counting->all_gather(*rig.meta, own, whole, rows);
+    const Tensor shard = rig.tensor(dtype, mine, columns), whole = rig.tensor(dtype, all, columns);
+    rig.fill(shard, [&](std::int64_t i) { return value_of(rig.rank(), i, 1); });
+    rig.group->all_gather(*rig.device, shard, whole, rows);
+    rig.counting->all_gather(*rig.meta, shard, whole, rows);
     const std::vector<double> gathered = rig.values(whole);
     for (int r = 0; r < rig.size(); ++r)
         for (std::int64_t i = 0; i < rows[static_cast<std::size_t>(r)] * columns; ++i)
@@ -95,11 +95,11 @@ void gathers_and_scatters(Rig& rig, DType dtype, std::mt19937& random) {
 
     for (const ops::Reduction how : {ops::Reduction::sum, ops::Reduction::max}) {
         rig.fill(whole, [&](std::int64_t i) { return value_of(rig.rank(), i, 2); });
-        rig.group->reduce_scatter(*rig.device, whole, own, rows, how, rig.scratch);
-        rig.counting->reduce_scatter(*rig.meta, whole, own, rows, how, rig.counted);
+        rig.group->reduce_scatter(*rig.device, whole, shard, rows, how, rig.scratch);
+        rig.counting->reduce_scatter(*rig.meta, whole, shard, rows, how, rig.counted);
         const std::int64_t first = sum(rows, rig.rank()) * columns;
-        const std::vector<double> found = rig.values(own);
-        for (std::int64_t i = 0; i < own.size(); ++i) {
+        const std::vector<double> found = rig.values(shard);
+        for (std::int64_t i = 0; i < shard.size(); ++i) {
             double due = 0;
             for (int r = 0; r < rig.size(); ++r)
                 due = how == ops::Reduction::sum ? due + value_of(r, first + i, 2)
@@ -147,12 +147,12 @@ void overlaps(Rig& rig) {
         rig.fill(made, [&](std::int64_t i) { return value_of(rig.rank(), i, salt); });
         return made;
     };
-    const Tensor own = filled(2, 4), forth = filled(5, 5), back = filled(5, 6);
+    const Tensor shard = filled(2, 4), forth = filled(5, 5), back = filled(5, 6);
     const Tensor ahead = rig.tensor(DType::f32, 5, 2), behind = rig.tensor(DType::f32, 5, 2),
                  whole = rig.tensor(DType::f32, 2 * rig.size(), 2);
     const auto first = rig.group->start_shift(*rig.device, forth, ahead, 1);
     const auto second = rig.group->start_shift(*rig.device, back, behind, -2);
-    const auto third = rig.group->start_all_gather(*rig.device, own, whole, rows);
+    const auto third = rig.group->start_all_gather(*rig.device, shard, whole, rows);
     rig.group->wait(third);
     rig.group->wait(first);
     rig.group->wait(second);
@@ -188,8 +188,8 @@ void long_messages_come_whole(Rig& rig) {
 void unlike_sizes_are_noticed(const comm::Communicator& world) {
     Rig rig(world);
     if (rig.size() == 1 || rig.group->transport().starts_with("NCCL")) return;
-    const Tensor own = rig.tensor(DType::f32, 2, 2), ahead = rig.tensor(DType::f32, 5, 2);
-    const auto wrong = rig.group->start_shift(*rig.device, own, ahead, 1);
+    const Tensor shard = rig.tensor(DType::f32, 2, 2), ahead = rig.tensor(DType::f32, 5, 2);
+    const auto wrong = rig.group->start_shift(*rig.device, shard, ahead, 1);
     test::expect_error(ExitCode::broken_invariant, "expected", [&] { rig.group->wait(wrong); });
 }
 
@@ -222,9 +222,9 @@ void sums_have_the_same_bits(const comm::Communicator& world, Rig& rig, DType dt
     world.broadcast(first);
     MAESTRO_CHECK(first == mine, "not the bits of rank 0");
     // A ring's two ways round, uneven parts: all but its own, and its own to all others.
-    const std::int64_t own = (kSize + rig.size() - 1 - rig.rank()) / rig.size();
+    const std::int64_t shard = (kSize + rig.size() - 1 - rig.rank()) / rig.size();
     const std::int64_t bytes = static_cast<std::int64_t>(size_of(dtype));
-    rig.check_traffic(rig.size() == 1 ? 0 : (kSize - own + (rig.size() - 1) * own) * bytes, "all-reduce");
+    rig.check_traffic(rig.size() == 1 ? 0 : (kSize - shard + (rig.size() - 1) * shard) * bytes, "all-reduce");
 }
 
 /// Longer than what is reduced at a time, on some ranks.
@@ -234,21 +234,21 @@ void large_sums_take_little_scratch(Rig& rig) {
     for (int r = 0; r < rig.size(); ++r) rows.push_back(kPiece / 2 + r * kPiece + r);
     const std::int64_t all = sum(rows, rig.size()), first = sum(rows, rig.rank());
     const Tensor whole = rig.tensor(DType::f32, all, 1),
-                 own = rig.tensor(DType::f32, rows[static_cast<std::size_t>(rig.rank())], 1);
+                 shard = rig.tensor(DType::f32, rows[static_cast<std::size_t>(rig.rank())], 1);
     rig.fill(whole, [&](std::int64_t i) { return static_cast<double>((i + rig.rank()) % 1009); });
     backend::Arena scratch(*rig.device, static_cast<std::size_t>((rig.size() - 1) * kPiece) * sizeof(float)),
         counted;
-    rig.group->reduce_scatter(*rig.device, whole, own, rows, ops::Reduction::sum, scratch);
-    rig.counting->reduce_scatter(*rig.meta, whole, own, rows, ops::Reduction::sum, counted);
+    rig.group->reduce_scatter(*rig.device, whole, shard, rows, ops::Reduction::sum, scratch);
+    rig.counting->reduce_scatter(*rig.meta, whole, shard, rows, ops::Reduction::sum, counted);
     MAESTRO_CHECK(scratch.peak() == counted.peak(), "{} bytes of scratch, {} of a meta group", scratch.peak(),
                   counted.peak());
-    const std::vector<double> found = rig.values(own);
-    for (std::int64_t i = 0; i < own.size(); ++i) {
+    const std::vector<double> found = rig.values(shard);
+    for (std::int64_t i = 0; i < shard.size(); ++i) {
         std::int64_t due = 0;
         for (int r = 0; r < rig.size(); ++r) due += (first + i + r) % 1009;
         MAESTRO_CHECK(found[static_cast<std::size_t>(i)] == static_cast<double>(due), "{} of a large sum", i);
     }
-    rig.check_traffic((all - own.size()) * 4, "large reduce-scatter");
+    rig.check_traffic((all - shard.size()) * 4, "large reduce-scatter");
     rig.memory.clear();
 }
 
@@ -278,9 +278,9 @@ void scratch_is_bounded() {
 void meta_groups_take_time() {
     const auto counting = collective::make_meta_group(1, 4, 1e-3, 1e6);
     const auto meta = backend::make_meta();
-    const Tensor own(nullptr, DType::f32, {250, 1}), whole(nullptr, DType::f32, {1000, 1});
+    const Tensor shard(nullptr, DType::f32, {250, 1}), whole(nullptr, DType::f32, {1000, 1});
     const Rows rows(4, 250);
-    counting->all_gather(*meta, own, whole, rows);
+    counting->all_gather(*meta, shard, whole, rows);
     MAESTRO_CHECK(counting->traffic().messages == 3 && counting->traffic().bytes == 3000,
                   "three messages of 1000 bytes");
     MAESTRO_CHECK(std::abs(counting->traffic().seconds - (1e-3 + 3e-3)) < 1e-12, "{} s",

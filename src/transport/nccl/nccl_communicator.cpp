@@ -13,10 +13,10 @@ namespace {
 
 [[noreturn]] void nccl_failed(ncclResult_t found, ncclComm_t communicator, const std::string& name,
                               const char* expression) {
-    const char* said = ncclGetLastError(communicator);
+    const char* detail = ncclGetLastError(communicator);
     throw Error(found == ncclRemoteError ? ExitCode::peer_lost : ExitCode::broken_invariant,
                 fmt::format("{}: {}: {}{}{} (NCCL_DEBUG=INFO says more)", name, expression,
-                            ncclGetErrorString(found), said && *said ? ": " : "", said ? said : ""));
+                            ncclGetErrorString(found), detail && *detail ? ": " : "", detail ? detail : ""));
 }
 
 }  // namespace

@@ -64,9 +64,10 @@ TEST(Choice, MessagesCanBeRequestedAndWindowsOnlyWithinANode) {
 }
 
 TEST(Choice, GpusOfTheirOwnSendByNcclWhereItIs) {
-    const std::vector<std::string> own = {"a 0", "a 1", "b 0", "b 1"}, shared = {"a 0", "a 0", "b 0", ""};
+    const std::vector<std::string> separate = {"a 0", "a 1", "b 0", "b 1"},
+                                   shared = {"a 0", "a 0", "b 0", ""};
     const bool nccl = !transport::nccl_version().empty();
-    const transport::Choice found = choose(edge({0}, {1, 2}), kHosts, own, TransportRequest::automatic);
+    const transport::Choice found = choose(edge({0}, {1, 2}), kHosts, separate, TransportRequest::automatic);
     EXPECT_EQ(found.method, nccl ? Method::nccl : Method::messages);
     EXPECT_EQ(found.reason, nccl ? "each of 3 ranks has a GPU to itself"
                                  : "this program was built without NCCL and its ranks are on a, b");
@@ -74,12 +75,12 @@ TEST(Choice, GpusOfTheirOwnSendByNcclWhereItIs) {
               "2 ranks share 1 GPU and all its ranks are on a");
     EXPECT_EQ(choose(edge({2}, {3}), kHosts, shared, TransportRequest::automatic).reason,
               "1 of 2 ranks have no GPU and all its ranks are on b");
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, own, TransportRequest::shared_memory).method,
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, separate, TransportRequest::shared_memory).method,
               Method::shared_memory);
-    EXPECT_EQ(choose(edge({0}, {1}), kHosts, own, TransportRequest::messages).method, Method::messages);
+    EXPECT_EQ(choose(edge({0}, {1}), kHosts, separate, TransportRequest::messages).method, Method::messages);
     ChannelSpec slow = edge({0}, {1});
     slow.latency_s = 1;
-    EXPECT_EQ(choose(slow, kHosts, own, TransportRequest::automatic).method, Method::shared_memory);
+    EXPECT_EQ(choose(slow, kHosts, separate, TransportRequest::automatic).method, Method::shared_memory);
 }
 
 TEST(Choice, AnMpiThatReachesGpusSendsWhereNcclDoesNot) {

@@ -134,9 +134,9 @@ TEST_F(PrefetcherTest, ReadsFromSeveralThreadsAtOnce) {
 }
 
 struct RecordingPulse final : Pulse {
-    void doing(const std::string& what) noexcept override { told = what; }
+    void doing(const std::string& what) noexcept override { report = what; }
     void beat() noexcept override { ++beats; }
-    std::string told;
+    std::string report;
     int beats = 0;
 };
 
@@ -163,7 +163,7 @@ TEST_F(PrefetcherTest, WaitsForASlowReadThatMakesProgress) {
     const auto samples = prefetcher.take(prefetcher.start({.samples = {1, 3, 5, 7}}));  // 3 reads each
     EXPECT_EQ(samples[3].id, 7);
     EXPECT_GT(pulse.beats, 1);
-    EXPECT_EQ(pulse.told.substr(0, 15), "reading sample ") << "after a second the watchdog is told";
+    EXPECT_EQ(pulse.report.substr(0, 15), "reading sample ") << "after a second the watchdog is told";
 }
 
 TEST_F(PrefetcherTest, NamesTheSampleOfAReadThatHangs) {

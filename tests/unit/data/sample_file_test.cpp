@@ -61,7 +61,7 @@ TEST_F(SampleFileTest, ReadsWhatWasWritten) {
     EXPECT_THROW(file.read(3, sample), Error);
 }
 
-/// What one version says of samples, the other does.
+/// Both versions give the same samples.
 TEST_F(SampleFileTest, VersionsAgree) {
     write(small_file(1));
     SampleFile first(path_);
