@@ -59,15 +59,15 @@ void Emulation::fit(workload::MemoryPlan& plan) const {
         Scope::all_ranks);
 }
 
-void Emulation::check_times(const workload::CostModel& costs, std::int64_t samples) const {
+void Emulation::check_times(const workload::CostModel& costs, const workload::SampleTable& table) const {
     double longest = 0;
-    for (std::int64_t i = 0; i < samples; ++i) {
+    table.for_each([&](std::int64_t i) {
         const schedule::SampleCost cost = costs.of(i);
         for (std::size_t s = 0; s < cost.sections.size(); ++s)
             longest =
                 std::max(longest, scenario_.full_micro_batch(static_cast<int>(s)) *
                                       std::max(cost.sections[s].forward_s, cost.sections[s].backward_s));
-    }
+    });
     for (const workload::StepEnd& end : ends_) longest = std::max({longest, end.reduce_s, end.update_s});
     longest *= settings_.time_scale;
     if (longest > timeout_s_)

@@ -33,7 +33,7 @@ public:
     /// all_ranks) if a rank needs more.
     void fit(workload::MemoryPlan& plan) const;
     /// Throws Error(bad_deck, all_ranks) if a task would sleep longer than a rank may make no progress.
-    void check_times(const workload::CostModel& costs, std::int64_t samples) const;
+    void check_times(const workload::CostModel& costs, const workload::SampleTable& table) const;
     /// The memory that this program uses for such a plan: rows of scaled width, hardly any weights.
     workload::MemoryPlan scaled(const workload::MemoryPlan& plan, const workload::SampleTable& table) const;
     /// Makes a section whose tasks and step ends sleep for the predicted time. Its parameters are one array

@@ -136,13 +136,13 @@ CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes&
         costs.expansion = expansion_of(scenario, s);
         costs.backward = section.backward;
         Lengths met;
-        for (std::int64_t i = 0; i < table.size(); ++i) {
+        table.for_each([&](std::int64_t i) {
             if (table.activates(i, s)) ++met.samples;
             lengths_of(i, s, [&](double n) {
                 met.longest = std::max(met.longest, n);
                 met.sum += n;
             });
-        }
+        });
         costs.cost = SectionProbe(scenario, s, links(s), met, probes).run();
         if (!scenario.cluster || section.loss) continue;
         const model::Role role = role_of(scenario, s);
@@ -201,18 +201,19 @@ std::vector<schedule::SampleCost> sample_costs(const Scenario& scenario, const S
     const CostModel model(scenario, table, probes);
     std::vector<schedule::SampleCost> costs;
     costs.reserve(static_cast<std::size_t>(table.size()));
-    for (std::int64_t i = 0; i < table.size(); ++i) costs.push_back(model.of(i));
+    table.for_each([&](std::int64_t i) { costs.push_back(model.of(i)); });
     return costs;
 }
 
-std::string describe_load(const graph::SectionGraph& graph, const CostModel& costs, std::int64_t samples) {
+std::string describe_load(const graph::SectionGraph& graph, const CostModel& costs,
+                          const SampleTable& table) {
     std::vector<double> loads(graph.sections.size(), 0.0);
-    for (std::int64_t i = 0; i < samples; ++i) {
+    table.for_each([&](std::int64_t i) {
         const schedule::SampleCost cost = costs.of(i);
         for (std::size_t s = 0; s < loads.size(); ++s)
             loads[s] +=
                 (cost.sections[s].forward_s + cost.sections[s].backward_s) / graph.sections[s].layout.lanes();
-    }
+    });
     const double largest = std::max(*std::max_element(loads.begin(), loads.end()), 1e-300);
     std::string text;
     for (std::size_t s = 0; s < loads.size(); ++s)

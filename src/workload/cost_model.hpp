@@ -66,6 +66,6 @@ std::vector<schedule::SampleCost> sample_costs(const Scenario& scenario, const S
                                                Probes& probes);
 /// A line for the log: the work per rank of each section over the samples of the file, relative to the
 /// section with the most.
-std::string describe_load(const graph::SectionGraph& graph, const CostModel& costs, std::int64_t samples);
+std::string describe_load(const graph::SectionGraph& graph, const CostModel& costs, const SampleTable& table);
 
 }  // namespace maestro::workload

@@ -72,14 +72,17 @@ void check_samples(const Scenario& scenario, const data::SampleFile& samples, bo
 
 void check_lengths(const Scenario& scenario, const SampleTable& table, const std::string& path) {
     for (std::size_t s = 0; s < scenario.graph.sections.size(); ++s)
-        for (std::int64_t i = 0; scenario.graph.sections[s].loss && i < table.size(); ++i)
-            if (const std::int64_t length = table.length(i, static_cast<int>(s));
-                length > scenario.sequence_length)
-                throw Error(ExitCode::bad_data,
-                            fmt::format("{}: sample {} has {} tokens with its pictures, data.sequence_length "
-                                        "is {}; raise it or cut the sample",
-                                        path, i, length, scenario.sequence_length),
-                            Scope::all_ranks);
+        if (scenario.graph.sections[s].loss)
+            table.for_each([&](std::int64_t i) {
+                if (const std::int64_t length = table.length(i, static_cast<int>(s));
+                    length > scenario.sequence_length)
+                    throw Error(
+                        ExitCode::bad_data,
+                        fmt::format("{}: sample {} has {} tokens with its pictures, data.sequence_length "
+                                    "is {}; raise it or cut the sample",
+                                    path, i, length, scenario.sequence_length),
+                        Scope::all_ranks);
+            });
 }
 
 }  // namespace maestro::workload

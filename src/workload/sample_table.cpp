@@ -12,13 +12,13 @@ namespace {
 /// Returns the `count` ids below `size` with the largest keys, in descending order; among equal keys the
 /// lower id comes first. Memory is proportional to `count`.
 template <class Key>
-std::vector<std::int64_t> largest(std::int64_t size, int count, Key key) {
+std::vector<std::int64_t> largest(const SampleTable& table, int count, Key key) {
     using Entry = std::pair<std::int64_t, std::int64_t>;  // key, -id
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> best;
-    for (std::int64_t i = 0; i < size; ++i) {
+    table.for_each([&](std::int64_t i) {
         best.emplace(key(i), -i);
         if (best.size() > static_cast<std::size_t>(count)) best.pop();
-    }
+    });
     std::vector<std::int64_t> ids(best.size());
     for (auto id = ids.rbegin(); id != ids.rend(); ++id, best.pop()) *id = -best.top().second;
     return ids;
@@ -59,12 +59,12 @@ std::int64_t SampleTable::length(std::int64_t sample, int section) const {
 
 std::set<std::int64_t> SampleTable::sequence_rows(int section) const {
     std::set<std::int64_t> rows;
-    for (std::int64_t i = 0; i < size(); ++i) {
+    for_each([&](std::int64_t i) {
         if (!sees_pixels(section))
             rows.insert(length(i, section));
         else
             for (const auto& p : pictures(i)) rows.insert(rows_of(p, section) * unit(section));
-    }
+    });
     return rows;
 }
 
@@ -93,7 +93,7 @@ std::int64_t SampleTable::rows_of(std::span<const model::SampleShape> batch, int
 
 std::vector<model::SampleShape> SampleTable::longest_micro_batch(int samples, int section) const {
     std::vector<model::SampleShape> longest;
-    for (const std::int64_t id : largest(size(), samples, [&](std::int64_t i) { return length(i, section); }))
+    for (const std::int64_t id : largest(*this, samples, [&](std::int64_t i) { return length(i, section); }))
         longest.push_back(shape(id));
     return longest;
 }
@@ -101,7 +101,7 @@ std::vector<model::SampleShape> SampleTable::longest_micro_batch(int samples, in
 std::int64_t SampleTable::sum_of_largest(int samples,
                                          const std::function<std::int64_t(std::int64_t)>& value) const {
     std::int64_t sum = 0;
-    for (const std::int64_t id : largest(size(), samples, value)) sum += value(id);
+    for (const std::int64_t id : largest(*this, samples, value)) sum += value(id);
     return sum;
 }
 
@@ -112,9 +112,9 @@ std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) cons
             if (g.patch > 0) rows += picture_rows(pictures, g);
         return rows;
     };
-    const auto by_text = largest(size(), samples, [&](std::int64_t i) { return index_->tokens(i); });
+    const auto by_text = largest(*this, samples, [&](std::int64_t i) { return index_->tokens(i); });
     const auto by_pictures =
-        largest(size(), samples, [&](std::int64_t i) { return rows_in_all(pictures(i)); });
+        largest(*this, samples, [&](std::int64_t i) { return rows_in_all(pictures(i)); });
     std::vector<model::SampleShape> worst;
     for (std::size_t i = 0; i < by_pictures.size(); ++i) {
         worst.push_back(shape(by_pictures[i]));
@@ -122,10 +122,11 @@ std::vector<model::SampleShape> SampleTable::worst_micro_batch(int samples) cons
     }
     // The largest picture of the file bounds the attention of the vision section, whichever sample has it.
     std::span<const PictureSize> largest_picture;
-    for (std::int64_t i = 0; i < size(); ++i)
+    for_each([&](std::int64_t i) {
         for (const auto& p : pictures(i))
             if (const std::span one(&p, 1); rows_in_all(one) > rows_in_all(largest_picture))
                 largest_picture = one;
+    });
     if (!largest_picture.empty() && !worst.empty())
         worst.front().pictures.push_back({largest_picture.front().height, largest_picture.front().width});
     // The longest text may be of a sample without pictures, in which no token is a marker.

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/pulse.hpp"
 #include "data/sample_file.hpp"
 #include "graph/section_graph.hpp"
 #include "model/module.hpp"
@@ -22,6 +23,18 @@ public:
                 std::vector<model::Geometry> geometries, std::vector<model::Geometry> language);
 
     std::int64_t size() const { return index_->size(); }
+    /// Calls visit(i) for every sample, and beats now and then: with a billion samples, each pass takes
+    /// seconds to minutes, in which the other ranks would take this one for lost.
+    template <class Visit>
+    void for_each(Visit&& visit) const {
+        for (std::int64_t i = 0; i < size(); ++i) {
+            visit(i);
+            if (i % kSamplesPerBeat == 0) pulse_->beat();
+        }
+    }
+    /// The pulse of passes over the samples, which must outlive the table. Then for_each(), and all functions
+    /// that look at the whole file, belong to the thread of the pulse.
+    void set_pulse(Pulse& pulse) { pulse_ = &pulse; }
     /// A copy. What callers ask of every sample of a file has separate functions, which copy nothing.
     model::SampleShape shape(std::int64_t sample) const;
     std::span<const PictureSize> pictures(std::int64_t sample) const { return index_->pictures(sample); }
@@ -59,7 +72,11 @@ public:
     std::vector<model::SampleShape> worst_micro_batch(int samples) const;
 
 private:
+    static constexpr std::int64_t kSamplesPerBeat = 1 << 16;
+    static inline Pulse silent_;
+
     const data::SampleIndex* index_;
+    Pulse* pulse_ = &silent_;
     std::vector<model::Geometry> vision_;
     std::vector<model::Geometry> language_;
 };

@@ -47,12 +47,12 @@ void Job::prepare_planning() {
         problem_.sections[s].window = preflight_.memory().sections[s].window;
     comm::agree(context_.world, [&] {
         if (context_.world.rank() != 0) return;
+        context_.pulse.doing("the costs of all samples");
         workload::Probes probes;
         costs_ = std::make_unique<workload::CostModel>(preflight_.scenario(), table(), probes);
-        if (preflight_.emulation()) preflight_.emulation()->check_times(*costs_, table().size());
+        if (preflight_.emulation()) preflight_.emulation()->check_times(*costs_, table());
+        description_.push_back(workload::describe_load(context_.scenario.graph, *costs_, table()));
     });
-    if (costs_)
-        description_.push_back(workload::describe_load(context_.scenario.graph, *costs_, table().size()));
 }
 
 MemoryUse Job::memory_use() const {

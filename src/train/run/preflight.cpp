@@ -32,6 +32,8 @@ void Preflight::read_samples(bool exchange) {
     if (exchange) exchange_pictures(context_.world, *samples_, context_.pulse);
     if (workload::needs_markers(scenario_.graph)) find_markers(context_.world, *samples_, context_.pulse);
     table_ = std::make_unique<workload::SampleTable>(workload::table_of(scenario_, *samples_));
+    table_->set_pulse(context_.pulse);
+    context_.pulse.doing(fmt::format("looking at the lengths of all samples of {}", path));
     if (context_.train) workload::check_lengths(scenario_, *table_, path);
 }
 

@@ -2,6 +2,8 @@
 #include "workload/sample_table.hpp"
 
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "unit/data/sample_file_fixture.hpp"
 #include "unit/workload/glyph_scenario.hpp"
@@ -41,6 +43,32 @@ protected:
     std::unique_ptr<data::SampleFile> file_;
     std::unique_ptr<SampleTable> table_;
 };
+
+/// Passes over the samples keep the deadlines of the other ranks from passing.
+TEST_F(Table, BeatsInEveryPass) {
+    struct Counting final : Pulse {
+        void beat() noexcept override { ++beats; }
+        int take() { return std::exchange(beats, 0); }
+        int beats = 0;
+    } pulse;
+    table_->set_pulse(pulse);
+    std::vector<std::int64_t> visited;
+    table_->for_each([&](std::int64_t i) { visited.push_back(i); });
+    EXPECT_EQ(visited, (std::vector<std::int64_t>{0, 1, 2, 3, 4}));
+    EXPECT_EQ(pulse.take(), 1) << "one in each block of samples";
+    check_lengths(scenario_, *table_, "samples.h5");
+    EXPECT_EQ(pulse.take(), 1);
+    table_->sequence_rows(1);
+    EXPECT_EQ(pulse.take(), 1);
+    table_->longest_micro_batch(2, 1);
+    EXPECT_EQ(pulse.take(), 1);
+    table_->worst_micro_batch(2);
+    EXPECT_EQ(pulse.take(), 3);
+    const CostModel costs(scenario_, *table_, probes_);
+    EXPECT_EQ(pulse.take(), static_cast<int>(scenario_.graph.sections.size()));
+    describe_load(scenario_.graph, costs, *table_);
+    EXPECT_EQ(pulse.take(), 1);
+}
 
 TEST_F(Table, KnowsWhatEachSectionGets) {
     ASSERT_EQ(table_->size(), file_->size());
