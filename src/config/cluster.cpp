@@ -1,6 +1,7 @@
 #include "config/cluster.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
 
 #include "config/table_reader.hpp"
 

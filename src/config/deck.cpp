@@ -1,6 +1,7 @@
 #include "config/deck.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <cmath>
 #include <functional>
