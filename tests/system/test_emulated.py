@@ -167,12 +167,12 @@ def test_damaged_metrics_are_not_replayed(workspace):
         return change
 
     for number, (change, expected) in enumerate([
-        (put("timeline/end_s", np.inf), "no task"),
-        (put("timeline/start_s", -np.inf), "no task"),
-        (put("timeline/end_s", np.nan), "no task"),
-        (put("timeline/section", 7), "no task"),
+        (put("timeline/end_s", np.inf), "not a task"),
+        (put("timeline/start_s", -np.inf), "not a task"),
+        (put("timeline/end_s", np.nan), "not a task"),
+        (put("timeline/section", 7), "not a task"),
         (put("timeline/micro_batch", 9999), "holds no samples"),
-        (put("assignment/section", -1), "no sample"),
+        (put("assignment/section", -1), "not a sample"),
         (put("assignment/sample", 2**40), "must be the run's"),
         (put("assignment/sample", -5), "must be the run's"),
         (put("steps/time_s", -1.0), "a time that is not valid"),
