@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(512)
     }
 }
 
-/// dx of one row per block. `dot` is the term that all elements of a row share, because each of them changes
-/// the root mean square.
+/// A block computes dx of one row. `shared` is the factor that all elements of the row have in common,
+/// because each of them changes the root mean square.
 template <class T, int N>
 __global__ void __launch_bounds__(512)
     backward(const T* dy, const T* x, const T* w, const Accumulate<T>* rstd, T* dx, std::int64_t columns,

@@ -52,7 +52,7 @@ Channel::Channel(ChannelSpec spec, int rank, comm::Waiter& waiter,
     check_spec(spec_);
     producer_ = find_rank(spec_.producers, rank);
     consumer_ = find_rank(spec_.consumers, rank);
-    MAESTRO_CHECK(producer_ || consumer_, "edge {}: rank {} takes no part", spec_.name, rank);
+    MAESTRO_CHECK(producer_ || consumer_, "edge {}: rank {} is at neither end", spec_.name, rank);
     free_.assign(static_cast<std::size_t>(spec_.window), true);
     if (spec_.pointer) {
         peers_[rank] = {0, gradients_offset(spec_, rank)};

@@ -101,12 +101,12 @@ private:
     /// rows `input` of this rank. Allocates room for `max_local_targets`. Collective over tp.
     Tensor teacher_states(const std::vector<Tensor>& input, const Targets& targets, std::int64_t width,
                           std::int64_t max_local_targets, backend::Arena& arena) const;
-    /// Sets wrong[name] to 1 for every answer of which the arg-max of logits[n, V of this rank], those of
+    /// Sets wrong[answer] to 1 for every answer of which the arg-max of logits[n, V of this rank], those of
     /// targets [begin, begin + n), misses a token. Collective over tp.
-    void compare_names(const Tensor& logits, const Targets& targets, std::int64_t begin,
-                       std::vector<float>& wrong, backend::Arena& arena) const;
+    void compare_answers(const Tensor& logits, const Targets& targets, std::int64_t begin,
+                         std::vector<float>& wrong, backend::Arena& arena) const;
     /// Adds the answers and how many are exact to the result of the replica's first rank. Collective over cp.
-    void count_names(std::vector<float>& wrong, backend::Arena& arena, Result& result) const;
+    void count_answers(std::vector<float>& wrong, backend::Arena& arena, Result& result) const;
 
     backend::Backend& backend_;
     ModelSpec spec_;

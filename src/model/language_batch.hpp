@@ -16,12 +16,12 @@ struct Language::PackedBatch {
         std::int32_t packed_row;  ///< the row that predicts
         std::int32_t token;       ///< the token to be predicted
         float weight;
-        std::int32_t name;  ///< index of the answer that the token belongs to; -1: none
+        std::int32_t answer;  ///< index of the answer that the token belongs to; -1: none
     };
     std::vector<std::int64_t> lengths;  ///< packed rows of each sample
     std::vector<std::int32_t> ids;      ///< by packed row: the token, or edge_id() of the edge that fills it
     std::vector<Target> targets;        ///< in the order of their packed rows
-    std::int32_t names = 0;             ///< answers in the micro-batch
+    std::int32_t answer_count = 0;      ///< answers in the micro-batch
 };
 
 /// This rank's part of a micro-batch, with what backward() reads.
@@ -47,10 +47,10 @@ struct Language::State final : Saved {
 
 /// The targets of this rank's slice. Lists by target row have the targets of the first tp rank first.
 struct Language::Targets {
-    std::vector<std::int32_t> tokens, names;  ///< by target row
-    std::vector<float> weights;               ///< by target row
-    std::vector<std::int64_t> by_tp_rank;     ///< how many targets each tp rank has
-    std::int32_t name_count = 0;
+    std::vector<std::int32_t> tokens, answers;  ///< by target row
+    std::vector<float> weights;                 ///< by target row
+    std::vector<std::int64_t> by_tp_rank;       ///< how many targets each tp rank has
+    std::int32_t answer_count = 0;
     std::vector<std::int32_t>
         predicting_rows;  ///< of each target of this rank: the local row that predicts it
     std::vector<std::int64_t> local_by_sample;  ///< how many of this rank's targets each sample has

@@ -43,8 +43,8 @@ Tensor Language::teacher_states(const std::vector<Tensor>& input, const Targets&
     return sequence_parallel_.all_gather(states, targets.by_tp_rank, arena);
 }
 
-void Language::compare_names(const Tensor& logits, const Targets& targets, std::int64_t begin,
-                             std::vector<float>& wrong, backend::Arena& arena) const {
+void Language::compare_answers(const Tensor& logits, const Targets& targets, std::int64_t begin,
+                               std::vector<float>& wrong, backend::Arena& arena) const {
     const std::int64_t count = logits.dim(0);
     const int ranks = mesh_.degrees().tp;
     const backend::ArenaScope scope(arena);
@@ -59,20 +59,20 @@ void Language::compare_names(const Tensor& logits, const Targets& targets, std::
     if (!backend_.computes()) return;
     ops::by_logit_type(logits.dtype, [&]<class T>(T) {
         for (std::int64_t i = 0; i < count; ++i) {
-            const std::int32_t name = targets.names[begin + i];
-            if (name < 0) continue;
+            const std::int32_t answer = targets.answers[begin + i];
+            if (answer < 0) continue;
             int best = 0;  // on a tie the lower token wins, as on one rank
             const auto value = [&](int rank) { return all_values.tensor().as<T>()[rank * count + i]; };
             for (int rank = 1; rank < ranks; ++rank)
                 if (value(rank) > value(best)) best = rank;
             const std::int64_t token = all_ids.tensor().as<std::int32_t>()[best * count + i] +
                                        part_of(spec_.vocabulary, best, ranks).begin;
-            if (token != targets.tokens[begin + i]) wrong[name] = 1;
+            if (token != targets.tokens[begin + i]) wrong[answer] = 1;
         }
     });
 }
 
-void Language::count_names(std::vector<float>& wrong, backend::Arena& arena, Result& result) const {
+void Language::count_answers(std::vector<float>& wrong, backend::Arena& arena, Result& result) const {
     if (mesh_.degrees().cp > 1) {
         // The tokens of one answer may lie in several slices, and one wrong token makes the answer wrong.
         const Tensor any = arena.allocate(DType::f32, {static_cast<std::int64_t>(wrong.size())});
@@ -81,7 +81,7 @@ void Language::count_names(std::vector<float>& wrong, backend::Arena& arena, Res
         backend_.download(any, wrong.data());
     }
     if (mesh_.rank_in_replica() != 0) return;  // all ranks know the counts, so only the first reports them
-    result.names += static_cast<std::int64_t>(wrong.size());
+    result.answers += static_cast<std::int64_t>(wrong.size());
     result.exact += std::count(wrong.begin(), wrong.end(), 0.0f);
 }
 
@@ -155,7 +155,7 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
     const DType logit_type = ops::accumulate_type(role_.compute);
     const auto total = static_cast<std::int64_t>(targets.tokens.size());
     const std::int64_t chunk = loss_chunk_rows(backend_);
-    std::vector<float> wrong(static_cast<std::size_t>(targets.name_count), 0.0f);  // by answer
+    std::vector<float> wrong(static_cast<std::size_t>(targets.answer_count), 0.0f);  // by answer
     const backend::ArenaScope scope(arena);
     // All tp ranks of a slice have the same number of targets here, so that they run equally many chunks and
     // their collectives match, also where all targets are on one of them.
@@ -165,7 +165,7 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
         const std::int64_t count = std::min(chunk, total - begin);
         const Tensor logits = arena.allocate(logit_type, {count, vocabulary_.size()});
         ops::linear(backend_, in.hidden.slice(begin, begin + count), head_->weight, logits);
-        if (!batch.train) compare_names(logits, targets, begin, wrong, arena);
+        if (!batch.train) compare_answers(logits, targets, begin, wrong, arena);
         loss_of_chunk(batch, in, logits, begin, arena);
         if (backward) head_backward(in, logits, begin, arena);
     }
@@ -176,7 +176,7 @@ void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inp
         sequence_parallel_.reduce_scatter(in.hidden, in.local_hidden, targets.by_tp_rank, arena);
         ops::scatter_rows(backend_, in.local_hidden, in.predicting_rows, d_normed);
     }
-    if (!batch.train && targets.name_count > 0) count_names(wrong, arena, result);
+    if (!batch.train && targets.answer_count > 0) count_answers(wrong, arena, result);
 }
 
 void Language::collect(Result& result) {

@@ -18,13 +18,13 @@ Language::PackedBatch Language::pack(const Batch& batch) const {
     for (const SampleView& sample : batch.samples) {
         const std::size_t first_row = packed.ids.size();
         std::size_t picture = 0;
-        std::int32_t name = -1;  // the answer to the last picture
+        std::int32_t answer = -1;  // to the last picture
         for (std::size_t j = 0; j < sample.tokens.size(); ++j) {
             if (const std::int32_t token = sample.tokens[j]; token == role_.marker) {
                 MAESTRO_CHECK(picture < sample.pictures.size(), "sample {} has more markers than pictures",
                               sample.id);
                 const Picture& shown = sample.pictures[picture++];
-                name = -1;
+                answer = -1;
                 bool replaced = false;
                 for (std::size_t e = 0; e < role_.inputs.size(); ++e) {
                     if (role_.inputs[e].tensor != EdgeTensor::embeddings) continue;
@@ -41,11 +41,11 @@ Language::PackedBatch Language::pack(const Batch& batch) const {
             // logits are not computed at all.
             if (j > 0 && sample.weights[j] != 0.0f) {
                 const bool flagged = picture > 0 && (sample.flags[j] & 1) != 0;
-                if (flagged && name < 0) name = packed.names++;
+                if (flagged && answer < 0) answer = packed.answer_count++;
                 packed.targets.push_back({.packed_row = static_cast<std::int32_t>(packed.ids.size()) - 1,
                                           .token = sample.tokens[j],
                                           .weight = sample.weights[j],
-                                          .name = flagged ? name : -1});
+                                          .answer = flagged ? answer : -1});
             }
             packed.ids.push_back(sample.tokens[j]);
         }
@@ -99,7 +99,7 @@ Language::Targets Language::worst_case_targets(const PackedBatch& packed, const 
     std::int64_t remaining = std::min(state.sequences.rows, static_cast<std::int64_t>(packed.targets.size()));
     Targets targets;
     targets.tokens.assign(static_cast<std::size_t>(remaining), 0);
-    targets.names.assign(static_cast<std::size_t>(remaining), -1);
+    targets.answers.assign(static_cast<std::size_t>(remaining), -1);
     targets.weights.assign(static_cast<std::size_t>(remaining), 1.0f);
     for (const std::int64_t rows : state.sequences.tp_rows) {
         targets.by_tp_rank.push_back(std::min(rows, remaining));
@@ -122,7 +122,7 @@ Language::Targets Language::targets_of(const PackedBatch& packed, const State& s
             slice_row_of[partition.offsets()[range.sequence] + row] = next++;
     const auto& tp_rows = state.sequences.tp_rows;
     Targets targets;
-    targets.name_count = packed.names;
+    targets.answer_count = packed.answer_count;
     targets.by_tp_rank.assign(tp_rows.size(), 0);
     targets.local_by_sample.assign(packed.lengths.size(), 0);
     std::size_t sample = 0, tp = 0;
@@ -137,7 +137,7 @@ Language::Targets Language::targets_of(const PackedBatch& packed, const State& s
         ++targets.by_tp_rank[tp];
         targets.tokens.push_back(target.token);
         targets.weights.push_back(target.weight);
-        targets.names.push_back(target.name);
+        targets.answers.push_back(target.answer);
         if (static_cast<int>(tp) != mesh_.tp_rank()) continue;
         targets.predicting_rows.push_back(slice_row - static_cast<std::int32_t>(state.first_local_row));
         ++targets.local_by_sample[sample];

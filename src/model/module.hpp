@@ -70,10 +70,10 @@ struct Batch {
 /// What a section reports about its micro-batches. Each rank of a replica reports a part; the sum over the
 /// ranks is the result of the replica.
 struct Result {
-    double loss = 0;          ///< sum of weight * loss * loss_scale over the targets
-    std::int64_t tokens = 0;  ///< tokens of the language model, picture tokens included
-    std::int64_t names = 0;   ///< evaluation: answers, each a run of flagged targets after a picture
-    std::int64_t exact = 0;   ///< evaluation: answers of which the arg-max predicts every token
+    double loss = 0;           ///< sum of weight * loss * loss_scale over the targets
+    std::int64_t tokens = 0;   ///< tokens of the language model, picture tokens included
+    std::int64_t answers = 0;  ///< evaluation: answers, each the flagged targets after a picture
+    std::int64_t exact = 0;    ///< evaluation: answers of which the arg-max predicts every token
 };
 
 /// The sizes of a model, a plain copy of the deck's [model.NAME].

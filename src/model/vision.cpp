@@ -94,8 +94,8 @@ void Vision::set_positions(const PackedPictures& packed, State& state, backend::
     sequences.copy_to_device(backend_, kept);
     sequences.cos = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
     sequences.sin = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
-    // Of all rows of the slice, not of this rank's alone: attention gathers them before it rotates queries
-    // and keys.
+    // The tables cover all rows of the slice, not only those of this rank: rows are gathered before queries
+    // and keys are computed and rotated.
     const auto slice = partition.slice(mesh_.cp_rank());
     const backend::ArenaScope scope(scratch);
     const std::vector<std::int32_t> y = parallel::pick(packed.y, slice, partition.offsets()),
@@ -178,8 +178,8 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
         ops::linear_backward_input(backend_, d_rows, project_weight_->weight, d_activated, false);
         ops::linear_backward_weight(backend_, d_rows, state.activated, project_weight_->gradient);
     }
-    // From this rank's rows alone: the bias is a copy on every tp rank, and the optimizer sums the copies'
-    // gradients.
+    // Every tp rank has a copy of this bias and adds the gradient of its local rows only. The sum over the
+    // copies is taken at the end of the step (parallel/parameter_group.hpp).
     ops::bias_backward(backend_, d_output, project_bias_->gradient, scratch);
     ops::gelu_backward(backend_, d_activated, state.merged, d_merged);
     {

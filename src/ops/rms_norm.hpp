@@ -9,8 +9,9 @@ namespace maestro::ops {
 /// the accumulation type of x[T, C] and is saved for backward.
 void rms_norm(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& rstd,
               double eps);
-/// dx[T, C] = the gradient of x, or dx += it with `accumulate`; dw[C], of the accumulation type, += the
-/// gradient of w. dw is absent for frozen weights. dx may be dy.
+/// dx[T, C] = the gradient of x, w * dy * rstd - x * rstd^3 * mean(w * dy * x), or dx += it with
+/// `accumulate`; dw[C], of the accumulation type, += the sum over rows of dy * x * rstd. dw is absent for
+/// frozen weights. dx may be dy.
 void rms_norm_backward(backend::Backend& b, const Tensor& dy, const Tensor& x, const Tensor& w,
                        const Tensor& rstd, const Tensor& dx, const Tensor& dw, bool accumulate,
                        backend::Arena& scratch);

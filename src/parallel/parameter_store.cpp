@@ -11,8 +11,8 @@ namespace maestro::parallel {
 
 namespace {
 constexpr double kInitialDeviation = 0.02;  ///< standard deviation of GPT-2's initial weights
-/// Elements drawn between two signs of life, some milliseconds of work: a large model takes longer to
-/// initialize than other ranks wait for a silent one.
+/// Elements drawn between two beats of the pulse, some milliseconds of work: to initialize a large model
+/// takes longer than other ranks wait for one that does not report.
 constexpr std::int64_t kDrawBlock = 1 << 18;
 }  // namespace
 
@@ -55,7 +55,7 @@ Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> s
 
 void ParameterStore::allocate(double residual_scale) {
     residual_scale_ = residual_scale;
-    set_.assign(parameters_.size(), false);
+    initialized_.assign(parameters_.size(), false);
     group_.assign(parameters_.size(), nullptr);
     // Trainable and frozen parameters are separate groups, because only the former have gradients and are
     // reduced. The order of groups is the same on all ranks, and their collectives run in this order.
@@ -78,7 +78,7 @@ void ParameterStore::initialize(Pulse& pulse, bool shard_only) {
     if (!backend_.computes()) return;  // meta tensors have no elements to write
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
         const Parameter& p = parameters_[i];
-        if (set_[i]) continue;
+        if (initialized_[i]) continue;
         pulse.doing("drawing initial weights of " + section_ + "." + p.name);
         const Range held = shard_only ? group_of(p).shard_of(p) : Range{0, p.size()};
         for (std::int64_t at = held.begin; at < held.end; at += kDrawBlock) {

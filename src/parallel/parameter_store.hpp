@@ -40,7 +40,7 @@ public:
     /// gather_weights() then completes the parameters. Tells `pulse` how far it is.
     void initialize(Pulse& pulse, bool shard_only = false);
     /// Tells initialize() that the weights of this parameter were loaded from a file.
-    void mark_initialized(const Parameter& parameter) { set_[index_.at(parameter.name)] = true; }
+    void mark_initialized(const Parameter& parameter) { initialized_[index_.at(parameter.name)] = true; }
 
     const std::deque<Parameter>& parameters() const { return parameters_; }
     /// Returns the parameter of this name, or null. Takes constant time.
@@ -77,7 +77,7 @@ private:
     int declared_groups_ = 0;
     std::deque<Parameter> parameters_;
     std::vector<int> declared_group_;                                                ///< by parameter
-    std::vector<bool> set_;                                                          ///< by parameter
+    std::vector<bool> initialized_;                                                  ///< by parameter
     std::vector<const ParameterGroup*> group_;                                       ///< by parameter
     std::unordered_map<std::string, std::size_t, NameHash, std::equal_to<>> index_;  ///< by name
     std::list<ParameterGroup> groups_;  ///< the trainable ones first

@@ -52,7 +52,7 @@ struct RingForward {
     Tensor out, partial_out, partial_lse;
 };
 
-/// Scratch memory of the backward pass. The gradients of the travelling keys and values follow them one step
+/// Scratch memory of the backward pass. The gradients of the exchanged keys and values follow them one step
 /// behind, in the accumulation type: each rank adds its part.
 struct RingBackward {
     RingBackward(const backend::Backend& backend, const Sequences& sequences, const Tensor& dq,

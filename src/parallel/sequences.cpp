@@ -73,7 +73,7 @@ Sequences::Sequences(Partition partition_, AttentionMask attention, const Mesh& 
         ring_row_counts.push_back(cu_seqlens(partition, j, true).back());
         ring_masks.push_back(j == slice ? ops::VarlenMask{} : mask_between(partition, attention, slice, j));
     }
-    // Whole sequences stay at home: no query of another slice attends to their keys.
+    // Only rows of cut sequences are sent: no query of another slice attends to the keys of a whole one.
     std::int32_t row = 0;
     for (const RowRange& range : partition.slice(slice))
         for (std::int64_t i = 0; i < range.count; ++i, ++row)

@@ -130,16 +130,17 @@ public:
     TaskTimes forward(LocalSection& replica, int micro_batch, const Ids& ids) {
         return forward(replica, micro_batch, ids, comm::now_s());
     }
-    TaskTimes forward(LocalSection& replica, int micro_batch, const Ids& ids, double asked_s) {
+    TaskTimes forward(LocalSection& replica, int micro_batch, const Ids& ids, double requested_s) {
         const std::vector<int> slots = replica.await_forward(ids);
-        return measured(replica, replica.forward(micro_batch, Samples(ids).batch(), slots, result, asked_s));
+        return measured(replica,
+                        replica.forward(micro_batch, Samples(ids).batch(), slots, result, requested_s));
     }
     static TaskTimes backward(LocalSection& replica, int micro_batch) {
         return backward(replica, micro_batch, comm::now_s());
     }
-    static TaskTimes backward(LocalSection& replica, int micro_batch, double asked_s) {
+    static TaskTimes backward(LocalSection& replica, int micro_batch, double requested_s) {
         replica.await_backward(micro_batch);
-        return measured(replica, replica.backward(micro_batch, asked_s));
+        return measured(replica, replica.backward(micro_batch, requested_s));
     }
     static TaskTimes measured(LocalSection& replica, const train::TaskMarks& task) {
         replica.read_clock();

@@ -31,7 +31,7 @@ schedule::Problem Planner::problem_of(std::int64_t step) const {
 schedule::StepPlan Planner::next(std::int64_t step, double began_s) {
     TimedPlan timed =
         plans_.take(step, [this](const auto& ready, const auto& what) { waiter_.wait_until(ready, what); });
-    totals_.add(timed, first_ ? 0 : comm::now_s() - began_s);  // nothing could hide the first one
+    totals_.add(timed, first_ ? 0 : comm::now_s() - began_s);  // no step hides the first plan
     first_ = false;
     learning_.update_planner();
     if (step < batches_.steps) plans_.prepare(step + 1);

@@ -91,7 +91,7 @@ public:
             runner_.read_times(tasks);  // nobody reads them, but the runner keeps them until then
             result.loss += of_step.loss;
             result.tokens += of_step.tokens;
-            result.names += of_step.names;
+            result.answers += of_step.answers;
             result.exact += of_step.exact;
         }
         return result;
@@ -155,8 +155,8 @@ void run_evaluation(RunContext& context, const config::CommandLine& line) {
     } else {
         evaluate(world);
     }
-    std::vector<double> sums{local.loss, static_cast<double>(local.tokens), static_cast<double>(local.names),
-                             static_cast<double>(local.exact)};
+    std::vector<double> sums{local.loss, static_cast<double>(local.tokens),
+                             static_cast<double>(local.answers), static_cast<double>(local.exact)};
     world.allreduce_sum(std::span(sums));
     if (!std::isfinite(sums[0]))
         throw Error(ExitCode::not_finite, fmt::format("{}: the loss is {}", line.checkpoint, sums[0]),

@@ -123,7 +123,7 @@ void LocalSection::await_backward(int micro_batch) {
 }
 
 TaskMarks LocalSection::forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
-                                model::Result& result, double asked_s) {
+                                model::Result& result, double requested_s) {
     const std::span<const model::SampleView> samples = batch.samples;
     const backend::ProfilerRange range(backend_, settings_.name, "forward", micro_batch);
     const std::vector<std::vector<Tensor>> inputs = input_rows(samples);
@@ -149,13 +149,13 @@ TaskMarks LocalSection::forward(int micro_batch, const model::Batch& batch, std:
         slots_.keep(micro_batch, std::move(entry));
     else
         slots_.release(entry);
-    return {asked_s, start, computed, backend_.clock().mark()};
+    return {requested_s, start, computed, backend_.clock().mark()};
 }
 
 TaskTimes LocalSection::measured(const TaskMarks& task, double free_s) {
     const backend::Clock& clock = backend_.clock();
     const double start = clock.at(task.start), computed = clock.at(task.computed), end = clock.at(task.end);
-    const double waited = std::max(0.0, start - std::max(task.asked_s, free_s));
+    const double waited = std::max(0.0, start - std::max(task.requested_s, free_s));
     times_.waiting += waited;
     times_.compute += computed - start;
     times_.sending += end - computed;
@@ -182,7 +182,7 @@ std::vector<Tensor> LocalSection::output_gradients(int micro_batch) {
     return gradients;
 }
 
-TaskMarks LocalSection::backward(int micro_batch, double asked_s) {
+TaskMarks LocalSection::backward(int micro_batch, double requested_s) {
     const backend::ProfilerRange range(backend_, settings_.name, "backward", micro_batch);
     const std::vector<Tensor> gradients = output_gradients(micro_batch);
     const backend::Mark start = backend_.clock().mark();
@@ -193,12 +193,12 @@ TaskMarks LocalSection::backward(int micro_batch, double asked_s) {
     // The sum goes into the memory of the first edge, which is this section's until retire().
     for (std::size_t e = 1; e < gradients.size(); ++e) ops::add(backend_, gradients[e], d_output);
     std::vector<Tensor> d_inputs(inputs_.size());
-    std::vector<std::vector<std::int64_t>> came(inputs_.size());  // samples over each edge
+    std::vector<std::vector<std::int64_t>> delivered(inputs_.size());  // samples by edge
     for (std::size_t e = 0; e < inputs_.size(); ++e) {
         if (!inputs_[e]->spec().carries_gradient) continue;
-        came[e] = expected(*inputs_[e], entry.samples);
+        delivered[e] = expected(*inputs_[e], entry.samples);
         std::int64_t rows = 0;
-        for (const std::int64_t sample : came[e]) rows += inputs_[e]->rows_of(sample);
+        for (const std::int64_t sample : delivered[e]) rows += inputs_[e]->rows_of(sample);
         d_inputs[e] = scratch_.allocate(settings_.dtype, {rows, inputs_[e]->spec().width});
     }
     module_->backward(*entry.saved, d_output, d_inputs, scratch_);
@@ -206,12 +206,12 @@ TaskMarks LocalSection::backward(int micro_batch, double asked_s) {
     {
         const backend::ProfilerRange edges(backend_, "edge");
         for (std::size_t e = 0; e < inputs_.size(); ++e)
-            if (inputs_[e]->spec().carries_gradient) inputs_[e]->put_gradient(came[e], d_inputs[e]);
+            if (inputs_[e]->spec().carries_gradient) inputs_[e]->put_gradient(delivered[e], d_inputs[e]);
         for (channel::Channel* output : outputs_)
             if (output->spec().carries_gradient) output->retire(micro_batch);
     }
     slots_.release(entry);
-    return {asked_s, start, computed, backend_.clock().mark()};
+    return {requested_s, start, computed, backend_.clock().mark()};
 }
 
 void LocalSection::end_step() {

@@ -20,10 +20,10 @@
 
 namespace maestro::train {
 
-/// Marks in the device's work where a task began, had computed and ended. `asked_s` (comm::now_s()) is when
-/// the host requested it.
+/// Marks in the device's work where a task began, had computed and ended. `requested_s` (comm::now_s()) is
+/// when the host requested it.
 struct TaskMarks {
-    double asked_s = 0;
+    double requested_s = 0;
     backend::Mark start, computed, end;
 };
 
@@ -84,11 +84,11 @@ public:
     /// Waits for the gradients of the micro-batch's outputs.
     void await_backward(int micro_batch);
     /// Runs the micro-batch, sends its outputs and adds to `result`. Call await_forward() before. Waiting
-    /// time counts from `asked_s` (comm::now_s()) on.
+    /// time counts from `requested_s` (comm::now_s()) on.
     TaskMarks forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
-                      model::Result& result, double asked_s);
+                      model::Result& result, double requested_s);
     /// Runs backward and sends the gradients of the inputs. Call await_backward() before.
-    TaskMarks backward(int micro_batch, double asked_s);
+    TaskMarks backward(int micro_batch, double requested_s);
     /// Waits until the device has finished its work. After that measured() may be called.
     void read_clock();
     /// Returns when a task ran, and adds it to times(). At `free_s` the device had finished its earlier work:

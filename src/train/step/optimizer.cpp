@@ -50,10 +50,10 @@ void Optimizer::add_group(parallel::ParameterGroup& group) {
         if (held.size() <= 0) continue;
         const std::int64_t from = p->offset - shard.begin;
         updated.push_back({{from + held.begin, from + held.end}, p->decay});
-        const std::vector<Range> first = group.first_copies(*p, held);
-        if (first == std::vector{held}) continue;
+        const std::vector<Range> copies = group.first_copies(*p, held);
+        if (copies == std::vector{held}) continue;
         if (at < p->offset + held.begin) state.counted.push_back({at, p->offset + held.begin});
-        for (const Range& r : first) state.counted.push_back({p->offset + r.begin, p->offset + r.end});
+        for (const Range& r : copies) state.counted.push_back({p->offset + r.begin, p->offset + r.end});
         at = p->offset + held.end;
     }
     if (at < shard.end) state.counted.push_back({at, shard.end});

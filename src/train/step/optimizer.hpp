@@ -30,7 +30,7 @@ double learning_rate(const AdamSettings& settings, std::int64_t step);
 
 class Optimizer {
 public:
-    /// For the trainable groups of `store`, which must outlive it.
+    /// Keeps the moments of the trainable groups of `store`, which must outlive it. They start at zero.
     Optimizer(backend::Backend& backend, parallel::ParameterStore& store);
 
     /// Collective over the section's ranks: sums the gradients, of which this rank then holds its shards.
@@ -54,9 +54,9 @@ private:
     /// The optimizer states of a parameter group.
     struct State {
         parallel::ParameterGroup* group;
-        std::vector<Range> counted;  ///< of its flat arrays, in the norm
-        backend::Buffer chunks;      ///< of the shard, as ops::adamw() takes them
-        backend::Buffer first, second;
+        std::vector<Range> counted;     ///< ranges of the flat arrays that this rank counts in the norm
+        backend::Buffer chunks;         ///< the elements to update in the shard, see ops::update_chunks()
+        backend::Buffer first, second;  ///< moments of the shard
     };
     void add_group(parallel::ParameterGroup& group);
     const State& state_of(const parallel::Parameter& parameter) const;

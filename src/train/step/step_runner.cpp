@@ -140,18 +140,18 @@ StepRunner::TaskDispatch StepRunner::broadcast_task(Step& step, std::size_t task
     return dispatch;
 }
 
-void StepRunner::run_task(Step& step, std::size_t first, double requested_s) {
+void StepRunner::run_task(Step& step, std::size_t chosen, double requested_s) {
     const bool leader = lane_comm_.rank() == 0;
     watchdog_.doing(fmt::format("step {}, the next task of the lane", step.plan.step));
-    if (leader) announce(step, first);
-    const TaskDispatch dispatch = broadcast_task(step, first);
+    if (leader) announce(step, chosen);
+    const TaskDispatch dispatch = broadcast_task(step, chosen);
     if (!leader) announce(step, dispatch.task);
     const LocalTask& task = step.agenda[dispatch.task];
     LocalSection& section = *task.section;
     TaskMarks marks;
     if (task.forward()) {
         const std::vector<data::Sample> samples = prefetcher_.take(task.ticket);
-        announce(step, dispatch.task);  // a long read has told the watchdog of the file instead
+        announce(step, dispatch.task);  // a long read has replaced this by the name of its file
         const SampleViews views(samples);
         marks = section.forward(task.task.micro_batch,
                                 {.samples = views.all(),

@@ -65,7 +65,7 @@ private:
         model::Result& result;
         std::vector<io::TaskRow>& rows;
     };
-    /// A task that has run, and which of the rows is its.
+    /// A task that has run, and the index of its row among the recorded ones.
     struct Done {
         LocalSection* section;
         TaskMarks marks;
@@ -83,14 +83,15 @@ private:
     /// dispatch = "ready", see schedule::ReadyAgenda.
     void run_ready(Step& step);
     static bool can_start(const LocalTask& task);
-    /// Waits until the task can run. A forward returns the slots that it will take, which are `slots` where
-    /// these are given.
+    /// Waits until the task can run. For a forward, returns the slot of each outgoing channel: `slots`, or a
+    /// free one of each where `slots` is empty.
     static std::vector<int> await(const LocalTask& task, std::span<const int> slots);
     /// Collective over the lane: the leader waits until `task` can run, then broadcasts it with its slots.
     /// If every rank chose by what has arrived in its own memory, they would choose different tasks and wait
     /// for each other forever.
     TaskDispatch broadcast_task(Step& step, std::size_t task);
-    void run_task(Step& step, std::size_t task, double requested_s);
+    /// Collective over the lane: runs the task `chosen` of the leader, who alone has to pass it.
+    void run_task(Step& step, std::size_t chosen, double requested_s);
     void announce(const Step& step, std::size_t task);  ///< to the watchdog
 
     const comm::Communicator& world_;
@@ -104,7 +105,7 @@ private:
     data::Prefetcher& prefetcher_;
     comm::Watchdog& watchdog_;
     std::vector<Done> done_;            ///< tasks whose times have not been read, in the order they ran
-    std::vector<backend::Mark> begun_;  ///< by section: the end of what it did before its tasks
+    std::vector<backend::Mark> begun_;  ///< by section: the mark before its first task
 };
 
 }  // namespace maestro::train

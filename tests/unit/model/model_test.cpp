@@ -131,7 +131,7 @@ TEST(Model, CountsAnswersThatMatchExactly) {
     Tensor output;
     Result result;
     module->forward(samples.batch(false), {}, saved, scratch, output, result);
-    EXPECT_EQ(result.names, 3);
+    EXPECT_EQ(result.answers, 3);
     EXPECT_EQ(result.exact, 2);
     EXPECT_EQ(result.tokens, 16);
 }
