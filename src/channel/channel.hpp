@@ -23,6 +23,16 @@ namespace maestro::channel {
 /// Decides what is sent where, and limits how much is in flight; the transport copies. Made by
 /// open_channels(). Owns its transport and points to the waiter. One thread.
 ///
+/// The course of a micro-batch on an edge with gradients:
+///
+///   producer                                                consumer
+///   wait_credit(): a slot is free
+///   put()                   -- rows, arrival flags -->      arrived(), rows()
+///   drained(), gradient()   <-- gradients, ack flags --     put_gradient()
+///   retire(): the slot is free again
+///
+/// Without gradients, release() sends the ack flags, and the producer need not call retire().
+///
 /// A micro-batch occupies one of `window` slots from put() to retire(); a producer needs a free slot, its
 /// credit, for each forward. On an edge without gradients the slot becomes free by itself once all its
 /// samples are released. All ranks of a producer's replica must use the same slot for a micro-batch, because
