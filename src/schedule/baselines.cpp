@@ -38,6 +38,9 @@ std::vector<Batches> cut(const Instance& instance, const std::vector<int>& order
 
 /// Halves the micro-batches of the loss sections or, if these have one sample each, those of the others.
 /// Returns false if all have one sample.
+/// A micro-batch of a loss section starts only when all of its samples are in flight upstream at the same
+/// time. These micro-batches are halved first, because a window counts micro-batches: smaller ones upstream
+/// would let it hold fewer samples.
 bool halve(const Instance& instance, std::vector<int>& sizes) {
     for (const bool loss : {true, false}) {
         bool halved = false;
@@ -58,6 +61,8 @@ StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance
                        const std::vector<int>& order, const std::vector<int>& replica_of) {
     std::vector<int> sizes;
     for (const SectionShape& shape : instance.sections) sizes.push_back(shape.micro_batch);
+    // Executing is the test, because no simple condition on windows and sizes is exact. Sizes are halved, so
+    // that it takes few executions.
     for (bool window_limited = false;; window_limited = true) {
         const std::vector<Batches> batches = cut(instance, order, replica_of, sizes);
         Machine machine(instance, batches);
@@ -68,6 +73,7 @@ StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance
                           instance.samples);
             continue;
         }
+        // One group: these orders take no account of groups, and the whole step was executed at once.
         PlanBuilder builder(problem, 1);
         builder.add(machine, batches, executed, 0);
         StepPlan plan = builder.finish(step);
@@ -91,6 +97,8 @@ StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
     const Instance instance = whole(problem);
     std::vector<int> order(instance.samples), replica_of(order.size());
     std::iota(order.begin(), order.end(), 0);
+    // The longest first leave the short ones to level the loads at the end: the largest load is at most
+    // 4/3 - 1/(3 replicas) times the smallest possible.
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
         return instance.total(instance.anchor, a) > instance.total(instance.anchor, b);
     });

@@ -69,7 +69,9 @@ double idle(std::vector<double> plain, std::vector<double> shared, int machines,
     double sum = std::accumulate(plain.begin(), plain.end(), 0.0);
     if (shared.empty()) return sum;
     smallest(shared);
-    // The k-th machine of a replica waits for k tasks: the first task counts for all, the last for one.
+    // The k-th machine of a replica waits for k tasks: the first task counts for all, the last for one. The
+    // sum of waiting times is smallest with the shortest tasks first on all replicas (SPT rule; Conway,
+    // Maxwell and Miller, "Theory of scheduling", 1967), as here, where any replica may take any task.
     const int groups = machines / fanout;
     double queued = 0;
     for (std::size_t k = 0; k < count; ++k) queued += shared[k] * (fanout - static_cast<int>(k) / groups);
@@ -117,10 +119,12 @@ double subset_bound(const std::vector<double>& jobs, const std::vector<double>& 
 double assignment_bound(const std::vector<double>& jobs, const std::vector<double>& heads,
                         const std::vector<double>& tails, int machines) {
     const double assignments = std::pow(machines, static_cast<double>(jobs.size()));
+    // With one machine there is one assignment, which subset_bound() covers.
     if (machines == 1 || assignments > kMaxAssignments) return 0;
     double least = std::numeric_limits<double>::infinity();
     for (int assignment = 0; assignment < static_cast<int>(assignments); ++assignment) {
         double longest = 0;
+        // A machine that is no shorter than the best assignment rules this one out.
         for (int machine = 0; machine < machines && longest < least; ++machine) {
             std::vector<double> work, first, last;
             int rest = assignment;  // its digits to the base of `machines`
@@ -184,6 +188,8 @@ double section_bound(const Problem& problem, std::size_t section, const std::vec
         for (const EdgeShape& one : problem.edges)
             if (of_fanout(one)) waits([&](const EdgeShape& e) { return &e == &one; }, fanout, 1.0);
     }
+    // Each machine's time is at least its idle time before its first job, its work, and the time after its
+    // last job. Summed over the machines that is at most their number times the makespan.
     const double work = std::accumulate(jobs.begin(), jobs.end(), 0.0);
     const double subset = std::max(subset_bound(jobs, heads_of, tails_of, shape.replicas),
                                    assignment_bound(jobs, heads_of, tails_of, shape.replicas));

@@ -8,6 +8,8 @@ namespace maestro::schedule {
 
 void NodeQueue::push(int priority, int node) {
     const std::pair<int, int> entry(priority, node);
+    // The popped nodes at the front are dropped whenever the queue runs empty, which happens often, so that
+    // the list stays short.
     if (empty()) clear();
     if (empty() || nodes_.back() < entry) {
         nodes_.push_back(entry);
@@ -15,6 +17,7 @@ void NodeQueue::push(int priority, int node) {
     }
     const auto begin = nodes_.begin() + first_;
     const auto place = std::upper_bound(begin, nodes_.end(), entry);
+    // A new first node takes the place of one that was popped, and moves nothing.
     if (place == begin && first_ > 0)
         nodes_[--first_] = entry;
     else
@@ -24,6 +27,7 @@ void NodeQueue::push(int priority, int node) {
 ReadyOrder::ReadyOrder(const Machine& machine, const std::vector<std::vector<Task>>& tasks,
                        std::vector<std::vector<Choice>> agendas)
     : machine_(machine), agendas_(std::move(agendas)) {
+    // A section computes a loss exactly if it has no outgoing edge.
     std::vector<bool> sends;
     for (const SectionShape& shape : machine.instance().sections) sends.push_back(!shape.loss);
     for (const auto& agenda : tasks) open_.emplace_back(agenda, sends);
@@ -76,6 +80,10 @@ void ListOrder::started(const Choice& choice, double) {
 Choice ListOrder::choose(int lane, double) {
     NearestToLoss nearest;
     auto& slots = on_lane_[lane];
+    // Upstream, forwards go first: they feed the sections below, while a backward only frees a slot of the
+    // window. It therefore runs when the window is full or the inputs of the next forward are late. On a
+    // shared lane nothing starves while the lane works, so that a backward goes first there and frees its
+    // memory sooner.
     for (Slot& slot : slots) {
         Choice mine{slot.next, Phase::forward};
         if (slot.next == slot.end || !machine_.can_start(mine)) mine.node = -1;

@@ -32,8 +32,9 @@ struct Change {
     bool found = false, exchange = false;
 };
 
-/// Returns the change that makes the longer of its two replicas shortest. on: [anchor replica], samples; end:
-/// [anchor replica], seconds.
+/// Returns the change that makes the longer of its two replicas shortest. Samples with work in other sections
+/// are exchanged for their like only, so that the work upstream for each replica stays about level. on:
+/// [anchor replica], samples; end: [anchor replica], seconds.
 Change best_change(const Instance& instance, const SampleWork& work, const std::vector<std::vector<int>>& on,
                    const std::vector<double>& end, std::size_t worst, bool all) {
     Change found;
@@ -54,6 +55,8 @@ Change best_change(const Instance& instance, const SampleWork& work, const std::
             const auto longer_s = [&](double in) {
                 return std::max(end[worst] - out + in, end[r] + out - in);
             };
+            // Only text may move without an exchange: the number of samples that wait for inputs stays the
+            // same.
             if (!other_work) consider(longer_s(0), {.partner = r, .give = g, .found = true});
             for (std::size_t t = 0; t < on[r].size(); ++t)
                 if ((instance.other_work[on[r][t]] != 0) == other_work)
@@ -69,6 +72,7 @@ Kinds kinds_of(const Instance& instance) {
     Kinds kinds;
     for (int i = 0; i < instance.samples; ++i)
         (instance.other_work[i] ? kinds.heavy : kinds.light).push_back(i);
+    // With at least one text sample per replica, that sample runs while the first inputs are on their way.
     kinds.bare = static_cast<int>(kinds.light.size()) < replicas &&
                  static_cast<int>(kinds.heavy.size()) >= kBareKinds * replicas;
     return kinds;
@@ -79,6 +83,7 @@ Kinds kinds_of(const Instance& instance) {
 SampleWork measure(const Instance& instance) {
     SampleWork work;
     const std::size_t count = instance.samples;
+    // The keys of sorting need not be exact: sums over all sections stand for the longest path through them.
     work.anchor_s.assign(count, 0.0);
     work.head_s = work.tail_s = work.anchor_s;
     for (std::size_t i = 0; i < count; ++i)
@@ -127,6 +132,9 @@ std::vector<int> spread(const Instance& instance, const SampleWork& work) {
         for (const int i : order) replicas_of[i] = loads.add_to_least(at(work.anchor_s, i));
         return std::pair(replicas_of, loads.largest());
     };
+    // With work in other sections first, each replica has a similar share of it, and text, which may run at
+    // any time, levels the rest. Where that leaves a longer replica than LPT over all samples does, level
+    // work is worth more.
     const auto [kinds_apart, kinds_apart_s] = to_least(replica_of);
     sort(order.begin(), order.end(), longer);
     const auto [together, together_s] = to_least(replica_of);
@@ -138,6 +146,8 @@ std::vector<std::vector<int>> orders(const Instance& instance, const SampleWork&
     auto [heavy, light, bare] = kinds_of(instance);
     std::stable_sort(light.begin(), light.end(),
                      [&](int a, int b) { return at(work.anchor_s, a) > at(work.anchor_s, b); });
+    // Text is last in every order: it is ready at any time, and would take the place of a sample whose
+    // backward others wait for. The sorts are stable, so that equal keys keep the order of the samples.
     std::vector<std::vector<int>> all(kOrders, heavy);
     // Johnson, "Optimal two- and three-stage production schedules" (1954): stages are the head and the
     // anchor's work.
@@ -185,6 +195,9 @@ bool level(const Instance& instance, const SampleWork& work, const std::vector<d
         end[replica_of[i]] += at(work.anchor_s, i);
     }
     bool changed = false;
+    // Each change leaves both of its replicas shorter than the longest was, so that the longest never grows
+    // and no state repeats. The rounds are limited because a change takes time proportional to the samples of
+    // the longest replica times all samples.
     for (int round = 0; round < 2 * replicas; ++round) {
         const std::size_t worst = std::max_element(end.begin(), end.end()) - end.begin();
         const Change change = best_change(instance, work, on, end, worst, all);

@@ -7,6 +7,9 @@
 
 namespace maestro::schedule {
 
+/// Because no section has more replicas than the anchor, every replica of another section serves at least one
+/// replica of the anchor, so that a sample's replica of the anchor decides its replicas everywhere
+/// (replica_of()). Of several such sections the first is the anchor: all callers find the same one.
 int anchor_section(const Problem& problem) {
     int anchor = -1;
     for (std::size_t s = 0; s < problem.sections.size(); ++s)
@@ -17,6 +20,8 @@ int anchor_section(const Problem& problem) {
     return anchor;
 }
 
+/// An edge joins the replicas of two sections in proportion: if each section's replicas are cut into g equal
+/// ranges, no edge leaves its range. All sections can be cut so if g divides all numbers of replicas.
 int groups_of(const Problem& problem) {
     int groups = 0;
     for (const auto& s : problem.sections) groups = std::gcd(groups, s.replicas);
@@ -33,6 +38,7 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
     std::map<int, int> first;  // of the problem -> of the instance
     for (SectionShape& shape : instance.sections) {
         shape.replicas /= groups;
+        // Colocated sections have the same first lane in the problem, and share theirs here too.
         const auto [at, added] = first.emplace(shape.first_lane, instance.lanes);
         if (added) instance.lanes += shape.replicas;
         shape.first_lane = at->second;
@@ -49,6 +55,7 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
         instance.ids.push_back(sample.id);
         for (std::size_t s = 0; s < instance.sections.size(); ++s) {
             const TaskCost& cost = sample.sections[s];
+            // The zeros that stay let loads and keys sum over all sections without asking which are active.
             if (!cost.active) continue;
             const std::size_t at = instance.at(static_cast<int>(s), i);
             instance.active[at] = 1;
@@ -65,6 +72,8 @@ Instance whole(const Problem& problem) {
     std::vector<int> all(problem.samples.size());
     std::iota(all.begin(), all.end(), 0);
     Instance instance = part(problem, 1, all);
+    // The agendas of a plan are indexed by the lanes of the problem, and simulate() executes them on this
+    // instance: it keeps the problem's numbers, and lanes that no section uses.
     for (std::size_t s = 0; s < problem.sections.size(); ++s)
         instance.sections[s].first_lane = problem.sections[s].first_lane;
     instance.lanes = problem.lanes;

@@ -13,6 +13,9 @@ Machine::Machine(const Instance& instance) : instance_(instance) {
     for (const SectionShape& shape : instance.sections)
         for (int r = 0; r < shape.replicas; ++r)
             if (shape.loss) loss[shape.first_lane + r] = 1;
+    // Lanes of loss sections choose first: their choices tell the chooser which backlogs remain, and an
+    // upstream lane that chooses at the same time then works for the replica that needs it. Otherwise the
+    // order is that of the lanes' numbers, so that it is the same in every execution.
     lanes_.resize(count);
     std::iota(lanes_.begin(), lanes_.end(), 0);
     std::stable_partition(lanes_.begin(), lanes_.end(), [&](int lane) { return loss[lane] != 0; });
@@ -35,6 +38,8 @@ void Machine::build(const std::vector<Batches>& batches) {
     for (const Batches& b : batches) total += b.ends.size();
     nodes_.reserve(total);
     int slots = 0;
+    // The nodes of a replica are consecutive, in the order of its micro-batches: waits_for_window() and the
+    // choosers find the next one by adding 1.
     for (std::size_t s = 0; s < count; ++s) {
         const SectionShape& shape = instance.sections[s];
         const Batches& list = batches[s];
@@ -81,6 +86,8 @@ void Machine::link(const std::vector<Batches>& batches) {
     std::vector<Pair>& pairs = pairs_;
     pairs.clear();
     for (const EdgeShape& e : instance_.edges) {
+        // A sample that skips the section downstream has no node there, and its micro-batch does not wait for
+        // it.
         const auto first = pairs.size();
         const auto gradient = [&](int up, int down) {
             return e.gradient && nodes_[up].has_backward && nodes_[down].has_backward;
@@ -92,7 +99,8 @@ void Machine::link(const std::vector<Batches>& batches) {
                                  e.colocated ? 0.0 : instance_.transfer[instance_.at(e.from, sample)]});
         }
         // Two micro-batches that share several samples have one link, which transfers the outputs of all of
-        // them.
+        // them. Where either has one sample, they share no more than that, and sorting is saved. A stable
+        // sort adds up the transfers in the order of the samples, so that rounding is reproducible.
         if (instance_.shape(e.from).micro_batch > 1 && instance_.shape(e.to).micro_batch > 1) {
             const auto begin = pairs.begin() + first;
             std::stable_sort(begin, pairs.end(), [](const Pair& a, const Pair& b) {
@@ -106,6 +114,7 @@ void Machine::link(const std::vector<Batches>& batches) {
                     *++last = *p;
             if (begin != pairs.end()) pairs.erase(last + 1, pairs.end());
         }
+        // Only now, because the latency is that of a link, not of each sample.
         for (auto p = pairs.begin() + first; p != pairs.end(); ++p) p->delay_s = e.delay_s(p->delay_s);
     }
     for (const Pair& p : pairs) {
@@ -116,6 +125,9 @@ void Machine::link(const std::vector<Batches>& batches) {
         ++up.consumers_left;
         if (p.gradient) ++up.gradients_left;
     }
+    // The links of all nodes lie in one array (compressed sparse rows). The ends of each node's range have
+    // counted its links; now they are set to its start and grow as links are stored. That takes linear time
+    // and no memory once the array is large enough, which matters because a search builds thousands of times.
     int at = 0;
     for (Node& n : nodes_) {
         const int down = n.down_last, up = n.up_last;
@@ -129,6 +141,8 @@ void Machine::link(const std::vector<Batches>& batches) {
         Node &up = nodes_[p.up], &down = nodes_[p.down];
         links_[up.down_last++] = {p.down, p.gradient, p.delay_s};
         links_[down.up_last++] = {p.up, p.gradient, p.delay_s};
+        // A micro-batch upstream that has no backward leaves its window at the end of this forward, so the
+        // machine must not skip that event.
         down.closed = down.closed && up.has_backward;
     }
 }

@@ -99,11 +99,14 @@ public:
         return n.has_backward && n.forward_done && !n.backward_started && n.gradients_left == 0;
     }
 
-    /// Executes the step; once for each build. `chooser` has
-    ///   void ready(int node, Phase phase, double now)  its inputs have arrived (its window may be full)
-    ///   Choice choose(int lane, double now)            the task that a free lane starts; it must be able to
-    ///   start void started(const Choice&, double end_s) static constexpr bool kBackwardFollows         a
-    ///   loss section's backward always follows its forward
+    /// Executes the step; once for each build. `chooser` has four members:
+    /// - `void ready(int node, Phase phase, double now)`: the inputs of a task have arrived. Its window may
+    ///   be full.
+    /// - `Choice choose(int lane, double now)` returns the task that a free lane starts. It must be able
+    ///   to start.
+    /// - `void started(const Choice&, double end_s)`: the task has started.
+    /// - `static constexpr bool kBackwardFollows`: a loss section's backward always follows its forward.
+    ///
     /// A lane is asked again after every event that it may wait for. Returns the makespan, or infinity if
     /// tasks are left that cannot start. `executed` receives the tasks, those of a lane in the order of their
     /// start.
@@ -114,7 +117,7 @@ private:
     enum What { forward_ends, backward_ends, input_arrives, gradient_arrives };
     struct Event {
         double time = 0;
-        std::int64_t id = 0;  ///< 4 * node + what; breaks ties
+        std::int64_t id = 0;  ///< 4 * node + what; orders events of the same time
         int node() const { return static_cast<int>(id >> 2); }
         What what() const { return static_cast<What>(id & 3); }
         bool operator>(const Event& o) const { return time != o.time ? time > o.time : id > o.id; }

@@ -27,6 +27,8 @@ double weight(double load) {
 
 Partitioner::Partitioner(const Problem& problem, int groups)
     : all_(whole(problem)), groups_(groups), sections_(all_.sections.size()), random_(1) {
+    // Load 1 is an even share of the critical section. Even shares of the other sections are below 1: they
+    // may be distributed unevenly until they load a group as heavily as the critical one.
     for (std::size_t s = 0; s < sections_; ++s) scale_.push_back(groups / std::max(total(s), kTiny));
     const std::vector<double> work = loads(problem);
     const double most = std::max(*std::max_element(work.begin(), work.end()), kTiny);
@@ -45,8 +47,10 @@ std::vector<std::vector<int>> Partitioner::partition(double noise) {
         if (all_.other_work[a] != all_.other_work[b]) return all_.other_work[a] > all_.other_work[b];
         return key[a] > key[b];
     });
+    // Descending costs, as in LPT: the short ones at the end level what the long ones leave.
     distribute(order);
     if (groups_ > 1) level();
+    // Levelling leads many orders to much the same partition; a few random moves keep the tries different.
     if (noise > 0) scatter();
     return samples_;
 }
@@ -108,9 +112,14 @@ void Partitioner::level() {
         }
         auto &ours = samples_[worst], &theirs = samples_[other];
         if (ours.empty() || theirs.empty()) continue;
+        // An exchange has to lower the sum of penalties, of which only those of the two groups change. The
+        // sum falls with each, so exchanges cannot repeat, and rounding cannot make them alternate.
         double best = pair_weight(worst, other, -1, -1) * (1 - kRounding);
         std::size_t best_i = ours.size(), best_j = 0;
         // Exchanging samples whose costs differ by half of the difference of the loads makes these equal.
+        // Only the candidates nearest to that are tried: with binary search an exchange takes n log n steps
+        // for n samples of a group instead of n^2. Not the nearest alone, because the loads of the other
+        // sections count in the penalty as well.
         const double half = (load(worst, fullest) - load(other, fullest)) / 2;
         std::sort(theirs.begin(), theirs.end(),
                   [&](int a, int b) { return cost(a, fullest) < cost(b, fullest); });
@@ -138,6 +147,7 @@ void Partitioner::level() {
         std::swap(ours[best_i], theirs[best_j]);
     }
 }
+
 /// Returns the penalty of two groups after the exchange of samples i and j (-1: without an exchange).
 double Partitioner::pair_weight(int a, int b, int i, int j) {
     double sum = 0;

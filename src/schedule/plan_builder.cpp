@@ -27,11 +27,15 @@ std::vector<double> floats(const Machine& machine, const std::vector<Executed>& 
     for (auto e = executed.rbegin(); e != executed.rend(); ++e) {
         const Node& n = machine.node(e->node);
         const int node = e->node;
+        // The next task of the lane does not limit the float, because a lane that starts what is ready may
+        // change its order. It limits the latest start, on which the floats of tasks on other lanes depend.
         double other_s = kNoLimit, own_s = lane_s[n.lane];  // latest ends
         if (e->phase == Phase::forward) {
             if (n.has_backward) own_s = std::min(own_s, backward_s[node]);
             for (const Link& down : machine.downstream(n))
                 other_s = std::min(other_s, forward_s[down.node] - down.delay_s);
+            // The end of this forward may have opened a window upstream. A node that started earlier did not
+            // wait for it.
             for (const Link& up : machine.upstream(n))
                 if (const int next = machine.waits_for_window(up.node);
                     next >= 0 && started_s[next] >= e->end_s)
@@ -41,6 +45,7 @@ std::vector<double> floats(const Machine& machine, const std::vector<Executed>& 
             for (const Link& up : machine.upstream(n))
                 if (up.gradient) other_s = std::min(other_s, backward_s[up.node] - up.delay_s);
         }
+        // A loss section runs both tasks without a pause, so one number is the limit of both.
         float_s[node] = std::min(float_s[node], other_s - e->end_s);
         const double start_s = std::min(own_s, other_s) - (e->end_s - e->start_s);
         (e->phase == Phase::forward ? forward_s : backward_s)[node] = start_s;
@@ -66,6 +71,8 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
     for (std::size_t s = 0; s < batches.size(); ++s) {
         const Batches& section = batches[s];
         const int replicas = problem_.sections[s].replicas / groups_;
+        // A group has the same share of every section's replicas, and the groups' replicas follow one
+        // another.
         int sample = 0, batch = 0;
         for (int r = 0; r < replicas; ++r) {
             auto& list = plan_.batches[s][group * replicas + r];
@@ -100,7 +107,8 @@ int PlanBuilder::lane_of(const Node& node, int group) const {
 
 StepPlan PlanBuilder::finish(std::int64_t step) {
     plan_.step = step;
-    // A group that ends before the step has that much more time.
+    // A group that ends before the step has that much more time. A little more, so that rounding does not
+    // forbid what just fits.
     for (std::size_t lane = 0; lane < plan_.agendas.size(); ++lane)
         for (Task& task : plan_.agendas[lane])
             task.float_s = std::max(task.float_s + plan_.makespan_s * (1 + kRounding) - ends_s_[lane], 0.0);

@@ -9,7 +9,7 @@ namespace maestro::schedule {
 
 namespace {
 
-constexpr double kSame = 1e-9;         ///< relative; makespans that differ by less are equal
+constexpr double kSame = 1e-9;         ///< relative; makespans that differ by less, as by rounding, are equal
 constexpr int kAnnealed = 96;          ///< groups of up to so many samples are annealed
 constexpr double kTemperature = 0.03;  ///< at the start, of the makespan
 /// How much longer a kept change may make the schedule on average, of the temperature; the draw is
@@ -26,6 +26,8 @@ constexpr int kAllKinds = kOfRule + kExchangeReplicas + kOtherReplica;
 constexpr std::array<double, 6> kFed{0, 0.5, 1, 2, 4, 1e9};
 constexpr int kSeldom = 4;  ///< one of so many rules lets sources choose independently
 
+/// Returns the instance with upstream micro-batches of one sample, whose windows hold as many samples as
+/// before.
 Instance singly(Instance instance) {
     for (SectionShape& shape : instance.sections) {
         if (shape.loss) continue;
@@ -39,6 +41,8 @@ Instance singly(Instance instance) {
 
 bool Outcome::better_than(const Outcome& o) const {
     if (makespan_s < o.makespan_s * (1 - kSame)) return true;
+    // Most changes leave the makespan as it is, because another replica ends last. Earlier ends of the others
+    // give later changes room, and lead the search across such plateaus.
     return makespan_s <= o.makespan_s * (1 + kSame) && ends_s < o.ends_s * (1 - kSame);
 }
 
@@ -46,6 +50,8 @@ std::vector<ConstructionRule> construction_rules(const std::vector<SectionShape>
     const bool windows = std::any_of(sections.begin(), sections.end(),
                                      [](const SectionShape& s) { return !s.loss && s.window > 0; });
     std::vector<ConstructionRule> all;
+    // The order counts: with many samples a group tries only the first few. Without windows there is nothing
+    // of which anchor replicas could have fair shares.
     for (const double fed : {1.0, 3.0, kNever, 0.0})
         for (int order = 0; order < kOrders; ++order)
             for (const bool fair : {false, true})
@@ -103,7 +109,8 @@ void Group::improve(std::int64_t moves, double enough_s) {
         for (bool better = true; better && moves > 0 && outcome_.makespan_s > enough_s; --moves)
             better = try_level(all);
     // Simulated annealing (Kirkpatrick et al. 1983) of small groups; large ones have too few moves to recover
-    // from a worse solution, and are improved by descent.
+    // from a worse solution, and are improved by descent. The best solution is kept beside the current one,
+    // so that the result is never worse than the start.
     const bool anneal = samples() <= kAnnealed;
     Outcome current_outcome = outcome_;
     Solution current = solution_, best = solution_;
@@ -112,6 +119,9 @@ void Group::improve(std::int64_t moves, double enough_s) {
         solution_ = current;
         const Solution candidate = varied(current_outcome.last_replica);
         const Outcome outcome = execute(candidate);
+        // A change that lengthens the schedule by d is accepted with probability exp(-d / T), by the
+        // criterion of Metropolis et al. (1953): the same as d being below T times an exponential draw. T
+        // falls to 0 in proportion to the moves that are left. 1 - uniform() is never 0.
         const double heat = anneal ? kTemperature * outcome_.makespan_s * static_cast<double>(moves) /
                                          static_cast<double>(all) * -std::log(1 - random_.uniform()) * kPrice
                                    : 0;
@@ -143,9 +153,11 @@ Solution Group::varied(int last_replica) {
     const int n = samples();
     const int kind = random_.below(anchors_ > 1 ? kAllKinds : kOfRule);
     int a = random_.below(n);
-    // Only changes of the replica that ends last can shorten the schedule.
+    // Only changes of the replica that ends last can shorten the schedule. One draw in `anchors_` finds a
+    // sample of it, on average; after twice as many the change is made elsewhere.
     for (int k = 0; kind >= kOfRule && k < 2 * anchors_ && next.replica_of[a] != last_replica; ++k)
         a = random_.below(n);
+    // Any other than a, each with the same probability.
     const int b = (a + 1 + random_.below(n - 1)) % n;
     if (kind < kExchangePlaces) {
         std::swap(next.order[a], next.order[b]);
@@ -202,6 +214,8 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
             int filled = 0;
             for (std::size_t k = 0; k < list.size(); ++k) {
                 const bool other_kind = mixed && filled > 0 && other_work(list[k]) != other_work(list[k - 1]);
+                // Sample by sample, single_ has the same micro-batches of the anchor, so that its machine
+                // identifies them.
                 const bool other_bundle = solution.rule.aligned && !one_by_one && !shape.loss && filled > 0 &&
                                           single_trial_->machine.node_of(instance_.anchor, list[k]) !=
                                               single_trial_->machine.node_of(instance_.anchor, list[k - 1]);
@@ -222,6 +236,7 @@ double Group::run(Trial& trial, const DispatchRule& rule, bool in_order) {
     trial.machine.build(trial.batches);
     const std::span<const Node> nodes = trial.machine.nodes();
     priority_.resize(nodes.size());
+    // A micro-batch is as urgent as the first of its samples in the order of the solution.
     for (std::size_t n = 0; n < nodes.size(); ++n) priority_[n] = place_[nodes[n].first_sample];
     trial.chooser.begin(rule, priority_, in_order);
     trial.executed.clear();
@@ -234,6 +249,7 @@ Outcome Group::execute(const Solution& solution) {
     for (int k = 0; k < samples(); ++k) place_[solution.order[k]] = k;
     if (bundles_) {
         // Upstream sections work sample by sample first; the order that results is cut into micro-batches.
+        // Which samples should travel together is only known once it is known when each is needed.
         compose(solution, true, single_trial().batches);
         if (run(single_trial(), solution.rule, false) == kNever) return outcome;
         for (auto& section : upstream_)
@@ -258,6 +274,8 @@ void Group::judge(const Trial& trial, Outcome& outcome) {
     end_.assign(machine.nodes().size(), 0.0);
     for (const Executed& e : trial.executed) {
         const Node& n = machine.node(e.node);
+        // Tasks of a lane come in the order of their start: what stays is the end of a node's backward, and
+        // the last task of a replica.
         end_[e.node] = e.end_s;
         if (n.section != instance_.anchor) continue;
         const int a = n.replica;
@@ -265,6 +283,7 @@ void Group::judge(const Trial& trial, Outcome& outcome) {
         outcome.idle_s[a] = e.end_s;
         last[a] = e.node;
     }
+    // Until the end of the loop, idle_s holds the ends of the replicas.
     double latest = -1;
     for (int a = 0; a < anchors_; ++a) {
         if (last[a] >= 0)
@@ -280,6 +299,9 @@ void Group::judge(const Trial& trial, Outcome& outcome) {
 }
 
 bool Group::try_exchange(int i, Group& other, int j) {
+    // The samples change their groups and take over each other's number, and with it the replica and the
+    // place in the order. The tables of construct() are not updated, because exchanges come after all
+    // constructions.
     const auto swap = [&] {
         for (int s = 0; s < static_cast<int>(instance_.sections.size()); ++s) {
             const std::size_t a = instance_.at(s, i), b = other.instance_.at(s, j);
@@ -299,12 +321,17 @@ bool Group::try_exchange(int i, Group& other, int j) {
     swap();
     const double before = std::max(outcome_.makespan_s, other.outcome_.makespan_s);
     const Outcome mine = execute(solution_);
+    // If this group has become longer than both were, the exchange has failed, and the other execution is
+    // saved.
     const Outcome theirs = mine.makespan_s <= before ? other.execute(other.solution_) : Outcome();
     const double after = std::max(mine.makespan_s, theirs.makespan_s);
+    // Either the longer schedule becomes shorter, or it stays and the sum becomes shorter. The step is never
+    // made longer, and exchanges cannot go in circles.
     const bool better =
         after < before * (1 - kSame) ||
         (after <= before && mine.makespan_s + theirs.makespan_s <
                                 (outcome_.makespan_s + other.outcome_.makespan_s) * (1 - kSame));
+    // The executions used the next trials; those of the best solutions are as they were.
     if (!better) {
         swap();
         return false;

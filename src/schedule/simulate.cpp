@@ -26,6 +26,9 @@ public:
 
 private:
     double factor(std::uint64_t at) const {
+        // The second term makes the mean 1: noise lengthens single tasks, but not the expected load of a
+        // section. The number depends on the task alone, not on the order of the calls, so that plans with
+        // equal micro-batches meet equal times.
         return std::exp(sigma_ * random_.normal(at) - sigma_ * sigma_ / 2);
     }
     Random random_;
@@ -78,6 +81,7 @@ Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatc
             }
             batches[s].close_replica();
         }
+    // A machine of the whole problem, not of its groups: a plan of any source can be executed.
     Machine machine(instance, batches);
     std::vector<std::vector<Choice>> agendas(plan.agendas.size());
     for (std::size_t lane = 0; lane < agendas.size(); ++lane)
@@ -105,7 +109,7 @@ Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatc
 }
 
 Timeline simulate_one_size(const Problem& problem) {
-    // Sections, upstream before downstream.
+    // Sections, upstream before downstream (Kahn, 1962). There are few, so that repeated scans are cheap.
     const auto count = problem.sections.size();
     std::vector<std::size_t> order;
     std::vector<int> waits(count, 0);
@@ -142,6 +146,8 @@ Timeline simulate_one_size(const Problem& problem) {
 }
 
 double one_size_bound(const Problem& problem) {
+    // The tasks of a sample run on one lane, one after another, so no schedule of this kind is shorter than
+    // the longest sample.
     double sum = 0, longest = 0;
     for (const SampleCost& sample : problem.samples) {
         double sample_s = 0;

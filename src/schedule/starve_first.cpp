@@ -22,9 +22,12 @@ StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
             slot.replica = r;
             slot.loss = shape.loss;
             slot.anchor = static_cast<int>(s) == instance.anchor;
+            // The anchor replicas that a replica serves are consecutive, so two numbers identify them.
             slot.first_anchor = instance.first_anchor_of(static_cast<int>(s), r);
             const int last = instance.first_anchor_of(static_cast<int>(s), r + 1);
             slot.forwards.resize(shape.loss ? 1 : std::max(last - slot.first_anchor, 1));
+            // Only sources follow a sequence: their forwards need no inputs, so the next of the sequence can
+            // start whenever the window allows it. A section between must take what arrives.
             const bool source = std::none_of(instance.edges.begin(), instance.edges.end(),
                                              [&](const EdgeShape& e) { return e.to == static_cast<int>(s); });
             if (source && !shape.loss) {
@@ -54,6 +57,8 @@ void StarveFirst::begin(const DispatchRule& rule, const std::vector<int>& priori
         const SectionShape& shape = instance.shape(slot.section);
         const auto served = static_cast<int>(slot.forwards.size());
         slot.quota = 0;
+        // Rounded up, so that no part of the window lies idle. An anchor replica may always hold one whole
+        // anchor micro-batch: with less it could never start it, and the step would be stuck.
         if (rule.fair && !slot.loss && shape.window > 0)
             slot.quota = std::max((shape.window_samples() + served - 1) / served,
                                   instance.shape(instance.anchor).micro_batch);
@@ -102,6 +107,8 @@ void StarveFirst::started(const Choice& choice, double end_s) {
     }
     --slot.left;
     if (!slot.loss) hold(n, 1);
+    // Without a backward, a sample leaves the upstream window when its consumer ends its forward. Counting it
+    // out at the start already is harmless: the quota guides the choice, the machine enforces the window.
     if (slot.loss) {
         if (slot.anchor)
             for (const Link& up : machine_.upstream(n))
@@ -116,6 +123,9 @@ void StarveFirst::started(const Choice& choice, double end_s) {
         ++slot.next;
     } else {
         slot.target = anchor_node(n);
+        // The first source that chooses an anchor micro-batch appends it to the sequence, and the others
+        // follow. The node stays in its queue, as the nodes of the other sources stay in theirs:
+        // smallest_backlog() skips them.
         const Node& anchor = machine_.node(slot.target);
         if (!follows(slot)) {
             slot.forwards[anchor.replica - slot.first_anchor].pop();
@@ -129,6 +139,9 @@ void StarveFirst::started(const Choice& choice, double end_s) {
     }
 }
 
+/// A replica that has run dry begins the work when it arrives, another one when it has done what it has. Work
+/// that was announced has arrived now. The difference may be
+/// negative, because work that no source announced is subtracted as well.
 void StarveFirst::extend_backlog(const Node& n, double now) {
     double& end = backlog_end_s_[n.replica];
     end = std::max(end, now) + n.forward_s + n.backward_s;
@@ -145,6 +158,9 @@ void StarveFirst::hold(const Node& n, int change) {
     refresh(slot, served);
 }
 
+/// The tree holds only the replicas that the slot can work for now, so that its smallest value is the answer.
+/// A choice takes constant time and a change logarithmic time, where a scan would take time proportional to
+/// the fanout.
 void StarveFirst::refresh(Slot& slot, std::size_t served) {
     const bool full = slot.quota > 0 && slot.held[served] >= slot.quota;
     slot.runs_dry_s.set(served, slot.forwards[served].empty() || full
@@ -159,6 +175,8 @@ void StarveFirst::refresh_all(int anchor) {
 StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
     if (slot.left == 0) return {};
     if (slot.next >= 0) {
+        // In a fixed order the next forward is the only one that may start: another one would change the
+        // order.
         if (!machine_.can_start({slot.next, Phase::forward})) return {};
         if (slot.loss) return {slot.next, 0};
         const int anchor = machine_.node(anchor_node(machine_.node(slot.next))).replica;
@@ -174,6 +192,7 @@ StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
 StarveFirst::Forward StarveFirst::next_in_sequence(Slot& slot) {
     std::vector<int>& sequence = sources_[slot.sources].sequence;
     // Each source goes through the sequence once: the machine never undoes a start.
+    // An anchor micro-batch of several samples is passed once all of its nodes here have started.
     for (; slot.followed < sequence.size(); ++slot.followed) {
         const Node& anchor = machine_.node(sequence[slot.followed]);
         for (const int sample : machine_.samples_of(anchor)) {
@@ -184,7 +203,8 @@ StarveFirst::Forward StarveFirst::next_in_sequence(Slot& slot) {
     return smallest_backlog(slot);
 }
 
-/// The first node for the anchor replica whose backlog, with what is announced to it, ends first.
+/// The first node for the anchor replica whose backlog, with what is announced to it, ends first. Nodes that
+/// are in a sequence are removed from the queues only here (lazy deletion), each once in an execution.
 StarveFirst::Forward StarveFirst::smallest_backlog(Slot& slot) {
     // What is in a sequence is started from there.
     const auto skip_sequence = [&](std::size_t served) {
@@ -196,7 +216,8 @@ StarveFirst::Forward StarveFirst::smallest_backlog(Slot& slot) {
     const auto forward = [&](std::size_t served) {
         return Forward{slot.forwards[served].top(), backlog_end_s_[slot.first_anchor + served]};
     };
-    // An anchor micro-batch of several samples is completed before the next one is begun.
+    // An anchor micro-batch of several samples is completed before the next one is begun. It cannot start
+    // with a part of its inputs, and two that are half complete could fill the window and block each other.
     if (slot.target >= 0 && machine_.instance().shape(machine_.instance().anchor).micro_batch > 1) {
         const std::size_t served = machine_.node(slot.target).replica - slot.first_anchor;
         skip_sequence(served);
@@ -206,6 +227,8 @@ StarveFirst::Forward StarveFirst::smallest_backlog(Slot& slot) {
     while (slot.runs_dry_s.smallest() < MinTree::kNone) {
         const std::size_t served = slot.runs_dry_s.smallest_index();
         const double before = slot.runs_dry_s.smallest();
+        // Skipping may have emptied the queue, and then another replica is next. Each turn of the loop
+        // removes a node or returns, so that it ends.
         skip_sequence(served);
         if (slot.runs_dry_s.smallest_index() == served && slot.runs_dry_s.smallest() == before)
             return forward(served);
@@ -220,6 +243,7 @@ Choice StarveFirst::choose(int lane, double now) {
         Slot& slot = slots_[s];
         const Forward forward = best_forward(slot);
         Choice mine{forward.node, Phase::forward};
+        // The window is the replica's, so that a full one holds back all of its forwards.
         if (mine.node >= 0 && !machine_.window_open(machine_.node(mine.node))) mine.node = -1;
         // A backward frees a place in the window and ends the step sooner, but while a replica starves a
         // forward is worth more.

@@ -33,6 +33,8 @@ private:
 }  // namespace
 
 std::vector<std::int64_t> encode(const StepPlan& plan) {
+    // Doubles travel as their bits: every rank decodes the same plan bit for bit, and one broadcast of one
+    // type carries it.
     std::vector<std::int64_t> words{plan.step, std::bit_cast<std::int64_t>(plan.makespan_s),
                                     std::bit_cast<std::int64_t>(plan.lower_bound_s), plan.critical_section,
                                     plan.window_limited};
@@ -88,6 +90,7 @@ StepPlan decode(std::span<const std::int64_t> words) {
         for (Task& t : agenda) {
             const std::int64_t section = in.word(), batch = in.word(), phase = in.word();
             const double takes = std::bit_cast<double>(in.word()), wait = std::bit_cast<double>(in.word());
+            // Comparisons with NaN are false, so NaN is refused too. A float may be infinite.
             MAESTRO_CHECK(section >= 0 && static_cast<std::size_t>(section) < plan.batches.size() &&
                               batch >= 0 && (phase == 0 || phase == 1) && takes >= 0 && wait >= 0,
                           "a plan names section {}, micro-batch {}, phase {}, {} s, float {} s", section,

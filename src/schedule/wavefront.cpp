@@ -34,6 +34,7 @@ constexpr double kMinMoves = 2, kMaxMoves = 3000;
 
 /// Executions of a group that its search may use.
 std::int64_t default_moves(std::size_t samples) {
+    // Plus 1, because a step may be without samples.
     const double n = static_cast<double>(samples + 1);
     const double moves = std::min(kExecuted / n, kManyExecuted / (n * n * n));
     return static_cast<std::int64_t>(std::clamp(moves, kMinMoves, kMaxMoves));
@@ -89,6 +90,7 @@ private:
             tried_[g][k] = any = true;
             --count;
             ++results_[k].times;
+            // A finite time for a rule that does not run in some group: in others it may be the best.
             results_[k].sum_s += std::min(group.construct(rules_[k]), kFailed * enough_s_);
         }
         return any;
@@ -180,11 +182,14 @@ Groups schedule_groups(const Problem& problem, const std::vector<std::vector<int
     Groups planned;
     ConstructionRules rules(construction_rules(problem.sections), partition.size(), enough_s);
     for (std::size_t g = 0; g < partition.size(); ++g) {
+        // Groups are planned one after another, each with the experience of those before. The seed is the
+        // number of the group, so that a plan depends on nothing but the problem.
         auto group = std::make_unique<Group>(part(problem, groups, partition[g]), g);
         rules.try_good(g, *group, effort.good);
         rules.try_new(g, *group, g == 0 ? effort.first : effort.fresh);
         if (group->best().makespan_s == kNever) rules.try_new(g, *group, rules.size());
         if (group->best().makespan_s == kNever) group->construct_aligned(rules.all());
+        // The step cannot run without this group. Another partition may do.
         if (group->best().makespan_s == kNever) return {};
         group->improve(moves, enough_s);
         group->release();
@@ -217,6 +222,7 @@ StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t 
     Groups best;
     double shortest = kNever;
     for (int tried = 0; tried < partitions && shortest > enough; ++tried) {
+        // All tries together use the moves of one search, so that they do not lengthen planning.
         Groups planned = schedule_groups(problem, partitioner.partition(tried == 0 ? 0 : kPartitionNoise),
                                          moves / partitions, enough);
         if (planned.empty() || planned.longest_s() >= shortest) continue;
@@ -228,6 +234,8 @@ StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t 
         plan.window_limited = true;
         return plan;
     }
+    // Each group is freed once it is in the plan, so that many groups and the whole plan are not in memory at
+    // the same time.
     for (int g = 0; g < groups; ++g) {
         best[g].emit(builder, g);
         best.discard(g);
