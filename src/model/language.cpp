@@ -151,7 +151,7 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
                                 sequence_parallel_.all_gather(d_stream, state.sequences.tp_rows, scratch),
                                 embedding_->gradient, scratch);
     }
-    // Hidden states come from a frozen teacher, which wants no gradient.
+    // Hidden states come from a frozen teacher, which needs no gradient.
     for (std::size_t e = 0; e < d_inputs.size(); ++e)
         if (d_inputs[e].rank != 0 && role_.inputs[e].tensor == EdgeTensor::embeddings)
             ops::gather_rows(backend_, d_stream, state.device_embedding_rows[e], d_inputs[e]);

@@ -80,7 +80,8 @@ Language::State Language::partition(const PackedBatch& packed) const {
     std::int32_t local_row = 0;
     for (const parallel::RowRange& range : partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank()))
         for (std::int64_t row = range.first; row < range.first + range.count; ++row, ++local_row) {
-            // From the packed ids: those of the slice no longer tell an edge's row from another rank's token.
+            // Read from the packed ids: among those of the slice, an edge's row and another rank's token are
+            // both -1.
             const std::int32_t id = packed.ids[partition.offsets()[range.sequence] + row];
             for (std::size_t e = 0; e < role_.inputs.size(); ++e) {
                 const bool fills = id == edge_id(e);

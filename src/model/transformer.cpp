@@ -187,7 +187,7 @@ void Transformer::backward(StackActivations& stack, const parallel::Sequences& s
         const backend::ArenaScope scope(scratch);
         LayerActivations recomputed;
         if (checkpointing_ == Checkpointing::keep_layer_inputs) {
-            // The recomputed output is not read: only the activations within the layer are wanted.
+            // The recomputed output is not read: only the activations within the layer are needed.
             const Tensor output = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
             recomputed =
                 layer_forward(layers_[i], stack.layers[i].input, output, sequences, scratch, scratch);

@@ -17,7 +17,7 @@ PlanSource::~PlanSource() {
     wait_for_problem();
 }
 
-/// Until then the planner's thread uses problem_of_, and with it what belongs to others.
+/// Until the problem is made, the planner's thread calls problem_of_, which uses objects of the caller.
 void PlanSource::wait_for_problem() {
     if (problem_made_.valid()) problem_made_.wait();
 }

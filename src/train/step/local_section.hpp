@@ -78,7 +78,7 @@ public:
     /// Whether the forward is done and backward() would start without waiting.
     bool can_backward(int micro_batch);
     /// Waits until forward() can run these samples, and returns the slots of the output channels that it will
-    /// use, one for each channel: `slots` where they are given, otherwise free ones. All ranks of a lane have
+    /// use, one for each channel: `slots`, or free ones where it is empty. All ranks of a lane have
     /// to use the same.
     std::vector<int> await_forward(std::span<const std::int64_t> samples, std::span<const int> slots = {});
     /// Waits for the gradients of the micro-batch's outputs.
