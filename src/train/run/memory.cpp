@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "backend/gpus.hpp"
 #include "comm/agree.hpp"
@@ -84,9 +86,12 @@ channel::TransportRequest transport_request(const config::Deck& deck) {
 
 void fit_memory(const RunContext& context, workload::MemoryPlan& plan) {
     const graph::SectionGraph& graph = context.scenario.graph;
-    if (!context.device.gpu)
-        channel::mark_messages(context.world, plan.channels, transport_request(context.deck));
+    // The first to wait: measuring may have taken some ranks much longer, and here their heartbeats count.
     const MemoryClaim claim = claim_of(context);
+    // Collective, so called on every rank. Those with a GPU plan the GPU's memory, which holds no messages.
+    std::vector<channel::ChannelSpec> marked = plan.channels;
+    channel::mark_messages(context.world, marked, transport_request(context.deck));
+    if (!context.device.gpu) plan.channels = std::move(marked);
     const std::vector<MemoryPool> pools = memory_pools_of(context.world.allgather(claim));
     const MemoryPool& pool = memory_pool_of(pools, claim);
     plan.libraries = libraries_of(context, pool);
