@@ -23,8 +23,8 @@ CASES = {
     "large, two replicas": (3, [*[v for v in LARGE if ".dp=" not in v], *QUIET, "section.language.layout.dp=2"]),
     "large, on one rank with the encoder": (1, [*LARGE, *QUIET, "section.language.colocate_with=vision"]),
 }
-LINE = re.compile(r"memory of rank (\d+): ([\d.]+) MiB planned, ([\d.]+) of it buffers and windows; they took ([\d.]+) MiB, "
-                  r"([\d.]+) of it used; the process grew by ([\d.]+) MiB")
+LINE = re.compile(r"memory of rank (\d+): ([\d.]+) MiB planned, ([\d.]+) of it buffers and windows; ([\d.]+) MiB allocated "
+                  r"for these, ([\d.]+) of it used; the process grew by ([\d.]+) MiB")
 
 
 def main():

@@ -29,6 +29,8 @@ std::array<double, 2> Correction::factors(std::size_t section) const {
     const Section& s = sections_[section];
     for (std::size_t phase = 0; phase < 2; ++phase)
         if (s.measured_s[phase] > 0 && s.predicted_s[phase] > 0)
+            // A ratio of sums rather than a mean of ratios: long tasks, which decide how long a step is,
+            // count more, and short ones, whose times are noisy, count less.
             factors[phase] = s.measured_s[phase] / s.predicted_s[phase];
     return factors;
 }

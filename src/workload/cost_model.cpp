@@ -54,6 +54,8 @@ public:
 
     LengthCost run() const {
         LengthCost cost;
+        // FLOPs are polynomials of degree two without a constant, which two lengths determine. Times are not:
+        // they are measured until the longest sequence is covered.
         for (int i = 0;; ++i) {
             const double length = add(cost, i);
             if (i > 0 && (!timed_ || length >= longest_)) break;
@@ -70,6 +72,7 @@ private:
     /// because rates depend on shapes and every operation has a fixed cost; so the sample is measured within
     /// a micro-batch of the usual size, filled with samples of the same length.
     Seconds measure(const model::SampleShape& shape, double length) const {
+        // The number is limited, because it decides how long a probe takes.
         const double count = timed_ ? std::round(std::min(1 + others_ / length, kMaxProbedSamples)) : 1;
         Probe probe = probe_;
         probe.add(shape, static_cast<int>(count));
@@ -80,6 +83,7 @@ private:
 
     /// Appends the i-th length and returns it.
     double add(LengthCost& cost, int i) const {
+        // Two lengths per octave for either kind: the length of a picture is the square of its side.
         model::SampleShape shape;
         double length = 0;
         if (probe_.spec.kind == model::ModelSpec::Kind::vision) {

@@ -40,6 +40,7 @@ const config::Link& link_among(const config::Cluster& cluster, int first, int la
 }
 
 const config::Link& link_from(const graph::SectionGraph& graph, const config::Cluster& cluster, int section) {
+    // A task has one transfer time for all of its edges: a slower link to any consumer counts for all.
     int first = graph.world, last = 0;
     const auto reach = [&](int s) {
         const graph::Section& other = graph.sections[s];

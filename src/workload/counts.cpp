@@ -61,6 +61,8 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
                 counts[s].tp_bytes += 2.0 * sizeof(float) * static_cast<double>(group.replicated(axis)) *
                                       (ranks - 1) / ranks * layout.ranks();
             }
+            // Each of n ranks sends (n - 1) / n of the array, in the reduce-scatter and again in the
+            // all-gather.
             const double bytes = sizeof(float) * static_cast<double>(group.size());
             counts[s].dp_bytes += 2 * bytes * (layout.dp * layout.cp - 1) * layout.tp;
         }

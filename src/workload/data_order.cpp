@@ -14,6 +14,7 @@ DataOrder::DataOrder(std::uint64_t seed, std::int64_t samples, std::int64_t glob
 }
 
 std::span<const std::int64_t> DataOrder::batch(std::int64_t step) {
+    // Steps mostly follow each other, so that one permutation is kept and computed once an epoch.
     const std::int64_t steps_per_epoch = samples_ / global_batch_;
     if (const std::int64_t epoch = step / steps_per_epoch; epoch != epoch_) {
         epoch_ = epoch;

@@ -22,6 +22,7 @@ void add(std::vector<parallel::RowPlacement>& placements, const parallel::RowPla
     placements.push_back(more);
 }
 
+/// The same for ranges. Each range that is left costs a copy or a part of a message at run time.
 void add(std::vector<Range>& places, Range more) {
     if (!places.empty() && places.back().end == more.begin)
         places.back().end = more.end;

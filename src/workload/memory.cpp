@@ -24,6 +24,7 @@ double mib(double bytes) {
 double sample_bytes(std::span<const model::SampleShape> batch, int channels) {
     double bytes = 0;
     for (const model::SampleShape& shape : batch) {
+        // A token has 4 bytes, its loss weight 4 and its flags 1.
         if (channels == 0) bytes += 9.0 * static_cast<double>(shape.tokens);
         for (const auto& p : shape.pictures) bytes += 1.0 * p.height * p.width * channels;
     }
@@ -148,7 +149,7 @@ std::string RankMemory::describe() const {
     std::string text = fmt::format("{:.0f} MiB", mib(total()));
     const char* before = ": ";
     for (const auto& [bytes, what] :
-         {std::pair{weights, "for weights and gradients"},
+         {std::pair{weights, optimizer > 0 ? "for weights and gradients" : "for weights"},
           std::pair{optimizer, "for the optimizer's moments"}, std::pair{activations, "for activations"},
           std::pair{scratch, "for scratch"}, std::pair{channels, "for rows in transit"},
           std::pair{messages, "for messages"}, std::pair{samples, "for samples"},
@@ -219,6 +220,7 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
         memory.activations += static_cast<double>(section.footprint.saved) * section.slots();
         const double scratch = scratch_of(plan, static_cast<int>(s));
         memory.scratch = plan.shares_scratch ? std::max(memory.scratch, scratch) : memory.scratch + scratch;
+        // The sections of a rank take their samples in turn, from one prefetcher.
         memory.samples = std::max(memory.samples, section.samples);
         memory.libraries += plan.libraries.workspace;
         memory.reserve += plan.libraries.link * section.links;
@@ -235,6 +237,7 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
 
 std::vector<int> windows_within(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank,
                                 double bytes) {
+    // Open windows count nothing in the plan, so that this is what is left for all of them.
     const double spare = bytes - memory_of(plan, graph, rank).total();
     std::vector<double> each;
     int open = 0;
@@ -295,11 +298,11 @@ std::string describe(const Libraries& libraries) {
 }
 
 std::string describe(const SectionMemory& memory) {
-    return fmt::format(
-        "window {}, {:.1f} MiB a micro-batch, {:.1f} MiB scratch, {:.1f} MiB weights and gradients",
-        memory.window, mib(static_cast<double>(memory.footprint.saved)),
-        mib(static_cast<double>(memory.footprint.scratch)),
-        mib(static_cast<double>(memory.footprint.parameters)));
+    return fmt::format("window {}, {:.1f} MiB a micro-batch, {:.1f} MiB scratch, {:.1f} MiB {}",
+                       memory.window, mib(static_cast<double>(memory.footprint.saved)),
+                       mib(static_cast<double>(memory.footprint.scratch)),
+                       mib(static_cast<double>(memory.footprint.parameters)),
+                       memory.footprint.optimizer > 0 ? "weights and gradients" : "weights");
 }
 
 }  // namespace maestro::workload

@@ -50,7 +50,7 @@ struct MemoryPlan {
 
 /// Bytes of one rank over its sections and edges.
 struct RankMemory {
-    double weights = 0;      ///< and gradients
+    double weights = 0;      ///< and gradients, where a section is trained
     double optimizer = 0;    ///< moments of its share of the weights
     double activations = 0;  ///< of the micro-batches in flight
     double scratch = 0;      ///< within a task, or as gradients are summed

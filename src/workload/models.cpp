@@ -21,6 +21,8 @@ model::Role role_of(const Scenario& scenario, int section) {
                      .recompute = scenario.recompute};
     for (const graph::Edge& e : scenario.graph.edges) {
         if (e.from == section)
+            // An encoder projects its output to the width of the section that it feeds; hidden states keep
+            // theirs.
             role.output_width = scenario.models[s.kind == graph::Kind::vision ? e.to : section].width;
         if (e.to != section) continue;
         role.inputs.push_back({e.tensor, scenario.models[e.from]});

@@ -38,7 +38,8 @@ const StepEnd& Probes::step_end(const Probe& probe) {
         .first->second;
 }
 
-/// Hashes the fields in which the probes of a planner usually differ. Equality compares all fields.
+/// Hashes the fields in which the probes of a planner usually differ, mixed as by boost::hash_combine.
+/// Equality compares all fields.
 std::size_t Probes::Hash::operator()(const Probe& probe) const {
     std::size_t hash = std::hash<std::string>{}(probe.role.section);
     const auto mix = [&](auto value) {

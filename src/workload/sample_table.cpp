@@ -14,6 +14,7 @@ namespace {
 template <class Key>
 std::vector<std::int64_t> largest(const SampleTable& table, int count, Key key) {
     using Entry = std::pair<std::int64_t, std::int64_t>;  // key, -id
+    // A heap with the smallest of the best on top: each sample takes time logarithmic in `count` at most.
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> best;
     table.for_each([&](std::int64_t i) {
         best.emplace(key(i), -i);

@@ -45,6 +45,8 @@ graph::Section section_of(const config::Section& s, graph::Kind kind) {
 /// Makes the graph of the sections and edges, and checks it against the models.
 void connect(Scenario& scenario, std::vector<graph::Section> sections, std::vector<graph::Edge> edges,
              std::vector<graph::Refusal>& refusals) {
+    // Each check relies on what the one before has established, so that none reports what follows from an
+    // earlier refusal.
     const std::size_t before = refusals.size();
     check_layouts(sections, scenario.models, refusals);
     if (refusals.size() == before)

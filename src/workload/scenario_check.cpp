@@ -159,6 +159,8 @@ void check_edges(const Scenario& scenario, std::vector<graph::Refusal>& refusals
                  fmt::format(
                      "{} ranks are more than the width of '{}', which they split; allowed: at most {}",
                      up.layout.tp, down.name, scenario.models[e.to].width)});
+        // A micro-batch downstream starts when all of its samples have arrived, until when all of them are in
+        // flight upstream: a smaller window would never let it start.
         const int whole = scenario.full_micro_batch(e.to);
         if (up.window > 0 && std::int64_t{up.window} * up.micro_batch < whole)
             refusals.push_back(

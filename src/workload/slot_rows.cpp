@@ -14,6 +14,8 @@ std::int64_t longest_part(std::int64_t size, int count) {
 /// The rows of a causal sequence in its largest slice. A slice has two of 2 cp chunks, and the first chunks
 /// are one row longer where the length does not divide.
 std::int64_t causal_slice(std::int64_t length, int cp) {
+    // Slice c has the chunks c and 2 cp - 1 - c, which balances causal attention. Both are longer only where
+    // chunk `cp` is, that is, where more than cp rows are left.
     const std::int64_t chunks = 2 * std::int64_t{cp}, left = length % chunks;
     return 2 * (length / chunks) + (left > cp ? 2 : left > 0 ? 1 : 0);
 }

@@ -41,6 +41,7 @@ StepEnd measure_step_end(const model::ModelSpec& spec, const model::Role& role, 
         meta->reset_counts();
         return total;
     };
+    // The first call discards what making the module has counted.
     backend::Arena scratch;
     seconds();
     for (parallel::ParameterGroup& group : store.groups()) {
@@ -53,6 +54,7 @@ StepEnd measure_step_end(const model::ModelSpec& spec, const model::Role& role, 
     for (parallel::ParameterGroup& group : store.groups()) {
         if (!group.trainable()) continue;
         const Tensor shard = group.gradient().slice(group.shard().begin, group.shard().end);
+        // The meta backend reads no values, so that one tensor can stand for weights and moments too.
         ops::adamw(*meta, shard, shard, shard, shard, {}, {});
         group.gather_weights();
     }
@@ -84,6 +86,7 @@ double step_seconds(const graph::SectionGraph& graph, const std::vector<StepEnd>
         const auto last = first + section.layout.lanes();
         const auto begin = at.begin() + first;
         const auto end = at.begin() + last;
+        // The reduction is collective over the section: it starts when the last of its lanes is there.
         std::fill(begin, end, *std::max_element(begin, end) + ends[s].reduce_s);
         for (std::size_t lane = first; lane < last; ++lane) update[lane] += ends[s].update_s;
     }

@@ -5,8 +5,10 @@
 namespace maestro::train {
 
 namespace {
-constexpr double kDecay = 0.95;  // weight of a step's task times, from one step to the next
-}
+/// Weight of a step's task times, from one step to the next. The last 20 steps make up two thirds of the
+/// ratio: enough to average noise, few enough to follow a machine that becomes slower.
+constexpr double kDecay = 0.95;
+}  // namespace
 
 CostLearning::CostLearning(bool enabled, std::size_t sections, double time_scale)
     : enabled_(enabled), time_scale_(time_scale), learned_(sections, kDecay), planning_(learned_) {}

@@ -33,6 +33,8 @@ schedule::StepPlan Planner::next(std::int64_t step, double began_s) {
         plans_.take(step, [this](const auto& ready, const auto& what) { waiter_.wait_until(ready, what); });
     totals_.add(timed, first_ ? 0 : comm::now_s() - began_s);  // no step hides the first plan
     first_ = false;
+    // Between two plans the planner's thread is idle, so that only now its copy may change. The next plan,
+    // which begins below, already uses what the last step has shown.
     learning_.update_planner();
     if (step < batches_.steps) plans_.prepare(step + 1);
     return std::move(timed.plan);

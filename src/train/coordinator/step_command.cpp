@@ -5,6 +5,7 @@
 namespace maestro::train {
 
 void broadcast(const comm::Communicator& world, StepCommand& command) {
+    // The commands and the plan travel in one message, because all ranks wait for it between two steps.
     std::vector<std::int64_t> words;
     if (world.rank() == 0) {
         words = {command.stop, command.flush_metrics};

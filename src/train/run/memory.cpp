@@ -26,20 +26,20 @@ constexpr double kShare = 0.8;
 MemoryClaim claim_of(const RunContext& context) {
     const backend::Device& device = context.device;
     MemoryClaim claim;
-    const auto say = [](auto& place, const std::string& words) {
-        words.copy(place.data(), place.size() - 1);
+    const auto set_text = [](auto& field, const std::string& text) {
+        text.copy(field.data(), field.size() - 1);
     };
-    say(claim.host, context.topology.host);
+    set_text(claim.host, context.topology.host);
     comm::agree(context.world, [&] {  // on all ranks that share a GPU, before the first of them looks
         if (device.gpu) backend::open_context(device);
     });
     if (device.gpu) {
-        say(claim.memory, backend::identity_of_gpu(device.number));
-        say(claim.bus, backend::bus_of_gpu(device.number));
+        set_text(claim.memory, backend::identity_of_gpu(device.number));
+        set_text(claim.bus, backend::bus_of_gpu(device.number));
         claim.gpu = device.number;
         claim.free = static_cast<double>(backend::free_memory(device));
     } else {
-        say(claim.memory, context.topology.host);
+        set_text(claim.memory, context.topology.host);
         claim.free = static_cast<double>(comm::available_memory());
     }
     return claim;
@@ -104,12 +104,12 @@ void fit_memory(const RunContext& context, workload::MemoryPlan& plan) {
     }
     // All ranks have to take the same windows: the smallest that any rank has room for, by a maximum of the
     // negative numbers.
-    std::vector<double> least;
+    std::vector<double> negative;
     for (const int window : workload::windows_within(plan, graph, context.world.rank(), share))
-        least.push_back(-window);
-    context.world.allreduce_max(std::span(least));
-    for (std::size_t s = 0; s < least.size(); ++s)
-        plan.set_window(static_cast<int>(s), static_cast<int>(-least[s]), graph);
+        negative.push_back(-window);
+    context.world.allreduce_max(std::span(negative));
+    for (std::size_t s = 0; s < negative.size(); ++s)
+        plan.set_window(static_cast<int>(s), static_cast<int>(-negative[s]), graph);
     refuse_what_does_not_fit(context, plan, claim, context.world.rank());
 }
 
@@ -142,14 +142,14 @@ void allocate_on_all_ranks(const RunContext& context, const workload::MemoryPlan
 
 std::string describe_use(const comm::Communicator& world, const MemoryUse& mine) {
     const std::vector<MemoryUse> all = world.allgather(mine);
-    const auto fullest = std::max_element(all.begin(), all.end(),
+    const auto largest = std::max_element(all.begin(), all.end(),
                                           [](const auto& a, const auto& b) { return a.planned < b.planned; });
     constexpr double kMiB = 1 << 20;
     return fmt::format(
-        "memory of rank {}: {:.1f} MiB planned, {:.1f} of it buffers and windows; they took {:.1f} MiB, "
-        "{:.1f} of it used; the process grew by {:.1f} MiB",
-        fullest - all.begin(), fullest->planned / kMiB, fullest->planned_buffers / kMiB,
-        fullest->buffers / kMiB, fullest->used / kMiB, fullest->resident / kMiB);
+        "memory of rank {}: {:.1f} MiB planned, {:.1f} of it buffers and windows; {:.1f} MiB allocated "
+        "for these, {:.1f} of it used; the process grew by {:.1f} MiB",
+        largest - all.begin(), largest->planned / kMiB, largest->planned_buffers / kMiB,
+        largest->buffers / kMiB, largest->used / kMiB, largest->resident / kMiB);
 }
 
 }  // namespace maestro::train

@@ -59,6 +59,7 @@ bool LocalSection::can_forward(std::span<const std::int64_t> samples) {
             if (input->expects(sample) && !input->arrived(sample)) return false;
     for (channel::Channel* output : outputs_)
         if (!output->has_credit()) return false;
+    // Polling the consumers of every micro-batch in flight is the most expensive condition, so it comes last.
     return slots_.any_free() || (!settings_.backward && !outputs_.empty() && collect_drained());
 }
 
@@ -75,6 +76,7 @@ double LocalSection::reduce() {
     const backend::Mark begin = backend_.clock().mark();
     const double squares = optimizer_->reduce(scratch_);
     module_->gradients_summed(begin.host_s);
+    // On a GPU the work ends after the host has issued it: read_clock() turns the marks into seconds.
     reducing_.emplace_back(begin, backend_.clock().mark());
     return squares;
 }
@@ -90,6 +92,8 @@ void LocalSection::update(const AdamSettings& adam, std::int64_t step, double gr
 
 std::vector<std::vector<Tensor>> LocalSection::input_rows(std::span<const model::SampleView> samples) {
     const backend::ProfilerRange range(backend_, "edge");
+    // A sample that does not come over an edge has a tensor of 0 rows, because modules expect one for each
+    // sample.
     std::vector<std::vector<Tensor>> rows(inputs_.size());
     for (std::size_t e = 0; e < inputs_.size(); ++e)
         for (const auto& sample : samples)
@@ -144,6 +148,7 @@ TaskMarks LocalSection::forward(int micro_batch, const model::Batch& batch, std:
         for (channel::Channel* input : inputs_)
             if (!input->spec().carries_gradient) input->release(expected(*input, entry.samples));
     }
+    // Without a backward only the output is still needed, which consumers may read where it lies.
     if (!settings_.backward) entry.saved.reset();
     if (settings_.backward || !outputs_.empty())
         slots_.keep(micro_batch, std::move(entry));
@@ -153,6 +158,8 @@ TaskMarks LocalSection::forward(int micro_batch, const model::Batch& batch, std:
 }
 
 TaskTimes LocalSection::measured(const TaskMarks& task, double free_s) {
+    // On a GPU, tasks are issued long before they run. As long as earlier work keeps the device busy, a task
+    // does not wait for its inputs.
     const backend::Clock& clock = backend_.clock();
     const double start = clock.at(task.start), computed = clock.at(task.computed), end = clock.at(task.end);
     const double waited = std::max(0.0, start - std::max(task.requested_s, free_s));
@@ -187,6 +194,7 @@ TaskMarks LocalSection::backward(int micro_batch, double requested_s) {
     const std::vector<Tensor> gradients = output_gradients(micro_batch);
     const backend::Mark start = backend_.clock().mark();
 
+    // The slot stays in use until the end of this backward, which reads the activations in it.
     InFlight entry = slots_.extract(micro_batch);
     backend::ArenaScope scope(scratch_);
     const Tensor d_output = gradients.empty() ? Tensor() : gradients.front();
@@ -205,6 +213,7 @@ TaskMarks LocalSection::backward(int micro_batch, double requested_s) {
     const backend::Mark computed = backend_.clock().mark();
     {
         const backend::ProfilerRange edges(backend_, "edge");
+        // Other ranks wait for the gradients; retire() only frees a slot here, so it comes after them.
         for (std::size_t e = 0; e < inputs_.size(); ++e)
             if (inputs_[e]->spec().carries_gradient) inputs_[e]->put_gradient(delivered[e], d_inputs[e]);
         for (channel::Channel* output : outputs_)

@@ -22,6 +22,7 @@ Tensor chunks_of(const backend::Buffer& buffer) {
 }  // namespace
 
 double learning_rate(const AdamSettings& s, std::int64_t step) {
+    // Steps count from 1, so that without a warm-up this is never reached with a divisor of 0.
     if (step <= s.warmup_steps)
         return s.learning_rate * static_cast<double>(step) / static_cast<double>(s.warmup_steps);
     if (step >= s.decay_steps) return s.decay_steps > 0 ? s.final_learning_rate : s.learning_rate;
@@ -78,6 +79,8 @@ double Optimizer::reduce(backend::Arena& scratch) {
 }
 
 double Optimizer::sum_squares(const Tensor& values, std::span<const Range> ranges, backend::Arena& scratch) {
+    // In double, so that the norm of billions of elements is the same in every layout, up to a rounding that
+    // clipping does not notice. Only the sum travels to the host.
     const Tensor sum(squares_.data(), DType::f64, {1});
     ops::zero(backend_, sum);
     for (const Range& r : ranges)
@@ -101,6 +104,7 @@ void Optimizer::update(const AdamSettings& settings, std::int64_t step, double g
                         .weight_decay = settings.weight_decay,
                         .step = step,
                         .gradient_scale = gradient_scale});
+        // Collective: a rank whose shard is empty has to join it too.
         state.group->gather_weights();
     }
 }

@@ -98,6 +98,8 @@ std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int
                 if (local && local->producer != route.producer_replica &&
                     local->consumer != route.consumer_replica)
                     continue;
+                // Laid out once for all samples of the micro-batch, and not at all if none of them has a
+                // local end.
                 if (!rows) rows = produced(samples);
                 route.segments = segments_of(samples[i], (*rows)[i], consumers.rows(*consumer));
             }

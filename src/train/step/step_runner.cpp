@@ -37,7 +37,9 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, const StepOptions&
                               std::vector<io::TaskRow>& rows) {
     model::Result result;
     Step step{plan, local_tasks(plan), options, result, rows};
+    // The reads of samples are queued by now, and go on while the edges are set up.
     begin_edges(plan);
+    // What a device still does for the last step is not time that this step's first task waits.
     begun_.clear();
     for (LocalSection* section : sections_) begun_.push_back(section->clock().mark());
     for (LocalSection* section : sections_) section->module().parameters().zero_gradients();
@@ -69,6 +71,8 @@ std::vector<StepRunner::LocalTask> StepRunner::local_tasks(const schedule::StepP
         const auto& micro_batches = plan.batches[task.section][(*at)->replica()];
         tasks.push_back({task, *at, &micro_batches[task.micro_batch], -1});
         if (task.phase == schedule::Phase::backward) continue;
+        // A lane reads only what its section computes with. Requests are queued in the order of the agenda,
+        // in which the prefetcher reads ahead: what is needed first is there first.
         const data::Part part = table_.sees_pixels(task.section) ? data::Part::pixels : data::Part::text;
         tasks.back().ticket = prefetcher_.start({.samples = tasks.back().micro_batch->samples, .part = part});
     }
@@ -120,6 +124,8 @@ std::vector<int> StepRunner::await(const LocalTask& task, std::span<const int> s
 }
 
 StepRunner::TaskDispatch StepRunner::broadcast_task(Step& step, std::size_t task) {
+    // Also in a fixed order: all ranks of the lane have to use the same slots of the output channels, and
+    // what is free differs from rank to rank at any moment.
     TaskDispatch dispatch{task, {}};
     const bool leader = lane_comm_.rank() == 0;
     if (leader) dispatch.slots = await(step.agenda[task], {});
@@ -164,6 +170,8 @@ void StepRunner::run_task(Step& step, std::size_t chosen, double requested_s) {
     }
     done_.push_back({&section, marks, step.rows.size()});
     if (!leader) return;
+    // The times follow in read_times(): on a GPU they are not known yet, and waiting for them would keep the
+    // host from issuing the next task.
     step.rows.push_back({.section = task.task.section,
                          .replica = section.replica(),
                          .stage = 0,

@@ -5,6 +5,9 @@
 #include <omp.h>
 
 #include <set>
+#include <string>
+#include <tuple>
+#include <utility>
 
 #include "unit/data/sample_file_fixture.hpp"
 #include "unit/workload/glyph_scenario.hpp"
@@ -53,6 +56,17 @@ TEST_F(Memory, CountsEachPartByItsRule) {
     EXPECT_EQ(vision.channels, rows);
     EXPECT_EQ(language.channels, rows);
     EXPECT_EQ(vision.scratch, up.footprint.scratch);
+}
+
+TEST_F(Memory, NamesGradientsOnlyWhereASectionIsTrained) {
+    const MemoryPlan memory = plan({"section.vision.mode=forward", "section.vision.weights=random"});
+    const auto names = [](const std::string& text) {
+        return std::pair(text.find("weights") != text.npos, text.find("gradients") != text.npos);
+    };
+    for (const auto& [section, rank, trained] : {std::tuple(0, 0, false), std::tuple(1, 2, true)}) {
+        EXPECT_EQ(names(memory_of(memory, scenario_.graph, rank).describe()), std::pair(true, trained));
+        EXPECT_EQ(names(describe(memory.sections[section])), std::pair(true, trained));
+    }
 }
 
 TEST_F(Memory, GradientsAreSummedInTheScratchOfTasks) {
