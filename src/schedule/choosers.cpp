@@ -55,7 +55,7 @@ ListOrder::ListOrder(const Machine& machine) : machine_(machine) {
 }
 
 ListOrder::Slot& ListOrder::slot_of(const Node& n) {
-    // Lanes hold their sections in the order of colours.
+    // on_lane_ lists the sections of a lane in the order of their colours.
     std::size_t at = 0;
     const Instance& instance = machine_.instance();
     for (int s = 0; s < n.section; ++s)

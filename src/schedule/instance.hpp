@@ -34,8 +34,8 @@ struct Instance {
     int replica_of(int section, int a) const {
         return static_cast<int>(std::int64_t{a} * shape(section).replicas / shape(anchor).replicas);
     }
-    /// The first of the anchor's replicas that work with replica `r` of `section`; those of the next one
-    /// follow.
+    /// Returns the first of the anchor's replicas that replica `r` of `section` serves. It serves those up to
+    /// the first one of replica `r` + 1.
     int first_anchor_of(int section, int r) const {
         const std::int64_t replicas = shape(section).replicas;
         return static_cast<int>((std::int64_t{r} * shape(anchor).replicas + replicas - 1) / replicas);

@@ -13,14 +13,15 @@ namespace maestro::schedule {
 /// bounds what its machines can offer.
 class LoadTree {
 public:
-    /// All loads are 0. `scale`: [dimension]; an item's work times the scale is what it adds to a load.
+    /// Starts with all loads 0. `scale`: [dimension]; an item's work times the scale is what it adds to a
+    /// load.
     LoadTree(int machines, std::vector<double> scale);
 
-    /// The machine whose largest load is smallest once an item of this work, [dimension], is added; of
-    /// several the one with the lowest number.
+    /// Returns the machine whose largest load is smallest once an item of this work, [dimension], is added;
+    /// of several, the one with the lowest number.
     int best(std::span<const double> work) const;
     void add(int machine, std::span<const double> work);
-    /// The load of a machine, [dimension]; valid until the next add().
+    /// Returns the load of a machine, [dimension]; valid until the next add().
     std::span<const double> load(int machine) const {
         return std::span(smallest_).subspan(leaf_[machine] * scale_.size(), scale_.size());
     }
@@ -33,7 +34,7 @@ private:
             return largest != o.largest ? largest < o.largest : machine < o.machine;
         }
     };
-    /// No machine below `node` has a better offer; that of a leaf is its machine's.
+    /// Returns an offer that no machine below `node` beats; for a leaf, the offer of its machine.
     Offer bound(std::size_t node, std::span<const double> work) const;
     void search(std::size_t node, std::span<const double> work, Offer& best) const;
     void rebuild();

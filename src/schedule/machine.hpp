@@ -56,11 +56,11 @@ struct Executed {
 class Machine {
 public:
     explicit Machine(const Instance& instance);
-    /// For batches[section]. Both arguments are kept by reference.
+    /// The same with build(batches). Both arguments are kept by reference.
     Machine(const Instance& instance, const std::vector<Batches>& batches) : Machine(instance) {
         build(batches);
     }
-    /// Prepares the execution of other micro-batches, in the memory of the last ones.
+    /// Prepares the execution of these micro-batches, [section], in the memory of the last ones.
     void build(const std::vector<Batches>& batches);
 
     const Instance& instance() const { return instance_; }

@@ -13,7 +13,7 @@ class MinTree {
 public:
     static constexpr double kNone = std::numeric_limits<double>::infinity();
 
-    /// `count` values of kNone.
+    /// Starts again with `count` values, all kNone.
     void reset(std::size_t count) {
         leaves_ = std::bit_ceil(count);
         values_.assign(leaves_, kNone);
@@ -30,7 +30,7 @@ public:
         }
     }
     double smallest() const { return values_[smallest_index()]; }
-    /// Of equal values the lowest index.
+    /// Returns the index of the smallest value; of equal values, the lowest.
     std::size_t smallest_index() const { return winner_[1]; }
 
 private:

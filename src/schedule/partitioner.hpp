@@ -15,13 +15,13 @@ namespace maestro::schedule {
 class Partitioner {
 public:
     Partitioner(const Problem& problem, int groups);
-    /// Indices in the problem of each group's samples. `noise`: relative noise of the costs by which samples
-    /// are ordered, for another partition at each call; 0: none.
+    /// Returns the samples of each group, as indices in the problem. `noise`: relative noise of the costs by
+    /// which samples are ordered, for another partition at each call; 0: none.
     std::vector<std::vector<int>> partition(double noise);
 
 private:
     double total(std::size_t section) const;
-    /// Cost of a sample, where 1 is a group's share of the section with the largest load.
+    /// Returns the cost of a sample, in units of a group's share of the critical section.
     double cost(int i, std::size_t section) const {
         return all_.total(static_cast<int>(section), i) * scale_[section];
     }

@@ -70,11 +70,11 @@ private:
     Forward smallest_backlog(Slot& slot);
     Slot& slot_of(const Node& n) { return slots_[first_slot_[n.section] + n.replica]; }
     bool counts(const Node& n) const { return rule_.count_text || n.up_first < n.up_last; }
-    /// The anchor replica of this node has received its inputs.
+    /// Adds a node whose inputs have arrived to the backlog of its anchor replica.
     void extend_backlog(const Node& n, double now);
-    /// When an anchor replica has done what has arrived and what is in a sequence.
+    /// Returns when an anchor replica will have done what has arrived and what is in a sequence.
     double runs_dry_s(std::size_t anchor) const { return backlog_end_s_[anchor] + announced_s_[anchor]; }
-    /// The upstream replica may have become able or unable to work for an anchor replica.
+    /// Called when an upstream replica may have become able or unable to work for an anchor replica.
     void refresh(Slot& slot, std::size_t served);
     void refresh_all(int anchor);
     int anchor_node(const Node& n) const {

@@ -32,7 +32,7 @@ constexpr double kExecuted = 6e4;
 constexpr double kManyExecuted = 3e9;
 constexpr double kMinMoves = 2, kMaxMoves = 3000;
 
-/// Executions of a group that its search may use.
+/// Returns the number of executions that the search of a group may use.
 std::int64_t default_moves(std::size_t samples) {
     // Plus 1, because a step may be without samples.
     const double n = static_cast<double>(samples + 1);
@@ -174,7 +174,7 @@ void exchange(Groups& groups, std::int64_t moves, double enough_s) {
     }
 }
 
-/// Empty if a group has no solution within its windows.
+/// Returns the scheduled groups, none if a group has no solution within its windows.
 Groups schedule_groups(const Problem& problem, const std::vector<std::vector<int>>& partition,
                        std::int64_t moves, double enough_s) {
     const auto groups = static_cast<int>(partition.size());

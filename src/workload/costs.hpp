@@ -9,14 +9,14 @@
 
 namespace maestro::workload {
 
-/// Sections, edges and ranks for the scheduler, without samples; windows as in the scenario, 0: none. Without
-/// a cluster edges have no latency.
+/// Returns sections, edges and ranks for the scheduler, without samples; windows as in the scenario, 0: none.
+/// Without a cluster edges have no latency.
 schedule::Problem problem_of(const Scenario& scenario);
 backend::DeviceRates rates_of(const config::Device& device);
-/// The link among the ranks `first` to `last` of the world: the node's if they are all on one node, otherwise
-/// the network's.
+/// Returns the link among the ranks `first` to `last` of the world: the node's if they are all on one node,
+/// otherwise the network's.
 const config::Link& link_among(const config::Cluster& cluster, int first, int last);
-/// The link of the edges out of a section, among its ranks and those of the sections that it feeds.
+/// Returns the link of the edges out of a section, among its ranks and those of the sections that it feeds.
 const config::Link& link_from(const graph::SectionGraph& graph, const config::Cluster& cluster, int section);
 
 }  // namespace maestro::workload

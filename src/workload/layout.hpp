@@ -17,10 +17,10 @@ namespace maestro::workload {
 
 parallel::Degrees degrees_of(const graph::Section& section);
 parallel::MeshShape mesh_shape_of(const Scenario& scenario, int section);
-/// The links that the section's process groups use: those of the scenario's cluster, or free of charge
-/// without one.
+/// Returns the links that the section's process groups use: those of the scenario's cluster, or free of
+/// charge without one.
 parallel::MeshLinks mesh_links_of(const Scenario& scenario, int section);
-/// The meta mesh of rank `rank` of the section's first replica.
+/// Returns the meta mesh of rank `rank` of the section's first replica.
 parallel::Mesh meta_mesh_of(const Scenario& scenario, int section, int rank = 0);
 /// Whether embeddings enter a section whose replicas have several ranks. Only then does the sample table need
 /// the positions of the markers.
@@ -43,9 +43,10 @@ parallel::Partition partition_of(const PackedSequences& packing, parallel::Degre
 /// For each sample, in ascending order of its rows on the edge: which rank of the lane holds which of them.
 using RowPlacements = std::vector<std::vector<parallel::RowPlacement>>;
 
-/// Where the output rows of a section are. `local` counts within the output of that rank for the micro-batch.
+/// Returns where the output rows of a section are. `local` counts within the output of that rank for the
+/// micro-batch.
 RowPlacements outputs_of(const PackedSequences& packing, parallel::Degrees degrees);
-/// Where the rows that an edge delivers are needed, in a section where every sample is one sequence.
+/// Returns where the rows that an edge delivers are needed, in a section where every sample is one sequence.
 /// `places[i]`: the rows of sequence i that the edge's rows become, in ascending order. `local` counts within
 /// the rows of this sample that the rank receives.
 RowPlacements inputs_of(const PackedSequences& packing, std::span<const std::vector<Range>> places,

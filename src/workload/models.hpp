@@ -1,4 +1,4 @@
-// What each section of a scenario computes, and the samples as its sections see them.
+// The role of each section of a scenario, and the sizes that its samples have in the sections.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,10 @@
 namespace maestro::workload {
 
 model::Role role_of(const Scenario& scenario, int section);
-/// The geometry of a vision section's patches; patch 0 for other sections.
+/// Returns the geometry of a vision section's patches; patch 0 for other sections.
 model::Geometry geometry_of(const Scenario& scenario, int section);
-/// The geometry by which a language section expands markers: that of the vision section that feeds it.
+/// Returns the geometry by which a language section expands markers: that of the vision section that feeds
+/// it.
 model::Geometry expansion_of(const Scenario& scenario, int section);
 SampleTable table_of(const Scenario& scenario, const data::SampleFile& samples);
 /// Refuses samples that do not fit the models or the batch: token ids, channels, number. Error(bad_data or

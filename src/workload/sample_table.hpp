@@ -35,7 +35,7 @@ public:
     /// The pulse of passes over the samples, which must outlive the table. Then for_each(), and all functions
     /// that look at the whole file, belong to the thread of the pulse.
     void set_pulse(Pulse& pulse) { pulse_ = &pulse; }
-    /// A copy. What callers ask of every sample of a file has separate functions, which copy nothing.
+    /// Returns a copy. For what is needed of every sample of a file there are functions that copy nothing.
     model::SampleShape shape(std::int64_t sample) const;
     std::span<const PictureSize> pictures(std::int64_t sample) const { return index_->pictures(sample); }
     /// Tokens as stored: a picture is one marker token.
@@ -57,18 +57,18 @@ public:
     /// All lengths, in rows, that a sequence of the section has in the file. A sequence is a picture or a
     /// sample.
     std::set<std::int64_t> sequence_rows(int section) const;
-    /// Output rows of the section for the sample.
+    /// Returns the output rows of the section for the sample.
     std::int64_t output_rows(std::int64_t sample, int section) const;
-    /// Output rows of a vision section for a picture.
+    /// Returns the output rows of a vision section for a picture.
     std::int64_t rows_of(const PictureSize& picture, int section) const;
-    /// Output rows for a micro-batch of these shapes.
+    /// Returns the output rows for a micro-batch of these shapes.
     std::int64_t rows_of(std::span<const model::SampleShape> batch, int section) const;
-    /// The `samples` longest samples of the section: no micro-batch of that size has more rows.
+    /// Returns the `samples` longest samples of the section: no micro-batch of that size has more rows.
     std::vector<model::SampleShape> longest_micro_batch(int samples, int section) const;
-    /// The sum of the `samples` largest values.
+    /// Returns the sum of the `samples` largest values.
     std::int64_t sum_of_largest(int samples, const std::function<std::int64_t(std::int64_t)>& value) const;
-    /// A micro-batch that bounds every micro-batch of `samples` samples: the i-th longest text with the i-th
-    /// largest pictures of the file.
+    /// Returns a micro-batch that bounds every micro-batch of `samples` samples: the i-th longest text with
+    /// the i-th largest pictures of the file.
     std::vector<model::SampleShape> worst_micro_batch(int samples) const;
 
 private:

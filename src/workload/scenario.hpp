@@ -1,6 +1,6 @@
-// What the costs, the memory and the traffic of a step follow from, besides the samples: the section graph,
-// the models, the batch, the number formats and the machines. A plain value, which a planner copies and
-// changes.
+// Everything besides the samples that determines the costs, the memory and the traffic of a step: the section
+// graph, the models, the batch, the number formats and the machines. A plain value, which a planner copies
+// and changes.
 #pragma once
 
 #include <cstdint>
@@ -46,10 +46,10 @@ Scenario with_sections(Scenario base, std::vector<graph::Section> sections,
 /// The scenario of a framework in which all ranks run the same: every rank holds a replica of every section.
 Scenario in_one_layout(const Scenario& base);
 
-/// What the sizes of the models say against a layout; independent of the other sections.
+/// Checks the layout of each section against the sizes of its model. Appends what does not fit to `refusals`.
 void check_layouts(const std::vector<graph::Section>& sections, const std::vector<model::ModelSpec>& models,
                    std::vector<graph::Refusal>& refusals);
-/// What the models and batches at both ends of an edge say against it. The graph is whole.
+/// Checks each edge against the models and batches at both ends. The graph is complete.
 void check_edges(const Scenario& scenario, std::vector<graph::Refusal>& refusals);
 
 }  // namespace maestro::workload

@@ -17,11 +17,11 @@ struct LaneSpec {
     parallel::Degrees degrees = {};
 };
 
-/// The most rows (tokens or patches) of a micro-batch in one slice, that is, on one cp rank.
+/// Returns the most rows (tokens or patches) of a micro-batch in one slice, that is, on one cp rank.
 std::int64_t max_slice_rows(const SampleTable& table, const LaneSpec& lane);
-/// The most output rows of a micro-batch on one rank.
+/// Returns the most output rows of a micro-batch on one rank.
 std::int64_t max_rows_sent(const SampleTable& table, const LaneSpec& producer);
-/// The most rows of a producer's micro-batch that one rank of the consumer receives, in whichever
+/// Returns the most rows of a producer's micro-batch that one rank of the consumer receives, in whichever
 /// micro-batches of the consumer its samples are.
 std::int64_t max_rows_received(const SampleTable& table, const LaneSpec& producer, const LaneSpec& consumer);
 

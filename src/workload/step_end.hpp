@@ -23,7 +23,7 @@ struct Scenario;
 StepEnd measure_step_end(const model::ModelSpec& spec, const model::Role& role, parallel::Mesh mesh,
                          const backend::DeviceRates& rates);
 
-/// The end of a step in every section, on the scenario's cluster.
+/// Returns the end of a step in every section, on the scenario's cluster.
 std::vector<StepEnd> step_ends(const Scenario& scenario, Probes& probes);
 
 /// Returns the seconds from the start of a step to its end. `tasks_end_s[lane]`: when the lane ends its last
