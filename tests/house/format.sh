@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# format.sh SOURCE: checks that every C++ file that git tracks is formatted by .clang-format. Versions of clang-format differ in what they
-# make of it; ours is that of Debian 12.
+# format.sh SOURCE: checks that every C++ file, new ones that git does not track yet included, is formatted by .clang-format. Versions of
+# clang-format differ in what they make of it; ours is that of Debian 12.
 set -euo pipefail
 cd "$1"
 for tool in clang-format-14 clang-format none; do
@@ -10,14 +10,14 @@ for tool in clang-format-14 clang-format none; do
     fi
     [[ $("$tool" --version 2>/dev/null) == *"version 14."* ]] && break
 done
-if ! files=$(git -c safe.directory='*' ls-files '*.cpp' '*.hpp' '*.cu' '*.cuh'); then
+if ! files=$(git -c safe.directory='*' ls-files --cached --others --exclude-standard -- '*.cpp' '*.hpp' '*.cu' '*.cuh'); then
     echo "skipped: $1 is no checkout of git"
     exit 77
 fi
 [[ -n $files ]]
 mapfile -t files <<<"$files"
 if ! "$tool" --dry-run --Werror "${files[@]}"; then
-    echo "to correct it: git ls-files '*.cpp' '*.hpp' | xargs $tool -i"
+    echo "to correct it: $tool -i FILE ..."
     exit 1
 fi
 echo "${#files[@]} files are as $tool makes them"
