@@ -9,8 +9,9 @@ namespace maestro::channel {
 
 namespace {
 // The value of a flag: the number of begin_step() calls in the upper bits, the slot in the lower ones. Flags
-// are never reset: a flag that still has the number of an earlier step counts as not set, so no rank has to
-// wait until its peers have left that step. The number is never 0, the value of fresh memory.
+// are never reset: a flag that still has the number of an earlier step counts as not set. Resetting them
+// would need a barrier per step, since a peer that is ahead may already be setting them for the next one. The
+// number is never 0, the value of fresh memory, and 48 bits of it never overflow.
 constexpr int kSlotBits = 16;
 constexpr std::uint64_t kSlotMask = (std::uint64_t{1} << kSlotBits) - 1;
 
@@ -22,8 +23,8 @@ void check_side(const ChannelSpec& s, const Side& side) {
         ranks.insert(ranks.end(), replica.begin(), replica.end());
     }
     std::sort(ranks.begin(), ranks.end());
-    MAESTRO_CHECK(std::adjacent_find(ranks.begin(), ranks.end()) == ranks.end(), "edge {}: a rank is twice",
-                  s.name);
+    MAESTRO_CHECK(std::adjacent_find(ranks.begin(), ranks.end()) == ranks.end(),
+                  "edge {}: a rank is in two replicas", s.name);
 }
 
 void check_spec(const ChannelSpec& s) {
@@ -54,10 +55,12 @@ Channel::Channel(ChannelSpec spec, int rank, comm::Waiter& waiter,
     consumer_ = find_rank(spec_.consumers, rank);
     MAESTRO_CHECK(producer_ || consumer_, "edge {}: rank {} is at neither end", spec_.name, rank);
     free_.assign(static_cast<std::size_t>(spec_.window), true);
-    if (spec_.pointer) {
+    if (spec_.pointer) {  // a transport within one rank has the one peer 0
         peers_[rank] = {0, gradients_offset(spec_, rank)};
         return;
     }
+    // The communicator of the edge was made of this list, so a rank's place in it is its number there. Where
+    // the gradients of a peer begin depends on whether that peer is a consumer too.
     const std::vector<int> ranks = ranks_of(spec_);
     for (std::size_t i = 0; i < ranks.size(); ++i)
         peers_[ranks[i]] = {static_cast<int>(i), gradients_offset(spec_, ranks[i])};
@@ -92,8 +95,12 @@ Channel::InFlight& Channel::in_flight(int micro_batch) {
 }
 
 // Peers may be in the next step already and put into this rank's slots before it begins the step. That does
-// no harm: a slot is free only after this rank has acknowledged its rows, and flags carry the number of the
-// step.
+// no harm:
+// - Slots: a producer fills a slot again only after this rank has acknowledged the rows that were in it.
+// - Flags: no peer overwrites one that this rank has yet to read. Only one replica of producers serves a
+//   consumer, and it ends a step after it has seen all of the consumer's acknowledgements. A consumer
+//   acknowledges a sample of the next step after its producer has put it, and so has begun that step.
+// - Numbers: every rank of the edge begins every step, so all count the same steps without a message.
 void Channel::begin_step(std::int64_t step, std::span<const Route> routes) {
     MAESTRO_CHECK(!open_, "edge {}: step {} is still open", spec_.name, step_);
     Manifest manifest = manifest_of(spec_, rank_, routes);
@@ -109,6 +116,9 @@ void Channel::end_step() {
     for (auto& [micro_batch, batch] : in_flight_) {
         MAESTRO_CHECK(batch.put, "edge {}, step {}: micro-batch {} was never put", spec_.name, step_,
                       micro_batch);
+        // An acknowledgement that came after the next begin_step() would carry an old number and never count,
+        // and its slot would stay occupied. This rank has put and released everything by now, so no two ranks
+        // wait here for each other.
         if (!spec_.carries_gradient && !batch.retired) {
             wait_drained(micro_batch);
             retire(micro_batch);
@@ -165,6 +175,8 @@ void Channel::put(int micro_batch, const Tensor& output, int slot) {
     if (slot < 0) slot = free_slot();
     MAESTRO_CHECK(slot_free(slot), "edge {}, step {}: slot {} for micro-batch {} is not free", spec_.name,
                   step_, slot, micro_batch);
+    // The slot is free in the memory of all consumers at once: every rank that received rows of the last
+    // micro-batch in it, from whichever rank of this replica, has acknowledged them to this rank.
     free_[slot] = false;
     batch.slot = slot;
     batch.put = true;
@@ -179,8 +191,9 @@ void Channel::put(int micro_batch, const Tensor& output, int slot) {
                           spec_.name, sample.sample, s.local + s.rows, batch.rows);
             routed += s.rows;
         }
-    // No rank returns a gradient for rows without a route, so it is zeroed. This has to precede send():
-    // afterwards a fast consumer may already be putting gradients into the slot.
+    // No consumer returns a gradient for rows without a route, and the slot still holds an older one, so it
+    // is zeroed. This has to precede send(): afterwards a fast consumer may already be putting gradients
+    // there.
     if (spec_.carries_gradient && routed != batch.rows)
         transport_->zero(gradient_offset(peers_.at(rank_), slot, 0), bytes_of_rows(spec_, batch.rows));
     send(batch);
@@ -190,7 +203,7 @@ void Channel::send(const InFlight& batch) {
     std::vector<int> peers;
     for (const SampleSend& sample : batch.samples) {
         for (const CopySegment& s : sample.segments) {
-            if (spec_.pointer) continue;
+            if (spec_.pointer) continue;  // the consumer reads `output` itself, and needs the flags alone
             const Tensor part = batch.output.slice(s.local, s.local + s.rows);
             transport_->put(peers_.at(s.peer).number, row_offset(batch.slot, s.remote), part.data,
                             part.bytes());
@@ -200,9 +213,12 @@ void Channel::send(const InFlight& batch) {
             add_once(peers, flag.peer);
         }
     }
-    // All rows before the flags, and one flush per peer: the message then holds whole micro-batches. With
-    // gradients, the model needs its output until they arrive, so nobody overwrites it before it has been
-    // sent.
+    // A transport delivers flags after all rows that were put before the flush, so a flag may be queued
+    // before the rows of the next sample. One flush per peer makes one message of the whole micro-batch.
+    //
+    // On an edge with gradients, the caller keeps the output valid until drained(), that is, until consumers
+    // have received its rows. So nobody overwrites them before they are sent, and a GPU need neither copy
+    // them nor make later operations wait.
     flush(peers, !spec_.carries_gradient);
 }
 
@@ -215,8 +231,8 @@ bool Channel::acked(const FlagPair& flag) {
     return transport_->load(flag.ack) >> kSlotBits == epoch_;
 }
 
-// A flag that says "acknowledged" also says that the gradient is there, because a transport shows a flag only
-// after everything that was put before it.
+// An acknowledgement also means that the gradient has arrived, because a transport shows a flag only after
+// everything that was put before it.
 bool Channel::drained(int micro_batch) {
     InFlight& batch = in_flight(micro_batch);
     if (batch.drained) return true;
@@ -224,6 +240,8 @@ bool Channel::drained(int micro_batch) {
         for (const FlagPair& flag : sample.flags)
             if (!acked(flag)) return false;
     batch.drained = true;
+    // Where a pointer was passed, operations of the consumer may still be reading the output on the GPU.
+    // Those that the producer issues from now on, which may overwrite it, have to wait for them.
     if (spec_.carries_gradient)
         copy_gradient_to_device(batch);
     else
@@ -251,6 +269,7 @@ Tensor Channel::gradient(int micro_batch) {
     const InFlight& batch = in_flight(micro_batch);
     MAESTRO_CHECK(spec_.carries_gradient && !batch.retired && drained(micro_batch),
                   "edge {}, step {}: no gradient of micro-batch {}", spec_.name, step_, micro_batch);
+    // The host has seen the acknowledgements, but a device may not have written the gradient yet.
     wait_for_acks_on_device(batch);
     return {transport_->rows_at(gradient_offset(peers_.at(rank_), batch.slot, 0)),
             spec_.dtype,
@@ -259,7 +278,7 @@ Tensor Channel::gradient(int micro_batch) {
 
 void Channel::retire(int micro_batch) {
     InFlight& batch = in_flight(micro_batch);
-    if (batch.retired && !spec_.carries_gradient) return;  // retire_drained() was faster
+    if (batch.retired && !spec_.carries_gradient) return;  // retire_drained() has done so
     MAESTRO_CHECK(!batch.retired && drained(micro_batch), "edge {}, step {}: micro-batch {} cannot retire",
                   spec_.name, step_, micro_batch);
     batch.retired = true;
@@ -286,6 +305,8 @@ bool Channel::arrived(std::int64_t sample) {
     Received& in = received(sample);
     if (in.arrived) return true;
     if (missing_arrival(in)) return false;
+    // All ranks of the producer's replica write into one slot. If they had chosen different ones, this rank
+    // would read old rows where another rank's belong.
     for (const FlagPair& flag : in.plan.flags) {
         const int slot = static_cast<int>(transport_->load(flag.arrival) & kSlotMask);
         MAESTRO_CHECK(in.slot < 0 || in.slot == slot, "edge {}, step {}: sample {} in slots {} and {}",
@@ -293,6 +314,8 @@ bool Channel::arrived(std::int64_t sample) {
         in.slot = slot;
     }
     in.arrived = true;
+    // Here and not in rows(): the copy then runs beside the operations that are issued before the rows are
+    // needed, and it is issued only once.
     if (!spec_.pointer && in.plan.rows > 0)
         transport_->copy_to_device(row_offset(in.slot, in.plan.first_row),
                                    bytes_of_rows(spec_, in.plan.rows));
@@ -307,7 +330,7 @@ Tensor Channel::rows(std::int64_t sample) {
     transport_->set_end(transport::End::consumer);
     for (const FlagPair& flag : plan.flags) transport_->wait_on_device(flag.arrival);
     if (plan.rows == 0) return {nullptr, spec_.dtype, {0, spec_.width}};
-    if (spec_.pointer) {  // the producer's tensor itself, which stays valid until drained()
+    if (spec_.pointer) {  // the producer's tensor itself, which stays valid until drained(), in one segment
         const std::int64_t first = plan.segments.front().remote;
         return in_flight(plan.producer_micro_batch).output.slice(first, first + plan.rows);
     }
@@ -328,8 +351,9 @@ void Channel::release(std::span<const std::int64_t> samples) {
     flush(peers, true);
 }
 
-// Gradients go to the slot that the rows came from: it is the producer's until it retires the micro-batch, so
-// returning them needs no further credit, and credits cannot deadlock.
+// Gradients go to the slot that the rows came from, which the producer holds until it retires the
+// micro-batch. So returning them needs no credit, and a consumer can always finish what it has received:
+// credits cannot deadlock. Every row has one route, so no two consumers write to the same place of a slot.
 void Channel::put_gradient(std::span<const std::int64_t> samples, const Tensor& gradient) {
     transport_->set_end(transport::End::consumer);
     std::vector<int> peers;
@@ -343,7 +367,7 @@ void Channel::put_gradient(std::span<const std::int64_t> samples, const Tensor& 
                                     gradient.dim(0) >= row + rows && gradient.columns() == spec_.width),
                       "edge {}: the gradient of sample {} is {}, not rows {}..{} of {}[., {}]", spec_.name,
                       sample, gradient.describe(), row, row + rows, name_of(spec_.dtype), spec_.width);
-        in.released = true;
+        in.released = true;  // once this is acknowledged, the producer may fill the slot again
         for (const CopySegment& s : in.plan.segments) {
             const Tensor part = gradient.slice(row + s.local, row + s.local + s.rows);
             const Peer& peer = peers_.at(s.peer);
@@ -355,6 +379,8 @@ void Channel::put_gradient(std::span<const std::int64_t> samples, const Tensor& 
     flush(peers, true);
 }
 
+/// Acknowledges to every rank of the producer's replica, also to those that sent no rows: see FlagPair. The
+/// caller flushes, after all samples, so that a peer gets one message.
 void Channel::ack(Received& in, std::vector<int>& peers) {
     for (const FlagPair& flag : in.plan.flags) {
         transport_->signal(peers_.at(flag.peer).number, flag.ack, flag_value(in.slot));

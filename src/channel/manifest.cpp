@@ -18,11 +18,15 @@ public:
           consumer_(find_rank(spec.consumers, rank)) {}
 
     Manifest build(std::span<const Route> routes) {
+        // More routes would need more flags than there are, and theirs would lie in the first slot's rows.
         MAESTRO_CHECK(static_cast<std::int64_t>(routes.size()) <= spec_.max_samples,
-                      "edge {}: {} routes, room for {}", spec_.name, routes.size(), spec_.max_samples);
+                      "edge {}: {} routes in a step, at most {} allowed", spec_.name, routes.size(),
+                      spec_.max_samples);
         for (std::size_t i = 0; i < routes.size(); ++i) {
             const Route& route = routes[i];
             check(route);
+            // A rank may skip the routes between other replicas: only its replica and the one at the other
+            // end fill the slots and set the flags that it uses.
             const bool sends = producer_ && route.producer_replica == producer_->replica;
             const bool receives = consumer_ && route.consumer_replica == consumer_->replica;
             if (!sends && !receives) continue;
@@ -39,18 +43,20 @@ private:
         const int fanout = replicas / static_cast<int>(spec_.producers.size());
         MAESTRO_CHECK(r.consumer_replica >= 0 && r.consumer_replica < replicas &&
                           r.consumer_replica / fanout == r.producer_replica,
-                      "edge {}: sample {} from replica {} to {}", spec_.name, r.sample, r.producer_replica,
-                      r.consumer_replica);
-        MAESTRO_CHECK(!spec_.pointer || r.segments.size() <= 1, "edge {}: sample {} is in segments",
-                      spec_.name, r.sample);
+                      "edge {}: sample {} from replica {}, which does not serve replica {}", spec_.name,
+                      r.sample, r.producer_replica, r.consumer_replica);
+        // A pointer stands for consecutive rows only.
+        MAESTRO_CHECK(!spec_.pointer || r.segments.size() <= 1,
+                      "edge {}: the rows of sample {} are in {} segments, but a pointer is passed",
+                      spec_.name, r.sample, r.segments.size());
         for (const RowSegment& p : r.segments) {
             MAESTRO_CHECK(
                 p.producer >= 0 && p.producer < producers() && p.consumer >= 0 && p.consumer < consumers(),
-                "edge {}: sample {} from rank {} to rank {} of the replicas", spec_.name, r.sample,
-                p.producer, p.consumer);
+                "edge {}: sample {} from rank {} of its replica to rank {} of the other", spec_.name,
+                r.sample, p.producer, p.consumer);
             MAESTRO_CHECK(p.rows > 0 && p.producer_row >= 0 && p.producer_row + p.rows <= spec_.max_sent,
-                          "edge {}: sample {} has rows {}..{}, a rank puts out {}", spec_.name, r.sample,
-                          p.producer_row, p.producer_row + p.rows, spec_.max_sent);
+                          "edge {}: sample {} has rows {}..{} of an output of at most {}", spec_.name,
+                          r.sample, p.producer_row, p.producer_row + p.rows, spec_.max_sent);
         }
     }
 
@@ -60,13 +66,14 @@ private:
         for (const RowSegment& p : r.segments) rows[p.consumer] += p.rows;
         for (const RowSegment& p : r.segments)
             MAESTRO_CHECK(p.consumer_row >= 0 && p.consumer_row + p.rows <= rows[p.consumer],
-                          "edge {}: rows {}..{} of the {} of sample {}", spec_.name, p.consumer_row,
-                          p.consumer_row + p.rows, rows[p.consumer], r.sample);
+                          "edge {}: rows {}..{} of sample {}, of which the rank receives {}", spec_.name,
+                          p.consumer_row, p.consumer_row + p.rows, r.sample, rows[p.consumer]);
         return rows;
     }
 
     /// First row of the sample in the slot of each consumer rank. Every rank of both replicas computes this
-    /// for all consumer ranks, in the same order of routes, and so comes to the same places.
+    /// for all consumer ranks, in the same order of routes, and so comes to the same places. Samples do not
+    /// depend on each other's arrival: each has its place even if earlier ones arrive later.
     std::vector<std::int64_t> place(const Route& r, const std::vector<std::int64_t>& rows) {
         std::vector<std::int64_t>& filled = filled_[{r.producer_micro_batch, r.consumer_replica}];
         filled.resize(rows.size(), 0);
@@ -74,7 +81,7 @@ private:
         for (std::size_t q = 0; q < rows.size(); ++q) {
             filled[q] += rows[q];
             MAESTRO_CHECK(filled[q] <= spec_.max_received,
-                          "edge {}: sample {} has rows {}..{} of a slot, which has {}", spec_.name, r.sample,
+                          "edge {}: sample {} needs rows {}..{} of a slot of {}", spec_.name, r.sample,
                           first[q], filled[q], spec_.max_received);
         }
         return first;
@@ -89,6 +96,8 @@ private:
             send.segments.push_back(
                 {ranks[p.consumer], p.producer_row, first[p.consumer] + p.consumer_row, p.rows});
         }
+        // The condition is the one of add_receive(), seen from the other end: a flag that one end waits for
+        // and the other never sets would end the run at its deadline.
         for (int q = 0; q < consumers(); ++q)
             if (rows[q] > 0 || (producer_->rank == 0 && q == 0))
                 send.flags.push_back(flag_pair(route, producer_->rank, q, ranks[q]));
@@ -99,7 +108,7 @@ private:
         const std::vector<int>& ranks = spec_.producers[r.producer_replica];
         const int self = consumer_->rank;
         const auto [at, fresh] = manifest_.receives.try_emplace(r.sample);
-        MAESTRO_CHECK(fresh, "edge {}: sample {} twice", spec_.name, r.sample);
+        MAESTRO_CHECK(fresh, "edge {}: sample {} has two routes to a consumer", spec_.name, r.sample);
         SampleReceive& receive = at->second;
         receive.producer_micro_batch = r.producer_micro_batch;
         receive.first_row = first[self];
@@ -114,7 +123,10 @@ private:
     }
 
     /// A rank's flags are in two arrays, which both ends can compute: the arrivals [route, producer rank],
-    /// and the acknowledgements [route, consumer rank].
+    /// and the acknowledgements [route, consumer rank]. Each flag has one writer, because
+    /// no transport counts atomically. The second array begins at the same place in every step, however few
+    /// routes there are: a peer that is a step ahead must not set an acknowledgement where this rank still
+    /// waits for an arrival.
     FlagPair flag_pair(std::size_t route, int producer, int consumer, int peer) const {
         const auto p = static_cast<std::size_t>(producers()), q = static_cast<std::size_t>(consumers());
         const std::size_t acks = static_cast<std::size_t>(spec_.max_samples) * p;

@@ -1,5 +1,5 @@
 // The routes of a step as one rank sees them: what it sends and receives, and which flags it sets and waits
-// for. A pure function, so that both ends of an edge come to the same layout without a message.
+// for. A pure function, so both ends of an edge compute the same layout without exchanging a message.
 #pragma once
 
 #include <cstdint>

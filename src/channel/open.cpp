@@ -19,11 +19,11 @@ using transport::Method;
 
 namespace {
 constexpr double kMiB = 1024.0 * 1024.0;
-// Open MPI also keeps the state of a window there.
+// Open MPI also keeps the state of a window there, which is not part of rank_bytes().
 constexpr std::uint64_t kSpare = std::uint64_t{4} << 20;
 
 /// Where Open MPI puts the memory of shared windows. When it is full, there is no error but a SIGBUS at the
-/// first access, so the free space is checked before.
+/// first access, so the free space is compared with the needs of all edges before the first window is made.
 std::string shared_directory() {
     const char* chosen = std::getenv("OMPI_MCA_osc_sm_backing_directory");
     return chosen ? chosen : "/dev/shm";
@@ -36,11 +36,12 @@ struct NodeMemory {
 
 NodeMemory measure(const comm::Communicator& world, std::int64_t bytes) {
     NodeMemory memory;
+    // All ranks of a node draw on one file system, so it is their sum that has to fit.
     memory.needed = static_cast<std::uint64_t>(world.same_node().sum(bytes));
     struct statvfs space = {};
     memory.free = statvfs(shared_directory().c_str(), &space) == 0
                       ? static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize
-                      : UINT64_MAX;  // not a file system that can be asked: let MPI try
+                      : UINT64_MAX;  // unknown free space: let MPI try
     return memory;
 }
 
@@ -58,7 +59,8 @@ std::string list_edges(std::span<const ChannelSpec> specs, std::span<const trans
     return list;
 }
 
-/// Collective.
+/// Collective. Every rank judges every node: a rank that threw alone would leave the others waiting in the
+/// collective calls that make the windows.
 void check_shared_memory(const comm::Communicator& world, std::span<const std::string> host_of,
                          std::span<const ChannelSpec> specs, std::span<const transport::Choice> choices) {
     std::int64_t bytes = 0;
@@ -81,11 +83,12 @@ void check_shared_memory(const comm::Communicator& world, std::span<const std::s
     }
 }
 
-/// Collective: the host name of every rank.
+/// Collective: the host name of every rank. Names are what the log and errors show, but nodes are compared by
+/// them too, so nodes with equal names, such as containers, get different ones here.
 std::vector<std::string> hosts_of(const comm::Communicator& world) {
     struct Host {
-        int leader;  // distinguishes nodes with the same name
-        char name[64];
+        int leader;     // distinguishes nodes with the same name
+        char name[64];  // longer ones are cut, as allgather() takes values of one size
     };
     Host host{world.rank(), {}};
     gethostname(host.name, sizeof host.name - 1);
@@ -121,7 +124,8 @@ std::vector<std::string> gpus_of(const comm::Communicator& world, const std::str
     return gpus;
 }
 
-/// Collective.
+/// Collective. What is chosen for an edge has to be the same on all its ranks, so each learns the GPUs of
+/// all.
 Devices devices_of(const comm::Communicator& world, std::size_t edges,
                    std::span<const transport::Backends> backends) {
     const auto ranks = static_cast<std::size_t>(world.size());
@@ -152,7 +156,8 @@ bool is_direct(Method method) {
     return method == Method::nccl || method == Method::gpu_mpi;
 }
 
-/// Whether GPUs can copy into the memory of other ranks.
+/// Whether GPUs can copy into the memory of other ranks. On an emulated link they go through put(), which
+/// counts their bytes.
 bool reaches_peers(const ChannelSpec& spec, Method method) {
     return method == Method::shared_memory && !is_delayed(spec);
 }
@@ -168,6 +173,9 @@ std::unique_ptr<transport::Transport> open_direct(const comm::Communicator& worl
                              .flag_bytes = flag_bytes(spec),
                              .bytes = rank_bytes(spec, world.rank()),
                              .staging = direct_staging(spec, world.rank())};
+    // Both ends of a connection evaluate carries() for it, with the ranks in the same order, so one opens it
+    // to send exactly where the other opens it to receive. Otherwise opening it would wait for a partner that
+    // never comes.
     for (const int rank : ranks) {
         end.sends.push_back(carries(spec, world.rank(), rank));
         end.receives.push_back(carries(spec, rank, world.rank()));
@@ -234,19 +242,22 @@ std::optional<std::unique_ptr<transport::Transport>> make_transport(const comm::
             transport = transport::make_mpi_window(world.group(ranks, tag, "edge " + spec.name), bytes,
                                                    reaches_peers(spec, method) && on_gpus);
         } catch (const Error& error) {  // on all ranks of the edge
+            // Messages can replace a window that MPI refuses, but not a rank that is lost.
             if (error.code() == ExitCode::peer_lost) throw;
             refused = true;
         }
     }
-    // One edge at a time: Open MPI 4.1 (osc/rdma) names a window's shared file by job and communicator id,
-    // and edges without a common rank may have the same id. The file is unlinked before MPI_Win_allocate
-    // returns.
+    // All ranks of the world learn of a refusal, because all of them make the second attempt together. This
+    // call also keeps edges apart, one at a time: Open MPI 4.1 (osc/rdma) names a window's shared file by job
+    // and communicator id, and edges without a common rank may have the same id. The file is unlinked before
+    // MPI_Win_allocate returns.
     if (world.max(refused ? 1 : 0) > 0) return std::nullopt;
+    // This precedes add_gpu(), so the delay of rows on a GPU begins when they have been copied to the host.
     if (transport && is_delayed(spec))
         transport = transport::make_delayed(
             std::move(transport), {.latency_s = spec.latency_s,
                                    .byte_s = spec.row_s / static_cast<double>(bytes_of_rows(spec, 1)),
-                                   .due_at = due_offset(spec),
+                                   .delivery_times = delivery_times_offset(spec),
                                    .self = static_cast<int>(self - ranks.begin())});
     return transport;
 }
@@ -303,6 +314,8 @@ OpenChannels open_channels(const comm::Communicator& world, std::span<const Chan
     for (const ChannelSpec& spec : specs)
         choices.push_back(choose(spec, hosts, devices.gpu_of, request, devices.mpi_reaches));
     check_shared_memory(world, hosts, specs, choices);
+    // Making a transport is collective over the ranks of its edge. All ranks go through the edges in the same
+    // order, so no two of them wait for each other on different edges.
     OpenChannels open;
     for (std::size_t i = 0; i < specs.size(); ++i) {
         transport::Choice& choice = choices[i];

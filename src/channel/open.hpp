@@ -29,7 +29,7 @@ std::string describe_gpu_copies(const ChannelSpec& spec, transport::Method metho
 
 /// Sets `by_messages` of the edges that open_channels() will join by messages, so that their memory can be
 /// planned. For rows in the memory of hosts. Collective over `world`; if the edges name ranks that it does
-/// not have, as in a dry run, they are taken to be on one node.
+/// not have, as in a dry run, they are assumed to be on one node.
 void mark_messages(const comm::Communicator& world, std::span<ChannelSpec> specs, TransportRequest request);
 
 struct OpenChannels {

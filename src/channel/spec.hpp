@@ -59,15 +59,16 @@ inline std::size_t flag_count(const ChannelSpec& spec) {
            (spec.producers.front().size() + spec.consumers.front().size());
 }
 
-/// Offset of the times behind the flags: on an emulated link each flag has a time from which it can be seen.
-inline std::size_t due_offset(const ChannelSpec& spec) {
+/// Offset of the delivery times, which follow the flags. On an emulated link each flag has one: the time from
+/// which it can be seen.
+inline std::size_t delivery_times_offset(const ChannelSpec& spec) {
     return sizeof(std::uint64_t) * flag_count(spec);
 }
 
-/// Bytes of the flags, and of their times.
+/// Bytes of the flags and of their delivery times. Rows begin behind them, on a new cache line.
 inline std::size_t flag_bytes(const ChannelSpec& spec) {
     constexpr std::size_t kAlign = 64;
-    const std::size_t bytes = (is_delayed(spec) ? 2 : 1) * due_offset(spec);
+    const std::size_t bytes = (is_delayed(spec) ? 2 : 1) * delivery_times_offset(spec);
     return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
@@ -107,7 +108,7 @@ inline std::size_t slot_message_bytes(const ChannelSpec& spec, int rank) {
     return bytes_of_rows(spec, rows);
 }
 
-/// The same for all micro-batches in flight.
+/// Bytes of messages that all micro-batches in flight take on `rank`.
 inline std::size_t message_bytes(const ChannelSpec& spec, int rank) {
     return static_cast<std::size_t>(spec.window) * slot_message_bytes(spec, rank);
 }

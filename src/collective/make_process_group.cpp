@@ -30,6 +30,7 @@ transport::Choice agree_on_method(const comm::Communicator& members, const backe
 }  // namespace
 
 std::unique_ptr<ProcessGroup> make_process_group(comm::Communicator members, backend::Backend& backend) {
+    // Without CUDA no rank has a GPU: there is nothing to agree on, and no need for another communicator.
     if (!backend::kCuda) return make_mpi_group(std::move(members), kMaxMessage, "messages");
     if (members.size() == 1) return make_mpi_group(std::move(members), kMaxMessage, "one rank");
     const transport::Choice choice = agree_on_method(members, backend);

@@ -14,6 +14,7 @@ public:
           latency_s_(latency_s),
           byte_s_(bandwidth > 0 ? 1 / bandwidth : 0) {}
 
+    // begin() has counted the seconds.
     void wait(Request) override {}
 
 protected:

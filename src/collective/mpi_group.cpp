@@ -22,11 +22,15 @@ public:
           members_(std::move(members)),
           max_message_(max_message) {}
 
+    /// Open MPI advances a large message only while a rank is inside MPI, so most of an exchange happens here
+    /// and not while the rank computes.
     void wait(Request request) override {
         Exchange& exchange = exchanges_.open(request, members_.name());
         std::vector<MPI_Status> statuses(exchange.requests.size());
         members_.waiter().wait_until(
             [&] {
+                // Completes either all requests or none, so the statuses of receives that ended early are
+                // kept.
                 int done = 0;
                 MAESTRO_MPI(MPI_Testall(static_cast<int>(exchange.requests.size()), exchange.requests.data(),
                                         &done, statuses.data()));
@@ -49,7 +53,11 @@ protected:
         Exchange& exchange = exchanges_[request];
         exchange.requests.clear();
         exchange.expected.clear();
-        // Receives first: a message that finds its receive posted goes straight into the tensor.
+        // No call blocks, and every rank posts all its receives before it waits, so no order of messages can
+        // deadlock. Members begin the same operations in the same order, and MPI matches the messages of two
+        // ranks in the order in which they are posted: pieces and operations need no tags.
+        //
+        // Receives come first: a message that finds its receive posted goes straight into the tensor.
         for (const Message& m : receives)
             in_pieces(m.data, m.bytes, max_message_, [&](std::byte* data, int bytes) {
                 exchange.expected.push_back(bytes);

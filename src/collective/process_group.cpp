@@ -12,8 +12,8 @@ namespace maestro::collective {
 namespace {
 
 // A reduce-scatter receives from all other ranks at once, because the sum is taken in the order of ranks. The
-// pieces that it receives at a time fill at most kReduceBytes, whatever the number of ranks; few ranks do
-// not need all of it, since longer messages than kMaxPiece are no faster.
+// pieces that it receives at a time fill at most kReduceBytes, whatever the number of ranks. Few ranks do not
+// need all of it, since longer messages than kMaxPiece are no faster.
 constexpr std::size_t kReduceBytes = std::size_t{64} << 20;
 constexpr std::int64_t kMaxPiece = 1 << 20;    ///< elements
 constexpr std::int64_t kPieceAlignment = 128;  ///< elements; keeps every piece on an arena's alignment
@@ -52,7 +52,8 @@ void check_local(const Tensor& local, const Tensor& expected) {
 }  // namespace
 
 ProcessGroup::Request ProcessGroup::exchange(std::vector<Message> sends, std::vector<Message> receives) {
-    // A rank without rows sends no message, and its peers, which know its rows, do not wait for one.
+    // A rank without rows sends no message, and its peers, which know its rows, do not wait for one. This
+    // saves its latency, and the meta group counts the messages that a real group sends.
     std::erase_if(sends, [](const Message& m) { return m.bytes == 0; });
     std::erase_if(receives, [](const Message& m) { return m.bytes == 0; });
     for (const Message& m : sends) {
@@ -89,6 +90,7 @@ ProcessGroup::Request ProcessGroup::start_all_gather(backend::Backend& b, const 
 ProcessGroup::Request ProcessGroup::start_all_gather_in_place(const Tensor& whole,
                                                               std::span<const std::int64_t> rows) {
     const RankRows parts(whole, rows, size_);
+    // The rows that are sent and those that are received do not overlap, so no copy is needed between.
     return exchange_with_all([&](int) { return parts[rank_]; }, [&](int from) { return parts[from]; });
 }
 
@@ -104,10 +106,11 @@ ProcessGroup::Request ProcessGroup::start_all_to_all(backend::Backend& b, const 
 ProcessGroup::Request ProcessGroup::start_shift(backend::Backend& b, const Tensor& send,
                                                 const Tensor& received, int distance) {
     MAESTRO_CHECK(send.dtype == received.dtype, "{} and {}", send.describe(), received.describe());
+    // The remainder of a negative number is negative in C++.
     const int step = ((distance % size_) + size_) % size_;
     if (step == 0) {
         ops::copy(b, send, received);
-        return exchange({}, {});
+        return exchange({}, {});  // a request for the caller to wait for
     }
     return exchange({{(rank_ + step) % size_, send.data, send.bytes()}},
                     {{(rank_ + size_ - step) % size_, received.data, received.bytes()}});
@@ -122,8 +125,10 @@ void ProcessGroup::reduce_scatter(backend::Backend& b, const Tensor& whole, cons
         if (local.data != whole.data) ops::copy(b, whole, local);
         return;
     }
-    // A reduction tree or a ring would need less memory, but its order of summation, and so the bits of the
-    // sum, would follow from the number of ranks. Pieces keep the memory small whatever the tensor's size.
+    // A reduction tree or a ring would need less memory. But a ring adds the terms of each rank's part in
+    // another order, so the bits of a sum would depend on which rank holds the element, and those of a tree
+    // on its shape. Here terms are added in the order of ranks. Pieces keep the memory small whatever the
+    // tensor's size.
     const std::int64_t step = reduce_piece(size_, whole.dtype);
     const auto piece = [step](const Tensor& t, std::int64_t at) {
         const Tensor flat = t.reshape({t.size()});
@@ -137,10 +142,13 @@ void ProcessGroup::reduce_scatter(backend::Backend& b, const Tensor& whole, cons
     for (std::int64_t at = 0; at < longest; at += step) {
         const backend::ArenaScope scope(scratch);
         const Tensor result = piece(local, at);
+        // This rank's term stands at the place of its rank among the others, and not first or last.
         received[rank_] = piece(parts[rank_], at);
         wait(exchange_with_all(
             [&](int to) { return piece(parts[to], at); },
             [&](int from) { return received[from] = scratch.allocate(local.dtype, {result.size()}); }));
+        // The scratch is used again for the next piece, although on a GPU this sum may not have been taken
+        // yet: an exchange orders its receives after all operations that were issued before it.
         if (!result.empty()) ops::reduce(b, received, reduction, result);
     }
 }
@@ -148,6 +156,8 @@ void ProcessGroup::reduce_scatter(backend::Backend& b, const Tensor& whole, cons
 void ProcessGroup::all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction reduction,
                               backend::Arena& scratch) {
     if (size_ == 1 || values.empty()) return;
+    // One rank sums an element and sends the result to all, so that all have the same bits. Each rank sends
+    // 2 (n - 1) / n of the values, which is the least that an all-reduce of n ranks can do.
     std::vector<std::int64_t> rows;
     for (int r = 0; r < size_; ++r) rows.push_back(part_of(values.size(), r, size_).size());
     const Tensor flat = values.reshape({values.size(), 1});
@@ -156,6 +166,7 @@ void ProcessGroup::all_reduce(backend::Backend& b, const Tensor& values, ops::Re
 }
 
 std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type) {
+    // An arena without memory counts what the allocations of reduce_scatter() take, padding included.
     backend::Arena measured;
     const std::int64_t piece = std::min(elements, reduce_piece(ranks, type));
     for (int sender = 1; sender < ranks; ++sender) measured.allocate(type, {piece});

@@ -10,7 +10,7 @@ namespace maestro::comm {
 
 namespace {
 constexpr double kIntervalS = 1.0;
-constexpr double kListensPerInterval = 8;
+constexpr double kPollsPerInterval = 8;
 }  // namespace
 
 Heartbeat::Heartbeat(const Communicator& world, Watchdog& watchdog)
@@ -19,11 +19,11 @@ Heartbeat::Heartbeat(const Communicator& world, Watchdog& watchdog)
       interval_s_(std::min(kIntervalS, world.waiter().timeout_s() / 4)) {
     for (int distance = 1; distance < world_.size(); distance *= 2)
         branches_.push_back({.peer = (world_.rank() + distance) % world_.size()});
-    world.waiter().listen_to([this] { return listen(); });
+    world.waiter().set_heartbeat_poll([this] { return poll(); });
 }
 
 Heartbeat::~Heartbeat() {
-    world_.waiter().listen_to({});
+    world_.waiter().set_heartbeat_poll({});
 }
 
 void Heartbeat::doing(const std::string& what) noexcept {
@@ -37,31 +37,31 @@ void Heartbeat::doing(const std::string& what) noexcept {
 void Heartbeat::beat() noexcept {
     watchdog_.progress();
     if (branches_.empty()) return;
-    listen();
-    // News of one busy rank is enough for all, so a rank that has heard of another keeps silent.
+    poll();
+    // News of one busy rank is enough for all, so a rank that has heard of another sends nothing.
     if (now_s() - news_s_ < interval_s_) return;
     news_s_ = now_s();
     notify(static_cast<int>(branches_.size()));
 }
 
-/// Receives and forwards what has come; true if another rank is busy. Does nothing if it was called just now.
-bool Heartbeat::listen() noexcept {
+/// Receives and forwards heartbeats; returns whether there were any. Does nothing if it was called just now.
+bool Heartbeat::poll() noexcept {
     const double now = now_s();
-    if (now - listened_s_ < interval_s_ / kListensPerInterval) return false;
-    listened_s_ = now;
-    bool heard = false;
+    if (now - polled_s_ < interval_s_ / kPollsPerInterval) return false;
+    polled_s_ = now;
+    bool received = false;
     try {
         while (const std::optional<int> sender = world_.next_notice()) {
             const auto distance =
                 static_cast<unsigned>((world_.rank() - *sender + world_.size()) % world_.size());
-            heard = true;
+            received = true;
             news_s_ = now;
             notify(std::countr_zero(distance));
         }
     } catch (...) {  // a broken network ends the wait by its deadline
     }
     send_pending();
-    return heard;
+    return received;
 }
 
 /// The first `branches`: each stands for the ranks from its peer up to the next one's.

@@ -39,15 +39,15 @@ private:
         bool pending = false;  ///< has to be notified
         double sent_s = 0;     ///< when it was last notified
     };
-    bool listen() noexcept;
+    bool poll() noexcept;
     void notify(int branches) noexcept;
     void send_pending() noexcept;
 
     Watchdog& watchdog_;
     Communicator world_;
     double interval_s_;
-    double news_s_ = 0;      ///< when this rank last told the others, or heard that another rank is busy
-    double listened_s_ = 0;  ///< when it last looked for messages
+    double news_s_ = 0;    ///< when this rank last told the others, or heard that another rank is busy
+    double polled_s_ = 0;  ///< when it last looked for messages
     std::vector<Branch> branches_;
 };
 

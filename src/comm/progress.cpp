@@ -9,8 +9,8 @@ namespace maestro::comm {
 namespace {
 // A large message needs three polls by either side, so sleeps are short while one is pending; an unexpected
 // message may wait for a long sleep. scripts/bench/two_nodes.py measures what this costs computing ranks.
-constexpr auto kShortestNap = std::chrono::microseconds(100);
-constexpr auto kLongestNap = std::chrono::microseconds(1000);
+constexpr auto kMinSleep = std::chrono::microseconds(100);
+constexpr auto kMaxSleep = std::chrono::microseconds(1000);
 }  // namespace
 
 Progress::~Progress() {
@@ -49,7 +49,7 @@ void Progress::poll() {
 }
 
 void Progress::run() {
-    auto nap = kShortestNap;
+    auto sleep = kMinSleep;
     std::unique_lock sleeping(sleep_);
     while (!stop_) {
         sleeping.unlock();
@@ -62,9 +62,9 @@ void Progress::run() {
                 error_ = std::current_exception();
             }
         }
-        nap = busy ? kShortestNap : std::min(2 * nap, kLongestNap);
+        sleep = busy ? kMinSleep : std::min(2 * sleep, kMaxSleep);
         sleeping.lock();
-        wake_.wait_for(sleeping, nap, [this] { return stop_; });
+        wake_.wait_for(sleeping, sleep, [this] { return stop_; });
     }
 }
 

@@ -38,7 +38,7 @@ int world_rank() {
 
 double Waiter::begin() {
     polls_ = 0;
-    heard_s_ = 0;
+    last_heartbeat_s_ = 0;
     next_report_s_ = kLongWaitS;
     return now_s();
 }
@@ -51,10 +51,10 @@ void Waiter::pause(double start_s, const std::function<std::string()>& describe)
         return;
     }
     const double elapsed = now_s() - start_s;
-    const bool late = elapsed - heard_s_ > timeout_s_;
-    // Asked before every sleep and not only when it is late, because this also forwards heartbeats.
-    if (heard_ && heard_()) {
-        heard_s_ = elapsed;
+    const bool late = elapsed - last_heartbeat_s_ > timeout_s_;
+    // Called before every sleep and not only when it is late, because this also forwards heartbeats.
+    if (heartbeat_poll_ && heartbeat_poll_()) {
+        last_heartbeat_s_ = elapsed;
         if (watchdog_) watchdog_->progress();
     } else if (late) {
         const std::string who = watchdog_ ? watchdog_->activity() : fmt::format("rank {}", world_rank());

@@ -24,9 +24,9 @@ public:
     /// Waits are reported to `watchdog` (not owned; nullptr: none), whose doing() also goes into the error.
     void report_to(Watchdog* watchdog) { watchdog_ = watchdog; }
 
-    /// `heard` (empty: none) is asked often during a wait and returns whether another rank has sent a
-    /// heartbeat since the last time: then the deadline of the present wait starts again. It must be cheap.
-    void listen_to(std::function<bool()> heard) { heard_ = std::move(heard); }
+    /// `poll` (empty: none) is called often during a wait and returns whether another rank has sent a
+    /// heartbeat since the last call: then the deadline of the present wait starts again. It must be cheap.
+    void set_heartbeat_poll(std::function<bool()> poll) { heartbeat_poll_ = std::move(poll); }
 
     /// Describes pending work of a device that needs other ranks, which may be the real reason of a long
     /// wait. It is called about once a second of a long wait. Its text ("": nothing is pending) is added to
@@ -61,11 +61,12 @@ private:
     double timeout_s_;
     Watchdog* watchdog_ = nullptr;
     Progress progress_;
-    std::function<bool()> heard_;
+    std::function<bool()> heartbeat_poll_;
     std::list<Diagnostic> diagnostics_;
     int polls_ = 0;
-    double heard_s_ = 0;        // since the start of the present wait
-    double next_report_s_ = 0;  // since the start of the present wait
+    // Since the start of the present wait:
+    double last_heartbeat_s_ = 0;
+    double next_report_s_ = 0;
 };
 
 }  // namespace maestro::comm

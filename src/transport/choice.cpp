@@ -31,7 +31,9 @@ GpuPlacement gpu_placement(std::span<const std::string> gpus) {
     const std::size_t ranks = gpus.size();
     const auto without = static_cast<std::size_t>(std::count(gpus.begin(), gpus.end(), ""));
     if (without == ranks) return {Kind::none, "no rank has a GPU"};
+    // An edge and a group use one method on all their ranks, so one rank without a GPU decides for all.
     if (without > 0) return {Kind::some, fmt::format("{} of {} ranks have no GPU", without, ranks)};
+    // NCCL refuses a communicator that has two ranks on one GPU.
     if (const std::size_t different = std::set(gpus.begin(), gpus.end()).size(); different < ranks)
         return {Kind::shared,
                 fmt::format("{} ranks share {} GPU{}", ranks, different, different == 1 ? "" : "s")};
@@ -49,7 +51,9 @@ Choice choose_for_group(std::span<const std::string> gpus) {
 Choice choose_for_edge(const EdgeRanks& ranks, TransportRequest request) {
     if (ranks.same_rank) return {Method::pointer, "both ends are one rank"};
     if (request == TransportRequest::messages) return {Method::messages, "run.transport asks for it"};
-    std::string why_not_direct;  // from GPU to GPU, where there are GPUs
+    // A request of the deck for one method wins over the GPUs. An emulated link needs the host, which
+    // compares each flag's delivery time with its clock: NCCL would deliver rows before their time.
+    std::string why_not_direct;  // from GPU to GPU, if there are GPUs
     if (request == TransportRequest::automatic) {
         using Kind = GpuPlacement::Kind;
         const GpuPlacement placement = gpu_placement(ranks.gpus);
@@ -60,6 +64,8 @@ Choice choose_for_edge(const EdgeRanks& ranks, TransportRequest request) {
         if (placement.kind != Kind::none)
             why_not_direct = (all && ranks.emulated ? "its link is emulated" : placement.reason) + " and ";
     }
+    // Shared memory before messages: a put is one copy and needs neither thread nor message. Between nodes
+    // MPI has no window that works: see make_mpi_window().
     const std::set<std::string> hosts(ranks.hosts.begin(), ranks.hosts.end());
     if (hosts.size() == 1)
         return {Method::shared_memory, why_not_direct + "all its ranks are on " + *hosts.begin()};

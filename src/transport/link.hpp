@@ -14,7 +14,7 @@ class CudaEvent;
 
 namespace maestro::transport {
 
-/// Consecutive rows on the device.
+/// Consecutive bytes of rows on the device.
 struct Run {
     std::byte* data;
     std::size_t bytes;
@@ -23,22 +23,22 @@ struct Run {
 /// One direction between two ranks. Called by one thread at a time, whose current GPU is the rank's.
 class Link {
 public:
-    /// `outward`: this rank sends; `peer` is a rank of the edge's communicator.
-    Link(bool outward, int peer) : outward_(outward), peer_(peer) {}
+    /// `outgoing`: this rank sends, otherwise it receives; `peer` is a rank of the edge's communicator.
+    Link(bool outgoing, int peer) : outgoing_(outgoing), peer_(peer) {}
     virtual ~Link() = default;
     Link(const Link&) = delete;
     Link& operator=(const Link&) = delete;
-    bool outward() const { return outward_; }
+    bool outgoing() const { return outgoing_; }
     int peer() const { return peer_; }
-    /// Starts to send or receive all runs; only if settled(). The other side must post as many bytes.
+    /// Starts to send or receive all runs; needs ready(). The other side must post as many bytes.
     virtual void post(std::span<const Run> runs) = 0;
-    /// Whether what was posted has been completed, or issued to a stream. Throws its error.
-    virtual bool settled() = 0;
-    /// Only if settled(): records `moved`, which is reached once what was posted has been completed.
+    /// Whether everything that was posted has been completed, or issued to a stream. Throws its error.
+    virtual bool ready() = 0;
+    /// Records `moved`, which is reached once everything that was posted has been completed. Needs ready().
     virtual void mark(backend::CudaEvent& moved) const = 0;
 
 private:
-    bool outward_;
+    bool outgoing_;
     int peer_;
 };
 

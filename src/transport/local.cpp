@@ -19,6 +19,7 @@ public:
     void signal(int peer, std::size_t offset, std::uint64_t flag) override {
         put(peer, offset, &flag, sizeof flag);
     }
+    // A put is a copy within one thread: it is complete and visible at once.
     void flush(int) override {}
     std::uint64_t load(std::size_t offset) override {
         std::uint64_t flag = 0;
@@ -27,7 +28,7 @@ public:
     }
 
 private:
-    struct alignas(64) Line {
+    struct alignas(64) Line {  // memory() promises this alignment
         std::byte bytes[64];
     };
     std::vector<Line> lines_;

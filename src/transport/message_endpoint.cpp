@@ -37,6 +37,8 @@ MessageEndpoint::MessageEndpoint(comm::Communicator edge, std::size_t spare_byte
       poll_id_(edge_.waiter().progress().add([this] { return poll(); })) {}
 
 MessageEndpoint::~MessageEndpoint() {
+    // MPI reads a message until its send is done, so its memory must not be freed before. After an error the
+    // peers may never receive, and the run aborts in any case.
     if (std::uncaught_exceptions() == 0) {
         try {
             edge_.waiter().wait_until([this] { return all_sent(); },
@@ -53,8 +55,9 @@ std::size_t MessageEndpoint::held_bytes() const {
     return held_bytes_;
 }
 
-/// The smallest finished message that is large enough, unless it is so large that a longer one will need it.
-/// A new one has exactly the memory that it needs: that much the memory plan counts.
+/// Reuses the smallest finished message that is large enough, unless it is so large that a longer one will
+/// need it. A new one has exactly the memory that it needs, because that is what the memory plan counts: a
+/// vector that grew by itself would have up to twice as much.
 Bytes MessageEndpoint::new_message(std::size_t bytes) {
     constexpr std::size_t kSmall = 4096;
     const std::lock_guard lock(mutex_);
@@ -70,6 +73,7 @@ Bytes MessageEndpoint::new_message(std::size_t bytes) {
         message.clear();
         return message;
     }
+    // None fits. Spare messages make room for the new one, so that all together stay within the plan.
     while (!spare_.empty() && held_bytes_ + bytes > spare_bytes_) {
         held_bytes_ -= spare_.back().capacity();
         spare_.pop_back();
@@ -107,7 +111,8 @@ bool MessageEndpoint::all_sent() {
     return sent_.empty();
 }
 
-/// Called by whichever thread drives Progress, one at a time.
+/// Called by whichever thread drives Progress, one at a time. The lock is held for the sends alone:
+/// delivering copies whole micro-batches, and meanwhile the main thread has to be able to send.
 bool MessageEndpoint::poll() {
     std::vector<Bytes> finished;
     {
@@ -125,7 +130,7 @@ bool MessageEndpoint::poll() {
     for (Bytes& message : finished) recycle(std::move(message));
     while (begin_to_receive()) moved = true;
     // Receives of a peer may complete in any order, but are delivered in the order of the sends: a flag in a
-    // later message says that the rows of earlier ones are there.
+    // later message also announces the rows of earlier ones.
     for (std::size_t peer = 0; peer < inbox_.size(); ++peer)
         for (auto& messages = inbox_[peer]; !messages.empty() && is_done(messages.front());) {
             deliver_(static_cast<int>(peer), messages.front().bytes);
@@ -137,6 +142,9 @@ bool MessageEndpoint::poll() {
 }
 
 bool MessageEndpoint::begin_to_receive() {
+    // The size of a message is not known before it arrives, so no receive can be posted in advance. A matched
+    // probe takes the message out of MPI's queue: after an ordinary probe, a receive by another thread could
+    // get it. The receive itself does not block, because a large message needs several polls of both sides.
     int found = 0, size = 0;
     MPI_Message handle = MPI_MESSAGE_NULL;
     MPI_Status status;

@@ -53,7 +53,7 @@ void read_message(const Bytes& message, OnExtent&& on_extent, OnFlag&& on_flag) 
 }
 
 /// Sends and receives messages over a communicator, which it owns, while the host computes. It owns the
-/// messages from send() until they have left, and received ones until they have been delivered.
+/// messages from send() until they have been sent, and received ones until they have been delivered.
 class MessageEndpoint {
 public:
     /// Called with each message that has arrived, by whichever thread drives Progress; the messages of a peer
@@ -63,7 +63,7 @@ public:
     /// `spare_bytes`: finished messages are kept for reuse while all messages together take no more than
     /// this.
     MessageEndpoint(comm::Communicator edge, std::size_t spare_bytes, Deliver deliver);
-    ~MessageEndpoint();  ///< waits until everything has left, unless an exception is being handled
+    ~MessageEndpoint();  ///< waits until everything has been sent, unless an exception is being handled
     MessageEndpoint(const MessageEndpoint&) = delete;
     MessageEndpoint& operator=(const MessageEndpoint&) = delete;
 
@@ -71,7 +71,7 @@ public:
     /// An empty message with room for so many bytes, to be filled and sent.
     Bytes new_message(std::size_t bytes);
     void send(int peer, Bytes message);  ///< to another rank
-    /// Bytes of memory that messages take at the moment: on their way, and kept for reuse.
+    /// Bytes of memory that messages take at the moment: those in progress and those kept for reuse.
     std::size_t held_bytes() const;
 
 private:

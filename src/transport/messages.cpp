@@ -14,7 +14,8 @@ namespace maestro::transport {
 namespace {
 
 constexpr std::size_t kPage = 4096;  // CUDA pins whole pages, and no page may belong to two edges
-constexpr std::size_t kMaxPayload = std::size_t{1} << 28;  // counts of MPI are int
+// A count is an int in MPI. The rest of its range is for extents and flags.
+constexpr std::size_t kMaxPayload = std::size_t{1} << 28;
 
 class MessageTransport final : public Transport {
 public:
@@ -62,11 +63,13 @@ public:
                 payload += bytes;
                 done += bytes;
             }
-        send(peer, parts, draft.flags);  // flags with the last message, behind all rows
+        // The flags are in the last message, behind all rows, because messages are delivered in order.
+        send(peer, parts, draft.flags);
     }
 
-    // Words are stored by the thread that receives and loaded by the main thread. Release and acquire make
-    // the rows that were written before a flag visible to a thread that has seen the flag.
+    // Flags are stored by the thread that receives and loaded by the main thread. Release and acquire make
+    // the rows that were written before a flag visible to a thread that has seen the flag. The rows
+    // themselves need no lock: until the flag is set, nobody reads them.
     std::uint64_t load(std::size_t offset) override {
         return flag_at(offset).load(std::memory_order_acquire);
     }
@@ -80,7 +83,7 @@ private:
         const std::byte* source;
         std::size_t bytes;
     };
-    struct Draft {  ///< puts and signals to a peer since the last push
+    struct Draft {  ///< puts and signals to a peer since the last flush
         std::vector<Put> puts;
         std::vector<Flag> flags;
     };
@@ -103,6 +106,8 @@ private:
         endpoint_.send(peer, std::move(message));
     }
 
+    // Extents before flags, in the order of the message: read_message() visits them so. The offsets come from
+    // another process and are checked, since a wrong one would damage memory far from its cause.
     void deliver(const Bytes& message) {
         const std::byte* from = message.data();
         const auto check = [&](std::size_t offset, std::size_t bytes) {
@@ -116,9 +121,9 @@ private:
                 std::memcpy(memory() + e.offset, from, e.bytes);
                 from += e.bytes;
             },
-            [&](const Flag& w) {
-                check(w.offset, sizeof w.value);
-                flag_at(w.offset).store(w.value, std::memory_order_release);
+            [&](const Flag& flag) {
+                check(flag.offset, sizeof flag.value);
+                flag_at(flag.offset).store(flag.value, std::memory_order_release);
             });
     }
 

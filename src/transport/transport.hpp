@@ -77,9 +77,9 @@ public:
 /// rank can address the memory of the others. If MPI offers no window to one of the ranks, all throw that
 /// rank's Error, with Scope::all_ranks.
 std::unique_ptr<Transport> make_mpi_window(comm::Communicator edge, std::size_t bytes, bool reaches = false);
-/// Two-sided messages over `edge`, between any nodes: a push copies what was put and sends it as one message,
-/// and a thread (comm::Progress) receives while this rank computes. Memory of finished messages is kept for
-/// reuse while all messages together take at most `message_bytes`. Collective.
+/// Two-sided messages over `edge`, between any nodes: a flush copies what was put and sends it as one
+/// message, and a thread (comm::Progress) receives while this rank computes. Memory of finished messages is
+/// kept for reuse while all messages together take at most `message_bytes`. Collective.
 std::unique_ptr<Transport> make_messages(comm::Communicator edge, std::size_t bytes,
                                          std::size_t message_bytes);
 /// For an edge whose ends are both this rank; its only peer is 0.
@@ -87,12 +87,12 @@ std::unique_ptr<Transport> make_local(std::size_t bytes);
 
 /// An emulated link. What `inner` delivers becomes visible `latency_s` after it was put, and `byte_s` later
 /// for each byte; messages to a peer queue behind each other, and what a rank sends to itself is not delayed.
-/// The time from which the flag at `offset` is visible is sent along with it, to `due_at + offset`. The
-/// memory has the same layout on all ranks, and the ranks share a clock.
+/// The delivery time of the flag at `offset`, from which it is visible, is sent along with it to
+/// `delivery_times + offset`. The memory has the same layout on all ranks, and the ranks share a clock.
 struct LinkDelay {
     double latency_s = 0, byte_s = 0;
-    std::size_t due_at = 0;
-    int self = 0;  ///< this rank among the peers
+    std::size_t delivery_times = 0;  ///< their offset in the memory
+    int self = 0;                    ///< this rank among the peers
 };
 std::unique_ptr<Transport> make_delayed(std::unique_ptr<Transport> inner, LinkDelay delay);
 

@@ -13,13 +13,13 @@
 namespace maestro::transport {
 
 namespace {
-constexpr std::size_t kChunk = std::size_t{1} << 30;  // counts of MPI are int
+constexpr std::size_t kChunk = std::size_t{1} << 30;  // a count is an int in MPI
 
 class MpiWindowTransport final : public Transport {
 public:
     MpiWindowTransport(comm::Communicator edge, std::size_t bytes, bool reaches)
         : edge_(std::move(edge)), reaches_(reaches) {
-        // What fails may fail on one rank alone, while the others would wait in the barrier. So all ranks
+        // The allocation may fail on one rank alone, while the others would wait in the barrier. So all ranks
         // agree before they use the window, and before anybody frees it, which is collective.
         try {
             comm::agree(edge_, [&] { allocate(bytes); });
@@ -29,8 +29,12 @@ public:
                 MPI_Win_free(&window_);
             throw;
         }
+        // One access epoch for the whole run, so that no rank has to enter MPI for another to put. No rank
+        // ever locks exclusively, which makes the check for conflicting locks unnecessary.
         MAESTRO_MPI(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_));
-        std::memset(memory_, 0, size_of_window(bytes));  // takes the pages now, and not within a step
+        // Takes the pages now, and not within a step. The barrier keeps peers from putting before this is
+        // done.
+        std::memset(memory_, 0, size_of_window(bytes));
         MAESTRO_MPI(MPI_Win_sync(window_));
         edge_.barrier();
     }
@@ -76,10 +80,15 @@ public:
             any = true;
         }
         if (!any) return;
+        // The second flush makes the flags arrive now: the peer may be waiting for them, and this rank may
+        // next compute for a long time. MPI reads them from signals_ until it is done.
         MAESTRO_MPI(MPI_Win_flush(peer, window_));
         std::erase_if(signals_, [&](const Signal& s) { return s.peer == peer; });
     }
 
+    // A peer's put is a store of another process. MPI_Win_sync is MPI's memory barrier for it. The first call
+    // makes the flag visible; the second keeps reads of the rows, which the flag announces, from being moved
+    // before it, and the atomic load keeps the compiler from reading the flag only once in a polling loop.
     std::uint64_t load(std::size_t offset) override {
         MAESTRO_MPI(MPI_Win_sync(window_));
         auto* flag = reinterpret_cast<std::uint64_t*>(memory_ + offset);
@@ -91,7 +100,7 @@ public:
 private:
     static std::size_t size_of_window(std::size_t bytes) { return std::max<std::size_t>(bytes, 64); }
 
-    /// Calls no collective operation but the allocation itself.
+    /// Calls no collective operation but the allocation itself, because a rank that fails leaves it early.
     void allocate(std::size_t bytes) {
         const auto size = static_cast<MPI_Aint>(size_of_window(bytes));
         MPI_Info info = MPI_INFO_NULL;
@@ -108,7 +117,8 @@ private:
         MAESTRO_MPI(MPI_Win_get_attr(window_, MPI_WIN_MODEL, &model, &found));
         // load() reads flags as plain memory. Only in the unified model is that the memory that peers put to.
         MAESTRO_CHECK(found != 0 && *model == MPI_WIN_UNIFIED,
-                      "{}: MPI's window has two copies of its memory", edge_.name());
+                      "{}: MPI keeps separate public and private copies of the window's memory",
+                      edge_.name());
     }
 
     struct Signal {
@@ -118,7 +128,7 @@ private:
     };
     comm::Communicator edge_;
     bool reaches_;
-    std::vector<Signal> signals_;  ///< since the last push to their peer
+    std::vector<Signal> signals_;  ///< since the last flush to their peer
     MPI_Win window_ = MPI_WIN_NULL;
     std::byte* memory_ = nullptr;
 };

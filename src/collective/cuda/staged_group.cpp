@@ -24,15 +24,18 @@ namespace maestro::collective {
 
 namespace {
 
-constexpr std::int64_t kSlots = 8;  ///< pieces in flight in one direction
+/// Pieces in flight in one direction. Enough that copies and messages of different pieces overlap; 8 pieces
+/// of kMaxStagedMessage pin 32 MiB in each direction.
+constexpr std::int64_t kSlots = 8;
 
 struct Piece {
     int peer;
     std::byte* data;  ///< on the device
     int bytes;
 };
-/// The pieces in one direction, in an order that is the same on all ranks. They are numbered from the group's
-/// first piece on.
+/// The pieces in one direction, numbered from the group's first piece on. They are sent and received in this
+/// order, and few slots cannot deadlock: every operation has rounds, in which each rank sends to rank + i and
+/// receives from rank - i, so the earliest piece that is not done is next on both its ranks.
 struct Line {
     std::deque<Piece> pieces;  ///< those without a slot
     backend::StagingRing staging{kSlots};
@@ -77,11 +80,13 @@ public:
             [&] {
                 const std::lock_guard lock(mutex_);
                 advance();
+                // Sends end before an error is thrown: the ranks that wait for them did nothing wrong.
                 return out_.done >= exchange.out && (error_ || in_.done >= exchange.in);
             },
             [&] { return fmt::format("the other {} ranks of {}", size() - 1, members_.name()); });
         const std::lock_guard lock(mutex_);
         if (error_) std::rethrow_exception(error_);
+        // The copies to the device have been queued. The device waits for them, and the host goes on.
         if (exchange.receives) {
             arrived_.record(in_.stream);
             arrived_.block(backend_.stream());
@@ -92,6 +97,8 @@ public:
 protected:
     Request begin(std::span<const Message> out, std::span<const Message> in) override {
         const std::lock_guard lock(mutex_);
+        // Copies to the host read what has been computed so far. Copies to the device overwrite tensors that
+        // operations issued earlier may still be reading.
         if (!out.empty() || !in.empty()) {
             computed_.record(backend_.stream());
             computed_.block(out_.stream);
@@ -117,7 +124,9 @@ private:
             ++line.queued;
         });
     }
-    /// Called by whichever thread drives Progress.
+    /// Called by whichever thread drives Progress. While the main thread computes, this moves pieces from
+    /// copy to message and back; without it an exchange would stop after kSlots pieces until wait(). An error
+    /// is kept for the main thread to throw.
     bool poll() {
         const std::lock_guard lock(mutex_);
         if (out_.done == out_.queued && in_.done == in_.queued) return false;
@@ -140,13 +149,13 @@ private:
             error_ = std::current_exception();
         }
     }
-    static bool ended(MPI_Request& request, MPI_Status* status = MPI_STATUS_IGNORE) {
+    static bool is_done(MPI_Request& request, MPI_Status* status = MPI_STATUS_IGNORE) {
         int flag = 0;
         MAESTRO_MPI(MPI_Test(&request, &flag, status));
         return flag != 0;
     }
     /// Assigns the next slot to the next piece; returns the piece's number.
-    static std::int64_t take_slot(Line& line) {
+    static std::int64_t assign_slot(Line& line) {
         const std::int64_t number = line.started++;
         line.piece(number) = line.pieces.front();
         line.slot(number).memory.reserve(room_for(line.pieces.front()));
@@ -165,9 +174,11 @@ private:
     }
     void advance_out() {
         Line& line = out_;
-        while (line.done < line.posted && ended(line.request(line.done))) ++line.done;
+        while (line.done < line.posted && is_done(line.request(line.done))) ++line.done;
         while (!line.pieces.empty() && line.started - line.done < kSlots)
-            copy(line, take_slot(line), cudaMemcpyDeviceToHost);
+            copy(line, assign_slot(line), cudaMemcpyDeviceToHost);
+        // A piece is sent once the device has copied it, and in order: MPI matches the messages of two ranks
+        // in the order in which they are posted.
         for (; line.posted < line.started && line.slot(line.posted).copied.reached(); ++line.posted) {
             const Piece& piece = line.piece(line.posted);
             MAESTRO_MPI(MPI_Isend(line.slot(line.posted).memory.data(), piece.bytes, MPI_BYTE, piece.peer,
@@ -177,7 +188,7 @@ private:
     void advance_in() {
         Line& line = in_;
         MPI_Status status;
-        for (; line.done < line.started && ended(line.request(line.done), &status); ++line.done) {
+        for (; line.done < line.started && is_done(line.request(line.done), &status); ++line.done) {
             const Piece& piece = line.piece(line.done);
             int bytes = 0;
             MAESTRO_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
@@ -188,7 +199,7 @@ private:
         // A slot is free once the last piece in it has been copied to the device.
         while (!line.pieces.empty() && line.started - line.done < kSlots &&
                line.slot(line.started).copied.reached()) {
-            const std::int64_t number = take_slot(line);
+            const std::int64_t number = assign_slot(line);
             const Piece& piece = line.piece(number);
             MAESTRO_MPI(MPI_Irecv(line.slot(number).memory.data(), piece.bytes, MPI_BYTE, piece.peer,
                                   kMessageTag, members_.handle(), &line.request(number)));
@@ -203,8 +214,8 @@ private:
     backend::Backend& backend_;
     int device_ = 0;
     std::mutex mutex_;
-    std::exception_ptr error_;    ///< of a receive; sends go on, because other ranks wait for them
-    std::exception_ptr failure_;  ///< of a poll by Progress's thread; nothing goes on
+    std::exception_ptr error_;    ///< of a receive; sends continue, because other ranks wait for them
+    std::exception_ptr failure_;  ///< of a poll by Progress's thread; nothing continues
     Line out_, in_;
     backend::CudaEvent computed_, arrived_;
     PendingExchanges<Exchange> exchanges_;

@@ -1,6 +1,6 @@
 // A process group of GPUs by NCCL's sends and receives, on a dedicated stream. Sums are not NCCL's, whose
-// order follows its ring. If a rank does not come, NCCL's kernel never ends; this shows where the host waits
-// for the device, and there the group is named and NCCL's error thrown.
+// order follows its ring. If a rank is missing, NCCL's kernel never ends. The host notices this where it
+// waits for the device, and describe_pending() then names the group, or throws NCCL's error.
 #include <nccl.h>
 
 #include <span>
@@ -30,7 +30,7 @@ public:
           members_(std::move(members)),
           backend_(backend),
           nccl_(members_.name(), members_.waiter(), shared_id(members_), members_.rank(), members_.size()) {
-        nccl_.settle("ncclCommInitRankConfig");
+        nccl_.wait_until_ready("ncclCommInitRankConfig");
         diagnostic_id_ = members_.waiter().add_diagnostic([this] { return describe_pending(); });
     }
     ~NcclGroup() override { members_.waiter().remove_diagnostic(diagnostic_id_); }
@@ -39,8 +39,9 @@ public:
         Exchange& exchange = exchanges_.open(request, members_.name());
         exchange.open = false;
         if (!exchange.moves) return;
+        // The device waits and not the host, which goes on to issue the operations that use the tensors.
         exchange.ended.block(backend_.stream());
-        nccl_.settled();
+        nccl_.ready();  // throws if NCCL has failed meanwhile
     }
 
 protected:
@@ -58,22 +59,26 @@ private:
         bool moves = false;
         backend::CudaEvent begun, ended;  ///< on the group's stream
     };
-    /// Operations run one after another in the communicator's stream, in the same order on every rank.
+    /// Operations run one after another in the communicator's stream, in the same order on every rank. The
+    /// sends and receives of one operation are one NCCL group and run at the same time. One after another
+    /// they would deadlock: each send would wait for a receive that is queued behind a send that waits as
+    /// well.
     void move(Exchange& exchange, std::span<const Message> out, std::span<const Message> in) {
+        // Sends read what has been computed so far, and receives overwrite what it has read.
         computed_.record(backend_.stream());
         computed_.block(stream_);
         exchange.begun.record(stream_);
-        nccl_.settle(ncclGroupStart(), "ncclGroupStart");
+        nccl_.wait_until_ready(ncclGroupStart(), "ncclGroupStart");
         for (const Message& m : in)
-            nccl_.settle(ncclRecv(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_), "ncclRecv");
+            nccl_.wait_until_ready(ncclRecv(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_), "ncclRecv");
         for (const Message& m : out)
-            nccl_.settle(ncclSend(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_), "ncclSend");
-        nccl_.settle(ncclGroupEnd(), "ncclGroupEnd");  // only now are they in a stream
+            nccl_.wait_until_ready(ncclSend(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_), "ncclSend");
+        nccl_.wait_until_ready(ncclGroupEnd(), "ncclGroupEnd");  // only now are they in a stream
         exchange.ended.record(stream_);
     }
     /// Names the group if the device is executing one of its operations.
     std::string describe_pending() const {
-        nccl_.settled();
+        nccl_.ready();  // throws if NCCL has failed
         const bool any = exchanges_.any(
             [](const Exchange& e) { return e.moves && e.begun.reached() && !e.ended.reached(); });
         return any ? nccl_.others() : "";

@@ -1,7 +1,7 @@
 // Sends rows from one GPU's memory to another's, and flags by messages between the hosts. Everything that is
 // put to a peer before submit() is one send request: its rows are sent once the device has computed them, and
 // a message with the flags says where they belong. The receiver posts the receive, straight into the rows,
-// before anybody can see the flags; its kernels then wait for the receive on the device. The slots of a
+// before it sets the flags; its kernels then wait for the receive on the device. The slots of a
 // channel keep the order of everything else: a slot is filled again only after it was acknowledged, and the
 // acknowledgement is sent after the operations that read the slot.
 #include <cuda_runtime_api.h>
@@ -38,7 +38,8 @@ struct SendRequest {
     std::vector<Flag> flags;
     backend::CudaEvent ready;  ///< the device has computed the rows
     backend::CudaEvent sent;   ///< the rows have been sent
-    bool posted = false, left = false;
+    bool posted = false;
+    bool issued = false;        ///< the host has nothing left to do for it
     std::uint64_t staging = 0;  ///< position in the staging ring up to which memory is free afterwards
 
     void add(std::size_t offset, std::byte* data, std::size_t bytes) {
@@ -51,9 +52,9 @@ struct SendRequest {
         runs.push_back({data, bytes});
         extents.push_back({offset, bytes});
     }
-    bool is_done() const { return left && (runs.empty() || sent.reached()); }
+    bool is_done() const { return issued && (runs.empty() || sent.reached()); }
     void clear() {
-        flushed = posted = left = false;
+        flushed = posted = issued = false;
         runs.clear();
         extents.clear();
         flags.clear();
@@ -91,7 +92,7 @@ public:
                     [this](int peer, const Bytes& message) { deliver(peer, message); }) {
         MAESTRO_CUDA_CALL(cudaGetDevice(&device_));
         for (const auto& link : links_)
-            (link->outward() ? queue(link->peer()).out : queue(link->peer()).in) = link.get();
+            (link->outgoing() ? queue(link->peer()).out : queue(link->peer()).in) = link.get();
         poll_id_ = waiter_.progress().add([this] { return poll(); });
         diagnostic_id_ = waiter_.add_diagnostic([this] { return describe_pending(); });
         endpoint_.edge().barrier();
@@ -113,11 +114,11 @@ public:
 
     void put(int peer, std::size_t offset, const void* source, std::size_t bytes) override {
         if (bytes == 0) return;
-        auto* const from =
-            static_cast<std::byte*>(const_cast<void*>(source));  // runs are used for both directions
+        // Only read: a Run is not const because it also says where rows are received.
+        auto* const from = static_cast<std::byte*>(const_cast<void*>(source));
         if (peer == self_) return copy(on_device(offset), from, bytes);
-        MAESTRO_CHECK(queue(peer).out != nullptr, "edge {}: {} bytes to rank {}, which gets none", end_.edge,
-                      bytes, peer);
+        MAESTRO_CHECK(queue(peer).out != nullptr, "edge {}: {} bytes to rank {}, to which no rows are sent",
+                      end_.edge, bytes, peer);
         draft(peer).add(offset, from, bytes);
     }
     void signal(int peer, std::size_t offset, std::uint64_t flag) override {
@@ -141,7 +142,9 @@ public:
     void zero(std::size_t offset, std::size_t bytes) override {
         MAESTRO_CUDA_CALL(cudaMemsetAsync(on_device(offset), 0, bytes, operations_));
     }
-    /// Waits for the last receive from each peer, which may be a later one than the caller needs.
+    /// Waits for the last receive from each peer, which may be a later one than the caller needs. It was
+    /// posted because its sender had computed the rows, so it ends without anything that this rank has yet to
+    /// do.
     std::byte* rows_at(std::size_t offset) override {
         const std::lock_guard lock(mutex_);
         for (const PeerQueue& each : queues_)
@@ -167,7 +170,7 @@ private:
         MAESTRO_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, operations_));
     }
 
-    // Letters until they have been submitted: main thread only.
+    // Requests that have not been submitted belong to the main thread and need no lock.
     std::list<SendRequest> new_request(int peer) {
         std::list<SendRequest> one;
         {
@@ -194,7 +197,7 @@ private:
         std::list<SendRequest> part = new_request(request.peer);
         for (std::size_t i = 0; i < runs.size(); ++i)
             for (std::size_t at = 0, bytes = 0; at < runs[i].bytes; at += bytes) {
-                MAESTRO_CHECK(staging_.largest() > 0, "edge {}: {} bytes of a rank that sends none",
+                MAESTRO_CHECK(staging_.largest() > 0, "edge {}: {} bytes of a rank that sends no rows",
                               end_.edge, runs[i].bytes);
                 bytes = std::min(staging_.largest(), runs[i].bytes - at);
                 std::byte* const place = stage(bytes, part);
@@ -224,6 +227,7 @@ private:
         SendRequest& request = one.front();
         request.ready.record(operations_);
         const std::lock_guard lock(mutex_);
+        // The ring is released in the order of submission, in which it was allocated too.
         request.staging = staging_.position();
         queue(request.peer).outbox.push_back(&request);
         requests_.splice(requests_.end(), one);
@@ -243,7 +247,7 @@ private:
                 advance();
                 return ready();
             },
-            [&] { return fmt::format("rows of edge {} to leave the GPU", end_.edge); });
+            [&] { return fmt::format("the GPU to send rows of edge {}", end_.edge); });
     }
     /// Called by whichever thread drives Progress.
     bool poll() {
@@ -270,18 +274,22 @@ private:
     bool advance_send(PeerQueue& to) {
         SendRequest& request = *to.outbox.front();
         if (!request.posted) {
+            // NCCL's kernel would hold a part of the GPU while it waited for the rows on the device, and the
+            // kernels that compute them might not fit beside it. So the host waits for the event.
             if (!request.ready.reached()) return false;
             send(request, to);
             request.posted = true;
         }
         if (!request.runs.empty()) {
-            if (!to.out->settled()) return false;
+            if (!to.out->ready()) return false;
             to.out->mark(request.sent);
         }
-        return request.left = true;
+        return request.issued = true;
     }
     void send(const SendRequest& request, PeerQueue& to) {
         if (request.peer == self_) return store(request.flags);
+        // Rows of one link arrive in the order of their messages, so a message does not have to name its
+        // send.
         if (!request.runs.empty()) to.out->post(request.runs);
         Bytes message = endpoint_.new_message(message_bytes(0, request.extents.size(), request.flags.size()));
         close_message(message, request.extents, request.flags);
@@ -300,7 +308,7 @@ private:
                               end_.edge, e.bytes, e.offset, end_.bytes);
                 incoming.runs.push_back({on_device(e.offset), e.bytes});
             },
-            [&](const Flag& w) { incoming.flags.push_back(w); });
+            [&](const Flag& flag) { incoming.flags.push_back(flag); });
         while (!from.inbox.empty() && advance_receive(from)) from.inbox.pop_front();
     }
     /// Returns true once the flags of the first receive request have been set.
@@ -308,7 +316,8 @@ private:
         ReceiveRequest& incoming = from.inbox.front();
         if (!incoming.runs.empty()) {
             if (!std::exchange(incoming.posted, true)) from.in->post(incoming.runs);
-            if (!from.in->settled()) return false;
+            if (!from.in->ready()) return false;
+            // Before the flags: who has seen one may call rows_at(), which has to find this event.
             from.in->mark(from.received);
         }
         store(incoming.flags);
@@ -316,7 +325,7 @@ private:
     }
     std::string describe_pending() {
         const std::lock_guard lock(mutex_);
-        for (const auto& link : links_) link->settled();
+        for (const auto& link : links_) link->ready();  // throws if one has failed
         return requests_.empty() ? "" : fmt::format("the GPU is to send rows of edge {}", end_.edge);
     }
 

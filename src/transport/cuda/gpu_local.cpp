@@ -34,6 +34,8 @@ public:
     }
     void signal(int peer, std::size_t offset, std::uint64_t flag) override {
         MAESTRO_CHECK(peer == 0, "peer {} of a local transport", peer);
+        // The host that sets the flag is the one that reads it, so no atomic is needed. The event stands for
+        // the rows that were put before, or computed in place where a pointer is passed.
         flags_.at(offset / sizeof flag) = flag;
         announced_[offset].record(operations_);
     }

@@ -11,7 +11,7 @@ namespace {
 
 using Span = std::pair<std::uintptr_t, std::uintptr_t>;
 
-/// Whole pages, in the order of addresses; what touches is one, because no page can be registered twice.
+/// Rounds the spans to whole pages and joins those that touch, because no page can be registered twice.
 std::vector<Span> joined_pages(std::vector<Span> spans) {
     const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
     for (auto& [begin, end] : spans) {
@@ -50,8 +50,9 @@ PinnedMappings::PinnedMappings(Transport& transport, std::size_t bytes, const st
             registered_.push_back(pages);
             continue;
         }
-        cudaGetLastError();  // or a launch's check would report it
+        cudaGetLastError();  // clears the error, which the check of the next launch would report otherwise
         refused = fmt::format("cudaHostRegister: {}", cudaGetErrorString(found));
+        // All or nothing, so that a failure leaves one case to describe and to test: everything is staged.
         release();
         reached_.assign(peers.size(), nullptr);
         return;

@@ -38,7 +38,7 @@ struct CopyBatch {
     backend::CudaEvent copied;  ///< all copies are done, and so is everything that was computed before
     std::vector<StagedCopy> staged;
     std::vector<Signal> signals;
-    std::vector<int> peers;     ///< to push to
+    std::vector<int> peers;     ///< to flush to
     std::uint64_t staging = 0;  ///< position in the staging ring up to which memory is free afterwards
 };
 
@@ -76,7 +76,7 @@ public:
         follow_operations();
         if (std::byte* const there = pinned_.peer_memory(peer)) return copy(there + offset, source, bytes);
         for (std::size_t at = 0, part = 0; at < bytes; at += part) {
-            MAESTRO_CHECK(staging_.largest() > 0, "edge {}: {} bytes of a rank that sends none", end_.edge,
+            MAESTRO_CHECK(staging_.largest() > 0, "edge {}: {} bytes of a rank that sends no rows", end_.edge,
                           bytes);
             part = std::min(staging_.largest(), bytes - at);
             std::byte* const staged = stage(part);
@@ -92,7 +92,7 @@ public:
         if (draft().peers.empty()) return;
         follow_operations();
         const bool copies = std::exchange(has_copies_, false);
-        following_ = false;
+        following_ = false;  // the next batch has to wait for what is computed until then
         seal(reuse && copies);
     }
     std::uint64_t load(std::size_t offset) override { return host_->load(offset); }
@@ -100,6 +100,8 @@ public:
     void zero(std::size_t offset, std::size_t bytes) override {
         MAESTRO_CUDA_CALL(cudaMemsetAsync(on_device(offset), 0, bytes, operations_));
     }
+    /// The stream need not wait for operations. Those that used what was there before have ended: a peer may
+    /// put here only after this rank has sent something that followed them, an acknowledgement or new rows.
     void copy_to_device(std::size_t offset, std::size_t bytes) override {
         MAESTRO_CUDA_CALL(
             cudaMemcpyAsync(on_device(offset), memory() + offset, bytes, cudaMemcpyHostToDevice, up_));
@@ -135,6 +137,7 @@ private:
             if (std::find(draft().peers.begin(), draft().peers.end(), staged_copy.peer) ==
                 draft().peers.end())
                 draft().peers.push_back(staged_copy.peer);
+        // Flags wait for the rest of the batch, because they announce rows that may still be to come.
         std::vector<Signal> later = std::exchange(draft().signals, {});
         if (!draft().staged.empty()) seal(false);
         draft().signals = std::move(later);
@@ -171,6 +174,8 @@ private:
         send_batches();
         return true;
     }
+    /// Batches are sent in the order of their events, which is the order of the copies: a flag
+    /// cannot overtake rows of an earlier batch, and the ring is released in order.
     void send_batches() {
         while (!batches_.empty() && batches_.front().copied.reached()) {
             CopyBatch& batch = batches_.front();

@@ -15,7 +15,7 @@ namespace {
                               const char* expression) {
     const char* detail = ncclGetLastError(communicator);
     throw Error(found == ncclRemoteError ? ExitCode::peer_lost : ExitCode::broken_invariant,
-                fmt::format("{}: {}: {}{}{} (NCCL_DEBUG=INFO says more)", name, expression,
+                fmt::format("{}: {}: {}{}{} (run with NCCL_DEBUG=INFO for details)", name, expression,
                             ncclGetErrorString(found), detail && *detail ? ": " : "", detail ? detail : ""));
 }
 
@@ -44,10 +44,10 @@ NcclCommunicator::NcclCommunicator(std::string name, comm::Waiter& waiter, const
                                    int size, int blocks)
     : name_(std::move(name)), waiter_(waiter), size_(size) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    config.blocking = 0;  // or calls would wait for other ranks without a deadline
     if (blocks > 0) config.maxCTAs = blocks;
     try {
-        begun(ncclCommInitRankConfig(&handle_, size, id, rank, &config), "ncclCommInitRankConfig");
+        check(ncclCommInitRankConfig(&handle_, size, id, rank, &config), "ncclCommInitRankConfig");
     } catch (...) {
         abort();
         throw;
@@ -56,29 +56,29 @@ NcclCommunicator::NcclCommunicator(std::string name, comm::Waiter& waiter, const
 
 NcclCommunicator::~NcclCommunicator() {
     if (handle_ == nullptr) return;
-    if (exceptions_ < std::uncaught_exceptions()) {  // the others may never come
+    if (exceptions_ < std::uncaught_exceptions()) {  // finalizing needs the other ranks, which may have gone
         abort();
         return;
     }
     try {
-        settle(ncclCommFinalize(handle_), "ncclCommFinalize");
+        wait_until_ready(ncclCommFinalize(handle_), "ncclCommFinalize");
         ncclCommDestroy(std::exchange(handle_, nullptr));
     } catch (const Error&) {
         abort();
     }
 }
 
-void NcclCommunicator::begun(ncclResult_t found, const char* expression) const {
+void NcclCommunicator::check(ncclResult_t found, const char* expression) const {
     if (found != ncclSuccess && found != ncclInProgress) nccl_failed(found, handle_, name_, expression);
 }
 
-bool NcclCommunicator::settled() const {
+bool NcclCommunicator::ready() const {
     const ncclResult_t found = state();
-    begun(found, "what runs on the GPU");
+    check(found, "what runs on the GPU");
     return found == ncclSuccess;
 }
 
-void NcclCommunicator::settle(const char* expression) const {
+void NcclCommunicator::wait_until_ready(const char* expression) const {
     ncclResult_t found = ncclInProgress;
     waiter_.wait_until(
         [&] {
@@ -86,7 +86,7 @@ void NcclCommunicator::settle(const char* expression) const {
             return found != ncclInProgress;
         },
         [&] { return fmt::format("{} in {}", others(), expression); });
-    begun(found, expression);
+    check(found, expression);
 }
 
 std::string NcclCommunicator::others() const {

@@ -15,9 +15,9 @@ namespace maestro::transport {
 class NcclCommunicator {
 public:
     static ncclUniqueId make_id();
-    /// Starts to initialize it as rank `rank` of `size`; settle() waits for that. All ranks pass the `id`
-    /// that one of them has made. `name` is used in messages; `blocks`: the most thread blocks that an
-    /// operation may use (0: NCCL's default). The waiter must outlive it.
+    /// Starts to initialize it as rank `rank` of `size`; wait_until_ready() waits for that. All ranks pass
+    /// the `id` that one of them has made. `name` is used in messages; `blocks`: the most thread blocks that
+    /// an operation may use (0: NCCL's default). The waiter must outlive it.
     NcclCommunicator(std::string name, comm::Waiter& waiter, const ncclUniqueId& id, int rank, int size,
                      int blocks = 0);
     /// Collective, unless an exception is being handled. Operations in streams end first.
@@ -27,15 +27,15 @@ public:
     operator ncclComm_t() const { return handle_; }
 
     /// Throws if a call has returned a failure. The operation may still be in progress.
-    void begun(ncclResult_t found, const char* expression) const;
+    void check(ncclResult_t found, const char* expression) const;
     /// Whether the last operation has been completed or issued; does not wait. Throws NCCL's asynchronous
     /// error.
-    bool settled() const;
-    /// Waits until settled(), which may need the other ranks. Error(peer_lost) after the deadline.
-    void settle(const char* expression) const;
-    void settle(ncclResult_t found, const char* expression) const {
-        begun(found, expression);
-        if (found == ncclInProgress) settle(expression);
+    bool ready() const;
+    /// Waits until ready(), which may need the other ranks. Error(peer_lost) after the deadline.
+    void wait_until_ready(const char* expression) const;
+    void wait_until_ready(ncclResult_t found, const char* expression) const {
+        check(found, expression);
+        if (found == ncclInProgress) wait_until_ready(expression);
     }
     std::string others() const;  ///< "the other 3 ranks of tp, by NCCL"
 

@@ -11,46 +11,45 @@ namespace maestro::transport {
 
 namespace {
 
-constexpr int kBlocks = 4;  ///< of a GPU, that a kernel takes at most
+constexpr int kBlocks = 4;  ///< thread blocks of a kernel, at most
 
-/// A communicator of two ranks alone, and a stream. NCCL's kernels hold a part of the device until the other
-/// side comes; it takes those of a communicator one after another, and promises nothing of the order in which
-/// those of several get on. No ranks wait for each other in a circle, because
-/// - nothing but this connection's rows is in the stream, and the stream waits for no event;
-/// - a send is posted once its rows are there, and its receive when a message of the host says so, whatever
-///   the device is doing: neither side's kernel waits for kernels of the model, or for rows of other
-///   connections;
-/// - a kernel has kBlocks blocks at most, so that those of all connections fit on the device together;
-/// - NCCL allocates memory, and waits for the device, at the first use of a connection, which is when the
-/// edge is
-///   opened.
+/// A communicator of two ranks, and a stream. An NCCL kernel occupies a part of the device until the other
+/// side joins its operation. Kernels of one communicator run one after another, but NCCL promises
+/// nothing about the order of those of several. No ranks wait for each other in a circle, because
+/// - the stream carries nothing but the rows of this connection and waits for no event;
+/// - a send is posted once its rows have been computed, and its receive when the host's message announces it,
+///   whatever the device is doing. So neither side's kernel waits for kernels of the model or for rows of
+///   other connections;
+/// - a kernel has at most kBlocks blocks, so that those of all connections fit on the device together;
+/// - NCCL allocates memory, and waits for the device, at the first use of a connection, which is part of
+///   opening the edge.
 class NcclLink final : public Link {
 public:
-    NcclLink(const std::string& edge, comm::Waiter& waiter, const ncclUniqueId& id, bool outward, int peer)
-        : Link(outward, peer),
-          name_(fmt::format("edge {} {} its rank {}", edge, outward ? "to" : "from", peer)),
+    NcclLink(const std::string& edge, comm::Waiter& waiter, const ncclUniqueId& id, bool outgoing, int peer)
+        : Link(outgoing, peer),
+          name_(fmt::format("edge {} {} its rank {}", edge, outgoing ? "to" : "from", peer)),
           waiter_(waiter),
-          nccl_(name_, waiter, id, outward ? 0 : 1, 2, kBlocks) {}
+          nccl_(name_, waiter, id, outgoing ? 0 : 1, 2, kBlocks) {}
 
     void post(std::span<const Run> runs) override {
-        const int other = outward() ? 1 : 0;
-        nccl_.begun(ncclGroupStart(), "ncclGroupStart");
+        const int other = outgoing() ? 1 : 0;
+        nccl_.check(ncclGroupStart(), "ncclGroupStart");
         for (const Run& run : runs)
-            if (outward())
-                nccl_.begun(ncclSend(run.data, run.bytes, ncclUint8, other, nccl_, stream_), "ncclSend");
+            if (outgoing())
+                nccl_.check(ncclSend(run.data, run.bytes, ncclUint8, other, nccl_, stream_), "ncclSend");
             else
-                nccl_.begun(ncclRecv(run.data, run.bytes, ncclUint8, other, nccl_, stream_), "ncclRecv");
-        nccl_.begun(ncclGroupEnd(), "ncclGroupEnd");
+                nccl_.check(ncclRecv(run.data, run.bytes, ncclUint8, other, nccl_, stream_), "ncclRecv");
+        nccl_.check(ncclGroupEnd(), "ncclGroupEnd");
     }
-    bool settled() override { return nccl_.settled(); }
+    bool ready() override { return nccl_.ready(); }
     void mark(backend::CudaEvent& moved) const override { moved.record(stream_); }
 
-    void wait_until_made() const { nccl_.settle("ncclCommInitRankConfig"); }
+    void wait_until_made() const { nccl_.wait_until_ready("ncclCommInitRankConfig"); }
     /// Collective with the other side.
     void use(const Run& run) {
         backend::CudaEvent used;
         post(std::span(&run, 1));
-        nccl_.settle("the first message");
+        nccl_.wait_until_ready("the first message");
         mark(used);
         waiter_.wait_until([&] { return used.reached(); },
                            [&] { return fmt::format("the first message of {}", name_); });
@@ -73,12 +72,14 @@ Links open_nccl_links(const comm::Communicator& edge, const DirectEnd& end) {
             if (from == edge.rank() && end.sends[to]) ids[to] = transport::NcclCommunicator::make_id();
         edge.broadcast(std::span(ids), from);
         for (int to = 0; to < edge.size(); ++to) {
-            const bool outward = from == edge.rank() && end.sends[to];
-            if (outward || (to == edge.rank() && end.receives[from]))
-                made.push_back(std::make_unique<NcclLink>(end.edge, edge.waiter(), ids[to], outward,
-                                                          outward ? to : from));
+            const bool outgoing = from == edge.rank() && end.sends[to];
+            if (outgoing || (to == edge.rank() && end.receives[from]))
+                made.push_back(std::make_unique<NcclLink>(end.edge, edge.waiter(), ids[to], outgoing,
+                                                          outgoing ? to : from));
         }
     }
+    // All communicators start to initialize before any is waited for. If each were waited for at once, ranks
+    // would wait for one another in long chains.
     for (const auto& link : made) link->wait_until_made();
     const backend::Buffer one(*end.backends.any(), 1);
     Links links;
