@@ -4,31 +4,9 @@
 #include <string>
 
 #include "base/error.hpp"
+#include "comm/patience.hpp"
 
 namespace maestro::comm {
-
-namespace {
-
-// A rank that hangs in `action` is reported by its own watchdog, which knows what it was doing. The watchdog
-// fires up to a heartbeat and a margin later than the deadline of the others, so they wait a little longer
-// and report only if it stays silent too.
-constexpr double kPatienceS = 4;
-
-class Patience {
-public:
-    explicit Patience(Waiter& waiter) : waiter_(waiter), timeout_s_(waiter.timeout_s()) {
-        waiter.set_timeout(timeout_s_ + kPatienceS);
-    }
-    ~Patience() { waiter_.set_timeout(timeout_s_); }
-    Patience(const Patience&) = delete;
-    Patience& operator=(const Patience&) = delete;
-
-private:
-    Waiter& waiter_;
-    double timeout_s_;
-};
-
-}  // namespace
 
 void agree(const Communicator& world, const std::function<void()>& action) {
     int code = 0;

@@ -297,6 +297,21 @@ void commands_reach_all_ranks(const comm::Communicator& world) {
     MAESTRO_CHECK(command.stop && !command.flush_metrics, "no order to stop");
 }
 
+/// The other ranks reach their deadline before rank 0, which began to wait for its plan a little later. Rank
+/// 0 alone knows what is waited for, so its error has to come first.
+void late_plans_are_reported_by_rank_0(const comm::Communicator& world) {
+    comm::Waiter& waiter = world.waiter();
+    const double timeout_s = waiter.timeout_s();
+    world.barrier();
+    waiter.set_timeout(world.rank() == 0 ? 0.5 : 0.1);
+    train::StepCommand command{.stop = true};
+    if (world.rank() == 0)
+        expect_error(ExitCode::peer_lost, "waiting for a plan",
+                     [&] { waiter.wait_until([] { return false; }, [] { return "a plan"; }); });
+    train::broadcast(world, command);
+    waiter.set_timeout(timeout_s);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -307,5 +322,6 @@ int main(int argc, char** argv) {
         foreign_tasks_are_refused(world);
         unfinished_work_is_refused(world);
         commands_reach_all_ranks(world);
+        late_plans_are_reported_by_rank_0(world);
     });
 }

@@ -2,6 +2,8 @@
 
 #include <span>
 
+#include "comm/patience.hpp"
+
 namespace maestro::train {
 
 void broadcast(const comm::Communicator& world, StepCommand& command) {
@@ -14,6 +16,8 @@ void broadcast(const comm::Communicator& world, StepCommand& command) {
             words.insert(words.end(), plan.begin(), plan.end());
         }
     }
+    // Rank 0 may be waiting for its planner, with the same deadline: its error names the plan.
+    const comm::Patience patience(world.waiter());
     world.broadcast(words);
     command.stop = words[0] != 0;
     command.flush_metrics = words[1] != 0;
