@@ -71,15 +71,16 @@ std::string cycle_text(const SectionGraph& graph) {
 
 void place(SectionGraph& graph, std::vector<Refusal>& refusals) {
     for (auto& s : graph.sections) {
-        if (!s.colocate_with.empty()) continue;
-        s.first_rank = graph.world;
-        const Layout& l = s.layout;  // as doubles: a deck may have any degrees
-        if (1.0 * l.dp * l.tp * l.cp * l.pp > kMaxRanks - graph.world) {
+        const bool colocated = !s.colocate_with.empty();
+        const Layout& l = s.layout;  // multiplied as doubles: the degrees of a deck may overflow an int
+        if (1.0 * l.dp * l.tp * l.cp * l.pp > kMaxRanks - (colocated ? 0 : graph.world)) {
             refusals.push_back(
                 {fmt::format("section.{}.layout.dp", s.name),
                  fmt::format("with this section the deck needs more than {} ranks", kMaxRanks)});
             return;
         }
+        if (colocated) continue;
+        s.first_rank = graph.world;
         graph.world += s.layout.ranks();
         s.first_lane = graph.lanes;
         graph.lanes += s.layout.lanes();

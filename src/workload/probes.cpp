@@ -55,7 +55,10 @@ std::size_t Probes::Hash::operator()(const Probe& probe) const {
     for (const auto& [sample, count] : probe.samples) {
         mix(count);
         mix(sample.tokens);
-        for (const PictureSize& picture : sample.pictures) mix(picture.height * 65536 + picture.width);
+        for (const PictureSize& picture : sample.pictures) {
+            mix(picture.height);
+            mix(picture.width);
+        }
     }
     return hash;
 }

@@ -93,6 +93,11 @@ TEST(SectionGraph, RefusesWhatDoesNotFit) {
     guest.colocate_with = "m";
     EXPECT_THAT(refusals_of({guest, m}, {edge("v", "m")}),
                 HasSubstr("equal numbers of ranks, 'v' has 1 and 'm' 2"));
+    guest.layout = {.dp = 4096, .tp = 17, .cp = 61681};  // 4096 * (2^20 + 1) ranks: 4096 in 32 bits
+    auto host = m;
+    host.layout = {.dp = 4096};
+    EXPECT_THAT(refusals_of({guest, host}, {edge("v", "m")}), HasSubstr("more than 1048576 ranks"));
+    guest.layout = {};
     guest.colocate_with = "nobody";
     EXPECT_THAT(refusals_of({guest, m}, {edge("v", "m")}), HasSubstr("no other section 'nobody'"));
     guest.colocate_with = "l";

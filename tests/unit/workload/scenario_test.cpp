@@ -121,6 +121,18 @@ TEST(Scenario, InOneLayoutEveryRankHoldsAReplicaOfEverySection) {
     }
 }
 
+/// The cost model measures language sections with a picture of 16 x 16 merged patches. In a sanitized build
+/// an overflow in the hash of its size ends the test.
+TEST(Probes, TakePicturesOfTheLargestPatches) {
+    const Scenario scenario = glyph_scenario({"model.glyph-vision.patch=256", "model.glyph-vision.merge=16"});
+    Probe probe{.spec = scenario.models[1], .role = role_of(scenario, 1)};
+    probe.add({.tokens = 2, .pictures = {{16 * 256 * 16, 16 * 256 * 16}}});
+    Probes probes;
+    EXPECT_GT(probes.footprint(probe).saved, 0u);
+    EXPECT_EQ(&probes.footprint(probe), &probes.footprint(probe));
+    EXPECT_EQ(probes.runs(), 1);
+}
+
 class Planning : public data::SampleFileTest {
 protected:
     void SetUp() override {
