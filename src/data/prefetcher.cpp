@@ -151,6 +151,7 @@ std::vector<Sample> Prefetcher::take(std::int64_t ticket) {
     auto progress = begin;
     std::uint64_t beats = queue.beats;
     std::int64_t named = -1;  // the sample that the pulse was told of
+    bool stopped = false;     // the pulse was told that the reader makes no progress
     while (!queue.arrived.wait_for(lock, kLook, [&] { return queue.ready.contains(ticket); })) {
         const auto now = Clock::now();
         const auto what = [&] {
@@ -159,9 +160,14 @@ std::vector<Sample> Prefetcher::take(std::int64_t ticket) {
         if (queue.beats != beats) {
             beats = queue.beats;
             progress = now;
+            stopped = false;
             pulse_.beat();
         }
-        if (now - begin > kLongWait && queue.sample != named) {
+        // Told once more when the reader has stopped, because the last beat may not have been sent on. The
+        // ranks that wait for this one would then give up before it does, and their errors name no file.
+        const bool stops = !stopped && now - progress > kLongWait;
+        if (stops || (now - begin > kLongWait && queue.sample != named)) {
+            stopped = stopped || stops;
             named = queue.sample;
             pulse_.doing(what());
         }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/error.hpp"
 #include "support/faulty_storage.hpp"
@@ -164,6 +165,27 @@ TEST_F(PrefetcherTest, WaitsForASlowReadThatMakesProgress) {
     EXPECT_EQ(samples[3].id, 7);
     EXPECT_GT(pulse.beats, 1);
     EXPECT_EQ(pulse.report.substr(0, 15), "reading sample ") << "after a second the watchdog is told";
+}
+
+/// The ranks that wait for this one hear from it once more, and so give up after it.
+TEST_F(PrefetcherTest, TellsThePulseThatReadsHaveStopped) {
+    struct StoppingPulse final : Pulse {
+        void doing(const std::string& what) noexcept override { reports.push_back(what); }
+        void beat() noexcept override {
+            if (reports.size() == 2) faulty_storage.reads_hang = true;
+        }
+        std::vector<std::string> reports;
+    } pulse;
+    {
+        Prefetcher prefetcher(file_, {.timeout_s = 1.5}, pulse);
+        faulty_storage.read_ms = 100;
+        const auto ticket = prefetcher.start({.samples = {1, 3, 5, 7, 9, 11, 13, 15}});  // 3 reads each
+        EXPECT_THROW(prefetcher.take(ticket), Error);
+    }
+    ASSERT_GE(pulse.reports.size(), 3u);
+    EXPECT_EQ(pulse.reports.back(), pulse.reports[pulse.reports.size() - 2]);
+    faulty_storage.reads_hang = false;
+    while (file_.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 TEST_F(PrefetcherTest, NamesTheSampleOfAReadThatHangs) {
