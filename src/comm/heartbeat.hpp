@@ -16,8 +16,8 @@ namespace maestro::comm {
 /// rank that hears from rank - 2^k tells ranks rank + 2^j for all j < k. Every rank is reached over at most
 /// log2(P) hops, and since k falls with every hop, no message circulates. However many ranks are busy at
 /// once, a rank sends at most log2(P) messages in each half of an interval. Ranks forward while they wait
-/// (Waiter) and while they beat; one that computes forwards afterwards, so a task has to be shorter than the
-/// deadline.
+/// and while they beat; one that computes forwards between its tasks (Waiter::poll_heartbeats()), so a task
+/// has to be shorter than the deadline.
 ///
 /// Owns a duplicate of `world`; points to its Waiter and to `watchdog`, which must outlive it. Main thread
 /// only.

@@ -27,6 +27,11 @@ public:
     /// `poll` (empty: none) is called often during a wait and returns whether another rank has sent a
     /// heartbeat since the last call: then the deadline of the present wait starts again. It must be cheap.
     void set_heartbeat_poll(std::function<bool()> poll) { heartbeat_poll_ = std::move(poll); }
+    /// Calls it outside of a wait. A rank that may work for longer than a deadline without a wait does this
+    /// in between, because some ranks hear of others only through it (see Heartbeat).
+    void poll_heartbeats() const {
+        if (heartbeat_poll_) heartbeat_poll_();
+    }
 
     /// Describes pending work of a device that needs other ranks, which may be the real reason of a long
     /// wait. It is called about once a second of a long wait. Its text ("": nothing is pending) is added to

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "base/check.hpp"
-#include "comm/agree.hpp"
 #include "mpi/mpi_main.hpp"
 
 using namespace maestro;
@@ -31,6 +30,7 @@ namespace {
 
 constexpr double kTimeoutS = 1;
 constexpr double kIntervalS = kTimeoutS / 4;
+constexpr double kWaitS = 2.5;  ///< deadline of the waits for a rank at work
 /// Longer than any deadline. The longest is the watchdog's, which leaves a rank that waits 8 s more than the
 /// others: its clock runs three times as fast.
 constexpr double kWorkS = 3.5;
@@ -57,16 +57,36 @@ void messages_are_few(const comm::Communicator& world, Pulse& pulse) {
     MAESTRO_CHECK(world.sum(static_cast<std::int64_t>(empty_messages.size())) > 0, "nobody told anybody");
 }
 
-/// Every rank but 0 works at something for longer than any deadline, in turn and then all at once.
-void work(const comm::Communicator& world, Pulse& pulse, bool all) {
-    comm::agree(world, [&] {
-        if (world.rank() == 0 || (!all && world.rank() != 1)) return;
+/// Calls between() after each piece of work, for longer than any deadline.
+template <class Between>
+void work(const Between& between) {
+    for (const double end = comm::now_s() + kWorkS; comm::now_s() < end;) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        between();
+    }
+}
+
+/// Rank 1 is busy with a file while rank 3, through which rank 4 hears of it, computes without a wait.
+void one_rank_is_busy(const comm::Communicator& world, Pulse& pulse, comm::Watchdog& watchdog) {
+    if (world.rank() == 1) {
         pulse.doing("writing something large");
-        for (const double end = comm::now_s() + kWorkS; comm::now_s() < end;) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(100));
-            pulse.beat();
-        }
-    });
+        work([&] { pulse.beat(); });
+    } else if (world.rank() == 3) {
+        watchdog.doing("computing");
+        work([&] {
+            watchdog.progress();
+            world.waiter().poll_heartbeats();
+        });
+    }
+    world.barrier();
+}
+
+void all_ranks_but_0_are_busy(const comm::Communicator& world, Pulse& pulse) {
+    if (world.rank() != 0) {
+        pulse.doing("writing something large");
+        work([&] { pulse.beat(); });
+    }
+    world.barrier();
 }
 
 }  // namespace
@@ -82,8 +102,10 @@ int main(int argc, char** argv) {
         {
             comm::Heartbeat heartbeat(world, watchdog);
             messages_are_few(world, heartbeat);
-            work(world, heartbeat, false);
-            work(world, heartbeat, true);
+            waiter.set_timeout(kWaitS);
+            one_rank_is_busy(world, heartbeat, watchdog);
+            all_ranks_but_0_are_busy(world, heartbeat);
+            waiter.set_timeout(kTimeoutS);
             watchdog.doing("waiting for a silent rank");
             bool gave_up = false;
             if (world.rank() != 1) {

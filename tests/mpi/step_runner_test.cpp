@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "mpi/local_section_rig.hpp"
 #include "mpi/mpi_main.hpp"
@@ -261,6 +262,21 @@ void ready_starts_what_has_arrived(const comm::Communicator& world) {
     stage.check_rows(plan, order, stage.run(plan));
 }
 
+/// Heartbeats of other ranks travel on through a rank that computes and never waits.
+void heartbeats_are_forwarded_between_tasks(const comm::Communicator& world) {
+    int polls = 0;
+    Stage stage(world, false, [&](const std::string& call) {
+        MAESTRO_CHECK(std::exchange(polls, 0) > 0, "{}: heartbeats were not polled since the last task",
+                      call);
+    });
+    world.waiter().set_heartbeat_poll([&] {
+        ++polls;
+        return false;
+    });
+    stage.run(plans(stage).front());
+    world.waiter().set_heartbeat_poll({});
+}
+
 /// A plan that does not fit the ranks is reported as a broken invariant.
 void foreign_tasks_are_refused(const comm::Communicator& world) {
     Stage stage(world, false);
@@ -319,6 +335,7 @@ int main(int argc, char** argv) {
         planned_order_is_kept(world);
         ready_runs_every_task(world);
         if (world.size() <= 2) ready_starts_what_has_arrived(world);
+        heartbeats_are_forwarded_between_tasks(world);
         foreign_tasks_are_refused(world);
         unfinished_work_is_refused(world);
         commands_reach_all_ranks(world);

@@ -148,6 +148,7 @@ StepRunner::TaskDispatch StepRunner::broadcast_task(Step& step, std::size_t task
 
 void StepRunner::run_task(Step& step, std::size_t chosen, double requested_s) {
     const bool leader = lane_comm_.rank() == 0;
+    world_.waiter().poll_heartbeats();  // tasks whose inputs are there never wait
     watchdog_.doing(fmt::format("step {}, the next task of the lane", step.plan.step));
     if (leader) announce(step, chosen);
     const TaskDispatch dispatch = broadcast_task(step, chosen);
