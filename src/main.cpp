@@ -49,7 +49,9 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     });
     world.broadcast(text);
     const auto times = line.costs.empty() ? config::Times::model : config::Times::from_file;
-    config::Deck deck = config::parse_deck(text, line.deck, line.set, line.command, times);  // 3. the deck
+    config::Deck deck = config::parse_deck(  // 3. the deck
+        text, line.deck, line.set, line.command, times,
+        [&](const config::Deck& read, bool sound) { return workload::check_scenario(read, times, sound); });
     for (const std::string& notice : deck.notices) log::info("{}: {}", line.deck, notice);
     workload::Scenario scenario = workload::make_scenario(deck, times);  // and its section graph
     if (line.command == config::Command::simulate) {

@@ -23,7 +23,7 @@ public:
     DeckReader(std::string path, Command command, Times times)
         : tables_(std::move(path)), needs_(needs_of(command, times)) {}
 
-    Deck read(const toml::table& root, const std::vector<std::string>& overrides);
+    Deck read(const toml::table& root, const std::vector<std::string>& overrides, const DeckCheck& check);
     TableReader& tables() { return tables_; }
 
 private:
@@ -146,7 +146,8 @@ void DeckReader::read_edges(const toml::table& root, Deck& deck) {
     }
 }
 
-Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& overrides) {
+Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& overrides,
+                      const DeckCheck& check) {
     Deck deck;
     read_tables(root, deck);
     read_models(root, deck);
@@ -154,7 +155,11 @@ Deck DeckReader::read(const toml::table& root, const std::vector<std::string>& o
     read_edges(root, deck);
     tables_.override_with(overrides);
     tables_.check_required();
-    if (good()) finish(deck);
+    if (good()) {
+        finish(deck);
+        if (check)
+            for (const graph::Refusal& refusal : check(deck, good())) fail_at(refusal.key, refusal.what);
+    }
     for (const auto& [name, key] : tables_.slots()) deck.settings[name] = text_of(key);
     deck.defaults = tables_.defaults();
     deck.places = tables_.places();
@@ -232,10 +237,10 @@ void DeckReader::check_device(const Deck& deck) {
 }  // namespace
 
 Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides,
-                Command command, Times times) {
+                Command command, Times times, const DeckCheck& check) {
     DeckReader reader(path, command, times);
     Deck deck = read_toml(text, reader.tables(),
-                          [&](const toml::table& root) { return reader.read(root, overrides); });
+                          [&](const toml::table& root) { return reader.read(root, overrides, check); });
     deck.text = std::string(text) + (deck.text.empty() ? "" : "\n" + deck.text);
     return deck;
 }

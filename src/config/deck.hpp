@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -105,11 +106,15 @@ struct Deck {
     double time_scale() const { return run.device == "emulated" ? emulated.time_scale : 1; }
 };
 
-/// Checks every key by itself and against related keys. `path` is named in errors; `overrides` are the
-/// "KEY=VALUE" of --set. Throws Error(bad_deck, all_ranks) with all errors, a line each: "PATH:LINE:COLUMN:
-/// KEY: error; what is allowed".
+/// Checks what takes more than the deck to judge, such as its section graph. With `sound`, the deck has no
+/// error so far; otherwise the check leaves out what could follow from one.
+using DeckCheck = std::function<std::vector<graph::Refusal>(const Deck& deck, bool sound)>;
+
+/// Checks every key by itself and against related keys, and then by `check`, if there is one. `path` is named
+/// in errors; `overrides` are the "KEY=VALUE" of --set. Throws Error(bad_deck, all_ranks) with all errors, a
+/// line each: "PATH:LINE:COLUMN: KEY: error; what is allowed".
 Deck parse_deck(std::string_view text, const std::string& path, const std::vector<std::string>& overrides,
-                Command command, Times times = Times::model);
+                Command command, Times times = Times::model, const DeckCheck& check = {});
 
 /// Returns why a run with the settings `stored` cannot be resumed with `deck`: a line for each key that
 /// differs and affects the result; empty if it can. Layout, micro-batches, schedule and outputs may differ. A

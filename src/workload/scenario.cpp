@@ -42,25 +42,22 @@ graph::Section section_of(const config::Section& s, graph::Kind kind) {
     return section;
 }
 
-/// Makes the graph of the sections and edges, and checks it against the models.
+/// Makes the graph of the sections and edges, and checks it against the models. Without `sound`, checks the
+/// layouts alone.
 void connect(Scenario& scenario, std::vector<graph::Section> sections, std::vector<graph::Edge> edges,
-             std::vector<graph::Refusal>& refusals) {
+             std::vector<graph::Refusal>& refusals, bool sound = true) {
     // Each check relies on what the one before has established, so that none reports what follows from an
     // earlier refusal.
     const std::size_t before = refusals.size();
     check_layouts(sections, scenario.models, refusals);
+    if (!sound) return;
     if (refusals.size() == before)
         scenario.graph = graph::make_graph(std::move(sections), std::move(edges), refusals);
     if (refusals.size() == before) check_edges(scenario, refusals);
 }
 
-}  // namespace
-
-int Scenario::full_micro_batch(int section) const {
-    return static_cast<int>(std::min<std::int64_t>(graph.sections[section].micro_batch, global_batch));
-}
-
-Scenario make_scenario(const config::Deck& deck, config::Times times) {
+Scenario describe(const config::Deck& deck, config::Times times, std::vector<graph::Refusal>& refusals,
+                  bool sound) {
     Scenario scenario;
     scenario.global_batch = deck.data.global_batch;
     scenario.sequence_length = deck.data.sequence_length;
@@ -83,13 +80,30 @@ Scenario make_scenario(const config::Deck& deck, config::Times times) {
         edges.push_back({.from_name = e.from,
                          .to_name = e.to,
                          .tensor = e.tensor == "hidden" ? EdgeTensor::hidden : EdgeTensor::embeddings});
+    connect(scenario, std::move(sections), std::move(edges), refusals, sound);
+    return scenario;
+}
+
+}  // namespace
+
+int Scenario::full_micro_batch(int section) const {
+    return static_cast<int>(std::min<std::int64_t>(graph.sections[section].micro_batch, global_batch));
+}
+
+Scenario make_scenario(const config::Deck& deck, config::Times times) {
     std::vector<graph::Refusal> refusals;
-    connect(scenario, std::move(sections), std::move(edges), refusals);
+    Scenario scenario = describe(deck, times, refusals, true);
     if (refusals.empty()) return scenario;
     std::vector<std::string> messages;
     for (const graph::Refusal& refusal : refusals)
         messages.push_back(deck.places.message(refusal.key, refusal.what));
     throw Error(ExitCode::bad_deck, fmt::format("{}", fmt::join(messages, "\n")), Scope::all_ranks);
+}
+
+std::vector<graph::Refusal> check_scenario(const config::Deck& deck, config::Times times, bool sound) {
+    std::vector<graph::Refusal> refusals;
+    describe(deck, times, refusals, sound);
+    return refusals;
 }
 
 Scenario with_sections(Scenario base, std::vector<graph::Section> sections,

@@ -36,6 +36,9 @@ struct Scenario {
 /// come from other files. With Times::from_file the sections may lack a model. Throws Error(bad_deck,
 /// all_ranks) with all problems, a line each, at the place of their keys.
 Scenario make_scenario(const config::Deck& deck, config::Times times = config::Times::model);
+/// What make_scenario() refuses, for config::parse_deck() to report with its own errors. Where the deck is
+/// not `sound`, only the layouts are checked: its graph would be refused for what other errors have caused.
+std::vector<graph::Refusal> check_scenario(const config::Deck& deck, config::Times times, bool sound);
 
 /// `base` with other layouts, micro-batches, windows or colocation: `sections` are those of its graph, in the
 /// same order, and all derived fields of the graph are computed again. What does not fit is appended to

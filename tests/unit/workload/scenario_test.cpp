@@ -23,7 +23,10 @@ std::string input(const std::string& name) {
 }
 
 Scenario scenario_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
-    return make_scenario(config::parse_deck(text, "deck.toml", overrides, config::Command::train));
+    return make_scenario(config::parse_deck(text, "deck.toml", overrides, config::Command::train,
+                                            config::Times::model, [](const config::Deck& deck, bool sound) {
+                                                return check_scenario(deck, config::Times::model, sound);
+                                            }));
 }
 
 /// The message of the error that making the scenario ends with; the code is checked.
@@ -62,6 +65,17 @@ TEST(Scenario, RefusalsNameThePlaceOfTheirKey) {
     EXPECT_THAT(
         refusal(input("vlm_glyphs.toml"), {"section.vision.window=1", "section.vision.micro_batch=1"}),
         HasSubstr("1 micro-batches of 1 samples in flight are fewer than"));
+}
+
+TEST(Scenario, RefusalsComeWithThoseOfTheDeck) {
+    EXPECT_THAT(
+        refusal(input("vlm_glyphs.toml"), {"section.vision.mode=forward", "section.language.layout.tp=3"}),
+        AllOf(HasSubstr("section.vision.weights: a frozen section needs weights"),
+              HasSubstr("section.language.layout.tp: 3 ranks cannot split")));
+    // Without its model, the vision section has no kind, and its edge is not refused for that.
+    EXPECT_THAT(
+        refusal(input("vlm_glyphs.toml"), {"section.vision.model=none"}),
+        AllOf(HasSubstr("section.vision.model: there is no [model.none]"), testing::Not(HasSubstr("edge."))));
 }
 
 TEST(Scenario, DegreesThatTheModelDoesNotAllowAreRefusedWithTheNearestThatItDoes) {
