@@ -210,7 +210,7 @@ def test_ranks_that_share_a_gpu_are_counted_together_with_contexts(folder):
     assert free == needed - 20
     code, screen, error = gpus.run(needed + 4 * CONTEXT + 20, line=())
     assert code == 0, error
-    assert "of a GPU's memory libraries have 32 MiB of workspace for each section" in screen and "NCCL's buffers" not in screen, screen
+    assert "libraries on a GPU have 32 MiB of workspace for each section" in screen and "NCCL's buffers" not in screen, screen
 
 
 def test_gpus_that_are_all_device_0_are_counted_separately(folder):
@@ -224,7 +224,7 @@ def test_gpus_that_are_all_device_0_are_counted_separately(folder):
 
 def plan_of(screen):
     """Returns the memory of libraries, the windows of both sections, and the memory of each rank."""
-    libraries, windows = (re.findall(pattern, screen, re.MULTILINE) for pattern in (r"^of a GPU's memory .*$", r"window (\d+), [\d.]+ MiB a micro-batch"))
+    libraries, windows = (re.findall(pattern, screen, re.MULTILINE) for pattern in (r"^libraries on a GPU have .*$", r"window (\d+), [\d.]+ MiB a micro-batch"))
     memory = re.findall(r"^ +\d  +([\d.]+ MiB)", screen, re.MULTILINE)
     assert (len(libraries), len(windows), len(memory)) == (1, 2, 4), screen
     return libraries, windows, memory
