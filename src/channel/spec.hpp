@@ -137,10 +137,6 @@ inline std::size_t direct_staging(const ChannelSpec& spec, int rank) {
     return std::min(kMaxStagingBytes, 2 * static_cast<std::size_t>(spec.window) * bytes);
 }
 
-/// An estimate of the GPU memory that NCCL takes for each connection to or from another GPU: twice its
-/// buffers of 4 MiB per block. Not measured.
-inline constexpr std::size_t kNcclConnectionBytes = std::size_t{32} << 20;
-
 /// The ranks of an edge, each once: all producers, then those consumers that are not producers too.
 inline std::vector<int> ranks_of(const ChannelSpec& spec) {
     std::vector<int> ranks;
@@ -151,13 +147,14 @@ inline std::vector<int> ranks_of(const ChannelSpec& spec) {
     return ranks;
 }
 
-/// Bytes that a rank's GPU needs beside rank_bytes() if rows travel directly from GPU to GPU.
-inline std::size_t direct_bytes(const ChannelSpec& spec, int rank, bool by_nccl) {
+/// Bytes that a rank's GPU needs beside rank_bytes() if rows travel directly from GPU to GPU. A connection
+/// carries rows to or from one other GPU, and its library takes `connection_bytes` for it.
+inline std::size_t direct_bytes(const ChannelSpec& spec, int rank, std::size_t connection_bytes) {
     std::size_t connections = 0;
     for (const int other : ranks_of(spec))
         connections += (carries(spec, rank, other) ? 1 : 0) + (carries(spec, other, rank) ? 1 : 0);
     if (connections == 0) return 0;
-    return direct_staging(spec, rank) + (by_nccl ? connections * kNcclConnectionBytes : 0);
+    return direct_staging(spec, rank) + connections * connection_bytes;
 }
 
 }  // namespace maestro::channel

@@ -60,9 +60,13 @@ Choice choose_for_edge(const EdgeRanks& ranks, TransportRequest request);
 
 /// "NCCL 2.28.9", or "" in a program that was built without it.
 std::string nccl_version();
-/// Bytes of a GPU's memory that NCCL may take for the buffers of one connection between two ranks of a group:
-/// an estimate; 0 in a program that was built without NCCL.
-std::size_t nccl_connection_bytes();
+/// Bytes of a GPU's memory that NCCL may take for the buffers of one connection: an estimate.
+struct NcclConnectionBytes {
+    std::size_t group = 0;  ///< between two ranks of a group
+    std::size_t edge = 0;   ///< from or to a rank at the other end of an edge
+};
+/// Returns zeros in a program that was built without NCCL.
+NcclConnectionBytes nccl_connection_bytes();
 /// Connections of a rank whose buffers are counted in the memory plan: seven other ranks of the node, and one
 /// for all ranks on other nodes, since connections through a network share their buffers.
 inline constexpr int kMaxNcclConnections = 8;

@@ -9,8 +9,8 @@ std::string nccl_version() {
     return {};
 }
 
-std::size_t nccl_connection_bytes() {
-    return 0;
+NcclConnectionBytes nccl_connection_bytes() {
+    return {};
 }
 
 Links open_nccl_links(const comm::Communicator& edge, const DirectEnd&) {

@@ -27,10 +27,12 @@ std::string nccl_version() {
     return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-/// Its sends and receives between two GPUs of a node open up to 32 channels of 10 MiB to receive and 2 MiB to
+/// Sends and receives between two GPUs of a node open up to 32 channels of 10 MiB to receive and 2 MiB to
 /// send: seen on H100s (github.com/NVIDIA/nccl/issues/1685), where NCCL_MAX_P2P_NCHANNELS does not say less.
-std::size_t nccl_connection_bytes() {
-    return std::size_t{32 * (10 + 2)} << 20;
+/// A channel is a thread block of a kernel, so that a communicator has no more channels than blocks.
+NcclConnectionBytes nccl_connection_bytes() {
+    constexpr std::size_t kChannels = 32, kChannelBytes = std::size_t{10 + 2} << 20;
+    return {.group = kChannels * kChannelBytes, .edge = kNcclEdgeBlocks * kChannelBytes};
 }
 
 ncclUniqueId NcclCommunicator::make_id() {

@@ -11,6 +11,10 @@
 
 namespace maestro::transport {
 
+/// The most thread blocks that an operation of an edge uses, so that the kernels of all connections fit on
+/// the device together.
+inline constexpr int kNcclEdgeBlocks = 4;
+
 /// Owns the communicator. Called by one thread at a time, whose current GPU is the communicator's.
 class NcclCommunicator {
 public:

@@ -11,8 +11,6 @@ namespace maestro::transport {
 
 namespace {
 
-constexpr int kBlocks = 4;  ///< thread blocks of a kernel, at most
-
 /// A communicator of two ranks, and a stream. An NCCL kernel occupies a part of the device until the other
 /// side joins its operation. Kernels of one communicator run one after another, but NCCL promises
 /// nothing about the order of those of several. No ranks wait for each other in a circle, because
@@ -20,7 +18,8 @@ constexpr int kBlocks = 4;  ///< thread blocks of a kernel, at most
 /// - a send is posted once its rows have been computed, and its receive when the host's message announces it,
 ///   whatever the device is doing. So neither side's kernel waits for kernels of the model or for rows of
 ///   other connections;
-/// - a kernel has at most kBlocks blocks, so that those of all connections fit on the device together;
+/// - a kernel has at most kNcclEdgeBlocks blocks, so that those of all connections fit on the device
+/// together;
 /// - NCCL allocates memory, and waits for the device, at the first use of a connection, which is part of
 ///   opening the edge.
 class NcclLink final : public Link {
@@ -29,7 +28,7 @@ public:
         : Link(outgoing, peer),
           name_(fmt::format("edge {} {} its rank {}", edge, outgoing ? "to" : "from", peer)),
           waiter_(waiter),
-          nccl_(name_, waiter, id, outgoing ? 0 : 1, 2, kBlocks) {}
+          nccl_(name_, waiter, id, outgoing ? 0 : 1, 2, kNcclEdgeBlocks) {}
 
     void post(std::span<const Run> runs) override {
         const int other = outgoing() ? 1 : 0;

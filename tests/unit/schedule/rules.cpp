@@ -194,17 +194,23 @@ private:
 
     void check_edge(const EdgeShape& e) {
         const int fanout = problem_.sections[at(e.to)].replicas / problem_.sections[at(e.from)].replicas;
+        // Samples that two micro-batches share are transferred together.
+        std::map<std::pair<const Batch*, const Batch*>, double> transfers;
         for (const SampleCost& sample : problem_.samples) {
             if (!cost(sample, e.from).active || !cost(sample, e.to).active) continue;
             const Batch &up = *holder_.at({e.from, sample.id}), &down = *holder_.at({e.to, sample.id});
-            const double delay = e.colocated ? 0 : e.latency_s + cost(sample, e.from).transfer_s;
             if (down.replica / fanout != up.replica)
                 complain("sample {} goes from replica {} to {}", sample.id, up.replica, down.replica);
+            transfers[{&up, &down}] += cost(sample, e.from).transfer_s;
+        }
+        for (const auto& [ends, transfer_s] : transfers) {
+            const Batch &up = *ends.first, &down = *ends.second;
+            const double delay = e.colocated ? 0 : e.latency_s + transfer_s;
             if (down.forward.front().start_s < up.forward.front().end_s + delay - kRounding)
-                complain("{}: forward before its input of sample {}", name(down), sample.id);
+                complain("{}: forward before its input from {}", name(down), name(up));
             if (e.gradient && !up.backward.empty() && !down.backward.empty() &&
                 up.backward.front().start_s < down.backward.front().end_s + delay - kRounding)
-                complain("{}: backward before its gradient of sample {}", name(up), sample.id);
+                complain("{}: backward before its gradient from {}", name(up), name(down));
         }
     }
 
