@@ -52,16 +52,17 @@ void drop_unchanged(const storage::Descriptor& file,
     });
 }
 
-/// The last page is cut where the file ends.
+/// Writes the last page first, so that the superblock, which says how long the file is, comes after what it
+/// promises. The last page is cut where the file ends.
 bool write_pages(const storage::Descriptor& file, const char* records, std::uint64_t count,
-                 std::uint64_t size) {
-    Pulse quiet;
-    for (std::uint64_t i = 0; i < count; ++i, records += sizeof(std::uint64_t) + kPage) {
+                 std::uint64_t size, Pulse& pulse) {
+    for (std::uint64_t i = count; i-- > 0;) {
+        const char* const record = records + i * (sizeof(std::uint64_t) + kPage);
         std::uint64_t number = 0;
-        std::memcpy(&number, records, sizeof number);
+        std::memcpy(&number, record, sizeof number);
         if (number * kPage >= size) continue;
         const std::uint64_t bytes = std::min(kPage, size - number * kPage);
-        if (!storage::write_at(file.get(), records + sizeof number, bytes, number * kPage, quiet))
+        if (!storage::write_at(file.get(), record + sizeof number, bytes, number * kPage, pulse))
             return false;
     }
     return ::ftruncate(file.get(), static_cast<off_t>(size)) == 0;
@@ -94,7 +95,7 @@ void create_whole(const fs::path& path, Pulse& pulse, const Change& fill) {
     const std::string records = records_of(state.pages);
     {
         const storage::Descriptor target(partial, O_WRONLY | O_CREAT | O_TRUNC);
-        if (!target || !write_pages(target, records.data(), state.pages.size(), state.end) ||
+        if (!target || !write_pages(target, records.data(), state.pages.size(), state.end, pulse) ||
             ::fsync(target.get()) != 0) {
             const int number = errno;
             fs::remove(partial, ignored);
@@ -119,7 +120,10 @@ void finish_change(const fs::path& path) {
         header.pages == records.size() / (sizeof(std::uint64_t) + kPage) &&
         XXH64(records.data(), records.size(), 0) == header.hash) {
         const storage::Descriptor file(path, O_WRONLY);
-        if (!file || !write_pages(file, records.data(), header.pages, header.size)) no_room(path, errno);
+        if (!file) no_room(path, errno);
+        storage::lock(file, storage::Lock::exclusive);
+        Pulse quiet;
+        if (!write_pages(file, records.data(), header.pages, header.size, quiet)) no_room(path, errno);
     }
     fs::remove(journal, ignored);
 }
@@ -164,7 +168,10 @@ void change_whole(const fs::path& path, Pulse& pulse, const Change& change) {
             no_room(path, errno);  // gives the room back
         no_room(path, written ? error.value() : number);
     }
-    if (!write_pages(file, records.data(), header.pages, header.size)) no_room(path, errno);
+    // HDF5 takes the same lock when it opens the file, so that nobody reads half of the change. A reader that
+    // keeps the file open must not stop the run: after a moment the change is made all the same.
+    storage::lock(file, storage::Lock::exclusive);
+    if (!write_pages(file, records.data(), header.pages, header.size, pulse)) no_room(path, errno);
     fs::remove(journal, error);
 }
 

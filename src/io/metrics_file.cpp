@@ -1,5 +1,6 @@
 #include "io/metrics_file.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "base/error.hpp"
 #include "io/hdf5.hpp"
 #include "io/hdf5_update.hpp"
+#include "storage/file.hpp"
 
 namespace maestro::io {
 
@@ -111,6 +113,16 @@ void cut_rows(std::vector<Row>& rows, std::int64_t count, const std::filesystem:
     rows.resize(static_cast<std::size_t>(count));
 }
 
+/// Reads a file to which a run may be appending, but not while it does.
+template <class Read>
+auto read_locked(const std::filesystem::path& path, Read&& read) {
+    const storage::Descriptor locked(path, O_RDONLY);  // what is wrong with the file, File says
+    if (locked) storage::lock(locked, storage::Lock::shared);
+    Pulse quiet;
+    const File file(path, File::Mode::read, quiet);
+    return file.read(read);
+}
+
 }  // namespace
 
 Rows read_rows(std::int64_t file) {
@@ -149,9 +161,7 @@ void cut_metrics(const std::filesystem::path& path, const MetricsHeader& header,
 
 RowCounts count_rows(const std::filesystem::path& path) {
     finish_change(path);
-    Pulse quiet;
-    const File open(path, File::Mode::read, quiet);
-    return open.read([](hid_t file) {
+    return read_locked(path, [](hid_t file) {
         const auto rows = [&](const char* table) {
             if (MAESTRO_HDF5(H5Lexists(file, table, H5P_DEFAULT)) == 0) return std::int64_t{0};
             const Handle group(MAESTRO_HDF5(H5Gopen(file, table, H5P_DEFAULT)), H5Gclose);
@@ -162,9 +172,7 @@ RowCounts count_rows(const std::filesystem::path& path) {
 }
 
 Rows read_metrics(const std::filesystem::path& path) {
-    Pulse quiet;
-    const File file(path, File::Mode::read, quiet);
-    return file.read([](hid_t open) { return read_rows(open); });
+    return read_locked(path, [](hid_t open) { return read_rows(open); });
 }
 
 Rows read_metrics(const std::filesystem::path& path, const RowCounts& counts) {
@@ -195,15 +203,11 @@ std::optional<Number> number_of(const std::string& text) {
 }  // namespace
 
 std::vector<std::string> read_sections(const std::filesystem::path& path) {
-    Pulse quiet;
-    const File file(path, File::Mode::read, quiet);
-    return file.read([](hid_t open) { return lines_of(read_text_attribute(open, "sections")); });
+    return read_locked(path, [](hid_t open) { return lines_of(read_text_attribute(open, "sections")); });
 }
 
 std::vector<int> read_windows(const std::filesystem::path& path) {
-    Pulse quiet;
-    const File file(path, File::Mode::read, quiet);
-    return file.read([](hid_t open) {
+    return read_locked(path, [](hid_t open) {
         std::vector<int> windows;
         if (MAESTRO_HDF5(H5Aexists(open, "windows")) == 0) return windows;  // of an older build
         for (const std::string& line : lines_of(read_text_attribute(open, "windows")))
@@ -213,9 +217,7 @@ std::vector<int> read_windows(const std::filesystem::path& path) {
 }
 
 double read_time_scale(const std::filesystem::path& path) {
-    Pulse quiet;
-    const File file(path, File::Mode::read, quiet);
-    return file.read([](hid_t open) {
+    return read_locked(path, [](hid_t open) {
         if (MAESTRO_HDF5(H5Aexists(open, "time_scale")) == 0) return 1.0;
         return number_of<double>(read_text_attribute(open, "time_scale")).value_or(std::nan(""));
     });

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -26,6 +27,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::uint64_t kBlock = 1 << 20;
+constexpr int kLockPauses = 200;  ///< of a millisecond
 constexpr std::uint64_t kReserveAtOnce = std::uint64_t{1} << 30;
 // A network file system that has lost its server for a moment answers again within seconds.
 constexpr std::array kPauses = {std::chrono::milliseconds(100), std::chrono::milliseconds(400),
@@ -48,6 +50,16 @@ auto try_again(Call&& call) {
 }
 
 }  // namespace
+
+bool lock(const Descriptor& file, Lock kind) {
+    const int operation = (kind == Lock::shared ? LOCK_SH : LOCK_EX) | LOCK_NB;
+    for (int pauses = kLockPauses;;) {
+        if (::flock(file.get(), operation) == 0) return true;
+        if (errno == EINTR) continue;
+        if (errno != EWOULDBLOCK || pauses-- == 0) return false;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+}
 
 bool is_lasting(int number) {
     constexpr std::array kLasting = {ENOENT, ENOTDIR, EISDIR, ELOOP, EINVAL, EBADF, ENAMETOOLONG};

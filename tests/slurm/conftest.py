@@ -51,10 +51,14 @@ class Job:
         self.wait("step", lambda: self.steps() > 0, 60)
 
     def steps(self):
+        """How many steps the run has recorded: 0 while it holds the lock of the file to append some."""
         if not (self.run / "metrics.h5").exists():
             return 0
-        with h5py.File(self.run / "metrics.h5") as file:
-            return len(file["steps/step"])
+        try:
+            with h5py.File(self.run / "metrics.h5") as file:
+                return len(file["steps/step"])
+        except BlockingIOError:
+            return 0
 
     def losses(self):
         with h5py.File(self.run / "metrics.h5") as file:

@@ -1,7 +1,9 @@
 #include "io/metrics_file.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +11,7 @@
 #include <fstream>
 
 #include "io/hdf5_update.hpp"
+#include "storage/file.hpp"
 #include "support/errors.hpp"
 #include "support/scratch_folder.hpp"
 
@@ -102,6 +105,38 @@ TEST_F(Metrics, AFailedChangeLeavesTheFileAsItWas) {
                  Error);
     EXPECT_EQ(bytes(), before);
     EXPECT_FALSE(fs::exists(path_.string() + ".journal"));
+}
+
+/// Tries to lock the file as HDF5 does for a reader, whenever a part of a change has been written.
+class Reader final : public Pulse {
+public:
+    explicit Reader(fs::path path) : path_(std::move(path)) {}
+    void beat() noexcept override {
+        // The journal is complete, and the file itself is being changed.
+        if (!fs::exists(path_.string() + ".journal")) return;
+        const storage::Descriptor file(path_, O_RDONLY);
+        ++(::flock(file.get(), LOCK_SH | LOCK_NB) == 0 ? let_in : kept_out);
+    }
+    int let_in = 0, kept_out = 0;
+
+private:
+    fs::path path_;
+};
+
+TEST_F(Metrics, NobodyReadsHalfOfAChange) {
+    Reader reader(path_);
+    append_metrics(path_, rows_of(1), reader);
+    EXPECT_GT(reader.kept_out, 1);
+    EXPECT_EQ(reader.let_in, 0);
+    const storage::Descriptor after(path_, O_RDONLY);
+    EXPECT_EQ(::flock(after.get(), LOCK_SH | LOCK_NB), 0);
+}
+
+TEST_F(Metrics, AReaderThatKeepsTheFileOpenDoesNotStopTheRun) {
+    const storage::Descriptor open(path_, O_RDONLY);
+    ASSERT_TRUE(storage::lock(open, storage::Lock::shared));
+    append_metrics(path_, rows_of(1), quiet_);
+    EXPECT_EQ(read_metrics(path_).steps.size(), 1u);
 }
 
 /// Killed anywhere: after the next look every row of a finished append is there, and no half of another.
