@@ -20,27 +20,41 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
       role_(role),
       vocabulary_(mesh_.tp_part(spec.vocabulary)),
       sequence_parallel_(backend, mesh_.tp()),
-      embedding_(&store_.declare("embedding.weight", {spec.vocabulary, spec.width}, parallel::Init::normal,
-                                 role.trained, {{vocabulary_}}, {0, spec.width})),
+      embedding_(role.stage.first() ? &declare_by_token("embedding.weight", spec.width, role.trained)
+                                    : nullptr),
       layers_(backend, spec, role, mesh_, store_),
-      norm_(&store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained)),
-      head_(spec.tie_embeddings
-                ? embedding_
-                : &store_.declare("head.weight", {spec.vocabulary, spec.width}, parallel::Init::normal,
-                                  role.trained, {{vocabulary_}}, {0, spec.width})),
       loss_(backend, sizeof(double)) {
     // The losses of a step are summed on the device and in double: downloading each micro-batch's loss would
     // make the host wait for a GPU in every task.
     ops::zero(backend_, Tensor(loss_.data(), DType::f64, {1}));
+    expansions_ = role.stage.expansions;
+    for (std::size_t e = 0; e < role.inputs.size(); ++e) {
+        const InputSpec& input = role.inputs[e];
+        if (input.tensor == EdgeTensor::embeddings)
+            expansions_.push_back({input.from.patch, input.from.merge});
+        if (input.tensor == EdgeTensor::stream) stream_input_ = static_cast<int>(e);
+    }
+    MAESTRO_CHECK((stream_input_ < 0) == role.stage.first(), "stage {} of {}: {} input from the stage before",
+                  role.stage.index, role.section, stream_input_ < 0 ? "no" : "an");
+    if (role.stage.last()) {
+        norm_ = &store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained);
+        if (!spec.tie_embeddings)
+            head_ = &declare_by_token("head.weight", spec.width, role.trained);
+        else
+            head_ = embedding_ != nullptr ? embedding_
+                                          : &declare_by_token("embedding.weight", spec.width, role.trained);
+    }
     // The teacher sends its hidden states and the student applies the teacher's head: hidden states are far
     // narrower than logits, so this keeps the traffic of the edge small.
-    for (const InputSpec& input : role.inputs) {
-        const bool teacher = input.tensor == EdgeTensor::hidden;
-        teacher_heads_.push_back(
-            teacher ? &store_.declare("teacher_head.weight", {spec.vocabulary, input.from.width},
-                                      parallel::Init::normal, false, {{vocabulary_}}, {0, input.from.width})
-                    : nullptr);
-    }
+    for (const InputSpec& input : role.inputs)
+        teacher_heads_.push_back(input.tensor == EdgeTensor::hidden
+                                     ? &declare_by_token("teacher_head.weight", input.from.width, false)
+                                     : nullptr);
+}
+
+const parallel::Parameter& Language::declare_by_token(const char* name, std::int64_t width, bool trained) {
+    return store_.declare(name, {spec_.vocabulary, width}, parallel::Init::normal, trained, {{vocabulary_}},
+                          {0, width});
 }
 
 void Language::copy_to_device(State& state, backend::Arena& kept, backend::Arena& scratch) const {
@@ -50,9 +64,11 @@ void Language::copy_to_device(State& state, backend::Arena& kept, backend::Arena
     const DType statistics = ops::accumulate_type(role_.compute);
     sequences.cos = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
     sequences.sin = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
-    state.device_slice_ids = backend::to_device(backend_, state.slice_ids, kept);
-    for (const auto& rows : state.embedding_rows)
-        state.device_embedding_rows.push_back(backend::to_device(backend_, rows, kept));
+    if (role_.stage.first()) {
+        state.device_slice_ids = backend::to_device(backend_, state.slice_ids, kept);
+        for (const auto& rows : state.embedding_rows)
+            state.device_embedding_rows.push_back(backend::to_device(backend_, rows, kept));
+    }
     sequences.copy_to_device(backend_, kept);
     const backend::ArenaScope scope(scratch);
     ops::fill_rotary_1d(backend_, backend::to_device(backend_, state.slice_positions, scratch),
@@ -69,63 +85,83 @@ void Language::embed(const State& state, const Tensor& stream, backend::Arena& s
     sequence_parallel_.reduce_scatter(partial, stream, tp_rows, scratch);
 }
 
-void Language::insert_edge_rows(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
-                                const State& state, const Tensor& stream) const {
+void Language::check_inputs(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
+                            const State& state) const {
+    MAESTRO_CHECK(inputs.size() == role_.inputs.size(), "{} input edges, the role has {}", inputs.size(),
+                  role_.inputs.size());
     for (std::size_t e = 0; e < inputs.size(); ++e) {
         MAESTRO_CHECK(inputs[e].size() == batch.samples.size(), "edge {} delivers {} samples of {}", e,
                       inputs[e].size(), batch.samples.size());
-        std::int64_t edge_row = 0;
-        for (std::size_t s = 0; s < inputs[e].size(); ++s) {
-            const std::int64_t rows = inputs[e][s].dim(0);
-            MAESTRO_CHECK(rows == state.input_rows[e][s],
-                          "edge {} delivers {} rows of sample {}, this rank holds {}", e, rows,
+        for (std::size_t s = 0; s < inputs[e].size(); ++s)
+            MAESTRO_CHECK(inputs[e][s].dim(0) == state.input_rows[e][s],
+                          "edge {} delivers {} rows of sample {}, this rank holds {}", e, inputs[e][s].dim(0),
                           batch.samples[s].id, state.input_rows[e][s]);
-            if (role_.inputs[e].tensor != EdgeTensor::embeddings) continue;
-            ops::scatter_rows(backend_, inputs[e][s],
-                              state.device_embedding_rows[e].slice(edge_row, edge_row + rows), stream);
-            edge_row += rows;
+    }
+}
+
+void Language::insert_edge_rows(std::span<const std::vector<Tensor>> inputs, const State& state,
+                                const Tensor& stream) const {
+    for (std::size_t e = 0; e < inputs.size(); ++e) {
+        if (role_.inputs[e].tensor != EdgeTensor::embeddings) continue;
+        std::int64_t edge_row = 0;
+        for (const Tensor& rows : inputs[e]) {
+            ops::scatter_rows(backend_, rows,
+                              state.device_embedding_rows[e].slice(edge_row, edge_row + rows.dim(0)), stream);
+            edge_row += rows.dim(0);
         }
     }
+}
+
+Tensor Language::input_stream(std::span<const std::vector<Tensor>> inputs, const State& state,
+                              backend::Arena& kept, backend::Arena& scratch) const {
+    if (stream_input_ >= 0) return layers_.receive(inputs[stream_input_], state.local_rows, kept);
+    const Tensor stream = kept.allocate(role_.compute, {state.local_rows, spec_.width});
+    embed(state, stream, scratch);
+    insert_edge_rows(inputs, state, stream);
+    return stream;
 }
 
 std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                          backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                          Result& result) {
-    MAESTRO_CHECK(inputs.size() == role_.inputs.size(), "{} input edges, the role has {}", inputs.size(),
-                  role_.inputs.size());
     const PackedBatch packed = pack(batch);
     auto state = std::make_unique<State>(partition(packed));
-    const DType type = role_.compute, statistics = ops::accumulate_type(type);
+    check_inputs(batch, inputs, *state);
     // A frozen section has no backward pass, which is the only reader of everything but the output: its
     // activations live in scratch memory and are overwritten by the next task.
     backend::Arena& kept = role_.needs_backward ? saved : scratch;
     copy_to_device(*state, kept, scratch);
-    const Tensor stream = kept.allocate(type, {state->local_rows, spec_.width});
-    embed(*state, stream, scratch);
-    insert_edge_rows(batch, inputs, *state, stream);
-    state->stack = layers_.forward(stream, state->sequences, kept, scratch);
-
-    const Tensor normed = (role_.emits ? saved : kept).allocate(type, {state->local_rows, spec_.width});
-    state->rstd = kept.allocate(statistics, {state->local_rows});
-    ops::rms_norm(backend_, state->stack.output, norm_->weight, normed, state->rstd, spec_.norm_eps);
-    if (role_.emits) output = normed;
-    if (role_.loss) {
-        if (batch.train && role_.needs_backward) {
-            state->d_normed = kept.allocate(type, {state->local_rows, spec_.width});
-            // loss() writes the rows that predict a target. All others get no gradient from the loss.
-            ops::zero(backend_, state->d_normed);
-        }
-        loss(batch, inputs, worst_case_ ? worst_case_targets(packed, *state) : targets_of(packed, *state),
-             normed, state->d_normed, scratch, result);
-        result.tokens += state->local_rows;
-    }
+    state->stack =
+        layers_.forward(input_stream(inputs, *state, kept, scratch), state->sequences, kept, scratch);
+    if (role_.stage.last())
+        finish(batch, inputs, packed, *state, saved, scratch, output, result);
+    else
+        output = layers_.send(state->stack, saved);
     return state;
 }
 
-void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
-                        backend::Arena& scratch) {
-    auto& state = static_cast<State&>(saved);
-    const backend::ArenaScope scope(scratch);
+void Language::finish(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
+                      const PackedBatch& packed, State& state, backend::Arena& saved, backend::Arena& scratch,
+                      Tensor& output, Result& result) {
+    const DType type = role_.compute, statistics = ops::accumulate_type(type);
+    backend::Arena& kept = role_.needs_backward ? saved : scratch;
+    const Tensor normed = (role_.emits ? saved : kept).allocate(type, {state.local_rows, spec_.width});
+    state.rstd = kept.allocate(statistics, {state.local_rows});
+    ops::rms_norm(backend_, state.stack.output, norm_->weight, normed, state.rstd, spec_.norm_eps);
+    if (role_.emits) output = normed;
+    if (!role_.loss) return;
+    if (batch.train && role_.needs_backward) {
+        state.d_normed = kept.allocate(type, {state.local_rows, spec_.width});
+        // loss() writes the rows that predict a target. All others get no gradient from the loss.
+        ops::zero(backend_, state.d_normed);
+    }
+    loss(batch, inputs, worst_case_ ? worst_case_targets(packed, state) : targets_of(packed, state), normed,
+         state.d_normed, scratch, result);
+    result.tokens += state.local_rows;
+}
+
+void Language::finish_backward(State& state, const Tensor& d_output, const Tensor& d_stream,
+                               backend::Arena& scratch) {
     // The gradient of the final norm's output comes from the section's own loss, from the sections that
     // receive its hidden states, or from both.
     Tensor d_normed = state.d_normed;
@@ -135,14 +171,27 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
         else
             ops::add(backend_, d_output, d_normed);
     }
-    // A rank without targets has a zero d_normed and still runs the whole backward pass: its collectives
-    // include this rank.
     MAESTRO_CHECK(d_normed.rank != 0, "section {} has neither a loss nor a gradient to propagate",
                   role_.section);
-    const Tensor d_stream = scratch.allocate(role_.compute, {d_normed.dim(0), spec_.width});
     ops::rms_norm_backward(backend_, d_normed, state.stack.output, norm_->weight, state.rstd, d_stream,
                            norm_->gradient, false, scratch);
+}
+
+void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
+                        backend::Arena& scratch) {
+    auto& state = static_cast<State&>(saved);
+    const backend::ArenaScope scope(scratch);
+    // A rank without targets has a zero gradient and still runs the whole backward pass: its collectives
+    // include this rank. The gradient for the stage before is computed where it is wanted.
+    const bool delivered = stream_input_ >= 0 && d_inputs[stream_input_].rank != 0;
+    const Tensor d_stream = delivered ? d_inputs[stream_input_]
+                                      : scratch.allocate(role_.compute, {state.local_rows, spec_.width});
+    if (role_.stage.last())
+        finish_backward(state, d_output, d_stream, scratch);
+    else
+        ops::convert(backend_, d_output, d_stream);
     layers_.backward(state.stack, state.sequences, d_stream, scratch);
+    if (!role_.stage.first()) return;
     if (role_.trained) {
         // A tp rank adds the rows of all tokens in its part of the vocabulary, whichever rank holds them.
         // With tied embeddings this adds to the head's gradient, which forward() has already left there.

@@ -8,6 +8,10 @@
 // final norm's output, for backward() to start from. The tp ranks share the vocabulary (Megatron-LM's
 // VocabParallelEmbedding and vocab-parallel cross entropy).
 //
+// A pipeline stage has some of the layers (Role::stage). All stages pack a micro-batch alike; the first one
+// embeds it, the last one has the final norm, the head and the loss. With tied embeddings both hold
+// embedding.weight, and each adds its part of the gradient.
+//
 // The same token has six row numbers on its way from the file to the loss. Variables are named after the
 // space that they count in. C is the model width, V the vocabulary, T the rows of a slice, N its targets.
 //
@@ -29,7 +33,8 @@
 //   local row    A row of this rank, consecutive in the slice. Norms and the residual stream work on these.
 //       |  ^       Rows: Sequences::tp_rows[tp rank].
 //       |  |
-//       |  |  scatter_rows() inserts what an edge delivers, gather_rows() extracts the gradient for it.
+//       |  |  scatter_rows() inserts what an edge delivers, gather_rows() extracts the gradient for it. The
+//       |  |  edge between two stages carries all local rows, in their order.
 //       |  v
 //       |  edge row   A row that input edge e delivers to this rank, in sample order.
 //       |               Rows: State::input_rows[e], by sample.
@@ -64,6 +69,8 @@ private:
     struct State;
     struct Targets;
     struct LossInputs;
+    /// Declares a matrix [V, width] of which this tp rank holds the rows of its part of the vocabulary.
+    const parallel::Parameter& declare_by_token(const char* name, std::int64_t width, bool trained);
     /// From sample rows to packed rows. Pure; every rank of the replica computes the same.
     PackedBatch pack(const Batch& batch) const;
     /// From packed rows to the slice and local rows of this rank.
@@ -75,11 +82,24 @@ private:
 
     /// Allocates the rotary tables and copies the ids of `state` to the device.
     void copy_to_device(State& state, backend::Arena& kept, backend::Arena& scratch) const;
+    /// Returns the stream[local rows, C] that enters the layers of this stage: that of the stage before, or
+    /// on the first stage the embeddings of tokens and edges. Collective over tp.
+    Tensor input_stream(std::span<const std::vector<Tensor>> inputs, const State& state, backend::Arena& kept,
+                        backend::Arena& scratch) const;
     /// stream[local rows, C] = the embeddings of this rank's tokens. Collective over tp.
     void embed(const State& state, const Tensor& stream, backend::Arena& scratch) const;
     /// Copies the rows of all embedding edges into `stream`.
-    void insert_edge_rows(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const State& state,
+    void insert_edge_rows(std::span<const std::vector<Tensor>> inputs, const State& state,
                           const Tensor& stream) const;
+    /// Throws Error(broken_invariant) unless every input edge delivers the rows that this rank holds.
+    void check_inputs(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
+                      const State& state) const;
+    /// The part of forward() behind the layers, on the last stage: final norm, output and loss.
+    void finish(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const PackedBatch& packed,
+                State& state, backend::Arena& saved, backend::Arena& scratch, Tensor& output, Result& result);
+    /// Its backward pass: d_stream[local rows, C], the gradient of the layers' output.
+    void finish_backward(State& state, const Tensor& d_output, const Tensor& d_stream,
+                         backend::Arena& scratch);
 
     /// Adds the losses of all targets to loss_ and, in an evaluation, the answers to `result`. In training
     /// also writes the target rows of d_normed[local rows, C] and adds the gradient of the head. Collective
@@ -112,10 +132,13 @@ private:
     ModelSpec spec_;
     Role role_;
     Range vocabulary_;  ///< token ids whose embedding and logits this tp rank holds
+    /// Of the encoders whose edges deliver embeddings: how each expands a marker.
+    std::vector<Geometry> expansions_;
+    int stream_input_ = -1;  ///< the input edge from the stage before; -1 on the first stage
     parallel::SequenceParallel sequence_parallel_;
-    const parallel::Parameter* embedding_;
+    const parallel::Parameter* embedding_;  ///< null after the first stage
     Transformer layers_;
-    const parallel::Parameter *norm_, *head_;
+    const parallel::Parameter *norm_ = nullptr, *head_ = nullptr;  ///< null before the last stage
     backend::Buffer loss_;  ///< f64[1]: losses of all micro-batches since collect()
     /// By input edge: the teacher's head; null where the edge does not deliver hidden states.
     std::vector<const parallel::Parameter*> teacher_heads_;

@@ -19,7 +19,7 @@ struct Language::PackedBatch {
         std::int32_t answer;  ///< index of the answer that the token belongs to; -1: none
     };
     std::vector<std::int64_t> lengths;  ///< packed rows of each sample
-    std::vector<std::int32_t> ids;      ///< by packed row: the token, or edge_id() of the edge that fills it
+    std::vector<std::int32_t> ids;      ///< by packed row: the token, or encoder_id() of what fills it
     std::vector<Target> targets;        ///< in the order of their packed rows
     std::int32_t answer_count = 0;      ///< answers in the micro-batch
 };

@@ -7,9 +7,9 @@
 namespace maestro::model {
 
 namespace {
-/// The id that stands, in a list of token ids, for a row of input edge `edge`.
-std::int32_t edge_id(std::size_t edge) {
-    return -1 - static_cast<std::int32_t>(edge);
+/// The id that stands, in a list of token ids, for a row of the encoder of this index in expansions_.
+std::int32_t encoder_id(std::size_t encoder) {
+    return -1 - static_cast<std::int32_t>(encoder);
 }
 }  // namespace
 
@@ -26,11 +26,9 @@ Language::PackedBatch Language::pack(const Batch& batch) const {
                 const Picture& shown = sample.pictures[picture++];
                 answer = -1;
                 bool replaced = false;
-                for (std::size_t e = 0; e < role_.inputs.size(); ++e) {
-                    if (role_.inputs[e].tensor != EdgeTensor::embeddings) continue;
-                    const std::int64_t rows = picture_tokens(
-                        shown.height, shown.width, {role_.inputs[e].from.patch, role_.inputs[e].from.merge});
-                    packed.ids.insert(packed.ids.end(), static_cast<std::size_t>(rows), edge_id(e));
+                for (std::size_t k = 0; k < expansions_.size(); ++k) {
+                    const std::int64_t rows = picture_tokens(shown.height, shown.width, expansions_[k]);
+                    packed.ids.insert(packed.ids.end(), static_cast<std::size_t>(rows), encoder_id(k));
                     replaced = true;
                 }
                 // Without an encoder the marker is a token like any other, and the text can be trained alone.
@@ -83,12 +81,13 @@ Language::State Language::partition(const PackedBatch& packed) const {
             // Read from the packed ids: among those of the slice, an edge's row and another rank's token are
             // both -1.
             const std::int32_t id = packed.ids[partition.offsets()[range.sequence] + row];
+            std::size_t encoder = 0;
             for (std::size_t e = 0; e < role_.inputs.size(); ++e) {
-                const bool fills = id == edge_id(e);
+                const bool embeddings = role_.inputs[e].tensor == EdgeTensor::embeddings,
+                           fills = embeddings && id == encoder_id(encoder++);
                 if (fills) state.embedding_rows[e].push_back(local_row);
-                // A teacher delivers hidden states for every row of the sample.
-                if (fills || role_.inputs[e].tensor == EdgeTensor::hidden)
-                    ++state.input_rows[e][range.sequence];
+                // A teacher and the stage before deliver every row of the sample.
+                if (fills || !embeddings) ++state.input_rows[e][range.sequence];
             }
         }
     return state;

@@ -51,6 +51,7 @@ struct SampleShape {
 struct Geometry {
     int patch = 0;
     int merge = 0;
+    bool operator==(const Geometry&) const = default;
 };
 
 /// Returns the number of tokens that a picture of height x width pixels becomes in the language model.
@@ -105,10 +106,27 @@ struct InputSpec {
 
 /// Returns the number of elements in a row that the edge delivers to a section of `width`.
 inline int row_width(const InputSpec& input, int width) {
-    return input.tensor == EdgeTensor::embeddings ? width : input.from.width;
+    return input.tensor == EdgeTensor::hidden ? input.from.width : width;
 }
 
-/// What a section does with its model.
+/// The part of a model that a pipeline stage holds: consecutive layers. The first stage also has what stands
+/// before the layers (the embedding), the last one what stands after them (final norm and head, or merger).
+/// Every stage but the last outputs its residual stream, and every stage but the first has that of the stage
+/// before as an input of EdgeTensor::stream. By default the only stage, which holds the whole model.
+struct Stage {
+    int index = 0, count = 1;
+    int first_layer = 0;
+    int layers = 0;  ///< 0: all that follow first_layer
+    /// Of a later stage of a language section: how the encoders that feed the first stage expand markers.
+    /// Only the first stage has their edges among its inputs.
+    std::vector<Geometry> expansions = {};
+
+    bool first() const { return index == 0; }
+    bool last() const { return index + 1 == count; }
+    bool operator==(const Stage&) const = default;
+};
+
+/// What a section, or one stage of it, does with its model.
 struct Role {
     std::string section;
     std::vector<InputSpec> inputs;
@@ -123,6 +141,7 @@ struct Role {
     std::uint64_t seed = 0;
     DType compute = DType::f32;
     bool recompute = false;  ///< activation checkpointing: keep only the input of each layer
+    Stage stage = {};
     bool operator==(const Role&) const = default;
 };
 
@@ -149,7 +168,8 @@ public:
     /// inputs[e][i] holds the rows [n, row_width] that input edge e delivers for sample i, in the order in
     /// which this rank holds them; n may be 0. Everything that backward() reads is allocated in `saved` and
     /// in the returned object; `scratch` is free again on return. Where the role emits, `output` is set to
-    /// the rows [n, output width] of the samples, concatenated, in `saved`.
+    /// the rows [n, output width] of the samples, concatenated, in `saved`; on every stage but the last, to
+    /// the residual stream [local, C].
     ///
     /// Where the role computes the loss, forward() also adds the gradients of the head (language.hpp says
     /// why), and the loss is accumulated on the device until collect(). Throws Error(broken_invariant) for

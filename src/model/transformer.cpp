@@ -52,7 +52,12 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
     };
     // Declared in the order in which forward uses them. The order determines where they lie in the flat
     // arrays, and with that the shards of the optimizer.
-    for (int i = 0; i < spec.layers; ++i) {
+    const int first = role.stage.first_layer,
+              count = role.stage.layers > 0 ? role.stage.layers : spec.layers - first;
+    MAESTRO_CHECK(first >= 0 && count > 0 && first + count <= spec.layers,
+                  "stage {} of {} has layers {} to {} of {}", role.section, role.stage.index, first,
+                  first + count, spec.layers);
+    for (int i = first; i < first + count; ++i) {
         const auto name = [&](const char* suffix) { return "layers." + std::to_string(i) + "." + suffix; };
         // Norms are whole on every tp rank, and each rank's gradient is partial: it has normalized its local
         // rows only, or (q_norm, k_norm) its own heads.
@@ -179,6 +184,25 @@ StackActivations Transformer::forward(const Tensor& input, const parallel::Seque
     }
     stack.output = stream;
     return stack;
+}
+
+Tensor Transformer::receive(std::span<const Tensor> inputs, std::int64_t local, backend::Arena& arena) const {
+    const Tensor stream = arena.allocate(type_, {local, spec_.width});
+    std::int64_t row = 0;
+    for (const Tensor& rows : inputs) {
+        ops::convert(backend_, rows, stream.slice(row, row + rows.dim(0)));
+        row += rows.dim(0);
+    }
+    MAESTRO_CHECK(row == local, "the stage before has delivered {} rows, this rank holds {}", row, local);
+    return stream;
+}
+
+Tensor Transformer::send(const StackActivations& stack, backend::Arena& saved) const {
+    // With a backward pass the output lies in `saved` already.
+    if (checkpointing_ != Checkpointing::keep_nothing) return stack.output;
+    const Tensor output = saved.allocate(type_, {stack.output.dim(0), spec_.width});
+    ops::convert(backend_, stack.output, output);
+    return output;
 }
 
 void Transformer::backward(StackActivations& stack, const parallel::Sequences& sequences,

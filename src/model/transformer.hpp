@@ -37,8 +37,9 @@ struct StackActivations {
 
 class Transformer {
 public:
-    /// Declares the parameters "layers.N.*" in `store`; each tp rank holds a part of the heads and of the MLP
-    /// channels. Backend, mesh and store outlive the transformer.
+    /// Declares the parameters "layers.N.*" of the role's stage in `store`, numbered within the model; each
+    /// tp rank holds a part of the heads and of the MLP channels. Backend, mesh and store outlive the
+    /// transformer.
     Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role,
                 const parallel::Mesh& mesh, parallel::ParameterStore& store);
 
@@ -51,6 +52,12 @@ public:
     /// adds the gradients of the weights.
     void backward(StackActivations& activations, const parallel::Sequences& sequences, const Tensor& d_stream,
                   backend::Arena& scratch) const;
+
+    /// Returns the stream that the stage before has delivered, as a tensor [local, C] in `arena`. inputs[i]
+    /// has this rank's rows of sample i, which lie in the stream one sample after another.
+    Tensor receive(std::span<const Tensor> inputs, std::int64_t local, backend::Arena& arena) const;
+    /// Returns the output of a stage that is not the last one, in `saved`.
+    Tensor send(const StackActivations& activations, backend::Arena& saved) const;
 
     /// Builds the device's attention plans for sequences of these lengths, in rows.
     void prepare(std::span<const std::int64_t> rows, parallel::AttentionMask mask, bool backward) const;

@@ -4,6 +4,7 @@
 
 #include "backend/host_access.hpp"
 #include "ops/dispatch.hpp"
+#include "ops/elementwise.hpp"
 #include "ops/gelu.hpp"
 #include "ops/linear.hpp"
 #include "ops/patchify.hpp"
@@ -23,7 +24,8 @@ struct Vision::PackedPictures {
 struct Vision::State final : Saved {
     explicit State(parallel::Sequences s) : sequences(std::move(s)) {}
     parallel::Sequences sequences;
-    std::vector<std::int64_t> tp_token_rows;  ///< output rows of each tp rank of the slice
+    std::vector<std::int64_t> tp_token_rows;  ///< tokens of each tp rank of the slice
+    std::int64_t local_rows = 0;
     StackActivations stack;
     Tensor patches;            ///< [local, patch^2 * channels]
     Tensor normed, rstd;       ///< [local, C], [local]
@@ -37,12 +39,17 @@ Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& rol
       role_(role),
       patches_per_token_(std::int64_t{spec.merge} * spec.merge),
       sequence_parallel_(backend, mesh_.tp()),
-      patch_weight_(&store_.declare("patch.weight",
-                                    {spec.width, std::int64_t{spec.patch} * spec.patch * spec.channels},
-                                    parallel::Init::normal, role.trained)),
-      patch_bias_(&store_.declare("patch.bias", {spec.width}, parallel::Init::zeros, role.trained)),
-      layers_(backend, spec, role, mesh_, store_),
-      norm_(&store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained)) {
+      patch_weight_(role.stage.first()
+                        ? &store_.declare("patch.weight",
+                                          {spec.width, std::int64_t{spec.patch} * spec.patch * spec.channels},
+                                          parallel::Init::normal, role.trained)
+                        : nullptr),
+      patch_bias_(role.stage.first()
+                      ? &store_.declare("patch.bias", {spec.width}, parallel::Init::zeros, role.trained)
+                      : nullptr),
+      layers_(backend, spec, role, mesh_, store_) {
+    if (!role.stage.last()) return;
+    norm_ = &store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained);
     const std::int64_t out = role.output_width, merged = patches_per_token_ * spec.width;
     const Range part = mesh_.tp_part(out);
     merge_weight_ = &store_.declare("merger.weight", {out, merged}, parallel::Init::normal, role.trained,
@@ -66,11 +73,29 @@ Vision::PackedPictures Vision::pack(const Batch& batch) const {
     return packed;
 }
 
+parallel::Sequences Vision::sequences_of(const PackedPictures& packed) const {
+    // A picture is a sequence: attention stays within it. No token is divided between ranks, because its
+    // patches are merged on one of them.
+    constexpr auto kMask = parallel::AttentionMask::bidirectional;
+    return {parallel::Partition(packed.lengths, kMask, mesh_.degrees(), patches_per_token_), kMask, mesh_};
+}
+
+std::vector<std::vector<std::int64_t>> Vision::input_rows(const Batch& batch) const {
+    if (role_.stage.first()) return {};
+    std::vector<std::size_t> sample_of;  // by picture
+    for (std::size_t s = 0; s < batch.samples.size(); ++s)
+        sample_of.insert(sample_of.end(), batch.samples[s].pictures.size(), s);
+    std::vector<std::int64_t> rows(batch.samples.size(), 0);
+    for (const parallel::RowRange& range :
+         sequences_of(pack(batch)).partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank()))
+        rows[sample_of[range.sequence]] += range.count;
+    return {rows};
+}
+
 void Vision::cut_patches(const PackedPictures& packed, State& state, backend::Arena& kept,
                          backend::Arena& scratch) const {
-    const std::int64_t local = state.sequences.tp_rows[static_cast<std::size_t>(mesh_.tp_rank())];
-    state.patches =
-        kept.allocate(role_.compute, {local, std::int64_t{spec_.patch} * spec_.patch * spec_.channels});
+    state.patches = kept.allocate(
+        role_.compute, {state.local_rows, std::int64_t{spec_.patch} * spec_.patch * spec_.channels});
     std::int64_t local_row = 0;
     for (const parallel::RowRange& range :
          state.sequences.partition.rows_of(mesh_.cp_rank(), mesh_.tp_rank())) {
@@ -127,51 +152,50 @@ void Vision::merge_and_project(State& state, const Tensor& output, backend::Aren
 std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                                        backend::Arena& saved, backend::Arena& scratch, Tensor& output,
                                        Result&) {
-    MAESTRO_CHECK(inputs.empty(), "a vision section has no input edges, but {} are passed", inputs.size());
-    using parallel::AttentionMask;
+    MAESTRO_CHECK(inputs.size() == role_.inputs.size(), "{} inputs of a stage of a vision section, not {}",
+                  inputs.size(), role_.inputs.size());
     const PackedPictures packed = pack(batch);
-    // A picture is a sequence: attention stays within it. No token is divided between ranks, because its
-    // patches are merged on one of them.
-    auto state = std::make_unique<State>(
-        parallel::Sequences(parallel::Partition(packed.lengths, AttentionMask::bidirectional, mesh_.degrees(),
-                                                patches_per_token_),
-                            AttentionMask::bidirectional, mesh_));
+    auto state = std::make_unique<State>(sequences_of(packed));
     for (const std::int64_t rows : state->sequences.tp_rows)
         state->tp_token_rows.push_back(rows / patches_per_token_);
+    state->local_rows = state->sequences.tp_rows[static_cast<std::size_t>(mesh_.tp_rank())];
     const DType type = role_.compute;
     // A frozen encoder has no backward pass, which is the only reader of everything but the output: its
     // activations live in scratch memory and are overwritten by the next task.
     backend::Arena& kept = role_.needs_backward ? saved : scratch;
-    cut_patches(packed, *state, kept, scratch);
+    if (role_.stage.first()) cut_patches(packed, *state, kept, scratch);
     set_positions(packed, *state, kept, scratch);
 
-    // A convolution whose stride equals its kernel size is a linear layer over patches.
-    const std::int64_t local = state->patches.dim(0);
-    const Tensor stream = kept.allocate(type, {local, spec_.width});
-    ops::linear(backend_, state->patches, patch_weight_->weight, stream, patch_bias_->weight);
+    Tensor stream;
+    if (role_.stage.first()) {
+        // A convolution whose stride equals its kernel size is a linear layer over patches.
+        stream = kept.allocate(type, {state->local_rows, spec_.width});
+        ops::linear(backend_, state->patches, patch_weight_->weight, stream, patch_bias_->weight);
+    } else {
+        stream = layers_.receive(inputs.front(), state->local_rows, kept);
+    }
     state->stack = layers_.forward(stream, state->sequences, kept, scratch);
+    if (!role_.stage.last()) {
+        output = layers_.send(state->stack, saved);
+        return state;
+    }
 
-    state->normed = kept.allocate(type, {local, spec_.width});
-    state->rstd = kept.allocate(ops::accumulate_type(type), {local});
+    state->normed = kept.allocate(type, {state->local_rows, spec_.width});
+    state->rstd = kept.allocate(ops::accumulate_type(type), {state->local_rows});
     ops::rms_norm(backend_, state->stack.output, norm_->weight, state->normed, state->rstd, spec_.norm_eps);
-    output = saved.allocate(type, {local / patches_per_token_, role_.output_width});
+    output = saved.allocate(type, {state->local_rows / patches_per_token_, role_.output_width});
     merge_and_project(*state, output, kept, scratch);
     return state;
 }
 
-void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tensor>,
-                      backend::Arena& scratch) {
-    auto& state = static_cast<State&>(saved);
-    const backend::ArenaScope scope(scratch);
+void Vision::merge_backward(State& state, const Tensor& d_output, const Tensor& d_stream,
+                            backend::Arena& scratch) const {
     const DType type = role_.compute;
     const std::span<const std::int64_t> tp_rows = state.tp_token_rows;
-    const std::int64_t local = state.patches.dim(0), tokens = state.merged.dim(0);
+    const std::int64_t tokens = state.merged.dim(0);
     const Tensor d_activated = scratch.allocate(type, {tokens, state.activated.columns()});
     const Tensor d_merged = scratch.allocate(type, {tokens, state.merged.columns()});
-    const Tensor d_normed = scratch.allocate(type, {local, spec_.width});
-    const Tensor d_stream = scratch.allocate(type, {local, spec_.width});
-    // A vision section has no upstream section. It runs backward only to train, so all weight gradients are
-    // needed, and the gradient of the patches is not.
+    const Tensor d_normed = scratch.allocate(type, {state.local_rows, spec_.width});
     {
         const backend::ArenaScope gathered(scratch);
         const Tensor d_rows = sequence_parallel_.all_gather(d_output, tp_rows, scratch);
@@ -193,9 +217,25 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
     }
     ops::rms_norm_backward(backend_, d_normed, state.stack.output, norm_->weight, state.rstd, d_stream,
                            norm_->gradient, false, scratch);
+}
+
+void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
+                      backend::Arena& scratch) {
+    auto& state = static_cast<State&>(saved);
+    const backend::ArenaScope scope(scratch);
+    // A vision section has no upstream section. It runs backward only to train, so all weight gradients are
+    // needed, and the gradient of the patches is not.
+    const bool first = role_.stage.first();
+    const Tensor d_stream =
+        first ? scratch.allocate(role_.compute, {state.local_rows, spec_.width}) : d_inputs.front();
+    if (role_.stage.last())
+        merge_backward(state, d_output, d_stream, scratch);
+    else
+        ops::convert(backend_, d_output, d_stream);
     layers_.backward(state.stack, state.sequences, d_stream, scratch);
-    ops::linear_backward_weight(backend_, d_stream, state.patches, patch_weight_->gradient,
-                                patch_bias_->gradient, scratch);
+    if (first)
+        ops::linear_backward_weight(backend_, d_stream, state.patches, patch_weight_->gradient,
+                                    patch_bias_->gradient, scratch);
 }
 
 }  // namespace maestro::model

@@ -3,6 +3,9 @@
 // the language model's width (the form of Qwen2-VL's encoder). The tp ranks share the heads and the merger's
 // channels.
 //
+// A pipeline stage has some of the layers (Role::stage); the first one also cuts the pictures into patches,
+// the last one merges and projects.
+//
 // Shape letters: P patches of a slice, `local` of them on this rank; C encoder width; O output width.
 #pragma once
 
@@ -18,6 +21,7 @@ public:
                                    Result& result) override;
     void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
                   backend::Arena& scratch) override;
+    std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const override;
     void prepare(std::span<const std::int64_t> rows) override {
         layers_.prepare(rows, parallel::AttentionMask::bidirectional, role_.needs_backward);
     }
@@ -27,6 +31,8 @@ private:
     struct State;
     /// Concatenates the patches of all pictures of the micro-batch.
     PackedPictures pack(const Batch& batch) const;
+    /// From the packed patches to those of this rank.
+    parallel::Sequences sequences_of(const PackedPictures& packed) const;
     /// state.patches[local, patch^2 * channels]: this rank's patches, cut from the pictures.
     void cut_patches(const PackedPictures& packed, State& state, backend::Arena& kept,
                      backend::Arena& scratch) const;
@@ -36,6 +42,10 @@ private:
     /// output[local / merge^2, O] from state.normed[local, C]. Collective over tp.
     void merge_and_project(State& state, const Tensor& output, backend::Arena& kept,
                            backend::Arena& scratch) const;
+    /// The backward pass of the final norm, the merger and the projector: d_stream[local, C], the gradient of
+    /// the layers' output. Collective over tp.
+    void merge_backward(State& state, const Tensor& d_output, const Tensor& d_stream,
+                        backend::Arena& scratch) const;
     /// Views the rows of merge^2 patches as one row each. patchify() puts the patches of a token one after
     /// another, so that merging them copies nothing.
     Tensor as_tokens(const Tensor& patch_rows) const {
@@ -47,9 +57,11 @@ private:
     Role role_;
     std::int64_t patches_per_token_;  ///< merge^2
     parallel::SequenceParallel sequence_parallel_;
-    const parallel::Parameter *patch_weight_, *patch_bias_;
+    const parallel::Parameter *patch_weight_, *patch_bias_;  ///< null after the first stage
     Transformer layers_;
-    const parallel::Parameter *norm_, *merge_weight_, *merge_bias_, *project_weight_, *project_bias_;
+    /// Null before the last stage.
+    const parallel::Parameter *norm_ = nullptr, *merge_weight_ = nullptr, *merge_bias_ = nullptr,
+                              *project_weight_ = nullptr, *project_bias_ = nullptr;
 };
 
 }  // namespace maestro::model

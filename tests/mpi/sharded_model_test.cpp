@@ -6,7 +6,7 @@
 
 #include "base/check.hpp"
 #include "mpi/mpi_main.hpp"
-#include "unit/model/model_fixture.hpp"
+#include "unit/model/pipeline.hpp"
 
 namespace {
 
@@ -17,25 +17,21 @@ using model::test::Job;
 
 constexpr double kNear = 1e-11;  ///< tolerance, relative to the norm of a gradient
 
-/// A section on the ranks of the world.
-struct Sharded {
+/// A section on the ranks of the world, whole or in stages of so many layers.
+struct Sharded : model::test::Pipeline {
     Sharded(backend::Backend& b, const comm::Communicator& world, const ModelSpec& spec, const Role& role,
-            Degrees degrees, ContextKind kind)
-        : backend(b),
-          module(make_module(
-              b, spec, role,
-              make_mesh(world, b, {.degrees = degrees, .context_kind = kind, .kv_heads = spec.kv_heads},
-                        role.section))) {
-        model::test::fill_weights(*module, role.section);
-    }
+            Degrees degrees, ContextKind kind, const std::vector<int>& layers)
+        : Pipeline(b, spec, role, layers, [&] {
+              const MeshShape shape{.degrees = degrees, .context_kind = kind, .kv_heads = spec.kv_heads};
+              return make_mesh(world, b, shape, role.section);
+          }) {}
+    const Mesh& mesh() const { return stages().back()->module->mesh(); }
     /// Reduces the gradients as an optimizer does: each rank has the sums of its shards.
     void sum_gradients() {
-        for (ParameterGroup& group : module->parameters().groups())
-            if (group.trainable()) group.reduce_gradients(scratch);
+        for (const auto& stage : stages())
+            for (ParameterGroup& group : stage->module->parameters().groups())
+                if (group.trainable()) group.reduce_gradients(stage->scratch);
     }
-    backend::Backend& backend;
-    std::unique_ptr<Module> module;
-    backend::Arena saved{backend, 16 << 20}, scratch{backend, 16 << 20};
 };
 
 void compare(const Module& whole, const Module& part, const std::string& what) {
@@ -58,6 +54,10 @@ void compare(const Module& whole, const Module& part, const std::string& what) {
     }
 }
 
+void compare(const Module& whole, const Sharded& parts, const std::string& what) {
+    for (const auto& stage : parts.stages()) compare(whole, *stage->module, what);
+}
+
 /// What this rank has sent to its mesh in a forward and, where the role asks for one, a backward pass.
 struct Sent {
     collective::Traffic tp, cp;
@@ -65,6 +65,12 @@ struct Sent {
 
 Sent sent_by(const Module& module) {
     return {module.mesh().tp().traffic(), module.mesh().cp().traffic()};
+}
+std::int64_t bytes_sent_by(const Sharded& section) {
+    std::int64_t bytes = 0;
+    for (const auto& stage : section.stages())
+        bytes += sent_by(*stage->module).tp.bytes + sent_by(*stage->module).cp.bytes;
+    return bytes;
 }
 
 /// Returns the same for a meta mesh of this rank, over the same micro-batch.
@@ -168,24 +174,24 @@ bool fits(const ModelSpec& spec, const Layout& layout) {
            (spec.heads / tp % cp == 0 && divides(std::max(spec.kv_heads / tp, 1), cp));
 }
 
-/// Runs both sections in the layouts `up` and `down` and compares them with `reference`. Returns the bytes
-/// that this rank has sent to its mesh.
+/// Runs both sections in the layouts `up` and `down`, whole or in stages of so many layers, and compares them
+/// with `reference`. Returns the bytes that this rank has sent to its mesh.
 std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures, const Layout& up,
-                 const Layout& down) {
-    const std::string what = (pictures ? "pictures, " : "teacher, ") + up.text() + " to " + down.text();
+                 const Layout& down, const std::vector<int>& layers) {
+    const std::string what = (pictures ? "pictures, " : "teacher, ") + up.text() + " to " + down.text() +
+                             (layers.size() > 1 ? ", in stages" : "");
     const Result expected = reference.run();
     const auto backend = backend::make_cpu(1);
-    Sharded first(*backend, world, reference.first_spec, reference.first_role, up.degrees, up.kind);
-    Sharded last(*backend, world, reference.last_spec, reference.last_role, down.degrees, down.kind);
+    Sharded first(*backend, world, reference.first_spec, reference.first_role, up.degrees, up.kind, layers);
+    Sharded last(*backend, world, reference.last_spec, reference.last_role, down.degrees, down.kind, layers);
     const Batch batch = reference.samples.batch();
     const Rows rows = rows_of(reference, pictures);
     const std::int64_t width = reference.first_role.output_width;
     std::int64_t total = 0;
     for (const std::int64_t length : rows.first_lengths) total += length / rows.unit;
     Result result;
-    Tensor output, none;
-    const auto first_state = first.module->forward(batch, {}, first.saved, first.scratch, output, result);
-    const auto local = local_output_rows(rows, pictures, first.module->mesh());
+    const Tensor output = first.forward(batch, {}, result);
+    const auto local = local_output_rows(rows, pictures, first.mesh());
     MAESTRO_CHECK(output.dim(0) == static_cast<std::int64_t>(local.size()), "{}: {} rows of {}", what,
                   output.describe(), local.size());
     // The edge is simulated: every rank gets the rows of all ranks. Channels have separate tests.
@@ -197,10 +203,8 @@ std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures,
     const Tensor whole(all.data(), DType::f64, {total, width});
     const Partition partition(rows.last_lengths, AttentionMask::causal, down.degrees);
     std::vector<std::vector<Tensor>> inputs(1);
-    const auto input_rows = last.module->input_rows(batch);
     std::vector<std::int32_t> edge_rows;  // rows of `whole`, in this rank's local order
-    for (const RowRange& range :
-         partition.rows_of(last.module->mesh().cp_rank(), last.module->mesh().tp_rank()))
+    for (const RowRange& range : partition.rows_of(last.mesh().cp_rank(), last.mesh().tp_rank()))
         for (std::int64_t row = range.first; row < range.first + range.count; ++row)
             if (const auto at = rows.source[partition.offsets()[range.sequence] + row]; at >= 0)
                 edge_rows.push_back(at);
@@ -208,51 +212,50 @@ std::int64_t run(const comm::Communicator& world, Job& reference, bool pictures,
     for (const std::int32_t at : edge_rows)
         gathered.insert(gathered.end(), all.begin() + at * width, all.begin() + (at + 1) * width);
     std::int64_t at = 0;
-    for (const std::int64_t count : input_rows[0]) {
+    for (const std::int64_t count : last.edge_rows(batch)) {
         inputs[0].push_back(Tensor(gathered.data() + at * width, DType::f64, {count, width}));
         at += count;
     }
     MAESTRO_CHECK(at == static_cast<std::int64_t>(edge_rows.size()), "{}: {} rows of {}", what, at,
                   edge_rows.size());
-    const auto last_state = last.module->forward(batch, inputs, last.saved, last.scratch, none, result);
-    last.module->collect(result);
-    std::vector<double> d_edge_rows(gathered.size(), 0.0);
-    const Tensor d_rows(d_edge_rows.data(), DType::f64, {at, width});
-    last.module->backward(*last_state, {}, std::vector<Tensor>{pictures ? d_rows : Tensor{}}, last.scratch);
-    const Sent last_sent = sent_by(*last.module);
-    compare(last_sent, sent_on_meta(reference.last_spec, reference.last_role, batch, last.module->mesh()),
-            what + ", " + reference.last_name);
+    last.forward(batch, inputs, result);
+    const Tensor d_edge = last.backward({});
+    if (layers.size() == 1)
+        compare(sent_by(*last.stages()[0]->module),
+                sent_on_meta(reference.last_spec, reference.last_role, batch, last.mesh()),
+                what + ", " + reference.last_name);
+    const std::int64_t last_sent = bytes_sent_by(last);
     std::vector<double> sums{result.loss, static_cast<double>(result.tokens)};
     world.allreduce_sum(std::span(sums));
     MAESTRO_CHECK(std::abs(sums[0] - expected.loss) < kNear * expected.loss, "{}: loss {:.15g}, not {:.15g}",
                   what, sums[0], expected.loss);
     MAESTRO_CHECK(sums[1] == static_cast<double>(expected.tokens), "{}: {} tokens", what, sums[1]);
     last.sum_gradients();
-    compare(*reference.last, *last.module, what + ", " + reference.last_name);
+    compare(*reference.last, last, what + ", " + reference.last_name);
     const auto check_first = [&] {
-        const Sent sent = sent_by(*first.module);
-        const Mesh& mesh = first.module->mesh();
+        const Sent sent = sent_by(*first.stages()[0]->module);
         const std::string name = what + ", " + reference.first_name;
-        compare(sent, sent_on_meta(reference.first_spec, reference.first_role, batch, mesh), name);
-        compare_measured(sent, reference.first_spec, reference.first_role, reference.samples.shapes(), mesh,
-                         name);
-        return sent.tp.bytes + sent.cp.bytes + last_sent.tp.bytes + last_sent.cp.bytes;
+        if (layers.size() == 1) {
+            compare(sent, sent_on_meta(reference.first_spec, reference.first_role, batch, first.mesh()),
+                    name);
+            compare_measured(sent, reference.first_spec, reference.first_role, reference.samples.shapes(),
+                             first.mesh(), name);
+        }
+        return bytes_sent_by(first) + last_sent;
     };
     if (!pictures) return check_first();
     std::fill(all.begin(), all.end(), 0.0);
     for (std::size_t r = 0; r < edge_rows.size(); ++r)
-        std::copy_n(d_edge_rows.begin() + static_cast<std::int64_t>(r) * width, width,
+        std::copy_n(d_edge.as<double>() + static_cast<std::int64_t>(r) * width, width,
                     all.begin() + edge_rows[r] * width);
     world.allreduce_sum(std::span(all));
     std::vector<double> d_local;
     for (const std::int32_t row : local)
         d_local.insert(d_local.end(), all.begin() + row * width, all.begin() + (row + 1) * width);
-    first.module->backward(
-        *first_state, Tensor(d_local.data(), DType::f64, {static_cast<std::int64_t>(local.size()), width}),
-        {}, first.scratch);
+    first.backward(Tensor(d_local.data(), DType::f64, {static_cast<std::int64_t>(local.size()), width}));
     const std::int64_t sent = check_first();
     first.sum_gradients();
-    compare(*reference.first, *first.module, what + ", " + reference.first_name);
+    compare(*reference.first, first, what + ", " + reference.first_name);
     return sent;
 }
 
@@ -266,6 +269,8 @@ int main(int argc, char** argv) {
             if (ranks % cp == 0)
                 for (const ContextKind kind : {ContextKind::ring, ContextKind::all_to_all})
                     if (cp > 1 || kind == ContextKind::ring) layouts.push_back({{cp, ranks / cp}, kind});
+        // Each stage would add its part of a tied gradient.
+        const auto untied = [](ModelSpec& spec) { spec.tie_embeddings = false; };
         const auto uneven = [](ModelSpec& spec) {  // heads are divisible by three, the other sizes by nothing
             spec.heads = 6;
             spec.kv_heads = 3;
@@ -274,23 +279,27 @@ int main(int argc, char** argv) {
         };
         int compared = 0;
         std::int64_t sent = 0;
-        for (const auto& change :
-             {std::function<void(ModelSpec&)>{}, std::function<void(ModelSpec&)>(uneven)})
-            for (const bool recompute : {false, true})
-                for (const Job::Kind kind : {Job::Kind::vlm, Job::Kind::distill}) {
-                    Job reference(kind, DType::f64, recompute, 1, change);
-                    std::vector<Layout> ups, downs;
-                    for (const Layout& layout : layouts) {
-                        if (fits(reference.first_spec, layout)) ups.push_back(layout);
-                        if (fits(reference.last_spec, layout)) downs.push_back(layout);
-                    }
-                    // The two sections have different layouts where several fit.
-                    for (std::size_t i = 0; i < ups.size() && !downs.empty(); ++i) {
-                        sent += run(world, reference, kind == Job::Kind::vlm, ups[i],
-                                    downs[(i + 1) % downs.size()]);
-                        ++compared;
-                    }
+        struct Case {
+            std::function<void(ModelSpec&)> change;
+            bool recompute = false;
+            std::vector<int> layers = {2};
+        };
+        for (const Case& c :
+             {Case{{}}, Case{{}, true}, Case{uneven}, Case{uneven, true}, Case{untied, false, {1, 1}}})
+            for (const Job::Kind kind : {Job::Kind::vlm, Job::Kind::distill}) {
+                Job reference(kind, DType::f64, c.recompute, 1, c.change);
+                std::vector<Layout> ups, downs;
+                for (const Layout& layout : layouts) {
+                    if (fits(reference.first_spec, layout)) ups.push_back(layout);
+                    if (fits(reference.last_spec, layout)) downs.push_back(layout);
                 }
+                // The two sections have different layouts where several fit.
+                for (std::size_t i = 0; i < ups.size() && !downs.empty(); ++i) {
+                    sent += run(world, reference, kind == Job::Kind::vlm, ups[i],
+                                downs[(i + 1) % downs.size()], c.layers);
+                    ++compared;
+                }
+            }
         MAESTRO_CHECK(compared > 0, "no layout fits {} ranks", ranks);
         sent = world.sum(sent);
         MAESTRO_CHECK(ranks == 1 || sent > 0, "nothing was sent");
