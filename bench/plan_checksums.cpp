@@ -45,7 +45,7 @@ public:
     void add(const Timeline& timeline) {
         add(std::int64_t{timeline.stuck});
         for (const TimedTask& t : timeline.tasks) {
-            for (const int word : {t.lane, t.replica, t.task.section, t.task.micro_batch})
+            for (const int word : {t.lane, t.replica, t.task.stage, t.task.micro_batch})
                 add(std::int64_t{word});
             add(t.start_s);
             add(t.end_s);
@@ -76,27 +76,28 @@ Problem encoders(std::uint64_t seed, const std::vector<int>& groups_of, const st
     const int replicas = groups * fanout;
     for (int e = 0; e <= upstream; ++e) {
         const bool loss = e == upstream;
-        SectionShape shape{.replicas = loss || shared_lanes ? replicas : groups,
-                           .first_lane = shared_lanes ? 0 : problem.lanes,
-                           .micro_batch = batches ? 1 + dice.below(4) : 1,
-                           .window = !loss && windows ? (1 + dice.below(4)) * fanout : 0,
-                           .backward = loss || dice.below(4) != 0,
-                           .loss = loss};
+        StageShape shape{.section = e,
+                         .replicas = loss || shared_lanes ? replicas : groups,
+                         .first_lane = shared_lanes ? 0 : problem.lanes,
+                         .micro_batch = batches ? 1 + dice.below(4) : 1,
+                         .window = !loss && windows ? (1 + dice.below(4)) * fanout : 0,
+                         .backward = loss || dice.below(4) != 0,
+                         .loss = loss};
         if (!loss && !shared_lanes && e > 0 && fanout % 2 == 0 && dice.below(3) == 0)
             shape.replicas *= fanout / 2;
-        problem.sections.push_back(shape);
+        problem.stages.push_back(shape);
         problem.lanes = shared_lanes ? replicas : problem.lanes + shape.replicas;
         if (!loss) problem.edges.push_back({e, upstream, shape.backward, dice.below(4) == 0 ? 0.05 : 0});
     }
     const int samples = std::max(1, replicas * dice.of(per_replica) - dice.below(3));
     for (int i = 0; i < samples; ++i) {
-        SampleCost sample{.id = 7 * i, .sections = {}};
-        for (const SectionShape& shape : problem.sections) {
+        SampleCost sample{.id = 7 * i, .stages = {}};
+        for (const StageShape& shape : problem.stages) {
             const bool active = shape.loss || dice.uniform() < share;
             double forward = levels > 0 ? 1 + dice.below(levels) : dice.log_normal(sigma);
             if (!shape.loss) forward *= shape.replicas * 0.3 / replicas;
-            sample.sections.push_back({active ? forward : 0, active && shape.backward ? 2 * forward : 0,
-                                       active, active ? 0.01 : 0});
+            sample.stages.push_back({active ? forward : 0, active && shape.backward ? 2 * forward : 0, active,
+                                     active ? 0.01 : 0});
         }
         problem.samples.push_back(std::move(sample));
     }
@@ -108,14 +109,14 @@ Problem text_only(std::uint64_t seed) {
     Dice dice(seed);
     const int replicas = dice.of({1, 3, 32, 200, 700});
     Problem problem{
-        .sections = {{.replicas = replicas, .micro_batch = dice.of({1, 4}), .window = 0, .loss = true}},
+        .stages = {{.replicas = replicas, .micro_batch = dice.of({1, 4}), .window = 0, .loss = true}},
         .edges = {},
         .lanes = replicas,
         .samples = {}};
     const bool equal = dice.below(2) == 0;
     for (int i = 0; i < replicas * dice.of({2, 16}); ++i) {
         const double forward = equal ? 1 + dice.below(3) : dice.log_normal(1);
-        problem.samples.push_back({.id = i, .sections = {{forward, 2 * forward, true}}});
+        problem.samples.push_back({.id = i, .stages = {{forward, 2 * forward, true}}});
     }
     return problem;
 }

@@ -58,28 +58,30 @@ Problem make_problem(const Family& f, int encoders, int groups, int fanout, std:
     Problem problem;
     const int replicas = groups * fanout, language = encoders;
     for (int e = 0; e < encoders; ++e) {
-        problem.sections.push_back({.replicas = groups,
-                                    .first_lane = e * groups,
-                                    .micro_batch = 1,
-                                    .window = f.window_fanouts * fanout,
-                                    .backward = !f.frozen});
+        problem.stages.push_back({.section = e,
+                                  .replicas = groups,
+                                  .first_lane = e * groups,
+                                  .micro_batch = 1,
+                                  .window = f.window_fanouts * fanout,
+                                  .backward = !f.frozen});
         problem.edges.push_back({e, language, !f.frozen});
     }
-    problem.sections.push_back({.replicas = replicas,
-                                .first_lane = encoders * groups,
-                                .micro_batch = 1,
-                                .window = 0,
-                                .backward = true,
-                                .loss = true});
+    problem.stages.push_back({.section = encoders,
+                              .replicas = replicas,
+                              .first_lane = encoders * groups,
+                              .micro_batch = 1,
+                              .window = 0,
+                              .backward = true,
+                              .loss = true});
     problem.lanes = encoders * groups + replicas;
     std::vector<double> work(static_cast<std::size_t>(encoders) + 1, 0.0);
     for (int i = 0; i < replicas * f.per_replica; ++i) {
-        SampleCost sample{.id = i, .sections = {}};
+        SampleCost sample{.id = i, .stages = {}};
         for (int s = 0; s <= encoders; ++s) {
             const bool backward = s == language || !f.frozen;
             const bool active = s == language || random.uniform() < f.share;
             const double forward = active ? random.log_normal(f.sigma) : 0;
-            sample.sections.push_back({forward, backward ? 2 * forward : 0, active});
+            sample.stages.push_back({forward, backward ? 2 * forward : 0, active});
             work[static_cast<std::size_t>(s)] += forward * (backward ? 3 : 1);
         }
         problem.samples.push_back(std::move(sample));
@@ -87,10 +89,10 @@ Problem make_problem(const Family& f, int encoders, int groups, int fanout, std:
     for (auto& sample : problem.samples)
         for (int e = 0; e < encoders; ++e) {
             const auto s = static_cast<std::size_t>(e);
-            if (!sample.sections[s].active) continue;
+            if (!sample.stages[s].active) continue;
             const double scale = f.load * work.back() / replicas / (work[s] / groups);
-            sample.sections[s].forward_s *= scale;
-            sample.sections[s].backward_s *= scale;
+            sample.stages[s].forward_s *= scale;
+            sample.stages[s].backward_s *= scale;
         }
     return problem;
 }
@@ -135,9 +137,8 @@ void gaps(int seeds, bool detail, std::int64_t moves) {
 
 /// Returns the lower bound of a step of these samples on one of `parts` equal parts of the problem's ranks.
 double part_bound(const Problem& problem, int parts, std::vector<SampleCost> samples) {
-    Problem part{
-        .sections = problem.sections, .edges = problem.edges, .lanes = 0, .samples = std::move(samples)};
-    for (SectionShape& shape : part.sections) {
+    Problem part{.stages = problem.stages, .edges = problem.edges, .lanes = 0, .samples = std::move(samples)};
+    for (StageShape& shape : part.stages) {
         shape.replicas = std::max(shape.replicas / parts, 1);
         shape.first_lane = part.lanes;
         part.lanes += shape.replicas;
@@ -149,7 +150,7 @@ double part_bound(const Problem& problem, int parts, std::vector<SampleCost> sam
 /// any group, and of any language replica if it had the upstream sections to itself.
 double assignment_bound(const Problem& problem, const StepPlan& plan) {
     const auto& replicas = plan.batches.back();
-    const int groups = problem.sections.front().replicas;
+    const int groups = problem.stages.front().replicas;
     const std::size_t fanout = replicas.size() / static_cast<std::size_t>(groups);
     double bound = 0;
     std::vector<SampleCost> group;

@@ -63,10 +63,9 @@ void Emulation::check_times(const workload::CostModel& costs, const workload::Sa
     double longest = 0;
     table.for_each([&](std::int64_t i) {
         const schedule::SampleCost cost = costs.of(i);
-        for (std::size_t s = 0; s < cost.sections.size(); ++s)
-            longest =
-                std::max(longest, scenario_.full_micro_batch(static_cast<int>(s)) *
-                                      std::max(cost.sections[s].forward_s, cost.sections[s].backward_s));
+        for (std::size_t s = 0; s < cost.stages.size(); ++s)
+            longest = std::max(longest, scenario_.full_micro_batch(static_cast<int>(s)) *
+                                            std::max(cost.stages[s].forward_s, cost.stages[s].backward_s));
     });
     for (const workload::StepEnd& end : ends_) longest = std::max({longest, end.reduce_s, end.update_s});
     longest *= settings_.time_scale;

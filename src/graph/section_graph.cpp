@@ -169,12 +169,41 @@ void derive_gradients(SectionGraph& graph) {
     for (auto& e : graph.edges) e.gradient = carries(e) && at(e.from).backward;
 }
 
+void derive_stages(SectionGraph& graph) {
+    graph.stages.clear();
+    graph.stage_edges.clear();
+    for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
+        Section& section = graph.sections[s];
+        section.first_stage = static_cast<int>(graph.stages.size());
+        for (int k = 0; k < section.layout.pp; ++k) graph.stages.push_back({s, k});
+    }
+    const auto last_stage = [&](int s) {
+        return graph.sections[s].first_stage + graph.sections[s].layout.pp - 1;
+    };
+    for (int e = 0; e < static_cast<int>(graph.edges.size()); ++e) {
+        const Edge& edge = graph.edges[e];
+        const bool hidden = edge.tensor == EdgeTensor::hidden;
+        graph.stage_edges.push_back({.from = last_stage(edge.from),
+                                     .to = hidden ? last_stage(edge.to) : graph.sections[edge.to].first_stage,
+                                     .tensor = edge.tensor,
+                                     .edge = e,
+                                     .gradient = edge.gradient});
+    }
+    for (const Section& section : graph.sections)
+        for (int k = section.first_stage; k + 1 < section.first_stage + section.layout.pp; ++k)
+            graph.stage_edges.push_back({.from = k, .to = k + 1, .gradient = section.backward});
+}
+
 }  // namespace
 
 SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
                         std::vector<Refusal>& refusals) {
     const std::size_t before = refusals.size();
-    SectionGraph graph{.sections = std::move(sections), .edges = std::move(edges), .order = {}};
+    SectionGraph graph{.sections = std::move(sections),
+                       .edges = std::move(edges),
+                       .stages = {},
+                       .stage_edges = {},
+                       .order = {}};
     std::set<std::string> names;
     for (const auto& s : graph.sections)
         if (!names.insert(s.name).second)
@@ -190,6 +219,7 @@ SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
         return graph;
     }
     derive_gradients(graph);
+    derive_stages(graph);
     for (const Edge& e : graph.edges)
         if (e.gradient && !graph.sections[e.to].backward)
             refusals.push_back(

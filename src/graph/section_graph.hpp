@@ -37,7 +37,7 @@ struct Section {
     std::string colocate_with;  ///< "" or the section whose ranks it shares
     Layout layout;
     // Derived by make_graph:
-    int first_rank = 0, first_lane = 0;
+    int first_rank = 0, first_lane = 0, first_stage = 0;
     bool backward = false;  ///< it trains, or a section upstream of it does
     bool loss = false;      ///< no outgoing edge: it computes the loss
 };
@@ -52,11 +52,31 @@ struct Edge {
     bool colocated = false;  ///< both sections are on the same ranks
 };
 
+/// A stage of a section: consecutive layers of its model, on one lane of each replica. A section without
+/// pipeline parallelism has one.
+struct Stage {
+    int section = 0;  ///< colour
+    int index = 0;    ///< within the section
+};
+
+/// What carries rows from one stage to another: an edge of the graph, or the residual stream within a
+/// section. Embeddings enter a section at its first stage. Hidden states, and whatever leaves a section, are
+/// those of its last one.
+struct StageEdge {
+    int from = 0, to = 0;  ///< stages
+    EdgeTensor tensor = EdgeTensor::stream;
+    int edge = -1;  ///< in SectionGraph::edges; -1 within a section
+    bool gradient = false;
+};
+
 struct SectionGraph {
     std::vector<Section> sections;
     std::vector<Edge> edges;
-    std::vector<int> order;  ///< colours, upstream before downstream
-    int world = 0;           ///< ranks
+    // Derived:
+    std::vector<Stage> stages;           ///< of all sections; those of a section are consecutive
+    std::vector<StageEdge> stage_edges;  ///< those of `edges` first, in the same order
+    std::vector<int> order;              ///< colours, upstream before downstream
+    int world = 0;                       ///< ranks
     int lanes = 0;
 };
 

@@ -17,13 +17,13 @@ namespace {
 /// [section], samples of a micro-batch.
 std::vector<Batches> cut(const Instance& instance, const std::vector<int>& order,
                          const std::vector<int>& replica_of, const std::vector<int>& sizes) {
-    std::vector<Batches> batches(instance.sections.size());
+    std::vector<Batches> batches(instance.sections());
     for (std::size_t s = 0; s < batches.size(); ++s) {
-        const SectionShape& shape = instance.sections[s];
-        std::vector<std::vector<int>> on(shape.replicas);
+        const int stage = instance.last_stage(static_cast<int>(s));
+        std::vector<std::vector<int>> on(instance.shape(stage).replicas);
         for (const int i : order)
-            if (instance.active[instance.at(static_cast<int>(s), i)])
-                on[instance.replica_of(static_cast<int>(s), replica_of[i])].push_back(i);
+            if (instance.active[instance.at(stage, i)])
+                on[instance.replica_of(stage, replica_of[i])].push_back(i);
         for (const auto& list : on) {
             for (std::size_t k = 0; k < list.size(); ++k) {
                 if (k > 0 && k % static_cast<std::size_t>(sizes[s]) == 0) batches[s].close_batch();
@@ -45,7 +45,8 @@ bool halve(const Instance& instance, std::vector<int>& sizes) {
     for (const bool loss : {true, false}) {
         bool halved = false;
         for (std::size_t s = 0; s < sizes.size(); ++s) {
-            if (instance.sections[s].loss != loss || sizes[s] == 1) continue;
+            if (instance.shape(instance.last_stage(static_cast<int>(s))).loss != loss || sizes[s] == 1)
+                continue;
             sizes[s] = (sizes[s] + 1) / 2;
             halved = true;
         }
@@ -60,7 +61,8 @@ bool halve(const Instance& instance, std::vector<int>& sizes) {
 StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance& instance,
                        const std::vector<int>& order, const std::vector<int>& replica_of) {
     std::vector<int> sizes;
-    for (const SectionShape& shape : instance.sections) sizes.push_back(shape.micro_batch);
+    for (int s = 0; s < instance.sections(); ++s)
+        sizes.push_back(instance.shape(instance.last_stage(s)).micro_batch);
     // Executing is the test, because no simple condition on windows and sizes is exact. Sizes are halved, so
     // that it takes few executions.
     for (bool window_limited = false;; window_limited = true) {

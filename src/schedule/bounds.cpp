@@ -20,22 +20,22 @@ bool returns(const Problem& problem, const SampleCost& sample, const EdgeShape& 
     return e.gradient && problem.runs_backward(sample, e.from) && problem.runs_backward(sample, e.to);
 }
 
-double total(const Problem& problem, const SampleCost& sample, std::size_t section) {
-    const TaskCost& cost = sample.sections[section];
+double total(const Problem& problem, const SampleCost& sample, std::size_t stage) {
+    const TaskCost& cost = sample.stages[stage];
     if (!cost.active) return 0;
-    return cost.forward_s + (problem.sections[section].backward ? cost.backward_s : 0);
+    return cost.forward_s + (problem.stages[stage].backward ? cost.backward_s : 0);
 }
 
 /// Sets the longest path of a sample's tasks from a source to the start of each section, seconds: its release
 /// time there. `head` is all 0 before.
 void set_heads(const Problem& problem, const SampleCost& sample, std::span<double> head) {
     // Edges come in any order; no path has more edges than there are sections (Bellman and Ford).
-    for (std::size_t pass = 0; pass < problem.sections.size(); ++pass)
+    for (std::size_t pass = 0; pass < problem.stages.size(); ++pass)
         for (const EdgeShape& e : problem.edges) {
             const int up = e.from, down = e.to;
-            if (!sample.sections[up].active) continue;
+            if (!sample.stages[up].active) continue;
             const double arrival =
-                head[up] + sample.sections[up].forward_s + e.delay_s(sample.sections[up].transfer_s);
+                head[up] + sample.stages[up].forward_s + e.delay_s(sample.stages[up].transfer_s);
             head[down] = std::max(head[down], arrival);
         }
 }
@@ -43,12 +43,12 @@ void set_heads(const Problem& problem, const SampleCost& sample, std::span<doubl
 /// Sets the longest path from the end of each section to the end of the step: the delivery time. `tail` is
 /// all 0 before.
 void set_tails(const Problem& problem, const SampleCost& sample, std::span<double> tail) {
-    for (std::size_t pass = 0; pass < problem.sections.size(); ++pass)
+    for (std::size_t pass = 0; pass < problem.stages.size(); ++pass)
         for (const EdgeShape& e : problem.edges) {
             const int up = e.from, down = e.to;
             if (!returns(problem, sample, e)) continue;
             const double rest =
-                tail[up] + sample.sections[up].backward_s + e.delay_s(sample.sections[up].transfer_s);
+                tail[up] + sample.stages[up].backward_s + e.delay_s(sample.stages[up].transfer_s);
             tail[down] = std::max(tail[down], rest);
         }
 }
@@ -141,16 +141,16 @@ double assignment_bound(const std::vector<double>& jobs, const std::vector<doubl
     return least;
 }
 
-/// `head`, `tail`: [sample * sections + section].
-double section_bound(const Problem& problem, std::size_t section, const std::vector<double>& head,
-                     const std::vector<double>& tail) {
-    const SectionShape& shape = problem.sections[section];
+/// `head`, `tail`: [sample * sections + stage].
+double stage_bound(const Problem& problem, std::size_t stage, const std::vector<double>& head,
+                   const std::vector<double>& tail) {
+    const StageShape& shape = problem.stages[stage];
     std::vector<double> jobs, heads_of, tails_of;
     for (std::size_t i = 0; i < problem.samples.size(); ++i) {
-        if (!problem.samples[i].sections[section].active) continue;
-        jobs.push_back(total(problem, problem.samples[i], section));
-        heads_of.push_back(head[i * problem.sections.size() + section]);
-        tails_of.push_back(tail[i * problem.sections.size() + section]);
+        if (!problem.samples[i].stages[stage].active) continue;
+        jobs.push_back(total(problem, problem.samples[i], stage));
+        heads_of.push_back(head[i * problem.stages.size() + stage]);
+        tails_of.push_back(tail[i * problem.stages.size() + stage]);
     }
     // Some replicas have no job then, so that only the longest job bounds the makespan.
     if (jobs.size() < static_cast<std::size_t>(shape.replicas))
@@ -158,18 +158,17 @@ double section_bound(const Problem& problem, std::size_t section, const std::vec
     double first = idle(heads_of, {}, shape.replicas, 1), last = idle(tails_of, {}, shape.replicas, 1);
     // Machines wait for every upstream section, hence also for the mean of several sections with the same
     // fanout.
-    std::map<int, int> sections_of;  // fanout -> upstream sections
+    std::map<int, int> stages_of;  // fanout -> upstream stages
     for (const EdgeShape& e : problem.edges)
-        if (e.to == static_cast<int>(section))
-            ++sections_of[shape.replicas / problem.sections[e.from].replicas];
+        if (e.to == static_cast<int>(stage)) ++stages_of[shape.replicas / problem.stages[e.from].replicas];
     const auto waits = [&](const auto& counts, int fanout, double share) {
         std::vector<double> forwards, backwards;
         for (const SampleCost& sample : problem.samples) {
-            if (!sample.sections[section].active) continue;
+            if (!sample.stages[stage].active) continue;
             forwards.push_back(0);
             backwards.push_back(0);
             for (const EdgeShape& e : problem.edges) {
-                const TaskCost& cost = sample.sections[e.from];
+                const TaskCost& cost = sample.stages[e.from];
                 if (!cost.active || !counts(e)) continue;
                 forwards.back() += share * cost.forward_s;
                 if (returns(problem, sample, e)) backwards.back() += share * cost.backward_s;
@@ -178,10 +177,10 @@ double section_bound(const Problem& problem, std::size_t section, const std::vec
         first = std::max(first, idle(heads_of, forwards, shape.replicas, fanout));
         last = std::max(last, idle(tails_of, backwards, shape.replicas, fanout));
     };
-    for (const auto& [fanout, count] : sections_of) {
+    for (const auto& [fanout, count] : stages_of) {
         const auto of_fanout = [&, fanout = fanout](const EdgeShape& e) {
-            return e.to == static_cast<int>(section) &&
-                   shape.replicas / problem.sections[e.from].replicas == fanout;
+            return e.to == static_cast<int>(stage) &&
+                   shape.replicas / problem.stages[e.from].replicas == fanout;
         };
         waits(of_fanout, fanout, 1.0 / count);
         if (count == 1) continue;
@@ -200,16 +199,16 @@ double section_bound(const Problem& problem, std::size_t section, const std::vec
 }  // namespace
 
 std::vector<double> loads(const Problem& problem) {
-    std::vector<double> load(problem.sections.size(), 0.0);
+    std::vector<double> load(problem.stages.size(), 0.0);
     for (std::size_t s = 0; s < load.size(); ++s) {
         for (const auto& sample : problem.samples) load[s] += total(problem, sample, s);
-        load[s] /= problem.sections[s].replicas;
+        load[s] /= problem.stages[s].replicas;
     }
     return load;
 }
 
 double lower_bound(const Problem& problem) {
-    const std::size_t count = problem.sections.size();
+    const std::size_t count = problem.stages.size();
     std::vector<double> head(problem.samples.size() * count, 0.0), tail = head;
     double bound = 0;
     for (std::size_t i = 0; i < problem.samples.size(); ++i) {
@@ -219,24 +218,24 @@ double lower_bound(const Problem& problem) {
         set_heads(problem, sample, before);
         set_tails(problem, sample, after);
         for (std::size_t s = 0; s < count; ++s)
-            if (sample.sections[s].active)
+            if (sample.stages[s].active)
                 bound = std::max(bound, before[s] + total(problem, sample, s) + after[s]);
     }
-    for (std::size_t s = 0; s < count; ++s) bound = std::max(bound, section_bound(problem, s, head, tail));
+    for (std::size_t s = 0; s < count; ++s) bound = std::max(bound, stage_bound(problem, s, head, tail));
     // Sections that share lanes share their time; the mean over a section's lanes bounds their longest.
     const std::vector<double> load = loads(problem);
     std::vector<double> lane_load(problem.lanes, 0.0);
     for (std::size_t s = 0; s < load.size(); ++s)
-        for (int r = 0; r < problem.sections[s].replicas; ++r)
-            lane_load[problem.sections[s].first_lane + r] += load[s];
-    for (const auto& shape : problem.sections) {
-        const auto first = lane_load.begin() + shape.first_lane;
-        bound = std::max(bound, std::accumulate(first, first + shape.replicas, 0.0) / shape.replicas);
+        for (int r = 0; r < problem.stages[s].replicas; ++r) lane_load[problem.stages[s].lane(r)] += load[s];
+    for (const StageShape& shape : problem.stages) {
+        double sum = 0;
+        for (int r = 0; r < shape.replicas; ++r) sum += lane_load[shape.lane(r)];
+        bound = std::max(bound, sum / shape.replicas);
     }
     return bound;
 }
 
-int critical_section(const Problem& problem) {
+int critical_stage(const Problem& problem) {
     const std::vector<double> load = loads(problem);
     return static_cast<int>(std::max_element(load.begin(), load.end()) - load.begin());
 }

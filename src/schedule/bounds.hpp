@@ -14,7 +14,7 @@ namespace maestro::schedule {
 double lower_bound(const Problem& problem);
 
 /// Returns the section with the largest load per replica.
-int critical_section(const Problem& problem);
+int critical_stage(const Problem& problem);
 
 /// Returns the load per replica of each section, seconds.
 std::vector<double> loads(const Problem& problem);

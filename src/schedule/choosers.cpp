@@ -29,7 +29,7 @@ ReadyOrder::ReadyOrder(const Machine& machine, const std::vector<std::vector<Tas
     : machine_(machine), agendas_(std::move(agendas)) {
     // A section computes a loss exactly if it has no outgoing edge.
     std::vector<bool> sends;
-    for (const SectionShape& shape : machine.instance().sections) sends.push_back(!shape.loss);
+    for (const StageShape& shape : machine.instance().stages) sends.push_back(!shape.loss);
     for (const auto& agenda : tasks) open_.emplace_back(agenda, sends);
 }
 
@@ -45,24 +45,20 @@ Choice ReadyOrder::choose(int lane, double) {
 ListOrder::ListOrder(const Machine& machine) : machine_(machine) {
     const Instance& instance = machine.instance();
     on_lane_.resize(instance.lanes);
-    for (std::size_t s = 0; s < instance.sections.size(); ++s)
-        for (int r = 0; r < instance.sections[s].replicas; ++r)
-            on_lane_[instance.sections[s].first_lane + r].push_back(
-                {.loss = instance.sections[s].loss,
+    for (std::size_t s = 0; s < instance.stages.size(); ++s)
+        for (int r = 0; r < instance.stages[s].replicas; ++r)
+            on_lane_[instance.stages[s].lane(r)].push_back(
+                {.stage = static_cast<int>(s),
+                 .loss = instance.stages[s].loss,
+                 .pipelined = instance.stages[s].pipelined(),
                  .next = machine.first_node(static_cast<int>(s), r),
                  .end = machine.first_node(static_cast<int>(s), r + 1),
                  .backwards = {}});
 }
 
 ListOrder::Slot& ListOrder::slot_of(const Node& n) {
-    // on_lane_ lists the sections of a lane in the order of their colours.
-    std::size_t at = 0;
-    const Instance& instance = machine_.instance();
-    for (int s = 0; s < n.section; ++s)
-        if (const SectionShape& shape = instance.shape(s);
-            n.lane >= shape.first_lane && n.lane < shape.first_lane + shape.replicas)
-            ++at;
-    return on_lane_[n.lane][at];
+    auto& slots = on_lane_[n.lane];
+    return *std::find_if(slots.begin(), slots.end(), [&](const Slot& s) { return s.stage == n.stage; });
 }
 
 void ListOrder::ready(int node, Phase phase, double) {
@@ -83,11 +79,13 @@ Choice ListOrder::choose(int lane, double) {
     // Upstream, forwards go first: they feed the sections below, while a backward only frees a slot of the
     // window. It therefore runs when the window is full or the inputs of the next forward are late. On a
     // shared lane nothing starves while the lane works, so that a backward goes first there and frees its
-    // memory sooner.
+    // memory sooner. So it does in a pipeline, whose stages wait for each other's gradients: with a window of
+    // as many micro-batches as stages follow, this is the schedule 1F1B (Narayanan et al., "PipeDream",
+    // 2019).
     for (Slot& slot : slots) {
         Choice mine{slot.next, Phase::forward};
         if (slot.next == slot.end || !machine_.can_start(mine)) mine.node = -1;
-        if (!slot.backwards.empty() && (slot.loss || mine.node < 0 || slots.size() > 1))
+        if (!slot.backwards.empty() && (slot.loss || slot.pipelined || mine.node < 0 || slots.size() > 1))
             mine = {slot.backwards.top(), Phase::backward};
         nearest.offer(mine, slot.loss);
     }

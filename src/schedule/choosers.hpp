@@ -96,13 +96,14 @@ public:
     Choice choose(int lane, double now);
 
 private:
-    struct Slot {  ///< a replica of a section
-        bool loss = false;
+    struct Slot {  ///< a replica of a stage
+        int stage = 0;
+        bool loss = false, pipelined = false;
         int next = 0, end = 0;  ///< nodes whose forward has not started
         NodeQueue backwards;
     };
     const Machine& machine_;
-    std::vector<std::vector<Slot>> on_lane_;  ///< [lane], slots by colour
+    std::vector<std::vector<Slot>> on_lane_;  ///< [lane], in the order of the stages
     Slot& slot_of(const Node& n);
 };
 

@@ -87,7 +87,7 @@ SampleWork measure(const Instance& instance) {
     work.anchor_s.assign(count, 0.0);
     work.head_s = work.tail_s = work.anchor_s;
     for (std::size_t i = 0; i < count; ++i)
-        for (int s = 0; s < static_cast<int>(instance.sections.size()); ++s) {
+        for (int s = 0; s < static_cast<int>(instance.stages.size()); ++s) {
             const std::size_t place = instance.at(s, static_cast<int>(i));
             if (s == instance.anchor) {
                 work.anchor_s[i] = instance.forward[place] + instance.backward[place];

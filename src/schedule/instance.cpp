@@ -10,11 +10,11 @@ namespace maestro::schedule {
 /// Because no section has more replicas than the anchor, every replica of another section serves at least one
 /// replica of the anchor, so that a sample's replica of the anchor decides its replicas everywhere
 /// (replica_of()). Of several such sections the first is the anchor: all callers find the same one.
-int anchor_section(const Problem& problem) {
+int anchor_stage(const Problem& problem) {
     int anchor = -1;
-    for (std::size_t s = 0; s < problem.sections.size(); ++s)
-        if (problem.sections[s].loss &&
-            (anchor < 0 || problem.sections[s].replicas > problem.sections[anchor].replicas))
+    for (std::size_t s = 0; s < problem.stages.size(); ++s)
+        if (problem.stages[s].loss &&
+            (anchor < 0 || problem.stages[s].replicas > problem.stages[anchor].replicas))
             anchor = static_cast<int>(s);
     MAESTRO_CHECK(anchor >= 0, "no section computes a loss");
     return anchor;
@@ -24,26 +24,38 @@ int anchor_section(const Problem& problem) {
 /// ranges, no edge leaves its range. All sections can be cut so if g divides all numbers of replicas.
 int groups_of(const Problem& problem) {
     int groups = 0;
-    for (const auto& s : problem.sections) groups = std::gcd(groups, s.replicas);
+    for (const auto& s : problem.stages) groups = std::gcd(groups, s.replicas);
     return groups;
+}
+
+int Instance::last_stage(int section) const {
+    int last = 0;
+    for (std::size_t s = 0; s < stages.size(); ++s)
+        if (stages[s].section == section) last = static_cast<int>(s);
+    return last;
 }
 
 Instance part(const Problem& problem, int groups, const std::vector<int>& samples) {
     Instance instance;
-    instance.sections = problem.sections;
+    instance.stages = problem.stages;
     instance.edges = problem.edges;
-    instance.anchor = anchor_section(problem);
+    instance.anchor = anchor_stage(problem);
     instance.zero_is_none = problem.zero_is_none;
     instance.samples = static_cast<int>(samples.size());
     std::map<int, int> first;  // of the problem -> of the instance
-    for (SectionShape& shape : instance.sections) {
+    int next = 0;
+    for (StageShape& shape : instance.stages) {
         shape.replicas /= groups;
-        // Colocated sections have the same first lane in the problem, and share theirs here too.
-        const auto [at, added] = first.emplace(shape.first_lane, instance.lanes);
-        if (added) instance.lanes += shape.replicas;
+        // Stages of colocated sections have the same first lane in the problem, and share theirs here too.
+        // The lanes of a pipeline's stages alternate: all begin within the first `lane_stride` lanes.
+        const auto [at, added] = first.emplace(shape.first_lane, next);
         shape.first_lane = at->second;
+        if (added) next = shape.first_lane + 1;
+        instance.lanes = std::max(instance.lanes, shape.lane(shape.replicas - 1) + 1);
+        const bool last = &shape == &instance.stages.back() || (&shape + 1)->section != shape.section;
+        if (last) next = instance.lanes;
     }
-    const std::size_t count = instance.sections.size() * samples.size();
+    const std::size_t count = instance.stages.size() * samples.size();
     instance.forward.resize(count);
     instance.backward.resize(count);
     instance.transfer.resize(count);
@@ -53,16 +65,17 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
     for (int i = 0; i < instance.samples; ++i) {
         const SampleCost& sample = problem.samples[samples[i]];
         instance.ids.push_back(sample.id);
-        for (std::size_t s = 0; s < instance.sections.size(); ++s) {
-            const TaskCost& cost = sample.sections[s];
+        for (std::size_t s = 0; s < instance.stages.size(); ++s) {
+            const TaskCost& cost = sample.stages[s];
             // The zeros that stay let loads and keys sum over all sections without asking which are active.
             if (!cost.active) continue;
             const std::size_t at = instance.at(static_cast<int>(s), i);
             instance.active[at] = 1;
             instance.forward[at] = cost.forward_s;
             instance.transfer[at] = cost.transfer_s;
-            instance.backward[at] = instance.sections[s].backward ? cost.backward_s : 0;
-            if (static_cast<int>(s) != instance.anchor) instance.other_work[i] = 1;
+            instance.backward[at] = instance.stages[s].backward ? cost.backward_s : 0;
+            if (instance.section_of(static_cast<int>(s)) != instance.section_of(instance.anchor))
+                instance.other_work[i] = 1;
         }
     }
     return instance;
@@ -74,8 +87,8 @@ Instance whole(const Problem& problem) {
     Instance instance = part(problem, 1, all);
     // The agendas of a plan are indexed by the lanes of the problem, and simulate() executes them on this
     // instance: it keeps the problem's numbers, and lanes that no section uses.
-    for (std::size_t s = 0; s < problem.sections.size(); ++s)
-        instance.sections[s].first_lane = problem.sections[s].first_lane;
+    for (std::size_t s = 0; s < problem.stages.size(); ++s)
+        instance.stages[s].first_lane = problem.stages[s].first_lane;
     instance.lanes = problem.lanes;
     return instance;
 }

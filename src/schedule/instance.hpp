@@ -10,40 +10,42 @@
 namespace maestro::schedule {
 
 struct Instance {
-    std::vector<SectionShape> sections;  ///< replicas and first_lane within the instance
+    std::vector<StageShape> stages;  ///< replicas and first_lane within the instance
     std::vector<EdgeShape> edges;
     int lanes = 0;   ///< a lane runs one task at a time
-    int anchor = 0;  ///< the loss section with the most replicas; samples are assigned to its replicas
+    int anchor = 0;  ///< the stage with a loss and the most replicas; samples are assigned to its replicas
     int samples = 0;
     bool zero_is_none = false;
     std::vector<std::int64_t> ids;         ///< [samples]
-    std::vector<double> forward;           ///< [section * samples + sample], seconds; 0 where not active
+    std::vector<double> forward;           ///< [stage * samples + sample], seconds; 0 where not active
     std::vector<double> backward;          ///< likewise; 0 where the section has none
     std::vector<double> transfer;          ///< likewise
     std::vector<std::uint8_t> active;      ///< likewise
-    std::vector<std::uint8_t> other_work;  ///< [samples]: active in a section other than the anchor
+    std::vector<std::uint8_t> other_work;  ///< [samples]: active in a section other than the anchor's
 
-    std::size_t at(int section, int sample) const {
-        return static_cast<std::size_t>(section) * samples + sample;
+    std::size_t at(int stage, int sample) const { return static_cast<std::size_t>(stage) * samples + sample; }
+    double total(int stage, int sample) const {
+        return forward[at(stage, sample)] + backward[at(stage, sample)];
     }
-    double total(int section, int sample) const {
-        return forward[at(section, sample)] + backward[at(section, sample)];
+    const StageShape& shape(int stage) const { return stages[stage]; }
+    int section_of(int stage) const { return stages[stage].section; }
+    int sections() const { return stages.back().section + 1; }
+    /// Returns the last stage of a section.
+    int last_stage(int section) const;
+    /// Returns the replica of `stage` that processes the samples of replica `a` of the anchor.
+    int replica_of(int stage, int a) const {
+        return static_cast<int>(std::int64_t{a} * shape(stage).replicas / shape(anchor).replicas);
     }
-    const SectionShape& shape(int section) const { return sections[section]; }
-    /// Returns the replica of `section` that processes the samples of replica `a` of the anchor.
-    int replica_of(int section, int a) const {
-        return static_cast<int>(std::int64_t{a} * shape(section).replicas / shape(anchor).replicas);
-    }
-    /// Returns the first of the anchor's replicas that replica `r` of `section` serves. It serves those up to
+    /// Returns the first of the anchor's replicas that replica `r` of `stage` serves. It serves those up to
     /// the first one of replica `r` + 1.
-    int first_anchor_of(int section, int r) const {
-        const std::int64_t replicas = shape(section).replicas;
+    int first_anchor_of(int stage, int r) const {
+        const std::int64_t replicas = shape(stage).replicas;
         return static_cast<int>((std::int64_t{r} * shape(anchor).replicas + replicas - 1) / replicas);
     }
 };
 
-/// Returns the loss section with the most replicas. Throws Error(broken_invariant) if no section has a loss.
-int anchor_section(const Problem& problem);
+/// Returns the stage with a loss and the most replicas. Throws Error(broken_invariant) if there is none.
+int anchor_stage(const Problem& problem);
 
 /// Returns the number of groups: the greatest common divisor of all replicas.
 int groups_of(const Problem& problem);

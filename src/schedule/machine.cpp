@@ -10,9 +10,9 @@ namespace maestro::schedule {
 Machine::Machine(const Instance& instance) : instance_(instance) {
     const std::size_t count = instance.lanes;
     std::vector<char> loss(count, 0);
-    for (const SectionShape& shape : instance.sections)
+    for (const StageShape& shape : instance.stages)
         for (int r = 0; r < shape.replicas; ++r)
-            if (shape.loss) loss[shape.first_lane + r] = 1;
+            if (shape.loss) loss[shape.lane(r)] = 1;
     // Lanes of loss sections choose first: their choices tell the chooser which backlogs remain, and an
     // upstream lane that chooses at the same time then works for the replica that needs it. Otherwise the
     // order is that of the lanes' numbers, so that it is the same in every execution.
@@ -26,35 +26,35 @@ Machine::Machine(const Instance& instance) : instance_(instance) {
 void Machine::build(const std::vector<Batches>& batches) {
     const Instance& instance = instance_;
     batches_ = &batches;
-    const auto count = instance.sections.size();
-    MAESTRO_CHECK(batches.size() == count, "micro-batches of {} sections, {} expected", batches.size(),
-                  count);
+    const auto count = instance.stages.size();
+    MAESTRO_CHECK(static_cast<int>(batches.size()) == instance.sections(),
+                  "micro-batches of {} sections, {} expected", batches.size(), instance.sections());
     first_.resize(count);
     nodes_.clear();
     slots_.clear();
     tasks_ = 0;
     node_of_.assign(count * instance.samples, -1);
     std::size_t total = 0;
-    for (const Batches& b : batches) total += b.ends.size();
+    for (const StageShape& shape : instance.stages) total += batches[shape.section].ends.size();
     nodes_.reserve(total);
     int slots = 0;
     // The nodes of a replica are consecutive, in the order of its micro-batches: waits_for_window() and the
     // choosers find the next one by adding 1.
     for (std::size_t s = 0; s < count; ++s) {
-        const SectionShape& shape = instance.sections[s];
-        const Batches& list = batches[s];
+        const StageShape& shape = instance.stages[s];
+        const Batches& list = batches[shape.section];
         MAESTRO_CHECK(static_cast<int>(list.replica_ends.size()) == shape.replicas + 1,
-                      "section {}: micro-batches of {} replicas", s, list.replica_ends.size() - 1);
+                      "stage {}: micro-batches of {} replicas", s, list.replica_ends.size() - 1);
         slots_.push_back(slots);
         first_[s].clear();
         slots += shape.replicas;
         int sample = 0, batch = 0;
         for (int r = 0; r < shape.replicas; ++r) {
-            const int lane = shape.first_lane + r;
+            const int lane = shape.lane(r);
             first_[s].push_back(static_cast<int>(nodes_.size()));
             for (int index = 0; batch < list.replica_ends[r + 1]; ++batch, ++index) {
                 Node node;
-                node.section = static_cast<int>(s);
+                node.stage = static_cast<int>(s);
                 node.replica = r;
                 node.lane = lane;
                 node.index = index;
@@ -92,7 +92,7 @@ void Machine::link(const std::vector<Batches>& batches) {
         const auto gradient = [&](int up, int down) {
             return e.gradient && nodes_[up].has_backward && nodes_[down].has_backward;
         };
-        for (const int sample : batches[e.from].samples) {
+        for (const int sample : batches[instance_.section_of(e.from)].samples) {
             const int up = node_of(e.from, sample), down = node_of(e.to, sample);
             if (down >= 0)
                 pairs.push_back({up, down, gradient(up, down),
@@ -134,7 +134,7 @@ void Machine::link(const std::vector<Batches>& batches) {
         n.down_first = n.down_last = at;
         n.up_first = n.up_last = at + down;
         at += down + up;
-        n.closed = instance_.shape(n.section).loss && n.has_backward && down == 0;
+        n.closed = instance_.shape(n.stage).loss && n.has_backward && down == 0;
     }
     links_.resize(at);
     for (const Pair& p : pairs) {

@@ -24,7 +24,7 @@ struct Batches {
 
 struct Node {
     double forward_s = 0, backward_s = 0;
-    int section = 0, replica = 0, lane = 0, index = 0;
+    int stage = 0, replica = 0, lane = 0, index = 0;
     int first_sample = 0;                                          ///< of the instance
     int samples_first = 0, samples_last = 0;                       ///< in the batches of the section
     int down_first = 0, down_last = 0, up_first = 0, up_last = 0;  ///< in the machine's links
@@ -66,12 +66,12 @@ public:
     const Instance& instance() const { return instance_; }
     std::span<const Node> nodes() const { return nodes_; }
     const Node& node(int n) const { return nodes_[n]; }
-    int first_node(int section, int replica) const { return first_[section][replica]; }
-    /// Returns the node of a sample in a section, -1 if it has no work there.
-    int node_of(int section, int sample) const { return node_of_[instance_.at(section, sample)]; }
+    int first_node(int stage, int replica) const { return first_[stage][replica]; }
+    /// Returns the node of a sample in a stage, -1 if it has no work there.
+    int node_of(int stage, int sample) const { return node_of_[instance_.at(stage, sample)]; }
     /// Returns the samples of a node, in order.
     std::span<const int> samples_of(const Node& n) const {
-        return std::span((*batches_)[n.section].samples)
+        return std::span((*batches_)[instance_.section_of(n.stage)].samples)
             .subspan(n.samples_first, n.samples_last - n.samples_first);
     }
     std::span<const Link> downstream(const Node& n) const {
@@ -84,13 +84,13 @@ public:
     /// nodes leave in order; -1 if there is none.
     int waits_for_window(int n) const {
         const Node& waiting = node(n);
-        const int window = instance_.shape(waiting.section).window;
+        const int window = instance_.shape(waiting.stage).window;
         const bool any = !waiting.has_backward && window > 0 &&
-                         window < first_node(waiting.section, waiting.replica + 1) - n;
+                         window < first_node(waiting.stage, waiting.replica + 1) - n;
         return any ? n + window : -1;
     }
     bool window_open(const Node& n) const {
-        const int window = instance_.shape(n.section).window;
+        const int window = instance_.shape(n.stage).window;
         return window == 0 || in_flight_[slot(n)] < window;
     }
     bool can_start(const Choice& c) const {
@@ -128,7 +128,7 @@ private:
         double delay_s = 0;
     };
     void link(const std::vector<Batches>& batches);
-    std::size_t slot(const Node& n) const { return slots_[n.section] + n.replica; }
+    std::size_t slot(const Node& n) const { return slots_[n.stage] + n.replica; }
     void touch(int lane) {
         if (touched_[lane]) return;
         touched_[lane] = 1;
@@ -164,9 +164,9 @@ private:
     std::vector<Node> nodes_;
     std::vector<Link> links_;
     std::vector<Pair> pairs_;
-    std::vector<std::vector<int>> first_;  ///< [section][replica + 1]
-    std::vector<int> node_of_;             ///< [section * samples + sample]
-    std::vector<int> slots_;               ///< first slot of a section; a slot is a replica of a section
+    std::vector<std::vector<int>> first_;  ///< [stage][replica + 1]
+    std::vector<int> node_of_;             ///< [stage * samples + sample]
+    std::vector<int> slots_;               ///< first slot of a stage; a slot is a replica of a stage
     std::vector<int> in_flight_;           ///< [slot]
     std::vector<int> lanes_;  ///< in the order in which they choose: those of loss sections first
     std::vector<int> turn_;   ///< [lane], its place in that order

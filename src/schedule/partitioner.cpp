@@ -26,13 +26,13 @@ double weight(double load) {
 }  // namespace
 
 Partitioner::Partitioner(const Problem& problem, int groups)
-    : all_(whole(problem)), groups_(groups), sections_(all_.sections.size()), random_(1) {
+    : all_(whole(problem)), groups_(groups), stages_(all_.stages.size()), random_(1) {
     // Load 1 is an even share of the critical section. Even shares of the other sections are below 1: they
     // may be distributed unevenly until they load a group as heavily as the critical one.
-    for (std::size_t s = 0; s < sections_; ++s) scale_.push_back(groups / std::max(total(s), kTiny));
+    for (std::size_t s = 0; s < stages_; ++s) scale_.push_back(groups / std::max(total(s), kTiny));
     const std::vector<double> work = loads(problem);
     const double most = std::max(*std::max_element(work.begin(), work.end()), kTiny);
-    for (std::size_t s = 0; s < sections_; ++s) scale_[s] *= work[s] / most;
+    for (std::size_t s = 0; s < stages_; ++s) scale_[s] *= work[s] / most;
 }
 
 std::vector<std::vector<int>> Partitioner::partition(double noise) {
@@ -40,7 +40,7 @@ std::vector<std::vector<int>> Partitioner::partition(double noise) {
     std::iota(order.begin(), order.end(), 0);
     std::vector<double> key(order.size(), 0.0);
     for (int i = 0; i < all_.samples; ++i)
-        for (std::size_t s = 0; s < sections_; ++s) key[i] = std::max(key[i], cost(i, s));
+        for (std::size_t s = 0; s < stages_; ++s) key[i] = std::max(key[i], cost(i, s));
     for (double& k : key) k *= 1 + noise * random_.uniform();
     // Samples with work in one section only come last, because they can fill any difference that is left.
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
@@ -58,9 +58,9 @@ std::vector<std::vector<int>> Partitioner::partition(double noise) {
 void Partitioner::distribute(const std::vector<int>& order) {
     samples_.assign(groups_, {});
     LoadTree loads(groups_, scale_);
-    std::vector<double> work(sections_);
+    std::vector<double> work(stages_);
     for (const int i : order) {
-        for (std::size_t s = 0; s < sections_; ++s) work[s] = all_.total(static_cast<int>(s), i);
+        for (std::size_t s = 0; s < stages_; ++s) work[s] = all_.total(static_cast<int>(s), i);
         const int group = loads.best(work);
         loads.add(group, work);
         samples_[group].push_back(i);
@@ -96,7 +96,7 @@ void Partitioner::level() {
         std::size_t fullest = 0;
         int worst = 0, least = 0;
         for (int g = 0; g < groups_; ++g)
-            for (std::size_t s = 0; s < sections_; ++s)
+            for (std::size_t s = 0; s < stages_; ++s)
                 if (load(g, s) > load(worst, fullest)) {
                     worst = g;
                     fullest = s;
@@ -139,7 +139,7 @@ void Partitioner::level() {
             }
         }
         if (best_i == ours.size()) continue;
-        for (std::size_t s = 0; s < sections_; ++s) {
+        for (std::size_t s = 0; s < stages_; ++s) {
             const double difference = cost(ours[best_i], s) - cost(theirs[best_j], s);
             load(worst, s) -= difference;
             load(other, s) += difference;
@@ -151,7 +151,7 @@ void Partitioner::level() {
 /// Returns the penalty of two groups after the exchange of samples i and j (-1: without an exchange).
 double Partitioner::pair_weight(int a, int b, int i, int j) {
     double sum = 0;
-    for (std::size_t s = 0; s < sections_; ++s) {
+    for (std::size_t s = 0; s < stages_; ++s) {
         const double difference = i < 0 ? 0 : cost(i, s) - cost(j, s);
         sum += weight(load(a, s) - difference) + weight(load(b, s) + difference);
     }

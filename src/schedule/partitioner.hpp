@@ -20,12 +20,12 @@ public:
     std::vector<std::vector<int>> partition(double noise);
 
 private:
-    double total(std::size_t section) const;
+    double total(std::size_t stage) const;
     /// Returns the cost of a sample, in units of a group's share of the critical section.
-    double cost(int i, std::size_t section) const {
-        return all_.total(static_cast<int>(section), i) * scale_[section];
+    double cost(int i, std::size_t stage) const {
+        return all_.total(static_cast<int>(stage), i) * scale_[stage];
     }
-    double& load(int g, std::size_t section) { return load_[g * sections_ + section]; }
+    double& load(int g, std::size_t stage) { return load_[g * stages_ + stage]; }
     void distribute(const std::vector<int>& order);
     void scatter();
     void level();
@@ -33,9 +33,9 @@ private:
 
     Instance all_;
     int groups_;
-    std::size_t sections_;
+    std::size_t stages_;
     SplitMix64 random_;
-    std::vector<double> scale_, load_;       ///< load_: [group][section]
+    std::vector<double> scale_, load_;       ///< load_: [group][stage]
     std::vector<std::vector<int>> samples_;  ///< [group]
 };
 

@@ -59,10 +59,11 @@ std::vector<double> floats(const Machine& machine, const std::vector<Executed>& 
 PlanBuilder::PlanBuilder(const Problem& problem, int groups) : problem_(problem), groups_(groups) {
     plan_.lower_bound_s = lower_bound(problem);
     plan_.load_s = loads(problem);
-    plan_.critical_section = critical_section(problem);
+    plan_.critical_stage = critical_stage(problem);
     plan_.agendas.resize(problem.lanes);
     ends_s_.resize(plan_.agendas.size(), 0.0);
-    for (const SectionShape& s : problem.sections) plan_.batches.emplace_back(s.replicas);
+    plan_.batches.resize(problem.sections());
+    for (const StageShape& s : problem.stages) plan_.batches[s.section].resize(s.replicas);
 }
 
 void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batches,
@@ -70,7 +71,7 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
     const Instance& instance = machine.instance();
     for (std::size_t s = 0; s < batches.size(); ++s) {
         const Batches& section = batches[s];
-        const int replicas = problem_.sections[s].replicas / groups_;
+        const int replicas = static_cast<int>(plan_.batches[s].size()) / groups_;
         // A group has the same share of every section's replicas, and the groups' replicas follow one
         // another.
         int sample = 0, batch = 0;
@@ -89,8 +90,8 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
     const std::vector<double> float_s = floats(machine, executed, makespan);
     for (const Executed& e : executed) {
         const Node& n = machine.node(e.node);
-        Task task{.section = n.section, .micro_batch = n.index, .phase = e.phase};
-        if (e.phase == Phase::forward && instance.shape(n.section).loss) {
+        Task task{.stage = n.stage, .micro_batch = n.index, .phase = e.phase};
+        if (e.phase == Phase::forward && instance.shape(n.stage).loss) {
             task.takes_s = n.forward_s + n.backward_s;
             task.float_s = float_s[e.node];
         }
@@ -101,8 +102,8 @@ void PlanBuilder::add(const Machine& machine, const std::vector<Batches>& batche
 }
 
 int PlanBuilder::lane_of(const Node& node, int group) const {
-    const SectionShape& shape = problem_.sections[node.section];
-    return shape.first_lane + group * (shape.replicas / groups_) + node.replica;
+    const StageShape& shape = problem_.stages[node.stage];
+    return shape.lane(group * (shape.replicas / groups_) + node.replica);
 }
 
 StepPlan PlanBuilder::finish(std::int64_t step) {

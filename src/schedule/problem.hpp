@@ -1,5 +1,8 @@
-// Problem: the input of the scheduler, a hybrid flow shop. It has sections with their replicas, edges, and
-// the cost of every sample in every section.
+// Problem: the input of the scheduler, a hybrid flow shop. It has the stages of all sections with their
+// replicas, edges between stages, and the cost of every sample in every stage.
+//
+// A section decides which replica takes which samples, in which micro-batches. Its stages, one or a pipeline
+// of several, run these micro-batches, each on a separate lane in every replica.
 #pragma once
 
 #include <algorithm>
@@ -9,15 +12,21 @@
 
 namespace maestro::schedule {
 
-struct SectionShape {
+/// A stage of a section. The stages of a section are consecutive, in the order of their layers, and have
+/// equal replicas, micro-batches and `backward`.
+struct StageShape {
+    int section = 0;
     int replicas = 1;
-    int first_lane = 0;   ///< replica r runs on lane first_lane + r; colocated sections share lanes
+    int first_lane = 0;   ///< of replica 0; colocated sections share lanes
+    int lane_stride = 1;  ///< from a replica to the next: how many stages the section has
     int micro_batch = 1;  ///< samples
     int window = 1;       ///< micro-batches in flight per replica, from the start of forward to the end of
                      ///< backward (without a backward: to the end of forward on every consumer); 0: no limit
     bool backward = true;
-    bool loss = false;  ///< it runs each backward right after its forward
+    bool loss = false;  ///< it computes a loss, and runs each backward right after its forward
 
+    int lane(int replica) const { return first_lane + replica * lane_stride; }
+    bool pipelined() const { return lane_stride > 1; }
     /// Returns the samples in flight per replica if micro-batches are full; at most 2^30.
     int window_samples() const {
         return static_cast<int>(std::min<std::int64_t>(std::int64_t{window} * micro_batch, 1 << 30));
@@ -25,7 +34,7 @@ struct SectionShape {
 };
 
 struct EdgeShape {
-    int from = 0, to = 0;
+    int from = 0, to = 0;  ///< stages
     bool gradient = false;
     double latency_s = 0;    ///< from the end of a task to the arrival of its rows, without their transfer
     bool colocated = false;  ///< passes a pointer, without latency or transfer
@@ -35,28 +44,29 @@ struct EdgeShape {
 struct TaskCost {
     double forward_s = 0;
     double backward_s = 0;
-    bool active = false;    ///< the sample has work for the section
-    double transfer_s = 0;  ///< of the section's output or its gradient over an edge
+    bool active = false;    ///< the sample has work for the section, and so for all of its stages
+    double transfer_s = 0;  ///< of the stage's output or its gradient over an edge
 };
 
 struct SampleCost {
     std::int64_t id = 0;
-    std::vector<TaskCost> sections;
+    std::vector<TaskCost> stages;
 };
 
 struct Problem {
-    std::vector<SectionShape> sections;
+    std::vector<StageShape> stages;
     std::vector<EdgeShape> edges;  ///< acyclic, dp(to) a multiple of dp(from)
-    int lanes = 1;                 ///< a lane runs one task at a time: the ranks of a replica, together
+    int lanes = 1;                 ///< a lane runs one task at a time: the ranks of a stage, together
     std::vector<SampleCost> samples;
     /// A backward of zero seconds means that there is none, as in times from a file. Otherwise every active
     /// sample of a section with a backward has one.
     bool zero_is_none = false;
 
-    /// Returns whether the sample has a backward task in the section.
-    bool runs_backward(const SampleCost& sample, std::size_t section) const {
-        const TaskCost& cost = sample.sections[section];
-        return cost.active && sections[section].backward && (cost.backward_s > 0 || !zero_is_none);
+    int sections() const { return stages.empty() ? 0 : stages.back().section + 1; }
+    /// Returns whether the sample has a backward task in the stage.
+    bool runs_backward(const SampleCost& sample, std::size_t stage) const {
+        const TaskCost& cost = sample.stages[stage];
+        return cost.active && stages[stage].backward && (cost.backward_s > 0 || !zero_is_none);
     }
 };
 

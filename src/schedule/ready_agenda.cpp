@@ -15,11 +15,11 @@ void ReadyAgenda::start(std::size_t place) {
     const auto at = open_.erase(std::lower_bound(open_.begin(), open_.end(), place));
     follows_.reset();
     const Task& task = agenda_[place];
-    if (task.phase == Phase::backward || sends_[task.section]) return;
+    if (task.phase == Phase::backward || sends_[task.stage]) return;
     // The backward of a loss section needs nothing but its forward, so it can always follow at once. It is
     // behind its forward in the agenda, where the search begins.
     const auto backward = std::find_if(at, open_.end(), [&](std::size_t other) {
-        return agenda_[other].section == task.section && agenda_[other].micro_batch == task.micro_batch;
+        return agenda_[other].stage == task.stage && agenda_[other].micro_batch == task.micro_batch;
     });
     if (backward != open_.end()) follows_ = *backward;
 }

@@ -17,7 +17,7 @@ namespace maestro::schedule {
 /// can wait that long (Task::float_s). A loss section runs a backward right after its forward.
 class ReadyAgenda {
 public:
-    /// `agenda` is kept by reference; `sends`: [section], has an outgoing edge.
+    /// `agenda` is kept by reference; `sends`: [stage], has an outgoing edge.
     ReadyAgenda(std::span<const Task> agenda, std::vector<bool> sends);
 
     bool done() const { return open_.empty(); }
@@ -34,7 +34,7 @@ private:
     std::span<const Task> agenda_;
     std::vector<bool> sends_;
     std::vector<std::size_t> open_;  ///< indices of the tasks that have not started
-    std::vector<double> waits_s_;    ///< [section], how long the forwards that next() has passed can wait
+    std::vector<double> waits_s_;    ///< [stage], how long the forwards that next() has passed can wait
     std::optional<std::size_t> follows_;
 };
 
@@ -44,11 +44,11 @@ std::optional<std::size_t> ReadyAgenda::next(CanStart&& can_start) {
     waits_s_.assign(sends_.size(), std::numeric_limits<double>::infinity());
     for (const std::size_t place : open_) {
         const Task& task = agenda_[place];
-        const int section = task.section;
+        const int stage = task.stage;
         const bool forward = task.phase == Phase::forward;
-        const bool kept_back = forward && task.takes_s > waits_s_[section];
+        const bool kept_back = forward && task.takes_s > waits_s_[stage];
         if (!kept_back && can_start(place)) return place;
-        if (forward) waits_s_[section] = sends_[section] ? -1.0 : std::min(waits_s_[section], task.float_s);
+        if (forward) waits_s_[stage] = sends_[stage] ? -1.0 : std::min(waits_s_[stage], task.float_s);
     }
     return std::nullopt;
 }

@@ -29,7 +29,7 @@ constexpr int kSeldom = 4;  ///< one of so many rules lets sources choose indepe
 /// Returns the instance with upstream micro-batches of one sample, whose windows hold as many samples as
 /// before.
 Instance singly(Instance instance) {
-    for (SectionShape& shape : instance.sections) {
+    for (StageShape& shape : instance.stages) {
         if (shape.loss) continue;
         shape.window = shape.window_samples();
         shape.micro_batch = 1;
@@ -46,9 +46,9 @@ bool Outcome::better_than(const Outcome& o) const {
     return makespan_s <= o.makespan_s * (1 + kSame) && ends_s < o.ends_s * (1 - kSame);
 }
 
-std::vector<ConstructionRule> construction_rules(const std::vector<SectionShape>& sections) {
+std::vector<ConstructionRule> construction_rules(const std::vector<StageShape>& sections) {
     const bool windows = std::any_of(sections.begin(), sections.end(),
-                                     [](const SectionShape& s) { return !s.loss && s.window > 0; });
+                                     [](const StageShape& s) { return !s.loss && s.window > 0; });
     std::vector<ConstructionRule> all;
     // The order counts: with many samples a group tries only the first few. Without windows there is nothing
     // of which anchor replicas could have fair shares.
@@ -61,11 +61,11 @@ std::vector<ConstructionRule> construction_rules(const std::vector<SectionShape>
 
 Group::Group(Instance instance, std::uint64_t seed) : instance_(std::move(instance)), random_(seed) {
     anchors_ = instance_.shape(instance_.anchor).replicas;
-    for (const SectionShape& shape : instance_.sections)
+    for (const StageShape& shape : instance_.stages)
         bundles_ = bundles_ || (!shape.loss && shape.micro_batch > 1);
     if (bundles_) single_ = singly(instance_);
-    upstream_.resize(instance_.sections.size());
-    for (std::size_t s = 0; s < upstream_.size(); ++s) upstream_[s].resize(instance_.sections[s].replicas);
+    upstream_.resize(instance_.stages.size());
+    for (std::size_t s = 0; s < upstream_.size(); ++s) upstream_[s].resize(instance_.stages[s].replicas);
     work_ = measure(instance_);
     spread_ = spread(instance_, work_);
     orders_ = orders(instance_, work_);
@@ -185,7 +185,7 @@ Solution Group::varied(int last_replica) {
 /// work in other sections: text must not wait for pictures. Upstream micro-batches have one sample
 /// (`one_by_one`) or are cut from upstream_.
 void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches) {
-    batches.resize(instance_.sections.size());
+    batches.resize(instance_.sections());
     on_.resize(anchors_);
     for (auto& samples : on_) samples.clear();
     for (const int i : solution.order) on_[solution.replica_of[i]].push_back(i);
@@ -195,7 +195,7 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
         section_batches.samples.clear();
         section_batches.ends.clear();
         section_batches.replica_ends.assign(1, 0);
-        const SectionShape& shape = instance_.sections[s];
+        const StageShape& shape = instance_.stages[s];
         const bool mixed = shape.loss && shape.micro_batch > 1;
         int a = 0;
         for (int r = 0; r < shape.replicas; ++r) {
@@ -256,7 +256,7 @@ Outcome Group::execute(const Solution& solution) {
             for (auto& replica : section) replica.clear();
         for (const Executed& e : single_trial_->executed) {
             const Node& n = single_trial_->machine.node(e.node);
-            if (e.phase == Phase::forward) upstream_[n.section][n.replica].push_back(n.first_sample);
+            if (e.phase == Phase::forward) upstream_[n.stage][n.replica].push_back(n.first_sample);
         }
     }
     compose(solution, !bundles_, trial().batches);
@@ -277,7 +277,7 @@ void Group::judge(const Trial& trial, Outcome& outcome) {
         // Tasks of a lane come in the order of their start: what stays is the end of a node's backward, and
         // the last task of a replica.
         end_[e.node] = e.end_s;
-        if (n.section != instance_.anchor) continue;
+        if (n.stage != instance_.anchor) continue;
         const int a = n.replica;
         work[a] += e.end_s - e.start_s;
         outcome.idle_s[a] = e.end_s;
@@ -303,7 +303,7 @@ bool Group::try_exchange(int i, Group& other, int j) {
     // place in the order. The tables of construct() are not updated, because exchanges come after all
     // constructions.
     const auto swap = [&] {
-        for (int s = 0; s < static_cast<int>(instance_.sections.size()); ++s) {
+        for (int s = 0; s < static_cast<int>(instance_.stages.size()); ++s) {
             const std::size_t a = instance_.at(s, i), b = other.instance_.at(s, j);
             std::swap(instance_.forward[a], other.instance_.forward[b]);
             std::swap(instance_.backward[a], other.instance_.backward[b]);

@@ -41,7 +41,7 @@ struct ConstructionRule {
     bool aligned = false;  ///< DispatchRule::aligned
 };
 /// All rules that can give different solutions for these sections.
-std::vector<ConstructionRule> construction_rules(const std::vector<SectionShape>& sections);
+std::vector<ConstructionRule> construction_rules(const std::vector<StageShape>& sections);
 
 class Group {
 public:

@@ -16,10 +16,10 @@ namespace {
 class Noise {
 public:
     Noise(const Problem& problem, double sigma, std::uint64_t seed)
-        : random_(seed, "noise"), sigma_(sigma), sections_(problem.sections.size()) {}
+        : random_(seed, "noise"), sigma_(sigma), stages_(problem.stages.size()) {}
     /// `like`: the index of the sample whose random numbers are used.
-    void apply(TaskCost& cost, std::size_t section, std::size_t like) const {
-        const std::uint64_t at = 2 * (like * sections_ + section);
+    void apply(TaskCost& cost, std::size_t stage, std::size_t like) const {
+        const std::uint64_t at = 2 * (like * stages_ + stage);
         cost.forward_s *= factor(at);
         cost.backward_s *= factor(at + 1);
     }
@@ -33,7 +33,7 @@ private:
     }
     Random random_;
     double sigma_;
-    std::size_t sections_;
+    std::size_t stages_;
 };
 
 /// Returns the indices of the problem's samples by their ids.
@@ -50,12 +50,11 @@ Problem with_noise(Problem problem, const StepPlan& plan, double sigma, std::uin
     if (sigma == 0) return problem;
     const Noise noise(problem, sigma, seed);
     const auto place = places(problem);
-    for (std::size_t s = 0; s < plan.batches.size(); ++s)
-        for (const auto& replica : plan.batches[s])
+    for (std::size_t s = 0; s < problem.stages.size(); ++s)
+        for (const auto& replica : plan.batches[problem.stages[s].section])
             for (const MicroBatch& batch : replica)
                 for (const std::int64_t id : batch.samples)
-                    noise.apply(problem.samples[place.at(id)].sections[s], s,
-                                place.at(batch.samples.front()));
+                    noise.apply(problem.samples[place.at(id)].stages[s], s, place.at(batch.samples.front()));
     return problem;
 }
 
@@ -63,15 +62,15 @@ Problem with_noise(Problem problem, double sigma, std::uint64_t seed) {
     if (sigma == 0) return problem;
     const Noise noise(problem, sigma, seed);
     for (std::size_t i = 0; i < problem.samples.size(); ++i)
-        for (std::size_t s = 0; s < problem.sections.size(); ++s)
-            noise.apply(problem.samples[i].sections[s], s, i);
+        for (std::size_t s = 0; s < problem.stages.size(); ++s)
+            noise.apply(problem.samples[i].stages[s], s, i);
     return problem;
 }
 
 Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatch) {
     const Instance instance = whole(problem);
     const auto place = places(problem);
-    std::vector<Batches> batches(instance.sections.size());
+    std::vector<Batches> batches(instance.sections());
     for (std::size_t s = 0; s < batches.size(); ++s)
         for (const auto& replica : plan.batches[s]) {
             for (const MicroBatch& batch : replica) {
@@ -86,8 +85,9 @@ Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatc
     std::vector<std::vector<Choice>> agendas(plan.agendas.size());
     for (std::size_t lane = 0; lane < agendas.size(); ++lane)
         for (const Task& t : plan.agendas[lane]) {
-            const int replica = static_cast<int>(lane) - instance.shape(t.section).first_lane;
-            agendas[lane].push_back({machine.first_node(t.section, replica) + t.micro_batch, t.phase});
+            const StageShape& shape = instance.shape(t.stage);
+            const int replica = (static_cast<int>(lane) - shape.first_lane) / shape.lane_stride;
+            agendas[lane].push_back({machine.first_node(t.stage, replica) + t.micro_batch, t.phase});
         }
     std::vector<Executed> executed;
     double makespan = 0;
@@ -102,7 +102,7 @@ Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatc
     timeline.stuck = makespan == std::numeric_limits<double>::infinity();
     for (const Executed& e : executed) {
         const Node& n = machine.node(e.node);
-        timeline.tasks.push_back({n.lane, n.replica, {n.section, n.index, e.phase}, e.start_s, e.end_s});
+        timeline.tasks.push_back({n.lane, n.replica, {n.stage, n.index, e.phase}, e.start_s, e.end_s});
         timeline.makespan_s = std::max(timeline.makespan_s, e.end_s);
     }
     return timeline;
@@ -110,7 +110,7 @@ Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatc
 
 Timeline simulate_one_size(const Problem& problem) {
     // Sections, upstream before downstream (Kahn, 1962). There are few, so that repeated scans are cheap.
-    const auto count = problem.sections.size();
+    const auto count = problem.stages.size();
     std::vector<std::size_t> order;
     std::vector<int> waits(count, 0);
     for (const EdgeShape& e : problem.edges) ++waits[e.to];
@@ -127,7 +127,7 @@ Timeline simulate_one_size(const Problem& problem) {
     for (std::size_t i = 0; i < problem.samples.size(); ++i) {
         const auto lane = i % free.size();
         const auto add = [&](std::size_t s, Phase phase) {
-            const TaskCost& cost = problem.samples[i].sections[s];
+            const TaskCost& cost = problem.samples[i].stages[s];
             if (!cost.active) return;
             if (phase == Phase::backward && !problem.runs_backward(problem.samples[i], s)) return;
             const double end = free[lane] + (phase == Phase::forward ? cost.forward_s : cost.backward_s);
@@ -151,10 +151,10 @@ double one_size_bound(const Problem& problem) {
     double sum = 0, longest = 0;
     for (const SampleCost& sample : problem.samples) {
         double sample_s = 0;
-        for (std::size_t s = 0; s < problem.sections.size(); ++s)
-            if (sample.sections[s].active)
-                sample_s += sample.sections[s].forward_s +
-                            (problem.sections[s].backward ? sample.sections[s].backward_s : 0);
+        for (std::size_t s = 0; s < problem.stages.size(); ++s)
+            if (sample.stages[s].active)
+                sample_s += sample.stages[s].forward_s +
+                            (problem.stages[s].backward ? sample.stages[s].backward_s : 0);
         sum += sample_s;
         longest = std::max(longest, sample_s);
     }

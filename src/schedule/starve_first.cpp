@@ -13,12 +13,12 @@ StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
     on_lane_.resize(instance.lanes);
     upstream_.resize(anchors);
     std::map<std::pair<int, int>, std::size_t> served;  // anchor replicas, from and to -> their sources
-    for (std::size_t s = 0; s < instance.sections.size(); ++s) {
+    for (std::size_t s = 0; s < instance.stages.size(); ++s) {
         first_slot_.push_back(static_cast<int>(slots_.size()));
-        const SectionShape& shape = instance.sections[s];
+        const StageShape& shape = instance.stages[s];
         for (int r = 0; r < shape.replicas; ++r) {
             Slot slot;
-            slot.section = static_cast<int>(s);
+            slot.stage = static_cast<int>(s);
             slot.replica = r;
             slot.loss = shape.loss;
             slot.anchor = static_cast<int>(s) == instance.anchor;
@@ -38,7 +38,7 @@ StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
             if (!shape.loss)
                 for (int a = slot.first_anchor; a < last; ++a)
                     upstream_[a].push_back(static_cast<int>(slots_.size()));
-            on_lane_[shape.first_lane + r].push_back(static_cast<int>(slots_.size()));
+            on_lane_[shape.lane(r)].push_back(static_cast<int>(slots_.size()));
             slots_.push_back(std::move(slot));
         }
     }
@@ -54,7 +54,7 @@ void StarveFirst::begin(const DispatchRule& rule, const std::vector<int>& priori
     for (Sources& sources : sources_) sources.sequence.clear();
     for (Slot& slot : slots_) {
         slot.followed = 0;
-        const SectionShape& shape = instance.shape(slot.section);
+        const StageShape& shape = instance.shape(slot.stage);
         const auto served = static_cast<int>(slot.forwards.size());
         slot.quota = 0;
         // Rounded up, so that no part of the window lies idle. An anchor replica may always hold one whole
@@ -68,10 +68,10 @@ void StarveFirst::begin(const DispatchRule& rule, const std::vector<int>& priori
         slot.backwards.clear();
         slot.target = -1;
         slot.next = -1;
-        slot.left = machine_.first_node(slot.section, slot.replica + 1) -
-                    machine_.first_node(slot.section, slot.replica);
+        slot.left =
+            machine_.first_node(slot.stage, slot.replica + 1) - machine_.first_node(slot.stage, slot.replica);
         if (!(slot.anchor ? rule.strict : in_order && !slot.loss)) continue;
-        slot.next = machine_.first_node(slot.section, slot.replica);
+        slot.next = machine_.first_node(slot.stage, slot.replica);
     }
 }
 
@@ -196,7 +196,7 @@ StarveFirst::Forward StarveFirst::next_in_sequence(Slot& slot) {
     for (; slot.followed < sequence.size(); ++slot.followed) {
         const Node& anchor = machine_.node(sequence[slot.followed]);
         for (const int sample : machine_.samples_of(anchor)) {
-            const int node = machine_.node_of(slot.section, sample);
+            const int node = machine_.node_of(slot.stage, sample);
             if (node >= 0 && !machine_.node(node).started) return {node, backlog_end_s_[anchor.replica]};
         }
     }

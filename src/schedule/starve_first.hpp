@@ -40,8 +40,8 @@ public:
     Choice choose(int lane, double now);
 
 private:
-    struct Slot {  ///< a replica of a section
-        int section = 0, replica = 0;
+    struct Slot {  ///< a replica of a stage
+        int stage = 0, replica = 0;
         bool loss = false, anchor = false;
         int first_anchor = 0;  ///< the first of the anchor replicas that an upstream replica serves
         std::vector<NodeQueue> forwards;  ///< [anchor replica - first_anchor]; a loss section has one
@@ -68,7 +68,7 @@ private:
     Forward best_forward(Slot& slot);
     Forward next_in_sequence(Slot& slot);
     Forward smallest_backlog(Slot& slot);
-    Slot& slot_of(const Node& n) { return slots_[first_slot_[n.section] + n.replica]; }
+    Slot& slot_of(const Node& n) { return slots_[first_slot_[n.stage] + n.replica]; }
     bool counts(const Node& n) const { return rule_.count_text || n.up_first < n.up_last; }
     /// Adds a node whose inputs have arrived to the backlog of its anchor replica.
     void extend_backlog(const Node& n, double now);
@@ -85,7 +85,7 @@ private:
     DispatchRule rule_;
     const std::vector<int>* priority_ = nullptr;
     std::vector<Slot> slots_;
-    std::vector<int> first_slot_;             ///< [section]
+    std::vector<int> first_slot_;             ///< [stage]
     std::vector<std::vector<int>> on_lane_;   ///< [lane], slots
     std::vector<std::vector<int>> upstream_;  ///< [anchor replica], slots that serve it
     std::vector<double> backlog_end_s_;       ///< [anchor replica], when it will have done what has arrived

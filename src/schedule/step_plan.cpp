@@ -36,7 +36,7 @@ std::vector<std::int64_t> encode(const StepPlan& plan) {
     // Doubles travel as their bits: every rank decodes the same plan bit for bit, and one broadcast of one
     // type carries it.
     std::vector<std::int64_t> words{plan.step, std::bit_cast<std::int64_t>(plan.makespan_s),
-                                    std::bit_cast<std::int64_t>(plan.lower_bound_s), plan.critical_section,
+                                    std::bit_cast<std::int64_t>(plan.lower_bound_s), plan.critical_stage,
                                     plan.window_limited};
     const auto count = [&](const auto& list) { words.push_back(static_cast<std::int64_t>(list.size())); };
     count(plan.load_s);
@@ -57,7 +57,7 @@ std::vector<std::int64_t> encode(const StepPlan& plan) {
         count(agenda);
         for (const Task& t : agenda)
             words.insert(words.end(),
-                         {t.section, t.micro_batch, static_cast<int>(t.phase),
+                         {t.stage, t.micro_batch, static_cast<int>(t.phase),
                           std::bit_cast<std::int64_t>(t.takes_s), std::bit_cast<std::int64_t>(t.float_s)});
     }
     return words;
@@ -69,7 +69,7 @@ StepPlan decode(std::span<const std::int64_t> words) {
     plan.step = in.word();
     plan.makespan_s = std::bit_cast<double>(in.word());
     plan.lower_bound_s = std::bit_cast<double>(in.word());
-    plan.critical_section = static_cast<int>(in.word());
+    plan.critical_stage = static_cast<int>(in.word());
     plan.window_limited = in.word() != 0;
     plan.load_s.resize(in.count());
     for (double& load : plan.load_s) load = std::bit_cast<double>(in.word());
@@ -88,14 +88,14 @@ StepPlan decode(std::span<const std::int64_t> words) {
     for (auto& agenda : plan.agendas) {
         agenda.resize(in.count());
         for (Task& t : agenda) {
-            const std::int64_t section = in.word(), batch = in.word(), phase = in.word();
+            const std::int64_t stage = in.word(), batch = in.word(), phase = in.word();
             const double takes = std::bit_cast<double>(in.word()), wait = std::bit_cast<double>(in.word());
             // Comparisons with NaN are false, so NaN is refused too. A float may be infinite.
-            MAESTRO_CHECK(section >= 0 && static_cast<std::size_t>(section) < plan.batches.size() &&
-                              batch >= 0 && (phase == 0 || phase == 1) && takes >= 0 && wait >= 0,
-                          "a plan names section {}, micro-batch {}, phase {}, {} s, float {} s", section,
-                          batch, phase, takes, wait);
-            t = {static_cast<int>(section), static_cast<int>(batch), static_cast<Phase>(phase), takes, wait};
+            MAESTRO_CHECK(stage >= 0 && static_cast<std::size_t>(stage) < plan.load_s.size() && batch >= 0 &&
+                              (phase == 0 || phase == 1) && takes >= 0 && wait >= 0,
+                          "a plan names stage {}, micro-batch {}, phase {}, {} s, float {} s", stage, batch,
+                          phase, takes, wait);
+            t = {static_cast<int>(stage), static_cast<int>(batch), static_cast<Phase>(phase), takes, wait};
         }
     }
     MAESTRO_CHECK(in.at_end(), "a plan of {} words goes on after its end", words.size());

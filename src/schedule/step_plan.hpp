@@ -17,8 +17,8 @@ struct MicroBatch {
 };
 
 struct Task {
-    int section = 0;
-    int micro_batch = 0;  ///< of the lane's replica of that section
+    int stage = 0;
+    int micro_batch = 0;  ///< of the lane's replica of the stage's section
     Phase phase = Phase::forward;
     /// For lanes that start what is ready, by the cost model; only for forwards of a section with a loss.
     /// takes_s: seconds of the forward and its backward. float_s: how much later they may end without making
@@ -34,8 +34,8 @@ struct StepPlan {
     std::vector<std::vector<Task>> agendas;                     ///< [lane], in strict order
     double makespan_s = 0;                                      ///< by the cost model
     double lower_bound_s = 0;
-    std::vector<double> load_s;  ///< [section], work per replica
-    int critical_section = 0;    ///< the one with the largest load per replica
+    std::vector<double> load_s;  ///< [stage], work per replica
+    int critical_stage = 0;      ///< the one with the largest load per replica
     /// A window was too small for the micro-batches of this step: they were made smaller, or wavefront used
     /// the plan of lpt (policies.hpp).
     bool window_limited = false;

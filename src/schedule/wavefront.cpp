@@ -8,6 +8,7 @@
 #include "schedule/baselines.hpp"
 #include "schedule/bounds.hpp"
 #include "schedule/partitioner.hpp"
+#include "schedule/pipelines.hpp"
 #include "schedule/plan_builder.hpp"
 #include "schedule/search.hpp"
 
@@ -180,7 +181,7 @@ Groups schedule_groups(const Problem& problem, const std::vector<std::vector<int
     const auto groups = static_cast<int>(partition.size());
     const Effort effort = effort_of(problem.samples.size(), groups);
     Groups planned;
-    ConstructionRules rules(construction_rules(problem.sections), partition.size(), enough_s);
+    ConstructionRules rules(construction_rules(problem.stages), partition.size(), enough_s);
     for (std::size_t g = 0; g < partition.size(); ++g) {
         // Groups are planned one after another, each with the experience of those before. The seed is the
         // number of the group, so that a plan depends on nothing but the problem.
@@ -209,9 +210,20 @@ Groups schedule_groups(const Problem& problem, const std::vector<std::vector<int
     return planned;
 }
 
+/// For windows in which nothing else runs: lpt makes micro-batches smaller until they do.
+StepPlan lpt_instead(const Problem& problem, std::int64_t step) {
+    StepPlan plan = plan_lpt(problem, step);
+    plan.window_limited = true;
+    return plan;
+}
+
 }  // namespace
 
 StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t moves) {
+    if (has_pipelines(problem)) {
+        auto plan = plan_pipelines(problem, plan_wavefront(without_pipelines(problem), step, moves));
+        return plan ? *std::move(plan) : lpt_instead(problem, step);
+    }
     const int groups = groups_of(problem);
     PlanBuilder builder(problem, groups);
     const double enough = builder.lower_bound_s() * (1 + kEnough);
@@ -230,9 +242,7 @@ StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t 
         best = std::move(planned);
     }
     if (best.empty()) {
-        StepPlan plan = plan_lpt(problem, step);
-        plan.window_limited = true;
-        return plan;
+        return lpt_instead(problem, step);
     }
     // Each group is freed once it is in the plan, so that many groups and the whole plan are not in memory at
     // the same time.

@@ -109,7 +109,7 @@ private:
         }
         const auto [index, added] = index_.emplace(id, samples_.size());
         if (added) samples_.push_back({id, std::vector<schedule::TaskCost>(graph_.sections.size())});
-        auto& place = samples_[index->second].sections[section->second];
+        auto& place = samples_[index->second].stages[section->second];
         if (place.active) fail(fmt::format("sample {} has times for section '{}' already", id, shape.name));
         place = cost;
     }
@@ -117,8 +117,8 @@ private:
     /// Every sample ends in the sections with a loss.
     void check_loss() {
         for (const schedule::SampleCost& sample : samples_)
-            for (std::size_t s = 0; s < sample.sections.size(); ++s)
-                if (graph_.sections[s].loss && !sample.sections[s].active) {
+            for (std::size_t s = 0; s < sample.stages.size(); ++s)
+                if (graph_.sections[s].loss && !sample.stages[s].active) {
                     problems_.push_back(fmt::format(
                         "{}: sample {} has no times for section '{}', in which every sample ends; add a line",
                         path_, sample.id, graph_.sections[s].name));

@@ -44,7 +44,7 @@ void correct(std::vector<schedule::SampleCost>& costs, const graph::SectionGraph
                                         run, step, id),
                             Scope::all_ranks);
             for (std::size_t s = 0; s < graph.sections.size(); ++s)
-                correction.add_predicted(s, costs[id].sections[s]);
+                correction.add_predicted(s, costs[id].stages[s]);
         }
     for (std::size_t s = 0; s < graph.sections.size(); ++s)
         log::info("{}: section {}: measured over predicted time {:.3f} forward, {:.3f} backward", run,
@@ -77,21 +77,21 @@ Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Sou
         inputs.rest_s = replay.rest_s;
         replace_times(costs, replay, order.batch(replay.step - 1), graph);
         for (std::size_t s = 0; s < replay.windows.size(); ++s)
-            if (int& window = inputs.problem.sections[s].window; window == 0) window = replay.windows[s];
+            if (int& window = inputs.problem.stages[s].window; window == 0) window = replay.windows[s];
     }
     if (cluster) {
         inputs.memory = workload::measure_memory(scenario, table, probes, 1);
         inputs.device_memory = cluster->device.memory;
         workload::choose_windows(inputs.memory, graph, cluster->device.memory);
-        for (std::size_t s = 0; s < inputs.problem.sections.size(); ++s)
-            inputs.problem.sections[s].window = inputs.memory.sections[s].window;
+        for (std::size_t s = 0; s < inputs.problem.stages.size(); ++s)
+            inputs.problem.stages[s].window = inputs.memory.sections[s].window;
         if (source.replay.empty()) inputs.ends = workload::step_ends(scenario, probes);
     }
     inputs.counts = workload::step_counts(scenario, table, probes, order.batch(inputs.step - 1));
     for (const std::int64_t id : order.batch(inputs.step - 1)) {
         inputs.problem.samples.push_back(costs[id]);
-        for (std::size_t s = 0; s < inputs.problem.sections.size(); ++s)
-            if (inputs.problem.sections[s].loss)
+        for (std::size_t s = 0; s < inputs.problem.stages.size(); ++s)
+            if (inputs.problem.stages[s].loss)
                 inputs.tokens += static_cast<double>(table.length(id, static_cast<int>(s)));
     }
     return inputs;

@@ -143,7 +143,7 @@ void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& repla
     for (std::size_t s = 0; s < replay.sections.size(); ++s) {
         std::set<std::int64_t> due;
         for (const std::int64_t id : batch)
-            if (costs[id].sections[s].active) due.insert(id);
+            if (costs[id].stages[s].active) due.insert(id);
         for (const Replay::Measured& micro : replay.sections[s]) {
             double sums[2] = {0, 0};
             for (const std::int64_t id : micro.samples) {
@@ -152,12 +152,12 @@ void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& repla
                         fmt::format("--replay {}: section {} worked on sample {} in step {}, the deck does "
                                     "not; samples, data.global_batch and run.seed must be the run's",
                                     replay.run, graph.sections[s].name, id, replay.step));
-                const schedule::TaskCost& cost = costs[id].sections[s];
+                const schedule::TaskCost& cost = costs[id].stages[s];
                 sums[0] += cost.forward_s;
                 sums[1] += cost.backward_s;
             }
             for (const std::int64_t id : micro.samples) {
-                schedule::TaskCost& cost = costs[id].sections[s];
+                schedule::TaskCost& cost = costs[id].stages[s];
                 const auto share = [&](double seconds, double sum) {
                     return sum > 0 ? seconds / sum : 1 / static_cast<double>(micro.samples.size());
                 };

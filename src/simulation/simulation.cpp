@@ -23,8 +23,8 @@ namespace {
 
 /// Returns the seconds that the lanes of each section run its tasks, by section.
 std::vector<double> busy_of(const Result& result) {
-    std::vector<double> busy(result.problem.sections.size(), 0.0);
-    for (const auto& t : result.timeline.tasks) busy[t.task.section] += t.end_s - t.start_s;
+    std::vector<double> busy(result.problem.stages.size(), 0.0);
+    for (const auto& t : result.timeline.tasks) busy[t.task.stage] += t.end_s - t.start_s;
     return busy;
 }
 
@@ -35,12 +35,13 @@ double gap_of(const Result& result) {
 
 /// Returns the share of the step in which the lanes of the section run no task of any section.
 double idle_of(const Result& result, std::size_t section) {
-    const int lanes = result.problem.sections[section].replicas;
-    const int first = result.problem.sections[section].first_lane;
+    const schedule::StageShape& shape = result.problem.stages[section];
     double busy = 0;
     for (const auto& t : result.timeline.tasks)
-        if (t.lane >= first && t.lane < first + lanes) busy += t.end_s - t.start_s;
-    return result.timeline.makespan_s > 0 ? 1 - busy / lanes / result.timeline.makespan_s : 0.0;
+        if (t.lane >= shape.first_lane && t.lane <= shape.lane(shape.replicas - 1) &&
+            (t.lane - shape.first_lane) % shape.lane_stride == 0)
+            busy += t.end_s - t.start_s;
+    return result.timeline.makespan_s > 0 ? 1 - busy / shape.replicas / result.timeline.makespan_s : 0.0;
 }
 
 }  // namespace
@@ -90,18 +91,18 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
         fmt::format("{:<20}{:>8}{:>14}{:>10}{:>10}", "section", "ranks", "work/rank s", "of bound", "idle");
     text += memory ? fmt::format("{:>8}{:>12}\n", "window", "memory GB") : "\n";
     const std::vector<double> busy = busy_of(result);
-    const int critical = schedule::critical_section(result.problem);
+    const int critical = schedule::critical_stage(result.problem);
     for (std::size_t s = 0; s < busy.size(); ++s) {
-        const double load = busy[s] / result.problem.sections[s].replicas;
+        const double load = busy[s] / result.problem.stages[s].replicas;
         text += fmt::format("{:<20}{:>8}{:>14.6g}{:>9.1f}%{:>9.1f}%", graph.sections[s].name,
                             graph.sections[s].layout.ranks(), load,
                             100 * load / std::max(result.lower_bound_s, 1e-300), 100 * idle_of(result, s));
         if (memory) {
             const double bytes = result.memory[s].total();
-            text += fmt::format(
-                "{:>8}{:>12.3f}{}",
-                graph.sections[s].loss ? "-" : fmt::format("{}", result.problem.sections[s].window),
-                bytes / 1e9, bytes > result.device_memory ? "  does not fit" : "");
+            text +=
+                fmt::format("{:>8}{:>12.3f}{}",
+                            graph.sections[s].loss ? "-" : fmt::format("{}", result.problem.stages[s].window),
+                            bytes / 1e9, bytes > result.device_memory ? "  does not fit" : "");
         }
         text += static_cast<int>(s) == critical && result.policy != "one-size" ? "  critical\n" : "\n";
     }
@@ -154,7 +155,7 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
     }
     const std::vector<double> busy = busy_of(result);
     for (std::size_t s = 0; s < busy.size(); ++s) {
-        const double load = busy[s] / result.problem.sections[s].replicas;
+        const double load = busy[s] / result.problem.stages[s].replicas;
         json["sections"][graph.sections[s].name] = {
             {"ranks", graph.sections[s].layout.ranks()}, {"work_s", load}, {"idle", idle_of(result, s)}};
         if (!result.counts.empty()) {
@@ -170,7 +171,7 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
             }
         }
         if (result.memory.empty()) continue;
-        json["sections"][graph.sections[s].name]["window"] = result.problem.sections[s].window;
+        json["sections"][graph.sections[s].name]["window"] = result.problem.stages[s].window;
         json["sections"][graph.sections[s].name]["memory_bytes"] = result.memory[s].total();
     }
     if (!result.memory.empty()) {
@@ -187,7 +188,7 @@ std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
     std::string text = "section,replica,sample,phase,start_s,end_s\n";
     const auto add = [&](const schedule::TimedTask& t, std::int64_t sample) {
         fmt::format_to(std::back_inserter(text), "{},{},{},{},{:.9f},{:.9f}\n",
-                       graph.sections[t.task.section].name, t.replica, sample,
+                       graph.sections[t.task.stage].name, t.replica, sample,
                        t.task.phase == schedule::Phase::forward ? "forward" : "backward", t.start_s, t.end_s);
     };
     for (const schedule::TimedTask& t : result.timeline.tasks) {
@@ -196,7 +197,7 @@ std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
             continue;
         }
         for (const std::int64_t sample :
-             result.plan.batches[t.task.section][t.replica][t.task.micro_batch].samples)
+             result.plan.batches[t.task.stage][t.replica][t.task.micro_batch].samples)
             add(t, sample);
     }
     return text;

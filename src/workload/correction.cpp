@@ -38,8 +38,8 @@ std::array<double, 2> Correction::factors(std::size_t section) const {
 void Correction::apply(schedule::SampleCost& cost) const {
     for (std::size_t s = 0; s < sections_.size(); ++s) {
         const auto [forward, backward] = factors(s);
-        cost.sections[s].forward_s *= forward;
-        cost.sections[s].backward_s *= backward;
+        cost.stages[s].forward_s *= forward;
+        cost.stages[s].backward_s *= backward;
     }
 }
 

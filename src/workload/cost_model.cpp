@@ -195,7 +195,7 @@ schedule::SampleCost CostModel::of(std::int64_t sample) const {
         if (costs.bandwidth > 0)
             task.transfer_s = static_cast<double>(table_->output_rows(sample, s) * costs.width) *
                               costs.element_bytes / (costs.bandwidth * costs.parallel);
-        cost.sections.push_back(task);
+        cost.stages.push_back(task);
     }
     return cost;
 }
@@ -216,7 +216,7 @@ std::string describe_load(const graph::SectionGraph& graph, const CostModel& cos
         const schedule::SampleCost cost = costs.of(i);
         for (std::size_t s = 0; s < loads.size(); ++s)
             loads[s] +=
-                (cost.sections[s].forward_s + cost.sections[s].backward_s) / graph.sections[s].layout.lanes();
+                (cost.stages[s].forward_s + cost.stages[s].backward_s) / graph.sections[s].layout.lanes();
     });
     const double largest = std::max(*std::max_element(loads.begin(), loads.end()), 1e-300);
     std::string text;

@@ -20,17 +20,24 @@ schedule::Problem problem_of(const Scenario& scenario) {
     const graph::SectionGraph& graph = scenario.graph;
     schedule::Problem problem;
     problem.lanes = graph.lanes;
-    for (const graph::Section& s : graph.sections)
-        problem.sections.push_back({.replicas = s.layout.dp,
-                                    .first_lane = s.first_lane,
-                                    .micro_batch = s.micro_batch,
-                                    .window = s.window,
-                                    .backward = s.backward,
-                                    .loss = s.loss});
-    for (const graph::Edge& e : graph.edges)
+    for (const graph::Stage& stage : graph.stages) {
+        const graph::Section& s = graph.sections[stage.section];
+        const int following = s.layout.pp - 1 - stage.index;
+        problem.stages.push_back({.section = stage.section,
+                                  .replicas = s.layout.dp,
+                                  .first_lane = graph::lane_of(s, 0, stage.index),
+                                  .lane_stride = s.layout.pp,
+                                  .micro_batch = s.micro_batch,
+                                  .window = following > 0 ? following + 1 : s.window,
+                                  .backward = s.backward,
+                                  .loss = s.loss && following == 0});
+    }
+    for (const graph::StageEdge& e : graph.stage_edges) {
+        const int from = graph.stages[e.from].section;
         problem.edges.push_back({e.from, e.to, e.gradient,
-                                 scenario.cluster ? link_from(graph, *scenario.cluster, e.from).latency_s : 0,
-                                 graph::passes_pointer(graph, e)});
+                                 scenario.cluster ? link_from(graph, *scenario.cluster, from).latency_s : 0,
+                                 e.edge >= 0 && graph::passes_pointer(graph, graph.edges[e.edge])});
+    }
     return problem;
 }
 

@@ -28,7 +28,7 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
             const schedule::SampleCost cost = model.of(id);
             for (std::size_t s = 0; s < counts.size(); ++s)
                 counts[s].*what += graph.sections[s].layout.lane_ranks() *
-                                   (cost.sections[s].forward_s + cost.sections[s].backward_s);
+                                   (cost.stages[s].forward_s + cost.stages[s].backward_s);
         }
     };
     const auto any = [&](int graph::Layout::*degree) {

@@ -62,9 +62,9 @@ public:
         FakeModule::Settings module;
         module.during = std::move(during);
         vision_ = rig_.replica({.name = "vision", .window = 4}, {}, {channel}, module, sees ? 0 : -1);
-        language_ =
-            rig_.replica({.section = 1, .name = "language", .replica = alone() ? 0 : world.rank() - 1},
-                         {channel}, {}, module, reads ? 0 : -1);
+        language_ = rig_.replica(
+            {.section = 1, .stage = 1, .name = "language", .replica = alone() ? 0 : world.rank() - 1},
+            {channel}, {}, module, reads ? 0 : -1);
         std::vector<LocalSection*> replicas;
         if (language_) replicas.push_back(language_.get());
         if (vision_) replicas.push_back(vision_.get());
@@ -82,10 +82,10 @@ public:
 
     /// "vision forward 5 7"
     std::string call_of(const StepPlan& plan, const Task& task) const {
-        const LocalSection& replica = task.section == kVision ? *vision_ : *language_;
+        const LocalSection& replica = task.stage == kVision ? *vision_ : *language_;
         std::string text = replica.name() + (task.phase == kForward ? " forward" : " backward");
         for (const std::int64_t id :
-             plan.batches[static_cast<std::size_t>(task.section)][static_cast<std::size_t>(replica.replica())]
+             plan.batches[static_cast<std::size_t>(task.stage)][static_cast<std::size_t>(replica.replica())]
                          [static_cast<std::size_t>(task.micro_batch)]
                              .samples)
             text += fmt::format(" {}", id);
@@ -110,8 +110,8 @@ public:
         double last_end = 0;
         for (std::size_t i = 0; i < order.size(); ++i) {
             const io::TaskRow& row = rows[i];
-            const int replica = order[i].section == kVision || alone() ? 0 : world_.rank() - 1;
-            MAESTRO_CHECK(row.section == order[i].section && row.micro_batch == order[i].micro_batch &&
+            const int replica = order[i].stage == kVision || alone() ? 0 : world_.rank() - 1;
+            MAESTRO_CHECK(row.section == order[i].stage && row.micro_batch == order[i].micro_batch &&
                               row.phase == static_cast<int>(order[i].phase) && row.replica == replica &&
                               row.rank == world_.rank() && row.step == plan.step && row.stage == 0,
                           "row {}: section {}, micro-batch {}, phase {}", i, row.section, row.micro_batch,

@@ -21,8 +21,7 @@ void CostLearning::step_done(const schedule::StepPlan& plan, const StepSums& sum
     for (std::size_t s = 0; s < plan.batches.size(); ++s) {
         for (const auto& replica : plan.batches[s])
             for (const auto& batch : replica)
-                for (const std::int64_t id : batch.samples)
-                    learned_.add_predicted(s, costs.of(id).sections[s]);
+                for (const std::int64_t id : batch.samples) learned_.add_predicted(s, costs.of(id).stages[s]);
         for (std::size_t phase = 0; phase < 2; ++phase)
             learned_.add_measured(s, phase, sums.task_s(s, phase) / time_scale_);
     }

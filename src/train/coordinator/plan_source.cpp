@@ -74,7 +74,7 @@ void PlanTotals::add(const TimedPlan& timed, double waited_s) {
     bound_s_ += plan.lower_bound_s;
     load_s_.resize(plan.load_s.size());
     for (std::size_t s = 0; s < load_s_.size(); ++s) load_s_[s] += plan.load_s[s];
-    ++critical_[plan.critical_section];
+    ++critical_[plan.critical_stage];
     if (plan.window_limited && ++window_limited_ == 1)
         log::info(
             "step {}: a window is too small for its micro-batches, which are made smaller or run as under "

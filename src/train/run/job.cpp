@@ -44,7 +44,7 @@ Job::Job(const RunContext& context, const Preflight& preflight)
 void Job::prepare_planning() {
     problem_ = workload::problem_of(preflight_.scenario());
     for (std::size_t s = 0; s < preflight_.memory().sections.size(); ++s)
-        problem_.sections[s].window = preflight_.memory().sections[s].window;
+        problem_.stages[s].window = preflight_.memory().sections[s].window;
     comm::agree(context_.world, [&] {
         if (context_.world.rank() != 0) return;
         context_.pulse.doing("the costs of all samples");
@@ -173,6 +173,7 @@ Job::SectionReport Job::add_section(int s, int replica, parallel::Mesh mesh) {
         if (e.from == s) outputs.push_back(e.channel);
     }
     const LocalSection::Settings settings{.section = s,
+                                          .stage = section.first_stage,
                                           .name = section.name,
                                           .replica = replica,
                                           .window = memory.slots(),

@@ -153,7 +153,7 @@ void RunDirectory::open_metrics(const Job& job, const std::string& environment) 
     io::MetricsHeader header{.deck = deck.text, .environment = environment, .sections = {}};
     header.time_scale = deck.time_scale();
     for (const auto& s : context_.scenario.graph.sections) header.sections.push_back(s.name);
-    for (const auto& s : job.problem().sections) header.windows.push_back(s.window);
+    for (const auto& s : job.problem().stages) header.windows.push_back(s.window);
     const fs::path path = path_ / "metrics.h5";
     const auto set_aside = [&](const std::string& ending, const std::string& why) {
         const fs::path aside = path.string() + ending;

@@ -38,6 +38,7 @@ class LocalSection {
 public:
     struct Settings {
         int section = 0;        ///< colour
+        int stage = 0;          ///< among the stages of all sections
         std::string name = {};  ///< of the section
         int replica = 0;        ///< index of the replica that this rank works for
         int window = 1;         ///< micro-batches in flight
@@ -55,6 +56,7 @@ public:
     LocalSection& operator=(const LocalSection&) = delete;
 
     int colour() const { return settings_.section; }
+    int stage() const { return settings_.stage; }
     int replica() const { return settings_.replica; }
     const std::string& name() const { return settings_.name; }
     bool sends() const { return !outputs_.empty(); }  ///< has an outgoing edge

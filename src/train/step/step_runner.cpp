@@ -65,15 +65,16 @@ std::vector<StepRunner::LocalTask> StepRunner::local_tasks(const schedule::StepP
     std::vector<LocalTask> tasks;
     for (const schedule::Task& task : plan.agendas[lane_]) {
         const auto at = std::find_if(sections_.begin(), sections_.end(),
-                                     [&](const LocalSection* s) { return s->colour() == task.section; });
-        MAESTRO_CHECK(at != sections_.end(), "a task of section {} on rank {}, which does not hold it",
-                      task.section, world_.rank());
-        const auto& micro_batches = plan.batches[task.section][(*at)->replica()];
+                                     [&](const LocalSection* s) { return s->stage() == task.stage; });
+        MAESTRO_CHECK(at != sections_.end(), "a task of stage {} on rank {}, which does not hold it",
+                      task.stage, world_.rank());
+        const int section = (*at)->colour();
+        const auto& micro_batches = plan.batches[section][(*at)->replica()];
         tasks.push_back({task, *at, &micro_batches[task.micro_batch], -1});
         if (task.phase == schedule::Phase::backward) continue;
         // A lane reads only what its section computes with. Requests are queued in the order of the agenda,
         // in which the prefetcher reads ahead: what is needed first is there first.
-        const data::Part part = table_.sees_pixels(task.section) ? data::Part::pixels : data::Part::text;
+        const data::Part part = table_.sees_pixels(section) ? data::Part::pixels : data::Part::text;
         tasks.back().ticket = prefetcher_.start({.samples = tasks.back().micro_batch->samples, .part = part});
     }
     return tasks;
@@ -92,8 +93,8 @@ void StepRunner::begin_edges(const schedule::StepPlan& plan) {
 }
 
 void StepRunner::run_ready(Step& step) {
-    std::vector<bool> sends(step.plan.batches.size(), false);
-    for (const LocalTask& task : step.agenda) sends[task.task.section] = task.section->sends();
+    std::vector<bool> sends(step.plan.load_s.size(), false);
+    for (const LocalTask& task : step.agenda) sends[task.task.stage] = task.section->sends();
     schedule::ReadyAgenda open(step.plan.agendas[lane_], std::move(sends));
     while (!open.done()) {
         const double requested_s = comm::now_s();
@@ -173,7 +174,7 @@ void StepRunner::run_task(Step& step, std::size_t chosen, double requested_s) {
     if (!leader) return;
     // The times follow in read_times(): on a GPU they are not known yet, and waiting for them would keep the
     // host from issuing the next task.
-    step.rows.push_back({.section = task.task.section,
+    step.rows.push_back({.section = section.colour(),
                          .replica = section.replica(),
                          .stage = 0,
                          .rank = world_.rank(),

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 namespace maestro::graph {
 namespace {
 
@@ -57,6 +59,28 @@ Edge hidden(const char* from, const char* to) {
     Edge made = edge(from, to);
     made.tensor = EdgeTensor::hidden;
     return made;
+}
+
+/// Embeddings enter the first stage of a section, hidden states leave and enter the last ones.
+TEST(SectionGraph, ConnectsStages) {
+    auto vision = section("vision", Kind::vision, 1), teacher = section("teacher", Kind::language, 1),
+         student = section("student", Kind::language, 2);
+    teacher.train = false;
+    vision.layout.pp = 2;
+    student.layout.pp = 3;
+    std::vector<Refusal> refusals;
+    const auto graph = make_graph({vision, teacher, student},
+                                  {edge("vision", "student"), hidden("teacher", "student")}, refusals);
+    ASSERT_TRUE(refusals.empty()) << refusals[0].what;
+    std::vector<std::array<int, 2>> stages;
+    for (const Stage& s : graph.stages) stages.push_back({s.section, s.index});
+    EXPECT_THAT(stages, testing::ElementsAreArray(
+                            std::vector<std::array<int, 2>>{{0, 0}, {0, 1}, {1, 0}, {2, 0}, {2, 1}, {2, 2}}));
+    std::vector<std::array<int, 4>> edges;
+    for (const StageEdge& e : graph.stage_edges) edges.push_back({e.from, e.to, e.edge, e.gradient});
+    EXPECT_THAT(edges, testing::ElementsAreArray(std::vector<std::array<int, 4>>{
+                           {1, 3, 0, 1}, {2, 5, 1, 0}, {0, 1, -1, 1}, {3, 4, -1, 1}, {4, 5, -1, 1}}));
+    EXPECT_EQ(graph.stage_edges[2].tensor, EdgeTensor::stream);
 }
 
 TEST(SectionGraph, RefusesFanoutThatIsNotWhole) {

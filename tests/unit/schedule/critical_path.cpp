@@ -47,7 +47,7 @@ public:
             if (const auto before = last.find(t.lane); before != last.end())
                 tasks_[before->second].on_lane.push_back(at);
             last[t.lane] = at;
-            place_[{t.task.section, t.replica, t.task.micro_batch, t.task.phase}] = at;
+            place_[{t.task.stage, t.replica, t.task.micro_batch, t.task.phase}] = at;
             tasks_.push_back({.lane = t.lane,
                               .task = t.task,
                               .start_s = t.start_s,
@@ -92,21 +92,28 @@ private:
         return t.end_s - t.start_s + t.tail_s;
     }
 
+    const std::vector<std::vector<schedule::MicroBatch>>& batches_of(int stage) const {
+        return plan_
+            .batches[static_cast<std::size_t>(problem_.stages[static_cast<std::size_t>(stage)].section)];
+    }
+
     void add_edge(const EdgeShape& e) {
         // Seconds of transfer between each pair of micro-batches that share samples.
         std::map<std::int64_t, std::pair<int, int>> holder;
-        const auto from = static_cast<std::size_t>(e.from), to = static_cast<std::size_t>(e.to);
-        for (std::size_t r = 0; r < plan_.batches[from].size(); ++r)
-            for (std::size_t b = 0; b < plan_.batches[from][r].size(); ++b)
-                for (const std::int64_t id : plan_.batches[from][r][b].samples)
+        const auto from = static_cast<std::size_t>(e.from);
+        const auto& up_batches = batches_of(e.from);
+        const auto& down_batches = batches_of(e.to);
+        for (std::size_t r = 0; r < up_batches.size(); ++r)
+            for (std::size_t b = 0; b < up_batches[r].size(); ++b)
+                for (const std::int64_t id : up_batches[r][b].samples)
                     holder[id] = {static_cast<int>(r), static_cast<int>(b)};
         std::map<std::tuple<int, int, int, int>, double> pairs;
-        for (std::size_t r = 0; r < plan_.batches[to].size(); ++r)
-            for (std::size_t b = 0; b < plan_.batches[to][r].size(); ++b)
-                for (const std::int64_t id : plan_.batches[to][r][b].samples)
+        for (std::size_t r = 0; r < down_batches.size(); ++r)
+            for (std::size_t b = 0; b < down_batches[r].size(); ++b)
+                for (const std::int64_t id : down_batches[r][b].samples)
                     if (const auto up = holder.find(id); up != holder.end())
                         pairs[{up->second.first, up->second.second, static_cast<int>(r),
-                               static_cast<int>(b)}] += samples_.at(id)->sections[from].transfer_s;
+                               static_cast<int>(b)}] += samples_.at(id)->stages[from].transfer_s;
         for (const auto& [pair, transfer] : pairs) {
             const auto [up_r, up_b, down_r, down_b] = pair;
             const double delay = e.colocated ? 0 : e.latency_s + transfer;
@@ -118,7 +125,7 @@ private:
             if (e.gradient && up_back != place_.end() && down_back != place_.end())
                 tasks_[down_back->second].on_others.push_back({up_back->second, delay});
             // Without a backward the place in the window is free after the last consumer's forward.
-            const int window = problem_.sections[from].window;
+            const int window = problem_.stages[from].window;
             if (window == 0 || up_back != place_.end()) continue;
             const auto next = place_.find({e.from, up_r, up_b + window, Phase::forward});
             if (next == place_.end()) continue;
@@ -146,17 +153,17 @@ std::vector<std::string> wrong_floats(const Problem& problem, const StepPlan& pl
     if (paths.ambiguous()) return wrong;
     for (std::size_t lane = 0; lane < plan.agendas.size(); ++lane)
         for (const Task& t : plan.agendas[lane]) {
-            const auto& shape = problem.sections[static_cast<std::size_t>(t.section)];
+            const auto& shape = problem.stages[static_cast<std::size_t>(t.stage)];
             if (t.phase == Phase::backward || !shape.loss) continue;
-            const int replica = static_cast<int>(lane) - shape.first_lane;
-            const double takes = paths.seconds(t.section, replica, t.micro_batch),
-                         wait = std::max(paths.float_of(t.section, replica, t.micro_batch), 0.0);
+            const int replica = (static_cast<int>(lane) - shape.first_lane) / shape.lane_stride;
+            const double takes = paths.seconds(t.stage, replica, t.micro_batch),
+                         wait = std::max(paths.float_of(t.stage, replica, t.micro_batch), 0.0);
             const double rounding = 1e-8 * plan.makespan_s + 1e-12;
             const bool same = wait == kNever ? t.float_s == kNever : std::abs(t.float_s - wait) <= rounding;
             if (!same || std::abs(t.takes_s - takes) > rounding)
                 wrong.push_back(fmt::format(
-                    "section {}, replica {}, micro-batch {}: {} s, float {} s instead of {} s, {} s",
-                    t.section, replica, t.micro_batch, t.takes_s, t.float_s, takes, wait));
+                    "section {}, replica {}, micro-batch {}: {} s, float {} s instead of {} s, {} s", t.stage,
+                    replica, t.micro_batch, t.takes_s, t.float_s, takes, wait));
             compared += wait < kNever ? 1 : 0;
         }
     return wrong;

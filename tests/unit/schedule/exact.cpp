@@ -19,15 +19,15 @@ class Search {
 public:
     Search(const Problem& problem, double start_s, std::int64_t most_nodes)
         : p_(problem), best_(start_s), nodes_left_(most_nodes) {
-        for (const auto& s : p_.sections) groups_ = std::gcd(groups_, s.replicas);
-        const auto sections = p_.sections.size(), samples = p_.samples.size();
+        for (const auto& s : p_.stages) groups_ = std::gcd(groups_, s.replicas);
+        const auto sections = p_.stages.size(), samples = p_.samples.size();
         forward_end_.assign(sections * samples, kNot);
         backward_end_ = forward_end_;
         group_.assign(samples, -1);
         free_.assign(static_cast<std::size_t>(p_.lanes), 0.0);
         left_.assign(sections, 0.0);
         for (std::size_t s = 0; s < sections; ++s)
-            for (const auto& sample : p_.samples) left_[s] += work(sample.sections[s], s);
+            for (const auto& sample : p_.samples) left_[s] += work(sample.stages[s], s);
     }
 
     Exact run() {
@@ -37,7 +37,7 @@ public:
 
 private:
     struct Move {
-        int sample, section, lane, group;
+        int sample, stage, lane, group;
         bool backward;
         double start, duration;
     };
@@ -45,10 +45,10 @@ private:
         return static_cast<std::size_t>(section) * p_.samples.size() + static_cast<std::size_t>(sample);
     }
     const TaskCost& cost(int section, int sample) const {
-        return p_.samples[static_cast<std::size_t>(sample)].sections[static_cast<std::size_t>(section)];
+        return p_.samples[static_cast<std::size_t>(sample)].stages[static_cast<std::size_t>(section)];
     }
     double work(const TaskCost& c, std::size_t section) const {
-        return c.active ? c.forward_s + (p_.sections[section].backward ? c.backward_s : 0) : 0;
+        return c.active ? c.forward_s + (p_.stages[section].backward ? c.backward_s : 0) : 0;
     }
 
     /// When the task could start for its inputs, or kNot.
@@ -68,8 +68,8 @@ private:
 
     void moves(std::vector<Move>& list) const {
         for (int i = 0; i < static_cast<int>(p_.samples.size()); ++i)
-            for (int s = 0; s < static_cast<int>(p_.sections.size()); ++s) {
-                const auto& shape = p_.sections[static_cast<std::size_t>(s)];
+            for (int s = 0; s < static_cast<int>(p_.stages.size()); ++s) {
+                const auto& shape = p_.stages[static_cast<std::size_t>(s)];
                 const TaskCost& c = cost(s, i);
                 if (!c.active) continue;
                 const bool backward = forward_end_[at(s, i)] != kNot;
@@ -97,7 +97,7 @@ private:
             }
     }
     bool untouched(int g) const {
-        for (const auto& shape : p_.sections)
+        for (const auto& shape : p_.stages)
             for (int r = 0; r < shape.replicas / groups_; ++r)
                 if (free_[static_cast<std::size_t>(shape.first_lane + g * (shape.replicas / groups_) + r)] >
                     0)
@@ -107,23 +107,23 @@ private:
 
     double bound() const {
         double bound = 0;
-        for (std::size_t s = 0; s < p_.sections.size(); ++s) {
+        for (std::size_t s = 0; s < p_.stages.size(); ++s) {
             double sum = left_[s];
-            for (int r = 0; r < p_.sections[s].replicas; ++r)
-                sum += free_[static_cast<std::size_t>(p_.sections[s].first_lane + r)];
-            bound = std::max(bound, sum / p_.sections[s].replicas);
+            for (int r = 0; r < p_.stages[s].replicas; ++r)
+                sum += free_[static_cast<std::size_t>(p_.stages[s].first_lane + r)];
+            bound = std::max(bound, sum / p_.stages[s].replicas);
         }
         for (int i = 0; i < static_cast<int>(p_.samples.size()); ++i) {
-            std::vector<double> forward(p_.sections.size(), 0.0);
+            std::vector<double> forward(p_.stages.size(), 0.0);
             double down = 0, tail = 0;
-            for (std::size_t pass = 0; pass < p_.sections.size(); ++pass)
-                for (int s = 0; s < static_cast<int>(p_.sections.size()); ++s) {
+            for (std::size_t pass = 0; pass < p_.stages.size(); ++pass)
+                for (int s = 0; s < static_cast<int>(p_.stages.size()); ++s) {
                     if (!cost(s, i).active) continue;
                     double begin = 0;
                     for (const EdgeShape& e : p_.edges)
                         if (e.to == s) begin = std::max(begin, forward[static_cast<std::size_t>(e.from)]);
                     const double done = forward_end_[at(s, i)];
-                    const auto& shape = p_.sections[static_cast<std::size_t>(s)];
+                    const auto& shape = p_.stages[static_cast<std::size_t>(s)];
                     const double duration =
                         shape.loss ? work(cost(s, i), static_cast<std::size_t>(s)) : cost(s, i).forward_s;
                     const double end = shape.loss && done != kNot ? backward_end_[at(s, i)]
@@ -158,16 +158,16 @@ private:
             const auto lane = static_cast<std::size_t>(m.lane), i = static_cast<std::size_t>(m.sample);
             const double free = free_[lane], end = m.start + m.duration;
             const int group = group_[i];
-            const bool loss = p_.sections[static_cast<std::size_t>(m.section)].loss;
+            const bool loss = p_.stages[static_cast<std::size_t>(m.stage)].loss;
             free_[lane] = end;
             group_[i] = m.group;
-            (m.backward ? backward_end_ : forward_end_)[at(m.section, m.sample)] = end;
-            if (loss) backward_end_[at(m.section, m.sample)] = end;
-            left_[static_cast<std::size_t>(m.section)] -= m.duration;
+            (m.backward ? backward_end_ : forward_end_)[at(m.stage, m.sample)] = end;
+            if (loss) backward_end_[at(m.stage, m.sample)] = end;
+            left_[static_cast<std::size_t>(m.stage)] -= m.duration;
             branch(m.start, std::max(makespan, end));
-            left_[static_cast<std::size_t>(m.section)] += m.duration;
-            if (loss) backward_end_[at(m.section, m.sample)] = kNot;
-            (m.backward ? backward_end_ : forward_end_)[at(m.section, m.sample)] = kNot;
+            left_[static_cast<std::size_t>(m.stage)] += m.duration;
+            if (loss) backward_end_[at(m.stage, m.sample)] = kNot;
+            (m.backward ? backward_end_ : forward_end_)[at(m.stage, m.sample)] = kNot;
             group_[i] = group;
             free_[lane] = free;
         }

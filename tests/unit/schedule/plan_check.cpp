@@ -24,12 +24,13 @@ using ReplicaOf = std::vector<std::map<std::int64_t, int>>;  ///< [section], by 
 
 /// Every active sample once per section, in micro-batches of an allowed size.
 ReplicaOf check_samples(const Problem& problem, const StepPlan& plan, Wrong& wrong) {
-    ReplicaOf replica_of(problem.sections.size());
-    for (std::size_t s = 0; s < problem.sections.size(); ++s) {
-        for (std::size_t r = 0; r < plan.batches[s].size(); ++r)
-            for (const auto& batch : plan.batches[s][r]) {
+    ReplicaOf replica_of(problem.stages.size());
+    for (std::size_t s = 0; s < problem.stages.size(); ++s) {
+        const auto& batches = plan.batches[static_cast<std::size_t>(problem.stages[s].section)];
+        for (std::size_t r = 0; r < batches.size(); ++r)
+            for (const auto& batch : batches[r]) {
                 if (batch.samples.empty() ||
-                    static_cast<int>(batch.samples.size()) > problem.sections[s].micro_batch)
+                    static_cast<int>(batch.samples.size()) > problem.stages[s].micro_batch)
                     wrong.push_back(
                         fmt::format("section {}: a micro-batch of {} samples", s, batch.samples.size()));
                 for (const auto sample : batch.samples)
@@ -38,7 +39,7 @@ ReplicaOf check_samples(const Problem& problem, const StepPlan& plan, Wrong& wro
             }
         std::size_t active = 0;
         for (const auto& sample : problem.samples) {
-            if (!sample.sections[s].active) continue;
+            if (!sample.stages[s].active) continue;
             ++active;
             if (!replica_of[s].contains(sample.id))
                 wrong.push_back(fmt::format("section {}: sample {} is missing", s, sample.id));
@@ -53,7 +54,7 @@ ReplicaOf check_samples(const Problem& problem, const StepPlan& plan, Wrong& wro
 /// Samples go from a replica to those that it serves.
 void check_edges(const Problem& problem, const ReplicaOf& replica_of, Wrong& wrong) {
     for (const auto& e : problem.edges) {
-        const int fanout = problem.sections[e.to].replicas / problem.sections[e.from].replicas;
+        const int fanout = problem.stages[e.to].replicas / problem.stages[e.from].replicas;
         for (const auto& [sample, up] : replica_of[e.from])
             if (const auto down = replica_of[e.to].find(sample);
                 down != replica_of[e.to].end() && down->second / fanout != up)
@@ -66,12 +67,12 @@ std::size_t expected_tasks(const Problem& problem, const StepPlan& plan) {
     std::map<std::int64_t, const SampleCost*> costs;
     for (const SampleCost& sample : problem.samples) costs.emplace(sample.id, &sample);
     std::size_t expected = 0;
-    for (std::size_t s = 0; s < problem.sections.size(); ++s) {
+    for (std::size_t s = 0; s < problem.stages.size(); ++s) {
         const auto returns = [&](std::int64_t id) {
             const auto at = costs.find(id);
             return at != costs.end() && problem.runs_backward(*at->second, s);
         };
-        for (const auto& replica : plan.batches[s])
+        for (const auto& replica : plan.batches[static_cast<std::size_t>(problem.stages[s].section)])
             for (const MicroBatch& batch : replica)
                 expected += std::any_of(batch.samples.begin(), batch.samples.end(), returns) ? 2 : 1;
     }
@@ -83,17 +84,19 @@ void check_tasks(const Problem& problem, const StepPlan& plan, Wrong& wrong) {
     std::set<std::tuple<std::size_t, int, int, int>> tasks;
     for (std::size_t lane = 0; lane < plan.agendas.size(); ++lane)
         for (const Task& t : plan.agendas[lane]) {
-            const int replica = static_cast<int>(lane) - problem.sections[t.section].first_lane;
-            const auto& batches = plan.batches[t.section];
-            if (replica < 0 || replica >= static_cast<int>(batches.size()) ||
+            const auto& shape = problem.stages[static_cast<std::size_t>(t.stage)];
+            const int replica = (static_cast<int>(lane) - shape.first_lane) / shape.lane_stride;
+            const auto& batches = plan.batches[static_cast<std::size_t>(shape.section)];
+            if (static_cast<int>(lane) != shape.lane(replica) || replica < 0 ||
+                replica >= static_cast<int>(batches.size()) ||
                 t.micro_batch >= static_cast<int>(batches[replica].size())) {
                 wrong.push_back(
-                    fmt::format("lane {}: no micro-batch {} of section {}", lane, t.micro_batch, t.section));
+                    fmt::format("lane {}: no micro-batch {} of section {}", lane, t.micro_batch, t.stage));
                 return;
             }
-            if (!tasks.insert({lane, t.section, t.micro_batch, static_cast<int>(t.phase)}).second)
+            if (!tasks.insert({lane, t.stage, t.micro_batch, static_cast<int>(t.phase)}).second)
                 wrong.push_back(
-                    fmt::format("lane {}: section {}, micro-batch {} twice", lane, t.section, t.micro_batch));
+                    fmt::format("lane {}: section {}, micro-batch {} twice", lane, t.stage, t.micro_batch));
         }
     if (const std::size_t expected = expected_tasks(problem, plan); tasks.size() != expected)
         wrong.push_back(fmt::format("{} tasks, {} expected", tasks.size(), expected));
@@ -102,9 +105,10 @@ void check_tasks(const Problem& problem, const StepPlan& plan, Wrong& wrong) {
 }  // namespace
 
 std::vector<std::string> check_plan(const Problem& problem, const StepPlan& plan) {
-    if (plan.batches.size() != problem.sections.size()) return {"a plan of other sections"};
-    for (std::size_t s = 0; s < problem.sections.size(); ++s)
-        if (static_cast<int>(plan.batches[s].size()) != problem.sections[s].replicas)
+    if (static_cast<int>(plan.batches.size()) != problem.sections()) return {"a plan of other sections"};
+    for (std::size_t s = 0; s < problem.stages.size(); ++s)
+        if (static_cast<int>(plan.batches[static_cast<std::size_t>(problem.stages[s].section)].size()) !=
+            problem.stages[s].replicas)
             return {fmt::format("section {}: wrong number of replicas", s)};
     if (static_cast<int>(plan.agendas.size()) != problem.lanes) return {"an agenda for every lane is needed"};
     Wrong wrong;

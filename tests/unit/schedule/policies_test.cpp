@@ -38,7 +38,7 @@ TEST(Rules, SeeWhatAnExecutionBreaks) {
     other.edges.front().latency_s = 0.1;
     EXPECT_THAT(seen(other, good), testing::Contains(testing::HasSubstr("before its gradient")));
     other = problem;
-    other.sections[0].window = 2;
+    other.stages[0].window = 2;
     EXPECT_THAT(seen(other, good), testing::Contains(testing::HasSubstr("in flight, window 2")));
     EXPECT_THAT(seen(with_noise(problem, 0.2, 1), good),
                 testing::Contains(testing::HasSubstr("takes other than its samples")));
@@ -95,9 +95,9 @@ Problem tiny_problem(std::uint64_t seed) {
     Problem problem = random_problem(seed);
     int lane = 0;
     const int most = seed % 2 == 0 ? 1 : 2;
-    for (auto& s : problem.sections) {
+    for (auto& s : problem.stages) {
         s.replicas = std::min(s.replicas, s.loss ? 2 : most);
-        if (problem.sections.back().replicas == 1) s.replicas = 1;
+        if (problem.stages.back().replicas == 1) s.replicas = 1;
         s.micro_batch = 1;
         s.window = 0;
         s.first_lane = lane;
@@ -142,13 +142,14 @@ TEST(Policies, SeeWhatBreaksTheRules) {
 
 TEST(Policies, PlanForMoreReplicasThanTheSquareRootOfAnInt) {
     constexpr int kReplicas = 60'000;
-    Problem problem{.sections = {{.replicas = 2, .first_lane = 0, .window = 0},
-                                 {.replicas = kReplicas, .first_lane = 2, .window = 0, .loss = true}},
-                    .edges = {{0, 1, true}},
-                    .lanes = kReplicas + 2,
-                    .samples = {}};
+    Problem problem{
+        .stages = {{.replicas = 2, .first_lane = 0, .window = 0},
+                   {.section = 1, .replicas = kReplicas, .first_lane = 2, .window = 0, .loss = true}},
+        .edges = {{0, 1, true}},
+        .lanes = kReplicas + 2,
+        .samples = {}};
     for (int i = 0; i < kReplicas; ++i) problem.samples.push_back({i, {{0, 0, false}, {1, 2, true}}});
-    problem.samples.back().sections.front() = {1, 2, true};
+    problem.samples.back().stages.front() = {1, 2, true};
     for (const char* policy : {"fifo", "lpt"}) {
         const StepPlan plan = make_plan(policy, problem, 1);
         EXPECT_THAT(check_plan(problem, plan), testing::IsEmpty()) << policy;
@@ -165,7 +166,7 @@ TEST(Policies, WavefrontHidesTheEncoder) {
                 const Problem problem = two_lanes(seed, load, share);
                 double language = 0;
                 for (const auto& s : problem.samples)
-                    language += s.sections[1].forward_s + s.sections[1].backward_s;
+                    language += s.stages[1].forward_s + s.stages[1].backward_s;
                 wavefront += plan_wavefront(problem, 1).makespan_s / language;
                 fifo += plan_fifo(problem, 1).makespan_s / language;
             }
@@ -177,10 +178,10 @@ TEST(Policies, WavefrontHidesTheEncoder) {
 TEST(Wavefront, FindsAPlanWithinTheTightestWindows) {
     for (std::uint64_t seed = 0; seed < 400; ++seed) {
         Problem problem = random_problem(seed);
-        const auto& last = problem.sections.back();
+        const auto& last = problem.stages.back();
         const bool deep = problem.edges.size() > 1 && problem.edges.front().to != problem.edges.back().to;
         if (deep || last.first_lane == 0) continue;  // one level of upstream sections on separate lanes
-        for (auto& s : problem.sections)
+        for (auto& s : problem.stages)
             if (!s.loss) s.window = (last.micro_batch + s.micro_batch - 1) / s.micro_batch;
         const StepPlan plan = plan_wavefront(problem, 1, 5);
         ASSERT_FALSE(plan.window_limited) << "seed " << seed;
@@ -190,7 +191,7 @@ TEST(Wavefront, FindsAPlanWithinTheTightestWindows) {
 
 TEST(Policies, MakeSmallerMicroBatchesWhereAWindowIsTooSmall) {
     Problem problem = two_lanes(1, 0.5, 1.0);
-    problem.sections[0].window = 1;  // a language micro-batch of 4 needs two of the encoder's
+    problem.stages[0].window = 1;  // a language micro-batch of 4 needs two of the encoder's
     for (const char* policy : {"wavefront", "fifo", "lpt"}) {
         const StepPlan plan = make_plan(policy, problem, 1);
         EXPECT_THAT(check_plan(problem, plan), testing::IsEmpty());
@@ -202,12 +203,13 @@ TEST(Policies, MakeSmallerMicroBatchesWhereAWindowIsTooSmall) {
 
 TEST(LowerBound, IsNoneWhereNothingComesBack) {
     // Times from outside: the language task has no backward, so the encoder's runs beside it: 1 + 5 s.
-    const Problem problem{.sections = {{.replicas = 1, .first_lane = 0, .window = 0},
-                                       {.replicas = 1, .first_lane = 1, .window = 0, .loss = true}},
-                          .edges = {{0, 1, true}},
-                          .lanes = 2,
-                          .samples = {{.id = 0, .sections = {{1, 5, true}, {3, 0, true}}}},
-                          .zero_is_none = true};
+    const Problem problem{
+        .stages = {{.replicas = 1, .first_lane = 0, .window = 0},
+                   {.section = 1, .replicas = 1, .first_lane = 1, .window = 0, .loss = true}},
+        .edges = {{0, 1, true}},
+        .lanes = 2,
+        .samples = {{.id = 0, .stages = {{1, 5, true}, {3, 0, true}}}},
+        .zero_is_none = true};
     EXPECT_DOUBLE_EQ(lower_bound(problem), 6);
     EXPECT_DOUBLE_EQ(plan_wavefront(problem, 1).makespan_s, 6);
 }

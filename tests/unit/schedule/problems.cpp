@@ -7,7 +7,7 @@ namespace maestro::schedule_test {
 using schedule::EdgeShape;
 using schedule::Problem;
 using schedule::SampleCost;
-using schedule::SectionShape;
+using schedule::StageShape;
 using schedule::TaskCost;
 
 namespace {
@@ -38,28 +38,29 @@ Problem random_problem(std::uint64_t seed) {
         const bool loss = s == upstream;
         const int count = loss || colocated ? replicas : groups;
         // Wide enough for fifo, which feeds the replicas of a group in turn.
-        problem.sections.push_back({.replicas = count,
-                                    .first_lane = colocated ? 0 : lane,
-                                    .micro_batch = loss ? batch : 1 + dice.up_to(4),
-                                    .window = loss ? 1 : fanout * batch + 8,
-                                    .backward = loss || dice.up_to(3) != 0,
-                                    .loss = loss});
+        problem.stages.push_back({.section = s,
+                                  .replicas = count,
+                                  .first_lane = colocated ? 0 : lane,
+                                  .micro_batch = loss ? batch : 1 + dice.up_to(4),
+                                  .window = loss ? 1 : fanout * batch + 8,
+                                  .backward = loss || dice.up_to(3) != 0,
+                                  .loss = loss});
         lane += count;
     }
     problem.lanes = colocated ? replicas : lane;
     for (int s = 0; s < upstream; ++s) {
         const int to = chain ? s + 1 : upstream;
-        if (chain && s > 0 && problem.sections[static_cast<std::size_t>(s - 1)].backward)
-            problem.sections[static_cast<std::size_t>(s)].backward = true;
-        problem.edges.push_back({s, to, problem.sections[static_cast<std::size_t>(s)].backward});
+        if (chain && s > 0 && problem.stages[static_cast<std::size_t>(s - 1)].backward)
+            problem.stages[static_cast<std::size_t>(s)].backward = true;
+        problem.edges.push_back({s, to, problem.stages[static_cast<std::size_t>(s)].backward});
     }
     for (int i = 0; i < samples; ++i) {
-        SampleCost cost{.id = 100 + i, .sections = {}};
+        SampleCost cost{.id = 100 + i, .stages = {}};
         const bool pictured = dice.up_to(4) < pictures;
         for (int s = 0; s <= upstream; ++s) {
             const bool active = s == upstream || (pictured && (chain || dice.up_to(2) == 0));
-            const bool backward = problem.sections[static_cast<std::size_t>(s)].backward;
-            cost.sections.push_back(
+            const bool backward = problem.stages[static_cast<std::size_t>(s)].backward;
+            cost.stages.push_back(
                 {active ? dice.cost() : 0, active && backward ? 2 * dice.cost() : 0, active});
         }
         problem.samples.push_back(cost);
@@ -69,26 +70,30 @@ Problem random_problem(std::uint64_t seed) {
 
 Problem two_lanes(std::uint64_t seed, double load, double share) {
     Dice dice(seed);
-    Problem problem{
-        .sections =
-            {{.replicas = 1, .first_lane = 0, .micro_batch = 2, .window = 8},
-             {.replicas = 1, .first_lane = 1, .micro_batch = 4, .window = 1, .backward = true, .loss = true}},
-        .edges = {{0, 1, true}},
-        .lanes = 2,
-        .samples = {}};
+    Problem problem{.stages = {{.replicas = 1, .first_lane = 0, .micro_batch = 2, .window = 8},
+                               {.section = 1,
+                                .replicas = 1,
+                                .first_lane = 1,
+                                .micro_batch = 4,
+                                .window = 1,
+                                .backward = true,
+                                .loss = true}},
+                    .edges = {{0, 1, true}},
+                    .lanes = 2,
+                    .samples = {}};
     double language = 0;
     for (int i = 0; i < 64; ++i) {
         const double forward = dice.cost();
         language += 3 * forward;
         const bool pictured = dice.up_to(1000) < static_cast<int>(1000 * share);
         problem.samples.push_back(
-            {.id = i, .sections = {{pictured ? dice.cost() : 0, 0, pictured}, {forward, 2 * forward, true}}});
+            {.id = i, .stages = {{pictured ? dice.cost() : 0, 0, pictured}, {forward, 2 * forward, true}}});
     }
     double vision = 0;
-    for (const auto& s : problem.samples) vision += 3 * s.sections[0].forward_s;
+    for (const auto& s : problem.samples) vision += 3 * s.stages[0].forward_s;
     for (auto& s : problem.samples) {
-        s.sections[0].forward_s *= load * language / vision;
-        s.sections[0].backward_s = 2 * s.sections[0].forward_s;
+        s.stages[0].forward_s *= load * language / vision;
+        s.stages[0].backward_s = 2 * s.stages[0].forward_s;
     }
     return problem;
 }
@@ -96,25 +101,26 @@ Problem two_lanes(std::uint64_t seed, double load, double share) {
 Problem hard_problem(std::uint64_t seed) {
     Problem problem = random_problem(seed);
     Dice dice(seed + 1'000'000);
-    const int last = static_cast<int>(problem.sections.size()) - 1;
-    const bool colocated = problem.sections.front().first_lane == problem.sections.back().first_lane;
+    const int last = static_cast<int>(problem.stages.size()) - 1;
+    const bool colocated = problem.stages.front().first_lane == problem.stages.back().first_lane;
     const bool chain = last > 1 && problem.edges.front().to == 1;
-    if (chain && dice.up_to(2) == 0) problem.edges.push_back({0, last, problem.sections.front().backward});
+    if (chain && dice.up_to(2) == 0) problem.edges.push_back({0, last, problem.stages.front().backward});
     if (!colocated && dice.up_to(4) == 0) {
-        SectionShape second = problem.sections.back();
+        StageShape second = problem.stages.back();
         second.first_lane = problem.lanes;
-        second.replicas = problem.sections.front().replicas;
+        ++second.section;
+        second.replicas = problem.stages.front().replicas;
         second.micro_batch = 1 + dice.up_to(3);
         problem.lanes += second.replicas;
-        problem.sections.push_back(second);
-        problem.edges.push_back({0, last + 1, problem.sections.front().backward});
+        problem.stages.push_back(second);
+        problem.edges.push_back({0, last + 1, problem.stages.front().backward});
         for (SampleCost& sample : problem.samples) {
-            const bool active = sample.sections.front().active && dice.up_to(2) == 0;
-            sample.sections.push_back({active ? dice.cost() : 0, active ? dice.cost() : 0, active});
+            const bool active = sample.stages.front().active && dice.up_to(2) == 0;
+            sample.stages.push_back({active ? dice.cost() : 0, active ? dice.cost() : 0, active});
         }
     }
     if (dice.up_to(2) == 0)
-        for (SectionShape& s : problem.sections)
+        for (StageShape& s : problem.stages)
             if (!s.loss) s.window = 1 + dice.up_to(3);
     if (dice.up_to(2) == 0) {
         for (EdgeShape& e : problem.edges) {
@@ -122,13 +128,13 @@ Problem hard_problem(std::uint64_t seed) {
             e.colocated = colocated;
         }
         for (SampleCost& sample : problem.samples)
-            for (TaskCost& cost : sample.sections)
+            for (TaskCost& cost : sample.stages)
                 if (cost.active) cost.transfer_s = 0.2 * dice.cost();
     }
     if (dice.up_to(3) == 0) {
         problem.zero_is_none = true;
         for (SampleCost& sample : problem.samples)
-            for (TaskCost& cost : sample.sections)
+            for (TaskCost& cost : sample.stages)
                 if (dice.up_to(3) == 0) cost.backward_s = 0;
     }
     return problem;

@@ -22,13 +22,14 @@ using schedule_test::random_problem;
 Problem one_picture(int texts, double backward_s) {
     const bool frozen = backward_s == 0;
     Problem problem{
-        .sections = {{.replicas = 1, .first_lane = 0, .window = 0, .backward = !frozen},
-                     {.replicas = 1, .first_lane = 1, .window = 1, .backward = true, .loss = true}},
+        .stages =
+            {{.replicas = 1, .first_lane = 0, .window = 0, .backward = !frozen},
+             {.section = 1, .replicas = 1, .first_lane = 1, .window = 1, .backward = true, .loss = true}},
         .edges = {{0, 1, !frozen}},
         .lanes = 2,
-        .samples = {{.id = 0, .sections = {{1, backward_s, true}, {1, 1, true}}}}};
+        .samples = {{.id = 0, .stages = {{1, backward_s, true}, {1, 1, true}}}}};
     for (int i = 1; i <= texts; ++i)
-        problem.samples.push_back({.id = i, .sections = {{0, 0, false}, {1, 1, true}}});
+        problem.samples.push_back({.id = i, .stages = {{0, 0, false}, {1, 1, true}}});
     return problem;
 }
 
@@ -63,7 +64,7 @@ TEST(Ready, OvertakesWhatCanWait) {
     EXPECT_DOUBLE_EQ(plan.makespan_s, 10);
     EXPECT_NEAR(float_of_picture(plan), 3, 1e-7);
     Problem late = problem;
-    late.samples[0].sections[0].forward_s = 5;
+    late.samples[0].stages[0].forward_s = 5;
     EXPECT_DOUBLE_EQ(simulate(late, plan).makespan_s, 13);
     // Three texts, the picture at 6, the last text beside its backward.
     EXPECT_DOUBLE_EQ(simulate(late, plan, Dispatch::ready).makespan_s, 11);

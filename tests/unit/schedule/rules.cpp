@@ -29,7 +29,7 @@ struct Span {
 
 /// A micro-batch: its samples, and when its tasks ran.
 struct Batch {
-    int section = 0, replica = 0, index = 0;
+    int stage = 0, replica = 0, index = 0;
     std::vector<const SampleCost*> samples;
     std::vector<Span> forward, backward;
 };
@@ -39,16 +39,18 @@ public:
     Checker(const Problem& problem, const StepPlan& plan) : problem_(problem), plan_(plan) {
         std::map<std::int64_t, const SampleCost*> sample_of;
         for (const SampleCost& sample : problem.samples) sample_of[sample.id] = &sample;
-        for (int s = 0; s < sections(); ++s)
-            for (int r = 0; r < static_cast<int>(plan.batches[at(s)].size()); ++r)
-                for (int b = 0; b < static_cast<int>(plan.batches[at(s)][at(r)].size()); ++b) {
+        for (int s = 0; s < stages(); ++s) {
+            const auto& batches = plan.batches[at(problem.stages[at(s)].section)];
+            for (int r = 0; r < static_cast<int>(batches.size()); ++r)
+                for (int b = 0; b < static_cast<int>(batches[at(r)].size()); ++b) {
                     Batch& batch = batches_[{s, r, b}];
-                    batch.section = s;
+                    batch.stage = s;
                     batch.replica = r;
                     batch.index = b;
-                    for (const std::int64_t id : plan.batches[at(s)][at(r)][at(b)].samples)
+                    for (const std::int64_t id : batches[at(r)][at(b)].samples)
                         batch.samples.push_back(sample_of.at(id));
                 }
+        }
     }
 
     std::vector<std::string> run(const Timeline& timeline, Dispatch dispatch) {
@@ -66,36 +68,40 @@ public:
     }
 
 private:
+    int replica_on(int lane, int stage) const {
+        const auto& shape = problem_.stages[at(stage)];
+        return (lane - shape.first_lane) / shape.lane_stride;
+    }
     static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-    int sections() const { return static_cast<int>(problem_.sections.size()); }
+    int stages() const { return static_cast<int>(problem_.stages.size()); }
     template <class... Args>
     void complain(fmt::format_string<Args...> text, Args&&... args) {
         wrong_.push_back(fmt::format(text, std::forward<Args>(args)...));
     }
     static std::string name(const Batch& b) {
-        return fmt::format("section {}, replica {}, micro-batch {}", b.section, b.replica, b.index);
+        return fmt::format("stage {}, replica {}, micro-batch {}", b.stage, b.replica, b.index);
     }
-    const TaskCost& cost(const SampleCost& sample, int section) const { return sample.sections[at(section)]; }
+    const TaskCost& cost(const SampleCost& sample, int stage) const { return sample.stages[at(stage)]; }
 
     void collect(const Timeline& timeline) {
         for (const TimedTask& t : timeline.tasks) {
-            const auto found = batches_.find({t.task.section, t.replica, t.task.micro_batch});
+            const auto found = batches_.find({t.task.stage, t.replica, t.task.micro_batch});
             if (found == batches_.end()) {
                 complain("a task of no micro-batch");
                 continue;
             }
             Batch& batch = found->second;
             (t.task.phase == Phase::forward ? batch.forward : batch.backward).push_back({t.start_s, t.end_s});
-            if (t.lane != problem_.sections[at(batch.section)].first_lane + batch.replica)
+            if (t.lane != problem_.stages[at(batch.stage)].lane(batch.replica))
                 complain("{} runs on lane {}", name(batch), t.lane);
         }
     }
 
     bool due_backward(const Batch& batch) const {
-        if (!problem_.sections[at(batch.section)].backward) return false;
+        if (!problem_.stages[at(batch.stage)].backward) return false;
         if (!problem_.zero_is_none) return true;
         return std::any_of(batch.samples.begin(), batch.samples.end(), [&](const SampleCost* sample) {
-            return cost(*sample, batch.section).backward_s > 0;
+            return cost(*sample, batch.stage).backward_s > 0;
         });
     }
 
@@ -105,8 +111,8 @@ private:
             complain("{}: {} backwards", name(batch), batch.backward.size());
         double forward = 0, backward = 0;
         for (const SampleCost* sample : batch.samples) {
-            forward += cost(*sample, batch.section).forward_s;
-            backward += cost(*sample, batch.section).backward_s;
+            forward += cost(*sample, batch.stage).forward_s;
+            backward += cost(*sample, batch.stage).backward_s;
         }
         for (const Span& s : batch.forward)
             if (std::abs(s.end_s - s.start_s - forward) > kRounding)
@@ -121,17 +127,17 @@ private:
 
     void check_samples() {
         for (const auto& [key, batch] : batches_) {
-            if (static_cast<int>(batch.samples.size()) > problem_.sections[at(batch.section)].micro_batch)
+            if (static_cast<int>(batch.samples.size()) > problem_.stages[at(batch.stage)].micro_batch)
                 complain("{}: {} samples", name(batch), batch.samples.size());
             for (const SampleCost* sample : batch.samples) {
-                if (!cost(*sample, batch.section).active)
+                if (!cost(*sample, batch.stage).active)
                     complain("{}: sample {} skips it", name(batch), sample->id);
-                if (!holder_.emplace(std::pair{batch.section, sample->id}, &batch).second)
+                if (!holder_.emplace(std::pair{batch.stage, sample->id}, &batch).second)
                     complain("{}: sample {} twice", name(batch), sample->id);
             }
         }
         for (const SampleCost& sample : problem_.samples)
-            for (int s = 0; s < sections(); ++s)
+            for (int s = 0; s < stages(); ++s)
                 if (cost(sample, s).active && !holder_.contains({s, sample.id}))
                     complain("section {}: sample {} is missing", s, sample.id);
     }
@@ -155,16 +161,16 @@ private:
         std::map<int, double> forwards;  // section -> the latest start of a forward so far
         double latest = 0;
         for (const schedule::Task& task : plan_.agendas[at(lane)]) {
-            const int replica = lane - problem_.sections[at(task.section)].first_lane;
-            const Batch& batch = batches_.at({task.section, replica, task.micro_batch});
+            const int replica = replica_on(lane, task.stage);
+            const Batch& batch = batches_.at({task.stage, replica, task.micro_batch});
             const bool forward = task.phase == Phase::forward;
             const double start = (forward ? batch.forward : batch.backward).front().start_s;
             if (dispatch == Dispatch::planned && start < latest - kRounding)
                 complain("lane {} leaves its order at {}", lane, start);
             latest = std::max(latest, start);
             if (!forward) continue;
-            double& before = forwards[task.section];
-            if (!problem_.sections[at(task.section)].loss && start < before - kRounding)
+            double& before = forwards[task.stage];
+            if (!problem_.stages[at(task.stage)].loss && start < before - kRounding)
                 complain("{} is started before its turn", name(batch));
             before = std::max(before, start);
         }
@@ -178,14 +184,14 @@ private:
         };
         std::map<int, std::vector<Earlier>> forwards;  // section -> in the plan's order
         for (const schedule::Task& task : plan_.agendas[at(lane)]) {
-            if (task.phase == Phase::backward || !problem_.sections[at(task.section)].loss) continue;
-            const int replica = lane - problem_.sections[at(task.section)].first_lane;
-            const Batch& batch = batches_.at({task.section, replica, task.micro_batch});
+            if (task.phase == Phase::backward || !problem_.stages[at(task.stage)].loss) continue;
+            const int replica = replica_on(lane, task.stage);
+            const Batch& batch = batches_.at({task.stage, replica, task.micro_batch});
             const double start = batch.forward.front().start_s;
-            for (const Earlier& e : forwards[task.section])
+            for (const Earlier& e : forwards[task.stage])
                 if (start < e.start_s - kRounding && task.takes_s > e.float_s)
                     complain("{} overtakes what it may not", name(batch));
-            forwards[task.section].push_back({start, task.float_s});
+            forwards[task.stage].push_back({start, task.float_s});
             if (!batch.backward.empty() &&
                 batch.backward.front().start_s > batch.forward.front().end_s + kRounding)
                 complain("{}: its backward does not follow", name(batch));
@@ -193,7 +199,7 @@ private:
     }
 
     void check_edge(const EdgeShape& e) {
-        const int fanout = problem_.sections[at(e.to)].replicas / problem_.sections[at(e.from)].replicas;
+        const int fanout = problem_.stages[at(e.to)].replicas / problem_.stages[at(e.from)].replicas;
         // Samples that two micro-batches share are transferred together.
         std::map<std::pair<const Batch*, const Batch*>, double> transfers;
         for (const SampleCost& sample : problem_.samples) {
@@ -219,7 +225,7 @@ private:
         if (!batch.backward.empty()) return batch.backward.front().end_s;
         double last = batch.forward.front().end_s;
         for (const EdgeShape& e : problem_.edges) {
-            if (e.from != batch.section) continue;
+            if (e.from != batch.stage) continue;
             for (const SampleCost* sample : batch.samples)
                 if (const auto down = holder_.find({e.to, sample->id}); down != holder_.end())
                     last = std::max(last, down->second->forward.front().end_s);
@@ -230,12 +236,12 @@ private:
     void check_windows() {
         std::map<std::pair<int, int>, std::vector<std::pair<double, int>>> changes;
         for (const auto& [key, batch] : batches_) {
-            auto& list = changes[{batch.section, batch.replica}];
+            auto& list = changes[{batch.stage, batch.replica}];
             list.emplace_back(batch.forward.front().start_s + kRounding, 1);
             list.emplace_back(leaves(batch), -1);
         }
         for (auto& [key, list] : changes) {
-            const int window = problem_.sections[at(key.first)].window;
+            const int window = problem_.stages[at(key.first)].window;
             std::sort(list.begin(), list.end());
             int in_flight = 0, most = 0;
             for (const auto& [time, change] : list) most = std::max(most, in_flight += change);
@@ -248,7 +254,7 @@ private:
     const Problem& problem_;
     const StepPlan& plan_;
     std::map<std::tuple<int, int, int>, Batch> batches_;
-    std::map<std::pair<int, std::int64_t>, const Batch*> holder_;  ///< (section, sample)
+    std::map<std::pair<int, std::int64_t>, const Batch*> holder_;  ///< (stage, sample)
     std::vector<std::string> wrong_;
 };
 

@@ -7,15 +7,14 @@ namespace maestro::workload {
 namespace {
 
 schedule::SampleCost cost(double forward, double backward, bool first_active = true) {
-    return {.id = 0,
-            .sections = {{forward, backward, first_active, 0}, {2 * forward, 2 * backward, true, 0}}};
+    return {.id = 0, .stages = {{forward, backward, first_active, 0}, {2 * forward, 2 * backward, true, 0}}};
 }
 
 void observe(Correction& correction, const schedule::SampleCost& sample, double factor) {
     for (std::size_t s = 0; s < 2; ++s) {
-        correction.add_predicted(s, sample.sections[s]);
-        correction.add_measured(s, 0, factor * sample.sections[s].forward_s);
-        correction.add_measured(s, 1, 2 * factor * sample.sections[s].backward_s);
+        correction.add_predicted(s, sample.stages[s]);
+        correction.add_measured(s, 0, factor * sample.stages[s].forward_s);
+        correction.add_measured(s, 1, 2 * factor * sample.stages[s].backward_s);
     }
 }
 
@@ -23,20 +22,20 @@ TEST(Correction, ScalesEachSectionAndPhase) {
     Correction correction(2);
     schedule::SampleCost sample = cost(1, 4);
     correction.apply(sample);
-    EXPECT_EQ(sample.sections[0].forward_s, 1);  // nothing measured, nothing changed
+    EXPECT_EQ(sample.stages[0].forward_s, 1);  // nothing measured, nothing changed
     observe(correction, cost(1, 4), 3);
     observe(correction, cost(5, 2), 3);
     EXPECT_DOUBLE_EQ(correction.factors(0)[0], 3);
     EXPECT_DOUBLE_EQ(correction.factors(1)[1], 6);
     correction.apply(sample);
-    EXPECT_DOUBLE_EQ(sample.sections[0].backward_s, 24);
-    EXPECT_DOUBLE_EQ(sample.sections[1].forward_s, 6);
+    EXPECT_DOUBLE_EQ(sample.stages[0].backward_s, 24);
+    EXPECT_DOUBLE_EQ(sample.stages[1].forward_s, 6);
 }
 
 TEST(Correction, LeavesOutSamplesWithoutWork) {
     Correction correction(2);
-    correction.add_predicted(0, cost(100, 100, false).sections[0]);
-    correction.add_predicted(0, cost(1, 1).sections[0]);
+    correction.add_predicted(0, cost(100, 100, false).stages[0]);
+    correction.add_predicted(0, cost(1, 1).stages[0]);
     correction.add_measured(0, 0, 2);
     EXPECT_DOUBLE_EQ(correction.factors(0)[0], 2);
     // Nothing else was measured; the model's seconds may be of another unit, so that 1 would mean nothing.

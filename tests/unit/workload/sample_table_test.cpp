@@ -121,7 +121,7 @@ TEST_F(Table, CostsAreThoseOfTheModelsOwnCode) {
     const auto costs = sample_costs(scenario_, *table_, probes_);
     for (std::int64_t i = 0; i < table_->size(); ++i)
         for (int s = 0; s < 2; ++s) {
-            const auto& cost = costs[static_cast<std::size_t>(i)].sections[static_cast<std::size_t>(s)];
+            const auto& cost = costs[static_cast<std::size_t>(i)].stages[static_cast<std::size_t>(s)];
             EXPECT_EQ(cost.active, table_->activates(i, s));
             if (!cost.active) {
                 EXPECT_EQ(cost.forward_s, 0);

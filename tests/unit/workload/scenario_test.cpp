@@ -164,7 +164,7 @@ protected:
     std::vector<double> ask(const Scenario& scenario, Probes& probes) const {
         std::vector<double> numbers;
         const CostModel costs(scenario, *table_, probes);
-        for (const schedule::TaskCost& task : costs.of(7).sections)
+        for (const schedule::TaskCost& task : costs.of(7).stages)
             numbers.insert(numbers.end(), {task.forward_s, task.backward_s, task.transfer_s});
         const MemoryPlan memory = measure_memory(scenario, *table_, probes, 1);
         for (int rank = 0; rank < scenario.graph.world; ++rank)

@@ -1,0 +1,171 @@
+// Sections of several stages. Closed forms: m micro-batches of a replica, p stages, c = forward + backward of
+// a stage.
+#include "schedule/pipelines.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "schedule/bounds.hpp"
+#include "schedule/policies.hpp"
+#include "schedule/simulate.hpp"
+#include "unit/schedule/plan_check.hpp"
+#include "unit/schedule/problems.hpp"
+#include "unit/schedule/rules.hpp"
+
+namespace maestro::schedule {
+namespace {
+
+constexpr double kForward = 1, kBackward = 2, kTogether = kForward + kBackward;
+
+/// Cuts every section of `single` that `stages` gives several stages. The costs of a section are divided
+/// among its stages, and each has a window of as many micro-batches as stages follow, and one.
+Problem in_stages(const Problem& single, const std::vector<int>& stages) {
+    Problem problem{.stages = {},
+                    .edges = {},
+                    .lanes = 0,
+                    .samples = single.samples,
+                    .zero_is_none = single.zero_is_none};
+    std::vector<int> first(single.stages.size()), last(first);
+    for (SampleCost& sample : problem.samples) sample.stages.clear();
+    std::map<int, int> lanes;  // first lane in `single` -> in the problem
+    for (std::size_t s = 0; s < single.stages.size(); ++s) {
+        const int p = stages[s];
+        first[s] = static_cast<int>(problem.stages.size());
+        last[s] = first[s] + p - 1;
+        const auto [lane, added] = lanes.emplace(single.stages[s].first_lane, problem.lanes);
+        if (added) problem.lanes += p * single.stages[s].replicas;
+        for (int k = 0; k < p; ++k) {
+            StageShape shape = single.stages[s];
+            shape.first_lane = lane->second + k;
+            shape.lane_stride = p;
+            if (k + 1 < p) shape.window = p - k;
+            shape.loss = shape.loss && k + 1 == p;
+            problem.stages.push_back(shape);
+            for (std::size_t i = 0; i < problem.samples.size(); ++i) {
+                TaskCost cost = single.samples[i].stages[s];
+                cost.forward_s /= p;
+                cost.backward_s /= p;
+                problem.samples[i].stages.push_back(cost);
+            }
+            if (k + 1 < p) problem.edges.push_back({first[s] + k, first[s] + k + 1, shape.backward});
+        }
+    }
+    for (EdgeShape edge : single.edges) {
+        edge.from = last[static_cast<std::size_t>(edge.from)];
+        edge.to = first[static_cast<std::size_t>(edge.to)];
+        problem.edges.push_back(edge);
+    }
+    return problem;
+}
+
+/// Text alone: `micro_batches` of equal costs on one replica.
+Problem text_only(int stages, int micro_batches) {
+    Problem single{
+        .stages = {{.replicas = 1, .window = 0, .loss = true}}, .edges = {}, .lanes = 1, .samples = {}};
+    for (int i = 0; i < micro_batches; ++i)
+        single.samples.push_back({.id = i, .stages = {{stages * kForward, stages * kBackward, true}}});
+    return in_stages(single, {stages});
+}
+
+TEST(Pipelines, TakeTheTimeOfTheClosedForm) {
+    for (const char* policy : {"wavefront", "fifo", "lpt"})
+        for (const int p : {1, 2, 4, 8})
+            for (int m = 1; m <= 32; ++m) {
+                SCOPED_TRACE(fmt::format("{}: {} stages, {} micro-batches", policy, p, m));
+                const Problem problem = text_only(p, m);
+                const StepPlan plan = make_plan(policy, problem, 1);
+                const double expected = (m + p - 1) * kTogether;
+                ASSERT_NEAR(plan.makespan_s, expected, 1e-9 * expected);
+                ASSERT_NEAR(simulate(problem, plan).makespan_s, expected, 1e-9 * expected);
+                ASSERT_LE(plan.lower_bound_s, expected * (1 + 1e-9));
+                if (p == 1 || m == 1) {
+                    ASSERT_NEAR(plan.lower_bound_s, expected, 1e-9 * expected);
+                }
+            }
+}
+
+TEST(Pipelines, HaveNoMoreInFlightThanStagesFollow) {
+    for (const int p : {2, 4, 8})
+        for (const int m : {1, 3, 7, 20}) {
+            const Problem problem = text_only(p, m);
+            const Timeline timeline = simulate(problem, make_plan("fifo", problem, 1));
+            for (int stage = 0; stage < p; ++stage) {
+                std::vector<std::pair<double, int>> changes;
+                for (const TimedTask& t : timeline.tasks) {
+                    if (t.task.stage != stage) continue;
+                    const bool forward = t.task.phase == Phase::forward;
+                    changes.emplace_back(forward ? t.start_s : t.end_s, forward ? 1 : -1);
+                }
+                std::sort(changes.begin(), changes.end());
+                int in_flight = 0, most = 0;
+                for (const auto& [time, change] : changes) most = std::max(most, in_flight += change);
+                EXPECT_EQ(most, std::min(m, p - stage)) << p << " stages, stage " << stage << ", m " << m;
+            }
+        }
+}
+
+/// With windows wide enough the longest stage works without a pause, from the end of the forwards above it to
+/// the start of the backwards there.
+TEST(Pipelines, OfUnequalStagesRunAtTheRateOfTheLongest) {
+    Problem problem = text_only(4, 9);
+    const std::vector<double> factor = {0.5, 1, 1.7, 0.8};
+    for (SampleCost& sample : problem.samples)
+        for (std::size_t s = 0; s < factor.size(); ++s) {
+            sample.stages[s].forward_s *= factor[s];
+            sample.stages[s].backward_s *= factor[s];
+        }
+    const double expected = (0.5 + 1 + 9 * 1.7) * kTogether;
+    EXPECT_NEAR(lower_bound(problem), expected, 1e-9 * expected);
+    EXPECT_GT(make_plan("fifo", problem, 1).makespan_s, 1.05 * expected);
+    for (StageShape& shape : problem.stages) shape.window += 2;
+    EXPECT_NEAR(make_plan("fifo", problem, 1).makespan_s, expected, 1e-9 * expected);
+}
+
+TEST(Pipelines, ArePlannedByTheirLongestStage) {
+    Problem problem = text_only(3, 2);
+    problem.samples[1].stages[1] = {1.7, 3.4, true};
+    const Problem single = without_pipelines(problem);
+    ASSERT_EQ(single.stages.size(), 1u);
+    EXPECT_TRUE(single.stages[0].loss);
+    EXPECT_EQ(single.lanes, 1);
+    EXPECT_TRUE(single.edges.empty());
+    EXPECT_EQ(single.samples[1].stages[0].forward_s, 1.7) << "not the cost of the longest stage";
+}
+
+TEST(Pipelines, KeepTheRulesOnRandomProblems) {
+    using schedule_test::random_problem;
+    int pipelined = 0;
+    for (std::uint64_t seed = 0; seed < 600; ++seed) {
+        const Problem single = seed % 2 == 0 ? random_problem(seed) : schedule_test::hard_problem(seed);
+        const bool colocated = single.stages.front().first_lane == single.stages.back().first_lane;
+        std::vector<int> stages;
+        for (std::size_t s = 0; s < single.stages.size(); ++s)
+            stages.push_back(colocated ? 1 + static_cast<int>(seed / 2 % 3)
+                                       : 1 + static_cast<int>((seed / 2 + 3 * s) % 4));
+        const Problem problem = in_stages(single, stages);
+        pipelined += has_pipelines(problem) ? 1 : 0;
+        for (const char* policy : {"wavefront", "fifo", "lpt"}) {
+            SCOPED_TRACE(fmt::format("{}, seed {}, stages {}", policy, seed, fmt::join(stages, " ")));
+            const StepPlan plan = make_plan(policy, problem, 7, 20);
+            ASSERT_THAT(schedule_test::check_plan(problem, plan), testing::IsEmpty());
+            const Timeline timeline = simulate(problem, plan);
+            ASSERT_THAT(schedule_test::broken_rules(problem, plan, timeline, Dispatch::planned),
+                        testing::IsEmpty());
+            ASSERT_NEAR(timeline.makespan_s, plan.makespan_s, 1e-9);
+            ASSERT_GE(plan.makespan_s, plan.lower_bound_s * (1 - 1e-9));
+            ASSERT_EQ(decode(encode(plan)), plan);
+            const Problem noisy = with_noise(problem, plan, 0.3, seed);
+            const Timeline ready = simulate(noisy, plan, Dispatch::ready);
+            ASSERT_FALSE(ready.stuck);
+            ASSERT_THAT(schedule_test::broken_rules(noisy, plan, ready, Dispatch::ready), testing::IsEmpty());
+        }
+    }
+    EXPECT_GT(pipelined, 400);
+}
+
+}  // namespace
+}  // namespace maestro::schedule
