@@ -210,7 +210,7 @@ void outputs_stay_for_their_consumers(const comm::Communicator& world) {
     world.waiter().set_timeout(0.05);
     expect_error(ExitCode::peer_lost, "teacher: all consumers of one micro-batch",
                  [&] { rig.forward(*teacher, 2, {5}); });
-    world.waiter().set_timeout(30);
+    world.waiter().set_timeout(test::kHangS);
     rig.forward(*b, 1, {4});
     MAESTRO_CHECK(teacher->can_forward(Ids{5}), "all have read sample 4");
     rig.forward(*teacher, 2, {5});  // where sample 4 was; 1 must still be whole

@@ -191,6 +191,7 @@ StepPlan plan_of(const Stage& stage, std::int64_t step, const std::vector<Ids>& 
     StepPlan plan;
     plan.step = step;
     plan.batches.resize(2);
+    plan.load_s.resize(2);
     plan.batches[kVision] = {batches(vision)};
     plan.batches[kLanguage].resize(static_cast<std::size_t>(stage.languages()));
     for (std::size_t k = 0; k < language.size(); ++k)
@@ -282,7 +283,7 @@ void foreign_tasks_are_refused(const comm::Communicator& world) {
     Stage stage(world, false);
     StepPlan plan = plan_of(stage, 1, {}, {});
     plan.agendas[static_cast<std::size_t>(world.rank())] = {{2, 0, kForward}};
-    expect_error(ExitCode::broken_invariant, fmt::format("a task of section 2 on rank {}", world.rank()),
+    expect_error(ExitCode::broken_invariant, fmt::format("a task of stage 2 on rank {}", world.rank()),
                  [&] { stage.run(plan); });
 }
 

@@ -20,10 +20,16 @@ into() {
 
 hold() {
     setsid unshare --net --uts --mount --ipc sh -c "hostname $1 && mount -t tmpfs none /dev/shm &&
-        mount --bind $NODES_STATE/hosts /etc/hosts && ip link set lo up && exec sleep infinity" </dev/null >/dev/null 2>&1 &
+        mount --bind $NODES_STATE/hosts /etc/hosts && ip link set lo up && exec sleep infinity" </dev/null >"$NODES_STATE/$1.log" 2>&1 &
     local holder=$!
     echo $holder >"$NODES_STATE/$1.pid"
-    until [[ $(cat /proc/$holder/comm) == sleep ]]; do sleep 0.02; done # fails where the process has ended
+    until [[ $(cat /proc/$holder/comm 2>/dev/null) == sleep ]]; do
+        if ! kill -0 $holder 2>/dev/null; then
+            echo "node $1 cannot be made: $(cat "$NODES_STATE/$1.log")" >&2
+            exit 1
+        fi
+        sleep 0.02
+    done
 }
 
 command=${1:-help}

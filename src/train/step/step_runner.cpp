@@ -93,7 +93,9 @@ void StepRunner::begin_edges(const schedule::StepPlan& plan) {
 }
 
 void StepRunner::run_ready(Step& step) {
-    std::vector<bool> sends(step.plan.load_s.size(), false);
+    int stages = 0;
+    for (const LocalTask& task : step.agenda) stages = std::max(stages, task.task.stage + 1);
+    std::vector<bool> sends(static_cast<std::size_t>(stages), false);
     for (const LocalTask& task : step.agenda) sends[task.task.stage] = task.section->sends();
     schedule::ReadyAgenda open(step.plan.agendas[lane_], std::move(sends));
     while (!open.done()) {
