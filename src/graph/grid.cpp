@@ -49,8 +49,11 @@ std::vector<int> ranks_of(const SectionGraph& graph, int lane) {
 }
 
 bool passes_pointer(const SectionGraph& graph, const Edge& edge) {
-    return edge.colocated && graph.sections[edge.from].layout.lane_ranks() == 1 &&
-           graph.sections[edge.to].layout.lane_ranks() == 1;
+    // Embeddings go from the last stage of a section to the first of another, which is on other ranks if
+    // there are several.
+    const Layout& up = graph.sections[edge.from].layout;
+    return edge.colocated && up.lane_ranks() == 1 && graph.sections[edge.to].layout.lane_ranks() == 1 &&
+           (up.pp == 1 || edge.tensor == EdgeTensor::hidden);
 }
 
 std::string describe_ranks(const Section& section) {

@@ -121,7 +121,7 @@ void finish_change(const fs::path& path) {
         XXH64(records.data(), records.size(), 0) == header.hash) {
         const storage::Descriptor file(path, O_WRONLY);
         if (!file) no_room(path, errno);
-        storage::lock(file, storage::Lock::exclusive);
+        const storage::FileLock lock(file, storage::FileLock::Kind::exclusive);
         Pulse quiet;
         if (!write_pages(file, records.data(), header.pages, header.size, quiet)) no_room(path, errno);
     }
@@ -170,7 +170,7 @@ void change_whole(const fs::path& path, Pulse& pulse, const Change& change) {
     }
     // HDF5 takes the same lock when it opens the file, so that nobody reads half of the change. A reader that
     // keeps the file open must not stop the run: after a moment the change is made all the same.
-    storage::lock(file, storage::Lock::exclusive);
+    const storage::FileLock lock(file, storage::FileLock::Kind::exclusive);
     if (!write_pages(file, records.data(), header.pages, header.size, pulse)) no_room(path, errno);
     fs::remove(journal, error);
 }

@@ -113,11 +113,12 @@ void cut_rows(std::vector<Row>& rows, std::int64_t count, const std::filesystem:
     rows.resize(static_cast<std::size_t>(count));
 }
 
-/// Reads a file to which a run may be appending, but not while it does.
+/// Reads a file to which a run may be appending, but not while it does; where there are no locks, whenever it
+/// is called.
 template <class Read>
 auto read_locked(const std::filesystem::path& path, Read&& read) {
-    const storage::Descriptor locked(path, O_RDONLY);  // what is wrong with the file, File says
-    if (locked) storage::lock(locked, storage::Lock::shared);
+    const storage::Descriptor open(path, O_RDONLY);  // what is wrong with the file, File says
+    const storage::FileLock lock(open, storage::FileLock::Kind::shared);
     Pulse quiet;
     const File file(path, File::Mode::read, quiet);
     return file.read(read);

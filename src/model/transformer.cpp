@@ -55,8 +55,8 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
     const int first = role.stage.first_layer,
               count = role.stage.layers > 0 ? role.stage.layers : spec.layers - first;
     MAESTRO_CHECK(first >= 0 && count > 0 && first + count <= spec.layers,
-                  "stage {} of {} has layers {} to {} of {}", role.section, role.stage.index, first,
-                  first + count, spec.layers);
+                  "stage {} of {} has layers {} to {} of {}", role.stage.index, role.section, first,
+                  first + count - 1, spec.layers);
     for (int i = first; i < first + count; ++i) {
         const auto name = [&](const char* suffix) { return "layers." + std::to_string(i) + "." + suffix; };
         // Norms are whole on every tp rank, and each rank's gradient is partial: it has normalized its local

@@ -48,6 +48,10 @@ Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& rol
                       ? &store_.declare("patch.bias", {spec.width}, parallel::Init::zeros, role.trained)
                       : nullptr),
       layers_(backend, spec, role, mesh_, store_) {
+    const bool stream = role.inputs.size() == 1 && role.inputs[0].tensor == EdgeTensor::stream;
+    MAESTRO_CHECK(role.stage.first() ? role.inputs.empty() : stream,
+                  "stage {} of {} has {} inputs, the first of which is {} residual stream", role.stage.index,
+                  role.section, role.inputs.size(), stream ? "a" : "no");
     if (!role.stage.last()) return;
     norm_ = &store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained);
     const std::int64_t out = role.output_width, merged = patches_per_token_ * spec.width;

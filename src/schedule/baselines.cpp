@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/check.hpp"
+#include "schedule/bounds.hpp"
 #include "schedule/choosers.hpp"
 #include "schedule/load_heap.hpp"
 #include "schedule/plan_builder.hpp"
@@ -99,13 +100,18 @@ StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
     const Instance instance = whole(problem);
     std::vector<int> order(instance.samples), replica_of(order.size());
     std::iota(order.begin(), order.end(), 0);
+    // Of a pipeline, the stage with the most work counts: it works at the rate of that one.
+    const std::vector<double> load = loads(problem);
+    int longest = instance.anchor;
+    for (int s = 0; s < static_cast<int>(load.size()); ++s)
+        if (instance.section_of(s) == instance.section_of(instance.anchor) && load[s] > load[longest])
+            longest = s;
     // The longest first leave the short ones to level the loads at the end: the largest load is at most
     // 4/3 - 1/(3 replicas) times the smallest possible.
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-        return instance.total(instance.anchor, a) > instance.total(instance.anchor, b);
-    });
-    LoadHeap loads(std::vector<double>(instance.shape(instance.anchor).replicas, 0.0));
-    for (const int i : order) replica_of[i] = loads.add_to_least(instance.total(instance.anchor, i));
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return instance.total(longest, a) > instance.total(longest, b); });
+    LoadHeap least_loaded(std::vector<double>(instance.shape(instance.anchor).replicas, 0.0));
+    for (const int i : order) replica_of[i] = least_loaded.add_to_least(instance.total(longest, i));
     return plan_in_order(problem, step, instance, order, replica_of);
 }
 

@@ -26,10 +26,10 @@ double total(const Problem& problem, const SampleCost& sample, std::size_t stage
     return cost.forward_s + (problem.stages[stage].backward ? cost.backward_s : 0);
 }
 
-/// Sets the longest path of a sample's tasks from a source to the start of each section, seconds: its release
+/// Sets the longest path of a sample's tasks from a source to the start of each stage, seconds: its release
 /// time there. `head` is all 0 before.
 void set_heads(const Problem& problem, const SampleCost& sample, std::span<double> head) {
-    // Edges come in any order; no path has more edges than there are sections (Bellman and Ford).
+    // Edges come in any order; no path has more edges than there are stages (Bellman and Ford).
     for (std::size_t pass = 0; pass < problem.stages.size(); ++pass)
         for (const EdgeShape& e : problem.edges) {
             const int up = e.from, down = e.to;
@@ -40,7 +40,7 @@ void set_heads(const Problem& problem, const SampleCost& sample, std::span<doubl
         }
 }
 
-/// Sets the longest path from the end of each section to the end of the step: the delivery time. `tail` is
+/// Sets the longest path from the end of each stage to the end of the step: the delivery time. `tail` is
 /// all 0 before.
 void set_tails(const Problem& problem, const SampleCost& sample, std::span<double> tail) {
     for (std::size_t pass = 0; pass < problem.stages.size(); ++pass)
@@ -141,7 +141,7 @@ double assignment_bound(const std::vector<double>& jobs, const std::vector<doubl
     return least;
 }
 
-/// `head`, `tail`: [sample * sections + stage].
+/// `head`, `tail`: [sample * stages + stage].
 double stage_bound(const Problem& problem, std::size_t stage, const std::vector<double>& head,
                    const std::vector<double>& tail) {
     const StageShape& shape = problem.stages[stage];

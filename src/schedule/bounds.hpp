@@ -5,7 +5,7 @@
 
 namespace maestro::schedule {
 
-/// Returns a time in seconds that no schedule is shorter than. It is the largest of these: for every section
+/// Returns a time in seconds that no schedule is shorter than. It is the largest of these: for every stage
 /// its work over its replicas, plus the times that the replicas must wait before their first and after their
 /// last task, with few samples also for every subset and every assignment of them; the pairing bound of
 /// parallel machines; the work of all sections that share lanes; the longest chain of one sample. Heads and
@@ -13,10 +13,10 @@ namespace maestro::schedule {
 /// al., "Sequencing and scheduling" (1993), section on P||Cmax.
 double lower_bound(const Problem& problem);
 
-/// Returns the section with the largest load per replica.
+/// Returns the stage with the largest load per replica.
 int critical_stage(const Problem& problem);
 
-/// Returns the load per replica of each section, seconds.
+/// Returns the load per replica of each stage, seconds.
 std::vector<double> loads(const Problem& problem);
 
 }  // namespace maestro::schedule

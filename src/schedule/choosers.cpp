@@ -27,7 +27,7 @@ void NodeQueue::push(int priority, int node) {
 ReadyOrder::ReadyOrder(const Machine& machine, const std::vector<std::vector<Task>>& tasks,
                        std::vector<std::vector<Choice>> agendas)
     : machine_(machine), agendas_(std::move(agendas)) {
-    // A section computes a loss exactly if it has no outgoing edge.
+    // A stage computes a loss exactly if it has no outgoing edge.
     std::vector<bool> sends;
     for (const StageShape& shape : machine.instance().stages) sends.push_back(!shape.loss);
     for (const auto& agenda : tasks) open_.emplace_back(agenda, sends);

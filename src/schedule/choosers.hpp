@@ -84,8 +84,9 @@ private:
     std::vector<ReadyAgenda> open_;
 };
 
-/// Every section keeps the order of its list. A loss section runs each backward right after its forward, an
-/// upstream section runs forwards before backwards unless its window is full. On shared lanes the section
+/// Every stage keeps the order of its list. A stage with a loss runs each backward right after its forward, a
+/// stage of a pipeline runs a backward as soon as it can start. Any other upstream stage runs forwards before
+/// backwards unless its window is full. On shared lanes the section
 /// nearest to the loss goes first.
 class ListOrder {
 public:

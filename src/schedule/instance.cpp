@@ -9,14 +9,14 @@ namespace maestro::schedule {
 
 /// Because no section has more replicas than the anchor, every replica of another section serves at least one
 /// replica of the anchor, so that a sample's replica of the anchor decides its replicas everywhere
-/// (replica_of()). Of several such sections the first is the anchor: all callers find the same one.
+/// (replica_of()). Of several such stages the first is the anchor: all callers find the same one.
 int anchor_stage(const Problem& problem) {
     int anchor = -1;
     for (std::size_t s = 0; s < problem.stages.size(); ++s)
         if (problem.stages[s].loss &&
             (anchor < 0 || problem.stages[s].replicas > problem.stages[anchor].replicas))
             anchor = static_cast<int>(s);
-    MAESTRO_CHECK(anchor >= 0, "no section computes a loss");
+    MAESTRO_CHECK(anchor >= 0, "no stage computes a loss");
     return anchor;
 }
 

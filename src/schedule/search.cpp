@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "base/check.hpp"
+
 namespace maestro::schedule {
 
 namespace {
@@ -46,8 +48,8 @@ bool Outcome::better_than(const Outcome& o) const {
     return makespan_s <= o.makespan_s * (1 + kSame) && ends_s < o.ends_s * (1 - kSame);
 }
 
-std::vector<ConstructionRule> construction_rules(const std::vector<StageShape>& sections) {
-    const bool windows = std::any_of(sections.begin(), sections.end(),
+std::vector<ConstructionRule> construction_rules(const std::vector<StageShape>& stages) {
+    const bool windows = std::any_of(stages.begin(), stages.end(),
                                      [](const StageShape& s) { return !s.loss && s.window > 0; });
     std::vector<ConstructionRule> all;
     // The order counts: with many samples a group tries only the first few. Without windows there is nothing
@@ -60,6 +62,8 @@ std::vector<ConstructionRule> construction_rules(const std::vector<StageShape>& 
 }
 
 Group::Group(Instance instance, std::uint64_t seed) : instance_(std::move(instance)), random_(seed) {
+    MAESTRO_CHECK(instance_.sections() == static_cast<int>(instance_.stages.size()),
+                  "a group of {} stages in {} sections", instance_.stages.size(), instance_.sections());
     anchors_ = instance_.shape(instance_.anchor).replicas;
     for (const StageShape& shape : instance_.stages)
         bundles_ = bundles_ || (!shape.loss && shape.micro_batch > 1);

@@ -40,11 +40,12 @@ struct ConstructionRule {
     bool fair = false;     ///< DispatchRule::fair
     bool aligned = false;  ///< DispatchRule::aligned
 };
-/// All rules that can give different solutions for these sections.
-std::vector<ConstructionRule> construction_rules(const std::vector<StageShape>& sections);
+/// All rules that can give different solutions for these stages.
+std::vector<ConstructionRule> construction_rules(const std::vector<StageShape>& stages);
 
 class Group {
 public:
+    /// Every section of the instance has one stage (checked).
     Group(Instance instance, std::uint64_t seed);
     Group(const Group&) = delete;
     Group& operator=(const Group&) = delete;

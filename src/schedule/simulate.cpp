@@ -12,7 +12,7 @@ namespace maestro::schedule {
 
 namespace {
 
-/// The random numbers of the tasks of each sample in each section.
+/// The random numbers of the tasks of each sample in each stage.
 class Noise {
 public:
     Noise(const Problem& problem, double sigma, std::uint64_t seed)

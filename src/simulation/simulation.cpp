@@ -21,7 +21,7 @@ namespace maestro::simulation {
 
 namespace {
 
-/// Returns the seconds that the lanes of each section run its tasks, by section.
+/// Returns the seconds that the lanes of each stage run its tasks, by stage.
 std::vector<double> busy_of(const Result& result) {
     std::vector<double> busy(result.problem.stages.size(), 0.0);
     for (const auto& t : result.timeline.tasks) busy[t.task.stage] += t.end_s - t.start_s;

@@ -10,8 +10,10 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -51,14 +53,22 @@ auto try_again(Call&& call) {
 
 }  // namespace
 
-bool lock(const Descriptor& file, Lock kind) {
-    const int operation = (kind == Lock::shared ? LOCK_SH : LOCK_EX) | LOCK_NB;
-    for (int pauses = kLockPauses;;) {
-        if (::flock(file.get(), operation) == 0) return true;
-        if (errno == EINTR) continue;
-        if (errno != EWOULDBLOCK || pauses-- == 0) return false;
+FileLock::FileLock(const Descriptor& file, Kind kind) : file_(file.get()) {
+    const char* const locking = std::getenv("HDF5_USE_FILE_LOCKING");
+    if (locking != nullptr && (std::string_view(locking) == "FALSE" || std::string_view(locking) == "0"))
+        return;
+    const int operation = (kind == Kind::shared ? LOCK_SH : LOCK_EX) | LOCK_NB;
+    for (int pauses = kLockPauses; !held_;) {
+        held_ = ::flock(file_, operation) == 0;
+        if (held_ || errno == EINTR) continue;
+        if (errno != EWOULDBLOCK || pauses-- == 0) return;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+}
+
+FileLock::~FileLock() {
+    // Closing the file does not unlock it while a child process has a copy of the descriptor.
+    if (held_) ::flock(file_, LOCK_UN);
 }
 
 bool is_lasting(int number) {

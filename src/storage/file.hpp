@@ -34,11 +34,24 @@ private:
 Descriptor open_retrying(const std::filesystem::path& path, int flags);
 /// Opens for reading. A missing file is Error(bad_data), any other failure Error(io_error).
 Descriptor open_to_read(const std::filesystem::path& path);
-/// Locks the open file until it is closed, for readers (shared) or for one writer (exclusive): the advisory
-/// lock that HDF5 takes when it opens a file (flock). Where others hold it, waits for a fifth of a second.
-/// Returns false if they keep it, or if the file system has no locks.
-enum class Lock { shared, exclusive };
-bool lock(const Descriptor& file, Lock kind);
+/// The advisory lock that HDF5 takes when it opens a file (flock): shared for readers, exclusive for one
+/// writer. Held as long as this object lives.
+class FileLock {
+public:
+    enum class Kind { shared, exclusive };
+    /// `file` outlives the lock. Where others hold it, waits for a fifth of a second. Has no lock if they
+    /// keep it, if the file system has none, or if HDF5_USE_FILE_LOCKING is FALSE, as for HDF5.
+    FileLock(const Descriptor& file, Kind kind);
+    ~FileLock();
+    FileLock(const FileLock&) = delete;
+    FileLock& operator=(const FileLock&) = delete;
+    bool held() const { return held_; }
+
+private:
+    int file_;
+    bool held_ = false;
+};
+
 /// Whether an errno says that the file is missing or must not be opened, and not that storage fails.
 bool is_lasting(int number);
 /// Returns the number of bytes read at `offset`, fewer than asked for only at the end of the file. A failure

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.hpp"
 #include "graph/grid.hpp"
 
 namespace maestro::workload {
@@ -18,17 +19,27 @@ backend::DeviceRates rates_of(const config::Device& device) {
 
 schedule::Problem problem_of(const Scenario& scenario) {
     const graph::SectionGraph& graph = scenario.graph;
+    // Costs, memory and metrics are still by section.
+    MAESTRO_CHECK(graph.stages.size() == graph.sections.size(), "{} stages of {} sections",
+                  graph.stages.size(), graph.sections.size());
     schedule::Problem problem;
     problem.lanes = graph.lanes;
     for (const graph::Stage& stage : graph.stages) {
         const graph::Section& s = graph.sections[stage.section];
         const int following = s.layout.pp - 1 - stage.index;
+        // A stage of the section with the loss holds a micro-batch until the stages that follow have returned
+        // it. In an upstream section it also waits for the sections that follow: the section's window counts
+        // these, and no limit stays none.
+        const int window = following == 0  ? s.window
+                           : s.loss        ? following + 1
+                           : s.window == 0 ? 0
+                                           : s.window + following;
         problem.stages.push_back({.section = stage.section,
                                   .replicas = s.layout.dp,
                                   .first_lane = graph::lane_of(s, 0, stage.index),
                                   .lane_stride = s.layout.pp,
                                   .micro_batch = s.micro_batch,
-                                  .window = following > 0 ? following + 1 : s.window,
+                                  .window = window,
                                   .backward = s.backward,
                                   .loss = s.loss && following == 0});
     }

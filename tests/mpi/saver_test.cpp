@@ -182,7 +182,7 @@ public:
     }
 
 private:
-    comm::Watchdog watchdog_{{.timeout_s = 60, .on_hang = {}, .abort = {}}};
+    comm::Watchdog watchdog_{{.timeout_s = 2 * test::kHangS, .on_hang = {}, .abort = {}}};
     Pulse quiet_;
     train::RunContext context_;
     std::unique_ptr<train::Preflight> preflight_;

@@ -170,7 +170,7 @@ private:
     Pulse silent_;
     std::unique_ptr<workload::SampleTable> table_;
     std::unique_ptr<data::Prefetcher> prefetcher_;
-    comm::Watchdog watchdog_{{.timeout_s = 60, .on_hang = {}, .abort = {}}};
+    comm::Watchdog watchdog_{{.timeout_s = 2 * test::kHangS, .on_hang = {}, .abort = {}}};
     Rig rig_;
     channel::OpenChannels open_;
     std::unique_ptr<LocalSection> vision_, language_;

@@ -26,6 +26,7 @@ hold() {
     until [[ $(cat /proc/$holder/comm 2>/dev/null) == sleep ]]; do
         if ! kill -0 $holder 2>/dev/null; then
             echo "node $1 cannot be made: $(cat "$NODES_STATE/$1.log")" >&2
+            rm "$NODES_STATE/$1.pid" # the process id may be another one's by now
             exit 1
         fi
         sleep 0.02
@@ -53,6 +54,7 @@ case $command in
         ;;
     down)
         for file in "$NODES_STATE"/*.pid; do
+            [[ -e $file ]] || continue # no node has been made
             holder=$(cat "$file") # last: its namespaces tell what else runs there
             for entry in /proc/[0-9]*; do
                 if [[ ${entry#/proc/} != "$holder" && $entry/ns/uts -ef /proc/$holder/ns/uts ]]; then kill -KILL "${entry#/proc/}" 2>/dev/null || true; fi

@@ -134,7 +134,8 @@ TEST_F(Metrics, NobodyReadsHalfOfAChange) {
 
 TEST_F(Metrics, AReaderThatKeepsTheFileOpenDoesNotStopTheRun) {
     const storage::Descriptor open(path_, O_RDONLY);
-    ASSERT_TRUE(storage::lock(open, storage::Lock::shared));
+    const storage::FileLock lock(open, storage::FileLock::Kind::shared);
+    ASSERT_TRUE(lock.held());
     append_metrics(path_, rows_of(1), quiet_);
     EXPECT_EQ(read_metrics(path_).steps.size(), 1u);
 }

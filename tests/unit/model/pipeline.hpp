@@ -2,6 +2,7 @@
 // ranks every rank has its shards of all stages.
 #pragma once
 
+#include "ops/elementwise.hpp"
 #include "unit/model/model_fixture.hpp"
 
 namespace maestro::model::test {
@@ -75,8 +76,16 @@ public:
                 stage->inputs.push_back(std::move(rows));
             }
             output = Tensor();
-            stage->state =
-                stage->module->forward(batch, stage->inputs, stage->saved, stage->scratch, output, result);
+            {
+                const backend::ArenaScope task(stage->scratch);
+                stage->state = stage->module->forward(batch, stage->inputs, stage->saved, stage->scratch,
+                                                      output, result);
+            }
+            // The next task of a rank uses the same scratch memory: nothing of this one may be left in it.
+            const std::size_t used = stage->scratch.peak();
+            const backend::ArenaScope next(stage->scratch);
+            ops::zero(stage->module->parameters().backend(),
+                      stage->scratch.allocate(DType::f32, {static_cast<std::int64_t>(used / sizeof(float))}));
         }
         for (auto& stage : stages_) stage->module->collect(result);
         return output;
