@@ -101,11 +101,7 @@ StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
     std::vector<int> order(instance.samples), replica_of(order.size());
     std::iota(order.begin(), order.end(), 0);
     // Of a pipeline, the stage with the most work counts: it works at the rate of that one.
-    const std::vector<double> load = loads(problem);
-    int longest = instance.anchor;
-    for (int s = 0; s < static_cast<int>(load.size()); ++s)
-        if (instance.section_of(s) == instance.section_of(instance.anchor) && load[s] > load[longest])
-            longest = s;
+    const int longest = longest_stages(problem)[instance.section_of(instance.anchor)];
     // The longest first leave the short ones to level the loads at the end: the largest load is at most
     // 4/3 - 1/(3 replicas) times the smallest possible.
     std::stable_sort(order.begin(), order.end(),

@@ -235,6 +235,16 @@ double lower_bound(const Problem& problem) {
     return bound;
 }
 
+std::vector<int> longest_stages(const Problem& problem) {
+    const std::vector<double> load = loads(problem);
+    std::vector<int> longest(problem.sections(), -1);
+    for (int s = 0; s < static_cast<int>(load.size()); ++s) {
+        int& of_section = longest[problem.stages[s].section];
+        if (of_section < 0 || load[s] > load[of_section]) of_section = s;
+    }
+    return longest;
+}
+
 int critical_stage(const Problem& problem) {
     const std::vector<double> load = loads(problem);
     return static_cast<int>(std::max_element(load.begin(), load.end()) - load.begin());

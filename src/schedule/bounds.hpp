@@ -16,6 +16,9 @@ double lower_bound(const Problem& problem);
 /// Returns the stage with the largest load per replica.
 int critical_stage(const Problem& problem);
 
+/// Returns the stage with the largest load of each section, which limits its rate.
+std::vector<int> longest_stages(const Problem& problem);
+
 /// Returns the load per replica of each stage, seconds.
 std::vector<double> loads(const Problem& problem);
 

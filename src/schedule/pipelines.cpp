@@ -19,8 +19,6 @@ bool has_pipelines(const Problem& problem) {
 }
 
 Problem without_pipelines(const Problem& problem) {
-    const std::vector<double> load = loads(problem);
-    std::vector<std::size_t> bottleneck(problem.sections(), 0);
     Problem single{.stages = std::vector<StageShape>(problem.sections()),
                    .edges = {},
                    .lanes = 0,
@@ -30,7 +28,6 @@ Problem without_pipelines(const Problem& problem) {
     for (std::size_t s = 0; s < problem.stages.size(); ++s) {
         const StageShape& shape = problem.stages[s];
         const bool first = s == 0 || problem.stages[s - 1].section != shape.section;
-        if (first || load[s] > load[bottleneck[shape.section]]) bottleneck[shape.section] = s;
         StageShape& made = single.stages[shape.section];
         const int first_lane = made.first_lane;
         made = shape;  // of the last stage, which has the loss
@@ -49,10 +46,11 @@ Problem without_pipelines(const Problem& problem) {
         edge.to = problem.stages[edge.to].section;
         if (edge.from != edge.to) single.edges.push_back(edge);
     }
+    const std::vector<int> longest = longest_stages(problem);
     for (const SampleCost& sample : problem.samples) {
         SampleCost& cost = single.samples.emplace_back();
         cost.id = sample.id;
-        for (const std::size_t s : bottleneck) cost.stages.push_back(sample.stages[s]);
+        for (const int s : longest) cost.stages.push_back(sample.stages[s]);
         // Rows leave a section at its last stage.
         for (std::size_t s = 0; s < problem.stages.size(); ++s)
             cost.stages[problem.stages[s].section].transfer_s = sample.stages[s].transfer_s;
@@ -60,8 +58,7 @@ Problem without_pipelines(const Problem& problem) {
     return single;
 }
 
-std::optional<StepPlan> plan_pipelines(const Problem& problem, const StepPlan& base) {
-    const Problem single = without_pipelines(problem);
+std::optional<StepPlan> plan_pipelines(const Problem& problem, const Problem& single, const StepPlan& base) {
     const Instance instance = whole(problem);
     std::map<std::int64_t, int> place;
     for (int i = 0; i < instance.samples; ++i) place.emplace(instance.ids[i], i);

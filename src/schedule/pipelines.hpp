@@ -15,9 +15,9 @@ bool has_pipelines(const Problem& problem);
 /// whose rate is that of the pipeline. Lanes are numbered again.
 Problem without_pipelines(const Problem& problem);
 
-/// Plans the problem by `base`, a plan of without_pipelines(): the same micro-batches, in the order in which
-/// each replica starts them there. All stages run them in that order, forwards and backwards alternately
-/// (1F1B). None if they do not run within the windows in that order.
-std::optional<StepPlan> plan_pipelines(const Problem& problem, const StepPlan& base);
+/// Plans the problem by `base`, a plan of `single`, which without_pipelines() has returned: the same
+/// micro-batches, in the order in which each replica starts them there. All stages run them in that order,
+/// forwards and backwards alternately (1F1B). None if they do not run within the windows in that order.
+std::optional<StepPlan> plan_pipelines(const Problem& problem, const Problem& single, const StepPlan& base);
 
 }  // namespace maestro::schedule

@@ -26,6 +26,8 @@ struct StageShape {
     bool loss = false;  ///< it computes a loss, and runs each backward right after its forward
 
     int lane(int replica) const { return first_lane + replica * lane_stride; }
+    /// Returns the replica whose lane this is, which must be one of the stage's.
+    int replica_on(int lane) const { return (lane - first_lane) / lane_stride; }
     bool pipelined() const { return lane_stride > 1; }
     /// Returns the samples in flight per replica if micro-batches are full; at most 2^30.
     int window_samples() const {

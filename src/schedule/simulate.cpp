@@ -85,8 +85,7 @@ Timeline simulate(const Problem& problem, const StepPlan& plan, Dispatch dispatc
     std::vector<std::vector<Choice>> agendas(plan.agendas.size());
     for (std::size_t lane = 0; lane < agendas.size(); ++lane)
         for (const Task& t : plan.agendas[lane]) {
-            const StageShape& shape = instance.shape(t.stage);
-            const int replica = (static_cast<int>(lane) - shape.first_lane) / shape.lane_stride;
+            const int replica = instance.shape(t.stage).replica_on(static_cast<int>(lane));
             agendas[lane].push_back({machine.first_node(t.stage, replica) + t.micro_batch, t.phase});
         }
     std::vector<Executed> executed;

@@ -221,7 +221,8 @@ StepPlan lpt_instead(const Problem& problem, std::int64_t step) {
 
 StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t moves) {
     if (has_pipelines(problem)) {
-        auto plan = plan_pipelines(problem, plan_wavefront(without_pipelines(problem), step, moves));
+        const Problem single = without_pipelines(problem);
+        auto plan = plan_pipelines(problem, single, plan_wavefront(single, step, moves));
         return plan ? *std::move(plan) : lpt_instead(problem, step);
     }
     const int groups = groups_of(problem);

@@ -30,10 +30,7 @@ schedule::Problem problem_of(const Scenario& scenario) {
         // A stage of the section with the loss holds a micro-batch until the stages that follow have returned
         // it. In an upstream section it also waits for the sections that follow: the section's window counts
         // these, and no limit stays none.
-        const int window = following == 0  ? s.window
-                           : s.loss        ? following + 1
-                           : s.window == 0 ? 0
-                                           : s.window + following;
+        const int window = s.loss && following > 0 ? following + 1 : s.window > 0 ? s.window + following : 0;
         problem.stages.push_back({.section = stage.section,
                                   .replicas = s.layout.dp,
                                   .first_lane = graph::lane_of(s, 0, stage.index),

@@ -155,7 +155,7 @@ std::vector<std::string> wrong_floats(const Problem& problem, const StepPlan& pl
         for (const Task& t : plan.agendas[lane]) {
             const auto& shape = problem.stages[static_cast<std::size_t>(t.stage)];
             if (t.phase == Phase::backward || !shape.loss) continue;
-            const int replica = (static_cast<int>(lane) - shape.first_lane) / shape.lane_stride;
+            const int replica = shape.replica_on(static_cast<int>(lane));
             const double takes = paths.seconds(t.stage, replica, t.micro_batch),
                          wait = std::max(paths.float_of(t.stage, replica, t.micro_batch), 0.0);
             const double rounding = 1e-8 * plan.makespan_s + 1e-12;

@@ -85,7 +85,7 @@ void check_tasks(const Problem& problem, const StepPlan& plan, Wrong& wrong) {
     for (std::size_t lane = 0; lane < plan.agendas.size(); ++lane)
         for (const Task& t : plan.agendas[lane]) {
             const auto& shape = problem.stages[static_cast<std::size_t>(t.stage)];
-            const int replica = (static_cast<int>(lane) - shape.first_lane) / shape.lane_stride;
+            const int replica = shape.replica_on(static_cast<int>(lane));
             const auto& batches = plan.batches[static_cast<std::size_t>(shape.section)];
             if (static_cast<int>(lane) != shape.lane(replica) || replica < 0 ||
                 replica >= static_cast<int>(batches.size()) ||

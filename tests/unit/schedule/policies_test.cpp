@@ -10,6 +10,7 @@
 #include "schedule/simulate.hpp"
 #include "schedule/wavefront.hpp"
 #include "unit/schedule/exact.hpp"
+#include "unit/schedule/expect_plan.hpp"
 #include "unit/schedule/plan_check.hpp"
 #include "unit/schedule/problems.hpp"
 #include "unit/schedule/rules.hpp"
@@ -63,13 +64,8 @@ TEST(Policies, KeepTheRulesOnRandomProblems) {
         for (const char* policy : {"wavefront", "fifo", "lpt"}) {
             SCOPED_TRACE(fmt::format("{}, seed {}", policy, seed));
             const StepPlan plan = make_plan(policy, problem, 7, 20);
-            ASSERT_THAT(check_plan(problem, plan), testing::IsEmpty());
-            const Timeline timeline = simulate(problem, plan);
-            ASSERT_THAT(schedule_test::broken_rules(problem, plan, timeline, Dispatch::planned),
-                        testing::IsEmpty());
-            ASSERT_NEAR(timeline.makespan_s, plan.makespan_s, 1e-9);
-            ASSERT_GE(plan.makespan_s, plan.lower_bound_s * (1 - 1e-9));
-            ASSERT_EQ(decode(encode(plan)), plan);
+            schedule_test::expect_rules_as_planned(problem, plan);
+            if (HasFatalFailure()) return;
         }
     }
 }
@@ -80,12 +76,8 @@ TEST(Policies, KeepTheRulesWhereRanksStartWhatIsReady) {
         for (const char* policy : {"wavefront", "fifo", "lpt"}) {
             SCOPED_TRACE(fmt::format("{}, seed {}", policy, seed));
             const StepPlan plan = make_plan(policy, problem, 7, 20);
-            const Problem noisy = with_noise(problem, plan, 0.3, seed);
-            const Timeline timeline = simulate(noisy, plan, Dispatch::ready);
-            ASSERT_FALSE(timeline.stuck);
-            ASSERT_THAT(schedule_test::broken_rules(noisy, plan, timeline, Dispatch::ready),
-                        testing::IsEmpty());
-            ASSERT_GE(timeline.makespan_s, lower_bound(noisy) * (1 - 1e-9));
+            schedule_test::expect_rules_when_ready(problem, plan, seed);
+            if (HasFatalFailure()) return;
         }
     }
 }

@@ -68,10 +68,6 @@ public:
     }
 
 private:
-    int replica_on(int lane, int stage) const {
-        const auto& shape = problem_.stages[at(stage)];
-        return (lane - shape.first_lane) / shape.lane_stride;
-    }
     static std::size_t at(int i) { return static_cast<std::size_t>(i); }
     int stages() const { return static_cast<int>(problem_.stages.size()); }
     template <class... Args>
@@ -161,7 +157,7 @@ private:
         std::map<int, double> forwards;  // section -> the latest start of a forward so far
         double latest = 0;
         for (const schedule::Task& task : plan_.agendas[at(lane)]) {
-            const int replica = replica_on(lane, task.stage);
+            const int replica = problem_.stages[at(task.stage)].replica_on(lane);
             const Batch& batch = batches_.at({task.stage, replica, task.micro_batch});
             const bool forward = task.phase == Phase::forward;
             const double start = (forward ? batch.forward : batch.backward).front().start_s;
@@ -185,7 +181,7 @@ private:
         std::map<int, std::vector<Earlier>> forwards;  // section -> in the plan's order
         for (const schedule::Task& task : plan_.agendas[at(lane)]) {
             if (task.phase == Phase::backward || !problem_.stages[at(task.stage)].loss) continue;
-            const int replica = replica_on(lane, task.stage);
+            const int replica = problem_.stages[at(task.stage)].replica_on(lane);
             const Batch& batch = batches_.at({task.stage, replica, task.micro_batch});
             const double start = batch.forward.front().start_s;
             for (const Earlier& e : forwards[task.stage])
