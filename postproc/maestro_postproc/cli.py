@@ -8,10 +8,12 @@ import sys
 
 import numpy as np
 
-from . import plots
+from .plots import plot_loss, plot_waiting
 from .run import BAD_DATA, USAGE, RunError, load_run
 from .shares import section_shares
 from .summary import compare, compare_text, shares_text, summarise, summary_text
+from .timeline_plot import plot_timeline
+from .trace import write_trace
 
 
 class Parser(argparse.ArgumentParser):
@@ -80,7 +82,7 @@ def _loss(options):
         if not len(run.steps):
             raise RunError(BAD_DATA, f"{run.path}: no steps recorded yet")
     out = options.out or runs[0].path / "plots" / "loss.png"
-    plots.plot_loss(runs, out, options.smooth, options.axis)
+    plot_loss(runs, out, options.smooth, options.axis)
     print(out)
 
 
@@ -90,11 +92,11 @@ def _timeline(options):
         raise RunError(USAGE, f"--trace names one file, but there are {len(runs)} runs")
     steps = [_steps_to_draw(run, options.steps) for run in runs]
     out = options.out or runs[0].path / "plots" / "timeline.png"
-    plots.plot_timeline(runs, steps, out)
+    plot_timeline(runs, steps, out)
     print(out)
     for run, chosen in zip(runs, steps):
         trace = options.trace or run.path / "plots" / "timeline.json"
-        plots.write_trace(run, chosen, trace)
+        write_trace(run, chosen, trace)
         print(f"{trace} (open it in https://ui.perfetto.dev or chrome://tracing)")
 
 
@@ -108,7 +110,7 @@ def _waiting(options):
     shares = section_shares(load_run(options.run), options.skip)
     print(json.dumps([share.as_dict() for share in shares]) if options.json else shares_text(shares))
     if options.out:
-        plots.plot_waiting(shares, options.out)
+        plot_waiting(shares, options.out)
         print(options.out)
 
 

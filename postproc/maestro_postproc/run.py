@@ -5,6 +5,7 @@ import json
 import pathlib
 import time
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 
 import h5py
 import numpy as np
@@ -17,6 +18,7 @@ INPUT_MISSING = 66
 CANNOT_CREATE = 73
 
 FORWARD, BACKWARD = 0, 1
+PHASES = {FORWARD: "forward", BACKWARD: "backward"}
 
 
 class RunError(Exception):
@@ -44,7 +46,8 @@ class Steps:
 
 @dataclass
 class Timeline:
-    """One row per task. Times are in seconds since the start of the run; `wait_s` is the time spent waiting before `start_s`."""
+    """One row per task. Times are in seconds since the start of the run; `wait_s` is the time spent waiting before `start_s`. `rank` is
+    the leader of the ranks that run the task together, and `stage` the index of the stage within its section."""
 
     section: np.ndarray
     replica: np.ndarray
@@ -80,6 +83,19 @@ class Run:
     def name(self):
         return self.path.name
 
+    @cached_property
+    def stages(self):
+        """The stages of every section that recorded tasks, ascending. A section without pipeline parallelism has one."""
+        pairs = np.unique(np.stack([self.timeline.section, self.timeline.stage]), axis=1)
+        return [[int(stage) for stage in pairs[1][pairs[0] == section]] for section in range(len(self.sections))]
+
+    def pipelined(self, section):
+        return len(self.stages[section]) > 1
+
+    def stage_name(self, section, stage):
+        """The name of the section, with the stage if it has several."""
+        return f"{self.sections[section]}, stage {stage}" if self.pipelined(section) else self.sections[section]
+
 
 def load_run(path):
     """Reads a run directory, or its metrics.h5. Raises RunError. Never allocates more than the size of the file justifies."""
@@ -95,6 +111,8 @@ def load_run(path):
         deck, environment = _text(file, "deck"), _text(file, "environment")
     if len(timeline) and not (0 <= timeline.section.min() and timeline.section.max() < len(sections)):
         raise RunError(BAD_DATA, f"{metrics}: /timeline/section has an index beyond the {len(sections)} sections of the deck")
+    if len(timeline) and timeline.stage.min() < 0:
+        raise RunError(BAD_DATA, f"{metrics}: /timeline/stage has a negative value")
     folder = metrics.parent.resolve()
     return Run(folder, steps, timeline, sections, deck, environment, _exit_report(folder), _checkpoints(folder))
 

@@ -42,12 +42,17 @@ def summary_text(run, skip=1):
 
 
 def shares_text(shares):
-    width = max([len("section"), *(len(share.section) for share in shares)])
-    lines = [f"{'section':<{width}}  ranks  compute/step  compute  waiting (min - max of ranks)     rest"]
-    for s in shares:
-        lines.append(f"{s.section:<{width}}  {s.ranks:>5}  {s.compute_s * 1e3:>9.1f} ms  {s.compute:>7.1%}  "
-                     f"{s.waiting:>7.1%} ({s.waiting_min:>6.1%} - {s.waiting_max:>6.1%})       {s.rest:>7.1%}")
-    return "\n".join(lines)
+    lines = [("section", "ranks", "compute/step", "compute", "waiting (min - max of ranks)", "rest", "idle")]
+    for share in shares:
+        lines += [_share_line(share.section, share), *(_share_line(f"  stage {stage.stage}", stage) for stage in share.stages)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    text = ["  ".join([line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))]) for line in lines]
+    return "\n".join([*text, "idle: share of the time from the first task of a step to the last in which these ranks run none"])
+
+
+def _share_line(name, s):
+    return (name, f"{s.ranks}", f"{s.compute_s * 1e3:.1f} ms", f"{s.compute:.1%}",
+            f"{s.waiting:.1%} ({s.waiting_min:>6.1%} - {s.waiting_max:>6.1%})", f"{s.rest:.1%}", f"{s.idle:.1%}")
 
 
 def _ending(report):
@@ -98,9 +103,10 @@ def compare_text(first, second, skip=1):
     for title, key, form in (("steps", "steps", "{}"), ("last loss", "last_loss", "{:.6g}"),
                              ("tokens/s", "tokens_per_s", "{:,.0f}"), ("median step", "step_s", "{:.4f} s")):
         rows.append((title, *(form.format(facts[side][key]) if key in facts[side] else "-" for side in ("first", "second"))))
-    waits = [{s["section"]: s["waiting"] for s in facts[side].get("shares", [])} for side in ("first", "second")]
-    for section in dict.fromkeys([*waits[0], *waits[1]]):
-        rows.append((f"waiting, {section}", *(f"{w[section]:.1%}" if section in w else "-" for w in waits)))
+    shares = [{s["section"]: s for s in facts[side].get("shares", [])} for side in ("first", "second")]
+    for section in dict.fromkeys([*shares[0], *shares[1]]):
+        for what in ("waiting", "idle"):
+            rows.append((f"{what}, {section}", *(f"{side[section][what]:.1%}" if section in side else "-" for side in shares)))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines += ["", *(f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}" for row in rows), ""]
     lines.append("decks        equal" if not facts["deck_difference"] else "decks        differ (- first, + second):")

@@ -45,6 +45,52 @@ def task_rows(steps, language_ranks=3, micro_batches=4):
     return {name: [row[i] for row in rows] for i, name in enumerate(TASK_TYPES)}
 
 
+def agenda_1f1b(rank, ranks, chunks, micro_batches):
+    """The tasks (stage, micro-batch, phase) of one rank of a pipeline in the order of Megatron's schedules: 1F1B, or with chunks the
+    interleaved one, in which every rank runs `chunks` stages in rounds of `ranks` micro-batches."""
+    rounds = [range(first, min(first + ranks, micro_batches)) for first in range(0, micro_batches, ranks)]
+    stages = [rank + ranks * chunk for chunk in range(chunks)]
+    forwards = [(stage, k, 0) for some in rounds for stage in stages for k in some]
+    backwards = [(stage, k, 1) for some in rounds for stage in reversed(stages) for k in some]
+    ahead = ranks - rank - 1 if chunks == 1 else 2 * (ranks - rank - 1) + (chunks - 1) * ranks
+    ahead = min(ahead, len(forwards))
+    pairs = zip(forwards[ahead:], backwards)
+    return [*forwards[:ahead], *(task for pair in pairs for task in pair), *backwards[len(forwards) - ahead:]]
+
+
+def pipeline_rows(*, ranks=4, chunks=1, micro_batches=8, forward=0.02, pictures=(), colocated=False, steps=1):
+    """A language section of ranks x chunks stages, whose backwards take twice their forwards; a rank needs `forward` seconds for the
+    forwards of a micro-batch. Vision feeds it the micro-batches in `pictures`: on rank 0, with the language section behind it, or with
+    a stage on each of the same ranks."""
+    seconds = {(1, 0): forward / chunks, (1, 1): 2 * forward / chunks, (0, 0): forward / 2, (0, 1): forward}
+    depth, encoder, first = ranks * chunks, ranks if colocated else 1, 0 if colocated else 1
+    agendas = {first + rank: [(1, *task) for task in agenda_1f1b(rank, ranks, chunks, micro_batches)] for rank in range(ranks)}
+    for rank in range(encoder):
+        before, after = ([(0, rank, k, phase) for k in pictures] for phase in (0, 1))
+        agendas[rank] = [*before, *agendas.get(rank, []), *after]
+
+    def needed(section, stage, k, phase):
+        """The task whose rows or gradients this one receives."""
+        if phase == 0:
+            return (section, stage - 1, k, 0) if stage else (0, encoder - 1, k, 0) if section and k in pictures else None
+        last = depth - 1 if section else encoder - 1
+        return (section, stage + 1, k, 1) if stage < last else (section, stage, k, 0) if section else (1, 0, k, 1)
+
+    rows, begin = [], 0.0
+    for step in range(1, steps + 1):
+        ended, clocks = {}, dict.fromkeys(agendas, begin)
+        left = {rank: list(tasks) for rank, tasks in agendas.items()}
+        while any(left.values()):
+            rank = next(r for r, tasks in left.items() if tasks and (needed(*tasks[0]) is None or needed(*tasks[0]) in ended))
+            task = section, stage, k, phase = left[rank].pop(0)
+            start = max(clocks[rank], ended.get(needed(*task), begin))
+            ended[task] = start + seconds[section, phase]
+            rows.append((section, 0, stage, rank, step, k, phase, start, ended[task], start - clocks[rank]))
+            clocks[rank] = ended[task]
+        begin = max(clocks.values()) + 0.02
+    return {name: [row[i] for row in rows] for i, name in enumerate(TASK_TYPES)}
+
+
 def write_run(folder, steps=None, tasks=None, deck="[run]\nname = \"test\"\n", ended=0, sections="vision\nlanguage"):
     folder.mkdir(parents=True)
     steps = steps or step_rows(40)

@@ -1,10 +1,14 @@
 import json
+import warnings
 
 import h5py
 import numpy as np
 import pytest
-from conftest import TASK_TYPES, step_rows, task_rows, write_run
+from conftest import TASK_TYPES, pipeline_rows, step_rows, task_rows, write_run
+from maestro_postproc import load_run, timeline_plot
 from maestro_postproc.cli import main
+from maestro_postproc.figures import GREY
+from matplotlib.colors import to_rgba
 
 
 def is_png(path):
@@ -76,6 +80,86 @@ def test_timeline_of_two_runs_in_one_picture(run_folder, tmp_path):
     assert main(["timeline", str(run_folder), str(other), "--trace", str(tmp_path / "trace.json")]) == 64
 
 
+@pytest.fixture
+def drawn(monkeypatch):
+    """Draws the first step of runs. Returns the texts of the figure and, for each panel, the widths of its bars by colour, where the
+    first colour is the grey one."""
+    figures = []
+
+    def widths(panel):
+        found = {to_rgba(GREY): []}
+        for bars in panel.collections:
+            (colour,) = bars.get_facecolor() if len(bars.get_paths()) else [to_rgba(GREY)]
+            found.setdefault(tuple(colour), []).extend(np.ptp(path.vertices[:, 0]) for path in bars.get_paths())
+        return list(found.values())
+
+    monkeypatch.setattr(timeline_plot, "save", lambda figure, path: figures.append(figure))
+
+    def draw(*folders):
+        runs = [load_run(folder) for folder in folders]
+        timeline_plot.plot_timeline(runs, [[1]] * len(runs), "timeline.png")
+        legend, *panels = figures[-1].axes
+        figures[-1].canvas.draw()  # which places the labels of the rows
+        return {"legend": [text.get_text() for text in legend.get_legend().get_texts()], "bars": [widths(panel) for panel in panels],
+                "rows": [[label.get_text() for label in panel.get_yticklabels()] for panel in panels],
+                "idle": [panel.get_title("right") for panel in panels],
+                "texts": [[text.get_text() for text in panel.texts] for panel in panels]}
+
+    return draw
+
+
+def test_rows_and_shades_tell_the_stages_of_a_pipeline(drawn, tmp_path):
+    folder = write_run(tmp_path / "run", tasks=pipeline_rows(ranks=4, chunks=2, micro_batches=4, pictures=(1, 3)))
+    found = drawn(folder)
+    assert found["rows"] == [["rank 0", "rank 1: stages 0, 4", "rank 2: stages 1, 5", "rank 3: stages 2, 6", "rank 4: stages 3, 7"]]
+    grey, *tasks = found["bars"][0]
+    assert sorted(map(len, tasks)) == [2] * 2 + [4] * 16, "two phases of vision, and of each of eight stages"
+    assert sum(grey) == pytest.approx(5 * 350 - 60 - 4 * 240), "milliseconds in which a rank is idle"
+    assert found["legend"] == ["vision, forward", "vision, backward", "language, forward by stage", "language, backward by stage", "idle"]
+    # 4 x 60 ms, 3 x 30 ms of fill and drain, and vision's last backward, of 20 ms
+    assert found["idle"] == [f"idle: vision {1 - 60 / 350:.1%}, language {1 - 240 / 350:.1%}"]
+    assert found["texts"][0].count("31%") == 4 and found["texts"][0].count("83%") == 1, found["texts"]
+    assert found["texts"][0].count("1") == 2 + 2 * 8, "a number on each task of a micro-batch"
+
+
+def test_rows_of_colocated_pipelines_name_the_section(drawn, tmp_path):
+    folder = write_run(tmp_path / "run", tasks=pipeline_rows(ranks=2, chunks=2, micro_batches=4, pictures=(1, 3), colocated=True))
+    found = drawn(folder)
+    assert found["rows"] == [["rank 0: vision 0; language 0, 2", "rank 1: vision 1; language 1, 3"]]
+    assert sorted(map(len, found["bars"][0][1:])) == [2] * 4 + [4] * 8
+
+
+def test_a_timeline_without_pipelines_has_no_stages(drawn, run_folder):
+    found = drawn(run_folder)
+    assert found["rows"] == [["rank 0", "rank 1", "rank 2", "rank 3"]] and found["idle"] == [""]
+    assert found["legend"] == ["vision, forward", "vision, backward", "language, forward", "language, backward", "waiting"]
+    grey, *tasks = found["bars"][0]
+    assert sorted(map(len, tasks)) == [4, 4, 6, 6] and sorted(grey) == pytest.approx([20, 20, 20, 40]), "what was waited"
+    assert not any("%" in text for text in found["texts"][0])
+
+
+def test_a_legend_fits_its_figure(drawn, tmp_path):
+    """Otherwise matplotlib, with a warning, leaves no room for the tasks."""
+    sections = "a_vision_section_with_a_long_name\na_language_section_with_a_long_name"
+    runs = [write_run(tmp_path / name, tasks=rows, sections=sections) for name, rows in
+            (("flat", task_rows(1)), ("pipeline", pipeline_rows(pictures=(1, 2), colocated=True)))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(drawn(*runs)["legend"]) == 9
+
+
+def test_a_trace_has_a_thread_for_each_stage(tmp_path):
+    folder = write_run(tmp_path / "run", tasks=pipeline_rows(ranks=2, chunks=2, micro_batches=2, pictures=(0,)))
+    assert main(["timeline", str(folder)]) == 0
+    events = json.loads((folder / "plots/timeline.json").read_text())["traceEvents"]
+    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert sorted(threads.values()) == ["language, stage 0", "language, stage 1", "language, stage 2", "language, stage 3", "vision"]
+    for event in events:
+        if event["ph"] == "X":
+            stage = f", stage {event['args']['stage']}" if event["args"]["section"] == "language" else ""
+            assert threads[event["pid"], event["tid"]] == event["args"]["section"] + stage
+
+
 def test_timeline_of_missing_steps(run_folder, capsys):
     assert main(["timeline", str(run_folder), "--steps", "77"]) == 64
     assert "steps 1 to 4" in capsys.readouterr().err
@@ -109,6 +193,21 @@ def test_waiting(run_folder, capsys, tmp_path):
     assert "language" in capsys.readouterr().out and is_png(tmp_path / "waiting.png")
     assert main(["waiting", str(run_folder), "--json"]) == 0
     assert [share["section"] for share in json.loads(capsys.readouterr().out)] == ["vision", "language"]
+
+
+def test_waiting_by_stage(tmp_path, capsys):
+    steps = step_rows(2)
+    steps["time_s"][:] = 0.6
+    folder = write_run(tmp_path / "run", steps=steps, tasks=pipeline_rows(micro_batches=6, steps=2))
+    assert main(["waiting", str(folder), "--out", str(tmp_path / "waiting.png")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines if line.startswith("language")] == ["language"]
+    assert [line.split()[1] for line in lines if line.startswith("  stage ")] == ["0", "1", "2", "3"]
+    assert all(line.endswith("33.3%") for line in lines if line.startswith(("language", "  stage"))), "3 of 9 micro-batches' time"
+    assert main(["summary", str(folder), "--json"]) == 0
+    language = json.loads(capsys.readouterr().out)["shares"][1]
+    assert len(language["stages"]) == 4 and language["stages"][2]["stage"] == 2
+    assert language["stages"][2]["idle"] == pytest.approx(1 / 3) and language["stages"][2]["compute"] == pytest.approx(0.6)
 
 
 def test_compare(run_folder, tmp_path, capsys):

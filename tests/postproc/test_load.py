@@ -1,8 +1,9 @@
 import h5py
 import numpy as np
 import pytest
-from conftest import step_rows, task_rows, write_run
+from conftest import pipeline_rows, step_rows, task_rows, write_run
 from maestro_postproc import RunError, load_run, section_shares
+from maestro_postproc.tasks import gaps, idle_shares
 
 
 def damaged(folder, change):
@@ -52,6 +53,7 @@ def test_truncated(run_folder):
     (lambda f: f.__delitem__("steps/loss"), "steps/loss"),
     (lambda f: f["steps/loss"].resize((3,)), "differ in length"),
     (lambda f: f.attrs.modify("sections", "vision"), "beyond"),
+    (lambda f: f["timeline/stage"].write_direct(np.full(len(f["timeline/stage"]), -1, "i4")), "stage has a negative value"),
     (lambda f: [f[f"steps/{name}"].resize((1 << 50,)) for name in f["steps"]], "more than the file can hold"),
 ])
 def test_foreign_files_are_refused(run_folder, change, says):
@@ -75,6 +77,41 @@ def test_shares(tmp_path):
     assert vision.waiting == pytest.approx(0.04 / 0.25)
     assert language.compute == pytest.approx(0.2 / 0.25) and language.waiting == pytest.approx(0.02 / 0.25)
     assert language.rest == pytest.approx(1 - language.compute - language.waiting)
+
+
+def test_idle_is_the_time_without_a_task_of_any_section(tmp_path):
+    """Vision works from 0 to 80 ms and from 120 to 240 ms, the last task, and language from 20 to 220 ms."""
+    vision, language = section_shares(load_run(write_run(tmp_path / "run", steps=step_rows(4))), skip=0)
+    assert vision.idle == pytest.approx(0.04 / 0.24) and language.idle == pytest.approx(0.04 / 0.24)
+    assert vision.stages == language.stages == [], "a section of one stage is not divided"
+    rows = pipeline_rows(ranks=1, micro_batches=2, pictures=(0, 1), colocated=True)  # both on rank 0, which always works
+    found = section_shares(load_run(write_run(tmp_path / "colocated", steps=step_rows(1), tasks=rows)), skip=0)
+    assert [share.idle for share in found] == pytest.approx([0, 0], abs=1e-12) and found[0].ranks == found[1].ranks == 1
+
+
+@pytest.mark.parametrize("ranks, chunks, micro_batches", [(2, 1, 1), (2, 1, 8), (4, 1, 2), (4, 1, 16), (8, 1, 8), (2, 2, 4), (4, 2, 8), (4, 3, 16)])
+def test_idle_shares_of_a_pipeline_are_those_of_the_closed_form(tmp_path, ranks, chunks, micro_batches):
+    """With uniform costs a step takes m c + (p - 1) c / v, and every rank works for m c of it."""
+    rows = pipeline_rows(ranks=ranks, chunks=chunks, micro_batches=micro_batches, steps=3)
+    run = load_run(write_run(tmp_path / "run", steps=step_rows(3), tasks=rows))
+    bubbles = (ranks - 1) / chunks
+    language = section_shares(run, skip=0)[1]
+    assert language.idle == pytest.approx(bubbles / (micro_batches + bubbles), abs=1e-9)
+    assert [stage.stage for stage in language.stages] == list(range(ranks * chunks))
+    for stage in language.stages:
+        assert stage.ranks == 1 and stage.tasks == 3 * 2 * micro_batches
+        assert stage.idle == pytest.approx(language.idle) and stage.compute_s == pytest.approx(0.06 / chunks * micro_batches)
+    assert language.compute == pytest.approx(sum(stage.compute for stage in language.stages) / ranks)
+    for rank in range(1, ranks + 1):  # what is drawn is what is counted, and does not cover a task
+        idle = gaps(run.timeline, rank)
+        assert sum(b - a for a, b in idle) == pytest.approx(3 * 0.06 * bubbles)
+        tasks = run.timeline.select(run.timeline.rank == rank)
+        assert all(b <= start + 1e-12 or end <= a + 1e-12 for a, b in idle for start, end in zip(tasks.start_s, tasks.end_s))
+
+
+def test_idle_of_a_rank_without_tasks(run_folder):
+    rows = load_run(run_folder).timeline
+    assert idle_shares(rows, [0, 99])[1] == 1 and gaps(rows.select(rows.step == 2), 99) == [pytest.approx((0.25, 0.49))]
 
 
 def test_a_section_without_tasks_has_no_shares(tmp_path):
