@@ -49,7 +49,7 @@ def results(program, ranks, deck, settings, output):
         plan = np.array([file["assignment"][name][:] for name in ("step", "section", "replica", "micro_batch", "sample")]).T
         tasks = file["timeline"]
         start = np.lexsort((tasks["start_s"][:], tasks["rank"][:], tasks["step"][:]))
-        order = np.array([tasks[name][:][start] for name in ("step", "rank", "section", "replica", "micro_batch", "phase")])
+        order = np.array([tasks[name][:][start] for name in ("step", "rank", "section", "replica", "stage", "micro_batch", "phase")])
     return {**steps, "plan": plan, "order": order}
 
 
