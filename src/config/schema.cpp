@@ -110,9 +110,11 @@ std::vector<Key> keys_of(Section& s, const Needs& needs) {
 }
 std::vector<Key> layout_keys_of(Section& s) {
     graph::Layout& l = s.layout;
-    return {{"dp", &l.dp, false, 1, kSize}, {"tp", &l.tp, false, 1, kSize},
-            {"cp", &l.cp, false, 1, kSize}, {"cp_kind", &s.cp_kind, false, 0, 0, {"ring", "all-to-all"}},
-            {"pp", &l.pp, false, 1, kSize}, {"ep", &l.ep, false, 1, kSize}};
+    return {
+        {"dp", &l.dp, false, 1, kSize},         {"tp", &l.tp, false, 1, kSize},
+        {"cp", &l.cp, false, 1, kSize},         {"cp_kind", &s.cp_kind, false, 0, 0, {"ring", "all-to-all"}},
+        {"pp", &l.pp, false, 1, kSize},         {"stages", &l.layers, false, 1, kSize},
+        {"chunks", &l.chunks, false, 1, kSize}, {"ep", &l.ep, false, 1, kSize}};
 }
 std::vector<Key> keys_of(Distill& d) {
     return {{"alpha", &d.alpha, false, 0, 1}, {"temperature", &d.temperature, false, 0.01, 1000}};
@@ -136,6 +138,9 @@ std::string describe(const Key& key) {
     if (std::holds_alternative<Pair*>(key.target))
         return fmt::format("two numbers from {} to {}, such as [0.9, 0.95]", text_of(key.low),
                            text_of(key.high));
+    if (std::holds_alternative<std::vector<int>*>(key.target))
+        return fmt::format("a list of whole numbers from {} to {}, such as [2, 3, 3]", text_of(key.low),
+                           text_of(key.high));
     const char* kind = std::holds_alternative<double*>(key.target) ? "a number" : "a whole number";
     return fmt::format("{} from {} to {}", kind, text_of(key.low), text_of(key.high));
 }
@@ -145,6 +150,8 @@ std::string text_of(const Key& key) {
         [](const auto* value) {
             if constexpr (std::is_same_v<decltype(value), const Pair*>)
                 return fmt::format("[{}, {}]", (*value)[0], (*value)[1]);
+            else if constexpr (std::is_same_v<decltype(value), const std::vector<int>*>)
+                return fmt::format("[{}]", fmt::join(*value, ", "));
             else
                 return fmt::format("{}", *value);
         },

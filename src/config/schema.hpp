@@ -13,10 +13,11 @@
 namespace maestro::config {
 
 using Pair = std::array<double, 2>;
-using Target = std::variant<std::string*, std::int64_t*, std::uint64_t*, int*, double*, bool*, Pair*>;
+using Target =
+    std::variant<std::string*, std::int64_t*, std::uint64_t*, int*, double*, bool*, Pair*, std::vector<int>*>;
 
-/// One key of a table. Numbers, also both of a pair, lie in [low, high]; texts ignore these. `words` lists
-/// the values of a text (empty: any).
+/// One key of a table. Numbers, also those of a pair or list, lie in [low, high]; texts ignore these. `words`
+/// lists the values of a text (empty: any).
 struct Key {
     std::string name;
     Target target;

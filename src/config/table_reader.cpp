@@ -66,6 +66,19 @@ std::string TableReader::store(const Key& key, const toml::node& node) {
                         return problem;
                 *target = pair;
                 return "";
+            } else if constexpr (std::is_same_v<T, std::vector<int>>) {
+                const auto* list = node.as_array();
+                if (!list) return wrong;
+                T numbers(list->size());
+                for (std::size_t i = 0; i < numbers.size(); ++i) {
+                    if (!(*list)[i].is_integer()) return wrong;
+                    if (auto problem = store_number(key, &numbers[i],
+                                                    static_cast<double>(*(*list)[i].value<std::int64_t>()));
+                        !problem.empty())
+                        return problem;
+                }
+                *target = std::move(numbers);
+                return "";
             } else {
                 if (!node.is_integer()) return wrong;
                 return store_number(key, target, static_cast<double>(node.as_integer()->get()));
@@ -86,9 +99,9 @@ std::string TableReader::set_text(const Key& key, const std::string& value) {
                 if (value != "true" && value != "false") return wrong;
                 *target = value == "true";
                 return "";
-            } else if constexpr (std::is_same_v<T, Pair>) {
+            } else if constexpr (std::is_same_v<T, Pair> || std::is_same_v<T, std::vector<int>>) {
                 try {
-                    return store(key, *toml::parse("pair = " + value).get("pair"));
+                    return store(key, *toml::parse("list = " + value).get("list"));
                 } catch (const toml::parse_error&) {
                     return wrong;
                 }

@@ -1,5 +1,7 @@
 #include "emulation/emulated_module.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -30,7 +32,9 @@ public:
           meta_(backend::make_meta(rates)),
           model_(model::make_module(*meta_, spec, role, std::move(meta_mesh))) {
         const std::int64_t size = role.trained ? scales.of(trainable) : 1;
-        store_.declare("emulated.weight", {size}, parallel::Init::zeros, role.trained, {{{0, size}}}, {0, 1});
+        const std::string name =
+            role.stage.count == 1 ? "emulated.weight" : fmt::format("emulated.{}.weight", role.stage.index);
+        store_.declare(name, {size}, parallel::Init::zeros, role.trained, {{{0, size}}}, {0, 1});
         store_.allocate(1);
     }
 

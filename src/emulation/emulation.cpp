@@ -64,7 +64,7 @@ void Emulation::check_times(const workload::CostModel& costs, const workload::Sa
     table.for_each([&](std::int64_t i) {
         const schedule::SampleCost cost = costs.of(i);
         for (std::size_t s = 0; s < cost.stages.size(); ++s)
-            longest = std::max(longest, scenario_.full_micro_batch(static_cast<int>(s)) *
+            longest = std::max(longest, scenario_.full_micro_batch(scenario_.graph.stages[s].section) *
                                             std::max(cost.stages[s].forward_s, cost.stages[s].backward_s));
     });
     for (const workload::StepEnd& end : ends_) longest = std::max({longest, end.reduce_s, end.update_s});
@@ -87,50 +87,54 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
     for (std::size_t e = 0; e < small.channels.size(); ++e) {
         channel::ChannelSpec& spec = small.channels[e];
         const config::Link& link =
-            workload::link_from(scenario_.graph, *scenario_.cluster, scenario_.graph.edges[e].from);
+            workload::link_from(scenario_.graph, *scenario_.cluster, scenario_.graph.stage_edges[e].from);
         const double row_bytes = static_cast<double>(spec.width) * static_cast<double>(size_of(spec.dtype));
         spec.latency_s = scales.time * link.latency_s;
         spec.row_s = scales.time * row_bytes / link.bandwidth;
         spec.width = scales.of(spec.width);
     }
-    for (std::size_t s = 0; s < small.sections.size(); ++s) {
-        workload::SectionMemory& section = small.sections[s];
-        const model::Role role = workload::role_of(scenario_, static_cast<int>(s));
+    const graph::SectionGraph& graph = scenario_.graph;
+    for (int s = 0; s < static_cast<int>(small.stages.size()); ++s) {
+        workload::StageMemory& stage = small.stages[s];
+        const model::Role role = workload::role_of(scenario_, s);
         const auto element = static_cast<double>(size_of(role.compute));
-        const auto batch = table.worst_micro_batch(scenario_.full_micro_batch(static_cast<int>(s)));
+        const auto batch = table.worst_micro_batch(scenario_.full_micro_batch(graph.stages[s].section));
         double scratch = 0;
-        for (std::size_t e = 0; e < small.channels.size(); ++e)
-            if (scenario_.graph.edges[e].to == static_cast<int>(s))
-                scratch += static_cast<double>(
-                    padded(static_cast<double>(table.rows_of(batch, scenario_.graph.edges[e].from)) *
-                           element * static_cast<double>(small.channels[e].width)));
-        section.footprint.saved = role.emits ? padded(static_cast<double>(section.max_rows) * element *
-                                                      static_cast<double>(scales.of(role.output_width)))
-                                             : kAlignment;
-        section.footprint.scratch = padded(scratch) + kSign;
+        for (std::size_t e = 0; e < small.channels.size(); ++e) {
+            const graph::StageEdge& edge = graph.stage_edges[e];
+            if (edge.to != s) continue;
+            const int from = graph.stages[edge.from].section;
+            const std::int64_t rows =
+                table.rows_of(batch, from) * (edge.within_section() ? table.unit(from) : 1);
+            scratch += static_cast<double>(
+                padded(static_cast<double>(rows) * element * static_cast<double>(small.channels[e].width)));
+        }
+        stage.footprint.saved = role.emits ? padded(static_cast<double>(stage.max_rows) * element *
+                                                    static_cast<double>(scales.of(role.output_width)))
+                                           : kAlignment;
+        stage.footprint.scratch = padded(scratch) + kSign;
         const auto backend = backend::make_meta();
-        const auto module = make_module(*backend, static_cast<int>(s),
-                                        workload::meta_mesh_of(scenario_, static_cast<int>(s)));
-        section.footprint.parameters = module->parameters().bytes();
-        section.footprint.optimizer = module->parameters().optimizer_states();
-        section.footprint.reduce_scratch = module->parameters().reduce_scratch();
+        const auto module = make_module(*backend, s, workload::meta_mesh_of(scenario_, s));
+        stage.footprint.parameters = module->parameters().bytes();
+        stage.footprint.optimizer = module->parameters().optimizer_states();
+        stage.footprint.reduce_scratch = module->parameters().reduce_scratch();
     }
     return small;
 }
 
-std::unique_ptr<model::Module> Emulation::make_module(backend::Backend& backend, int section,
+std::unique_ptr<model::Module> Emulation::make_module(backend::Backend& backend, int stage,
                                                       parallel::Mesh mesh) const {
     const int rank = mesh.rank_in_replica();
-    parallel::Mesh meta_mesh = workload::meta_mesh_of(scenario_, section, rank);
-    const model::ModelSpec spec = scenario_.models[section];
-    const model::Role role = workload::role_of(scenario_, section);
+    parallel::Mesh meta_mesh = workload::meta_mesh_of(scenario_, stage, rank);
+    const model::ModelSpec spec = scenario_.models[scenario_.graph.stages[stage].section];
+    const model::Role role = workload::role_of(scenario_, stage);
     const auto meta = backend::make_meta();
     std::int64_t trainable = 0;
-    const auto real = model::make_module(*meta, spec, role, workload::meta_mesh_of(scenario_, section, rank));
+    const auto real = model::make_module(*meta, spec, role, workload::meta_mesh_of(scenario_, stage, rank));
     for (const parallel::Parameter& p : real->parameters().parameters())
         if (p.trainable) trainable += p.size();
     const double scale = settings_.time_scale;
-    const workload::StepEnd& end = ends_[section];
+    const workload::StepEnd& end = ends_[stage];
     return make_emulated_module(backend, spec, role, trainable, workload::rates_of(scenario_.cluster->device),
                                 scales_of(settings_), {scale * end.reduce_s, scale * end.update_s},
                                 std::move(mesh), std::move(meta_mesh));

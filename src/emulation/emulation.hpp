@@ -36,9 +36,9 @@ public:
     void check_times(const workload::CostModel& costs, const workload::SampleTable& table) const;
     /// The memory that this program uses for such a plan: rows of scaled width, hardly any weights.
     workload::MemoryPlan scaled(const workload::MemoryPlan& plan, const workload::SampleTable& table) const;
-    /// Makes a section whose tasks and step ends sleep for the predicted time. Its parameters are one array
+    /// Makes a stage whose tasks and step ends sleep for the predicted time. Its parameters are one array
     /// of zeros of scaled size.
-    std::unique_ptr<model::Module> make_module(backend::Backend& backend, int section,
+    std::unique_ptr<model::Module> make_module(backend::Backend& backend, int stage,
                                                parallel::Mesh mesh) const;
 
 private:

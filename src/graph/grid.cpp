@@ -10,7 +10,7 @@ namespace maestro::graph {
 
 int rank_at(const Section& section, const Place& place) {
     const Layout& l = section.layout;
-    return section.first_rank + ((place.replica * l.pp + place.stage) * l.cp + place.cp) * l.tp + place.tp;
+    return section.first_rank + ((place.replica * l.pp + place.pp) * l.cp + place.cp) * l.tp + place.tp;
 }
 
 std::optional<Place> place_of(const Section& section, int rank) {
@@ -22,18 +22,38 @@ std::optional<Place> place_of(const Section& section, int rank) {
     at /= l.tp;
     place.cp = at % l.cp;
     at /= l.cp;
-    place.stage = at % l.pp;
+    place.pp = at % l.pp;
     place.replica = at / l.pp;
     return place;
 }
 
-int lane_of(const Section& section, int replica, int stage) {
-    return section.first_lane + replica * section.layout.pp + stage;
+int lane_of(const Section& section, int replica, int pp) {
+    return section.first_lane + replica * section.layout.pp + pp;
+}
+
+int lane_of(const SectionGraph& graph, int stage, int replica) {
+    return lane_of(graph.section_of(stage), replica, graph.stages[stage].pipeline_rank);
+}
+
+int first_rank_of(const SectionGraph& graph, int stage) {
+    return rank_at(graph.section_of(stage), {.pp = graph.stages[stage].pipeline_rank});
+}
+
+int last_rank_of(const SectionGraph& graph, int stage) {
+    const Layout& l = graph.section_of(stage).layout;
+    return rank_at(
+        graph.section_of(stage),
+        {.replica = l.dp - 1, .pp = graph.stages[stage].pipeline_rank, .cp = l.cp - 1, .tp = l.tp - 1});
+}
+
+bool holds(const SectionGraph& graph, int stage, int rank) {
+    const auto place = place_of(graph.section_of(stage), rank);
+    return place && place->pp == graph.stages[stage].pipeline_rank;
 }
 
 int lane_on(const SectionGraph& graph, int rank) {
     for (const Section& section : graph.sections)
-        if (const auto place = place_of(section, rank)) return lane_of(section, place->replica, place->stage);
+        if (const auto place = place_of(section, rank)) return lane_of(section, place->replica, place->pp);
     MAESTRO_FAIL("rank {} of {} holds nothing", rank, graph.world);
 }
 
@@ -48,12 +68,11 @@ std::vector<int> ranks_of(const SectionGraph& graph, int lane) {
     MAESTRO_FAIL("no lane {} of {}", lane, graph.lanes);
 }
 
-bool passes_pointer(const SectionGraph& graph, const Edge& edge) {
-    // Embeddings go from the last stage of a section to the first of another, which is on other ranks if
-    // there are several.
-    const Layout& up = graph.sections[edge.from].layout;
-    return edge.colocated && up.lane_ranks() == 1 && graph.sections[edge.to].layout.lane_ranks() == 1 &&
-           (up.pp == 1 || edge.tensor == EdgeTensor::hidden);
+bool passes_pointer(const SectionGraph& graph, const StageEdge& edge) {
+    const Section &up = graph.section_of(edge.from), &down = graph.section_of(edge.to);
+    // Colocated sections have equal dp and pp, so that what holds for one replica holds for all.
+    return up.first_rank == down.first_rank && up.layout.lane_ranks() == 1 && down.layout.lane_ranks() == 1 &&
+           graph.stages[edge.from].pipeline_rank == graph.stages[edge.to].pipeline_rank;
 }
 
 std::string describe_ranks(const Section& section) {
@@ -69,8 +88,8 @@ std::string describe_place(const SectionGraph& graph, int rank) {
         if (!place) continue;
         text += fmt::format("{}{} replica {}", text.empty() ? "" : ", ", section.name, place->replica);
         for (const auto& [degree, name, at] :
-             {std::tuple{section.layout.pp, "stage", place->stage},
-              std::tuple{section.layout.cp, "cp", place->cp}, std::tuple{section.layout.tp, "tp", place->tp}})
+             {std::tuple{section.layout.pp, "pp", place->pp}, std::tuple{section.layout.cp, "cp", place->cp},
+              std::tuple{section.layout.tp, "tp", place->tp}})
             if (degree > 1) text += fmt::format(" {} {}", name, at);
     }
     return text;

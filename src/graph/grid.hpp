@@ -1,9 +1,10 @@
 // Maps every rank of the world to its replica of each of its sections and its coordinates there. Pure
 // arithmetic on the graph, and the only place that computes ranks, replicas and lanes.
 //
-// Ranks of a section are ordered [replica][stage][cp][tp], tp fastest, so that a replica's are contiguous. A
-// lane is the ranks of one stage of a replica: they run one list of tasks together, and the first of them is
-// its leader. Colocated sections share ranks and lanes.
+// Ranks of a section are ordered [replica][pp][cp][tp], tp fastest, so that a replica's are contiguous. A
+// lane is the ranks of a replica with one coordinate along pp: they run one list of tasks together, those of
+// one stage or, with several chunks, of several. The first of them is its leader. Colocated sections share
+// ranks and lanes.
 #pragma once
 
 #include <optional>
@@ -16,7 +17,7 @@ namespace maestro::graph {
 
 /// Coordinates of a rank in a section.
 struct Place {
-    int replica = 0, stage = 0, cp = 0, tp = 0;
+    int replica = 0, pp = 0, cp = 0, tp = 0;
     bool operator==(const Place&) const = default;
 };
 
@@ -28,16 +29,24 @@ inline bool holds(const Section& section, int rank) {
     return place_of(section, rank).has_value();
 }
 
-/// The lane of the section's replica and stage; lanes are numbered in the order of their leaders.
-int lane_of(const Section& section, int replica, int stage = 0);
+/// The lane of the section's replica and pipeline rank; lanes are numbered in the order of their leaders.
+int lane_of(const Section& section, int replica, int pp = 0);
 /// The lane of the rank.
 int lane_on(const SectionGraph& graph, int rank);
 /// Ranks of the lane, the leader first; the same for each section on it.
 std::vector<int> ranks_of(const SectionGraph& graph, int lane);
 
+/// The lane of a stage in a replica.
+int lane_of(const SectionGraph& graph, int stage, int replica);
+/// The first rank of the stage's first replica, and the last rank of its last replica.
+int first_rank_of(const SectionGraph& graph, int stage);
+int last_rank_of(const SectionGraph& graph, int stage);
+/// Whether the rank runs the tasks of the stage.
+bool holds(const SectionGraph& graph, int stage, int rank);
+
 /// Whether producer and consumer of every replica are the same single rank, so that the edge passes a
 /// pointer.
-bool passes_pointer(const SectionGraph& graph, const Edge& edge);
+bool passes_pointer(const SectionGraph& graph, const StageEdge& edge);
 
 /// "rank 3", "ranks 1-3".
 std::string describe_ranks(const Section& section);

@@ -175,26 +175,31 @@ void derive_stages(SectionGraph& graph) {
     for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
         Section& section = graph.sections[s];
         section.first_stage = static_cast<int>(graph.stages.size());
-        for (int k = 0; k < section.layout.pp; ++k) graph.stages.push_back({s, k});
+        for (int k = 0; k < section.layout.stages(); ++k)
+            graph.stages.push_back({s, k, k % section.layout.pp});
     }
-    const auto last_stage = [&](int s) {
-        return graph.sections[s].first_stage + graph.sections[s].layout.pp - 1;
-    };
     for (int e = 0; e < static_cast<int>(graph.edges.size()); ++e) {
         const Edge& edge = graph.edges[e];
         const bool hidden = edge.tensor == EdgeTensor::hidden;
-        graph.stage_edges.push_back({.from = last_stage(edge.from),
-                                     .to = hidden ? last_stage(edge.to) : graph.sections[edge.to].first_stage,
-                                     .tensor = edge.tensor,
-                                     .edge = e,
-                                     .gradient = edge.gradient});
+        graph.stage_edges.push_back(
+            {.from = graph.last_stage(edge.from),
+             .to = hidden ? graph.last_stage(edge.to) : graph.sections[edge.to].first_stage,
+             .tensor = edge.tensor,
+             .edge = e,
+             .gradient = edge.gradient});
     }
     for (const Section& section : graph.sections)
-        for (int k = section.first_stage; k + 1 < section.first_stage + section.layout.pp; ++k)
+        for (int k = section.first_stage; k + 1 < section.first_stage + section.layout.stages(); ++k)
             graph.stage_edges.push_back({.from = k, .to = k + 1, .gradient = section.backward});
 }
 
 }  // namespace
+
+std::string SectionGraph::stage_name(int stage) const {
+    const Section& section = section_of(stage);
+    return section.layout.stages() == 1 ? section.name
+                                        : fmt::format("{} stage {}", section.name, stages[stage].index);
+}
 
 SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
                         std::vector<Refusal>& refusals) {

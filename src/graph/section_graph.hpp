@@ -22,6 +22,9 @@ enum class Kind {
 struct Layout {
     int dp = 1, tp = 1, cp = 1, pp = 1, ep = 1;
     ContextKind cp_kind = ContextKind::ring;
+    int chunks = 1;           ///< stages of a pipeline rank (Megatron's virtual pipeline stages)
+    std::vector<int> layers = {};  ///< of each stage; empty: balanced by their costs
+    int stages() const { return pp * chunks; }
     int ranks() const { return dp * tp * cp * pp; }
     int lanes() const { return dp * pp; }       ///< see grid.hpp
     int lane_ranks() const { return tp * cp; }  ///< ranks that run each task together
@@ -53,10 +56,12 @@ struct Edge {
 };
 
 /// A stage of a section: consecutive layers of its model, on one lane of each replica. A section without
-/// pipeline parallelism has one.
+/// pipeline parallelism has one. With several chunks, stage k is on pipeline rank k mod pp, so that a lane
+/// has several stages of the section.
 struct Stage {
-    int section = 0;  ///< colour
-    int index = 0;    ///< within the section
+    int section = 0;        ///< colour
+    int index = 0;          ///< within the section
+    int pipeline_rank = 0;  ///< see Place
 };
 
 /// What carries rows from one stage to another: an edge of the graph, or the residual stream within a
@@ -67,6 +72,8 @@ struct StageEdge {
     EdgeTensor tensor = EdgeTensor::stream;
     int edge = -1;  ///< in SectionGraph::edges; -1 within a section
     bool gradient = false;
+
+    bool within_section() const { return edge < 0; }
 };
 
 struct SectionGraph {
@@ -78,6 +85,14 @@ struct SectionGraph {
     std::vector<int> order;              ///< colours, upstream before downstream
     int world = 0;                       ///< ranks
     int lanes = 0;
+
+    const Section& section_of(int stage) const { return sections[stages[stage].section]; }
+    int last_stage(int section) const {
+        return sections[section].first_stage + sections[section].layout.stages() - 1;
+    }
+    bool has_pipelines() const { return stages.size() > sections.size(); }
+    /// "vision", or "language stage 2" where the section has several.
+    std::string stage_name(int stage) const;
 };
 
 /// An error, with the deck key that it belongs to ("section.vision.layout.dp",

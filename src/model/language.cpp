@@ -20,7 +20,10 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
       role_(role),
       vocabulary_(mesh_.tp_part(spec.vocabulary)),
       sequence_parallel_(backend, mesh_.tp()),
-      embedding_(role.stage.first() ? &declare_by_token("embedding.weight", spec.width, role.trained)
+      embedding_(role.stage.first() ? &declare_by_token("embedding.weight", spec.width, role.trained,
+                                                        spec.tie_embeddings && role.stage.count > 1
+                                                            ? parallel::Axes(parallel::Axis::pp)
+                                                            : parallel::Axes())
                                     : nullptr),
       layers_(backend, spec, role, mesh_, store_),
       loss_(backend, sizeof(double)) {
@@ -40,9 +43,10 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
         norm_ = &store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained);
         if (!spec.tie_embeddings)
             head_ = &declare_by_token("head.weight", spec.width, role.trained);
-        else
-            head_ = embedding_ != nullptr ? embedding_
-                                          : &declare_by_token("embedding.weight", spec.width, role.trained);
+        else if (embedding_ != nullptr)
+            head_ = embedding_;
+        else if (role.loss)  // a copy; only where a loss is computed does the head compute anything
+            head_ = &declare_by_token("embedding.weight", spec.width, role.trained, parallel::Axis::pp);
     }
     // The teacher sends its hidden states and the student applies the teacher's head: hidden states are far
     // narrower than logits, so this keeps the traffic of the edge small.
@@ -52,9 +56,10 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
                                      : nullptr);
 }
 
-const parallel::Parameter& Language::declare_by_token(const char* name, std::int64_t width, bool trained) {
-    return store_.declare(name, {spec_.vocabulary, width}, parallel::Init::normal, trained, {{vocabulary_}},
-                          {0, width});
+const parallel::Parameter& Language::declare_by_token(const char* name, std::int64_t width, bool trained,
+                                                      parallel::Axes replicated) {
+    return store_.declare(name, {spec_.vocabulary, width}, parallel::Init::normal, trained,
+                          {{vocabulary_, replicated}}, {0, width});
 }
 
 void Language::copy_to_device(State& state, backend::Arena& kept, backend::Arena& scratch) const {

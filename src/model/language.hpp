@@ -70,7 +70,8 @@ private:
     struct Targets;
     struct LossInputs;
     /// Declares a matrix [V, width] of which this tp rank holds the rows of its part of the vocabulary.
-    const parallel::Parameter& declare_by_token(const char* name, std::int64_t width, bool trained);
+    const parallel::Parameter& declare_by_token(const char* name, std::int64_t width, bool trained,
+                                                parallel::Axes replicated = {});
     /// From sample rows to packed rows. Pure; every rank of the replica computes the same.
     PackedBatch pack(const Batch& batch) const;
     /// From packed rows to the slice and local rows of this rank.

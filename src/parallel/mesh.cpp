@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "base/check.hpp"
 
@@ -28,6 +29,7 @@ public:
         add(Axis::tp, "tp", rank % tp, tp);
         add(Axis::cp, "cp", rank / tp % cp, cp);
         add(Axis::kv, "kv", rank % tp % shape.kv_ranks(), shape.kv_ranks());
+        add(Axis::pp, "tied embeddings", shape.tied.index, shape.tied.count);
         // A frozen section has no gradients to reduce. Without the group its ranks keep one communicator
         // less.
         if (shape.trainable) add(kDataAxes, "gradients", rank / tp, shape.data_ranks());
@@ -59,13 +61,20 @@ Mesh single_rank_mesh() {
 }
 
 Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, const MeshShape& shape,
-               const std::string& name) {
+               const std::string& name, comm::Communicator tied) {
     const auto [cp, tp] = shape.degrees;
     const int rank = section.rank(), replica_index = rank / (cp * tp);
     MAESTRO_CHECK(section.size() == shape.dp * cp * tp, "section {}: {} ranks for dp {}, cp {} and tp {}",
                   name, section.size(), shape.dp, cp, tp);
     const std::string replica = fmt::format("section {}, replica {}", name, replica_index);
-    return MeshBuilder::build(rank, shape, [&](Axes axes, int, int) {
+    return MeshBuilder::build(rank, shape, [&](Axes axes, int at, int size) {
+        if (axes == Axis::pp) {
+            // The copies of frozen weights are read alone, so that only the order of the stages counts.
+            if (!shape.trainable) return collective::make_meta_group(at, size);
+            MAESTRO_CHECK(tied.size() == size && tied.rank() == at, "section {}: stage {} of {} is {} of {}",
+                          name, at, size, tied.rank(), tied.size());
+            return collective::make_process_group(std::move(tied), backend);
+        }
         // MPI_Comm_split makes a group of all ranks with the same colour: here those whose coordinates along
         // all other axes are equal. It is collective, so every rank splits along every axis.
         int colour = rank / tp;
@@ -95,7 +104,10 @@ std::unique_ptr<collective::ProcessGroup> make_data_group(const comm::Communicat
 Mesh make_meta_mesh(int rank, const MeshShape& shape, const MeshLinks& links) {
     // kv lies within tp and uses its link.
     return MeshBuilder::build(rank, shape, [&](Axes axes, int at, int size) {
-        const LinkCost& link = axes == kDataAxes ? links.data : axes == Axis::cp ? links.cp : links.tp;
+        const LinkCost& link = axes == kDataAxes  ? links.data
+                               : axes == Axis::cp ? links.cp
+                               : axes == Axis::pp ? links.tied
+                                                  : links.tp;
         return collective::make_meta_group(at, size, link.latency_s, link.bandwidth);
     });
 }

@@ -16,8 +16,9 @@ namespace maestro::parallel {
 
 /// The axes of a mesh. Ranks along dp share the samples, along cp the rows of a micro-batch, along tp the
 /// heads, the channels and the vocabulary. `kv` is a part of tp: with more tp ranks than KV heads,
-/// consecutive tp ranks hold copies of the same KV head.
-enum class Axis : unsigned { dp = 1, cp = 2, tp = 4, kv = 8 };
+/// consecutive tp ranks hold copies of the same KV head. Along `pp` are the ranks of the first and the last
+/// stage of a pipeline, where both hold copies of a tied embedding.
+enum class Axis : unsigned { dp = 1, cp = 2, tp = 4, kv = 8, pp = 16 };
 
 /// A set of axes. It identifies a process group: the ranks whose coordinates differ along these axes only.
 class Axes {
@@ -44,15 +45,23 @@ constexpr Axes operator|(Axis a, Axis b) {
 inline constexpr Axes kDataAxes = Axis::dp | Axis::cp;
 /// The axes within a replica along which ranks may hold copies of the same weights. Each copy's gradient is
 /// partial.
-inline constexpr Axis kReplicaAxes[] = {Axis::tp, Axis::kv};
+inline constexpr Axis kReplicaAxes[] = {Axis::tp, Axis::kv, Axis::pp};
 
-/// The shape of a section's mesh. Its ranks are ordered [dp][cp][tp], tp fastest.
+/// A stage's place along Axis::pp.
+struct TiedStage {
+    int index = 0, count = 1;  ///< count 1: it shares no weights with another stage
+    bool operator==(const TiedStage&) const = default;
+};
+
+/// The shape of the mesh of a section or of one of its stages. Its ranks are ordered [dp][cp][tp], tp
+/// fastest.
 struct MeshShape {
     int dp = 1;
     Degrees degrees = {};
     ContextKind context_kind = ContextKind::ring;
     int kv_heads = 1;       ///< of the model
     bool trainable = true;  ///< gradients are reduced, for which the mesh has a group over kDataAxes
+    TiedStage tied = {};
     bool operator==(const MeshShape&) const = default;
 
     int data_ranks() const { return dp * degrees.cp; }
@@ -68,7 +77,7 @@ public:
     Degrees degrees() const { return shape_.degrees; }
     ContextKind context_kind() const { return shape_.context_kind; }
 
-    /// Returns the group along tp, cp or kv, or along kDataAxes where the shape is trainable. Throws
+    /// Returns the group along tp, cp, kv or pp, or along kDataAxes where the shape is trainable. Throws
     /// Error(broken_invariant) for any other set of axes.
     collective::ProcessGroup& group(Axes axes) const;
     bool has(Axes axes) const;
@@ -96,16 +105,17 @@ private:
     };
     MeshShape shape_;
     int dp_rank_ = 0;
-    std::vector<Entry> groups_;  ///< tp, cp, kv, data
+    std::vector<Entry> groups_;  ///< tp, cp, kv, pp, data
 };
 
 /// Returns the mesh of a section of one rank.
 Mesh single_rank_mesh();
-/// Builds the groups of this rank. Collective over `section`, which has the section's ranks in their order;
-/// the backend outlives the mesh. `name` is the section's, for messages. Throws Error(broken_invariant) if
-/// the section does not have dp x cp x tp ranks.
+/// Builds the groups of this rank. Collective over `section`, which has the ranks of the section, or of its
+/// stage, in their order; the backend outlives the mesh. `name` is the section's, for messages. `tied` has
+/// this rank and its counterpart in the other stage where the shape says that both hold copies of weights.
+/// Throws Error(broken_invariant) if there are not dp x cp x tp ranks.
 Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, const MeshShape& shape,
-               const std::string& name);
+               const std::string& name, comm::Communicator tied = {});
 
 /// Builds the group along kDataAxes alone, for a section whose mesh has none because it is not trainable.
 /// Collective over `section`.
@@ -120,7 +130,7 @@ struct LinkCost {
     bool operator==(const LinkCost&) const = default;
 };
 struct MeshLinks {
-    LinkCost tp, cp, data;
+    LinkCost tp, cp, data, tied = {};
     bool operator==(const MeshLinks&) const = default;
 };
 /// Returns the mesh of rank `rank` of a section, whose groups send nothing and count what they would send:

@@ -18,6 +18,7 @@ namespace maestro::simulation {
 namespace {
 
 constexpr std::string_view kHeader = "sample,section,forward_s,backward_s";
+constexpr std::string_view kStageHeader = "sample,section,forward_s,backward_s,stage";
 constexpr std::size_t kMaxProblems = 10;
 constexpr double kMaxSeconds = 1e9;  ///< seconds
 
@@ -41,9 +42,11 @@ public:
             const std::string_view line = trimmed(text.substr(0, end));
             text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
             if (!header) {
-                if (line != kHeader) fail(fmt::format("the first line must be '{}'", kHeader));
-                if (line != kHeader) break;
-                header = true;
+                by_stage_ = line == kStageHeader;
+                header = by_stage_ || line == kHeader;
+                if (header) continue;
+                fail(fmt::format("the first line must be '{}', or that with ',stage'", kHeader));
+                break;
             } else if (!line.empty()) {
                 row(line);
             }
@@ -51,6 +54,7 @@ public:
         if (problems_.empty() && samples_.empty())
             fail("holds no times; give a line for every sample and section");
         std::sort(samples_.begin(), samples_.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+        if (problems_.empty()) check_stages();
         if (problems_.empty()) check_loss();
         if (!problems_.empty())
             throw Error(ExitCode::bad_data, fmt::format("{}", fmt::join(problems_, "\n")), Scope::all_ranks);
@@ -70,7 +74,8 @@ private:
     }
 
     void row(std::string_view line) {
-        std::array<std::string_view, 4> field;
+        std::array<std::string_view, 5> field;
+        const std::size_t fields = by_stage_ ? 5 : 4;
         std::size_t count = 0;
         for (std::string_view rest = line;; ++count) {
             const auto comma = rest.find(',');
@@ -78,8 +83,9 @@ private:
             if (comma == std::string_view::npos) break;
             rest = rest.substr(comma + 1);
         }
-        if (++count != field.size()) {
-            fail(fmt::format("{} fields; allowed: 4, {}", count, kHeader));
+        if (++count != fields) {
+            fail(
+                fmt::format("{} fields; allowed: {}, {}", count, fields, by_stage_ ? kStageHeader : kHeader));
             return;
         }
         std::int64_t id = 0;
@@ -107,21 +113,57 @@ private:
                             field[3], shape.name));
             return;
         }
+        const int stages = shape.layout.stages();
+        int stage = -1;  // all
+        if (by_stage_ && !stage_number(field[4], stages, stage)) return;
         const auto [index, added] = index_.emplace(id, samples_.size());
-        if (added) samples_.push_back({id, std::vector<schedule::TaskCost>(graph_.sections.size())});
-        auto& place = samples_[index->second].stages[section->second];
-        if (place.active) fail(fmt::format("sample {} has times for section '{}' already", id, shape.name));
-        place = cost;
+        if (added) samples_.push_back({id, std::vector<schedule::TaskCost>(graph_.stages.size())});
+        std::vector<schedule::TaskCost>& places = samples_[index->second].stages;
+        if (!by_stage_) {
+            cost.forward_s /= stages;
+            cost.backward_s /= stages;
+        }
+        for (int k = by_stage_ ? stage : 0; k < (by_stage_ ? stage + 1 : stages); ++k) {
+            schedule::TaskCost& place = places[static_cast<std::size_t>(shape.first_stage + k)];
+            if (place.active)
+                fail(fmt::format("sample {} has times for section '{}' already", id,
+                                 by_stage_ ? graph_.stage_name(shape.first_stage + k) : shape.name));
+            place = cost;
+        }
+    }
+
+    bool stage_number(std::string_view text, int stages, int& stage) {
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), stage);
+        if (error == std::errc() && end == text.data() + text.size() && stage >= 0 && stage < stages)
+            return true;
+        fail(fmt::format("stage: '{}' is not a stage of the section; allowed: 0 to {}", text, stages - 1));
+        return false;
+    }
+
+    /// A sample that a section works on passes through all of its stages.
+    void check_stages() {
+        for (const schedule::SampleCost& sample : samples_)
+            for (const graph::Section& s : graph_.sections) {
+                int active = 0;
+                for (int k = 0; k < s.layout.stages(); ++k)
+                    active += sample.stages[static_cast<std::size_t>(s.first_stage + k)].active ? 1 : 0;
+                if (active == 0 || active == s.layout.stages()) continue;
+                problems_.push_back(
+                    fmt::format("{}: sample {} has times for {} of the {} stages of section "
+                                "'{}'; give a line for each",
+                                path_, sample.id, active, s.layout.stages(), s.name));
+                if (problems_.size() == kMaxProblems) return;
+            }
     }
 
     /// Every sample ends in the sections with a loss.
     void check_loss() {
         for (const schedule::SampleCost& sample : samples_)
-            for (std::size_t s = 0; s < sample.stages.size(); ++s)
-                if (graph_.sections[s].loss && !sample.stages[s].active) {
+            for (const graph::Section& s : graph_.sections)
+                if (s.loss && !sample.stages[static_cast<std::size_t>(s.first_stage)].active) {
                     problems_.push_back(fmt::format(
                         "{}: sample {} has no times for section '{}', in which every sample ends; add a line",
-                        path_, sample.id, graph_.sections[s].name));
+                        path_, sample.id, s.name));
                     if (problems_.size() == kMaxProblems) return;
                 }
     }
@@ -132,6 +174,7 @@ private:
     std::vector<schedule::SampleCost> samples_;            ///< in the order of their first lines
     std::unordered_map<std::int64_t, std::size_t> index_;  ///< of a sample's number in samples_
     std::vector<std::string> problems_;
+    bool by_stage_ = false;  ///< every line is of one stage
     int line_ = 0;
 };
 

@@ -27,12 +27,14 @@ void correct(std::vector<schedule::SampleCost>& costs, const graph::SectionGraph
     constexpr std::int64_t kWarmUp = 3;
     const io::Rows rows = read_run(run, "--measured", graph);
     const std::vector<io::TaskRow>& tasks = rows.tasks;
-    workload::Correction correction(graph.sections.size());
+    workload::Correction correction(graph.stages.size());
     std::set<std::int64_t> steps;
     for (const io::TaskRow& t : tasks) steps.insert(t.step);
     while (steps.size() > 2 * kWarmUp && *steps.begin() <= kWarmUp) steps.erase(steps.begin());
     for (const io::TaskRow& t : tasks)
-        if (steps.contains(t.step)) correction.add_measured(t.section, t.phase, t.end_s - t.start_s);
+        if (steps.contains(t.step))
+            correction.add_measured(graph.sections[t.section].first_stage + t.stage, t.phase,
+                                    t.end_s - t.start_s);
     std::map<std::int64_t, std::set<std::int64_t>> had;  // samples by step
     for (const io::AssignmentRow& a : rows.assignment) had[a.step].insert(a.sample);
     for (const std::int64_t step : steps)
@@ -43,12 +45,12 @@ void correct(std::vector<schedule::SampleCost>& costs, const graph::SectionGraph
                                         "samples, data.global_batch and run.seed must be the run's",
                                         run, step, id),
                             Scope::all_ranks);
-            for (std::size_t s = 0; s < graph.sections.size(); ++s)
+            for (std::size_t s = 0; s < graph.stages.size(); ++s)
                 correction.add_predicted(s, costs[id].stages[s]);
         }
-    for (std::size_t s = 0; s < graph.sections.size(); ++s)
+    for (std::size_t s = 0; s < graph.stages.size(); ++s)
         log::info("{}: section {}: measured over predicted time {:.3f} forward, {:.3f} backward", run,
-                  graph.sections[s].name, correction.factors(s)[0], correction.factors(s)[1]);
+                  graph.stage_name(static_cast<int>(s)), correction.factors(s)[0], correction.factors(s)[1]);
     for (schedule::SampleCost& cost : costs) correction.apply(cost);
 }
 
@@ -84,7 +86,7 @@ Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Sou
         inputs.device_memory = cluster->device.memory;
         workload::choose_windows(inputs.memory, graph, cluster->device.memory);
         for (std::size_t s = 0; s < inputs.problem.stages.size(); ++s)
-            inputs.problem.stages[s].window = inputs.memory.sections[s].window;
+            inputs.problem.stages[s].window = inputs.memory.stages[s].window;
         if (source.replay.empty()) inputs.ends = workload::step_ends(scenario, probes);
     }
     inputs.counts = workload::step_counts(scenario, table, probes, order.batch(inputs.step - 1));
@@ -92,7 +94,7 @@ Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Sou
         inputs.problem.samples.push_back(costs[id]);
         for (std::size_t s = 0; s < inputs.problem.stages.size(); ++s)
             if (inputs.problem.stages[s].loss)
-                inputs.tokens += static_cast<double>(table.length(id, static_cast<int>(s)));
+                inputs.tokens += static_cast<double>(table.length(id, inputs.problem.stages[s].section));
     }
     return inputs;
 }

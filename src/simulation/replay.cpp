@@ -21,7 +21,7 @@ constexpr double kMaxSeconds = 1e9;  ///< seconds
     throw Error(ExitCode::bad_data, what, Scope::all_ranks);
 }
 
-/// A micro-batch while its rows are read, by section, replica and number.
+/// A micro-batch in a stage while its rows are read, by stage, replica and number.
 struct Batch {
     Replay::Measured times;
     int runs[2] = {0, 0};  ///< forwards and backwards
@@ -45,20 +45,23 @@ std::int64_t recorded_step(const io::Rows& rows, const std::string& run, std::in
     return step > 0 ? step : *whole.rbegin();
 }
 
-Batches batches_of(const io::Rows& rows, std::int64_t step) {
+Batches batches_of(const io::Rows& rows, std::int64_t step, const graph::SectionGraph& graph) {
     Batches found;
     for (const io::AssignmentRow& a : rows.assignment)
-        if (a.step == step) found[{a.section, a.replica, a.micro_batch}].times.samples.push_back(a.sample);
+        if (a.step == step)
+            for (int stage = graph.sections[a.section].first_stage; stage <= graph.last_stage(a.section);
+                 ++stage)
+                found[{stage, a.replica, a.micro_batch}].times.samples.push_back(a.sample);
     return found;
 }
 
 /// Every micro-batch ran forward once, and backward once where the section has a backward.
 void check_whole(const Batches& found, const Replay& replay, const graph::SectionGraph& graph) {
-    for (std::size_t s = 0; s < graph.sections.size(); ++s) {
+    for (int s = 0; s < static_cast<int>(graph.stages.size()); ++s) {
         int batches = 0, forwards = 0, backwards = 0;
         bool twice = false;
         for (const auto& [key, batch] : found) {
-            if (std::get<0>(key) != static_cast<int>(s)) continue;
+            if (std::get<0>(key) != s) continue;
             ++batches;
             forwards += batch.runs[0];
             backwards += batch.runs[1];
@@ -66,9 +69,9 @@ void check_whole(const Batches& found, const Replay& replay, const graph::Sectio
         }
         if (twice || forwards != batches || (backwards != 0 && backwards != batches))
             refuse(fmt::format("--replay {}: /timeline lacks tasks of step {}", replay.run, replay.step));
-        if (graph.sections[s].backward && backwards < batches)
+        if (graph.section_of(s).backward && backwards < batches)
             refuse(fmt::format("--replay {}: section {} ran no backward there, the deck's does", replay.run,
-                               graph.sections[s].name));
+                               graph.stage_name(s)));
     }
 }
 
@@ -89,10 +92,19 @@ io::Rows read_run(const std::string& run, const char* option, const graph::Secti
     const auto known = [&](int section) {
         return section >= 0 && static_cast<std::size_t>(section) < names.size();
     };
+    std::vector<int> stages(names.size(), 0);  // of each section of the run
     for (const io::TaskRow& t : rows.tasks)
-        if (!known(t.section) || t.phase < 0 || t.phase > 1 || t.step < 1 || !std::isfinite(t.start_s) ||
-            !(t.end_s >= t.start_s && t.end_s - t.start_s <= kMaxSeconds))
+        if (!known(t.section) || t.stage < 0 || t.phase < 0 || t.phase > 1 || t.step < 1 ||
+            !std::isfinite(t.start_s) || !(t.end_s >= t.start_s && t.end_s - t.start_s <= kMaxSeconds))
             refuse(path + ": /timeline has a row that is not a task");
+        else
+            stages[t.section] = std::max(stages[t.section], t.stage + 1);
+    for (std::size_t s = 0; s < names.size(); ++s)
+        if (stages[s] > 0 && stages[s] != graph.sections[s].layout.stages())
+            refuse(
+                fmt::format("{}: section {} has {} stages there and {} in the deck; layout.pp and "
+                            "layout.chunks must be the run's",
+                            path, names[s], stages[s], graph.sections[s].layout.stages()));
     for (const io::StepRow& s : rows.steps)
         if (!(s.time_s >= 0 && s.time_s <= kMaxSeconds))
             refuse(path + ": /steps has a time that is not valid");
@@ -111,12 +123,13 @@ io::Rows read_run(const std::string& run, const char* option, const graph::Secti
 
 Replay read_replay(const std::string& run, std::int64_t step, const graph::SectionGraph& graph) {
     const io::Rows rows = read_run(run, "--replay", graph);
-    Replay replay{.run = run, .step = recorded_step(rows, run, step), .sections = {}};
-    auto found = batches_of(rows, replay.step);
+    Replay replay{.run = run, .step = recorded_step(rows, run, step), .stages = {}};
+    auto found = batches_of(rows, replay.step, graph);
     double first = 1e300, last = 0;
     for (const io::TaskRow& t : rows.tasks) {
         if (t.step != replay.step) continue;
-        const auto at = found.find({t.section, t.replica, t.micro_batch});
+        const auto at =
+            found.find({graph.sections[t.section].first_stage + t.stage, t.replica, t.micro_batch});
         if (at == found.end())
             refuse(fmt::format("--replay {}: a task of step {} holds no samples", run, t.step));
         at->second.times.seconds[t.phase] += t.end_s - t.start_s;
@@ -129,29 +142,29 @@ Replay read_replay(const std::string& run, std::int64_t step, const graph::Secti
     for (const io::StepRow& s : rows.steps)
         if (s.step == replay.step) replay.rest_s = std::max(s.time_s - replay.tasks_s, 0.0);
     replay.windows = io::read_windows(run + "/metrics.h5");
-    if (!replay.windows.empty() && (replay.windows.size() != graph.sections.size() ||
+    if (!replay.windows.empty() && (replay.windows.size() != graph.stages.size() ||
                                     std::any_of(replay.windows.begin(), replay.windows.end(),
                                                 [](int w) { return w < 1 || w > graph::kMaxInFlight; })))
-        refuse(fmt::format("--replay {}: metrics.h5 does not hold a window for each section", run));
-    replay.sections.resize(graph.sections.size());
-    for (auto& [key, batch] : found) replay.sections[std::get<0>(key)].push_back(std::move(batch.times));
+        refuse(fmt::format("--replay {}: metrics.h5 does not hold a window for each section and stage", run));
+    replay.stages.resize(graph.stages.size());
+    for (auto& [key, batch] : found) replay.stages[std::get<0>(key)].push_back(std::move(batch.times));
     return replay;
 }
 
 void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& replay,
                    std::span<const std::int64_t> batch, const graph::SectionGraph& graph) {
-    for (std::size_t s = 0; s < replay.sections.size(); ++s) {
+    for (std::size_t s = 0; s < replay.stages.size(); ++s) {
         std::set<std::int64_t> due;
         for (const std::int64_t id : batch)
             if (costs[id].stages[s].active) due.insert(id);
-        for (const Replay::Measured& micro : replay.sections[s]) {
+        for (const Replay::Measured& micro : replay.stages[s]) {
             double sums[2] = {0, 0};
             for (const std::int64_t id : micro.samples) {
                 if (due.erase(id) == 0)
                     refuse(
                         fmt::format("--replay {}: section {} worked on sample {} in step {}, the deck does "
                                     "not; samples, data.global_batch and run.seed must be the run's",
-                                    replay.run, graph.sections[s].name, id, replay.step));
+                                    replay.run, graph.stage_name(static_cast<int>(s)), id, replay.step));
                 const schedule::TaskCost& cost = costs[id].stages[s];
                 sums[0] += cost.forward_s;
                 sums[1] += cost.backward_s;
@@ -169,7 +182,7 @@ void replace_times(std::vector<schedule::SampleCost>& costs, const Replay& repla
             refuse(
                 fmt::format("--replay {}: section {} did not work on sample {} in step {}, the deck does; "
                             "samples, data.global_batch and run.seed must be the run's",
-                            replay.run, graph.sections[s].name, *due.begin(), replay.step));
+                            replay.run, graph.stage_name(static_cast<int>(s)), *due.begin(), replay.step));
     }
 }
 

@@ -15,8 +15,8 @@
 namespace maestro::simulation {
 
 /// The rows of RUN/metrics.h5, checked; times of an emulated run in seconds of its cluster. `option` is named
-/// in errors: Error(input_missing) where there is no such file, Error(bad_data) where its sections are not
-/// the deck's.
+/// in errors: Error(input_missing) where there is no such file, Error(bad_data) where its sections, or their
+/// stages, are not the deck's.
 io::Rows read_run(const std::string& run, const char* option, const graph::SectionGraph& graph);
 
 /// One recorded step.
@@ -27,10 +27,10 @@ struct Replay {
     };
     std::string run;
     std::int64_t step = 0;
-    std::vector<std::vector<Measured>> sections;  ///< by colour
-    double tasks_s = 0;                           ///< from the start of the first task to the end of the last
+    std::vector<std::vector<Measured>> stages;  ///< by stage
+    double tasks_s = 0;                         ///< from the start of the first task to the end of the last
     double rest_s = 0;           ///< the rest of the step: gradients, optimizer, the step boundary
-    std::vector<int> windows{};  ///< by colour, the run's; empty: of an older build
+    std::vector<int> windows{};  ///< by stage, the run's; empty: of an older build
 };
 
 /// `step` 0: the last one that was recorded completely.

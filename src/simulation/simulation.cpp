@@ -11,6 +11,7 @@
 
 #include "base/log.hpp"
 #include "base/text_file.hpp"
+#include "graph/grid.hpp"
 #include "schedule/bounds.hpp"
 #include "schedule/policies.hpp"
 #include "simulation/costs_file.hpp"
@@ -33,9 +34,9 @@ double gap_of(const Result& result) {
     return std::abs(gap) < 1e-12 ? 0 : gap;  // of rounding
 }
 
-/// Returns the share of the step in which the lanes of the section run no task of any section.
-double idle_of(const Result& result, std::size_t section) {
-    const schedule::StageShape& shape = result.problem.stages[section];
+/// Returns the share of the step in which the lanes of the stage run no task of any stage.
+double idle_of(const Result& result, std::size_t stage) {
+    const schedule::StageShape& shape = result.problem.stages[stage];
     double busy = 0;
     for (const auto& t : result.timeline.tasks)
         if (t.lane >= shape.first_lane && t.lane <= shape.lane(shape.replicas - 1) &&
@@ -74,10 +75,11 @@ void complete(Result& result, const graph::SectionGraph& graph, const Inputs& in
         result.measured_s = inputs.measured_s;
         result.step_s = result.timeline.makespan_s + inputs.rest_s;
     }
-    if (result.policy != "one-size" && !inputs.memory.sections.empty()) {
+    if (result.policy != "one-size" && !inputs.memory.stages.empty()) {
         result.device_memory = inputs.device_memory;
-        for (const graph::Section& s : graph.sections)
-            result.memory.push_back(workload::memory_of(inputs.memory, graph, s.first_rank));
+        for (int s = 0; s < static_cast<int>(graph.stages.size()); ++s)
+            result.memory.push_back(
+                workload::memory_of(inputs.memory, graph, graph::first_rank_of(graph, s)));
     }
     if (inputs.ends.empty()) return;
     std::vector<double> ends(result.problem.lanes, 0.0);
@@ -93,16 +95,17 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
     const std::vector<double> busy = busy_of(result);
     const int critical = schedule::critical_stage(result.problem);
     for (std::size_t s = 0; s < busy.size(); ++s) {
+        const graph::Layout& layout = graph.section_of(static_cast<int>(s)).layout;
         const double load = busy[s] / result.problem.stages[s].replicas;
-        text += fmt::format("{:<20}{:>8}{:>14.6g}{:>9.1f}%{:>9.1f}%", graph.sections[s].name,
-                            graph.sections[s].layout.ranks(), load,
+        text += fmt::format("{:<20}{:>8}{:>14.6g}{:>9.1f}%{:>9.1f}%", graph.stage_name(static_cast<int>(s)),
+                            layout.dp * layout.lane_ranks(), load,
                             100 * load / std::max(result.lower_bound_s, 1e-300), 100 * idle_of(result, s));
         if (memory) {
             const double bytes = result.memory[s].total();
-            text +=
-                fmt::format("{:>8}{:>12.3f}{}",
-                            graph.sections[s].loss ? "-" : fmt::format("{}", result.problem.stages[s].window),
-                            bytes / 1e9, bytes > result.device_memory ? "  does not fit" : "");
+            text += fmt::format(
+                "{:>8}{:>12.3f}{}",
+                result.problem.stages[s].loss ? "-" : fmt::format("{}", result.problem.stages[s].window),
+                bytes / 1e9, bytes > result.device_memory ? "  does not fit" : "");
         }
         text += static_cast<int>(s) == critical && result.policy != "one-size" ? "  critical\n" : "\n";
     }
@@ -128,14 +131,71 @@ std::string describe(const Result& result, const graph::SectionGraph& graph) {
                             total(&workload::StepCounts::memory_bytes) / 1e9);
         if (result.policy != "one-size")
             text += fmt::format(
-                ", {:.4g} GB over edges, {:.4g} GB among tp and {:.4g} GB among cp ranks, {:.4g} GB "
+                ", {:.4g} GB over edges, {:.4g} GB among tp and {:.4g} GB among cp ranks{}, {:.4g} GB "
                 "to sum gradients and gather weights",
                 total(&workload::StepCounts::edge_bytes) / 1e9, total(&workload::StepCounts::tp_bytes) / 1e9,
-                total(&workload::StepCounts::cp_bytes) / 1e9, total(&workload::StepCounts::dp_bytes) / 1e9);
+                total(&workload::StepCounts::cp_bytes) / 1e9,
+                graph.has_pipelines()
+                    ? fmt::format(", {:.4g} GB between stages", total(&workload::StepCounts::pp_bytes) / 1e9)
+                    : "",
+                total(&workload::StepCounts::dp_bytes) / 1e9);
     }
     if (memory) text += fmt::format("\na rank of the device has {:.3f} GB", result.device_memory / 1e9);
     return text;
 }
+
+namespace {
+
+nlohmann::ordered_json stage_json(const Result& result, int stage, const std::vector<double>& busy) {
+    const auto s = static_cast<std::size_t>(stage);
+    nlohmann::ordered_json json = {{"work_s", busy[s] / result.problem.stages[s].replicas},
+                                   {"idle", idle_of(result, s)}};
+    if (result.memory.empty()) return json;
+    json["window"] = result.problem.stages[s].window;
+    json["memory_bytes"] = result.memory[s].total();
+    return json;
+}
+
+/// Of a section with several stages: the work of the stage with the most, the mean of their idle times, the
+/// window of the first stage and the memory of the fullest rank, then each stage.
+nlohmann::ordered_json section_json(const Result& result, const graph::SectionGraph& graph, int section,
+                                    const std::vector<double>& busy) {
+    const graph::Section& s = graph.sections[section];
+    std::vector<nlohmann::ordered_json> stages;
+    for (int stage = s.first_stage; stage <= graph.last_stage(section); ++stage)
+        stages.push_back(stage_json(result, stage, busy));
+    const auto largest = [&](const char* key) {
+        double most = 0;
+        for (const auto& stage : stages) most = std::max(most, stage[key].template get<double>());
+        return most;
+    };
+    nlohmann::ordered_json json;
+    json["ranks"] = s.layout.ranks();
+    json["work_s"] = largest("work_s");
+    double idle = 0;
+    for (const auto& stage : stages) idle += stage["idle"].template get<double>();
+    json["idle"] = idle / static_cast<double>(stages.size());
+    if (!result.counts.empty()) {
+        const workload::StepCounts& counts = result.counts[section];
+        json["flops"] = counts.flops;
+        json["memory_traffic_bytes"] = counts.memory_bytes;
+        if (result.policy != "one-size") {
+            json["edge_bytes"] = counts.edge_bytes;
+            json["tp_bytes"] = counts.tp_bytes;
+            json["cp_bytes"] = counts.cp_bytes;
+            if (stages.size() > 1) json["pp_bytes"] = counts.pp_bytes;
+            json["dp_bytes"] = counts.dp_bytes;
+        }
+    }
+    if (!result.memory.empty()) {
+        json["window"] = stages.front()["window"];
+        json["memory_bytes"] = largest("memory_bytes");
+    }
+    if (stages.size() > 1) json["stages"] = stages;
+    return json;
+}
+
+}  // namespace
 
 std::string to_json(const Result& result, const graph::SectionGraph& graph) {
     nlohmann::ordered_json json;
@@ -154,26 +214,8 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
         json["tokens_per_rank_hour"] = 3600 * result.tokens / result.step_s / graph.world;
     }
     const std::vector<double> busy = busy_of(result);
-    for (std::size_t s = 0; s < busy.size(); ++s) {
-        const double load = busy[s] / result.problem.stages[s].replicas;
-        json["sections"][graph.sections[s].name] = {
-            {"ranks", graph.sections[s].layout.ranks()}, {"work_s", load}, {"idle", idle_of(result, s)}};
-        if (!result.counts.empty()) {
-            const workload::StepCounts& counts = result.counts[s];
-            auto& section = json["sections"][graph.sections[s].name];
-            section["flops"] = counts.flops;
-            section["memory_traffic_bytes"] = counts.memory_bytes;
-            if (result.policy != "one-size") {
-                section["edge_bytes"] = counts.edge_bytes;
-                section["tp_bytes"] = counts.tp_bytes;
-                section["cp_bytes"] = counts.cp_bytes;
-                section["dp_bytes"] = counts.dp_bytes;
-            }
-        }
-        if (result.memory.empty()) continue;
-        json["sections"][graph.sections[s].name]["window"] = result.problem.stages[s].window;
-        json["sections"][graph.sections[s].name]["memory_bytes"] = result.memory[s].total();
-    }
+    for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s)
+        json["sections"][graph.sections[s].name] = section_json(result, graph, s, busy);
     if (!result.memory.empty()) {
         json["peak_memory_bytes"] =
             std::max_element(result.memory.begin(), result.memory.end(), [](const auto& a, const auto& b) {
@@ -185,11 +227,13 @@ std::string to_json(const Result& result, const graph::SectionGraph& graph) {
 }
 
 std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
-    std::string text = "section,replica,sample,phase,start_s,end_s\n";
+    const bool stages = graph.has_pipelines();
+    std::string text = fmt::format("section,replica,sample,phase,start_s,end_s{}\n", stages ? ",stage" : "");
     const auto add = [&](const schedule::TimedTask& t, std::int64_t sample) {
-        fmt::format_to(std::back_inserter(text), "{},{},{},{},{:.9f},{:.9f}\n",
-                       graph.sections[t.task.stage].name, t.replica, sample,
-                       t.task.phase == schedule::Phase::forward ? "forward" : "backward", t.start_s, t.end_s);
+        fmt::format_to(std::back_inserter(text), "{},{},{},{},{:.9f},{:.9f}{}\n",
+                       graph.section_of(t.task.stage).name, t.replica, sample,
+                       t.task.phase == schedule::Phase::forward ? "forward" : "backward", t.start_s, t.end_s,
+                       stages ? fmt::format(",{}", graph.stages[t.task.stage].index) : "");
     };
     for (const schedule::TimedTask& t : result.timeline.tasks) {
         if (result.policy == "one-size") {
@@ -197,7 +241,7 @@ std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
             continue;
         }
         for (const std::int64_t sample :
-             result.plan.batches[t.task.stage][t.replica][t.task.micro_batch].samples)
+             result.plan.batches[graph.stages[t.task.stage].section][t.replica][t.task.micro_batch].samples)
             add(t, sample);
     }
     return text;

@@ -24,7 +24,7 @@ struct Result {
     double step_s = 0;                         ///< with the gradients' sum and the optimizer; 0: not known
     double measured_s = 0;                     ///< of a replay: what the run's tasks took, first to last
     std::vector<workload::StepCounts> counts;  ///< of each section; empty: not known
-    std::vector<workload::RankMemory> memory;  ///< of a rank of each section; empty: not known
+    std::vector<workload::RankMemory> memory;  ///< of a rank of each stage; empty: not known
     double device_memory = 0;                  ///< bytes that it has
 };
 
@@ -44,11 +44,12 @@ Result simulate_step(schedule::Problem problem, const Options& options);
 /// Adds what models and cluster give besides task times: memory, tokens, the end of the step.
 void complete(Result& result, const graph::SectionGraph& graph, const Inputs& inputs);
 
-/// A table of the sections, as text of several lines.
+/// A table of the stages, as text of several lines.
 std::string describe(const Result& result, const graph::SectionGraph& graph);
 /// One line: a JSON object (design: policy, samples, makespan_s, lower_bound_s, gap, schedule_ms, sections).
 std::string to_json(const Result& result, const graph::SectionGraph& graph);
-/// `section,replica,sample,phase,start_s,end_s`, a line for every sample of every task.
+/// `section,replica,sample,phase,start_s,end_s`, a line for every sample of every task; with a last column
+/// `stage` if a section has several.
 std::string to_csv(const Result& result, const graph::SectionGraph& graph);
 
 /// The command: reads the inputs, simulates, prints, and writes the timeline if one is requested.

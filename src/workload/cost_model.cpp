@@ -32,14 +32,15 @@ int quarter_octave(int i) {
     return i < 3 ? i + 1 : (4 + (i + 1) % 4) << ((i + 1) / 4 - 1);
 }
 
-/// Measures a section over micro-batches of equal samples, at a few lengths.
-class SectionProbe {
+/// Measures a stage over micro-batches of equal samples, at a few lengths.
+class StageProbe {
 public:
-    SectionProbe(const Scenario& scenario, int section, const parallel::MeshLinks& links,
-                 const Lengths& lengths, Probes& probes)
+    /// `section`: that of the stage.
+    StageProbe(const Scenario& scenario, int section, int stage, const parallel::MeshLinks& links,
+               const Lengths& lengths, Probes& probes)
         : probe_{.spec = scenario.models[section],
-                 .role = role_of(scenario, section),
-                 .shape = mesh_shape_of(scenario, section),
+                 .role = role_of(scenario, stage),
+                 .shape = mesh_shape_of(scenario, stage),
                  .links = links},
           expansion_(expansion_of(scenario, section)),
           timed_(scenario.cluster.has_value()),
@@ -48,8 +49,9 @@ public:
           others_(static_cast<double>(scenario.graph.sections[section].micro_batch - 1) * lengths.sum /
                   static_cast<double>(std::max<std::int64_t>(lengths.samples, 1))) {
         if (timed_) probe_.options.rates = rates_of(scenario.cluster->device);
-        probe_.shape.dp = 1;  // a task does not know of other replicas
-        probe_.links.data = {};
+        probe_.shape.dp = 1;     // a task does not know of other replicas
+        probe_.shape.tied = {};  // nor of the other end of a pipeline
+        probe_.links.data = probe_.links.tied = {};
     }
 
     LengthCost run() const {
@@ -123,51 +125,56 @@ private:
 }  // namespace
 
 CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes)
-    : CostModel(scenario, table, probes, [&](int section) { return mesh_links_of(scenario, section); }) {}
+    : CostModel(scenario, table, probes, [&](int stage) { return mesh_links_of(scenario, stage); }) {}
 
 CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes,
                      const parallel::MeshLinks& links)
     : CostModel(scenario, table, probes, [&](int) { return links; }) {}
 
 CostModel::CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes,
-                     const std::function<parallel::MeshLinks(int section)>& links)
+                     const std::function<parallel::MeshLinks(int stage)>& links)
     : table_(&table) {
     const graph::SectionGraph& graph = scenario.graph;
-    for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
+    Lengths met;  // of the section
+    for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
+        const int s = graph.stages[stage].section;
         const graph::Section& section = graph.sections[s];
-        Section& costs = sections_.emplace_back();
+        Stage& costs = stages_.emplace_back();
+        costs.section = s;
         costs.geometry = geometry_of(scenario, s);
         costs.expansion = expansion_of(scenario, s);
         costs.backward = section.backward;
-        Lengths met;
-        table.for_each([&](std::int64_t i) {
-            if (table.activates(i, s)) ++met.samples;
-            lengths_of(i, s, [&](double n) {
-                met.longest = std::max(met.longest, n);
-                met.sum += n;
+        if (stage == section.first_stage) {
+            met = {};
+            table.for_each([&](std::int64_t i) {
+                if (table.activates(i, s)) ++met.samples;
+                lengths_of(i, costs, [&](double n) {
+                    met.longest = std::max(met.longest, n);
+                    met.sum += n;
+                });
             });
-        });
-        costs.cost = SectionProbe(scenario, s, links(s), met, probes).run();
-        if (!scenario.cluster || section.loss) continue;
-        const model::Role role = role_of(scenario, s);
-        costs.width = role.output_width;
-        costs.element_bytes = static_cast<double>(size_of(role.compute));
+        }
+        costs.cost = StageProbe(scenario, s, stage, links(stage), met, probes).run();
+        const model::Role role = role_of(scenario, stage);
+        if (!scenario.cluster || role.loss) continue;
+        costs.row_bytes = static_cast<double>(role.output_width) * static_cast<double>(size_of(role.compute));
+        if (!role.stage.last()) costs.unit = table.unit(s);
         // The ranks of a lane send at the same time; the end with more ranks bounds the rows of one rank.
         int at_once = std::numeric_limits<int>::max();
-        for (const graph::Edge& e : graph.edges)
-            if (e.from == s)
-                at_once = std::min(
-                    at_once, std::max(section.layout.lane_ranks(), graph.sections[e.to].layout.lane_ranks()));
+        for (const graph::StageEdge& e : graph.stage_edges)
+            if (e.from == stage)
+                at_once = std::min(at_once, std::max(section.layout.lane_ranks(),
+                                                     graph.section_of(e.to).layout.lane_ranks()));
         costs.parallel = at_once;
-        costs.bandwidth = link_from(graph, *scenario.cluster, s).bandwidth;
+        costs.bandwidth = link_from(graph, *scenario.cluster, stage).bandwidth;
     }
 }
 
 /// Calls each(length) for every sequence of the sample in the section: its pictures, or its tokens.
 template <class Each>
-void CostModel::lengths_of(std::int64_t sample, int section, const Each& each) const {
-    const model::Geometry geometry = sections_[section].geometry;
-    if (geometry.patch == 0) return each(static_cast<double>(table_->length(sample, section)));
+void CostModel::lengths_of(std::int64_t sample, const Stage& stage, const Each& each) const {
+    const model::Geometry geometry = stage.geometry;
+    if (geometry.patch == 0) return each(static_cast<double>(table_->length(sample, stage.section)));
     for (const auto& p : table_->pictures(sample))
         each(static_cast<double>(model::picture_tokens(p.height, p.width, geometry)) * geometry.merge *
              geometry.merge);
@@ -176,11 +183,10 @@ void CostModel::lengths_of(std::int64_t sample, int section, const Each& each) c
 schedule::SampleCost CostModel::of(std::int64_t sample) const {
     schedule::SampleCost cost;
     cost.id = sample;
-    for (int s = 0; s < static_cast<int>(sections_.size()); ++s) {
-        const Section& costs = sections_[s];
+    for (const Stage& costs : stages_) {
         schedule::TaskCost task;
-        task.active = table_->activates(sample, s);
-        lengths_of(sample, s, [&](double n) {
+        task.active = table_->activates(sample, costs.section);
+        lengths_of(sample, costs, [&](double n) {
             task.forward_s += costs.cost.at(costs.cost.forward, n);
             task.backward_s += costs.cost.at(costs.cost.backward, n);
         });
@@ -193,8 +199,8 @@ schedule::SampleCost CostModel::of(std::int64_t sample) const {
         }
         if (!costs.backward) task.backward_s = 0;
         if (costs.bandwidth > 0)
-            task.transfer_s = static_cast<double>(table_->output_rows(sample, s) * costs.width) *
-                              costs.element_bytes / (costs.bandwidth * costs.parallel);
+            task.transfer_s = static_cast<double>(table_->output_rows(sample, costs.section) * costs.unit) *
+                              costs.row_bytes / (costs.bandwidth * costs.parallel);
         cost.stages.push_back(task);
     }
     return cost;
@@ -214,9 +220,11 @@ std::string describe_load(const graph::SectionGraph& graph, const CostModel& cos
     std::vector<double> loads(graph.sections.size(), 0.0);
     table.for_each([&](std::int64_t i) {
         const schedule::SampleCost cost = costs.of(i);
-        for (std::size_t s = 0; s < loads.size(); ++s)
-            loads[s] +=
-                (cost.stages[s].forward_s + cost.stages[s].backward_s) / graph.sections[s].layout.lanes();
+        for (std::size_t s = 0; s < cost.stages.size(); ++s) {
+            const int section = graph.stages[s].section;
+            loads[section] += (cost.stages[s].forward_s + cost.stages[s].backward_s) /
+                              graph.sections[section].layout.lanes();
+        }
     });
     const double largest = std::max(*std::max_element(loads.begin(), loads.end()), 1e-300);
     std::string text;

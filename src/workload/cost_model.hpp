@@ -34,8 +34,8 @@ struct LengthCost {
 class CostModel {
 public:
     /// `table` must outlive the model; `probes` keeps what it measures. Costs are seconds of a sample's task
-    /// on the first rank of a lane, communication within the lane included: on the device of the scenario's
-    /// cluster, or, without one, at a nominal rate, where only ratios mean something.
+    /// in each stage on the first rank of a lane, communication within the lane included: on the device of
+    /// the scenario's cluster, or, without one, at a nominal rate, where only ratios mean something.
     CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes);
     /// The same with other links within lanes than the cluster's, the same for all sections.
     CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes,
@@ -45,20 +45,23 @@ public:
 
 private:
     CostModel(const Scenario& scenario, const SampleTable& table, Probes& probes,
-              const std::function<parallel::MeshLinks(int section)>& links);
-    struct Section {
+              const std::function<parallel::MeshLinks(int stage)>& links);
+    struct Stage {
+        int section = 0;
         model::Geometry geometry, expansion;
         LengthCost cost;
         bool backward = true;
-        std::int64_t width = 0;  ///< of an output row, in elements; 0 without a cluster, as the next two
-        double element_bytes = 0, bandwidth = 0;
-        int parallel = 1;  ///< ranks that send the rows of a sample at the same time
+        /// Bytes of a sample's output row that pass over the link together, and the link's bandwidth; 0
+        /// without a cluster.
+        double row_bytes = 0, bandwidth = 0;
+        std::int64_t unit = 1;  ///< output rows of the stage for an output row of the section
+        int parallel = 1;       ///< ranks that send the rows of a sample at the same time
     };
     template <class Each>
-    void lengths_of(std::int64_t sample, int section, const Each& each) const;
+    void lengths_of(std::int64_t sample, const Stage& stage, const Each& each) const;
 
     const SampleTable* table_;
-    std::vector<Section> sections_;
+    std::vector<Stage> stages_;
 };
 
 /// The costs of every sample of the table, indexed by its id.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.hpp"
 #include "graph/grid.hpp"
 
 namespace maestro::workload {
@@ -19,34 +18,34 @@ backend::DeviceRates rates_of(const config::Device& device) {
 
 schedule::Problem problem_of(const Scenario& scenario) {
     const graph::SectionGraph& graph = scenario.graph;
-    // Costs, memory and metrics are still by section.
-    MAESTRO_CHECK(graph.stages.size() == graph.sections.size(), "{} stages of {} sections",
-                  graph.stages.size(), graph.sections.size());
     schedule::Problem problem;
     problem.lanes = graph.lanes;
-    for (const graph::Stage& stage : graph.stages) {
-        const graph::Section& s = graph.sections[stage.section];
-        const int following = s.layout.pp - 1 - stage.index;
-        // A stage of the section with the loss holds a micro-batch until the stages that follow have returned
-        // it. In an upstream section it also waits for the sections that follow: the section's window counts
-        // these, and no limit stays none.
-        const int window = s.loss && following > 0 ? following + 1 : s.window > 0 ? s.window + following : 0;
-        problem.stages.push_back({.section = stage.section,
+    for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
+        const graph::Section& s = graph.section_of(stage);
+        problem.stages.push_back({.section = graph.stages[stage].section,
                                   .replicas = s.layout.dp,
-                                  .first_lane = graph::lane_of(s, 0, stage.index),
+                                  .first_lane = graph::lane_of(graph, stage, 0),
                                   .lane_stride = s.layout.pp,
                                   .micro_batch = s.micro_batch,
-                                  .window = window,
+                                  .window = window_of(graph, stage),
                                   .backward = s.backward,
-                                  .loss = s.loss && following == 0});
+                                  .loss = s.loss && stage == graph.last_stage(graph.stages[stage].section)});
     }
-    for (const graph::StageEdge& e : graph.stage_edges) {
-        const int from = graph.stages[e.from].section;
+    for (const graph::StageEdge& e : graph.stage_edges)
         problem.edges.push_back({e.from, e.to, e.gradient,
-                                 scenario.cluster ? link_from(graph, *scenario.cluster, from).latency_s : 0,
-                                 e.edge >= 0 && graph::passes_pointer(graph, graph.edges[e.edge])});
-    }
+                                 scenario.cluster ? link_from(graph, *scenario.cluster, e.from).latency_s : 0,
+                                 graph::passes_pointer(graph, e)});
     return problem;
+}
+
+int window_of(const graph::SectionGraph& graph, int stage) {
+    const graph::Section& s = graph.section_of(stage);
+    const int following = graph.last_stage(graph.stages[stage].section) - stage;
+    // A stage of the section with the loss holds a micro-batch until the stages that follow have returned it.
+    // In an upstream section it also waits for the sections that follow: the section's window counts these,
+    // and no limit stays none.
+    if (s.loss && following > 0) return following + 1;
+    return s.window > 0 ? s.window + following : 0;
 }
 
 const config::Link& link_among(const config::Cluster& cluster, int first, int last) {
@@ -54,18 +53,29 @@ const config::Link& link_among(const config::Cluster& cluster, int first, int la
     return node_of(first) == node_of(last) ? cluster.node : cluster.network;
 }
 
-const config::Link& link_from(const graph::SectionGraph& graph, const config::Cluster& cluster, int section) {
+const config::Link& link_from(const graph::SectionGraph& graph, const config::Cluster& cluster, int stage) {
     // A task has one transfer time for all of its edges: a slower link to any consumer counts for all.
-    int first = graph.world, last = 0;
-    const auto reach = [&](int s) {
-        const graph::Section& other = graph.sections[s];
-        first = std::min(first, other.first_rank);
-        last = std::max(last, other.first_rank + other.layout.ranks() - 1);
+    const int from = graph::first_rank_of(graph, stage);
+    const config::Link* link = &cluster.node;
+    const auto reach = [&](int a, int b) {
+        if (&link_among(cluster, std::min(a, b), std::max(a, b)) == &cluster.network) link = &cluster.network;
     };
-    reach(section);
-    for (const graph::Edge& e : graph.edges)
-        if (e.from == section) reach(e.to);
-    return link_among(cluster, first, last);
+    for (const graph::StageEdge& e : graph.stage_edges) {
+        if (e.from != stage) continue;
+        const int to = graph::first_rank_of(graph, e.to);
+        if (!e.within_section()) {
+            // A replica of either section may serve any of the other's, as the graph lays them out.
+            reach(from, graph::last_rank_of(graph, e.to));
+            reach(graph::last_rank_of(graph, stage), to);
+            continue;
+        }
+        const graph::Layout& layout = graph.section_of(stage).layout;
+        const int stride = layout.pp * layout.lane_ranks();  // from one replica to the next
+        for (int replica = 0; replica < layout.dp; ++replica)
+            for (const int end : {0, layout.lane_ranks() - 1})
+                reach(from + replica * stride + end, to + replica * stride + layout.lane_ranks() - 1 - end);
+    }
+    return *link;
 }
 
 }  // namespace maestro::workload

@@ -9,14 +9,17 @@
 
 namespace maestro::workload {
 
-/// Returns sections, edges and ranks for the scheduler, without samples; windows as in the scenario, 0: none.
+/// Returns stages, edges and lanes for the scheduler, without samples; windows as in the scenario, 0: none.
 /// Without a cluster edges have no latency.
 schedule::Problem problem_of(const Scenario& scenario);
 backend::DeviceRates rates_of(const config::Device& device);
 /// Returns the link among the ranks `first` to `last` of the world: the node's if they are all on one node,
 /// otherwise the network's.
 const config::Link& link_among(const config::Cluster& cluster, int first, int last);
-/// Returns the link of the edges out of a section, among its ranks and those of the sections that it feeds.
-const config::Link& link_from(const graph::SectionGraph& graph, const config::Cluster& cluster, int section);
+/// Returns the link of the edges out of a stage, among its ranks and those of the stages that it feeds.
+const config::Link& link_from(const graph::SectionGraph& graph, const config::Cluster& cluster, int stage);
+/// Returns how many micro-batches a replica of the stage may have in flight; 0: no limit, or one that the
+/// memory plan chooses.
+int window_of(const graph::SectionGraph& graph, int stage);
 
 }  // namespace maestro::workload

@@ -26,9 +26,10 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
         const CostModel model(on_cluster, table, probes, links);
         for (const std::int64_t id : ids) {
             const schedule::SampleCost cost = model.of(id);
-            for (std::size_t s = 0; s < counts.size(); ++s)
-                counts[s].*what += graph.sections[s].layout.lane_ranks() *
-                                   (cost.stages[s].forward_s + cost.stages[s].backward_s);
+            for (std::size_t s = 0; s < cost.stages.size(); ++s)
+                counts[graph.stages[s].section].*what +=
+                    graph.section_of(static_cast<int>(s)).layout.lane_ranks() *
+                    (cost.stages[s].forward_s + cost.stages[s].backward_s);
         }
     };
     const auto any = [&](int graph::Layout::*degree) {
@@ -40,31 +41,34 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
     add(&StepCounts::memory_bytes, moves);
     if (any(&graph::Layout::tp)) add(&StepCounts::tp_bytes, sends, {.tp = counted, .cp = {}, .data = {}});
     if (any(&graph::Layout::cp)) add(&StepCounts::cp_bytes, sends, {.tp = {}, .cp = counted, .data = {}});
-    for (std::size_t s = 0; s < counts.size(); ++s) {
-        const int section = static_cast<int>(s);
-        const model::Role role = role_of(scenario, section);
-        const graph::Layout& layout = graph.sections[s].layout;
+    for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
+        const int section = graph.stages[stage].section;
+        StepCounts& count = counts[section];
+        const model::Role role = role_of(scenario, stage);
+        const graph::Layout& layout = graph.sections[section].layout;
+        const std::int64_t unit = role.stage.last() ? 1 : table.unit(section);
         for (const std::int64_t id : ids)
-            for (const graph::Edge& e : graph.edges)
-                if (e.from == section && !graph::passes_pointer(graph, e))
-                    counts[s].edge_bytes +=
+            for (const graph::StageEdge& e : graph.stage_edges)
+                if (e.from == stage && !graph::passes_pointer(graph, e))
+                    (e.within_section() ? count.pp_bytes : count.edge_bytes) +=
                         (e.gradient ? 2.0 : 1.0) *
-                        static_cast<double>(table.output_rows(id, section) * role.output_width) *
+                        static_cast<double>(table.output_rows(id, section) * unit * role.output_width) *
                         static_cast<double>(size_of(role.compute));
         const auto meta = backend::make_meta();
         const auto module =
-            model::make_module(*meta, scenario.models[section], role, meta_mesh_of(scenario, section));
+            model::make_module(*meta, scenario.models[section], role, meta_mesh_of(scenario, stage));
         for (const parallel::ParameterGroup& group : module->parameters().groups()) {
             if (!group.trainable()) continue;
             for (const parallel::Axis axis : parallel::kReplicaAxes) {  // an all-reduce, once a step
                 const int ranks = module->mesh().group(axis).size();
-                counts[s].tp_bytes += 2.0 * sizeof(float) * static_cast<double>(group.replicated(axis)) *
-                                      (ranks - 1) / ranks * layout.ranks();
+                (axis == parallel::Axis::pp ? count.pp_bytes : count.tp_bytes) +=
+                    2.0 * sizeof(float) * static_cast<double>(group.replicated(axis)) * (ranks - 1) / ranks *
+                    layout.dp * layout.lane_ranks();
             }
             // Each of n ranks sends (n - 1) / n of the array, in the reduce-scatter and again in the
             // all-gather.
             const double bytes = sizeof(float) * static_cast<double>(group.size());
-            counts[s].dp_bytes += 2 * bytes * (layout.dp * layout.cp - 1) * layout.tp;
+            count.dp_bytes += 2 * bytes * (layout.dp * layout.cp - 1) * layout.tp;
         }
     }
     return counts;

@@ -16,7 +16,9 @@ namespace maestro::workload {
 struct StepCounts {
     double flops = 0;         ///< forward and backward; a multiply-add counts as two
     double memory_bytes = 0;  ///< read and written by the operations, each tensor once
-    double edge_bytes = 0;    ///< rows sent to other ranks, and gradients sent back
+    double edge_bytes = 0;    ///< rows sent to other sections' ranks, and gradients sent back
+    /// The same between the stages of the section, and the gradients of a tied embedding.
+    double pp_bytes = 0;
     /// Traffic along tp and cp, as if all ranks did what the first of a lane does: the larger of the bytes
     /// that it sends and receives, with the all-reduce, once a step, of gradients replicated along tp.
     double tp_bytes = 0, cp_bytes = 0;

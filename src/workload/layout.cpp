@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.hpp"
+#include "graph/grid.hpp"
 #include "workload/costs.hpp"
 
 namespace maestro::workload {
@@ -36,28 +37,48 @@ parallel::Degrees degrees_of(const graph::Section& section) {
     return {.cp = section.layout.cp, .tp = section.layout.tp};
 }
 
-parallel::MeshShape mesh_shape_of(const Scenario& scenario, int section) {
-    const graph::Section& s = scenario.graph.sections[section];
-    return {.dp = s.layout.dp,
-            .degrees = degrees_of(s),
-            .context_kind = s.layout.cp_kind,
-            .kv_heads = scenario.models[section].kv_heads,
-            .trainable = s.train};
+parallel::MeshShape mesh_shape_of(const Scenario& scenario, int stage) {
+    const graph::SectionGraph& graph = scenario.graph;
+    const int section = graph.stages[stage].section;
+    const graph::Section& s = graph.sections[section];
+    const model::ModelSpec& model = scenario.models[section];
+    parallel::MeshShape shape{.dp = s.layout.dp,
+                              .degrees = degrees_of(s),
+                              .context_kind = s.layout.cp_kind,
+                              .kv_heads = model.kv_heads,
+                              .trainable = s.train};
+    if (is_tied(scenario, stage)) shape.tied = {stage == s.first_stage ? 0 : 1, 2};
+    return shape;
 }
 
-parallel::MeshLinks mesh_links_of(const Scenario& scenario, int section) {
-    const graph::Section& s = scenario.graph.sections[section];
-    const auto among = [&](int ranks) {
+bool is_tied(const Scenario& scenario, int stage) {
+    const graph::SectionGraph& graph = scenario.graph;
+    const int section = graph.stages[stage].section;
+    const graph::Section& s = graph.sections[section];
+    const model::ModelSpec& model = scenario.models[section];
+    return s.layout.stages() > 1 && s.loss && model.kind == model::ModelSpec::Kind::language &&
+           model.tie_embeddings && (stage == s.first_stage || stage == graph.last_stage(section));
+}
+
+parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
+    const graph::SectionGraph& graph = scenario.graph;
+    const graph::Stage& of = graph.stages[stage];
+    const graph::Section& s = graph.sections[of.section];
+    const int first = graph::first_rank_of(graph, stage);
+    const auto between = [&](int from, int to) {
         if (!scenario.cluster) return parallel::LinkCost{};
-        const config::Link link =
-            link_among(*scenario.cluster, s.first_rank, s.first_rank + ranks - 1).of_collectives();
+        const config::Link link = link_among(*scenario.cluster, from, to).of_collectives();
         return parallel::LinkCost{link.latency_s, link.bandwidth};
     };
-    return {.tp = among(s.layout.tp), .cp = among(s.layout.lane_ranks()), .data = among(s.layout.ranks())};
+    return {.tp = between(first, first + s.layout.tp - 1),
+            .cp = between(first, first + s.layout.lane_ranks() - 1),
+            .data = between(first, graph::last_rank_of(graph, stage)),
+            .tied = between(graph::first_rank_of(graph, s.first_stage),
+                            graph::first_rank_of(graph, graph.last_stage(of.section)))};
 }
 
-parallel::Mesh meta_mesh_of(const Scenario& scenario, int section, int rank) {
-    return parallel::make_meta_mesh(rank, mesh_shape_of(scenario, section), mesh_links_of(scenario, section));
+parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank) {
+    return parallel::make_meta_mesh(rank, mesh_shape_of(scenario, stage), mesh_links_of(scenario, stage));
 }
 
 bool needs_markers(const graph::SectionGraph& graph) {
@@ -119,6 +140,23 @@ RowPlacements outputs_of(const PackedSequences& packing, parallel::Degrees degre
         }
     }
     return outputs;
+}
+
+RowPlacements stream_of(const PackedSequences& packing, parallel::Degrees degrees, bool by_sample) {
+    const auto sequences = partition_of(packing, degrees).placements();
+    RowPlacements stream(packing.samples.size() - 1);
+    for (std::size_t i = 0; i < stream.size(); ++i) {
+        std::vector<std::int64_t> before(static_cast<std::size_t>(degrees.ranks()), 0);  // by rank
+        std::int64_t row = 0;                                                            // of the sample
+        for (std::size_t s = packing.samples[i]; s < packing.samples[i + 1]; ++s) {
+            for (const parallel::RowPlacement& h : sequences[s]) {
+                add(stream[i], {row + h.first, h.count, h.rank, by_sample ? before[h.rank] : h.local});
+                before[h.rank] += h.count;
+            }
+            row += packing.lengths[s];
+        }
+    }
+    return stream;
 }
 
 RowPlacements inputs_of(const PackedSequences& packing, std::span<const std::vector<Range>> places,

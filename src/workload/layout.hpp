@@ -16,12 +16,16 @@
 namespace maestro::workload {
 
 parallel::Degrees degrees_of(const graph::Section& section);
-parallel::MeshShape mesh_shape_of(const Scenario& scenario, int section);
-/// Returns the links that the section's process groups use: those of the scenario's cluster, or free of
-/// charge without one.
-parallel::MeshLinks mesh_links_of(const Scenario& scenario, int section);
-/// Returns the meta mesh of rank `rank` of the section's first replica.
-parallel::Mesh meta_mesh_of(const Scenario& scenario, int section, int rank = 0);
+/// Returns the mesh of a stage.
+parallel::MeshShape mesh_shape_of(const Scenario& scenario, int stage);
+/// Whether the stage holds a copy of a tied embedding: the first stage of a pipeline embeds tokens by it, and
+/// the last one computes the loss by it.
+bool is_tied(const Scenario& scenario, int stage);
+/// Returns the links that the stage's process groups use: those of the scenario's cluster, or free of charge
+/// without one.
+parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage);
+/// Returns the meta mesh of rank `rank` of the stage's first replica.
+parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank = 0);
 /// Whether embeddings enter a section whose replicas have several ranks. Only then does the sample table need
 /// the positions of the markers.
 bool needs_markers(const graph::SectionGraph& graph);
@@ -46,6 +50,9 @@ using RowPlacements = std::vector<std::vector<parallel::RowPlacement>>;
 /// Returns where the output rows of a section are. `local` counts within the output of that rank for the
 /// micro-batch.
 RowPlacements outputs_of(const PackedSequences& packing, parallel::Degrees degrees);
+/// Returns where the rows of the residual stream are, which stages of a section pass on. `local` counts as in
+/// outputs_of(), or with `by_sample` within the rows of this sample that the rank holds.
+RowPlacements stream_of(const PackedSequences& packing, parallel::Degrees degrees, bool by_sample);
 /// Returns where the rows that an edge delivers are needed, in a section where every sample is one sequence.
 /// `places[i]`: the rows of sequence i that the edge's rows become, in ascending order. `local` counts within
 /// the rows of this sample that the rank receives.

@@ -7,6 +7,7 @@
 
 #include "graph/grid.hpp"
 #include "transport/choice.hpp"
+#include "workload/costs.hpp"
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
 #include "workload/slot_rows.hpp"
@@ -31,13 +32,12 @@ double sample_bytes(std::span<const model::SampleShape> batch, int channels) {
     return bytes;
 }
 
-/// Returns the bytes that one more micro-batch of `section` in flight takes on this rank.
-double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph, int section, int rank) {
+/// Returns the bytes that one more micro-batch of the stage in flight takes on this rank.
+double bytes_in_flight(const MemoryPlan& plan, const graph::SectionGraph& graph, int stage, int rank) {
     double bytes = 0;
-    if (graph::holds(graph.sections[section], rank))
-        bytes += static_cast<double>(plan.sections[section].footprint.saved);
+    if (graph::holds(graph, stage, rank)) bytes += static_cast<double>(plan.stages[stage].footprint.saved);
     for (std::size_t e = 0; e < plan.channels.size(); ++e) {
-        if (graph.edges[e].from == section)
+        if (graph.stage_edges[e].from == stage)
             bytes += static_cast<double>(channel::slot_bytes(plan.channels[e], rank).both() +
                                          channel::slot_message_bytes(plan.channels[e], rank));
     }
@@ -64,17 +64,16 @@ MaxLoad max_load_of(const Scenario& scenario, const SampleTable& table, int sect
     return max_load;
 }
 
-/// Returns the largest footprint of a rank of the lane. The first tp rank of a slice holds no less than the
-/// others of the slice, so it is enough to measure that one.
-model::Footprint measure_lane(const Scenario& scenario, int section,
-                              std::span<const model::SampleShape> batch, backend::Traits traits, bool train,
-                              Probes& probes) {
+/// Returns the largest footprint of a rank of the stage's lane. The first tp rank of a slice holds no less
+/// than the others of the slice, so it is enough to measure that one.
+model::Footprint measure_lane(const Scenario& scenario, int stage, std::span<const model::SampleShape> batch,
+                              backend::Traits traits, bool train, Probes& probes) {
     model::Footprint largest;
-    const parallel::Degrees degrees = degrees_of(scenario.graph.sections[section]);
+    const parallel::Degrees degrees = degrees_of(scenario.graph.section_of(stage));
     for (int c = 0; c < degrees.cp; ++c) {
-        Probe probe{.spec = scenario.models[section],
-                    .role = role_of(scenario, section),
-                    .shape = mesh_shape_of(scenario, section),
+        Probe probe{.spec = scenario.models[scenario.graph.stages[stage].section],
+                    .role = role_of(scenario, stage),
+                    .shape = mesh_shape_of(scenario, stage),
                     .rank = c * degrees.tp,
                     .options = {.train = train, .traits = traits, .worst_case = degrees.cp > 1}};
         for (const model::SampleShape& shape : batch) probe.add(shape);
@@ -103,46 +102,48 @@ double imbalance(const Scenario& scenario, const SampleTable& table, int section
 
 /// Returns the links of a rank to the other ranks of its process groups for tp, cp, shared KV heads and
 /// gradients.
-int links_of(const Scenario& scenario, int section) {
-    const parallel::MeshShape shape = mesh_shape_of(scenario, section);
+int links_of(const Scenario& scenario, int stage) {
+    const parallel::MeshShape shape = mesh_shape_of(scenario, stage);
     const auto others = [](int ranks) { return std::min(ranks - 1, transport::kMaxNcclConnections); };
     return others(shape.degrees.tp) + others(shape.degrees.cp) + others(shape.kv_ranks()) +
-           (shape.trainable ? others(shape.data_ranks()) : 0);
+           (shape.trainable ? others(shape.data_ranks()) + others(shape.tied.count) : 0);
 }
 
-channel::Side side_of(const graph::SectionGraph& graph, const graph::Section& section) {
+channel::Side side_of(const graph::SectionGraph& graph, int stage) {
     channel::Side side;
-    for (int replica = 0; replica < section.layout.dp; ++replica)
-        side.push_back(graph::ranks_of(graph, graph::lane_of(section, replica)));
+    for (int replica = 0; replica < graph.section_of(stage).layout.dp; ++replica)
+        side.push_back(graph::ranks_of(graph, graph::lane_of(graph, stage, replica)));
     return side;
 }
 
-channel::ChannelSpec channel_of(const Scenario& scenario, const graph::Edge& edge, const SampleTable& table,
-                                const SectionMemory& producer) {
+channel::ChannelSpec channel_of(const Scenario& scenario, const graph::StageEdge& edge,
+                                const SampleTable& table, const StageMemory& producer) {
     const graph::SectionGraph& graph = scenario.graph;
-    const auto& up = graph.sections[edge.from];
-    const auto& down = graph.sections[edge.to];
     const model::Role role = role_of(scenario, edge.from);
-    return {
-        .name = up.name + "-" + down.name,
-        .producers = side_of(graph, up),
-        .consumers = side_of(graph, down),
-        .width = role.output_width,
-        .dtype = role.compute,
-        .window = producer.window,
-        .max_sent = producer.max_rows,
-        .max_received = max_rows_received(table, lane_of(scenario, edge.from), lane_of(scenario, edge.to)),
-        .max_samples = scenario.global_batch,
-        .carries_gradient = edge.gradient,
-        .pointer = graph::passes_pointer(graph, edge)};
+    const auto lane = [&](int stage) { return lane_of(scenario, graph.stages[stage].section); };
+    return {.name = edge.within_section()
+                        ? fmt::format("{}-{}", graph.stage_name(edge.from), graph.stages[edge.to].index)
+                        : graph.section_of(edge.from).name + "-" + graph.section_of(edge.to).name,
+            .producers = side_of(graph, edge.from),
+            .consumers = side_of(graph, edge.to),
+            .width = role.output_width,
+            .dtype = role.compute,
+            .window = producer.window,
+            .max_sent = producer.max_rows,
+            // Stages of a section hold the same rows on corresponding ranks.
+            .max_received = edge.within_section() ? producer.max_rows
+                                                  : max_rows_received(table, lane(edge.from), lane(edge.to)),
+            .max_samples = scenario.global_batch,
+            .carries_gradient = edge.gradient,
+            .pointer = graph::passes_pointer(graph, edge)};
 }
 
 }  // namespace
 
-void MemoryPlan::set_window(int section, int window, const graph::SectionGraph& graph) {
-    sections[section].window = window;
+void MemoryPlan::set_window(int stage, int window, const graph::SectionGraph& graph) {
+    stages[stage].window = window;
     for (std::size_t e = 0; e < channels.size(); ++e)
-        if (graph.edges[e].from == section) channels[e].window = window;
+        if (graph.stage_edges[e].from == stage) channels[e].window = window;
 }
 
 std::string RankMemory::describe() const {
@@ -167,16 +168,17 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
     const graph::SectionGraph& graph = scenario.graph;
     MemoryPlan plan;
     plan.shares_scratch = traits.shares_memory;
-    for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
+    for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
+        const int s = graph.stages[stage].section;
         const graph::Section& section = graph.sections[s];
-        SectionMemory memory{.footprint = {}, .window = section.window, .loss = section.loss};
-        const model::Role role = role_of(scenario, s);
+        const model::Role role = role_of(scenario, stage);
+        StageMemory memory{.footprint = {}, .window = window_of(graph, stage), .loss = role.loss};
         const int batch = scenario.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
-        memory.footprint = measure_lane(scenario, s, worst, traits, train, probes);
+        memory.footprint = measure_lane(scenario, stage, worst, traits, train, probes);
         // Activations kept for backward grow with the rows alone, and no micro-batch has more rows than the
         // longest.
-        memory.footprint.saved = measure_lane(scenario, s, longest, traits, train, probes).saved;
+        memory.footprint.saved = measure_lane(scenario, stage, longest, traits, train, probes).saved;
         const double more = imbalance(scenario, table, s, longest);
         for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch})
             if (more > 1) *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));
@@ -193,37 +195,47 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
             }
         memory.max_window = static_cast<int>(
             std::clamp(std::ceil(batches), 1.0 * memory.min_window, 1.0 * graph::kMaxInFlight));
-        memory.links = links_of(scenario, s);
-        if (role.emits) memory.max_rows = max_rows_sent(table, lane_of(scenario, s));
-        plan.sections.push_back(memory);
+        memory.links = links_of(scenario, stage);
+        // The residual stream has a row for every token or patch, of which several may become one row of
+        // output.
+        if (role.emits)
+            memory.max_rows =
+                max_rows_sent(table, lane_of(scenario, s)) * (role.stage.last() ? 1 : table.unit(s));
+        plan.stages.push_back(memory);
     }
-    for (const graph::Edge& e : graph.edges)
-        plan.channels.push_back(channel_of(scenario, e, table, plan.sections[e.from]));
-    for (int s = 0; s < static_cast<int>(plan.sections.size()); ++s)
-        if (plan.sections[s].loss && plan.sections[s].window == 0)
-            plan.set_window(s, plan.sections[s].max_window, graph);
+    for (const graph::StageEdge& e : graph.stage_edges)
+        plan.channels.push_back(channel_of(scenario, e, table, plan.stages[e.from]));
+    for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s)
+        if (plan.stages[s].loss && plan.stages[s].window == 0)
+            plan.set_window(s, plan.stages[s].max_window, graph);
     return plan;
 }
 
-double scratch_of(const MemoryPlan& plan, int section) {
-    const model::Footprint& footprint = plan.sections[section].footprint;
+double scratch_of(const MemoryPlan& plan, int stage) {
+    const model::Footprint& footprint = plan.stages[stage].footprint;
     return static_cast<double>(std::max(footprint.scratch, footprint.reduce_scratch));
 }
 
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank) {
     RankMemory memory;
-    for (std::size_t s = 0; s < plan.sections.size(); ++s) {
+    std::vector<double> scratch(graph.sections.size(), 0.0);  // stages of a section share it
+    for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s) {
+        if (!graph::holds(graph, s, rank)) continue;
+        const StageMemory& stage = plan.stages[s];
+        memory.weights += static_cast<double>(stage.footprint.parameters);
+        memory.optimizer += 2.0 * sizeof(float) * static_cast<double>(stage.footprint.optimizer);
+        memory.activations += static_cast<double>(stage.footprint.saved) * stage.slots();
+        double& of_section = scratch[graph.stages[s].section];
+        of_section = std::max(of_section, scratch_of(plan, s));
+        // The stages of a rank take their samples in turn, from one prefetcher.
+        memory.samples = std::max(memory.samples, stage.samples);
+        memory.reserve += plan.libraries.link * stage.links;
+    }
+    for (std::size_t s = 0; s < graph.sections.size(); ++s) {
         if (!graph::holds(graph.sections[s], rank)) continue;
-        const SectionMemory& section = plan.sections[s];
-        memory.weights += static_cast<double>(section.footprint.parameters);
-        memory.optimizer += 2.0 * sizeof(float) * static_cast<double>(section.footprint.optimizer);
-        memory.activations += static_cast<double>(section.footprint.saved) * section.slots();
-        const double scratch = scratch_of(plan, static_cast<int>(s));
-        memory.scratch = plan.shares_scratch ? std::max(memory.scratch, scratch) : memory.scratch + scratch;
-        // The sections of a rank take their samples in turn, from one prefetcher.
-        memory.samples = std::max(memory.samples, section.samples);
+        memory.scratch =
+            plan.shares_scratch ? std::max(memory.scratch, scratch[s]) : memory.scratch + scratch[s];
         memory.libraries += plan.libraries.workspace;
-        memory.reserve += plan.libraries.link * section.links;
     }
     memory.reserve += plan.libraries.reserve;
     for (const channel::ChannelSpec& spec : plan.channels) {
@@ -242,44 +254,61 @@ std::vector<int> windows_within(const MemoryPlan& plan, const graph::SectionGrap
     const double spare = bytes - memory_of(plan, graph, rank).total();
     std::vector<double> each;
     int open = 0;
-    for (int s = 0; s < static_cast<int>(plan.sections.size()); ++s) {
-        const bool chosen = plan.sections[s].window > 0;
+    for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s) {
+        const bool chosen = plan.stages[s].window > 0;
         each.push_back(chosen ? 0.0 : bytes_in_flight(plan, graph, s, rank));
         if (each.back() > 0) ++open;
     }
     std::vector<int> windows;
-    for (std::size_t s = 0; s < plan.sections.size(); ++s) {
-        const SectionMemory& section = plan.sections[s];
-        if (section.window > 0)
-            windows.push_back(section.window);
+    for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+        const StageMemory& stage = plan.stages[s];
+        if (stage.window > 0)
+            windows.push_back(stage.window);
         else if (each[s] == 0)
-            windows.push_back(section.max_window);
+            windows.push_back(stage.max_window);
         else
             windows.push_back(static_cast<int>(
-                std::clamp(spare / open / each[s], 1.0 * section.min_window, 1.0 * section.max_window)));
+                std::clamp(spare / open / each[s], 1.0 * stage.min_window, 1.0 * stage.max_window)));
     }
     return windows;
 }
 
 void choose_windows(MemoryPlan& plan, const graph::SectionGraph& graph, double bytes) {
     std::vector<int> windows;
-    for (const SectionMemory& s : plan.sections) windows.push_back(s.window > 0 ? s.window : s.max_window);
-    for (const graph::Section& section : graph.sections) {  // all ranks of a section need the same
-        const std::vector<int> allowed = windows_within(plan, graph, section.first_rank, bytes);
+    for (const StageMemory& s : plan.stages) windows.push_back(s.window > 0 ? s.window : s.max_window);
+    for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
+        // All ranks of a stage need the same.
+        const std::vector<int> allowed =
+            windows_within(plan, graph, graph::first_rank_of(graph, stage), bytes);
         for (std::size_t s = 0; s < windows.size(); ++s) windows[s] = std::min(windows[s], allowed[s]);
     }
     for (std::size_t s = 0; s < windows.size(); ++s) plan.set_window(static_cast<int>(s), windows[s], graph);
 }
 
-int max_memory_rank(const MemoryPlan& plan, const graph::SectionGraph& graph) {
-    int rank = 0;
+namespace {
+/// Of the first ranks of the stages that `counts` accepts, the one that needs the most.
+template <class Counts>
+int max_memory_rank_if(const MemoryPlan& plan, const graph::SectionGraph& graph, const Counts& counts) {
+    int most_at = 0;
     double most = 0;
-    for (const graph::Section& section : graph.sections)
-        if (const double bytes = memory_of(plan, graph, section.first_rank).total(); bytes > most) {
+    for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
+        if (!counts(graph.stages[stage])) continue;
+        const int rank = graph::first_rank_of(graph, stage);
+        if (const double bytes = memory_of(plan, graph, rank).total(); bytes > most) {
             most = bytes;
-            rank = section.first_rank;
+            most_at = rank;
         }
-    return rank;
+    }
+    return most_at;
+}
+}  // namespace
+
+int max_memory_rank(const MemoryPlan& plan, const graph::SectionGraph& graph) {
+    return max_memory_rank_if(plan, graph, [](const graph::Stage&) { return true; });
+}
+
+int max_memory_rank(const MemoryPlan& plan, const graph::SectionGraph& graph, int section) {
+    return max_memory_rank_if(plan, graph, [&](const graph::Stage& s) { return s.section == section; });
 }
 
 std::string describe(const Libraries& libraries) {
@@ -298,7 +327,7 @@ std::string describe(const Libraries& libraries) {
     return text;
 }
 
-std::string describe(const SectionMemory& memory) {
+std::string describe(const StageMemory& memory) {
     return fmt::format("window {}, {:.1f} MiB a micro-batch, {:.1f} MiB scratch, {:.1f} MiB {}",
                        memory.window, mib(static_cast<double>(memory.footprint.saved)),
                        mib(static_cast<double>(memory.footprint.scratch)),

@@ -1,6 +1,6 @@
-// Predicts the memory that the sections need, by running the models' code on the meta backend for the largest
-// micro-batch that the samples can form. The check before training, the choice of windows and the simulator
-// all use this account.
+// Predicts the memory that the stages of sections need, by running the models' code on the meta backend for
+// the largest micro-batch that the samples can form. The check before training, the choice of windows and the
+// simulator all use this account.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ namespace maestro::workload {
 /// The most bytes of samples that are prefetched on a rank, besides the micro-batch in use.
 inline constexpr std::int64_t kBytesAhead = std::int64_t{64} << 20;
 
-struct SectionMemory {
+/// Bytes and windows of a stage, on the rank of a replica that needs most.
+struct StageMemory {
     model::Footprint footprint;  ///< of the largest micro-batch
     double samples = 0;          ///< bytes of its samples and of the prefetched ones
     std::int64_t max_rows = 0;   ///< the most output rows of a micro-batch on one rank
@@ -33,22 +34,22 @@ struct SectionMemory {
 
 /// Bytes that libraries use on the GPU of a rank; 0 on a CPU.
 struct Libraries {
-    double workspace = 0;             ///< that the backend allocates for each section
+    double workspace = 0;             ///< that the backend allocates for each section of a rank
     double reserve = 0;               ///< estimated: code, handles
-    double link = 0;                  ///< estimated: buffers for each link of a section
+    double link = 0;                  ///< estimated: buffers for each link of a stage
     bool edges = false;               ///< whether rows may go from GPU to GPU, see channel::direct_bytes
     std::size_t edge_connection = 0;  ///< and if so, estimated: buffers for each connection of an edge
 };
 
 struct MemoryPlan {
-    std::vector<SectionMemory> sections;         ///< by colour
-    std::vector<channel::ChannelSpec> channels;  ///< by edge
+    std::vector<StageMemory> stages;             ///< by stage
+    std::vector<channel::ChannelSpec> channels;  ///< by stage edge
     bool shares_scratch = true;  ///< the sections of a rank run one task at a time and share one scratch
     Libraries libraries = {};
-    void set_window(int section, int window, const graph::SectionGraph& graph);
+    void set_window(int stage, int window, const graph::SectionGraph& graph);
 };
 
-/// Bytes of one rank over its sections and edges.
+/// Bytes of one rank over its stages and edges.
 struct RankMemory {
     double weights = 0;      ///< and gradients, where a section is trained
     double optimizer = 0;    ///< moments of its share of the weights
@@ -72,13 +73,13 @@ struct RankMemory {
 /// concurrently. `train`: false if batches are evaluated.
 MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Probes& probes,
                           backend::Traits traits, bool train = true);
-/// Returns the bytes of scratch that a rank of the section needs, within a task or to reduce gradients.
-double scratch_of(const MemoryPlan& plan, int section);
+/// Returns the bytes of scratch that a rank of the stage needs, within a task or to reduce gradients.
+double scratch_of(const MemoryPlan& plan, int stage);
 /// Returns what one rank of the world needs. A window that is not chosen yet counts nothing.
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank);
-/// Returns, for every section, the window that a rank with `bytes` of memory allows. Windows that are chosen
-/// stay. The others share what is left of the rank's memory evenly, within min_window and max_window; a
-/// section of which this rank holds nothing gets max_window.
+/// Returns, for every stage, the window that a rank with `bytes` of memory allows. Windows that are chosen
+/// stay. The others share what is left of the rank's memory evenly, within min_window and max_window; a stage
+/// of which this rank holds nothing gets max_window.
 std::vector<int> windows_within(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank,
                                 double bytes);
 /// Chooses the windows that are still open, for ranks that have `bytes` of memory each. Pure: no
@@ -86,9 +87,11 @@ std::vector<int> windows_within(const MemoryPlan& plan, const graph::SectionGrap
 void choose_windows(MemoryPlan& plan, const graph::SectionGraph& graph, double bytes);
 /// Returns the rank that needs the most memory.
 int max_memory_rank(const MemoryPlan& plan, const graph::SectionGraph& graph);
+/// Returns the rank of the section that needs the most: of a pipeline, any stage may.
+int max_memory_rank(const MemoryPlan& plan, const graph::SectionGraph& graph, int section);
 
 /// A line for the log.
 std::string describe(const Libraries& libraries);
-std::string describe(const SectionMemory& memory);
+std::string describe(const StageMemory& memory);
 
 }  // namespace maestro::workload

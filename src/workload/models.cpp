@@ -2,15 +2,28 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace maestro::workload {
 
-model::Role role_of(const Scenario& scenario, int section) {
+model::Role role_of(const Scenario& scenario, int stage) {
+    const graph::Stage& of = scenario.graph.stages[stage];
+    const Range layers = scenario.layers[stage];
+    return role_of(scenario, of.section,
+                   {.index = of.index,
+                    .count = scenario.graph.sections[of.section].layout.stages(),
+                    .first_layer = static_cast<int>(layers.begin),
+                    .layers = static_cast<int>(layers.size())});
+}
+
+model::Role role_of(const Scenario& scenario, int section, model::Stage part) {
     const graph::Section& s = scenario.graph.sections[section];
+    const bool first = part.first(), last = part.last();
     model::Role role{.section = s.name,
                      .inputs = {},
-                     .emits = !s.loss,
-                     .output_width = 0,
-                     .loss = s.loss,
+                     .emits = !s.loss || !last,
+                     .output_width = last ? 0 : scenario.models[section].width,
+                     .loss = s.loss && last,
                      .trained = s.train,
                      .needs_backward = s.backward,
                      .marker = scenario.marker,
@@ -18,16 +31,22 @@ model::Role role_of(const Scenario& scenario, int section) {
                      .temperature = scenario.distillation[section].temperature,
                      .seed = scenario.seed,
                      .compute = scenario.compute,
-                     .recompute = scenario.recompute};
+                     .recompute = scenario.recompute,
+                     .stage = std::move(part)};
     for (const graph::Edge& e : scenario.graph.edges) {
-        if (e.from == section)
+        if (e.from == section && last)
             // An encoder projects its output to the width of the section that it feeds; hidden states keep
             // theirs.
             role.output_width = scenario.models[s.kind == graph::Kind::vision ? e.to : section].width;
         if (e.to != section) continue;
-        role.inputs.push_back({e.tensor, scenario.models[e.from]});
-        if (e.tensor == EdgeTensor::hidden) role.alpha = scenario.distillation[section].alpha;
+        // In the order of SectionGraph::stage_edges. Embeddings enter the first stage. A later one needs to
+        // know only how many rows they are.
+        const bool embeddings = e.tensor == EdgeTensor::embeddings;
+        if (embeddings ? first : last) role.inputs.push_back({e.tensor, scenario.models[e.from]});
+        if (embeddings && !first) role.stage.expansions.push_back(geometry_of(scenario, e.from));
+        if (!embeddings) role.alpha = scenario.distillation[section].alpha;
     }
+    if (!first) role.inputs.push_back({EdgeTensor::stream, scenario.models[section]});
     return role;
 }
 

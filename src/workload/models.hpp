@@ -1,4 +1,4 @@
-// The role of each section of a scenario, and the sizes that its samples have in the sections.
+// The role of each stage of a scenario, and the sizes that its samples have in the sections.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,10 @@
 
 namespace maestro::workload {
 
-model::Role role_of(const Scenario& scenario, int section);
+/// The role of a stage.
+model::Role role_of(const Scenario& scenario, int stage);
+/// The same of any part of a section's model, whatever stages its layout has.
+model::Role role_of(const Scenario& scenario, int section, model::Stage part);
 /// Returns the geometry of a vision section's patches; patch 0 for other sections.
 model::Geometry geometry_of(const Scenario& scenario, int section);
 /// Returns the geometry by which a language section expands markers: that of the vision section that feeds

@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "base/error.hpp"
+#include "workload/stages.hpp"
 
 namespace maestro::workload {
 
@@ -54,6 +55,12 @@ void connect(Scenario& scenario, std::vector<graph::Section> sections, std::vect
     if (refusals.size() == before)
         scenario.graph = graph::make_graph(std::move(sections), std::move(edges), refusals);
     if (refusals.size() == before) check_edges(scenario, refusals);
+    if (refusals.size() != before) return;
+    scenario.layers.clear();
+    for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s) {
+        const std::vector<Range> layers = layers_of_stages(scenario, s);
+        scenario.layers.insert(scenario.layers.end(), layers.begin(), layers.end());
+    }
 }
 
 Scenario describe(const config::Deck& deck, config::Times times, std::vector<graph::Refusal>& refusals,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/dtype.hpp"
+#include "base/shard.hpp"
 #include "config/cluster.hpp"
 #include "config/deck.hpp"
 #include "graph/section_graph.hpp"
@@ -19,6 +20,7 @@ struct Scenario {
     graph::SectionGraph graph;
     std::vector<model::ModelSpec> models;       ///< by section
     std::vector<config::Distill> distillation;  ///< by section, of those that have a teacher
+    std::vector<Range> layers;                  ///< by stage: those of its section's model that it has
     std::int64_t global_batch = 1;              ///< samples of a step
     std::int64_t sequence_length = 512;         ///< the most tokens of a sample, picture tokens included
     DType compute = DType::f32;

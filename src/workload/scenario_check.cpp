@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -78,6 +79,30 @@ void check_cp(const graph::Section& section, const model::ModelSpec& m,
              l.cp, heads, kv_heads, l.tp, m.name, nearest_degrees(l.cp, m.heads, works))});
 }
 
+/// Every stage has at least one layer, and all stages have all layers.
+void check_stages(const graph::Section& section, const model::ModelSpec& m,
+                  std::vector<graph::Refusal>& refusals) {
+    const graph::Layout& l = section.layout;
+    const std::int64_t stages = std::int64_t{l.pp} * l.chunks;
+    if (stages > m.layers) {
+        const bool chunks = l.pp <= m.layers;
+        refusals.push_back(
+            {section_key(section, chunks ? "layout.chunks" : "layout.pp"),
+             fmt::format("{} stages are more than the {} layers of model.{}; allowed: at most {}", stages,
+                         m.layers, m.name, chunks ? m.layers / l.pp : m.layers / l.chunks)});
+        return;
+    }
+    if (l.layers.empty()) return;
+    const int sum = std::accumulate(l.layers.begin(), l.layers.end(), 0);
+    const bool positive = std::all_of(l.layers.begin(), l.layers.end(), [](int n) { return n >= 1; });
+    if (static_cast<std::int64_t>(l.layers.size()) != stages || sum != m.layers || !positive)
+        refusals.push_back(
+            {section_key(section, "layout.stages"),
+             fmt::format("[{}] are {} stages with {} layers; needed: {} (pp x chunks) with the {} layers of "
+                         "model.{}, at least 1 each",
+                         fmt::join(l.layers, ", "), l.layers.size(), sum, stages, m.layers, m.name)});
+}
+
 /// The patches by which a section's picture markers are expanded; {0, 0}: they stay tokens.
 std::pair<int, int> expansion(const Scenario& scenario, int section) {
     for (const graph::Edge& e : scenario.graph.edges)
@@ -130,17 +155,23 @@ void check_layouts(const std::vector<graph::Section>& sections, const std::vecto
         const graph::Layout& l = section.layout;
         bool counts = true;
         for (const auto& [key, degree] :
-             {std::pair{"layout.dp", l.dp}, std::pair{"layout.tp", l.tp}, std::pair{"layout.cp", l.cp}})
+             {std::pair{"layout.dp", l.dp}, std::pair{"layout.tp", l.tp}, std::pair{"layout.cp", l.cp},
+              std::pair{"layout.pp", l.pp}, std::pair{"layout.chunks", l.chunks}})
             if (degree < 1) {
                 refusals.push_back({section_key(section, key),
                                     fmt::format("{} is out of range; allowed: at least 1", degree)});
                 counts = false;
             }
-        for (const auto& [key, degree] : {std::pair{"layout.pp", l.pp}, std::pair{"layout.ep", l.ep}})
-            if (degree != 1)
-                refusals.push_back(
-                    {section_key(section, key), fmt::format("{} is not built yet; allowed: 1", degree)});
+        if (l.ep != 1)
+            refusals.push_back(
+                {section_key(section, "layout.ep"), fmt::format("{} is not built yet; allowed: 1", l.ep)});
+        if (counts && l.chunks > 1 && l.pp == 1) {
+            refusals.push_back({section_key(section, "layout.chunks"),
+                                "chunks divide the stages of a pipeline; allowed without layout.pp: 1"});
+            counts = false;
+        }
         if (!counts || models[s].name.empty()) continue;  // only the times of its tasks are known
+        check_stages(section, models[s], refusals);
         if (check_tp(section, models[s], refusals)) check_cp(section, models[s], refusals);
     }
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "graph/grid.hpp"
 #include "ops/adamw.hpp"
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
@@ -66,8 +67,9 @@ StepEnd measure_step_end(const model::ModelSpec& spec, const model::Role& role, 
 std::vector<StepEnd> step_ends(const Scenario& scenario, Probes& probes) {
     MAESTRO_CHECK(scenario.cluster, "the end of a step takes seconds of a cluster");
     std::vector<StepEnd> ends;
-    for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s) {
-        Probe probe{.spec = scenario.models[s],  // on the first rank: no other rank's shard is larger
+    for (int s = 0; s < static_cast<int>(scenario.graph.stages.size()); ++s) {
+        Probe probe{.spec = scenario.models[scenario.graph.stages[s].section],  // on the first rank: no other
+                                                                                // rank's shard is larger
                     .role = role_of(scenario, s),
                     .shape = mesh_shape_of(scenario, s),
                     .links = mesh_links_of(scenario, s)};
@@ -80,15 +82,15 @@ std::vector<StepEnd> step_ends(const Scenario& scenario, Probes& probes) {
 double step_seconds(const graph::SectionGraph& graph, const std::vector<StepEnd>& ends,
                     std::vector<double> at, double latency_s) {
     std::vector<double> update(at.size(), 0.0);
-    for (std::size_t s = 0; s < ends.size(); ++s) {
-        const graph::Section& section = graph.sections[s];
-        const std::size_t first = section.first_lane;
-        const auto last = first + section.layout.lanes();
-        const auto begin = at.begin() + first;
-        const auto end = at.begin() + last;
-        // The reduction is collective over the section: it starts when the last of its lanes is there.
-        std::fill(begin, end, *std::max_element(begin, end) + ends[s].reduce_s);
-        for (std::size_t lane = first; lane < last; ++lane) update[lane] += ends[s].update_s;
+    for (int s = 0; s < static_cast<int>(ends.size()); ++s) {
+        // The reduction is collective over the stage: it starts when the last of its lanes is there.
+        double start = 0;
+        const int replicas = graph.section_of(s).layout.dp;
+        for (int r = 0; r < replicas; ++r) start = std::max(start, at[graph::lane_of(graph, s, r)]);
+        for (int r = 0; r < replicas; ++r) {
+            at[graph::lane_of(graph, s, r)] = start + ends[s].reduce_s;
+            update[graph::lane_of(graph, s, r)] += ends[s].update_s;
+        }
     }
     // The norm is an all-reduce over all ranks: up and down a tree.
     const double norm_s =

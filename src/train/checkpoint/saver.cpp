@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <optional>
 #include <sstream>
 
 #include "base/check.hpp"
@@ -16,20 +15,19 @@ namespace maestro::train {
 
 namespace {
 
-/// The first rank of a section makes its file.
 std::vector<SectionPart> parts_of(const RunState& state) {
     const int rank = state.world.rank();
     std::vector<SectionPart> parts;
     for (const auto& local : state.sections) {
-        const graph::Section& section = state.graph.sections[local->colour()];
-        const std::optional<graph::Place> place = graph::place_of(section, rank);
-        MAESTRO_CHECK(place, "section {} is not on rank {}", section.name, rank);
+        MAESTRO_CHECK(graph::holds(state.graph, local->stage(), rank), "{} is not on rank {}", local->label(),
+                      rank);
         parts.push_back({.section = local->colour(),
-                         .name = section.name,
+                         .name = local->name(),
                          .store = local->module().parameters(),
                          .optimizer = local->optimizer(),
-                         .makes_file = rank == graph::rank_at(section, {}),
-                         .scratch = &local->scratch()});
+                         .first = rank == graph::first_rank_of(state.graph, local->stage()),
+                         .scratch = &local->scratch(),
+                         .stage = local->index()});
     }
     return parts;
 }

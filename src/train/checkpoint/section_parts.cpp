@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <map>
+#include <sstream>
+#include <unordered_map>
+#include <utility>
 
 #include "backend/host_access.hpp"
 #include "comm/agree.hpp"
@@ -22,19 +26,56 @@ std::vector<Range> written_here(const SectionPart& part, const parallel::Paramet
     return range.size() > 0 ? group.first_copies(p, range) : std::vector<Range>{};
 }
 
-std::vector<io::StoredParameter> stored(const parallel::ParameterStore& store) {
-    std::vector<io::StoredParameter> all;
-    for (const parallel::Parameter& p : store.parameters())
-        all.push_back({.name = p.name, .shape = p.shape, .moments = p.trainable});
-    return all;
-}
+/// The parameters of a section's file. No rank holds all of them if the section has several stages.
+class Catalogue {
+public:
+    /// Ignores a parameter of this name that was added before: a copy on another stage.
+    void add(io::StoredParameter parameter) {
+        if (index_.emplace(parameter.name, parameters_.size()).second)
+            parameters_.push_back(std::move(parameter));
+    }
+    const std::vector<io::StoredParameter>& parameters() const { return parameters_; }
+    std::size_t index_of(const std::string& name) const { return index_.at(name); }
+    /// Returns the elements of all arrays.
+    std::int64_t elements() const {
+        std::int64_t count = 0;
+        for (const io::StoredParameter& p : parameters_) count += whole(p.shape).size() * (p.moments ? 3 : 1);
+        return count;
+    }
 
-/// Returns the elements of all arrays of a section, over all ranks.
-std::int64_t elements_of(const parallel::ParameterStore& store) {
-    std::int64_t count = 0;
-    for (const parallel::Parameter& p : store.parameters())
-        count += whole(p.shape).size() * (p.trainable ? 3 : 1);
-    return count;
+private:
+    std::vector<io::StoredParameter> parameters_;
+    std::unordered_map<std::string, std::size_t> index_;  ///< by name
+};
+
+/// Collective. Returns the catalogue of each section, the same on all ranks.
+std::vector<Catalogue> catalogues_of(const comm::Communicator& world, int sections,
+                                     std::span<const SectionPart> parts) {
+    // A line for each parameter: section, stage, name, whether it has moments, dimensions.
+    std::string lines;
+    for (const SectionPart& part : parts) {
+        if (!part.first) continue;
+        for (const parallel::Parameter& p : part.store.parameters())
+            lines += fmt::format("{} {} {} {:d} {}\n", part.section, part.stage, p.name, p.trainable,
+                                 fmt::join(p.shape, " "));
+    }
+    std::string all = fmt::format("{}", fmt::join(world.gather(lines), ""));
+    world.broadcast(all);
+    std::vector<std::map<int, std::vector<io::StoredParameter>>> stages(static_cast<std::size_t>(sections));
+    std::istringstream text(all);
+    for (std::string line; std::getline(text, line);) {
+        std::istringstream words(line);
+        int section = 0, stage = 0;
+        io::StoredParameter p;
+        words >> section >> stage >> p.name >> p.moments;
+        for (std::int64_t dimension = 0; words >> dimension;) p.shape.push_back(dimension);
+        stages[static_cast<std::size_t>(section)][stage].push_back(std::move(p));
+    }
+    std::vector<Catalogue> catalogues(stages.size());
+    for (std::size_t s = 0; s < stages.size(); ++s)
+        for (auto& [stage, parameters] : stages[s])
+            for (io::StoredParameter& p : parameters) catalogues[s].add(std::move(p));
+    return catalogues;
 }
 
 /// A range of an array that this rank writes.
@@ -45,12 +86,11 @@ struct Elements {
     Tensor values;
 };
 
-std::vector<Elements> elements_written_here(const SectionPart& part,
+std::vector<Elements> elements_written_here(const SectionPart& part, const Catalogue& catalogue,
                                             const std::vector<io::ArrayPlaces>& places) {
     std::vector<Elements> elements;
-    std::size_t index = 0;
     for (const parallel::Parameter& p : part.store.parameters()) {
-        const io::ArrayPlaces& at = places[index++];
+        const io::ArrayPlaces& at = places[catalogue.index_of(p.name)];
         for (const Range& range : written_here(part, p)) {
             const auto write = [&](io::Stored what, const Tensor& values) {
                 elements.push_back({&p, at[static_cast<std::size_t>(what)], range, values});
@@ -70,9 +110,10 @@ std::vector<Elements> elements_written_here(const SectionPart& part,
 
 /// Returns how many elements it wrote.
 std::int64_t write_part(const SectionPart& part, const std::filesystem::path& partial,
-                        const std::vector<io::ArrayPlaces>& places, Pulse& pulse) {
+                        const Catalogue& catalogue, const std::vector<io::ArrayPlaces>& places,
+                        Pulse& pulse) {
     io::SectionWriter file(partial, part.name, pulse);
-    const std::vector<Elements> elements = elements_written_here(part, places);
+    const std::vector<Elements> elements = elements_written_here(part, catalogue, places);
     std::vector<Tensor> tensors;
     for (const Elements& e : elements) tensors.push_back(e.values);
     const auto values = part.store.backend().read_to_host(std::move(tensors));
@@ -117,10 +158,12 @@ std::vector<io::ManifestEntry> write_sections(const comm::Communicator& world,
                                               Pulse& pulse) {
     std::vector<io::SectionFile> files(static_cast<std::size_t>(sections));
     std::vector<std::int64_t> makers(files.size(), 0), elements(files.size(), 0);
+    const std::vector<Catalogue> catalogues = catalogues_of(world, sections, parts);
     comm::agree(world, [&] {
         for (const SectionPart& part : parts)
-            if (part.makes_file) {
-                files[part.section] = io::create_section(partial, part.name, step, stored(part.store), pulse);
+            if (part.makes_file()) {
+                files[part.section] = io::create_section(partial, part.name, step,
+                                                         catalogues[part.section].parameters(), pulse);
                 makers[part.section] = world.rank();
             }
     });
@@ -129,14 +172,15 @@ std::vector<io::ManifestEntry> write_sections(const comm::Communicator& world,
         world.broadcast(files[s].places, static_cast<int>(makers[s]));
     comm::agree(world, [&] {
         for (const SectionPart& part : parts)
-            elements[part.section] = write_part(part, partial, files[part.section].places, pulse);
+            elements[part.section] +=
+                write_part(part, partial, catalogues[part.section], files[part.section].places, pulse);
     });
     world.allreduce_sum(std::span(elements));
     std::vector<io::ManifestEntry> made;
     comm::agree(world, [&] {
         for (const SectionPart& part : parts) {
-            if (!part.makes_file) continue;
-            const std::int64_t due = elements_of(part.store);
+            if (!part.makes_file()) continue;
+            const std::int64_t due = catalogues[part.section].elements();
             MAESTRO_CHECK(elements[part.section] == due, "section {}: {} elements written of {}", part.name,
                           elements[part.section], due);
             made.push_back(io::verify_section(partial, part.name, files[part.section].bytes, pulse));

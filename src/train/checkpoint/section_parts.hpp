@@ -16,21 +16,25 @@
 
 namespace maestro::train {
 
-/// What this rank holds of a section. The caller owns what it refers to.
+/// What this rank holds of a stage of a section. The caller owns what it refers to.
 struct SectionPart {
     int section = 0;  ///< colour
     std::string name;
     const parallel::ParameterStore& store;
     Optimizer* optimizer = nullptr;     ///< null: frozen
-    bool makes_file = false;            ///< true on one rank of each section
+    bool first = false;                 ///< true on one rank of each stage, which speaks for it
     backend::Arena* scratch = nullptr;  ///< of its device, where the host cannot read the weights
+    int stage = 0;                      ///< within the section
+
+    bool makes_file() const { return first && stage == 0; }  ///< true on one rank of each section
 };
 
 /// Error(not_finite) where a trained weight of this rank's shards is NaN or Inf. Not collective.
 void check_finite(const SectionPart& part, std::int64_t step);
 
-/// Collective over `world`, whose ranks together write all of the `sections`. Returns the files that this
-/// rank has created, written and verified. Errors are thrown on all ranks.
+/// Collective over `world`, whose ranks together write all of the `sections`, each with the parameters of all
+/// of its stages, in their order. A parameter that two stages hold copies of is written once. Returns the
+/// files that this rank has created, written and verified. Errors are thrown on all ranks.
 std::vector<io::ManifestEntry> write_sections(const comm::Communicator& world,
                                               const std::filesystem::path& partial, std::int64_t step,
                                               int sections, std::span<const SectionPart> parts, Pulse& pulse);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace maestro::train {
 
 namespace {
@@ -10,34 +12,43 @@ namespace {
 constexpr double kDecay = 0.95;
 }  // namespace
 
-CostLearning::CostLearning(bool enabled, std::size_t sections, double time_scale)
-    : enabled_(enabled), time_scale_(time_scale), learned_(sections, kDecay), planning_(learned_) {}
+CostLearning::CostLearning(bool enabled, std::vector<int> section_of, double time_scale)
+    : enabled_(enabled),
+      section_of_(std::move(section_of)),
+      time_scale_(time_scale),
+      learned_(section_of_.size(), kDecay),
+      planning_(learned_) {}
 
 void CostLearning::step_done(const schedule::StepPlan& plan, const StepSums& sums,
                              const workload::CostModel& costs) {
     if (!enabled_) return;
     // What is compared are sums over all samples of a step: tasks of several samples have one time.
     learned_.next_step();
-    for (std::size_t s = 0; s < plan.batches.size(); ++s) {
+    for (std::size_t s = 0; s < plan.batches.size(); ++s)
         for (const auto& replica : plan.batches[s])
             for (const auto& batch : replica)
-                for (const std::int64_t id : batch.samples) learned_.add_predicted(s, costs.of(id).stages[s]);
+                for (const std::int64_t id : batch.samples) {
+                    const schedule::SampleCost cost = costs.of(id);
+                    for (std::size_t stage = 0; stage < section_of_.size(); ++stage)
+                        if (section_of_[stage] == static_cast<int>(s))
+                            learned_.add_predicted(stage, cost.stages[stage]);
+                }
+    for (std::size_t stage = 0; stage < section_of_.size(); ++stage)
         for (std::size_t phase = 0; phase < 2; ++phase)
-            learned_.add_measured(s, phase, sums.task_s(s, phase) / time_scale_);
-    }
+            learned_.add_measured(stage, phase, sums.task_s(stage, phase) / time_scale_);
 }
 
 void CostLearning::correct(schedule::SampleCost& cost) const {
     if (enabled_) planning_.apply(cost);
 }
 
-std::vector<std::string> CostLearning::describe(const std::vector<std::string>& sections) const {
+std::vector<std::string> CostLearning::describe(const std::vector<std::string>& stages) const {
     std::vector<std::string> lines;
-    for (std::size_t s = 0; enabled_ && s < sections.size(); ++s) {
+    for (std::size_t s = 0; enabled_ && s < stages.size(); ++s) {
         const auto [forward, backward] = learned_.factors(s);
         lines.push_back(
             fmt::format("section {} takes {:.3g} times the cost model's time forward, {:.3g} backward",
-                        sections[s], forward, backward));
+                        stages[s], forward, backward));
     }
     return lines;
 }

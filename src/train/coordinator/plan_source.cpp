@@ -93,8 +93,8 @@ std::vector<std::string> PlanTotals::describe(const std::vector<std::string>& na
                                     window_limited_, steps_));
     if (bound_s_ <= 0) return lines;
     std::string critical, shares;
-    for (const auto& [section, count] : critical_)
-        critical += fmt::format("{}{} in {:.0f}% of the steps", critical.empty() ? "" : ", ", names[section],
+    for (const auto& [stage, count] : critical_)
+        critical += fmt::format("{}{} in {:.0f}% of the steps", critical.empty() ? "" : ", ", names[stage],
                                 100 * static_cast<double>(count) / steps);
     for (std::size_t s = 0; s < load_s_.size(); ++s)
         shares += fmt::format("{}{} {:.0f}%", s == 0 ? "" : ", ", names[s], 100 * load_s_[s] / bound_s_);

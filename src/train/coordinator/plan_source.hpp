@@ -59,15 +59,15 @@ class PlanTotals {
 public:
     /// `waited_s`: how long the step waited for its plan.
     void add(const TimedPlan& timed, double waited_s);
-    /// Returns lines of text, none without a step. `names`: of the sections.
+    /// Returns lines of text, none without a step. `names`: of the stages.
     std::vector<std::string> describe(const std::vector<std::string>& names) const;
 
 private:
     std::int64_t steps_ = 0, window_limited_ = 0;
     double planning_s_ = 0, waited_s_ = 0;
     double planned_s_ = 0, bound_s_ = 0;    ///< sums over the plans, by the cost model
-    std::vector<double> load_s_;            ///< sums of the work of a replica, by section
-    std::map<int, std::int64_t> critical_;  ///< steps by critical section
+    std::vector<double> load_s_;            ///< sums of the work of a replica, by stage
+    std::map<int, std::int64_t> critical_;  ///< steps by critical stage
 };
 
 }  // namespace maestro::train

@@ -9,6 +9,7 @@
 
 #include "comm/waiter.hpp"
 #include "config/deck.hpp"
+#include "graph/section_graph.hpp"
 #include "schedule/problem.hpp"
 #include "train/coordinator/cost_learning.hpp"
 #include "train/coordinator/plan_source.hpp"
@@ -26,8 +27,8 @@ class Planner {
 public:
     /// `problem` holds the sections, edges and ranks, and no samples. `costs` is null except on the
     /// coordinator, which alone may ask for plans. The caller keeps all of them alive.
-    Planner(const config::Deck& deck, const schedule::Problem& problem, const workload::CostModel* costs,
-            StepBatches batches, comm::Waiter& waiter);
+    Planner(const config::Deck& deck, const graph::SectionGraph& graph, const schedule::Problem& problem,
+            const workload::CostModel* costs, StepBatches batches, comm::Waiter& waiter);
     /// Returns the plan of `step`, and begins that of the next one. Waits with the waiter's deadline where it
     /// is not ready. `began_s` (comm::now_s()) is when the step began.
     schedule::StepPlan next(std::int64_t step, double began_s);
@@ -41,6 +42,7 @@ private:
     schedule::Problem problem_of(std::int64_t step) const;
 
     const config::Deck& deck_;
+    const graph::SectionGraph& graph_;
     const schedule::Problem& problem_;
     const workload::CostModel* costs_;
     StepBatches batches_;

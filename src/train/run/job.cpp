@@ -43,8 +43,8 @@ Job::Job(const RunContext& context, const Preflight& preflight)
 /// Rank 0 alone needs the costs.
 void Job::prepare_planning() {
     problem_ = workload::problem_of(preflight_.scenario());
-    for (std::size_t s = 0; s < preflight_.memory().sections.size(); ++s)
-        problem_.stages[s].window = preflight_.memory().sections[s].window;
+    for (std::size_t s = 0; s < preflight_.memory().stages.size(); ++s)
+        problem_.stages[s].window = preflight_.memory().stages[s].window;
     comm::agree(context_.world, [&] {
         if (context_.world.rank() != 0) return;
         context_.pulse.doing("the costs of all samples");
@@ -79,15 +79,21 @@ void Job::open_edges() {
     const std::vector<channel::ChannelSpec>& specs = preflight_.memory().channels;
     const graph::SectionGraph& graph = context_.scenario.graph;
     std::vector<transport::Backends> ends;
-    for (const graph::Edge& e : graph.edges) ends.push_back({devices_->find(e.from), devices_->find(e.to)});
+    const auto device_of = [&](int stage) {
+        return graph::holds(graph, stage, context_.world.rank()) ? devices_->find(graph.stages[stage].section)
+                                                                 : nullptr;
+    };
+    for (const graph::StageEdge& e : graph.stage_edges) ends.push_back({device_of(e.from), device_of(e.to)});
     auto [channels, description] =
         channel::open_channels(context_.world, specs, transport_request(context_.deck), ends);
     channels_ = std::move(channels);
     description_.insert(description_.end(), description.begin(), description.end());
     for (std::size_t e = 0; e < specs.size(); ++e) {
-        const int from = graph.edges[e].from, to = graph.edges[e].to;
-        edges_.push_back({from, to, channels_[e].get(), workload::degrees_of(graph.sections[from]),
-                          workload::degrees_of(graph.sections[to])});
+        const graph::StageEdge& edge = graph.stage_edges[e];
+        const auto side = [&](int stage) {
+            return EdgeSide{graph.stages[stage].section, workload::degrees_of(graph.section_of(stage))};
+        };
+        edges_.push_back({edge.from, edge.to, side(edge.from), side(edge.to), channels_[e].get()});
     }
 }
 
@@ -116,13 +122,14 @@ void Job::complete_weights() {
     for (std::size_t i = 0; i < sections_.size(); ++i) {
         model::Module& module = sections_[i]->module();
         const parallel::MeshShape& shape = module.mesh().shape();
-        context_.watchdog.doing("the weights of section " + sections_[i]->name());
+        context_.watchdog.doing("the weights of section " + sections_[i]->label());
         // A frozen section reduces no gradients, so its mesh has no group over the data axes. It needs one
         // only here, and gives its memory back.
         std::unique_ptr<collective::ProcessGroup> data_group;
         if (!shape.trainable)
-            data_group = parallel::make_data_group(
-                section_ranks_[i], devices_->backend(sections_[i]->colour()), shape, sections_[i]->name());
+            data_group = parallel::make_data_group(stage_ranks_[sections_[i]->colour()],
+                                                   devices_->backend(sections_[i]->colour()), shape,
+                                                   sections_[i]->name());
         collective::ProcessGroup& ranks = data_group ? *data_group : module.mesh().group(parallel::kDataAxes);
         for (parallel::ParameterGroup& group : module.parameters().groups()) group.gather_weights(ranks);
     }
@@ -130,51 +137,73 @@ void Job::complete_weights() {
 
 void Job::build_section(int s) {
     const comm::Communicator& world = context_.world;
-    const graph::Section& section = context_.scenario.graph.sections[s];
+    const graph::SectionGraph& graph = context_.scenario.graph;
+    const graph::Section& section = graph.sections[s];
     const std::optional<graph::Place> place = graph::place_of(section, world.rank());
-    comm::Communicator ranks =
-        world.split(place ? 0 : -1, world.rank(), fmt::format("the ranks of section {}", section.name));
-    std::optional<parallel::Mesh> mesh;
-    if (place) mesh = mesh_of(s, ranks);  // its groups are made by the ranks of the section alone
-    SectionReport report;
-    allocate_on_all_ranks(context_, preflight_.memory(), [&] {
-        if (place) report = add_section(s, place->replica, std::move(*mesh));
-    });
-    if (place) section_ranks_.push_back(std::move(ranks));
-    describe_section(s, std::move(report));
+    stage_ranks_.push_back(world.split(
+        place ? place->pp : -1, world.rank(),
+        section.layout.pp == 1
+            ? fmt::format("the ranks of section {}", section.name)
+            : fmt::format("the ranks of section {} with pp {}", section.name, place ? place->pp : 0)));
+    // The ranks of the first and of the last stage with the same coordinates.
+    comm::Communicator tied;
+    if (section.train && workload::is_tied(context_.scenario, section.first_stage)) {
+        int colour = -1;
+        if (place && (place->pp == 0 || place->pp + 1 == section.layout.pp))
+            colour = (place->replica * section.layout.cp + place->cp) * section.layout.tp + place->tp;
+        tied = world.split(colour, world.rank(), fmt::format("section {}, tied embeddings", section.name));
+    }
+    std::vector<StageReport> reports;
+    for (int stage = section.first_stage; stage <= graph.last_stage(s); stage += section.layout.pp) {
+        // The groups of a stage are made by its ranks alone. Of the stages in this round one is here.
+        std::optional<parallel::Mesh> mesh;
+        const int here = place ? stage + place->pp : -1;
+        if (place)
+            mesh = mesh_of(
+                here, workload::is_tied(context_.scenario, here) ? std::move(tied) : comm::Communicator());
+        allocate_on_all_ranks(context_, preflight_.memory(), [&] {
+            if (place) reports.push_back(add_stage(here, place->replica, std::move(*mesh)));
+        });
+    }
+    describe_section(s, std::move(reports));
 }
 
-parallel::Mesh Job::mesh_of(int s, const comm::Communicator& ranks) {
+parallel::Mesh Job::mesh_of(int stage, comm::Communicator tied) {
     const workload::Scenario& scenario = preflight_.scenario();
+    const int section = scenario.graph.stages[stage].section;
     std::optional<parallel::Mesh> mesh;
     in_planned_memory(context_, preflight_.memory(), [&] {
-        mesh = parallel::make_mesh(ranks, devices_->backend(s), workload::mesh_shape_of(scenario, s),
-                                   scenario.graph.sections[s].name);
+        mesh = parallel::make_mesh(stage_ranks_[section], devices_->backend(section),
+                                   workload::mesh_shape_of(scenario, stage), scenario.graph.stage_name(stage),
+                                   std::move(tied));
     });
     return std::move(*mesh);
 }
 
-Job::SectionReport Job::add_section(int s, int replica, parallel::Mesh mesh) {
+Job::StageReport Job::add_stage(int stage, int replica, parallel::Mesh mesh) {
     const workload::Scenario& scenario = preflight_.scenario();
+    const int s = scenario.graph.stages[stage].section;
     const graph::Section& section = scenario.graph.sections[s];
-    const workload::SectionMemory& memory = preflight_.memory().sections[s];
+    const workload::StageMemory& memory = preflight_.memory().stages[stage];
     backend::Backend& backend = devices_->backend(s);
-    SectionReport report;
+    StageReport report;
     if (backend.stream()) report.transports = mesh.describe_transports();
     auto module = preflight_.emulation()
-                      ? preflight_.emulation()->make_module(backend, s, std::move(mesh))
-                      : model::make_module(backend, scenario.models[s], workload::role_of(scenario, s),
+                      ? preflight_.emulation()->make_module(backend, stage, std::move(mesh))
+                      : model::make_module(backend, scenario.models[s], workload::role_of(scenario, stage),
                                            std::move(mesh), model::InitialWeights::zeros);
     report.parameters = module->parameters().count();
     report.attention_plans = prepare_attention(*module, s);
     std::vector<channel::Channel*> inputs, outputs;
     for (const EdgeEnd& e : edges_) {
-        if (e.to == s) inputs.push_back(e.channel);
-        if (e.from == s) outputs.push_back(e.channel);
+        if (e.to == stage) inputs.push_back(e.channel);
+        if (e.from == stage) outputs.push_back(e.channel);
     }
     const LocalSection::Settings settings{.section = s,
-                                          .stage = section.first_stage,
+                                          .stage = stage,
+                                          .index = scenario.graph.stages[stage].index,
                                           .name = section.name,
+                                          .label = scenario.graph.stage_name(stage),
                                           .replica = replica,
                                           .window = memory.slots(),
                                           .backward = section.backward,
@@ -199,20 +228,40 @@ std::string Job::prepare_attention(model::Module& module, int s) {
                        elapsed.count());
 }
 
-void Job::describe_section(int s, SectionReport report) {
+void Job::describe_section(int s, std::vector<StageReport> reports) {
     const comm::Communicator& world = context_.world;
-    const graph::Section& section = context_.scenario.graph.sections[s];
-    // tp ranks hold different numbers where a degree does not divide a size.
-    const auto parameters = static_cast<std::int64_t>(world.max(static_cast<double>(report.parameters)));
-    description_.push_back(
-        fmt::format("section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}", section.name,
-                    s, context_.scenario.models[s].name, graph::describe_ranks(section), parameters,
-                    section.train ? "trained" : "frozen", section.micro_batch,
-                    workload::describe(preflight_.memory().sections[s])));
-    if constexpr (!backend::kCuda) return;
-    for (std::string* line : {&report.transports, &report.attention_plans}) {
-        world.broadcast(*line, section.first_rank);
-        if (!line->empty()) description_.push_back(fmt::format("  section {}: {}", section.name, *line));
+    const workload::Scenario& scenario = preflight_.scenario();
+    const graph::SectionGraph& graph = scenario.graph;
+    const graph::Section& section = graph.sections[s];
+    const std::string trained = section.train ? "trained" : "frozen";
+    const int stages = section.layout.stages();
+    if (stages > 1)
+        description_.push_back(fmt::format(
+            "section {} (colour {}): {} on {}, {} stages, {}, micro_batch {}", section.name, s,
+            scenario.models[s].name, graph::describe_ranks(section), stages, trained, section.micro_batch));
+    for (int stage = section.first_stage; stage <= graph.last_stage(s); ++stage) {
+        const int index = graph.stages[stage].index;
+        StageReport report;
+        if (graph::holds(graph, stage, world.rank())) report = reports[index / section.layout.pp];
+        // tp ranks hold different numbers where a degree does not divide a size.
+        const auto parameters = static_cast<std::int64_t>(world.max(static_cast<double>(report.parameters)));
+        const std::string memory = workload::describe(preflight_.memory().stages[stage]);
+        const Range layers = scenario.layers[stage];
+        if (stages > 1)
+            description_.push_back(fmt::format("  stage {} from rank {}: layers {} to {}, {} parameters, {}",
+                                               index, graph::first_rank_of(graph, stage), layers.begin,
+                                               layers.end - 1, parameters, memory));
+        else
+            description_.push_back(
+                fmt::format("section {} (colour {}): {} on {}, {} parameters, {}\n  micro_batch {}, {}",
+                            section.name, s, scenario.models[s].name, graph::describe_ranks(section),
+                            parameters, trained, section.micro_batch, memory));
+        if constexpr (!backend::kCuda) continue;
+        for (std::string* line : {&report.transports, &report.attention_plans}) {
+            world.broadcast(*line, graph::first_rank_of(graph, stage));
+            if (!line->empty())
+                description_.push_back(fmt::format("  section {}: {}", graph.stage_name(stage), *line));
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 // What this rank needs for the steps of a training run or of an evaluation, built once before the first step:
-// its sections and edges with their memory. Destroyed before MPI ends.
+// its stages of sections and edges with their memory. Destroyed before MPI ends.
 #pragma once
 
 #include <memory>
@@ -56,24 +56,25 @@ public:
     MemoryUse memory_use() const;
 
 private:
-    /// What the log reports about a section besides its sizes.
-    struct SectionReport {
+    /// What the log reports about a stage besides its sizes.
+    struct StageReport {
         std::int64_t parameters = 0;  ///< held by this rank
         std::string transports;       ///< of its process groups, where a GPU computes
         std::string attention_plans;
     };
 
     void open_edges();
-    /// Collective over the world.
+    /// Collective over the world: the stages of the section.
     void build_section(int section);
-    /// Collective over `ranks`, those of the section.
-    parallel::Mesh mesh_of(int section, const comm::Communicator& ranks);
-    /// Allocates this rank's memory for a section. Sends nothing.
-    SectionReport add_section(int section, int replica, parallel::Mesh mesh);
+    /// Collective over the ranks of the stage. `tied`: see parallel::make_mesh.
+    parallel::Mesh mesh_of(int stage, comm::Communicator tied);
+    /// Allocates this rank's memory for a stage. Sends nothing.
+    StageReport add_stage(int stage, int replica, parallel::Mesh mesh);
     /// Builds the device's plans of attention, where it has any. Returns a description of them.
     std::string prepare_attention(model::Module& module, int section);
-    /// Collective over the world: adds to description() what the section's first rank reports.
-    void describe_section(int section, SectionReport report);
+    /// Collective over the world: adds to description() what the first rank of each stage reports, this
+    /// rank's reports by stage.
+    void describe_section(int section, std::vector<StageReport> reports);
     /// Collective. Draws the weights of this rank's shards that were not loaded, then all-gathers the shards.
     void complete_weights();
     void prepare_planning();
@@ -87,7 +88,8 @@ private:
     std::vector<std::unique_ptr<channel::Channel>> channels_;
     std::vector<EdgeEnd> edges_;
     std::vector<std::unique_ptr<LocalSection>> sections_;
-    std::vector<comm::Communicator> section_ranks_;  ///< by local section: all of its ranks
+    /// By section: its ranks with this one's coordinate along pp, which are those of each of its stages here.
+    std::vector<comm::Communicator> stage_ranks_;
     schedule::Problem problem_;
     std::unique_ptr<workload::CostModel> costs_;
     workload::RankMemory planned_;

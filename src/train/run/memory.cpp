@@ -68,9 +68,10 @@ void refuse_what_does_not_fit(const RunContext& context, const workload::MemoryP
     const std::string lack = shortage(memory_pools_of(context.world.allgather(claim)));
     if (lack.empty()) return;
     std::string list;
-    for (const graph::Section& section : context.scenario.graph.sections)
-        list += fmt::format("\n  section {}: {}", section.name,
-                            workload::memory_of(plan, context.scenario.graph, section.first_rank).describe());
+    const graph::SectionGraph& graph = context.scenario.graph;
+    for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage)
+        list += fmt::format("\n  section {}: {}", graph.stage_name(stage),
+                            workload::memory_of(plan, graph, graph::first_rank_of(graph, stage)).describe());
     throw Error(ExitCode::device_memory,
                 fmt::format("{}; {}. A rank of each section needs:{}", lack, context.memory_advice, list),
                 Scope::all_ranks);
@@ -123,10 +124,10 @@ void in_planned_memory(const RunContext& context, const workload::MemoryPlan& pl
         const graph::SectionGraph& graph = context.scenario.graph;
         const int rank = context.world.rank();
         std::string list;
-        for (std::size_t s = 0; s < graph.sections.size(); ++s)
-            if (graph::place_of(graph.sections[s], rank))
-                list += fmt::format("\n  section {}: {}", graph.sections[s].name,
-                                    workload::describe(plan.sections[s]));
+        for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage)
+            if (graph::holds(graph, stage, rank))
+                list += fmt::format("\n  section {}: {}", graph.stage_name(stage),
+                                    workload::describe(plan.stages[stage]));
         throw Error(
             error.code(),
             fmt::format("{}. The plan fits into what was free at the start: end what else takes memory "

@@ -4,6 +4,7 @@
 
 #include "comm/agree.hpp"
 #include "comm/topology.hpp"
+#include "graph/grid.hpp"
 #include "train/run/memory.hpp"
 #include "train/run/picture_exchange.hpp"
 #include "train/run/samples.hpp"
@@ -65,13 +66,12 @@ void Preflight::plan_memory() {
         context_.train);
     if (emulation_) {
         emulation_->fit(memory_);
-        for (std::size_t s = 0; s < memory_.sections.size(); ++s) {
-            const graph::Section& section = scenario_.graph.sections[s];
-            description_.push_back(
-                fmt::format("on the emulated device a rank of {} has window {} and needs {}", section.name,
-                            memory_.sections[s].window,
-                            workload::memory_of(memory_, scenario_.graph, section.first_rank).describe()));
-        }
+        const graph::SectionGraph& graph = scenario_.graph;
+        for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage)
+            description_.push_back(fmt::format(
+                "on the emulated device a rank of {} has window {} and needs {}", graph.stage_name(stage),
+                memory_.stages[stage].window,
+                workload::memory_of(memory_, graph, graph::first_rank_of(graph, stage)).describe()));
         memory_ = emulation_->scaled(memory_, *table_);
     }
     fit_memory(context_, memory_);
@@ -80,9 +80,9 @@ void Preflight::plan_memory() {
 
 std::vector<std::string> Preflight::description(bool sections) const {
     std::vector<std::string> lines = description_;
-    for (std::size_t s = 0; sections && s < memory_.sections.size(); ++s)
-        lines.push_back(fmt::format("section {}: {}", scenario_.graph.sections[s].name,
-                                    workload::describe(memory_.sections[s])));
+    for (int stage = 0; sections && stage < static_cast<int>(memory_.stages.size()); ++stage)
+        lines.push_back(fmt::format("section {}: {}", scenario_.graph.stage_name(stage),
+                                    workload::describe(memory_.stages[stage])));
     return lines;
 }
 

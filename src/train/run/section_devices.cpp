@@ -16,7 +16,9 @@ SectionDevices::SectionDevices(const RunContext& context, const workload::Memory
         // Sections that share scratch take turns, so the largest need is enough for all.
         if (bytes.empty() || !plan.shares_scratch) bytes.push_back(0);
         place_.back() = static_cast<int>(bytes.size()) - 1;
-        bytes.back() = std::max(bytes.back(), workload::scratch_of(plan, s));
+        for (int stage = graph.sections[s].first_stage; stage <= graph.last_stage(s); ++stage)
+            if (graph::holds(graph, stage, context.world.rank()))
+                bytes.back() = std::max(bytes.back(), workload::scratch_of(plan, stage));
     }
     for (const double size : bytes) {
         auto backend = open_device(context);

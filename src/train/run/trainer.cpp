@@ -47,12 +47,16 @@ public:
           first_step_(done + 1),
           adam_(settings_of(deck_.optimizer)),
           order_(deck_.run.seed, job.table().size(), deck_.data.global_batch),
-          planner_(deck_, job.problem(), job.costs(), batches(), world_.waiter()),
+          planner_(deck_, job.context().scenario.graph, job.problem(), job.costs(), batches(),
+                   world_.waiter()),
           runner_(world_, graph::lane_on(job.context().scenario.graph, world_.rank()), job.lane(), begin_s_,
                   local_sections(job), job.edges(), job.table(), job.prefetcher(), job.context().watchdog,
                   deck_.schedule.dispatch == "ready"),
           recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.context().pulse),
-          log_(deck_.train, done, begin_s_) {}
+          log_(deck_.train, done, begin_s_) {
+        for (const graph::Section& s : job.context().scenario.graph.sections)
+            first_stages_.push_back(s.first_stage);
+    }
 
     ExitCode run();
 
@@ -77,6 +81,7 @@ private:
     RunReport& report_;
     double max_hours_;
     std::int64_t first_step_;
+    std::vector<int> first_stages_;  ///< by section, see StepSums
     double begin_s_ = comm::now_s();
     bool signalled_ = false;  ///< this rank, on rank 0 any rank, has received a signal
     AdamSettings adam_;
@@ -144,16 +149,17 @@ bool Trainer::next_plan(std::int64_t step, double began_s, schedule::StepPlan& p
 }
 
 void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
-    StepSums sums(plan.batches.size());
+    const graph::SectionGraph& graph = job_.context().scenario.graph;
+    StepSums sums(graph.sections.size(), graph.stages.size());
     std::vector<io::TaskRow> tasks;
     sums.add(runner_.run(plan, {.loss_scale = loss_scale(plan)}, tasks));
 
     // All sections reduce before any updates: the scale of the update follows from the norm over all of them.
     job_.context().watchdog.doing(fmt::format("the gradients of step {}", plan.step));
     for (auto& section : job_.sections())
-        sums.squares(static_cast<std::size_t>(section->colour())) = section->reduce();
+        sums.squares(static_cast<std::size_t>(section->colour())) += section->reduce();
     runner_.read_times(tasks);
-    sums.add(tasks);
+    sums.add(tasks, first_stages_);
     recorder_.tasks_done(plan, tasks);
     sums.sum_over(world_);
     check_finite(sums, plan.step);
@@ -198,14 +204,15 @@ void Trainer::check_finite(StepSums& sums, std::int64_t step) const {
 }
 
 void Trainer::report_times() const {
-    const std::size_t count = job_.context().scenario.graph.sections.size();
+    const graph::SectionGraph& graph = job_.context().scenario.graph;
     std::vector<std::string> names;
-    std::vector<SectionTimes> times(count);
-    std::vector<bool> member(count, false);
-    for (const auto& s : job_.context().scenario.graph.sections) names.push_back(s.name);
+    std::vector<SectionTimes> times(graph.stages.size());
+    std::vector<bool> member(graph.stages.size(), false);
+    for (std::size_t s = 0; s < graph.stages.size(); ++s)
+        names.push_back(graph.stage_name(static_cast<int>(s)));
     for (auto& section : job_.sections()) {
-        times[section->colour()] = section->times();
-        member[section->colour()] = true;
+        times[section->stage()] = section->times();
+        member[section->stage()] = true;
     }
     log::info("{}", timing_table(world_, names, times, member, comm::now_s() - begin_s_));
     log::info("{}", describe_use(world_, job_.memory_use()));

@@ -19,6 +19,11 @@ std::vector<std::int64_t> expected(const channel::Channel& input, std::span<cons
     return found;
 }
 
+LocalSection::Settings with_label(LocalSection::Settings settings) {
+    if (settings.label.empty()) settings.label = settings.name;
+    return settings;
+}
+
 }  // namespace
 
 LocalSection::LocalSection(backend::Backend& backend, Settings settings,
@@ -26,13 +31,13 @@ LocalSection::LocalSection(backend::Backend& backend, Settings settings,
                            std::vector<channel::Channel*> inputs, std::vector<channel::Channel*> outputs,
                            backend::Arena& scratch)
     : backend_(backend),
-      settings_(settings),
+      settings_(with_label(std::move(settings))),
       module_(std::move(module)),
       waiter_(waiter),
       inputs_(std::move(inputs)),
       outputs_(std::move(outputs)),
       scratch_(scratch),
-      slots_(backend, settings.name, settings.window, settings.saved_bytes) {
+      slots_(backend, settings_.label, settings_.window, settings_.saved_bytes) {
     if (module_->parameters().trainable() > 0)
         optimizer_ = std::make_unique<Optimizer>(backend, module_->parameters());
 }
@@ -72,7 +77,7 @@ bool LocalSection::can_backward(int micro_batch) {
 
 double LocalSection::reduce() {
     if (!optimizer_) return 0;
-    const backend::ProfilerRange range(backend_, settings_.name, "reduce");
+    const backend::ProfilerRange range(backend_, settings_.label, "reduce");
     const backend::Mark begin = backend_.clock().mark();
     const double squares = optimizer_->reduce(scratch_);
     module_->gradients_summed(begin.host_s);
@@ -83,7 +88,7 @@ double LocalSection::reduce() {
 
 void LocalSection::update(const AdamSettings& adam, std::int64_t step, double gradient_scale) {
     if (!optimizer_) return;
-    const backend::ProfilerRange range(backend_, settings_.name, "update");
+    const backend::ProfilerRange range(backend_, settings_.label, "update");
     const backend::Mark begin = backend_.clock().mark();
     optimizer_->update(adam, step, gradient_scale);
     module_->weights_updated(begin.host_s);
@@ -117,7 +122,7 @@ std::vector<int> LocalSection::await_forward(std::span<const std::int64_t> sampl
     // consumer has read it, which this rank only notices when it looks.
     if (!settings_.backward && !outputs_.empty())
         waiter_.wait_until([&] { return collect_drained(); },
-                           [&] { return settings_.name + ": all consumers of one micro-batch"; });
+                           [&] { return settings_.label + ": all consumers of one micro-batch"; });
     return chosen;
 }
 
@@ -129,7 +134,7 @@ void LocalSection::await_backward(int micro_batch) {
 TaskMarks LocalSection::forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
                                 model::Result& result, double requested_s) {
     const std::span<const model::SampleView> samples = batch.samples;
-    const backend::ProfilerRange range(backend_, settings_.name, "forward", micro_batch);
+    const backend::ProfilerRange range(backend_, settings_.label, "forward", micro_batch);
     const std::vector<std::vector<Tensor>> inputs = input_rows(samples);
     const backend::Mark start = backend_.clock().mark();  // what came before is waiting, not computing
 
@@ -190,7 +195,7 @@ std::vector<Tensor> LocalSection::output_gradients(int micro_batch) {
 }
 
 TaskMarks LocalSection::backward(int micro_batch, double requested_s) {
-    const backend::ProfilerRange range(backend_, settings_.name, "backward", micro_batch);
+    const backend::ProfilerRange range(backend_, settings_.label, "backward", micro_batch);
     const std::vector<Tensor> gradients = output_gradients(micro_batch);
     const backend::Mark start = backend_.clock().mark();
 

@@ -1,6 +1,6 @@
-// A section as this rank holds it: its shards of the module, the optimizer, the ends of the edges and the
-// memory of micro-batches in flight. It works for one replica of the section and runs one task at a time,
-// together with the other ranks of its lane. StepRunner decides which.
+// A stage of a section as this rank holds it: its shards of the module, the optimizer, the ends of the edges
+// and the memory of micro-batches in flight. It works for one replica of the section and runs one task at a
+// time, together with the other ranks of its lane. StepRunner decides which.
 #pragma once
 
 #include <cstdint>
@@ -37,12 +37,14 @@ struct TaskTimes {
 class LocalSection {
 public:
     struct Settings {
-        int section = 0;        ///< colour
-        int stage = 0;          ///< among the stages of all sections
-        std::string name = {};  ///< of the section
-        int replica = 0;        ///< index of the replica that this rank works for
-        int window = 1;         ///< micro-batches in flight
-        bool backward = true;   ///< every forward has a backward
+        int section = 0;         ///< colour
+        int stage = 0;           ///< among the stages of all sections
+        int index = 0;           ///< among the stages of the section
+        std::string name = {};   ///< of the section
+        std::string label = {};  ///< of the stage, for messages; empty: the name
+        int replica = 0;         ///< index of the replica that this rank works for
+        int window = 1;          ///< micro-batches in flight
+        bool backward = true;    ///< every forward has a backward
         DType dtype = DType::f32;
         std::size_t saved_bytes = 0;  ///< activations kept for the largest micro-batch
     };
@@ -58,7 +60,9 @@ public:
     int colour() const { return settings_.section; }
     int stage() const { return settings_.stage; }
     int replica() const { return settings_.replica; }
+    int index() const { return settings_.index; }
     const std::string& name() const { return settings_.name; }
+    const std::string& label() const { return settings_.label; }
     bool sends() const { return !outputs_.empty(); }  ///< has an outgoing edge
     model::Module& module() { return *module_; }
     const backend::Backend& backend() const { return backend_; }

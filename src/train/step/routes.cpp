@@ -110,6 +110,15 @@ std::vector<channel::Route> routes(const schedule::StepPlan& plan, int from, int
 std::vector<channel::Route> routes(const schedule::StepPlan& plan, EdgeSide from, EdgeSide to,
                                    const workload::SampleTable& table,
                                    const std::optional<EndReplicas>& local) {
+    if (from.section == to.section) {
+        const auto stream = [&](bool by_sample) {
+            return [&, by_sample](std::span<const std::int64_t> samples) {
+                return workload::stream_of(workload::pack_sequences(table, from.section, samples),
+                                           from.degrees, by_sample);
+            };
+        };
+        return routes(plan, from.section, to.section, stream(false), stream(true), local);
+    }
     const auto produced = [&](std::span<const std::int64_t> samples) {
         return workload::outputs_of(workload::pack_sequences(table, from.section, samples), from.degrees);
     };

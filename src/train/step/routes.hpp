@@ -38,6 +38,8 @@ struct EdgeSide {
     int section = 0;
     parallel::Degrees degrees = {};
 };
+/// With the same section at both ends: the edge between two of its stages, over which every rank passes its
+/// rows of the residual stream on to the one at the same place.
 std::vector<channel::Route> routes(const schedule::StepPlan& plan, EdgeSide from, EdgeSide to,
                                    const workload::SampleTable& table,
                                    const std::optional<EndReplicas>& local = {});

@@ -29,7 +29,7 @@ StepRunner::StepRunner(const comm::Communicator& world, int lane, const comm::Co
       watchdog_(watchdog) {}
 
 std::string StepRunner::LocalTask::describe() const {
-    return fmt::format("section {}, {} of micro-batch {}", section->name(),
+    return fmt::format("section {}, {} of micro-batch {}", section->label(),
                        forward() ? "forward" : "backward", task.micro_batch);
 }
 
@@ -87,8 +87,7 @@ void StepRunner::begin_edges(const schedule::StepPlan& plan) {
     for (const EdgeEnd& edge : edges_) {
         if (!edge.channel) continue;
         const EndReplicas local{replica_at(edge.channel->producer()), replica_at(edge.channel->consumer())};
-        edge.channel->begin_step(plan.step, routes(plan, {edge.from, edge.from_degrees},
-                                                   {edge.to, edge.to_degrees}, table_, local));
+        edge.channel->begin_step(plan.step, routes(plan, edge.producers, edge.consumers, table_, local));
     }
 }
 
@@ -178,7 +177,7 @@ void StepRunner::run_task(Step& step, std::size_t chosen, double requested_s) {
     // host from issuing the next task.
     step.rows.push_back({.section = section.colour(),
                          .replica = section.replica(),
-                         .stage = 0,
+                         .stage = section.index(),
                          .rank = world_.rank(),
                          .step = step.plan.step,
                          .micro_batch = task.task.micro_batch,

@@ -13,16 +13,16 @@
 #include "io/metrics_file.hpp"
 #include "schedule/step_plan.hpp"
 #include "train/step/local_section.hpp"
+#include "train/step/routes.hpp"
 #include "workload/sample_table.hpp"
 
 namespace maestro::train {
 
-/// An edge as this rank sees it. `channel` is null where the rank is at neither end.
+/// An edge between two stages as this rank sees it. `channel` is null where the rank is at neither end.
 struct EdgeEnd {
-    int from = 0;  ///< colours
-    int to = 0;
+    int from = 0, to = 0;  ///< stages
+    EdgeSide producers = {}, consumers = {};
     channel::Channel* channel = nullptr;
-    parallel::Degrees from_degrees = {}, to_degrees = {};  ///< of the replicas at either end
 };
 
 /// What the forward passes of a step need to know besides their samples.
@@ -56,7 +56,7 @@ private:
         const schedule::MicroBatch* micro_batch;
         std::int64_t ticket;  ///< of the prefetcher; -1 for a backward, which needs no samples
         bool forward() const { return task.phase == schedule::Phase::forward; }
-        std::string describe() const;  ///< "section language, forward of micro-batch 3"
+        std::string describe() const;  ///< "section language stage 1, forward of micro-batch 3"
     };
     struct Step {
         const schedule::StepPlan& plan;

@@ -7,10 +7,12 @@ void StepSums::add(const model::Result& result) {
     values_[1] += static_cast<double>(result.tokens);
 }
 
-void StepSums::add(std::span<const io::TaskRow> tasks) {
-    for (const io::TaskRow& task : tasks)
-        values_[at(static_cast<std::size_t>(task.section), static_cast<std::size_t>(task.phase))] +=
+void StepSums::add(std::span<const io::TaskRow> tasks, std::span<const int> first_stage) {
+    for (const io::TaskRow& task : tasks) {
+        const int stage = first_stage[static_cast<std::size_t>(task.section)] + task.stage;
+        values_[at(static_cast<std::size_t>(stage), static_cast<std::size_t>(task.phase))] +=
             task.end_s - task.start_s;
+    }
 }
 
 double StepSums::squares() const {

@@ -1,5 +1,5 @@
-// The sums of a step over all ranks: its loss, its tokens, the squares of its gradients and the times of its
-// tasks, all in one message.
+// The sums of a step over all ranks: its loss, its tokens, the squares of its gradients by section, and the
+// times of its tasks by stage, all in one message.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@ namespace maestro::train {
 
 class StepSums {
 public:
-    explicit StepSums(std::size_t sections)
-        : values_(kFirstSection + 3 * sections, 0.0), sections_(sections) {}
+    StepSums(std::size_t sections, std::size_t stages)
+        : values_(kFirstSection + sections + 2 * stages, 0.0), sections_(sections) {}
     void add(const model::Result& result);
-    void add(std::span<const io::TaskRow> tasks);
+    /// `first_stage[s]`: the number of section s's first stage among those of all sections.
+    void add(std::span<const io::TaskRow> tasks, std::span<const int> first_stage);
     /// Collective: replaces this rank's values by the sums over all ranks.
     void sum_over(const comm::Communicator& world) { world.allreduce_sum(std::span(values_)); }
 
@@ -26,16 +27,16 @@ public:
     /// The sum of squares of a section's gradient.
     double& squares(std::size_t section) { return values_[kFirstSection + section]; }
     double squares() const;
-    /// Seconds of a section's tasks, forward (0) or backward (1).
-    double task_s(std::size_t section, std::size_t phase) const { return values_[at(section, phase)]; }
+    /// Seconds of a stage's tasks, forward (0) or backward (1).
+    double task_s(std::size_t stage, std::size_t phase) const { return values_[at(stage, phase)]; }
 
 private:
-    std::size_t at(std::size_t section, std::size_t phase) const {
-        return kFirstSection + sections_ + 2 * section + phase;
+    std::size_t at(std::size_t stage, std::size_t phase) const {
+        return kFirstSection + sections_ + 2 * stage + phase;
     }
 
     static constexpr std::size_t kFirstSection = 2;
-    std::vector<double> values_;  ///< loss, tokens; squares by section; times by section and phase
+    std::vector<double> values_;  ///< loss, tokens; squares by section; times by stage and phase
     std::size_t sections_;
 };
 

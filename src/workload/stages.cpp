@@ -1,0 +1,94 @@
+#include "workload/stages.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.hpp"
+#include "workload/models.hpp"
+
+namespace maestro::workload {
+
+namespace {
+
+constexpr int kProbedSide = 16;  ///< output rows per side of the picture by which a vision model is cut
+
+/// Returns the floating-point operations of a micro-batch of one sample in stage `index` of three, one layer
+/// each.
+double flops_of(const Scenario& scenario, int section, int index) {
+    model::ModelSpec spec = scenario.models[section];
+    spec.layers = 3;
+    model::SampleShape sample{.tokens = scenario.sequence_length, .pictures = {}, .weight = 1};
+    if (spec.kind == model::ModelSpec::Kind::vision) {
+        const int side = kProbedSide * spec.patch * spec.merge;
+        sample = {.tokens = 1, .pictures = {{side, side}}, .weight = 1};
+    }
+    const model::Role role =
+        role_of(scenario, section, {.index = index, .count = 3, .first_layer = index, .layers = 1});
+    const model::Footprint footprint = model::measure(spec, role, std::span(&sample, 1));
+    return footprint.forward_flops + footprint.backward_flops;
+}
+
+/// Returns the operations of each layer of a section, with what stands before the first and after the last.
+std::vector<double> costs_of_layers(const Scenario& scenario, int section) {
+    const double layer = flops_of(scenario, section, 1);
+    std::vector<double> costs(static_cast<std::size_t>(scenario.models[section].layers), layer);
+    costs.front() += flops_of(scenario, section, 0) - layer;
+    costs.back() += flops_of(scenario, section, 2) - layer;
+    return costs;
+}
+
+}  // namespace
+
+std::vector<int> linear_partition(std::span<const double> costs, int parts) {
+    const std::size_t n = costs.size(), p = static_cast<std::size_t>(parts);
+    MAESTRO_CHECK(parts >= 1 && p <= n, "{} parts of {} costs", parts, n);
+    constexpr double kNone = std::numeric_limits<double>::infinity();
+    std::vector<double> sum(n + 1, 0.0);
+    for (std::size_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
+    // best[k][i]: the smallest value of a cut of the first i costs into k parts, by join(value, sum of the
+    // last part); from[k][i]: where its last part begins.
+    std::vector<std::vector<std::size_t>> from(p + 1, std::vector<std::size_t>(n + 1, 0));
+    const auto solve = [&](auto&& join) {
+        std::vector<std::vector<double>> best(p + 1, std::vector<double>(n + 1, kNone));
+        best[0][0] = 0;
+        for (std::size_t k = 1; k <= p; ++k)
+            for (std::size_t i = k; i <= n; ++i)
+                for (std::size_t j = k - 1; j < i; ++j)
+                    if (const double value = join(best[k - 1][j], sum[i] - sum[j]); value < best[k][i]) {
+                        best[k][i] = value;
+                        from[k][i] = j;
+                    }
+        return best[p][n];
+    };
+    const double largest = solve([](double value, double part) { return std::max(value, part); });
+    // Sums of equal costs may differ by rounding.
+    const double limit = largest * (1 + 1e-12);
+    solve([&](double value, double part) { return part <= limit ? value + part * part : kNone; });
+    std::vector<int> counts(p);
+    for (std::size_t k = p, end = n; k > 0; --k) {
+        counts[k - 1] = static_cast<int>(end - from[k][end]);
+        end = from[k][end];
+    }
+    return counts;
+}
+
+std::vector<Range> layers_of_stages(const Scenario& scenario, int section) {
+    const graph::Layout& layout = scenario.graph.sections[section].layout;
+    std::vector<Range> layers(static_cast<std::size_t>(layout.stages()));
+    const int all = scenario.models[section].layers;
+    if (scenario.models[section].name.empty()) return layers;
+    std::vector<int> counts{all};
+    if (!layout.layers.empty())
+        counts = layout.layers;
+    else if (layout.stages() > 1)
+        counts = linear_partition(costs_of_layers(scenario, section), layout.stages());
+    std::int64_t first = 0;
+    for (std::size_t k = 0; k < layers.size(); ++k) {
+        layers[k] = {first, first + counts[k]};
+        first = layers[k].end;
+    }
+    MAESTRO_CHECK(first == all, "stages with {} layers of a model with {}", first, all);
+    return layers;
+}
+
+}  // namespace maestro::workload

@@ -1,0 +1,23 @@
+// Which layers of its model each stage of a section has.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/shard.hpp"
+#include "workload/scenario.hpp"
+
+namespace maestro::workload {
+
+/// Cuts the list `costs` into `parts` consecutive parts, each with at least one element, and returns how many
+/// elements each has: so that the largest sum is as small as possible and, among such cuts, the sum of
+/// squares is. Exact, by dynamic programming (the linear partition problem: Skiena, "The Algorithm Design
+/// Manual"). No more parts than costs.
+std::vector<int> linear_partition(std::span<const double> costs, int parts);
+
+/// Returns the layers of each stage of a section: those that the deck lists, or a cut that balances the
+/// floating-point operations of the stages, the embedding and the head included. Empty ranges for a section
+/// without a model. The graph is complete; `Scenario::layers` is not used.
+std::vector<Range> layers_of_stages(const Scenario& scenario, int section);
+
+}  // namespace maestro::workload
