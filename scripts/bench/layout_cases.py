@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # deck: (sections in order, steps, settings that make the deck small)
 DECKS = {
     "layouts": (("vision", "language"), 20, []),
+    "layouts_deep": (("vision", "language"), 12, []),
     "vlm_glyphs": (("vision", "language"), 8, ["data.global_batch=24"]),
     "distill": (("teacher", "student"), 8, ["data.global_batch=18", "section.teacher.weights=random"]),
 }
@@ -25,7 +26,7 @@ DECKS = {
 @dataclasses.dataclass(frozen=True)
 class Case:
     deck: str
-    up: str  # "dp2 tp3 cp2r", kinds r (ring) and a (all-to-all)
+    up: str  # "dp2 tp3 cp2r pp2", kinds r (ring) and a (all-to-all)
     down: str
     settings: tuple = ()  # settings that do not change the results
     model: tuple = ()  # settings that change the results; the reference has them too
@@ -44,7 +45,7 @@ class Case:
     @property
     def ranks(self):
         up, down = degrees(self.up), degrees(self.down)
-        sizes = [d["dp"] * d["tp"] * d["cp"] for d in (up, down)]
+        sizes = [d["dp"] * d["tp"] * d["cp"] * d["pp"] for d in (up, down)]
         assert not self.shared or sizes[0] == sizes[1], self
         return sizes[0] if self.shared else sum(sizes)
 
@@ -66,8 +67,8 @@ class Case:
 
 
 def degrees(text):
-    """Parses "tp3 cp2r" into {"dp": 1, "tp": 3, "cp": 2, "cp_kind": "ring"}."""
-    found = {"dp": 1, "tp": 1, "cp": 1, "cp_kind": "ring"}
+    """Parses "tp3 cp2r" into {"dp": 1, "tp": 3, "cp": 2, "cp_kind": "ring", "pp": 1}."""
+    found = {"dp": 1, "tp": 1, "cp": 1, "cp_kind": "ring", "pp": 1}
     for word in text.split():
         if word[-1] in "ra":
             found["cp_kind"] = "all-to-all" if word[-1] == "a" else "ring"
@@ -80,12 +81,21 @@ def vlm(up, down, *settings, **more):
     return Case("layouts", up, down, settings, **more)
 
 
+def deep(up, down, *settings, **more):
+    return Case("layouts_deep", up, down, settings, **more)
+
+
+def stages(section, layers):
+    return f"section.{section}.layout.stages={layers}".replace(" ", "")
+
+
 READY, MESSAGES, WINDOW, RECOMPUTE = "schedule.dispatch=ready", "run.transport=messages", "run.transport=window", "train.recompute=layer"
 UNLIKE = ("section.vision.micro_batch=5", "section.vision.window=4", "section.language.micro_batch=7")
 TIGHT = ("section.vision.micro_batch=1", "section.vision.window=16", "section.language.micro_batch=1")
 FROZEN = ("section.vision.mode=forward", "section.vision.weights=random")
 MIXED = ("data.train=runs/few-pictures.h5",)
 SMALL_TEACHER = ("section.teacher.micro_batch=1", "section.teacher.window=8", "section.student.micro_batch=5")
+UNTIED = ("model.language-8.tie_embeddings=false",)
 ONE_IN_FLIGHT = ("section.teacher.micro_batch=4", "section.teacher.window=1")
 
 
@@ -133,6 +143,30 @@ CASES = [
     Case("distill", "tp2 cp2r", "dp2 tp2", ONE_IN_FLIGHT),
     Case("distill", "cp2a", "dp3 tp2", (READY, *SMALL_TEACHER), quick=True),
     Case("distill", "dp2 tp2", "dp2 cp2a", ONE_IN_FLIGHT, shared=True),
+    # Pipelines: of every depth on each side, then with the other axes, options and graphs.
+    *(deep("", alone) for alone in ["pp2", "pp3", "pp8"]),
+    *(deep(alone, "") for alone in ["pp2", "pp3"]),
+    deep("", "pp4", quick=True),
+    deep("pp4", "dp2"),
+    deep("", "pp3", model=UNTIED),
+    deep("pp2", "pp2 tp3", model=UNTIED, quick=True),
+    deep("pp2", "pp2", shared=True),
+    deep("pp2 tp2", "pp4", MESSAGES),
+    deep("pp2 cp2r", "pp2 tp2 cp2r", quick=True),
+    deep("pp3", "dp2 pp2 tp2", WINDOW),
+    deep("dp2 pp2", "dp4 pp3", "schedule.policy=fifo", *UNLIKE),
+    deep("pp2 cp2a", "pp2 cp2a", RECOMPUTE, "schedule.policy=lpt"),
+    deep("dp2 pp2 tp2", "dp2 pp2 cp2r", READY, shared=True, quick=True),
+    deep("pp2", "dp2 pp2 cp2r", READY, MESSAGES, *UNLIKE),
+    deep("tp2", "pp3", stages("language", [1, 2, 5]), quick=True),
+    deep("pp3", "pp4", stages("vision", [5, 2, 1]), stages("language", [3, 1, 1, 3]), READY),
+    deep("pp2", "dp2 pp2", model=FROZEN),
+    deep("dp2 pp2", "dp2 pp3", READY, model=MIXED),
+    Case("vlm_glyphs", "pp3", "pp4"),
+    Case("distill", "pp2", "tp2"),
+    Case("distill", "cp2r", "dp2 pp2", (READY,)),
+    Case("distill", "pp2", "pp2", (READY,), quick=True),
+    Case("distill", "dp2 pp2", "dp2 pp2", ONE_IN_FLIGHT, shared=True),
     # Beside the cover: more of the same.
     *(vlm(up, down, cover=False) for up, down in [
         ("tp12", ""), ("", "tp12"), ("cp5r", "cp4r"), ("cp6a", "cp4a"), ("cp7r", "tp4"), ("tp3", "cp7r"),

@@ -60,7 +60,7 @@ public:
                              .name = "section",
                              .store = store_,
                              .optimizer = optimizer_.get(),
-                             .makes_file = true,
+                             .first = true,
                              .scratch = &scratch_},
                             7);
     }

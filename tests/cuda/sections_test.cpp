@@ -36,10 +36,14 @@ struct Colocated {
         context.device.gpu = gpu;
         context.scenario.graph.sections.resize(3);
         context.scenario.graph.sections[2].first_rank = 1;
+        for (int s = 0; s < 3; ++s) {
+            context.scenario.graph.sections[static_cast<std::size_t>(s)].first_stage = s;
+            context.scenario.graph.stages.push_back({.section = s});
+        }
         plan.shares_scratch = !gpu;
         for (const std::size_t bytes : {1024, 4096, 8192}) {
-            plan.sections.emplace_back();
-            plan.sections.back().footprint.scratch = bytes;
+            plan.stages.emplace_back();
+            plan.stages.back().footprint.scratch = bytes;
         }
     }
     comm::Watchdog watchdog{{}};

@@ -69,10 +69,10 @@ public:
         if (language_) replicas.push_back(language_.get());
         if (vision_) replicas.push_back(vision_.get());
         lane_ = world.split(world.rank(), 0, "lane");
-        runner_ =
-            std::make_unique<train::StepRunner>(world, world.rank(), lane_, origin_s_, replicas,
-                                                std::vector<train::EdgeEnd>{{kVision, kLanguage, channel}},
-                                                *table_, *prefetcher_, watchdog_, ready);
+        runner_ = std::make_unique<train::StepRunner>(
+            world, world.rank(), lane_, origin_s_, replicas,
+            std::vector<train::EdgeEnd>{{kVision, kLanguage, {kVision}, {kLanguage}, channel}}, *table_,
+            *prefetcher_, watchdog_, ready);
     }
 
     bool alone() const { return world_.size() == 1; }

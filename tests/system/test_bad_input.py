@@ -75,7 +75,10 @@ def test_values_that_would_fail_later(workspace, values, text):
      ["cannot split the 4 kv_heads", "nearest that can: 4 or 12"]),
     (["section.language.layout.tp=2", "section.language.layout.cp=4", "section.language.layout.cp_kind=all-to-all"], "section.language.layout.cp",
      ["the 6 heads and 6 kv_heads that tp = 2 leaves", "nearest that can: 3 or 6", 'or cp_kind = "ring", which allows any']),
-    (["section.language.layout.pp=2"], "section.language.layout.pp", ["2 is not built yet; allowed: 1"]),
+    (["section.language.layout.pp=3"], "section.language.layout.pp", ["3 stages are more than the 2 layers of model.language-12", "at most 2"]),
+    (["section.language.layout.pp=2", "section.language.layout.stages=[1, 2]"], "section.language.layout.stages",
+     ["[1, 2] are 2 stages with 3 layers", "needed: 2 (pp x chunks) with the 2 layers", "at least 1 each"]),
+    (["section.language.layout.stages=[0, 2]"], "section.language.layout.stages", ["0 is out of range"]),
     (["section.vision.layout.ep=2"], "section.vision.layout.ep", ["2 is not built yet; allowed: 1"]),
     (["section.vision.layout.dp=2", "section.vision.layout.cp=2", "section.language.layout.dp=4", "section.language.layout.tp=1", "section.language.colocate_with=vision"],
      "section.language.colocate_with", ["they need equal dp and pp"]),
@@ -153,6 +156,6 @@ def test_more_memory_than_there_is(workspace):
 
 @pytest.mark.parametrize("words,code", [((), 64), (("teach", VLM), 64), (("train", "none.toml"), 66), (("train", VLM, "--what"), 64),
                                         (("train", VLM, "--set", "run.device=cuda"), 78),
-                                        (("train", VLM, "--set", "section.language.layout.pp=2"), 78)])
+                                        (("train", VLM, "--set", "section.language.layout.ep=2"), 78)])
 def test_command_line(workspace, words, code):
     assert mpirun(1, *words, cwd=workspace.path).returncode == code

@@ -68,10 +68,10 @@ TEST(Grid, LanesPartitionTheWorld) {
                 for (int stage = 0; stage < section.layout.pp; ++stage) {
                     // Colocated sections agree on who is in a lane, whatever their tp and cp.
                     const std::vector<int> ranks = ranks_of(graph, lane_of(section, replica, stage));
-                    EXPECT_EQ(ranks.front(), rank_at(section, {.replica = replica, .stage = stage}));
+                    EXPECT_EQ(ranks.front(), rank_at(section, {.replica = replica, .pp = stage}));
                     for (const int rank : ranks) {
                         EXPECT_EQ(place_of(section, rank)->replica, replica);
-                        EXPECT_EQ(place_of(section, rank)->stage, stage);
+                        EXPECT_EQ(place_of(section, rank)->pp, stage);
                     }
                 }
     }

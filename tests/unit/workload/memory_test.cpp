@@ -41,8 +41,8 @@ TEST_F(Memory, CountsEachPartByItsRule) {
     const MemoryPlan memory = plan({});
     const RankMemory vision = memory_of(memory, scenario_.graph, 0),
                      language = memory_of(memory, scenario_.graph, 2);
-    const auto& up = memory.sections[0];
-    const auto& down = memory.sections[1];
+    const auto& up = memory.stages[0];
+    const auto& down = memory.stages[1];
     EXPECT_EQ(vision.weights, up.footprint.parameters);
     EXPECT_EQ(vision.weights, 8.0 * static_cast<double>(up.footprint.optimizer));  // fp32 weight and gradient
     EXPECT_EQ(vision.optimizer, 8.0 * static_cast<double>(up.footprint.optimizer));  // two moments
@@ -65,13 +65,13 @@ TEST_F(Memory, NamesGradientsOnlyWhereASectionIsTrained) {
     };
     for (const auto& [section, rank, trained] : {std::tuple(0, 0, false), std::tuple(1, 2, true)}) {
         EXPECT_EQ(names(memory_of(memory, scenario_.graph, rank).describe()), std::pair(true, trained));
-        EXPECT_EQ(names(describe(memory.sections[section])), std::pair(true, trained));
+        EXPECT_EQ(names(describe(memory.stages[section])), std::pair(true, trained));
     }
 }
 
 TEST_F(Memory, GradientsAreSummedInTheScratchOfTasks) {
     MemoryPlan memory = plan({});
-    model::Footprint& down = memory.sections[1].footprint;
+    model::Footprint& down = memory.stages[1].footprint;
     down.scratch = 64;
     const auto scratch = [&] { return memory_of(memory, scenario_.graph, 2).scratch; };
     // The parts of both other replicas.
@@ -86,7 +86,7 @@ TEST_F(Memory, MessagesCount) {
     const double before[] = {total(memory, 0), total(memory, 1)};
     EXPECT_EQ(memory_of(memory, scenario_.graph, 0).messages, 0);
     memory.channels[0].by_messages = true;
-    const double rows = 6.0 * static_cast<double>(memory.sections[0].max_rows) * 128 * sizeof(float);
+    const double rows = 6.0 * static_cast<double>(memory.stages[0].max_rows) * 128 * sizeof(float);
     for (const int rank : {0, 1}) {
         EXPECT_EQ(memory_of(memory, scenario_.graph, rank).messages, rows);
         EXPECT_EQ(total(memory, rank), before[rank] + rows);
@@ -112,7 +112,7 @@ TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
             MemoryPlan chosen = open;
             const double bytes = largest(1) + share * (largest(96) - largest(1));
             choose_windows(chosen, scenario_.graph, bytes);
-            const int window = chosen.sections[0].window;
+            const int window = chosen.stages[0].window;
             EXPECT_EQ(chosen.channels[0].window, window);
             EXPECT_LE(largest(window), bytes);
             EXPECT_GT(largest(window + 1), bytes);
@@ -122,14 +122,14 @@ TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
     }
     MemoryPlan memory = plan({"section.vision.window=0", "section.vision.micro_batch=1"});
     choose_windows(memory, scenario_.graph, 1e15);
-    EXPECT_EQ(memory.sections[0].window, 96);  // the batch; more would be of no use
+    EXPECT_EQ(memory.stages[0].window, 96);  // the batch; more would be of no use
     MemoryPlan none = plan({"section.vision.window=0"});
     choose_windows(none, scenario_.graph,
                    1);                      // does not fit at all: one, and the caller sees that it does not
-    EXPECT_EQ(none.sections[0].window, 1);  // twelve samples, more than a micro-batch of language has
+    EXPECT_EQ(none.stages[0].window, 1);  // twelve samples, more than a micro-batch of language has
     none = plan({"section.vision.window=0", "section.vision.micro_batch=1"});
     choose_windows(none, scenario_.graph, 1);
-    EXPECT_EQ(none.sections[0].window, 8);  // as many as those have
+    EXPECT_EQ(none.stages[0].window, 8);  // as many as those have
 }
 
 TEST_F(Memory, IsThatOfTheDeviceWhateverTheThreadsOfThisHost) {
@@ -139,22 +139,22 @@ TEST_F(Memory, IsThatOfTheDeviceWhateverTheThreadsOfThisHost) {
         omp_set_num_threads(host);
         const MemoryPlan memory = plan({});
         bytes.push_back({total(memory, 0), total(memory, 1)});
-        for (const SectionMemory& section : memory.sections)
+        for (const StageMemory& section : memory.stages)
             bytes.back().push_back(static_cast<double>(section.footprint.scratch));
     }
     omp_set_num_threads(here);
     EXPECT_EQ(bytes[0], bytes[1]);
     // A device of more threads has more in use within a task.
     const MemoryPlan one = plan({}), eight = plan({}, 8);
-    EXPECT_GT(eight.sections[1].footprint.scratch, one.sections[1].footprint.scratch);
-    EXPECT_EQ(eight.sections[1].footprint.saved, one.sections[1].footprint.saved);
+    EXPECT_GT(eight.stages[1].footprint.scratch, one.stages[1].footprint.scratch);
+    EXPECT_EQ(eight.stages[1].footprint.saved, one.stages[1].footprint.saved);
 }
 
 TEST_F(Memory, SectionsOnOneRankShareScratchAndPassPointers) {
     const MemoryPlan memory = plan({"section.language.colocate_with=vision", "section.language.layout.dp=1"});
     const RankMemory both = memory_of(memory, scenario_.graph, 0);
-    EXPECT_EQ(both.scratch, static_cast<double>(std::max(memory.sections[0].footprint.scratch,
-                                                         memory.sections[1].footprint.scratch)));
+    EXPECT_EQ(both.scratch, static_cast<double>(std::max(memory.stages[0].footprint.scratch,
+                                                         memory.stages[1].footprint.scratch)));
     EXPECT_GT(both.channels, 0);  // slots for gradients, and none for rows
     MemoryPlan apart = memory;    // on a GPU they run beside each other
     apart.shares_scratch = false;
@@ -183,7 +183,7 @@ TEST_F(Memory, OpenWindowsLeaveRoomForLibraries) {
     const auto window_in = [&](double bytes) {
         MemoryPlan chosen = open;
         choose_windows(chosen, scenario_.graph, bytes);
-        return chosen.sections[0].window;
+        return chosen.stages[0].window;
     };
     MemoryPlan ten = open;
     ten.set_window(0, 10, scenario_.graph);
@@ -196,7 +196,7 @@ TEST_F(Memory, OpenWindowsLeaveRoomForLibraries) {
 
 TEST_F(Memory, CountsLinksToOtherRanksOfEachGroup) {
     const auto links = [&](const std::vector<std::string>& settings) {
-        return plan(settings).sections[1].links;
+        return plan(settings).stages[1].links;
     };
     EXPECT_EQ(links({}), 2);  // three replicas
     EXPECT_EQ(links({"section.language.layout.dp=1"}), 0);

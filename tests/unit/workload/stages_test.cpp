@@ -1,0 +1,256 @@
+// The stages of a section: which layers they have, and that they share its work, traffic and memory.
+#include "workload/stages.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/random.hpp"
+#include "unit/data/sample_file_fixture.hpp"
+#include "unit/workload/glyph_scenario.hpp"
+#include "workload/cost_model.hpp"
+#include "workload/costs.hpp"
+#include "workload/counts.hpp"
+#include "workload/layout.hpp"
+#include "workload/memory.hpp"
+#include "workload/models.hpp"
+
+namespace maestro::workload {
+namespace {
+
+constexpr int kVision = 0, kLanguage = 1;
+
+/// Calls visit(counts) for every way to cut n elements into `parts` parts.
+template <class Visit>
+void for_each_cut(int n, int parts, std::vector<int>& counts, const Visit& visit) {
+    if (parts == 1) {
+        counts.push_back(n);
+        visit(counts);
+        counts.pop_back();
+        return;
+    }
+    for (int first = 1; first <= n - parts + 1; ++first) {
+        counts.push_back(first);
+        for_each_cut(n - first, parts - 1, counts, visit);
+        counts.pop_back();
+    }
+}
+
+/// The largest sum of the parts, and the sum of the squares of all sums.
+std::pair<double, double> value_of(const std::vector<double>& costs, const std::vector<int>& counts) {
+    double largest = 0, squares = 0;
+    auto at = costs.begin();
+    for (const int n : counts) {
+        const double sum = std::accumulate(at, at + n, 0.0);
+        at += n;
+        largest = std::max(largest, sum);
+        squares += sum * sum;
+    }
+    return {largest, squares};
+}
+
+TEST(LinearPartition, IsTheBestOfAllCuts) {
+    const Random random(7, "linear partition");
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+        const int n = 1 + static_cast<int>(seed % 9), parts = 1 + static_cast<int>(seed / 9) % n;
+        std::vector<double> costs;
+        for (int i = 0; i < n; ++i)  // every other one has many equal costs
+            costs.push_back(seed % 2 == 0 ? 1 + std::abs(random.normal(16 * seed + i)) : 1 + i % 2);
+        const std::vector<int> found = linear_partition(costs, parts);
+        ASSERT_EQ(static_cast<int>(found.size()), parts);
+        ASSERT_EQ(std::accumulate(found.begin(), found.end(), 0), n);
+        ASSERT_GE(*std::min_element(found.begin(), found.end()), 1);
+        const auto [largest, squares] = value_of(costs, found);
+        std::vector<int> counts;
+        for_each_cut(n, parts, counts, [&](const std::vector<int>& cut) {
+            const auto [other_largest, other_squares] = value_of(costs, cut);
+            ASSERT_LE(largest, other_largest * (1 + 1e-9)) << "seed " << seed;
+            if (other_largest <= largest * (1 + 1e-12)) {
+                ASSERT_LE(squares, other_squares * (1 + 1e-9)) << "seed " << seed;
+            }
+        });
+    }
+}
+
+/// FLOPs of a sample in the longest stage of a section whose stages have these layers.
+double longest_stage(Scenario scenario, int section, const std::vector<int>& layers) {
+    scenario.graph.sections[section].layout.layers = layers;
+    std::vector<graph::Refusal> refusals;
+    scenario = with_sections(scenario, scenario.graph.sections, refusals);
+    const int side = 16 * scenario.models[kVision].patch * scenario.models[kVision].merge;
+    const model::SampleShape sample{
+        .tokens = section == kVision ? 1 : scenario.sequence_length,
+        .pictures = section == kVision ? std::vector<PictureSize>{{side, side}} : std::vector<PictureSize>{},
+        .weight = 1};
+    double longest = 0;
+    for (int s = scenario.graph.sections[section].first_stage; s <= scenario.graph.last_stage(section); ++s) {
+        const model::Footprint f =
+            model::measure(scenario.models[section], role_of(scenario, s), std::span(&sample, 1));
+        longest = std::max(longest, f.forward_flops + f.backward_flops);
+    }
+    return longest;
+}
+
+TEST(Stages, AreBalancedByTheOperationsOfWholeModels) {
+    // A wide vocabulary makes the head as costly as some layers, a large merge the end of a vision model.
+    for (const char* vocabulary : {"260", "3000"})
+        for (const auto& [section, name] : {std::pair{kVision, "vision"}, std::pair{kLanguage, "language"}})
+            for (const int pp : {2, 3}) {
+                const Scenario scenario =
+                    glyph_scenario({fmt::format("model.glyph-language.vocabulary={}", vocabulary),
+                                    fmt::format("section.{}.layout.pp={}", name, pp),
+                                    "model.glyph-language.layers=6", "model.glyph-vision.layers=5"});
+                std::vector<int> chosen;
+                for (const Range& layers : layers_of_stages(scenario, section))
+                    chosen.push_back(static_cast<int>(layers.size()));
+                const double largest = longest_stage(scenario, section, chosen);
+                std::vector<int> counts;
+                for_each_cut(scenario.models[section].layers, pp, counts, [&](const std::vector<int>& cut) {
+                    ASSERT_LE(largest, longest_stage(scenario, section, cut) * (1 + 1e-9))
+                        << name << ", pp " << pp << ", vocabulary " << vocabulary << ": "
+                        << fmt::format("[{}]", fmt::join(cut, ", "));
+                });
+            }
+}
+
+TEST(Stages, HaveTheLayersThatTheDeckLists) {
+    const Scenario scenario =
+        glyph_scenario({"section.language.layout.pp=3", "section.language.layout.stages=[1, 2, 1]"});
+    EXPECT_THAT(scenario.layers, testing::ElementsAre(Range{0, 3}, Range{0, 1}, Range{1, 3}, Range{3, 4}));
+    const model::Role first = role_of(scenario, 1), middle = role_of(scenario, 2),
+                      last = role_of(scenario, 3);
+    EXPECT_FALSE(first.loss || middle.loss);
+    EXPECT_TRUE(last.loss);
+    EXPECT_TRUE(first.emits && middle.emits);
+    EXPECT_FALSE(last.emits);
+    EXPECT_EQ(first.inputs.front().tensor, EdgeTensor::embeddings);
+    EXPECT_EQ(middle.inputs.front().tensor, EdgeTensor::stream);
+    EXPECT_EQ(last.stage.expansions.size(), 1u);
+    EXPECT_EQ(middle.output_width, 128);
+}
+
+class StagesOfSamples : public data::SampleFileTest {
+protected:
+    void SetUp() override {
+        data::SampleArrays arrays;
+        for (int i = 0; i < 24; ++i) arrays.add({257, 256, 'x', 258}, {{64, 32 + 8 * i}});
+        write(arrays);
+        file_ = std::make_unique<data::SampleFile>(path_);
+    }
+    Scenario scenario(const std::vector<std::string>& settings) const {
+        Scenario made = glyph_scenario(settings);
+        made.marker = file_->marker();
+        return made;
+    }
+    std::vector<StepCounts> counts(const Scenario& s) {
+        return step_counts(s, table_of(s, *file_), probes_, ids());
+    }
+    std::vector<std::int64_t> ids() const {
+        std::vector<std::int64_t> all(24);
+        std::iota(all.begin(), all.end(), 0);
+        return all;
+    }
+    std::unique_ptr<data::SampleFile> file_;
+    Probes probes_;
+};
+
+TEST_F(StagesOfSamples, ShareTheWorkOfTheSection) {
+    const Scenario whole = scenario({}),
+                   cut = scenario({"section.vision.layout.pp=3", "section.language.layout.pp=2"});
+    const SampleTable table = table_of(whole, *file_);
+    const CostModel one(whole, table, probes_), several(cut, table, probes_);
+    for (const std::int64_t id : ids()) {
+        const schedule::SampleCost expected = one.of(id), found = several.of(id);
+        ASSERT_EQ(found.stages.size(), 5u);
+        for (const auto& [section, first, count] : {std::tuple{0u, 0u, 3u}, std::tuple{1u, 3u, 2u}}) {
+            double forward = 0, backward = 0;
+            for (auto s = first; s < first + count; ++s) {
+                EXPECT_TRUE(found.stages[s].active);
+                forward += found.stages[s].forward_s;
+                backward += found.stages[s].backward_s;
+            }
+            // Each stage rounds what the next one reads, which is no floating-point operation that the model
+            // has in one stage.
+            EXPECT_NEAR(forward, expected.stages[section].forward_s, 1e-3 * forward);
+            EXPECT_NEAR(backward, expected.stages[section].backward_s, 1e-2 * backward);
+        }
+    }
+}
+
+/// Every row goes to the next stage, and its gradient comes back.
+TEST_F(StagesOfSamples, SendTheirRowsToTheNext) {
+    const auto pp_bytes = [&](const std::vector<std::string>& settings, int section) {
+        return counts(scenario(settings))[static_cast<std::size_t>(section)].pp_bytes;
+    };
+    const SampleTable table = table_of(scenario({}), *file_);
+    double patches = 0, tokens = 0;
+    for (const std::int64_t id : ids()) {
+        patches += static_cast<double>(table.length(id, kVision));
+        tokens += static_cast<double>(table.length(id, kLanguage));
+    }
+    EXPECT_EQ(pp_bytes({}, kLanguage), 0);
+    EXPECT_EQ(pp_bytes({"section.vision.layout.pp=3"}, kVision), 2 * 2 * patches * 96 * 4);
+    const std::string untied = "model.glyph-language.tie_embeddings=false";
+    EXPECT_EQ(pp_bytes({"section.language.layout.pp=4", untied}, kLanguage), 3 * 2 * tokens * 128 * 4);
+    // Each of the two copies of a tied embedding, in each of three replicas, sends its gradient once.
+    EXPECT_EQ(pp_bytes({"section.language.layout.pp=4"}, kLanguage),
+              3 * 2 * tokens * 128 * 4 + 3 * 2.0 * 260 * 128 * 4);
+}
+
+TEST_F(StagesOfSamples, ShareTheMemoryOfTheSection) {
+    const Scenario whole = scenario({}),
+                   cut = scenario({"section.vision.layout.pp=3", "section.language.layout.pp=4"});
+    const SampleTable table = table_of(whole, *file_);
+    const MemoryPlan one = measure_memory(whole, table, probes_, backend::Traits()),
+                     several = measure_memory(cut, table, probes_, backend::Traits());
+    ASSERT_EQ(several.stages.size(), 7u);
+    ASSERT_EQ(several.channels.size(), 1u + 2u + 3u);
+    const auto parameters = [](const MemoryPlan& plan, std::size_t first, std::size_t count) {
+        std::size_t bytes = 0;
+        for (auto s = first; s < first + count; ++s) bytes += plan.stages[s].footprint.parameters;
+        return bytes;
+    };
+    EXPECT_EQ(parameters(several, 0, 3), parameters(one, 0, 1));
+    // Weights and gradients of the embedding are on both ends.
+    EXPECT_EQ(parameters(several, 3, 4), parameters(one, 1, 1) + 2u * 260 * 128 * sizeof(float));
+    // A stage holds a micro-batch until the stages that follow have returned it; vision also waits for
+    // language, for which the deck has a window of six.
+    std::vector<int> windows;
+    for (const StageMemory& stage : several.stages) windows.push_back(stage.slots());
+    EXPECT_THAT(windows, testing::ElementsAre(8, 7, 6, 4, 3, 2, 1));
+    // Patches pass between stages, and a fourth as many rows leave the section.
+    EXPECT_EQ(several.channels[0].max_sent * 4, several.channels[1].max_sent);
+    EXPECT_EQ(several.channels[1].width, 96);
+    EXPECT_EQ(several.channels[1].producers, (channel::Side{{0}}));
+    EXPECT_EQ(several.channels[1].consumers, (channel::Side{{1}}));
+    EXPECT_EQ(several.channels[3].producers, (channel::Side{{3}, {7}, {11}}));
+    EXPECT_EQ(several.channels[3].window, 4);
+}
+
+/// Each replica of the section is on one node, and its stages are summed across nodes.
+TEST(Stages, UseTheLinksOfTheirRanks) {
+    Scenario scenario = glyph_scenario(
+        {"section.vision.layout.pp=2", "section.language.layout.pp=2", "section.language.layout.dp=3"});
+    scenario.cluster.emplace();
+    scenario.cluster->ranks_per_node = 2;
+    scenario.cluster->node = {.latency_s = 1, .bandwidth = 10};
+    scenario.cluster->network = {.latency_s = 2, .bandwidth = 20};
+    const auto& graph = scenario.graph;
+    EXPECT_EQ(mesh_links_of(scenario, 2).data.latency_s, 2);
+    EXPECT_EQ(mesh_links_of(scenario, 2).tied.latency_s, 1);
+    EXPECT_EQ(mesh_links_of(scenario, 0).data.latency_s, 1) << "one replica";
+    EXPECT_EQ(link_from(graph, *scenario.cluster, 0).latency_s, 1);
+    EXPECT_EQ(link_from(graph, *scenario.cluster, 1).latency_s, 2) << "to the ranks of language";
+    EXPECT_EQ(link_from(graph, *scenario.cluster, 2).latency_s, 1) << "within each replica";
+    const schedule::Problem problem = problem_of(scenario);
+    ASSERT_EQ(problem.edges.size(), 3u);
+    EXPECT_EQ(problem.edges[0].latency_s, 2);
+    EXPECT_EQ(problem.edges[1].latency_s, 1);
+    EXPECT_EQ(problem.edges[2].latency_s, 1);
+}
+
+}  // namespace
+}  // namespace maestro::workload
