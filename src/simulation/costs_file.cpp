@@ -140,18 +140,25 @@ private:
         return false;
     }
 
-    /// A sample that a section works on passes through all of its stages.
+    /// A sample that a section works on passes through all of its stages, and comes back through all of them
+    /// if through one.
     void check_stages() {
         for (const schedule::SampleCost& sample : samples_)
             for (const graph::Section& s : graph_.sections) {
-                int active = 0;
-                for (int k = 0; k < s.layout.stages(); ++k)
-                    active += sample.stages[static_cast<std::size_t>(s.first_stage + k)].active ? 1 : 0;
-                if (active == 0 || active == s.layout.stages()) continue;
+                int active = 0, backward = 0;
+                const int stages = s.layout.stages();
+                for (int k = 0; k < stages; ++k) {
+                    const schedule::TaskCost& cost =
+                        sample.stages[static_cast<std::size_t>(s.first_stage + k)];
+                    active += cost.active ? 1 : 0;
+                    backward += cost.backward_s > 0 ? 1 : 0;
+                }
+                const bool all = active == 0 || active == stages;
+                if (all && (backward == 0 || backward == stages)) continue;
                 problems_.push_back(
-                    fmt::format("{}: sample {} has times for {} of the {} stages of section "
-                                "'{}'; give a line for each",
-                                path_, sample.id, active, s.layout.stages(), s.name));
+                    fmt::format("{}: sample {} has {} for {} of the {} stages of section '{}'; give {}",
+                                path_, sample.id, all ? "a backward" : "times", all ? backward : active,
+                                stages, s.name, all ? "one for each, or for none" : "a line for each"));
                 if (problems_.size() == kMaxProblems) return;
             }
     }

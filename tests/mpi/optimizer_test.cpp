@@ -1,4 +1,5 @@
-// The optimizer over every grid of dp x cp and tp that the ranks make up, against AdamW in double precision
+// The optimizer over every grid of dp x cp and tp that the ranks make up, and with an embedding that two
+// stages hold copies of, against AdamW in double precision
 // on one rank that holds everything: sums, norm, weights and moments, and that those who hold the same
 // weights have the same bits.
 #include "train/step/optimizer.hpp"
@@ -106,13 +107,15 @@ void expect_same_bits(const comm::Communicator& world, const parallel::Parameter
     }
 }
 
-void run(const comm::Communicator& world, const Grid& grid, std::int64_t size, bool groups) {
+/// `declare(store, tp_rank, tp)` declares the parameters of a tp rank.
+template <class Declare>
+void run(const comm::Communicator& world, const parallel::Mesh& mesh, const Declare& declare) {
     const auto backend = backend::make_cpu(1);
-    const parallel::Mesh mesh = test::mesh_of(world, grid), single = parallel::single_rank_mesh();
+    const parallel::Mesh single = parallel::single_rank_mesh();
     parallel::ParameterStore store(*backend, mesh, "language", 1, DType::f32),
         whole_store(*backend, single, "language", 1, DType::f32);
-    test::declare(store, grid, mesh.tp_rank(), size, true, groups);
-    test::declare(whole_store, {}, 0, size);
+    declare(store, mesh.tp_rank(), mesh.degrees().tp);
+    declare(whole_store, 0, 1);
     train::Optimizer optimizer(*backend, store);
     backend::Arena scratch(*backend, kScratch);
     std::map<std::string, Reference> references;
@@ -171,12 +174,38 @@ void run(const comm::Communicator& world, const Grid& grid, std::int64_t size, b
     MAESTRO_CHECK(scratch.mark() == 0, "scratch is given back");
 }
 
+void run_grid(const comm::Communicator& world, const Grid& grid, std::int64_t size, bool groups) {
+    run(world, test::mesh_of(world, grid), [&](parallel::ParameterStore& store, int tp_rank, int tp) {
+        test::declare(store, tp == 1 ? Grid{} : grid, tp_rank, size, true, groups);
+    });
+}
+
+/// Half of the ranks are the first stage of a pipeline and half the last one. Both hold a tied embedding.
+void run_tied(const comm::Communicator& world, const Grid& grid) {
+    const int stage = world.rank() / grid.ranks();
+    parallel::MeshShape shape = test::shape_of(grid);
+    shape.tied = {stage, 2};
+    const comm::Communicator ranks = world.split(stage, world.rank());
+    const parallel::Mesh mesh = parallel::make_mesh(ranks, test::cpu(), shape, "language",
+                                                    world.split(world.rank() % grid.ranks(), world.rank()));
+    run(world, mesh, [](parallel::ParameterStore& store, int tp_rank, int tp) {
+        store.declare("embedding", {37, 5}, parallel::Init::normal, true,
+                      {{part_of(37, tp_rank, tp), parallel::Axis::pp}}, {0, 5});
+        store.allocate(1);
+        Pulse quiet;
+        store.initialize(quiet);
+    });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
     return test::run(argc, argv, [](const comm::Communicator& world) {
         for (const Grid& grid : test::grids_of(world.size()))
             for (const std::int64_t size : {1, 2, 7, 100})  // from fewer blocks than ranks on
-                for (const bool groups : {false, true}) run(world, grid, size, groups);
+                for (const bool groups : {false, true}) run_grid(world, grid, size, groups);
+        if (world.size() % 2 != 0) return;
+        for (const Grid& grid : test::grids_of(world.size() / 2))
+            if (grid.keys == 1) run_tied(world, grid);
     });
 }

@@ -6,7 +6,7 @@ import random
 VISION = '''
 [model.eye]
 kind = "vision"
-layers = 1
+layers = 2
 width = 48
 heads = 6
 head_dim = 8
@@ -36,6 +36,7 @@ GRAPHS = {  # sections, edges
                     [("frozen-vision", "teacher", "embeddings"), ("vision", "student", "embeddings"), ("teacher", "student", "hidden")]),
 }
 HEADS = {"vision": 6, "frozen-vision": 6}
+LAYERS = {"teacher": 3}  # 2 elsewhere
 FILES = ["data/glyphs-train.h5", "few.h5", "sizes.h5"]  # half with pictures, one in ten, and of all sizes
 
 
@@ -87,8 +88,8 @@ every = 0
 [schedule]
 {schedule}
 '''
-    deck += VISION + LANGUAGE.format(name="reader", layers=1, kv=n.kv, mlp=100, tied=str(n.tied).lower())
-    deck += LANGUAGE.format(name="expert", layers=2, kv=n.kv, mlp=72, tied="true")
+    deck += VISION + LANGUAGE.format(name="reader", layers=2, kv=n.kv, mlp=100, tied=str(n.tied).lower())
+    deck += LANGUAGE.format(name="expert", layers=3, kv=n.kv, mlp=72, tied="true")
     for section in sections:
         model = {"vision": "eye", "frozen-vision": "eye", "teacher": "expert"}.get(section, "reader")
         frozen = 'mode = "forward"\nweights = "random"\n' if n.frozen(section) else ""
@@ -115,6 +116,25 @@ def fits(heads, kv, tp, cp, kind):
     return kind == "ring" or (heads // tp % cp == 0 and either(max(1, kv // tp), cp))
 
 
+def add_stages(layouts, shared, seed):
+    """Gives the sections of `layouts` pipeline stages, equally many where they share ranks, on at most 8 ranks in all. Returns the ranks."""
+    dice = random.Random(f"stages {seed}")
+
+    def ranks():
+        return sum(v["dp"] * v["tp"] * v["cp"] * v.get("pp", 1) for s, v in layouts.items() if s not in shared)
+
+    for s in [s for s in layouts if s not in shared]:
+        group = [s, *(other for other in shared if shared[other] == s)]
+        pp = dice.choice([1, 2, 2, 3])
+        if pp > min(LAYERS.get(member, 2) for member in group) or ranks() + (pp - 1) * layouts[s]["dp"] * layouts[s]["tp"] * layouts[s]["cp"] > 8:
+            continue
+        for member in group:
+            layouts[member]["pp"] = pp
+            if pp == 2 and LAYERS.get(member, 2) == 3 and dice.random() < 0.5:
+                layouts[member]["stages"] = dice.choice([[1, 2], [2, 1]])
+    return ranks()
+
+
 def draw(seed, problem=None):
     """(numbers, ranks, deck) of a seed; `problem`: what the deck computes, by another seed, so that several layouts have one reference."""
     dice = random.Random(seed)
@@ -135,6 +155,8 @@ def draw(seed, problem=None):
         ranks = sum(n for s, n in size.items() if s not in shared)
         if 2 <= ranks <= 8:
             break
+    if problem is not None:
+        ranks = add_stages(layouts, shared, seed)
     micro = {s: dice.randint(1, 5) for s in sections}
     extra = {}
     for s in sections:

@@ -118,6 +118,21 @@ def test_stopped_rank_is_named(workspace):
     assert report["code"] == 76 and report["rank"] != 2
 
 
+@pytest.mark.nightly
+def test_stopped_stage_is_named(workspace):
+    """Rank 2 has the second of three stages: those before and after it say which edge they wait for."""
+    values = ["section.vision.layout.dp=1", "section.language.layout.dp=1", "section.language.layout.pp=3", "train.steps=100000", "checkpoint.every=4", "run.timeout_s=5"]
+    job = start(workspace, "stage", values)
+    wait_for_checkpoint(workspace, "stage", job)
+    os.kill(ranks_of(job)[2], signal.SIGSTOP)
+    wait_for_end(job, 40)
+    output = job.stdout.read()
+    assert job.returncode == 76, output
+    assert re.search(r"waiting for (edge language stage [01]-[12]|(a|an) [a-z-]+ of |the other \d+ ranks of )", output), output
+    report = workspace.exit_report("stage")
+    assert report["code"] == 76 and report["rank"] != 2
+
+
 def set_nan(checkpoint, dataset, element):
     """Makes a weight of the checkpoint NaN, and updates the checkpoint's manifest."""
     with h5py.File(checkpoint / "language.h5", "r+") as file:

@@ -1,4 +1,4 @@
-"""Tensor and context parallelism and edges between any two layouts: the numbers of one rank, in every layout."""
+"""Tensor, context and pipeline parallelism and edges between any two layouts: the numbers of one rank, in every layout."""
 
 import sys
 
@@ -15,7 +15,7 @@ DECK = str(ROOT / "inputs/layouts.toml")
 STEPS = 8  # scripts/bench/layouts.py takes more
 LOSS, NORM, GRADIENT = 1e-6, 1e-5, 2e-5  # measured, at most: see scripts/bench/layouts.py
 # Layouts to save and to resume in.
-CUBE, RINGS, COPIES, ONE = vlm("cp2r", "tp2 cp2r"), vlm("tp3", "cp3r"), vlm("dp3", "dp3 tp2"), vlm("", "", shared=True)
+CUBE, RINGS, PIPES, ONE = vlm("cp2r", "tp2 cp2r"), vlm("tp3", "cp3r"), vlm("pp2", "dp2 pp2 tp2"), vlm("", "", shared=True)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_checkpoints_go_from_layout_to_layout(workspace):
     every = ["checkpoint.every=2", "checkpoint.keep=9"]
     train(workspace, ONE, "whole", ["train.steps=10", *every])
     train(workspace, CUBE, "cube", ["train.steps=10", *every])
-    for step, case in zip((2, 4, 6, 8, 10), (CUBE, COPIES, ONE, RINGS, CUBE)):
+    for step, case in zip((2, 4, 6, 8, 10), (CUBE, PIPES, ONE, RINGS, CUBE)):
         train(workspace, case, "wandering", [f"train.steps={step}", *every], options=[] if step == 2 else ["--resume", "auto"])
     for name in ("cube", "wandering"):
         assert relative(workspace.losses(name), workspace.losses("whole")) <= 1e-6
@@ -97,3 +97,5 @@ def test_what_ranks_trained_together_is_evaluated_on_any_number(workspace):
     for ranks in (1, 3):
         found = evaluate(workspace, ranks, DECK, "--checkpoint", "runs/cube", values=CUBE.values)
         assert np.isclose(found["loss"], one["loss"], rtol=1e-6) and found["names"] == one["names"] > 0
+    found = evaluate(workspace, PIPES.ranks, DECK, "--checkpoint", "runs/cube", values=PIPES.values)
+    assert np.isclose(found["loss"], one["loss"], rtol=1e-6) and found["names"] == one["names"]

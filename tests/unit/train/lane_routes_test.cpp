@@ -368,5 +368,46 @@ TEST_F(LaneRoutesOfFile, HiddenStatesCoverAllOfASample) {
     }
 }
 
+/// A rank passes its rows of the residual stream on to the rank at the same place of the next stage, where
+/// they lie in the same order: those of the first sample, then those of the next.
+TEST_F(LaneRoutesOfFile, BetweenStagesEveryRankPassesItsRowsOn) {
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+        SCOPED_TRACE(seed);
+        Dice dice(seed);
+        const schedule::StepPlan plan = random_plan(dice, dice.from_one_to(2), dice.from_one_to(2), kSamples);
+        const int section = seed % 2 == 0 ? 0 : 2;
+        const EdgeSide side{section, random_degrees(dice)};
+        std::map<std::int64_t, const channel::Route*> route_of;
+        const auto found = routes(plan, side, side, *table_);
+        for (const channel::Route& r : found) ASSERT_TRUE(route_of.emplace(r.sample, &r).second);
+        each_batch(plan.batches[section], [&](int replica, int k, const Samples& samples) {
+            std::vector<std::int64_t> rows(static_cast<std::size_t>(side.degrees.ranks()), 0);  // by rank
+            for (const std::int64_t sample : samples) {
+                const channel::Route& route = *route_of.at(sample);
+                EXPECT_EQ(route.producer_replica, replica);
+                EXPECT_EQ(route.consumer_replica, replica);
+                EXPECT_EQ(route.producer_micro_batch, k);
+                std::vector<std::int64_t> of_sample(rows.size(), 0);
+                for (const channel::RowSegment& s : route.segments) {
+                    ASSERT_EQ(s.producer, s.consumer);
+                    const auto rank = static_cast<std::size_t>(s.producer);
+                    ASSERT_EQ(s.producer_row, rows[rank]) << "sample " << sample << " on rank " << rank;
+                    ASSERT_EQ(s.consumer_row, of_sample[rank]);
+                    rows[rank] += s.rows;
+                    of_sample[rank] += s.rows;
+                }
+                EXPECT_EQ(std::accumulate(of_sample.begin(), of_sample.end(), std::int64_t{0}),
+                          table_->length(sample, section));
+            }
+            const auto partition =
+                workload::partition_of(workload::pack_sequences(*table_, section, samples), side.degrees);
+            for (int rank = 0; rank < side.degrees.ranks(); ++rank)
+                EXPECT_EQ(rows[static_cast<std::size_t>(rank)],
+                          partition.tp_rows(
+                              rank / side.degrees.tp)[static_cast<std::size_t>(rank % side.degrees.tp)]);
+        });
+    }
+}
+
 }  // namespace
 }  // namespace maestro::train
