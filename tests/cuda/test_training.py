@@ -44,8 +44,8 @@ def check(found, expected, what):
     assert difference <= TOLERANCE
 
 
-def edge_of(log):
-    return next(line for line in log.splitlines() if "edge vision-language:" in line)
+def edge_of(log, edge="vision-language"):
+    return next(line for line in log.splitlines() if f"edge {edge}:" in line)
 
 
 def test_losses_equal_the_cpus(tmp_path, data):  # noqa: F811
@@ -98,13 +98,15 @@ LAYOUTS = {
     "cp": (3, ["section.language.layout.tp=1", "section.language.layout.cp=2"]),
     "dp": (3, ["section.language.layout.tp=1", "section.language.layout.dp=2"]),
     "tp and cp": (6, ["section.vision.layout.tp=2", "section.language.layout.cp=2"]),
+    "pp": (4, ["section.vision.layout.pp=2", "section.language.layout.tp=1", "section.language.layout.pp=2"]),
 }
 
 
-# An edge from two ranks to two or four others. A transport: program, whether each rank has a GPU, expected log line.
+# An edge from two ranks to two or four others, and one between two stages. A transport: program, whether each rank has a GPU, expected log line.
 EDGES = {
     "tp to cp": (4, ["section.vision.layout.tp=2", "section.language.layout.tp=1", "section.language.layout.cp=2"]),
     "dp to tp": (6, ["section.vision.layout.dp=2", "section.language.layout.dp=2"]),
+    "stages": (5, ["section.language.layout.pp=2", "schedule.dispatch=ready"]),
 }
 TRANSPORTS = {
     "window": (HOSTED, False, "by shared memory.* copy straight from and to it"),
@@ -115,7 +117,7 @@ TRANSPORTS = {
 PAIRS = {f"{edge} by {transport}": (edge, transport) for edge in EDGES for transport in TRANSPORTS}
 
 
-@pytest.mark.parametrize("pair", quick_ones(PAIRS, "tp to cp by window", "tp to cp by messages", "dp to tp by auto"))
+@pytest.mark.parametrize("pair", quick_ones(PAIRS, "tp to cp by window", "tp to cp by messages", "dp to tp by auto", "stages by auto"))
 def test_losses_by_edges(tmp_path, data, pair):  # noqa: F811
     (tmp_path / "data").symlink_to(data)
     edge, transport = PAIRS[pair]
@@ -125,7 +127,8 @@ def test_losses_by_edges(tmp_path, data, pair):  # noqa: F811
     assert "GPU" not in edge_of(log)
     program, difference, arguments = TRANSPORTS[transport]
     found, log = train(tmp_path, program, ranks, *values, "run.device=cuda", deck="layouts", gpus=ranks if difference else 1)
-    assert re.search(arguments, edge_of(log)), edge_of(log)
+    for name in ["vision-language", *(["language stage 0-1"] if edge == "stages" else [])]:
+        assert re.search(arguments, edge_of(log, name)), edge_of(log, name)
     check(found, expected, pair)
 
 
@@ -138,6 +141,6 @@ def test_losses_by_collectives(tmp_path, data, layout):  # noqa: F811
     assert "pinned" not in log and "NCCL" not in log
     for gpus, transport_pattern, reason in ((ranks, r"NCCL \d", "a GPU to itself"), (1, "pinned memory", "ranks share 1 GPU")):
         found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck="layouts", gpus=gpus)
-        line = next(line for line in log.splitlines() if "section language:" in line)
+        line = next(line for line in log.splitlines() if re.search("section language( stage 0)?:", line))
         assert re.search(transport_pattern, line) and reason in line, line
         check(found, expected, f"{layout} on {gpus} GPUs")
