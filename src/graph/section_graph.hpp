@@ -22,7 +22,7 @@ enum class Kind {
 struct Layout {
     int dp = 1, tp = 1, cp = 1, pp = 1, ep = 1;
     ContextKind cp_kind = ContextKind::ring;
-    int chunks = 1;           ///< stages of a pipeline rank (Megatron's virtual pipeline stages)
+    int chunks = 1;                ///< stages of a pipeline rank (Megatron's virtual pipeline stages)
     std::vector<int> layers = {};  ///< of each stage; empty: balanced by their costs
     int stages() const { return pp * chunks; }
     int ranks() const { return dp * tp * cp * pp; }

@@ -125,7 +125,7 @@ TEST_F(Memory, OpenWindowsTakeWhatTheDeviceHas) {
     EXPECT_EQ(memory.stages[0].window, 96);  // the batch; more would be of no use
     MemoryPlan none = plan({"section.vision.window=0"});
     choose_windows(none, scenario_.graph,
-                   1);                      // does not fit at all: one, and the caller sees that it does not
+                   1);                    // does not fit at all: one, and the caller sees that it does not
     EXPECT_EQ(none.stages[0].window, 1);  // twelve samples, more than a micro-batch of language has
     none = plan({"section.vision.window=0", "section.vision.micro_batch=1"});
     choose_windows(none, scenario_.graph, 1);
