@@ -10,7 +10,7 @@
 #include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/device.hpp"
-#include "train/step/local_section.hpp"
+#include "train/step/local_stage.hpp"
 
 namespace {
 
@@ -101,8 +101,8 @@ private:
 void task_times_are_the_devices(const comm::Communicator& world) {
     const auto device = testing_support::make_device(1);
     backend::Arena scratch(*device, 1 << 20);
-    train::LocalSection replica(*device, {.name = "sleeper", .saved_bytes = 64},
-                                std::make_unique<Sleeper>(*device), world.waiter(), {}, {}, scratch);
+    train::LocalStage replica(*device, {.name = "sleeper", .saved_bytes = 64},
+                              std::make_unique<Sleeper>(*device), world.waiter(), {}, {}, scratch);
     replica.module().parameters().zero_gradients();
     model::Result result;
     const double begin_s = comm::now_s();

@@ -15,7 +15,7 @@
 #include "hosted/hosted.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/edges.hpp"
-#include "train/step/local_section.hpp"
+#include "train/step/local_stage.hpp"
 
 namespace {
 
@@ -156,7 +156,7 @@ public:
         down = replica(world, kDown, "down", {&edge()}, {});
     }
     channel::Channel& edge() { return *open_.channels[0]; }
-    void forward(train::LocalSection& replica, int micro_batch) {
+    void forward(train::LocalStage& replica, int micro_batch) {
         const std::int64_t sample = micro_batch + 1;
         model::SampleView view;
         view.id = sample;
@@ -164,23 +164,23 @@ public:
         model::Result result;
         replica.forward(micro_batch, {.samples = std::span(&view, 1)}, slots, result, comm::now_s());
     }
-    void backward(train::LocalSection& replica, int micro_batch) {
+    void backward(train::LocalStage& replica, int micro_batch) {
         replica.await_backward(micro_batch);
         replica.backward(micro_batch, comm::now_s());
     }
 
     TaskLog log;
-    std::unique_ptr<train::LocalSection> up, down;
+    std::unique_ptr<train::LocalStage> up, down;
 
 private:
-    std::unique_ptr<train::LocalSection> replica(const comm::Communicator& world, int section,
-                                                 std::string name, std::vector<channel::Channel*> inputs,
-                                                 std::vector<channel::Channel*> outputs) {
+    std::unique_ptr<train::LocalStage> replica(const comm::Communicator& world, int section, std::string name,
+                                               std::vector<channel::Channel*> inputs,
+                                               std::vector<channel::Channel*> outputs) {
         backend::Backend& device = devices_.backend(section);
         auto module = std::make_unique<RecordingModule>(device, name, !outputs.empty(), log);
-        return std::make_unique<train::LocalSection>(
+        return std::make_unique<train::LocalStage>(
             device,
-            train::LocalSection::Settings{.section = section, .name = name, .window = 2, .saved_bytes = 64},
+            train::LocalStage::Settings{.section = section, .name = name, .window = 2, .saved_bytes = 64},
             std::move(module), world.waiter(), std::move(inputs), std::move(outputs),
             devices_.scratch(section));
     }

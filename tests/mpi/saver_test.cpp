@@ -17,7 +17,7 @@
 #include "storage/file.hpp"
 #include "support/scratch_folder.hpp"
 #include "train/checkpoint/checkpoint_search.hpp"
-#include "train/checkpoint/section_parts.hpp"
+#include "train/checkpoint/stage_parts.hpp"
 #include "train/checkpoint/weights.hpp"
 #include "train/run/job.hpp"
 #include "train/run/preflight.hpp"
@@ -173,11 +173,11 @@ public:
     train::Job& job() { return *job_; }
 
     void fill() {
-        for (auto& replica : job_->sections())
+        for (auto& replica : job_->stages())
             fill_section(replica->name(), replica->module().parameters(), replica->optimizer());
     }
     void check() {
-        for (auto& replica : job_->sections())
+        for (auto& replica : job_->stages())
             check_section(replica->name(), replica->module().parameters(), replica->optimizer());
     }
 
@@ -200,7 +200,7 @@ void check_files(Stage& stage, const fs::path& checkpoint, bool trained) {
                       state.deck == stage.job().context().deck.text,
                   "the deck");
     MAESTRO_CHECK(io::sections_of(checkpoint).size() == 2, "sections");
-    for (auto& replica : stage.job().sections()) {
+    for (auto& replica : stage.job().stages()) {
         const io::SectionReader file(checkpoint, replica->name(), quiet);
         for (const parallel::Parameter& p : replica->module().parameters().parameters())
             for (const io::Stored group : {io::Stored::weight, io::Stored::first, io::Stored::second}) {
@@ -271,7 +271,7 @@ void weights_that_are_not_finite_are_refused(const comm::Communicator& world, co
         world.barrier();
         Stage stage(world, folder, layout.overrides);
         stage.fill();
-        for (auto& replica : stage.job().sections())
+        for (auto& replica : stage.job().stages())
             if (replica->name() == "language")
                 replica->module().parameters().parameters().back().master.as<float>()[1] = NAN;
         test::expect_error(ExitCode::not_finite, "section language: element 1 of ",
@@ -343,9 +343,9 @@ public:
     /// Name, size and hash of the files, on every rank.
     std::string save(const fs::path& folder) {
         const bool first = ranks_.rank() == 0;
-        const std::vector<train::SectionPart> parts = {{0, "trained", trained_, optimizer_.get(), first},
-                                                       {1, "frozen", frozen_, nullptr, first}};
-        for (const train::SectionPart& part : parts) train::check_finite(part, kStep);
+        const std::vector<train::StagePart> parts = {{0, "trained", trained_, optimizer_.get(), first},
+                                                     {1, "frozen", frozen_, nullptr, first}};
+        for (const train::StagePart& part : parts) train::check_finite(part, kStep);
         std::string text;
         for (const io::ManifestEntry& e : train::write_sections(ranks_, folder, kStep, 2, parts, quiet_))
             text += fmt::format("{} {} {:x};", e.file, e.bytes, e.hash);

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "mpi/local_section_rig.hpp"
+#include "mpi/local_stage_rig.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/scratch_folder.hpp"
 #include "train/coordinator/step_command.hpp"
@@ -65,7 +65,7 @@ public:
         language_ = rig_.replica(
             {.section = 1, .stage = 1, .name = "language", .replica = alone() ? 0 : world.rank() - 1},
             {channel}, {}, module, reads ? 0 : -1);
-        std::vector<LocalSection*> replicas;
+        std::vector<LocalStage*> replicas;
         if (language_) replicas.push_back(language_.get());
         if (vision_) replicas.push_back(vision_.get());
         lane_ = world.split(world.rank(), 0, "lane");
@@ -82,7 +82,7 @@ public:
 
     /// "vision forward 5 7"
     std::string call_of(const StepPlan& plan, const Task& task) const {
-        const LocalSection& replica = task.stage == kVision ? *vision_ : *language_;
+        const LocalStage& replica = task.stage == kVision ? *vision_ : *language_;
         std::string text = replica.name() + (task.phase == kForward ? " forward" : " backward");
         for (const std::int64_t id :
              plan.batches[static_cast<std::size_t>(task.stage)][static_cast<std::size_t>(replica.replica())]
@@ -173,7 +173,7 @@ private:
     comm::Watchdog watchdog_{{.timeout_s = 2 * test::kHangS, .on_hang = {}, .abort = {}}};
     Rig rig_;
     channel::OpenChannels open_;
-    std::unique_ptr<LocalSection> vision_, language_;
+    std::unique_ptr<LocalStage> vision_, language_;
     comm::Communicator lane_;
     double origin_s_ = comm::now_s();
     std::unique_ptr<train::StepRunner> runner_;

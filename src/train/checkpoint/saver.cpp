@@ -8,24 +8,24 @@
 #include "comm/agree.hpp"
 #include "graph/grid.hpp"
 #include "storage/file.hpp"
-#include "train/checkpoint/section_parts.hpp"
+#include "train/checkpoint/stage_parts.hpp"
 #include "train/checkpoint/weights.hpp"
 
 namespace maestro::train {
 
 namespace {
 
-std::vector<SectionPart> parts_of(const RunState& state) {
+std::vector<StagePart> parts_of(const RunState& state) {
     const int rank = state.world.rank();
-    std::vector<SectionPart> parts;
-    for (const auto& local : state.sections) {
-        MAESTRO_CHECK(graph::holds(state.graph, local->stage(), rank), "{} is not on rank {}", local->label(),
-                      rank);
-        parts.push_back({.section = local->colour(),
+    std::vector<StagePart> parts;
+    for (const auto& local : state.stages) {
+        MAESTRO_CHECK(graph::holds(state.graph, local->number(), rank), "{} is not on rank {}",
+                      local->label(), rank);
+        parts.push_back({.section = local->section(),
                          .name = local->name(),
                          .store = local->module().parameters(),
                          .optimizer = local->optimizer(),
-                         .first = rank == graph::first_rank_of(state.graph, local->stage()),
+                         .first = rank == graph::first_rank_of(state.graph, local->number()),
                          .scratch = &local->scratch(),
                          .stage = local->index()});
     }
@@ -41,9 +41,9 @@ void save_checkpoint(const RunState& state, const std::filesystem::path& run, st
     Pulse& pulse = state.pulse;
     const bool coordinator = world.rank() == 0;
     const auto partial = run / "checkpoints" / fmt::format("step-{:06d}.partial", step);
-    const std::vector<SectionPart> parts = parts_of(state);
+    const std::vector<StagePart> parts = parts_of(state);
     comm::agree(world, [&] {
-        for (const SectionPart& part : parts) check_finite(part, step);
+        for (const StagePart& part : parts) check_finite(part, step);
         if (coordinator) io::begin_checkpoint(run, step);
     });
     std::string written;  // "file bytes hash" lines of this rank
@@ -80,7 +80,7 @@ void save_checkpoint(const RunState& state, const std::filesystem::path& run, st
 void load_checkpoint(const RunState& state, const std::string& checkpoint) {
     Pulse& pulse = state.pulse;
     comm::agree(state.world, [&] {
-        for (const auto& local : state.sections) {
+        for (const auto& local : state.stages) {
             parallel::ParameterStore& store = local->module().parameters();
             load_weights(checkpoint, local->name(), store, pulse);
             if (Optimizer* optimizer = local->optimizer())

@@ -13,7 +13,7 @@
 #include "config/deck.hpp"
 #include "graph/section_graph.hpp"
 #include "io/checkpoint.hpp"
-#include "train/step/local_section.hpp"
+#include "train/step/local_stage.hpp"
 
 namespace maestro::train {
 
@@ -22,7 +22,7 @@ struct RunState {
     const comm::Communicator& world;
     const config::Deck& deck;
     const graph::SectionGraph& graph;
-    std::span<const std::unique_ptr<LocalSection>> sections;
+    std::span<const std::unique_ptr<LocalStage>> stages;
     std::uint64_t samples = 0;  ///< data::SampleFile::identity() of the training samples
     Pulse& pulse;
 };

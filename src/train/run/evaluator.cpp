@@ -74,7 +74,7 @@ public:
                    job.context().world.waiter()),
           runner_(job.context().world,
                   graph::lane_on(job.context().scenario.graph, job.context().world.rank()), job.lane(),
-                  comm::now_s(), local_sections(job), job.edges(), job.table(), job.prefetcher(),
+                  comm::now_s(), local_stages(job), job.edges(), job.table(), job.prefetcher(),
                   job.context().watchdog, false) {}
 
     /// Collective. This rank's part of the result; the losses of all samples are divided by `weight`.

@@ -63,9 +63,9 @@ MemoryUse Job::memory_use() const {
             allocated += bytes;
             used += bytes;  // windows are filled at the start
         }
-    for (const auto& section : sections_) {
-        allocated += section->bytes();
-        used += section->used_bytes();
+    for (const auto& stage : stages_) {
+        allocated += stage->bytes();
+        used += stage->used_bytes();
     }
     const auto most = static_cast<double>(comm::resident_memory().most);
     return {.planned = planned_.total(),
@@ -101,9 +101,9 @@ void Job::load_initial() {
     if (preflight_.emulation()) return;  // an emulated module computes nothing, its weights stay zeros
     const WeightFiles files = find_weights(context_.world, context_.deck, context_.pulse);
     comm::agree(context_.world, [&] {
-        for (const auto& section : sections_)
-            load_initial_weights(context_.deck, context_.scenario.graph, files, section->colour(),
-                                 section->module().parameters(), context_.pulse);
+        for (const auto& stage : stages_)
+            load_initial_weights(context_.deck, context_.scenario.graph, files, stage->section(),
+                                 stage->module().parameters(), context_.pulse);
     });
     complete_weights();
 }
@@ -117,19 +117,19 @@ void Job::complete_weights() {
     // Each rank reads or draws the weights of its shards alone. A file is read once, not by every replica,
     // and the time to draw is shared.
     comm::agree(context_.world, [&] {
-        for (const auto& section : sections_) section->module().parameters().initialize(context_.pulse, true);
+        for (const auto& stage : stages_) stage->module().parameters().initialize(context_.pulse, true);
     });
-    for (std::size_t i = 0; i < sections_.size(); ++i) {
-        model::Module& module = sections_[i]->module();
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+        model::Module& module = stages_[i]->module();
         const parallel::MeshShape& shape = module.mesh().shape();
-        context_.watchdog.doing("the weights of section " + sections_[i]->label());
+        context_.watchdog.doing("the weights of section " + stages_[i]->label());
         // A frozen section reduces no gradients, so its mesh has no group over the data axes. It needs one
         // only here, and gives its memory back.
         std::unique_ptr<collective::ProcessGroup> data_group;
         if (!shape.trainable)
-            data_group = parallel::make_data_group(stage_ranks_[sections_[i]->colour()],
-                                                   devices_->backend(sections_[i]->colour()), shape,
-                                                   sections_[i]->name());
+            data_group = parallel::make_data_group(stage_ranks_[stages_[i]->section()],
+                                                   devices_->backend(stages_[i]->section()), shape,
+                                                   stages_[i]->name());
         collective::ProcessGroup& ranks = data_group ? *data_group : module.mesh().group(parallel::kDataAxes);
         for (parallel::ParameterGroup& group : module.parameters().groups()) group.gather_weights(ranks);
     }
@@ -199,19 +199,19 @@ Job::StageReport Job::add_stage(int stage, int replica, parallel::Mesh mesh) {
         if (e.to == stage) inputs.push_back(e.channel);
         if (e.from == stage) outputs.push_back(e.channel);
     }
-    const LocalSection::Settings settings{.section = s,
-                                          .stage = stage,
-                                          .index = scenario.graph.stages[stage].index,
-                                          .name = section.name,
-                                          .label = scenario.graph.stage_name(stage),
-                                          .replica = replica,
-                                          .window = memory.slots(),
-                                          .backward = section.backward,
-                                          .dtype = module->parameters().compute(),
-                                          .saved_bytes = memory.footprint.saved};
-    sections_.push_back(std::make_unique<LocalSection>(backend, settings, std::move(module),
-                                                       context_.world.waiter(), std::move(inputs),
-                                                       std::move(outputs), devices_->scratch(s)));
+    const LocalStage::Settings settings{.section = s,
+                                        .stage = stage,
+                                        .index = scenario.graph.stages[stage].index,
+                                        .name = section.name,
+                                        .label = scenario.graph.stage_name(stage),
+                                        .replica = replica,
+                                        .window = memory.slots(),
+                                        .backward = section.backward,
+                                        .dtype = module->parameters().compute(),
+                                        .saved_bytes = memory.footprint.saved};
+    stages_.push_back(std::make_unique<LocalStage>(backend, settings, std::move(module),
+                                                   context_.world.waiter(), std::move(inputs),
+                                                   std::move(outputs), devices_->scratch(s)));
     return report;
 }
 
@@ -265,9 +265,9 @@ void Job::describe_section(int s, std::vector<StageReport> reports) {
     }
 }
 
-std::vector<LocalSection*> local_sections(Job& job) {
-    std::vector<LocalSection*> sections;
-    for (auto& section : job.sections()) sections.push_back(section.get());
+std::vector<LocalStage*> local_stages(Job& job) {
+    std::vector<LocalStage*> sections;
+    for (auto& section : job.stages()) sections.push_back(section.get());
     return sections;
 }
 

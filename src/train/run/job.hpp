@@ -15,7 +15,7 @@
 #include "train/run/preflight.hpp"
 #include "train/run/run_context.hpp"
 #include "train/run/section_devices.hpp"
-#include "train/step/local_section.hpp"
+#include "train/step/local_stage.hpp"
 #include "train/step/step_runner.hpp"
 #include "workload/cost_model.hpp"
 #include "workload/sample_table.hpp"
@@ -24,7 +24,7 @@ namespace maestro::train {
 
 class Job {
 public:
-    /// Collective over the world, which has the size that the graph asks for. Builds this rank's sections and
+    /// Collective over the world, which has the size that the graph asks for. Builds this rank's stages and
     /// the edges, in the memory that the preflight has found room for; `context` and `preflight` outlive the
     /// job. Errors are thrown on all ranks. Weights are zeros until one of the next two is called.
     Job(const RunContext& context, const Preflight& preflight);
@@ -37,12 +37,12 @@ public:
     const workload::SampleTable& table() const { return preflight_.table(); }
     const data::SampleFile& samples() const { return preflight_.samples(); }
     data::Prefetcher& prefetcher() { return *prefetcher_; }
-    std::vector<std::unique_ptr<LocalSection>>& sections() { return sections_; }
+    std::vector<std::unique_ptr<LocalStage>>& stages() { return stages_; }
     const std::vector<EdgeEnd>& edges() const { return edges_; }
     /// What checkpoints store of this rank.
     RunState state() const {
         return {context_.world, context_.deck,        context_.scenario.graph,
-                sections_,      samples().identity(), context_.pulse};
+                stages_,        samples().identity(), context_.pulse};
     }
     /// The ranks that run this one's tasks together, the leader first.
     const comm::Communicator& lane() const { return lane_; }
@@ -50,7 +50,7 @@ public:
     const schedule::Problem& problem() const { return problem_; }
     const workload::CostModel* costs() const { return costs_.get(); }
     const backend::Backend& backend() const { return devices_->any(); }  ///< of one of the sections
-    /// Parameters, memory and window of each section, for the log.
+    /// Parameters, memory and window of each stage, for the log.
     const std::vector<std::string>& description() const { return description_; }
     /// What is planned for this rank's memory, and what has been allocated and used of it so far.
     MemoryUse memory_use() const;
@@ -87,7 +87,7 @@ private:
     comm::Communicator lane_;
     std::vector<std::unique_ptr<channel::Channel>> channels_;
     std::vector<EdgeEnd> edges_;
-    std::vector<std::unique_ptr<LocalSection>> sections_;
+    std::vector<std::unique_ptr<LocalStage>> stages_;
     /// By section: its ranks with this one's coordinate along pp, which are those of each of its stages here.
     std::vector<comm::Communicator> stage_ranks_;
     schedule::Problem problem_;
@@ -96,7 +96,7 @@ private:
     std::vector<std::string> description_;
 };
 
-/// Pointers to the job's sections.
-std::vector<LocalSection*> local_sections(Job& job);
+/// Pointers to the job's stages.
+std::vector<LocalStage*> local_stages(Job& job);
 
 }  // namespace maestro::train

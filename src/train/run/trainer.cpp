@@ -50,7 +50,7 @@ public:
           planner_(deck_, job.context().scenario.graph, job.problem(), job.costs(), batches(),
                    world_.waiter()),
           runner_(world_, graph::lane_on(job.context().scenario.graph, world_.rank()), job.lane(), begin_s_,
-                  local_sections(job), job.edges(), job.table(), job.prefetcher(), job.context().watchdog,
+                  local_stages(job), job.edges(), job.table(), job.prefetcher(), job.context().watchdog,
                   deck_.schedule.dispatch == "ready"),
           recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.context().pulse),
           log_(deck_.train, done, begin_s_) {
@@ -156,8 +156,8 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
 
     // All sections reduce before any updates: the scale of the update follows from the norm over all of them.
     job_.context().watchdog.doing(fmt::format("the gradients of step {}", plan.step));
-    for (auto& section : job_.sections())
-        sums.squares(static_cast<std::size_t>(section->colour())) += section->reduce();
+    for (auto& stage : job_.stages())
+        sums.squares(static_cast<std::size_t>(stage->section())) += stage->reduce();
     runner_.read_times(tasks);
     sums.add(tasks, first_stages_);
     recorder_.tasks_done(plan, tasks);
@@ -165,7 +165,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     check_finite(sums, plan.step);
     const double norm = std::sqrt(sums.squares());
     const double scale = adam_.clip > 0 && norm > adam_.clip ? adam_.clip / norm : 1.0;
-    for (auto& section : job_.sections()) section->update(adam_, plan.step, scale);
+    for (auto& stage : job_.stages()) stage->update(adam_, plan.step, scale);
 
     if (world_.rank() != 0) return;
     planner_.step_done(plan, sums);
@@ -210,9 +210,9 @@ void Trainer::report_times() const {
     std::vector<bool> member(graph.stages.size(), false);
     for (std::size_t s = 0; s < graph.stages.size(); ++s)
         names.push_back(graph.stage_name(static_cast<int>(s)));
-    for (auto& section : job_.sections()) {
-        times[section->stage()] = section->times();
-        member[section->stage()] = true;
+    for (auto& stage : job_.stages()) {
+        times[stage->number()] = stage->times();
+        member[stage->number()] = true;
     }
     log::info("{}", timing_table(world_, names, times, member, comm::now_s() - begin_s_));
     log::info("{}", describe_use(world_, job_.memory_use()));

@@ -14,7 +14,7 @@
 namespace maestro::train {
 
 StepRunner::StepRunner(const comm::Communicator& world, int lane, const comm::Communicator& lane_comm,
-                       double origin_s, std::vector<LocalSection*> sections, std::vector<EdgeEnd> edges,
+                       double origin_s, std::vector<LocalStage*> stages, std::vector<EdgeEnd> edges,
                        const workload::SampleTable& table, data::Prefetcher& prefetcher,
                        comm::Watchdog& watchdog, bool ready)
     : world_(world),
@@ -22,15 +22,15 @@ StepRunner::StepRunner(const comm::Communicator& world, int lane, const comm::Co
       lane_comm_(lane_comm),
       ready_(ready),
       origin_s_(origin_s),
-      sections_(std::move(sections)),
+      stages_(std::move(stages)),
       edges_(std::move(edges)),
       table_(table),
       prefetcher_(prefetcher),
       watchdog_(watchdog) {}
 
 std::string StepRunner::LocalTask::describe() const {
-    return fmt::format("section {}, {} of micro-batch {}", section->label(),
-                       forward() ? "forward" : "backward", task.micro_batch);
+    return fmt::format("section {}, {} of micro-batch {}", stage->label(), forward() ? "forward" : "backward",
+                       task.micro_batch);
 }
 
 model::Result StepRunner::run(const schedule::StepPlan& plan, const StepOptions& options,
@@ -41,8 +41,8 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, const StepOptions&
     begin_edges(plan);
     // What a device still does for the last step is not time that this step's first task waits.
     begun_.clear();
-    for (LocalSection* section : sections_) begun_.push_back(section->clock().mark());
-    for (LocalSection* section : sections_) section->module().parameters().zero_gradients();
+    for (LocalStage* stage : stages_) begun_.push_back(stage->clock().mark());
+    for (LocalStage* stage : stages_) stage->module().parameters().zero_gradients();
 
     if (ready_ && lane_comm_.rank() == 0)
         run_ready(step);
@@ -52,9 +52,9 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, const StepOptions&
         for (std::size_t i = 0; i < step.agenda.size(); ++i) run_task(step, i, comm::now_s());
 
     watchdog_.doing("the end of the step's edges");
-    for (LocalSection* section : sections_) {
-        section->end_step();
-        section->module().collect(result);
+    for (LocalStage* stage : stages_) {
+        stage->end_step();
+        stage->module().collect(result);
     }
     for (const EdgeEnd& edge : edges_)
         if (edge.channel) edge.channel->end_step();
@@ -64,11 +64,11 @@ model::Result StepRunner::run(const schedule::StepPlan& plan, const StepOptions&
 std::vector<StepRunner::LocalTask> StepRunner::local_tasks(const schedule::StepPlan& plan) {
     std::vector<LocalTask> tasks;
     for (const schedule::Task& task : plan.agendas[lane_]) {
-        const auto at = std::find_if(sections_.begin(), sections_.end(),
-                                     [&](const LocalSection* s) { return s->stage() == task.stage; });
-        MAESTRO_CHECK(at != sections_.end(), "a task of stage {} on rank {}, which does not hold it",
+        const auto at = std::find_if(stages_.begin(), stages_.end(),
+                                     [&](const LocalStage* s) { return s->number() == task.stage; });
+        MAESTRO_CHECK(at != stages_.end(), "a task of stage {} on rank {}, which does not hold it",
                       task.stage, world_.rank());
-        const int section = (*at)->colour();
+        const int section = (*at)->section();
         const auto& micro_batches = plan.batches[section][(*at)->replica()];
         tasks.push_back({task, *at, &micro_batches[task.micro_batch], -1});
         if (task.phase == schedule::Phase::backward) continue;
@@ -95,7 +95,7 @@ void StepRunner::run_ready(Step& step) {
     int stages = 0;
     for (const LocalTask& task : step.agenda) stages = std::max(stages, task.task.stage + 1);
     std::vector<bool> sends(static_cast<std::size_t>(stages), false);
-    for (const LocalTask& task : step.agenda) sends[task.task.stage] = task.section->sends();
+    for (const LocalTask& task : step.agenda) sends[task.task.stage] = task.stage->sends();
     schedule::ReadyAgenda open(step.plan.agendas[lane_], std::move(sends));
     while (!open.done()) {
         const double requested_s = comm::now_s();
@@ -115,13 +115,13 @@ void StepRunner::run_ready(Step& step) {
 }
 
 bool StepRunner::can_start(const LocalTask& task) {
-    return task.forward() ? task.section->can_forward(task.micro_batch->samples)
-                          : task.section->can_backward(task.task.micro_batch);
+    return task.forward() ? task.stage->can_forward(task.micro_batch->samples)
+                          : task.stage->can_backward(task.task.micro_batch);
 }
 
 std::vector<int> StepRunner::await(const LocalTask& task, std::span<const int> slots) {
-    if (task.forward()) return task.section->await_forward(task.micro_batch->samples, slots);
-    task.section->await_backward(task.task.micro_batch);
+    if (task.forward()) return task.stage->await_forward(task.micro_batch->samples, slots);
+    task.stage->await_backward(task.task.micro_batch);
     return {};
 }
 
@@ -156,28 +156,28 @@ void StepRunner::run_task(Step& step, std::size_t chosen, double requested_s) {
     const TaskDispatch dispatch = broadcast_task(step, chosen);
     if (!leader) announce(step, dispatch.task);
     const LocalTask& task = step.agenda[dispatch.task];
-    LocalSection& section = *task.section;
+    LocalStage& stage = *task.stage;
     TaskMarks marks;
     if (task.forward()) {
         const std::vector<data::Sample> samples = prefetcher_.take(task.ticket);
         announce(step, dispatch.task);  // a long read has replaced this by the name of its file
         const SampleViews views(samples);
-        marks = section.forward(task.task.micro_batch,
-                                {.samples = views.all(),
-                                 .loss_scale = step.options.loss_scale,
-                                 .step = step.options.train ? step.plan.step : 0,
-                                 .train = step.options.train},
-                                dispatch.slots, step.result, requested_s);
+        marks = stage.forward(task.task.micro_batch,
+                              {.samples = views.all(),
+                               .loss_scale = step.options.loss_scale,
+                               .step = step.options.train ? step.plan.step : 0,
+                               .train = step.options.train},
+                              dispatch.slots, step.result, requested_s);
     } else {
-        marks = section.backward(task.task.micro_batch, requested_s);
+        marks = stage.backward(task.task.micro_batch, requested_s);
     }
-    done_.push_back({&section, marks, step.rows.size()});
+    done_.push_back({&stage, marks, step.rows.size()});
     if (!leader) return;
     // The times follow in read_times(): on a GPU they are not known yet, and waiting for them would keep the
     // host from issuing the next task.
-    step.rows.push_back({.section = section.colour(),
-                         .replica = section.replica(),
-                         .stage = section.index(),
+    step.rows.push_back({.section = stage.section(),
+                         .replica = stage.replica(),
+                         .stage = stage.index(),
                          .rank = world_.rank(),
                          .step = step.plan.step,
                          .micro_batch = task.task.micro_batch,
@@ -185,17 +185,17 @@ void StepRunner::run_task(Step& step, std::size_t chosen, double requested_s) {
 }
 
 void StepRunner::read_times(std::vector<io::TaskRow>& rows) {
-    for (LocalSection* section : sections_) section->read_clock();
+    for (LocalStage* stage : stages_) stage->read_clock();
     double free_s = 0;
-    for (std::size_t s = 0; s < sections_.size(); ++s)
-        free_s = std::max(free_s, sections_[s]->clock().at(begun_[s]));
-    // Where sections run beside each other on a GPU, a task may begin before another that was submitted
+    for (std::size_t s = 0; s < stages_.size(); ++s)
+        free_s = std::max(free_s, stages_[s]->clock().at(begun_[s]));
+    // Where stages run beside each other on a GPU, a task may begin before another that was submitted
     // first.
-    const auto start_of = [](const Done& done) { return done.section->clock().at(done.marks.start); };
+    const auto start_of = [](const Done& done) { return done.stage->clock().at(done.marks.start); };
     std::stable_sort(done_.begin(), done_.end(),
                      [&](const Done& a, const Done& b) { return start_of(a) < start_of(b); });
     for (const Done& done : done_) {
-        const TaskTimes times = done.section->measured(done.marks, free_s);
+        const TaskTimes times = done.stage->measured(done.marks, free_s);
         free_s = std::max(free_s, times.end_s);
         if (lane_comm_.rank() != 0) continue;
         rows[done.row].start_s = times.start_s - origin_s_;

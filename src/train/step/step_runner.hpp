@@ -12,7 +12,7 @@
 #include "data/prefetcher.hpp"
 #include "io/metrics_file.hpp"
 #include "schedule/step_plan.hpp"
-#include "train/step/local_section.hpp"
+#include "train/step/local_stage.hpp"
 #include "train/step/routes.hpp"
 #include "workload/sample_table.hpp"
 
@@ -37,7 +37,7 @@ public:
     /// number of this rank's lane in the plans; `lane_comm` holds the lane's ranks, the leader first. Times
     /// are recorded relative to `origin_s`. `ready`: see run_ready().
     StepRunner(const comm::Communicator& world, int lane, const comm::Communicator& lane_comm,
-               double origin_s, std::vector<LocalSection*> sections, std::vector<EdgeEnd> edges,
+               double origin_s, std::vector<LocalStage*> stages, std::vector<EdgeEnd> edges,
                const workload::SampleTable& table, data::Prefetcher& prefetcher, comm::Watchdog& watchdog,
                bool ready);
 
@@ -52,7 +52,7 @@ private:
     /// A task of this lane with what it refers to, looked up once at the step's start.
     struct LocalTask {
         schedule::Task task;
-        LocalSection* section;
+        LocalStage* stage;
         const schedule::MicroBatch* micro_batch;
         std::int64_t ticket;  ///< of the prefetcher; -1 for a backward, which needs no samples
         bool forward() const { return task.phase == schedule::Phase::forward; }
@@ -67,7 +67,7 @@ private:
     };
     /// A task that has run, and the index of its row among the recorded ones.
     struct Done {
-        LocalSection* section;
+        LocalStage* stage;
         TaskMarks marks;
         std::size_t row;
     };
@@ -99,13 +99,13 @@ private:
     const comm::Communicator& lane_comm_;
     bool ready_;
     double origin_s_;
-    std::vector<LocalSection*> sections_;
+    std::vector<LocalStage*> stages_;
     std::vector<EdgeEnd> edges_;
     const workload::SampleTable& table_;
     data::Prefetcher& prefetcher_;
     comm::Watchdog& watchdog_;
     std::vector<Done> done_;            ///< tasks whose times have not been read, in the order they ran
-    std::vector<backend::Mark> begun_;  ///< by section: the mark before its first task
+    std::vector<backend::Mark> begun_;  ///< by stage: the mark before its first task
 };
 
 }  // namespace maestro::train

@@ -12,7 +12,7 @@
 #include "mpi/expect.hpp"
 #include "support/edges.hpp"
 #include "support/fake_module.hpp"
-#include "train/step/local_section.hpp"
+#include "train/step/local_stage.hpp"
 
 namespace maestro::test {
 
@@ -21,7 +21,7 @@ using channel::ChannelSpec;
 using channel::Route;
 using testing_support::Diary;
 using testing_support::FakeModule;
-using train::LocalSection;
+using train::LocalStage;
 using train::TaskTimes;
 using Ids = std::vector<std::int64_t>;
 
@@ -112,9 +112,9 @@ public:
                                          transport::make_local(rank_bytes(spec, world_.rank())));
     }
     /// Collective over the world, in which ranks of one `colour` hold the section's replicas (< 0: none).
-    std::unique_ptr<LocalSection> replica(LocalSection::Settings settings, std::vector<Channel*> inputs,
-                                          std::vector<Channel*> outputs, FakeModule::Settings module = {},
-                                          int colour = 0) {
+    std::unique_ptr<LocalStage> replica(LocalStage::Settings settings, std::vector<Channel*> inputs,
+                                        std::vector<Channel*> outputs, FakeModule::Settings module = {},
+                                        int colour = 0) {
         const comm::Communicator replicas = world_.split(colour, world_.rank(), settings.name);
         if (colour < 0) return nullptr;
         module.section = settings.name;
@@ -124,29 +124,29 @@ public:
         parallel::Mesh mesh = parallel::make_mesh(
             replicas, *backend_, {.dp = replicas.size(), .trainable = module.trained}, settings.name);
         auto fake = std::make_unique<FakeModule>(*backend_, module, diary, std::move(mesh));
-        return std::make_unique<LocalSection>(*backend_, settings, std::move(fake), world_.waiter(),
-                                              std::move(inputs), std::move(outputs), scratch_);
+        return std::make_unique<LocalStage>(*backend_, settings, std::move(fake), world_.waiter(),
+                                            std::move(inputs), std::move(outputs), scratch_);
     }
-    TaskTimes forward(LocalSection& replica, int micro_batch, const Ids& ids) {
+    TaskTimes forward(LocalStage& replica, int micro_batch, const Ids& ids) {
         return forward(replica, micro_batch, ids, comm::now_s());
     }
-    TaskTimes forward(LocalSection& replica, int micro_batch, const Ids& ids, double requested_s) {
+    TaskTimes forward(LocalStage& replica, int micro_batch, const Ids& ids, double requested_s) {
         const std::vector<int> slots = replica.await_forward(ids);
         return measured(replica,
                         replica.forward(micro_batch, Samples(ids).batch(), slots, result, requested_s));
     }
-    static TaskTimes backward(LocalSection& replica, int micro_batch) {
+    static TaskTimes backward(LocalStage& replica, int micro_batch) {
         return backward(replica, micro_batch, comm::now_s());
     }
-    static TaskTimes backward(LocalSection& replica, int micro_batch, double requested_s) {
+    static TaskTimes backward(LocalStage& replica, int micro_batch, double requested_s) {
         replica.await_backward(micro_batch);
         return measured(replica, replica.backward(micro_batch, requested_s));
     }
-    static TaskTimes measured(LocalSection& replica, const train::TaskMarks& task) {
+    static TaskTimes measured(LocalStage& replica, const train::TaskMarks& task) {
         replica.read_clock();
         return replica.measured(task);
     }
-    static float gradient(LocalSection& replica, int i) {
+    static float gradient(LocalStage& replica, int i) {
         return replica.module().parameters().groups().front().gradient().as<float>()[i];
     }
 

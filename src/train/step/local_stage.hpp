@@ -34,7 +34,7 @@ struct TaskTimes {
     double wait_s = 0;
 };
 
-class LocalSection {
+class LocalStage {
 public:
     struct Settings {
         int section = 0;         ///< colour
@@ -49,18 +49,18 @@ public:
         std::size_t saved_bytes = 0;  ///< activations kept for the largest micro-batch
     };
     /// The caller owns the channels, the backend and `scratch`, and keeps them alive. `inputs` are in the
-    /// order of the module's inputs. `scratch` is used within tasks; sections that share a backend may share
+    /// order of the module's inputs. `scratch` is used within tasks; stages that share a backend may share
     /// it. Allocates memory and sends nothing.
-    LocalSection(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
-                 comm::Waiter& waiter, std::vector<channel::Channel*> inputs,
-                 std::vector<channel::Channel*> outputs, backend::Arena& scratch);
-    LocalSection(const LocalSection&) = delete;  // the optimizer refers to members of the module
-    LocalSection& operator=(const LocalSection&) = delete;
+    LocalStage(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
+               comm::Waiter& waiter, std::vector<channel::Channel*> inputs,
+               std::vector<channel::Channel*> outputs, backend::Arena& scratch);
+    LocalStage(const LocalStage&) = delete;  // the optimizer refers to members of the module
+    LocalStage& operator=(const LocalStage&) = delete;
 
-    int colour() const { return settings_.section; }
-    int stage() const { return settings_.stage; }
+    int section() const { return settings_.section; }  ///< colour
+    int number() const { return settings_.stage; }     ///< among the stages of all sections
     int replica() const { return settings_.replica; }
-    int index() const { return settings_.index; }
+    int index() const { return settings_.index; }  ///< among the stages of the section
     const std::string& name() const { return settings_.name; }
     const std::string& label() const { return settings_.label; }
     bool sends() const { return !outputs_.empty(); }  ///< has an outgoing edge
@@ -69,7 +69,7 @@ public:
     backend::Clock& clock() { return backend_.clock(); }
     Optimizer* optimizer() { return optimizer_.get(); }
     backend::Arena& scratch() { return scratch_; }
-    /// Collective over the section: Optimizer::reduce() and update(). A frozen section does nothing, returns
+    /// Collective over the stage: Optimizer::reduce() and update(). A frozen section does nothing, returns
     /// 0.
     double reduce();
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);

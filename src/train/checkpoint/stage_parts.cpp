@@ -1,4 +1,4 @@
-#include "train/checkpoint/section_parts.hpp"
+#include "train/checkpoint/stage_parts.hpp"
 
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ namespace {
 
 /// Returns which of the elements of `p` held here this rank writes. Ranks that hold copies of an element
 /// leave it to the first of them.
-std::vector<Range> written_here(const SectionPart& part, const parallel::Parameter& p) {
+std::vector<Range> written_here(const StagePart& part, const parallel::Parameter& p) {
     const parallel::ParameterGroup& group = part.store.group_of(p);
     const Range range = group.shard_of(p);
     return range.size() > 0 ? group.first_copies(p, range) : std::vector<Range>{};
@@ -50,10 +50,10 @@ private:
 
 /// Collective. Returns the catalogue of each section, the same on all ranks.
 std::vector<Catalogue> catalogues_of(const comm::Communicator& world, int sections,
-                                     std::span<const SectionPart> parts) {
+                                     std::span<const StagePart> parts) {
     // A line for each parameter: section, stage, name, whether it has moments, dimensions.
     std::string lines;
-    for (const SectionPart& part : parts) {
+    for (const StagePart& part : parts) {
         if (!part.first) continue;
         for (const parallel::Parameter& p : part.store.parameters())
             lines += fmt::format("{} {} {} {:d} {}\n", part.section, part.stage, p.name, p.trainable,
@@ -86,7 +86,7 @@ struct Elements {
     Tensor values;
 };
 
-std::vector<Elements> elements_written_here(const SectionPart& part, const Catalogue& catalogue,
+std::vector<Elements> elements_written_here(const StagePart& part, const Catalogue& catalogue,
                                             const std::vector<io::ArrayPlaces>& places) {
     std::vector<Elements> elements;
     for (const parallel::Parameter& p : part.store.parameters()) {
@@ -109,7 +109,7 @@ std::vector<Elements> elements_written_here(const SectionPart& part, const Catal
 }
 
 /// Returns how many elements it wrote.
-std::int64_t write_part(const SectionPart& part, const std::filesystem::path& partial,
+std::int64_t write_part(const StagePart& part, const std::filesystem::path& partial,
                         const Catalogue& catalogue, const std::vector<io::ArrayPlaces>& places,
                         Pulse& pulse) {
     io::SectionWriter file(partial, part.name, pulse);
@@ -129,7 +129,7 @@ std::int64_t write_part(const SectionPart& part, const std::filesystem::path& pa
 
 }  // namespace
 
-void check_finite(const SectionPart& part, std::int64_t step) {
+void check_finite(const StagePart& part, std::int64_t step) {
     if (!part.store.backend().shares_memory() &&
         (!part.optimizer || part.optimizer->all_finite(*part.scratch)))
         return;
@@ -154,13 +154,12 @@ void check_finite(const SectionPart& part, std::int64_t step) {
 
 std::vector<io::ManifestEntry> write_sections(const comm::Communicator& world,
                                               const std::filesystem::path& partial, std::int64_t step,
-                                              int sections, std::span<const SectionPart> parts,
-                                              Pulse& pulse) {
+                                              int sections, std::span<const StagePart> parts, Pulse& pulse) {
     std::vector<io::SectionFile> files(static_cast<std::size_t>(sections));
     std::vector<std::int64_t> makers(files.size(), 0), elements(files.size(), 0);
     const std::vector<Catalogue> catalogues = catalogues_of(world, sections, parts);
     comm::agree(world, [&] {
-        for (const SectionPart& part : parts)
+        for (const StagePart& part : parts)
             if (part.makes_file()) {
                 files[part.section] = io::create_section(partial, part.name, step,
                                                          catalogues[part.section].parameters(), pulse);
@@ -171,14 +170,14 @@ std::vector<io::ManifestEntry> write_sections(const comm::Communicator& world,
     for (std::size_t s = 0; s < files.size(); ++s)
         world.broadcast(files[s].places, static_cast<int>(makers[s]));
     comm::agree(world, [&] {
-        for (const SectionPart& part : parts)
+        for (const StagePart& part : parts)
             elements[part.section] +=
                 write_part(part, partial, catalogues[part.section], files[part.section].places, pulse);
     });
     world.allreduce_sum(std::span(elements));
     std::vector<io::ManifestEntry> made;
     comm::agree(world, [&] {
-        for (const SectionPart& part : parts) {
+        for (const StagePart& part : parts) {
             if (!part.makes_file()) continue;
             const std::int64_t due = catalogues[part.section].elements();
             MAESTRO_CHECK(elements[part.section] == due, "section {}: {} elements written of {}", part.name,

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <thread>
 
-#include "mpi/local_section_rig.hpp"
+#include "mpi/local_stage_rig.hpp"
 #include "mpi/mpi_main.hpp"
 
 namespace {
@@ -40,7 +40,7 @@ struct Pair {
     Rig rig;
     channel::OpenChannels open;
     Channel& edge;
-    std::unique_ptr<LocalSection> replica;
+    std::unique_ptr<LocalStage> replica;
 };
 
 void nap() {
@@ -50,7 +50,7 @@ void nap() {
 /// What arrives takes its time, what was not sent is never there.
 void each_side_knows_what_is_due(const comm::Communicator& world, TransportRequest request) {
     Pair pair(world, edge("up-down", {0}, {1}, 1), request, 2, 1);
-    LocalSection& replica = *pair.replica;
+    LocalStage& replica = *pair.replica;
     const auto eventually = [&](auto&& condition) {
         world.waiter().wait_until(condition, [] { return std::string("what is due"); });
     };

@@ -1,4 +1,4 @@
-#include "train/step/local_section.hpp"
+#include "train/step/local_stage.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -19,17 +19,16 @@ std::vector<std::int64_t> expected(const channel::Channel& input, std::span<cons
     return found;
 }
 
-LocalSection::Settings with_label(LocalSection::Settings settings) {
+LocalStage::Settings with_label(LocalStage::Settings settings) {
     if (settings.label.empty()) settings.label = settings.name;
     return settings;
 }
 
 }  // namespace
 
-LocalSection::LocalSection(backend::Backend& backend, Settings settings,
-                           std::unique_ptr<model::Module> module, comm::Waiter& waiter,
-                           std::vector<channel::Channel*> inputs, std::vector<channel::Channel*> outputs,
-                           backend::Arena& scratch)
+LocalStage::LocalStage(backend::Backend& backend, Settings settings, std::unique_ptr<model::Module> module,
+                       comm::Waiter& waiter, std::vector<channel::Channel*> inputs,
+                       std::vector<channel::Channel*> outputs, backend::Arena& scratch)
     : backend_(backend),
       settings_(with_label(std::move(settings))),
       module_(std::move(module)),
@@ -42,15 +41,15 @@ LocalSection::LocalSection(backend::Backend& backend, Settings settings,
         optimizer_ = std::make_unique<Optimizer>(backend, module_->parameters());
 }
 
-std::size_t LocalSection::bytes() const {
+std::size_t LocalStage::bytes() const {
     return module_->parameters().bytes() + (optimizer_ ? optimizer_->bytes() : 0) + slots_.bytes();
 }
 
-std::size_t LocalSection::used_bytes() const {
+std::size_t LocalStage::used_bytes() const {
     return bytes() - slots_.bytes() + slots_.used_bytes();
 }
 
-bool LocalSection::collect_drained() {
+bool LocalStage::collect_drained() {
     slots_.release_if([&](int micro_batch) {
         return std::all_of(outputs_.begin(), outputs_.end(),
                            [&](channel::Channel* output) { return output->drained(micro_batch); });
@@ -58,7 +57,7 @@ bool LocalSection::collect_drained() {
     return slots_.any_free();
 }
 
-bool LocalSection::can_forward(std::span<const std::int64_t> samples) {
+bool LocalStage::can_forward(std::span<const std::int64_t> samples) {
     for (channel::Channel* input : inputs_)
         for (const std::int64_t sample : samples)
             if (input->expects(sample) && !input->arrived(sample)) return false;
@@ -68,14 +67,14 @@ bool LocalSection::can_forward(std::span<const std::int64_t> samples) {
     return slots_.any_free() || (!settings_.backward && !outputs_.empty() && collect_drained());
 }
 
-bool LocalSection::can_backward(int micro_batch) {
+bool LocalStage::can_backward(int micro_batch) {
     if (!slots_.in_flight(micro_batch)) return false;
     return std::all_of(outputs_.begin(), outputs_.end(), [&](channel::Channel* output) {
         return !output->spec().carries_gradient || output->drained(micro_batch);
     });
 }
 
-double LocalSection::reduce() {
+double LocalStage::reduce() {
     if (!optimizer_) return 0;
     const backend::ProfilerRange range(backend_, settings_.label, "reduce");
     const backend::Mark begin = backend_.clock().mark();
@@ -86,7 +85,7 @@ double LocalSection::reduce() {
     return squares;
 }
 
-void LocalSection::update(const AdamSettings& adam, std::int64_t step, double gradient_scale) {
+void LocalStage::update(const AdamSettings& adam, std::int64_t step, double gradient_scale) {
     if (!optimizer_) return;
     const backend::ProfilerRange range(backend_, settings_.label, "update");
     const backend::Mark begin = backend_.clock().mark();
@@ -95,7 +94,7 @@ void LocalSection::update(const AdamSettings& adam, std::int64_t step, double gr
     reducing_.emplace_back(begin, backend_.clock().mark());
 }
 
-std::vector<std::vector<Tensor>> LocalSection::input_rows(std::span<const model::SampleView> samples) {
+std::vector<std::vector<Tensor>> LocalStage::input_rows(std::span<const model::SampleView> samples) {
     const backend::ProfilerRange range(backend_, "edge");
     // A sample that does not come over an edge has a tensor of 0 rows, because modules expect one for each
     // sample.
@@ -108,8 +107,8 @@ std::vector<std::vector<Tensor>> LocalSection::input_rows(std::span<const model:
     return rows;
 }
 
-std::vector<int> LocalSection::await_forward(std::span<const std::int64_t> samples,
-                                             std::span<const int> slots) {
+std::vector<int> LocalStage::await_forward(std::span<const std::int64_t> samples,
+                                           std::span<const int> slots) {
     for (channel::Channel* input : inputs_)
         for (const std::int64_t sample : samples)
             if (input->expects(sample)) input->wait_arrived(sample);
@@ -126,13 +125,13 @@ std::vector<int> LocalSection::await_forward(std::span<const std::int64_t> sampl
     return chosen;
 }
 
-void LocalSection::await_backward(int micro_batch) {
+void LocalStage::await_backward(int micro_batch) {
     for (channel::Channel* output : outputs_)
         if (output->spec().carries_gradient) output->wait_drained(micro_batch);
 }
 
-TaskMarks LocalSection::forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
-                                model::Result& result, double requested_s) {
+TaskMarks LocalStage::forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
+                              model::Result& result, double requested_s) {
     const std::span<const model::SampleView> samples = batch.samples;
     const backend::ProfilerRange range(backend_, settings_.label, "forward", micro_batch);
     const std::vector<std::vector<Tensor>> inputs = input_rows(samples);
@@ -162,7 +161,7 @@ TaskMarks LocalSection::forward(int micro_batch, const model::Batch& batch, std:
     return {requested_s, start, computed, backend_.clock().mark()};
 }
 
-TaskTimes LocalSection::measured(const TaskMarks& task, double free_s) {
+TaskTimes LocalStage::measured(const TaskMarks& task, double free_s) {
     // On a GPU, tasks are issued long before they run. As long as earlier work keeps the device busy, a task
     // does not wait for its inputs.
     const backend::Clock& clock = backend_.clock();
@@ -174,19 +173,19 @@ TaskTimes LocalSection::measured(const TaskMarks& task, double free_s) {
     return {start, end, waited};
 }
 
-void LocalSection::read_clock() {
+void LocalStage::read_clock() {
     backend_.clock().read();
     for (const auto& [begin, end] : reducing_)
         times_.reducing += backend_.clock().at(end) - backend_.clock().at(begin);
     reducing_.clear();
 }
 
-const SectionTimes& LocalSection::times() {
+const SectionTimes& LocalStage::times() {
     read_clock();
     return times_;
 }
 
-std::vector<Tensor> LocalSection::output_gradients(int micro_batch) {
+std::vector<Tensor> LocalStage::output_gradients(int micro_batch) {
     const backend::ProfilerRange range(backend_, "edge");
     std::vector<Tensor> gradients;
     for (channel::Channel* output : outputs_)
@@ -194,7 +193,7 @@ std::vector<Tensor> LocalSection::output_gradients(int micro_batch) {
     return gradients;
 }
 
-TaskMarks LocalSection::backward(int micro_batch, double requested_s) {
+TaskMarks LocalStage::backward(int micro_batch, double requested_s) {
     const backend::ProfilerRange range(backend_, settings_.label, "backward", micro_batch);
     const std::vector<Tensor> gradients = output_gradients(micro_batch);
     const backend::Mark start = backend_.clock().mark();
@@ -228,7 +227,7 @@ TaskMarks LocalSection::backward(int micro_batch, double requested_s) {
     return {requested_s, start, computed, backend_.clock().mark()};
 }
 
-void LocalSection::end_step() {
+void LocalStage::end_step() {
     if (!settings_.backward)
         slots_.release_if([&](int micro_batch) {
             for (channel::Channel* output : outputs_) output->wait_drained(micro_batch);

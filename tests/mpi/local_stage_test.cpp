@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "mpi/local_section_rig.hpp"
+#include "mpi/local_stage_rig.hpp"
 #include "mpi/mpi_main.hpp"
 
 namespace {
@@ -121,7 +121,7 @@ void waits_come_in_order(const comm::Communicator& world) {
     rig.backward(*middle, 1);
     rig.backward(*up, 0);
     rig.backward(*up, 1);
-    for (LocalSection* replica : {up.get(), middle.get(), down.get()}) replica->end_step();
+    for (LocalStage* replica : {up.get(), middle.get(), down.get()}) replica->end_step();
     top->end_step();
     bottom->end_step();
     double g = 0;
@@ -153,7 +153,7 @@ void gradients_of_edges_are_added(const comm::Communicator& world) {
         MAESTRO_CHECK(!up->can_forward(Ids{}), "section c still reads");
         rig.forward(*c, 0, {4, 5, 8});
         MAESTRO_CHECK(up->can_forward(Ids{}), "all edges have a credit");
-        for (LocalSection* replica : {up.get(), a.get(), b.get(), c.get()}) replica->end_step();
+        for (LocalStage* replica : {up.get(), a.get(), b.get(), c.get()}) replica->end_step();
         for (Channel* channel : {to_a.get(), to_b.get(), to_c.get()}) channel->end_step();
         // Of rows that nobody answers the gradient is 0: sample 4 has one from a alone.
         const double g = g_over_edge(4, 5) + 2 * g_over_edge(5, 6) + 2 * g_over_edge(8, 9);
@@ -183,7 +183,7 @@ void inputs_are_told_apart(const comm::Communicator& world) {
     const double g_b = g_over_edge(5, 6, 1) + g_over_edge(1, 2, 1);
     MAESTRO_CHECK(Rig::gradient(*a, 0) == g_a && Rig::gradient(*b, 0) == g_b, "{} of {}, {} of {}",
                   Rig::gradient(*a, 0), g_a, Rig::gradient(*b, 0), g_b);
-    for (LocalSection* replica : {a.get(), b.get(), down.get()}) replica->end_step();
+    for (LocalStage* replica : {a.get(), b.get(), down.get()}) replica->end_step();
     from_a->end_step();
     from_b->end_step();
 }
@@ -226,7 +226,7 @@ void outputs_stay_for_their_consumers(const comm::Communicator& world) {
         loss += 2 * (x + sum_of_rows(id, x));
     }
     MAESTRO_CHECK(rig.result.loss == loss, "loss {} of {}", rig.result.loss, loss);
-    for (LocalSection* replica : {teacher.get(), a.get(), b.get()}) replica->end_step();
+    for (LocalStage* replica : {teacher.get(), a.get(), b.get()}) replica->end_step();
     to_a->end_step();
     to_b->end_step();
     MAESTRO_CHECK(teacher->can_forward(Ids{}), "the end of the step frees what was left");
