@@ -6,7 +6,11 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <span>
+#include <utility>
+#include <vector>
+
+#include "schedule/lane_bounds.hpp"
+#include "schedule/sample_paths.hpp"
 
 namespace maestro::schedule {
 
@@ -15,67 +19,26 @@ namespace {
 constexpr std::size_t kFewJobs = 32;     ///< with more the subset bound, whose time is cubic, is left out
 constexpr double kMaxAssignments = 256;  ///< of jobs to machines that assignment_bound() goes through
 
-/// Returns whether the sample's backward upstream waits for its backward downstream.
-bool returns(const Problem& problem, const SampleCost& sample, const EdgeShape& e) {
-    return e.gradient && problem.runs_backward(sample, e.from) && problem.runs_backward(sample, e.to);
-}
-
-double total(const Problem& problem, const SampleCost& sample, std::size_t stage) {
-    const TaskCost& cost = sample.stages[stage];
-    if (!cost.active) return 0;
-    return cost.forward_s + (problem.stages[stage].backward ? cost.backward_s : 0);
-}
-
-/// Sets the longest path of a sample's tasks from a source to the start of each stage, seconds: its release
-/// time there. `head` is all 0 before.
-void set_heads(const Problem& problem, const SampleCost& sample, std::span<double> head) {
-    // Edges come in any order; no path has more edges than there are stages (Bellman and Ford).
-    for (std::size_t pass = 0; pass < problem.stages.size(); ++pass)
-        for (const EdgeShape& e : problem.edges) {
-            const int up = e.from, down = e.to;
-            if (!sample.stages[up].active) continue;
-            const double arrival =
-                head[up] + sample.stages[up].forward_s + e.delay_s(sample.stages[up].transfer_s);
-            head[down] = std::max(head[down], arrival);
-        }
-}
-
-/// Sets the longest path from the end of each stage to the end of the step: the delivery time. `tail` is
-/// all 0 before.
-void set_tails(const Problem& problem, const SampleCost& sample, std::span<double> tail) {
-    for (std::size_t pass = 0; pass < problem.stages.size(); ++pass)
-        for (const EdgeShape& e : problem.edges) {
-            const int up = e.from, down = e.to;
-            if (!returns(problem, sample, e)) continue;
-            const double rest =
-                tail[up] + sample.stages[up].backward_s + e.delay_s(sample.stages[up].transfer_s);
-            tail[down] = std::max(tail[down], rest);
-        }
-}
-
-/// Returns a lower bound of the time that the machines of a section are idle at one end of the step, summed
-/// over the machines. `plain`: the heads (or tails) of the section's samples; `shared`: their tasks on a
-/// section whose replicas each serve `fanout` of these machines, one task at a time.
-double idle(std::vector<double> plain, std::vector<double> shared, int machines, int fanout) {
-    const auto count = std::min<std::size_t>(plain.size(), machines);
+/// Returns a lower bound of the time that the machines of a stage are idle at one end of the step, summed
+/// over the machines. `plain`: the heads (or tails) of the stage's samples; `shared`: their tasks on a
+/// section whose replicas each serve `fanout` of these machines, one task at a time; `between`: what they
+/// need from there to the stage.
+double idle(const std::vector<double>& plain, std::vector<double> shared, std::vector<double> between,
+            int machines, int fanout) {
     // Every machine has a first task, and no two machines the same: at best they are those with the smallest
     // heads.
-    const auto smallest = [&](std::vector<double>& values) {
-        if (count < values.size()) std::nth_element(values.begin(), values.begin() + count, values.end());
-        values.resize(count);
-        std::sort(values.begin(), values.end());
-    };
-    smallest(plain);
-    double sum = std::accumulate(plain.begin(), plain.end(), 0.0);
-    if (shared.empty()) return sum;
-    smallest(shared);
+    const double sum = idle_at_end(plain, machines);
+    const auto count = std::min<std::size_t>(shared.size(), machines);
+    if (count < shared.size()) std::nth_element(shared.begin(), shared.begin() + count, shared.end());
+    shared.resize(count);
+    std::sort(shared.begin(), shared.end());
     // The k-th machine of a replica waits for k tasks: the first task counts for all, the last for one. The
     // sum of waiting times is smallest with the shortest tasks first on all replicas (SPT rule; Conway,
     // Maxwell and Miller, "Theory of scheduling", 1967), as here, where any replica may take any task.
     const int groups = machines / fanout;
     double queued = 0;
     for (std::size_t k = 0; k < count; ++k) queued += shared[k] * (fanout - static_cast<int>(k) / groups);
-    return std::max(sum, queued);
+    return std::max(sum, queued + idle_at_end(std::move(between), machines));
 }
 
 /// The pairing bound: of k m + 1 jobs on m machines some machine processes k + 1, which are at best the k + 1
@@ -108,8 +71,8 @@ double subset_bound(const std::vector<double>& jobs, const std::vector<double>& 
                 last.push_back(tails[i]);
             }
             if (first.size() < static_cast<std::size_t>(machines)) continue;
-            bound = std::max(bound, (work + idle(std::move(first), {}, machines, 1) +
-                                     idle(std::move(last), {}, machines, 1)) /
+            bound = std::max(bound, (work + idle_at_end(std::move(first), machines) +
+                                     idle_at_end(std::move(last), machines)) /
                                         machines);
         }
     return bound;
@@ -141,50 +104,59 @@ double assignment_bound(const std::vector<double>& jobs, const std::vector<doubl
     return least;
 }
 
-/// `head`, `tail`: [sample * stages + stage].
-double stage_bound(const Problem& problem, std::size_t stage, const std::vector<double>& head,
-                   const std::vector<double>& tail) {
+double stage_bound(const SamplePaths& paths, std::size_t stage) {
+    const Problem& problem = paths.problem();
     const StageShape& shape = problem.stages[stage];
+    std::vector<std::size_t> active;  // samples
     std::vector<double> jobs, heads_of, tails_of;
     for (std::size_t i = 0; i < problem.samples.size(); ++i) {
         if (!problem.samples[i].stages[stage].active) continue;
+        active.push_back(i);
         jobs.push_back(total(problem, problem.samples[i], stage));
-        heads_of.push_back(head[i * problem.stages.size() + stage]);
-        tails_of.push_back(tail[i * problem.stages.size() + stage]);
+        heads_of.push_back(paths.head(i, stage));
+        tails_of.push_back(paths.tail(i, stage));
     }
     // Some replicas have no job then, so that only the longest job bounds the makespan.
     if (jobs.size() < static_cast<std::size_t>(shape.replicas))
         return jobs.empty() ? 0 : *std::max_element(jobs.begin(), jobs.end());
-    double first = idle(heads_of, {}, shape.replicas, 1), last = idle(tails_of, {}, shape.replicas, 1);
+    double first = idle_at_end(heads_of, shape.replicas), last = idle_at_end(tails_of, shape.replicas);
+    // Edges by which samples enter the section, at this stage or before it.
+    std::vector<EdgeShape> entries;
+    for (const EdgeShape& e : problem.edges)
+        if (e.to <= static_cast<int>(stage) && problem.stages[e.to].section == shape.section &&
+            problem.stages[e.from].section != shape.section)
+            entries.push_back(e);
     // Machines wait for every upstream section, hence also for the mean of several sections with the same
     // fanout.
-    std::map<int, int> stages_of;  // fanout -> upstream stages
-    for (const EdgeShape& e : problem.edges)
-        if (e.to == static_cast<int>(stage)) ++stages_of[shape.replicas / problem.stages[e.from].replicas];
-    const auto waits = [&](const auto& counts, int fanout, double share) {
-        std::vector<double> forwards, backwards;
-        for (const SampleCost& sample : problem.samples) {
-            if (!sample.stages[stage].active) continue;
-            forwards.push_back(0);
-            backwards.push_back(0);
-            for (const EdgeShape& e : problem.edges) {
-                const TaskCost& cost = sample.stages[e.from];
-                if (!cost.active || !counts(e)) continue;
-                forwards.back() += share * cost.forward_s;
-                if (returns(problem, sample, e)) backwards.back() += share * cost.backward_s;
-            }
-        }
-        first = std::max(first, idle(heads_of, forwards, shape.replicas, fanout));
-        last = std::max(last, idle(tails_of, backwards, shape.replicas, fanout));
+    const auto fanout_of = [&](const EdgeShape& e) {
+        return shape.replicas / problem.stages[e.from].replicas;
     };
-    for (const auto& [fanout, count] : stages_of) {
-        const auto of_fanout = [&, fanout = fanout](const EdgeShape& e) {
-            return e.to == static_cast<int>(stage) &&
-                   shape.replicas / problem.stages[e.from].replicas == fanout;
-        };
+    std::map<int, int> entries_of;  // fanout -> entries
+    for (const EdgeShape& e : entries) ++entries_of[fanout_of(e)];
+    const auto waits = [&](const auto& counts, int fanout, double share) {
+        std::vector<double> forwards(active.size(), 0.0), backwards(forwards), before(forwards),
+            after(forwards);
+        for (std::size_t k = 0; k < active.size(); ++k)
+            for (const EdgeShape& e : entries) {
+                if (!counts(e)) continue;
+                const SampleCost& sample = problem.samples[active[k]];
+                const TaskCost& cost = sample.stages[e.from];
+                before[k] += share * paths.inner_head(active[k], e.to, stage);
+                if (cost.active) forwards[k] += share * cost.forward_s;
+                const auto tail_s = paths.inner_tail(active[k], e.to, stage);
+                if (!tail_s) continue;
+                after[k] += share * *tail_s;
+                if (returns(problem, sample, e)) backwards[k] += share * cost.backward_s;
+            }
+        first =
+            std::max(first, idle(heads_of, std::move(forwards), std::move(before), shape.replicas, fanout));
+        last = std::max(last, idle(tails_of, std::move(backwards), std::move(after), shape.replicas, fanout));
+    };
+    for (const auto& [fanout, count] : entries_of) {
+        const auto of_fanout = [&, fanout = fanout](const EdgeShape& e) { return fanout_of(e) == fanout; };
         waits(of_fanout, fanout, 1.0 / count);
         if (count == 1) continue;
-        for (const EdgeShape& one : problem.edges)
+        for (const EdgeShape& one : entries)
             if (of_fanout(one)) waits([&](const EdgeShape& e) { return &e == &one; }, fanout, 1.0);
     }
     // Each machine's time is at least its idle time before its first job, its work, and the time after its
@@ -208,31 +180,17 @@ std::vector<double> loads(const Problem& problem) {
 }
 
 double lower_bound(const Problem& problem) {
-    const std::size_t count = problem.stages.size();
-    std::vector<double> head(problem.samples.size() * count, 0.0), tail = head;
+    const SamplePaths paths(problem);
     double bound = 0;
     for (std::size_t i = 0; i < problem.samples.size(); ++i) {
         const SampleCost& sample = problem.samples[i];
-        const std::span before = std::span(head).subspan(i * count, count),
-                        after = std::span(tail).subspan(i * count, count);
-        set_heads(problem, sample, before);
-        set_tails(problem, sample, after);
-        for (std::size_t s = 0; s < count; ++s)
+        for (std::size_t s = 0; s < problem.stages.size(); ++s)
             if (sample.stages[s].active)
-                bound = std::max(bound, before[s] + total(problem, sample, s) + after[s]);
+                bound = std::max(bound, paths.head(i, s) + total(problem, sample, s) + paths.tail(i, s));
     }
-    for (std::size_t s = 0; s < count; ++s) bound = std::max(bound, stage_bound(problem, s, head, tail));
-    // Sections that share lanes share their time; the mean over a section's lanes bounds their longest.
-    const std::vector<double> load = loads(problem);
-    std::vector<double> lane_load(problem.lanes, 0.0);
-    for (std::size_t s = 0; s < load.size(); ++s)
-        for (int r = 0; r < problem.stages[s].replicas; ++r) lane_load[problem.stages[s].lane(r)] += load[s];
-    for (const StageShape& shape : problem.stages) {
-        double sum = 0;
-        for (int r = 0; r < shape.replicas; ++r) sum += lane_load[shape.lane(r)];
-        bound = std::max(bound, sum / shape.replicas);
-    }
-    return bound;
+    for (std::size_t s = 0; s < problem.stages.size(); ++s) bound = std::max(bound, stage_bound(paths, s));
+    bound = std::max(bound, lane_bound(paths, loads(problem)));
+    return problem.pipelined() ? std::max(bound, window_bound(paths)) : bound;
 }
 
 std::vector<int> longest_stages(const Problem& problem) {

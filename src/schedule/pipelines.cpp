@@ -13,11 +13,6 @@
 
 namespace maestro::schedule {
 
-bool has_pipelines(const Problem& problem) {
-    return std::any_of(problem.stages.begin(), problem.stages.end(),
-                       [](const StageShape& s) { return s.pipelined(); });
-}
-
 Problem without_pipelines(const Problem& problem) {
     Problem single{.stages = std::vector<StageShape>(problem.sections()),
                    .edges = {},

@@ -8,9 +8,6 @@
 
 namespace maestro::schedule {
 
-/// Whether a section of the problem has several stages.
-bool has_pipelines(const Problem& problem);
-
 /// Returns the problem with a single stage for each section: the one with the largest load of its pipeline,
 /// whose rate is that of the pipeline. Lanes are numbered again.
 Problem without_pipelines(const Problem& problem);

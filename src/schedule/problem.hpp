@@ -64,6 +64,10 @@ struct Problem {
     /// sample of a section with a backward has one.
     bool zero_is_none = false;
 
+    /// Returns whether a section has several stages.
+    bool pipelined() const {
+        return std::any_of(stages.begin(), stages.end(), [](const StageShape& s) { return s.pipelined(); });
+    }
     int sections() const { return stages.empty() ? 0 : stages.back().section + 1; }
     /// Returns whether the sample has a backward task in the stage.
     bool runs_backward(const SampleCost& sample, std::size_t stage) const {

@@ -220,7 +220,7 @@ StepPlan lpt_instead(const Problem& problem, std::int64_t step) {
 }  // namespace
 
 StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t moves) {
-    if (has_pipelines(problem)) {
+    if (problem.pipelined()) {
         const Problem single = without_pipelines(problem);
         auto plan = plan_pipelines(problem, single, plan_wavefront(single, step, moves));
         return plan ? *std::move(plan) : lpt_instead(problem, step);

@@ -1,6 +1,7 @@
 // The shortest makespan of a small problem by branch and bound over active schedules (Giffler, Thompson,
-// 1960): the oracle of the scheduler's tests. Micro-batches of one sample, no windows, no colocated sections;
-// a loss section runs its backward right after its forward.
+// 1960): the oracle of the scheduler's tests. Micro-batches of one sample, no colocated sections, no delays;
+// a stage with a loss runs its backward right after its forward. The stages of a pipeline may run the
+// micro-batches in any order, each its own.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 
 #include "schedule/bounds.hpp"
 #include "schedule/policies.hpp"
@@ -18,52 +17,9 @@
 namespace maestro::schedule {
 namespace {
 
-constexpr double kForward = 1, kBackward = 2, kTogether = kForward + kBackward;
+using schedule_test::in_stages;
 
-/// Cuts every section of `single` that `stages` gives several stages. The costs of a section are divided
-/// among its stages.
-Problem in_stages(const Problem& single, const std::vector<int>& stages) {
-    Problem problem{.stages = {},
-                    .edges = {},
-                    .lanes = 0,
-                    .samples = single.samples,
-                    .zero_is_none = single.zero_is_none};
-    std::vector<int> first(single.stages.size()), last(first);
-    for (SampleCost& sample : problem.samples) sample.stages.clear();
-    std::map<int, int> lanes;  // first lane in `single` -> in the problem
-    for (std::size_t s = 0; s < single.stages.size(); ++s) {
-        const int p = stages[s];
-        first[s] = static_cast<int>(problem.stages.size());
-        last[s] = first[s] + p - 1;
-        const auto [lane, added] = lanes.emplace(single.stages[s].first_lane, problem.lanes);
-        if (added) problem.lanes += p * single.stages[s].replicas;
-        for (int k = 0; k < p; ++k) {
-            StageShape shape = single.stages[s];
-            shape.first_lane = lane->second + k;
-            shape.lane_stride = p;
-            // In a section with a loss the gradient comes back from the last stage, elsewhere from the
-            // sections that follow.
-            if (k + 1 < p && shape.loss) shape.window = p - k;
-            if (k + 1 < p && !shape.loss && shape.window > 0) shape.window += p - 1 - k;
-            shape.loss = shape.loss && k + 1 == p;
-            problem.stages.push_back(shape);
-            for (std::size_t i = 0; i < problem.samples.size(); ++i) {
-                TaskCost cost = single.samples[i].stages[s];
-                cost.forward_s /= p;
-                cost.backward_s /= p;
-                problem.samples[i].stages.push_back(cost);
-            }
-            if (k + 1 < p) problem.edges.push_back({first[s] + k, first[s] + k + 1, shape.backward});
-        }
-    }
-    for (EdgeShape edge : single.edges) {
-        edge.colocated = edge.colocated && stages[static_cast<std::size_t>(edge.from)] == 1;
-        edge.from = last[static_cast<std::size_t>(edge.from)];
-        edge.to = first[static_cast<std::size_t>(edge.to)];
-        problem.edges.push_back(edge);
-    }
-    return problem;
-}
+constexpr double kForward = 1, kBackward = 2, kTogether = kForward + kBackward;
 
 /// Text alone: `micro_batches` of equal costs on one replica.
 Problem text_only(int stages, int micro_batches) {
@@ -153,14 +109,14 @@ TEST(Pipelines, KeepTheRulesOnRandomProblems) {
             stages.push_back(colocated ? 1 + static_cast<int>(seed / 2 % 3)
                                        : 1 + static_cast<int>((seed / 2 + 3 * s) % 4));
         const Problem problem = in_stages(single, stages);
-        pipelined += has_pipelines(problem) ? 1 : 0;
+        pipelined += problem.pipelined() ? 1 : 0;
         for (const char* policy : {"wavefront", "fifo", "lpt"}) {
             SCOPED_TRACE(fmt::format("{}, seed {}, stages {}", policy, seed, fmt::join(stages, " ")));
             const StepPlan plan = make_plan(policy, problem, 7, 20);
             schedule_test::expect_rules_as_planned(problem, plan);
             schedule_test::expect_rules_when_ready(problem, plan, seed);
             if (HasFatalFailure()) return;
-            if (has_pipelines(problem) && policy == std::string("wavefront"))
+            if (problem.pipelined() && policy == std::string("wavefront"))
                 in_order += plan.window_limited ? 0 : 1;
         }
     }

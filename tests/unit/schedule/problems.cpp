@@ -1,5 +1,8 @@
 #include "unit/schedule/problems.hpp"
 
+#include <map>
+#include <utility>
+
 #include "base/random.hpp"
 
 namespace maestro::schedule_test {
@@ -136,6 +139,49 @@ Problem hard_problem(std::uint64_t seed) {
         for (SampleCost& sample : problem.samples)
             for (TaskCost& cost : sample.stages)
                 if (dice.up_to(3) == 0) cost.backward_s = 0;
+    }
+    return problem;
+}
+
+Problem in_stages(const Problem& single, const std::vector<int>& stages) {
+    Problem problem{.stages = {},
+                    .edges = {},
+                    .lanes = 0,
+                    .samples = single.samples,
+                    .zero_is_none = single.zero_is_none};
+    std::vector<int> first(single.stages.size()), last(first);
+    for (SampleCost& sample : problem.samples) sample.stages.clear();
+    std::map<int, int> lanes;  // first lane in `single` -> in the problem
+    for (std::size_t s = 0; s < single.stages.size(); ++s) {
+        const int p = stages[s];
+        first[s] = static_cast<int>(problem.stages.size());
+        last[s] = first[s] + p - 1;
+        const auto [lane, added] = lanes.emplace(single.stages[s].first_lane, problem.lanes);
+        if (added) problem.lanes += p * single.stages[s].replicas;
+        for (int k = 0; k < p; ++k) {
+            StageShape shape = single.stages[s];
+            shape.first_lane = lane->second + k;
+            shape.lane_stride = p;
+            // In a section with a loss the gradient comes back from the last stage, elsewhere from the
+            // sections that follow.
+            if (k + 1 < p && shape.loss) shape.window = p - k;
+            if (k + 1 < p && !shape.loss && shape.window > 0) shape.window += p - 1 - k;
+            shape.loss = shape.loss && k + 1 == p;
+            problem.stages.push_back(shape);
+            for (std::size_t i = 0; i < problem.samples.size(); ++i) {
+                TaskCost cost = single.samples[i].stages[s];
+                cost.forward_s /= p;
+                cost.backward_s /= p;
+                problem.samples[i].stages.push_back(cost);
+            }
+            if (k + 1 < p) problem.edges.push_back({first[s] + k, first[s] + k + 1, shape.backward});
+        }
+    }
+    for (EdgeShape edge : single.edges) {
+        edge.colocated = edge.colocated && stages[static_cast<std::size_t>(edge.from)] == 1;
+        edge.from = last[static_cast<std::size_t>(edge.from)];
+        edge.to = first[static_cast<std::size_t>(edge.to)];
+        problem.edges.push_back(edge);
     }
     return problem;
 }

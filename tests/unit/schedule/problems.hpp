@@ -15,4 +15,8 @@ schedule::Problem two_lanes(std::uint64_t seed, double load, double share);
 /// from outside where a zero is no task, a section that feeds two levels, a second section with a loss.
 schedule::Problem hard_problem(std::uint64_t seed);
 
+/// Cuts every section of `single`, whose sections have one stage each, into as many stages as `stages` says.
+/// The costs of a section are divided among its stages.
+schedule::Problem in_stages(const schedule::Problem& single, const std::vector<int>& stages);
+
 }  // namespace maestro::schedule_test
