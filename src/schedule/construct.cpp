@@ -35,8 +35,8 @@ struct Change {
 /// Returns the change that makes the longer of its two replicas shortest. Samples with work in other sections
 /// are exchanged for their like only, so that the work upstream for each replica stays about level. on:
 /// [anchor replica], samples; end: [anchor replica], seconds.
-Change best_change(const Instance& instance, const SampleWork& work, const std::vector<std::vector<int>>& on,
-                   const std::vector<double>& end, std::size_t worst, bool all) {
+Change best_change(const Work& work, const std::vector<std::vector<int>>& on, const std::vector<double>& end,
+                   std::size_t worst, bool all) {
     Change found;
     double best = end[worst] * (1 - kShorter);
     const auto consider = [&](double seconds, const Change& change) {
@@ -49,7 +49,7 @@ Change best_change(const Instance& instance, const SampleWork& work, const std::
         if (r == worst || (end[worst] + end[r]) / 2 >= best) continue;
         for (std::size_t g = 0; g < on[worst].size(); ++g) {
             const int i = on[worst][g];
-            const bool other_work = instance.other_work[i] != 0;
+            const bool other_work = work.other_work[i] != 0;
             if (other_work && !all) continue;
             const double out = at(work.anchor_s, i);
             const auto longer_s = [&](double in) {
@@ -59,7 +59,7 @@ Change best_change(const Instance& instance, const SampleWork& work, const std::
             // same.
             if (!other_work) consider(longer_s(0), {.partner = r, .give = g, .found = true});
             for (std::size_t t = 0; t < on[r].size(); ++t)
-                if ((instance.other_work[on[r][t]] != 0) == other_work)
+                if ((work.other_work[on[r][t]] != 0) == other_work)
                     consider(longer_s(at(work.anchor_s, on[r][t])),
                              {.partner = r, .give = g, .take = t, .found = true, .exchange = true});
         }
@@ -67,44 +67,53 @@ Change best_change(const Instance& instance, const SampleWork& work, const std::
     return found;
 }
 
-Kinds kinds_of(const Instance& instance) {
-    const int replicas = instance.shape(instance.anchor).replicas;
+Kinds kinds_of(const Work& work) {
     Kinds kinds;
-    for (int i = 0; i < instance.samples; ++i)
-        (instance.other_work[i] ? kinds.heavy : kinds.light).push_back(i);
+    for (int i = 0; i < work.items(); ++i) (work.other_work[i] ? kinds.heavy : kinds.light).push_back(i);
     // With at least one text sample per replica, that sample runs while the first inputs are on their way.
-    kinds.bare = static_cast<int>(kinds.light.size()) < replicas &&
-                 static_cast<int>(kinds.heavy.size()) >= kBareKinds * replicas;
+    kinds.bare = static_cast<int>(kinds.light.size()) < work.replicas &&
+                 static_cast<int>(kinds.heavy.size()) >= kBareKinds * work.replicas;
     return kinds;
 }
 
 }  // namespace
 
-SampleWork measure(const Instance& instance) {
-    SampleWork work;
-    const std::size_t count = instance.samples;
-    // The keys of sorting need not be exact: sums over all sections stand for the longest path through them.
-    work.anchor_s.assign(count, 0.0);
-    work.head_s = work.tail_s = work.anchor_s;
-    for (std::size_t i = 0; i < count; ++i)
+void Work::set(int item, const Instance& instance, std::span<const int> samples) {
+    anchor_s[item] = head_s[item] = tail_s[item] = 0;
+    other_work[item] = 0;
+    const int section = instance.section_of(instance.anchor);
+    for (const int i : samples) {
+        for (const int s : instance.bottleneck) anchor_s[item] += instance.total(s, i);
+        other_work[item] |= instance.other_work[i];
+        // The keys of sorting need not be exact: sums over all sections stand for the longest path through
+        // them.
         for (int s = 0; s < static_cast<int>(instance.stages.size()); ++s) {
-            const std::size_t place = instance.at(s, static_cast<int>(i));
-            if (s == instance.anchor) {
-                work.anchor_s[i] = instance.forward[place] + instance.backward[place];
-            } else {
-                work.head_s[i] += instance.forward[place];
-                work.tail_s[i] += instance.backward[place];
-            }
+            if (instance.section_of(s) == section) continue;
+            head_s[item] += instance.forward[instance.at(s, i)];
+            tail_s[item] += instance.backward[instance.at(s, i)];
         }
+    }
+}
+
+Work measure(const Instance& instance, const MicroBatches& items) {
+    Work work;
+    const std::size_t count = items.size();
+    work.anchor_s.resize(count);
+    work.head_s.resize(count);
+    work.tail_s.resize(count);
+    work.other_work.resize(count);
+    work.replicas = instance.shape(instance.anchor).replicas;
+    for (std::size_t item = 0; item < count; ++item)
+        work.set(static_cast<int>(item), instance, items.samples(item));
     work.mean_s = count > 0 ? std::accumulate(work.anchor_s.begin(), work.anchor_s.end(), 0.0) /
                                   static_cast<double>(count)
                             : 0;
     return work;
 }
 
-std::vector<int> spread(const Instance& instance, const SampleWork& work) {
-    const int replicas = instance.shape(instance.anchor).replicas;
-    auto [heavy, light, bare] = kinds_of(instance);
+std::vector<int> spread(const Work& work) {
+    const int replicas = work.replicas;
+    auto [heavy, light, bare] = kinds_of(work);
     const auto sort = [](auto first, auto last, auto less) { std::stable_sort(first, last, less); };
     std::vector<int> replica_of(work.anchor_s.size(), 0);
     std::vector<double> load_s(replicas, 0.0);
@@ -141,9 +150,9 @@ std::vector<int> spread(const Instance& instance, const SampleWork& work) {
     return together_s * kLevel < kinds_apart_s ? together : kinds_apart;
 }
 
-std::vector<std::vector<int>> orders(const Instance& instance, const SampleWork& work) {
-    const int replicas = instance.shape(instance.anchor).replicas;
-    auto [heavy, light, bare] = kinds_of(instance);
+std::vector<std::vector<int>> orders(const Work& work) {
+    const int replicas = work.replicas;
+    auto [heavy, light, bare] = kinds_of(work);
     std::stable_sort(light.begin(), light.end(),
                      [&](int a, int b) { return at(work.anchor_s, a) > at(work.anchor_s, b); });
     // Text is last in every order: it is ready at any time, and would take the place of a sample whose
@@ -185,12 +194,11 @@ std::vector<std::vector<int>> orders(const Instance& instance, const SampleWork&
     return all;
 }
 
-bool level(const Instance& instance, const SampleWork& work, const std::vector<double>& extra_s, bool all,
-           std::vector<int>& replica_of) {
-    const int replicas = instance.shape(instance.anchor).replicas;
+bool level(const Work& work, const std::vector<double>& extra_s, bool all, std::vector<int>& replica_of) {
+    const int replicas = work.replicas;
     std::vector<std::vector<int>> on(replicas);
     std::vector<double> end = extra_s;
-    for (int i = 0; i < instance.samples; ++i) {
+    for (int i = 0; i < work.items(); ++i) {
         on[replica_of[i]].push_back(i);
         end[replica_of[i]] += at(work.anchor_s, i);
     }
@@ -200,7 +208,7 @@ bool level(const Instance& instance, const SampleWork& work, const std::vector<d
     // the longest replica times all samples.
     for (int round = 0; round < 2 * replicas; ++round) {
         const std::size_t worst = std::max_element(end.begin(), end.end()) - end.begin();
-        const Change change = best_change(instance, work, on, end, worst, all);
+        const Change change = best_change(work, on, end, worst, all);
         if (!change.found) break;
         changed = true;
         const std::size_t partner = change.partner;

@@ -28,18 +28,42 @@ int groups_of(const Problem& problem) {
     return groups;
 }
 
+int Instance::first_stage(int section) const {
+    int first = 0;
+    while (section_of(first) != section) ++first;
+    return first;
+}
+
 int Instance::last_stage(int section) const {
-    int last = 0;
-    for (std::size_t s = 0; s < stages.size(); ++s)
-        if (stages[s].section == section) last = static_cast<int>(s);
+    int last = static_cast<int>(stages.size()) - 1;
+    while (section_of(last) != section) --last;
     return last;
 }
+
+namespace {
+
+std::vector<int> bottleneck_of(const Instance& instance) {
+    std::map<int, std::vector<int>> on_lane;  // first lane -> stages
+    std::map<int, double> work_s;
+    int longest = instance.shape(instance.entry).first_lane;
+    for (int s = instance.entry; s <= instance.anchor; ++s) {
+        const int lane = instance.shape(s).first_lane;
+        on_lane[lane].push_back(s);
+        for (int i = 0; i < instance.samples; ++i) work_s[lane] += instance.total(s, i);
+    }
+    for (const auto& [lane, seconds] : work_s)
+        if (seconds > work_s[longest]) longest = lane;
+    return on_lane[longest];
+}
+
+}  // namespace
 
 Instance part(const Problem& problem, int groups, const std::vector<int>& samples) {
     Instance instance;
     instance.stages = problem.stages;
     instance.edges = problem.edges;
     instance.anchor = anchor_stage(problem);
+    instance.entry = instance.first_stage(instance.section_of(instance.anchor));
     instance.zero_is_none = problem.zero_is_none;
     instance.samples = static_cast<int>(samples.size());
     std::map<int, int> first;  // of the problem -> of the instance
@@ -78,6 +102,7 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
                 instance.other_work[i] = 1;
         }
     }
+    instance.bottleneck = bottleneck_of(instance);
     return instance;
 }
 

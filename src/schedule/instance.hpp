@@ -14,6 +14,10 @@ struct Instance {
     std::vector<EdgeShape> edges;
     int lanes = 0;   ///< a lane runs one task at a time
     int anchor = 0;  ///< the stage with a loss and the most replicas; samples are assigned to its replicas
+    int entry = 0;   ///< the first stage of the anchor's section, whose order all of its stages follow
+    /// The stages of the anchor's section on the lane with the most work from it: the section works at its
+    /// rate. One stage, unless stages share lanes.
+    std::vector<int> bottleneck;
     int samples = 0;
     bool zero_is_none = false;
     std::vector<std::int64_t> ids;         ///< [samples]
@@ -30,8 +34,14 @@ struct Instance {
     const StageShape& shape(int stage) const { return stages[stage]; }
     int section_of(int stage) const { return stages[stage].section; }
     int sections() const { return stages.back().section + 1; }
-    /// Returns the last stage of a section.
+    /// Returns the first and the last stage of a section.
+    int first_stage(int section) const;
     int last_stage(int section) const;
+    bool first_of_section(int stage) const {
+        return stage == 0 || section_of(stage - 1) != section_of(stage);
+    }
+    /// Returns whether the stage's section has a loss. The other sections work for those.
+    bool of_loss(int stage) const { return shape(last_stage(section_of(stage))).loss; }
     /// Returns the replica of `stage` that processes the samples of replica `a` of the anchor.
     int replica_of(int stage, int a) const {
         return static_cast<int>(std::int64_t{a} * shape(stage).replicas / shape(anchor).replicas);

@@ -45,6 +45,7 @@ void Machine::build(const std::vector<Batches>& batches) {
         const Batches& list = batches[shape.section];
         MAESTRO_CHECK(static_cast<int>(list.replica_ends.size()) == shape.replicas + 1,
                       "stage {}: micro-batches of {} replicas", s, list.replica_ends.size() - 1);
+        const std::size_t first_stage = instance.first_stage(shape.section);
         slots_.push_back(slots);
         first_[s].clear();
         slots += shape.replicas;
@@ -58,6 +59,7 @@ void Machine::build(const std::vector<Batches>& batches) {
                 node.replica = r;
                 node.lane = lane;
                 node.index = index;
+                node.first = first_[first_stage][r] + index;
                 node.first_sample = list.samples[sample];
                 node.samples_first = sample;
                 node.samples_last = list.ends[batch];
@@ -124,6 +126,10 @@ void Machine::link(const std::vector<Batches>& batches) {
         ++down.inputs_left;
         ++up.consumers_left;
         if (p.gradient) ++up.gradients_left;
+        const bool inner = instance_.section_of(up.stage) == instance_.section_of(down.stage);
+        if (down.first == p.down || inner) continue;
+        ++nodes_[down.first].later_left;
+        nodes_[down.first].fed_later = true;
     }
     // The links of all nodes lie in one array (compressed sparse rows). The ends of each node's range have
     // counted its links; now they are set to its start and grow as links are stored. That takes linear time

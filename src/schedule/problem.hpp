@@ -69,6 +69,11 @@ struct Problem {
         return std::any_of(stages.begin(), stages.end(), [](const StageShape& s) { return s.pipelined(); });
     }
     int sections() const { return stages.empty() ? 0 : stages.back().section + 1; }
+    /// Returns whether a section has a loss, which its last stage computes.
+    bool of_loss(int section) const {
+        return std::any_of(stages.begin(), stages.end(),
+                           [&](const StageShape& s) { return s.section == section && s.loss; });
+    }
     /// Returns whether the sample has a backward task in the stage.
     bool runs_backward(const SampleCost& sample, std::size_t stage) const {
         const TaskCost& cost = sample.stages[stage];

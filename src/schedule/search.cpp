@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "base/check.hpp"
+#include "schedule/placement.hpp"
 
 namespace maestro::schedule {
 
@@ -31,8 +31,9 @@ constexpr int kSeldom = 4;  ///< one of so many rules lets sources choose indepe
 /// Returns the instance with upstream micro-batches of one sample, whose windows hold as many samples as
 /// before.
 Instance singly(Instance instance) {
-    for (StageShape& shape : instance.stages) {
-        if (shape.loss) continue;
+    for (int s = 0; s < static_cast<int>(instance.stages.size()); ++s) {
+        if (instance.of_loss(s)) continue;
+        StageShape& shape = instance.stages[s];
         shape.window = shape.window_samples();
         shape.micro_batch = 1;
     }
@@ -48,12 +49,21 @@ bool Outcome::better_than(const Outcome& o) const {
     return makespan_s <= o.makespan_s * (1 + kSame) && ends_s < o.ends_s * (1 - kSame);
 }
 
-std::vector<ConstructionRule> construction_rules(const std::vector<StageShape>& stages) {
-    const bool windows = std::any_of(stages.begin(), stages.end(),
-                                     [](const StageShape& s) { return !s.loss && s.window > 0; });
+std::vector<ConstructionRule> construction_rules(const Problem& problem) {
+    bool windows = false, pipeline = false;
+    const int anchor = anchor_stage(problem);
+    for (std::size_t s = 0; s < problem.stages.size(); ++s) {
+        const StageShape& shape = problem.stages[s];
+        pipeline = pipeline || (shape.section == problem.stages[anchor].section && shape.pipelined());
+        windows = windows || (!problem.of_loss(shape.section) && shape.window > 0);
+    }
     std::vector<ConstructionRule> all;
     // The order counts: with many samples a group tries only the first few. Without windows there is nothing
     // of which anchor replicas could have fair shares.
+    if (pipeline)
+        for (const double fed : {kNever, 1.0})
+            for (int order = kOrders; order < kOrders + kPlacements; ++order)
+                all.push_back({.order = order, .fed = fed, .strict = true});
     for (const double fed : {1.0, 3.0, kNever, 0.0})
         for (int order = 0; order < kOrders; ++order)
             for (const bool fair : {false, true})
@@ -62,17 +72,43 @@ std::vector<ConstructionRule> construction_rules(const std::vector<StageShape>& 
 }
 
 Group::Group(Instance instance, std::uint64_t seed) : instance_(std::move(instance)), random_(seed) {
-    MAESTRO_CHECK(instance_.sections() == static_cast<int>(instance_.stages.size()),
-                  "a group of {} stages in {} sections", instance_.stages.size(), instance_.sections());
-    anchors_ = instance_.shape(instance_.anchor).replicas;
-    for (const StageShape& shape : instance_.stages)
-        bundles_ = bundles_ || (!shape.loss && shape.micro_batch > 1);
+    const StageShape& anchor = instance_.shape(instance_.anchor);
+    anchors_ = anchor.replicas;
+    pipeline_ = anchor.pipelined();
+    for (int s = 0; s < static_cast<int>(instance_.stages.size()); ++s)
+        bundles_ = bundles_ || (!instance_.of_loss(s) && instance_.shape(s).micro_batch > 1);
     if (bundles_) single_ = singly(instance_);
-    upstream_.resize(instance_.stages.size());
-    for (std::size_t s = 0; s < upstream_.size(); ++s) upstream_[s].resize(instance_.stages[s].replicas);
-    work_ = measure(instance_);
-    spread_ = spread(instance_, work_);
-    orders_ = orders(instance_, work_);
+    upstream_.resize(instance_.sections());
+    for (const StageShape& shape : instance_.stages) upstream_[shape.section].resize(shape.replicas);
+    items_ = MicroBatches(samples());
+    work_ = measure(instance_, items_);
+    spread_ = spread(work_);
+    if (pipeline_ && anchor.micro_batch > 1) cut(anchor.micro_batch);
+    orders_ = orders(work_);
+    if (pipeline_) place();
+}
+
+/// Makes micro-batches of the samples of each replica, and these the items of the search.
+void Group::cut(int size) {
+    const std::vector<int> replica_of = spread_;
+    items_ = cut_evenly(work_.anchor_s, work_.other_work, replica_of, anchors_, size);
+    work_ = measure(instance_, items_);
+    spread_.resize(items_.size());
+    for (std::size_t item = 0; item < items_.size(); ++item)
+        spread_[item] = replica_of[items_.samples(item).front()];
+    cut_ = true;
+}
+
+void Group::place() {
+    // In a pipeline text goes from short to long and back to short, so that neighbours are alike.
+    for (auto& order : orders_) {
+        const auto text = std::stable_partition(order.begin(), order.end(),
+                                                [&](int item) { return work_.other_work[item] != 0; });
+        const std::vector<int> list = rising_and_falling({text, order.end()}, work_.anchor_s);
+        std::copy(list.begin(), list.end(), text);
+    }
+    for (auto& order : placements(instance_, items_, work_, orders_.front(), spread_))
+        orders_.push_back(std::move(order));
 }
 
 double Group::construct(const ConstructionRule& rule) {
@@ -82,6 +118,7 @@ double Group::construct(const ConstructionRule& rule) {
     candidate.rule.fed_s = rule.fed * work_.mean_s;
     candidate.rule.fair = rule.fair;
     candidate.rule.aligned = rule.aligned;
+    candidate.rule.strict = rule.strict;
     const Outcome outcome = execute(candidate);
     if (outcome.better_than(outcome_)) {
         keep(outcome);
@@ -107,15 +144,16 @@ bool Group::try_solution(const Solution& solution) {
 }
 
 void Group::improve(std::int64_t moves, double enough_s) {
-    if (samples() < 2 || outcome_.makespan_s == kNever) return;
-    // Text-only samples first, because moving them does not change the order of the upstream sections.
+    if (items() < 2 || outcome_.makespan_s == kNever) return;
+    // Text-only items first, because moving them does not change the order of the upstream sections.
     for (const bool all : {false, true})
         for (bool better = true; better && moves > 0 && outcome_.makespan_s > enough_s; --moves)
             better = try_level(all);
+    if (pipeline_ && moves > 0 && outcome_.makespan_s > enough_s) try_as_executed();
     // Simulated annealing (Kirkpatrick et al. 1983) of small groups; large ones have too few moves to recover
     // from a worse solution, and are improved by descent. The best solution is kept beside the current one,
     // so that the result is never worse than the start.
-    const bool anneal = samples() <= kAnnealed;
+    const bool anneal = items() <= kAnnealed;
     Outcome current_outcome = outcome_;
     Solution current = solution_, best = solution_;
     const std::int64_t all = moves;
@@ -147,18 +185,36 @@ bool Group::try_level(bool all) {
     std::vector<double> extra_s = outcome_.idle_s;
     for (std::size_t a = 0; a < extra_s.size(); ++a) extra_s[a] += outcome_.tail_s[a];
     Solution candidate = solution_;
-    return level(instance_, work_, extra_s, all, candidate.replica_of) && try_solution(candidate);
+    return level(work_, extra_s, all, candidate.replica_of) && try_solution(candidate);
 }
 
-/// One random change: two samples change replicas or one changes its replica; two change places in the order
+/// Fixes the order in which the anchor has started its micro-batches: from there the search may also let text
+/// wait, which list scheduling never does, so that enough of it is left for the end of a short step.
+void Group::try_as_executed() {
+    Solution candidate = solution_;
+    candidate.rule.strict = true;
+    candidate.order.clear();
+    const Trial& best = *trials_[1 - next_];
+    for (const Executed& e : best.executed) {
+        const Node& n = best.machine.node(e.node);
+        if (e.phase == Phase::forward && n.stage == instance_.entry)
+            candidate.order.push_back(items_.item_of(n.first_sample));
+    }
+    const Outcome outcome = execute(candidate);
+    if (outcome.makespan_s > outcome_.makespan_s * (1 + kSame)) return;
+    keep(outcome);
+    solution_ = candidate;
+}
+
+/// One random change: two items change replicas or one changes its replica; two change places in the order
 /// or one moves in it; or another rule.
 Solution Group::varied(int last_replica) {
     Solution next = solution_;
-    const int n = samples();
+    const int n = items();
     const int kind = random_.below(anchors_ > 1 ? kAllKinds : kOfRule);
     int a = random_.below(n);
     // Only changes of the replica that ends last can shorten the schedule. One draw in `anchors_` finds a
-    // sample of it, on average; after twice as many the change is made elsewhere.
+    // item of it, on average; after twice as many the change is made elsewhere.
     for (int k = 0; kind >= kOfRule && k < 2 * anchors_ && next.replica_of[a] != last_replica; ++k)
         a = random_.below(n);
     // Any other than a, each with the same probability.
@@ -176,7 +232,7 @@ Solution Group::varied(int last_replica) {
         next.rule.count_text = random_.below(2) == 0;
         next.rule.fair = random_.below(2) == 0;
         next.rule.apart = random_.below(kSeldom) == 0;
-        next.rule.strict = samples() <= kAnnealed && random_.below(2) == 0;
+        next.rule.strict = items() <= kAnnealed && random_.below(2) == 0;
     } else if (kind < kOfRule + kExchangeReplicas) {
         std::swap(next.replica_of[a], next.replica_of[b]);
     } else {
@@ -185,21 +241,32 @@ Solution Group::varied(int last_replica) {
     return next;
 }
 
-/// Sets the micro-batches of all sections. Those of a loss section have samples of one kind, with or without
-/// work in other sections: text must not wait for pictures. Upstream micro-batches have one sample
-/// (`one_by_one`) or are cut from upstream_.
+/// Sets the micro-batches of all sections. Those of the anchor are the items, if these were cut before. Those
+/// of another loss section have samples of one kind, with or without work in other sections: text must not
+/// wait for pictures. Upstream micro-batches have one sample (`one_by_one`) or are cut from upstream_.
 void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches) {
     batches.resize(instance_.sections());
     on_.resize(anchors_);
-    for (auto& samples : on_) samples.clear();
-    for (const int i : solution.order) on_[solution.replica_of[i]].push_back(i);
+    for (auto& list : on_) list.clear();
+    for (const int item : solution.order) on_[solution.replica_of[item]].push_back(item);
     std::vector<int> list;
-    for (std::size_t s = 0; s < batches.size(); ++s) {
+    for (int s = 0; s < instance_.sections(); ++s) {
         Batches& section_batches = batches[s];
         section_batches.samples.clear();
         section_batches.ends.clear();
         section_batches.replica_ends.assign(1, 0);
-        const StageShape& shape = instance_.stages[s];
+        const int stage = instance_.last_stage(s);
+        const StageShape& shape = instance_.shape(stage);
+        if (cut_ && stage == instance_.anchor) {
+            for (const auto& items : on_) {
+                for (const int item : items) {
+                    for (const int i : items_.samples(item)) section_batches.samples.push_back(i);
+                    section_batches.close_batch();
+                }
+                section_batches.close_replica();
+            }
+            continue;
+        }
         const bool mixed = shape.loss && shape.micro_batch > 1;
         int a = 0;
         for (int r = 0; r < shape.replicas; ++r) {
@@ -207,9 +274,10 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
             if (!shape.loss && !one_by_one) {
                 list = upstream_[s][r];
             } else {
-                for (; a < anchors_ && instance_.replica_of(static_cast<int>(s), a) == r; ++a)
-                    for (const int i : on_[a])
-                        if (instance_.active[instance_.at(static_cast<int>(s), i)]) list.push_back(i);
+                for (; a < anchors_ && instance_.replica_of(stage, a) == r; ++a)
+                    for (const int item : on_[a])
+                        for (const int i : items_.samples(item))
+                            if (instance_.active[instance_.at(stage, i)]) list.push_back(i);
             }
             const auto other_work = [&](int i) { return instance_.other_work[i]; };
             if (mixed)
@@ -221,8 +289,8 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
                 // Sample by sample, single_ has the same micro-batches of the anchor, so that its machine
                 // identifies them.
                 const bool other_bundle = solution.rule.aligned && !one_by_one && !shape.loss && filled > 0 &&
-                                          single_trial_->machine.node_of(instance_.anchor, list[k]) !=
-                                              single_trial_->machine.node_of(instance_.anchor, list[k - 1]);
+                                          single_trial_->machine.node_of(instance_.entry, list[k]) !=
+                                              single_trial_->machine.node_of(instance_.entry, list[k - 1]);
                 if (filled == size || other_kind || other_bundle) {
                     section_batches.close_batch();
                     filled = 0;
@@ -250,7 +318,8 @@ double Group::run(Trial& trial, const DispatchRule& rule, bool in_order) {
 Outcome Group::execute(const Solution& solution) {
     Outcome outcome;
     place_.resize(samples());
-    for (int k = 0; k < samples(); ++k) place_[solution.order[k]] = k;
+    for (int k = 0; k < items(); ++k)
+        for (const int i : items_.samples(solution.order[k])) place_[i] = k;
     if (bundles_) {
         // Upstream sections work sample by sample first; the order that results is cut into micro-batches.
         // Which samples should travel together is only known once it is known when each is needed.
@@ -260,7 +329,8 @@ Outcome Group::execute(const Solution& solution) {
             for (auto& replica : section) replica.clear();
         for (const Executed& e : single_trial_->executed) {
             const Node& n = single_trial_->machine.node(e.node);
-            if (e.phase == Phase::forward) upstream_[n.stage][n.replica].push_back(n.first_sample);
+            if (e.phase == Phase::forward && instance_.first_of_section(n.stage))
+                upstream_[instance_.section_of(n.stage)][n.replica].push_back(n.first_sample);
         }
     }
     compose(solution, !bundles_, trial().batches);
@@ -281,9 +351,11 @@ void Group::judge(const Trial& trial, Outcome& outcome) {
         // Tasks of a lane come in the order of their start: what stays is the end of a node's backward, and
         // the last task of a replica.
         end_[e.node] = e.end_s;
-        if (n.stage != instance_.anchor) continue;
         const int a = n.replica;
-        work[a] += e.end_s - e.start_s;
+        // A pipeline works at the rate of its longest stage, and ends with the backwards of its first.
+        for (const int stage : instance_.bottleneck)
+            if (n.stage == stage) work[a] += e.end_s - e.start_s;
+        if (n.stage != instance_.entry) continue;
         outcome.idle_s[a] = e.end_s;
         last[a] = e.node;
     }
@@ -303,6 +375,8 @@ void Group::judge(const Trial& trial, Outcome& outcome) {
 }
 
 bool Group::try_exchange(int i, Group& other, int j) {
+    // Micro-batches that are cut have samples of one kind, and keep it.
+    if (cut_ && instance_.other_work[i] != other.instance_.other_work[j]) return false;
     // The samples change their groups and take over each other's number, and with it the replica and the
     // place in the order. The tables of construct() are not updated, because exchanges come after all
     // constructions.
@@ -316,11 +390,11 @@ bool Group::try_exchange(int i, Group& other, int j) {
         }
         std::swap(instance_.other_work[i], other.instance_.other_work[j]);
         std::swap(instance_.ids[i], other.instance_.ids[j]);
-        std::swap(work_.anchor_s[i], other.work_.anchor_s[j]);
-        std::swap(work_.head_s[i], other.work_.head_s[j]);
-        std::swap(work_.tail_s[i], other.work_.tail_s[j]);
-        for (Group* g : {this, &other})
-            if (g->bundles_) g->single_ = singly(g->instance_);
+        for (const auto& [group, sample] : {std::pair(this, i), std::pair(&other, j)}) {
+            const int item = group->items_.item_of(sample);
+            group->work_.set(item, group->instance_, group->items_.samples(item));
+            if (group->bundles_) group->single_ = singly(group->instance_);
+        }
     };
     swap();
     const double before = std::max(outcome_.makespan_s, other.outcome_.makespan_s);

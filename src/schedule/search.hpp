@@ -17,10 +17,10 @@ namespace maestro::schedule {
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// A solution of the search: list scheduling executes it.
+/// A solution of the search: list scheduling executes it. Items: MicroBatches.
 struct Solution {
-    std::vector<int> order;       ///< samples, the most preferred first
-    std::vector<int> replica_of;  ///< [sample], of the anchor
+    std::vector<int> order;       ///< items, the most preferred first
+    std::vector<int> replica_of;  ///< [item], of the anchor
     DispatchRule rule;
 };
 
@@ -35,22 +35,23 @@ struct Outcome {
 
 /// The parameters by which a solution is constructed.
 struct ConstructionRule {
-    int order = 0;         ///< which of orders() (construct.hpp)
+    int order = 0;         ///< which of orders() (construct.hpp), then which of placements() (placement.hpp)
     double fed = kNever;   ///< DispatchRule::fed_s in mean tasks of the anchor
     bool fair = false;     ///< DispatchRule::fair
     bool aligned = false;  ///< DispatchRule::aligned
+    bool strict = false;   ///< DispatchRule::strict
 };
-/// All rules that can give different solutions for these stages.
-std::vector<ConstructionRule> construction_rules(const std::vector<StageShape>& stages);
+/// All rules that can give different solutions for this problem.
+std::vector<ConstructionRule> construction_rules(const Problem& problem);
 
 class Group {
 public:
-    /// Every section of the instance has one stage (checked).
     Group(Instance instance, std::uint64_t seed);
     Group(const Group&) = delete;
     Group& operator=(const Group&) = delete;
 
     int samples() const { return instance_.samples; }
+    int items() const { return static_cast<int>(items_.size()); }
     const Outcome& best() const { return outcome_; }
 
     /// Executes one rule and keeps the result if it is the best so far. Returns its makespan, infinite if it
@@ -96,6 +97,9 @@ private:
     }
     bool try_solution(const Solution& solution);
     bool try_level(bool all);
+    void try_as_executed();
+    void cut(int size);
+    void place();
     /// A neighbour of solution_; `last_replica`: see Outcome.
     Solution varied(int last_replica);
     void compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches);
@@ -106,19 +110,22 @@ private:
     Instance instance_;
     Instance single_;  ///< upstream sections sample by sample; empty where no section there has micro-batches
     SplitMix64 random_;
-    int anchors_ = 1;       ///< replicas of the anchor
-    bool bundles_ = false;  ///< an upstream section has micro-batches of several samples
-    SampleWork work_;
-    std::vector<int> spread_;               ///< [sample], the replica at the start of the search
+    int anchors_ = 1;        ///< replicas of the anchor
+    bool bundles_ = false;   ///< an upstream section has micro-batches of several samples
+    bool pipeline_ = false;  ///< the anchor's section has several stages
+    bool cut_ = false;       ///< items are the micro-batches of the anchor
+    MicroBatches items_;
+    Work work_;
+    std::vector<int> spread_;               ///< [item], the replica at the start of the search
     std::vector<std::vector<int>> orders_;  ///< orders at the start of the search
     Solution solution_;
     Outcome outcome_;
     std::array<std::unique_ptr<Trial>, 2> trials_;  ///< the best so far and the next
     std::size_t next_ = 0;
     std::unique_ptr<Trial> single_trial_;
-    std::vector<int> priority_, place_;
+    std::vector<int> priority_, place_;  ///< place_: [sample], of its item in the order
     std::vector<double> end_;
-    std::vector<std::vector<int>> on_;                     ///< [anchor replica], samples in order
+    std::vector<std::vector<int>> on_;                     ///< [anchor replica], items in order
     std::vector<std::vector<std::vector<int>>> upstream_;  ///< [section][replica], samples in forward order
 };
 

@@ -7,7 +7,7 @@
 
 namespace maestro::schedule {
 
-StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
+StarveFirst::StarveFirst(const Machine& machine) : machine_(machine), lists_(machine) {
     const Instance& instance = machine.instance();
     const int anchors = instance.shape(instance.anchor).replicas;
     on_lane_.resize(instance.lanes);
@@ -20,22 +20,23 @@ StarveFirst::StarveFirst(const Machine& machine) : machine_(machine) {
             Slot slot;
             slot.stage = static_cast<int>(s);
             slot.replica = r;
-            slot.loss = shape.loss;
-            slot.anchor = static_cast<int>(s) == instance.anchor;
+            slot.loss = instance.of_loss(static_cast<int>(s));
+            slot.anchor = static_cast<int>(s) == instance.entry;
+            slot.follows = !instance.first_of_section(static_cast<int>(s));
             // The anchor replicas that a replica serves are consecutive, so two numbers identify them.
             slot.first_anchor = instance.first_anchor_of(static_cast<int>(s), r);
             const int last = instance.first_anchor_of(static_cast<int>(s), r + 1);
-            slot.forwards.resize(shape.loss ? 1 : std::max(last - slot.first_anchor, 1));
+            slot.forwards.resize(slot.loss ? 1 : std::max(last - slot.first_anchor, 1));
             // Only sources follow a sequence: their forwards need no inputs, so the next of the sequence can
             // start whenever the window allows it. A section between must take what arrives.
             const bool source = std::none_of(instance.edges.begin(), instance.edges.end(),
                                              [&](const EdgeShape& e) { return e.to == static_cast<int>(s); });
-            if (source && !shape.loss) {
+            if (source && !slot.loss) {
                 const auto same = served.emplace(std::pair(slot.first_anchor, last), sources_.size()).first;
                 slot.sources = static_cast<int>(same->second);
                 if (same->second == sources_.size()) sources_.emplace_back();
             }
-            if (!shape.loss)
+            if (!slot.loss && !slot.follows)
                 for (int a = slot.first_anchor; a < last; ++a)
                     upstream_[a].push_back(static_cast<int>(slots_.size()));
             on_lane_[shape.lane(r)].push_back(static_cast<int>(slots_.size()));
@@ -52,6 +53,7 @@ void StarveFirst::begin(const DispatchRule& rule, const std::vector<int>& priori
     announced_s_ = backlog_end_s_;
     in_sequence_.assign(machine_.nodes().size(), 0);
     for (Sources& sources : sources_) sources.sequence.clear();
+    lists_.begin();
     for (Slot& slot : slots_) {
         slot.followed = 0;
         const StageShape& shape = instance.shape(slot.stage);
@@ -59,7 +61,7 @@ void StarveFirst::begin(const DispatchRule& rule, const std::vector<int>& priori
         slot.quota = 0;
         // Rounded up, so that no part of the window lies idle. An anchor replica may always hold one whole
         // anchor micro-batch: with less it could never start it, and the step would be stuck.
-        if (rule.fair && !slot.loss && shape.window > 0)
+        if (rule.fair && !slot.loss && !slot.follows && shape.window > 0)
             slot.quota = std::max((shape.window_samples() + served - 1) / served,
                                   instance.shape(instance.anchor).micro_batch);
         if (slot.quota > 0) slot.held.assign(slot.forwards.size(), 0);
@@ -70,7 +72,7 @@ void StarveFirst::begin(const DispatchRule& rule, const std::vector<int>& priori
         slot.next = -1;
         slot.left =
             machine_.first_node(slot.stage, slot.replica + 1) - machine_.first_node(slot.stage, slot.replica);
-        if (!(slot.anchor ? rule.strict : in_order && !slot.loss)) continue;
+        if (slot.follows || !(slot.anchor ? rule.strict : in_order && !slot.loss)) continue;
         slot.next = machine_.first_node(slot.stage, slot.replica);
     }
 }
@@ -78,23 +80,32 @@ void StarveFirst::begin(const DispatchRule& rule, const std::vector<int>& priori
 void StarveFirst::ready(int node, Phase phase, double now) {
     const Node& n = machine_.node(node);
     Slot& slot = slot_of(n);
-    const int priority = (*priority_)[node];
     if (phase == Phase::backward) {
-        slot.backwards.push(priority, node);
+        slot.backwards.push(order_of(node, n), node);
         return;
     }
+    if (slot.follows) return;
     if (slot.loss) {
-        if (slot.next < 0) slot.forwards.front().push(priority, node);
-        // Text that no encoder produces would hide that a replica runs out of inputs: it counts when it
-        // starts.
-        if (slot.anchor && counts(n)) extend_backlog(n, now);
+        if (n.later_left == 0) startable(slot, node, now);
         return;
     }
     // A section with a fixed order asks the machine what can start and needs no queue.
     if (slot.next >= 0) return;
     const int anchor = machine_.node(anchor_node(n)).replica - slot.first_anchor;
-    slot.forwards[anchor].push(priority, node);
+    slot.forwards[anchor].push((*priority_)[node], node);
     refresh(slot, anchor);
+}
+
+void StarveFirst::later_inputs(int node, double now) {
+    const Node& n = machine_.node(node);
+    if (n.inputs_left == 0) startable(slot_of(n), node, now);
+}
+
+void StarveFirst::startable(Slot& slot, int node, double now) {
+    const Node& n = machine_.node(node);
+    if (slot.next < 0) slot.forwards.front().push((*priority_)[node], node);
+    // Text that no encoder produces would hide that a replica runs out of inputs: it counts when it starts.
+    if (slot.anchor && counts(n)) extend_backlog(n, now);
 }
 
 void StarveFirst::started(const Choice& choice, double end_s) {
@@ -106,19 +117,16 @@ void StarveFirst::started(const Choice& choice, double end_s) {
         return;
     }
     --slot.left;
+    if (machine_.instance().shape(n.stage).pipelined()) lists_.started(n);
     if (!slot.loss) hold(n, 1);
-    // Without a backward, a sample leaves the upstream window when its consumer ends its forward. Counting it
-    // out at the start already is harmless: the quota guides the choice, the machine enforces the window.
+    release_upstream(slot, n);
+    if (slot.follows) return;
     if (slot.loss) {
-        if (slot.anchor)
-            for (const Link& up : machine_.upstream(n))
-                if (!machine_.node(up.node).has_backward) hold(machine_.node(up.node), -1);
         if (slot.next >= 0)
             ++slot.next;
         else
             slot.forwards.front().pop();
-        if (!slot.anchor) return;
-        if (!counts(n)) extend_backlog(n, end_s - n.forward_s);
+        if (slot.anchor && !counts(n)) extend_backlog(n, end_s - n.forward_s);
     } else if (slot.next >= 0) {
         ++slot.next;
     } else {
@@ -127,15 +135,30 @@ void StarveFirst::started(const Choice& choice, double end_s) {
         // follow. The node stays in its queue, as the nodes of the other sources stay in theirs:
         // smallest_backlog() skips them.
         const Node& anchor = machine_.node(slot.target);
-        if (!follows(slot)) {
+        if (!in_line(slot)) {
             slot.forwards[anchor.replica - slot.first_anchor].pop();
             refresh(slot, anchor.replica - slot.first_anchor);
         } else if (char& known = in_sequence_[slot.target]; !known) {
             known = 1;
             sources_[slot.sources].sequence.push_back(slot.target);
-            announced_s_[anchor.replica] += anchor.forward_s + anchor.backward_s;
+            for (const int stage : machine_.instance().bottleneck) {
+                const Node& longest =
+                    machine_.node(machine_.first_node(stage, anchor.replica) + anchor.index);
+                announced_s_[anchor.replica] += longest.forward_s + longest.backward_s;
+            }
             refresh_all(anchor.replica);
         }
+    }
+}
+
+/// Without a backward, a sample leaves the upstream window when its consumer ends its forward. Counting it
+/// out at the start already is harmless: the quota guides the choice, the machine enforces the window.
+void StarveFirst::release_upstream(const Slot& slot, const Node& n) {
+    const Instance& instance = machine_.instance();
+    if (!slot.loss || instance.section_of(n.stage) != instance.section_of(instance.anchor)) return;
+    for (const Link& link : machine_.upstream(n)) {
+        const Node& up = machine_.node(machine_.node(link.node).first);
+        if (!up.has_backward) hold(up, -1);
     }
 }
 
@@ -144,9 +167,14 @@ void StarveFirst::started(const Choice& choice, double end_s) {
 /// negative, because work that no source announced is subtracted as well.
 void StarveFirst::extend_backlog(const Node& n, double now) {
     double& end = backlog_end_s_[n.replica];
-    end = std::max(end, now) + n.forward_s + n.backward_s;
-    double& announced = announced_s_[n.replica];
-    announced = std::max(0.0, announced - n.forward_s - n.backward_s);
+    end = std::max(end, now);
+    double left = announced_s_[n.replica];
+    for (const int stage : machine_.instance().bottleneck) {
+        const Node& longest = machine_.node(machine_.first_node(stage, n.replica) + n.index);
+        end = end + longest.forward_s + longest.backward_s;
+        left = left - longest.forward_s - longest.backward_s;
+    }
+    announced_s_[n.replica] = std::max(0.0, left);
     refresh_all(n.replica);
 }
 
@@ -174,6 +202,12 @@ void StarveFirst::refresh_all(int anchor) {
 
 StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
     if (slot.left == 0) return {};
+    if (slot.follows) {
+        const int node = lists_.next_forward(slot.stage, slot.replica);
+        if (node < 0 || !machine_.can_start({node, Phase::forward})) return {};
+        if (slot.loss) return {node, 0};
+        return {node, backlog_end_s_[machine_.node(anchor_node(machine_.node(node))).replica]};
+    }
     if (slot.next >= 0) {
         // In a fixed order the next forward is the only one that may start: another one would change the
         // order.
@@ -186,7 +220,7 @@ StarveFirst::Forward StarveFirst::best_forward(Slot& slot) {
         if (slot.forwards.front().empty()) return {};
         return {slot.forwards.front().top(), 0};
     }
-    return follows(slot) ? next_in_sequence(slot) : smallest_backlog(slot);
+    return in_line(slot) ? next_in_sequence(slot) : smallest_backlog(slot);
 }
 
 StarveFirst::Forward StarveFirst::next_in_sequence(Slot& slot) {
@@ -209,7 +243,7 @@ StarveFirst::Forward StarveFirst::smallest_backlog(Slot& slot) {
     // What is in a sequence is started from there.
     const auto skip_sequence = [&](std::size_t served) {
         NodeQueue& queue = slot.forwards[served];
-        if (!follows(slot)) return;
+        if (!in_line(slot)) return;
         while (!queue.empty() && in_sequence_[anchor_node(machine_.node(queue.top()))]) queue.pop();
         refresh(slot, served);
     };

@@ -7,6 +7,7 @@
 #include "schedule/choosers.hpp"
 #include "schedule/machine.hpp"
 #include "schedule/min_tree.hpp"
+#include "schedule/stage_lists.hpp"
 
 namespace maestro::schedule {
 
@@ -26,7 +27,8 @@ struct DispatchRule {
 /// lowest priority value; an upstream replica works for the anchor replica that would starve first, which is
 /// the rule of starvation avoidance (Glassey and Resende, "Closed-loop job release control for VLSI circuit
 /// manufacturing", 1988). Sources that serve the same anchor replicas follow one sequence, so that the inputs
-/// of a micro-batch arrive at about the same time.
+/// of a micro-batch arrive at about the same time. Of a pipeline the first stage chooses, and the others
+/// follow (StageLists); it starves when its longest stage would have nothing to do.
 class StarveFirst {
 public:
     static constexpr bool kBackwardFollows = true;
@@ -36,13 +38,16 @@ public:
     /// their nodes.
     void begin(const DispatchRule& rule, const std::vector<int>& priority, bool in_order);
     void ready(int node, Phase phase, double now);
+    void later_inputs(int node, double now);
     void started(const Choice& choice, double end_s);
     Choice choose(int lane, double now);
 
 private:
     struct Slot {  ///< a replica of a stage
         int stage = 0, replica = 0;
-        bool loss = false, anchor = false;
+        bool loss = false;     ///< of a section with a loss
+        bool anchor = false;   ///< the first stage of the anchor's section
+        bool follows = false;  ///< a later stage of its section
         int first_anchor = 0;  ///< the first of the anchor replicas that an upstream replica serves
         std::vector<NodeQueue> forwards;  ///< [anchor replica - first_anchor]; a loss section has one
         MinTree runs_dry_s;               ///< likewise: runs_dry_s() of those that it can work for
@@ -62,14 +67,24 @@ private:
         int node = -1;
         double starves_s = 0;  ///< when the backlog of the anchor replica that it is for ends
     };
-    bool follows(const Slot& slot) const { return slot.sources >= 0 && !rule_.apart; }
+    bool in_line(const Slot& slot) const { return slot.sources >= 0 && !rule_.apart; }
     /// Counts the samples that an upstream replica has in flight for an anchor replica.
     void hold(const Node& n, int change);
     Forward best_forward(Slot& slot);
     Forward next_in_sequence(Slot& slot);
     Forward smallest_backlog(Slot& slot);
     Slot& slot_of(const Node& n) { return slots_[first_slot_[n.stage] + n.replica]; }
-    bool counts(const Node& n) const { return rule_.count_text || n.up_first < n.up_last; }
+    /// Returns whether a micro-batch, a node of the anchor's first stage, counts in the backlog once its
+    /// inputs are there.
+    bool counts(const Node& n) const { return rule_.count_text || n.up_first < n.up_last || n.fed_later; }
+    /// A micro-batch of a section with a loss can start: all of its inputs have arrived or are on their way.
+    void startable(Slot& slot, int node, double now);
+    /// Consumers of micro-batches that have no backward give their places in the window free.
+    void release_upstream(const Slot& slot, const Node& n);
+    /// Returns in which order a backward is taken.
+    int order_of(int node, const Node& n) const {
+        return machine_.instance().shape(n.stage).pipelined() ? lists_.place(n) : (*priority_)[node];
+    }
     /// Adds a node whose inputs have arrived to the backlog of its anchor replica.
     void extend_backlog(const Node& n, double now);
     /// Returns when an anchor replica will have done what has arrived and what is in a sequence.
@@ -77,8 +92,9 @@ private:
     /// Called when an upstream replica may have become able or unable to work for an anchor replica.
     void refresh(Slot& slot, std::size_t served);
     void refresh_all(int anchor);
+    /// Returns the node of the anchor's first stage that has a micro-batch's first sample.
     int anchor_node(const Node& n) const {
-        return machine_.node_of(machine_.instance().anchor, n.first_sample);
+        return machine_.node_of(machine_.instance().entry, n.first_sample);
     }
 
     const Machine& machine_;
@@ -91,7 +107,8 @@ private:
     std::vector<double> backlog_end_s_;       ///< [anchor replica], when it will have done what has arrived
     std::vector<double> announced_s_;         ///< [anchor replica], work in sequences that has not arrived
     std::vector<Sources> sources_;
-    std::vector<char> in_sequence_;  ///< [node], of the anchor
+    std::vector<char> in_sequence_;  ///< [node], of the anchor's first stage
+    StageLists lists_;
 };
 
 }  // namespace maestro::schedule

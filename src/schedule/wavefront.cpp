@@ -8,7 +8,6 @@
 #include "schedule/baselines.hpp"
 #include "schedule/bounds.hpp"
 #include "schedule/partitioner.hpp"
-#include "schedule/pipelines.hpp"
 #include "schedule/plan_builder.hpp"
 #include "schedule/search.hpp"
 
@@ -181,7 +180,7 @@ Groups schedule_groups(const Problem& problem, const std::vector<std::vector<int
     const auto groups = static_cast<int>(partition.size());
     const Effort effort = effort_of(problem.samples.size(), groups);
     Groups planned;
-    ConstructionRules rules(construction_rules(problem.stages), partition.size(), enough_s);
+    ConstructionRules rules(construction_rules(problem), partition.size(), enough_s);
     for (std::size_t g = 0; g < partition.size(); ++g) {
         // Groups are planned one after another, each with the experience of those before. The seed is the
         // number of the group, so that a plan depends on nothing but the problem.
@@ -220,11 +219,6 @@ StepPlan lpt_instead(const Problem& problem, std::int64_t step) {
 }  // namespace
 
 StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t moves) {
-    if (problem.pipelined()) {
-        const Problem single = without_pipelines(problem);
-        auto plan = plan_pipelines(problem, single, plan_wavefront(single, step, moves));
-        return plan ? *std::move(plan) : lpt_instead(problem, step);
-    }
     const int groups = groups_of(problem);
     PlanBuilder builder(problem, groups);
     const double enough = builder.lower_bound_s() * (1 + kEnough);

@@ -1,7 +1,5 @@
 // Sections of several stages. Closed forms: m micro-batches of a replica, p stages, c = forward + backward of
 // a stage.
-#include "schedule/pipelines.hpp"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -85,17 +83,6 @@ TEST(Pipelines, OfUnequalStagesRunAtTheRateOfTheLongest) {
     for (StageShape& shape : problem.stages)
         if (shape.window > 0) shape.window += 2;
     EXPECT_NEAR(make_plan("fifo", problem, 1).makespan_s, expected, 1e-9 * expected);
-}
-
-TEST(Pipelines, ArePlannedByTheirLongestStage) {
-    Problem problem = text_only(3, 2);
-    problem.samples[1].stages[1] = {1.7, 3.4, true};
-    const Problem single = without_pipelines(problem);
-    ASSERT_EQ(single.stages.size(), 1u);
-    EXPECT_TRUE(single.stages[0].loss);
-    EXPECT_EQ(single.lanes, 1);
-    EXPECT_TRUE(single.edges.empty());
-    EXPECT_EQ(single.samples[1].stages[0].forward_s, 1.7) << "not the cost of the longest stage";
 }
 
 TEST(Pipelines, KeepTheRulesOnRandomProblems) {
