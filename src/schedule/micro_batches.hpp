@@ -28,12 +28,17 @@ private:
     std::vector<int> item_of_;         ///< [sample]
 };
 
+/// How samples with and without work in other sections share the micro-batches of a pipeline.
+enum class Kinds {
+    apart,     ///< not at all: text never waits for pictures, but there may be one micro-batch more
+    together,  ///< text fills those with pictures, so that all are of even length
+};
+
 /// Cuts the samples of every replica into as few micro-batches of at most `size` samples as possible, of even
-/// length; samples with and without work in other sections apart. cost, other_work, replica_of: [sample].
-/// First by descending cost to the shortest micro-batch that is not full (LPT with a limit of the number, as
-/// Dell'Amico and Martello, "Bounds for the cardinality constrained P||Cmax problem", 2001), then by
-/// exchanges while the longest or shortest gain by one.
+/// length. cost, other_work, replica_of: [sample]. First by descending cost to the shortest micro-batch that
+/// is not full (LPT with a limit of the number, as in Dell'Amico and Martello, "Bounds for the cardinality
+/// constrained P||Cmax problem", 2001), then by exchanges while the longest or shortest gains by one.
 MicroBatches cut_evenly(const std::vector<double>& cost, const std::vector<std::uint8_t>& other_work,
-                        const std::vector<int>& replica_of, int replicas, int size);
+                        const std::vector<int>& replica_of, int replicas, int size, Kinds kinds);
 
 }  // namespace maestro::schedule

@@ -113,7 +113,11 @@ std::vector<std::vector<int>> placements(const Instance& instance, const MicroBa
             std::size_t at = 0;
             for (std::size_t k = 0; k < heavy[r].size(); ++k) {
                 const std::size_t last = count - 1 - late[k];
-                const std::size_t place = kind == 0 ? early[k] : kind == 1 ? last : (early[k] + last) / 2;
+                const double evenly = (static_cast<double>(k) + (r + 0.5) / work.replicas) *
+                                      static_cast<double>(count) / static_cast<double>(heavy[r].size());
+                const std::size_t between =
+                    std::max(std::min(static_cast<std::size_t>(evenly), last), std::min(early[k], last));
+                const std::size_t place = kind == 0 ? early[k] : kind == 1 ? last : between;
                 for (; at < place; ++at) orders[kind].push_back(*next++);
                 orders[kind].push_back(heavy[r][k]);
                 ++at;

@@ -12,7 +12,7 @@ namespace maestro::schedule {
 namespace {
 
 constexpr double kSame = 1e-9;         ///< relative; makespans that differ by less, as by rounding, are equal
-constexpr int kAnnealed = 96;          ///< groups of up to so many samples are annealed
+constexpr std::size_t kAnnealed = 96;  ///< groups of up to so many samples are annealed
 constexpr double kTemperature = 0.03;  ///< at the start, of the makespan
 /// How much longer a kept change may make the schedule on average, of the temperature; the draw is
 /// exponential.
@@ -63,7 +63,8 @@ std::vector<ConstructionRule> construction_rules(const Problem& problem) {
     if (pipeline)
         for (const double fed : {kNever, 1.0})
             for (int order = kOrders; order < kOrders + kPlacements; ++order)
-                all.push_back({.order = order, .fed = fed, .strict = true});
+                for (const Kinds kinds : {Kinds::together, Kinds::apart})
+                    all.push_back({.kinds = kinds, .order = order, .fed = fed, .strict = true});
     for (const double fed : {1.0, 3.0, kNever, 0.0})
         for (int order = 0; order < kOrders; ++order)
             for (const bool fair : {false, true})
@@ -80,46 +81,53 @@ Group::Group(Instance instance, std::uint64_t seed) : instance_(std::move(instan
     if (bundles_) single_ = singly(instance_);
     upstream_.resize(instance_.sections());
     for (const StageShape& shape : instance_.stages) upstream_[shape.section].resize(shape.replicas);
-    items_ = MicroBatches(samples());
-    work_ = measure(instance_, items_);
-    spread_ = spread(work_);
-    if (pipeline_ && anchor.micro_batch > 1) cut(anchor.micro_batch);
-    orders_ = orders(work_);
-    if (pipeline_) place();
+    add_cut(Kinds::apart);
+    if (cuts_.back().made) add_cut(Kinds::together);
+    starts_.resize(cuts_.size());
 }
 
-/// Makes micro-batches of the samples of each replica, and these the items of the search.
-void Group::cut(int size) {
-    const std::vector<int> replica_of = spread_;
-    items_ = cut_evenly(work_.anchor_s, work_.other_work, replica_of, anchors_, size);
-    work_ = measure(instance_, items_);
-    spread_.resize(items_.size());
-    for (std::size_t item = 0; item < items_.size(); ++item)
-        spread_[item] = replica_of[items_.samples(item).front()];
-    cut_ = true;
-}
-
-void Group::place() {
+void Group::add_cut(Kinds kinds) {
+    const StageShape& anchor = instance_.shape(instance_.anchor);
+    Cut& cut = cuts_.emplace_back();
+    cut.items = MicroBatches(samples());
+    cut.work = measure(instance_, cut.items);
+    cut.spread = spread(cut.work);
+    cut.made = pipeline_ && anchor.micro_batch > 1;
+    if (cut.made) {
+        const std::vector<int> replica_of = cut.spread;
+        cut.items = cut_evenly(cut.work.anchor_s, cut.work.other_work, replica_of, anchors_,
+                               anchor.micro_batch, kinds);
+        cut.work = measure(instance_, cut.items);
+        cut.spread.resize(cut.items.size());
+        for (std::size_t item = 0; item < cut.items.size(); ++item)
+            cut.spread[item] = replica_of[cut.items.samples(item).front()];
+    }
+    cut.orders = orders(cut.work);
+    if (!pipeline_) return;
     // In a pipeline text goes from short to long and back to short, so that neighbours are alike.
-    for (auto& order : orders_) {
+    for (auto& order : cut.orders) {
         const auto text = std::stable_partition(order.begin(), order.end(),
-                                                [&](int item) { return work_.other_work[item] != 0; });
-        const std::vector<int> list = rising_and_falling({text, order.end()}, work_.anchor_s);
+                                                [&](int item) { return cut.work.other_work[item] != 0; });
+        const std::vector<int> list = rising_and_falling({text, order.end()}, cut.work.anchor_s);
         std::copy(list.begin(), list.end(), text);
     }
-    for (auto& order : placements(instance_, items_, work_, orders_.front(), spread_))
-        orders_.push_back(std::move(order));
+    for (auto& order : placements(instance_, cut.items, cut.work, cut.orders.front(), cut.spread))
+        cut.orders.push_back(std::move(order));
 }
 
 double Group::construct(const ConstructionRule& rule) {
     Solution candidate;
-    candidate.replica_of = spread_;
-    candidate.order = orders_[rule.order];
-    candidate.rule.fed_s = rule.fed * work_.mean_s;
+    candidate.cut = rule.kinds == Kinds::apart ? 0 : static_cast<int>(cuts_.size()) - 1;
+    const Cut& cut = cut_of(candidate);
+    candidate.replica_of = cut.spread;
+    candidate.order = cut.orders[rule.order];
+    candidate.rule.fed_s = rule.fed * cut.work.mean_s;
     candidate.rule.fair = rule.fair;
     candidate.rule.aligned = rule.aligned;
     candidate.rule.strict = rule.strict;
     const Outcome outcome = execute(candidate);
+    if (Start& start = starts_[candidate.cut]; outcome.better_than(start.outcome))
+        start = {candidate, outcome};
     if (outcome.better_than(outcome_)) {
         keep(outcome);
         solution_ = candidate;
@@ -144,22 +152,40 @@ bool Group::try_solution(const Solution& solution) {
 }
 
 void Group::improve(std::int64_t moves, double enough_s) {
-    if (items() < 2 || outcome_.makespan_s == kNever) return;
+    if (solution_.order.size() < 2 || outcome_.makespan_s == kNever) return;
     // Text-only items first, because moving them does not change the order of the upstream sections.
     for (const bool all : {false, true})
         for (bool better = true; better && moves > 0 && outcome_.makespan_s > enough_s; --moves)
             better = try_level(all);
-    if (pipeline_ && moves > 0 && outcome_.makespan_s > enough_s) try_as_executed();
+    std::vector<Solution> starts{solution_};
+    // Which cut is the better one shows only in the end. Large groups have too few moves for both.
+    for (const Start& other : starts_)
+        if (other.solution.cut != solution_.cut && other.outcome.makespan_s < kNever &&
+            other.solution.order.size() <= kAnnealed)
+            starts.push_back(other.solution);
+    const std::int64_t share = moves / static_cast<std::int64_t>(starts.size());
+    for (const Solution& start : starts) vary(start, share, enough_s);
+}
+
+/// Changes a solution `moves` times. Keeps the best so far.
+void Group::vary(const Solution& start, std::int64_t moves, double enough_s) {
+    Solution current = start, best = solution_;
+    Outcome current_outcome = outcome_;
+    if (pipeline_ && moves > 0 && outcome_.makespan_s > enough_s) {
+        current = as_executed(start);
+        current_outcome = execute(current);
+        if (current_outcome.better_than(outcome_)) {
+            keep(current_outcome);
+            best = current;
+        }
+    }
     // Simulated annealing (Kirkpatrick et al. 1983) of small groups; large ones have too few moves to recover
     // from a worse solution, and are improved by descent. The best solution is kept beside the current one,
     // so that the result is never worse than the start.
-    const bool anneal = items() <= kAnnealed;
-    Outcome current_outcome = outcome_;
-    Solution current = solution_, best = solution_;
+    const bool anneal = current.order.size() <= kAnnealed;
     const std::int64_t all = moves;
     for (; moves > 0 && outcome_.makespan_s > enough_s; --moves) {
-        solution_ = current;
-        const Solution candidate = varied(current_outcome.last_replica);
+        const Solution candidate = varied(current, current_outcome.last_replica);
         const Outcome outcome = execute(candidate);
         // A change that lengthens the schedule by d is accepted with probability exp(-d / T), by the
         // criterion of Metropolis et al. (1953): the same as d being below T times an exponential draw. T
@@ -185,32 +211,28 @@ bool Group::try_level(bool all) {
     std::vector<double> extra_s = outcome_.idle_s;
     for (std::size_t a = 0; a < extra_s.size(); ++a) extra_s[a] += outcome_.tail_s[a];
     Solution candidate = solution_;
-    return level(work_, extra_s, all, candidate.replica_of) && try_solution(candidate);
+    return level(cut_of(candidate).work, extra_s, all, candidate.replica_of) && try_solution(candidate);
 }
 
-/// Fixes the order in which the anchor has started its micro-batches: from there the search may also let text
+/// Fixes the order in which the anchor starts its micro-batches: from there the search may also let text
 /// wait, which list scheduling never does, so that enough of it is left for the end of a short step.
-void Group::try_as_executed() {
-    Solution candidate = solution_;
-    candidate.rule.strict = true;
-    candidate.order.clear();
-    const Trial& best = *trials_[1 - next_];
-    for (const Executed& e : best.executed) {
-        const Node& n = best.machine.node(e.node);
+Solution Group::as_executed(Solution solution) {
+    execute(solution);
+    solution.rule.strict = true;
+    solution.order.clear();
+    for (const Executed& e : trial().executed) {
+        const Node& n = trial().machine.node(e.node);
         if (e.phase == Phase::forward && n.stage == instance_.entry)
-            candidate.order.push_back(items_.item_of(n.first_sample));
+            solution.order.push_back(cut_of(solution).items.item_of(n.first_sample));
     }
-    const Outcome outcome = execute(candidate);
-    if (outcome.makespan_s > outcome_.makespan_s * (1 + kSame)) return;
-    keep(outcome);
-    solution_ = candidate;
+    return solution;
 }
 
 /// One random change: two items change replicas or one changes its replica; two change places in the order
 /// or one moves in it; or another rule.
-Solution Group::varied(int last_replica) {
-    Solution next = solution_;
-    const int n = items();
+Solution Group::varied(const Solution& solution, int last_replica) {
+    Solution next = solution;
+    const int n = static_cast<int>(next.order.size());
     const int kind = random_.below(anchors_ > 1 ? kAllKinds : kOfRule);
     int a = random_.below(n);
     // Only changes of the replica that ends last can shorten the schedule. One draw in `anchors_` finds a
@@ -228,11 +250,11 @@ Solution Group::varied(int last_replica) {
         else
             std::rotate(to, from, from + 1);
     } else if (kind < kOfRule) {
-        next.rule.fed_s = kFed[random_.below(kFed.size())] * work_.mean_s;
+        next.rule.fed_s = kFed[random_.below(kFed.size())] * cut_of(next).work.mean_s;
         next.rule.count_text = random_.below(2) == 0;
         next.rule.fair = random_.below(2) == 0;
         next.rule.apart = random_.below(kSeldom) == 0;
-        next.rule.strict = items() <= kAnnealed && random_.below(2) == 0;
+        next.rule.strict = next.order.size() <= kAnnealed && random_.below(2) == 0;
     } else if (kind < kOfRule + kExchangeReplicas) {
         std::swap(next.replica_of[a], next.replica_of[b]);
     } else {
@@ -245,6 +267,7 @@ Solution Group::varied(int last_replica) {
 /// of another loss section have samples of one kind, with or without work in other sections: text must not
 /// wait for pictures. Upstream micro-batches have one sample (`one_by_one`) or are cut from upstream_.
 void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches) {
+    const Cut& cut = cut_of(solution);
     batches.resize(instance_.sections());
     on_.resize(anchors_);
     for (auto& list : on_) list.clear();
@@ -257,10 +280,10 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
         section_batches.replica_ends.assign(1, 0);
         const int stage = instance_.last_stage(s);
         const StageShape& shape = instance_.shape(stage);
-        if (cut_ && stage == instance_.anchor) {
+        if (cut.made && stage == instance_.anchor) {
             for (const auto& items : on_) {
                 for (const int item : items) {
-                    for (const int i : items_.samples(item)) section_batches.samples.push_back(i);
+                    for (const int i : cut.items.samples(item)) section_batches.samples.push_back(i);
                     section_batches.close_batch();
                 }
                 section_batches.close_replica();
@@ -276,7 +299,7 @@ void Group::compose(const Solution& solution, bool one_by_one, std::vector<Batch
             } else {
                 for (; a < anchors_ && instance_.replica_of(stage, a) == r; ++a)
                     for (const int item : on_[a])
-                        for (const int i : items_.samples(item))
+                        for (const int i : cut.items.samples(item))
                             if (instance_.active[instance_.at(stage, i)]) list.push_back(i);
             }
             const auto other_work = [&](int i) { return instance_.other_work[i]; };
@@ -318,8 +341,8 @@ double Group::run(Trial& trial, const DispatchRule& rule, bool in_order) {
 Outcome Group::execute(const Solution& solution) {
     Outcome outcome;
     place_.resize(samples());
-    for (int k = 0; k < items(); ++k)
-        for (const int i : items_.samples(solution.order[k])) place_[i] = k;
+    for (std::size_t k = 0; k < solution.order.size(); ++k)
+        for (const int i : cut_of(solution).items.samples(solution.order[k])) place_[i] = static_cast<int>(k);
     if (bundles_) {
         // Upstream sections work sample by sample first; the order that results is cut into micro-batches.
         // Which samples should travel together is only known once it is known when each is needed.
@@ -376,7 +399,7 @@ void Group::judge(const Trial& trial, Outcome& outcome) {
 
 bool Group::try_exchange(int i, Group& other, int j) {
     // Micro-batches that are cut have samples of one kind, and keep it.
-    if (cut_ && instance_.other_work[i] != other.instance_.other_work[j]) return false;
+    if (cut_of(solution_).made && instance_.other_work[i] != other.instance_.other_work[j]) return false;
     // The samples change their groups and take over each other's number, and with it the replica and the
     // place in the order. The tables of construct() are not updated, because exchanges come after all
     // constructions.
@@ -391,8 +414,10 @@ bool Group::try_exchange(int i, Group& other, int j) {
         std::swap(instance_.other_work[i], other.instance_.other_work[j]);
         std::swap(instance_.ids[i], other.instance_.ids[j]);
         for (const auto& [group, sample] : {std::pair(this, i), std::pair(&other, j)}) {
-            const int item = group->items_.item_of(sample);
-            group->work_.set(item, group->instance_, group->items_.samples(item));
+            for (Cut& cut : group->cuts_) {
+                const int item = cut.items.item_of(sample);
+                cut.work.set(item, group->instance_, cut.items.samples(item));
+            }
             if (group->bundles_) group->single_ = singly(group->instance_);
         }
     };

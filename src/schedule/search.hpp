@@ -17,8 +17,9 @@ namespace maestro::schedule {
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// A solution of the search: list scheduling executes it. Items: MicroBatches.
+/// A solution of the search: list scheduling executes it.
 struct Solution {
+    int cut = 0;                  ///< which of the group's cuts has its items
     std::vector<int> order;       ///< items, the most preferred first
     std::vector<int> replica_of;  ///< [item], of the anchor
     DispatchRule rule;
@@ -35,6 +36,7 @@ struct Outcome {
 
 /// The parameters by which a solution is constructed.
 struct ConstructionRule {
+    Kinds kinds = Kinds::apart;  ///< of the micro-batches of a pipeline
     int order = 0;         ///< which of orders() (construct.hpp), then which of placements() (placement.hpp)
     double fed = kNever;   ///< DispatchRule::fed_s in mean tasks of the anchor
     bool fair = false;     ///< DispatchRule::fair
@@ -51,7 +53,6 @@ public:
     Group& operator=(const Group&) = delete;
 
     int samples() const { return instance_.samples; }
-    int items() const { return static_cast<int>(items_.size()); }
     const Outcome& best() const { return outcome_; }
 
     /// Executes one rule and keeps the result if it is the best so far. Returns its makespan, infinite if it
@@ -81,6 +82,14 @@ private:
         std::vector<Batches> batches;
         std::vector<Executed> executed;
     };
+    /// What the search moves, and where it starts.
+    struct Cut {
+        bool made = false;  ///< items are the micro-batches of the anchor
+        MicroBatches items;
+        Work work;
+        std::vector<int> spread;               ///< [item], the replica
+        std::vector<std::vector<int>> orders;  ///< orders to try
+    };
     /// The machine for the next execution.
     Trial& trial() {
         if (!trials_[next_]) trials_[next_] = std::make_unique<Trial>(instance_);
@@ -97,11 +106,12 @@ private:
     }
     bool try_solution(const Solution& solution);
     bool try_level(bool all);
-    void try_as_executed();
-    void cut(int size);
-    void place();
-    /// A neighbour of solution_; `last_replica`: see Outcome.
-    Solution varied(int last_replica);
+    Solution as_executed(Solution solution);
+    void vary(const Solution& start, std::int64_t moves, double enough_s);
+    void add_cut(Kinds kinds);
+    const Cut& cut_of(const Solution& solution) const { return cuts_[solution.cut]; }
+    /// A neighbour of a solution; `last_replica`: see Outcome.
+    Solution varied(const Solution& solution, int last_replica);
     void compose(const Solution& solution, bool one_by_one, std::vector<Batches>& batches);
     double run(Trial& trial, const DispatchRule& rule, bool in_order);
     Outcome execute(const Solution& solution);
@@ -113,11 +123,12 @@ private:
     int anchors_ = 1;        ///< replicas of the anchor
     bool bundles_ = false;   ///< an upstream section has micro-batches of several samples
     bool pipeline_ = false;  ///< the anchor's section has several stages
-    bool cut_ = false;       ///< items are the micro-batches of the anchor
-    MicroBatches items_;
-    Work work_;
-    std::vector<int> spread_;               ///< [item], the replica at the start of the search
-    std::vector<std::vector<int>> orders_;  ///< orders at the start of the search
+    struct Start {
+        Solution solution;
+        Outcome outcome;
+    };
+    std::vector<Start> starts_;  ///< the best construction of each cut
+    std::vector<Cut> cuts_;      ///< one, or one for each of Kinds
     Solution solution_;
     Outcome outcome_;
     std::array<std::unique_ptr<Trial>, 2> trials_;  ///< the best so far and the next
