@@ -53,7 +53,6 @@ public:
     FixedOrder(const Machine& machine, std::vector<std::vector<Choice>> agendas)
         : machine_(machine), agendas_(std::move(agendas)), next_(agendas_.size(), 0) {}
     void ready(int, Phase, double) {}
-    void later_inputs(int, double) {}
     void started(const Choice&, double) {}
     Choice choose(int lane, double) {
         auto& at = next_[lane];
@@ -76,7 +75,6 @@ public:
     ReadyOrder(const Machine& machine, const std::vector<std::vector<Task>>& tasks,
                std::vector<std::vector<Choice>> agendas);
     void ready(int, Phase, double) {}
-    void later_inputs(int, double) {}
     void started(const Choice&, double) {}
     Choice choose(int lane, double now);
 
@@ -95,7 +93,6 @@ public:
     static constexpr bool kBackwardFollows = true;
     explicit ListOrder(const Machine& machine);
     void ready(int node, Phase phase, double now);
-    void later_inputs(int, double) {}
     void started(const Choice& choice, double end_s);
     Choice choose(int lane, double now);
 

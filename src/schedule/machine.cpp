@@ -126,10 +126,6 @@ void Machine::link(const std::vector<Batches>& batches) {
         ++down.inputs_left;
         ++up.consumers_left;
         if (p.gradient) ++up.gradients_left;
-        const bool inner = instance_.section_of(up.stage) == instance_.section_of(down.stage);
-        if (down.first == p.down || inner) continue;
-        ++nodes_[down.first].later_left;
-        nodes_[down.first].fed_later = true;
     }
     // The links of all nodes lie in one array (compressed sparse rows). The ends of each node's range have
     // counted its links; now they are set to its start and grow as links are stored. That takes linear time

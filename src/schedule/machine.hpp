@@ -32,11 +32,8 @@ struct Node {
     int inputs_left = 0;     ///< upstream nodes whose output has not arrived
     int gradients_left = 0;  ///< downstream nodes whose gradient has not arrived
     int consumers_left = 0;  ///< downstream nodes whose forward is not done
-    /// Of a first stage: forwards of other sections, not yet done, whose output enters at a later stage.
-    int later_left = 0;
     bool has_backward = false, started = false, forward_done = false, backward_started = false;
-    bool fed_later = false;  ///< of a first stage: later_left was above 0
-    bool closed = false;     ///< of a loss section; nothing waits for its forward but its backward
+    bool closed = false;  ///< of a loss section; nothing waits for its forward but its backward
 };
 
 struct Link {
@@ -103,11 +100,9 @@ public:
         return n.has_backward && n.forward_done && !n.backward_started && n.gradients_left == 0;
     }
 
-    /// Executes the step; once for each build. `chooser` has five members:
+    /// Executes the step; once for each build. `chooser` has four members:
     /// - `void ready(int node, Phase phase, double now)`: the inputs of a task have arrived. Its window may
     ///   be full.
-    /// - `void later_inputs(int node, double now)`: what other sections send to the later stages of this
-    ///   micro-batch, a node of a first stage, is on its way.
     /// - `Choice choose(int lane, double now)` returns the task that a free lane starts. It must be able
     ///   to start.
     /// - `void started(const Choice&, double end_s)`: the task has started.
@@ -155,15 +150,6 @@ private:
         chooser.ready(n, Phase::forward, now);
         touch(node.lane);
     }
-    /// The output of `up` is on its way to `down`.
-    template <class Chooser>
-    void sent(Chooser& chooser, const Node& up, int down, double now) {
-        const int first = nodes_[down].first;
-        if (first == down || nodes_[up.first].stage == nodes_[first].stage) return;
-        if (--nodes_[first].later_left > 0) return;
-        chooser.later_inputs(first, now);
-        touch(nodes_[first].lane);
-    }
     template <class Chooser>
     void gradient_arrived(Chooser& chooser, int n, double now) {
         Node& node = nodes_[n];
@@ -199,13 +185,11 @@ void Machine::finish(Chooser& chooser, const Event& event) {
             busy_[n.lane] = 0;
             touch(n.lane);
             n.forward_done = true;
-            for (const Link& d : downstream(n)) {
-                sent(chooser, n, d.node, event.time);
+            for (const Link& d : downstream(n))
                 if (d.delay_s > 0)
                     push(event.time + d.delay_s, d.node, input_arrives);
                 else
                     input_arrived(chooser, d.node, event.time);
-            }
             for (int u = n.up_first; u < n.up_last; ++u) {
                 Node& up = nodes_[links_[u].node];
                 if (--up.consumers_left == 0 && !up.has_backward) retire(up);

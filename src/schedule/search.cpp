@@ -152,7 +152,7 @@ bool Group::try_solution(const Solution& solution) {
 }
 
 void Group::improve(std::int64_t moves, double enough_s) {
-    if (solution_.order.size() < 2 || outcome_.makespan_s == kNever) return;
+    if (outcome_.makespan_s == kNever) return;
     // Text-only items first, because moving them does not change the order of the upstream sections.
     for (const bool all : {false, true})
         for (bool better = true; better && moves > 0 && outcome_.makespan_s > enough_s; --moves)
@@ -169,6 +169,7 @@ void Group::improve(std::int64_t moves, double enough_s) {
 
 /// Changes a solution `moves` times. Keeps the best so far.
 void Group::vary(const Solution& start, std::int64_t moves, double enough_s) {
+    if (start.order.size() < 2) return;
     Solution current = start, best = solution_;
     Outcome current_outcome = outcome_;
     if (pipeline_ && moves > 0 && outcome_.makespan_s > enough_s) {

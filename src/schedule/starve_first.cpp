@@ -86,7 +86,10 @@ void StarveFirst::ready(int node, Phase phase, double now) {
     }
     if (slot.follows) return;
     if (slot.loss) {
-        if (n.later_left == 0) startable(slot, node, now);
+        if (slot.next < 0) slot.forwards.front().push((*priority_)[node], node);
+        // Text that no encoder produces would hide that a replica runs out of inputs: it counts when it
+        // starts.
+        if (slot.anchor && counts(n)) extend_backlog(n, now);
         return;
     }
     // A section with a fixed order asks the machine what can start and needs no queue.
@@ -94,18 +97,6 @@ void StarveFirst::ready(int node, Phase phase, double now) {
     const int anchor = machine_.node(anchor_node(n)).replica - slot.first_anchor;
     slot.forwards[anchor].push((*priority_)[node], node);
     refresh(slot, anchor);
-}
-
-void StarveFirst::later_inputs(int node, double now) {
-    const Node& n = machine_.node(node);
-    if (n.inputs_left == 0) startable(slot_of(n), node, now);
-}
-
-void StarveFirst::startable(Slot& slot, int node, double now) {
-    const Node& n = machine_.node(node);
-    if (slot.next < 0) slot.forwards.front().push((*priority_)[node], node);
-    // Text that no encoder produces would hide that a replica runs out of inputs: it counts when it starts.
-    if (slot.anchor && counts(n)) extend_backlog(n, now);
 }
 
 void StarveFirst::started(const Choice& choice, double end_s) {

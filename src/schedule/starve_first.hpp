@@ -38,7 +38,6 @@ public:
     /// their nodes.
     void begin(const DispatchRule& rule, const std::vector<int>& priority, bool in_order);
     void ready(int node, Phase phase, double now);
-    void later_inputs(int node, double now);
     void started(const Choice& choice, double end_s);
     Choice choose(int lane, double now);
 
@@ -76,9 +75,7 @@ private:
     Slot& slot_of(const Node& n) { return slots_[first_slot_[n.stage] + n.replica]; }
     /// Returns whether a micro-batch, a node of the anchor's first stage, counts in the backlog once its
     /// inputs are there.
-    bool counts(const Node& n) const { return rule_.count_text || n.up_first < n.up_last || n.fed_later; }
-    /// A micro-batch of a section with a loss can start: all of its inputs have arrived or are on their way.
-    void startable(Slot& slot, int node, double now);
+    bool counts(const Node& n) const { return rule_.count_text || n.up_first < n.up_last; }
     /// Consumers of micro-batches that have no backward give their places in the window free.
     void release_upstream(const Slot& slot, const Node& n);
     /// Returns in which order a backward is taken.
