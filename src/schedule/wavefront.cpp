@@ -33,10 +33,13 @@ constexpr double kManyExecuted = 3e9;
 constexpr double kMinMoves = 2, kMaxMoves = 3000;
 
 /// Returns the number of executions that the search of a group may use.
-std::int64_t default_moves(std::size_t samples) {
+std::int64_t default_moves(const Problem& problem) {
     // Plus 1, because a step may be without samples.
-    const double n = static_cast<double>(samples + 1);
-    const double moves = std::min(kExecuted / n, kManyExecuted / (n * n * n));
+    const double n = static_cast<double>(problem.samples.size() + 1);
+    // All stages of a pipeline are executed, each with its micro-batches.
+    const StageShape& anchor = problem.stages[anchor_stage(problem)];
+    const double executed = std::max(n, n * anchor.lane_stride / anchor.micro_batch);
+    const double moves = std::min(kExecuted / executed, kManyExecuted / (n * n * n));
     return static_cast<std::int64_t>(std::clamp(moves, kMinMoves, kMaxMoves));
 }
 
@@ -222,7 +225,7 @@ StepPlan plan_wavefront(const Problem& problem, std::int64_t step, std::int64_t 
     const int groups = groups_of(problem);
     PlanBuilder builder(problem, groups);
     const double enough = builder.lower_bound_s() * (1 + kEnough);
-    if (moves == 0) moves = default_moves(problem.samples.size());
+    if (moves == 0) moves = default_moves(problem);
     // With few samples the partition decides most of the makespan, so that several are tried.
     const int partitions = groups > 1 && problem.samples.size() <= kFewSamples ? kPartitions : 1;
     Partitioner partitioner(problem, groups);
