@@ -45,7 +45,6 @@ void Machine::build(const std::vector<Batches>& batches) {
         const Batches& list = batches[shape.section];
         MAESTRO_CHECK(static_cast<int>(list.replica_ends.size()) == shape.replicas + 1,
                       "stage {}: micro-batches of {} replicas", s, list.replica_ends.size() - 1);
-        const std::size_t first_stage = instance.first_stage(shape.section);
         slots_.push_back(slots);
         first_[s].clear();
         slots += shape.replicas;
@@ -59,7 +58,6 @@ void Machine::build(const std::vector<Batches>& batches) {
                 node.replica = r;
                 node.lane = lane;
                 node.index = index;
-                node.first = first_[first_stage][r] + index;
                 node.first_sample = list.samples[sample];
                 node.samples_first = sample;
                 node.samples_last = list.ends[batch];

@@ -68,6 +68,8 @@ public:
     std::span<const Node> nodes() const { return nodes_; }
     const Node& node(int n) const { return nodes_[n]; }
     int first_node(int stage, int replica) const { return first_[stage][replica]; }
+    /// Returns the node of the same micro-batch in another stage of its section.
+    int in_stage(const Node& n, int stage) const { return first_node(stage, n.replica) + n.index; }
     /// Returns the node of a sample in a stage, -1 if it has no work there.
     int node_of(int stage, int sample) const { return node_of_[instance_.at(stage, sample)]; }
     /// Returns the samples of a node, in order.

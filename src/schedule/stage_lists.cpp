@@ -23,7 +23,7 @@ void StageLists::begin() {
 void StageLists::started(const Node& n) {
     const std::size_t at = slot(n.stage, n.replica);
     if (first_stage_[n.stage] == n.stage) {
-        place_[n.first] = static_cast<int>(order_[at].size());
+        place_[machine_.in_stage(n, n.stage)] = static_cast<int>(order_[at].size());
         order_[at].push_back(n.index);
     }
     ++done_[at];

@@ -25,9 +25,10 @@ public:
         const std::size_t at = done_[slot(stage, replica)];
         return at < order.size() ? machine_.first_node(stage, replica) + order[at] : -1;
     }
+    int first_stage(int stage) const { return first_stage_[stage]; }
     /// Returns the place of a node's micro-batch in the order. Its forward must have started in the first
     /// stage.
-    int place(const Node& n) const { return place_[n.first]; }
+    int place(const Node& n) const { return place_[machine_.in_stage(n, first_stage_[n.stage])]; }
 
 private:
     std::size_t slot(int stage, int replica) const { return slots_[stage] + replica; }

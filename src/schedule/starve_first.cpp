@@ -133,8 +133,7 @@ void StarveFirst::started(const Choice& choice, double end_s) {
             known = 1;
             sources_[slot.sources].sequence.push_back(slot.target);
             for (const int stage : machine_.instance().bottleneck) {
-                const Node& longest =
-                    machine_.node(machine_.first_node(stage, anchor.replica) + anchor.index);
+                const Node& longest = machine_.node(machine_.in_stage(anchor, stage));
                 announced_s_[anchor.replica] += longest.forward_s + longest.backward_s;
             }
             refresh_all(anchor.replica);
@@ -148,8 +147,10 @@ void StarveFirst::release_upstream(const Slot& slot, const Node& n) {
     const Instance& instance = machine_.instance();
     if (!slot.loss || instance.section_of(n.stage) != instance.section_of(instance.anchor)) return;
     for (const Link& link : machine_.upstream(n)) {
-        const Node& up = machine_.node(machine_.node(link.node).first);
-        if (!up.has_backward) hold(up, -1);
+        const Node& up = machine_.node(link.node);
+        if (up.has_backward) continue;
+        // The window that it holds is the one of its section's first stage.
+        hold(machine_.node(machine_.in_stage(up, lists_.first_stage(up.stage))), -1);
     }
 }
 
@@ -161,7 +162,7 @@ void StarveFirst::extend_backlog(const Node& n, double now) {
     end = std::max(end, now);
     double left = announced_s_[n.replica];
     for (const int stage : machine_.instance().bottleneck) {
-        const Node& longest = machine_.node(machine_.first_node(stage, n.replica) + n.index);
+        const Node& longest = machine_.node(machine_.in_stage(n, stage));
         end = end + longest.forward_s + longest.backward_s;
         left = left - longest.forward_s - longest.backward_s;
     }
