@@ -7,97 +7,15 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <numbers>
-#include <random>
 #include <string_view>
-#include <vector>
 
 #include "schedule/policies.hpp"
-#include "unit/schedule/problems.hpp"
+#include "unit/schedule/pipeline_steps.hpp"
 
 using namespace maestro::schedule;
+using maestro::schedule_test::UnlikeStep;
 
 namespace {
-
-class RandomNumbers {
-public:
-    explicit RandomNumbers(std::uint64_t seed) : engine_(seed) {}
-    std::mt19937_64& engine() { return engine_; }
-    double log_normal(double sigma) {
-        const double radius = std::sqrt(-2 * std::log(1 - uniform()));
-        return std::exp(sigma * radius * std::cos(2 * std::numbers::pi * uniform()));
-    }
-
-private:
-    double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
-    std::mt19937_64 engine_;
-};
-
-/// A language section in `stages` stages. Every encoder rank serves `pipelines` of its replicas.
-struct Step {
-    int stages = 4, micro_batches = 16, size = 4;  ///< of a language replica; samples of a micro-batch
-    int groups = 1, pipelines = 1;                 ///< encoder ranks; language replicas that one serves
-    double share = 1.0 / 3;                        ///< of samples with pictures
-    double load = 0.7;                             ///< work of an encoder rank over that of a language rank
-    double sigma = 0.6;                            ///< of the log-normal costs of samples
-    int wider = 2;  ///< windows of the stages are that much larger than the number of stages that are left
-    /// Window of an encoder, of the pictures that are in flight on average; 0: no window.
-    double encoder_window = 4.0 / 3;
-    int encoder_spare = 1;  ///< micro-batches of the language section in addition
-};
-
-/// Micro-batches of pictures that an encoder has in flight on average if nothing waits: by Little's law their
-/// number in a unit of time, times how long the first stage and the encoder have one.
-double in_flight(const Step& step) {
-    // In units of what a stage takes for a micro-batch.
-    const double on_encoder = step.load / (step.pipelines * step.share);
-    return step.pipelines * step.share * (step.stages + step.wider + on_encoder);
-}
-
-Problem make_problem(const Step& step, std::uint64_t seed) {
-    RandomNumbers random(seed * 7919 + 17);
-    const int replicas = step.groups * step.pipelines, samples = step.micro_batches * step.size * replicas;
-    Problem single{.stages = {{.section = 0, .replicas = step.groups, .window = 0},
-                              {.section = 1,
-                               .replicas = replicas,
-                               .first_lane = step.groups,
-                               .micro_batch = step.size,
-                               .window = 1,
-                               .loss = true}},
-                   .edges = {{0, 1, true}},
-                   .lanes = step.groups + replicas,
-                   .samples = {}};
-    if (step.encoder_window > 0)
-        single.stages[0].window =
-            (static_cast<int>(std::ceil(step.encoder_window * in_flight(step))) + step.encoder_spare) *
-            step.size;
-    double language = 0, vision = 0;
-    for (int i = 0; i < samples; ++i) {
-        const double text = random.log_normal(step.sigma), picture = random.log_normal(step.sigma);
-        const bool pictured = static_cast<int>((i + 1) * step.share) > static_cast<int>(i * step.share);
-        single.samples.push_back({.id = i, .stages = {{}, {text, 2 * text, true}}});
-        language += text;
-        if (!pictured) continue;
-        single.samples.back().stages[0] = {picture, 2 * picture, true};
-        vision += picture;
-    }
-    std::shuffle(single.samples.begin(), single.samples.end(), random.engine());
-    for (SampleCost& sample : single.samples) {
-        const double scale = step.load * language / (step.stages * replicas) / (vision / step.groups);
-        sample.stages[0].forward_s *= scale;
-        sample.stages[0].backward_s *= scale;
-    }
-    Problem problem = maestro::schedule_test::in_stages(single, {1, step.stages});
-    for (StageShape& shape : problem.stages)
-        if (shape.section == 1 && !shape.loss) shape.window += step.wider;
-    return problem;
-}
-
-/// The same step without pictures.
-Problem text_alone(Problem problem) {
-    for (SampleCost& sample : problem.samples) sample.stages[0] = {};
-    return problem;
-}
 
 struct Result {
     double bound = 0, text_bound = 0;     ///< gaps to the lower bound, of the step and of text alone
@@ -106,12 +24,12 @@ struct Result {
     double fifo = 0;                      ///< fifo over text alone
 };
 
-Result measure(const Step& step, int seeds) {
+Result measure(const UnlikeStep& step, int seeds) {
     Result mean;
     for (int seed = 0; seed < seeds; ++seed) {
-        const Problem problem = make_problem(step, static_cast<std::uint64_t>(seed));
+        const Problem problem = step.problem(static_cast<std::uint64_t>(seed));
         const StepPlan plan = make_plan("wavefront", problem, 1),
-                       alone = make_plan("wavefront", text_alone(problem), 1);
+                       alone = make_plan("wavefront", maestro::schedule_test::text_alone(problem), 1);
         const double over_text = plan.makespan_s / alone.makespan_s - 1;
         const double over_larger = plan.makespan_s / std::max(alone.makespan_s, plan.lower_bound_s) - 1;
         mean.bound += (plan.makespan_s / plan.lower_bound_s - 1) / seeds;
@@ -131,9 +49,9 @@ void heading(std::string_view title) {
                "over larger", "worst", "bound", "text bound", "fifo");
 }
 
-void row(const Step& step, int seeds) {
+void row(const UnlikeStep& step, int seeds) {
     const Result r = measure(step, seeds);
-    const int encoder = make_problem(step, 0).stages[0].window / step.size;
+    const int encoder = step.problem(0).stages[0].window / step.size;
     fmt::print("{:>3}{:>4}{:>6}{:>4}{:>6.1f}{:>7.1f}{:>8}{:>9}", step.stages, step.micro_batches, step.size,
                step.pipelines, step.load, step.sigma, step.wider,
                encoder > 0 ? fmt::format("{}", encoder) : "-");
@@ -142,7 +60,7 @@ void row(const Step& step, int seeds) {
                100 * r.fifo);
 }
 
-/// Steps in which the encoder can keep the pipeline fed (unit/schedule/problems.hpp).
+/// Steps in which the encoder can keep the pipeline fed (unit/schedule/pipeline_steps.hpp).
 void feeding() {
     constexpr int kSteps = 1000;
     int as_text = 0;
@@ -202,8 +120,9 @@ void planning_times() {
             for (const int m : {4, 16, 64}) {
                 fmt::print("{:>5} samples, k {:>2}, m {:>2}, size {}:", 4 * k * size * m, k, m, size);
                 for (const int p : {1, 4, 8}) {
-                    const Problem problem = make_problem(
-                        {.stages = p, .micro_batches = m, .size = size, .groups = 4, .pipelines = k}, 1);
+                    const UnlikeStep step{
+                        .stages = p, .micro_batches = m, .size = size, .groups = 4, .pipelines = k};
+                    const Problem problem = step.problem(1);
                     double best = 1e9;
                     for (int i = 0; i < 3; ++i) {
                         const auto start = std::chrono::steady_clock::now();

@@ -99,7 +99,7 @@ void hidden_states_to_the_last_stage(Problem& problem) {
 TEST(Pipelines, KeepTheRulesOnRandomProblems) {
     using schedule_test::random_problem;
     int pipelined = 0, in_order = 0;  // plans with pipelines, and those that follow the order of wavefront
-    for (std::uint64_t seed = 0; seed < 600; ++seed) {
+    for (std::uint64_t seed = 0; seed < 400; ++seed) {
         const Problem single = seed % 2 == 0 ? random_problem(seed) : schedule_test::hard_problem(seed);
         const bool colocated = single.stages.front().first_lane == single.stages.back().first_lane;
         std::vector<int> stages;
@@ -119,7 +119,7 @@ TEST(Pipelines, KeepTheRulesOnRandomProblems) {
                 in_order += plan.window_limited ? 0 : 1;
         }
     }
-    EXPECT_GT(pipelined, 400);
+    EXPECT_GT(pipelined, 250);
     EXPECT_GT(in_order, pipelined / 2);
 }
 

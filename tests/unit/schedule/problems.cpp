@@ -1,6 +1,5 @@
 #include "unit/schedule/problems.hpp"
 
-#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -185,51 +184,6 @@ Problem in_stages(const Problem& single, const std::vector<int>& stages) {
         problem.edges.push_back(edge);
     }
     return problem;
-}
-
-FedStep fed_step(std::uint64_t seed) {
-    Dice dice(seed);
-    FedStep step{.stages = 1 + dice.up_to(8), .micro_batches = 3 + dice.up_to(30), .seed = seed};
-    const int m = step.micro_batches;
-    step.stage_backward_s = step.stage_forward_s * (1 + dice.up_to(3));
-    const double c = step.stage_forward_s + step.stage_backward_s;
-    // A picture cannot be the first, nor the last, or it would delay the step.
-    std::vector<int> places;
-    for (int x = 1; x + 1 < m; ++x)
-        if (dice.up_to(3) == 0) places.push_back(x);
-    if (places.empty()) places.push_back(1 + dice.up_to(m - 2));
-    step.pictures = static_cast<int>(places.size());
-    double most_forward = 1e9, most_backward = 1e9;
-    for (int i = 1; i <= step.pictures; ++i) {
-        const int x = places[static_cast<std::size_t>(i - 1)];
-        most_forward = std::min(most_forward, x * c / i);
-        most_backward = std::min(most_backward, (m - 1 - x) * c / (step.pictures - i + 1));
-    }
-    const auto at_least_half = [&] { return 0.5 + (dice.cost() - 0.1) / 2; };
-    step.forward_s = most_forward * at_least_half();
-    step.backward_s = most_backward * at_least_half();
-    const double most = (m + step.stages - 1) * c / step.pictures;
-    const double scale = std::min(1.0, most / (step.forward_s + step.backward_s));
-    step.forward_s *= scale;
-    step.backward_s *= scale;
-    return step;
-}
-
-Problem FedStep::problem() const {
-    Problem single{.stages = {{.replicas = 1, .window = 0},
-                              {.section = 1, .replicas = 1, .first_lane = 1, .window = 1, .loss = true}},
-                   .edges = {{0, 1, true}},
-                   .lanes = 2,
-                   .samples = {}};
-    const TaskCost language{stages * stage_forward_s, stages * stage_backward_s, true};
-    for (int i = 0; i < micro_batches; ++i)
-        single.samples.push_back(
-            {.id = i,
-             .stages = {i < pictures ? TaskCost{forward_s, backward_s, true} : TaskCost{}, language}});
-    // In any order of the data.
-    for (std::size_t i = single.samples.size(); i > 1; --i)
-        std::swap(single.samples[i - 1], single.samples[(seed * 31 + i * 17) % i]);
-    return in_stages(single, {1, stages});
 }
 
 }  // namespace maestro::schedule_test

@@ -20,22 +20,4 @@ schedule::Problem hard_problem(std::uint64_t seed);
 /// The costs of a section are divided among its stages.
 schedule::Problem in_stages(const schedule::Problem& single, const std::vector<int>& stages);
 
-/// A step of equal micro-batches in which an encoder can keep a pipeline fed: there are places x_1 < ... <
-/// x_n for the pictures among m micro-batches (from 0) with i a <= x_i c, (n - i + 1) g <= (m - 1 - x_i) c
-/// and n (a
-/// + g) <= (m + p - 1) c, where c is what a stage takes for a micro-batch, both tasks.
-struct FedStep {
-    int stages = 1, micro_batches = 1, pictures = 0;
-    double forward_s = 0, backward_s = 0;              ///< of a picture on the encoder: a, g
-    double stage_forward_s = 1, stage_backward_s = 2;  ///< of a micro-batch on a stage
-    std::uint64_t seed = 0;
-
-    double text_alone_s() const {
-        return (micro_batches + stages - 1) * (stage_forward_s + stage_backward_s);
-    }
-    schedule::Problem problem() const;
-};
-/// Random sizes and places; a and g are at least half of what the conditions allow.
-FedStep fed_step(std::uint64_t seed);
-
 }  // namespace maestro::schedule_test
