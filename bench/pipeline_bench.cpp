@@ -51,7 +51,7 @@ void heading(std::string_view title) {
 
 void row(const UnlikeStep& step, int seeds) {
     const Result r = measure(step, seeds);
-    const int encoder = step.problem(0).stages[0].window / step.size;
+    const int encoder = step.problem(0).stages[0].window * step.encoder_size / step.size;
     fmt::print("{:>3}{:>4}{:>6}{:>4}{:>6.1f}{:>7.1f}{:>8}{:>9}", step.stages, step.micro_batches, step.size,
                step.pipelines, step.load, step.sigma, step.wider,
                encoder > 0 ? fmt::format("{}", encoder) : "-");
@@ -85,6 +85,11 @@ void gaps(int seeds) {
             for (const int k : {1, 4})
                 for (const double load : {0.5, 0.7, 0.9})
                     row({.stages = p, .micro_batches = m, .pipelines = k, .load = load}, seeds);
+    heading("encoder micro-batches of two and four samples");
+    for (const int size : {2, 4})
+        for (const int k : {1, 4})
+            for (const double load : {0.5, 0.9})
+                row({.pipelines = k, .load = load, .encoder_size = size}, seeds);
     heading("short steps");
     for (const int m : {4, 8})
         for (const int k : {1, 4})

@@ -75,7 +75,7 @@ Problem UnlikeStep::problem(std::uint64_t seed) const {
     std::uint64_t next = 0;
     const auto log_normal = [&] { return std::exp(sigma * random.normal(next++)); };
     const int replicas = groups * pipelines, samples = micro_batches * size * replicas;
-    Problem single{.stages = {{.section = 0, .replicas = groups, .window = 0},
+    Problem single{.stages = {{.section = 0, .replicas = groups, .micro_batch = encoder_size, .window = 0},
                               {.section = 1,
                                .replicas = replicas,
                                .first_lane = groups,
@@ -87,7 +87,7 @@ Problem UnlikeStep::problem(std::uint64_t seed) const {
                    .samples = {}};
     if (encoder_window > 0)
         single.stages[0].window =
-            (static_cast<int>(std::ceil(encoder_window * in_flight())) + encoder_spare) * size;
+            (static_cast<int>(std::ceil(encoder_window * in_flight())) + encoder_spare) * size / encoder_size;
     double language = 0, vision = 0;
     for (int i = 0; i < samples; ++i) {
         const double text = log_normal(), picture = log_normal();

@@ -33,6 +33,7 @@ struct UnlikeStep {
     double share = 1.0 / 3;                        ///< of samples with pictures
     double load = 0.7;                             ///< work of an encoder rank over that of a language rank
     double sigma = 0.6;                            ///< of the log-normal costs of samples
+    int encoder_size = 1;                          ///< samples of an encoder's micro-batch
     int wider = 2;  ///< windows of the stages are that much larger than the number of stages that are left
     /// Window of an encoder, of the pictures that are in flight on average; 0: no window.
     double encoder_window = 4.0 / 3;
