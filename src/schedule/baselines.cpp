@@ -37,12 +37,20 @@ std::vector<Batches> cut(const Instance& instance, const std::vector<int>& order
     return batches;
 }
 
-/// Halves the micro-batches of the loss sections or, if these have one sample each, those of the others.
-/// Returns false if all have one sample.
+/// What a window limits.
+struct InFlight {
+    std::vector<int> sizes;  ///< [section], samples of a micro-batch
+    int at_once = 0;         ///< micro-batches over which chunks are interleaved
+};
+
+/// Halves the micro-batches of the loss sections or, if these have one sample each, those of the others, or
+/// else the number over which chunks are interleaved. Returns false if all are 1.
 /// A micro-batch of a loss section starts only when all of its samples are in flight upstream at the same
 /// time. These micro-batches are halved first, because a window counts micro-batches: smaller ones upstream
-/// would let it hold fewer samples.
-bool halve(const Instance& instance, std::vector<int>& sizes) {
+/// would let it hold fewer samples. Interleaved chunks run many forwards before the first backward, and their
+/// inputs are in flight upstream as well.
+bool halve(const Instance& instance, InFlight& in_flight) {
+    std::vector<int>& sizes = in_flight.sizes;
     for (const bool loss : {true, false}) {
         bool halved = false;
         for (std::size_t s = 0; s < sizes.size(); ++s) {
@@ -53,26 +61,30 @@ bool halve(const Instance& instance, std::vector<int>& sizes) {
         }
         if (halved) return true;
     }
-    return false;
+    const bool chunks = std::any_of(instance.stages.begin(), instance.stages.end(),
+                                    [](const StageShape& s) { return s.chunks > 1; });
+    if (!chunks || in_flight.at_once == 1) return false;
+    in_flight.at_once = (in_flight.at_once + 1) / 2;
+    return true;
 }
 
 /// Plans a step in which every section takes the samples in `order`. The samples of a micro-batch may be too
 /// far apart in it for an upstream window. Smaller micro-batches always run in the end: with one sample each,
-/// the first sample that is not done can always proceed.
+/// taken through chunks one by one, the first sample that is not done can always proceed.
 StepPlan plan_in_order(const Problem& problem, std::int64_t step, const Instance& instance,
                        const std::vector<int>& order, const std::vector<int>& replica_of) {
-    std::vector<int> sizes;
+    InFlight in_flight{.sizes = {}, .at_once = std::max(instance.samples, 1)};
     for (int s = 0; s < instance.sections(); ++s)
-        sizes.push_back(instance.shape(instance.last_stage(s)).micro_batch);
+        in_flight.sizes.push_back(instance.shape(instance.last_stage(s)).micro_batch);
     // Executing is the test, because no simple condition on windows and sizes is exact. Sizes are halved, so
     // that it takes few executions.
     for (bool window_limited = false;; window_limited = true) {
-        const std::vector<Batches> batches = cut(instance, order, replica_of, sizes);
+        const std::vector<Batches> batches = cut(instance, order, replica_of, in_flight.sizes);
         Machine machine(instance, batches);
-        ListOrder chooser(machine);
+        ListOrder chooser(machine, in_flight.at_once);
         std::vector<Executed> executed;
         if (machine.run(chooser, &executed) == std::numeric_limits<double>::infinity()) {
-            MAESTRO_CHECK(halve(instance, sizes), "{} samples in order do not run one by one",
+            MAESTRO_CHECK(halve(instance, in_flight), "{} samples in order do not run one by one",
                           instance.samples);
             continue;
         }
@@ -100,14 +112,18 @@ StepPlan plan_lpt(const Problem& problem, std::int64_t step) {
     const Instance instance = whole(problem);
     std::vector<int> order(instance.samples), replica_of(order.size());
     std::iota(order.begin(), order.end(), 0);
-    // Of a pipeline, the stage with the most work counts: it works at the rate of that one.
-    const int longest = longest_stages(problem)[instance.section_of(instance.anchor)];
+    // Of a pipeline, the lane with the most work counts: it works at the rate of that one.
+    const std::vector<int> longest = longest_stages(problem)[instance.section_of(instance.anchor)];
+    const auto seconds = [&](int i) {
+        double sum = 0;
+        for (const int stage : longest) sum += instance.total(stage, i);
+        return sum;
+    };
     // The longest first leave the short ones to level the loads at the end: the largest load is at most
     // 4/3 - 1/(3 replicas) times the smallest possible.
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int a, int b) { return instance.total(longest, a) > instance.total(longest, b); });
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return seconds(a) > seconds(b); });
     LoadHeap least_loaded(std::vector<double>(instance.shape(instance.anchor).replicas, 0.0));
-    for (const int i : order) replica_of[i] = least_loaded.add_to_least(instance.total(longest, i));
+    for (const int i : order) replica_of[i] = least_loaded.add_to_least(seconds(i));
     return plan_in_order(problem, step, instance, order, replica_of);
 }
 

@@ -168,6 +168,26 @@ double stage_bound(const SamplePaths& paths, std::size_t stage) {
         subset, std::max((work + first + last) / shape.replicas, pairing(std::move(jobs), shape.replicas)));
 }
 
+/// Returns the load of a section on the lanes that these stages of it share.
+double sum_of(const std::vector<double>& load, const std::vector<int>& stages) {
+    double sum = 0;
+    for (const int s : stages) sum += load[s];
+    return sum;
+}
+
+/// Returns the stages of each section that share lanes, in their order.
+std::vector<std::vector<int>> stages_of_lanes(const Problem& problem) {
+    std::vector<std::vector<int>> stages_of;
+    std::map<std::pair<int, int>, std::size_t> place;  // of a section and its first lane
+    for (std::size_t s = 0; s < problem.stages.size(); ++s) {
+        const StageShape& shape = problem.stages[s];
+        const auto [at, added] = place.emplace(std::pair(shape.section, shape.first_lane), stages_of.size());
+        if (added) stages_of.emplace_back();
+        stages_of[at->second].push_back(static_cast<int>(s));
+    }
+    return stages_of;
+}
+
 }  // namespace
 
 std::vector<double> loads(const Problem& problem) {
@@ -193,19 +213,31 @@ double lower_bound(const Problem& problem) {
     return problem.pipelined() ? std::max(bound, window_bound(paths)) : bound;
 }
 
-std::vector<int> longest_stages(const Problem& problem) {
+std::vector<std::vector<int>> longest_stages(const Problem& problem) {
     const std::vector<double> load = loads(problem);
-    std::vector<int> longest(problem.sections(), -1);
-    for (int s = 0; s < static_cast<int>(load.size()); ++s) {
-        int& of_section = longest[problem.stages[s].section];
-        if (of_section < 0 || load[s] > load[of_section]) of_section = s;
+    std::vector<std::vector<int>> longest(problem.sections());
+    std::vector<double> most(problem.sections(), -1.0);
+    for (auto& stages : stages_of_lanes(problem)) {
+        const int section = problem.stages[stages.front()].section;
+        const double sum = sum_of(load, stages);
+        if (sum <= most[section]) continue;
+        most[section] = sum;
+        longest[section] = std::move(stages);
     }
     return longest;
 }
 
 int critical_stage(const Problem& problem) {
     const std::vector<double> load = loads(problem);
-    return static_cast<int>(std::max_element(load.begin(), load.end()) - load.begin());
+    double most = -1;
+    int critical = 0;
+    for (const auto& stages : longest_stages(problem)) {
+        const double sum = sum_of(load, stages);
+        if (sum <= most) continue;
+        most = sum;
+        critical = stages.front();
+    }
+    return critical;
 }
 
 }  // namespace maestro::schedule

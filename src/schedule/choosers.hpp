@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -84,28 +85,37 @@ private:
     std::vector<ReadyAgenda> open_;
 };
 
-/// Every stage keeps the order of its list. A stage with a loss runs each backward right after its forward, a
-/// stage of a pipeline runs a backward as soon as it can start. Any other upstream stage runs forwards before
-/// backwards unless its window is full. On shared lanes the section
-/// nearest to the loss goes first.
+/// Every section keeps the order of its micro-batches. A stage with a loss runs each backward right after its
+/// forward, a stage of a pipeline runs a backward as soon as it can start. Any other upstream stage runs
+/// forwards before backwards unless its window is full. The chunks of a lane are interleaved as
+/// interleaving.hpp says: forwards in the order of its list, and in a section with a loss backwards as well.
+/// Elsewhere backwards depend on what other sections do and are not held to a place among the forwards. On
+/// shared lanes the section nearest to the loss goes first.
 class ListOrder {
 public:
     static constexpr bool kBackwardFollows = true;
-    explicit ListOrder(const Machine& machine);
+    /// `at_once`: chunks are interleaved over at most so many micro-batches. In a section with a loss others
+    /// begin only when these are done.
+    explicit ListOrder(const Machine& machine, int at_once = std::numeric_limits<int>::max());
     void ready(int node, Phase phase, double now);
     void started(const Choice& choice, double end_s);
     Choice choose(int lane, double now);
 
 private:
-    struct Slot {  ///< a replica of a stage
-        int stage = 0;
-        bool loss = false, pipelined = false;
-        int next = 0, end = 0;  ///< nodes whose forward has not started
-        NodeQueue backwards;
+    struct Slot {  ///< a section on a lane: one stage of a replica, or several chunks
+        int section = 0;
+        bool pipelined = false;
+        bool fixed = false;         ///< `tasks` has the backwards too; otherwise forwards alone
+        std::vector<Choice> tasks;  ///< in their order
+        std::size_t next = 0;       ///< the first of them that has not started
+        NodeQueue backwards;        ///< those that can start
     };
-    const Machine& machine_;
-    std::vector<std::vector<Slot>> on_lane_;  ///< [lane], in the order of the stages
+    void interleave(Slot& slot, int stage, int replica, int at_once);
     Slot& slot_of(const Node& n);
+
+    const Machine& machine_;
+    std::vector<std::vector<Slot>> on_lane_;  ///< [lane], in the order of the sections
+    std::vector<int> turn_;                   ///< [node], the order of backwards among a lane's chunks
 };
 
 }  // namespace maestro::schedule

@@ -40,13 +40,12 @@ int Instance::last_stage(int section) const {
     return last;
 }
 
-namespace {
-
-std::vector<int> bottleneck_of(const Instance& instance) {
+std::vector<int> bottleneck_of(const Instance& instance, int section) {
     std::map<int, std::vector<int>> on_lane;  // first lane -> stages
     std::map<int, double> work_s;
-    int longest = instance.shape(instance.entry).first_lane;
-    for (int s = instance.entry; s <= instance.anchor; ++s) {
+    const int first = instance.first_stage(section), last = instance.last_stage(section);
+    int longest = instance.shape(first).first_lane;
+    for (int s = first; s <= last; ++s) {
         const int lane = instance.shape(s).first_lane;
         on_lane[lane].push_back(s);
         for (int i = 0; i < instance.samples; ++i) work_s[lane] += instance.total(s, i);
@@ -55,8 +54,6 @@ std::vector<int> bottleneck_of(const Instance& instance) {
         if (seconds > work_s[longest]) longest = lane;
     return on_lane[longest];
 }
-
-}  // namespace
 
 Instance part(const Problem& problem, int groups, const std::vector<int>& samples) {
     Instance instance;
@@ -71,7 +68,8 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
     for (StageShape& shape : instance.stages) {
         shape.replicas /= groups;
         // Stages of colocated sections have the same first lane in the problem, and share theirs here too.
-        // The lanes of a pipeline's stages alternate: all begin within the first `lane_stride` lanes.
+        // The lanes of a pipeline's stages alternate: all begin within the first `lane_stride` lanes. Further
+        // chunks share the lanes of the first one.
         const auto [at, added] = first.emplace(shape.first_lane, next);
         shape.first_lane = at->second;
         if (added) next = shape.first_lane + 1;
@@ -102,7 +100,7 @@ Instance part(const Problem& problem, int groups, const std::vector<int>& sample
                 instance.other_work[i] = 1;
         }
     }
-    instance.bottleneck = bottleneck_of(instance);
+    instance.bottleneck = bottleneck_of(instance, instance.section_of(instance.anchor));
     return instance;
 }
 

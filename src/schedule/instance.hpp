@@ -15,9 +15,7 @@ struct Instance {
     int lanes = 0;   ///< a lane runs one task at a time
     int anchor = 0;  ///< the stage with a loss and the most replicas; samples are assigned to its replicas
     int entry = 0;   ///< the first stage of the anchor's section, whose order all of its stages follow
-    /// The stages of the anchor's section on the lane with the most work from it: the section works at its
-    /// rate. One stage, unless stages share lanes.
-    std::vector<int> bottleneck;
+    std::vector<int> bottleneck;  ///< bottleneck_of() the anchor's section
     int samples = 0;
     bool zero_is_none = false;
     std::vector<std::int64_t> ids;         ///< [samples]
@@ -53,6 +51,10 @@ struct Instance {
         return static_cast<int>((std::int64_t{r} * shape(anchor).replicas + replicas - 1) / replicas);
     }
 };
+
+/// Returns the stages of a section on the lane with the most work from it: the section works at its rate. One
+/// stage, unless the section has several chunks.
+std::vector<int> bottleneck_of(const Instance& instance, int section);
 
 /// Returns the stage with a loss and the most replicas. Throws Error(broken_invariant) if there is none.
 int anchor_stage(const Problem& problem);

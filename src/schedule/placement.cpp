@@ -9,18 +9,12 @@ namespace {
 
 constexpr double kRounding = 1e-9;
 
-/// The longest stage of each section other than the anchor's: items pass at its rate.
-std::vector<int> upstream_stages(const Instance& instance) {
-    std::vector<int> stages;
-    std::vector<double> work(instance.stages.size(), 0.0);
-    for (int s = 0; s < static_cast<int>(instance.stages.size()); ++s) {
-        for (int i = 0; i < instance.samples; ++i) work[s] += instance.total(s, i);
-        if (instance.of_loss(s)) continue;
-        if (instance.first_of_section(s))
-            stages.push_back(s);
-        else if (work[s] > work[stages.back()])
-            stages.back() = s;
-    }
+/// The stages that limit each section without a loss: items pass at their rate.
+std::vector<std::vector<int>> upstream_stages(const Instance& instance) {
+    std::vector<std::vector<int>> stages;
+    for (int section = 0; section < instance.sections(); ++section)
+        if (!instance.of_loss(instance.first_stage(section)))
+            stages.push_back(bottleneck_of(instance, section));
     return stages;
 }
 
@@ -35,12 +29,14 @@ public:
     /// sequence: items; replica_of: [item]. Returns seconds, [item].
     std::vector<double> of(const std::vector<int>& sequence, const std::vector<int>& replica_of) const {
         std::vector<double> at(replica_of.size(), 0.0);
-        for (const int stage : stages_) {
-            std::vector<double> done(instance_.shape(stage).replicas, 0.0);
+        for (const std::vector<int>& lane : stages_) {
+            const int first = lane.front();
+            std::vector<double> done(instance_.shape(first).replicas, 0.0);
             for (const int item : sequence) {
                 double here = 0;
-                for (const int i : items_.samples(item)) here += cost_[instance_.at(stage, i)];
-                double& end = done[instance_.replica_of(stage, replica_of[item])];
+                for (const int i : items_.samples(item))
+                    for (const int stage : lane) here += cost_[instance_.at(stage, i)];
+                double& end = done[instance_.replica_of(first, replica_of[item])];
                 end += here;
                 // What the item's first sample needs in the stages of the section beside the longest.
                 const double rest = (path_[item] - here) / static_cast<double>(items_.samples(item).size());
@@ -54,7 +50,7 @@ private:
     const Instance& instance_;
     const MicroBatches& items_;
     const std::vector<double>&cost_, &path_;
-    std::vector<int> stages_;
+    std::vector<std::vector<int>> stages_;
 };
 
 /// Puts text before each of `heavy` until its time has come; returns the places of `heavy`.

@@ -2,7 +2,9 @@
 // replicas, edges between stages, and the cost of every sample in every stage.
 //
 // A section decides which replica takes which samples, in which micro-batches. Its stages, one or a pipeline
-// of several, run these micro-batches, each on a separate lane in every replica.
+// of several, run these micro-batches. A pipeline has several lanes in every replica, one for each pipeline
+// rank. Stages take these lanes in turn: with as many stages as lanes each has its own, with more of them
+// (chunks, the virtual stages of Megatron) every lane has several.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +20,9 @@ struct StageShape {
     int section = 0;
     int replicas = 1;
     int first_lane = 0;   ///< of replica 0; colocated sections share lanes
-    int lane_stride = 1;  ///< from a replica to the next: how many stages the section has
+    int lane_stride = 1;  ///< from a replica to the next: the lanes of a replica. Stage k of the section runs
+                          ///< on lane k mod lane_stride of its replica
+    int chunks = 1;       ///< stages of the section on each of these lanes
     int micro_batch = 1;  ///< samples
     int window = 1;       ///< micro-batches in flight per replica, from the start of forward to the end of
                      ///< backward (without a backward: to the end of forward on every consumer); 0: no limit
@@ -28,7 +32,7 @@ struct StageShape {
     int lane(int replica) const { return first_lane + replica * lane_stride; }
     /// Returns the replica whose lane this is, which must be one of the stage's.
     int replica_on(int lane) const { return (lane - first_lane) / lane_stride; }
-    bool pipelined() const { return lane_stride > 1; }
+    bool pipelined() const { return lane_stride > 1 || chunks > 1; }
     /// Returns the samples in flight per replica if micro-batches are full; at most 2^30.
     int window_samples() const {
         return static_cast<int>(std::min<std::int64_t>(std::int64_t{window} * micro_batch, 1 << 30));

@@ -23,6 +23,10 @@ StarveFirst::StarveFirst(const Machine& machine) : machine_(machine), lists_(mac
             slot.loss = instance.of_loss(static_cast<int>(s));
             slot.anchor = static_cast<int>(s) == instance.entry;
             slot.follows = !instance.first_of_section(static_cast<int>(s));
+            slot.chunks = static_cast<int>(slots_.size());
+            for (const int other : on_lane_[shape.lane(r)])
+                if (instance.section_of(slots_[other].stage) == shape.section)
+                    slot.chunks = slots_[other].chunks;
             // The anchor replicas that a replica serves are consecutive, so two numbers identify them.
             slot.first_anchor = instance.first_anchor_of(static_cast<int>(s), r);
             const int last = instance.first_anchor_of(static_cast<int>(s), r + 1);
@@ -81,7 +85,7 @@ void StarveFirst::ready(int node, Phase phase, double now) {
     const Node& n = machine_.node(node);
     Slot& slot = slot_of(n);
     if (phase == Phase::backward) {
-        slot.backwards.push(order_of(node, n), node);
+        if (!lists_.fixed(n.stage)) slots_[slot.chunks].backwards.push(order_of(node, n), node);
         return;
     }
     if (slot.follows) return;
@@ -102,13 +106,13 @@ void StarveFirst::ready(int node, Phase phase, double now) {
 void StarveFirst::started(const Choice& choice, double end_s) {
     const Node& n = machine_.node(choice.node);
     Slot& slot = slot_of(n);
+    if (machine_.instance().shape(n.stage).pipelined()) lists_.started(n, choice.phase);
     if (choice.phase == Phase::backward) {
-        slot.backwards.pop();
+        if (!lists_.fixed(n.stage)) slots_[slot.chunks].backwards.pop();
         hold(n, -1);
         return;
     }
     --slot.left;
-    if (machine_.instance().shape(n.stage).pipelined()) lists_.started(n);
     if (!slot.loss) hold(n, 1);
     release_upstream(slot, n);
     if (slot.follows) return;
@@ -267,14 +271,17 @@ Choice StarveFirst::choose(int lane, double now) {
     const auto& slots = on_lane_[lane];
     for (const int s : slots) {
         Slot& slot = slots_[s];
-        const Forward forward = best_forward(slot);
+        const Forward forward = lists_.in_turn(slot.stage, slot.replica) ? best_forward(slot) : Forward{};
         Choice mine{forward.node, Phase::forward};
         // The window is the replica's, so that a full one holds back all of its forwards.
         if (mine.node >= 0 && !machine_.window_open(machine_.node(mine.node))) mine.node = -1;
         // A backward frees a place in the window and ends the step sooner, but while a replica starves a
         // forward is worth more.
-        if (!slot.backwards.empty() &&
-            (slot.loss || mine.node < 0 || slots.size() > 1 || forward.starves_s - now >= rule_.fed_s))
+        if (lists_.fixed(slot.stage)) {
+            const Choice backward{lists_.next_backward(slot.stage, slot.replica), Phase::backward};
+            if (backward.node >= 0 && machine_.can_start(backward)) mine = backward;
+        } else if (!slot.backwards.empty() &&
+                   (slot.loss || mine.node < 0 || slots.size() > 1 || forward.starves_s - now >= rule_.fed_s))
             mine = {slot.backwards.top(), Phase::backward};
         nearest.offer(mine, slot.loss);
     }

@@ -28,7 +28,8 @@ struct DispatchRule {
 /// the rule of starvation avoidance (Glassey and Resende, "Closed-loop job release control for VLSI circuit
 /// manufacturing", 1988). Sources that serve the same anchor replicas follow one sequence, so that the inputs
 /// of a micro-batch arrive at about the same time. Of a pipeline the first stage chooses, and the others
-/// follow (StageLists); it starves when its longest stage would have nothing to do.
+/// follow (StageLists), as do the chunks of a lane; it starves when its fullest lane would have nothing to
+/// do.
 class StarveFirst {
 public:
     static constexpr bool kBackwardFollows = true;
@@ -47,6 +48,7 @@ private:
         bool loss = false;     ///< of a section with a loss
         bool anchor = false;   ///< the first stage of the anchor's section
         bool follows = false;  ///< a later stage of its section
+        int chunks = -1;       ///< the slot of its lane's first chunk, which has the backwards of all chunks
         int first_anchor = 0;  ///< the first of the anchor replicas that an upstream replica serves
         std::vector<NodeQueue> forwards;  ///< [anchor replica - first_anchor]; a loss section has one
         MinTree runs_dry_s;               ///< likewise: runs_dry_s() of those that it can work for
@@ -80,7 +82,7 @@ private:
     void release_upstream(const Slot& slot, const Node& n);
     /// Returns in which order a backward is taken.
     int order_of(int node, const Node& n) const {
-        return machine_.instance().shape(n.stage).pipelined() ? lists_.place(n) : (*priority_)[node];
+        return machine_.instance().shape(n.stage).pipelined() ? lists_.backward_turn(n) : (*priority_)[node];
     }
     /// Adds a node whose inputs have arrived to the backlog of its anchor replica.
     void extend_backlog(const Node& n, double now);

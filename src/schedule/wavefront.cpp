@@ -38,7 +38,7 @@ std::int64_t default_moves(const Problem& problem) {
     const double n = static_cast<double>(problem.samples.size() + 1);
     // All stages of a pipeline are executed, each with its micro-batches.
     const StageShape& anchor = problem.stages[anchor_stage(problem)];
-    const double executed = std::max(n, n * anchor.lane_stride / anchor.micro_batch);
+    const double executed = std::max(n, n * anchor.lane_stride * anchor.chunks / anchor.micro_batch);
     const double moves = std::min(kExecuted / executed, kManyExecuted / (n * n * n));
     return static_cast<std::int64_t>(std::clamp(moves, kMinMoves, kMaxMoves));
 }

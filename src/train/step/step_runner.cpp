@@ -94,9 +94,10 @@ void StepRunner::begin_edges(const schedule::StepPlan& plan) {
 void StepRunner::run_ready(Step& step) {
     int stages = 0;
     for (const LocalTask& task : step.agenda) stages = std::max(stages, task.task.stage + 1);
-    std::vector<bool> sends(static_cast<std::size_t>(stages), false);
-    for (const LocalTask& task : step.agenda) sends[task.task.stage] = task.stage->sends();
-    schedule::ReadyAgenda open(step.plan.agendas[lane_], std::move(sends));
+    std::vector<schedule::LaneStage> of_lane(static_cast<std::size_t>(stages));
+    for (const LocalTask& task : step.agenda)
+        of_lane[task.task.stage] = {task.stage->section(), task.stage->sends()};
+    schedule::ReadyAgenda open(step.plan.agendas[lane_], std::move(of_lane));
     while (!open.done()) {
         const double requested_s = comm::now_s();
         std::optional<std::size_t> next;

@@ -5,10 +5,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ostream>
+
 #include "schedule/bounds.hpp"
+#include "schedule/interleaving.hpp"
 #include "schedule/simulate.hpp"
 #include "unit/schedule/plan_check.hpp"
 #include "unit/schedule/rules.hpp"
+
+namespace maestro::schedule {
+
+inline void PrintTo(const ChunkTask& task, std::ostream* out) {
+    *out << (task.phase == Phase::forward ? 'F' : 'B') << task.chunk << '.' << task.micro_batch;
+}
+
+}  // namespace maestro::schedule
 
 namespace maestro::schedule_test {
 

@@ -21,11 +21,7 @@ constexpr double kForward = 1, kBackward = 2, kTogether = kForward + kBackward;
 
 /// Text alone: `micro_batches` of equal costs on one replica.
 Problem text_only(int stages, int micro_batches) {
-    Problem single{
-        .stages = {{.replicas = 1, .window = 0, .loss = true}}, .edges = {}, .lanes = 1, .samples = {}};
-    for (int i = 0; i < micro_batches; ++i)
-        single.samples.push_back({.id = i, .stages = {{stages * kForward, stages * kBackward, true}}});
-    return in_stages(single, {stages});
+    return schedule_test::text_pipeline({.ranks = stages}, micro_batches, kForward, kBackward);
 }
 
 TEST(Pipelines, TakeTheTimeOfTheClosedForm) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/random.hpp"
+#include "schedule/interleaving.hpp"
 
 namespace maestro::schedule_test {
 
@@ -143,7 +144,7 @@ Problem hard_problem(std::uint64_t seed) {
     return problem;
 }
 
-Problem in_stages(const Problem& single, const std::vector<int>& stages) {
+Problem in_pipelines(const Problem& single, const std::vector<Pipeline>& pipelines) {
     Problem problem{.stages = {},
                     .edges = {},
                     .lanes = 0,
@@ -153,37 +154,58 @@ Problem in_stages(const Problem& single, const std::vector<int>& stages) {
     for (SampleCost& sample : problem.samples) sample.stages.clear();
     std::map<int, int> lanes;  // first lane in `single` -> in the problem
     for (std::size_t s = 0; s < single.stages.size(); ++s) {
-        const int p = stages[s];
+        const auto [ranks, chunks] = pipelines[s];
+        const int count = ranks * chunks;
         first[s] = static_cast<int>(problem.stages.size());
-        last[s] = first[s] + p - 1;
+        last[s] = first[s] + count - 1;
         const auto [lane, added] = lanes.emplace(single.stages[s].first_lane, problem.lanes);
-        if (added) problem.lanes += p * single.stages[s].replicas;
-        for (int k = 0; k < p; ++k) {
+        if (added) problem.lanes += ranks * single.stages[s].replicas;
+        for (int k = 0; k < count; ++k) {
             StageShape shape = single.stages[s];
-            shape.first_lane = lane->second + k;
-            shape.lane_stride = p;
+            shape.first_lane = lane->second + k % ranks;
+            shape.lane_stride = ranks;
+            shape.chunks = chunks;
             // In a section with a loss the gradient comes back from the last stage, elsewhere from the
             // sections that follow.
-            if (k + 1 < p && shape.loss) shape.window = p - k;
-            if (k + 1 < p && !shape.loss && shape.window > 0) shape.window += p - 1 - k;
-            shape.loss = shape.loss && k + 1 == p;
+            const int within = schedule::interleaved_window(ranks, chunks, k);
+            if (k + 1 < count && shape.loss) shape.window = within;
+            if (k + 1 < count && !shape.loss && shape.window > 0) shape.window += within - 1;
+            shape.loss = shape.loss && k + 1 == count;
             problem.stages.push_back(shape);
             for (std::size_t i = 0; i < problem.samples.size(); ++i) {
                 TaskCost cost = single.samples[i].stages[s];
-                cost.forward_s /= p;
-                cost.backward_s /= p;
+                cost.forward_s /= count;
+                cost.backward_s /= count;
                 problem.samples[i].stages.push_back(cost);
             }
-            if (k + 1 < p) problem.edges.push_back({first[s] + k, first[s] + k + 1, shape.backward});
+            if (k + 1 < count) problem.edges.push_back({first[s] + k, first[s] + k + 1, shape.backward});
         }
     }
     for (EdgeShape edge : single.edges) {
-        edge.colocated = edge.colocated && stages[static_cast<std::size_t>(edge.from)] == 1;
+        const Pipeline& from = pipelines[static_cast<std::size_t>(edge.from)];
+        edge.colocated = edge.colocated && from.ranks == 1;
         edge.from = last[static_cast<std::size_t>(edge.from)];
         edge.to = first[static_cast<std::size_t>(edge.to)];
         problem.edges.push_back(edge);
     }
     return problem;
+}
+
+Problem in_stages(const Problem& single, const std::vector<int>& stages) {
+    std::vector<Pipeline> pipelines;
+    for (const int count : stages) pipelines.push_back({.ranks = count});
+    return in_pipelines(single, pipelines);
+}
+
+Problem text_pipeline(Pipeline pipeline, int micro_batches, double forward_s, double backward_s) {
+    Problem single{.stages = {{.replicas = 1, .window = 1, .backward = backward_s > 0, .loss = true}},
+                   .edges = {},
+                   .lanes = 1,
+                   .samples = {}};
+    for (int i = 0; i < micro_batches; ++i)
+        single.samples.push_back(
+            {.id = i, .stages = {{pipeline.ranks * forward_s, pipeline.ranks * backward_s, true}}});
+    return in_pipelines(single, {pipeline});
 }
 
 }  // namespace maestro::schedule_test

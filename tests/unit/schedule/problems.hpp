@@ -16,8 +16,17 @@ schedule::Problem two_lanes(std::uint64_t seed, double load, double share);
 /// from outside where a zero is no task, a section that feeds two levels, a second section with a loss.
 schedule::Problem hard_problem(std::uint64_t seed);
 
-/// Cuts every section of `single`, whose sections have one stage each, into as many stages as `stages` says.
-/// The costs of a section are divided among its stages.
+/// How a section is cut into stages.
+struct Pipeline {
+    int ranks = 1, chunks = 1;
+};
+/// Cuts every section of `single`, whose sections have one stage each, so: [section]. The costs of a section
+/// are divided evenly among its stages, and its window is that of its last stage.
+schedule::Problem in_pipelines(const schedule::Problem& single, const std::vector<Pipeline>& pipelines);
+/// The same with one chunk and as many stages as `stages` says.
 schedule::Problem in_stages(const schedule::Problem& single, const std::vector<int>& stages);
+/// One replica of a section with a loss and `micro_batches` of one sample. A pipeline rank, with all of its
+/// chunks, takes `forward_s` and `backward_s` for each; 0: the section has no backward.
+schedule::Problem text_pipeline(Pipeline pipeline, int micro_batches, double forward_s, double backward_s);
 
 }  // namespace maestro::schedule_test

@@ -154,7 +154,8 @@ private:
     }
 
     void check_order(int lane, Dispatch dispatch) {
-        std::map<int, double> forwards;  // section -> the latest start of a forward so far
+        std::map<int, double> forwards;     // section -> the latest start of a forward so far
+        std::map<int, double> interleaved;  // section of several chunks -> the latest start so far
         double latest = 0;
         for (const schedule::Task& task : plan_.agendas[at(lane)]) {
             const int replica = problem_.stages[at(task.stage)].replica_on(lane);
@@ -164,6 +165,13 @@ private:
             if (dispatch == Dispatch::planned && start < latest - kRounding)
                 complain("lane {} leaves its order at {}", lane, start);
             latest = std::max(latest, start);
+            const schedule::StageShape& shape = problem_.stages[at(task.stage)];
+            if (shape.chunks > 1) {
+                double& earlier = interleaved[shape.section];
+                if (!shape.loss && start < earlier - kRounding)
+                    complain("{} overtakes a task of its section", name(batch));
+                earlier = std::max(earlier, start);
+            }
             if (!forward) continue;
             double& before = forwards[task.stage];
             if (!problem_.stages[at(task.stage)].loss && start < before - kRounding)
