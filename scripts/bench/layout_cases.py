@@ -26,7 +26,7 @@ DECKS = {
 @dataclasses.dataclass(frozen=True)
 class Case:
     deck: str
-    up: str  # "dp2 tp3 cp2r pp2", kinds r (ring) and a (all-to-all)
+    up: str  # "dp2 tp3 cp2r pp2 v2", kinds r (ring) and a (all-to-all), v: chunks
     down: str
     settings: tuple = ()  # settings that do not change the results
     model: tuple = ()  # settings that change the results; the reference has them too
@@ -67,9 +67,12 @@ class Case:
 
 
 def degrees(text):
-    """Parses "tp3 cp2r" into {"dp": 1, "tp": 3, "cp": 2, "cp_kind": "ring", "pp": 1}."""
-    found = {"dp": 1, "tp": 1, "cp": 1, "cp_kind": "ring", "pp": 1}
+    """Parses "tp3 cp2r" into {"dp": 1, "tp": 3, "cp": 2, "cp_kind": "ring", "pp": 1, "chunks": 1}."""
+    found = {"dp": 1, "tp": 1, "cp": 1, "cp_kind": "ring", "pp": 1, "chunks": 1}
     for word in text.split():
+        if word[0] == "v":
+            found["chunks"] = int(word[1:])
+            continue
         if word[-1] in "ra":
             found["cp_kind"] = "all-to-all" if word[-1] == "a" else "ring"
             word = word[:-1]
@@ -162,6 +165,16 @@ CASES = [
     deep("pp3", "pp4", stages("vision", [5, 2, 1]), stages("language", [3, 1, 1, 3]), READY),
     deep("pp2", "dp2 pp2", model=FROZEN),
     deep("dp2 pp2", "dp2 pp3", READY, model=MIXED),
+    # With several chunks on each rank.
+    deep("", "pp2 v2"),
+    deep("pp2 v2", "pp2 v3", MESSAGES, quick=True),
+    deep("", "pp4 v2", READY),
+    deep("pp2 v3", "dp2 tp2", *UNLIKE),
+    deep("pp2 v2", "pp2 tp2 cp2r", shared=False, model=UNTIED),
+    deep("pp2 v2", "pp2 v4", READY, shared=True, quick=True),
+    deep("pp3 v2", "dp2 pp2 v2", "schedule.policy=fifo", RECOMPUTE),
+    deep("", "pp3 v2", stages("language", [1, 2, 1, 2, 1, 1]), "schedule.policy=lpt"),
+    deep("pp2 v2", "dp2 pp2 v3", model=FROZEN),
     Case("vlm_glyphs", "pp3", "pp4"),
     Case("distill", "pp2", "tp2"),
     Case("distill", "cp2r", "dp2 pp2", (READY,)),

@@ -61,7 +61,7 @@ Mesh single_rank_mesh() {
 }
 
 Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, const MeshShape& shape,
-               const std::string& name, comm::Communicator tied) {
+               const std::string& name, std::unique_ptr<collective::ProcessGroup> tied) {
     const auto [cp, tp] = shape.degrees;
     const int rank = section.rank(), replica_index = rank / (cp * tp);
     MAESTRO_CHECK(section.size() == shape.dp * cp * tp, "section {}: {} ranks for dp {}, cp {} and tp {}",
@@ -71,9 +71,9 @@ Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, con
         if (axes == Axis::pp) {
             // The copies of frozen weights are read alone, so that only the order of the stages counts.
             if (!shape.trainable) return collective::make_meta_group(at, size);
-            MAESTRO_CHECK(tied.size() == size && tied.rank() == at, "section {}: stage {} of {} is {} of {}",
-                          name, at, size, tied.rank(), tied.size());
-            return collective::make_process_group(std::move(tied), backend);
+            MAESTRO_CHECK(tied && tied->size() == size && tied->rank() == at,
+                          "section {}: no group of the {} stages that hold copies", name, size);
+            return std::move(tied);
         }
         // MPI_Comm_split makes a group of all ranks with the same colour: here those whose coordinates along
         // all other axes are equal. It is collective, so every rank splits along every axis.

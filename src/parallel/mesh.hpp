@@ -111,11 +111,11 @@ private:
 /// Returns the mesh of a section of one rank.
 Mesh single_rank_mesh();
 /// Builds the groups of this rank. Collective over `section`, which has the ranks of the section, or of its
-/// stage, in their order; the backend outlives the mesh. `name` is the section's, for messages. `tied` has
-/// this rank and its counterpart in the other stage where the shape says that both hold copies of weights.
-/// Throws Error(broken_invariant) if there are not dp x cp x tp ranks.
+/// stage, in their order; the backend outlives the mesh. `name` is the section's, for messages. `tied` is the
+/// group along Axis::pp, of this rank and its counterpart in the other stage, where the shape says that both
+/// hold copies of trained weights. Throws Error(broken_invariant) if there are not dp x cp x tp ranks.
 Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, const MeshShape& shape,
-               const std::string& name, comm::Communicator tied = {});
+               const std::string& name, std::unique_ptr<collective::ProcessGroup> tied = nullptr);
 
 /// Builds the group along kDataAxes alone, for a section whose mesh has none because it is not trainable.
 /// Collective over `section`.

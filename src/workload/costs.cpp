@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/grid.hpp"
+#include "schedule/interleaving.hpp"
 
 namespace maestro::workload {
 
@@ -26,6 +27,7 @@ schedule::Problem problem_of(const Scenario& scenario) {
                                   .replicas = s.layout.dp,
                                   .first_lane = graph::lane_of(graph, stage, 0),
                                   .lane_stride = s.layout.pp,
+                                  .chunks = s.layout.chunks,
                                   .micro_batch = s.micro_batch,
                                   .window = window_of(graph, stage),
                                   .backward = s.backward,
@@ -40,12 +42,13 @@ schedule::Problem problem_of(const Scenario& scenario) {
 
 int window_of(const graph::SectionGraph& graph, int stage) {
     const graph::Section& s = graph.section_of(stage);
-    const int following = graph.last_stage(graph.stages[stage].section) - stage;
+    const int index = graph.stages[stage].index, last = s.layout.stages() - 1;
     // A stage of the section with the loss holds a micro-batch until the stages that follow have returned it.
     // In an upstream section it also waits for the sections that follow: the section's window counts these,
     // and no limit stays none.
-    if (s.loss && following > 0) return following + 1;
-    return s.window > 0 ? s.window + following : 0;
+    const int window = schedule::interleaved_window(s.layout.pp, s.layout.chunks, index);
+    if (s.loss && index < last) return window;
+    return s.window > 0 ? s.window + window - 1 : 0;
 }
 
 const config::Link& link_among(const config::Cluster& cluster, int first, int last) {

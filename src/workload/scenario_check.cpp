@@ -165,9 +165,11 @@ void check_layouts(const std::vector<graph::Section>& sections, const std::vecto
         if (l.ep != 1)
             refusals.push_back(
                 {section_key(section, "layout.ep"), fmt::format("{} is not built yet; allowed: 1", l.ep)});
-        if (l.chunks > 1) {
+        if (counts && l.chunks > 1 && l.pp == 1) {
             refusals.push_back({section_key(section, "layout.chunks"),
-                                fmt::format("{} is not built yet; allowed: 1", l.chunks)});
+                                fmt::format("{} chunks divide the stages of a pipeline; allowed without "
+                                            "layout.pp: 1",
+                                            l.chunks)});
             counts = false;
         }
         if (!counts || models[s].name.empty()) continue;  // only the times of its tasks are known

@@ -186,8 +186,9 @@ void run_tied(const comm::Communicator& world, const Grid& grid) {
     parallel::MeshShape shape = test::shape_of(grid);
     shape.tied = {stage, 2};
     const comm::Communicator ranks = world.split(stage, world.rank());
-    const parallel::Mesh mesh = parallel::make_mesh(ranks, test::cpu(), shape, "language",
-                                                    world.split(world.rank() % grid.ranks(), world.rank()));
+    const parallel::Mesh mesh = parallel::make_mesh(
+        ranks, test::cpu(), shape, "language",
+        collective::make_process_group(world.split(world.rank() % grid.ranks(), world.rank()), test::cpu()));
     run(world, mesh, [](parallel::ParameterStore& store, int tp_rank, int tp) {
         store.declare("embedding", {37, 5}, parallel::Init::normal, true,
                       {{part_of(37, tp_rank, tp), parallel::Axis::pp}}, {0, 5});

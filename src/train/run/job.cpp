@@ -145,22 +145,14 @@ void Job::build_section(int s) {
         section.layout.pp == 1
             ? fmt::format("the ranks of section {}", section.name)
             : fmt::format("the ranks of section {} with pp {}", section.name, place ? place->pp : 0)));
-    // The ranks of the first and of the last stage with the same coordinates.
-    comm::Communicator tied;
-    if (section.train && workload::is_tied(context_.scenario, section.first_stage)) {
-        int colour = -1;
-        if (place && (place->pp == 0 || place->pp + 1 == section.layout.pp))
-            colour = (place->replica * section.layout.cp + place->cp) * section.layout.tp + place->tp;
-        tied = world.split(colour, world.rank(), fmt::format("section {}, tied embeddings", section.name));
-    }
+    auto tied = tied_group(s, place);
     std::vector<StageReport> reports;
     for (int stage = section.first_stage; stage <= graph.last_stage(s); stage += section.layout.pp) {
         // The groups of a stage are made by its ranks alone. Of the stages in this round one is here.
         std::optional<parallel::Mesh> mesh;
         const int here = place ? stage + place->pp : -1;
         if (place)
-            mesh = mesh_of(
-                here, workload::is_tied(context_.scenario, here) ? std::move(tied) : comm::Communicator());
+            mesh = mesh_of(here, workload::is_tied(context_.scenario, here) ? std::move(tied) : nullptr);
         allocate_on_all_ranks(context_, preflight_.memory(), [&] {
             if (place) reports.push_back(add_stage(here, place->replica, std::move(*mesh)));
         });
@@ -168,7 +160,22 @@ void Job::build_section(int s) {
     describe_section(s, std::move(reports));
 }
 
-parallel::Mesh Job::mesh_of(int stage, comm::Communicator tied) {
+std::unique_ptr<collective::ProcessGroup> Job::tied_group(int s, const std::optional<graph::Place>& place) {
+    const graph::Section& section = context_.scenario.graph.sections[s];
+    if (!section.train || !workload::is_tied(context_.scenario, section.first_stage)) return nullptr;
+    int colour = -1;
+    if (place && (place->pp == 0 || place->pp + 1 == section.layout.pp))
+        colour = (place->replica * section.layout.cp + place->cp) * section.layout.tp + place->tp;
+    comm::Communicator ranks = context_.world.split(colour, context_.world.rank(),
+                                                    fmt::format("section {}, tied embeddings", section.name));
+    std::unique_ptr<collective::ProcessGroup> group;
+    in_planned_memory(context_, preflight_.memory(), [&] {
+        if (ranks) group = collective::make_process_group(std::move(ranks), devices_->backend(s));
+    });
+    return group;
+}
+
+parallel::Mesh Job::mesh_of(int stage, std::unique_ptr<collective::ProcessGroup> tied) {
     const workload::Scenario& scenario = preflight_.scenario();
     const int section = scenario.graph.stages[stage].section;
     std::optional<parallel::Mesh> mesh;

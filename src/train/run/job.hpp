@@ -3,12 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "channel/channel.hpp"
 #include "channel/open.hpp"
 #include "data/prefetcher.hpp"
+#include "graph/grid.hpp"
 #include "schedule/problem.hpp"
 #include "train/checkpoint/saver.hpp"
 #include "train/run/memory.hpp"
@@ -66,8 +68,13 @@ private:
     void open_edges();
     /// Collective over the world: the stages of the section.
     void build_section(int section);
+    /// Collective over the world. The group of the ranks with the same coordinates in the first and in the
+    /// last stage of the section, where these hold copies of a trained embedding; null elsewhere. Made before
+    /// the meshes, because stages that are on one rank get theirs one after another.
+    std::unique_ptr<collective::ProcessGroup> tied_group(int section,
+                                                         const std::optional<graph::Place>& place);
     /// Collective over the ranks of the stage. `tied`: see parallel::make_mesh.
-    parallel::Mesh mesh_of(int stage, comm::Communicator tied);
+    parallel::Mesh mesh_of(int stage, std::unique_ptr<collective::ProcessGroup> tied);
     /// Allocates this rank's memory for a stage. Sends nothing.
     StageReport add_stage(int stage, int replica, parallel::Mesh mesh);
     /// Builds the device's plans of attention, where it has any. Returns a description of them.
