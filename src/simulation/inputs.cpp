@@ -15,6 +15,7 @@
 #include "workload/data_order.hpp"
 #include "workload/models.hpp"
 #include "workload/sample_table.hpp"
+#include "workload/stages.hpp"
 
 namespace maestro::simulation {
 
@@ -63,6 +64,7 @@ Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Sou
     workload::check_samples(scenario, samples);
     const workload::SampleTable table = workload::table_of(scenario, samples);
     workload::check_lengths(scenario, table, path);
+    if (graph.has_pipelines()) workload::balance_stages(scenario, table);
     workload::Probes probes;
     auto costs = workload::sample_costs(scenario, table, probes);
     workload::DataOrder order(scenario.seed, table.size(), scenario.global_batch);

@@ -58,7 +58,7 @@ void connect(Scenario& scenario, std::vector<graph::Section> sections, std::vect
     if (refusals.size() != before) return;
     scenario.layers.clear();
     for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s) {
-        const std::vector<Range> layers = layers_of_stages(scenario, s);
+        const std::vector<Range> layers = layers_of_stages(scenario, s, scenario.sequence_length);
         scenario.layers.insert(scenario.layers.end(), layers.begin(), layers.end());
     }
 }

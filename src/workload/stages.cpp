@@ -1,6 +1,7 @@
 #include "workload/stages.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/check.hpp"
@@ -14,10 +15,10 @@ constexpr int kProbedSide = 16;  ///< output rows per side of the picture by whi
 
 /// Returns the floating-point operations of a micro-batch of one sample in stage `index` of three, one layer
 /// each.
-double flops_of(const Scenario& scenario, int section, int index) {
+double flops_of(const Scenario& scenario, int section, int index, std::int64_t tokens) {
     model::ModelSpec spec = scenario.models[section];
     spec.layers = 3;
-    model::SampleShape sample{.tokens = scenario.sequence_length, .pictures = {}, .weight = 1};
+    model::SampleShape sample{.tokens = tokens, .pictures = {}, .weight = 1};
     if (spec.kind == model::ModelSpec::Kind::vision) {
         const int side = kProbedSide * spec.patch * spec.merge;
         sample = {.tokens = 1, .pictures = {{side, side}}, .weight = 1};
@@ -29,11 +30,11 @@ double flops_of(const Scenario& scenario, int section, int index) {
 }
 
 /// Returns the operations of each layer of a section, with what stands before the first and after the last.
-std::vector<double> costs_of_layers(const Scenario& scenario, int section) {
-    const double layer = flops_of(scenario, section, 1);
+std::vector<double> costs_of_layers(const Scenario& scenario, int section, std::int64_t tokens) {
+    const double layer = flops_of(scenario, section, 1, tokens);
     std::vector<double> costs(static_cast<std::size_t>(scenario.models[section].layers), layer);
-    costs.front() += flops_of(scenario, section, 0) - layer;
-    costs.back() += flops_of(scenario, section, 2) - layer;
+    costs.front() += flops_of(scenario, section, 0, tokens) - layer;
+    costs.back() += flops_of(scenario, section, 2, tokens) - layer;
     return costs;
 }
 
@@ -72,7 +73,7 @@ std::vector<int> linear_partition(std::span<const double> costs, int parts) {
     return counts;
 }
 
-std::vector<Range> layers_of_stages(const Scenario& scenario, int section) {
+std::vector<Range> layers_of_stages(const Scenario& scenario, int section, std::int64_t tokens) {
     const graph::Layout& layout = scenario.graph.sections[section].layout;
     std::vector<Range> layers(static_cast<std::size_t>(layout.stages()));
     const int all = scenario.models[section].layers;
@@ -81,7 +82,7 @@ std::vector<Range> layers_of_stages(const Scenario& scenario, int section) {
     if (!layout.layers.empty())
         counts = layout.layers;
     else if (layout.stages() > 1)
-        counts = linear_partition(costs_of_layers(scenario, section), layout.stages());
+        counts = linear_partition(costs_of_layers(scenario, section, tokens), layout.stages());
     std::int64_t first = 0;
     for (std::size_t k = 0; k < layers.size(); ++k) {
         layers[k] = {first, first + counts[k]};
@@ -89,6 +90,24 @@ std::vector<Range> layers_of_stages(const Scenario& scenario, int section) {
     }
     MAESTRO_CHECK(first == all, "stages with {} layers of a model with {}", first, all);
     return layers;
+}
+
+void balance_stages(Scenario& scenario, const SampleTable& table) {
+    for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s) {
+        const graph::Section& section = scenario.graph.sections[s];
+        if (section.layout.stages() == 1) continue;
+        // A sample of n tokens costs n (a + b n) in a layer and n c in the head. Their ratio over all samples
+        // is that of one whose length is the mean over the tokens.
+        double tokens = 0, squares = 0;
+        table.for_each([&](std::int64_t i) {
+            const auto length = static_cast<double>(table.length(i, s));
+            tokens += length;
+            squares += length * length;
+        });
+        const auto mean = static_cast<std::int64_t>(tokens > 0 ? std::round(squares / tokens) : 1);
+        const std::vector<Range> layers = layers_of_stages(scenario, s, std::max<std::int64_t>(mean, 1));
+        std::copy(layers.begin(), layers.end(), scenario.layers.begin() + section.first_stage);
+    }
 }
 
 }  // namespace maestro::workload

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/shard.hpp"
+#include "workload/sample_table.hpp"
 #include "workload/scenario.hpp"
 
 namespace maestro::workload {
@@ -16,8 +17,12 @@ namespace maestro::workload {
 std::vector<int> linear_partition(std::span<const double> costs, int parts);
 
 /// Returns the layers of each stage of a section: those that the deck lists, or a cut that balances the
-/// floating-point operations of the stages, the embedding and the head included. Empty ranges for a section
-/// without a model. The graph is complete; `Scenario::layers` is not used.
-std::vector<Range> layers_of_stages(const Scenario& scenario, int section);
+/// floating-point operations of the stages, the embedding and the head included, for samples of `tokens`
+/// tokens. Empty ranges for a section without a model. The graph is complete; `Scenario::layers` is not used.
+std::vector<Range> layers_of_stages(const Scenario& scenario, int section, std::int64_t tokens);
+
+/// Balances the stages of the scenario's sections again, by the lengths that its samples have: a head costs
+/// as much as more layers where samples are short.
+void balance_stages(Scenario& scenario, const SampleTable& table);
 
 }  // namespace maestro::workload

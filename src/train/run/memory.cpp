@@ -142,16 +142,31 @@ void allocate_on_all_ranks(const RunContext& context, const workload::MemoryPlan
     comm::agree(context.world, [&] { in_planned_memory(context, plan, action); });
 }
 
-std::string describe_use(const comm::Communicator& world, const MemoryUse& mine) {
+std::vector<std::string> describe_use(const comm::Communicator& world, const graph::SectionGraph& graph,
+                                      const MemoryUse& mine) {
     const std::vector<MemoryUse> all = world.allgather(mine);
-    const auto largest = std::max_element(all.begin(), all.end(),
-                                          [](const auto& a, const auto& b) { return a.planned < b.planned; });
+    const auto fullest_of = [&](const auto& counts) {
+        int fullest = -1;
+        for (int rank = 0; rank < world.size(); ++rank)
+            if (counts(rank) && (fullest < 0 || all[rank].planned > all[fullest].planned)) fullest = rank;
+        return fullest;
+    };
+    std::vector<int> ranks{fullest_of([](int) { return true; })};
+    // Of a pipeline any stage may be the fullest, and each has other needs.
+    for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
+        if (graph.section_of(stage).layout.pp == 1) continue;
+        const int fullest = fullest_of([&](int rank) { return graph::holds(graph, stage, rank); });
+        if (std::find(ranks.begin(), ranks.end(), fullest) == ranks.end()) ranks.push_back(fullest);
+    }
     constexpr double kMiB = 1 << 20;
-    return fmt::format(
-        "memory of rank {}: {:.1f} MiB planned, {:.1f} of it buffers and windows; {:.1f} MiB allocated "
-        "for these, {:.1f} of it used; the process grew by {:.1f} MiB",
-        largest - all.begin(), largest->planned / kMiB, largest->planned_buffers / kMiB,
-        largest->buffers / kMiB, largest->used / kMiB, largest->resident / kMiB);
+    std::vector<std::string> lines;
+    for (const int rank : ranks)
+        lines.push_back(fmt::format(
+            "memory of rank {}: {:.1f} MiB planned, {:.1f} of it buffers and windows; {:.1f} MiB allocated "
+            "for these, {:.1f} of it used; the process grew by {:.1f} MiB",
+            rank, all[rank].planned / kMiB, all[rank].planned_buffers / kMiB, all[rank].buffers / kMiB,
+            all[rank].used / kMiB, all[rank].resident / kMiB));
+    return lines;
 }
 
 }  // namespace maestro::train

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "channel/open.hpp"
 #include "train/run/run_context.hpp"
@@ -41,7 +42,9 @@ struct MemoryUse {
     double used = 0;             ///< of these, the most that was in use
     double resident = 0;         ///< growth of the process since the start, at most
 };
-/// Collective. Returns on every rank a line for the log, about the rank that needs most by the plan.
-std::string describe_use(const comm::Communicator& world, const MemoryUse& mine);
+/// Collective. Returns lines for the log, the same on every rank: about the rank that needs most by the plan,
+/// and about that of each stage of a pipeline.
+std::vector<std::string> describe_use(const comm::Communicator& world, const graph::SectionGraph& graph,
+                                      const MemoryUse& mine);
 
 }  // namespace maestro::train

@@ -215,7 +215,7 @@ void Trainer::report_times() const {
         member[stage->number()] = true;
     }
     log::info("{}", timing_table(world_, names, times, member, comm::now_s() - begin_s_));
-    log::info("{}", describe_use(world_, job_.memory_use()));
+    for (const std::string& line : describe_use(world_, graph, job_.memory_use())) log::info("{}", line);
     for (const std::string& line : planner_.describe()) log::info("{}", line);
 }
 

@@ -104,7 +104,7 @@ TEST(Stages, AreBalancedByTheOperationsOfWholeModels) {
                                     fmt::format("section.{}.layout.pp={}", name, pp),
                                     "model.glyph-language.layers=6", "model.glyph-vision.layers=5"});
                 std::vector<int> chosen;
-                for (const Range& layers : layers_of_stages(scenario, section))
+                for (const Range& layers : layers_of_stages(scenario, section, scenario.sequence_length))
                     chosen.push_back(static_cast<int>(layers.size()));
                 const double largest = longest_stage(scenario, section, chosen);
                 std::vector<int> counts;
@@ -156,6 +156,19 @@ protected:
     std::unique_ptr<data::SampleFile> file_;
     Probes probes_;
 };
+
+/// By short samples the head counts for more layers than by long ones, as those of the deck may be.
+TEST_F(StagesOfSamples, AreBalancedByTheLengthsOfTheSamples) {
+    Scenario cut = scenario({"section.language.layout.pp=2", "model.glyph-language.layers=12",
+                             "data.sequence_length=32768", "model.glyph-language.vocabulary=2000",
+                             "section.vision.layout.pp=2"});
+    const std::vector<Range> by_deck = cut.layers;
+    balance_stages(cut, table_of(cut, *file_));
+    EXPECT_EQ(cut.layers[2].size(), by_deck[2].size() + 1);
+    EXPECT_EQ(cut.layers[3].begin, cut.layers[2].end);
+    EXPECT_EQ(cut.layers[3].end, 12);
+    EXPECT_EQ(cut.layers[0].begin, 0);
+}
 
 TEST_F(StagesOfSamples, ShareTheWorkOfTheSection) {
     const Scenario whole = scenario({}),
