@@ -17,6 +17,12 @@ backend::DeviceRates rates_of(const config::Device& device) {
     return rates;
 }
 
+namespace {
+/// Micro-batches beyond those of 1F1B that a stage of a pipeline may have in flight. They fill the pauses
+/// that unlike micro-batches leave (docs/scheduling.md has the figures).
+constexpr int kSpareMicroBatches = 2;
+}  // namespace
+
 schedule::Problem problem_of(const Scenario& scenario) {
     const graph::SectionGraph& graph = scenario.graph;
     schedule::Problem problem;
@@ -40,15 +46,22 @@ schedule::Problem problem_of(const Scenario& scenario) {
     return problem;
 }
 
+StageWindows windows_of(const graph::SectionGraph& graph, int stage) {
+    const graph::Section& s = graph.section_of(stage);
+    const int index = graph.stages[stage].index;
+    const int least = schedule::interleaved_window(s.layout.pp, s.layout.chunks, index);
+    if (!s.loss || index == s.layout.stages() - 1) return {least, 0};
+    // The lists of interleaved chunks do not use more.
+    return {least, least + (s.layout.chunks == 1 ? kSpareMicroBatches : 0)};
+}
+
 int window_of(const graph::SectionGraph& graph, int stage) {
     const graph::Section& s = graph.section_of(stage);
-    const int index = graph.stages[stage].index, last = s.layout.stages() - 1;
-    // A stage of the section with the loss holds a micro-batch until the stages that follow have returned it.
-    // In an upstream section it also waits for the sections that follow: the section's window counts these,
-    // and no limit stays none.
-    const int window = schedule::interleaved_window(s.layout.pp, s.layout.chunks, index);
-    if (s.loss && index < last) return window;
-    return s.window > 0 ? s.window + window - 1 : 0;
+    // A stage holds a micro-batch until the stages that follow have returned it. The section's window counts
+    // what its last stage has in flight.
+    const StageWindows windows = windows_of(graph, stage);
+    if (s.window > 0) return s.window + windows.least - 1;
+    return windows.most;
 }
 
 const config::Link& link_among(const config::Cluster& cluster, int first, int last) {

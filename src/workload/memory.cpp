@@ -172,7 +172,8 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
         const int s = graph.stages[stage].section;
         const graph::Section& section = graph.sections[s];
         const model::Role role = role_of(scenario, stage);
-        StageMemory memory{.footprint = {}, .window = window_of(graph, stage), .loss = role.loss};
+        const bool open = section.window == 0;
+        StageMemory memory{.footprint = {}, .window = open ? 0 : window_of(graph, stage), .loss = role.loss};
         const int batch = scenario.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
         memory.footprint = measure_lane(scenario, stage, worst, traits, train, probes);
@@ -195,6 +196,10 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
             }
         memory.max_window = static_cast<int>(
             std::clamp(std::ceil(batches), 1.0 * memory.min_window, 1.0 * graph::kMaxInFlight));
+        if (const StageWindows windows = windows_of(graph, stage); windows.most > 0) {
+            memory.min_window = windows.least;
+            memory.max_window = windows.most;
+        }
         memory.links = links_of(scenario, stage);
         // The residual stream has a row for every token or patch, of which several may become one row of
         // output.

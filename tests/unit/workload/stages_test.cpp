@@ -229,18 +229,35 @@ TEST_F(StagesOfSamples, ShareTheMemoryOfTheSection) {
     EXPECT_EQ(parameters(several, 0, 3), parameters(one, 0, 1));
     // Weights and gradients of the embedding are on both ends.
     EXPECT_EQ(parameters(several, 3, 4), parameters(one, 1, 1) + 2u * 260 * 128 * sizeof(float));
-    // A stage holds a micro-batch until the stages that follow have returned it; vision also waits for
-    // language, for which the deck has a window of six.
+    // A stage holds a micro-batch until the stages that follow have returned it. The deck's windows, 6 and 2,
+    // are those of the last stages.
     std::vector<int> windows;
     for (const StageMemory& stage : several.stages) windows.push_back(stage.slots());
-    EXPECT_THAT(windows, testing::ElementsAre(8, 7, 6, 4, 3, 2, 1));
+    EXPECT_THAT(windows, testing::ElementsAre(8, 7, 6, 5, 4, 3, 1));
     // Patches pass between stages, and a fourth as many rows leave the section.
     EXPECT_EQ(several.channels[0].max_sent * 4, several.channels[1].max_sent);
     EXPECT_EQ(several.channels[1].width, 96);
     EXPECT_EQ(several.channels[1].producers, (channel::Side{{0}}));
     EXPECT_EQ(several.channels[1].consumers, (channel::Side{{1}}));
     EXPECT_EQ(several.channels[3].producers, (channel::Side{{3}, {7}, {11}}));
-    EXPECT_EQ(several.channels[3].window, 4);
+    EXPECT_EQ(several.channels[3].window, 5);
+}
+
+/// If the deck leaves the window open, the stages of 1F1B have two more micro-batches where memory allows.
+TEST_F(StagesOfSamples, HaveTheWindowsThatMemoryAllows) {
+    const auto windows_in = [&](double bytes, const char* chunks) {
+        const Scenario cut = scenario({"section.language.layout.pp=2", "section.language.window=0",
+                                       fmt::format("section.language.layout.chunks={}", chunks)});
+        MemoryPlan plan = measure_memory(cut, table_of(cut, *file_), probes_, backend::Traits());
+        choose_windows(plan, cut.graph, bytes);
+        std::vector<int> windows;
+        for (std::size_t s = 1; s < plan.stages.size(); ++s) windows.push_back(plan.stages[s].slots());
+        return windows;
+    };
+    EXPECT_THAT(windows_in(1e12, "1"), testing::ElementsAre(4, 1));
+    EXPECT_THAT(windows_in(1, "1"), testing::ElementsAre(2, 1));
+    // Interleaved chunks follow lists that do not use more.
+    EXPECT_THAT(windows_in(1e12, "2"), testing::ElementsAre(5, 3, 3, 1));
 }
 
 /// Each replica of the section is on one node, and its stages are summed across nodes.
