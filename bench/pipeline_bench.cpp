@@ -132,7 +132,8 @@ void planning_times() {
                     for (int i = 0; i < 3; ++i) {
                         const auto start = std::chrono::steady_clock::now();
                         make_plan("wavefront", problem, 1);
-                        const std::chrono::duration<double> elapsed_s = std::chrono::steady_clock::now() - start;
+                        const std::chrono::duration<double> elapsed_s =
+                            std::chrono::steady_clock::now() - start;
                         best = std::min(best, elapsed_s.count());
                     }
                     fmt::print("   p {}: {:>7.2f} ms", p, best * 1e3);

@@ -175,7 +175,7 @@ void derive_stages(SectionGraph& graph) {
     for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) {
         Section& section = graph.sections[s];
         section.first_stage = static_cast<int>(graph.stages.size());
-        for (int k = 0; k < section.layout.stages(); ++k)
+        for (int k = 0; k < section.layout.stage_count(); ++k)
             graph.stages.push_back({s, k, k % section.layout.pp});
     }
     for (int e = 0; e < static_cast<int>(graph.edges.size()); ++e) {
@@ -189,7 +189,7 @@ void derive_stages(SectionGraph& graph) {
              .gradient = edge.gradient});
     }
     for (const Section& section : graph.sections)
-        for (int k = section.first_stage; k + 1 < section.first_stage + section.layout.stages(); ++k)
+        for (int k = section.first_stage; k + 1 < section.first_stage + section.layout.stage_count(); ++k)
             graph.stage_edges.push_back({.from = k, .to = k + 1, .gradient = section.backward});
 }
 
@@ -197,8 +197,8 @@ void derive_stages(SectionGraph& graph) {
 
 std::string SectionGraph::stage_name(int stage) const {
     const Section& section = section_of(stage);
-    return section.layout.stages() == 1 ? section.name
-                                        : fmt::format("{} stage {}", section.name, stages[stage].index);
+    return section.layout.stage_count() == 1 ? section.name
+                                             : fmt::format("{} stage {}", section.name, stages[stage].index);
 }
 
 SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,

@@ -24,7 +24,7 @@ struct Layout {
     ContextKind cp_kind = ContextKind::ring;
     int chunks = 1;                ///< stages of a pipeline rank (Megatron's virtual pipeline stages)
     std::vector<int> layers = {};  ///< of each stage; empty: balanced by their costs
-    int stages() const { return pp * chunks; }
+    int stage_count() const { return pp * chunks; }
     int ranks() const { return dp * tp * cp * pp; }
     int lanes() const { return dp * pp; }       ///< see grid.hpp
     int lane_ranks() const { return tp * cp; }  ///< ranks that run each task together
@@ -88,7 +88,7 @@ struct SectionGraph {
 
     const Section& section_of(int stage) const { return sections[stages[stage].section]; }
     int last_stage(int section) const {
-        return sections[section].first_stage + sections[section].layout.stages() - 1;
+        return sections[section].first_stage + sections[section].layout.stage_count() - 1;
     }
     bool has_pipelines() const { return stages.size() > sections.size(); }
     /// "vision", or "language stage 2" where the section has several.

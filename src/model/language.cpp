@@ -22,7 +22,7 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
       sequence_parallel_(backend, mesh_.tp()),
       embedding_(role.stage.first() ? &declare_by_token("embedding.weight", spec.width, role.trained,
                                                         spec.tie_embeddings && role.stage.count > 1
-                                                            ? parallel::Axes(parallel::Axis::pp)
+                                                            ? parallel::Axes(parallel::Axis::tied)
                                                             : parallel::Axes())
                                     : nullptr),
       layers_(backend, spec, role, mesh_, store_),
@@ -46,7 +46,7 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
         else if (embedding_ != nullptr)
             head_ = embedding_;
         else if (role.loss)  // a copy; only where a loss is computed does the head compute anything
-            head_ = &declare_by_token("embedding.weight", spec.width, role.trained, parallel::Axis::pp);
+            head_ = &declare_by_token("embedding.weight", spec.width, role.trained, parallel::Axis::tied);
     }
     // The teacher sends its hidden states and the student applies the teacher's head: hidden states are far
     // narrower than logits, so this keeps the traffic of the edge small.

@@ -29,7 +29,7 @@ public:
         add(Axis::tp, "tp", rank % tp, tp);
         add(Axis::cp, "cp", rank / tp % cp, cp);
         add(Axis::kv, "kv", rank % tp % shape.kv_ranks(), shape.kv_ranks());
-        add(Axis::pp, "tied embeddings", shape.tied.index, shape.tied.count);
+        add(Axis::tied, "tied embeddings", shape.tied.index, shape.tied.count);
         // A frozen section has no gradients to reduce. Without the group its ranks keep one communicator
         // less.
         if (shape.trainable) add(kDataAxes, "gradients", rank / tp, shape.data_ranks());
@@ -68,7 +68,7 @@ Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, con
                   name, section.size(), shape.dp, cp, tp);
     const std::string replica = fmt::format("section {}, replica {}", name, replica_index);
     return MeshBuilder::build(rank, shape, [&](Axes axes, int at, int size) {
-        if (axes == Axis::pp) {
+        if (axes == Axis::tied) {
             // The copies of frozen weights are read alone, so that only the order of the stages counts.
             if (!shape.trainable) return collective::make_meta_group(at, size);
             MAESTRO_CHECK(tied && tied->size() == size && tied->rank() == at,
@@ -104,10 +104,10 @@ std::unique_ptr<collective::ProcessGroup> make_data_group(const comm::Communicat
 Mesh make_meta_mesh(int rank, const MeshShape& shape, const MeshLinks& links) {
     // kv lies within tp and uses its link.
     return MeshBuilder::build(rank, shape, [&](Axes axes, int at, int size) {
-        const LinkCost& link = axes == kDataAxes  ? links.data
-                               : axes == Axis::cp ? links.cp
-                               : axes == Axis::pp ? links.tied
-                                                  : links.tp;
+        const LinkCost& link = axes == kDataAxes    ? links.data
+                               : axes == Axis::cp   ? links.cp
+                               : axes == Axis::tied ? links.tied
+                                                    : links.tp;
         return collective::make_meta_group(at, size, link.latency_s, link.bandwidth);
     });
 }

@@ -16,9 +16,9 @@ namespace maestro::parallel {
 
 /// The axes of a mesh. Ranks along dp share the samples, along cp the rows of a micro-batch, along tp the
 /// heads, the channels and the vocabulary. `kv` is a part of tp: with more tp ranks than KV heads,
-/// consecutive tp ranks hold copies of the same KV head. Along `pp` are the ranks of the first and the last
+/// consecutive tp ranks hold copies of the same KV head. Along `tied` are the ranks of the first and the last
 /// stage of a pipeline, where both hold copies of a tied embedding.
-enum class Axis : unsigned { dp = 1, cp = 2, tp = 4, kv = 8, pp = 16 };
+enum class Axis : unsigned { dp = 1, cp = 2, tp = 4, kv = 8, tied = 16 };
 
 /// A set of axes. It identifies a process group: the ranks whose coordinates differ along these axes only.
 class Axes {
@@ -45,9 +45,9 @@ constexpr Axes operator|(Axis a, Axis b) {
 inline constexpr Axes kDataAxes = Axis::dp | Axis::cp;
 /// The axes within a replica along which ranks may hold copies of the same weights. Each copy's gradient is
 /// partial.
-inline constexpr Axis kReplicaAxes[] = {Axis::tp, Axis::kv, Axis::pp};
+inline constexpr Axis kReplicaAxes[] = {Axis::tp, Axis::kv, Axis::tied};
 
-/// A stage's place along Axis::pp.
+/// A stage's place along Axis::tied.
 struct TiedStage {
     int index = 0, count = 1;  ///< count 1: it shares no weights with another stage
     bool operator==(const TiedStage&) const = default;
@@ -77,7 +77,7 @@ public:
     Degrees degrees() const { return shape_.degrees; }
     ContextKind context_kind() const { return shape_.context_kind; }
 
-    /// Returns the group along tp, cp, kv or pp, or along kDataAxes where the shape is trainable. Throws
+    /// Returns the group along tp, cp, kv or tied, or along kDataAxes where the shape is trainable. Throws
     /// Error(broken_invariant) for any other set of axes.
     collective::ProcessGroup& group(Axes axes) const;
     bool has(Axes axes) const;
@@ -105,15 +105,15 @@ private:
     };
     MeshShape shape_;
     int dp_rank_ = 0;
-    std::vector<Entry> groups_;  ///< tp, cp, kv, pp, data
+    std::vector<Entry> groups_;  ///< tp, cp, kv, tied, data
 };
 
 /// Returns the mesh of a section of one rank.
 Mesh single_rank_mesh();
 /// Builds the groups of this rank. Collective over `section`, which has the ranks of the section, or of its
 /// stage, in their order; the backend outlives the mesh. `name` is the section's, for messages. `tied` is the
-/// group along Axis::pp, of this rank and its counterpart in the other stage, where the shape says that both
-/// hold copies of trained weights. Throws Error(broken_invariant) if there are not dp x cp x tp ranks.
+/// group along Axis::tied, of this rank and its counterpart in the other stage, where the shape says that
+/// both hold copies of trained weights. Throws Error(broken_invariant) if there are not dp x cp x tp ranks.
 Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, const MeshShape& shape,
                const std::string& name, std::unique_ptr<collective::ProcessGroup> tied = nullptr);
 

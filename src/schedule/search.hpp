@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "schedule/construct.hpp"
+#include "schedule/cut.hpp"
 #include "schedule/plan_builder.hpp"
 #include "schedule/split_mix64.hpp"
 #include "schedule/starve_first.hpp"
@@ -37,11 +37,11 @@ struct Outcome {
 /// The parameters by which a solution is constructed.
 struct ConstructionRule {
     Kinds kinds = Kinds::apart;  ///< of the micro-batches of a pipeline
-    int order = 0;         ///< which of orders() (construct.hpp), then which of placements() (placement.hpp)
-    double fed = kNever;   ///< DispatchRule::fed_s in mean tasks of the anchor
-    bool fair = false;     ///< DispatchRule::fair
-    bool aligned = false;  ///< DispatchRule::aligned
-    bool strict = false;   ///< DispatchRule::strict
+    int order = 0;               ///< which of Cut::orders
+    double fed = kNever;         ///< DispatchRule::fed_s in mean tasks of the anchor
+    bool fair = false;           ///< DispatchRule::fair
+    bool aligned = false;        ///< DispatchRule::aligned
+    bool strict = false;         ///< DispatchRule::strict
 };
 /// All rules that can give different solutions for this problem.
 std::vector<ConstructionRule> construction_rules(const Problem& problem);
@@ -82,13 +82,9 @@ private:
         std::vector<Batches> batches;
         std::vector<Executed> executed;
     };
-    /// What the search moves, and where it starts.
-    struct Cut {
-        bool made = false;  ///< items are the micro-batches of the anchor
-        MicroBatches items;
-        Work work;
-        std::vector<int> spread;               ///< [item], the replica
-        std::vector<std::vector<int>> orders;  ///< orders to try
+    struct Start {
+        Solution solution;
+        Outcome outcome;
     };
     /// The machine for the next execution.
     Trial& trial() {
@@ -108,7 +104,6 @@ private:
     bool try_level(bool all);
     Solution as_executed(Solution solution);
     void vary(const Solution& start, std::int64_t moves, double enough_s);
-    void add_cut(Kinds kinds);
     const Cut& cut_of(const Solution& solution) const { return cuts_[solution.cut]; }
     /// A neighbour of a solution; `last_replica`: see Outcome.
     Solution varied(const Solution& solution, int last_replica);
@@ -120,13 +115,9 @@ private:
     Instance instance_;
     Instance single_;  ///< upstream sections sample by sample; empty where no section there has micro-batches
     SplitMix64 random_;
-    int anchors_ = 1;        ///< replicas of the anchor
-    bool bundles_ = false;   ///< an upstream section has micro-batches of several samples
-    bool pipeline_ = false;  ///< the anchor's section has several stages
-    struct Start {
-        Solution solution;
-        Outcome outcome;
-    };
+    int anchors_ = 1;            ///< replicas of the anchor
+    bool bundles_ = false;       ///< an upstream section has micro-batches of several samples
+    bool pipeline_ = false;      ///< the anchor's section has several stages
     std::vector<Start> starts_;  ///< the best construction of each cut
     std::vector<Cut> cuts_;      ///< one, or one for each of Kinds
     Solution solution_;

@@ -113,7 +113,7 @@ private:
                             field[3], shape.name));
             return;
         }
-        const int stages = shape.layout.stages();
+        const int stages = shape.layout.stage_count();
         int stage = -1;  // all
         if (by_stage_ && !stage_number(field[4], stages, stage)) return;
         const auto [index, added] = index_.emplace(id, samples_.size());
@@ -125,9 +125,11 @@ private:
         }
         for (int k = by_stage_ ? stage : 0; k < (by_stage_ ? stage + 1 : stages); ++k) {
             schedule::TaskCost& place = places[static_cast<std::size_t>(shape.first_stage + k)];
-            if (place.active)
+            if (place.active) {
                 fail(fmt::format("sample {} has times for section '{}' already", id,
                                  by_stage_ ? graph_.stage_name(shape.first_stage + k) : shape.name));
+                return;
+            }
             place = cost;
         }
     }
@@ -146,7 +148,7 @@ private:
         for (const schedule::SampleCost& sample : samples_)
             for (const graph::Section& s : graph_.sections) {
                 int active = 0, backward = 0;
-                const int stages = s.layout.stages();
+                const int stages = s.layout.stage_count();
                 for (int k = 0; k < stages; ++k) {
                     const schedule::TaskCost& cost =
                         sample.stages[static_cast<std::size_t>(s.first_stage + k)];

@@ -29,8 +29,8 @@ void correct(std::vector<schedule::SampleCost>& costs, const graph::SectionGraph
     const io::Rows rows = read_run(run, "--measured", graph);
     const std::vector<io::TaskRow>& tasks = rows.tasks;
     workload::Correction correction(graph.stages.size());
-    std::set<std::int64_t> steps;
-    for (const io::TaskRow& t : tasks) steps.insert(t.step);
+    std::set<std::int64_t> steps = steps_in_stages(rows, graph);
+    if (steps.empty() && !tasks.empty()) refuse_other_stages("--measured", run, 0);
     while (steps.size() > 2 * kWarmUp && *steps.begin() <= kWarmUp) steps.erase(steps.begin());
     for (const io::TaskRow& t : tasks)
         if (steps.contains(t.step))

@@ -92,19 +92,10 @@ io::Rows read_run(const std::string& run, const char* option, const graph::Secti
     const auto known = [&](int section) {
         return section >= 0 && static_cast<std::size_t>(section) < names.size();
     };
-    std::vector<int> stages(names.size(), 0);  // of each section of the run
     for (const io::TaskRow& t : rows.tasks)
         if (!known(t.section) || t.stage < 0 || t.phase < 0 || t.phase > 1 || t.step < 1 ||
             !std::isfinite(t.start_s) || !(t.end_s >= t.start_s && t.end_s - t.start_s <= kMaxSeconds))
             refuse(path + ": /timeline has a row that is not a task");
-        else
-            stages[t.section] = std::max(stages[t.section], t.stage + 1);
-    for (std::size_t s = 0; s < names.size(); ++s)
-        if (stages[s] > 0 && stages[s] != graph.sections[s].layout.stages())
-            refuse(
-                fmt::format("{}: section {} has {} stages there and {} in the deck; layout.pp and "
-                            "layout.chunks must be the run's",
-                            path, names[s], stages[s], graph.sections[s].layout.stages()));
     for (const io::StepRow& s : rows.steps)
         if (!(s.time_s >= 0 && s.time_s <= kMaxSeconds))
             refuse(path + ": /steps has a time that is not valid");
@@ -121,9 +112,35 @@ io::Rows read_run(const std::string& run, const char* option, const graph::Secti
     return rows;
 }
 
+std::set<std::int64_t> steps_in_stages(const io::Rows& rows, const graph::SectionGraph& graph) {
+    std::map<std::int64_t, std::vector<int>> stages;  // by step and section
+    for (const io::TaskRow& t : rows.tasks) {
+        std::vector<int>& of_step = stages[t.step];
+        of_step.resize(graph.sections.size(), 0);
+        of_step[t.section] = std::max(of_step[t.section], t.stage + 1);
+    }
+    std::set<std::int64_t> steps;
+    for (const auto& [step, counts] : stages) {
+        bool alike = true;
+        for (std::size_t s = 0; s < counts.size(); ++s)
+            alike = alike && (counts[s] == 0 || counts[s] == graph.sections[s].layout.stage_count());
+        if (alike) steps.insert(step);
+    }
+    return steps;
+}
+
+void refuse_other_stages(const std::string& option, const std::string& run, std::int64_t step) {
+    refuse(
+        fmt::format("{} {}: {} ran in other stages than the deck's; layout.pp and layout.chunks must be the "
+                    "run's",
+                    option, run, step > 0 ? fmt::format("step {}", step) : "all steps"));
+}
+
 Replay read_replay(const std::string& run, std::int64_t step, const graph::SectionGraph& graph) {
     const io::Rows rows = read_run(run, "--replay", graph);
     Replay replay{.run = run, .step = recorded_step(rows, run, step), .stages = {}};
+    if (!steps_in_stages(rows, graph).contains(replay.step))
+        refuse_other_stages("--replay", run, replay.step);
     auto found = batches_of(rows, replay.step, graph);
     double first = 1e300, last = 0;
     for (const io::TaskRow& t : rows.tasks) {

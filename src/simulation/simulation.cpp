@@ -156,8 +156,8 @@ nlohmann::ordered_json stage_json(const Result& result, int stage, const std::ve
     return json;
 }
 
-/// Of a section with several stages: the work of the stage with the most, the mean of their idle times, the
-/// window of the first stage and the memory of the fullest rank, then each stage.
+/// Of a section with several stages: the work of the pipeline rank with the most, the mean of their idle
+/// times, the window of the first stage and the memory of the fullest rank, then each stage.
 nlohmann::ordered_json section_json(const Result& result, const graph::SectionGraph& graph, int section,
                                     const std::vector<double>& busy) {
     const graph::Section& s = graph.sections[section];
@@ -169,9 +169,13 @@ nlohmann::ordered_json section_json(const Result& result, const graph::SectionGr
         for (const auto& stage : stages) most = std::max(most, stage[key].template get<double>());
         return most;
     };
+    // A pipeline rank works for all of its chunks.
+    std::vector<double> work(static_cast<std::size_t>(s.layout.pp), 0.0);
+    for (std::size_t k = 0; k < stages.size(); ++k)
+        work[k % work.size()] += stages[k]["work_s"].template get<double>();
     nlohmann::ordered_json json;
     json["ranks"] = s.layout.ranks();
-    json["work_s"] = largest("work_s");
+    json["work_s"] = *std::max_element(work.begin(), work.end());
     double idle = 0;
     for (const auto& stage : stages) idle += stage["idle"].template get<double>();
     json["idle"] = idle / static_cast<double>(stages.size());
@@ -247,8 +251,25 @@ std::string to_csv(const Result& result, const graph::SectionGraph& graph) {
     return text;
 }
 
+namespace {
+/// Replaces the costs of a section's stages by their sums: in one layout every section has one stage.
+void add_up_stages(std::vector<schedule::SampleCost>& samples, const graph::SectionGraph& graph) {
+    for (schedule::SampleCost& sample : samples) {
+        std::vector<schedule::TaskCost> sections(graph.sections.size());
+        for (std::size_t s = 0; s < sample.stages.size(); ++s) {
+            schedule::TaskCost& sum = sections[graph.stages[s].section];
+            sum.active = sample.stages[s].active;
+            sum.forward_s += sample.stages[s].forward_s;
+            sum.backward_s += sample.stages[s].backward_s;
+        }
+        sample.stages = std::move(sections);
+    }
+}
+}  // namespace
+
 void run_simulation(const config::CommandLine& line, const config::Deck& deck, workload::Scenario scenario) {
     const std::string policy = line.policy.empty() ? deck.schedule.policy : line.policy;
+    const graph::SectionGraph of_deck = scenario.graph;
     if (policy == "one-size") scenario = workload::in_one_layout(scenario);
     const graph::SectionGraph& graph = scenario.graph;
     Inputs inputs;
@@ -264,7 +285,8 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck, w
     } else {
         inputs.problem = workload::problem_of(scenario);
         inputs.problem.zero_is_none = true;
-        inputs.problem.samples = read_costs(line.costs, graph);
+        inputs.problem.samples = read_costs(line.costs, of_deck);
+        if (policy == "one-size") add_up_stages(inputs.problem.samples, of_deck);
     }
     Result result = simulate_step(std::move(inputs.problem), {.policy = policy,
                                                               .step = inputs.step,

@@ -35,7 +35,7 @@ schedule::Problem problem_of(const Scenario& scenario) {
                                   .lane_stride = s.layout.pp,
                                   .chunks = s.layout.chunks,
                                   .micro_batch = s.micro_batch,
-                                  .window = window_of(graph, stage),
+                                  .window = window_of(scenario, stage),
                                   .backward = s.backward,
                                   .loss = s.loss && stage == graph.last_stage(graph.stages[stage].section)});
     }
@@ -46,21 +46,23 @@ schedule::Problem problem_of(const Scenario& scenario) {
     return problem;
 }
 
-StageWindows windows_of(const graph::SectionGraph& graph, int stage) {
-    const graph::Section& s = graph.section_of(stage);
-    const int index = graph.stages[stage].index;
-    const int least = schedule::interleaved_window(s.layout.pp, s.layout.chunks, index);
-    if (!s.loss || index == s.layout.stages() - 1) return {least, 0};
+StageWindows windows_of(const Scenario& scenario, int stage) {
+    const graph::Section& s = scenario.graph.section_of(stage);
+    const int index = scenario.graph.stages[stage].index;
+    // No replica has more micro-batches than the step has samples.
+    const int most = static_cast<int>(std::min<std::int64_t>(scenario.global_batch, graph::kMaxInFlight));
+    const int least = schedule::interleaved_window(s.layout.pp, s.layout.chunks, index, most);
+    if (!s.loss || index == s.layout.stage_count() - 1) return {least, 0};
     // The lists of interleaved chunks do not use more.
-    return {least, least + (s.layout.chunks == 1 ? kSpareMicroBatches : 0)};
+    return {least, std::min(most, least + (s.layout.chunks == 1 ? kSpareMicroBatches : 0))};
 }
 
-int window_of(const graph::SectionGraph& graph, int stage) {
-    const graph::Section& s = graph.section_of(stage);
+int window_of(const Scenario& scenario, int stage) {
+    const graph::Section& s = scenario.graph.section_of(stage);
     // A stage holds a micro-batch until the stages that follow have returned it. The section's window counts
     // what its last stage has in flight.
-    const StageWindows windows = windows_of(graph, stage);
-    if (s.window > 0) return s.window + windows.least - 1;
+    const StageWindows windows = windows_of(scenario, stage);
+    if (s.window > 0) return std::min(s.window + windows.least - 1, graph::kMaxInFlight);
     return windows.most;
 }
 

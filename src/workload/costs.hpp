@@ -25,9 +25,9 @@ struct StageWindows {
 };
 /// Returns the windows that a stage may have if the deck leaves its section's open. A limit follows only from
 /// the pipeline of a section with a loss.
-StageWindows windows_of(const graph::SectionGraph& graph, int stage);
+StageWindows windows_of(const Scenario& scenario, int stage);
 /// Returns how many micro-batches a replica of the stage may have in flight if memory does not limit them
 /// further; 0: no limit.
-int window_of(const graph::SectionGraph& graph, int stage);
+int window_of(const Scenario& scenario, int stage);
 
 }  // namespace maestro::workload

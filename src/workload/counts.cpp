@@ -61,7 +61,7 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
             if (!group.trainable()) continue;
             for (const parallel::Axis axis : parallel::kReplicaAxes) {  // an all-reduce, once a step
                 const int ranks = module->mesh().group(axis).size();
-                (axis == parallel::Axis::pp ? count.pp_bytes : count.tp_bytes) +=
+                (axis == parallel::Axis::tied ? count.pp_bytes : count.tp_bytes) +=
                     2.0 * sizeof(float) * static_cast<double>(group.replicated(axis)) * (ranks - 1) / ranks *
                     layout.dp * layout.lane_ranks();
             }

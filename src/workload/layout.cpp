@@ -56,7 +56,7 @@ bool is_tied(const Scenario& scenario, int stage) {
     const int section = graph.stages[stage].section;
     const graph::Section& s = graph.sections[section];
     const model::ModelSpec& model = scenario.models[section];
-    return s.layout.stages() > 1 && s.loss && model.kind == model::ModelSpec::Kind::language &&
+    return s.layout.stage_count() > 1 && s.loss && model.kind == model::ModelSpec::Kind::language &&
            model.tie_embeddings && (stage == s.first_stage || stage == graph.last_stage(section));
 }
 

@@ -173,7 +173,8 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
         const graph::Section& section = graph.sections[s];
         const model::Role role = role_of(scenario, stage);
         const bool open = section.window == 0;
-        StageMemory memory{.footprint = {}, .window = open ? 0 : window_of(graph, stage), .loss = role.loss};
+        StageMemory memory{
+            .footprint = {}, .window = open ? 0 : window_of(scenario, stage), .loss = role.loss};
         const int batch = scenario.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
         memory.footprint = measure_lane(scenario, stage, worst, traits, train, probes);
@@ -196,7 +197,7 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
             }
         memory.max_window = static_cast<int>(
             std::clamp(std::ceil(batches), 1.0 * memory.min_window, 1.0 * graph::kMaxInFlight));
-        if (const StageWindows windows = windows_of(graph, stage); windows.most > 0) {
+        if (const StageWindows windows = windows_of(scenario, stage); windows.most > 0) {
             memory.min_window = windows.least;
             memory.max_window = windows.most;
         }

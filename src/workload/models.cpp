@@ -11,7 +11,7 @@ model::Role role_of(const Scenario& scenario, int stage) {
     const Range layers = scenario.layers[stage];
     return role_of(scenario, of.section,
                    {.index = of.index,
-                    .count = scenario.graph.sections[of.section].layout.stages(),
+                    .count = scenario.graph.sections[of.section].layout.stage_count(),
                     .first_layer = static_cast<int>(layers.begin),
                     .layers = static_cast<int>(layers.size())});
 }

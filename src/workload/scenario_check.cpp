@@ -79,28 +79,46 @@ void check_cp(const graph::Section& section, const model::ModelSpec& m,
              l.cp, heads, kv_heads, l.tp, m.name, nearest_degrees(l.cp, m.heads, works))});
 }
 
+/// A section has at most kMaxStages stages, and `layout.stages` lists each of them.
+bool check_chunks(const graph::Section& section, std::vector<graph::Refusal>& refusals) {
+    constexpr std::int64_t kMaxStages = 4096;
+    const graph::Layout& l = section.layout;
+    const std::int64_t stages = std::int64_t{l.pp} * l.chunks;
+    if (stages > kMaxStages) {
+        refusals.push_back(
+            {section_key(section, l.chunks > 1 ? "layout.chunks" : "layout.pp"),
+             fmt::format("pp x chunks are {} stages; allowed: at most {}", stages, kMaxStages)});
+        return false;
+    }
+    if (!l.layers.empty() && static_cast<std::int64_t>(l.layers.size()) != stages) {
+        refusals.push_back({section_key(section, "layout.stages"),
+                            fmt::format("[{}] are {} stages; needed: {} (pp x chunks)",
+                                        fmt::join(l.layers, ", "), l.layers.size(), stages)});
+        return false;
+    }
+    return true;
+}
+
 /// Every stage has at least one layer, and all stages have all layers.
 void check_stages(const graph::Section& section, const model::ModelSpec& m,
                   std::vector<graph::Refusal>& refusals) {
     const graph::Layout& l = section.layout;
     const std::int64_t stages = std::int64_t{l.pp} * l.chunks;
     if (stages > m.layers) {
-        const bool chunks = l.pp <= m.layers;
         refusals.push_back(
-            {section_key(section, chunks ? "layout.chunks" : "layout.pp"),
-             fmt::format("{} stages are more than the {} layers of model.{}; allowed: at most {}", stages,
-                         m.layers, m.name, chunks ? m.layers / l.pp : m.layers / l.chunks)});
+            {section_key(section, l.chunks > 1 && l.pp <= m.layers ? "layout.chunks" : "layout.pp"),
+             fmt::format(
+                 "{} stages are more than the {} layers of model.{}; allowed: at most {} (pp x chunks)",
+                 stages, m.layers, m.name, m.layers)});
         return;
     }
     if (l.layers.empty()) return;
     const int sum = std::accumulate(l.layers.begin(), l.layers.end(), 0);
     const bool positive = std::all_of(l.layers.begin(), l.layers.end(), [](int n) { return n >= 1; });
-    if (static_cast<std::int64_t>(l.layers.size()) != stages || sum != m.layers || !positive)
-        refusals.push_back(
-            {section_key(section, "layout.stages"),
-             fmt::format("[{}] are {} stages with {} layers; needed: {} (pp x chunks) with the {} layers of "
-                         "model.{}, at least 1 each",
-                         fmt::join(l.layers, ", "), l.layers.size(), sum, stages, m.layers, m.name)});
+    if (sum != m.layers || !positive)
+        refusals.push_back({section_key(section, "layout.stages"),
+                            fmt::format("[{}] have {} layers; needed: the {} of model.{}, at least 1 each",
+                                        fmt::join(l.layers, ", "), sum, m.layers, m.name)});
 }
 
 /// The patches by which a section's picture markers are expanded; {0, 0}: they stay tokens.
@@ -165,6 +183,7 @@ void check_layouts(const std::vector<graph::Section>& sections, const std::vecto
         if (l.ep != 1)
             refusals.push_back(
                 {section_key(section, "layout.ep"), fmt::format("{} is not built yet; allowed: 1", l.ep)});
+        if (counts) counts = check_chunks(section, refusals);
         if (counts && l.chunks > 1 && l.pp == 1) {
             refusals.push_back({section_key(section, "layout.chunks"),
                                 fmt::format("{} chunks divide the stages of a pipeline; allowed without "

@@ -75,14 +75,14 @@ std::vector<int> linear_partition(std::span<const double> costs, int parts) {
 
 std::vector<Range> layers_of_stages(const Scenario& scenario, int section, std::int64_t tokens) {
     const graph::Layout& layout = scenario.graph.sections[section].layout;
-    std::vector<Range> layers(static_cast<std::size_t>(layout.stages()));
+    std::vector<Range> layers(static_cast<std::size_t>(layout.stage_count()));
     const int all = scenario.models[section].layers;
     if (scenario.models[section].name.empty()) return layers;
     std::vector<int> counts{all};
     if (!layout.layers.empty())
         counts = layout.layers;
-    else if (layout.stages() > 1)
-        counts = linear_partition(costs_of_layers(scenario, section, tokens), layout.stages());
+    else if (layout.stage_count() > 1)
+        counts = linear_partition(costs_of_layers(scenario, section, tokens), layout.stage_count());
     std::int64_t first = 0;
     for (std::size_t k = 0; k < layers.size(); ++k) {
         layers[k] = {first, first + counts[k]};
@@ -95,7 +95,7 @@ std::vector<Range> layers_of_stages(const Scenario& scenario, int section, std::
 void balance_stages(Scenario& scenario, const SampleTable& table) {
     for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s) {
         const graph::Section& section = scenario.graph.sections[s];
-        if (section.layout.stages() == 1) continue;
+        if (section.layout.stage_count() == 1) continue;
         // A sample of n tokens costs n (a + b n) in a layer and n c in the head. Their ratio over all samples
         // is that of one whose length is the mean over the tokens.
         double tokens = 0, squares = 0;

@@ -191,7 +191,7 @@ void run_tied(const comm::Communicator& world, const Grid& grid) {
         collective::make_process_group(world.split(world.rank() % grid.ranks(), world.rank()), test::cpu()));
     run(world, mesh, [](parallel::ParameterStore& store, int tp_rank, int tp) {
         store.declare("embedding", {37, 5}, parallel::Init::normal, true,
-                      {{part_of(37, tp_rank, tp), parallel::Axis::pp}}, {0, 5});
+                      {{part_of(37, tp_rank, tp), parallel::Axis::tied}}, {0, 5});
         store.allocate(1);
         Pulse quiet;
         store.initialize(quiet);

@@ -241,7 +241,7 @@ void Job::describe_section(int s, std::vector<StageReport> reports) {
     const graph::SectionGraph& graph = scenario.graph;
     const graph::Section& section = graph.sections[s];
     const std::string trained = section.train ? "trained" : "frozen";
-    const int stages = section.layout.stages();
+    const int stages = section.layout.stage_count();
     if (stages > 1)
         description_.push_back(fmt::format(
             "section {} (colour {}): {} on {}, {} stages, {}, micro_batch {}", section.name, s,

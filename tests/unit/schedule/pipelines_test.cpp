@@ -9,6 +9,7 @@
 #include "schedule/bounds.hpp"
 #include "schedule/policies.hpp"
 #include "schedule/simulate.hpp"
+#include "unit/schedule/critical_path.hpp"
 #include "unit/schedule/expect_plan.hpp"
 #include "unit/schedule/problems.hpp"
 
@@ -94,6 +95,7 @@ void hidden_states_to_the_last_stage(Problem& problem) {
 
 TEST(Pipelines, KeepTheRulesOnRandomProblems) {
     using schedule_test::random_problem;
+    int floats = 0;
     int pipelined = 0, in_order = 0;  // plans with pipelines, and those that follow the order of wavefront
     for (std::uint64_t seed = 0; seed < 400; ++seed) {
         const Problem single = seed % 2 == 0 ? random_problem(seed) : schedule_test::hard_problem(seed);
@@ -110,11 +112,13 @@ TEST(Pipelines, KeepTheRulesOnRandomProblems) {
             const StepPlan plan = make_plan(policy, problem, 7, 20);
             schedule_test::expect_rules_as_planned(problem, plan);
             schedule_test::expect_rules_when_ready(problem, plan, seed);
+            ASSERT_THAT(schedule_test::wrong_floats(problem, plan, floats), testing::IsEmpty());
             if (HasFatalFailure()) return;
             if (problem.pipelined() && policy == std::string("wavefront"))
                 in_order += plan.window_limited ? 0 : 1;
         }
     }
+    EXPECT_GT(floats, 1000);
     EXPECT_GT(pipelined, 250);
     EXPECT_GT(in_order, pipelined / 2);
 }

@@ -1,0 +1,38 @@
+#include "schedule/cut.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace maestro::schedule {
+
+Cut make_cut(const Instance& instance, Kinds kinds) {
+    const StageShape& anchor = instance.shape(instance.anchor);
+    Cut cut;
+    cut.items = MicroBatches(instance.samples);
+    cut.work = measure(instance, cut.items);
+    cut.spread = spread(cut.work);
+    cut.made = anchor.pipelined() && anchor.micro_batch > 1;
+    if (cut.made) {
+        const std::vector<int> replica_of = std::move(cut.spread);
+        cut.items = cut_evenly(cut.work.anchor_s, cut.work.other_work, replica_of, anchor.replicas,
+                               anchor.micro_batch, kinds);
+        cut.work = measure(instance, cut.items);
+        cut.spread.resize(cut.items.size());
+        for (std::size_t item = 0; item < cut.items.size(); ++item)
+            cut.spread[item] = replica_of[cut.items.samples(item).front()];
+    }
+    cut.orders = orders(cut.work);
+    if (!anchor.pipelined()) return cut;
+    // In a pipeline text goes from short to long and back to short, so that neighbours are alike.
+    for (auto& order : cut.orders) {
+        const auto text = std::stable_partition(order.begin(), order.end(),
+                                                [&](int item) { return cut.work.other_work[item] != 0; });
+        const std::vector<int> list = rising_and_falling({text, order.end()}, cut.work.anchor_s);
+        std::copy(list.begin(), list.end(), text);
+    }
+    for (auto& order : placements(instance, cut.items, cut.work, cut.orders.front(), cut.spread))
+        cut.orders.push_back(std::move(order));
+    return cut;
+}
+
+}  // namespace maestro::schedule

@@ -1,0 +1,24 @@
+// Cut: what the search of a group moves, and where it starts.
+#pragma once
+
+#include <vector>
+
+#include "schedule/construct.hpp"
+#include "schedule/placement.hpp"
+
+namespace maestro::schedule {
+
+struct Cut {
+    bool made = false;  ///< items are the micro-batches of the anchor, otherwise samples
+    MicroBatches items;
+    Work work;
+    std::vector<int> spread;  ///< [item], the anchor replica
+    /// Orders to try: kOrders of which items to prefer and, of a pipeline, kPlacements with fixed places.
+    std::vector<std::vector<int>> orders;
+};
+
+/// Returns the items of an instance: its samples or, of a pipeline with micro-batches of several samples,
+/// these micro-batches.
+Cut make_cut(const Instance& instance, Kinds kinds);
+
+}  // namespace maestro::schedule
