@@ -141,7 +141,6 @@ void connect(SectionGraph& graph, std::vector<Refusal>& refusals) {
                      "the fanout of edge {} -> {} is {}/{}, not whole; dp of '{}' must be a multiple of {}",
                      up.name, down.name, down.layout.dp, up.layout.dp, down.name, up.layout.dp)});
         e.fanout = down.layout.dp / up.layout.dp;
-        e.colocated = up.first_rank == down.first_rank;
     }
 }
 
@@ -199,6 +198,12 @@ std::string SectionGraph::stage_name(int stage) const {
     const Section& section = section_of(stage);
     return section.layout.stage_count() == 1 ? section.name
                                              : fmt::format("{} stage {}", section.name, stages[stage].index);
+}
+
+std::vector<std::string> SectionGraph::stage_names() const {
+    std::vector<std::string> names;
+    for (int stage = 0; stage < static_cast<int>(stages.size()); ++stage) names.push_back(stage_name(stage));
+    return names;
 }
 
 SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,

@@ -52,7 +52,6 @@ struct Edge {
     int from = -1, to = -1;  ///< colours
     int fanout = 1;          ///< dp(to) / dp(from)
     bool gradient = false;   ///< a gradient flows back
-    bool colocated = false;  ///< both sections are on the same ranks
 };
 
 /// A stage of a section: consecutive layers of its model, on one lane of each replica. A section without
@@ -88,11 +87,14 @@ struct SectionGraph {
 
     const Section& section_of(int stage) const { return sections[stages[stage].section]; }
     int last_stage(int section) const {
-        return sections[section].first_stage + sections[section].layout.stage_count() - 1;
+        return stage_of(section, sections[section].layout.stage_count() - 1);
     }
     bool has_pipelines() const { return stages.size() > sections.size(); }
+    /// The number of a section's stage, which has this index within it, among those of all sections.
+    int stage_of(int section, int index) const { return sections[section].first_stage + index; }
     /// "vision", or "language stage 2" where the section has several.
     std::string stage_name(int stage) const;
+    std::vector<std::string> stage_names() const;
 };
 
 /// An error, with the deck key that it belongs to ("section.vision.layout.dp",

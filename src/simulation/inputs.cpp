@@ -34,8 +34,7 @@ void correct(std::vector<schedule::SampleCost>& costs, const graph::SectionGraph
     while (steps.size() > 2 * kWarmUp && *steps.begin() <= kWarmUp) steps.erase(steps.begin());
     for (const io::TaskRow& t : tasks)
         if (steps.contains(t.step))
-            correction.add_measured(graph.sections[t.section].first_stage + t.stage, t.phase,
-                                    t.end_s - t.start_s);
+            correction.add_measured(graph.stage_of(t.section, t.stage), t.phase, t.end_s - t.start_s);
     std::map<std::int64_t, std::set<std::int64_t>> had;  // samples by step
     for (const io::AssignmentRow& a : rows.assignment) had[a.step].insert(a.sample);
     for (const std::int64_t step : steps)
@@ -64,7 +63,7 @@ Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Sou
     workload::check_samples(scenario, samples);
     const workload::SampleTable table = workload::table_of(scenario, samples);
     workload::check_lengths(scenario, table, path);
-    if (graph.has_pipelines()) workload::balance_stages(scenario, table);
+    workload::balance_stages(scenario, table);
     workload::Probes probes;
     auto costs = workload::sample_costs(scenario, table, probes);
     workload::DataOrder order(scenario.seed, table.size(), scenario.global_batch);

@@ -145,8 +145,7 @@ Replay read_replay(const std::string& run, std::int64_t step, const graph::Secti
     double first = 1e300, last = 0;
     for (const io::TaskRow& t : rows.tasks) {
         if (t.step != replay.step) continue;
-        const auto at =
-            found.find({graph.sections[t.section].first_stage + t.stage, t.replica, t.micro_batch});
+        const auto at = found.find({graph.stage_of(t.section, t.stage), t.replica, t.micro_batch});
         if (at == found.end())
             refuse(fmt::format("--replay {}: a task of step {} holds no samples", run, t.step));
         at->second.times.seconds[t.phase] += t.end_s - t.start_s;

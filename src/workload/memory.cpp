@@ -291,14 +291,10 @@ void choose_windows(MemoryPlan& plan, const graph::SectionGraph& graph, double b
     for (std::size_t s = 0; s < windows.size(); ++s) plan.set_window(static_cast<int>(s), windows[s], graph);
 }
 
-namespace {
-/// Of the first ranks of the stages that `counts` accepts, the one that needs the most.
-template <class Counts>
-int max_memory_rank_if(const MemoryPlan& plan, const graph::SectionGraph& graph, const Counts& counts) {
+int max_memory_rank(const MemoryPlan& plan, const graph::SectionGraph& graph) {
     int most_at = 0;
     double most = 0;
     for (int stage = 0; stage < static_cast<int>(graph.stages.size()); ++stage) {
-        if (!counts(graph.stages[stage])) continue;
         const int rank = graph::first_rank_of(graph, stage);
         if (const double bytes = memory_of(plan, graph, rank).total(); bytes > most) {
             most = bytes;
@@ -306,15 +302,6 @@ int max_memory_rank_if(const MemoryPlan& plan, const graph::SectionGraph& graph,
         }
     }
     return most_at;
-}
-}  // namespace
-
-int max_memory_rank(const MemoryPlan& plan, const graph::SectionGraph& graph) {
-    return max_memory_rank_if(plan, graph, [](const graph::Stage&) { return true; });
-}
-
-int max_memory_rank(const MemoryPlan& plan, const graph::SectionGraph& graph, int section) {
-    return max_memory_rank_if(plan, graph, [&](const graph::Stage& s) { return s.section == section; });
 }
 
 std::string describe(const Libraries& libraries) {

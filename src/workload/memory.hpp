@@ -87,8 +87,6 @@ std::vector<int> windows_within(const MemoryPlan& plan, const graph::SectionGrap
 void choose_windows(MemoryPlan& plan, const graph::SectionGraph& graph, double bytes);
 /// Returns the rank that needs the most memory.
 int max_memory_rank(const MemoryPlan& plan, const graph::SectionGraph& graph);
-/// Returns the rank of the section that needs the most: of a pipeline, any stage may.
-int max_memory_rank(const MemoryPlan& plan, const graph::SectionGraph& graph, int section);
 
 /// A line for the log.
 std::string describe(const Libraries& libraries);

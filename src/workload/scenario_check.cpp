@@ -79,7 +79,8 @@ void check_cp(const graph::Section& section, const model::ModelSpec& m,
              l.cp, heads, kv_heads, l.tp, m.name, nearest_degrees(l.cp, m.heads, works))});
 }
 
-/// A section has at most kMaxStages stages, and `layout.stages` lists each of them.
+/// A section has at most kMaxStages stages, `layout.stages` lists each of them, and only a pipeline has
+/// chunks.
 bool check_chunks(const graph::Section& section, std::vector<graph::Refusal>& refusals) {
     constexpr std::int64_t kMaxStages = 4096;
     const graph::Layout& l = section.layout;
@@ -94,6 +95,13 @@ bool check_chunks(const graph::Section& section, std::vector<graph::Refusal>& re
         refusals.push_back({section_key(section, "layout.stages"),
                             fmt::format("[{}] are {} stages; needed: {} (pp x chunks)",
                                         fmt::join(l.layers, ", "), l.layers.size(), stages)});
+        return false;
+    }
+    if (l.chunks > 1 && l.pp == 1) {
+        refusals.push_back({section_key(section, "layout.chunks"),
+                            fmt::format("{} chunks divide the stages of a pipeline; allowed without "
+                                        "layout.pp: 1",
+                                        l.chunks)});
         return false;
     }
     return true;
@@ -183,14 +191,7 @@ void check_layouts(const std::vector<graph::Section>& sections, const std::vecto
         if (l.ep != 1)
             refusals.push_back(
                 {section_key(section, "layout.ep"), fmt::format("{} is not built yet; allowed: 1", l.ep)});
-        if (counts) counts = check_chunks(section, refusals);
-        if (counts && l.chunks > 1 && l.pp == 1) {
-            refusals.push_back({section_key(section, "layout.chunks"),
-                                fmt::format("{} chunks divide the stages of a pipeline; allowed without "
-                                            "layout.pp: 1",
-                                            l.chunks)});
-            counts = false;
-        }
+        counts = counts && check_chunks(section, refusals);
         if (!counts || models[s].name.empty()) continue;  // only the times of its tasks are known
         check_stages(section, models[s], refusals);
         if (check_tp(section, models[s], refusals)) check_cp(section, models[s], refusals);

@@ -95,7 +95,10 @@ std::vector<Range> layers_of_stages(const Scenario& scenario, int section, std::
 void balance_stages(Scenario& scenario, const SampleTable& table) {
     for (int s = 0; s < static_cast<int>(scenario.graph.sections.size()); ++s) {
         const graph::Section& section = scenario.graph.sections[s];
-        if (section.layout.stage_count() == 1) continue;
+        // Lengths decide nothing where the deck lists the layers, nor in a vision section (flops_of): their
+        // samples need not be passed over.
+        if (section.layout.stage_count() == 1 || !section.layout.layers.empty() || table.sees_pixels(s))
+            continue;
         // A sample of n tokens costs n (a + b n) in a layer and n c in the head. Their ratio over all samples
         // is that of one whose length is the mean over the tokens.
         double tokens = 0, squares = 0;

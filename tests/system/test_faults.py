@@ -105,31 +105,25 @@ def test_kills_at_random_moments_cost_nothing_but_time(workspace):
     assert np.array_equal(workspace.losses("killed"), workspace.losses("whole"))
 
 
-def test_stopped_rank_is_named(workspace):
-    job = start(workspace, "hang", [*FOUR_RANKS, "train.steps=100000", "checkpoint.every=4", "run.timeout_s=5"])
+# What is stopped: settings, and the edges on which the others may wait for rank 2.
+STOPPED = {
+    "a replica": (FOUR_RANKS, "vision-language"),
+    "the second of three stages": (["section.vision.layout.dp=1", "section.language.layout.dp=1", "section.language.layout.pp=3"], "language stage [01]-[12]"),
+}
+
+
+@pytest.mark.parametrize("case", ["a replica", pytest.param("the second of three stages", marks=pytest.mark.nightly)])
+def test_stopped_rank_is_named(workspace, case):
+    values, edge = STOPPED[case]
+    job = start(workspace, "hang", [*values, "train.steps=100000", "checkpoint.every=4", "run.timeout_s=5"])
     wait_for_checkpoint(workspace, "hang", job)
     os.kill(ranks_of(job)[2], signal.SIGSTOP)
     wait_for_end(job, 40)
     output = job.stdout.read()
     assert job.returncode == 76, output
     # Timing decides where the others wait for it, on an edge or in a sum over ranks.
-    assert re.search(r"waiting for (edge vision-language|(a|an) [a-z-]+ of |the other \d+ ranks of )", output), output
+    assert re.search(rf"waiting for (edge {edge}|(a|an) [a-z-]+ of |the other \d+ ranks of )", output), output
     report = workspace.exit_report("hang")
-    assert report["code"] == 76 and report["rank"] != 2
-
-
-@pytest.mark.nightly
-def test_stopped_stage_is_named(workspace):
-    """Rank 2 has the second of three stages: those before and after it say which edge they wait for."""
-    values = ["section.vision.layout.dp=1", "section.language.layout.dp=1", "section.language.layout.pp=3", "train.steps=100000", "checkpoint.every=4", "run.timeout_s=5"]
-    job = start(workspace, "stage", values)
-    wait_for_checkpoint(workspace, "stage", job)
-    os.kill(ranks_of(job)[2], signal.SIGSTOP)
-    wait_for_end(job, 40)
-    output = job.stdout.read()
-    assert job.returncode == 76, output
-    assert re.search(r"waiting for (edge language stage [01]-[12]|(a|an) [a-z-]+ of |the other \d+ ranks of )", output), output
-    report = workspace.exit_report("stage")
     assert report["code"] == 76 and report["rank"] != 2
 
 

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 namespace maestro::train {
 
 namespace {
@@ -12,11 +10,11 @@ namespace {
 constexpr double kDecay = 0.95;
 }  // namespace
 
-CostLearning::CostLearning(bool enabled, std::vector<int> section_of, double time_scale)
+CostLearning::CostLearning(bool enabled, const graph::SectionGraph& graph, double time_scale)
     : enabled_(enabled),
-      section_of_(std::move(section_of)),
+      graph_(graph),
       time_scale_(time_scale),
-      learned_(section_of_.size(), kDecay),
+      learned_(graph.stages.size(), kDecay),
       planning_(learned_) {}
 
 void CostLearning::step_done(const schedule::StepPlan& plan, const StepSums& sums,
@@ -29,11 +27,11 @@ void CostLearning::step_done(const schedule::StepPlan& plan, const StepSums& sum
             for (const auto& batch : replica)
                 for (const std::int64_t id : batch.samples) {
                     const schedule::SampleCost cost = costs.of(id);
-                    for (std::size_t stage = 0; stage < section_of_.size(); ++stage)
-                        if (section_of_[stage] == static_cast<int>(s))
-                            learned_.add_predicted(stage, cost.stages[stage]);
+                    const int section = static_cast<int>(s), last = graph_.last_stage(section);
+                    for (int stage = graph_.stage_of(section, 0); stage <= last; ++stage)
+                        learned_.add_predicted(stage, cost.stages[stage]);
                 }
-    for (std::size_t stage = 0; stage < section_of_.size(); ++stage)
+    for (std::size_t stage = 0; stage < graph_.stages.size(); ++stage)
         for (std::size_t phase = 0; phase < 2; ++phase)
             learned_.add_measured(stage, phase, sums.task_s(stage, phase) / time_scale_);
 }
@@ -42,13 +40,13 @@ void CostLearning::correct(schedule::SampleCost& cost) const {
     if (enabled_) planning_.apply(cost);
 }
 
-std::vector<std::string> CostLearning::describe(const std::vector<std::string>& stages) const {
+std::vector<std::string> CostLearning::describe() const {
     std::vector<std::string> lines;
-    for (std::size_t s = 0; enabled_ && s < stages.size(); ++s) {
+    for (std::size_t s = 0; enabled_ && s < graph_.stages.size(); ++s) {
         const auto [forward, backward] = learned_.factors(s);
         lines.push_back(
             fmt::format("section {} takes {:.3g} times the cost model's time forward, {:.3g} backward",
-                        stages[s], forward, backward));
+                        graph_.stage_name(static_cast<int>(s)), forward, backward));
     }
     return lines;
 }

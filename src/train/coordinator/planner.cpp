@@ -7,15 +7,6 @@
 
 namespace maestro::train {
 
-namespace {
-/// Returns the section of each stage.
-std::vector<int> sections_of(const schedule::Problem& problem) {
-    std::vector<int> sections;
-    for (const schedule::StageShape& stage : problem.stages) sections.push_back(stage.section);
-    return sections;
-}
-}  // namespace
-
 Planner::Planner(const config::Deck& deck, const graph::SectionGraph& graph, const schedule::Problem& problem,
                  const workload::CostModel* costs, StepBatches batches, comm::Waiter& waiter)
     : deck_(deck),
@@ -24,7 +15,7 @@ Planner::Planner(const config::Deck& deck, const graph::SectionGraph& graph, con
       costs_(costs),
       batches_(std::move(batches)),
       waiter_(waiter),
-      learning_(deck.schedule.costs == "measured", sections_of(problem), deck.time_scale()),
+      learning_(deck.schedule.costs == "measured", graph, deck.time_scale()),
       plans_([this](std::int64_t step) { return problem_of(step); },
              [settings = deck.schedule](const schedule::Problem& of_step, std::int64_t step) {
                  return schedule::make_plan(settings.policy, of_step, step, settings.moves);
@@ -51,11 +42,9 @@ schedule::StepPlan Planner::next(std::int64_t step, double began_s) {
 }
 
 std::vector<std::string> Planner::describe() const {
-    std::vector<std::string> names;
-    for (std::size_t s = 0; s < graph_.stages.size(); ++s)
-        names.push_back(graph_.stage_name(static_cast<int>(s)));
+    const std::vector<std::string> names = graph_.stage_names();
     std::vector<std::string> lines = totals_.describe(names);
-    for (std::string& line : learning_.describe(names)) lines.push_back(std::move(line));
+    for (std::string& line : learning_.describe()) lines.push_back(std::move(line));
     return lines;
 }
 

@@ -273,9 +273,9 @@ void Job::describe_section(int s, std::vector<StageReport> reports) {
 }
 
 std::vector<LocalStage*> local_stages(Job& job) {
-    std::vector<LocalStage*> sections;
-    for (auto& section : job.stages()) sections.push_back(section.get());
-    return sections;
+    std::vector<LocalStage*> stages;
+    for (auto& stage : job.stages()) stages.push_back(stage.get());
+    return stages;
 }
 
 }  // namespace maestro::train

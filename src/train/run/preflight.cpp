@@ -37,7 +37,7 @@ void Preflight::read_samples(bool exchange) {
     table_->set_pulse(context_.pulse);
     context_.pulse.doing(fmt::format("looking at the lengths of all samples of {}", path));
     if (context_.train) workload::check_lengths(scenario_, *table_, path);
-    if (scenario_.graph.has_pipelines()) workload::balance_stages(scenario_, *table_);
+    workload::balance_stages(scenario_, *table_);
 }
 
 void Preflight::open_cluster() {

@@ -53,10 +53,7 @@ public:
                   local_stages(job), job.edges(), job.table(), job.prefetcher(), job.context().watchdog,
                   deck_.schedule.dispatch == "ready"),
           recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.context().pulse),
-          log_(deck_.train, done, begin_s_) {
-        for (const graph::Section& s : job.context().scenario.graph.sections)
-            first_stages_.push_back(s.first_stage);
-    }
+          log_(deck_.train, done, begin_s_) {}
 
     ExitCode run();
 
@@ -81,7 +78,6 @@ private:
     RunReport& report_;
     double max_hours_;
     std::int64_t first_step_;
-    std::vector<int> first_stages_;  ///< by section, see StepSums
     double begin_s_ = comm::now_s();
     bool signalled_ = false;  ///< this rank, on rank 0 any rank, has received a signal
     AdamSettings adam_;
@@ -159,7 +155,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     for (auto& stage : job_.stages())
         sums.squares(static_cast<std::size_t>(stage->section())) += stage->reduce();
     runner_.read_times(tasks);
-    sums.add(tasks, first_stages_);
+    sums.add(tasks, graph);
     recorder_.tasks_done(plan, tasks);
     sums.sum_over(world_);
     check_finite(sums, plan.step);
@@ -205,16 +201,13 @@ void Trainer::check_finite(StepSums& sums, std::int64_t step) const {
 
 void Trainer::report_times() const {
     const graph::SectionGraph& graph = job_.context().scenario.graph;
-    std::vector<std::string> names;
     std::vector<SectionTimes> times(graph.stages.size());
     std::vector<bool> member(graph.stages.size(), false);
-    for (std::size_t s = 0; s < graph.stages.size(); ++s)
-        names.push_back(graph.stage_name(static_cast<int>(s)));
     for (auto& stage : job_.stages()) {
         times[stage->number()] = stage->times();
         member[stage->number()] = true;
     }
-    log::info("{}", timing_table(world_, names, times, member, comm::now_s() - begin_s_));
+    log::info("{}", timing_table(world_, graph.stage_names(), times, member, comm::now_s() - begin_s_));
     for (const std::string& line : describe_use(world_, graph, job_.memory_use())) log::info("{}", line);
     for (const std::string& line : planner_.describe()) log::info("{}", line);
 }

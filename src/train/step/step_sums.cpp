@@ -7,9 +7,9 @@ void StepSums::add(const model::Result& result) {
     values_[1] += static_cast<double>(result.tokens);
 }
 
-void StepSums::add(std::span<const io::TaskRow> tasks, std::span<const int> first_stage) {
+void StepSums::add(std::span<const io::TaskRow> tasks, const graph::SectionGraph& graph) {
     for (const io::TaskRow& task : tasks) {
-        const int stage = first_stage[static_cast<std::size_t>(task.section)] + task.stage;
+        const int stage = graph.stage_of(task.section, task.stage);
         values_[at(static_cast<std::size_t>(stage), static_cast<std::size_t>(task.phase))] +=
             task.end_s - task.start_s;
     }

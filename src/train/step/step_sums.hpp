@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "graph/section_graph.hpp"
 #include "io/metrics_file.hpp"
 #include "model/module.hpp"
 
@@ -17,8 +18,7 @@ public:
     StepSums(std::size_t sections, std::size_t stages)
         : values_(kFirstSection + sections + 2 * stages, 0.0), sections_(sections) {}
     void add(const model::Result& result);
-    /// `first_stage[s]`: the number of section s's first stage among those of all sections.
-    void add(std::span<const io::TaskRow> tasks, std::span<const int> first_stage);
+    void add(std::span<const io::TaskRow> tasks, const graph::SectionGraph& graph);
     /// Collective: replaces this rank's values by the sums over all ranks.
     void sum_over(const comm::Communicator& world) { world.allreduce_sum(std::span(values_)); }
 
