@@ -222,16 +222,11 @@ void SampleFile::replace_pictures(std::vector<std::int64_t> sources) {
 
 void SampleFile::read(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const {
     if (sources_.empty()) return read_stored(i, sample, part, pulse);
-    read_stored(i, sample, Part::text, pulse);
-    if (part != Part::text) {
-        const std::size_t first = as_size(index_.picture_offsets_[as_size(i)]);
-        for (std::size_t j = 0; j < sample.pictures.size(); ++j)
-            read_picture(sources_[first + j], sample.pictures[j], pulse);
-    }
-    if (part != Part::pixels) return;
-    sample.tokens.clear();
-    sample.weights.clear();
-    sample.flags.clear();
+    read_stored(i, sample, has_text(part) ? Part::text : Part::sizes, pulse);
+    if (!has_pixels(part)) return;
+    const std::size_t first = as_size(index_.picture_offsets_[as_size(i)]);
+    for (std::size_t j = 0; j < sample.pictures.size(); ++j)
+        read_picture(sources_[first + j], sample.pictures[j], pulse);
 }
 
 /// Sets the pixels alone.
@@ -260,10 +255,10 @@ void SampleFile::read_picture(std::int64_t number, StoredPicture& picture, Pulse
 
 void SampleFile::read_stored(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const {
     MAESTRO_CHECK(i >= 0 && i < size(), "sample {} of {}", i, size());
-    const bool one_checksum = version_ == 1;
+    const bool one_checksum = version_ == 1 && part != Part::sizes;
     sample.id = i;
     Checksum whole;
-    if (part != Part::pixels || one_checksum) {
+    if (has_text(part) || one_checksum) {
         const double weight = check_text(i, read_text(i, i + 1, sample, pulse));
         whole.add(sample.tokens);
         whole.add(sample.weights);
@@ -285,27 +280,27 @@ void SampleFile::read_stored(std::int64_t i, Sample& sample, Part part, Pulse& p
         picture.pixels.clear();
         const std::size_t at = as_size(index_.picture_offsets_[as_size(i)]) + j;
         if (!one_checksum) {
-            if (part != Part::text) read_picture(static_cast<std::int64_t>(at), picture, pulse);
+            if (has_pixels(part)) read_picture(static_cast<std::int64_t>(at), picture, pulse);
             continue;
         }
         const std::int64_t begin = index_.pixel_offsets_[at], bytes = index_.pixel_offsets_[at + 1] - begin;
         picture.pixels.resize(as_size(bytes));
         file_.read(picture.pixels.data(), bytes, pixels_at_ + begin, "pixels", pulse);
         whole.add(picture.pixels);
-        if (part == Part::text) picture.pixels = {};
+        if (!has_pixels(part)) picture.pixels = {};
     }
     if (one_checksum) compare(whole.value(), i);
-    if (part != Part::pixels) return;
+    if (has_text(part)) return;
     sample.tokens.clear();
     sample.weights.clear();
     sample.flags.clear();
 }
 
 std::int64_t SampleFile::bytes(std::int64_t i, Part part) const {
-    std::int64_t total = part == Part::pixels ? 0 : index_.tokens(i) * kTokenBytes;
+    std::int64_t total = has_text(part) ? index_.tokens(i) * kTokenBytes : 0;
     for (const PictureSize& p : index_.pictures(i))
         total += static_cast<std::int64_t>(sizeof(StoredPicture)) +
-                 (part == Part::text ? 0 : std::int64_t{p.height} * p.width * channels_);
+                 (has_pixels(part) ? std::int64_t{p.height} * p.width * channels_ : 0);
     return total;
 }
 

@@ -22,7 +22,14 @@ enum class Part {
     all,
     text,    ///< tokens, weights and flags
     pixels,  ///< of the pictures
+    sizes,   ///< nothing more: the sizes of pictures alone
 };
+constexpr bool has_text(Part part) {
+    return part == Part::all || part == Part::text;
+}
+constexpr bool has_pixels(Part part) {
+    return part == Part::all || part == Part::pixels;
+}
 
 /// A part of the samples: the index-th of `count` ranges of about equal size.
 struct Share {
@@ -33,7 +40,7 @@ struct Share {
 struct StoredPicture {
     int height = 0;
     int width = 0;
-    std::vector<std::uint8_t> pixels;  ///< [height, width, channels]; empty under Part::text
+    std::vector<std::uint8_t> pixels;  ///< [height, width, channels]; empty where has_pixels(part) is false
 };
 
 /// A sample as stored: one marker token per picture. weights[i] and flags[i] belong to token i as a target;
@@ -80,7 +87,7 @@ public:
     const std::filesystem::path& path() const { return file_.path(); }
 
     /// Reads sample i into `sample`, whose memory is reused; compares checksums and checks ids, markers and
-    /// weights. In version 1, where one checksum spans a sample, all of it is read whatever the part. Any
+    /// weights. In version 1, where one checksum spans a sample, all of it is read for text or pixels. Any
     /// thread. Throws Error(bad_data) if the file has changed or is damaged, Error(io_error) if reading fails
     /// and fails again. Beats after every MiB.
     void read(std::int64_t i, Sample& sample, Part part, Pulse& pulse) const;

@@ -184,11 +184,14 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
         const double more = imbalance(scenario, table, s, longest);
         for (std::size_t* bytes : {&memory.footprint.saved, &memory.footprint.scratch})
             if (more > 1) *bytes = static_cast<std::size_t>(std::ceil(more * static_cast<double>(*bytes)));
-        // The micro-batch in use, and the samples prefetched behind it: at most the rest of a step.
-        const double in_use = sample_bytes(worst, table.sees_pixels(s) ? scenario.models[s].channels : 0);
+        // Of a section that reads pictures, only the first stage does.
+        if (!table.sees_pixels(s))
+            memory.samples = sample_bytes(worst, 0);
+        else if (role.stage.first())
+            memory.samples = sample_bytes(worst, scenario.models[s].channels);
         const auto a_round = static_cast<double>(std::int64_t{section.micro_batch} * section.layout.dp);
         const double batches = static_cast<double>(scenario.global_batch) / a_round;
-        memory.samples = in_use + std::max(in_use, std::min<double>(kBytesAhead, in_use * batches));
+        memory.samples_of_step = memory.samples * std::max(1.0, batches);
         for (const graph::Edge& e : graph.edges)
             if (e.from == s) {
                 const int below = scenario.full_micro_batch(e.to);
@@ -224,6 +227,7 @@ double scratch_of(const MemoryPlan& plan, int stage) {
 
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank) {
     RankMemory memory;
+    double samples_of_step = 0;
     std::vector<double> scratch(graph.sections.size(), 0.0);  // stages of a section share it
     for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s) {
         if (!graph::holds(graph, s, rank)) continue;
@@ -233,8 +237,8 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
         memory.activations += static_cast<double>(stage.footprint.saved) * stage.slots();
         double& of_section = scratch[graph.stages[s].section];
         of_section = std::max(of_section, scratch_of(plan, s));
-        // The stages of a rank take their samples in turn, from one prefetcher.
         memory.samples = std::max(memory.samples, stage.samples);
+        samples_of_step += stage.samples_of_step;
         memory.reserve += plan.libraries.link * stage.links;
     }
     for (std::size_t s = 0; s < graph.sections.size(); ++s) {
@@ -243,6 +247,9 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
             plan.shares_scratch ? std::max(memory.scratch, scratch[s]) : memory.scratch + scratch[s];
         memory.libraries += plan.libraries.workspace;
     }
+    // The stages of a rank take their samples in turn, from one prefetcher: the micro-batch in use, and what
+    // is read ahead of it, at most the rest of a step.
+    memory.samples += std::max(memory.samples, std::min<double>(kBytesAhead, samples_of_step));
     memory.reserve += plan.libraries.reserve;
     for (const channel::ChannelSpec& spec : plan.channels) {
         memory.channels += static_cast<double>(channel::rank_bytes(spec, rank));

@@ -21,7 +21,8 @@ inline constexpr std::int64_t kBytesAhead = std::int64_t{64} << 20;
 /// Bytes and windows of a stage, on the rank of a replica that needs most.
 struct StageMemory {
     model::Footprint footprint;  ///< of the largest micro-batch
-    double samples = 0;          ///< bytes of its samples and of the prefetched ones
+    double samples = 0;          ///< bytes that it reads of the samples of the largest micro-batch
+    double samples_of_step = 0;  ///< bytes that it reads in a step, at most
     std::int64_t max_rows = 0;   ///< the most output rows of a micro-batch on one rank
     int window = 0;              ///< micro-batches in flight; 0: not chosen yet
     int min_window = 1;          ///< holds the samples of a micro-batch of any section that it feeds

@@ -6,7 +6,7 @@ import random
 VISION = '''
 [model.eye]
 kind = "vision"
-layers = 2
+layers = 4
 width = 48
 heads = 6
 head_dim = 8
@@ -36,7 +36,7 @@ GRAPHS = {  # sections, edges
                     [("frozen-vision", "teacher", "embeddings"), ("vision", "student", "embeddings"), ("teacher", "student", "hidden")]),
 }
 HEADS = {"vision": 6, "frozen-vision": 6}
-LAYERS = {"teacher": 3}  # 2 elsewhere
+LAYERS = {"teacher": 5}  # 4 elsewhere
 FILES = ["data/glyphs-train.h5", "few.h5", "sizes.h5"]  # half with pictures, one in ten, and of all sizes
 
 
@@ -88,8 +88,8 @@ every = 0
 [schedule]
 {schedule}
 '''
-    deck += VISION + LANGUAGE.format(name="reader", layers=2, kv=n.kv, mlp=100, tied=str(n.tied).lower())
-    deck += LANGUAGE.format(name="expert", layers=3, kv=n.kv, mlp=72, tied="true")
+    deck += VISION + LANGUAGE.format(name="reader", layers=4, kv=n.kv, mlp=100, tied=str(n.tied).lower())
+    deck += LANGUAGE.format(name="expert", layers=5, kv=n.kv, mlp=72, tied="true")
     for section in sections:
         model = {"vision": "eye", "frozen-vision": "eye", "teacher": "expert"}.get(section, "reader")
         frozen = 'mode = "forward"\nweights = "random"\n' if n.frozen(section) else ""
@@ -125,13 +125,17 @@ def add_stages(layouts, shared, seed):
 
     for s in [s for s in layouts if s not in shared]:
         group = [s, *(other for other in shared if shared[other] == s)]
-        pp = dice.choice([1, 2, 2, 3])
-        if pp > min(LAYERS.get(member, 2) for member in group) or ranks() + (pp - 1) * layouts[s]["dp"] * layouts[s]["tp"] * layouts[s]["cp"] > 8:
+        pp = dice.choice([1, 2, 2, 3, 4])
+        if ranks() + (pp - 1) * layouts[s]["dp"] * layouts[s]["tp"] * layouts[s]["cp"] > 8:
             continue
         for member in group:
             layouts[member]["pp"] = pp
-            if pp == 2 and LAYERS.get(member, 2) == 3 and dice.random() < 0.5:
-                layouts[member]["stages"] = dice.choice([[1, 2], [2, 1]])
+            layers, form = LAYERS.get(member, 4), dice.choice(["balanced", "uneven", "chunks"])
+            if form == "uneven" and pp > 1:
+                borders = sorted(dice.sample(range(1, layers), pp - 1))
+                layouts[member]["stages"] = [end - begin for begin, end in zip([0, *borders], [*borders, layers])]
+            if form == "chunks" and pp == 2:
+                layouts[member]["chunks"] = 2
     return ranks()
 
 

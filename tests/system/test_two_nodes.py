@@ -61,18 +61,23 @@ def test_losses_are_those_of_one_node_bit_for_bit(workspace, nodes):
     assert np.allclose(workspace.losses("one"), workspace.losses("ready"), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["ring", pytest.param("all-to-all", marks=pytest.mark.nightly)])
+ON_SIX_RANKS = {"ring": dict(cp=2, cp_kind="ring"), "all-to-all": dict(cp=2, cp_kind="all-to-all"), "pipeline": dict(pp=2)}
+
+
+@pytest.mark.parametrize("kind", ["ring", pytest.param("all-to-all", marks=pytest.mark.nightly), "pipeline"])
 def test_lanes_across_nodes_give_the_numbers_of_one_node_bit_for_bit(workspace, nodes, kind):
-    """Ranks 0 and 1, the cp ranks of vision, and 2 to 5, cp x tp of language, on hosts by turns: every group has both."""
+    """Ranks 0 and 1, the cp ranks or stages of vision, and 2 to 5, cp or pp x tp of language, on hosts by turns: every group and every
+    stage edge has both."""
     deck = str(ROOT / "inputs/layouts.toml")
-    values = ["train.steps=8", "checkpoint.every=4", "section.vision.layout.cp=2", f"section.vision.layout.cp_kind={kind}",
-              "section.language.layout.tp=2", "section.language.layout.cp=2", f"section.language.layout.cp_kind={kind}"]
+    values = ["train.steps=8", "checkpoint.every=4", "section.language.layout.tp=2",
+              *(f"section.{section}.layout.{key}={value}" for section in ("vision", "language") for key, value in ON_SIX_RANKS[kind].items())]
     workspace.train(6, deck, "one", values)
-    # Host by host: north has ranks 0, 3, 4, south the others; both pairs of tp ranks and both of cp ranks are apart.
+    # Host by host: north has ranks 0, 3, 4, south the others; both pairs of tp ranks and both of cp ranks are apart, and so are the stages.
     (workspace.path / "ranks").write_text("".join(f"rank {rank}={host} slot=0-1\n" for rank, host in
                                                   enumerate(["north", "south", "south", "north", "north", "south"])))
     output = nodes.run("north:3,south:3", 6, train(deck, "two", values), workspace.path, options=["--rankfile", "ranks"])
     assert "edge vision-language: by messages, because its ranks are on north, south" in output
+    assert kind != "pipeline" or "edge language stage 0-1: by messages, because its ranks are on north, south" in output
     assert np.array_equal(workspace.losses("one"), workspace.losses("two"))
     for section in ("vision", "language"):
         one, two = workspace.checkpoint("one", 8, section), workspace.checkpoint("two", 8, section)

@@ -72,9 +72,11 @@ std::vector<StepRunner::LocalTask> StepRunner::local_tasks(const schedule::StepP
         const auto& micro_batches = plan.batches[section][(*at)->replica()];
         tasks.push_back({task, *at, &micro_batches[task.micro_batch], -1});
         if (task.phase == schedule::Phase::backward) continue;
-        // A lane reads only what its section computes with. Requests are queued in the order of the agenda,
+        // A lane reads only what its stage computes with. Requests are queued in the order of the agenda,
         // in which the prefetcher reads ahead: what is needed first is there first.
-        const data::Part part = table_.sees_pixels(section) ? data::Part::pixels : data::Part::text;
+        const data::Part part = !table_.sees_pixels(section) ? data::Part::text
+                                : (*at)->index() == 0        ? data::Part::pixels
+                                                             : data::Part::sizes;
         tasks.back().ticket = prefetcher_.start({.samples = tasks.back().micro_batch->samples, .part = part});
     }
     return tasks;

@@ -74,20 +74,20 @@ TEST_F(SampleFileTest, VersionsAgree) {
     EXPECT_TRUE(second.weights().empty());  // each reader has them all: nothing to sum
     for (std::int64_t i = 0; i < 3; ++i) {
         EXPECT_EQ(second.index().weight(i), first.index().weight(i));
-        for (const Part part : {Part::all, Part::text, Part::pixels}) {
+        for (const Part part : {Part::all, Part::text, Part::pixels, Part::sizes}) {
             EXPECT_EQ(first.bytes(i, part), second.bytes(i, part));
             Sample one, other;
             first.read(i, one, part);
             second.read(i, other, part);
             EXPECT_EQ(one.tokens, other.tokens);
-            EXPECT_EQ(one.tokens.empty(), part == Part::pixels);
+            EXPECT_EQ(one.tokens.empty(), part == Part::pixels || part == Part::sizes);
             EXPECT_EQ(one.weights, other.weights);
             EXPECT_EQ(one.flags, other.flags);
             ASSERT_EQ(one.pictures.size(), other.pictures.size());
             for (std::size_t j = 0; j < one.pictures.size(); ++j) {
                 EXPECT_EQ(one.pictures[j].height, other.pictures[j].height);
                 EXPECT_EQ(one.pictures[j].pixels, other.pictures[j].pixels);
-                EXPECT_EQ(one.pictures[j].pixels.empty(), part == Part::text);
+                EXPECT_EQ(one.pictures[j].pixels.empty(), part == Part::text || part == Part::sizes);
             }
         }
     }
@@ -105,17 +105,17 @@ TEST_F(SampleFileTest, ReplacesPicturesInTheIndexAndInWhatIsRead) {
         file.replace_pictures({1, 1});
         EXPECT_THAT(file.index().pictures(1), ElementsAre(PictureSize{8, 3}, PictureSize{8, 3}));
         EXPECT_EQ(file.bytes(1, Part::all), bytes - 5 * 7 + 8 * 3);
-        for (const Part part : {Part::all, Part::text, Part::pixels}) {
+        for (const Part part : {Part::all, Part::text, Part::pixels, Part::sizes}) {
             file.read(1, replaced, part);
             ASSERT_EQ(replaced.pictures.size(), 2u);
             for (const StoredPicture& picture : replaced.pictures) {
                 EXPECT_EQ(std::pair(picture.height, picture.width), std::pair(8, 3));
-                if (part == Part::text)
+                if (part == Part::text || part == Part::sizes)
                     EXPECT_TRUE(picture.pixels.empty());
                 else
                     EXPECT_EQ(picture.pixels, stored.pictures[1].pixels);
             }
-            EXPECT_EQ(replaced.tokens.empty(), part == Part::pixels);
+            EXPECT_EQ(replaced.tokens.empty(), part == Part::pixels || part == Part::sizes);
             if (part == Part::all) {
                 EXPECT_EQ(replaced.tokens, stored.tokens);
             }
