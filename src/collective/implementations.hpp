@@ -17,14 +17,14 @@ inline constexpr std::size_t kMaxMessage = std::size_t{1} << 30;  ///< bytes; a 
 inline constexpr std::size_t kMaxStagedMessage = std::size_t{4} << 20;
 
 /// For tensors in host memory: MPI messages of at most `max_message` bytes, sent and received in place.
-std::unique_ptr<ProcessGroup> make_mpi_group(comm::Communicator members, std::size_t max_message,
+std::unique_ptr<ProcessGroup> make_mpi_group(comm::Communicator members, Nodes nodes, std::size_t max_message,
                                              std::string transport);
 /// For tensors of a GPU: the same messages in pieces of kMaxStagedMessage, through pinned memory of the host.
-std::unique_ptr<ProcessGroup> make_staged_group(comm::Communicator members, backend::Backend& backend,
-                                                std::string transport);
+std::unique_ptr<ProcessGroup> make_staged_group(comm::Communicator members, Nodes nodes,
+                                                backend::Backend& backend, std::string transport);
 /// For GPUs that no two of the ranks share. Collective. Throws Error(peer_lost) if a rank does not
 /// call it.
-std::unique_ptr<ProcessGroup> make_nccl_group(comm::Communicator members, backend::Backend& backend,
-                                              std::string transport);
+std::unique_ptr<ProcessGroup> make_nccl_group(comm::Communicator members, Nodes nodes,
+                                              backend::Backend& backend, std::string transport);
 
 }  // namespace maestro::collective

@@ -29,19 +29,33 @@ transport::Choice agree_on_method(const comm::Communicator& members, const backe
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_process_group(comm::Communicator members, backend::Backend& backend) {
+std::unique_ptr<ProcessGroup> make_process_group(comm::Communicator members, backend::Backend& backend,
+                                                 std::optional<Nodes> known) {
+    Nodes nodes = known ? *known : Nodes(members.size());
     // Without CUDA no rank has a GPU: there is nothing to agree on, and no need for another communicator.
-    if (!backend::kCuda) return make_mpi_group(std::move(members), kMaxMessage, "messages");
-    if (members.size() == 1) return make_mpi_group(std::move(members), kMaxMessage, "one rank");
+    if (!backend::kCuda) return make_mpi_group(std::move(members), std::move(nodes), kMaxMessage, "messages");
+    if (members.size() == 1)
+        return make_mpi_group(std::move(members), std::move(nodes), kMaxMessage, "one rank");
     const transport::Choice choice = agree_on_method(members, backend);
     const std::string description = fmt::format("{}: {}", transport::describe(choice.method), choice.reason);
-    if (choice.method == Method::nccl) return make_nccl_group(std::move(members), backend, description);
-    if (backend.stream()) return make_staged_group(std::move(members), backend, description);
+    if (choice.method == Method::nccl)
+        return make_nccl_group(std::move(members), std::move(nodes), backend, description);
+    if (backend.stream())
+        return make_staged_group(std::move(members), std::move(nodes), backend, description);
     // Both sides of a message must cut it into the same pieces, so a rank without a GPU cuts as the others
     // do.
-    return make_mpi_group(std::move(members),
+    return make_mpi_group(std::move(members), std::move(nodes),
                           choice.method == Method::staged_messages ? kMaxStagedMessage : kMaxMessage,
                           description);
+}
+
+Nodes find_nodes(const comm::Communicator& members) {
+    // A node is known by the lowest rank on it. The question travels on separate communicators, as above.
+    const comm::Communicator separate =
+        members.split(0, members.rank(), fmt::format("the nodes of {}", members.name()));
+    std::vector<int> node{separate.rank()};
+    separate.same_node().broadcast(std::span(node));
+    return Nodes(separate.allgather(node.front()));
 }
 
 }  // namespace maestro::collective

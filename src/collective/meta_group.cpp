@@ -1,5 +1,9 @@
-// A process group that sends nothing and counts what one rank of a real group would send.
+// A process group that sends nothing, counts what one rank of a real group would send and computes the time
+// that it would take.
 #include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
 
 #include "collective/process_group.hpp"
 
@@ -7,36 +11,76 @@ namespace maestro::collective {
 
 namespace {
 
+/// Keeps a clock, Traffic::seconds. An exchange begins when it is started or when its links are free, and
+/// wait() moves the clock on to its end. The messages of an exchange share the bandwidth of their link, in
+/// either direction, and their latencies overlap. Links within a node and between nodes work at the same
+/// time.
 class MetaGroup final : public ProcessGroup {
 public:
-    MetaGroup(int rank, int size, double latency_s, double bandwidth)
-        : ProcessGroup(rank, size, "meta"),
-          latency_s_(latency_s),
-          byte_s_(bandwidth > 0 ? 1 / bandwidth : 0) {}
+    MetaGroup(int rank, Nodes nodes, const LinkCost& within, const LinkCost& across)
+        : ProcessGroup(rank, std::move(nodes), "meta"), links_{Link(within), Link(across)} {}
 
-    // begin() has counted the seconds.
-    void wait(Request) override {}
+    void wait(Request request) override {
+        traffic_.seconds = std::max(traffic_.seconds, ends_s_[request]);
+        // Operations that end in another order than they began are rare: room is given back when none is
+        // left.
+        if (++waited_for_ == ends_s_.size()) {
+            ends_s_.clear();
+            waited_for_ = 0;
+        }
+    }
+    bool test(Request request) override {
+        wait(request);
+        return true;
+    }
+    void reset_traffic() override {
+        ProcessGroup::reset_traffic();
+        for (Link& link : links_) link.free_s = 0;
+    }
 
 protected:
-    /// The messages of an operation share the link's bandwidth, in either direction, and their latencies
-    /// overlap.
     Request begin(std::span<const Message> sends, std::span<const Message> receives) override {
-        if (sends.empty() && receives.empty()) return 0;
-        std::size_t sent = 0, received = 0;
-        for (const Message& m : sends) sent += m.bytes;
-        for (const Message& m : receives) received += m.bytes;
-        traffic_.seconds += latency_s_ + static_cast<double>(std::max(sent, received)) * byte_s_;
-        return 0;
+        double end_s = traffic_.seconds;
+        for (const bool across : {false, true}) {
+            const std::size_t sent = bytes(sends, across), received = bytes(receives, across);
+            if (sent == 0 && received == 0) continue;
+            Link& link = links_[across ? 1 : 0];
+            link.free_s = std::max(link.free_s, traffic_.seconds) +
+                          (link.latency_s + static_cast<double>(std::max(sent, received)) * link.byte_s);
+            end_s = std::max(end_s, link.free_s);
+        }
+        ends_s_.push_back(end_s);
+        return ends_s_.size() - 1;
     }
 
 private:
-    double latency_s_, byte_s_;
+    struct Link {
+        explicit Link(const LinkCost& cost)
+            : latency_s(cost.latency_s), byte_s(cost.bandwidth > 0 ? 1 / cost.bandwidth : 0) {}
+        double latency_s, byte_s;
+        double free_s = 0;  ///< on the clock
+    };
+    std::size_t bytes(std::span<const Message> messages, bool across) const {
+        std::size_t total = 0;
+        for (const Message& m : messages)
+            if ((nodes().of(m.peer) != nodes().of(rank())) == across) total += m.bytes;
+        return total;
+    }
+
+    std::array<Link, 2> links_;
+    std::vector<double> ends_s_;  ///< by request
+    std::size_t waited_for_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_meta_group(int rank, int size, double latency_s, double bandwidth) {
-    return std::make_unique<MetaGroup>(rank, size, latency_s, bandwidth);
+std::unique_ptr<ProcessGroup> make_meta_group(int rank, int size, const LinkCost& link) {
+    return make_meta_group(rank, Nodes(size), link, {});
+}
+
+std::unique_ptr<ProcessGroup> make_meta_group(int rank, Nodes nodes, const LinkCost& within,
+                                              const LinkCost& across) {
+    return std::make_unique<MetaGroup>(rank, std::move(nodes), within, across);
 }
 
 }  // namespace maestro::collective

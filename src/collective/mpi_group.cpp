@@ -17,26 +17,27 @@ namespace {
 
 class MpiGroup final : public ProcessGroup {
 public:
-    MpiGroup(comm::Communicator members, std::size_t max_message, std::string transport)
-        : ProcessGroup(members.rank(), members.size(), std::move(transport)),
+    MpiGroup(comm::Communicator members, Nodes nodes, std::size_t max_message, std::string transport)
+        : ProcessGroup(members.rank(), std::move(nodes), std::move(transport)),
           members_(std::move(members)),
           max_message_(max_message) {}
 
     /// Open MPI advances a large message only while a rank is inside MPI, so most of an exchange happens here
     /// and not while the rank computes.
     void wait(Request request) override {
+        members_.waiter().wait_until(
+            [&] { return test(request); },
+            [&] { return fmt::format("the other {} ranks of {}", size() - 1, members_.name()); });
+    }
+
+    bool test(Request request) override {
         Exchange& exchange = exchanges_.open(request, members_.name());
         std::vector<MPI_Status> statuses(exchange.requests.size());
-        members_.waiter().wait_until(
-            [&] {
-                // Completes either all requests or none, so the statuses of receives that ended early are
-                // kept.
-                int done = 0;
-                MAESTRO_MPI(MPI_Testall(static_cast<int>(exchange.requests.size()), exchange.requests.data(),
-                                        &done, statuses.data()));
-                return done != 0;
-            },
-            [&] { return fmt::format("the other {} ranks of {}", size() - 1, members_.name()); });
+        // Completes either all requests or none, so the statuses of receives that ended early are kept.
+        int done = 0;
+        MAESTRO_MPI(MPI_Testall(static_cast<int>(exchange.requests.size()), exchange.requests.data(), &done,
+                                statuses.data()));
+        if (done == 0) return false;
         // MPI reports a message that is longer than its buffer, but a shorter one counts as received.
         for (std::size_t i = 0; i < exchange.expected.size(); ++i) {
             int bytes = 0;
@@ -45,6 +46,7 @@ public:
                           members_.name(), bytes, exchange.expected[i]);
         }
         exchange.open = false;
+        return true;
     }
 
 protected:
@@ -86,9 +88,10 @@ private:
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_mpi_group(comm::Communicator members, std::size_t max_message,
+std::unique_ptr<ProcessGroup> make_mpi_group(comm::Communicator members, Nodes nodes, std::size_t max_message,
                                              std::string transport) {
-    return std::make_unique<MpiGroup>(std::move(members), max_message, std::move(transport));
+    return std::make_unique<MpiGroup>(std::move(members), std::move(nodes), max_message,
+                                      std::move(transport));
 }
 
 }  // namespace maestro::collective

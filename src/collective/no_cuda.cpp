@@ -4,7 +4,8 @@
 
 namespace maestro::collective {
 
-std::unique_ptr<ProcessGroup> make_staged_group(comm::Communicator members, backend::Backend&, std::string) {
+std::unique_ptr<ProcessGroup> make_staged_group(comm::Communicator members, Nodes, backend::Backend&,
+                                                std::string) {
     MAESTRO_FAIL("{}: tensors of a GPU in a program that was built without CUDA", members.name());
 }
 

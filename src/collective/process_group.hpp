@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,23 +14,36 @@
 
 #include "backend/arena.hpp"
 #include "base/tensor.hpp"
+#include "collective/nodes.hpp"
+#include "collective/operation.hpp"
 #include "comm/communicator.hpp"
 #include "ops/reduce.hpp"
 
 namespace maestro::collective {
 
+class RankRows;
+
+/// The cost model of a link: a message of n bytes takes latency_s + n / bandwidth seconds.
+struct LinkCost {
+    double latency_s = 0;
+    double bandwidth = 0;  ///< bytes per second; 0: infinite
+    bool operator==(const LinkCost&) const = default;
+};
+
 /// What this rank has sent since the last reset.
 struct Traffic {
     std::int64_t messages = 0;
     std::int64_t bytes = 0;
-    double seconds = 0;  ///< of a meta group, by its link's latency and bandwidth; 0 for real ranks
+    double seconds = 0;  ///< of a meta group, by its links' latency and bandwidth; 0 for real ranks
 };
 
 /// A fixed sequence of ranks. All members call the same operations in the same order with the same sizes.
-/// Results do not depend on timing: sums are taken in the order of ranks, so they have the same bits on every
-/// rank and in every run. The argument `rows` is the number of rows of each rank; numbers may differ and may
-/// be 0. Tensors are [rows, columns], with the same type and columns on all ranks. A rank that does not
-/// answer within the deadline is Error(peer_lost). In a group of one rank nothing is sent.
+/// Results do not depend on timing: sums are taken in a fixed order, so they have the same bits on every rank
+/// and in every run. That is the order of ranks or, in a group that knows of several nodes with several ranks
+/// each, the order of ranks within a node and then the order of nodes. The argument `rows` is the number of
+/// rows of each rank; numbers may differ and may be 0. Tensors are [rows, columns], with the same type and
+/// columns on all ranks. A rank that does not answer within the deadline is Error(peer_lost). In a group of
+/// one rank nothing is sent.
 class ProcessGroup {
 public:
     virtual ~ProcessGroup() = default;
@@ -40,12 +54,17 @@ public:
     int size() const { return size_; }
     /// How messages travel, and why, for the log: "messages: no rank has a GPU".
     const std::string& transport() const { return transport_; }
+    const Nodes& nodes() const { return nodes_; }
     const Traffic& traffic() const { return traffic_; }
-    void reset_traffic() { traffic_ = {}; }
+    virtual void reset_traffic() { traffic_ = {}; }
 
-    /// An operation that has been started. Its tensors must not be read or written until wait() returns.
+    /// An exchange that has been started. Its tensors must not be read or written until wait() returns, or
+    /// test() returns true.
     using Request = std::size_t;
     virtual void wait(Request request) = 0;
+    /// Whether the exchange has ended, without waiting for other ranks. A request for which this has returned
+    /// true is not waited for any more.
+    virtual bool test(Request request) = 0;
 
     /// whole = the `local` tensors of all ranks, concatenated in the order of ranks.
     Request start_all_gather(backend::Backend& b, const Tensor& local, const Tensor& whole,
@@ -69,18 +88,27 @@ public:
     Request start_shift(backend::Backend& b, const Tensor& send, const Tensor& received, int distance);
 
     /// local = this rank's rows of the sum, or of the maximum, of the `whole` tensors of all ranks. `local`
-    /// either does not overlap `whole` or is exactly this rank's rows of it. Takes reduce_scratch() bytes of
-    /// scratch.
+    /// either does not overlap `whole` or is exactly this rank's rows of it. Takes at most reduce_scratch()
+    /// bytes of scratch, until the operation has ended. Across nodes each sum is taken within the nodes
+    /// first, so that every node sends one partial sum of a shard to the shard's rank.
+    Operation launch_reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& local,
+                                    std::span<const std::int64_t> rows, ops::Reduction reduction,
+                                    backend::Arena& scratch);
     void reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& local,
                         std::span<const std::int64_t> rows, ops::Reduction reduction,
-                        backend::Arena& scratch);
+                        backend::Arena& scratch) {
+        launch_reduce_scatter(b, whole, local, rows, reduction, scratch).wait();
+    }
+    /// start_all_gather_in_place() as an operation, which across nodes sends the rows of a rank to each other
+    /// node once and distributes them there.
+    Operation launch_all_gather(const Tensor& whole, std::span<const std::int64_t> rows);
     /// In place. Takes reduce_scratch() bytes of scratch for part_of(values.size(), 0, size()) elements.
     void all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction reduction,
                     backend::Arena& scratch);
 
 protected:
-    ProcessGroup(int rank, int size, std::string transport)
-        : rank_(rank), size_(size), transport_(std::move(transport)) {}
+    ProcessGroup(int rank, Nodes nodes, std::string transport)
+        : rank_(rank), size_(nodes.ranks()), nodes_(std::move(nodes)), transport_(std::move(transport)) {}
 
     struct Message {
         int peer = 0;
@@ -93,24 +121,39 @@ protected:
 private:
     Request exchange(std::vector<Message> sends, std::vector<Message> receives);
     /// Sends outgoing(r) to every other rank r and receives incoming(r) from it.
-    template <class Outgoing, class Incoming>
-    Request exchange_with_all(const Outgoing& outgoing, const Incoming& incoming);
+    Request exchange_with_all(const std::function<Tensor(int rank)>& outgoing,
+                              const std::function<Tensor(int rank)>& incoming);
+    Operation reduce_scatter_directly(backend::Backend& b, RankRows parts, Tensor local,
+                                      ops::Reduction reduction, backend::Arena& scratch);
+    Operation reduce_scatter_by_nodes(backend::Backend& b, RankRows parts, Tensor local,
+                                      ops::Reduction reduction, backend::Arena& scratch);
+    Operation all_gather_directly(RankRows parts);
+    Operation all_gather_by_nodes(RankRows parts);
 
     int rank_, size_;
+    Nodes nodes_;
     std::string transport_;
 };
 
 /// Bytes of scratch that a reduce-scatter takes at most, when no rank has more than `elements` elements.
-/// About 64 MiB at most, whatever the number of ranks.
+/// About 64 MiB at most, whatever the number of ranks and nodes.
 std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type);
 
 /// Makes the group of these ranks, in the communicator's order. Collective. `backend` owns the tensors and
 /// must outlive the group. The transport is chosen here (transport::choose_for_group): NCCL where every rank
 /// has a GPU to itself, pinned host memory where GPUs are shared or NCCL is missing, plain messages where the
 /// host computes. With NCCL, wait() makes the device wait for the operation instead of the host.
-std::unique_ptr<ProcessGroup> make_process_group(comm::Communicator members, backend::Backend& backend);
+/// `nodes`: what the launched operations go by; find_nodes() finds them.
+std::unique_ptr<ProcessGroup> make_process_group(comm::Communicator members, backend::Backend& backend,
+                                                 std::optional<Nodes> nodes = {});
+/// Collective: on which nodes the ranks of the communicator run.
+Nodes find_nodes(const comm::Communicator& members);
 /// A meta group stands for one rank of a group that does not exist: it counts messages and bytes, and the
 /// seconds that they would take on a link of this latency and bandwidth.
-std::unique_ptr<ProcessGroup> make_meta_group(int rank, int size, double latency_s = 0, double bandwidth = 0);
+std::unique_ptr<ProcessGroup> make_meta_group(int rank, int size, const LinkCost& link = {});
+/// The same where the ranks are on several nodes. Within nodes and across them messages travel at the same
+/// time.
+std::unique_ptr<ProcessGroup> make_meta_group(int rank, Nodes nodes, const LinkCost& within,
+                                              const LinkCost& across);
 
 }  // namespace maestro::collective

@@ -96,19 +96,24 @@ std::unique_ptr<collective::ProcessGroup> make_data_group(const comm::Communicat
                                                           backend::Backend& backend, const MeshShape& shape,
                                                           const std::string& name) {
     const int tp = section.rank() % shape.degrees.tp;
-    return collective::make_process_group(
-        section.split(tp, section.rank(), shape.degrees.tp > 1 ? fmt::format("{}, tp {}", name, tp) : name),
-        backend);
+    comm::Communicator ranks =
+        section.split(tp, section.rank(), shape.degrees.tp > 1 ? fmt::format("{}, tp {}", name, tp) : name);
+    // All weights of a rank pass through this group, whose ranks are usually on several nodes.
+    collective::Nodes nodes = collective::find_nodes(ranks);
+    return collective::make_process_group(std::move(ranks), backend, std::move(nodes));
 }
 
 Mesh make_meta_mesh(int rank, const MeshShape& shape, const MeshLinks& links) {
     // kv lies within tp and uses its link.
     return MeshBuilder::build(rank, shape, [&](Axes axes, int at, int size) {
+        if (axes == kDataAxes && !links.data_nodes.empty())
+            return collective::make_meta_group(at, collective::Nodes(links.data_nodes), links.data,
+                                               links.network);
         const LinkCost& link = axes == kDataAxes    ? links.data
                                : axes == Axis::cp   ? links.cp
                                : axes == Axis::tied ? links.tied
                                                     : links.tp;
-        return collective::make_meta_group(at, size, link.latency_s, link.bandwidth);
+        return collective::make_meta_group(at, size, link);
     });
 }
 

@@ -123,14 +123,14 @@ std::unique_ptr<collective::ProcessGroup> make_data_group(const comm::Communicat
                                                           backend::Backend& backend, const MeshShape& shape,
                                                           const std::string& name);
 
-/// The cost model of a link: a message of n bytes takes latency_s + n / bandwidth seconds.
-struct LinkCost {
-    double latency_s = 0;
-    double bandwidth = 0;  ///< bytes per second; 0: infinite
-    bool operator==(const LinkCost&) const = default;
-};
+using collective::LinkCost;
+/// The links of the groups of a rank, for a meta mesh.
 struct MeshLinks {
     LinkCost tp, cp, data, tied = {};
+    /// The node of each rank along kDataAxes, between which their group has the link `network`; within one it
+    /// has `data`. Empty: all on one node.
+    std::vector<int> data_nodes = {};
+    LinkCost network = {};
     bool operator==(const MeshLinks&) const = default;
 };
 /// Returns the mesh of rank `rank` of a section, whose groups send nothing and count what they would send:

@@ -163,7 +163,7 @@ void ParameterGroup::gather_weights(collective::ProcessGroup& ranks) {
     MAESTRO_CHECK(ranks.size() == static_cast<int>(shard_blocks_.size()) && ranks.rank() == mesh_.data_rank(),
                   "shards of {} ranks cannot be gathered on {}", shard_blocks_.size(), ranks.size());
     // In place: each rank's shard is already where it belongs in the array.
-    ranks.wait(ranks.start_all_gather_in_place(in_blocks(master_), shard_blocks_));
+    ranks.launch_all_gather(in_blocks(master_), shard_blocks_).wait();
     refresh_compute();
 }
 

@@ -41,7 +41,8 @@ public:
         : probe_{.spec = scenario.models[section],
                  .role = role_of(scenario, stage),
                  .shape = mesh_shape_of(scenario, stage),
-                 .links = links},
+                 // Those of tied weights and of gradients are not used by tasks.
+                 .links = {.tp = links.tp, .cp = links.cp, .data = {}}},
           expansion_(expansion_of(scenario, section)),
           timed_(scenario.cluster.has_value()),
           probes_(probes),
@@ -51,7 +52,6 @@ public:
         if (timed_) probe_.options.rates = rates_of(scenario.cluster->device);
         probe_.shape.dp = 1;     // a task does not know of other replicas
         probe_.shape.tied = {};  // nor of the other end of a pipeline
-        probe_.links.data = probe_.links.tied = {};
     }
 
     LengthCost run() const {

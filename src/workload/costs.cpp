@@ -66,9 +66,12 @@ int window_of(const Scenario& scenario, int stage) {
     return windows.most;
 }
 
+int node_of(const config::Cluster& cluster, int rank) {
+    return rank / static_cast<int>(cluster.ranks_per_node);
+}
+
 const config::Link& link_among(const config::Cluster& cluster, int first, int last) {
-    const auto node_of = [&](int rank) { return rank / static_cast<int>(cluster.ranks_per_node); };
-    return node_of(first) == node_of(last) ? cluster.node : cluster.network;
+    return node_of(cluster, first) == node_of(cluster, last) ? cluster.node : cluster.network;
 }
 
 const config::Link& link_from(const graph::SectionGraph& graph, const config::Cluster& cluster, int stage) {

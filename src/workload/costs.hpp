@@ -13,6 +13,8 @@ namespace maestro::workload {
 /// Without a cluster edges have no latency.
 schedule::Problem problem_of(const Scenario& scenario);
 backend::DeviceRates rates_of(const config::Device& device);
+/// Returns the node of a rank of the world.
+int node_of(const config::Cluster& cluster, int rank);
 /// Returns the link among the ranks `first` to `last` of the world: the node's if they are all on one node,
 /// otherwise the network's.
 const config::Link& link_among(const config::Cluster& cluster, int first, int last);

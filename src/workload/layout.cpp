@@ -65,16 +65,27 @@ parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
     const graph::Stage& of = graph.stages[stage];
     const graph::Section& s = graph.sections[of.section];
     const int first = graph::first_rank_of(graph, stage);
+    const auto cost_of = [](const config::Link& link) {
+        const config::Link collective = link.of_collectives();
+        return parallel::LinkCost{collective.latency_s, collective.bandwidth};
+    };
     const auto between = [&](int from, int to) {
         if (!scenario.cluster) return parallel::LinkCost{};
-        const config::Link link = link_among(*scenario.cluster, from, to).of_collectives();
-        return parallel::LinkCost{link.latency_s, link.bandwidth};
+        return cost_of(link_among(*scenario.cluster, from, to));
     };
-    return {.tp = between(first, first + s.layout.tp - 1),
-            .cp = between(first, first + s.layout.lane_ranks() - 1),
-            .data = between(first, graph::last_rank_of(graph, stage)),
-            .tied = between(graph::first_rank_of(graph, s.first_stage),
-                            graph::first_rank_of(graph, graph.last_stage(of.section)))};
+    parallel::MeshLinks links{.tp = between(first, first + s.layout.tp - 1),
+                              .cp = between(first, first + s.layout.lane_ranks() - 1),
+                              .data = between(first, first),
+                              .tied = between(graph::first_rank_of(graph, s.first_stage),
+                                              graph::first_rank_of(graph, graph.last_stage(of.section)))};
+    if (!scenario.cluster) return links;
+    links.network = cost_of(scenario.cluster->network);
+    for (int replica = 0; replica < s.layout.dp; ++replica)
+        for (int cp = 0; cp < s.layout.cp; ++cp) {
+            const graph::Place place{.replica = replica, .pp = of.index % s.layout.pp, .cp = cp};
+            links.data_nodes.push_back(node_of(*scenario.cluster, graph::rank_at(s, place)));
+        }
+    return links;
 }
 
 parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank) {

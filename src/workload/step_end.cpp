@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "base/check.hpp"
@@ -26,6 +27,19 @@ double sent_s(const parallel::Mesh& mesh) {
     for (const parallel::Axis axis : parallel::kReplicaAxes) add(axis);
     add(parallel::kDataAxes);
     return seconds;
+}
+
+/// Returns ranks along kDataAxes of which one ends last: the first of all, whose shard is the longest, and
+/// the first on a node of each size, because what a rank exchanges for its node depends on how many share
+/// that.
+std::vector<int> representatives(const Probe& probe) {
+    std::vector<int> ranks{0};
+    const collective::Nodes nodes(probe.links.data_nodes);
+    std::set<std::size_t> sizes;
+    for (int node = 0; node < nodes.count(); ++node)
+        if (sizes.insert(nodes.on(node).size()).second && nodes.on(node).front() != 0)
+            ranks.push_back(nodes.on(node).front());
+    return ranks;
 }
 
 }  // namespace
@@ -68,13 +82,18 @@ std::vector<StepEnd> step_ends(const Scenario& scenario, Probes& probes) {
     MAESTRO_CHECK(scenario.cluster, "the end of a step takes seconds of a cluster");
     std::vector<StepEnd> ends;
     for (int s = 0; s < static_cast<int>(scenario.graph.stages.size()); ++s) {
-        Probe probe{.spec = scenario.models[scenario.graph.stages[s].section],  // on the first rank: no other
-                                                                                // rank's shard is larger
+        Probe probe{.spec = scenario.models[scenario.graph.stages[s].section],
                     .role = role_of(scenario, s),
                     .shape = mesh_shape_of(scenario, s),
                     .links = mesh_links_of(scenario, s)};
         probe.options.rates = rates_of(scenario.cluster->device);
-        ends.push_back(probes.step_end(probe));
+        StepEnd& end = ends.emplace_back();
+        for (const int data_rank : representatives(probe)) {
+            probe.rank = data_rank * probe.shape.degrees.tp;
+            const StepEnd& of_rank = probes.step_end(probe);
+            end.reduce_s = std::max(end.reduce_s, of_rank.reduce_s);
+            end.update_s = std::max(end.update_s, of_rank.update_s);
+        }
     }
     return ends;
 }

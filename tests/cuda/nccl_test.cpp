@@ -79,7 +79,8 @@ void shared_gpus_are_rejected(const comm::Communicator& world) {
     MAESTRO_CHECK(rig.group->transport().ends_with("pinned memory: 2 ranks share 1 GPU"), "{}",
                   rig.group->transport());
     test::expect_error(ExitCode::broken_invariant, "Duplicate GPU detected", [&] {
-        collective::make_nccl_group(world.split(0, world.rank(), "tensor ranks"), *rig.device, "");
+        collective::make_nccl_group(world.split(0, world.rank(), "tensor ranks"),
+                                    collective::Nodes(world.size()), *rig.device, "");
     });
 }
 

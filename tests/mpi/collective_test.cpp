@@ -1,5 +1,6 @@
 // Collective operations on tensors against values that every rank computes by itself, and their traffic
 // against closed forms and against the same operations of a meta group.
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -236,7 +237,8 @@ void large_sums_take_little_scratch(Rig& rig) {
     const Tensor whole = rig.tensor(DType::f32, all, 1),
                  shard = rig.tensor(DType::f32, rows[static_cast<std::size_t>(rig.rank())], 1);
     rig.fill(whole, [&](std::int64_t i) { return static_cast<double>((i + rig.rank()) % 1009); });
-    backend::Arena scratch(*rig.device, static_cast<std::size_t>((rig.size() - 1) * kPiece) * sizeof(float)),
+    backend::Arena scratch(*rig.device,
+                           static_cast<std::size_t>(2 * (rig.size() - 1) * kPiece) * sizeof(float)),
         counted;
     rig.group->reduce_scatter(*rig.device, whole, shard, rows, ops::Reduction::sum, scratch);
     rig.counting->reduce_scatter(*rig.meta, whole, shard, rows, ops::Reduction::sum, counted);
@@ -250,6 +252,110 @@ void large_sums_take_little_scratch(Rig& rig) {
     }
     rig.check_traffic((all - shard.size()) * 4, "large reduce-scatter");
     rig.memory.clear();
+}
+
+/// Groups that know of nodes, with ranks distributed over them in any way: sums are taken on each node in the
+/// order of ranks and then in the order of nodes, and all ranks together send as much as without nodes.
+void nodes_sum_first(const comm::Communicator& world, Rig& rig, std::mt19937& random) {
+    const auto size = static_cast<std::size_t>(rig.size());
+    std::vector<int> node_of;
+    for (std::size_t r = 0; r < size; ++r) node_of.push_back(std::uniform_int_distribution(0, 2)(random));
+    const collective::Nodes nodes(node_of);
+    const auto group =
+        collective::make_process_group(world.split(0, world.rank(), "nodes"), *rig.device, nodes);
+    const auto counting = collective::make_meta_group(rig.rank(), nodes, {}, {});
+    // Some parts have several pieces, some none.
+    Rows rows;
+    for (std::size_t r = 0; r < size; ++r)
+        rows.push_back(std::uniform_int_distribution<std::int64_t>(0, 3)(random) * 40000 +
+                       (r % 2 == 0 ? 7 : 0));
+    const std::int64_t all = sum(rows, rig.size()), first = sum(rows, rig.rank());
+    const std::int64_t mine = rows[static_cast<std::size_t>(rig.rank())];
+    const auto number = [](int rank, std::int64_t i) {
+        return static_cast<float>(std::sin(static_cast<double>(i * 17 + rank * 29)) *
+                                  std::pow(10.0, (i + rank) % 7));
+    };
+    const Tensor whole = rig.tensor(DType::f32, all, 1);
+    const Tensor shard = whole.slice(first, first + mine);  // in place
+    rig.fill(whole, [&](std::int64_t i) { return number(rig.rank(), i); });
+    const std::size_t planned =
+        collective::reduce_scratch(rig.size(), *std::max_element(rows.begin(), rows.end()), DType::f32);
+    backend::Arena scratch(*rig.device, planned), counted;
+    group->reduce_scatter(*rig.device, whole, shard, rows, ops::Reduction::sum, scratch);
+    counting->reduce_scatter(*rig.meta, whole, shard, rows, ops::Reduction::sum, counted);
+    MAESTRO_CHECK(scratch.peak() == counted.peak() && counted.peak() <= planned,
+                  "{} bytes of scratch, planned {}", counted.peak(), planned);
+    const std::vector<double> found = rig.values(shard);
+    for (std::int64_t i = 0; i < mine; ++i) {
+        float due = 0;
+        for (int node = 0; node < nodes.count(); ++node) {
+            float partial = 0;
+            for (const int r : nodes.on(node))
+                partial = r == nodes.on(node)[0] ? number(r, first + i) : partial + number(r, first + i);
+            due = node == 0 ? partial : due + partial;
+        }
+        MAESTRO_CHECK(found[static_cast<std::size_t>(i)] == static_cast<double>(due), "{} of a sum by nodes",
+                      i);
+    }
+    const auto check_traffic = [&](const char* what) {
+        MAESTRO_CHECK(group->traffic().bytes == counting->traffic().bytes &&
+                          group->traffic().messages == counting->traffic().messages,
+                      "{}: {} bytes, a meta group {}", what, group->traffic().bytes,
+                      counting->traffic().bytes);
+        const std::int64_t bytes = world.sum(group->traffic().bytes), due = (rig.size() - 1) * all * 4;
+        MAESTRO_CHECK(bytes == due, "{}: {} bytes of all ranks, expected {}", what, bytes, due);
+        group->reset_traffic();
+        counting->reset_traffic();
+    };
+    check_traffic("reduce-scatter by nodes");
+
+    rig.fill(whole,
+             [&](std::int64_t i) { return i >= first && i < first + mine ? number(rig.rank(), i) : -1.0; });
+    collective::Operation gather = group->launch_all_gather(whole, rows);
+    while (!gather.advance()) world.waiter().poll_heartbeats();
+    counting->launch_all_gather(whole, rows).wait();
+    const std::vector<double> gathered = rig.values(whole);
+    for (int r = 0; r < rig.size(); ++r)
+        for (std::int64_t i = sum(rows, r); i < sum(rows, r + 1); ++i)
+            MAESTRO_CHECK(gathered[static_cast<std::size_t>(i)] == static_cast<double>(number(r, i)),
+                          "{} of rank {} in a gather by nodes", i, r);
+    check_traffic("all-gather by nodes");
+    rig.memory.clear();
+}
+
+/// On N nodes of L ranks with arrays of P bytes, a rank sends P (N - 1) / (N L) bytes to other nodes and
+/// P (L - 1) / L within its own, in either operation, and both at the same time.
+void nodes_take_time() {
+    constexpr int kNodes = 3, kEach = 4;
+    constexpr std::int64_t kShard = std::int64_t{1} << 22;
+    const auto meta = backend::make_meta();
+    std::vector<int> node_of;
+    for (int r = 0; r < kNodes * kEach; ++r) node_of.push_back(r / kEach);
+    const Rows rows(node_of.size(), kShard);
+    const double whole_bytes = 4.0 * kNodes * kEach * kShard;
+    const Tensor whole(nullptr, DType::f32, {kNodes * kEach * kShard, 1}),
+        shard(nullptr, DType::f32, {kShard, 1});
+    const double across = whole_bytes * (kNodes - 1) / (kNodes * kEach),
+                 within = whole_bytes * (kEach - 1) / kEach;
+    for (const auto& [node_bandwidth, network] :
+         {std::pair{0.0, 1.0}, std::pair{1.0, 0.0}, std::pair{9.0, 2.0}}) {
+        const auto group =
+            collective::make_meta_group(5, collective::Nodes(node_of), {0, node_bandwidth}, {0, network});
+        backend::Arena counted;
+        const double slower =
+            std::max(node_bandwidth > 0 ? within / node_bandwidth : 0, network > 0 ? across / network : 0);
+        const auto check = [&](const char* what) {
+            // Pieces leave one of them without a partner at each end.
+            const double ratio = group->traffic().seconds / slower;
+            MAESTRO_CHECK(ratio > 0.999 && ratio < (node_bandwidth > 0 && network > 0 ? 1.1 : 1.001),
+                          "{}: {} of the time of the slower link", what, ratio);
+            group->reset_traffic();
+        };
+        group->reduce_scatter(*meta, whole, shard, rows, ops::Reduction::sum, counted);
+        check("reduce-scatter");
+        group->launch_all_gather(whole, rows).wait();
+        check("all-gather");
+    }
 }
 
 /// What a rank needs for a sum does not grow with the number of ranks, and is what the memory plan counts.
@@ -276,7 +382,7 @@ void scratch_is_bounded() {
 }
 
 void meta_groups_take_time() {
-    const auto counting = collective::make_meta_group(1, 4, 1e-3, 1e6);
+    const auto counting = collective::make_meta_group(1, 4, {1e-3, 1e6});
     const auto meta = backend::make_meta();
     const Tensor shard(nullptr, DType::f32, {250, 1}), whole(nullptr, DType::f32, {1000, 1});
     const Rows rows(4, 250);
@@ -303,8 +409,10 @@ int main(int argc, char** argv) {
         long_messages_come_whole(rig);
         for (const DType dtype : kTypes) sums_have_the_same_bits(world, rig, dtype);
         large_sums_take_little_scratch(rig);
+        for (int trial = 0; trial < 6; ++trial) nodes_sum_first(world, rig, random);
         unlike_sizes_are_noticed(world);
         scratch_is_bounded();
         meta_groups_take_time();
+        nodes_take_time();
     });
 }

@@ -61,8 +61,8 @@ struct Line {
 
 class StagedGroup final : public ProcessGroup {
 public:
-    StagedGroup(comm::Communicator members, backend::Backend& backend, std::string transport)
-        : ProcessGroup(members.rank(), members.size(), std::move(transport)),
+    StagedGroup(comm::Communicator members, Nodes nodes, backend::Backend& backend, std::string transport)
+        : ProcessGroup(members.rank(), std::move(nodes), std::move(transport)),
           members_(std::move(members)),
           backend_(backend) {
         MAESTRO_CUDA_CALL(cudaGetDevice(&device_));
@@ -75,16 +75,16 @@ public:
     }
 
     void wait(Request request) override {
-        Exchange& exchange = exchanges_.open(request, members_.name());
         members_.waiter().wait_until(
-            [&] {
-                const std::lock_guard lock(mutex_);
-                advance();
-                // Sends end before an error is thrown: the ranks that wait for them did nothing wrong.
-                return out_.done >= exchange.out && (error_ || in_.done >= exchange.in);
-            },
+            [&] { return test(request); },
             [&] { return fmt::format("the other {} ranks of {}", size() - 1, members_.name()); });
+    }
+    bool test(Request request) override {
+        Exchange& exchange = exchanges_.open(request, members_.name());
         const std::lock_guard lock(mutex_);
+        advance();
+        // Sends end before an error is thrown: the ranks that wait for them did nothing wrong.
+        if (out_.done < exchange.out || (!error_ && in_.done < exchange.in)) return false;
         if (error_) std::rethrow_exception(error_);
         // The copies to the device have been queued. The device waits for them, and the host goes on.
         if (exchange.receives) {
@@ -92,6 +92,7 @@ public:
             arrived_.block(backend_.stream());
         }
         exchange.open = false;
+        return true;
     }
 
 protected:
@@ -224,9 +225,9 @@ private:
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_staged_group(comm::Communicator members, backend::Backend& backend,
-                                                std::string transport) {
-    return std::make_unique<StagedGroup>(std::move(members), backend, std::move(transport));
+std::unique_ptr<ProcessGroup> make_staged_group(comm::Communicator members, Nodes nodes,
+                                                backend::Backend& backend, std::string transport) {
+    return std::make_unique<StagedGroup>(std::move(members), std::move(nodes), backend, std::move(transport));
 }
 
 }  // namespace maestro::collective

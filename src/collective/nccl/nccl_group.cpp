@@ -25,8 +25,8 @@ ncclUniqueId shared_id(const comm::Communicator& members) {
 
 class NcclGroup final : public ProcessGroup {
 public:
-    NcclGroup(comm::Communicator members, backend::Backend& backend, std::string transport)
-        : ProcessGroup(members.rank(), members.size(), std::move(transport)),
+    NcclGroup(comm::Communicator members, Nodes nodes, backend::Backend& backend, std::string transport)
+        : ProcessGroup(members.rank(), std::move(nodes), std::move(transport)),
           members_(std::move(members)),
           backend_(backend),
           nccl_(members_.name(), members_.waiter(), shared_id(members_), members_.rank(), members_.size()) {
@@ -42,6 +42,10 @@ public:
         // The device waits and not the host, which goes on to issue the operations that use the tensors.
         exchange.ended.block(backend_.stream());
         nccl_.ready();  // throws if NCCL has failed meanwhile
+    }
+    bool test(Request request) override {
+        wait(request);
+        return true;
     }
 
 protected:
@@ -95,9 +99,9 @@ private:
 
 }  // namespace
 
-std::unique_ptr<ProcessGroup> make_nccl_group(comm::Communicator members, backend::Backend& backend,
-                                              std::string transport) {
-    return std::make_unique<NcclGroup>(std::move(members), backend, std::move(transport));
+std::unique_ptr<ProcessGroup> make_nccl_group(comm::Communicator members, Nodes nodes,
+                                              backend::Backend& backend, std::string transport) {
+    return std::make_unique<NcclGroup>(std::move(members), std::move(nodes), backend, std::move(transport));
 }
 
 }  // namespace maestro::collective

@@ -269,9 +269,11 @@ TEST(Stages, UseTheLinksOfTheirRanks) {
     scenario.cluster->node = {.latency_s = 1, .bandwidth = 10};
     scenario.cluster->network = {.latency_s = 2, .bandwidth = 20};
     const auto& graph = scenario.graph;
-    EXPECT_EQ(mesh_links_of(scenario, 2).data.latency_s, 2);
+    EXPECT_THAT(mesh_links_of(scenario, 2).data_nodes, testing::ElementsAre(1, 2, 3));
+    EXPECT_EQ(mesh_links_of(scenario, 2).network.latency_s, 2);
     EXPECT_EQ(mesh_links_of(scenario, 2).tied.latency_s, 1);
-    EXPECT_EQ(mesh_links_of(scenario, 0).data.latency_s, 1) << "one replica";
+    EXPECT_THAT(mesh_links_of(scenario, 0).data_nodes, testing::ElementsAre(0)) << "one replica";
+    EXPECT_EQ(mesh_links_of(scenario, 0).data.latency_s, 1);
     EXPECT_EQ(link_from(graph, *scenario.cluster, 0).latency_s, 1);
     EXPECT_EQ(link_from(graph, *scenario.cluster, 1).latency_s, 2) << "to the ranks of language";
     EXPECT_EQ(link_from(graph, *scenario.cluster, 2).latency_s, 1) << "within each replica";

@@ -74,6 +74,25 @@ graph::SectionGraph vision_language(int language_dp, const char* colocate_with) 
 
 const std::vector<StepEnd> kEnds = {{.reduce_s = 10, .update_s = 5}, {.reduce_s = 0.5, .update_s = 3}};
 
+/// Eight ranks on two nodes, whose network has a tenth of a node's bandwidth: three quarters of the array
+/// within the node, which takes less time than an eighth between the nodes.
+TEST(StepEnd, SumsWithinNodesBeforeItCrossesBetweenThem) {
+    const model::ModelSpec spec{
+        .name = "language", .layers = 6, .width = 512, .heads = 8, .mlp = 2048, .vocabulary = 64};
+    const model::Role role{.section = "language", .inputs = {}, .loss = true};
+    const parallel::MeshLinks links{
+        .tp = {}, .cp = {}, .data = {0, 1e9}, .data_nodes = {0, 0, 0, 0, 1, 1, 1, 1}, .network = {0, 1e8}};
+    const auto mesh = [&] { return parallel::make_meta_mesh(0, {.dp = 8, .trainable = true}, links); };
+    const auto meta = backend::make_meta({});
+    const auto module = model::make_module(*meta, spec, role, mesh(), model::InitialWeights::zeros);
+    const double bytes = sizeof(float) * static_cast<double>(module->parameters().trainable());
+    const StepEnd end = measure_step_end(spec, role, mesh(), {});
+    for (const double seconds : {end.reduce_s, end.update_s}) {
+        EXPECT_GE(seconds, bytes / 8 / 1e8);
+        EXPECT_LE(seconds, 1.1 * bytes / 8 / 1e8);
+    }
+}
+
 TEST(StepSeconds, ReduceThenSumTheNormThenUpdate) {
     // Vision on the first of three lanes. Replicas of language wait for the last of them, which ends at 4.
     // The norm is summed along a tree: two levels for three ranks, up and down.

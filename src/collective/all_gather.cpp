@@ -1,0 +1,57 @@
+// All-gather across nodes: the rows of a rank reach every other node once, and are distributed there.
+#include "collective/process_group.hpp"
+#include "collective/rank_rows.hpp"
+
+namespace maestro::collective {
+
+Operation ProcessGroup::launch_all_gather(const Tensor& whole, std::span<const std::int64_t> rows) {
+    const RankRows parts(whole, rows, size_);
+    if (size_ == 1 || parts.longest() == 0) return {};
+    return nodes_.hierarchical() ? all_gather_by_nodes(parts) : all_gather_directly(parts);
+}
+
+Operation ProcessGroup::all_gather_directly(RankRows parts) {
+    co_await AwaitedExchange{
+        this, exchange_with_all([&](int) { return parts[rank_]; }, [&](int from) { return parts[from]; })};
+}
+
+Operation ProcessGroup::all_gather_by_nodes(RankRows parts) {
+    const int node = nodes_.of(rank_);
+    const std::span<const int> here = nodes_.on(node);
+    const std::vector<int> shards = nodes_.shards_of_proxy(rank_);
+    const std::int64_t longest = parts.longest(), step = node_piece(longest);
+    const auto message = [&](int peer, int shard, std::int64_t at) {
+        const Tensor piece = parts.piece(shard, at, step);
+        return Message{peer, piece.data, piece.bytes()};
+    };
+    // This rank's rows to the rank of each other node that exchanges them, and from other nodes the rows that
+    // this rank exchanges for its own.
+    const auto begin_across = [&](std::int64_t at) {
+        std::vector<Message> sends, receives;
+        for (int other = 0; other < nodes_.count(); ++other)
+            if (other != node) sends.push_back(message(nodes_.proxy(other, rank_), rank_, at));
+        for (const int shard : shards)
+            if (shard != rank_) receives.push_back(message(shard, shard, at));
+        return exchange(std::move(sends), std::move(receives));
+    };
+    // Both to the other ranks of the node.
+    const auto begin_within = [&](std::int64_t at) {
+        std::vector<Message> sends, receives;
+        for (std::size_t i = 1; i < here.size(); ++i) {
+            const int peer = here[(static_cast<std::size_t>(nodes_.position(rank_)) + i) % here.size()];
+            for (const int shard : shards) sends.push_back(message(peer, shard, at));
+            for (const int shard : nodes_.shards_of_proxy(peer)) receives.push_back(message(peer, shard, at));
+        }
+        return exchange(std::move(sends), std::move(receives));
+    };
+    Request between = begin_across(0), in_node = 0;
+    for (std::int64_t at = 0; at < longest; at += step) {
+        co_await AwaitedExchange{this, between};
+        if (at + step < longest) between = begin_across(at + step);
+        if (at > 0) co_await AwaitedExchange{this, in_node};
+        in_node = begin_within(at);
+    }
+    co_await AwaitedExchange{this, in_node};
+}
+
+}  // namespace maestro::collective

@@ -1,0 +1,32 @@
+#include "collective/nodes.hpp"
+
+#include <map>
+
+namespace maestro::collective {
+
+Nodes::Nodes(const std::vector<int>& node_of) {
+    std::map<int, int> number;  // of a node by what the caller calls it
+    for (int rank = 0; rank < static_cast<int>(node_of.size()); ++rank) {
+        const auto [at, added] =
+            number.emplace(node_of[static_cast<std::size_t>(rank)], static_cast<int>(ranks_.size()));
+        if (added) ranks_.emplace_back();
+        std::vector<int>& there = ranks_[static_cast<std::size_t>(at->second)];
+        node_of_.push_back(at->second);
+        position_.push_back(static_cast<int>(there.size()));
+        there.push_back(rank);
+    }
+}
+
+int Nodes::proxy(int node, int rank) const {
+    const std::span<const int> there = on(node);
+    return there[static_cast<std::size_t>(position(rank)) % there.size()];
+}
+
+std::vector<int> Nodes::shards_of_proxy(int rank) const {
+    std::vector<int> shards;
+    for (int r = 0; r < ranks(); ++r)
+        if (proxy(of(rank), r) == rank) shards.push_back(r);
+    return shards;
+}
+
+}  // namespace maestro::collective

@@ -1,0 +1,67 @@
+// A collective operation that has been started and advances in steps while the rank does other work. Its
+// algorithm is a coroutine: it begins exchanges and is suspended until they have ended.
+#pragma once
+
+#include <coroutine>
+#include <cstddef>
+#include <exception>
+#include <utility>
+
+namespace maestro::collective {
+
+class ProcessGroup;
+
+/// An exchange that an operation waits for, by co_await.
+struct AwaitedExchange {
+    ProcessGroup* group = nullptr;
+    std::size_t request = 0;
+};
+
+/// Owns a started operation. The tensors, the scratch memory and the group that it was given must outlive it,
+/// and are not used by others until it has ended. All ranks of the group start the same operations in the
+/// same order; of a group, one operation is under way at a time.
+class Operation {
+public:
+    struct promise_type {
+        AwaitedExchange awaited;
+        std::exception_ptr error;
+
+        Operation get_return_object() {
+            return Operation(std::coroutine_handle<promise_type>::from_promise(*this));
+        }
+        std::suspend_never initial_suspend() noexcept { return {}; }  // begins its first exchange at once
+        std::suspend_always final_suspend() noexcept { return {}; }   // its owner frees it
+        void return_void() {}
+        void unhandled_exception() { error = std::current_exception(); }
+        std::suspend_always await_transform(AwaitedExchange exchange) {
+            awaited = exchange;
+            return {};
+        }
+    };
+
+    Operation() = default;  ///< has ended
+    Operation(Operation&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
+    Operation& operator=(Operation&& other) noexcept {
+        std::swap(coroutine_, other.coroutine_);
+        return *this;
+    }
+    /// Of an operation that has not ended, only while an error ends the program: its messages are abandoned.
+    ~Operation() {
+        if (coroutine_) coroutine_.destroy();
+    }
+
+    bool ended() const { return !coroutine_ || coroutine_.done(); }
+    /// Does what can be done without waiting for another rank. Returns whether the operation has ended.
+    /// Rethrows its error.
+    bool advance();
+    /// Waits until the operation has ended. Rethrows its error.
+    void wait();
+
+private:
+    explicit Operation(std::coroutine_handle<promise_type> coroutine) : coroutine_(coroutine) {}
+    void rethrow_error() const;
+
+    std::coroutine_handle<promise_type> coroutine_;
+};
+
+}  // namespace maestro::collective

@@ -1,0 +1,284 @@
+// Reduce-scatter in pieces, so that it takes little memory whatever the tensor's size, with the exchange of
+// the next piece under way while one is summed.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "collective/process_group.hpp"
+#include "collective/rank_rows.hpp"
+#include "ops/elementwise.hpp"
+
+namespace maestro::collective {
+
+namespace {
+
+// A reduce-scatter receives from all other ranks at once, because the sum is taken in the order of ranks. The
+// two pieces that are under way fill at most kReduceBytes, whatever the number of ranks. Few ranks do not
+// need all of it, since longer messages than kMaxPiece are no faster.
+constexpr std::size_t kReduceBytes = std::size_t{64} << 20;
+constexpr std::int64_t kMaxPiece = 1 << 20;    ///< elements
+constexpr std::int64_t kPieceAlignment = 128;  ///< elements; keeps every piece on an arena's alignment
+
+std::int64_t aligned_down(std::int64_t elements) {
+    return std::max(elements / kPieceAlignment, std::int64_t{1}) * kPieceAlignment;
+}
+
+/// Elements that a reduce-scatter takes from each rank at a time. The same on every rank.
+std::int64_t reduce_piece(int ranks, DType type) {
+    const auto buffers = static_cast<std::size_t>(2 * std::max(ranks - 1, 1));
+    return std::min(aligned_down(static_cast<std::int64_t>(kReduceBytes / size_of(type) / buffers)),
+                    kMaxPiece);
+}
+
+/// Sets of buffers for pieces of `elements` elements: a second one only where there is a second piece.
+int sets_of(std::int64_t elements, std::int64_t piece) {
+    return elements > piece ? 2 : 1;
+}
+
+/// What a rank of a hierarchical group needs while one piece of every shard is summed, in buffers of a piece.
+struct NodeBuffers {
+    std::size_t received;  ///< from the ranks of its node, for the shards that it exchanges for the node
+    std::size_t partial;   ///< sums of these within the node, of two successive pieces
+    std::size_t remote;    ///< the partial sums of the other nodes for its shard
+    std::size_t total() const { return received + partial + remote; }
+};
+NodeBuffers buffers_of(const Nodes& nodes, int rank) {
+    const std::size_t shards = nodes.shards_of_proxy(rank).size(), here = nodes.on(nodes.of(rank)).size();
+    return {.received = (here - 1) * shards,
+            .partial = here > 1 ? 2 * shards : 0,
+            .remote = static_cast<std::size_t>(nodes.count() - 1)};
+}
+
+/// Elements of a piece in a hierarchical group: its buffers fit into the scratch of a group of one node.
+std::int64_t piece_by_nodes(const Nodes& nodes, std::int64_t elements, DType type) {
+    std::size_t most = 1;
+    for (int rank = 0; rank < nodes.ranks(); ++rank) most = std::max(most, buffers_of(nodes, rank).total());
+    const std::size_t bytes = reduce_scratch(nodes.ranks(), elements, type);
+    return aligned_down(
+        std::min(node_piece(elements), static_cast<std::int64_t>(bytes / size_of(type) / most)));
+}
+
+}  // namespace
+
+std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type) {
+    if (ranks == 1 || elements == 0) return 0;
+    // An arena without memory counts what the allocations take, padding included.
+    backend::Arena measured;
+    const std::int64_t piece = reduce_piece(ranks, type);
+    for (int buffer = 0; buffer < sets_of(elements, piece) * (ranks - 1); ++buffer)
+        measured.allocate(type, {std::min(elements, piece)});
+    // The smallest pieces of a hierarchical group, which has at most three buffers for each rank: with m
+    // shards for each of the L ranks of a node, (L + 1) m and one for each other node, and m is at most
+    // 2 n / (L + 1) of the n ranks.
+    const auto least = static_cast<std::size_t>(3 * ranks * kPieceAlignment) * size_of(type);
+    return std::max(measured.peak(), least);
+}
+
+Operation ProcessGroup::launch_reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& local,
+                                              std::span<const std::int64_t> rows, ops::Reduction reduction,
+                                              backend::Arena& scratch) {
+    const RankRows parts(whole, rows, size_);
+    check_same_form(local, parts[rank_]);
+    if (size_ == 1) {
+        if (local.data != whole.data) ops::copy(b, whole, local);
+        return {};
+    }
+    if (parts.longest() == 0) return {};
+    return nodes_.hierarchical() ? reduce_scatter_by_nodes(b, parts, local, reduction, scratch)
+                                 : reduce_scatter_directly(b, parts, local, reduction, scratch);
+}
+
+/// A reduction tree or a ring would need less memory. But a ring adds the terms of each rank's part in
+/// another order, so the bits of a sum would depend on which rank holds the element, and those of a tree on
+/// its shape. Here terms are added in the order of ranks.
+Operation ProcessGroup::reduce_scatter_directly(backend::Backend& b, RankRows parts, Tensor local,
+                                                ops::Reduction reduction, backend::Arena& scratch) {
+    struct Piece {
+        std::vector<Tensor> buffers, terms;  ///< by rank
+        Tensor result;
+        Request request = 0;
+    };
+    const backend::ArenaScope scope(scratch);
+    const std::int64_t step = reduce_piece(size_, local.dtype), longest = parts.longest();
+    std::array<Piece, 2> pieces;
+    for (int set = 0; set < sets_of(local.size(), step); ++set)
+        for (int r = 0; r < size_; ++r)
+            pieces[set].buffers.push_back(
+                r == rank_ ? Tensor{} : scratch.allocate(local.dtype, {std::min(local.size(), step)}));
+    // No rank is sent this rank's own rows, so the result may overwrite them piece by piece. All ranks take
+    // as many steps as the longest part needs; a rank whose part has ended exchanges empty messages, which
+    // exchange() leaves out on both sides.
+    const auto start = [&](std::int64_t at) {
+        Piece& piece = pieces[at / step % 2];
+        const std::vector<Tensor>& buffers = piece.buffers.empty() ? pieces[0].buffers : piece.buffers;
+        piece.result = RankRows::piece_of(local, at, step);
+        piece.terms.resize(static_cast<std::size_t>(size_));
+        // This rank's term stands at the place of its rank among the others, and not first or last.
+        piece.terms[rank_] = parts.piece(rank_, at, step);
+        piece.request = exchange_with_all(
+            [&](int to) { return parts.piece(to, at, step); },
+            [&](int from) { return piece.terms[from] = buffers[from].slice(0, piece.result.size()); });
+    };
+    start(0);
+    for (std::int64_t at = 0; at < longest; at += step) {
+        if (at + step < longest) start(at + step);
+        Piece& piece = pieces[at / step % 2];
+        co_await AwaitedExchange{this, piece.request};
+        // The buffers are used again for the piece after the next, although on a GPU this sum may not have
+        // been taken yet: an exchange orders its receives after all operations that were issued before it.
+        if (!piece.result.empty()) ops::reduce(b, piece.terms, reduction, piece.result);
+    }
+}
+
+namespace {
+
+/// The reduce-scatter of a hierarchical group as one of its ranks sees it, piece by piece. Each rank
+/// exchanges some shards for its node (Nodes::proxy): it receives these from the ranks of its node, sums them
+/// in the order of ranks and sends each sum to the shard's rank, which adds one from every node, in their
+/// order.
+class PieceByNodes {
+public:
+    struct Transfer {
+        int peer;
+        Tensor tensor;
+    };
+    struct Transfers {
+        std::vector<Transfer> sends, receives;
+    };
+
+    PieceByNodes(int rank, const Nodes& nodes, const RankRows& parts, const Tensor& local,
+                 backend::Arena& scratch)
+        : rank_(rank),
+          node_(nodes.of(rank)),
+          nodes_(nodes),
+          parts_(parts),
+          local_(local),
+          shards_(nodes.shards_of_proxy(rank)),
+          step_(piece_by_nodes(nodes, parts.longest(), local.dtype)) {
+        const NodeBuffers count = buffers_of(nodes, rank);
+        const Tensor memory =
+            scratch.allocate(local.dtype, {static_cast<std::int64_t>(count.total()) * step_});
+        for (std::size_t i = 0; i < count.total(); ++i) {
+            const auto begin = static_cast<std::int64_t>(i) * step_;
+            (i < count.received                   ? received_
+             : i < count.received + count.partial ? partial_buffers_
+                                                  : remote_)
+                .push_back(memory.slice(begin, begin + step_));
+        }
+    }
+
+    std::int64_t step() const { return step_; }
+
+    /// To and from the ranks of the node.
+    Transfers within(std::int64_t at) {
+        Transfers transfers;
+        const std::span<const int> here = nodes_.on(node_);
+        std::size_t buffer = 0;
+        terms_.assign(shards_.size(), std::vector<Tensor>(here.size()));
+        const auto each_peer = [&](auto&& act) {
+            // Every rank begins with the rank after it.
+            for (std::size_t i = 1; i < here.size(); ++i)
+                act((static_cast<std::size_t>(nodes_.position(rank_)) + i) % here.size());
+        };
+        for (std::size_t s = 0; s < shards_.size(); ++s)
+            terms_[s][nodes_.position(rank_)] = parts_.piece(shards_[s], at, step_);
+        each_peer([&](std::size_t position) {
+            for (const int shard : nodes_.shards_of_proxy(here[position]))
+                transfers.sends.push_back({here[position], parts_.piece(shard, at, step_)});
+            for (std::size_t s = 0; s < shards_.size(); ++s) {
+                const std::int64_t size = parts_.piece(shards_[s], at, step_).size();
+                terms_[s][position] = received_[buffer++].slice(0, size);
+                transfers.receives.push_back({here[position], terms_[s][position]});
+            }
+        });
+        return transfers;
+    }
+    /// After within() has arrived: the partial sums of the node.
+    void sum_within(backend::Backend& b, std::int64_t at, ops::Reduction reduction) {
+        partial_.clear();
+        for (std::size_t s = 0; s < shards_.size(); ++s) {
+            const Tensor local_term = terms_[s][nodes_.position(rank_)];
+            if (terms_[s].size() == 1) {
+                partial_.push_back(local_term);
+                continue;
+            }
+            const std::size_t set = static_cast<std::size_t>(at / step_ % 2);
+            partial_.push_back(partial_buffers_[2 * s + set].slice(0, local_term.size()));
+            if (!local_term.empty()) ops::reduce(b, terms_[s], reduction, partial_.back());
+        }
+    }
+    /// Between nodes: partial sums to the ranks whose shards they belong to, and of this rank's shard.
+    Transfers across(std::int64_t at) {
+        Transfers transfers;
+        result_ = RankRows::piece_of(local_, at, step_);
+        totals_.clear();
+        std::size_t buffer = 0;
+        for (int node = 0; node < nodes_.count(); ++node) {
+            if (node == node_) {
+                for (std::size_t s = 0; s < shards_.size(); ++s)
+                    if (shards_[s] == rank_) totals_.push_back(partial_[s]);
+                continue;
+            }
+            totals_.push_back(remote_[buffer++].slice(0, result_.size()));
+            transfers.receives.push_back({nodes_.proxy(node, rank_), totals_.back()});
+        }
+        for (std::size_t s = 0; s < shards_.size(); ++s)
+            if (shards_[s] != rank_) transfers.sends.push_back({shards_[s], partial_[s]});
+        return transfers;
+    }
+    /// After across() has arrived.
+    void sum_across(backend::Backend& b, ops::Reduction reduction) {
+        if (!result_.empty()) ops::reduce(b, totals_, reduction, result_);
+    }
+
+private:
+    int rank_, node_;
+    const Nodes& nodes_;
+    const RankRows& parts_;
+    Tensor local_;
+    std::vector<int> shards_;
+    std::int64_t step_;
+    std::vector<Tensor> received_, partial_buffers_, remote_;  ///< of step_ elements each
+    std::vector<std::vector<Tensor>> terms_;  ///< by shard and position: what within() exchanges
+    std::vector<Tensor> partial_;             ///< by shard: sums within the node
+    std::vector<Tensor> totals_;              ///< by node: the partial sums of this rank's shard
+    Tensor result_;
+};
+
+}  // namespace
+
+Operation ProcessGroup::reduce_scatter_by_nodes(backend::Backend& b, RankRows parts, Tensor local,
+                                                ops::Reduction reduction, backend::Arena& scratch) {
+    const backend::ArenaScope scope(scratch);
+    PieceByNodes piece(rank_, nodes_, parts, local, scratch);
+    const auto messages = [](const std::vector<PieceByNodes::Transfer>& transfers) {
+        std::vector<Message> list;
+        for (const auto& [peer, tensor] : transfers) list.push_back({peer, tensor.data, tensor.bytes()});
+        return list;
+    };
+    const auto begin_within = [&](std::int64_t at) {
+        const PieceByNodes::Transfers transfers = piece.within(at);
+        return exchange(messages(transfers.sends), messages(transfers.receives));
+    };
+    const auto begin_across = [&](std::int64_t at) {
+        const PieceByNodes::Transfers transfers = piece.across(at);
+        return exchange(messages(transfers.sends), messages(transfers.receives));
+    };
+    // While the sums of one piece cross between nodes, the next piece is exchanged within them.
+    const std::int64_t step = piece.step(), longest = parts.longest();
+    Request in_node = begin_within(0), between = 0;
+    for (std::int64_t at = 0; at < longest; at += step) {
+        co_await AwaitedExchange{this, in_node};
+        piece.sum_within(b, at, reduction);
+        if (at + step < longest) in_node = begin_within(at + step);
+        if (at > 0) {
+            co_await AwaitedExchange{this, between};
+            piece.sum_across(b, reduction);
+        }
+        between = begin_across(at);
+    }
+    co_await AwaitedExchange{this, between};
+    piece.sum_across(b, reduction);
+}
+
+}  // namespace maestro::collective
