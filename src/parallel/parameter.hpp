@@ -38,9 +38,8 @@ struct Parameter {
     Init init = Init::normal;
     std::int64_t offset = 0;  ///< element at which it begins in the flat arrays of its group
     // Views of the group's arrays, in the form of the shard.
-    Tensor master;    ///< f32 (f64 where the model computes in f64)
-    Tensor weight;    ///< what the model computes with: a bf16 copy, or the master itself in f32 and f64
-    Tensor gradient;  ///< of the master's type; absent where frozen
+    Tensor weight;    ///< what the model computes with, of its type
+    Tensor gradient;  ///< f32 (f64 where the model computes in f64); absent where frozen
 
     std::int64_t size() const { return shard.size(); }  ///< elements held by this rank
 };

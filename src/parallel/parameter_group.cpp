@@ -47,21 +47,19 @@ ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DTyp
         p->offset = size;
         size += whole_blocks(p->size());
     }
-    const auto make = [&](backend::Buffer& buffer, DType dtype) {
-        buffer = backend::Buffer(backend, static_cast<std::size_t>(size) * size_of(dtype));
-        const Tensor tensor(buffer.data(), dtype, {size});
-        ops::zero(backend, tensor);
+    const auto make = [&](backend::Buffer& buffer, DType dtype, std::int64_t elements) {
+        buffer = backend::Buffer(backend, static_cast<std::size_t>(elements) * size_of(dtype));
+        const Tensor tensor(buffer.data(), dtype, {elements});
+        if (elements > 0) ops::zero(backend, tensor);
         return tensor;
     };
     // Gradients have the type of the masters: in bf16, the sum over many micro-batches would lose the small
     // ones.
     const DType type = ops::accumulate_type(compute);
-    master_ = make(master_buffer_, type);
-    if (trainable) gradient_ = make(gradient_buffer_, type);
-    if (compute == DType::bf16) compute_ = make(compute_buffer_, compute);
+    weights_ = make(weights_buffer_, compute, size);
+    if (trainable) gradient_ = make(gradient_buffer_, type, size);
     for (Parameter* p : parameters_) {
-        p->master = view(master_, *p);
-        p->weight = compute == DType::bf16 ? view(compute_, *p) : p->master;
+        p->weight = view(weights_, *p);
         if (trainable) p->gradient = view(gradient_, *p);
     }
     // The flat array is divided, not the parameters: shards differ by a block at most, however large a
@@ -69,10 +67,14 @@ ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DTyp
     const int ranks = mesh.shape().data_ranks();
     shard_ = shard_range(size, mesh.data_rank(), ranks);
     for (int i = 0; i < ranks; ++i) shard_blocks_.push_back(shard_range(size, i, ranks).size() / kBlock);
+    if (compute == type)
+        master_ = weights_.slice(shard_.begin, shard_.end);
+    else if (trainable)
+        master_ = make(master_buffer_, type, shard_.size());
 }
 
 std::size_t ParameterGroup::bytes() const {
-    return master_buffer_.bytes() + compute_buffer_.bytes() + gradient_buffer_.bytes();
+    return weights_buffer_.bytes() + gradient_buffer_.bytes() + master_buffer_.bytes();
 }
 
 Range ParameterGroup::shard_of(const Parameter& p) const {
@@ -162,13 +164,34 @@ std::size_t ParameterGroup::reduce_scratch() const {
 void ParameterGroup::gather_weights(collective::ProcessGroup& ranks) {
     MAESTRO_CHECK(ranks.size() == static_cast<int>(shard_blocks_.size()) && ranks.rank() == mesh_.data_rank(),
                   "shards of {} ranks cannot be gathered on {}", shard_blocks_.size(), ranks.size());
+    if (master_buffer_.bytes() > 0) ops::convert(backend_, master_, weights_.slice(shard_.begin, shard_.end));
     // In place: each rank's shard is already where it belongs in the array.
-    ranks.launch_all_gather(in_blocks(master_), shard_blocks_).wait();
-    refresh_compute();
+    ranks.launch_all_gather(in_blocks(weights_), shard_blocks_).wait();
 }
 
-void ParameterGroup::refresh_compute() {
-    if (compute_.rank != 0) ops::convert(backend_, master_, compute_);
+void ParameterGroup::set_weights(const Parameter& parameter, Range range, const Tensor& values) const {
+    MAESTRO_CHECK(values.size() == range.size() && values.dtype == ops::accumulate_type(weights_.dtype),
+                  "{} for {} elements of {}", values.describe(), range.size(), parameter.name);
+    if (range.size() <= 0) return;
+    const Tensor target = weights_.slice(parameter.offset + range.begin, parameter.offset + range.end);
+    if (values.dtype == weights_.dtype) return backend_.upload(values.data, target);
+    const backend::Buffer buffer(backend_, values.bytes());
+    const Tensor uploaded(buffer.data(), values.dtype, {values.size()});
+    backend_.upload(values.data, uploaded);
+    ops::convert(backend_, uploaded, target);
+    const Range in_shard = shard_of(parameter),
+                kept{std::max(range.begin, in_shard.begin), std::min(range.end, in_shard.end)};
+    if (master_.rank == 0 || kept.size() <= 0) return;
+    ops::convert(backend_, uploaded.slice(kept.begin - range.begin, kept.end - range.begin),
+                 shard_weights(parameter, kept));
+}
+
+Tensor ParameterGroup::shard_weights(const Parameter& parameter, Range range) const {
+    const std::int64_t begin = parameter.offset + range.begin, end = parameter.offset + range.end;
+    MAESTRO_CHECK(begin >= shard_.begin && end <= shard_.end, "elements [{}, {}) of {} are not in this shard",
+                  range.begin, range.end, parameter.name);
+    return master_.rank != 0 ? master_.slice(begin - shard_.begin, end - shard_.begin)
+                             : weights_.slice(begin, end);
 }
 
 void ParameterGroup::zero_gradients() {

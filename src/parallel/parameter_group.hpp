@@ -7,7 +7,8 @@
 //   2. Ranks along kDataAxes hold the same weights and see different samples and rows. A reduce-scatter
 //      sums their gradients and leaves each rank its shard of the sum (ZeRO stage 1, Rajbhandari et al.,
 //      SC 2020).
-//   3. Each rank updates its shard, and an all-gather distributes the new weights.
+//   3. Each rank updates the master weights of its shard, and an all-gather distributes the new weights, in
+//      the type in which the model computes.
 //
 // Gradient norms and checkpoints count each weight once: of the ranks that hold copies, on the first one, and
 // along kDataAxes on the rank whose shard it is in.
@@ -33,17 +34,21 @@ class ParameterGroup {
 public:
     /// Allocates zeroed arrays and points the parameters to their parts of them. Either all parameters are
     /// trainable or none. Parameters, mesh and backend outlive the group. `compute` is f32, bf16 or f64. In
-    /// bf16 the model computes with rounded copies while the master weights stay f32, because most updates
-    /// are too small to change a bf16 number (Micikevicius et al., "Mixed precision training", ICLR 2018).
+    /// bf16 the model computes with rounded weights, and the rank that updates a shard keeps its master
+    /// weights in f32, because most updates are too small to change a bf16 number (Micikevicius et al.,
+    /// "Mixed precision training", ICLR 2018). Frozen weights need no masters.
     ParameterGroup(backend::Backend& backend, const Mesh& mesh, DType compute,
                    std::vector<Parameter*> parameters);
 
     bool trainable() const { return gradient_.rank != 0; }
     std::span<Parameter* const> parameters() const { return parameters_; }
     /// The flat arrays, padding between parameters included. The gradient is absent (rank 0) where frozen.
-    const Tensor& master() const { return master_; }
+    const Tensor& weights() const { return weights_; }
     const Tensor& gradient() const { return gradient_; }
-    std::int64_t size() const { return master_.size(); }
+    /// The master weights of this rank's shard: in f32 and f64 the weights themselves. Absent where frozen in
+    /// bf16.
+    const Tensor& master() const { return master_; }
+    std::int64_t size() const { return weights_.size(); }
     std::size_t bytes() const;  ///< of all arrays
 
     /// Returns this rank's shard of the flat arrays, along kDataAxes.
@@ -57,18 +62,22 @@ public:
     /// Returns how many held elements other ranks along `axes` hold as well.
     std::int64_t replicated(Axes axes) const;
 
+    /// Sets the held elements `range` of a parameter: the weights, rounded to their type, and the masters of
+    /// those in this rank's shard. `values`: host memory, [range], of ops::accumulate_type() of the weights.
+    void set_weights(const Parameter& parameter, Range range, const Tensor& values) const;
+    /// Returns the elements `range` of a parameter, all of them in this rank's shard, as precisely as they
+    /// are kept: the masters, or the weights where there are none.
+    Tensor shard_weights(const Parameter& parameter, Range range) const;
+
     /// Steps 1 and 2 above: leaves the sum in this rank's shard of the gradient. The rest of the gradient is
     /// undefined afterwards. Collective over the section.
     void reduce_gradients(backend::Arena& scratch);
     /// Returns the bytes of scratch memory that reduce_gradients() allocates.
     std::size_t reduce_scratch() const;
-    /// Step 3 above, after the update: distributes the shards of all ranks, then calls refresh_compute().
-    /// Collective over `ranks`, the group along kDataAxes.
+    /// Step 3 above, after the update of the masters: rounds them to this rank's shard of the weights and
+    /// distributes the shards of all ranks. Collective over `ranks`, the group along kDataAxes.
     void gather_weights(collective::ProcessGroup& ranks);
     void gather_weights() { gather_weights(mesh_.group(kDataAxes)); }
-    /// In bf16, rounds the master weights to the copies that the model computes with. Called whenever the
-    /// masters have changed.
-    void refresh_compute();
     void zero_gradients();
 
 private:
@@ -77,8 +86,8 @@ private:
     backend::Backend& backend_;
     const Mesh& mesh_;
     std::vector<Parameter*> parameters_;
-    backend::Buffer master_buffer_, compute_buffer_, gradient_buffer_;
-    Tensor master_, compute_, gradient_;
+    backend::Buffer weights_buffer_, gradient_buffer_, master_buffer_;
+    Tensor weights_, gradient_, master_;
     Range shard_;
     std::vector<std::int64_t> shard_blocks_;  ///< blocks of the shard of each rank along kDataAxes
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "backend/host_access.hpp"
 #include "base/random.hpp"
 #include "ops/dispatch.hpp"
 
@@ -86,29 +85,25 @@ void ParameterStore::initialize(Pulse& pulse, bool shard_only) {
             pulse.beat();
         }
     }
-    // With shard_only the parameters are incomplete, and gather_weights() refreshes them once they are not.
-    if (!shard_only) refresh_compute();
 }
 
 void ParameterStore::draw(const Parameter& p, Range held) {
-    ops::by_type(p.master.dtype, [&]<class T>(T) {
-        const Tensor target = p.master.reshape({p.size()}).slice(held.begin, held.end);
-        backend::set_elements<T>(backend_, target, [&](T* values) {
-            if (p.init == Init::ones || p.init == Init::zeros) {
-                std::fill(values, values + held.size(), static_cast<T>(p.init == Init::ones ? 1.0f : 0.0f));
-                return;
-            }
-            // Counter-based: the index in the logical parameter is the counter, so that a rank draws exactly
-            // its part of what one rank would draw, in any order and on any number of threads.
-            const Random random(seed_, "init/" + section_ + "." + p.name);
-            const double deviation = kInitialDeviation * (p.init == Init::residual ? residual_scale_ : 1.0);
+    ops::by_type(ops::accumulate_type(compute_), [&]<class T>(T) {
+        std::vector<T> values(static_cast<std::size_t>(held.size()),
+                              static_cast<T>(p.init == Init::ones ? 1.0f : 0.0f));
+        // Counter-based: the index in the logical parameter is the counter, so that a rank draws exactly its
+        // part of what one rank would draw, in any order and on any number of threads.
+        const Random random(seed_, "init/" + section_ + "." + p.name);
+        const double deviation = kInitialDeviation * (p.init == Init::residual ? residual_scale_ : 1.0);
+        if (p.init == Init::normal || p.init == Init::residual)
             for (const Extent& extent : extents_of(p.shape, p.shard, held))
                 ops::parallel_for(extent.count, 64, [&](std::int64_t i) {
                     const auto at = static_cast<std::uint64_t>(extent.logical + i);
-                    values[extent.local - held.begin + i] =
+                    values[static_cast<std::size_t>(extent.local - held.begin + i)] =
                         static_cast<T>(static_cast<Accumulate<T>>(deviation * random.normal(at)));
                 });
-        });
+        group_of(p).set_weights(p, held,
+                                Tensor(values.data(), ops::accumulate_type(compute_), {held.size()}));
     });
 }
 
@@ -150,10 +145,6 @@ std::size_t ParameterStore::reduce_scratch() const {
     std::size_t max_bytes = 0;  // groups are reduced one after another
     for (const ParameterGroup& g : groups_) max_bytes = std::max(max_bytes, g.reduce_scratch());
     return max_bytes;
-}
-
-void ParameterStore::refresh_compute() {
-    for (ParameterGroup& g : groups_) g.refresh_compute();
 }
 
 void ParameterStore::zero_gradients() {

@@ -37,7 +37,7 @@ public:
     /// Draws random weights for all parameters that are not marked as initialized. A weight is a function of
     /// the seed, the section, the parameter's name and the index in the logical parameter, so that every
     /// layout starts from the same weights. With `shard_only`, draws this rank's shards only;
-    /// gather_weights() then completes the parameters. Tells `pulse` how far it is.
+    /// ParameterGroup::gather_weights() then completes the parameters. Tells `pulse` how far it is.
     void initialize(Pulse& pulse, bool shard_only = false);
     /// Tells initialize() that the weights of this parameter were loaded from a file.
     void mark_initialized(const Parameter& parameter) { initialized_[index_.at(parameter.name)] = true; }
@@ -59,7 +59,6 @@ public:
     std::int64_t optimizer_states() const;
     std::size_t bytes() const;           ///< of all arrays
     std::size_t reduce_scratch() const;  ///< bytes, see ParameterGroup
-    void refresh_compute();
     void zero_gradients();
 
 private:

@@ -65,10 +65,10 @@ std::vector<StepCounts> step_counts(const Scenario& scenario, const SampleTable&
                     2.0 * sizeof(float) * static_cast<double>(group.replicated(axis)) * (ranks - 1) / ranks *
                     layout.dp * layout.lane_ranks();
             }
-            // Each of n ranks sends (n - 1) / n of the array, in the reduce-scatter and again in the
-            // all-gather.
-            const double bytes = sizeof(float) * static_cast<double>(group.size());
-            count.dp_bytes += 2 * bytes * (layout.dp * layout.cp - 1) * layout.tp;
+            // Each of n ranks sends (n - 1) / n of the gradients in the reduce-scatter, and as much of the
+            // weights in the all-gather.
+            const auto bytes = static_cast<double>(group.gradient().bytes() + group.weights().bytes());
+            count.dp_bytes += bytes * (layout.dp * layout.cp - 1) * layout.tp;
         }
     }
     return counts;

@@ -52,8 +52,8 @@ public:
         optimizer_ = std::make_unique<train::Optimizer>(*device_, store_);
     }
     void set(std::size_t parameter, std::int64_t element, float value) {
-        const Tensor& master = store_.parameters()[parameter].master;
-        device_->upload(&value, Tensor(master.as<float>() + element, DType::f32, {1}));
+        const Tensor& weights = store_.parameters()[parameter].weight;
+        device_->upload(&value, Tensor(weights.as<float>() + element, DType::f32, {1}));
     }
     void check_finite() {
         train::check_finite({.section = 0,

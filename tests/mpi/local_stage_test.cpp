@@ -326,9 +326,9 @@ void gradients_are_summed(const comm::Communicator& world) {
     frozen->update({.learning_rate = 0.5}, 1, 1);
     // The first step of Adam goes by the sign of the gradient.
     for (int i = 0; i < 2; ++i) {
-        const float w = trained->module().parameters().groups().front().master().as<float>()[i];
+        const float w = trained->module().parameters().groups().front().weights().as<float>()[i];
         MAESTRO_CHECK(std::abs(w + 0.5f) < 1e-4f, "weight {}", w);
-        MAESTRO_CHECK(frozen->module().parameters().groups().front().master().as<float>()[i] == 0,
+        MAESTRO_CHECK(frozen->module().parameters().groups().front().weights().as<float>()[i] == 0,
                       "a frozen weight");
     }
     const std::vector<std::string> end = {"trained summed", "trained updated"};

@@ -88,7 +88,7 @@ void expect_same_bits(const comm::Communicator& world, const parallel::Parameter
         const auto size = static_cast<std::size_t>(whole(p.shape).size());
         std::vector<std::int64_t> sum(size), count(size);
         const auto bits = [&](std::int64_t local) {
-            return static_cast<std::int64_t>(std::bit_cast<std::uint32_t>(p.master.as<float>()[local]));
+            return static_cast<std::int64_t>(std::bit_cast<std::uint32_t>(p.weight.as<float>()[local]));
         };
         const std::vector<Extent> extents = extents_of(p.shape, p.shard);
         for (const Extent& e : extents)
@@ -121,7 +121,7 @@ void run(const comm::Communicator& world, const parallel::Mesh& mesh, const Decl
     std::map<std::string, Reference> references;
     for (const parallel::Parameter& p : whole_store.parameters()) {
         const auto count = static_cast<std::size_t>(p.size());
-        references[p.name] = {.weight = {p.master.as<float>(), p.master.as<float>() + count},
+        references[p.name] = {.weight = {p.weight.as<float>(), p.weight.as<float>() + count},
                               .first = std::vector<double>(count),
                               .second = std::vector<double>(count),
                               .gradient = {}};
@@ -155,7 +155,7 @@ void run(const comm::Communicator& world, const parallel::Mesh& mesh, const Decl
         });
         optimizer.update(kSettings, step, kClip);
         holdings.each([&](const parallel::Parameter& p, std::int64_t logical, std::int64_t local) {
-            const double is = p.master.as<float>()[local],
+            const double is = p.weight.as<float>()[local],
                          due_weight = references[p.name].weight[static_cast<std::size_t>(logical)];
             MAESTRO_CHECK(std::abs(is - due_weight) <= 5e-6, "step {}: element {} of {} is {}, not {}", step,
                           logical, p.name, is, due_weight);

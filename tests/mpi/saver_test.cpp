@@ -98,13 +98,17 @@ float value_of(io::Stored group, const std::string& section, const std::string& 
     return static_cast<float>(group == io::Stored::second ? v * v : v);
 }
 
-/// Returns those of the elements that a rank holds which are in `held`.
+/// Returns those of the elements that a rank holds which are in `held`. Frozen weights are kept, and saved,
+/// in the type in which the model computes.
 std::vector<float> values_of(io::Stored group, const std::string& section, const parallel::Parameter& p,
                              Range held) {
+    const bool rounded = !p.trainable && p.weight.dtype == DType::bf16;
     std::vector<float> values;
     for (const Extent& extent : extents_of(p.shape, p.shard, held))
-        for (std::int64_t i = 0; i < extent.count; ++i)
-            values.push_back(value_of(group, section, p.name, extent.logical + i));
+        for (std::int64_t i = 0; i < extent.count; ++i) {
+            const float value = value_of(group, section, p.name, extent.logical + i);
+            values.push_back(rounded ? static_cast<float>(bf16(value)) : value);
+        }
     return values;
 }
 std::vector<float> values_of(io::Stored group, const std::string& section, const parallel::Parameter& p) {
@@ -114,14 +118,13 @@ std::vector<float> values_of(io::Stored group, const std::string& section, const
 /// Fills a store as after some training: all ranks have the same weights, and the moments of their shards.
 void fill_section(const std::string& section, parallel::ParameterStore& store, train::Optimizer* optimizer) {
     for (const parallel::Parameter& p : store.parameters()) {
-        const std::vector<float> weights = values_of(io::Stored::weight, section, p);
-        std::copy(weights.begin(), weights.end(), p.master.as<float>());
+        std::vector<float> weights = values_of(io::Stored::weight, section, p);
+        store.group_of(p).set_weights(p, {0, p.size()}, Tensor(weights.data(), DType::f32, {p.size()}));
         if (!optimizer) continue;
         if (const Range share = test::updated(store, p); share.size() > 0)
             optimizer->set_moments(p, values_of(io::Stored::first, section, p, share),
                                    values_of(io::Stored::second, section, p, share));
     }
-    store.refresh_compute();
 }
 
 std::span<const float> elements_of(const Tensor& t) {
@@ -141,10 +144,15 @@ void check_section(const std::string& section, const parallel::ParameterStore& s
                    const train::Optimizer* optimizer) {
     for (const parallel::Parameter& p : store.parameters()) {
         const std::vector<float> weights = values_of(io::Stored::weight, section, p);
-        expect_same(weights, {p.master.as<float>(), weights.size()}, section, p.name, "weight");
         for (std::size_t i = 0; p.weight.dtype == DType::bf16 && i < weights.size(); ++i)
             MAESTRO_CHECK(static_cast<float>(p.weight.as<bf16>()[i]) == static_cast<float>(bf16(weights[i])),
                           "element {} of {} for computing", i, p.name);
+        if (const Range shard = store.group_of(p).shard_of(p); p.trainable && shard.size() > 0)
+            expect_same(values_of(io::Stored::weight, section, p, shard),
+                        elements_of(store.group_of(p).shard_weights(p, shard)), section, p.name,
+                        "master weight");
+        if (p.weight.dtype == DType::f32)
+            expect_same(weights, elements_of(p.weight.reshape({p.size()})), section, p.name, "weight");
         if (!optimizer) continue;
         const Range share = test::updated(store, p);
         if (share.size() <= 0) continue;
@@ -273,7 +281,7 @@ void weights_that_are_not_finite_are_refused(const comm::Communicator& world, co
         stage.fill();
         for (auto& replica : stage.job().stages())
             if (replica->name() == "language")
-                replica->module().parameters().parameters().back().master.as<float>()[1] = NAN;
+                replica->module().parameters().parameters().back().weight.as<float>()[1] = NAN;
         test::expect_error(ExitCode::not_finite, "section language: element 1 of ",
                            [&] { train::save_checkpoint(stage.job().state(), run, kStep, {}); });
         MAESTRO_CHECK(!fs::exists(run / "checkpoints" / "step-000007"), "nothing has the final name");
@@ -370,7 +378,7 @@ public:
         for (const parallel::Parameter& p : trained_.parameters())
             for (const Extent& extent : extents_of(p.shape, p.shard))
                 if (p.name == "output" && extent.logical <= 4 && 4 < extent.logical + extent.count)
-                    p.master.as<float>()[extent.local + 4 - extent.logical] = INFINITY;
+                    p.weight.as<float>()[extent.local + 4 - extent.logical] = INFINITY;
         test::expect_error(ExitCode::not_finite, "section trained: element 4 of output is inf", [&] {
             comm::agree(ranks_, [&] {
                 train::check_finite({0, "trained", trained_, optimizer_.get(), false}, kStep);

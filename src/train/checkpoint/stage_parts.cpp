@@ -95,7 +95,7 @@ std::vector<Elements> elements_written_here(const StagePart& part, const Catalog
             const auto write = [&](io::Stored what, const Tensor& values) {
                 elements.push_back({&p, at[static_cast<std::size_t>(what)], range, values});
             };
-            write(io::Stored::weight, p.master.reshape({p.size()}).slice(range.begin, range.end));
+            write(io::Stored::weight, part.store.group_of(p).shard_weights(p, range));
             if (!p.trainable) continue;
             const std::int64_t first = part.store.group_of(p).shard_of(p).begin;
             const auto moments = [&](const Tensor& all) {
@@ -108,6 +108,17 @@ std::vector<Elements> elements_written_here(const StagePart& part, const Catalog
     return elements;
 }
 
+/// Returns the elements of a chunk as the file stores them. Frozen weights of a bf16 run are kept in that
+/// type alone; they are converted in `converted`, which is reused.
+const float* as_floats(const backend::DeviceToHostReader::Chunk& chunk, DType type,
+                       std::vector<float>& converted) {
+    if (type == DType::f32) return static_cast<const float*>(chunk.data);
+    const auto* values = static_cast<const bf16*>(chunk.data);
+    converted.resize(static_cast<std::size_t>(chunk.end - chunk.begin));
+    for (std::size_t i = 0; i < converted.size(); ++i) converted[i] = static_cast<float>(values[i]);
+    return converted.data();
+}
+
 /// Returns how many elements it wrote.
 std::int64_t write_part(const StagePart& part, const std::filesystem::path& partial,
                         const Catalogue& catalogue, const std::vector<io::ArrayPlaces>& places,
@@ -117,11 +128,12 @@ std::int64_t write_part(const StagePart& part, const std::filesystem::path& part
     std::vector<Tensor> tensors;
     for (const Elements& e : elements) tensors.push_back(e.values);
     const auto values = part.store.backend().read_to_host(std::move(tensors));
+    std::vector<float> converted;
     for (backend::DeviceToHostReader::Chunk chunk; values->next(chunk);) {
         const Elements& e = elements[chunk.tensor];
         file.write(e.place, e.parameter->shape, e.parameter->shard,
                    {e.range.begin + chunk.begin, e.range.begin + chunk.end},
-                   static_cast<const float*>(chunk.data));
+                   as_floats(chunk, e.values.dtype, converted));
     }
     file.sync();
     return file.elements();
@@ -137,7 +149,7 @@ void check_finite(const StagePart& part, std::int64_t step) {
         if (!p.trainable) continue;
         for (const Range& range : written_here(part, p)) {
             const backend::HostCopy copy(part.store.backend(),
-                                         p.master.reshape({p.size()}).slice(range.begin, range.end));
+                                         part.store.group_of(p).shard_weights(p, range));
             const float* weights = copy.tensor().as<float>();
             for (const Extent& extent : extents_of(p.shape, p.shard, range))
                 for (std::int64_t i = 0; i < extent.count; ++i)

@@ -31,9 +31,10 @@ namespace {
 void load_shard(const io::SectionReader& stored, const std::string& name, const parallel::Parameter& p,
                 parallel::ParameterStore& store) {
     const Range shard = store.group_of(p).shard_of(p);
-    if (shard.size() > 0)
-        store.backend().upload(stored.read(name, p.shape, io::Stored::weight, p.shard, shard).data(),
-                               p.master.reshape({p.size()}).slice(shard.begin, shard.end));
+    if (shard.size() > 0) {
+        std::vector<float> values = stored.read(name, p.shape, io::Stored::weight, p.shard, shard);
+        store.group_of(p).set_weights(p, shard, Tensor(values.data(), DType::f32, {shard.size()}));
+    }
     store.mark_initialized(p);
 }
 

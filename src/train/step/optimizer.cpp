@@ -94,9 +94,8 @@ void Optimizer::update(const AdamSettings& settings, std::int64_t step, double g
     for (State& state : states_) {
         const Range shard = state.group->shard();
         if (shard.size() > 0)
-            ops::adamw(backend_, state.group->master().slice(shard.begin, shard.end),
-                       state.group->gradient().slice(shard.begin, shard.end), floats(state.first),
-                       floats(state.second), chunks_of(state.chunks),
+            ops::adamw(backend_, state.group->master(), state.group->gradient().slice(shard.begin, shard.end),
+                       floats(state.first), floats(state.second), chunks_of(state.chunks),
                        {.learning_rate = learning_rate(settings, step),
                         .beta1 = settings.beta1,
                         .beta2 = settings.beta2,
@@ -113,8 +112,9 @@ void Optimizer::update(const AdamSettings& settings, std::int64_t step, double g
 bool Optimizer::all_finite(backend::Arena& scratch) {
     bool finite = true;
     for (State& state : states_) {
-        const Range shard = state.group->shard();
-        finite = finite && std::isfinite(sum_squares(state.group->master(), std::span(&shard, 1), scratch));
+        const Tensor& masters = state.group->master();
+        const Range all{0, masters.size()};
+        finite = finite && std::isfinite(sum_squares(masters, std::span(&all, 1), scratch));
     }
     return finite;
 }

@@ -104,9 +104,13 @@ inline void fill_weights(Module& module, const std::string& section) {
                 const double value = p.name.ends_with("norm.weight") ? 1 + 0.1 * wave : 0.2 * wave;
                 list[static_cast<std::size_t>(part.local + i)] = value;
             }
-        testing_support::write_elements(module.parameters().backend(), p.master, list);
+        const DType type = p.weight.dtype == DType::f64 ? DType::f64 : DType::f32;
+        std::vector<std::byte> bytes(list.size() * size_of(type));
+        const Tensor values(bytes.data(), type, {p.size()});
+        for (std::size_t i = 0; i < list.size(); ++i)
+            testing_support::set_element(values, static_cast<std::int64_t>(i), list[i]);
+        module.parameters().group_of(p).set_weights(p, {0, p.size()}, values);
     }
-    module.parameters().refresh_compute();
     module.parameters().zero_gradients();
 }
 

@@ -50,7 +50,7 @@ TEST(Model, GradientsMatchFiniteDifferences) {
         for (std::size_t i = 0; i < picked.size(); ++i)
             for (const std::int64_t at : {std::int64_t{3}, picked[i]->size() / 2, picked[i]->size() - 1}) {
                 SCOPED_TRACE(picked[i]->name + " " + std::to_string(at));
-                const Tensor& weights = picked[i]->master;
+                const Tensor& weights = picked[i]->weight;
                 const double old = testing_support::read_element(job.backend(), weights, at);
                 const auto loss_at = [&](double value) {
                     testing_support::write_element(job.backend(), weights, at, value);
@@ -115,7 +115,7 @@ TEST(Model, CountsAnswersThatMatchExactly) {
         std::vector<double> weights(static_cast<std::size_t>(p.size()),
                                     p.name.ends_with("norm.weight") ? 1.0 : 0.0);
         for (std::size_t i = 0; p.name == "embedding.weight" && i < 40; ++i) weights[i * 40 + i] = 1;
-        testing_support::write_elements(*device, p.master, weights);
+        testing_support::write_elements(*device, p.weight, weights);
     }
     Samples samples;
     samples.add({kMarker, 5, 5, 5, kMarker, 6, 6, 7}, {{4, 4}, {4, 4}});  // exact; wrong in the last token

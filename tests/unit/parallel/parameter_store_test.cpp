@@ -12,7 +12,7 @@ namespace maestro::parallel {
 namespace {
 
 std::vector<double> weights_of(const Parameter& p, backend::Backend& backend) {
-    return testing_support::read_elements(backend, p.master.reshape({p.size()}));
+    return testing_support::read_elements(backend, p.weight.reshape({p.size()}));
 }
 
 /// Expects that the elements `held` of a parameter equal those of `one`, which holds it whole.
@@ -47,7 +47,7 @@ TEST(ParameterStore, InitialWeightsDoNotDependOnTheLayout) {
         one.initialize(quiet);
         part.initialize(quiet);
         for (const Parameter& p : part.parameters()) {
-            EXPECT_EQ(p.master.dim(0), p.shard.row_count());
+            EXPECT_EQ(p.weight.dim(0), p.shard.row_count());
             expect_part_of(one, p, {0, p.size()});
         }
         shards.initialize(quiet, true);
@@ -114,6 +114,50 @@ TEST(ParameterGroup, ShardsCoverEachElementOnce) {
             }
             for (const auto& counts : owners) EXPECT_THAT(counts, testing::Each(1));
         }
+}
+
+/// Weights in the type that computes, f32 gradients, and f32 masters of the shard where they are not the
+/// weights. With two moments, 2 + 4 + 12 / d bytes a weight in bf16 and 8 + 8 / d in f32.
+TEST(ParameterGroup, OnlyTheShardHasMasters) {
+    const auto meta = backend::make_meta();
+    for (const int ranks : {1, 2, 4}) {
+        const auto bytes_a_weight = [&](DType compute, bool trainable) {
+            constexpr std::int64_t kSize = 64 * kBlock;
+            const Mesh mesh = make_meta_mesh(0, {.dp = ranks});
+            ParameterStore store(*meta, mesh, "language", 7, compute);
+            store.declare("matrix", {kSize}, Init::ones, trainable);
+            store.allocate(1);
+            const auto moments = 2.0 * sizeof(float) * static_cast<double>(store.optimizer_states());
+            return (static_cast<double>(store.bytes()) + moments) / kSize;
+        };
+        EXPECT_DOUBLE_EQ(bytes_a_weight(DType::bf16, true), 2 + 4 + 12.0 / ranks);
+        EXPECT_DOUBLE_EQ(bytes_a_weight(DType::f32, true), 4 + 4 + 8.0 / ranks);
+        EXPECT_DOUBLE_EQ(bytes_a_weight(DType::bf16, false), 2);
+        EXPECT_DOUBLE_EQ(bytes_a_weight(DType::f32, false), 4);
+    }
+}
+
+/// In bf16 a set weight is rounded where the model computes, and exact where the optimizer updates it.
+TEST(ParameterGroup, MastersKeepWhatWeightsRound) {
+    const auto device = testing_support::make_device(1);
+    const Mesh mesh = make_meta_mesh(1, {.dp = 2});
+    ParameterStore store(*device, mesh, "language", 7, DType::bf16);
+    const Parameter& p = store.declare("vector", {4 * kBlock}, Init::ones, true);
+    store.allocate(1);
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < p.size(); ++i) values.push_back(1 + 0.001f * static_cast<float>(i));
+    const ParameterGroup& group = store.group_of(p);
+    group.set_weights(p, {0, p.size()}, Tensor(values.data(), DType::f32, {p.size()}));
+    const Range shard = group.shard_of(p);
+    EXPECT_EQ(shard.begin, 2 * kBlock);
+    const std::vector<double> weights = weights_of(p, *device), masters = testing_support::read_elements(
+                                                                    *device, group.shard_weights(p, shard));
+    for (std::int64_t i = 0; i < p.size(); ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        EXPECT_EQ(weights[at], static_cast<double>(static_cast<float>(bf16(values[at]))));
+        if (i >= shard.begin)
+            EXPECT_EQ(masters[static_cast<std::size_t>(i - shard.begin)], static_cast<double>(values[at]));
+    }
 }
 
 /// All eight tp ranks hold copies of the norms, and with two KV heads four ranks hold copies of each.
