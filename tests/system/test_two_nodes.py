@@ -1,5 +1,6 @@
 """Two hosts made of network namespaces (tests/support/nodes.sh): runs across them give the same numbers, and end in time when one is lost."""
 
+import json
 import os
 import signal
 import subprocess
@@ -18,6 +19,10 @@ class Nodes:
 
     def call(self, *words):
         return subprocess.run([NODES, *words], env=self.environment, capture_output=True, text=True, timeout=60)
+
+    def sent(self, node):
+        """Bytes that the node has sent to others."""
+        return json.loads(self.call("in", node, "ip", "-json", "-statistics", "link", "show", "eth0").stdout)[0]["stats64"]["tx"]["bytes"]
 
     def start(self, hosts, ranks, command, cwd, options=()):
         words = [NODES, "mpirun", "--oversubscribe", "--host", hosts, *options, "-n", str(ranks), BINARY, *command]
@@ -82,6 +87,21 @@ def test_lanes_across_nodes_give_the_numbers_of_one_node_bit_for_bit(workspace, 
     for section in ("vision", "language"):
         one, two = workspace.checkpoint("one", 8, section), workspace.checkpoint("two", 8, section)
         assert all(np.array_equal(one[group][name], two[group][name]) for group in one for name in one[group])
+
+
+def test_gradients_and_weights_cross_between_nodes_once(workspace, nodes):
+    """Two replicas on each host. With P weights 4 P bytes of gradients cross in each step, as sums of a host's two, and 4 P of new weights;
+    were they sent to each replica, it would be twice that. Counted on the hosts' network devices, without what two steps take."""
+    values = ["section.teacher.layout.dp=4", "model.text-teacher.width=256", "model.text-teacher.heads=4", "model.text-teacher.kv_heads=4",
+              "model.text-teacher.mlp=1024"]
+    sent = {}
+    for steps in (2, 6):
+        before = nodes.sent("north") + nodes.sent("south")
+        nodes.run("north:2,south:2", 4, train(TEACHER, f"of-{steps}", [*values, f"train.steps={steps}"]), workspace.path)
+        sent[steps] = nodes.sent("north") + nodes.sent("south") - before
+    weights = sum(array.size for array in workspace.checkpoint("of-6", 6, "teacher")["weights"].values())
+    ratio = (sent[6] - sent[2]) / 4 / (8 * weights)
+    assert 1 <= ratio < 1.2, f"{ratio:.3f} of the bytes of {weights} weights"  # headers of packets, plans, heartbeats
 
 
 @pytest.mark.nightly
