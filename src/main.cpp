@@ -15,6 +15,7 @@
 #include "simulation/simulation.hpp"
 #include "train/run/device.hpp"
 #include "train/run/evaluator.hpp"
+#include "train/run/nodes.hpp"
 #include "train/run/trainer.hpp"
 #include "workload/scenario.hpp"
 
@@ -68,6 +69,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     world.waiter().set_timeout(deck.run.timeout_s);
     watchdog.set_timeout(deck.run.timeout_s);
     const comm::Topology topology = comm::place_rank(world);  // 4. cores and threads
+    scenario = train::lay_on_nodes(world, topology, deck, std::move(scenario));
     report.identify(world.rank(), topology.host);
     watchdog.identify(fmt::format("rank {} ({})", world.rank(), topology.host));
     comm::catch_stop_signals();

@@ -89,6 +89,7 @@ Topology place_rank(const Communicator& world) {
     t.host = host_name();
     t.ranks_on_node = node.size();
     t.rank_on_node = node.rank();
+    t.ranks_per_node = common_ranks_per_node(world.allgather(node.allgather(world.rank()).front()));
 
     cpu_set_t affinity;
     CPU_ZERO(&affinity);
@@ -130,6 +131,14 @@ Topology place_rank(const Communicator& world) {
         if (t.bound) t.processors = processors_of(share.get());
     }
     return t;
+}
+
+int common_ranks_per_node(std::span<const int> first_ranks) {
+    int count = 0;  // of the first node
+    while (count < std::ssize(first_ranks) && first_ranks[count] == 0) ++count;
+    for (int rank = 0; rank < std::ssize(first_ranks); ++rank)
+        if (first_ranks[rank] != rank - rank % count) return 0;
+    return count;
 }
 
 std::string Topology::note() const {

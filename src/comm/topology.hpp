@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,9 @@ struct Topology {
     int all_cores = 1;  ///< cores of the node that they could use if the launcher had not bound them
     int ranks_on_node = 1;
     int rank_on_node = 0;
-    int threads = 1;     ///< of this rank: cores / ranks_on_node, at least 1
-    bool bound = false;  ///< threads are bound to dedicated cores, by this program or by the launcher
+    int ranks_per_node = 0;  ///< of all nodes: see common_ranks_per_node()
+    int threads = 1;         ///< of this rank: cores / ranks_on_node, at least 1
+    bool bound = false;      ///< threads are bound to dedicated cores, by this program or by the launcher
     std::vector<int> processors;  ///< logical processors that this rank may run on
 
     /// A hint for the user if the launcher leaves cores unused; otherwise "".
@@ -29,6 +31,10 @@ struct Topology {
 /// there are no more ranks than cores, the calling thread (and the threads it starts later) is bound to this
 /// rank's share.
 Topology place_rank(const Communicator& world);
+
+/// Returns how many ranks every node has, where ranks ascend node by node and only the last node has fewer;
+/// otherwise 0. `first_ranks[rank]`: the lowest rank on its node.
+int common_ranks_per_node(std::span<const int> first_ranks);
 
 /// Collective. Whether all ranks run under one kernel (one boot id), and so share a steady clock.
 bool share_a_clock(const Communicator& world);

@@ -110,11 +110,15 @@ std::vector<Key> keys_of(Section& s, const Needs& needs) {
 }
 std::vector<Key> layout_keys_of(Section& s) {
     graph::Layout& l = s.layout;
-    return {
-        {"dp", &l.dp, false, 1, kSize},         {"tp", &l.tp, false, 1, kSize},
-        {"cp", &l.cp, false, 1, kSize},         {"cp_kind", &s.cp_kind, false, 0, 0, {"ring", "all-to-all"}},
-        {"pp", &l.pp, false, 1, kSize},         {"stages", &l.layers, false, 1, kSize},
-        {"chunks", &l.chunks, false, 1, kSize}, {"ep", &l.ep, false, 1, kSize}};
+    return {{"dp", &l.dp, false, 1, kSize},
+            {"tp", &l.tp, false, 1, kSize},
+            {"cp", &l.cp, false, 1, kSize},
+            {"cp_kind", &s.cp_kind, false, 0, 0, {"ring", "all-to-all"}},
+            {"pp", &l.pp, false, 1, kSize},
+            {"stages", &l.layers, false, 1, kSize},
+            {"chunks", &l.chunks, false, 1, kSize},
+            {"ep", &l.ep, false, 1, kSize},
+            {"first_rank", &l.first_rank, false, -1, kSize}};
 }
 std::vector<Key> keys_of(Distill& d) {
     return {{"alpha", &d.alpha, false, 0, 1}, {"temperature", &d.temperature, false, 0.01, 1000}};

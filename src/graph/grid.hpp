@@ -1,10 +1,11 @@
 // Maps every rank of the world to its replica of each of its sections and its coordinates there. Pure
 // arithmetic on the graph, and the only place that computes ranks, replicas and lanes.
 //
-// Ranks of a section are ordered [replica][pp][cp][tp], tp fastest, so that a replica's are contiguous. A
-// lane is the ranks of a replica with one coordinate along pp: they run one list of tasks together, those of
-// one stage or, with several chunks, of several. The first of them is its leader. Colocated sections share
-// ranks and lanes.
+// The ranks of a section are consecutive; lay_sections.hpp says with which of the world they begin. They are
+// ordered [replica][pp][cp][tp], tp fastest, so that those of a replica are consecutive too. A lane is the
+// ranks of a replica with one coordinate along pp: they run one list of tasks together, those of one stage
+// or, with several chunks, of several. The first of them is its leader. Colocated sections share ranks and
+// lanes.
 #pragma once
 
 #include <optional>
@@ -33,6 +34,10 @@ inline bool holds(const Section& section, int rank) {
 int lane_of(const Section& section, int replica, int pp = 0);
 /// The lane of the rank.
 int lane_on(const SectionGraph& graph, int rank);
+/// The node of the rank; 0 where the nodes are unknown.
+inline int node_of(const SectionGraph& graph, int rank) {
+    return graph.ranks_per_node > 0 ? rank / graph.ranks_per_node : 0;
+}
 /// Ranks of the lane, the leader first; the same for each section on it.
 std::vector<int> ranks_of(const SectionGraph& graph, int lane);
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "graph/lay_sections.hpp"
+
 namespace maestro::graph {
 
 namespace {
@@ -80,11 +82,10 @@ void place(SectionGraph& graph, std::vector<Refusal>& refusals) {
             return;
         }
         if (colocated) continue;
-        s.first_rank = graph.world;
         graph.world += s.layout.ranks();
-        s.first_lane = graph.lanes;
         graph.lanes += s.layout.lanes();
     }
+    lay_sections(graph.sections, graph.world, graph.ranks_per_node, refusals);
     for (auto& s : graph.sections) {
         if (s.colocate_with.empty()) continue;
         const std::string key = "section." + s.name + ".colocate_with";
@@ -108,6 +109,14 @@ void place(SectionGraph& graph, std::vector<Refusal>& refusals) {
                                   "has dp {} and pp {}, '{}' {} and {}; tp and cp may differ",
                                   s.name, s.layout.dp, s.layout.pp, other.name, other.layout.dp,
                                   other.layout.pp)});
+        if (s.layout.first_rank >= 0 && s.layout.first_rank != other.layout.first_rank)
+            refusals.push_back(
+                {"section." + s.name + ".layout.first_rank",
+                 fmt::format("{}, but '{}' is colocated with '{}', which has {}; allowed: {}",
+                             s.layout.first_rank, s.name, other.name, other.layout.first_rank,
+                             other.layout.first_rank < 0 ? "-1; set it for that section"
+                                                         : fmt::format("{}, or -1 (as the other section)",
+                                                                       other.layout.first_rank))});
         s.first_rank = other.first_rank;
         s.first_lane = other.first_lane;
     }
@@ -207,10 +216,11 @@ std::vector<std::string> SectionGraph::stage_names() const {
 }
 
 SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
-                        std::vector<Refusal>& refusals) {
+                        std::vector<Refusal>& refusals, int ranks_per_node) {
     const std::size_t before = refusals.size();
     SectionGraph graph{.sections = std::move(sections),
                        .edges = std::move(edges),
+                       .ranks_per_node = ranks_per_node,
                        .stages = {},
                        .stage_edges = {},
                        .order = {}};

@@ -24,6 +24,7 @@ struct Layout {
     ContextKind cp_kind = ContextKind::ring;
     int chunks = 1;                ///< stages of a pipeline rank (Megatron's virtual pipeline stages)
     std::vector<int> layers = {};  ///< of each stage; empty: balanced by their costs
+    int first_rank = -1;           ///< of the world; -1: laid by the grid
     int stage_count() const { return pp * chunks; }
     int ranks() const { return dp * tp * cp * pp; }
     int lanes() const { return dp * pp; }       ///< see grid.hpp
@@ -78,6 +79,7 @@ struct StageEdge {
 struct SectionGraph {
     std::vector<Section> sections;
     std::vector<Edge> edges;
+    int ranks_per_node = 0;  ///< the last node may have fewer; 0: unknown
     // Derived:
     std::vector<Stage> stages;           ///< of all sections; those of a section are consecutive
     std::vector<StageEdge> stage_edges;  ///< those of `edges` first, in the same order
@@ -104,10 +106,11 @@ struct Refusal {
     std::string what;
 };
 
-/// Makes the graph and derives all derived fields. Errors are appended to `refusals`; the graph may be used
-/// only if there was none.
+/// Makes the graph and derives all derived fields. Sections are laid on nodes of `ranks_per_node` ranks (see
+/// lay_sections.hpp), which decides on their first ranks alone. Errors are appended to `refusals` and do not
+/// depend on the nodes; the graph may be used only if there was none.
 SectionGraph make_graph(std::vector<Section> sections, std::vector<Edge> edges,
-                        std::vector<Refusal>& refusals);
+                        std::vector<Refusal>& refusals, int ranks_per_node = 0);
 
 /// Returns why a launch on `ranks` ranks does not fit and which command does, or "" if it fits.
 std::string launch_refusal(const SectionGraph& graph, int ranks);

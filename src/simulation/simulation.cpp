@@ -275,7 +275,8 @@ void run_simulation(const config::CommandLine& line, const config::Deck& deck, w
     Inputs inputs;
     if (line.costs.empty()) {
         if (!line.cluster.empty())
-            scenario.cluster = config::parse_cluster(config::read_text(line.cluster), line.cluster);
+            scenario = workload::on_cluster(
+                std::move(scenario), config::parse_cluster(config::read_text(line.cluster), line.cluster));
         inputs = inputs_of(scenario, deck.data.train,
                            {.measured = line.measured, .replay = line.replay, .step = line.step});
         if (!line.replay.empty())

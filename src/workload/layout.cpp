@@ -1,6 +1,8 @@
 #include "workload/layout.hpp"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "base/check.hpp"
 #include "graph/grid.hpp"
@@ -60,32 +62,58 @@ bool is_tied(const Scenario& scenario, int stage) {
            model.tie_embeddings && (stage == s.first_stage || stage == graph.last_stage(section));
 }
 
+namespace {
+
+/// Returns the nodes of a group over the data axes. Where a border cuts lanes, the groups of their tp ranks
+/// are on unlike nodes: of the one with the most.
+std::vector<int> data_nodes_of(const config::Cluster& cluster, const graph::Section& section, int pp) {
+    std::vector<int> most;
+    std::size_t most_nodes = 0;
+    for (int tp = 0; tp < section.layout.tp; ++tp) {
+        std::vector<int> nodes;
+        for (int replica = 0; replica < section.layout.dp; ++replica)
+            for (int cp = 0; cp < section.layout.cp; ++cp)
+                nodes.push_back(node_of(cluster, graph::rank_at(section, {replica, pp, cp, tp})));
+        const std::size_t count = std::set<int>(nodes.begin(), nodes.end()).size();
+        if (count <= most_nodes) continue;
+        most_nodes = count;
+        most = std::move(nodes);
+    }
+    return most;
+}
+
+}  // namespace
+
 parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage) {
-    const graph::SectionGraph& graph = scenario.graph;
-    const graph::Stage& of = graph.stages[stage];
-    const graph::Section& s = graph.sections[of.section];
-    const int first = graph::first_rank_of(graph, stage);
-    const auto cost_of = [](const config::Link& link) {
+    if (!scenario.cluster) return {};
+    const config::Cluster& cluster = *scenario.cluster;
+    const graph::Section& s = scenario.graph.section_of(stage);
+    const graph::Layout& l = s.layout;
+    const int pp = scenario.graph.stages[stage].pipeline_rank;
+    const config::Link *tp_link = &cluster.node, *cp_link = tp_link, *tied_link = tp_link;
+    // The lowest and the highest rank of a group tell whether all are on one node.
+    const auto reach = [&](const config::Link*& link, const graph::Place& from, const graph::Place& to) {
+        const config::Link& among = link_among(cluster, graph::rank_at(s, from), graph::rank_at(s, to));
+        if (&among == &cluster.network) link = &among;
+    };
+    for (int r = 0; r < l.dp; ++r)
+        for (int c = 0; c < l.cp; ++c) {
+            reach(tp_link, {r, pp, c, 0}, {r, pp, c, l.tp - 1});
+            for (int t = 0; t < l.tp; ++t) {
+                reach(cp_link, {r, pp, 0, t}, {r, pp, c, t});
+                reach(tied_link, {r, 0, c, t}, {r, l.pp - 1, c, t});
+            }
+        }
+    const auto cost = [](const config::Link& link) {
         const config::Link collective = link.of_collectives();
         return parallel::LinkCost{collective.latency_s, collective.bandwidth};
     };
-    const auto between = [&](int from, int to) {
-        if (!scenario.cluster) return parallel::LinkCost{};
-        return cost_of(link_among(*scenario.cluster, from, to));
-    };
-    parallel::MeshLinks links{.tp = between(first, first + s.layout.tp - 1),
-                              .cp = between(first, first + s.layout.lane_ranks() - 1),
-                              .data = between(first, first),
-                              .tied = between(graph::first_rank_of(graph, s.first_stage),
-                                              graph::first_rank_of(graph, graph.last_stage(of.section)))};
-    if (!scenario.cluster) return links;
-    links.network = cost_of(scenario.cluster->network);
-    for (int replica = 0; replica < s.layout.dp; ++replica)
-        for (int cp = 0; cp < s.layout.cp; ++cp) {
-            const graph::Place place{.replica = replica, .pp = of.index % s.layout.pp, .cp = cp};
-            links.data_nodes.push_back(node_of(*scenario.cluster, graph::rank_at(s, place)));
-        }
-    return links;
+    return {.tp = cost(*tp_link),
+            .cp = cost(*cp_link),
+            .data = cost(cluster.node),
+            .tied = cost(*tied_link),
+            .data_nodes = data_nodes_of(cluster, s, pp),
+            .network = cost(cluster.network)};
 }
 
 parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank) {

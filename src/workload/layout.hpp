@@ -21,8 +21,9 @@ parallel::MeshShape mesh_shape_of(const Scenario& scenario, int stage);
 /// Whether the stage holds a copy of a tied embedding: the first stage of a pipeline embeds tokens by it, and
 /// the last one computes the loss by it.
 bool is_tied(const Scenario& scenario, int stage);
-/// Returns the links that the stage's process groups use: those of the scenario's cluster, or free of charge
-/// without one.
+/// Returns the links that the stage's process groups use, on the scenario's cluster, or free of charge
+/// without one. Replicas begin at different places on their nodes: along tp, cp and tied, all of them count
+/// as crossing the network if a group of one does.
 parallel::MeshLinks mesh_links_of(const Scenario& scenario, int stage);
 /// Returns the meta mesh of rank `rank` of the stage's first replica.
 parallel::Mesh meta_mesh_of(const Scenario& scenario, int stage, int rank = 0);

@@ -53,7 +53,8 @@ void connect(Scenario& scenario, std::vector<graph::Section> sections, std::vect
     check_layouts(sections, scenario.models, refusals);
     if (!sound) return;
     if (refusals.size() == before)
-        scenario.graph = graph::make_graph(std::move(sections), std::move(edges), refusals);
+        scenario.graph =
+            graph::make_graph(std::move(sections), std::move(edges), refusals, scenario.graph.ranks_per_node);
     if (refusals.size() == before) check_edges(scenario, refusals);
     if (refusals.size() != before) return;
     scenario.layers.clear();
@@ -111,6 +112,21 @@ std::vector<graph::Refusal> check_scenario(const config::Deck& deck, config::Tim
     std::vector<graph::Refusal> refusals;
     describe(deck, times, refusals, sound);
     return refusals;
+}
+
+Scenario on_nodes(Scenario base, int ranks_per_node) {
+    base.graph.ranks_per_node = ranks_per_node;
+    std::vector<graph::Section> sections = base.graph.sections;
+    std::vector<graph::Refusal> refusals;
+    Scenario scenario = with_sections(std::move(base), std::move(sections), refusals);
+    MAESTRO_CHECK(refusals.empty(), "{}: {}", refusals.front().key, refusals.front().what);
+    return scenario;
+}
+
+Scenario on_cluster(Scenario base, config::Cluster cluster) {
+    const auto ranks_per_node = static_cast<int>(cluster.ranks_per_node);
+    base.cluster = std::move(cluster);
+    return on_nodes(std::move(base), ranks_per_node);
 }
 
 Scenario with_sections(Scenario base, std::vector<graph::Section> sections,

@@ -42,9 +42,13 @@ Scenario make_scenario(const config::Deck& deck, config::Times times = config::T
 /// not `sound`, only the layouts are checked: its graph would be refused for what other errors have caused.
 std::vector<graph::Refusal> check_scenario(const config::Deck& deck, config::Times times, bool sound);
 
+/// `base` with its sections laid on nodes of `ranks_per_node` ranks, 0: unknown (graph/lay_sections.hpp).
+Scenario on_nodes(Scenario base, int ranks_per_node);
+/// `base` on the nodes of a cluster, for which times are counted then.
+Scenario on_cluster(Scenario base, config::Cluster cluster);
 /// `base` with other layouts, micro-batches, windows or colocation: `sections` are those of its graph, in the
-/// same order, and all derived fields of the graph are computed again. What does not fit is appended to
-/// `refusals`; the result may be used only if nothing was.
+/// same order, on the same nodes, and all derived fields of the graph are computed again. What does not fit
+/// is appended to `refusals`; the result may be used only if nothing was.
 Scenario with_sections(Scenario base, std::vector<graph::Section> sections,
                        std::vector<graph::Refusal>& refusals);
 

@@ -89,6 +89,8 @@ void check_placement(const Communicator& world) {
     const comm::Topology t = comm::place_rank(world);
     MAESTRO_CHECK(t.ranks_on_node >= 1 && t.ranks_on_node <= world.size() && t.threads >= 1, "{}",
                   t.describe());
+    MAESTRO_CHECK(t.ranks_on_node < world.size() || t.ranks_per_node == world.size(), "{} of {} ranks a node",
+                  t.ranks_per_node, world.size());
     MAESTRO_CHECK(t.threads == 1 || t.threads * t.ranks_on_node <= t.cores, "{}", t.describe());
     MAESTRO_CHECK(!t.processors.empty() && !t.host.empty(), "{}", t.describe());
     comm::check_same_build(world);

@@ -88,6 +88,12 @@ def test_values_that_would_fail_later(workspace, values, text):
     (["section.vision.layout.ep=2"], "section.vision.layout.ep", ["2 is not built yet; allowed: 1"]),
     (["section.vision.layout.dp=2", "section.vision.layout.cp=2", "section.language.layout.dp=4", "section.language.layout.tp=1", "section.language.colocate_with=vision"],
      "section.language.colocate_with", ["they need equal dp and pp"]),
+    (["section.language.layout.first_rank=2"], "section.language.layout.first_rank", ["but the deck needs 3 ranks; allowed: 0, 1, or -1"]),
+    (["section.language.layout.first_rank=-2"], "section.language.layout.first_rank", ["out of range", "from -1 to 1048576"]),
+    (["section.vision.layout.first_rank=0", "section.language.layout.first_rank=0"], "section.language.layout.first_rank",
+     ["'vision' has rank 0; allowed: 1, or -1"]),
+    (["section.language.layout.first_rank=0", "section.language.colocate_with=vision"], "section.language.layout.first_rank",
+     ["'language' is colocated with 'vision', which has -1; allowed: -1"]),
 ])
 def test_degrees_that_the_model_or_the_build_does_not_allow(workspace, values, key, texts):
     refuse(workspace, 78, f"{key}: ", *texts, deck=LAYOUTS, layout=[], values=values)

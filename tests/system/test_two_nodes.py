@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -102,6 +103,26 @@ def test_gradients_and_weights_cross_between_nodes_once(workspace, nodes):
     weights = sum(array.size for array in workspace.checkpoint("of-6", 6, "teacher")["weights"].values())
     ratio = (sent[6] - sent[2]) / 4 / (8 * weights)
     assert 1 <= ratio < 1.2, f"{ratio:.3f} of the bytes of {weights} weights"  # headers of packets, plans, heartbeats
+
+
+def test_sections_begin_at_the_border_of_a_node(workspace, nodes):
+    """On one node vision is rank 0 and language, two tp ranks, 1 and 2. On nodes of two ranks language has the first one, and the run goes
+    on as if nothing had moved. layout.first_rank puts the sections back."""
+    deck = str(ROOT / "inputs/layouts.toml")
+    values = ["checkpoint.every=4", "section.language.layout.tp=2"]
+    workspace.train(3, deck, "one", ["train.steps=8", *values])
+    workspace.train(3, deck, "two", ["train.steps=4", *values])
+    command = train(deck, "two", ["train.steps=8", *values], "--resume", "auto")
+    table = nodes.run("north:2,south:1", 3, [*command, "--dry-run"], workspace.path)
+    assert re.findall(r"^ +(\d) +(\d) +[\d.]+ MiB +(\w+) +(\w+) ", table, re.MULTILINE) == [
+        ("0", "0", "north", "language"), ("1", "0", "north", "language"), ("2", "1", "south", "vision")], table
+    nodes.run("north:2,south:1", 3, command, workspace.path)
+    assert np.array_equal(workspace.losses("one"), workspace.losses("two"))
+    for section in ("vision", "language"):
+        one, two = workspace.checkpoint("one", 8, section), workspace.checkpoint("two", 8, section)
+        assert all(np.array_equal(one[group][name], two[group][name]) for group in one for name in one[group])
+    by_hand = train(deck, "three", [*values, "section.vision.layout.first_rank=0"], "--dry-run")
+    assert re.search(r"^ +0 +0 +[\d.]+ MiB +north +vision ", nodes.run("north:2,south:1", 3, by_hand, workspace.path), re.MULTILINE)
 
 
 @pytest.mark.nightly

@@ -51,12 +51,16 @@ std::string placement_table(const RunContext& context, const workload::MemoryPla
         if (std::any_of(graph.sections.begin(), graph.sections.end(),
                         [&](const graph::Section& s) { return s.layout.*d.degree > 1; }))
             degrees.push_back(d);
+    const bool nodes = graph.ranks_per_node > 0 && graph.ranks_per_node < graph.world;
     std::vector<std::vector<std::string>> rows = {{"rank", "memory", "host", "section"}};
+    if (nodes) rows.front().insert(rows.front().begin() + 1, "node");
     for (const Degree& d : degrees) rows.front().push_back(d.name);
     for (int rank = 0; rank < graph.world; ++rank) {
         const double mib = workload::memory_of(plan, graph, rank).total() / (1 << 20);
         std::vector<std::string> row{fmt::format("{}", rank), fmt::format("{:.1f} MiB", mib),
                                      hosts[static_cast<std::size_t>(rank)]};
+        if (nodes) row.insert(row.begin() + 1, fmt::format("{}", graph::node_of(graph, rank)));
+        const std::size_t words = row.size();
         for (const graph::Section& section : graph.sections) {
             const auto place = graph::place_of(section, rank);
             if (!place) continue;
@@ -64,10 +68,11 @@ std::string placement_table(const RunContext& context, const workload::MemoryPla
             for (const Degree& d : degrees)
                 row.push_back(fmt::format("{} of {}", *place.*d.at, section.layout.*d.degree));
             rows.push_back(row);
-            row = {"", "", ""};  // another section of the same rank
+            row.assign(words, "");  // another section of the same rank
         }
     }
-    return aligned(rows, 2, 4);  // host and section
+    const std::size_t host = nodes ? 3 : 2;
+    return aligned(rows, host, host + 2);  // and section
 }
 
 std::string traffic_table(const workload::Scenario& scenario, const workload::SampleTable& table) {

@@ -9,7 +9,7 @@
 namespace maestro::train {
 
 /// Collective. Returns on rank 0 a table with a line for each section of each rank, elsewhere "". In a dry
-/// run of one process the hosts are unknown ("-").
+/// run of one process the hosts are unknown ("-"). Where sections are laid on several nodes, it numbers them.
 std::string placement_table(const RunContext& context, const workload::MemoryPlan& plan);
 
 /// Returns a table of what the ranks of each section send in the first step of the run: to each other within

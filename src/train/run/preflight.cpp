@@ -17,7 +17,7 @@ namespace maestro::train {
 Preflight::Preflight(const RunContext& context, bool exchange_pictures)
     : context_(context), scenario_(context.scenario) {
     read_samples(exchange_pictures);
-    if (context.deck.run.device == "emulated") open_cluster();
+    if (context.deck.run.device == "emulated") emulate();
     plan_memory();
 }
 
@@ -40,20 +40,13 @@ void Preflight::read_samples(bool exchange) {
     workload::balance_stages(scenario_, *table_);
 }
 
-void Preflight::open_cluster() {
-    const std::string& path = context_.deck.emulated.cluster;
+void Preflight::emulate() {
     if (!comm::share_a_clock(context_.world))
         throw Error(
             ExitCode::bad_deck,
             "run.device: an emulated cluster's ranks run on one machine, or on hosts made on one (network "
             "namespaces, containers), because its links go by one clock; these have different boot ids",
             Scope::all_ranks);
-    std::string text;
-    comm::agree(context_.world, [&] {
-        if (context_.world.rank() == 0) text = config::read_text(path);
-    });
-    context_.world.broadcast(text);
-    scenario_.cluster = config::parse_cluster(text, path);
     emulation_ = std::make_unique<emulation::Emulation>(scenario_, context_.deck.emulated,
                                                         context_.deck.run.timeout_s);
     description_.push_back(emulation_->describe());

@@ -1,5 +1,5 @@
-// Everything that is read, checked and planned before memory is allocated: the samples, the cluster that is
-// emulated, and the memory plan. A dry run of one process ends after it.
+// Everything that is read, checked and planned before memory is allocated: the samples, an emulated device,
+// and the memory plan. A dry run of one process ends after it.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ public:
     std::shared_ptr<const data::SampleFile> shared_samples() const { return samples_; }
     const workload::SampleTable& table() const { return *table_; }
     const emulation::Emulation* emulation() const { return emulation_.get(); }  ///< null on a real device
-    /// The scenario of the context, with the marker of the samples, and with the cluster if one is emulated.
+    /// The scenario of the context, with the marker of the samples.
     const workload::Scenario& scenario() const { return scenario_; }
     /// What the sections need of this machine's memory. All windows are chosen.
     const workload::MemoryPlan& memory() const { return memory_; }
@@ -36,7 +36,7 @@ public:
 
 private:
     void read_samples(bool exchange);
-    void open_cluster();
+    void emulate();
     void plan_memory();
 
     const RunContext& context_;

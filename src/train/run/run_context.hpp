@@ -27,8 +27,8 @@ struct RunContext {
     comm::Topology topology;
     backend::Device device = {};
     config::Deck deck;
-    workload::Scenario scenario = {};                ///< of the deck; Preflight adds what other files say
-    bool train = true;                               ///< false: an evaluation of the validation samples
+    workload::Scenario scenario = {};  ///< of the deck on the run's nodes; Preflight adds what samples say
+    bool train = true;                 ///< false: an evaluation of the validation samples
     std::string memory_advice = kTrainingNeedsLess;  ///< what to do where memory is too small
 };
 

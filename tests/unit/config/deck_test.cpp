@@ -223,10 +223,11 @@ TEST(Documentation, DescribesEveryKey) {
 
 TEST(Resume, AcceptsWhatLeavesTheResultAlone) {
     const Deck before = parse(input("vlm_glyphs.toml"));
-    const Deck after = parse(input("vlm_glyphs.toml"),
-                             {"train.steps=9999", "run.output=elsewhere", "checkpoint.every=7",
-                              "checkpoint.keep=9", "section.language.layout.dp=1", "section.vision.window=3",
-                              "section.language.colocate_with=vision", "schedule.policy=fifo"});
+    const Deck after =
+        parse(input("vlm_glyphs.toml"), {"train.steps=9999", "run.output=elsewhere", "checkpoint.every=7",
+                                         "checkpoint.keep=9", "section.language.layout.dp=1",
+                                         "section.vision.window=3", "section.language.colocate_with=vision",
+                                         "section.vision.layout.first_rank=3", "schedule.policy=fifo"});
     EXPECT_THAT(resume_conflicts(after, before.settings), testing::IsEmpty());
     EXPECT_EQ(before.settings.at("optimizer.learning_rate"), "0.002");
     EXPECT_EQ(before.settings.at("model.glyph-vision.kind"), "vision");

@@ -9,7 +9,8 @@
 namespace maestro::graph {
 namespace {
 
-/// Random layouts of one to four sections, some on the ranks of an earlier one with tp and cp exchanged.
+/// Random layouts of one to four sections, some on the ranks of an earlier one with tp and cp exchanged, laid
+/// on nodes of one to twelve ranks.
 SectionGraph random_graph(std::mt19937& random) {
     const auto draw = [&](int most) { return std::uniform_int_distribution<int>(1, most)(random); };
     std::vector<Section> sections(static_cast<std::size_t>(draw(4)));
@@ -24,7 +25,7 @@ SectionGraph random_graph(std::mt19937& random) {
         std::swap(sections[s].layout.tp, sections[s].layout.cp);
     }
     std::vector<Refusal> refusals;
-    SectionGraph graph = make_graph(sections, {}, refusals);
+    SectionGraph graph = make_graph(sections, {}, refusals, draw(12));
     EXPECT_TRUE(refusals.empty()) << refusals.front().key << ": " << refusals.front().what;
     return graph;
 }
@@ -58,6 +59,7 @@ TEST(Grid, LanesPartitionTheWorld) {
         for (int lane = 0; lane < graph.lanes; ++lane)
             for (const int rank : ranks_of(graph, lane)) {
                 EXPECT_EQ(lane_on(graph, rank), lane);
+                EXPECT_EQ(node_of(graph, rank), rank / graph.ranks_per_node);
                 seen.push_back(rank);
             }
         std::vector<int> all(static_cast<std::size_t>(graph.world));

@@ -135,6 +135,22 @@ TEST(Scenario, InOneLayoutEveryRankHoldsAReplicaOfEverySection) {
     }
 }
 
+TEST(Scenario, LaysItsSectionsOnTheNodesOfItsCluster) {
+    config::Cluster cluster;
+    cluster.ranks_per_node = 3;
+    const auto first_ranks = [](const Scenario& scenario) {
+        return std::pair(scenario.graph.sections[0].first_rank, scenario.graph.sections[1].first_rank);
+    };
+    const Scenario unknown = glyph_scenario(), laid = on_cluster(unknown, cluster);
+    EXPECT_EQ(first_ranks(unknown), std::pair(0, 1));
+    EXPECT_EQ(first_ranks(laid), std::pair(3, 0))
+        << "the three replicas of language have a node for themselves";
+    EXPECT_EQ(laid.cluster->ranks_per_node, 3);
+    std::vector<graph::Refusal> refusals;
+    EXPECT_EQ(first_ranks(with_sections(laid, laid.graph.sections, refusals)), std::pair(3, 0));
+    EXPECT_EQ(first_ranks(on_nodes(laid, 0)), std::pair(0, 1));
+}
+
 /// The cost model measures language sections with a picture of 16 x 16 merged patches. In a sanitized build
 /// an overflow in the hash of its size ends the test.
 TEST(Probes, TakePicturesOfTheLargestPatches) {

@@ -284,5 +284,30 @@ TEST(Stages, UseTheLinksOfTheirRanks) {
     EXPECT_EQ(problem.edges[2].latency_s, 1);
 }
 
+/// The first replica is on one node, and the border cuts a group of the second one.
+TEST(Stages, UseTheSlowestLinkOfTheirReplicas) {
+    const auto links = [](const std::vector<std::string>& layout, int first_rank) {
+        std::vector<std::string> values{"section.language.layout.dp=2",
+                                        fmt::format("section.language.layout.first_rank={}", first_rank)};
+        for (const std::string& value : layout) values.push_back("section.language.layout." + value);
+        Scenario scenario = glyph_scenario(values);
+        scenario.cluster.emplace();
+        scenario.cluster->ranks_per_node = 4;
+        scenario.cluster->node.latency_s = 1;
+        scenario.cluster->network.latency_s = 2;
+        return mesh_links_of(scenario, 1);
+    };
+    EXPECT_EQ(links({"tp=2"}, 1).tp.latency_s, 2);
+    EXPECT_EQ(links({"tp=2"}, 0).tp.latency_s, 1);
+    EXPECT_EQ(links({"cp=2"}, 1).cp.latency_s, 2);
+    EXPECT_EQ(links({"cp=2"}, 0).cp.latency_s, 1);
+    EXPECT_EQ(links({"pp=2"}, 1).tied.latency_s, 2);
+    EXPECT_EQ(links({"pp=2"}, 0).tied.latency_s, 1);
+    EXPECT_THAT(links({"tp=2", "cp=2"}, 0).data_nodes, testing::ElementsAre(0, 0, 1, 1));
+    EXPECT_THAT(links({"tp=2"}, 1).data_nodes, testing::ElementsAre(0, 1)) << "of the second tp rank";
+    EXPECT_EQ(links({"tp=2", "cp=2"}, 0).cp.latency_s, 1);
+    EXPECT_EQ(links({"cp=2"}, 1).tp.latency_s, 1) << "a group of one rank";
+}
+
 }  // namespace
 }  // namespace maestro::workload
