@@ -118,6 +118,29 @@ TEST(Wavefront, IsAsShortAsTheExactSolverFindsForTinyProblems) {
     EXPECT_LE(ours / best, 1.005);
 }
 
+/// Sections need not have their lanes in the order of their numbers: with those of the problem in reverse,
+/// the same lanes have the same lists, and are executed in the same time.
+TEST(Policies, DoNotDependOnTheOrderOfTheSectionsLanes) {
+    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+        const Problem problem = random_problem(seed);
+        if (problem.stages.front().first_lane == problem.stages.back().first_lane) continue;  // colocated
+        Problem moved = problem;
+        for (StageShape& s : moved.stages) s.first_lane = problem.lanes - s.first_lane - s.replicas;
+        for (const char* policy : {"wavefront", "fifo", "lpt"}) {
+            const StepPlan plan = make_plan(policy, problem, 1), other = make_plan(policy, moved, 1);
+            ASSERT_EQ(other.batches, plan.batches) << policy << ", seed " << seed;
+            for (std::size_t s = 0; s < problem.stages.size(); ++s)
+                for (int r = 0; r < problem.stages[s].replicas; ++r)
+                    ASSERT_EQ(other.agendas[moved.stages[s].lane(r)], plan.agendas[problem.stages[s].lane(r)])
+                        << policy << ", seed " << seed;
+            for (const Dispatch dispatch : {Dispatch::planned, Dispatch::ready})
+                ASSERT_EQ(simulate(moved, other, dispatch).makespan_s,
+                          simulate(problem, plan, dispatch).makespan_s)
+                    << policy << ", seed " << seed;
+        }
+    }
+}
+
 TEST(Policies, SeeWhatBreaksTheRules) {
     const Problem problem = random_problem(3);
     const StepPlan good = plan_wavefront(problem, 1);
