@@ -160,6 +160,23 @@ TEST(ParameterGroup, MastersKeepWhatWeightsRound) {
     }
 }
 
+TEST(ParameterGroup, UpdatedMastersAreRoundedBeforeTheyAreGathered) {
+    const auto device = testing_support::make_device(1);
+    const Mesh mesh = single_rank_mesh();
+    ParameterStore store(*device, mesh, "language", 7, DType::bf16);
+    const Parameter& p = store.declare("vector", {kBlock}, Init::ones, true);
+    store.allocate(1);
+    std::vector<double> values, rounded;
+    for (std::int64_t i = 0; i < p.size(); ++i) {
+        values.push_back(1 + 0.001 * static_cast<double>(i));
+        rounded.push_back(static_cast<double>(static_cast<float>(bf16(static_cast<float>(values.back())))));
+    }
+    ParameterGroup& group = store.groups().front();
+    testing_support::write_elements(*device, group.master(), values);
+    group.gather_weights();
+    EXPECT_EQ(weights_of(p, *device), rounded);
+}
+
 /// All eight tp ranks hold copies of the norms, and with two KV heads four ranks hold copies of each.
 TEST(ParameterGroup, CopiesCountOnTheFirstRankThatHoldsThem) {
     const auto meta = backend::make_meta();

@@ -17,6 +17,7 @@
 #include "workload/layout.hpp"
 #include "workload/memory.hpp"
 #include "workload/models.hpp"
+#include "workload/probes.hpp"
 
 namespace maestro::workload {
 namespace {
@@ -282,6 +283,32 @@ TEST(Stages, UseTheLinksOfTheirRanks) {
     EXPECT_EQ(problem.edges[0].latency_s, 2);
     EXPECT_EQ(problem.edges[1].latency_s, 1);
     EXPECT_EQ(problem.edges[2].latency_s, 1);
+}
+
+/// What a rank exchanges for its node depends on how many ranks share that, and the slowest rank counts.
+TEST(Stages, EndAStepWithTheirSlowestRank) {
+    for (const char* replicas : {"3", "5", "6", "7"}) {
+        SCOPED_TRACE(replicas);
+        Scenario scenario = glyph_scenario(
+            {std::string("section.language.layout.dp=") + replicas, "section.vision.layout.dp=1"});
+        scenario.cluster = config::parse_cluster(
+            config::read_text(std::string(MAESTRO_SOURCE_DIR) + "/inputs/clusters/h100.toml"), "cluster");
+        scenario.cluster->ranks_per_node = 4;
+        Probes probes;
+        const StepEnd found = step_ends(scenario, probes)[1];
+        StepEnd slowest;
+        Probe probe{.spec = scenario.models[1],
+                    .role = role_of(scenario, 1),
+                    .shape = mesh_shape_of(scenario, 1),
+                    .links = mesh_links_of(scenario, 1)};
+        probe.options.rates = rates_of(scenario.cluster->device);
+        for (probe.rank = 0; probe.rank < probe.shape.dp; ++probe.rank) {
+            slowest.reduce_s = std::max(slowest.reduce_s, probes.step_end(probe).reduce_s);
+            slowest.update_s = std::max(slowest.update_s, probes.step_end(probe).update_s);
+        }
+        EXPECT_DOUBLE_EQ(found.reduce_s, slowest.reduce_s);
+        EXPECT_DOUBLE_EQ(found.update_s, slowest.update_s);
+    }
 }
 
 /// The first replica is on one node, and the border cuts a group of the second one.
