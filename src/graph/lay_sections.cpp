@@ -34,9 +34,9 @@ int multiples(int begin, int end, std::int64_t factor, int first, int unit) {
 /// well the rest can be laid depends on nothing else.
 class Orders {
 public:
-    /// `own`: the sections that have ranks of their own. Those of them that are among `given` have their
-    /// first ranks, and do not overlap; the others are free.
-    Orders(const std::vector<Section>& sections, const std::vector<int>& own, const std::vector<int>& given,
+    /// `hosts`: the sections that are not colocated with another. Those of them that are among `fixed` have
+    /// their first ranks, and do not overlap; the others are free.
+    Orders(const std::vector<Section>& sections, const std::vector<int>& hosts, const std::vector<int>& fixed,
            int world, int ranks_per_node);
 
     /// Sets the first ranks of the free sections to those of the best order. There must be one.
@@ -52,7 +52,7 @@ private:
     };
 
     Set all() const { return (Set{1} << free_.size()) - 1; }
-    /// Returns the free ranks that follow those of the set, up to the next given section.
+    /// Returns the free ranks that follow those of the set, up to the next fixed section.
     Range gap_after(Set laid) const;
     bool fits(Set laid, std::size_t i) const {
         return (laid >> i & 1) == 0 && ranks_[i] <= gap_after(laid).size();
@@ -64,12 +64,12 @@ private:
     std::vector<Rest> best_;  ///< by the set of sections that are laid
 };
 
-Orders::Orders(const std::vector<Section>& sections, const std::vector<int>& own,
-               const std::vector<int>& given, int world, int ranks_per_node)
+Orders::Orders(const std::vector<Section>& sections, const std::vector<int>& hosts,
+               const std::vector<int>& fixed, int world, int ranks_per_node)
     : world_(world) {
-    for (const int s : own) {
+    for (const int s : hosts) {
         const int first = sections[s].first_rank, ranks = sections[s].layout.ranks();
-        if (std::find(given.begin(), given.end(), s) != given.end()) {
+        if (std::find(fixed.begin(), fixed.end(), s) != fixed.end()) {
             taken_.push_back({first, first + ranks});
         } else {
             free_.push_back(s);
@@ -128,12 +128,12 @@ std::string key_of(const Section& section) {
     return fmt::format("section.{}.layout.first_rank", section.name);
 }
 
-/// Returns why the section cannot have the ranks that it has, beside those of `given`.
+/// Returns why the section cannot have the ranks that it has, beside those of `fixed`.
 std::string conflict(const std::vector<Section>& sections, const Section& section,
-                     const std::vector<int>& given, int world) {
+                     const std::vector<int>& fixed, int world) {
     const auto end_of = [](const Section& s) { return s.first_rank + s.layout.ranks(); };
     if (end_of(section) > world) return fmt::format("the deck needs {} ranks", world);
-    for (const int s : given)
+    for (const int s : fixed)
         if (sections[s].first_rank < end_of(section) && section.first_rank < end_of(sections[s]))
             return fmt::format("'{}' has {}", sections[s].name, describe_ranks(sections[s]));
     return "the other sections cannot fill the ranks that this leaves";
@@ -146,48 +146,48 @@ std::string list_of(const std::set<int>& ranks) {
     return fmt::format("{}{}", fmt::join(shown, ", "), ranks.size() > kListed ? ", ..." : "");
 }
 
-/// Lays the sections whose first_rank is given, one after the other, each so that those that follow can still
-/// be laid. Returns them.
-std::vector<int> lay_given(std::vector<Section>& sections, const std::vector<int>& own, int world,
+/// Lays the sections whose first_rank the deck sets, one after the other, each so that those that follow can
+/// still be laid. Returns them.
+std::vector<int> lay_fixed(std::vector<Section>& sections, const std::vector<int>& hosts, int world,
                            std::vector<Refusal>& refusals) {
-    std::vector<int> given;
-    for (const int s : own) {
+    std::vector<int> fixed;
+    for (const int s : hosts) {
         Section& section = sections[s];
         if (section.layout.first_rank < 0) continue;
-        const std::set<int> allowed = Orders(sections, own, given, world, 0).first_ranks(s);
+        const std::set<int> allowed = Orders(sections, hosts, fixed, world, 0).first_ranks(s);
         section.first_rank = section.layout.first_rank;
         if (allowed.contains(section.first_rank)) {
-            given.push_back(s);
+            fixed.push_back(s);
             continue;
         }
         refusals.push_back(
             {key_of(section), fmt::format("'{}' would have {}, but {}; allowed: {}, or -1 (laid by the grid)",
                                           section.name, describe_ranks(section),
-                                          conflict(sections, section, given, world), list_of(allowed))});
+                                          conflict(sections, section, fixed, world), list_of(allowed))});
     }
-    return given;
+    return fixed;
 }
 
-/// Lays more sections than are searched: as given, or in the order of the sections, where there are borders
-/// by size.
-void lay_many(std::vector<Section>& sections, std::vector<int> own, bool borders,
+/// Lays more sections than are searched: by the deck's numbers, or in the order of the sections, where there
+/// are borders by size.
+void lay_many(std::vector<Section>& sections, std::vector<int> hosts, bool borders,
               std::vector<Refusal>& refusals) {
-    const auto given = [&](int s) { return sections[s].layout.first_rank >= 0; };
-    const bool by_hand = std::any_of(own.begin(), own.end(), given);
-    const auto missing = std::find_if_not(own.begin(), own.end(), given);
-    if (by_hand && missing != own.end()) {
+    const auto fixed = [&](int s) { return sections[s].layout.first_rank >= 0; };
+    const bool by_hand = std::any_of(hosts.begin(), hosts.end(), fixed);
+    const auto missing = std::find_if_not(hosts.begin(), hosts.end(), fixed);
+    if (by_hand && missing != hosts.end()) {
         refusals.push_back({key_of(sections[*missing]),
-                            fmt::format("-1, but others are given; allowed where more than {} sections have "
-                                        "ranks of their own: a first_rank for all of them, or for none",
+                            fmt::format("-1, but others are set; allowed where more than {} sections have "
+                                        "separate ranks: a first_rank for all of them, or for none",
                                         kMaxSearched)});
         return;
     }
-    std::stable_sort(own.begin(), own.end(), [&](int a, int b) {
+    std::stable_sort(hosts.begin(), hosts.end(), [&](int a, int b) {
         if (by_hand) return sections[a].layout.first_rank < sections[b].layout.first_rank;
         return borders && sections[a].layout.ranks() > sections[b].layout.ranks();
     });
     int next = 0;
-    for (const int s : own) {
+    for (const int s : hosts) {
         if (by_hand && sections[s].layout.first_rank != next)
             refusals.push_back({key_of(sections[s]),
                                 fmt::format("{} leaves a gap or overlaps with the sections before it, which "
@@ -214,17 +214,18 @@ Cuts cuts_of(const Layout& layout, int first_rank, int ranks_per_node) {
 
 void lay_sections(std::vector<Section>& sections, int world, int ranks_per_node,
                   std::vector<Refusal>& refusals) {
-    std::vector<int> own;
+    std::vector<int> hosts;
     for (int s = 0; s < static_cast<int>(sections.size()); ++s)
-        if (sections[s].colocate_with.empty()) own.push_back(s);
-    if (own.size() > kMaxSearched)
-        lay_many(sections, own, ranks_per_node > 0 && world > ranks_per_node, refusals);
+        if (sections[s].colocate_with.empty()) hosts.push_back(s);
+    if (hosts.size() > kMaxSearched)
+        lay_many(sections, hosts, ranks_per_node > 0 && world > ranks_per_node, refusals);
     else
-        Orders(sections, own, lay_given(sections, own, world, refusals), world, ranks_per_node).lay(sections);
-    std::sort(own.begin(), own.end(),
+        Orders(sections, hosts, lay_fixed(sections, hosts, world, refusals), world, ranks_per_node)
+            .lay(sections);
+    std::sort(hosts.begin(), hosts.end(),
               [&](int a, int b) { return sections[a].first_rank < sections[b].first_rank; });
     int lane = 0;
-    for (const int s : own) {
+    for (const int s : hosts) {
         sections[s].first_lane = lane;
         lane += sections[s].layout.lanes();
     }

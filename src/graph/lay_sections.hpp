@@ -24,16 +24,16 @@ struct Cuts {
 /// Returns the cuts through a section with this layout from rank `first_rank` on.
 Cuts cuts_of(const Layout& layout, int first_rank, int ranks_per_node);
 
-/// Sets the first rank and the first lane of every section that has ranks of its own; a colocated section is
-/// left as it is. The degrees of all layouts are at least 1, and `world` is the sum of the ranks.
+/// Sets the first rank and the first lane of every section that is not colocated with another; a colocated
+/// one is left as it is. The degrees of all layouts are at least 1, and `world` is the sum of the ranks.
 ///
-/// A section is laid at its layout's first_rank where that is given. The others fill the ranks that are left,
-/// one after the other, in the order with the fewest cuts; of several such orders, in the one that follows
-/// the order of the sections longest. Without borders, on one node or with `ranks_per_node` 0 (unknown), that
-/// is the order of the sections itself. More than 16 sections are not searched: where there are borders, the
-/// larger come first, and first_rank is given for all of them or for none.
+/// A section is laid at its layout's first_rank where the deck sets it. The others fill the ranks that are
+/// left, one after the other, in the order with the fewest cuts; of several such orders, in the one that
+/// follows the order of the sections longest. Without borders, on one node or with `ranks_per_node` 0
+/// (unknown), that is the order of the sections itself. More than 16 sections are not searched: where there
+/// are borders, the larger come first, and first_rank is set for all of them or for none.
 ///
-/// A given first_rank is refused if the ranks could then not be covered, each once. Whether they can does not
+/// A first_rank is refused if the ranks could then not be covered, each once. Whether they can does not
 /// depend on `ranks_per_node`. After a refusal the ranks are of no use.
 void lay_sections(std::vector<Section>& sections, int world, int ranks_per_node,
                   std::vector<Refusal>& refusals);

@@ -140,7 +140,7 @@ TEST(LaySections, LaysManySectionsBySizeOrByHand) {
                 AllOf(HasSubstr("section.e.layout.first_rank"), HasSubstr("allowed: 20")));
 }
 
-/// Sections with ranks of their own, whose names are their numbers.
+/// Sections that share no ranks, whose names are their numbers.
 std::vector<Section> random_sections(std::mt19937& random) {
     const auto draw = [&](int most) { return std::uniform_int_distribution<int>(1, most)(random); };
     std::vector<Section> sections(static_cast<std::size_t>(draw(5)));
