@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compares simulated and emulated steps of inputs/emulated_vlm.toml on 20 and on 64 GPUs under each policy. Prints ratios of step
-times, without the first step."""
+times, without the first step, and which share of a step follows its last task."""
 
 import argparse
 import pathlib
@@ -43,7 +43,7 @@ def main():
     options = parser.parse_args()
     pathlib.Path(ROOT / options.output).mkdir(parents=True, exist_ok=True)
     data = samples(f"{options.output}/samples.h5", 1024)
-    print(f"{'ranks':>5}  {'policy':10}{'emulated step s':>16}{'simulated':>11}{'ratio':>8}{'worst step':>12}   {'ratio of tasks alone':>20}")
+    print(f"{'ranks':>5}  {'policy':10}{'emulated step s':>16}{'simulated':>11}{'ratio':>8}{'worst step':>12}   {'ratio of tasks alone':>20}   {'after the last task, emulated, simulated':>40}")
     for ranks, (layout, layers) in SIZES.items():
         for policy in ("fifo", "lpt", "wavefront"):
             values = [*layout, data, f"schedule.policy={policy}", f"model.vit.layers={layers}"]
@@ -51,8 +51,10 @@ def main():
             predictions = [simulated(values, "--step", step) for step in range(1, options.steps + 1)]
             step_s, makespans = (np.array([p[key] for p in predictions]) for key in ("step_s", "makespan_s"))
             ratios = (measured / step_s)[1:]
+            after = [(1 - tasks[1:].sum() / steps[1:].sum()) for tasks, steps in ((spans, measured), (makespans, step_s))]
             print(f"{ranks:5}  {policy:10}{measured[1:].mean():16.4f}{step_s[1:].mean():11.4f}{measured[1:].sum() / step_s[1:].sum():8.3f}"
-                  f"{ratios[np.abs(ratios - 1).argmax()]:12.3f}   {spans[1:].sum() / makespans[1:].sum():20.3f}", flush=True)
+                  f"{ratios[np.abs(ratios - 1).argmax()]:12.3f}   {spans[1:].sum() / makespans[1:].sum():20.3f}"
+                  f"   {after[0]:32.1%}{after[1]:8.1%}", flush=True)
 
 
 if __name__ == "__main__":
