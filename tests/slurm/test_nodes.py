@@ -7,14 +7,18 @@ from conftest import DECK, slurm
 TWO = ["--nodes=2", "--ntasks-per-node=2"]
 
 
-def test_two_nodes_train_as_one_does_bit_for_bit(queue):
+def test_two_nodes_train_as_one_does(queue):
+    """Gradients are summed within each node first, so that the last bits are not those of one node; every run on two nodes has the same."""
     one = queue.train("train_srun", DECK, "train.steps=8", name="one", options=["--nodes=1"])
     assert one.wait_for_end(120) == ("COMPLETED", 0), one.log()
+    losses = []
     for script in ("train", "train_srun"):
         two = queue.train(script, DECK, "train.steps=8", name=script, options=TWO)
         assert two.wait_for_end(120) == ("COMPLETED", 0), two.log()
         assert "edge vision-language: by messages, because its ranks are on north, south" in two.log()
-        assert np.array_equal(one.losses(), two.losses())
+        losses.append(two.losses())
+        assert np.allclose(one.losses(), losses[-1], rtol=1e-6, atol=0)
+    assert np.array_equal(*losses)
 
 
 @pytest.mark.parametrize("script, signal", [("train", ["--batch", "--signal=USR1"]), pytest.param("train_srun", ["--signal=USR1"], marks=pytest.mark.nightly)])
