@@ -17,8 +17,8 @@ Operation ProcessGroup::all_gather_directly(RankRows parts) {
 
 Operation ProcessGroup::all_gather_by_nodes(RankRows parts) {
     const int node = nodes_.of(rank_);
-    const std::span<const int> here = nodes_.on(node);
-    const std::vector<int> shards = nodes_.shards_of_proxy(rank_);
+    const std::vector<int> peers = nodes_.peers(rank_);
+    const std::span<const int> shards = nodes_.shards_of_proxy(rank_);
     const std::int64_t longest = parts.longest(), step = node_piece(longest);
     const auto message = [&](int peer, int shard, std::int64_t at) {
         const Tensor piece = parts.piece(shard, at, step);
@@ -37,8 +37,7 @@ Operation ProcessGroup::all_gather_by_nodes(RankRows parts) {
     // Both to the other ranks of the node.
     const auto begin_within = [&](std::int64_t at) {
         std::vector<Message> sends, receives;
-        for (std::size_t i = 1; i < here.size(); ++i) {
-            const int peer = here[(static_cast<std::size_t>(nodes_.position(rank_)) + i) % here.size()];
+        for (const int peer : peers) {
             for (const int shard : shards) sends.push_back(message(peer, shard, at));
             for (const int shard : nodes_.shards_of_proxy(peer)) receives.push_back(message(peer, shard, at));
         }

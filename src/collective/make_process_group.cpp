@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "collective/implementations.hpp"
+#include "comm/topology.hpp"
 #include "transport/choice.hpp"
 
 namespace maestro::collective {
@@ -50,12 +51,10 @@ std::unique_ptr<ProcessGroup> make_process_group(comm::Communicator members, bac
 }
 
 Nodes find_nodes(const comm::Communicator& members) {
-    // A node is known by the lowest rank on it. The question travels on separate communicators, as above.
+    // The question travels on separate communicators, as above.
     const comm::Communicator separate =
         members.split(0, members.rank(), fmt::format("the nodes of {}", members.name()));
-    std::vector<int> node{separate.rank()};
-    separate.same_node().broadcast(std::span(node));
-    return Nodes(separate.allgather(node.front()));
+    return Nodes(comm::lowest_on_nodes(separate, separate.same_node()));
 }
 
 }  // namespace maestro::collective

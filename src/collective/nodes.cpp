@@ -15,6 +15,10 @@ Nodes::Nodes(const std::vector<int>& node_of) {
         position_.push_back(static_cast<int>(there.size()));
         there.push_back(rank);
     }
+    shards_.resize(node_of_.size());
+    for (int rank = 0; rank < ranks(); ++rank)
+        for (int node = 0; node < count(); ++node)
+            shards_[static_cast<std::size_t>(proxy(node, rank))].push_back(rank);
 }
 
 int Nodes::proxy(int node, int rank) const {
@@ -22,11 +26,12 @@ int Nodes::proxy(int node, int rank) const {
     return there[static_cast<std::size_t>(position(rank)) % there.size()];
 }
 
-std::vector<int> Nodes::shards_of_proxy(int rank) const {
-    std::vector<int> shards;
-    for (int r = 0; r < ranks(); ++r)
-        if (proxy(of(rank), r) == rank) shards.push_back(r);
-    return shards;
+std::vector<int> Nodes::peers(int rank) const {
+    const std::span<const int> there = on(of(rank));
+    std::vector<int> others;
+    for (std::size_t i = 1; i < there.size(); ++i)
+        others.push_back(there[(static_cast<std::size_t>(position(rank)) + i) % there.size()]);
+    return others;
 }
 
 }  // namespace maestro::collective

@@ -28,13 +28,17 @@ public:
     int proxy(int node, int rank) const;
     /// The ranks whose shards this rank exchanges for its node: those r with proxy(of(rank), r) == rank,
     /// ascending.
-    std::vector<int> shards_of_proxy(int rank) const;
+    std::span<const int> shards_of_proxy(int rank) const { return shards_[static_cast<std::size_t>(rank)]; }
+    /// The other ranks of this rank's node, beginning with the one after it: if all began with the first rank
+    /// of the node, its link would be the bottleneck.
+    std::vector<int> peers(int rank) const;
     bool operator==(const Nodes&) const = default;
 
 private:
-    std::vector<int> node_of_;             ///< by rank, numbered from 0 in the order of lowest ranks
-    std::vector<std::vector<int>> ranks_;  ///< by node
-    std::vector<int> position_;            ///< by rank: among the ranks of its node
+    std::vector<int> node_of_;              ///< by rank, numbered from 0 in the order of lowest ranks
+    std::vector<std::vector<int>> ranks_;   ///< by node
+    std::vector<int> position_;             ///< by rank: among the ranks of its node
+    std::vector<std::vector<int>> shards_;  ///< by rank: see shards_of_proxy()
 };
 
 }  // namespace maestro::collective

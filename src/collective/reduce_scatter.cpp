@@ -153,6 +153,7 @@ public:
           nodes_(nodes),
           parts_(parts),
           local_(local),
+          peers_(nodes.peers(rank)),
           shards_(nodes.shards_of_proxy(rank)),
           step_(piece_by_nodes(nodes, parts.longest(), local.dtype)) {
         const NodeBuffers count = buffers_of(nodes, rank);
@@ -172,25 +173,19 @@ public:
     /// To and from the ranks of the node.
     Transfers within(std::int64_t at) {
         Transfers transfers;
-        const std::span<const int> here = nodes_.on(node_);
         std::size_t buffer = 0;
-        terms_.assign(shards_.size(), std::vector<Tensor>(here.size()));
-        const auto each_peer = [&](auto&& act) {
-            // Every rank begins with the rank after it.
-            for (std::size_t i = 1; i < here.size(); ++i)
-                act((static_cast<std::size_t>(nodes_.position(rank_)) + i) % here.size());
-        };
+        terms_.assign(shards_.size(), std::vector<Tensor>(nodes_.on(node_).size()));
         for (std::size_t s = 0; s < shards_.size(); ++s)
             terms_[s][nodes_.position(rank_)] = parts_.piece(shards_[s], at, step_);
-        each_peer([&](std::size_t position) {
-            for (const int shard : nodes_.shards_of_proxy(here[position]))
-                transfers.sends.push_back({here[position], parts_.piece(shard, at, step_)});
+        for (const int peer : peers_) {
+            for (const int shard : nodes_.shards_of_proxy(peer))
+                transfers.sends.push_back({peer, parts_.piece(shard, at, step_)});
             for (std::size_t s = 0; s < shards_.size(); ++s) {
-                const std::int64_t size = parts_.piece(shards_[s], at, step_).size();
-                terms_[s][position] = received_[buffer++].slice(0, size);
-                transfers.receives.push_back({here[position], terms_[s][position]});
+                Tensor& term = terms_[s][nodes_.position(peer)];
+                term = received_[buffer++].slice(0, terms_[s][nodes_.position(rank_)].size());
+                transfers.receives.push_back({peer, term});
             }
-        });
+        }
         return transfers;
     }
     /// After within() has arrived: the partial sums of the node.
@@ -236,7 +231,8 @@ private:
     const Nodes& nodes_;
     const RankRows& parts_;
     Tensor local_;
-    std::vector<int> shards_;
+    std::vector<int> peers_;
+    std::span<const int> shards_;
     std::int64_t step_;
     std::vector<Tensor> received_, partial_buffers_, remote_;  ///< of step_ elements each
     std::vector<std::vector<Tensor>> terms_;  ///< by shard and position: what within() exchanges

@@ -89,7 +89,7 @@ Topology place_rank(const Communicator& world) {
     t.host = host_name();
     t.ranks_on_node = node.size();
     t.rank_on_node = node.rank();
-    t.ranks_per_node = common_ranks_per_node(world.allgather(node.allgather(world.rank()).front()));
+    t.ranks_per_node = common_ranks_per_node(lowest_on_nodes(world, node));
 
     cpu_set_t affinity;
     CPU_ZERO(&affinity);
@@ -131,6 +131,10 @@ Topology place_rank(const Communicator& world) {
         if (t.bound) t.processors = processors_of(share.get());
     }
     return t;
+}
+
+std::vector<int> lowest_on_nodes(const Communicator& ranks, const Communicator& node) {
+    return ranks.allgather(node.allgather(ranks.rank()).front());
 }
 
 int common_ranks_per_node(std::span<const int> first_ranks) {

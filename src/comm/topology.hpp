@@ -32,6 +32,9 @@ struct Topology {
 /// rank's share.
 Topology place_rank(const Communicator& world);
 
+/// Collective over `ranks`, of which `node` has those that are on this rank's node. Returns, for each of
+/// them, the lowest one on its node.
+std::vector<int> lowest_on_nodes(const Communicator& ranks, const Communicator& node);
 /// Returns how many ranks every node has, where ranks ascend node by node and only the last node has fewer;
 /// otherwise 0. `first_ranks[rank]`: the lowest rank on its node.
 int common_ranks_per_node(std::span<const int> first_ranks);

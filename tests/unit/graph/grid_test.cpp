@@ -6,6 +6,8 @@
 #include <random>
 #include <set>
 
+#include "unit/graph/sections.hpp"
+
 namespace maestro::graph {
 namespace {
 
@@ -77,14 +79,6 @@ TEST(Grid, LanesPartitionTheWorld) {
                     }
                 }
     }
-}
-
-Section section(const char* name, Layout layout, const char* colocate_with = "") {
-    Section made;
-    made.name = name;
-    made.layout = layout;
-    made.colocate_with = colocate_with;
-    return made;
 }
 
 TEST(Grid, DescribesPlacesByTheDegreesThatAreThere) {

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "graph/grid.hpp"
+#include "unit/graph/sections.hpp"
 
 namespace maestro::graph {
 namespace {
@@ -20,14 +21,6 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-Section section(const char* name, Layout layout, const char* colocate_with = "") {
-    Section made;
-    made.name = name;
-    made.layout = layout;
-    made.colocate_with = colocate_with;
-    return made;
-}
 
 /// The first ranks of the sections on these nodes.
 std::vector<int> first_ranks(const std::vector<Section>& sections, int ranks_per_node) {
