@@ -14,6 +14,8 @@ public:
     virtual void doing(const std::string& what) noexcept { static_cast<void>(what); }
     /// Reports progress. It is cheap: call it about once per MiB.
     virtual void beat() noexcept {}
+    /// Whether the work is no longer wanted. Long work looks now and then, and ends with an error.
+    virtual bool cancelled() const noexcept { return false; }
 };
 
 }  // namespace maestro

@@ -122,6 +122,7 @@ Topology place_rank(const Communicator& world) {
     }
     t.threads = std::max(1, available / sharing);
     t.processors = processors_of(affinity_set.get());
+    t.node_processors = processors_of(to_set(machine, all).get());
     t.bound = sharing == 1 && !limited;
     if (sharing > 1 && sharing <= available && !limited) {
         Set share(hwloc_bitmap_alloc());

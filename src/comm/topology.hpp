@@ -20,7 +20,8 @@ struct Topology {
     int ranks_per_node = 0;  ///< of all nodes: see common_ranks_per_node()
     int threads = 1;         ///< of this rank: cores / ranks_on_node, at least 1
     bool bound = false;      ///< threads are bound to dedicated cores, by this program or by the launcher
-    std::vector<int> processors;  ///< logical processors that this rank may run on
+    std::vector<int> processors;       ///< logical processors that this rank may run on
+    std::vector<int> node_processors;  ///< and those of all ranks of this node together
 
     /// A hint for the user if the launcher leaves cores unused; otherwise "".
     std::string note() const;

@@ -117,6 +117,7 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
         const auto module = make_module(*backend, s, workload::meta_mesh_of(scenario_, s));
         stage.footprint.parameters = module->parameters().bytes();
         stage.footprint.optimizer = module->parameters().optimizer_states();
+        stage.footprint.frozen_shard = module->parameters().frozen_shard_bytes();
         stage.footprint.reduce_scratch = module->parameters().reduce_scratch();
     }
     return small;

@@ -1,17 +1,13 @@
 #include "io/checkpoint.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
 #include "io/checkpoint_reader.hpp"
 #include "io/hdf5.hpp"
-#include "io/run_directory.hpp"
 #include "storage/file.hpp"
 
 namespace maestro::io {
@@ -20,16 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Makes sure that the disk holds `bytes` more: what a file claims to hold may not be there yet.
-void reserve(const fs::path& partial, std::uint64_t bytes, Pulse& pulse) {
-    check_free_space(partial, bytes);
-    const fs::path probe = partial / fmt::format(".reserve-{}", ::getpid());
-    const storage::Descriptor file(probe, O_WRONLY | O_CREAT | O_TRUNC);
-    if (!file) storage::io_failed(probe, "cannot be made", errno);
-    std::error_code ignored;
-    fs::remove(probe, ignored);  // what it takes is given back when it is closed
-    storage::reserve_space(partial, file, bytes, pulse);
-}
+constexpr const char* kTrainFile = "train.h5";
+constexpr const char* kPartial = ".partial";
 
 /// A name beside, in the place of what has it.
 void rename_to(const fs::path& path, const fs::path& target) {
@@ -46,24 +34,35 @@ bool among(const fs::path& path, std::span<const fs::path> list) {
 
 }  // namespace
 
-fs::path begin_checkpoint(const fs::path& run, std::int64_t step) {
-    const fs::path partial = run / "checkpoints" / fmt::format("step-{:06d}.partial", step);
+fs::path partial_of(const fs::path& run, std::int64_t step) {
+    return run / "checkpoints" / fmt::format("step-{:06d}{}", step, kPartial);
+}
+
+void begin_checkpoint(const fs::path& run, std::int64_t step) {
     std::error_code error;
-    fs::remove_all(partial, error);
+    std::vector<fs::path> left;
+    for (fs::directory_iterator entry(run / "checkpoints", error);
+         !error && entry != fs::directory_iterator(); entry.increment(error))
+        if (entry->path().extension() == kPartial && step_of_checkpoint(entry->path().stem()) >= 0)
+            left.push_back(entry->path());
+    for (const fs::path& path : left) discard_checkpoint(path);
+    const fs::path partial = partial_of(run, step);
+    error.clear();
     fs::create_directories(partial, error);
     if (error)
         throw Error(ExitCode::io_error,
                     fmt::format("{}: cannot be made: {}", partial.string(), error.message()));
-    return partial;
 }
 
-ManifestEntry write_train_state(const fs::path& partial, const TrainState& state, Pulse& pulse) {
-    const fs::path path = partial / "train.h5";
-    pulse.doing(fmt::format("writing {}", path.string()));
-    reserve(partial, state.deck.size() + (2 << 20), pulse);
-    File file(path, File::Mode::create, pulse);
+void discard_checkpoint(const fs::path& partial) {
+    std::error_code ignored;
+    fs::remove_all(partial, ignored);
+}
+
+FileImage describe_train_state(const TrainState& state, Pulse& pulse) {
+    File file = File::held(kTrainFile, pulse);
     write_attribute(file, "format", std::string("maestro-train"));
-    write_attribute(file, "version", kCheckpointVersion);
+    write_attribute(file, "version", kFileVersion);
     write_attribute(file, "step", state.step);
     write_attribute(file, "deck", state.deck);
     write_attribute(file, "settings", nlohmann::json(state.settings).dump());
@@ -73,20 +72,52 @@ ManifestEntry write_train_state(const fs::path& partial, const TrainState& state
     write_attribute(file, "timeline_rows", state.counts.tasks);
     write_attribute(file, "assignment_rows", state.counts.assignment);
     file.close();
-    storage::sync(path);
-    const storage::Fingerprint found = storage::fingerprint(path, pulse);
-    return {.file = path.filename().string(), .bytes = found.bytes, .hash = found.hash};
+    return image_of(kTrainFile, file.state());
 }
 
-fs::path finish_checkpoint(const fs::path& partial, std::span<const ManifestEntry> entries, std::int64_t keep,
-                           std::span<const fs::path> damaged) {
+namespace {
+
+void check_sizes(const fs::path& partial, std::span<const ManifestEntry> entries) {
+    for (const ManifestEntry& e : entries) {
+        std::error_code error;
+        const std::uintmax_t found = fs::file_size(partial / e.file, error);
+        if (error) storage::io_failed(partial / e.file, "cannot be read", error.value());
+        if (found != e.bytes)
+            throw Error(ExitCode::io_error, fmt::format("{}: {} bytes where {} were written",
+                                                        (partial / e.file).string(), found, e.bytes));
+    }
+}
+
+void write_manifest(const fs::path& partial, std::span<const ManifestEntry> entries) {
     nlohmann::ordered_json json{{"format", "maestro-checkpoint"},
                                 {"version", kCheckpointVersion},
                                 {"files", nlohmann::ordered_json::array()}};
     for (const auto& e : entries)
         json["files"].push_back(
-            {{"file", e.file}, {"bytes", e.bytes}, {"xxh64", fmt::format("{:016x}", e.hash)}});
+            {{"file", e.file}, {"bytes", e.bytes}, {"adhash64", fmt::format("{:016x}", e.hash)}});
     storage::write_text_durably(partial / "manifest.json", json.dump(2) + "\n");
+}
+
+/// Removing a large file can take a while, so that each counts as progress.
+void remove_checkpoint(const fs::path& path, Pulse& pulse) {
+    pulse.doing(fmt::format("removing {}", path.string()));
+    std::error_code ignored;
+    for (fs::directory_iterator entry(path, ignored); !ignored && entry != fs::directory_iterator();
+         entry.increment(ignored)) {
+        std::error_code kept;
+        fs::remove_all(entry->path(), kept);
+        pulse.beat();
+    }
+    fs::remove_all(path, ignored);
+}
+
+}  // namespace
+
+fs::path finish_checkpoint(const fs::path& partial, std::span<const ManifestEntry> entries, std::int64_t keep,
+                           std::span<const fs::path> damaged, Pulse& pulse) {
+    pulse.doing(fmt::format("completing {}", partial.string()));
+    check_sizes(partial, entries);
+    write_manifest(partial, entries);
     storage::sync(partial);
     const fs::path checkpoints = partial.parent_path(), final_path = checkpoints / partial.stem();
     const std::int64_t step = step_of_checkpoint(final_path);
@@ -98,11 +129,12 @@ fs::path finish_checkpoint(const fs::path& partial, std::span<const ManifestEntr
     fs::rename(partial, final_path, error);
     if (error) storage::io_failed(final_path, "cannot be renamed", error.value());
     storage::sync(checkpoints);
+    pulse.beat();
     storage::write_text_durably(checkpoints / "LATEST", final_path.filename().string() + "\n");
     std::int64_t kept = 0;
     for (const fs::path& path : list_checkpoints(checkpoints.parent_path()))
         if (step_of_checkpoint(path) <= step && ++kept > std::max<std::int64_t>(keep, 2))
-            fs::remove_all(path, error);
+            remove_checkpoint(path, pulse);
     return final_path;
 }
 

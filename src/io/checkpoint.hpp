@@ -1,7 +1,7 @@
 // Checkpoints: a directory step-NNNNNN with one HDF5 file a section, train.h5 and manifest.json with sizes
 // and hashes. It is written as step-NNNNNN.partial, verified, synced and renamed, so a directory with the
 // final name is complete. No MPI here: rank 0 begins and finishes, the ranks of a section write its file
-// (section_writer.hpp). checkpoint_reader.hpp reads them.
+// (section_image.hpp, file_writer.hpp). checkpoint_reader.hpp reads them.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "io/file_image.hpp"
 #include "io/metrics_file.hpp"
 
 namespace maestro::io {
@@ -19,7 +20,7 @@ namespace maestro::io {
 struct ManifestEntry {
     std::string file;
     std::uint64_t bytes = 0;
-    std::uint64_t hash = 0;  ///< XXH64 of the file
+    std::uint64_t hash = 0;  ///< AdHash of the file; in manifests up to version 3, XXH64
 };
 
 struct TrainState {
@@ -35,20 +36,27 @@ struct TrainState {
 /// The arrays that a section's file may hold of a parameter, and the groups of them.
 enum class Stored { weight, first, second };
 inline constexpr const char* kStoredGroups[] = {"weights", "adam_m", "adam_v"};
-/// The version that is written, and the oldest that can be read.
-inline constexpr std::int64_t kCheckpointVersion = 3, kOldestCheckpointVersion = 2;
+/// The version of manifests that is written, the first whose hashes are AdHash, and the oldest that can be
+/// read. HDF5 files have a separate version.
+inline constexpr std::int64_t kCheckpointVersion = 4, kFirstWithAdHash = 4, kOldestCheckpointVersion = 2;
+inline constexpr std::int64_t kFileVersion = 3;
 
-/// Makes RUN/checkpoints/step-NNNNNN.partial, empty. Rank 0.
-std::filesystem::path begin_checkpoint(const std::filesystem::path& run, std::int64_t step);
-/// train.h5. Space is reserved first and the file read back after, because a full disk is not always
-/// reported.
-ManifestEntry write_train_state(const std::filesystem::path& partial, const TrainState& state, Pulse& pulse);
+/// RUN/checkpoints/step-NNNNNN.partial.
+std::filesystem::path partial_of(const std::filesystem::path& run, std::int64_t step);
+/// Makes it, empty, and removes what unfinished checkpoints have left. Rank 0, while nothing else is being
+/// saved. Error(io_error).
+void begin_checkpoint(const std::filesystem::path& run, std::int64_t step);
+/// Removes an unfinished checkpoint that has failed, so that its room is free. Ignores errors.
+void discard_checkpoint(const std::filesystem::path& partial);
+/// train.h5.
+FileImage describe_train_state(const TrainState& state, Pulse& pulse);
 /// Writes the manifest, syncs, renames, and writes LATEST. Renames `damaged` checkpoints that are not newer
 /// to step-NNNNNN.damaged, and keeps max(keep, 2) of this one and the others that are not newer. Newer
-/// checkpoints belong to another continuation of the run and are not touched. Returns the final path.
+/// checkpoints belong to another continuation of the run and are not touched. Returns the final path. Needs
+/// neither MPI nor HDF5. Error(io_error), also where a file has not the size of its entry.
 std::filesystem::path finish_checkpoint(const std::filesystem::path& partial,
                                         std::span<const ManifestEntry> entries, std::int64_t keep,
-                                        std::span<const std::filesystem::path> damaged = {});
+                                        std::span<const std::filesystem::path> damaged, Pulse& pulse);
 
 /// Renames the checkpoints of `run` after `step`, except those in `spared`, to step-NNNNNN.abandoned: a run
 /// that continues from `step` no longer needs them.

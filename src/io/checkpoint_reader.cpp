@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/adhash.hpp"
 #include "base/error.hpp"
+#include "base/shard.hpp"
 #include "storage/file.hpp"
 
 namespace maestro::io {
@@ -13,6 +15,9 @@ namespace maestro::io {
 namespace fs = std::filesystem;
 
 namespace {
+
+/// The version of train.h5 that holds the rows of metrics.h5 itself.
+constexpr std::int64_t kRowsInside = 2;
 
 /// Names in RUN/checkpoints; none where there is no such directory.
 std::vector<fs::path> entries_of(const fs::path& run) {
@@ -63,10 +68,10 @@ Manifest parse_manifest(const std::string& text, const fs::path& path) {
                 throw Error(
                     ExitCode::bad_data,
                     fmt::format("{}: names '{}', which is not a file of a checkpoint", path.string(), name));
-            manifest.files.push_back(
-                {.file = name,
-                 .bytes = entry.at("bytes"),
-                 .hash = std::stoull(entry.at("xxh64").get<std::string>(), nullptr, 16)});
+            const char* const hash = manifest.version >= kFirstWithAdHash ? "adhash64" : "xxh64";
+            manifest.files.push_back({.file = name,
+                                      .bytes = entry.at("bytes"),
+                                      .hash = std::stoull(entry.at(hash).get<std::string>(), nullptr, 16)});
         }
         return manifest;
     } catch (const Error&) {
@@ -76,20 +81,82 @@ Manifest parse_manifest(const std::string& text, const fs::path& path) {
     }
 }
 
-std::string damage_of(const fs::path& checkpoint, const ManifestEntry& entry, Pulse& pulse) {
-    const fs::path path = checkpoint / entry.file;
-    storage::Fingerprint found;
+namespace {
+
+/// What a rank reads at a time of a file, and the share that it is given of one.
+constexpr std::uint64_t kBlock = 16 << 20;
+
+std::uint64_t blocks_of(const ManifestEntry& entry) {
+    return std::max<std::uint64_t>(1, (entry.bytes + kBlock - 1) / kBlock);
+}
+
+std::string other_size(const fs::path& path, std::uint64_t found, std::uint64_t due) {
+    return fmt::format("{}: {} bytes, the manifest says {}", path.string(), found, due);
+}
+std::string other_hash(const fs::path& path) {
+    return fmt::format("{}: its checksum is not the manifest's, its contents have changed", path.string());
+}
+
+/// Adds the hash of blocks [begin, end) of a file.
+std::string damage_of_blocks(const fs::path& path, const ManifestEntry& entry, std::uint64_t begin,
+                             std::uint64_t end, std::uint64_t& hash, Pulse& pulse) {
+    pulse.doing(fmt::format("reading {} to compare its checksum", path.string()));
+    const storage::Descriptor file = storage::open_to_read(path);
+    const std::uint64_t from = begin * kBlock, to = std::min(end * kBlock, entry.bytes);
+    AdHash sum;
+    storage::add_to_hash(path, file, from, to - from, sum, pulse);
+    if (const std::uint64_t found = storage::size_of(path, file); found != entry.bytes)
+        return other_size(path, found, entry.bytes);
+    hash += sum.value();
+    return "";
+}
+
+/// Turns Error(bad_data), such as for a missing file, into a description.
+template <class Action>
+std::string described(Action&& action) {
     try {
-        found = storage::fingerprint(path, pulse);
+        return action();
     } catch (const Error& error) {
         if (error.code() != ExitCode::bad_data) throw;
         return error.what();
     }
-    if (found.bytes != entry.bytes)
-        return fmt::format("{}: {} bytes, the manifest says {}", path.string(), found.bytes, entry.bytes);
-    if (found.hash != entry.hash)
-        return fmt::format("{}: its checksum is not the manifest's, its contents have changed",
-                           path.string());
+}
+
+}  // namespace
+
+std::string damage_of_old(const fs::path& checkpoint, const ManifestEntry& entry, Pulse& pulse) {
+    return described([&]() -> std::string {
+        const fs::path path = checkpoint / entry.file;
+        const storage::Fingerprint found = storage::fingerprint(path, pulse);
+        if (found.bytes != entry.bytes) return other_size(path, found.bytes, entry.bytes);
+        return found.hash != entry.hash ? other_hash(path) : "";
+    });
+}
+
+std::string damage_of_part(const fs::path& checkpoint, const Manifest& manifest, int rank, int ranks,
+                           std::span<std::uint64_t> hashes, Pulse& pulse) {
+    std::int64_t all = 0, first = 0;
+    for (const ManifestEntry& entry : manifest.files) all += static_cast<std::int64_t>(blocks_of(entry));
+    const Range here = part_of(all, rank, ranks);
+    for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+        const ManifestEntry& entry = manifest.files[f];
+        const auto blocks = static_cast<std::int64_t>(blocks_of(entry));
+        const Range part{std::max(here.begin - first, std::int64_t{0}), std::min(here.end - first, blocks)};
+        first += blocks;
+        if (part.size() <= 0) continue;
+        const std::string wrong = described([&] {
+            return damage_of_blocks(checkpoint / entry.file, entry, static_cast<std::uint64_t>(part.begin),
+                                    static_cast<std::uint64_t>(part.end), hashes[f], pulse);
+        });
+        if (!wrong.empty()) return wrong;
+    }
+    return "";
+}
+
+std::string damage_of(const fs::path& checkpoint, const Manifest& manifest,
+                      std::span<const std::uint64_t> hashes) {
+    for (std::size_t f = 0; f < manifest.files.size(); ++f)
+        if (hashes[f] != manifest.files[f].hash) return other_hash(checkpoint / manifest.files[f].file);
     return "";
 }
 
@@ -115,7 +182,7 @@ TrainState read_train_state(const fs::path& checkpoint, Pulse& pulse) {
                 .samples = std::stoull(read_text_attribute(open, "samples"), nullptr, 16),
                 .counts = {},
             };
-            if (read_integer_attribute(open, "version") == kOldestCheckpointVersion) {
+            if (read_integer_attribute(open, "version") == kRowsInside) {
                 state.rows = read_rows(open);
                 return state;
             }

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 
+#include "base/adhash.hpp"
 #include "io/hdf5.hpp"
 #include "storage/file.hpp"
 
@@ -56,6 +57,8 @@ File File::held(const std::filesystem::path& path, Pulse& pulse) {
     File file(path, pulse);
     file.state_->hold = true;
     const Handle access = access_through(*file.state_);
+    // So that arrays begin at whole words, see base/adhash.hpp.
+    MAESTRO_HDF5(H5Pset_alignment(access, AdHash::kWord, AdHash::kWord));
     file.handle_ = Handle(MAESTRO_HDF5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, timeless(), access)), H5Fclose);
     return file;
 }

@@ -1,10 +1,13 @@
 #include "io/run_directory.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <fstream>
 
 #include "base/error.hpp"
+#include "storage/file.hpp"
 
 namespace maestro::io {
 
@@ -32,6 +35,13 @@ void prepare_run_directory(const fs::path& directory) {
             ExitCode::cannot_create,
             fmt::format("{}: cannot write there; choose another run.output, or free space and permissions",
                         directory.string()));
+    }
+    // Otherwise a loss of power could take the directory away with everything that is synced in it.
+    storage::sync(directory);
+    for (fs::path at = directory; at.has_relative_path();) {
+        at = at.parent_path();
+        const storage::Descriptor above(at.empty() ? "." : at, O_RDONLY);
+        if (above) ::fsync(above.get());  // not everyone who may write there may read there
     }
 }
 

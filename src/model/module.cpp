@@ -143,6 +143,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     Footprint footprint{.saved = saved.peak(),
                         .parameters = module->parameters().bytes(),
                         .optimizer = module->parameters().optimizer_states(),
+                        .frozen_shard = module->parameters().frozen_shard_bytes(),
                         .reduce_scratch = module->parameters().reduce_scratch(),
                         .forward_flops = meta->counts().flops,
                         .forward_s = meta->counts().seconds + communication_s()};

@@ -223,6 +223,7 @@ struct Footprint {
     std::size_t scratch = 0;         ///< peak bytes of temporary memory within a task
     std::size_t parameters = 0;      ///< bytes of weights and gradients
     std::int64_t optimizer = 0;      ///< weights whose optimizer states this rank keeps, padding included
+    std::size_t frozen_shard = 0;    ///< bytes of this rank's shard of the frozen weights, padding included
     std::size_t reduce_scratch = 0;  ///< bytes of temporary memory while gradients are reduced
     double forward_flops = 0;
     double backward_flops = 0;

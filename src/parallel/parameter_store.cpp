@@ -135,6 +135,15 @@ std::int64_t ParameterStore::optimizer_states() const {
     return n;
 }
 
+std::size_t ParameterStore::frozen_shard_bytes() const {
+    std::size_t bytes = 0;
+    for (const ParameterGroup& g : groups_)
+        if (!g.trainable())
+            bytes += static_cast<std::size_t>(shard_range(g.size(), 0, mesh_.shape().data_ranks()).size()) *
+                     size_of(g.weights().dtype);
+    return bytes;
+}
+
 std::size_t ParameterStore::bytes() const {
     std::size_t bytes = 0;
     for (const ParameterGroup& g : groups_) bytes += g.bytes();

@@ -57,8 +57,9 @@ public:
     /// Returns for how many weights a rank keeps optimizer states at most, padding included. The first rank's
     /// shards are the longest.
     std::int64_t optimizer_states() const;
-    std::size_t bytes() const;           ///< of all arrays
-    std::size_t reduce_scratch() const;  ///< bytes, see ParameterGroup
+    std::size_t frozen_shard_bytes() const;  ///< of this rank's shard of the frozen weights, padding included
+    std::size_t bytes() const;               ///< of all arrays
+    std::size_t reduce_scratch() const;      ///< bytes, see ParameterGroup
     void zero_gradients();
 
 private:

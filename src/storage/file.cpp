@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -219,6 +220,25 @@ Fingerprint fingerprint(const fs::path& path, Pulse& pulse) {
     }
     found.hash = checksum.value();
     return found;
+}
+
+std::uint64_t size_of(const fs::path& path, const Descriptor& file) {
+    struct stat found = {};
+    if (::fstat(file.get(), &found) != 0) io_failed(path, "cannot be read", errno);
+    return static_cast<std::uint64_t>(found.st_size);
+}
+
+void add_to_hash(const fs::path& path, const Descriptor& file, std::uint64_t offset, std::uint64_t bytes,
+                 AdHash& hash, Pulse& pulse) {
+    std::vector<char> block(std::min(kBlock, bytes));
+    for (std::uint64_t done = 0; done < bytes;) {
+        const std::uint64_t wanted = std::min(kBlock, bytes - done);
+        const auto got = read_at(file.get(), block.data(), wanted, offset + done, pulse);
+        if (got < 0) io_failed(path, "cannot be read", errno);
+        hash.add(block.data(), static_cast<std::uint64_t>(got), offset + done);
+        done += static_cast<std::uint64_t>(got);
+        if (static_cast<std::uint64_t>(got) < wanted) return;
+    }
 }
 
 }  // namespace maestro::storage

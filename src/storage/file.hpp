@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "base/adhash.hpp"
 #include "base/pulse.hpp"
 
 namespace maestro::storage {
@@ -82,6 +83,12 @@ struct Fingerprint {
     std::uint64_t bytes = 0, hash = 0;
 };
 Fingerprint fingerprint(const std::filesystem::path& path, Pulse& pulse);
+
+/// Returns the size of an open file. Error(io_error).
+std::uint64_t size_of(const std::filesystem::path& path, const Descriptor& file);
+/// Adds these bytes of the file to `hash`, as far as it has them. Error(io_error).
+void add_to_hash(const std::filesystem::path& path, const Descriptor& file, std::uint64_t offset,
+                 std::uint64_t bytes, AdHash& hash, Pulse& pulse);
 
 /// Throws Error(io_error): "PATH: WHAT: " and the message of `number` (an errno).
 [[noreturn]] void io_failed(const std::filesystem::path& path, const std::string& what, int number);

@@ -154,6 +154,7 @@ std::string RankMemory::describe() const {
           std::pair{optimizer, "for the optimizer's moments"}, std::pair{activations, "for activations"},
           std::pair{scratch, "for scratch"}, std::pair{channels, "for rows in transit"},
           std::pair{messages, "for messages"}, std::pair{samples, "for samples"},
+          std::pair{snapshot, "for the copy that is saved"},
           std::pair{libraries, "for the workspace of libraries"},
           std::pair{reserve, "reserved for libraries"}})
         if (bytes > 0) {
@@ -225,6 +226,17 @@ double scratch_of(const MemoryPlan& plan, int stage) {
     return static_cast<double>(std::max(footprint.scratch, footprint.reduce_scratch));
 }
 
+double snapshot_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank) {
+    double bytes = 0;
+    for (int s = 0; plan.snapshots && s < static_cast<int>(plan.stages.size()); ++s) {
+        if (!graph::holds(graph, s, rank)) continue;
+        const model::Footprint& footprint = plan.stages[s].footprint;
+        bytes += 3.0 * sizeof(float) * static_cast<double>(footprint.optimizer);
+        if (!plan.shares_scratch) bytes += static_cast<double>(footprint.frozen_shard);
+    }
+    return bytes;
+}
+
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank) {
     RankMemory memory;
     double samples_of_step = 0;
@@ -251,6 +263,7 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
     // is read ahead of it, at most the rest of a step.
     memory.samples += std::max(memory.samples, std::min<double>(kBytesAhead, samples_of_step));
     memory.reserve += plan.libraries.reserve;
+    if (plan.shares_scratch) memory.snapshot = snapshot_of(plan, graph, rank);
     for (const channel::ChannelSpec& spec : plan.channels) {
         memory.channels += static_cast<double>(channel::rank_bytes(spec, rank));
         memory.messages += static_cast<double>(channel::message_bytes(spec, rank));

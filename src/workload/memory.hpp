@@ -45,7 +45,10 @@ struct Libraries {
 struct MemoryPlan {
     std::vector<StageMemory> stages;             ///< by stage
     std::vector<channel::ChannelSpec> channels;  ///< by stage edge
-    bool shares_scratch = true;  ///< the sections of a rank run one task at a time and share one scratch
+    /// The device uses the host's memory. Then the sections of a rank run one task at a time and share one
+    /// scratch.
+    bool shares_scratch = true;
+    bool snapshots = false;  ///< checkpoints are written while training goes on, from a copy
     Libraries libraries = {};
     void set_window(int stage, int window, const graph::SectionGraph& graph);
 };
@@ -59,13 +62,14 @@ struct RankMemory {
     double channels = 0;     ///< rows and gradients in transit
     double messages = 0;     ///< copies of rows and gradients that are sent between nodes
     double samples = 0;      ///< in use and prefetched
+    double snapshot = 0;     ///< copy for checkpoints, where the device uses the host's memory
     double libraries = 0;    ///< workspace on a GPU
     double reserve = 0;      ///< estimate of what libraries use on a GPU besides
     /// What is allocated before the first step and kept.
     double buffers() const { return weights + optimizer + activations + scratch + channels; }
     /// What is in the memory of the GPU, if there is one.
     double on_device() const { return buffers() + libraries + reserve; }
-    double total() const { return on_device() + messages + samples; }
+    double total() const { return on_device() + messages + samples + snapshot; }
     std::string describe() const;  ///< "812 MiB: 300 for weights and gradients, ..."
 };
 
@@ -76,6 +80,10 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
                           backend::Traits traits, bool train = true);
 /// Returns the bytes of scratch that a rank of the stage needs, within a task or to reduce gradients.
 double scratch_of(const MemoryPlan& plan, int stage);
+/// Returns the bytes of host memory into which a rank copies what a checkpoint holds of it: masters and
+/// moments of its shard of the trained weights, and from a device with separate memory its shard of the
+/// frozen ones. 0 where the plan has no snapshots.
+double snapshot_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank);
 /// Returns what one rank of the world needs. A window that is not chosen yet counts nothing.
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank);
 /// Returns, for every stage, the window that a rank with `bytes` of memory allows. Windows that are chosen

@@ -81,16 +81,16 @@ def test_losses_of_colocated_sections(tmp_path, data, case):  # noqa: F811
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, data):  # noqa: F811
-    """Bit for bit: losses, and the last checkpoint."""
+    """Bit for bit: losses, the last checkpoint, and the one before, which one run wrote in the background and the other at its end."""
     (tmp_path / "data").symlink_to(data)
     values = ["section.language.colocate_with=vision", "section.vision.layout.dp=2", "section.language.layout.dp=2", "run.device=cuda"]
     uninterrupted, _ = train(tmp_path, HOSTED, 2, *values, steps=4)
     train(tmp_path, HOSTED, 2, *values, steps=2)
     resumed, _ = train(tmp_path, HOSTED, 2, *values, steps=4, resume="runs/1")
     assert np.array_equal(resumed, uninterrupted)
-    for section in ("vision", "language"):
-        one, other = (tmp_path / f"runs/{run}/checkpoints/step-000004/{section}.h5" for run in (0, 1))
-        assert one.read_bytes() == other.read_bytes(), section
+    for name in (f"step-00000{step}/{section}.h5" for step in (2, 4) for section in ("vision", "language")):
+        one, other = (tmp_path / f"runs/{run}/checkpoints/{name}" for run in (0, 1))
+        assert one.read_bytes() == other.read_bytes(), name
 
 
 LAYOUTS = {

@@ -13,6 +13,9 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from built import BINARY, ROOT, data  # noqa: E402, F401  (data is a fixture)
 
+sys.path.insert(0, str(ROOT / "scripts/data"))
+from sample_file import Xxh64  # noqa: E402
+
 VLM = str(ROOT / "inputs/vlm_glyphs.toml")
 DISTILL = str(ROOT / "inputs/distill.toml")
 TEACHER = str(ROOT / "inputs/teacher.toml")
@@ -28,6 +31,29 @@ def mpirun(ranks, *arguments, cwd, timeout=300):
     """Runs maestro on `ranks` ranks; returns the finished process with stdout and stderr as text."""
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), BINARY, *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+
+
+def adhash64(data):
+    """The hash of a file in a checkpoint, see src/base/adhash.hpp."""
+    words = np.frombuffer(data + bytes(-len(data) % 4), "<u4").astype(np.uint64)
+    z = words + np.arange(1, len(words) + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    return int(np.sum(z ^ (z >> np.uint64(31)), dtype=np.uint64))
+
+
+def publish(checkpoint, version=4):
+    """Writes the manifest of this version for the files as they are."""
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    for entry in manifest["files"]:
+        data = (checkpoint / entry["file"]).read_bytes()
+        entry.pop("adhash64", None)
+        entry["bytes"] = len(data)
+        if version >= 4:
+            entry["adhash64"] = f"{adhash64(data):016x}"
+        else:
+            entry["xxh64"] = f"{Xxh64.of(np.frombuffer(data, np.uint8)):016x}"
+    (checkpoint / "manifest.json").write_text(json.dumps({**manifest, "version": version}))
 
 
 def settings(values):

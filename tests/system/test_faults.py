@@ -1,27 +1,23 @@
 """A rank is killed, stopped or signalled: the job ends in time and says why, and a resumed run goes on."""
 
-import json
 import os
 import pathlib
 import random
 import re
 import signal
 import subprocess
-import sys
 import time
 
 import h5py
 import numpy as np
 import pytest
-from conftest import BINARY, FOUR_RANKS, ROOT, TWO_RANKS, VLM, settings
-
-sys.path.insert(0, str(ROOT / "scripts/data"))
-from sample_file import Xxh64  # noqa: E402
+from conftest import BINARY, FOUR_RANKS, ROOT, TWO_RANKS, VLM, publish, settings
 
 
-def start(workspace, name, values, *options, ranks=4, deck=VLM):
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), BINARY, "train", deck, *options,
-               *settings([f"run.output=runs/{name}", *values])]
+def start(workspace, name, values, *options, ranks=4, deck=VLM, exports=None):
+    """`exports`: variables of the ranks' environment."""
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", *(word for key, value in (exports or {}).items() for word in ("-x", f"{key}={value}")),
+               "-n", str(ranks), BINARY, "train", deck, *options, *settings([f"run.output=runs/{name}", *values])]
     return subprocess.Popen(command, cwd=workspace.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             stdin=subprocess.DEVNULL)
 
@@ -128,14 +124,10 @@ def test_stopped_rank_is_named(workspace, case):
 
 
 def set_nan(checkpoint, dataset, element):
-    """Makes a weight of the checkpoint NaN, and updates the checkpoint's manifest."""
+    """Makes a weight of the checkpoint NaN."""
     with h5py.File(checkpoint / "language.h5", "r+") as file:
         file[dataset][element] = np.nan
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
-    for entry in manifest["files"]:
-        data = (checkpoint / entry["file"]).read_bytes()
-        entry.update(bytes=len(data), xxh64=f"{Xxh64.of(np.frombuffer(data, np.uint8)):016x}")
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    publish(checkpoint)
 
 
 def test_a_nan_ends_the_run(workspace):

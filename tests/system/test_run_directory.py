@@ -12,8 +12,8 @@ import time
 import h5py
 import numpy as np
 import pytest
-from conftest import FOUR_RANKS, TWO_RANKS, VLM, Workspace, mpirun, settings
-from test_faults import Xxh64, ranks_of, start, wait_for_end
+from conftest import FOUR_RANKS, TWO_RANKS, VLM, Workspace, mpirun, publish, settings
+from test_faults import ranks_of, start, wait_for_end
 
 EVERY = ["checkpoint.every=2", "checkpoint.keep=2"]
 AUTO = ["--resume", "auto"]
@@ -134,13 +134,17 @@ def test_a_key_that_the_checkpoint_does_not_know_is_its_default(workspace, run):
     assert list(workspace.steps("run")["step"])[-1] == 9
 
 
-def publish(checkpoint):
-    """Makes the manifest fit the files."""
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
-    for entry in manifest["files"]:
-        data = (checkpoint / entry["file"]).read_bytes()
-        entry.update(bytes=len(data), xxh64=f"{Xxh64.of(np.frombuffer(data, np.uint8)):016x}")
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+def test_a_checkpoint_of_version_3_is_read(workspace, run):
+    """Its hashes are of another kind, and one rank computes each."""
+    whole = workspace.losses("run")
+    publish(run / "checkpoints/step-000008", version=3)
+    result = workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=9"], options=AUTO)
+    assert "after step 8" in result.stdout and "damaged" not in result.stdout
+    assert np.array_equal(workspace.losses("run")[:8], whole)
+    publish(run / "checkpoints/step-000009", version=3)
+    damage(run / "checkpoints/step-000009/vision.h5")
+    result = workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=9"], options=AUTO)
+    assert "step-000009/vision.h5: its checksum" in result.stdout
 
 
 def test_a_checkpoint_of_version_2_brings_its_rows(workspace, run):
@@ -152,9 +156,7 @@ def test_a_checkpoint_of_version_2_brings_its_rows(workspace, run):
         file.attrs["version"] = np.int64(2)
         for table in ("steps", "timeline", "assignment"):
             metrics.copy(table, file)
-    publish(checkpoint)
-    manifest = checkpoint / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"version": 3', '"version": 2'))
+    publish(checkpoint, version=2)
     (run / "metrics.h5").unlink()
     workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=9"], options=AUTO)
     assert np.array_equal(workspace.losses("run")[:8], whole) and len(workspace.losses("run")) == 9

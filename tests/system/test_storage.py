@@ -3,11 +3,15 @@
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
+import time
 
+import h5py
 import numpy as np
 import pytest
 from conftest import BINARY, TWO_RANKS, VLM, mpirun, settings
+from test_faults import ranks_of, start, wait_for_end
 from test_run_directory import AUTO, EVERY, finished, run, tree  # noqa: F401 (fixtures)
 
 HERE = pathlib.Path(__file__).parent
@@ -66,6 +70,88 @@ def test_a_failed_write_ends_the_run_and_keeps_what_there_was(workspace, run, sh
     assert list(workspace.steps("run")["step"]) == list(range(1, 11))
 
 
+LONG = ["train.steps=100000", "checkpoint.every=10"]  # checkpoints in the background alone
+
+
+@pytest.mark.parametrize("calls, rank", [("write", 1), *(pytest.param(*case, marks=pytest.mark.nightly) for case in (("sync", 0), ("read", 1), ("open", 1)))])
+def test_a_failure_in_the_background_ends_the_run_and_keeps_what_there_was(workspace, run, shim, calls, rank):  # noqa: F811
+    """It is thrown between two later steps, on all ranks."""
+    before = {name: hash for name, hash in tree(run).items() if name.startswith("checkpoints/")}
+    result = train(workspace, shim, LONG, *AUTO, expect=74, path="step-000010.partial/", calls=calls, errno=EIO, rank=rank)
+    assert result.stderr.count("step-000010.partial") == 1 and "Input/output error" in result.stderr, result.stderr
+    assert {name: hash for name, hash in tree(run).items() if name.startswith("checkpoints/")} == before
+    assert workspace.exit_report("run")["code"] == 74 and workspace.exit_report("run")["step"] >= 10
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=11", *EVERY], options=AUTO)
+    assert list(workspace.steps("run")["step"]) == list(range(1, 12))
+
+
+def slow(shim, **more):
+    """Exports that make a checkpoint take a second or more: each sync in it a part of that."""
+    return {"LD_PRELOAD": str(shim), "SHIM_PATH": "checkpoints/step-", "SHIM_CALLS": "sync", "SHIM_SLEEP_MS": "400", **more}
+
+
+def partial_of(workspace, job, name="run", limit=60):
+    """Waits until a checkpoint is under way, and returns its step."""
+    end = time.monotonic() + limit
+    while not (found := list(workspace.run(name).glob("checkpoints/step-*.partial/*.h5"))):
+        assert job.poll() is None and time.monotonic() < end
+        time.sleep(0.01)
+    return int(found[0].parent.name[5:11])
+
+
+def test_a_checkpoint_during_a_checkpoint_waits_for_it(workspace, run, shim):  # noqa: F811
+    workspace.train(2, VLM, "whole", [*TWO_RANKS, "train.steps=12", *EVERY])
+    result = train(workspace, shim, ["train.steps=12", "checkpoint.every=1", "checkpoint.keep=9"], *AUTO, expect=0,
+                   path="checkpoints/step-", calls="sync", sleep_ms=100)
+    written = [line[-6:] for line in result.stdout.splitlines() if line.startswith("checkpoint runs/run")]
+    assert written == ["000009", "000010", "000011", "000012"]
+    assert np.array_equal(workspace.losses("run"), workspace.losses("whole"))
+    for section in ("vision", "language"):
+        whole, here = workspace.checkpoint("whole", 10, section), workspace.checkpoint("run", 10, section)
+        for group in whole:
+            assert all(np.array_equal(whole[group][name], here[group][name]) for name in whole[group])
+    # Each counts the rows up to its step, although later ones were written before it was complete.
+    for step in (9, 10, 11):
+        with h5py.File(workspace.run("run") / f"checkpoints/step-{step:06d}/train.h5") as file:
+            assert file.attrs["step_rows"] == step
+
+
+def test_a_kill_during_a_checkpoint_in_the_background(workspace, run, shim):  # noqa: F811
+    whole = workspace.losses("run")
+    job = start(workspace, "run", [*TWO_RANKS, *LONG], *AUTO, ranks=2, exports=slow(shim))
+    assert partial_of(workspace, job) == 10
+    time.sleep(0.3)
+    os.kill(ranks_of(job)[1], signal.SIGKILL)
+    wait_for_end(job, 10)
+    names = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
+    assert names == ["step-000006", "step-000008", "step-000010.partial"]
+    workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=9", *EVERY], options=AUTO)
+    assert np.array_equal(workspace.losses("run")[:8], whole)
+    assert sorted(path.name for path in (run / "checkpoints").glob("step-*")) == ["step-000008", "step-000009"]
+
+
+def test_a_stop_during_a_checkpoint_waits_for_it(workspace, run, shim):  # noqa: F811
+    job = start(workspace, "run", [*TWO_RANKS, *LONG, "checkpoint.keep=9"], *AUTO, ranks=2, exports=slow(shim))
+    under_way = partial_of(workspace, job)
+    job.send_signal(signal.SIGUSR1)
+    wait_for_end(job, 60)
+    assert job.returncode == 75, job.stdout.read()
+    steps = [int(path.name[5:]) for path in (run / "checkpoints").glob("step-*")]
+    assert sorted(steps) == sorted({6, 8, under_way, workspace.exit_report("run")["step"]})
+    workspace.train(2, VLM, "run", [*TWO_RANKS, f"train.steps={max(steps) + 1}"], options=AUTO)
+
+
+def test_a_nan_after_the_copy_leaves_a_complete_checkpoint(workspace, shim):
+    """Weights grow ninefold in a step until one overflows, while the checkpoint of the step before is being written."""
+    growing = ["optimizer.learning_rate=1", "optimizer.weight_decay=10", "optimizer.warmup_steps=0", "optimizer.decay_steps=0"]
+    result = train(workspace, shim, [*growing, "train.steps=200", "checkpoint.every=1"], expect=79, path="checkpoints/step-", calls="sync", sleep_ms=50)
+    last = workspace.exit_report("run")["step"]
+    assert last > 1 and f"step {last + 1}: " in result.stderr and "finite" in result.stderr, result.stderr
+    names = sorted(path.name for path in workspace.run("run").glob("checkpoints/step-*"))
+    assert names == [f"step-{last - 1:06d}", f"step-{last:06d}"]
+    assert np.isfinite(workspace.checkpoint("run", last, "language")["weights"]["embedding.weight"]).all()
+
+
 def test_a_rank_that_alone_cannot_write_its_part_ends_all(workspace, shim):
     """Two replicas write the file together; the second one's calls fail."""
     result = train(workspace, shim, ["section.language.colocate_with=vision", "section.vision.layout.dp=2", "section.language.layout.dp=2",
@@ -83,10 +169,12 @@ def test_slow_storage_is_no_hang(workspace, run, shim):  # noqa: F811
     assert "after step 8" in result.stdout
 
 
-def test_a_write_that_never_returns_is_named(workspace, run, shim):  # noqa: F811
-    result = train(workspace, shim, ["train.steps=10", "run.timeout_s=3", *EVERY], *AUTO, expect=76, path="step-000010.partial/language.h5",
+@pytest.mark.parametrize("steps", ["10", pytest.param("100000", marks=pytest.mark.nightly)])
+def test_a_write_that_never_returns_is_named(workspace, run, shim, steps):  # noqa: F811
+    """In the checkpoint at the end, and in one in the background."""
+    result = train(workspace, shim, [f"train.steps={steps}", "run.timeout_s=3", *EVERY], *AUTO, expect=76, path="step-000010.partial/language.h5",
                    calls="write", sleep_ms=1000000, rank=1)
-    assert "rank 1 " in result.stderr and "writing runs/run/checkpoints/step-000010.partial/language.h5" in result.stderr, result.stderr
+    assert "rank 1" in result.stderr and "writing runs/run/checkpoints/step-000010.partial/language.h5" in result.stderr, result.stderr
     report = workspace.exit_report("run")
     assert report["code"] == 76 and report["rank"] == 1 and "language.h5" in report["reason"]
 
@@ -120,8 +208,7 @@ def test_resuming_on_a_nearly_full_disk(workspace, small_disk, kib):
     assert result.returncode in (73, 74), result.stderr
     assert "free" in result.stderr and "ignal" not in result.stderr, result.stderr
     assert np.array_equal(workspace.losses("run")[:8], losses), "metrics.h5 can be read"
-    after = tree(workspace.run("run"))
-    assert {name: after.get(name) for name in before} == before
+    assert {name: hash for name, hash in tree(workspace.run("run")).items() if name.startswith("checkpoints/")} == before
     (workspace.path / "runs/filler").unlink()
     workspace.train(2, VLM, "run", [*TWO_RANKS, "train.steps=9"], options=AUTO)
     assert np.array_equal(workspace.losses("run")[:8], losses) and len(workspace.losses("run")) == 9

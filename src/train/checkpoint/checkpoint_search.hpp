@@ -1,4 +1,4 @@
-// Finds the checkpoint to read, verified: each file is read once by one of the ranks.
+// Finds the checkpoint to read, verified: the ranks read each byte of its files once, together.
 #pragma once
 
 #include <filesystem>

@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <sstream>
+#include <utility>
 
 #include "base/check.hpp"
+#include "base/log.hpp"
 #include "comm/agree.hpp"
 #include "graph/grid.hpp"
-#include "storage/file.hpp"
-#include "train/checkpoint/stage_parts.hpp"
+#include "io/run_directory.hpp"
+#include "train/checkpoint/hash_sums.hpp"
 #include "train/checkpoint/weights.hpp"
 
 namespace maestro::train {
@@ -34,47 +35,158 @@ std::vector<StagePart> parts_of(const RunState& state) {
 
 }  // namespace
 
-void save_checkpoint(const RunState& state, const std::filesystem::path& run, std::int64_t step,
-                     std::span<const std::filesystem::path> damaged) {
-    const comm::Communicator& world = state.world;
-    const config::Deck& deck = state.deck;
-    Pulse& pulse = state.pulse;
-    const bool coordinator = world.rank() == 0;
-    const auto partial = run / "checkpoints" / fmt::format("step-{:06d}.partial", step);
-    const std::vector<StagePart> parts = parts_of(state);
-    comm::agree(world, [&] {
-        for (const StagePart& part : parts) check_finite(part, step);
-        if (coordinator) io::begin_checkpoint(run, step);
+Saver::Saver(const RunState& state, Settings settings)
+    : state_(state),
+      settings_(std::move(settings)),
+      task_(state.world.waiter().timeout_s(), settings_.processors) {
+    if (settings_.background) prepare();
+}
+
+void Saver::prepare() {
+    if (!files_)
+        files_.emplace(world(), static_cast<int>(state_.graph.sections.size()), parts_of(state_),
+                       state_.pulse);
+    if (settings_.background && !snapshot_) comm::agree(world(), [&] { snapshot_.emplace(files_->parts()); });
+}
+
+void Saver::start(std::int64_t step) {
+    MAESTRO_CHECK(snapshot_, "no memory for a copy");
+    finish();
+    begin(step, true);
+    task_.start([write = write_](Pulse& pulse) { write->run(pulse); });
+    phase_ = Phase::writing;
+}
+
+void Saver::save(std::int64_t step) {
+    finish();
+    begin(step, false);
+    agreed([&] { write_->run(state_.pulse); });
+    collect();
+    agreed([&] {
+        if (coordinator()) completion()(state_.pulse);
     });
-    std::string written;  // "file bytes hash" lines of this rank
-    const auto note = [&](const io::ManifestEntry& e) {
-        written += fmt::format("{} {} {}\n", e.file, e.bytes, e.hash);
-    };
-    const auto sections = static_cast<int>(state.graph.sections.size());
-    for (const io::ManifestEntry& e : write_sections(world, partial, step, sections, parts, pulse)) note(e);
-    comm::agree(world, [&] {
-        if (!coordinator) return;
-        const auto metrics = run / "metrics.h5";
-        storage::sync(metrics);  // a checkpoint may not promise rows that a power failure takes back
-        note(io::write_train_state(partial,
-                                   {.step = step,
-                                    .deck = deck.text,
-                                    .settings = deck.settings,
-                                    .defaults = deck.defaults,
-                                    .samples = state.samples,
-                                    .counts = io::count_rows(metrics)},
-                                   pulse));
-    });
-    const std::vector<std::string> all = world.gather(written);
-    comm::agree(world, [&] {
-        if (!coordinator) return;
-        std::vector<io::ManifestEntry> entries;
-        for (const std::string& text : all) {
-            std::istringstream lines(text);
-            for (io::ManifestEntry e; lines >> e.file >> e.bytes >> e.hash;) entries.push_back(e);
+    report();
+}
+
+void Saver::poll() {
+    if (phase_ == Phase::idle) return;
+    task_.check_progress();
+    constexpr double kDone = 0, kRunning = 1, kFailed = 2;
+    const double most = world().max(task_.failed() ? kFailed : task_.running() ? kRunning : kDone);
+    if (most != kRunning) advance();
+}
+
+void Saver::finish() {
+    while (phase_ != Phase::idle) {
+        task_.wait(state_.pulse);
+        advance();
+    }
+}
+
+/// Called on all ranks when their threads are done, or one has failed: then it cancels the others.
+void Saver::advance() {
+    const Phase was = std::exchange(phase_, Phase::idle);
+    const bool ended = !task_.running();
+    task_.cancel();
+    task_.wait(state_.pulse);
+    agreed([&] {
+        try {
+            task_.take();
+        } catch (const Error&) {
+            if (ended) throw;  // else it says no more than that it was cancelled
         }
-        io::finish_checkpoint(partial, entries, deck.checkpoint.keep, damaged);
     });
+    if (was == Phase::completing) return report();
+    collect();
+    if (coordinator()) task_.start(completion());
+    phase_ = Phase::completing;
+}
+
+/// Runs `action`, which may fail on any rank. Then the checkpoint under way is given up.
+void Saver::agreed(const std::function<void()>& action) {
+    try {
+        comm::agree(world(), action);
+    } catch (...) {
+        write_.reset();
+        if (coordinator()) io::discard_checkpoint(io::partial_of(settings_.run, step_));
+        throw;
+    }
+}
+
+/// Makes write_, with the values of now: copied, or to be read in place by the main thread.
+void Saver::begin(std::int64_t step, bool copy) {
+    state_.pulse.doing(fmt::format("the checkpoint after step {}", step));
+    prepare();
+    step_ = step;
+    write_ = std::make_shared<CheckpointWrite>();
+    write_->partial = io::partial_of(settings_.run, step);
+    write_->hashes.resize(files_->files().size() + 1);
+    write_->elements.resize(files_->files().size() + 1);
+    agreed([&] {
+        if (coordinator()) io::begin_checkpoint(settings_.run, step);
+        add_images(*write_);
+        if (!copy || !snapshot_->copy(state_.pulse)) check_all_finite();
+        for (std::size_t p = 0; p < files_->parts().size(); ++p) {
+            const SectionFiles::Part& part = files_->parts()[p];
+            write_->parts.push_back(
+                {static_cast<std::size_t>(part.stage.section), &part,
+                 copy ? snapshot_->read(p) : part.stage.store.backend().read_to_host(tensors_of(part))});
+        }
+    });
+}
+
+/// Throws the error about the first weight that is NaN or Inf.
+void Saver::check_all_finite() const {
+    for (const SectionFiles::Part& part : files_->parts()) check_finite(part.stage, step_);
+}
+
+/// The files that this rank makes, described by HDF5, which only the main thread may use.
+void Saver::add_images(CheckpointWrite& write) {
+    write.images = files_->images(step_, state_.pulse);
+    if (coordinator()) {
+        write.metrics = settings_.run / "metrics.h5";
+        io::FileImage train = io::describe_train_state({.step = step_,
+                                                        .deck = state_.deck.text,
+                                                        .settings = state_.deck.settings,
+                                                        .defaults = state_.deck.defaults,
+                                                        .samples = state_.samples,
+                                                        .counts = io::count_rows(write.metrics)},
+                                                       state_.pulse);
+        train_bytes_ = train.bytes;
+        train_file_ = train.file;
+        write.images.push_back({files_->files().size(), std::move(train)});
+    }
+    std::uint64_t bytes = 0;
+    for (const CheckpointWrite::Image& image : write.images) bytes += image.image.bytes;
+    io::check_free_space(settings_.run, bytes);
+}
+
+/// Collective. Puts together on rank 0 what the ranks have written.
+void Saver::collect() {
+    const std::vector<std::uint64_t> hashes = sums_on_first(world(), write_->hashes),
+                                     elements = sums_on_first(world(), write_->elements);
+    write_.reset();
+    entries_.clear();
+    if (!coordinator()) return;
+    for (std::size_t s = 0; s < files_->files().size(); ++s) {
+        const SectionFiles::File& file = files_->files()[s];
+        MAESTRO_CHECK(elements[s] == file.elements, "section {}: {} elements written of {}", file.section,
+                      elements[s], file.elements);
+        entries_.push_back({io::file_of_section(file.section), file.bytes, hashes[s]});
+    }
+    entries_.push_back({train_file_, train_bytes_, hashes.back()});
+}
+
+/// What rank 0 does when all files are written, in a thread or not.
+std::function<void(Pulse&)> Saver::completion() const {
+    return [partial = io::partial_of(settings_.run, step_), entries = entries_,
+            keep = state_.deck.checkpoint.keep, damaged = settings_.damaged](Pulse& pulse) {
+        io::finish_checkpoint(partial, entries, keep, damaged, pulse);
+    };
+}
+
+void Saver::report() const {
+    log::info("checkpoint {}/checkpoints/step-{:06d}", settings_.run.string(), step_);
 }
 
 void load_checkpoint(const RunState& state, const std::string& checkpoint) {

@@ -1,18 +1,25 @@
-// Saves the state of a run to checkpoints and restores it. After every step that can fail, all ranks agree
-// on whether it has failed anywhere.
+// Saves the state of a run to checkpoints and restores it. A checkpoint is copied between two steps and
+// written by a thread of each rank while the next steps run. After every part of it that can fail, all ranks
+// agree on whether it has failed anywhere: for what threads do, between two later steps.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/pulse.hpp"
 #include "comm/communicator.hpp"
 #include "config/deck.hpp"
 #include "graph/section_graph.hpp"
 #include "io/checkpoint.hpp"
+#include "train/checkpoint/background_task.hpp"
+#include "train/checkpoint/checkpoint_write.hpp"
+#include "train/checkpoint/snapshot.hpp"
 #include "train/step/local_stage.hpp"
 
 namespace maestro::train {
@@ -27,11 +34,62 @@ struct RunState {
     Pulse& pulse;
 };
 
-/// Collective. Writes RUN/checkpoints/step-NNNNNN; the ranks of a section write its file, each its part, and
-/// rank 0 the rest. Errors are thrown on all ranks and leave nothing under the final name. `damaged`: see
-/// io::finish_checkpoint.
-void save_checkpoint(const RunState& state, const std::filesystem::path& run, std::int64_t step,
-                     std::span<const std::filesystem::path> damaged);
+/// Writes RUN/checkpoints/step-NNNNNN; the ranks of a section write its file, each its part, and rank 0 the
+/// rest. All functions are collective over the world and called between two steps. They throw on all ranks
+/// Error(io_error, not_finite), and Error(peer_lost) on the rank whose thread makes no progress. An error
+/// leaves nothing unfinished under the final name, and the older checkpoints stay.
+class Saver {
+public:
+    struct Settings {
+        std::filesystem::path run;
+        std::vector<std::filesystem::path> damaged = {};  ///< see io::finish_checkpoint
+        bool background = false;           ///< whether start() will be used, which needs memory for a copy
+        std::vector<int> processors = {};  ///< on which threads may run, see BackgroundTask
+    };
+    Saver(const RunState& state, Settings settings);
+
+    /// Copies the state after `step` and lets it be written in the background. Waits first until the
+    /// checkpoint before is complete.
+    void start(std::int64_t step);
+    /// To be called after every step. Where the threads of all ranks are done, it continues with what comes
+    /// next for the checkpoint under way. Throws the error of any thread that has failed.
+    void poll();
+    /// Waits until the checkpoint under way is complete, if there is one.
+    void finish();
+    /// Writes the state after `step` at once and returns when it is complete, without a copy.
+    void save(std::int64_t step);
+
+    std::size_t bytes() const { return snapshot_ ? snapshot_->bytes() : 0; }  ///< of memory for the copy
+
+private:
+    /// What is under way: nothing, the writing of files by all ranks, or what rank 0 does after it, until the
+    /// checkpoint has its name.
+    enum class Phase { idle, writing, completing };
+
+    const comm::Communicator& world() const { return state_.world; }
+    bool coordinator() const { return world().rank() == 0; }
+    void prepare();
+    void begin(std::int64_t step, bool copy);
+    void check_all_finite() const;
+    void add_images(CheckpointWrite& write);
+    void advance();
+    void agreed(const std::function<void()>& action);
+    void collect();
+    std::function<void(Pulse&)> completion() const;
+    void report() const;
+
+    RunState state_;
+    Settings settings_;
+    std::optional<SectionFiles> files_;
+    std::optional<Snapshot> snapshot_;
+    Phase phase_ = Phase::idle;
+    std::int64_t step_ = -1;  ///< of the checkpoint under way
+    std::shared_ptr<CheckpointWrite> write_;
+    std::string train_file_;                  ///< on rank 0, as the next two: name of train.h5
+    std::uint64_t train_bytes_ = 0;           ///< its size
+    std::vector<io::ManifestEntry> entries_;  ///< of the files that were written
+    BackgroundTask task_;                     ///< the last member: it ends before what it uses
+};
 
 /// Collective. Loads the weights and moments of each rank's shards from a verified checkpoint. Without an
 /// optimizer, as in an evaluation, the moments are skipped.

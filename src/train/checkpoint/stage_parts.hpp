@@ -1,15 +1,12 @@
-// A rank's part of a checkpoint: the weights and moments of its shards (parallel/parameter_group.hpp).
-// Nothing is gathered. All ranks write at the same time, each its part of the section files.
+// A rank's part of a checkpoint: the weights and moments of its shards (parallel/parameter_group.hpp). Only
+// this file and weights.hpp know where they are kept.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "base/pulse.hpp"
-#include "comm/communicator.hpp"
 #include "io/checkpoint.hpp"
 #include "parallel/parameter_store.hpp"
 #include "train/step/optimizer.hpp"
@@ -29,15 +26,21 @@ struct StagePart {
     bool makes_file() const { return first && stage == 0; }  ///< true on one rank of each section
 };
 
+/// Elements of an array of a section's file that this rank writes.
+struct Share {
+    const parallel::Parameter* parameter = nullptr;
+    io::Stored what = io::Stored::weight;
+    Range range;  ///< among the elements of the parameter that this rank holds
+    /// f32 [n], or bf16 for the frozen weights of a bf16 run, in the memory of the weights or the optimizer.
+    Tensor values;
+};
+/// Returns the shares of this rank. Those of all ranks make up each array once: of copies, the first rank
+/// writes its own. They stay where they are for the lifetime of the parameters.
+std::vector<Share> shares_of(const StagePart& part);
+
+bool all_finite(const float* values, std::int64_t count);
 /// Error(not_finite) where a trained weight of this rank's shards is NaN or Inf. Not collective.
 void check_finite(const StagePart& part, std::int64_t step);
-
-/// Collective over `world`, whose ranks together write all of the `sections`, each with the parameters of all
-/// of its stages, in their order. A parameter that two stages hold copies of is written once. Returns the
-/// files that this rank has created, written and verified. Errors are thrown on all ranks.
-std::vector<io::ManifestEntry> write_sections(const comm::Communicator& world,
-                                              const std::filesystem::path& partial, std::int64_t step,
-                                              int sections, std::span<const StagePart> parts, Pulse& pulse);
 
 /// Loads the moments of this rank's shards from a verified checkpoint. Error(bad_data, io_error).
 void load_moments(const std::string& checkpoint, const std::string& section,

@@ -69,7 +69,7 @@ MemoryUse Job::memory_use() const {
     }
     const auto most = static_cast<double>(comm::resident_memory().most);
     return {.planned = planned_.total(),
-            .planned_buffers = planned_.buffers(),
+            .planned_buffers = planned_.buffers() + planned_.snapshot,
             .buffers = static_cast<double>(allocated),
             .used = static_cast<double>(used),
             .resident = most - static_cast<double>(resident_at_start_)};

@@ -45,6 +45,14 @@ MemoryClaim claim_of(const RunContext& context) {
     return claim;
 }
 
+/// What a rank with a GPU needs of its node's memory: the copy from which checkpoints are written.
+MemoryClaim host_claim(const RunContext& context, double needed) {
+    MemoryClaim claim{.free = static_cast<double>(comm::available_memory()), .needed = needed};
+    context.topology.host.copy(claim.host.data(), claim.host.size() - 1);
+    context.topology.host.copy(claim.memory.data(), claim.memory.size() - 1);
+    return claim;
+}
+
 /// `pool`: the memory of this rank's GPU. NCCL needs a GPU for each rank, so it is not used where all ranks
 /// share one.
 workload::Libraries libraries_of(const RunContext& context, const MemoryPool& pool) {
@@ -65,7 +73,10 @@ void refuse_what_does_not_fit(const RunContext& context, const workload::MemoryP
                               int rank) {
     const workload::RankMemory memory = workload::memory_of(plan, context.scenario.graph, rank);
     claim.needed = context.device.gpu ? memory.on_device() : memory.total();
-    const std::string lack = shortage(memory_pools_of(context.world.allgather(claim)));
+    std::string lack = shortage(memory_pools_of(context.world.allgather(claim)));
+    if (lack.empty() && context.device.gpu)
+        lack = shortage(memory_pools_of(context.world.allgather(
+            host_claim(context, workload::snapshot_of(plan, context.scenario.graph, rank)))));
     if (lack.empty()) return;
     std::string list;
     const graph::SectionGraph& graph = context.scenario.graph;

@@ -69,6 +69,8 @@ void Preflight::plan_memory() {
                 workload::memory_of(memory_, graph, graph::first_rank_of(graph, stage)).describe()));
         memory_ = emulation_->scaled(memory_, *table_);
     }
+    // After the emulated device, whose host has the copy.
+    memory_.snapshots = context_.train && context_.deck.checkpoint.every > 0;
     fit_memory(context_, memory_);
     if (context_.device.gpu) description_.push_back(workload::describe(memory_.libraries));
 }

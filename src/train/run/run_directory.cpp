@@ -6,7 +6,6 @@
 #include "comm/agree.hpp"
 #include "io/checkpoint_reader.hpp"
 #include "io/run_directory.hpp"
-#include "train/checkpoint/saver.hpp"
 #include "train/run/environment_report.hpp"
 
 namespace maestro::train {
@@ -197,14 +196,6 @@ io::Rows RunDirectory::rows_of_other_run() {
         notes_.push_back(fmt::format("{}; metrics.h5 begins after step {}", error.what(), state_.step));
         return {};
     }
-}
-
-void RunDirectory::save(Job& job, std::int64_t step) {
-    if (step == saved_step_) return;
-    context_.watchdog.doing(fmt::format("the checkpoint after step {}", step));
-    save_checkpoint(job.state(), path_, step, found_.damaged);
-    saved_step_ = step;
-    log::info("checkpoint {}/checkpoints/step-{:06d}", path_.string(), step);
 }
 
 }  // namespace maestro::train

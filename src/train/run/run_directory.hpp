@@ -28,8 +28,10 @@ public:
     const std::filesystem::path& path() const { return path_; }
     /// Reads the checkpoint into `job`, opens the log and makes or cuts metrics.h5. Returns the steps done.
     std::int64_t open(Job& job);
-    /// A checkpoint after `step`, unless there is one.
-    void save(Job& job, std::int64_t step);
+    /// Newer checkpoints that are damaged, see io::finish_checkpoint.
+    const std::vector<std::filesystem::path>& damaged() const { return found_.damaged; }
+    /// The step of the checkpoint in this directory that the run continues from; -1: there is none.
+    std::int64_t saved_step() const { return saved_step_; }
 
 private:
     void search(const config::CommandLine& line);

@@ -8,6 +8,7 @@
 #include "comm/environment.hpp"
 #include "comm/signals.hpp"
 #include "graph/grid.hpp"
+#include "train/checkpoint/saver.hpp"
 #include "train/coordinator/planner.hpp"
 #include "train/coordinator/step_command.hpp"
 #include "train/run/placement.hpp"
@@ -37,11 +38,10 @@ AdamSettings settings_of(const config::Optimizer& o) {
 /// Runs the steps of a training run after the first `done`. The caller keeps everything it refers to alive.
 class Trainer {
 public:
-    Trainer(Job& job, RunDirectory& directory, RunReport& report, double max_hours, std::int64_t done)
+    Trainer(Job& job, const RunDirectory& directory, RunReport& report, double max_hours, std::int64_t done)
         : job_(job),
           deck_(job.context().deck),
           world_(job.context().world),
-          directory_(directory),
           report_(report),
           max_hours_(max_hours),
           first_step_(done + 1),
@@ -53,11 +53,18 @@ public:
                   local_stages(job), job.edges(), job.table(), job.prefetcher(), job.context().watchdog,
                   deck_.schedule.dispatch == "ready"),
           recorder_(world_, directory.path() / "metrics.h5", deck_.metrics, job.context().pulse),
+          saver_(job.state(), {.run = directory.path(),
+                               .damaged = directory.damaged(),
+                               .background = job.context().deck.checkpoint.every > 0,
+                               .processors = job.context().topology.node_processors}),
+          saved_step_(directory.saved_step()),
           log_(deck_.train, done, begin_s_) {}
 
     ExitCode run();
 
 private:
+    bool run_steps();
+    void complete_checkpoint();
     StepBatches batches() {
         return {deck_.train.steps, [this](std::int64_t step) {
                     const auto samples = order_.batch(step - 1);
@@ -74,7 +81,6 @@ private:
     Job& job_;
     const config::Deck& deck_;
     const comm::Communicator& world_;
-    RunDirectory& directory_;
     RunReport& report_;
     double max_hours_;
     std::int64_t first_step_;
@@ -85,26 +91,23 @@ private:
     Planner planner_;
     StepRunner runner_;
     Recorder recorder_;
+    Saver saver_;
+    std::int64_t saved_step_;  ///< of the newest checkpoint, complete or under way
     StepLog log_;
 };
 
 ExitCode Trainer::run() {
     bool stopped = false;
-    for (std::int64_t step = first_step_; step <= deck_.train.steps; ++step) {
-        const double began_s = comm::now_s();
-        schedule::StepPlan plan;
-        stopped = !next_plan(step, began_s, plan);
-        if (stopped) break;
-        run_step(plan, began_s);
-        report_.step_done(step);
-        if (deck_.checkpoint.every > 0 && step % deck_.checkpoint.every == 0) {
-            recorder_.flush();
-            directory_.save(job_, step);
-        }
+    try {
+        stopped = run_steps();
+    } catch (const Error& error) {
+        if (error.scope() == Scope::all_ranks) complete_checkpoint();
+        throw;
     }
     recorder_.flush();
     // A run that is asked to stop is to be resumed, whatever checkpoint.every says.
-    if (deck_.checkpoint.every > 0 || stopped) directory_.save(job_, report_.step());
+    saver_.finish();
+    if ((deck_.checkpoint.every > 0 || stopped) && saved_step_ != report_.step()) saver_.save(report_.step());
     report_times();
     if (!stopped) return ExitCode::done;
     const std::string reason = fmt::format("stopped by {} after step {}; continue with --resume auto",
@@ -112,6 +115,34 @@ ExitCode Trainer::run() {
     report_.stopped(reason);
     log::info("{}", reason);
     return ExitCode::stopped_early;
+}
+
+/// Returns whether the run was asked to stop before its last step.
+bool Trainer::run_steps() {
+    const std::int64_t last = deck_.train.steps;
+    for (std::int64_t step = first_step_; step <= last; ++step) {
+        const double began_s = comm::now_s();
+        schedule::StepPlan plan;
+        if (!next_plan(step, began_s, plan)) return true;
+        run_step(plan, began_s);
+        report_.step_done(step);
+        saver_.poll();
+        // Nothing runs beside the checkpoint after the last step, so that it needs no copy.
+        if (deck_.checkpoint.every == 0 || step % deck_.checkpoint.every != 0 || step == last) continue;
+        recorder_.flush();
+        saver_.start(step);
+        saved_step_ = step;
+    }
+    return false;
+}
+
+/// After an error that all ranks have met: the checkpoint that was copied before it is still good.
+void Trainer::complete_checkpoint() {
+    try {
+        saver_.finish();
+    } catch (const Error& error) {
+        log::info("{}", error.what());
+    }
 }
 
 /// Returns on rank 0 whether any rank has received a signal to stop, elsewhere whether this rank has. The
@@ -208,7 +239,12 @@ void Trainer::report_times() const {
         member[stage->number()] = true;
     }
     log::info("{}", timing_table(world_, graph.stage_names(), times, member, comm::now_s() - begin_s_));
-    for (const std::string& line : describe_use(world_, graph, job_.memory_use())) log::info("{}", line);
+    MemoryUse use = job_.memory_use();
+    if (!job_.context().device.gpu) {  // the plan is that of a GPU otherwise, which does not hold the copy
+        use.buffers += static_cast<double>(saver_.bytes());
+        use.used += static_cast<double>(saver_.bytes());
+    }
+    for (const std::string& line : describe_use(world_, graph, use)) log::info("{}", line);
     for (const std::string& line : planner_.describe()) log::info("{}", line);
 }
 

@@ -3,17 +3,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/adhash.hpp"
 #include "base/error.hpp"
 #include "io/checkpoint_reader.hpp"
 #include "io/exit_report.hpp"
+#include "io/file_writer.hpp"
 #include "io/hdf5.hpp"
 #include "io/run_directory.hpp"
-#include "io/section_writer.hpp"
+#include "io/section_image.hpp"
 #include "support/scratch_folder.hpp"
 
 namespace maestro::io {
@@ -32,18 +38,31 @@ protected:
         const std::vector<Values> parameters{
             {{"layers.0.weight", {2, 3}, true}, {weight.data(), first.data(), second.data()}},
             {{"teacher_head.weight", {2}}, {frozen.data()}}};
-        const fs::path partial = begin_checkpoint(run_, step);
+        const fs::path partial = begin(step);
         std::vector<ManifestEntry> entries{write(partial, step, parameters)};
-        entries.push_back(write_train_state(
-            partial,
-            {.step = step,
-             .deck = "deck",
-             .settings = {{"optimizer.clip", "1"}, {"run.name", "a \"name\"\nof two lines"}},
-             .defaults = {{"optimizer.clip", "2"}},
-             .samples = 0xfedcba9876543210,
-             .counts = {.steps = step, .tasks = 2 * step, .assignment = 3 * step}},
-            quiet_));
-        return finish_checkpoint(partial, entries, keep, damaged);
+        entries.push_back(write(
+            partial, describe_train_state(
+                         {.step = step,
+                          .deck = "deck",
+                          .settings = {{"optimizer.clip", "1"}, {"run.name", "a \"name\"\nof two lines"}},
+                          .defaults = {{"optimizer.clip", "2"}},
+                          .samples = 0xfedcba9876543210,
+                          .counts = {.steps = step, .tasks = 2 * step, .assignment = 3 * step}},
+                         quiet_)));
+        return finish_checkpoint(partial, entries, keep, damaged, quiet_);
+    }
+    fs::path begin(std::int64_t step) {
+        begin_checkpoint(run_, step);
+        return partial_of(run_, step);
+    }
+    /// A file without arrays.
+    ManifestEntry write(const fs::path& partial, const FileImage& image) {
+        FileWriter writer(partial, image.file, quiet_);
+        writer.write(image);
+        writer.sync();
+        writer.read_back(image);
+        writer.verify();
+        return {image.file, image.bytes, writer.hash()};
     }
     struct Values {
         StoredParameter parameter;
@@ -53,24 +72,39 @@ protected:
     ManifestEntry write(const fs::path& partial, std::int64_t step, const std::vector<Values>& all) {
         std::vector<StoredParameter> parameters;
         for (const Values& v : all) parameters.push_back(v.parameter);
-        const SectionFile made = create_section(partial, "language", step, parameters, quiet_);
-        SectionWriter writer(partial, "language", quiet_);
-        for (std::size_t p = 0; p < all.size(); ++p)
-            for (std::size_t i = 0; i < 3; ++i) {
-                const Shard shard = whole(parameters[p].shape);
-                EXPECT_EQ(made.places[p][i] > 0, all[p].arrays[i] != nullptr);
-                if (all[p].arrays[i])
-                    writer.write(made.places[p][i], parameters[p].shape, shard, {0, shard.size()},
-                                 all[p].arrays[i]);
-            }
+        const SectionImage made = describe_section("language", step, parameters, quiet_);
+        FileWriter writer(partial, made.image.file, quiet_);
+        writer.write(made.image);
+        const auto each_array = [&](const auto& action) {
+            for (std::size_t p = 0; p < all.size(); ++p)
+                for (std::size_t i = 0; i < 3; ++i) {
+                    const Shard shard = whole(parameters[p].shape);
+                    EXPECT_EQ(made.places[p][i] > 0, all[p].arrays[i] != nullptr);
+                    if (all[p].arrays[i])
+                        action(made.places[p][i], parameters[p].shape, shard, Range{0, shard.size()},
+                               all[p].arrays[i]);
+                }
+        };
+        each_array([&](auto place, const auto& shape, const Shard& shard, Range held, const float* values) {
+            writer.write(place, shape, shard, held, values);
+        });
         writer.sync();
-        return verify_section(partial, "language", made.bytes, quiet_);
+        writer.read_back(made.image);
+        each_array([&](auto place, const auto& shape, const Shard& shard, Range held, const float*) {
+            writer.read_back(place, shape, shard, held);
+        });
+        writer.verify();
+        return {made.image.file, made.image.bytes, writer.hash()};
     }
     /// What is wrong with any file of it.
-    std::string damage(const fs::path& checkpoint) {
-        for (const ManifestEntry& entry : read_manifest(checkpoint).files)
-            if (const std::string what = damage_of(checkpoint, entry, quiet_); !what.empty()) return what;
-        return "";
+    std::string damage(const fs::path& checkpoint, int ranks = 1) {
+        const Manifest manifest = read_manifest(checkpoint);
+        std::vector<std::uint64_t> hashes(manifest.files.size(), 0);
+        for (int rank = 0; rank < ranks; ++rank)
+            if (const std::string what = damage_of_part(checkpoint, manifest, rank, ranks, hashes, quiet_);
+                !what.empty())
+                return what;
+        return damage_of(checkpoint, manifest, hashes);
     }
     std::vector<std::string> names() const {
         std::vector<std::string> found;
@@ -78,6 +112,10 @@ protected:
             found.push_back(entry.path().filename().string());
         std::sort(found.begin(), found.end());
         return found;
+    }
+    static std::string text_of(const fs::path& path) {
+        std::ifstream file(path, std::ios::binary);
+        return {std::istreambuf_iterator<char>(file), {}};
     }
     static ExitCode code_of(const std::function<void()>& action) {
         try {
@@ -123,8 +161,7 @@ TEST_F(Run, GivesEveryShardAndEveryPartOfIt) {
     std::iota(matrix.begin(), matrix.end(), 0.0f);
     std::iota(vector.begin(), vector.end(), 100.0f);
     const std::vector<std::int64_t> shape{kRows, kColumns}, flat{kRows};
-    write(begin_checkpoint(run_, 1), 1,
-          {{{"matrix", shape}, {matrix.data()}}, {{"vector", flat}, {vector.data()}}});
+    write(begin(1), 1, {{{"matrix", shape}, {matrix.data()}}, {{"vector", flat}, {vector.data()}}});
     const SectionReader section(run_ / "checkpoints/step-000001.partial", "language", quiet_);
     const auto check = [&](const char* name, const std::vector<std::int64_t>& of,
                            const std::vector<float>& all, const Shard& shard) {
@@ -150,12 +187,15 @@ TEST_F(Run, ManyWritersMakeTheFileOfOne) {
     const std::vector<std::int64_t> shape{6, 5};
     std::vector<float> all(30), moment(30, 0.5f);
     std::iota(all.begin(), all.end(), 0.0f);
-    const fs::path one = begin_checkpoint(run_, 1), many = begin_checkpoint(run_, 2);
     const ManifestEntry due =
-        write(one, 7, {{{"matrix", shape, true}, {all.data(), moment.data(), all.data()}}});
+        write(begin(1), 7, {{{"matrix", shape, true}, {all.data(), moment.data(), all.data()}}});
+    const std::string bytes = text_of(partial_of(run_, 1) / "language.h5");
+    const fs::path many = begin(2);
     const std::vector<StoredParameter> stored{{"matrix", shape, true}};
-    const SectionFile made = create_section(many, "language", 7, stored, quiet_);
+    const SectionImage made = describe_section("language", 7, stored, quiet_);
     std::int64_t elements = 0;
+    std::uint64_t hash = 0;
+    // The one who makes the file comes last: nobody waits for it.
     for (const Shard& shard :
          {Shard{{{0, 2}, {4, 6}}, {0, 3}}, Shard{{{0, 6}}, {3, 5}}, Shard{{{2, 4}}, {0, 3}}})
         for (std::int64_t at = 0; at < shard.size(); at += 5) {  // as shares that end anywhere
@@ -163,23 +203,136 @@ TEST_F(Run, ManyWritersMakeTheFileOfOne) {
             std::vector<float> values;
             for (const Extent& e : extents_of(shape, shard, held))
                 values.insert(values.end(), all.begin() + e.logical, all.begin() + e.logical + e.count);
-            SectionWriter writer(many, "language", quiet_);
+            FileWriter writer(many, "language.h5", quiet_);
             writer.write(made.places[0][0], shape, shard, held, values.data());
             writer.write(made.places[0][1], shape, shard, held, moment.data());
             writer.write(made.places[0][2], shape, shard, held, values.data());
             writer.sync();
             elements += writer.elements();
+            hash += writer.hash();
         }
+    hash += write(many, made.image).hash;
     EXPECT_EQ(elements, 90);
-    EXPECT_EQ(verify_section(many, "language", made.bytes, quiet_).hash, due.hash);
-    EXPECT_EQ(code_of([&] { verify_section(many, "language", made.bytes + 1, quiet_); }), ExitCode::io_error);
+    EXPECT_EQ(hash, due.hash);
+    EXPECT_EQ(text_of(many / "language.h5"), bytes);
 }
 
-TEST_F(Run, AFileThatDoesNotFitIsRefusedBeforeAnythingIsWritten) {
-    const fs::path partial = begin_checkpoint(run_, 1);
-    const std::vector<StoredParameter> huge{{"matrix", {std::int64_t{1} << 30, std::int64_t{1} << 20}}};
-    EXPECT_EQ(code_of([&] { create_section(partial, "language", 1, huge, quiet_); }), ExitCode::io_error);
-    EXPECT_TRUE(fs::is_empty(partial));
+TEST_F(Run, ArraysBeginAtWholeWordsWhateverTheirNames) {
+    // Names of any length, enough of them for every kind of metadata, and arrays from one element up.
+    for (std::size_t count : {1, 9, 150}) {
+        std::vector<StoredParameter> parameters;
+        for (std::size_t i = 0; i < count; ++i)
+            parameters.push_back({std::string(1 + 37 * i % 211, 'a') + std::to_string(i),
+                                  {static_cast<std::int64_t>(1 + 13 * i % 1021)},
+                                  i % 3 > 0});
+        const SectionImage made = describe_section("language", 1, parameters, quiet_);
+        std::uint64_t covered = 0;
+        for (const FileImage::Piece& piece : made.image.pieces) covered += piece.bytes.size();
+        for (const StoredParameter& p : parameters)
+            covered += 4 * static_cast<std::uint64_t>(p.shape[0]) * (p.moments ? 3 : 1);
+        EXPECT_EQ(covered, made.image.bytes);
+        for (std::size_t p = 0; p < count; ++p)
+            for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(made.places[p][i] % 4, 0u);
+    }
+}
+
+TEST_F(Run, WhatTheDiskHasChangedIsNoticed) {
+    const std::vector<std::int64_t> shape{4};
+    const std::vector<float> values{1, 2, 3, 4};
+    const std::vector<StoredParameter> stored{{"vector", shape}};
+    const SectionImage made = describe_section("language", 1, stored, quiet_);
+    const fs::path partial = begin(1);
+    FileWriter writer(partial, made.image.file, quiet_);
+    writer.write(made.image);
+    writer.write(made.places[0][0], shape, whole(shape), {0, 4}, values.data());
+    writer.sync();
+    {
+        std::fstream file(partial / made.image.file, std::ios::in | std::ios::out | std::ios::binary);
+        file.seekp(static_cast<std::streamoff>(made.places[0][0] + 8));
+        file.put('!');
+    }
+    writer.read_back(made.image);
+    writer.read_back(made.places[0][0], shape, whole(shape), {0, 4});
+    EXPECT_EQ(code_of([&] { writer.verify(); }), ExitCode::io_error);
+}
+
+TEST_F(Run, AFileThatDoesNotFitIsRefused) {
+    const FileImage huge{.file = "huge.h5", .bytes = std::uint64_t{1} << 60, .pieces = {}};
+    FileWriter writer(begin(1), huge.file, quiet_);
+    EXPECT_EQ(code_of([&] { writer.write(huge); }), ExitCode::io_error);
+}
+
+TEST_F(Run, CancelledWorkEnds) {
+    class Cancelled final : public Pulse {
+        bool cancelled() const noexcept override { return true; }
+    } cancelled;
+    const FileImage image = describe_train_state({}, quiet_);
+    FileWriter writer(begin(1), image.file, cancelled);
+    EXPECT_EQ(code_of([&] { writer.write(image); }), ExitCode::io_error);
+}
+
+TEST_F(Run, AFileOfAnotherSizeIsNotPublished) {
+    const fs::path partial = begin(1);
+    ManifestEntry entry = write(partial, describe_train_state({}, quiet_));
+    ++entry.bytes;
+    EXPECT_EQ(code_of([&] { finish_checkpoint(partial, std::span(&entry, 1), 2, {}, quiet_); }),
+              ExitCode::io_error);
+    EXPECT_TRUE(list_checkpoints(run_).empty());
+}
+
+TEST_F(Run, RanksReadEachByteOnce) {
+    const fs::path checkpoint = save(3);
+    // Files of several blocks, of which ranks get parts.
+    Manifest manifest = read_manifest(checkpoint);
+    for (const std::uint64_t bytes :
+         {std::uint64_t{0}, std::uint64_t{35} << 20, (std::uint64_t{16} << 20) + 3}) {
+        const std::string name = "file-" + std::to_string(bytes);
+        std::string content(bytes, '\0');
+        for (std::size_t i = 0; i < content.size(); i += 4097) content[i] = static_cast<char>(i / 4097);
+        std::ofstream(checkpoint / name, std::ios::binary) << content;
+        AdHash hash;
+        hash.add(content.data(), bytes, 0);
+        manifest.files.push_back({name, bytes, hash.value()});
+    }
+    for (const int ranks : {1, 2, 3, 7, 20}) {
+        std::vector<std::uint64_t> hashes(manifest.files.size(), 0);
+        class Counter final : public Pulse {
+        public:
+            void beat() noexcept override { ++beats; }
+            int beats = 0;
+        } counter;
+        for (int rank = 0; rank < ranks; ++rank)
+            EXPECT_EQ(damage_of_part(checkpoint, manifest, rank, ranks, hashes, counter), "");
+        EXPECT_EQ(damage_of(checkpoint, manifest, hashes), "") << ranks << " ranks";
+        EXPECT_EQ(counter.beats, 1 + 1 + 35 + 17) << "one for each MiB";
+    }
+    // A change in any part is noticed.
+    {
+        std::fstream file(checkpoint / manifest.files[3].file,
+                          std::ios::in | std::ios::out | std::ios::binary);
+        file.seekp(20 << 20);
+        file.put('!');
+    }
+    std::vector<std::uint64_t> hashes(manifest.files.size(), 0);
+    for (int rank = 0; rank < 3; ++rank) damage_of_part(checkpoint, manifest, rank, 3, hashes, quiet_);
+    EXPECT_THAT(damage_of(checkpoint, manifest, hashes), testing::HasSubstr(manifest.files[3].file));
+}
+
+TEST_F(Run, ReadsTheHashesOfVersion3) {
+    const fs::path checkpoint = save(3), path = checkpoint / "manifest.json";
+    nlohmann::json json = nlohmann::json::parse(text_of(path));
+    json["version"] = 3;
+    for (auto& entry : json["files"]) {
+        const std::string bytes = text_of(checkpoint / entry["file"].get<std::string>());
+        entry["xxh64"] = fmt::format("{:016x}", XXH64(bytes.data(), bytes.size(), 0));
+        entry.erase("adhash64");
+    }
+    std::ofstream(path) << json.dump();
+    const Manifest manifest = read_manifest(checkpoint);
+    check_version(checkpoint, manifest);
+    for (const ManifestEntry& entry : manifest.files) EXPECT_EQ(damage_of_old(checkpoint, entry, quiet_), "");
+    fs::resize_file(checkpoint / "language.h5", 100);
+    EXPECT_THAT(damage_of_old(checkpoint, manifest.files[0], quiet_), testing::HasSubstr("100 bytes"));
 }
 
 TEST_F(Run, RefusesOtherShapesAndMissingParameters) {
@@ -236,7 +389,7 @@ TEST_F(Run, DoesNotPassOverAnotherVersion) {
     const fs::path checkpoint = save(3), path = checkpoint / "manifest.json";
     std::ifstream in(path);
     std::string text{std::istreambuf_iterator<char>(in), {}};
-    text.replace(text.find("\"version\": 3"), 12, "\"version\": 9");
+    text.replace(text.find("\"version\": 4"), 12, "\"version\": 9");
     std::ofstream(path) << text;
     EXPECT_EQ(code_of([&] { check_version(checkpoint, read_manifest(checkpoint)); }), ExitCode::bad_data);
 }
@@ -294,7 +447,7 @@ TEST_F(Run, DamagedOnesGoAsideWhenTheRunHasPassedThem) {
 
 TEST_F(Run, OnlyUnfinishedCheckpointsAreNone) {
     EXPECT_FALSE(had_checkpoints(run_));
-    begin_checkpoint(run_, 4);
+    begin(4);
     EXPECT_FALSE(had_checkpoints(run_));
     EXPECT_TRUE(list_checkpoints(run_).empty());
     fs::rename(save(5), run_ / "checkpoints/step-000005.damaged");

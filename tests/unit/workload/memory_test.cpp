@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <cmath>
 #include <set>
 #include <string>
 #include <tuple>
@@ -56,6 +57,31 @@ TEST_F(Memory, CountsEachPartByItsRule) {
     EXPECT_EQ(vision.channels, rows);
     EXPECT_EQ(language.channels, rows);
     EXPECT_EQ(vision.scratch, up.footprint.scratch);
+}
+
+TEST_F(Memory, CountsTheCopyThatIsSaved) {
+    MemoryPlan memory = plan({"section.vision.mode=forward", "section.vision.weights=random"});
+    const double before = total(memory, 2);
+    EXPECT_EQ(snapshot_of(memory, scenario_.graph, 2), 0);
+    memory.snapshots = true;
+    // A third of the trained weights with their two moments; frozen weights do not change.
+    const auto blocks = static_cast<double>(memory.stages[1].footprint.parameters) / 8 / parallel::kBlock;
+    const double copy = 12.0 * std::ceil(blocks / 3) * parallel::kBlock;
+    EXPECT_EQ(total(memory, 2) - before, copy);
+    EXPECT_EQ(memory_of(memory, scenario_.graph, 0).snapshot, 0);
+    EXPECT_NE(memory_of(memory, scenario_.graph, 2).describe().find("for the copy that is saved"),
+              std::string::npos);
+    memory.shares_scratch = false;  // a GPU, whose memory does not hold it
+    EXPECT_EQ(total(memory, 2), before);
+    EXPECT_EQ(snapshot_of(memory, scenario_.graph, 2), copy);
+    // Its frozen weights are copied as well, because threads cannot read them: here a third of them.
+    MemoryPlan shards =
+        plan({"section.vision.mode=forward", "section.vision.weights=random", "section.vision.layout.dp=3"});
+    shards.snapshots = true;
+    EXPECT_EQ(snapshot_of(shards, scenario_.graph, 0), 0);
+    shards.shares_scratch = false;
+    const auto frozen = static_cast<double>(shards.stages[0].footprint.parameters) / 4 / parallel::kBlock;
+    EXPECT_EQ(snapshot_of(shards, scenario_.graph, 0), 4.0 * std::ceil(frozen / 3) * parallel::kBlock);
 }
 
 TEST_F(Memory, NamesGradientsOnlyWhereASectionIsTrained) {
