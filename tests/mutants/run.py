@@ -124,8 +124,9 @@ class Build:
     def run(self, mutant, program):
         if "script" in mutant:
             with self.ranks:
+                variable = "MAESTRO_BINARY" if mutant["test"] == "maestro" else "MAESTRO_HOSTED"
                 return self.call(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", ROOT / mutant["script"], "-k", mutant["cases"],
-                                 timeout=LONGEST_S, MAESTRO_HOSTED=str(program), PYTHONDONTWRITEBYTECODE="1")
+                                 timeout=LONGEST_S, **{variable: str(program), "PYTHONDONTWRITEBYTECODE": "1"})
         if "ranks" not in mutant:
             other = {"MAESTRO_HOSTED_ARCHITECTURE": str(mutant["architecture"])} if "architecture" in mutant else {}
             return self.call(program, f"--gtest_filter={mutant['cases']}", timeout=LONGEST_S, **other)
