@@ -39,6 +39,7 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
     }
     MAESTRO_CHECK((stream_input_ < 0) == role.stage.first(), "stage {} of {}: {} input from the stage before",
                   role.stage.index, role.section, stream_input_ < 0 ? "no" : "an");
+    store_.begin_layer();
     if (role.stage.last()) {
         norm_ = &store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained);
         if (!spec.tie_embeddings)

@@ -58,6 +58,7 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
                   "stage {} of {} has layers {} to {} of {}", role.stage.index, role.section, first,
                   first + count - 1, spec.layers);
     for (int i = first; i < first + count; ++i) {
+        store.begin_layer();
         const auto name = [&](const char* suffix) { return "layers." + std::to_string(i) + "." + suffix; };
         // Norms are whole on every tp rank, and each rank's gradient is partial: it has normalized its local
         // rows only, or (q_norm, k_norm) its own heads.

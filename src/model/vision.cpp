@@ -53,6 +53,7 @@ Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& rol
                   "stage {} of {} has {} inputs, the first of which is {} residual stream", role.stage.index,
                   role.section, role.inputs.size(), stream ? "a" : "no");
     if (!role.stage.last()) return;
+    store_.begin_layer();
     norm_ = &store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained);
     const std::int64_t out = role.output_width, merged = patches_per_token_ * spec.width;
     const Range part = mesh_.tp_part(out);

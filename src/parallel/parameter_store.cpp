@@ -48,22 +48,48 @@ Parameter& ParameterStore::declare(std::string name, std::vector<std::int64_t> s
     p.shard = make_shard(rows, columns);
     p.trainable = trainable;
     p.init = init;
-    declared_group_.push_back(declared_groups_);
+    layer_.push_back(declared_layers_);
     return p;
 }
 
-void ParameterStore::allocate(double residual_scale) {
+std::vector<int> ParameterStore::group_layers(bool trainable, std::int64_t group_elements) const {
+    // Sizes of whole parameters, not of what this rank holds: all ranks of a replica need the same groups,
+    // because they sum the gradients of weights of which several of them hold copies.
+    std::vector<std::int64_t> elements(static_cast<std::size_t>(declared_layers_) + 1, 0);
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+        if (parameters_[i].trainable == trainable)
+            elements[static_cast<std::size_t>(layer_[i])] += whole(parameters_[i].shape).size();
+    std::vector<int> groups(elements.size(), -1);
+    int group = 0;  // counted from the last layer on
+    std::int64_t of_group = 0;
+    for (std::size_t layer = elements.size(); layer-- > 0;) {
+        if (elements[layer] == 0) continue;
+        if (of_group >= group_elements * mesh_.shape().degrees.tp) {
+            ++group;
+            of_group = 0;
+        }
+        groups[layer] = group;
+        of_group += elements[layer];
+    }
+    for (int& g : groups)
+        if (g >= 0) g = group - g;
+    return groups;
+}
+
+void ParameterStore::allocate(double residual_scale, std::int64_t group_elements) {
     residual_scale_ = residual_scale;
     initialized_.assign(parameters_.size(), false);
     group_.assign(parameters_.size(), nullptr);
     // Trainable and frozen parameters are separate groups, because only the former have gradients and are
     // reduced. The order of groups is the same on all ranks, and their collectives run in this order.
-    for (const bool trainable : {true, false})
-        for (int group = 0; group <= declared_groups_; ++group) {
+    for (const bool trainable : {true, false}) {
+        const std::vector<int> group_of_layer = group_layers(trainable, group_elements);
+        for (int group = 0; group <= declared_layers_; ++group) {
             std::vector<Parameter*> members;
             std::vector<std::size_t> numbers;
             for (std::size_t i = 0; i < parameters_.size(); ++i)
-                if (parameters_[i].trainable == trainable && declared_group_[i] == group) {
+                if (parameters_[i].trainable == trainable &&
+                    group_of_layer[static_cast<std::size_t>(layer_[i])] == group) {
                     members.push_back(&parameters_[i]);
                     numbers.push_back(i);
                 }
@@ -71,6 +97,7 @@ void ParameterStore::allocate(double residual_scale) {
             groups_.emplace_back(backend_, mesh_, compute_, std::move(members));
             for (const std::size_t i : numbers) group_[i] = &groups_.back();
         }
+    }
 }
 
 void ParameterStore::initialize(Pulse& pulse, bool shard_only) {

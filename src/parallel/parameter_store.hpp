@@ -15,6 +15,10 @@
 
 namespace maestro::parallel {
 
+/// Elements of a group in f32: 16 MiB, of which many are under way in a large section, and enough for
+/// messages to be fast.
+inline constexpr std::int64_t kGroupElements = std::int64_t{1} << 22;
+
 /// Owns the parameters and their groups. Backend and mesh outlive it.
 class ParameterStore {
 public:
@@ -28,11 +32,14 @@ public:
     /// Declares a parameter of which this rank holds the rows of `parts`, which ascend, in `columns`.
     Parameter& declare(std::string name, std::vector<std::int64_t> shape, Init init, bool trainable,
                        const std::vector<ParameterPart>& parts, Range columns);
-    /// Begins a new group for the parameters that are declared from now on. In any case trainable and frozen
-    /// parameters are in different groups.
-    void begin_group() { ++declared_groups_; }
+    /// Begins a new layer: its parameters are declared from now on, and are needed and final together.
+    /// Layers are declared in the order in which forward uses them.
+    void begin_layer() { ++declared_layers_; }
     /// Allocates all parameters; their weights are zero. `residual_scale` is the factor of Init::residual.
-    void allocate(double residual_scale);
+    /// Parameters of consecutive layers are grouped from the last layer on, in which backward ends first,
+    /// until a tp rank has `group_elements` of a group (DistributedDataParallel's buckets: Li et al., VLDB
+    /// 2020). Trainable and frozen parameters are in different groups.
+    void allocate(double residual_scale, std::int64_t group_elements = kGroupElements);
 
     /// Draws random weights for all parameters that are not marked as initialized. A weight is a function of
     /// the seed, the section, the parameter's name and the index in the logical parameter, so that every
@@ -64,6 +71,9 @@ public:
 
 private:
     void draw(const Parameter& parameter, Range held);
+    /// Returns the group of each layer that has parameters of this kind, -1 for the others. Groups are
+    /// numbered in the order of layers.
+    std::vector<int> group_layers(bool trainable, std::int64_t group_elements) const;
 
     struct NameHash : std::hash<std::string_view> {
         using is_transparent = void;
@@ -74,9 +84,9 @@ private:
     std::uint64_t seed_;
     DType compute_;
     double residual_scale_ = 1;
-    int declared_groups_ = 0;
+    int declared_layers_ = 0;
     std::deque<Parameter> parameters_;
-    std::vector<int> declared_group_;                                                ///< by parameter
+    std::vector<int> layer_;                                                         ///< by parameter
     std::vector<bool> initialized_;                                                  ///< by parameter
     std::vector<const ParameterGroup*> group_;                                       ///< by parameter
     std::unordered_map<std::string, std::size_t, NameHash, std::equal_to<>> index_;  ///< by name

@@ -53,7 +53,7 @@ inline void declare(parallel::ParameterStore& store, const Grid& grid, int tp, s
     using parallel::Init;
     store.declare("norm", {5}, Init::ones, trained);
     store.declare("output", {3, 5 * size}, Init::normal, trained, {{{0, 3}}}, part_of(5 * size, tp, grid.tp));
-    if (groups) store.begin_group();
+    if (groups) store.begin_layer();
     store.declare("frozen", {4, 3}, Init::normal, false);
     store.declare("frozen-rows", {9, 2}, Init::normal, false, {{part_of(9, tp, grid.tp)}}, {0, 2});
     const Range queries = part_of(4 * size, tp, grid.tp),
@@ -61,10 +61,10 @@ inline void declare(parallel::ParameterStore& store, const Grid& grid, int tp, s
     std::vector<parallel::ParameterPart> qkv{{queries}};
     if (key.size() > 0) qkv.push_back({{4 * size + key.begin, 4 * size + key.end}, parallel::Axis::kv});
     store.declare("qkv", {6 * size, 2}, Init::normal, trained, qkv, {0, 2});
-    if (groups) store.begin_group();
+    if (groups) store.begin_layer();
     store.declare("head", {7, 2}, Init::normal, trained, {{part_of(7, tp, grid.tp)}}, {0, 2});
     store.declare("table", {7, 11}, Init::normal, trained);
-    store.allocate(1);
+    store.allocate(1, 1);
     Pulse quiet;
     store.initialize(quiet);
 }

@@ -99,9 +99,9 @@ TEST(ParameterGroup, ShardsCoverEachElementOnce) {
                 ParameterStore store(*meta, mesh, "language", 7, DType::bf16);
                 for (const std::int64_t size : {5, 100, 1, 64}) {
                     store.declare(std::to_string(size), {size}, Init::ones, size != 1);
-                    if (groups) store.begin_group();
+                    if (groups) store.begin_layer();
                 }
-                store.allocate(1);
+                store.allocate(1, 1);
                 EXPECT_EQ(store.groups().size(), groups ? 4u : 2u);
                 owners.resize(store.parameters().size());
                 for (std::size_t i = 0; i < owners.size(); ++i) {
@@ -114,6 +114,31 @@ TEST(ParameterGroup, ShardsCoverEachElementOnce) {
             }
             for (const auto& counts : owners) EXPECT_THAT(counts, testing::Each(1));
         }
+}
+
+/// Groups are filled from the last layer on. Their sizes are those of whole parameters, for each of the tp
+/// ranks.
+TEST(ParameterStore, LayersAreGroupedFromTheLastOn) {
+    const auto meta = backend::make_meta();
+    for (const int tp : {1, 2}) {
+        const Mesh mesh = make_meta_mesh(0, {.degrees = {1, tp}});
+        ParameterStore store(*meta, mesh, "language", 7, DType::f32);
+        for (const std::int64_t size : {3, 2, 2, 5, 1, 1}) {
+            if (store.parameters().size() > 0) store.begin_layer();
+            store.declare(std::to_string(store.parameters().size()), {size * tp}, Init::ones, true);
+        }
+        store.declare("frozen", {100}, Init::ones, false);
+        store.allocate(1, 4);
+        std::vector<std::vector<std::string>> names;
+        for (const ParameterGroup& group : store.groups()) {
+            names.emplace_back();
+            for (const Parameter* p : group.parameters()) names.back().push_back(p->name);
+        }
+        // 1 + 1 + 5, 2 + 2 and 3.
+        EXPECT_THAT(
+            names, testing::ElementsAre(testing::ElementsAre("0"), testing::ElementsAre("1", "2"),
+                                        testing::ElementsAre("3", "4", "5"), testing::ElementsAre("frozen")));
+    }
 }
 
 /// Weights in the type that computes, f32 gradients, and f32 masters of the shard where they are not the
