@@ -17,6 +17,7 @@
 #include "ledger.hpp"
 #include "model/module.hpp"
 #include "train/step/optimizer.hpp"
+#include "train/step/parameter_sync.hpp"
 
 using namespace maestro;
 using bench::Ledger;
@@ -201,6 +202,8 @@ Costs run(const Section& section) {
     }
     parallel::ParameterStore& store = module->parameters();
     train::Optimizer optimizer(ledger, store);
+    comm::Waiter waiter;
+    train::ParameterSync sync(store, optimizer, waiter, section.spec.name);
     backend::Arena saved, scratch;
     Tensor output;
     model::Result result;
@@ -211,9 +214,9 @@ Costs run(const Section& section) {
     costs.phases.emplace_back("forward", ledger.take());
     module->backward(*kept, output.rank != 0 ? output : Tensor{}, d_inputs, scratch);
     costs.phases.emplace_back("backward", ledger.take());
-    optimizer.reduce(scratch);
-    optimizer.update({}, 1, 1);
-    store.zero_gradients();
+    sync.finish_sums();
+    sync.update({}, 1, 1);
+    sync.await_weights();
     costs.phases.emplace_back("update", ledger.take());
     if (section.student() && section.tp * section.cp == 1) {
         batch.train = false;

@@ -43,12 +43,14 @@ Operation ProcessGroup::all_gather_by_nodes(RankRows parts) {
         }
         return exchange(std::move(sends), std::move(receives));
     };
+    // Nothing but the rows themselves takes memory, so that two pieces are under way within the node as well.
     Request between = begin_across(0), in_node = 0;
     for (std::int64_t at = 0; at < longest; at += step) {
         co_await AwaitedExchange{this, between};
         if (at + step < longest) between = begin_across(at + step);
+        const Request next = begin_within(at);
         if (at > 0) co_await AwaitedExchange{this, in_node};
-        in_node = begin_within(at);
+        in_node = next;
     }
     co_await AwaitedExchange{this, in_node};
 }

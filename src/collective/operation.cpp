@@ -6,9 +6,8 @@ namespace maestro::collective {
 
 bool Operation::advance() {
     while (!ended()) {
-        const AwaitedExchange awaited = coroutine_.promise().awaited;
-        if (!awaited.group->test(awaited.request)) return false;
-        coroutine_.resume();
+        if (!awaited().group->test(awaited().request)) return false;
+        resume();
     }
     rethrow_error();
     return true;
@@ -16,10 +15,14 @@ bool Operation::advance() {
 
 void Operation::wait() {
     while (!ended()) {
-        const AwaitedExchange awaited = coroutine_.promise().awaited;
-        awaited.group->wait(awaited.request);
-        coroutine_.resume();
+        awaited().group->wait(awaited().request);
+        resume();
     }
+    rethrow_error();
+}
+
+void Operation::resume() {
+    coroutine_.resume();
     rethrow_error();
 }
 

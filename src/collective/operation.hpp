@@ -51,6 +51,11 @@ public:
     }
 
     bool ended() const { return !coroutine_ || coroutine_.done(); }
+    /// The exchange that it waits for now. Only while it has not ended.
+    AwaitedExchange awaited() const { return coroutine_.promise().awaited; }
+    /// Goes on after that exchange, which has ended, until it waits for the next one. An operation that
+    /// consists of others drives them so: it awaits what they await. Rethrows its error.
+    void resume();
     /// Does what can be done without waiting for another rank. Returns whether the operation has ended.
     /// Rethrows its error.
     bool advance();

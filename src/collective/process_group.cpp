@@ -74,16 +74,25 @@ ProcessGroup::Request ProcessGroup::start_shift(backend::Backend& b, const Tenso
                     {{(rank_ + size_ - step) % size_, received.data, received.bytes()}});
 }
 
-void ProcessGroup::all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction reduction,
-                              backend::Arena& scratch) {
-    if (size_ == 1 || values.empty()) return;
+Operation ProcessGroup::launch_all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction reduction,
+                                          backend::Arena& scratch) {
+    if (size_ == 1 || values.empty()) return {};
     // One rank sums an element and sends the result to all, so that all have the same bits. Each rank sends
     // 2 (n - 1) / n of the values, which is the least that an all-reduce of n ranks can do.
     std::vector<std::int64_t> rows;
     for (int r = 0; r < size_; ++r) rows.push_back(part_of(values.size(), r, size_).size());
-    const Tensor flat = values.reshape({values.size(), 1});
-    reduce_scatter(b, flat, RankRows(flat, rows, size_)[rank_], rows, reduction, scratch);
-    wait(start_all_gather_in_place(flat, rows));
+    return all_reduce_in_parts(b, values.reshape({values.size(), 1}), std::move(rows), reduction, scratch);
+}
+
+Operation ProcessGroup::all_reduce_in_parts(backend::Backend& b, Tensor flat, std::vector<std::int64_t> rows,
+                                            ops::Reduction reduction, backend::Arena& scratch) {
+    const Tensor local = RankRows(flat, rows, size_)[rank_];
+    Operation sum = launch_reduce_scatter(b, flat, local, rows, reduction, scratch);
+    while (!sum.ended()) {
+        co_await sum.awaited();
+        sum.resume();
+    }
+    co_await AwaitedExchange{this, start_all_gather_in_place(flat, rows)};
 }
 
 }  // namespace maestro::collective

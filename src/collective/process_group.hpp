@@ -34,7 +34,9 @@ struct LinkCost {
 struct Traffic {
     std::int64_t messages = 0;
     std::int64_t bytes = 0;
-    double seconds = 0;  ///< of a meta group, by its links' latency and bandwidth; 0 for real ranks
+    /// Of a meta group, by its links' latency and bandwidth: seconds in which operations wait for messages
+    /// and compute nothing. 0 for real ranks.
+    double seconds = 0;
 };
 
 /// A fixed sequence of ranks. All members call the same operations in the same order with the same sizes.
@@ -103,8 +105,12 @@ public:
     /// node once and distributes them there.
     Operation launch_all_gather(const Tensor& whole, std::span<const std::int64_t> rows);
     /// In place. Takes reduce_scratch() bytes of scratch for part_of(values.size(), 0, size()) elements.
+    Operation launch_all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction reduction,
+                                backend::Arena& scratch);
     void all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction reduction,
-                    backend::Arena& scratch);
+                    backend::Arena& scratch) {
+        launch_all_reduce(b, values, reduction, scratch).wait();
+    }
 
 protected:
     ProcessGroup(int rank, Nodes nodes, std::string transport)
@@ -116,9 +122,14 @@ protected:
         std::size_t bytes = 0;  ///< > 0
     };
     virtual Request begin(std::span<const Message> sends, std::span<const Message> receives) = 0;
+    /// The device has computed for so long while exchanges were under way. Only a meta group needs to know.
+    virtual void computed(double seconds) { static_cast<void>(seconds); }
     Traffic traffic_;
 
 private:
+    /// ops::reduce() within an operation.
+    void reduce(backend::Backend& b, std::span<const Tensor> terms, ops::Reduction reduction,
+                const Tensor& result);
     Request exchange(std::vector<Message> sends, std::vector<Message> receives);
     /// Sends outgoing(r) to every other rank r and receives incoming(r) from it.
     Request exchange_with_all(const std::function<Tensor(int rank)>& outgoing,
@@ -127,6 +138,8 @@ private:
                                       ops::Reduction reduction, backend::Arena& scratch);
     Operation reduce_scatter_by_nodes(backend::Backend& b, RankRows parts, Tensor local,
                                       ops::Reduction reduction, backend::Arena& scratch);
+    Operation all_reduce_in_parts(backend::Backend& b, Tensor flat, std::vector<std::int64_t> rows,
+                                  ops::Reduction reduction, backend::Arena& scratch);
     Operation all_gather_directly(RankRows parts);
     Operation all_gather_by_nodes(RankRows parts);
 

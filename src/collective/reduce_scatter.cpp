@@ -36,15 +36,16 @@ int sets_of(std::int64_t elements, std::int64_t piece) {
 }
 
 /// What a rank of a hierarchical group needs while one piece of every shard is summed, in buffers of a piece.
+/// Of what is exchanged and summed within the node, two successive pieces are under way.
 struct NodeBuffers {
     std::size_t received;  ///< from the ranks of its node, for the shards that it exchanges for the node
-    std::size_t partial;   ///< sums of these within the node, of two successive pieces
+    std::size_t partial;   ///< sums of these within the node
     std::size_t remote;    ///< the partial sums of the other nodes for its shard
     std::size_t total() const { return received + partial + remote; }
 };
 NodeBuffers buffers_of(const Nodes& nodes, int rank) {
     const std::size_t shards = nodes.shards_of_proxy(rank).size(), here = nodes.on(nodes.of(rank)).size();
-    return {.received = (here - 1) * shards,
+    return {.received = 2 * (here - 1) * shards,
             .partial = here > 1 ? 2 * shards : 0,
             .remote = static_cast<std::size_t>(nodes.count() - 1)};
 }
@@ -67,11 +68,19 @@ std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type) {
     const std::int64_t piece = reduce_piece(ranks, type);
     for (int buffer = 0; buffer < sets_of(elements, piece) * (ranks - 1); ++buffer)
         measured.allocate(type, {std::min(elements, piece)});
-    // The smallest pieces of a hierarchical group, which has at most three buffers for each rank: with m
-    // shards for each of the L ranks of a node, (L + 1) m and one for each other node, and m is at most
-    // 2 n / (L + 1) of the n ranks.
-    const auto least = static_cast<std::size_t>(3 * ranks * kPieceAlignment) * size_of(type);
+    // The smallest pieces of a hierarchical group, which has at most five buffers for each rank: with m
+    // shards for each of the L ranks of a node, 2 L m and one for each other node, and m is at most 2 n / (L
+    // + 1) of the n ranks.
+    const auto least = static_cast<std::size_t>(5 * ranks * kPieceAlignment) * size_of(type);
     return std::max(measured.peak(), least);
+}
+
+void ProcessGroup::reduce(backend::Backend& b, std::span<const Tensor> terms, ops::Reduction reduction,
+                          const Tensor& result) {
+    if (result.empty()) return;
+    const double before_s = b.counts().seconds;
+    ops::reduce(b, terms, reduction, result);
+    computed(b.counts().seconds - before_s);
 }
 
 Operation ProcessGroup::launch_reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& local,
@@ -126,7 +135,7 @@ Operation ProcessGroup::reduce_scatter_directly(backend::Backend& b, RankRows pa
         co_await AwaitedExchange{this, piece.request};
         // The buffers are used again for the piece after the next, although on a GPU this sum may not have
         // been taken yet: an exchange orders its receives after all operations that were issued before it.
-        if (!piece.result.empty()) ops::reduce(b, piece.terms, reduction, piece.result);
+        reduce(b, piece.terms, reduction, piece.result);
     }
 }
 
@@ -173,33 +182,35 @@ public:
     /// To and from the ranks of the node.
     Transfers within(std::int64_t at) {
         Transfers transfers;
-        std::size_t buffer = 0;
-        terms_.assign(shards_.size(), std::vector<Tensor>(nodes_.on(node_).size()));
+        std::size_t buffer = set_of(at) * received_.size() / 2;
+        std::vector<std::vector<Tensor>>& terms = terms_[set_of(at)];
+        terms.assign(shards_.size(), std::vector<Tensor>(nodes_.on(node_).size()));
         for (std::size_t s = 0; s < shards_.size(); ++s)
-            terms_[s][nodes_.position(rank_)] = parts_.piece(shards_[s], at, step_);
+            terms[s][nodes_.position(rank_)] = parts_.piece(shards_[s], at, step_);
         for (const int peer : peers_) {
             for (const int shard : nodes_.shards_of_proxy(peer))
                 transfers.sends.push_back({peer, parts_.piece(shard, at, step_)});
             for (std::size_t s = 0; s < shards_.size(); ++s) {
-                Tensor& term = terms_[s][nodes_.position(peer)];
-                term = received_[buffer++].slice(0, terms_[s][nodes_.position(rank_)].size());
+                Tensor& term = terms[s][nodes_.position(peer)];
+                term = received_[buffer++].slice(0, terms[s][nodes_.position(rank_)].size());
                 transfers.receives.push_back({peer, term});
             }
         }
         return transfers;
     }
     /// After within() has arrived: the partial sums of the node.
-    void sum_within(backend::Backend& b, std::int64_t at, ops::Reduction reduction) {
+    template <class Reduce>
+    void sum_within(std::int64_t at, Reduce&& reduce) {
         partial_.clear();
         for (std::size_t s = 0; s < shards_.size(); ++s) {
-            const Tensor local_term = terms_[s][nodes_.position(rank_)];
-            if (terms_[s].size() == 1) {
+            const std::vector<Tensor>& terms = terms_[set_of(at)][s];
+            const Tensor local_term = terms[nodes_.position(rank_)];
+            if (terms.size() == 1) {
                 partial_.push_back(local_term);
                 continue;
             }
-            const std::size_t set = static_cast<std::size_t>(at / step_ % 2);
-            partial_.push_back(partial_buffers_[2 * s + set].slice(0, local_term.size()));
-            if (!local_term.empty()) ops::reduce(b, terms_[s], reduction, partial_.back());
+            partial_.push_back(partial_buffers_[2 * s + set_of(at)].slice(0, local_term.size()));
+            reduce(terms, partial_.back());
         }
     }
     /// Between nodes: partial sums to the ranks whose shards they belong to, and of this rank's shard.
@@ -222,11 +233,14 @@ public:
         return transfers;
     }
     /// After across() has arrived.
-    void sum_across(backend::Backend& b, ops::Reduction reduction) {
-        if (!result_.empty()) ops::reduce(b, totals_, reduction, result_);
+    template <class Reduce>
+    void sum_across(Reduce&& reduce) {
+        reduce(totals_, result_);
     }
 
 private:
+    std::size_t set_of(std::int64_t at) const { return static_cast<std::size_t>(at / step_ % 2); }
+
     int rank_, node_;
     const Nodes& nodes_;
     const RankRows& parts_;
@@ -235,9 +249,10 @@ private:
     std::span<const int> shards_;
     std::int64_t step_;
     std::vector<Tensor> received_, partial_buffers_, remote_;  ///< of step_ elements each
-    std::vector<std::vector<Tensor>> terms_;  ///< by shard and position: what within() exchanges
-    std::vector<Tensor> partial_;             ///< by shard: sums within the node
-    std::vector<Tensor> totals_;              ///< by node: the partial sums of this rank's shard
+    /// By set, shard and position: what within() exchanges.
+    std::array<std::vector<std::vector<Tensor>>, 2> terms_;
+    std::vector<Tensor> partial_;  ///< by shard: sums within the node
+    std::vector<Tensor> totals_;   ///< by node: the partial sums of this rank's shard
     Tensor result_;
 };
 
@@ -260,21 +275,24 @@ Operation ProcessGroup::reduce_scatter_by_nodes(backend::Backend& b, RankRows pa
         const PieceByNodes::Transfers transfers = piece.across(at);
         return exchange(messages(transfers.sends), messages(transfers.receives));
     };
+    const auto sum = [&](std::span<const Tensor> terms, const Tensor& result) {
+        reduce(b, terms, reduction, result);
+    };
     // While the sums of one piece cross between nodes, the next piece is exchanged within them.
     const std::int64_t step = piece.step(), longest = parts.longest();
     Request in_node = begin_within(0), between = 0;
     for (std::int64_t at = 0; at < longest; at += step) {
         co_await AwaitedExchange{this, in_node};
-        piece.sum_within(b, at, reduction);
         if (at + step < longest) in_node = begin_within(at + step);
+        piece.sum_within(at, sum);
         if (at > 0) {
             co_await AwaitedExchange{this, between};
-            piece.sum_across(b, reduction);
+            piece.sum_across(sum);
         }
         between = begin_across(at);
     }
     co_await AwaitedExchange{this, between};
-    piece.sum_across(b, reduction);
+    piece.sum_across(sum);
 }
 
 }  // namespace maestro::collective

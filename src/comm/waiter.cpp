@@ -21,6 +21,7 @@ constexpr double kMinSleepS = 50e-6;
 constexpr double kMaxSleepS = 200e-6;
 constexpr double kLongWaitS = 0.25;  // longer waits are reported to the watchdog, once a second
 constexpr double kReportS = 1.0;
+constexpr double kPollEveryS = 1e-3;
 
 // On some networks one-sided operations proceed only while the target is inside MPI. A probe of the
 // communicator of this process alone is the cheapest call.
@@ -37,7 +38,7 @@ int world_rank() {
 }  // namespace
 
 double Waiter::begin() {
-    polls_ = 0;
+    waits_ = 0;
     last_heartbeat_s_ = 0;
     next_report_s_ = kLongWaitS;
     return now_s();
@@ -46,8 +47,9 @@ double Waiter::begin() {
 void Waiter::pause(double start_s, const std::function<std::string()>& describe) {
     drive_progress();
     progress_.poll();
-    if (++polls_ < kSpins) {
-        if (polls_ % 8 == 0) sched_yield();
+    poll();
+    if (++waits_ < kSpins) {
+        if (waits_ % 8 == 0) sched_yield();
         return;
     }
     const double elapsed = now_s() - start_s;
@@ -68,6 +70,17 @@ void Waiter::pause(double start_s, const std::function<std::string()>& describe)
     }
     const double sleep_s = std::min(kMaxSleepS, kMinSleepS + elapsed / 100);
     std::this_thread::sleep_for(std::chrono::duration<double>(sleep_s));
+}
+
+bool Waiter::poll() {
+    bool under_way = false;
+    for (const Poll& poll : polls_) under_way = poll() || under_way;
+    return under_way;
+}
+
+void Waiter::sleep_until(double time_s) {
+    while (poll() && now_s() + kPollEveryS < time_s) comm::sleep_until(now_s() + kPollEveryS);
+    comm::sleep_until(time_s);
 }
 
 std::string Waiter::named(const std::function<std::string()>& describe) const {

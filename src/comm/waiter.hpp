@@ -57,6 +57,18 @@ public:
     /// Advances messages while the main thread computes; waits poll it too.
     Progress& progress() { return progress_; }
 
+    /// Advances what the main thread has started and not yet waited for, without waiting itself. Returns
+    /// whether anything is still under way.
+    using Poll = std::function<bool()>;
+    using PollId = std::list<Poll>::iterator;
+    /// From now on every wait calls `poll`, and so does poll(). Main thread only.
+    PollId add_poll(Poll poll) { return polls_.insert(polls_.end(), std::move(poll)); }
+    void remove_poll(PollId id) { polls_.erase(id); }
+    /// For a main thread that computes for long between two waits.
+    bool poll();
+    /// Sleeps until comm::now_s() is `time_s`, and polls in between while anything is under way.
+    void sleep_until(double time_s);
+
 private:
     double begin();
     void pause(double start_s, const std::function<std::string()>& describe);
@@ -68,7 +80,8 @@ private:
     Progress progress_;
     std::function<bool()> heartbeat_poll_;
     std::list<Diagnostic> diagnostics_;
-    int polls_ = 0;
+    std::list<Poll> polls_;
+    int waits_ = 0;
     // Since the start of the present wait:
     double last_heartbeat_s_ = 0;
     double next_report_s_ = 0;

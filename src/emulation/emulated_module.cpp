@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "comm/environment.hpp"
 #include "emulation/emulation.hpp"
@@ -21,21 +23,33 @@ Tensor meta_rows(std::int64_t rows, std::int64_t width, DType dtype) {
 class EmulatedModule final : public model::Module {
 public:
     EmulatedModule(backend::Backend& backend, const model::ModelSpec& spec, const model::Role& role,
-                   std::int64_t trainable, const backend::DeviceRates& rates, const Scales& scales,
-                   const workload::StepEnd& end, parallel::Mesh mesh, parallel::Mesh meta_mesh)
+                   const backend::DeviceRates& rates, const Scales& scales, Sleep sleep_until,
+                   parallel::Mesh mesh, parallel::Mesh meta_mesh)
         : Module(backend, role, std::move(mesh)),
           backend_(backend),
           spec_(spec),
           role_(role),
           scales_(scales),
-          end_(end),
+          sleep_until_(std::move(sleep_until)),
           meta_(backend::make_meta(rates)),
           model_(model::make_module(*meta_, spec, role, std::move(meta_mesh))) {
-        const std::int64_t size = role.trained ? scales.of(trainable) : 1;
-        const std::string name =
-            role.stage.count == 1 ? "emulated.weight" : fmt::format("emulated.{}.weight", role.stage.index);
-        store_.declare(name, {size}, parallel::Init::zeros, role.trained, {{{0, size}}}, {0, 1});
-        store_.allocate(1);
+        int layer = 0;
+        for (const parallel::ParameterGroup& group : model_->parameters().groups()) {
+            if (group.trainable() != role.trained) continue;
+            std::int64_t elements = 0;
+            for (const parallel::Parameter* p : group.parameters()) elements += p->size();
+            const std::int64_t size = role.trained ? scales.of(elements) : 1;
+            if (layer > 0) store_.begin_layer();
+            store_.declare(fmt::format("emulated.{}.{}.weight", role.stage.index, layer), {size},
+                           parallel::Init::zeros, role.trained, {{{0, size}}}, {0, 1});
+            layer_of_[&group] = layer++;
+            if (!role.trained) break;
+        }
+        store_.allocate(1, 1);  // a group for each of the model's
+        const auto note = [this](const parallel::ParameterGroup& group) {
+            passed_.push_back({layer_of_.at(&group), counted_s()});
+        };
+        if (role.trained) model_->parameters().observer() = {.final = note, .needed = note};
     }
 
     std::unique_ptr<model::Saved> forward(const model::Batch& batch,
@@ -70,7 +84,8 @@ public:
                 for (const float w : sample.weights) weight += w;
             result.loss += emulated_loss(batch.step) * weight * batch.loss_scale;
         }
-        comm::sleep_until(start + scales_.time * counted_s());
+        sleep_through(
+            start, [this](int layer) { store_.layer_needed(layer); }, store_.observer().needed != nullptr);
         return state;
     }
 
@@ -90,11 +105,9 @@ public:
             *state.model,
             d_output.rank == 0 ? Tensor{} : meta_rows(state.output_rows, output_width(), role_.compute),
             gradients, scratch);
-        comm::sleep_until(start + scales_.time * counted_s());
+        sleep_through(
+            start, [this](int layer) { store_.layer_final(layer); }, store_.observer().final != nullptr);
     }
-
-    void gradients_summed(double began_s) override { comm::sleep_until(began_s + end_.reduce_s); }
-    void weights_updated(double began_s) override { comm::sleep_until(began_s + end_.update_s); }
 
 private:
     struct State final : model::Saved {
@@ -117,7 +130,22 @@ private:
         }
         return comm::now_s();
     }
+    /// Sleeps for the time of a task that began at `start_s`. Tells the groups of parameters that it passes,
+    /// where somebody has to know when, which may take time as well.
+    template <class Tell>
+    void sleep_through(double start_s, Tell&& tell, bool observed) {
+        for (const Passed& passed : passed_) {
+            if (!observed) break;
+            const double due_s = start_s + scales_.time * passed.at_s;
+            sleep_until_(due_s);
+            const double told_s = comm::now_s();
+            tell(passed.layer);
+            start_s += comm::now_s() - told_s;
+        }
+        sleep_until_(start_s + scales_.time * counted_s());
+    }
     void reset_counts() {
+        passed_.clear();
         meta_->reset_counts();
         model_->mesh().tp().reset_traffic();
         model_->mesh().cp().reset_traffic();
@@ -131,7 +159,15 @@ private:
     model::ModelSpec spec_;
     model::Role role_;
     Scales scales_;
-    workload::StepEnd end_;  ///< in seconds of this run
+    Sleep sleep_until_;
+    /// By group of the model: the layer of its parameter here.
+    std::map<const parallel::ParameterGroup*, int> layer_of_;
+    /// A group that the present task passes, and after how many seconds of the cluster.
+    struct Passed {
+        int layer;
+        double at_s;
+    };
+    std::vector<Passed> passed_;
     std::unique_ptr<backend::Backend> meta_;
     std::unique_ptr<model::Module> model_;
 };
@@ -143,11 +179,11 @@ std::int64_t Scales::of(std::int64_t width) const {
 }
 
 std::unique_ptr<model::Module> make_emulated_module(backend::Backend& backend, const model::ModelSpec& spec,
-                                                    const model::Role& role, std::int64_t trainable,
+                                                    const model::Role& role,
                                                     const backend::DeviceRates& rates, const Scales& scales,
-                                                    const workload::StepEnd& end, parallel::Mesh mesh,
+                                                    Sleep sleep_until, parallel::Mesh mesh,
                                                     parallel::Mesh meta_mesh) {
-    return std::make_unique<EmulatedModule>(backend, spec, role, trainable, rates, scales, end,
+    return std::make_unique<EmulatedModule>(backend, spec, role, rates, scales, std::move(sleep_until),
                                             std::move(mesh), std::move(meta_mesh));
 }
 

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "model/module.hpp"
-#include "workload/step_end.hpp"
 
 namespace maestro::emulation {
 
@@ -16,14 +16,17 @@ struct Scales {
     std::int64_t of(std::int64_t width) const;
 };
 
+/// Sleeps until comm::now_s() is `time_s`.
+using Sleep = std::function<void(double time_s)>;
+
 /// `mesh` has the real ranks of the section; those of a replica begin every task together. `meta_mesh` counts
-/// what the collectives take on the emulated device. `spec` and `role` are those of the real section,
-/// `trainable` is its number of weights with a gradient, and `end` the end of a step in seconds of this run.
-/// `backend` holds the small tensors that really are sent: rows of scaled width, filled with zeros.
+/// what the collectives take on the emulated device. `spec` and `role` are those of the real section.
+/// `backend` holds the small tensors that really are sent, filled with zeros: rows of scaled width, and one
+/// parameter of scaled size for each trainable group of the real section.
 std::unique_ptr<model::Module> make_emulated_module(backend::Backend& backend, const model::ModelSpec& spec,
-                                                    const model::Role& role, std::int64_t trainable,
+                                                    const model::Role& role,
                                                     const backend::DeviceRates& rates, const Scales& scales,
-                                                    const workload::StepEnd& end, parallel::Mesh mesh,
+                                                    Sleep sleep_until, parallel::Mesh mesh,
                                                     parallel::Mesh meta_mesh);
 
 }  // namespace maestro::emulation

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "comm/environment.hpp"
 #include "emulation/emulated_module.hpp"
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
@@ -67,7 +68,9 @@ void Emulation::check_times(const workload::CostModel& costs, const workload::Sa
             longest = std::max(longest, scenario_.full_micro_batch(scenario_.graph.stages[s].section) *
                                             std::max(cost.stages[s].forward_s, cost.stages[s].backward_s));
     });
-    for (const workload::StepEnd& end : ends_) longest = std::max({longest, end.reduce_s, end.update_s});
+    for (const workload::StepEnd& end : ends_)
+        for (const workload::GroupTimes& group : end)
+            longest = std::max({longest, group.sum_s, group.update_s, group.gather_s});
     longest *= settings_.time_scale;
     if (longest > timeout_s_)
         throw Error(
@@ -114,31 +117,32 @@ workload::MemoryPlan Emulation::scaled(const workload::MemoryPlan& plan,
                                            : kAlignment;
         stage.footprint.scratch = padded(scratch) + kSign;
         const auto backend = backend::make_meta();
-        const auto module = make_module(*backend, s, workload::meta_mesh_of(scenario_, s));
+        const auto module = make_module(*backend, s, workload::meta_mesh_of(scenario_, s), comm::sleep_until);
         stage.footprint.parameters = module->parameters().bytes();
         stage.footprint.optimizer = module->parameters().optimizer_states();
         stage.footprint.frozen_shard = module->parameters().frozen_shard_bytes();
-        stage.footprint.reduce_scratch = module->parameters().reduce_scratch();
+        stage.footprint.sync_scratch = module->parameters().sync_scratch();
     }
     return small;
 }
 
 std::unique_ptr<model::Module> Emulation::make_module(backend::Backend& backend, int stage,
-                                                      parallel::Mesh mesh) const {
+                                                      parallel::Mesh mesh, Sleep sleep_until) const {
     const int rank = mesh.rank_in_replica();
     parallel::Mesh meta_mesh = workload::meta_mesh_of(scenario_, stage, rank);
     const model::ModelSpec spec = scenario_.models[scenario_.graph.stages[stage].section];
     const model::Role role = workload::role_of(scenario_, stage);
-    const auto meta = backend::make_meta();
-    std::int64_t trainable = 0;
-    const auto real = model::make_module(*meta, spec, role, workload::meta_mesh_of(scenario_, stage, rank));
-    for (const parallel::Parameter& p : real->parameters().parameters())
-        if (p.trainable) trainable += p.size();
-    const double scale = settings_.time_scale;
-    const workload::StepEnd& end = ends_[stage];
-    return make_emulated_module(backend, spec, role, trainable, workload::rates_of(scenario_.cluster->device),
-                                scales_of(settings_), {scale * end.reduce_s, scale * end.update_s},
-                                std::move(mesh), std::move(meta_mesh));
+    return make_emulated_module(backend, spec, role, workload::rates_of(scenario_.cluster->device),
+                                scales_of(settings_), std::move(sleep_until), std::move(mesh),
+                                std::move(meta_mesh));
+}
+
+workload::StepEnd Emulation::step_end(int stage) const {
+    workload::StepEnd end = ends_[stage];
+    for (workload::GroupTimes& group : end)
+        for (double* seconds : {&group.sum_s, &group.after_sum_s, &group.update_s, &group.gather_s})
+            *seconds *= settings_.time_scale;
+    return end;
 }
 
 }  // namespace maestro::emulation

@@ -10,6 +10,7 @@
 
 #include "backend/backend.hpp"
 #include "config/deck.hpp"
+#include "emulation/emulated_module.hpp"
 #include "model/module.hpp"
 #include "workload/cost_model.hpp"
 #include "workload/memory.hpp"
@@ -36,10 +37,11 @@ public:
     void check_times(const workload::CostModel& costs, const workload::SampleTable& table) const;
     /// The memory that this program uses for such a plan: rows of scaled width, hardly any weights.
     workload::MemoryPlan scaled(const workload::MemoryPlan& plan, const workload::SampleTable& table) const;
-    /// Makes a stage whose tasks and step ends sleep for the predicted time. Its parameters are one array
-    /// of zeros of scaled size.
-    std::unique_ptr<model::Module> make_module(backend::Backend& backend, int stage,
-                                               parallel::Mesh mesh) const;
+    /// Makes a stage whose tasks sleep for the predicted time. Its parameters are zeros of scaled size.
+    std::unique_ptr<model::Module> make_module(backend::Backend& backend, int stage, parallel::Mesh mesh,
+                                               Sleep sleep_until) const;
+    /// Returns the times of the stage's parameter groups, in seconds of this run.
+    workload::StepEnd step_end(int stage) const;
 
 private:
     const workload::Scenario& scenario_;

@@ -39,7 +39,7 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
     }
     MAESTRO_CHECK((stream_input_ < 0) == role.stage.first(), "stage {} of {}: {} input from the stage before",
                   role.stage.index, role.section, stream_input_ < 0 ? "no" : "an");
-    store_.begin_layer();
+    head_layer_ = store_.begin_layer();
     if (role.stage.last()) {
         norm_ = &store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained);
         if (!spec.tie_embeddings)
@@ -149,6 +149,7 @@ std::unique_ptr<Saved> Language::forward(const Batch& batch, std::span<const std
 void Language::finish(const Batch& batch, std::span<const std::vector<Tensor>> inputs,
                       const PackedBatch& packed, State& state, backend::Arena& saved, backend::Arena& scratch,
                       Tensor& output, Result& result) {
+    store_.layer_needed(head_layer_);
     const DType type = role_.compute, statistics = ops::accumulate_type(type);
     backend::Arena& kept = role_.needs_backward ? saved : scratch;
     const Tensor normed = (role_.emits ? saved : kept).allocate(type, {state.local_rows, spec_.width});
@@ -196,6 +197,7 @@ void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Te
         finish_backward(state, d_output, d_stream, scratch);
     else
         ops::convert(backend_, d_output, d_stream);
+    store_.layer_final(head_layer_);
     layers_.backward(state.stack, state.sequences, d_stream, scratch);
     if (!role_.stage.first()) return;
     if (role_.trained) {

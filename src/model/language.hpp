@@ -140,6 +140,7 @@ private:
     const parallel::Parameter* embedding_;  ///< null after the first stage
     Transformer layers_;
     const parallel::Parameter *norm_ = nullptr, *head_ = nullptr;  ///< null before the last stage
+    int head_layer_ = 0;                                           ///< their layer in the parameter store
     backend::Buffer loss_;  ///< f64[1]: losses of all micro-batches since collect()
     /// By input edge: the teacher's head; null where the edge does not deliver hidden states.
     std::vector<const parallel::Parameter*> teacher_heads_;

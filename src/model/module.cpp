@@ -1,6 +1,9 @@
 #include "model/module.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <list>
 
 #include "model/language.hpp"
 #include "model/vision.hpp"
@@ -134,6 +137,20 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
     backend::Arena saved, scratch;
     Tensor output;
     Result result;
+    std::vector<Footprint::GroupPass> passes;
+    double begin_s = 0;  // of the present pass
+    const auto note = [&](const parallel::ParameterGroup& group, double Footprint::GroupPass::*when) {
+        const std::list<parallel::ParameterGroup>& groups = module->parameters().groups();
+        const auto index = std::find_if(groups.begin(), groups.end(),
+                                        [&](const parallel::ParameterGroup& g) { return &g == &group; });
+        passes[static_cast<std::size_t>(std::distance(groups.begin(), index))].*when =
+            meta->counts().seconds + communication_s() - begin_s;
+    };
+    for (const parallel::ParameterGroup& group : module->parameters().groups())
+        if (group.trainable()) passes.emplace_back();
+    module->parameters().observer() = {
+        .final = [&](const parallel::ParameterGroup& g) { note(g, &Footprint::GroupPass::final_s); },
+        .needed = [&](const parallel::ParameterGroup& g) { note(g, &Footprint::GroupPass::needed_s); }};
     // Allocating and zeroing the parameters was counted as well, but is not part of a task.
     meta->reset_counts();
     const auto state = module->forward(batch, inputs, saved, scratch, output, result);
@@ -144,7 +161,7 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
                         .parameters = module->parameters().bytes(),
                         .optimizer = module->parameters().optimizer_states(),
                         .frozen_shard = module->parameters().frozen_shard_bytes(),
-                        .reduce_scratch = module->parameters().reduce_scratch(),
+                        .sync_scratch = module->parameters().sync_scratch(),
                         .forward_flops = meta->counts().flops,
                         .forward_s = meta->counts().seconds + communication_s()};
     if (options.train && role.needs_backward) {
@@ -161,11 +178,15 @@ Footprint measure(const ModelSpec& spec, const Role& role, std::span<const Sampl
                     {worst_case_extra_rows(role.inputs[e], role, shapes, rows, result.tokens), width});
         }
         meta->reset_counts();
-        const double before_s = communication_s();
+        const double before_s = begin_s = communication_s();
         module->backward(*state, output.rank != 0 ? output : Tensor{}, d_inputs, scratch);
         footprint.backward_flops = meta->counts().flops;
         footprint.backward_s = meta->counts().seconds + communication_s() - before_s;
+        // The first group, which begins with layer 0, is final at the end.
+        for (Footprint::GroupPass& pass : passes)
+            if (pass.final_s == 0) pass.final_s = footprint.backward_s;
     }
+    footprint.groups = std::move(passes);
     footprint.tp = module->mesh().tp().traffic();
     footprint.cp = module->mesh().cp().traffic();
     footprint.scratch = scratch.peak();

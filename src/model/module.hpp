@@ -194,11 +194,6 @@ public:
     /// Makes the module assume, on the meta backend, the micro-batch that needs most memory among those with
     /// the same lengths, wherever the pictures and targets are within its samples.
     virtual void assume_worst_case() {}
-    /// Called after the section's gradients are reduced and after its weights are updated. `began_s` is when
-    /// that began, in seconds of a steady clock. Only an emulated module does something here: it sleeps for
-    /// the time that the emulated cluster would take.
-    virtual void gradients_summed(double began_s) { static_cast<void>(began_s); }
-    virtual void weights_updated(double began_s) { static_cast<void>(began_s); }
 
 protected:
     Module(backend::Backend& backend, const Role& role, parallel::Mesh mesh)
@@ -219,17 +214,22 @@ std::unique_ptr<Module> make_module(backend::Backend& backend, const ModelSpec& 
 
 /// Memory and work of one micro-batch on one rank.
 struct Footprint {
-    std::size_t saved = 0;           ///< bytes of activations kept from forward to backward
-    std::size_t scratch = 0;         ///< peak bytes of temporary memory within a task
-    std::size_t parameters = 0;      ///< bytes of weights and gradients
-    std::int64_t optimizer = 0;      ///< weights whose optimizer states this rank keeps, padding included
-    std::size_t frozen_shard = 0;    ///< bytes of this rank's shard of the frozen weights, padding included
-    std::size_t reduce_scratch = 0;  ///< bytes of temporary memory while gradients are reduced
+    std::size_t saved = 0;         ///< bytes of activations kept from forward to backward
+    std::size_t scratch = 0;       ///< peak bytes of temporary memory within a task
+    std::size_t parameters = 0;    ///< bytes of weights and gradients
+    std::int64_t optimizer = 0;    ///< weights whose optimizer states this rank keeps, padding included
+    std::size_t frozen_shard = 0;  ///< bytes of this rank's shard of the frozen weights, padding included
+    std::size_t sync_scratch = 0;  ///< bytes of temporary memory for sums of gradients, beside that of tasks
     double forward_flops = 0;
     double backward_flops = 0;
     double forward_s = 0;  ///< seconds, by the rates of the device and the links of the mesh
     double backward_s = 0;
     collective::Traffic tp = {}, cp = {};  ///< sent along these axes, forward and backward together
+    /// When the passes come to a trainable group of parameters, in seconds from their beginning.
+    struct GroupPass {
+        double needed_s = 0, final_s = 0;
+    };
+    std::vector<GroupPass> groups = {};
 };
 
 struct MeasureOptions {

@@ -28,6 +28,7 @@ Range shifted(const Range& range, std::int64_t by) {
 Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const Role& role,
                          const parallel::Mesh& mesh, parallel::ParameterStore& store)
     : backend_(backend),
+      store_(store),
       spec_(spec),
       type_(role.compute),
       checkpointing_(!role.needs_backward ? Checkpointing::keep_nothing
@@ -58,7 +59,7 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
                   "stage {} of {} has layers {} to {} of {}", role.stage.index, role.section, first,
                   first + count - 1, spec.layers);
     for (int i = first; i < first + count; ++i) {
-        store.begin_layer();
+        const int number = store.begin_layer();
         const auto name = [&](const char* suffix) { return "layers." + std::to_string(i) + "." + suffix; };
         // Norms are whole on every tp rank, and each rank's gradient is partial: it has normalized its local
         // rows only, or (q_norm, k_norm) its own heads.
@@ -84,6 +85,7 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
                               parallel::Init::normal, {{mlp}, {shifted(mlp, spec.mlp)}}, {0, width}),
             .down =
                 matrix("mlp.down.weight", {width, spec.mlp}, parallel::Init::residual, {{{0, width}}}, mlp),
+            .number = number,
         });
     }
 }
@@ -164,6 +166,7 @@ StackActivations Transformer::forward(const Tensor& input, const parallel::Seque
         // the memory of a frozen section does not grow with its depth.
         const Tensor outputs[] = {allocate_stream(scratch), allocate_stream(scratch)};
         for (std::size_t i = 0; i < layers_.size(); ++i) {
+            store_.layer_needed(layers_[i].number);
             const backend::ArenaScope scope(scratch);
             layer_forward(layers_[i], stream, outputs[i % 2], sequences, scratch, scratch);
             stream = outputs[i % 2];
@@ -172,6 +175,7 @@ StackActivations Transformer::forward(const Tensor& input, const parallel::Seque
         return stack;
     }
     for (const Layer& layer : layers_) {
+        store_.layer_needed(layer.number);
         const Tensor output = allocate_stream(saved);
         if (checkpointing_ == Checkpointing::keep_layer_inputs) {
             const backend::ArenaScope scope(scratch);
@@ -224,6 +228,7 @@ void Transformer::backward(StackActivations& stack, const parallel::Sequences& s
         // allocates its own, so that a layer needs the larger of the two and not their sum.
         mlp_backward(layers_[i], a, sequences, d_stream, scratch);
         attention_backward(layers_[i], a, sequences, d_stream, scratch);
+        store_.layer_final(layers_[i].number);
     }
 }
 

@@ -66,6 +66,7 @@ private:
     struct Layer {
         const parallel::Parameter *attention_norm, *qkv, *q_norm, *k_norm, *output, *mlp_norm, *gate_up,
             *down;
+        int number;  ///< among the layers of the parameter store
     };
     /// Writes output[local, C] and returns the layer's activations, allocated in `saved`.
     LayerActivations layer_forward(const Layer& layer, const Tensor& input, const Tensor& output,
@@ -89,6 +90,7 @@ private:
                                backend::Arena& scratch) const;
 
     backend::Backend& backend_;
+    const parallel::ParameterStore& store_;
     ModelSpec spec_;
     DType type_;
     /// What a forward pass keeps: nothing, the input of each layer (activation checkpointing: backward runs

@@ -53,7 +53,7 @@ Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& rol
                   "stage {} of {} has {} inputs, the first of which is {} residual stream", role.stage.index,
                   role.section, role.inputs.size(), stream ? "a" : "no");
     if (!role.stage.last()) return;
-    store_.begin_layer();
+    merger_layer_ = store_.begin_layer();
     norm_ = &store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained);
     const std::int64_t out = role.output_width, merged = patches_per_token_ * spec.width;
     const Range part = mesh_.tp_part(out);
@@ -185,6 +185,7 @@ std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::
         return state;
     }
 
+    store_.layer_needed(merger_layer_);
     state->normed = kept.allocate(type, {state->local_rows, spec_.width});
     state->rstd = kept.allocate(ops::accumulate_type(type), {state->local_rows});
     ops::rms_norm(backend_, state->stack.output, norm_->weight, state->normed, state->rstd, spec_.norm_eps);
@@ -233,10 +234,12 @@ void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tens
     const bool first = role_.stage.first();
     const Tensor d_stream =
         first ? scratch.allocate(role_.compute, {state.local_rows, spec_.width}) : d_inputs.front();
-    if (role_.stage.last())
+    if (role_.stage.last()) {
         merge_backward(state, d_output, d_stream, scratch);
-    else
+        store_.layer_final(merger_layer_);
+    } else {
         ops::convert(backend_, d_output, d_stream);
+    }
     layers_.backward(state.stack, state.sequences, d_stream, scratch);
     if (first)
         ops::linear_backward_weight(backend_, d_stream, state.patches, patch_weight_->gradient,

@@ -60,6 +60,7 @@ private:
     const parallel::Parameter *patch_weight_, *patch_bias_;  ///< null after the first stage
     Transformer layers_;
     /// Null before the last stage.
+    int merger_layer_ = 0;  ///< in the parameter store
     const parallel::Parameter *norm_ = nullptr, *merge_weight_ = nullptr, *merge_bias_ = nullptr,
                               *project_weight_ = nullptr, *project_bias_ = nullptr;
 };

@@ -73,6 +73,12 @@ void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, c
         });
 }
 
+std::size_t squares_scratch(std::int64_t elements) {
+    backend::Arena measured;
+    measured.allocate(DType::f64, {kernels::square_chunks(elements)});
+    return measured.peak();
+}
+
 void add_squares(backend::Backend& b, const Tensor& t, const Tensor& sum, backend::Arena& scratch) {
     const backend::ArenaScope scope(scratch);
     const Tensor partial = device_scratch(b, scratch, DType::f64, {kernels::square_chunks(t.size())});

@@ -2,6 +2,7 @@
 // squared norm that gradient clipping needs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -35,8 +36,10 @@ std::vector<kernels::UpdateChunk> update_chunks(std::span<const UpdateRange> ele
 /// `chunks`. One launch updates all parameters.
 void adamw(backend::Backend& b, const Tensor& weights, const Tensor& gradient, const Tensor& first,
            const Tensor& second, const Tensor& chunks, const AdamW& settings);
-/// sum[1] (f64) += the sum of squares of t[n]. The result does not depend on the number of threads. Takes up
-/// to 32 KiB of scratch memory on a GPU.
+/// sum[1] (f64) += the sum of squares of t[n]. The result does not depend on the number of threads. Takes
+/// squares_scratch() bytes of scratch memory on a GPU, 32 KiB at most.
 void add_squares(backend::Backend& b, const Tensor& t, const Tensor& sum, backend::Arena& scratch);
+
+std::size_t squares_scratch(std::int64_t elements);
 
 }  // namespace maestro::ops

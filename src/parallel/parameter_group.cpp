@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ops/adamw.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
 
@@ -106,67 +107,99 @@ std::int64_t ParameterGroup::replicated(Axes axes) const {
     return count;
 }
 
-/// Replicated elements are scattered among others, and most parameters have few of them. Packed into one
-/// array they take one all-reduce instead of one per parameter.
-void ParameterGroup::sum_replicated(Axes axes, backend::Arena& scratch) {
-    collective::ProcessGroup& group = mesh_.group(axes);
-    // Equal on all ranks of the group, so that all of them return here or none does.
-    const std::int64_t count = replicated(axes);
-    if (group.size() == 1 || count == 0) return;
-    const backend::ArenaScope scope(scratch);
-    const Tensor packed = scratch.allocate(gradient_.dtype, {count});
-    const auto for_each_replicated = [&](auto&& copy) {
-        std::int64_t begin = 0;
-        for (const Parameter* p : parameters_)
-            for (const Parameter::Replicated& r : p->replicated) {
-                if (r.axes != axes) continue;
-                const std::int64_t end = begin + r.elements.size();
-                copy(gradient_.slice(p->offset + r.elements.begin, p->offset + r.elements.end),
-                     packed.slice(begin, end));
-                begin = end;
-            }
-    };
-    for_each_replicated(
-        [&](const Tensor& gradient, const Tensor& copy) { ops::convert(backend_, gradient, copy); });
-    group.all_reduce(backend_, packed, ops::Reduction::sum, scratch);
-    for_each_replicated(
-        [&](const Tensor& gradient, const Tensor& copy) { ops::convert(backend_, copy, gradient); });
+template <class Copy>
+void ParameterGroup::for_each_replicated(Axes axes, const Tensor& packed, Copy&& copy) const {
+    std::int64_t begin = 0;
+    for (const Parameter* p : parameters_)
+        for (const Parameter::Replicated& r : p->replicated) {
+            if (r.axes != axes) continue;
+            const std::int64_t end = begin + r.elements.size();
+            copy(gradient_.slice(p->offset + r.elements.begin, p->offset + r.elements.end),
+                 packed.slice(begin, end));
+            begin = end;
+        }
 }
 
-void ParameterGroup::reduce_gradients(backend::Arena& scratch) {
+/// Replicated elements are scattered among others, and most parameters have few of them. Packed into one
+/// array they take one all-reduce instead of one per parameter.
+collective::Operation ParameterGroup::launch_sum_of_copies(Axes axes, backend::Arena& scratch) {
+    const backend::ArenaScope scope(scratch);
+    const Tensor packed = scratch.allocate(gradient_.dtype, {replicated(axes)});
+    for_each_replicated(axes, packed, [&](const Tensor& gradient, const Tensor& copy) {
+        ops::convert(backend_, gradient, copy);
+    });
+    collective::Operation sum =
+        mesh_.group(axes).launch_all_reduce(backend_, packed, ops::Reduction::sum, scratch);
+    while (!sum.ended()) {
+        co_await sum.awaited();
+        sum.resume();
+    }
+    for_each_replicated(axes, packed, [&](const Tensor& gradient, const Tensor& copy) {
+        ops::convert(backend_, copy, gradient);
+    });
+}
+
+void ParameterGroup::sum_copies(backend::Arena& scratch) {
     MAESTRO_CHECK(trainable(), "frozen parameters have no gradients to reduce");
-    // Within the replica first: afterwards all copies have the same gradient, so that the sums along
-    // kDataAxes, which each tp rank takes with its own counterparts, are equal on all copies, bit for bit.
-    for (const Axis axis : kReplicaAxes) sum_replicated(axis, scratch);
-    mesh_.group(kDataAxes).reduce_scatter(backend_, in_blocks(gradient_),
-                                          in_blocks(gradient_.slice(shard_.begin, shard_.end)), shard_blocks_,
-                                          ops::Reduction::sum, scratch);
+    for (const Axis axis : {Axis::tp, Axis::kv})
+        // Equal on all ranks of the group, so that all of them skip it or none does.
+        if (mesh_.group(axis).size() > 1 && replicated(axis) > 0) launch_sum_of_copies(axis, scratch).wait();
+}
+
+collective::Operation ParameterGroup::launch_reduce(backend::Arena& scratch) {
+    // Copies first: afterwards all of them have the same gradient, so that the sums along kDataAxes, which
+    // each holder of a copy takes with its own counterparts, are equal on all of them, bit for bit.
+    return mesh_.group(Axis::tied).size() > 1 && replicated(Axis::tied) > 0 ? reduce_tied(scratch)
+                                                                            : launch_reduce_scatter(scratch);
+}
+
+collective::Operation ParameterGroup::reduce_tied(backend::Arena& scratch) {
+    for (const bool copies : {true, false}) {
+        collective::Operation sum =
+            copies ? launch_sum_of_copies(Axis::tied, scratch) : launch_reduce_scatter(scratch);
+        while (!sum.ended()) {
+            co_await sum.awaited();
+            sum.resume();
+        }
+    }
+}
+
+collective::Operation ParameterGroup::launch_reduce_scatter(backend::Arena& scratch) {
+    return mesh_.group(kDataAxes).launch_reduce_scatter(backend_, in_blocks(gradient_),
+                                                        in_blocks(gradient_.slice(shard_.begin, shard_.end)),
+                                                        shard_blocks_, ops::Reduction::sum, scratch);
+}
+
+/// The packed copy and the scratch memory of its all-reduce exist together.
+std::size_t ParameterGroup::scratch_of_copies(Axes axes) const {
+    const int ranks = mesh_.group(axes).size();
+    const std::int64_t count = ranks > 1 ? replicated(axes) : 0;
+    backend::Arena packed;
+    packed.allocate(gradient_.dtype, {count});
+    return packed.peak() +
+           collective::reduce_scratch(ranks, part_of(count, 0, ranks).size(), gradient_.dtype);
+}
+
+std::size_t ParameterGroup::copies_scratch() const {
+    return trainable() ? std::max(scratch_of_copies(Axis::tp), scratch_of_copies(Axis::kv)) : 0;
 }
 
 std::size_t ParameterGroup::reduce_scratch() const {
     if (!trainable()) return 0;
-    const DType type = gradient_.dtype;
     // The collectives run one after another and release their scratch memory: the largest decides.
-    std::size_t max_bytes = collective::reduce_scratch(
-        mesh_.shape().data_ranks(), shard_range(size(), 0, mesh_.shape().data_ranks()).size(), type);
-    for (const Axis axis : kReplicaAxes) {
-        // The packed copy of sum_replicated() and the scratch memory of its all-reduce exist together.
-        const int ranks = mesh_.group(axis).size();
-        const std::int64_t count = ranks > 1 ? replicated(axis) : 0;
-        backend::Arena packed;
-        packed.allocate(type, {count});
-        max_bytes = std::max(max_bytes, packed.peak() + collective::reduce_scratch(
-                                                            ranks, part_of(count, 0, ranks).size(), type));
-    }
-    return max_bytes;
+    const int ranks = mesh_.shape().data_ranks();
+    const std::int64_t elements = shard_range(size(), 0, ranks).size();
+    return std::max(scratch_of_copies(Axis::tied),
+                    collective::reduce_scratch(ranks, elements, gradient_.dtype)) +
+           ops::squares_scratch(elements);
 }
 
-void ParameterGroup::gather_weights(collective::ProcessGroup& ranks) {
+collective::Operation ParameterGroup::launch_gather(collective::ProcessGroup& ranks) {
     MAESTRO_CHECK(ranks.size() == static_cast<int>(shard_blocks_.size()) && ranks.rank() == mesh_.data_rank(),
                   "shards of {} ranks cannot be gathered on {}", shard_blocks_.size(), ranks.size());
     if (master_buffer_.bytes() > 0) ops::convert(backend_, master_, weights_.slice(shard_.begin, shard_.end));
     // In place: each rank's shard is already where it belongs in the array.
-    ranks.launch_all_gather(in_blocks(weights_), shard_blocks_).wait();
+    return ranks.launch_all_gather(in_blocks(weights_), shard_blocks_);
 }
 
 void ParameterGroup::set_weights(const Parameter& parameter, Range range, const Tensor& values) const {
@@ -194,8 +227,8 @@ Tensor ParameterGroup::shard_weights(const Parameter& parameter, Range range) co
                              : weights_.slice(begin, end);
 }
 
-void ParameterGroup::zero_gradients() {
-    if (trainable()) ops::zero(backend_, gradient_);
+void ParameterGroup::zero_gradient(Range range) {
+    if (trainable() && range.size() > 0) ops::zero(backend_, gradient_.slice(range.begin, range.end));
 }
 
 }  // namespace maestro::parallel

@@ -69,19 +69,41 @@ public:
     /// are kept: the masters, or the weights where there are none.
     Tensor shard_weights(const Parameter& parameter, Range range) const;
 
-    /// Steps 1 and 2 above: leaves the sum in this rank's shard of the gradient. The rest of the gradient is
-    /// undefined afterwards. Collective over the section.
-    void reduce_gradients(backend::Arena& scratch);
-    /// Returns the bytes of scratch memory that reduce_gradients() allocates.
+    /// Step 1 above among the tp ranks of a replica, whose groups also carry the messages of its tasks:
+    /// called where all of them are at the same place of their tasks. Collective over the replica.
+    void sum_copies(backend::Arena& scratch);
+    /// The rest of steps 1 and 2, after sum_copies(): leaves the sum in this rank's shard of the gradient.
+    /// The rest of the gradient is undefined afterwards. Collective over the stage, and over both stages that
+    /// hold a tied embedding.
+    collective::Operation launch_reduce(backend::Arena& scratch);
+    /// Both, waited for.
+    void reduce_gradients(backend::Arena& scratch) {
+        sum_copies(scratch);
+        launch_reduce(scratch).wait();
+    }
+    /// Return the bytes of scratch memory that sum_copies() allocates, and that launch_reduce() does together
+    /// with the norm of a shard.
+    std::size_t copies_scratch() const;
     std::size_t reduce_scratch() const;
     /// Step 3 above, after the update of the masters: rounds them to this rank's shard of the weights and
     /// distributes the shards of all ranks. Collective over `ranks`, the group along kDataAxes.
-    void gather_weights(collective::ProcessGroup& ranks);
-    void gather_weights() { gather_weights(mesh_.group(kDataAxes)); }
-    void zero_gradients();
+    collective::Operation launch_gather(collective::ProcessGroup& ranks);
+    collective::Operation launch_gather() { return launch_gather(mesh_.group(kDataAxes)); }
+    void gather_weights(collective::ProcessGroup& ranks) { launch_gather(ranks).wait(); }
+    void gather_weights() { launch_gather().wait(); }
+    void zero_gradients() { zero_gradient({0, size()}); }
+    /// Sets the elements `range` of the flat gradient to zero.
+    void zero_gradient(Range range);
 
 private:
-    void sum_replicated(Axes axes, backend::Arena& scratch);
+    /// Calls copy(gradient, packed) for the replicated elements of each parameter and their place in
+    /// `packed`.
+    template <class Copy>
+    void for_each_replicated(Axes axes, const Tensor& packed, Copy&& copy) const;
+    collective::Operation launch_sum_of_copies(Axes axes, backend::Arena& scratch);
+    collective::Operation reduce_tied(backend::Arena& scratch);
+    collective::Operation launch_reduce_scatter(backend::Arena& scratch);
+    std::size_t scratch_of_copies(Axes axes) const;
 
     backend::Backend& backend_;
     const Mesh& mesh_;

@@ -80,6 +80,7 @@ void ParameterStore::allocate(double residual_scale, std::int64_t group_elements
     residual_scale_ = residual_scale;
     initialized_.assign(parameters_.size(), false);
     group_.assign(parameters_.size(), nullptr);
+    first_of_.assign(static_cast<std::size_t>(declared_layers_) + 1, nullptr);
     // Trainable and frozen parameters are separate groups, because only the former have gradients and are
     // reduced. The order of groups is the same on all ranks, and their collectives run in this order.
     for (const bool trainable : {true, false}) {
@@ -96,8 +97,16 @@ void ParameterStore::allocate(double residual_scale, std::int64_t group_elements
             if (members.empty()) continue;
             groups_.emplace_back(backend_, mesh_, compute_, std::move(members));
             for (const std::size_t i : numbers) group_[i] = &groups_.back();
+            // Parameters are declared layer by layer, so the first of a group is in its first layer.
+            if (trainable) first_of_[static_cast<std::size_t>(layer_[numbers.front()])] = &groups_.back();
         }
     }
+}
+
+void ParameterStore::passed(int layer, const std::function<void(const ParameterGroup&)>& tell) const {
+    if (observer_.between_layers) observer_.between_layers();
+    const ParameterGroup* group = first_of_[static_cast<std::size_t>(layer)];
+    if (tell && group != nullptr) tell(*group);
 }
 
 void ParameterStore::initialize(Pulse& pulse, bool shard_only) {
@@ -177,8 +186,14 @@ std::size_t ParameterStore::bytes() const {
     return bytes;
 }
 
-std::size_t ParameterStore::reduce_scratch() const {
+std::size_t ParameterStore::copies_scratch() const {
     std::size_t max_bytes = 0;  // groups are reduced one after another
+    for (const ParameterGroup& g : groups_) max_bytes = std::max(max_bytes, g.copies_scratch());
+    return max_bytes;
+}
+
+std::size_t ParameterStore::reduce_scratch() const {
+    std::size_t max_bytes = 0;
     for (const ParameterGroup& g : groups_) max_bytes = std::max(max_bytes, g.reduce_scratch());
     return max_bytes;
 }

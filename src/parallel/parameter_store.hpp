@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/pulse.hpp"
@@ -34,7 +36,8 @@ public:
                        const std::vector<ParameterPart>& parts, Range columns);
     /// Begins a new layer: its parameters are declared from now on, and are needed and final together.
     /// Layers are declared in the order in which forward uses them.
-    void begin_layer() { ++declared_layers_; }
+    /// Returns its number, counted from 1: what is declared before is layer 0.
+    int begin_layer() { return ++declared_layers_; }
     /// Allocates all parameters; their weights are zero. `residual_scale` is the factor of Init::residual.
     /// Parameters of consecutive layers are grouped from the last layer on, in which backward ends first,
     /// until a tp rank has `group_elements` of a group (DistributedDataParallel's buckets: Li et al., VLDB
@@ -66,11 +69,30 @@ public:
     std::int64_t optimizer_states() const;
     std::size_t frozen_shard_bytes() const;  ///< of this rank's shard of the frozen weights, padding included
     std::size_t bytes() const;               ///< of all arrays
-    std::size_t reduce_scratch() const;      ///< bytes, see ParameterGroup
+    std::size_t copies_scratch() const;      ///< bytes, see ParameterGroup
+    std::size_t reduce_scratch() const;
+    std::size_t sync_scratch() const { return copies_scratch() + reduce_scratch(); }
     void zero_gradients();
+
+    /// Who is told of the progress of the passes over the layers.
+    struct Observer {
+        /// A backward pass has finished the gradients of a trainable group. Empty: nobody needs to know when.
+        std::function<void(const ParameterGroup&)> final = {};
+        /// A forward pass is about to use the weights of a trainable group for the first time. May be empty.
+        std::function<void(const ParameterGroup&)> needed = {};
+        /// A layer has been passed.
+        std::function<void()> between_layers = {};
+    };
+    /// Layer 0 is left to the caller of a pass: its group is final at the end of a backward, and needed at
+    /// the beginning of a forward.
+    Observer& observer() { return observer_; }
+    /// Called by modules, in the order of their passes.
+    void layer_final(int layer) const { passed(layer, observer_.final); }
+    void layer_needed(int layer) const { passed(layer, observer_.needed); }
 
 private:
     void draw(const Parameter& parameter, Range held);
+    void passed(int layer, const std::function<void(const ParameterGroup&)>& tell) const;
     /// Returns the group of each layer that has parameters of this kind, -1 for the others. Groups are
     /// numbered in the order of layers.
     std::vector<int> group_layers(bool trainable, std::int64_t group_elements) const;
@@ -86,11 +108,14 @@ private:
     double residual_scale_ = 1;
     int declared_layers_ = 0;
     std::deque<Parameter> parameters_;
-    std::vector<int> layer_;                                                         ///< by parameter
-    std::vector<bool> initialized_;                                                  ///< by parameter
-    std::vector<const ParameterGroup*> group_;                                       ///< by parameter
+    std::vector<int> layer_;                    ///< by parameter
+    std::vector<bool> initialized_;             ///< by parameter
+    std::vector<const ParameterGroup*> group_;  ///< by parameter
+    std::vector<const ParameterGroup*>
+        first_of_;  ///< by layer: the trainable group that begins with it, or null
     std::unordered_map<std::string, std::size_t, NameHash, std::equal_to<>> index_;  ///< by name
     std::list<ParameterGroup> groups_;  ///< the trainable ones first
+    Observer observer_;
 };
 
 }  // namespace maestro::parallel

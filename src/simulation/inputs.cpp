@@ -88,7 +88,10 @@ Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Sou
         workload::choose_windows(inputs.memory, graph, cluster->device.memory);
         for (std::size_t s = 0; s < inputs.problem.stages.size(); ++s)
             inputs.problem.stages[s].window = inputs.memory.stages[s].window;
-        if (source.replay.empty()) inputs.ends = workload::step_ends(scenario, probes);
+        if (source.replay.empty()) {
+            inputs.ends = workload::step_ends(scenario, probes);
+            workload::place_groups(inputs.ends, scenario, table, order.batch(inputs.step - 1), probes);
+        }
     }
     inputs.counts = workload::step_counts(scenario, table, probes, order.batch(inputs.step - 1));
     for (const std::int64_t id : order.batch(inputs.step - 1)) {

@@ -8,7 +8,7 @@
 #include "workload/counts.hpp"
 #include "workload/memory.hpp"
 #include "workload/scenario.hpp"
-#include "workload/step_end.hpp"
+#include "workload/step_tail.hpp"
 
 namespace maestro::simulation {
 
@@ -16,7 +16,7 @@ struct Inputs {
     schedule::Problem problem;
     double tokens = 0;                         ///< of the sections with a loss, over the step; 0: unknown
     workload::MemoryPlan memory;               ///< empty without models, like the next two
-    std::vector<workload::StepEnd> ends;       ///< by section
+    std::vector<workload::StepEnd> ends;       ///< by stage
     std::vector<workload::StepCounts> counts;  ///< by section
     double device_memory = 0;                  ///< bytes of a rank
     double latency_s = 0;                      ///< of a message

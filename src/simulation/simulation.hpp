@@ -42,7 +42,8 @@ struct Options {
 Result simulate_step(schedule::Problem problem, const Options& options);
 
 /// Adds what models and cluster give besides task times: memory, tokens, the end of the step.
-void complete(Result& result, const graph::SectionGraph& graph, const Inputs& inputs);
+void complete(Result& result, const graph::SectionGraph& graph, const Inputs& inputs,
+              schedule::Dispatch dispatch = schedule::Dispatch::planned);
 
 /// A table of the stages, as text of several lines.
 std::string describe(const Result& result, const graph::SectionGraph& graph);

@@ -222,8 +222,7 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
 }
 
 double scratch_of(const MemoryPlan& plan, int stage) {
-    const model::Footprint& footprint = plan.stages[stage].footprint;
-    return static_cast<double>(std::max(footprint.scratch, footprint.reduce_scratch));
+    return static_cast<double>(plan.stages[stage].footprint.scratch);
 }
 
 double snapshot_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank) {
@@ -240,7 +239,8 @@ double snapshot_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int
 RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, int rank) {
     RankMemory memory;
     double samples_of_step = 0;
-    std::vector<double> scratch(graph.sections.size(), 0.0);  // stages of a section share it
+    std::vector<double> scratch(graph.sections.size(), 0.0);  // of tasks; stages of a section share it
+    double sync_scratch = 0;  // of sums, which run beside the tasks of all stages
     for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s) {
         if (!graph::holds(graph, s, rank)) continue;
         const StageMemory& stage = plan.stages[s];
@@ -249,6 +249,7 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
         memory.activations += static_cast<double>(stage.footprint.saved) * stage.slots();
         double& of_section = scratch[graph.stages[s].section];
         of_section = std::max(of_section, scratch_of(plan, s));
+        sync_scratch += static_cast<double>(stage.footprint.sync_scratch);
         memory.samples = std::max(memory.samples, stage.samples);
         samples_of_step += stage.samples_of_step;
         memory.reserve += plan.libraries.link * stage.links;
@@ -259,6 +260,7 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
             plan.shares_scratch ? std::max(memory.scratch, scratch[s]) : memory.scratch + scratch[s];
         memory.libraries += plan.libraries.workspace;
     }
+    memory.scratch += sync_scratch;
     // The stages of a rank take their samples in turn, from one prefetcher: the micro-batch in use, and what
     // is read ahead of it, at most the rest of a step.
     memory.samples += std::max(memory.samples, std::min<double>(kBytesAhead, samples_of_step));

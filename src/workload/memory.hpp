@@ -58,7 +58,7 @@ struct RankMemory {
     double weights = 0;      ///< and gradients, where a section is trained
     double optimizer = 0;    ///< moments of its share of the weights
     double activations = 0;  ///< of the micro-batches in flight
-    double scratch = 0;      ///< within a task, or as gradients are summed
+    double scratch = 0;      ///< within a task, and as gradients are summed
     double channels = 0;     ///< rows and gradients in transit
     double messages = 0;     ///< copies of rows and gradients that are sent between nodes
     double samples = 0;      ///< in use and prefetched
@@ -78,7 +78,7 @@ struct RankMemory {
 /// concurrently. `train`: false if batches are evaluated.
 MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Probes& probes,
                           backend::Traits traits, bool train = true);
-/// Returns the bytes of scratch that a rank of the stage needs, within a task or to reduce gradients.
+/// Returns the bytes of scratch that a task of the stage needs.
 double scratch_of(const MemoryPlan& plan, int stage);
 /// Returns the bytes of host memory into which a rank copies what a checkpoint holds of it: masters and
 /// moments of its shard of the trained weights, and from a device with separate memory its shard of the

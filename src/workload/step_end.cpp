@@ -1,17 +1,16 @@
 #include "workload/step_end.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <utility>
 
 #include "base/check.hpp"
-#include "graph/grid.hpp"
 #include "ops/adamw.hpp"
 #include "workload/costs.hpp"
 #include "workload/layout.hpp"
 #include "workload/models.hpp"
 #include "workload/probes.hpp"
+#include "workload/sample_table.hpp"
 
 namespace maestro::workload {
 
@@ -48,33 +47,33 @@ StepEnd measure_step_end(const model::ModelSpec& spec, const model::Role& role, 
                          const backend::DeviceRates& rates) {
     const auto meta = backend::make_meta(rates);
     const auto module = model::make_module(*meta, spec, role, std::move(mesh), model::InitialWeights::zeros);
-    parallel::ParameterStore& store = module->parameters();
     StepEnd end;
-    if (store.trainable() == 0) return end;
+    if (module->parameters().trainable() == 0) return end;  // its mesh has no group over the data axes
     const auto seconds = [&] {
         const double total = meta->counts().seconds + sent_s(module->mesh());
         meta->reset_counts();
         return total;
     };
-    // The first call discards what making the module has counted.
     backend::Arena scratch;
-    seconds();
-    for (parallel::ParameterGroup& group : store.groups()) {
+    seconds();  // discards what making the module has counted
+    for (parallel::ParameterGroup& group : module->parameters().groups()) {
         if (!group.trainable()) continue;
+        GroupTimes& times = end.emplace_back();
         const Tensor shard = group.gradient().slice(group.shard().begin, group.shard().end);
         group.reduce_gradients(scratch);
+        times.sum_s = seconds();
         ops::add_squares(*meta, shard, Tensor(nullptr, DType::f64, {1}), scratch);
-    }
-    end.reduce_s = seconds();
-    for (parallel::ParameterGroup& group : store.groups()) {
-        if (!group.trainable()) continue;
-        const Tensor shard = group.gradient().slice(group.shard().begin, group.shard().end);
+        group.zero_gradient({0, group.shard().begin});
+        group.zero_gradient({group.shard().end, group.size()});
+        times.after_sum_s = seconds();
+        times.tied = group.replicated(parallel::Axis::tied) > 0;
         // The meta backend reads no values, so that one tensor can stand for weights and moments too.
         ops::adamw(*meta, shard, shard, shard, shard, {}, {});
+        group.zero_gradient(group.shard());
+        times.update_s = seconds();
         group.gather_weights();
+        times.gather_s = seconds();
     }
-    store.zero_gradients();
-    end.update_s = seconds();
     return end;
 }
 
@@ -91,30 +90,47 @@ std::vector<StepEnd> step_ends(const Scenario& scenario, Probes& probes) {
         for (const int data_rank : representatives(probe)) {
             probe.rank = data_rank * probe.shape.degrees.tp;
             const StepEnd& of_rank = probes.step_end(probe);
-            end.reduce_s = std::max(end.reduce_s, of_rank.reduce_s);
-            end.update_s = std::max(end.update_s, of_rank.update_s);
+            end.resize(of_rank.size());
+            for (std::size_t g = 0; g < end.size(); ++g) {
+                end[g].tied = of_rank[g].tied;
+                end[g].sum_s = std::max(end[g].sum_s, of_rank[g].sum_s);
+                end[g].after_sum_s = std::max(end[g].after_sum_s, of_rank[g].after_sum_s);
+                end[g].update_s = std::max(end[g].update_s, of_rank[g].update_s);
+                end[g].gather_s = std::max(end[g].gather_s, of_rank[g].gather_s);
+            }
         }
     }
     return ends;
 }
 
-double step_seconds(const graph::SectionGraph& graph, const std::vector<StepEnd>& ends,
-                    std::vector<double> at, double latency_s) {
-    std::vector<double> update(at.size(), 0.0);
-    for (int s = 0; s < static_cast<int>(ends.size()); ++s) {
-        // The reduction is collective over the stage: it starts when the last of its lanes is there.
-        double start = 0;
-        const int replicas = graph.section_of(s).layout.dp;
-        for (int r = 0; r < replicas; ++r) start = std::max(start, at[graph::lane_of(graph, s, r)]);
-        for (int r = 0; r < replicas; ++r) {
-            at[graph::lane_of(graph, s, r)] = start + ends[s].reduce_s;
-            update[graph::lane_of(graph, s, r)] += ends[s].update_s;
+void place_groups(std::vector<StepEnd>& ends, const Scenario& scenario, const SampleTable& table,
+                  std::span<const std::int64_t> samples, Probes& probes) {
+    for (std::size_t stage = 0; stage < ends.size(); ++stage) {
+        const int section = scenario.graph.stages[stage].section;
+        std::vector<std::int64_t> active;
+        for (const std::int64_t sample : samples)
+            if (table.activates(sample, section)) active.push_back(sample);
+        if (ends[stage].empty() || active.empty()) continue;
+        const auto medium = active.begin() + static_cast<std::ptrdiff_t>(active.size() / 2);
+        std::nth_element(active.begin(), medium, active.end(), [&](std::int64_t a, std::int64_t b) {
+            return table.length(a, section) < table.length(b, section);
+        });
+        Probe probe{.spec = scenario.models[section],
+                    .role = role_of(scenario, static_cast<int>(stage)),
+                    .shape = mesh_shape_of(scenario, static_cast<int>(stage)),
+                    .links = mesh_links_of(scenario, static_cast<int>(stage))};
+        probe.options.rates = rates_of(scenario.cluster->device);
+        // Where a picture stands in a text hardly matters: its tokens count as text.
+        probe.add(table.sees_pixels(section)
+                      ? table.shape(*medium)
+                      : model::SampleShape{.tokens = table.length(*medium, section), .pictures = {}});
+        const model::Footprint& footprint = probes.footprint(probe);
+        for (std::size_t g = 0; g < ends[stage].size(); ++g) {
+            const model::Footprint::GroupPass& pass = footprint.groups[g];
+            ends[stage][g].final_at = footprint.backward_s > 0 ? pass.final_s / footprint.backward_s : 1;
+            ends[stage][g].needed_at = footprint.forward_s > 0 ? pass.needed_s / footprint.forward_s : 0;
         }
     }
-    // The norm is an all-reduce over all ranks: up and down a tree.
-    const double norm_s =
-        2 * latency_s * std::ceil(std::log2(std::max(1.0, static_cast<double>(graph.world))));
-    return *std::max_element(at.begin(), at.end()) + norm_s + *std::max_element(update.begin(), update.end());
 }
 
 }  // namespace maestro::workload

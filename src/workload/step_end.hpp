@@ -1,35 +1,44 @@
-// The cost of a step after its last task: reducing gradients over the replicas of a stage, the optimizer,
-// and gathering the new weights. The same operations and collectives run on the meta backend as in training.
+// What keeps the weights of a stage's replicas equal costs in a step: summing gradients, the optimizer, and
+// gathering the new weights. The same operations and collectives run on the meta backend as in training.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backend/backend.hpp"
-#include "graph/section_graph.hpp"
 #include "model/module.hpp"
 
 namespace maestro::workload {
 
-struct StepEnd {
-    double reduce_s = 0;  ///< of one rank: gradients reduced, the norm of its shard
-    double update_s = 0;  ///< its shard updated, all weights gathered, gradients zeroed
+/// A parameter group in a step, on one rank.
+struct GroupTimes {
+    double final_at = 1;   ///< the part of a backward task after which its gradients are final
+    double needed_at = 0;  ///< the part of a forward task before which its weights are needed
+    double sum_s = 0;      ///< its gradients summed
+    /// Of what is computed while the next group is summed: the norm of the rank's shard, the rest of the
+    /// gradient set to zero.
+    double after_sum_s = 0;
+    double update_s = 0;  ///< the rank's shard updated
+    double gather_s = 0;  ///< all weights gathered
+    bool tied = false;    ///< has copies in another stage, with which the gradients are summed first
 };
+using StepEnd = std::vector<GroupTimes>;  ///< by trainable group, in the order of the store
 
 class Probes;
+class SampleTable;
 struct Scenario;
 
-/// Runs the end of a step on the meta backend: on this rank of the mesh, 0 where nothing is trained.
+/// Runs the end of a step on the meta backend, on this rank of the mesh. Empty where nothing is trained. When
+/// the tasks of a step finish and need the groups is left to place_groups().
 StepEnd measure_step_end(const model::ModelSpec& spec, const model::Role& role, parallel::Mesh mesh,
                          const backend::DeviceRates& rates);
 
 /// Returns the end of a step in every stage, on the scenario's cluster.
 std::vector<StepEnd> step_ends(const Scenario& scenario, Probes& probes);
 
-/// Returns the seconds from the start of a step to its end. `tasks_end_s[lane]`: when the lane ends its last
-/// task. Every rank reduces its stages in the order of their numbers, all ranks join the norm of the
-/// gradient, then every rank updates its stages. `latency_s`: the latency of a message.
-double step_seconds(const graph::SectionGraph& graph, const std::vector<StepEnd>& ends,
-                    std::vector<double> tasks_end_s, double latency_s);
+/// Sets final_at and needed_at, as in the tasks of a sample of medium length among `samples`.
+void place_groups(std::vector<StepEnd>& ends, const Scenario& scenario, const SampleTable& table,
+                  std::span<const std::int64_t> samples, Probes& probes);
 
 }  // namespace maestro::workload

@@ -84,8 +84,6 @@ public:
     void backward(model::Saved&, const Tensor&, std::span<const Tensor>, backend::Arena&) override {
         queue(b_, 2 * kTask);
     }
-    void gradients_summed(double) override { queue(b_, kTask); }
-    void weights_updated(double) override { queue(b_, kTask); }
 
 private:
     static model::Role role() {
@@ -126,12 +124,13 @@ void task_times_are_the_devices(const comm::Communicator& world) {
             free = times.end_s;
         }
         replica.update({}, step, 1);
+        replica.await_weights();
         MAESTRO_CHECK(sum <= comm::now_s() - begin_s, "{} s of tasks in {}", sum, comm::now_s() - begin_s);
     }
     const train::SectionTimes& times = replica.times();
     const double elapsed_s = comm::now_s() - begin_s;
-    MAESTRO_CHECK(times.compute >= 4 * 3 * kTask && times.reducing >= 4 * 2 * kTask, "{} and {}",
-                  times.compute, times.reducing);
+    MAESTRO_CHECK(times.compute >= 4 * 3 * kTask && times.reducing > 0, "{} and {}", times.compute,
+                  times.reducing);
     MAESTRO_CHECK(times.compute + times.sending + times.reducing + times.waiting <= elapsed_s,
                   "{} + {} + {} + {} in {}", times.compute, times.sending, times.reducing, times.waiting,
                   elapsed_s);

@@ -12,6 +12,7 @@
 #include "base/check.hpp"
 #include "mpi/mpi_main.hpp"
 #include "mpi/shard_grid.hpp"
+#include "train/step/parameter_sync.hpp"
 
 using namespace maestro;
 using test::Grid;
@@ -25,7 +26,6 @@ constexpr train::AdamSettings kSettings{.learning_rate = 0.01,
                                         .weight_decay = 0.1};
 constexpr double kClip = 0.5;
 constexpr std::int64_t kSteps = 20;
-constexpr std::size_t kScratch = 1 << 16;
 
 struct Reference {
     std::vector<double> weight, first, second, gradient;
@@ -117,7 +117,7 @@ void run(const comm::Communicator& world, const parallel::Mesh& mesh, const Decl
     declare(store, mesh.tp_rank(), mesh.degrees().tp);
     declare(whole_store, 0, 1);
     train::Optimizer optimizer(*backend, store);
-    backend::Arena scratch(*backend, kScratch);
+    train::ParameterSync sync(store, optimizer, world.waiter(), "language");
     std::map<std::string, Reference> references;
     for (const parallel::Parameter& p : whole_store.parameters()) {
         const auto count = static_cast<std::size_t>(p.size());
@@ -136,13 +136,13 @@ void run(const comm::Communicator& world, const parallel::Mesh& mesh, const Decl
             for (const double g : r.gradient) squares += g * g;
             if (p.trainable) update(r, p.decay, step);
         }
-        store.zero_gradients();
+        // The update has left zeros.
         holdings.each([&](const parallel::Parameter& p, std::int64_t logical, std::int64_t local) {
             if (p.trainable)
-                p.gradient.as<float>()[local] =
+                p.gradient.as<float>()[local] +=
                     static_cast<float>(part_of_gradient(p.name, logical, world.rank(), step));
         });
-        const double found = world.sum(optimizer.reduce(scratch));
+        const double found = world.sum(sync.finish_sums());
         MAESTRO_CHECK(std::abs(found - squares) <= 1e-5 * squares, "squares {} where {} were due", found,
                       squares);
         holdings.each([&](const parallel::Parameter& p, std::int64_t logical, std::int64_t local) {
@@ -153,7 +153,8 @@ void run(const comm::Communicator& world, const parallel::Mesh& mesh, const Decl
             MAESTRO_CHECK(std::abs(is - sum) <= 2e-6, "gradient {} of {} is {}, not {}", logical, p.name, is,
                           sum);
         });
-        optimizer.update(kSettings, step, kClip);
+        sync.update(kSettings, step, kClip);
+        sync.await_weights();
         holdings.each([&](const parallel::Parameter& p, std::int64_t logical, std::int64_t local) {
             const double is = p.weight.as<float>()[local],
                          due_weight = references[p.name].weight[static_cast<std::size_t>(logical)];
@@ -171,7 +172,6 @@ void run(const comm::Communicator& world, const parallel::Mesh& mesh, const Decl
                       "moments of element {} of {}", logical, p.name);
     });
     expect_same_bits(world, store);
-    MAESTRO_CHECK(scratch.mark() == 0, "scratch is given back");
 }
 
 void run_grid(const comm::Communicator& world, const Grid& grid, std::int64_t size, bool groups) {

@@ -98,7 +98,14 @@ public:
         const model::Result result = runner_->run(plan, {.loss_scale = kLossScale}, rows);
         runner_->read_times(rows);
         rows.erase(rows.begin());
+        for (LocalStage* stage : {vision_.get(), language_.get()})
+            if (stage) stage->reduce();
         check_numbers(plan, result);
+        for (LocalStage* stage : {vision_.get(), language_.get()}) {
+            if (!stage) continue;
+            stage->update({.learning_rate = 0}, plan.step, 1);  // leaves gradients of zero
+            stage->await_weights();
+        }
         return rows;
     }
 
@@ -150,15 +157,15 @@ private:
             for (const MicroBatch& batch : plan.batches[kLanguage][r])
                 for (const std::int64_t id : batch.samples) {
                     g_vision += g_over_edge(id, 1.0 + static_cast<double>(id));
+                    g_language += 1.0 + static_cast<double>(id);
                     if (!language_ || static_cast<int>(r) != language_->replica()) continue;
                     loss += kLossScale * (tokens_of(id) + sum_of_rows(id, pixels_of(id)));
-                    g_language += 1.0 + static_cast<double>(id);
                 }
         MAESTRO_CHECK(result.loss == loss, "loss {} of {}", result.loss, loss);
         if (vision_)
             MAESTRO_CHECK(Rig::gradient(*vision_, 0) == g_vision, "{} of {}", Rig::gradient(*vision_, 0),
                           g_vision);
-        if (language_)
+        if (language_ && language_->replica() == 0)  // the shard is too small for several
             MAESTRO_CHECK(Rig::gradient(*language_, 0) == g_language, "{} of {}",
                           Rig::gradient(*language_, 0), g_language);
     }

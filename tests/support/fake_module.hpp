@@ -108,9 +108,6 @@ public:
         scratch.allocate(DType::f32, {16});  // left to the caller to take back
     }
 
-    void gradients_summed(double) override { write_down(settings_.section + " summed"); }
-    void weights_updated(double) override { write_down(settings_.section + " updated"); }
-
 private:
     static model::Role role_of(const Settings& settings) {
         model::Role role;

@@ -195,10 +195,13 @@ Job::StageReport Job::add_stage(int stage, int replica, parallel::Mesh mesh) {
     backend::Backend& backend = devices_->backend(s);
     StageReport report;
     if (backend.stream()) report.transports = mesh.describe_transports();
-    auto module = preflight_.emulation()
-                      ? preflight_.emulation()->make_module(backend, stage, std::move(mesh))
-                      : model::make_module(backend, scenario.models[s], workload::role_of(scenario, stage),
-                                           std::move(mesh), model::InitialWeights::zeros);
+    auto module =
+        preflight_.emulation()
+            ? preflight_.emulation()->make_module(
+                  backend, stage, std::move(mesh),
+                  [&waiter = context_.world.waiter()](double time_s) { waiter.sleep_until(time_s); })
+            : model::make_module(backend, scenario.models[s], workload::role_of(scenario, stage),
+                                 std::move(mesh), model::InitialWeights::zeros);
     report.parameters = module->parameters().count();
     report.attention_plans = prepare_attention(*module, s);
     std::vector<channel::Channel*> inputs, outputs;
@@ -215,11 +218,18 @@ Job::StageReport Job::add_stage(int stage, int replica, parallel::Mesh mesh) {
                                         .window = memory.slots(),
                                         .backward = section.backward,
                                         .dtype = module->parameters().compute(),
-                                        .saved_bytes = memory.footprint.saved};
+                                        .saved_bytes = memory.footprint.saved,
+                                        .emulated = emulated_sync(stage)};
     stages_.push_back(std::make_unique<LocalStage>(backend, settings, std::move(module),
                                                    context_.world.waiter(), std::move(inputs),
                                                    std::move(outputs), devices_->scratch(s)));
     return report;
+}
+
+EmulatedSync Job::emulated_sync(int stage) {
+    if (!preflight_.emulation() || !preflight_.scenario().graph.section_of(stage).train) return {};
+    if (!emulated_network_free_s_) emulated_network_free_s_ = std::make_shared<double>(0);
+    return {preflight_.emulation()->step_end(stage), emulated_network_free_s_};
 }
 
 std::string Job::prepare_attention(model::Module& module, int s) {

@@ -79,6 +79,7 @@ private:
     StageReport add_stage(int stage, int replica, parallel::Mesh mesh);
     /// Builds the device's plans of attention, where it has any. Returns a description of them.
     std::string prepare_attention(model::Module& module, int section);
+    EmulatedSync emulated_sync(int stage);
     /// Collective over the world: adds to description() what the first rank of each stage reports, this
     /// rank's reports by stage.
     void describe_section(int section, std::vector<StageReport> reports);
@@ -94,6 +95,7 @@ private:
     comm::Communicator lane_;
     std::vector<std::unique_ptr<channel::Channel>> channels_;
     std::vector<EdgeEnd> edges_;
+    std::shared_ptr<double> emulated_network_free_s_;  ///< see EmulatedSync
     std::vector<std::unique_ptr<LocalStage>> stages_;
     /// By section: its ranks with this one's coordinate along pp, which are those of each of its stages here.
     std::vector<comm::Communicator> stage_ranks_;

@@ -74,6 +74,7 @@ private:
     bool stop_signal();
     bool next_plan(std::int64_t step, double began_s, schedule::StepPlan& plan);
     void run_step(const schedule::StepPlan& plan, double began_s);
+    void await_weights();
     double loss_scale(const schedule::StepPlan& plan) const;
     void check_finite(StepSums& sums, std::int64_t step) const;
     void report_times() const;
@@ -105,6 +106,7 @@ ExitCode Trainer::run() {
         throw;
     }
     recorder_.flush();
+    await_weights();
     // A run that is asked to stop is to be resumed, whatever checkpoint.every says.
     saver_.finish();
     if ((deck_.checkpoint.every > 0 || stopped) && saved_step_ != report_.step()) saver_.save(report_.step());
@@ -145,9 +147,14 @@ void Trainer::complete_checkpoint() {
     }
 }
 
+void Trainer::await_weights() {
+    job_.context().watchdog.doing(fmt::format("the weights after step {}", report_.step()));
+    for (auto& stage : job_.stages()) stage->await_weights();
+}
+
 /// Returns on rank 0 whether any rank has received a signal to stop, elsewhere whether this rank has. The
-/// other ranks notify rank 0 once, by a separate message: another number in the step's sums would change the
-/// order of summation of the others.
+/// other ranks notify rank 0 once, by a separate message: another number in the step's sums would change
+/// the order of summation of the others.
 bool Trainer::stop_signal() {
     const bool before = signalled_;
     signalled_ = signalled_ || comm::stop_signal() != 0;
@@ -181,7 +188,8 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     std::vector<io::TaskRow> tasks;
     sums.add(runner_.run(plan, {.loss_scale = loss_scale(plan)}, tasks));
 
-    // All sections reduce before any updates: the scale of the update follows from the norm over all of them.
+    // All sections reduce before any updates: the scale of the update follows from the norm over all of
+    // them.
     job_.context().watchdog.doing(fmt::format("the gradients of step {}", plan.step));
     for (auto& stage : job_.stages())
         sums.squares(static_cast<std::size_t>(stage->section())) += stage->reduce();

@@ -39,14 +39,19 @@ LocalStage::LocalStage(backend::Backend& backend, Settings settings, std::unique
       slots_(backend, settings_.label, settings_.window, settings_.saved_bytes) {
     if (module_->parameters().trainable() > 0)
         optimizer_ = std::make_unique<Optimizer>(backend, module_->parameters());
+    if (optimizer_)
+        sync_ = std::make_unique<ParameterSync>(module_->parameters(), *optimizer_, waiter, settings_.label,
+                                                settings_.emulated);
 }
 
 std::size_t LocalStage::bytes() const {
-    return module_->parameters().bytes() + (optimizer_ ? optimizer_->bytes() : 0) + slots_.bytes();
+    return module_->parameters().bytes() + (optimizer_ ? optimizer_->bytes() + sync_->scratch_bytes() : 0) +
+           slots_.bytes();
 }
 
 std::size_t LocalStage::used_bytes() const {
-    return bytes() - slots_.bytes() + slots_.used_bytes();
+    const std::size_t unused_scratch = sync_ ? sync_->scratch_bytes() - sync_->used_scratch_bytes() : 0;
+    return bytes() - unused_scratch - slots_.bytes() + slots_.used_bytes();
 }
 
 bool LocalStage::collect_drained() {
@@ -74,23 +79,32 @@ bool LocalStage::can_backward(int micro_batch) {
     });
 }
 
+void LocalStage::gradients_final() {
+    if (sync_) sync_->gradients_final();
+}
+
 double LocalStage::reduce() {
-    if (!optimizer_) return 0;
+    if (!sync_) return 0;
     const backend::ProfilerRange range(backend_, settings_.label, "reduce");
     const backend::Mark begin = backend_.clock().mark();
-    const double squares = optimizer_->reduce(scratch_);
-    module_->gradients_summed(begin.host_s);
+    const double squares = sync_->finish_sums();
     // On a GPU the work ends after the host has issued it: read_clock() turns the marks into seconds.
     reducing_.emplace_back(begin, backend_.clock().mark());
     return squares;
 }
 
 void LocalStage::update(const AdamSettings& adam, std::int64_t step, double gradient_scale) {
-    if (!optimizer_) return;
+    if (!sync_) return;
     const backend::ProfilerRange range(backend_, settings_.label, "update");
     const backend::Mark begin = backend_.clock().mark();
-    optimizer_->update(adam, step, gradient_scale);
-    module_->weights_updated(begin.host_s);
+    sync_->update(adam, step, gradient_scale);
+    reducing_.emplace_back(begin, backend_.clock().mark());
+}
+
+void LocalStage::await_weights() {
+    if (!sync_) return;
+    const backend::Mark begin = backend_.clock().mark();
+    sync_->await_weights();
     reducing_.emplace_back(begin, backend_.clock().mark());
 }
 
@@ -135,6 +149,7 @@ TaskMarks LocalStage::forward(int micro_batch, const model::Batch& batch, std::s
     const std::span<const model::SampleView> samples = batch.samples;
     const backend::ProfilerRange range(backend_, settings_.label, "forward", micro_batch);
     const std::vector<std::vector<Tensor>> inputs = input_rows(samples);
+    if (sync_) sync_->begin_forward();
     const backend::Mark start = backend_.clock().mark();  // what came before is waiting, not computing
 
     InFlight entry = slots_.take();
@@ -193,7 +208,7 @@ std::vector<Tensor> LocalStage::output_gradients(int micro_batch) {
     return gradients;
 }
 
-TaskMarks LocalStage::backward(int micro_batch, double requested_s) {
+TaskMarks LocalStage::backward(int micro_batch, double requested_s, bool last) {
     const backend::ProfilerRange range(backend_, settings_.label, "backward", micro_batch);
     const std::vector<Tensor> gradients = output_gradients(micro_batch);
     const backend::Mark start = backend_.clock().mark();
@@ -213,6 +228,7 @@ TaskMarks LocalStage::backward(int micro_batch, double requested_s) {
         for (const std::int64_t sample : delivered[e]) rows += inputs_[e]->rows_of(sample);
         d_inputs[e] = scratch_.allocate(settings_.dtype, {rows, inputs_[e]->spec().width});
     }
+    if (last && sync_) sync_->begin_last_backward();
     module_->backward(*entry.saved, d_output, d_inputs, scratch_);
     const backend::Mark computed = backend_.clock().mark();
     {
@@ -223,6 +239,7 @@ TaskMarks LocalStage::backward(int micro_batch, double requested_s) {
         for (channel::Channel* output : outputs_)
             if (output->spec().carries_gradient) output->retire(micro_batch);
     }
+    if (last) gradients_final();
     slots_.release(entry);
     return {requested_s, start, computed, backend_.clock().mark()};
 }

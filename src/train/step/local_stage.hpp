@@ -16,6 +16,7 @@
 #include "model/module.hpp"
 #include "train/step/activation_slots.hpp"
 #include "train/step/optimizer.hpp"
+#include "train/step/parameter_sync.hpp"
 #include "train/step/timing.hpp"
 
 namespace maestro::train {
@@ -47,6 +48,7 @@ public:
         bool backward = true;    ///< every forward has a backward
         DType dtype = DType::f32;
         std::size_t saved_bytes = 0;  ///< activations kept for the largest micro-batch
+        EmulatedSync emulated = {};
     };
     /// The caller owns the channels, the backend and `scratch`, and keeps them alive. `inputs` are in the
     /// order of the module's inputs. `scratch` is used within tasks; stages that share a backend may share
@@ -69,10 +71,11 @@ public:
     backend::Clock& clock() { return backend_.clock(); }
     Optimizer* optimizer() { return optimizer_.get(); }
     backend::Arena& scratch() { return scratch_; }
-    /// Collective over the stage: Optimizer::reduce() and update(). A frozen section does nothing, returns
-    /// 0.
+    /// See ParameterSync, whose functions these are. For a frozen section they do nothing and return 0.
+    void gradients_final();
     double reduce();
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
+    void await_weights();
     /// The times measured so far. Waits until the device has finished its work.
     const SectionTimes& times();
     std::size_t bytes() const;       ///< allocated: weights, gradients, moments, activations
@@ -93,8 +96,9 @@ public:
     /// time counts from `requested_s` (comm::now_s()) on.
     TaskMarks forward(int micro_batch, const model::Batch& batch, std::span<const int> slots,
                       model::Result& result, double requested_s);
-    /// Runs backward and sends the gradients of the inputs. Call await_backward() before.
-    TaskMarks backward(int micro_batch, double requested_s);
+    /// Runs backward and sends the gradients of the inputs. Call await_backward() before. `last`: no other
+    /// backward of this step follows, and the sums of gradients begin within it.
+    TaskMarks backward(int micro_batch, double requested_s, bool last = false);
     /// Waits until the device has finished its work. After that measured() may be called.
     void read_clock();
     /// Returns when a task ran, and adds it to times(). At `free_s` the device had finished its earlier work:
@@ -119,6 +123,7 @@ private:
     std::vector<channel::Channel*> outputs_;
     backend::Arena& scratch_;
     std::unique_ptr<Optimizer> optimizer_;
+    std::unique_ptr<ParameterSync> sync_;  ///< where there is an optimizer
     ActivationSlots slots_;
     SectionTimes times_;
     std::vector<std::pair<backend::Mark, backend::Mark>> reducing_;  ///< begin and end, not counted yet

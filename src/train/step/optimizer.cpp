@@ -34,6 +34,7 @@ double learning_rate(const AdamSettings& s, std::int64_t step) {
 
 Optimizer::Optimizer(backend::Backend& backend, parallel::ParameterStore& store)
     : backend_(backend), store_(store), squares_(backend, sizeof(double)) {
+    ops::zero(backend_, squares());
     for (parallel::ParameterGroup& group : store.groups())
         if (group.trainable()) add_group(group);
 }
@@ -69,54 +70,44 @@ void Optimizer::add_group(parallel::ParameterGroup& group) {
     }
 }
 
-double Optimizer::reduce(backend::Arena& scratch) {
-    double squares = 0;
-    for (State& state : states_) {
-        state.group->reduce_gradients(scratch);
-        squares += sum_squares(state.group->gradient(), state.counted, scratch);
-    }
-    return squares;
-}
-
-double Optimizer::sum_squares(const Tensor& values, std::span<const Range> ranges, backend::Arena& scratch) {
+void Optimizer::add_squares(std::size_t index, backend::Arena& scratch) {
     // In double, so that the norm of billions of elements is the same in every layout, up to a rounding that
-    // clipping does not notice. Only the sum travels to the host.
-    const Tensor sum(squares_.data(), DType::f64, {1});
-    ops::zero(backend_, sum);
-    for (const Range& r : ranges)
-        if (r.size() > 0) ops::add_squares(backend_, values.slice(r.begin, r.end), sum, scratch);
-    double squares = 0;
-    backend_.download(sum, &squares);
-    return squares;
+    // clipping does not notice.
+    for (const Range& r : states_[index].counted)
+        if (r.size() > 0)
+            ops::add_squares(backend_, states_[index].group->gradient().slice(r.begin, r.end), squares(),
+                             scratch);
 }
 
-void Optimizer::update(const AdamSettings& settings, std::int64_t step, double gradient_scale) {
-    for (State& state : states_) {
-        const Range shard = state.group->shard();
-        if (shard.size() > 0)
-            ops::adamw(backend_, state.group->master(), state.group->gradient().slice(shard.begin, shard.end),
-                       floats(state.first), floats(state.second), chunks_of(state.chunks),
-                       {.learning_rate = learning_rate(settings, step),
-                        .beta1 = settings.beta1,
-                        .beta2 = settings.beta2,
-                        .eps = settings.eps,
-                        .weight_decay = settings.weight_decay,
-                        .step = step,
-                        .gradient_scale = gradient_scale});
-        // Collective: a rank whose shard is empty has to join it too.
-        state.group->gather_weights();
-    }
+double Optimizer::take_squares() {
+    double sum = 0;
+    backend_.download(squares(), &sum);
+    ops::zero(backend_, squares());
+    return sum;
+}
+
+void Optimizer::update(std::size_t index, const AdamSettings& settings, std::int64_t step,
+                       double gradient_scale) {
+    State& state = states_[index];
+    const Range shard = state.group->shard();
+    if (shard.size() == 0) return;
+    ops::adamw(backend_, state.group->master(), state.group->gradient().slice(shard.begin, shard.end),
+               floats(state.first), floats(state.second), chunks_of(state.chunks),
+               {.learning_rate = learning_rate(settings, step),
+                .beta1 = settings.beta1,
+                .beta2 = settings.beta2,
+                .eps = settings.eps,
+                .weight_decay = settings.weight_decay,
+                .step = step,
+                .gradient_scale = gradient_scale});
 }
 
 /// The sum of their squares is finite then, and only then: in double, no sum of squares of floats overflows.
 bool Optimizer::all_finite(backend::Arena& scratch) {
-    bool finite = true;
-    for (State& state : states_) {
-        const Tensor& masters = state.group->master();
-        const Range all{0, masters.size()};
-        finite = finite && std::isfinite(sum_squares(masters, std::span(&all, 1), scratch));
-    }
-    return finite;
+    for (State& state : states_)
+        if (const Tensor& masters = state.group->master(); masters.size() > 0)
+            ops::add_squares(backend_, masters, squares(), scratch);
+    return std::isfinite(take_squares());
 }
 
 const Optimizer::State& Optimizer::state_of(const parallel::Parameter& parameter) const {

@@ -2,8 +2,9 @@
 // moments of its shards and updates these; see parallel/parameter_group.hpp.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <list>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -33,12 +34,17 @@ public:
     /// Keeps the moments of the trainable groups of `store`, which must outlive it. They start at zero.
     Optimizer(backend::Backend& backend, parallel::ParameterStore& store);
 
-    /// Collective over the section's ranks: sums the gradients, of which this rank then holds its shards.
-    /// Returns the sum of squares of the elements that count on this rank. Scratch: see workload::memory_of.
-    double reduce(backend::Arena& scratch);
-    /// Collective over the section's ranks, after reduce(): one AdamW update of the shards with the gradients
-    /// times `gradient_scale`, then the new weights on all ranks.
-    void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
+    /// The groups that it updates, in the order of the store. The functions below take their index.
+    std::size_t size() const { return states_.size(); }
+    parallel::ParameterGroup& group(std::size_t index) { return *states_[index].group; }
+
+    /// Adds the squares of the group's summed gradients that count on this rank to squares().
+    void add_squares(std::size_t index, backend::Arena& scratch);
+    /// Returns the sum of squares since the last call. Waits for the device.
+    double take_squares();
+    /// One AdamW update of the master weights of this rank's shard, with its gradients times
+    /// `gradient_scale`.
+    void update(std::size_t index, const AdamSettings& settings, std::int64_t step, double gradient_scale);
 
     /// Whether all weights of the shards are finite. Computed on the device: the host would have to copy
     /// them.
@@ -60,13 +66,12 @@ private:
     };
     void add_group(parallel::ParameterGroup& group);
     const State& state_of(const parallel::Parameter& parameter) const;
-    /// Returns the sum of squares of these elements, in double. Waits for the device.
-    double sum_squares(const Tensor& values, std::span<const Range> ranges, backend::Arena& scratch);
+    Tensor squares() const { return Tensor(squares_.data(), DType::f64, {1}); }
 
     backend::Backend& backend_;
     const parallel::ParameterStore& store_;
-    backend::Buffer squares_;  ///< f64[1], a sum on its way to the host
-    std::list<State> states_;
+    backend::Buffer squares_;  ///< f64[1], a sum that stays on the device until it is complete
+    std::deque<State> states_;
 };
 
 }  // namespace maestro::train

@@ -36,13 +36,18 @@ std::string StepRunner::LocalTask::describe() const {
 model::Result StepRunner::run(const schedule::StepPlan& plan, const StepOptions& options,
                               std::vector<io::TaskRow>& rows) {
     model::Result result;
-    Step step{plan, local_tasks(plan), options, result, rows};
+    Step step{.plan = plan,
+              .agenda = local_tasks(plan),
+              .options = options,
+              .result = result,
+              .rows = rows,
+              .backwards = {}};
     // The reads of samples are queued by now, and go on while the edges are set up.
     begin_edges(plan);
     // What a device still does for the last step is not time that this step's first task waits.
     begun_.clear();
     for (LocalStage* stage : stages_) begun_.push_back(stage->clock().mark());
-    for (LocalStage* stage : stages_) stage->module().parameters().zero_gradients();
+    begin_sums(step);
 
     if (ready_ && lane_comm_.rank() == 0)
         run_ready(step);
@@ -80,6 +85,14 @@ std::vector<StepRunner::LocalTask> StepRunner::local_tasks(const schedule::StepP
         tasks.back().ticket = prefetcher_.start({.samples = tasks.back().micro_batch->samples, .part = part});
     }
     return tasks;
+}
+
+/// The replicas of a stage sum its gradients together, also those that have no task of it in this step.
+void StepRunner::begin_sums(Step& step) {
+    for (const LocalTask& task : step.agenda)
+        if (!task.forward()) ++step.backwards[task.stage];
+    for (LocalStage* stage : stages_)
+        if (step.options.train && step.backwards[stage] == 0) stage->gradients_final();
 }
 
 void StepRunner::begin_edges(const schedule::StepPlan& plan) {
@@ -172,7 +185,7 @@ void StepRunner::run_task(Step& step, std::size_t chosen, double requested_s) {
                                .train = step.options.train},
                               dispatch.slots, step.result, requested_s);
     } else {
-        marks = stage.backward(task.task.micro_batch, requested_s);
+        marks = stage.backward(task.task.micro_batch, requested_s, --step.backwards[&stage] == 0);
     }
     done_.push_back({&stage, marks, step.rows.size()});
     if (!leader) return;

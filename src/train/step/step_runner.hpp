@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,7 +42,7 @@ public:
                const workload::SampleTable& table, data::Prefetcher& prefetcher, comm::Watchdog& watchdog,
                bool ready);
 
-    /// Collective over the lane: runs its agenda of the plan. Gradients are left in the parameter stores.
+    /// Collective over the lane: runs its agenda of the plan. The sums of gradients have begun at its end.
     /// The leader appends one row for each task, whose times read_times() fills in.
     model::Result run(const schedule::StepPlan& plan, const StepOptions& options,
                       std::vector<io::TaskRow>& rows);
@@ -64,6 +65,7 @@ private:
         StepOptions options;
         model::Result& result;
         std::vector<io::TaskRow>& rows;
+        std::map<LocalStage*, int> backwards;  ///< that have not run yet
     };
     /// A task that has run, and the index of its row among the recorded ones.
     struct Done {
@@ -80,6 +82,7 @@ private:
     /// Looks up what the tasks of the lane's agenda refer to, and queues the reads of their samples.
     std::vector<LocalTask> local_tasks(const schedule::StepPlan& plan);
     void begin_edges(const schedule::StepPlan& plan);
+    void begin_sums(Step& step);
     /// dispatch = "ready", see schedule::ReadyAgenda.
     void run_ready(Step& step);
     static bool can_start(const LocalTask& task);

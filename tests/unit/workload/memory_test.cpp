@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ops/adamw.hpp"
 #include "unit/data/sample_file_fixture.hpp"
 #include "unit/workload/glyph_scenario.hpp"
 #include "workload/models.hpp"
@@ -56,7 +57,7 @@ TEST_F(Memory, CountsEachPartByItsRule) {
     const double rows = 6.0 * static_cast<double>(up.max_rows) * 128 * sizeof(float) + 2 * 8 * 96;
     EXPECT_EQ(vision.channels, rows);
     EXPECT_EQ(language.channels, rows);
-    EXPECT_EQ(vision.scratch, up.footprint.scratch);
+    EXPECT_EQ(vision.scratch, up.footprint.scratch + up.footprint.sync_scratch);
 }
 
 TEST_F(Memory, CountsTheCopyThatIsSaved) {
@@ -95,15 +96,14 @@ TEST_F(Memory, NamesGradientsOnlyWhereASectionIsTrained) {
     }
 }
 
-TEST_F(Memory, GradientsAreSummedInTheScratchOfTasks) {
+TEST_F(Memory, GradientsAreSummedBesideTasks) {
     MemoryPlan memory = plan({});
     model::Footprint& down = memory.stages[1].footprint;
     down.scratch = 64;
-    const auto scratch = [&] { return memory_of(memory, scenario_.graph, 2).scratch; };
-    // The parts of both other replicas.
-    EXPECT_EQ(scratch(), 2.0 * sizeof(float) * static_cast<double>(down.optimizer));
-    down.scratch = 2 * down.reduce_scratch;
-    EXPECT_EQ(scratch(), down.scratch);
+    // The parts of both other replicas, and on a GPU the partial sums of the norm.
+    EXPECT_EQ(memory_of(memory, scenario_.graph, 2).scratch,
+              64 + 2.0 * sizeof(float) * static_cast<double>(down.optimizer) +
+                  static_cast<double>(ops::squares_scratch(down.optimizer)));
 }
 
 /// Between nodes each row of the six slots is also in a message, at both ends.
@@ -179,12 +179,16 @@ TEST_F(Memory, IsThatOfTheDeviceWhateverTheThreadsOfThisHost) {
 TEST_F(Memory, SectionsOnOneRankShareScratchAndPassPointers) {
     const MemoryPlan memory = plan({"section.language.colocate_with=vision", "section.language.layout.dp=1"});
     const RankMemory both = memory_of(memory, scenario_.graph, 0);
+    const double sums = static_cast<double>(memory.stages[0].footprint.sync_scratch +
+                                            memory.stages[1].footprint.sync_scratch);
     EXPECT_EQ(both.scratch, static_cast<double>(std::max(memory.stages[0].footprint.scratch,
-                                                         memory.stages[1].footprint.scratch)));
+                                                         memory.stages[1].footprint.scratch)) +
+                                sums);
     EXPECT_GT(both.channels, 0);  // slots for gradients, and none for rows
     MemoryPlan apart = memory;    // on a GPU they run beside each other
     apart.shares_scratch = false;
-    EXPECT_EQ(memory_of(apart, scenario_.graph, 0).scratch, scratch_of(memory, 0) + scratch_of(memory, 1));
+    EXPECT_EQ(memory_of(apart, scenario_.graph, 0).scratch,
+              scratch_of(memory, 0) + scratch_of(memory, 1) + sums);
     EXPECT_GT(memory_of(apart, scenario_.graph, 0).scratch, both.scratch);
 }
 

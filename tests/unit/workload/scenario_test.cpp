@@ -186,7 +186,8 @@ protected:
         for (int rank = 0; rank < scenario.graph.world; ++rank)
             numbers.push_back(memory_of(memory, scenario.graph, rank).total());
         for (const StepEnd& end : step_ends(scenario, probes))
-            numbers.insert(numbers.end(), {end.reduce_s, end.update_s});
+            for (const GroupTimes& group : end)
+                numbers.insert(numbers.end(), {group.sum_s, group.update_s, group.gather_s});
         return numbers;
     }
     Scenario with_layout(std::size_t section, graph::Layout layout) const {

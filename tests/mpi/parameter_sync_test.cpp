@@ -1,0 +1,114 @@
+// Sums of gradients within the last backward and gathers of weights within the next forward, with three
+// layers in groups of their own.
+#include "train/step/parameter_sync.hpp"
+
+#include <cmath>
+
+#include "backend/backend.hpp"
+#include "base/check.hpp"
+#include "comm/environment.hpp"
+#include "mpi/mpi_main.hpp"
+#include "mpi/shard_grid.hpp"
+
+using namespace maestro;
+
+namespace {
+
+constexpr std::int64_t kSize = 100;
+
+class Rig {
+public:
+    explicit Rig(const comm::Communicator& world)
+        : world_(world), mesh_(test::mesh_of(world, test::Grid{.data = world.size()})) {
+        for (int layer = 0; layer < 3; ++layer) {
+            if (layer > 0) store.begin_layer();
+            parameters[layer] =
+                &store.declare("layer" + std::to_string(layer), {kSize}, parallel::Init::zeros, true);
+        }
+        store.allocate(1, 1);
+        MAESTRO_CHECK(store.groups().size() == 3, "{} groups", store.groups().size());
+        optimizer = std::make_unique<train::Optimizer>(*backend_, store);
+        sync = std::make_unique<train::ParameterSync>(store, *optimizer, world.waiter(), "language");
+    }
+    void add(int layer, double value) {
+        for (std::int64_t i = 0; i < kSize; ++i)
+            parameters[layer]->gradient.as<float>()[i] += static_cast<float>(value);
+    }
+    /// The gradient at the first element of this rank's shard, where it has one.
+    bool shard_is(int layer, double value) const {
+        const Range shard = store.group_of(*parameters[layer]).shard_of(*parameters[layer]);
+        return shard.size() <= 0 ||
+               parameters[layer]->gradient.as<float>()[shard.begin] == static_cast<float>(value);
+    }
+    void expect_weights(int layer, float value) const {
+        for (std::int64_t i = 0; i < kSize; ++i)
+            MAESTRO_CHECK(std::abs(parameters[layer]->weight.as<float>()[i] - value) < 1e-4f,
+                          "weight {} of layer {} is {}, not {}", i, layer,
+                          parameters[layer]->weight.as<float>()[i], value);
+    }
+
+private:
+    const comm::Communicator& world_;
+    std::unique_ptr<backend::Backend> backend_ = backend::make_cpu(1);
+    parallel::Mesh mesh_;
+
+public:
+    parallel::ParameterStore store{*backend_, mesh_, "language", 1, DType::f32};
+    std::array<const parallel::Parameter*, 3> parameters{};
+    std::unique_ptr<train::Optimizer> optimizer;
+    std::unique_ptr<train::ParameterSync> sync;
+};
+
+/// Rank 0 has no backward in this step. The others add rank + 1 to the gradients of each layer, and to the
+/// first layer's once more after the others are summed.
+void step(const comm::Communicator& world, Rig& rig, std::int64_t number) {
+    double ranks = 0;
+    for (int r = 1; r < world.size(); ++r) ranks += r + 1;
+    if (world.rank() == 0) {
+        rig.sync->gradients_final();
+    } else {
+        for (int layer = 0; layer < 3; ++layer) rig.add(layer, world.rank() + 1);
+        rig.sync->begin_last_backward();
+        for (const int layer : {2, 1}) {
+            rig.store.layer_final(layer);
+            world.waiter().wait_until(
+                [&] {
+                    world.waiter().poll();
+                    return rig.shard_is(layer, ranks);
+                },
+                [] { return std::string("the sum of a layer, within the backward"); });
+        }
+        rig.add(0, world.rank() + 1);
+        rig.sync->gradients_final();
+    }
+    const double squares = world.sum(rig.sync->finish_sums());
+    const double expected = kSize * (2 * ranks * ranks + 4 * ranks * ranks);
+    MAESTRO_CHECK(std::abs(squares - expected) <= 1e-9 * expected, "squares {} of {}", squares, expected);
+    for (int layer = 0; layer < 3; ++layer)
+        MAESTRO_CHECK(rig.shard_is(layer, (layer == 0 ? 2 : 1) * ranks), "the sum of layer {}", layer);
+
+    if (world.rank() == 0) comm::sleep_until(comm::now_s() + 0.05);  // the others wait for their weights
+    rig.sync->update({.learning_rate = 0.5}, number, 1);
+    rig.sync->begin_forward();
+    for (int layer = 0; layer < 3; ++layer) {
+        if (layer > 0) rig.store.layer_needed(layer);
+        // Adam's steps are those of the gradient's sign where it does not change.
+        rig.expect_weights(layer, world.size() > 1 ? -0.5f * static_cast<float>(number) : 0);
+        for (std::int64_t i = 0; i < kSize; ++i)
+            MAESTRO_CHECK(rig.parameters[layer]->gradient.as<float>()[i] == 0, "a gradient is left");
+    }
+    rig.sync->await_weights();
+    const std::vector<train::SyncSpan> spans = rig.sync->take_spans();
+    MAESTRO_CHECK(spans.size() == 6, "{} operations", spans.size());
+    for (std::size_t i = 0; i < spans.size(); ++i)
+        MAESTRO_CHECK(spans[i].sum == (i < 3) && spans[i].begin_s <= spans[i].end_s, "operation {}", i);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    return test::run(argc, argv, [](const comm::Communicator& world) {
+        Rig rig(world);
+        for (std::int64_t number = 1; number <= 3; ++number) step(world, rig, number);
+    });
+}
