@@ -174,8 +174,9 @@ MemoryPlan measure_memory(const Scenario& scenario, const SampleTable& table, Pr
         const graph::Section& section = graph.sections[s];
         const model::Role role = role_of(scenario, stage);
         const bool open = section.window == 0;
-        StageMemory memory{
-            .footprint = {}, .window = open ? 0 : window_of(scenario, stage), .loss = role.loss};
+        StageMemory memory;
+        memory.window = open ? 0 : window_of(scenario, stage);
+        memory.loss = role.loss;
         const int batch = scenario.full_micro_batch(s);
         const auto worst = table.worst_micro_batch(batch), longest = table.longest_micro_batch(batch, s);
         memory.footprint = measure_lane(scenario, stage, worst, traits, train, probes);
