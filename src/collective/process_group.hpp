@@ -67,6 +67,9 @@ public:
     /// Whether the exchange has ended, without waiting for other ranks. A request for which this has returned
     /// true is not waited for any more.
     virtual bool test(Request request) = 0;
+    /// Whether a rank computes on while an operation waits for the other ranks. If not, the device waits from its
+    /// launch on, and so do the tasks behind it, on which other ranks may depend.
+    virtual bool overlaps() const { return true; }
 
     /// whole = the `local` tensors of all ranks, concatenated in the order of ranks.
     Request start_all_gather(backend::Backend& b, const Tensor& local, const Tensor& whole,

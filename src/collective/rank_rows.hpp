@@ -50,7 +50,7 @@ private:
 /// Elements of a piece where pieces cross between nodes while others are exchanged within them: so many
 /// pieces that both go on at once nearly all the time, and long enough that latencies do not count.
 inline std::int64_t node_piece(std::int64_t longest) {
-    constexpr std::int64_t kLeast = std::int64_t{1} << 15, kMost = std::int64_t{1} << 20, kPieces = 16;
+    constexpr std::int64_t kLeast = std::int64_t{1} << 15, kMost = std::int64_t{1} << 20, kPieces = 8;
     return std::clamp(longest / kPieces, kLeast, kMost);
 }
 

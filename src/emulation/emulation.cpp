@@ -23,11 +23,6 @@ Scales scales_of(const config::Emulated& settings) {
     return {.time = settings.time_scale, .messages = settings.message_scale};
 }
 
-std::vector<workload::StepEnd> step_ends(const workload::Scenario& scenario) {
-    workload::Probes probes;
-    return workload::step_ends(scenario, probes);
-}
-
 }  // namespace
 
 double emulated_loss(std::int64_t step) {
@@ -35,7 +30,10 @@ double emulated_loss(std::int64_t step) {
 }
 
 Emulation::Emulation(const workload::Scenario& scenario, const config::Emulated& settings, double timeout_s)
-    : scenario_(scenario), settings_(settings), timeout_s_(timeout_s), ends_(step_ends(scenario)) {}
+    : scenario_(scenario), settings_(settings), timeout_s_(timeout_s), ends_([&] {
+          workload::Probes probes;
+          return workload::step_ends(scenario, probes);
+      }()) {}
 
 std::string Emulation::describe() const {
     return fmt::format(

@@ -40,6 +40,8 @@ public:
     /// Makes a stage whose tasks sleep for the predicted time. Its parameters are zeros of scaled size.
     std::unique_ptr<model::Module> make_module(backend::Backend& backend, int stage, parallel::Mesh mesh,
                                                Sleep sleep_until) const;
+    /// The times of parameter groups by stage, in seconds of the emulated cluster.
+    const std::vector<workload::StepEnd>& step_ends() const { return ends_; }
     /// Returns the times of the stage's parameter groups, in seconds of this run.
     workload::StepEnd step_end(int stage) const;
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "schedule/hide_sums.hpp"
+
 namespace maestro::schedule {
 
 namespace {
@@ -286,7 +288,8 @@ void Group::release() {
 }
 
 void Group::emit(PlanBuilder& builder, int group) {
-    const Trial& best = *trials_[1 - next_];
+    Trial& best = *trials_[1 - next_];
+    best.executed = hide_sums(best.machine, best.batches, std::move(best.executed));
     builder.add(best.machine, best.batches, best.executed, group);
 }
 

@@ -90,6 +90,7 @@ Inputs inputs_of(workload::Scenario scenario, const std::string& path, const Sou
             inputs.problem.stages[s].window = inputs.memory.stages[s].window;
         if (source.replay.empty()) {
             inputs.ends = workload::step_ends(scenario, probes);
+            workload::add_syncs(inputs.ends, inputs.problem);
             workload::place_groups(inputs.ends, scenario, table, order.batch(inputs.step - 1), probes);
         }
     }

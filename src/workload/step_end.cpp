@@ -103,6 +103,14 @@ std::vector<StepEnd> step_ends(const Scenario& scenario, Probes& probes) {
     return ends;
 }
 
+void add_syncs(const std::vector<StepEnd>& ends, schedule::Problem& problem) {
+    for (std::size_t stage = 0; stage < ends.size(); ++stage)
+        for (const GroupTimes& group : ends[stage]) {
+            problem.stages[stage].sum_s += group.sum_s;
+            problem.stages[stage].gather_s += group.gather_s;
+        }
+}
+
 void place_groups(std::vector<StepEnd>& ends, const Scenario& scenario, const SampleTable& table,
                   std::span<const std::int64_t> samples, Probes& probes) {
     for (std::size_t stage = 0; stage < ends.size(); ++stage) {

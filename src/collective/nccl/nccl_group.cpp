@@ -48,6 +48,8 @@ public:
         return true;
     }
 
+    bool overlaps() const override { return false; }
+
 protected:
     Request begin(std::span<const Message> out, std::span<const Message> in) override {
         const Request request = exchanges_.begin();

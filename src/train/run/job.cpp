@@ -45,6 +45,7 @@ void Job::prepare_planning() {
     problem_ = workload::problem_of(preflight_.scenario());
     for (std::size_t s = 0; s < preflight_.memory().stages.size(); ++s)
         problem_.stages[s].window = preflight_.memory().stages[s].window;
+    if (preflight_.emulation()) workload::add_syncs(preflight_.emulation()->step_ends(), problem_);
     comm::agree(context_.world, [&] {
         if (context_.world.rank() != 0) return;
         context_.pulse.doing("the costs of all samples");

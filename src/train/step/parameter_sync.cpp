@@ -18,14 +18,18 @@ ParameterSync::ParameterSync(parallel::ParameterStore& store, Optimizer& optimiz
       emulated_(std::move(emulated)),
       copies_scratch_(store.backend(), store.copies_scratch()),
       scratch_(store.backend(), store.reduce_scratch()) {
-    for (std::size_t i = 0; i < optimizer.size(); ++i) groups_.push_back({.group = &optimizer.group(i)});
+    for (std::size_t i = 0; i < optimizer.size(); ++i) {
+        parallel::ParameterGroup& group = optimizer.group(i);
+        groups_.push_back({.group = &group,
+                           .beside_tasks = store.mesh().group(parallel::kDataAxes).overlaps() &&
+                                           group.replicated(parallel::Axis::tied) == 0});
+    }
     MAESTRO_CHECK(emulated_.groups.empty() || emulated_.groups.size() == groups_.size(),
                   "times of {} groups of {}", emulated_.groups.size(), groups_.size());
-    // Backward finishes the last group first. The sum of a tied embedding also waits for the other stage that
-    // holds it, where it is final last: here it must not keep the others waiting.
-    for (const bool tied : {false, true})
+    // Backward finishes the last group first.
+    for (const bool beside_tasks : {true, false})
         for (std::size_t i = groups_.size(); i-- > 0;)
-            if ((groups_[i].group->replicated(parallel::Axis::tied) > 0) == tied) sum_order_.push_back(i);
+            if (groups_[i].beside_tasks == beside_tasks) sum_order_.push_back(i);
     queue_sums();
     store.observer().between_layers = [this] { waiter_.poll(); };
     poll_id_ = waiter.add_poll([this] { return advance(); });
@@ -99,7 +103,7 @@ void ParameterSync::finish_ended() {
 void ParameterSync::launch_next() {
     if (launched_ || queue_.empty()) return;
     const Group& group = groups_[queue_.front().group];
-    if (queue_.front().sum && !group.gradient_final) return;
+    if (queue_.front().sum && !(group.gradient_final && (group.beside_tasks || tasks_ended_))) return;
     begin_s_ = comm::now_s();
     launched_ = true;
     operation_ = queue_.front().sum ? group.group->launch_reduce(scratch_) : group.group->launch_gather();
@@ -127,6 +131,7 @@ std::string ParameterSync::describe() const {
 
 double ParameterSync::finish_sums() {
     gradients_final();
+    tasks_ended_ = true;
     waiter_.wait_until(
         [this] {
             advance();
@@ -139,6 +144,7 @@ double ParameterSync::finish_sums() {
 }
 
 void ParameterSync::update(const AdamSettings& settings, std::int64_t step, double gradient_scale) {
+    tasks_ended_ = false;
     store_.observer().needed = [this](const parallel::ParameterGroup& group) { await(group_of(group)); };
     for (Group& group : groups_) group.gradient_final = group.summed = group.whole = false;
     for (std::size_t i = 0; i < groups_.size(); ++i) {

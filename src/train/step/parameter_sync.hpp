@@ -72,6 +72,9 @@ public:
 private:
     struct Group {
         parallel::ParameterGroup* group;
+        /// Its sum may begin while tasks still run. Not that of a tied embedding, which waits for the tasks
+        /// of the other stage that holds it.
+        bool beside_tasks = true;
         bool gradient_final = false;
         bool summed = false;
         bool whole = true;  ///< this rank has all of its weights
@@ -109,6 +112,7 @@ private:
         scratch_;                ///< for sums within the replica; for those that run beside tasks
     std::vector<Group> groups_;  ///< in the order of the optimizer
     std::vector<std::size_t> sum_order_;
+    bool tasks_ended_ = false;
     std::deque<Entry> queue_;
     bool launched_ = false;  ///< the first of the queue
     collective::Operation operation_;
