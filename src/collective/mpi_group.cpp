@@ -2,8 +2,10 @@
 // own collectives would serve for some of the operations, but they choose the order of summation by size and
 // number of ranks, and take counts as int.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/check.hpp"
@@ -25,9 +27,18 @@ public:
     /// Open MPI advances a large message only while a rank is inside MPI, so most of an exchange happens here
     /// and not while the rank computes.
     void wait(Request request) override {
-        members_.waiter().wait_until(
-            [&] { return test(request); },
-            [&] { return fmt::format("the other {} ranks of {}", size() - 1, members_.name()); });
+        members_.waiter().wait_until([&] { return test(request); }, [&] { return describe(request); });
+    }
+    std::string describe(Request request) const override {
+        const Exchange& exchange = exchanges_.open(request, members_.name());
+        std::set<int> silent;
+        for (std::size_t i = 0; i < exchange.requests.size(); ++i) {
+            int done = 0;
+            MAESTRO_MPI(MPI_Request_get_status(exchange.requests[i], &done, MPI_STATUS_IGNORE));
+            if (done == 0) silent.insert(members_.world_rank_of(exchange.peers[i]));
+        }
+        return fmt::format("{} {} of {}", silent.size() == 1 ? "rank" : "ranks", fmt::join(silent, ", "),
+                           members_.name());
     }
 
     bool test(Request request) override {
@@ -55,6 +66,7 @@ protected:
         Exchange& exchange = exchanges_[request];
         exchange.requests.clear();
         exchange.expected.clear();
+        exchange.peers.clear();
         // No call blocks, and every rank posts all its receives before it waits, so no order of messages can
         // deadlock. Members begin the same operations in the same order, and MPI matches the messages of two
         // ranks in the order in which they are posted: pieces and operations need no tags.
@@ -63,11 +75,13 @@ protected:
         for (const Message& m : receives)
             in_pieces(m.data, m.bytes, max_message_, [&](std::byte* data, int bytes) {
                 exchange.expected.push_back(bytes);
+                exchange.peers.push_back(m.peer);
                 MAESTRO_MPI(MPI_Irecv(data, bytes, MPI_BYTE, m.peer, kMessageTag, members_.handle(),
                                       &exchange.requests.emplace_back(MPI_REQUEST_NULL)));
             });
         for (const Message& m : sends)
             in_pieces(m.data, m.bytes, max_message_, [&](std::byte* data, int bytes) {
+                exchange.peers.push_back(m.peer);
                 MAESTRO_MPI(MPI_Isend(data, bytes, MPI_BYTE, m.peer, kMessageTag, members_.handle(),
                                       &exchange.requests.emplace_back(MPI_REQUEST_NULL)));
             });
@@ -79,6 +93,7 @@ private:
         bool open = false;
         std::vector<MPI_Request> requests;  ///< receives, then sends
         std::vector<int> expected;          ///< bytes of each receive
+        std::vector<int> peers;             ///< of each request
     };
 
     comm::Communicator members_;

@@ -21,6 +21,10 @@ void Operation::wait() {
     rethrow_error();
 }
 
+std::string Operation::describe() const {
+    return ended() ? "" : awaited().group->describe(awaited().request);
+}
+
 void Operation::resume() {
     coroutine_.resume();
     rethrow_error();

@@ -5,6 +5,7 @@
 #include <coroutine>
 #include <cstddef>
 #include <exception>
+#include <string>
 #include <utility>
 
 namespace maestro::collective {
@@ -53,6 +54,8 @@ public:
     bool ended() const { return !coroutine_ || coroutine_.done(); }
     /// The exchange that it waits for now. Only while it has not ended.
     AwaitedExchange awaited() const { return coroutine_.promise().awaited; }
+    /// The ranks that it waits for, for messages about a long wait; "" if it has ended.
+    std::string describe() const;
     /// Goes on after that exchange, which has ended, until it waits for the next one. An operation that
     /// consists of others drives them so: it awaits what they await. Rethrows its error.
     void resume();

@@ -27,6 +27,9 @@ public:
         MAESTRO_CHECK(request < all_.size() && all_[request].open, "{}: a request that is not open", group);
         return all_[request];
     }
+    const Exchange& open(ProcessGroup::Request request, const std::string& group) const {
+        return const_cast<PendingExchanges&>(*this).open(request, group);
+    }
     template <class Test>
     bool any(Test&& test) const {
         return std::any_of(all_.begin(), all_.end(), test);

@@ -67,8 +67,14 @@ public:
     /// Whether the exchange has ended, without waiting for other ranks. A request for which this has returned
     /// true is not waited for any more.
     virtual bool test(Request request) = 0;
-    /// Whether a rank computes on while an operation waits for the other ranks. If not, the device waits from its
-    /// launch on, and so do the tasks behind it, on which other ranks may depend.
+    /// For messages about a long wait: which ranks the exchange waits for, "rank 3 of GROUP" where that is
+    /// known.
+    virtual std::string describe(Request request) const {
+        static_cast<void>(request);
+        return "its other ranks";
+    }
+    /// Whether a rank computes on while an operation waits for the other ranks. If not, the device waits from
+    /// its launch on, and so do the tasks behind it, on which other ranks may depend.
     virtual bool overlaps() const { return true; }
 
     /// whole = the `local` tensors of all ranks, concatenated in the order of ranks.

@@ -82,6 +82,17 @@ void Communicator::wait(MPI_Request& request, const char* what) const {
     waiter_->wait_until(done, [&] { return fmt::format("{} of {} ({} ranks)", what, name_, size_); });
 }
 
+int Communicator::world_rank_of(int rank) const {
+    MPI_Group here = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+    MAESTRO_MPI(MPI_Comm_group(handle_, &here));
+    MAESTRO_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
+    int in_world = 0;
+    MAESTRO_MPI(MPI_Group_translate_ranks(here, 1, &rank, world, &in_world));
+    MAESTRO_MPI(MPI_Group_free(&here));
+    MAESTRO_MPI(MPI_Group_free(&world));
+    return in_world;
+}
+
 void Communicator::barrier() const {
     if (size_ <= 1) return;
     MPI_Request request = MPI_REQUEST_NULL;

@@ -49,6 +49,8 @@ public:
     int size() const { return size_; }
     MPI_Comm handle() const { return handle_; }
     Waiter& waiter() const { return *waiter_; }
+    /// Returns the rank in MPI_COMM_WORLD of a rank of this communicator.
+    int world_rank_of(int rank) const;
     const std::string& name() const { return name_; }  ///< also set in MPI, cut to the length that MPI allows
 
     void barrier() const;

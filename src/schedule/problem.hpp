@@ -28,8 +28,8 @@ struct StageShape {
                      ///< backward (without a backward: to the end of forward on every consumer); 0: no limit
     bool backward = true;
     bool loss = false;  ///< it computes a loss, and runs each backward right after its forward
-    /// Seconds for which the gradients of all replicas are summed at the end of a step, beside the last backward,
-    /// and their weights gathered at its beginning; 0: not known.
+    /// Seconds for which the gradients of all replicas are summed at the end of a step, beside the last
+    /// backward, and their weights gathered at its beginning; 0: not known.
     double sum_s = 0, gather_s = 0;
 
     int lane(int replica) const { return first_lane + replica * lane_stride; }

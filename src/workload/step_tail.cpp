@@ -135,9 +135,9 @@ StepTail step_tail(const graph::SectionGraph& graph, const std::vector<StepEnd>&
     }
     StepTail tail;
     tail.end_s = *std::max_element(lane_s.begin(), lane_s.end());
-    Networks gathers(graph, tasks_end_s.size());
+    Networks weights(graph, tasks_end_s.size());
     tail.weights_s = run_queues(
-        gathers, ends, [&](std::size_t stage, std::size_t k) { return updated[stage][k]; },
+        weights, ends, [&](std::size_t stage, std::size_t k) { return updated[stage][k]; },
         [&](std::size_t stage, std::size_t k) { return ends[stage][k].gather_s; });
     for (std::vector<double>& stage : tail.weights_s)
         for (double& seconds : stage) seconds -= tail.end_s;

@@ -1,5 +1,5 @@
 // Sums of gradients within the last backward and gathers of weights within the next forward, with three
-// layers in groups of their own.
+// layers in separate groups.
 #include "train/step/parameter_sync.hpp"
 
 #include <cmath>
@@ -104,11 +104,29 @@ void step(const comm::Communicator& world, Rig& rig, std::int64_t number) {
         MAESTRO_CHECK(spans[i].sum == (i < 3) && spans[i].begin_s <= spans[i].end_s, "operation {}", i);
 }
 
+/// The last rank is late for the gathers: the others say so, and go on when it is there.
+void a_late_rank_is_named(const comm::Communicator& world, Rig& rig) {
+    const int late = world.size() - 1;
+    rig.sync->finish_sums();
+    if (world.rank() == late) comm::sleep_until(comm::now_s() + 1.5);
+    rig.sync->update({.learning_rate = 0}, 4, 1);
+    if (world.rank() != late) {
+        world.waiter().set_timeout(0.5);
+        test::expect_error(
+            ExitCode::peer_lost,
+            "rank " + std::to_string(late) + " of language, dp, for the weights of section language",
+            [&] { rig.sync->await_weights(); });
+        world.waiter().set_timeout(test::kHangS);
+    }
+    rig.sync->await_weights();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
     return test::run(argc, argv, [](const comm::Communicator& world) {
         Rig rig(world);
         for (std::int64_t number = 1; number <= 3; ++number) step(world, rig, number);
+        if (world.size() > 1) a_late_rank_is_named(world, rig);
     });
 }

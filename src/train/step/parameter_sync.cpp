@@ -123,10 +123,10 @@ void ParameterSync::finish(const Entry& entry) {
 }
 
 std::string ParameterSync::describe() const {
-    if (queue_.empty()) return "nothing of section " + label_;
-    return fmt::format("the {} of section {}, group {} of {}",
-                       queue_.front().sum ? "sum of the gradients" : "gather of the weights", label_,
-                       queue_.front().group + 1, groups_.size());
+    if (!launched_) return "the end of the last sum or gather of section " + label_;
+    return fmt::format("{}, for the {} of section {}, group {} of {}", operation_.describe(),
+                       queue_.front().sum ? "gradients" : "weights", label_, queue_.front().group + 1,
+                       groups_.size());
 }
 
 double ParameterSync::finish_sums() {

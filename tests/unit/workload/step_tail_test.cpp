@@ -69,13 +69,13 @@ TEST(StepTail, SumsBesideTheLastBackward) {
 TEST(StepTail, GathersBesideTheFirstForward) {
     const auto graph = vision_language(2, "");
     for (const int groups : {1, 2, 5})
-        for (const double gathers : {0.5, 4.0, 20.0})
+        for (const double gather_s : {0.5, 4.0, 20.0})
             for (const double forward : {1.0, 6.0}) {
-                const StepEnd end = even(groups, 0, 0, gathers);
+                const StepEnd end = even(groups, 0, 0, gather_s);
                 const StepTail tail = step_tail(graph, {{}, end}, {{{}}, {{0, 1}, {0, 1}}}, {1, 1, 1}, 0);
                 EXPECT_NEAR(wait_for_weights(end, tail.weights_s[1], 0, forward),
-                            std::max(gathers / groups, gathers - forward * (groups - 1) / groups), 1e-12);
-                EXPECT_EQ(wait_for_weights(end, tail.weights_s[1], gathers, forward), 0);
+                            std::max(gather_s / groups, gather_s - forward * (groups - 1) / groups), 1e-12);
+                EXPECT_EQ(wait_for_weights(end, tail.weights_s[1], gather_s, forward), 0);
             }
 }
 
