@@ -92,14 +92,20 @@ public:
         return text;
     }
 
+    model::Result run_tasks(const StepPlan& plan, std::vector<io::TaskRow>& rows) {
+        return runner_->run(plan, {.loss_scale = kLossScale}, rows);
+    }
+    void reduce() {
+        for (LocalStage* stage : {vision_.get(), language_.get()})
+            if (stage) stage->reduce();
+    }
     std::vector<io::TaskRow> run(const StepPlan& plan) {
         forget();
         std::vector<io::TaskRow> rows(1);  // of earlier steps, to be left alone
-        const model::Result result = runner_->run(plan, {.loss_scale = kLossScale}, rows);
+        const model::Result result = run_tasks(plan, rows);
         runner_->read_times(rows);
         rows.erase(rows.begin());
-        for (LocalStage* stage : {vision_.get(), language_.get()})
-            if (stage) stage->reduce();
+        reduce();
         check_numbers(plan, result);
         for (LocalStage* stage : {vision_.get(), language_.get()}) {
             if (!stage) continue;
@@ -300,11 +306,13 @@ void unfinished_work_is_refused(const comm::Communicator& world) {
     StepPlan plan = plan_of(stage, 1, {}, {{3}});
     const std::size_t holder = stage.alone() ? 0 : 1;
     plan.agendas[holder].pop_back();
+    std::vector<io::TaskRow> rows;
     if (world.rank() == static_cast<int>(holder))
         expect_error(ExitCode::broken_invariant, "section language: 1 micro-batches without their backward",
-                     [&] { stage.run(plan); });
+                     [&] { stage.run_tasks(plan, rows); });
     else
-        stage.run(plan);
+        stage.run_tasks(plan, rows);
+    stage.reduce();  // which has begun on all ranks
 }
 
 /// All ranks get rank 0's command: a plan, or the order to stop, which comes without one.
