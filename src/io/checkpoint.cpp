@@ -70,6 +70,7 @@ FileImage describe_train_state(const TrainState& state, Pulse& pulse) {
     write_attribute(file, "samples", fmt::format("{:016x}", state.samples));
     write_attribute(file, "step_rows", state.counts.steps);
     write_attribute(file, "timeline_rows", state.counts.tasks);
+    write_attribute(file, "sync_rows", state.counts.syncs);
     write_attribute(file, "assignment_rows", state.counts.assignment);
     file.close();
     return image_of(kTrainFile, file.state());

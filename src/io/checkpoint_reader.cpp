@@ -187,8 +187,11 @@ TrainState read_train_state(const fs::path& checkpoint, Pulse& pulse) {
                 return state;
             }
             state.defaults = nlohmann::json::parse(read_text_attribute(open, "defaults"));
+            const bool has_sync_rows =
+                MAESTRO_HDF5(H5Aexists(open, "sync_rows")) > 0;  // else of an older build
             state.counts = {.steps = read_integer_attribute(open, "step_rows"),
                             .tasks = read_integer_attribute(open, "timeline_rows"),
+                            .syncs = has_sync_rows ? read_integer_attribute(open, "sync_rows") : 0,
                             .assignment = read_integer_attribute(open, "assignment_rows")};
             return state;
         } catch (const Error&) {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <optional>
 #include <sstream>
+#include <string_view>
 
 #include "base/error.hpp"
 #include "io/hdf5.hpp"
@@ -19,7 +20,9 @@ namespace maestro::io {
 namespace {
 
 constexpr std::int64_t kVersion = 1;
-constexpr const char *kSteps = "steps", *kTasks = "timeline", *kAssignment = "assignment";
+constexpr const char *kSteps = "steps", *kTasks = "timeline", *kSyncs = "syncs", *kAssignment = "assignment";
+/// A column of kTasks that files of older builds lack.
+constexpr std::string_view kAddedColumn = "weights_s";
 
 // The columns of each table: their type in the file, their name, the member of a row.
 template <class Visit>
@@ -44,6 +47,21 @@ void each_column(const TaskRow*, Visit&& visit) {
     visit(double{}, "start_s", &TaskRow::start_s);
     visit(double{}, "end_s", &TaskRow::end_s);
     visit(double{}, "wait_s", &TaskRow::wait_s);
+    visit(double{}, "weights_s", &TaskRow::weights_s);
+}
+
+template <class Visit>
+void each_column(const SyncRow*, Visit&& visit) {
+    visit(std::int32_t{}, "section", &SyncRow::section);
+    visit(std::int32_t{}, "replica", &SyncRow::replica);
+    visit(std::int32_t{}, "stage", &SyncRow::stage);
+    visit(std::int32_t{}, "rank", &SyncRow::rank);
+    visit(std::int64_t{}, "step", &SyncRow::step);
+    visit(std::int32_t{}, "kind", &SyncRow::kind);
+    visit(std::int32_t{}, "groups", &SyncRow::groups);
+    visit(double{}, "start_s", &SyncRow::start_s);
+    visit(double{}, "end_s", &SyncRow::end_s);
+    visit(double{}, "busy_s", &SyncRow::busy_s);
 }
 
 template <class Visit>
@@ -53,6 +71,10 @@ void each_column(const AssignmentRow*, Visit&& visit) {
     visit(std::int32_t{}, "replica", &AssignmentRow::replica);
     visit(std::int32_t{}, "micro_batch", &AssignmentRow::micro_batch);
     visit(std::int64_t{}, "sample", &AssignmentRow::sample);
+}
+
+bool exists(hid_t group, const char* name) {
+    return MAESTRO_HDF5(H5Lexists(group, name, H5P_DEFAULT)) > 0;
 }
 
 template <class Row>
@@ -71,6 +93,7 @@ std::vector<Row> read_table(hid_t file, const char* name) {
     const Handle group(MAESTRO_HDF5(H5Gopen(file, name, H5P_DEFAULT)), H5Gclose);
     std::vector<Row> rows;
     each_column(static_cast<const Row*>(nullptr), [&](auto type, const char* column, auto member) {
+        if (column == kAddedColumn && !exists(group, column)) return;
         const auto values = read_column<decltype(type)>(group, column);
         if (rows.empty()) rows.resize(values.size());
         if (rows.size() != values.size())
@@ -85,8 +108,12 @@ std::vector<Row> read_table(hid_t file, const char* name) {
 template <class Row>
 void cut_table(hid_t file, const char* name, std::int64_t rows) {
     const Handle group = make_group(file, name);
+    // What an older build did not have is made here: a table without rows, or a column of zeros.
+    const std::int64_t before = exists(group, "step") ? rows_of_column(group, "step") : 0;
     each_column(static_cast<const Row*>(nullptr), [&](auto type, const char* column, auto) {
-        append_column<decltype(type)>(group, column, {});  // makes what an older build did not have
+        std::vector<decltype(type)> zeros;
+        if (column == kAddedColumn && !exists(group, column)) zeros.resize(static_cast<std::size_t>(before));
+        append_column<decltype(type)>(group, column, zeros);
         cut_column(group, column, rows);
     });
 }
@@ -94,6 +121,7 @@ void cut_table(hid_t file, const char* name, std::int64_t rows) {
 void write_rows(hid_t file, const Rows& rows) {
     write_table(file, kSteps, rows.steps);
     write_table(file, kTasks, rows.tasks);
+    write_table(file, kSyncs, rows.syncs);
     write_table(file, kAssignment, rows.assignment);
 }
 
@@ -130,8 +158,9 @@ Rows read_rows(std::int64_t file) {
     Rows rows{.steps = read_table<StepRow>(file, kSteps),
               .tasks = read_table<TaskRow>(file, kTasks),
               .assignment = {}};
-    if (MAESTRO_HDF5(H5Lexists(file, kAssignment, H5P_DEFAULT)) > 0)  // else of an older build
-        rows.assignment = read_table<AssignmentRow>(file, kAssignment);
+    // Files of older builds lack these.
+    if (exists(file, kSyncs)) rows.syncs = read_table<SyncRow>(file, kSyncs);
+    if (exists(file, kAssignment)) rows.assignment = read_table<AssignmentRow>(file, kAssignment);
     return rows;
 }
 
@@ -156,6 +185,7 @@ void cut_metrics(const std::filesystem::path& path, const MetricsHeader& header,
         write_header(file, header);
         cut_table<StepRow>(file, kSteps, counts.steps);
         cut_table<TaskRow>(file, kTasks, counts.tasks);
+        cut_table<SyncRow>(file, kSyncs, counts.syncs);
         cut_table<AssignmentRow>(file, kAssignment, counts.assignment);
     });
 }
@@ -164,11 +194,14 @@ RowCounts count_rows(const std::filesystem::path& path) {
     finish_change(path);
     return read_locked(path, [](hid_t file) {
         const auto rows = [&](const char* table) {
-            if (MAESTRO_HDF5(H5Lexists(file, table, H5P_DEFAULT)) == 0) return std::int64_t{0};
+            if (!exists(file, table)) return std::int64_t{0};
             const Handle group(MAESTRO_HDF5(H5Gopen(file, table, H5P_DEFAULT)), H5Gclose);
             return rows_of_column(group, "step");
         };
-        return RowCounts{.steps = rows(kSteps), .tasks = rows(kTasks), .assignment = rows(kAssignment)};
+        return RowCounts{.steps = rows(kSteps),
+                         .tasks = rows(kTasks),
+                         .syncs = rows(kSyncs),
+                         .assignment = rows(kAssignment)};
     });
 }
 
@@ -180,6 +213,7 @@ Rows read_metrics(const std::filesystem::path& path, const RowCounts& counts) {
     Rows rows = read_metrics(path);
     cut_rows(rows.steps, counts.steps, path);
     cut_rows(rows.tasks, counts.tasks, path);
+    cut_rows(rows.syncs, counts.syncs, path);
     cut_rows(rows.assignment, counts.assignment, path);
     return rows;
 }

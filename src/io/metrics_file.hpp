@@ -1,7 +1,9 @@
-// metrics.h5: a row a step, a row a task and a row a sample of a section (docs/file_formats.md). Opened for
-// each append only, so that others can read it at any time; each change is whole or absent (hdf5_update.hpp).
+// metrics.h5: rows of steps, tasks, synchronizations of parameters, and samples of a section
+// (docs/file_formats.md). Opened for each append only, so that others can read it at any time; each change is
+// whole or absent (hdf5_update.hpp).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <span>
@@ -25,6 +27,18 @@ struct TaskRow {
     int micro_batch = 0;
     int phase = 0;  ///< 0 forward, 1 backward
     double start_s = 0, end_s = 0, wait_s = 0;
+    double weights_s = 0;  ///< of the time from start_s to end_s, waiting for updated weights
+    double work_s() const { return std::max(0.0, end_s - start_s - weights_s); }
+};
+
+/// All sums of a stage's gradients in a step, or all gathers of the weights that the step has updated, as the
+/// leader of a lane saw them.
+struct SyncRow {
+    int section = 0, replica = 0, stage = 0, rank = 0;
+    std::int64_t step = 0;
+    int kind = 0;                               ///< 0 sums, 1 gathers
+    int groups = 0;                             ///< of parameters: how many operations these were
+    double start_s = 0, end_s = 0, busy_s = 0;  ///< of the first, of the last; while any was under way
 };
 
 /// Which micro-batch of a section held a sample.
@@ -44,13 +58,14 @@ struct MetricsHeader {
 struct Rows {
     std::vector<StepRow> steps;
     std::vector<TaskRow> tasks;
+    std::vector<SyncRow> syncs = {};
     std::vector<AssignmentRow> assignment;  ///< of the steps whose tasks are recorded
-    bool empty() const { return steps.empty() && tasks.empty() && assignment.empty(); }
+    bool empty() const { return steps.empty() && tasks.empty() && syncs.empty() && assignment.empty(); }
 };
 
 /// Number of rows of each table, which a checkpoint records of metrics.h5.
 struct RowCounts {
-    std::int64_t steps = 0, tasks = 0, assignment = 0;
+    std::int64_t steps = 0, tasks = 0, syncs = 0, assignment = 0;
     bool operator==(const RowCounts&) const = default;
 };
 

@@ -34,7 +34,7 @@ void correct(std::vector<schedule::SampleCost>& costs, const graph::SectionGraph
     while (steps.size() > 2 * kWarmUp && *steps.begin() <= kWarmUp) steps.erase(steps.begin());
     for (const io::TaskRow& t : tasks)
         if (steps.contains(t.step))
-            correction.add_measured(graph.stage_of(t.section, t.stage), t.phase, t.end_s - t.start_s);
+            correction.add_measured(graph.stage_of(t.section, t.stage), t.phase, t.work_s());
     std::map<std::int64_t, std::set<std::int64_t>> had;  // samples by step
     for (const io::AssignmentRow& a : rows.assignment) had[a.step].insert(a.sample);
     for (const std::int64_t step : steps)

@@ -94,7 +94,8 @@ io::Rows read_run(const std::string& run, const char* option, const graph::Secti
     };
     for (const io::TaskRow& t : rows.tasks)
         if (!known(t.section) || t.stage < 0 || t.phase < 0 || t.phase > 1 || t.step < 1 ||
-            !std::isfinite(t.start_s) || !(t.end_s >= t.start_s && t.end_s - t.start_s <= kMaxSeconds))
+            !std::isfinite(t.start_s) || !(t.end_s >= t.start_s && t.end_s - t.start_s <= kMaxSeconds) ||
+            !(t.weights_s >= 0 && t.weights_s <= kMaxSeconds))
             refuse(path + ": /timeline has a row that is not a task");
     for (const io::StepRow& s : rows.steps)
         if (!(s.time_s >= 0 && s.time_s <= kMaxSeconds))
@@ -104,6 +105,7 @@ io::Rows read_run(const std::string& run, const char* option, const graph::Secti
     for (io::TaskRow& t : rows.tasks) {
         t.start_s /= scale;
         t.end_s /= scale;
+        t.weights_s /= scale;
     }
     for (io::StepRow& s : rows.steps) s.time_s /= scale;
     for (const io::AssignmentRow& a : rows.assignment)
@@ -148,7 +150,7 @@ Replay read_replay(const std::string& run, std::int64_t step, const graph::Secti
         const auto at = found.find({graph.stage_of(t.section, t.stage), t.replica, t.micro_batch});
         if (at == found.end())
             refuse(fmt::format("--replay {}: a task of step {} holds no samples", run, t.step));
-        at->second.times.seconds[t.phase] += t.end_s - t.start_s;
+        at->second.times.seconds[t.phase] += t.work_s();
         ++at->second.runs[t.phase];
         first = std::min(first, t.start_s);
         last = std::max(last, t.end_s);

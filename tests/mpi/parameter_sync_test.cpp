@@ -59,6 +59,49 @@ public:
     std::unique_ptr<train::ParameterSync> sync;
 };
 
+/// Two sums that overlap and one apart from them, and one gather.
+void check_totals() {
+    const std::vector<train::SyncSpan> spans{{true, 1, 3}, {true, 2, 5}, {false, 5, 6}, {true, 7, 8}};
+    const train::SyncTotal sums = train::total_of(spans, true), gathers = train::total_of(spans, false);
+    MAESTRO_CHECK(sums.operations == 3 && sums.begin_s == 1 && sums.end_s == 8 && sums.busy_s == 5,
+                  "{} sums from {} to {}, {} s", sums.operations, sums.begin_s, sums.end_s, sums.busy_s);
+    MAESTRO_CHECK(
+        gathers.operations == 1 && gathers.begin_s == 5 && gathers.end_s == 6 && gathers.busy_s == 1,
+        "{} gathers from {} to {}, {} s", gathers.operations, gathers.begin_s, gathers.end_s, gathers.busy_s);
+}
+
+/// A forward pass needs the second layer's weights. Tells rank 0 that it waits for them.
+void need_weights(const comm::Communicator& world, Rig& rig) {
+    bool told = false;
+    const auto tell = world.waiter().add_poll([&] {
+        if (!told) world.notify(0);
+        told = true;
+        return false;
+    });
+    rig.store.layer_needed(1);
+    world.waiter().remove_poll(tell);
+}
+
+/// Rank 0, which so updates its share of the weights when all others wait for them.
+void await_waiting(const comm::Communicator& world) {
+    int waiting = 0;
+    world.waiter().wait_until(
+        [&] {
+            while (world.next_notice()) ++waiting;
+            return waiting == world.size() - 1;
+        },
+        [] { return std::string("the others' need of weights"); });
+}
+
+/// The waits of the pass, at most one for each layer; surely one of need_weights().
+void check_waits(const comm::Communicator& world, Rig& rig) {
+    const auto waits = rig.sync->take_waits();
+    MAESTRO_CHECK(waits.size() <= 2 && (world.rank() == 0 || !waits.empty()), "{} waits", waits.size());
+    MAESTRO_CHECK(rig.sync->take_waits().empty(), "waits are returned once");
+    for (const auto& [before, after] : waits)
+        MAESTRO_CHECK(after.host_s > before.host_s, "a wait of {} s", after.host_s - before.host_s);
+}
+
 /// Rank 0 has no backward in this step. The others add rank + 1 to the gradients of each layer, and to the
 /// first layer's once more after the others are summed.
 void step(const comm::Communicator& world, Rig& rig, std::int64_t number) {
@@ -87,8 +130,9 @@ void step(const comm::Communicator& world, Rig& rig, std::int64_t number) {
     for (int layer = 0; layer < 3; ++layer)
         MAESTRO_CHECK(rig.shard_is(layer, (layer == 0 ? 2 : 1) * ranks), "the sum of layer {}", layer);
 
-    if (world.rank() == 0) comm::sleep_until(comm::now_s() + 0.05);  // the others wait for their weights
+    if (world.rank() == 0) await_waiting(world);
     rig.sync->update({.learning_rate = 0.5}, number, 1);
+    if (world.rank() > 0) need_weights(world, rig);
     rig.sync->begin_forward();
     for (int layer = 0; layer < 3; ++layer) {
         if (layer > 0) rig.store.layer_needed(layer);
@@ -102,6 +146,7 @@ void step(const comm::Communicator& world, Rig& rig, std::int64_t number) {
     MAESTRO_CHECK(spans.size() == 6, "{} operations", spans.size());
     for (std::size_t i = 0; i < spans.size(); ++i)
         MAESTRO_CHECK(spans[i].sum == (i < 3) && spans[i].begin_s <= spans[i].end_s, "operation {}", i);
+    check_waits(world, rig);
 }
 
 /// The last rank is late for the gathers: the others say so, and go on when it is there.
@@ -125,6 +170,7 @@ void a_late_rank_is_named(const comm::Communicator& world, Rig& rig) {
 
 int main(int argc, char** argv) {
     return test::run(argc, argv, [](const comm::Communicator& world) {
+        check_totals();
         Rig rig(world);
         for (std::int64_t number = 1; number <= 3; ++number) step(world, rig, number);
         if (world.size() > 1) a_late_rank_is_named(world, rig);

@@ -106,6 +106,7 @@ public:
         runner_->read_times(rows);
         rows.erase(rows.begin());
         reduce();
+        check_syncs(plan.step, rows);
         check_numbers(plan, result);
         for (LocalStage* stage : {vision_.get(), language_.get()}) {
             if (!stage) continue;
@@ -155,6 +156,29 @@ private:
                 sum += arrays_.pixels[static_cast<std::size_t>(i)];
         return sum;
     }
+    /// Each stage of this rank has summed the gradients of `step`, after its first task began, and gathered
+    /// the weights of the step before, where there was one.
+    void check_syncs(std::int64_t step, const std::vector<io::TaskRow>& tasks) {
+        const std::vector<io::SyncRow> syncs = runner_->take_syncs(step);
+        for (const LocalStage* stage : {vision_.get(), language_.get()})
+            for (const int kind : {0, 1}) {
+                const auto of_stage = std::count_if(syncs.begin(), syncs.end(), [&](const io::SyncRow& row) {
+                    return row.kind == kind && stage && row.section == stage->section() &&
+                           row.replica == stage->replica() && row.step == step - kind &&
+                           row.rank == world_.rank() && row.groups == 1;
+                });
+                MAESTRO_CHECK(of_stage == (stage && (kind == 0 || updated_) ? 1 : 0), "{} rows of kind {}",
+                              of_stage, kind);
+            }
+        for (const io::SyncRow& row : syncs)
+            MAESTRO_CHECK(0 <= row.start_s && row.start_s <= row.end_s &&
+                              row.end_s <= comm::now_s() - origin_s_ &&
+                              row.busy_s <= row.end_s - row.start_s + 1e-9 &&
+                              (row.kind == 1 || tasks.empty() || tasks.front().start_s <= row.end_s),
+                          "from {} to {}, {} s", row.start_s, row.end_s, row.busy_s);
+        MAESTRO_CHECK(runner_->take_syncs(step).empty(), "rows are returned once");
+        updated_ = true;
+    }
     /// Checks loss and gradients: vision reads pixels alone, language tokens alone, and nothing is left over
     /// from earlier steps.
     void check_numbers(const StepPlan& plan, const model::Result& result) {
@@ -190,6 +214,7 @@ private:
     comm::Communicator lane_;
     double origin_s_ = comm::now_s();
     std::unique_ptr<train::StepRunner> runner_;
+    bool updated_ = false;  ///< in a step before
 };
 
 std::vector<MicroBatch> batches(const std::vector<Ids>& ids) {

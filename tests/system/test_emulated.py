@@ -28,9 +28,26 @@ def simulated(workspace, step, values):
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def timeline(workspace, name):
+def timeline(workspace, name, table="timeline"):
     with h5py.File(workspace.run(name) / "metrics.h5") as file:
-        return {key: file["timeline"][key][:] for key in file["timeline"]}
+        return {key: file[table][key][:] for key in file[table]}
+
+
+def check_syncs(rows, syncs, steps):
+    """The sums of each rank begin before its last task ends, and its gathers after they end and before those of the next step."""
+    assert len(syncs["step"]) == len(set(zip(*(syncs[key] for key in ("section", "rank", "step", "kind")), strict=True)))
+    for section, rank in sorted(set(zip(rows["section"][rows["phase"] == 1], rows["rank"][rows["phase"] == 1]))):
+        mine = (syncs["section"] == section) & (syncs["rank"] == rank)
+        assert sorted(zip(syncs["step"][mine], syncs["kind"][mine])) == [(step, kind) for step in range(1, steps + 1) for kind in (0, 1)]
+        sums, gathers = ({key: syncs[key][mine & (syncs["kind"] == kind)] for key in syncs} for kind in (0, 1))
+        for step, sum_s, sum_end_s, gather_s, gather_end_s in zip(sums["step"], sums["start_s"], sums["end_s"], gathers["start_s"], gathers["end_s"]):
+            tasks = (rows["rank"] == rank) & (rows["step"] == step)
+            assert rows["start_s"][tasks].min() <= sum_s <= rows["end_s"][tasks].max()
+            assert sum_s <= sum_end_s <= gather_s <= gather_end_s
+            assert (gather_end_s <= sums["end_s"][sums["step"] == step + 1]).all()
+        assert (gathers["groups"] == sums["groups"]).all() and (sums["groups"] >= 1).all()
+    assert ((0 <= syncs["busy_s"]) & (syncs["busy_s"] <= syncs["end_s"] - syncs["start_s"] + 1e-9)).all()
+    assert ((0 <= rows["weights_s"]) & (rows["weights_s"] <= (rows["end_s"] - rows["start_s"]) * (rows["phase"] == 0) + 1e-9)).all()
 
 
 @pytest.mark.parametrize("values, ranks", [
@@ -57,6 +74,7 @@ def test_tasks_take_the_models_time_and_losses_the_steps(workspace, values, rank
             assert worked >= 0.97 * paper["sections"][name]["work_s"] * paper["sections"][name]["ranks"]
         assert rows["end_s"][mine].max() - rows["start_s"][mine].min() >= 0.97 * paper["lower_bound_s"]
     assert "nothing is learned" in result.stdout
+    check_syncs(rows, timeline(workspace, "run", "syncs"), 4)
 
 
 def test_ready_ranks_keep_the_last_text_for_the_last_backward(workspace):
@@ -91,6 +109,11 @@ def test_an_emulated_run_resumes_and_a_real_one_does_not_from_it(workspace):
     assert "run.device: emulated in the checkpoint, cpu now" in real.stderr
     workspace.train(3, VLM, "run", [*emulated, "train.steps=6", "section.language.layout.dp=2"], options=["--resume", "auto"])
     np.testing.assert_allclose(workspace.losses("run"), closed_form(6), rtol=1e-12)
+    syncs = timeline(workspace, "run", "syncs")
+    language = syncs["section"] == 1
+    ranks = {step: 3 if step < 6 else 2 for step in range(1, 7)}
+    assert sorted(zip(syncs["step"][language], syncs["kind"][language])) == [
+        (step, kind) for step in ranks for kind in (0, 1) for _ in range(ranks[step])]
     other = workspace.train(4, VLM, "run", [*emulated, "train.steps=7", "emulated.message_scale=1"], options=["--resume", "auto"], expect=78)
     assert "emulated.message_scale: 0.001 in the checkpoint, 1 now" in other.stderr
     other = workspace.train(4, VLM, "run", [*emulated, "train.steps=7", "emulated.time_scale=2"], options=["--resume", "auto"], expect=78)
@@ -171,6 +194,7 @@ def test_damaged_metrics_are_not_replayed(workspace):
         (put("timeline/start_s", -np.inf), "not a task"),
         (put("timeline/end_s", np.nan), "not a task"),
         (put("timeline/section", 7), "not a task"),
+        (put("timeline/weights_s", np.nan), "not a task"),
         (put("timeline/micro_batch", 9999), "holds no samples"),
         (put("assignment/section", -1), "not a sample"),
         (put("assignment/sample", 2**40), "must be the run's"),
@@ -203,7 +227,8 @@ def test_a_replay_predicts_other_layouts_from_a_runs_tasks(workspace):
         if step != 2:
             continue
         of_batch = (tasks["step"] == 2) & (tasks["section"] == section) & (tasks["replica"] == replica) & (tasks["micro_batch"] == batch)
-        costs[sample, names[section]] = [float((tasks["end_s"] - tasks["start_s"])[of_batch & (tasks["phase"] == p)].sum()) for p in (0, 1)]
+        worked = tasks["end_s"] - tasks["start_s"] - tasks["weights_s"]
+        costs[sample, names[section]] = [float(worked[of_batch & (tasks["phase"] == p)].sum()) for p in (0, 1)]
         if section == 1:
             place[sample] = batch * 3 + replica  # fifo deals them in the order of the data
     order = sorted(place, key=place.get)

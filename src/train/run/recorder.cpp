@@ -1,6 +1,7 @@
 #include "train/run/recorder.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "comm/agree.hpp"
 #include "comm/environment.hpp"
@@ -12,7 +13,7 @@ bool Recorder::due() const {
 }
 
 void Recorder::tasks_done(const schedule::StepPlan& plan, std::span<const io::TaskRow> rows) {
-    if (timeline_every_ == 0 || plan.step % timeline_every_ != 0) return;
+    if (!recorded(plan.step)) return;
     tasks_.insert(tasks_.end(), rows.begin(), rows.end());
     if (world_.rank() != 0) return;
     for (std::size_t s = 0; s < plan.batches.size(); ++s)
@@ -26,17 +27,33 @@ void Recorder::tasks_done(const schedule::StepPlan& plan, std::span<const io::Ta
                                            .sample = sample});
 }
 
+void Recorder::syncs_done(std::span<const io::SyncRow> rows) {
+    std::copy_if(rows.begin(), rows.end(), std::back_inserter(syncs_),
+                 [&](const io::SyncRow& row) { return recorded(row.step); });
+}
+
+namespace {
+
+/// Collective. Returns the rows of all ranks on rank 0, and clears them on each. Within a step they are in
+/// the order of ranks, so that it does not depend on timing.
+template <class Row>
+std::vector<Row> take_all(const comm::Communicator& world, std::vector<Row>& rows) {
+    std::vector<Row> all;
+    for (const auto& part : world.gather(std::span<const Row>(rows)))
+        all.insert(all.end(), part.begin(), part.end());
+    rows.clear();
+    std::stable_sort(all.begin(), all.end(), [](const Row& a, const Row& b) { return a.step < b.step; });
+    return all;
+}
+
+}  // namespace
+
 void Recorder::flush() {
-    const auto gathered = world_.gather(std::span<const io::TaskRow>(tasks_));
-    tasks_.clear();
+    const std::vector<io::TaskRow> tasks = take_all(world_, tasks_);
+    const std::vector<io::SyncRow> syncs = take_all(world_, syncs_);
     comm::agree(world_, [&] {
         if (world_.rank() != 0) return;
-        io::Rows rows{.steps = steps_, .tasks = {}, .assignment = assignment_};
-        for (const auto& part : gathered) rows.tasks.insert(rows.tasks.end(), part.begin(), part.end());
-        // Rows come rank by rank. Within a step this order is kept, so that it does not depend on timing.
-        std::stable_sort(rows.tasks.begin(), rows.tasks.end(),
-                         [](const auto& a, const auto& b) { return a.step < b.step; });
-        io::append_metrics(path_, rows, pulse_);
+        io::append_metrics(path_, {steps_, tasks, syncs, assignment_}, pulse_);
     });
     steps_.clear();
     assignment_.clear();

@@ -24,12 +24,16 @@ public:
     /// Keeps the tasks of a step, and on rank 0 which samples they held, if it is one of those that are
     /// recorded.
     void tasks_done(const schedule::StepPlan& plan, std::span<const io::TaskRow> rows);
+    /// Keeps those of the steps that are recorded.
+    void syncs_done(std::span<const io::SyncRow> rows);
     void step_done(const io::StepRow& row) { steps_.push_back(row); }
     bool due() const;  ///< rank 0: longer than the interval since the last flush
     /// Collective: everything so far goes to the file.
     void flush();
 
 private:
+    bool recorded(std::int64_t step) const { return timeline_every_ > 0 && step % timeline_every_ == 0; }
+
     const comm::Communicator& world_;
     std::filesystem::path path_;
     double interval_s_;
@@ -38,6 +42,7 @@ private:
     double last_s_ = 0;
     std::vector<io::StepRow> steps_;
     std::vector<io::TaskRow> tasks_;
+    std::vector<io::SyncRow> syncs_;
     std::vector<io::AssignmentRow> assignment_;
 };
 

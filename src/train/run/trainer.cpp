@@ -105,8 +105,9 @@ ExitCode Trainer::run() {
         if (error.scope() == Scope::all_ranks) complete_checkpoint();
         throw;
     }
-    recorder_.flush();
     await_weights();
+    recorder_.syncs_done(runner_.take_syncs(report_.step() + 1));
+    recorder_.flush();
     // A run that is asked to stop is to be resumed, whatever checkpoint.every says.
     saver_.finish();
     if ((deck_.checkpoint.every > 0 || stopped) && saved_step_ != report_.step()) saver_.save(report_.step());
@@ -196,6 +197,7 @@ void Trainer::run_step(const schedule::StepPlan& plan, double began_s) {
     runner_.read_times(tasks);
     sums.add(tasks, graph);
     recorder_.tasks_done(plan, tasks);
+    recorder_.syncs_done(runner_.take_syncs(plan.step));
     sums.sum_over(world_);
     check_finite(sums, plan.step);
     const double norm = std::sqrt(sums.squares());

@@ -108,6 +108,10 @@ void LocalStage::await_weights() {
     reducing_.emplace_back(begin, backend_.clock().mark());
 }
 
+std::vector<SyncSpan> LocalStage::take_syncs() {
+    return sync_ ? sync_->take_spans() : std::vector<SyncSpan>();
+}
+
 std::vector<std::vector<Tensor>> LocalStage::input_rows(std::span<const model::SampleView> samples) {
     const backend::ProfilerRange range(backend_, "edge");
     // A sample that does not come over an edge has a tensor of 0 rows, because modules expect one for each
@@ -173,7 +177,9 @@ TaskMarks LocalStage::forward(int micro_batch, const model::Batch& batch, std::s
         slots_.keep(micro_batch, std::move(entry));
     else
         slots_.release(entry);
-    return {requested_s, start, computed, backend_.clock().mark()};
+    TaskMarks marks{requested_s, start, computed, backend_.clock().mark()};
+    if (sync_) marks.weights = sync_->take_waits();
+    return marks;
 }
 
 TaskTimes LocalStage::measured(const TaskMarks& task, double free_s) {
@@ -182,10 +188,12 @@ TaskTimes LocalStage::measured(const TaskMarks& task, double free_s) {
     const backend::Clock& clock = backend_.clock();
     const double start = clock.at(task.start), computed = clock.at(task.computed), end = clock.at(task.end);
     const double waited = std::max(0.0, start - std::max(task.requested_s, free_s));
-    times_.waiting += waited;
-    times_.compute += computed - start;
+    double weights = 0;
+    for (const auto& [before, after] : task.weights) weights += clock.at(after) - clock.at(before);
+    times_.waiting += waited + weights;
+    times_.compute += computed - start - weights;
     times_.sending += end - computed;
-    return {start, end, waited};
+    return {start, end, waited, weights};
 }
 
 void LocalStage::read_clock() {

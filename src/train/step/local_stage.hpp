@@ -26,13 +26,17 @@ namespace maestro::train {
 struct TaskMarks {
     double requested_s = 0;
     backend::Mark start, computed, end;
+    /// Around each wait for updated weights between `start` and `computed`.
+    std::vector<std::pair<backend::Mark, backend::Mark>> weights = {};
 };
 
-/// When a task ran, in seconds of comm::now_s(), and how long it waited before.
+/// When a task ran, in seconds of comm::now_s(), how long it waited before, and how long for updated weights
+/// while it ran.
 struct TaskTimes {
     double start_s = 0;
     double end_s = 0;
     double wait_s = 0;
+    double weights_s = 0;
 };
 
 class LocalStage {
@@ -76,6 +80,7 @@ public:
     double reduce();
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);
     void await_weights();
+    std::vector<SyncSpan> take_syncs();
     /// The times measured so far. Waits until the device has finished its work.
     const SectionTimes& times();
     std::size_t bytes() const;       ///< allocated: weights, gradients, moments, activations

@@ -145,7 +145,9 @@ double ParameterSync::finish_sums() {
 
 void ParameterSync::update(const AdamSettings& settings, std::int64_t step, double gradient_scale) {
     tasks_ended_ = false;
-    store_.observer().needed = [this](const parallel::ParameterGroup& group) { await(group_of(group)); };
+    store_.observer().needed = [this](const parallel::ParameterGroup& group) {
+        await_within_pass(group_of(group));
+    };
     for (Group& group : groups_) group.gradient_final = group.summed = group.whole = false;
     for (std::size_t i = 0; i < groups_.size(); ++i) {
         const double begin_s = comm::now_s();
@@ -168,6 +170,14 @@ void ParameterSync::await(const Group& group) {
         [this] { return describe(); });
 }
 
+void ParameterSync::await_within_pass(const Group& group) {
+    if (group.whole) return;
+    backend::Clock& clock = store_.backend().clock();
+    const backend::Mark begin = clock.mark();
+    await(group);
+    waits_.emplace_back(begin, clock.mark());
+}
+
 void ParameterSync::begin_forward() {
     await(groups_.front());
     if (std::all_of(groups_.begin(), groups_.end(), [](const Group& g) { return g.whole; }))
@@ -180,6 +190,21 @@ void ParameterSync::await_weights() {
 
 std::vector<SyncSpan> ParameterSync::take_spans() {
     return std::exchange(spans_, {});
+}
+
+std::vector<std::pair<backend::Mark, backend::Mark>> ParameterSync::take_waits() {
+    return std::exchange(waits_, {});
+}
+
+SyncTotal total_of(std::span<const SyncSpan> spans, bool sums) {
+    SyncTotal total;
+    for (const SyncSpan& span : spans) {
+        if (span.sum != sums) continue;
+        if (total.operations++ == 0) total.begin_s = total.end_s = span.begin_s;
+        total.busy_s += std::max(0.0, span.end_s - std::max(span.begin_s, total.end_s));
+        total.end_s = std::max(total.end_s, span.end_s);
+    }
+    return total;
 }
 
 }  // namespace maestro::train

@@ -8,10 +8,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/arena.hpp"
+#include "backend/clock.hpp"
 #include "collective/operation.hpp"
 #include "comm/waiter.hpp"
 #include "train/step/optimizer.hpp"
@@ -31,6 +34,15 @@ struct SyncSpan {
     bool sum = true;  ///< of gradients; false: a gather of weights
     double begin_s = 0, end_s = 0;
 };
+
+/// Several of them: how many, when the first began and the last ended, and the seconds in which at least one
+/// was under way. Without any, all are 0.
+struct SyncTotal {
+    int operations = 0;
+    double begin_s = 0, end_s = 0, busy_s = 0;
+};
+/// The sums, or the gathers, among `spans`, which are in the order in which they began.
+SyncTotal total_of(std::span<const SyncSpan> spans, bool sums);
 
 /// The operations of a stage form one queue, the same on all of its ranks: in a step the sums of its groups,
 /// in the order in which backward finishes them, then the gathers of their weights, in the order in which
@@ -64,8 +76,10 @@ public:
     /// Waits until this rank has all weights of the stage.
     void await_weights();
 
-    /// What has ended since the last call, in this order.
+    /// What has ended since the last call, in the order in which it began and ended. To be called every step.
     std::vector<SyncSpan> take_spans();
+    /// Before and after each wait for weights within a forward pass since the last call.
+    std::vector<std::pair<backend::Mark, backend::Mark>> take_waits();
     std::size_t scratch_bytes() const { return copies_scratch_.capacity() + scratch_.capacity(); }
     std::size_t used_scratch_bytes() const { return copies_scratch_.peak() + scratch_.peak(); }
 
@@ -100,6 +114,7 @@ private:
     void finish_ended();
     void finish(const Entry& entry);
     void await(const Group& group);
+    void await_within_pass(const Group& group);
     Group& group_of(const parallel::ParameterGroup& group);
     std::string describe() const;
 
@@ -120,6 +135,7 @@ private:
     std::deque<Ending> ending_;
     bool advancing_ = false;  ///< a launch may wait, and waits advance the queue
     std::vector<SyncSpan> spans_;
+    std::vector<std::pair<backend::Mark, backend::Mark>> waits_;
     comm::Waiter::PollId poll_id_;
 };
 

@@ -217,8 +217,31 @@ void StepRunner::read_times(std::vector<io::TaskRow>& rows) {
         rows[done.row].start_s = times.start_s - origin_s_;
         rows[done.row].end_s = times.end_s - origin_s_;
         rows[done.row].wait_s = times.wait_s;
+        rows[done.row].weights_s = times.weights_s;
     }
     done_.clear();
+}
+
+std::vector<io::SyncRow> StepRunner::take_syncs(std::int64_t step) {
+    std::vector<io::SyncRow> rows;
+    for (LocalStage* stage : stages_) {
+        const std::vector<SyncSpan> spans = stage->take_syncs();
+        for (const bool sums : {false, true}) {
+            const SyncTotal total = total_of(spans, sums);
+            if (total.operations == 0 || lane_comm_.rank() != 0) continue;
+            rows.push_back({.section = stage->section(),
+                            .replica = stage->replica(),
+                            .stage = stage->index(),
+                            .rank = world_.rank(),
+                            .step = sums ? step : step - 1,
+                            .kind = sums ? 0 : 1,
+                            .groups = total.operations,
+                            .start_s = total.begin_s - origin_s_,
+                            .end_s = total.end_s - origin_s_,
+                            .busy_s = total.busy_s});
+        }
+    }
+    return rows;
 }
 
 void StepRunner::announce(const Step& step, std::size_t index) {

@@ -48,6 +48,10 @@ public:
                       std::vector<io::TaskRow>& rows);
     /// Fills in when the tasks of the last run() ran. Waits until the device has finished them.
     void read_times(std::vector<io::TaskRow>& rows);
+    /// To be called every step after the sums of its gradients. Returns what has ended since the last call:
+    /// on the leader of the lane, a row for the sums of `step` and one for the gathers of the step before,
+    /// for each of its stages that had any; elsewhere none.
+    std::vector<io::SyncRow> take_syncs(std::int64_t step);
 
 private:
     /// A task of this lane with what it refers to, looked up once at the step's start.

@@ -10,8 +10,7 @@ void StepSums::add(const model::Result& result) {
 void StepSums::add(std::span<const io::TaskRow> tasks, const graph::SectionGraph& graph) {
     for (const io::TaskRow& task : tasks) {
         const int stage = graph.stage_of(task.section, task.stage);
-        values_[at(static_cast<std::size_t>(stage), static_cast<std::size_t>(task.phase))] +=
-            task.end_s - task.start_s;
+        values_[at(static_cast<std::size_t>(stage), static_cast<std::size_t>(task.phase))] += task.work_s();
     }
 }
 

@@ -27,7 +27,8 @@ public:
     /// The sum of squares of a section's gradient.
     double& squares(std::size_t section) { return values_[kFirstSection + section]; }
     double squares() const;
-    /// Seconds of a stage's tasks, forward (0) or backward (1).
+    /// Seconds of a stage's tasks, forward (0) or backward (1), without those in which they waited for
+    /// weights.
     double task_s(std::size_t stage, std::size_t phase) const { return values_[at(stage, phase)]; }
 
 private:

@@ -12,10 +12,12 @@ namespace maestro::train {
 /// Seconds of one rank in one section.
 struct SectionTimes {
     double compute = 0;  ///< forward and backward tasks
-    double waiting = 0;  ///< for inputs, credits and gradients of tasks
+    double waiting = 0;  ///< for inputs, credits and gradients of tasks, and for the weights that they need
     double sending = 0;  ///< putting rows and gradients
-    double reducing =
-        0;  ///< summing gradients, updating and gathering weights; includes waiting for the slowest rank
+    /// What tasks do not hide of the sums of gradients and gathers of weights, and the update between them:
+    /// waiting for the sums after the last task, and for all weights where the run stops. Includes waiting
+    /// for the slowest rank.
+    double reducing = 0;
 };
 
 /// Collective. Returns on every rank a table with min, mean and max over the ranks of each section, and the

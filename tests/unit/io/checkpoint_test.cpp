@@ -41,14 +41,15 @@ protected:
         const fs::path partial = begin(step);
         std::vector<ManifestEntry> entries{write(partial, step, parameters)};
         entries.push_back(write(
-            partial, describe_train_state(
-                         {.step = step,
-                          .deck = "deck",
-                          .settings = {{"optimizer.clip", "1"}, {"run.name", "a \"name\"\nof two lines"}},
-                          .defaults = {{"optimizer.clip", "2"}},
-                          .samples = 0xfedcba9876543210,
-                          .counts = {.steps = step, .tasks = 2 * step, .assignment = 3 * step}},
-                         quiet_)));
+            partial,
+            describe_train_state(
+                {.step = step,
+                 .deck = "deck",
+                 .settings = {{"optimizer.clip", "1"}, {"run.name", "a \"name\"\nof two lines"}},
+                 .defaults = {{"optimizer.clip", "2"}},
+                 .samples = 0xfedcba9876543210,
+                 .counts = {.steps = step, .tasks = 2 * step, .syncs = 4 * step, .assignment = 3 * step}},
+                quiet_)));
         return finish_checkpoint(partial, entries, keep, damaged, quiet_);
     }
     fs::path begin(std::int64_t step) {
@@ -151,7 +152,7 @@ TEST_F(Run, ComesBackAsItWasSaved) {
     EXPECT_EQ(state.settings.at("run.name"), "a \"name\"\nof two lines");
     EXPECT_EQ(state.defaults.at("optimizer.clip"), "2");
     EXPECT_EQ(state.samples, 0xfedcba9876543210u);
-    EXPECT_EQ(state.counts, (RowCounts{.steps = 12, .tasks = 24, .assignment = 36}));
+    EXPECT_EQ(state.counts, (RowCounts{.steps = 12, .tasks = 24, .syncs = 48, .assignment = 36}));
     EXPECT_FALSE(state.rows.has_value());
 }
 

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <fstream>
 
@@ -28,7 +29,17 @@ protected:
     }
     Rows rows_of(std::int64_t step) const {
         return {.steps = {{.step = step, .loss = 1.0 / static_cast<double>(step)}},
-                .tasks = {{.section = 1, .step = step}, {.section = 0, .step = step}},
+                .tasks = {{.section = 1, .step = step, .weights_s = 0.5}, {.section = 0, .step = step}},
+                .syncs = {{.section = 1,
+                           .replica = 2,
+                           .stage = 3,
+                           .rank = 4,
+                           .step = step,
+                           .kind = 1,
+                           .groups = 5,
+                           .start_s = 6,
+                           .end_s = 7,
+                           .busy_s = 0.25}},
                 .assignment = {{.step = step, .replica = 2, .sample = 7 * step}}};
     }
     std::string bytes() const {
@@ -41,18 +52,31 @@ protected:
     const fs::path path_ = scratch_.path() / "metrics.h5";
 };
 
+TEST(TaskRow, WaitingForWeightsIsNoWork) {
+    EXPECT_EQ((TaskRow{.start_s = 1, .end_s = 3, .wait_s = 7, .weights_s = 0.5}.work_s()), 1.5);
+    EXPECT_EQ((TaskRow{.start_s = 1, .end_s = 1.5, .weights_s = 0.5000001}.work_s()), 0);
+}
+
 TEST_F(Metrics, GrowAndAreCut) {
     for (std::int64_t step = 1; step <= 3; ++step) append_metrics(path_, rows_of(step), quiet_);
     const Rows rows = read_metrics(path_);
     ASSERT_EQ(rows.steps.size(), 3u);
     EXPECT_EQ(rows.steps[2].loss, 1.0 / 3);
-    EXPECT_EQ(rows.tasks.size(), 6u);
+    ASSERT_EQ(rows.tasks.size(), 6u);
+    EXPECT_EQ(rows.tasks[2].weights_s, 0.5);
+    ASSERT_EQ(rows.syncs.size(), 3u);
+    const SyncRow& sync = rows.syncs[1];
+    EXPECT_THAT((std::array{sync.section, sync.replica, sync.stage, sync.rank, static_cast<int>(sync.step),
+                            sync.kind, sync.groups}),
+                testing::ElementsAre(1, 2, 3, 4, 2, 1, 5));
+    EXPECT_THAT((std::array{sync.start_s, sync.end_s, sync.busy_s}), testing::ElementsAre(6, 7, 0.25));
     ASSERT_EQ(rows.assignment.size(), 3u);
     EXPECT_EQ(rows.assignment[1].sample, 14);
     EXPECT_EQ(rows.assignment[1].replica, 2);
     EXPECT_EQ(read_sections(path_), (std::vector<std::string>{"vision", "language"}));
-    const RowCounts two{.steps = 2, .tasks = 4, .assignment = 2};
-    EXPECT_EQ(count_rows(path_), (RowCounts{.steps = 3, .tasks = 6, .assignment = 3}));
+    const RowCounts two{.steps = 2, .tasks = 4, .syncs = 2, .assignment = 2};
+    EXPECT_EQ(count_rows(path_), (RowCounts{.steps = 3, .tasks = 6, .syncs = 3, .assignment = 3}));
+    EXPECT_EQ(read_metrics(path_, two).syncs.size(), 2u);
     EXPECT_EQ(read_metrics(path_, two).assignment.size(), 2u);
     cut_metrics(path_, {.deck = "other", .environment = "e", .sections = {"a"}, .windows = {5}}, two, quiet_);
     EXPECT_EQ(count_rows(path_), two);
@@ -61,6 +85,28 @@ TEST_F(Metrics, GrowAndAreCut) {
     append_metrics(path_, rows_of(9), quiet_);
     EXPECT_EQ(read_metrics(path_).steps.at(2).step, 9);
     EXPECT_EQ(read_metrics(path_).tasks.at(3).step, 2);
+}
+
+/// As an older build wrote it: without the times in which tasks waited for weights, and without syncs.
+TEST_F(Metrics, OfAnOlderBuildAreReadAndGoOn) {
+    append_metrics(path_, rows_of(1), quiet_);
+    append_metrics(path_, rows_of(2), quiet_);
+    change_whole(path_, quiet_, [](hid_t file) {
+        MAESTRO_HDF5(H5Ldelete(file, "timeline/weights_s", H5P_DEFAULT));
+        MAESTRO_HDF5(H5Ldelete(file, "syncs", H5P_DEFAULT));
+    });
+    EXPECT_EQ(read_metrics(path_).tasks.at(3).step, 2);
+    EXPECT_EQ(read_metrics(path_).tasks.at(0).weights_s, 0);
+    const RowCounts one{.steps = 1, .tasks = 2, .assignment = 1};
+    EXPECT_EQ(count_rows(path_).syncs, 0);
+    cut_metrics(path_, {}, one, quiet_);
+    append_metrics(path_, rows_of(9), quiet_);
+    const Rows rows = read_metrics(path_);
+    ASSERT_EQ(rows.tasks.size(), 4u);
+    EXPECT_EQ(rows.tasks[0].weights_s, 0);
+    EXPECT_EQ(rows.tasks[2].weights_s, 0.5);
+    ASSERT_EQ(rows.syncs.size(), 1u);
+    EXPECT_EQ(rows.syncs[0].step, 9);
 }
 
 TEST_F(Metrics, ManyRowsGoThroughManyChunks) {
@@ -157,6 +203,7 @@ TEST_F(Metrics, AKillLeavesWholeAppends) {
         const RowCounts counts = count_rows(path_);
         ASSERT_GE(counts.steps, done);
         ASSERT_EQ(counts.tasks, 2 * counts.steps);
+        ASSERT_EQ(counts.syncs, counts.steps);
         ASSERT_EQ(counts.assignment, counts.steps);
     }
     const Rows rows = read_metrics(path_);
