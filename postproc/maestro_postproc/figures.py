@@ -11,6 +11,7 @@ from .run import CANNOT_CREATE, RunError
 # Colours of sections and curves that colour-blind readers can distinguish (the palette of Okabe and Ito).
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 GREY = "#D9D9D9"
+SYNC_COLOURS = ("#333333", "#D4C200")  # of sums and gathers
 
 
 def new_figure(width, height, panels=(1,)):

@@ -19,6 +19,8 @@ CANNOT_CREATE = 73
 
 FORWARD, BACKWARD = 0, 1
 PHASES = {FORWARD: "forward", BACKWARD: "backward"}
+SUM, GATHER = 0, 1
+KINDS = {SUM: "sums of gradients", GATHER: "gathers of weights"}
 
 
 class RunError(Exception):
@@ -46,8 +48,9 @@ class Steps:
 
 @dataclass
 class Timeline:
-    """One row per task. Times are in seconds since the start of the run; `wait_s` is the time spent waiting before `start_s`. `rank` is
-    the leader of the ranks that run the task together, and `stage` the index of the stage within its section."""
+    """One row per task. Times are in seconds since the start of the run; `wait_s` is the time spent waiting before `start_s`, and
+    `weights_s` that spent waiting for updated weights between `start_s` and `end_s`. `rank` is the leader of the ranks that run the task
+    together, and `stage` the index of the stage within its section."""
 
     section: np.ndarray
     replica: np.ndarray
@@ -59,13 +62,35 @@ class Timeline:
     start_s: np.ndarray
     end_s: np.ndarray
     wait_s: np.ndarray
+    weights_s: np.ndarray
 
     def __len__(self):
         return len(self.step)
 
     def select(self, rows):
         """Returns the rows that a mask or an index array selects."""
-        return Timeline(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+
+@dataclass
+class Syncs:
+    """One row per stage, replica, step and kind: all sums of the stage's gradients in the step, or all gathers of the weights that the
+    step updated, as the leader of the ranks that run its tasks saw them. `groups` is the number of operations, `busy_s` the time in
+    which at least one was under way between the beginning of the first, `start_s`, and the end of the last, `end_s`."""
+
+    section: np.ndarray
+    replica: np.ndarray
+    stage: np.ndarray
+    rank: np.ndarray
+    step: np.ndarray
+    kind: np.ndarray
+    groups: np.ndarray
+    start_s: np.ndarray
+    end_s: np.ndarray
+    busy_s: np.ndarray
+
+    __len__ = Timeline.__len__
+    select = Timeline.select
 
 
 @dataclass
@@ -73,6 +98,7 @@ class Run:
     path: pathlib.Path  # the run directory
     steps: Steps
     timeline: Timeline
+    syncs: Syncs  # without rows in a run of an older build
     sections: list  # names; the `section` of a timeline row is an index into this list
     deck: str = ""
     environment: str = ""
@@ -106,15 +132,17 @@ def load_run(path):
     with _open(metrics) as file:
         _check_header(file, metrics)
         steps = Steps(**_columns(file, metrics, "steps", Steps))
-        timeline = Timeline(**_columns(file, metrics, "timeline", Timeline))
+        timeline = Timeline(**_columns(file, metrics, "timeline", Timeline, added="weights_s"))
+        syncs = Syncs(**(_columns(file, metrics, "syncs", Syncs) if "syncs" in file else {f.name: np.zeros(0) for f in fields(Syncs)}))
         sections = [name for name in _text(file, "sections").split("\n") if name]
         deck, environment = _text(file, "deck"), _text(file, "environment")
-    if len(timeline) and not (0 <= timeline.section.min() and timeline.section.max() < len(sections)):
-        raise RunError(BAD_DATA, f"{metrics}: /timeline/section has an index beyond the {len(sections)} sections of the deck")
-    if len(timeline) and timeline.stage.min() < 0:
-        raise RunError(BAD_DATA, f"{metrics}: /timeline/stage has a negative value")
+    for name, rows in (("timeline", timeline), ("syncs", syncs)):
+        if len(rows) and not (0 <= rows.section.min() and rows.section.max() < len(sections)):
+            raise RunError(BAD_DATA, f"{metrics}: /{name}/section has an index beyond the {len(sections)} sections of the deck")
+        if len(rows) and rows.stage.min() < 0:
+            raise RunError(BAD_DATA, f"{metrics}: /{name}/stage has a negative value")
     folder = metrics.parent.resolve()
-    return Run(folder, steps, timeline, sections, deck, environment, _exit_report(folder), _checkpoints(folder))
+    return Run(folder, steps, timeline, syncs, sections, deck, environment, _exit_report(folder), _checkpoints(folder))
 
 
 def _open(path, patience_s=3.0):
@@ -146,8 +174,12 @@ def _text(file, name):
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _columns(file, path, group, schema):
-    columns = {f.name: _column(file, path, f"{group}/{f.name}") for f in fields(schema)}
+def _columns(file, path, group, schema, added=None):
+    """Returns the datasets of a group by name. That named `added` is 0 in files of older builds, which lack it."""
+    names = [f.name for f in fields(schema)]
+    columns = {name: _column(file, path, f"{group}/{name}") for name in names if name != added or f"{group}/{name}" in file}
+    if added and added not in columns:
+        columns[added] = np.zeros(len(columns[names[0]]))
     lengths = {len(values) for values in columns.values()}
     if len(lengths) > 1:
         raise RunError(BAD_DATA, f"{path}: the datasets of /{group} differ in length")

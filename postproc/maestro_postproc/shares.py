@@ -12,9 +12,9 @@ class Share:
     """Shares of the time of the steps, from 0 to 1: means over ranks, and for waiting also the extremes. A rank stands for all that
     run its tasks together.
 
-    `compute` is the time in tasks, `waiting` the time before tasks, for inputs, gradients or a free slot to send to. `rest` is
-    everything else: sending, reducing gradients, the optimizer, waiting for the slowest rank there, and other tasks on these ranks,
-    of colocated sections or of other stages.
+    `compute` is the time in tasks, `waiting` the time before tasks, for inputs, gradients or a free slot to send to, and within them
+    for updated weights. `rest` is everything else: sending, what tasks do not hide of the sums of gradients, the optimizer, waiting for
+    the slowest rank there, and other tasks on these ranks, of colocated sections or of other stages.
 
     `idle` is a share of the time from the first task of a step on any rank to the last: in it, the ranks run no task of any section.
     In a pipeline these are its bubbles.
@@ -71,8 +71,8 @@ def _share(ranks, rows, idle, steps_s, steps):
     if not len(ranks) or steps_s <= 0:
         return dict(ranks=len(ranks), tasks=len(rows), compute_s=0.0, compute=0.0, waiting=0.0, waiting_min=0.0, waiting_max=0.0, rest=0.0,
                     idle=0.0)
-    compute = np.array([(rows.end_s - rows.start_s)[rows.rank == rank].sum() for rank in ranks])
-    waiting = np.array([rows.wait_s[rows.rank == rank].sum() for rank in ranks]) / steps_s
+    compute = np.array([(rows.end_s - rows.start_s - rows.weights_s)[rows.rank == rank].sum() for rank in ranks])
+    waiting = np.array([(rows.wait_s + rows.weights_s)[rows.rank == rank].sum() for rank in ranks]) / steps_s
     busy = float(compute.mean() / steps_s)
     return dict(ranks=len(ranks), tasks=len(rows), compute_s=float(compute.mean() / steps), compute=busy, waiting=float(waiting.mean()),
                 waiting_min=float(waiting.min()), waiting_max=float(waiting.max()), rest=max(0.0, 1.0 - busy - float(waiting.mean())),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .run import BAD_DATA, PHASES, USAGE, RunError
+from .run import BAD_DATA, GATHER, KINDS, PHASES, USAGE, RunError
 
 
 def tasks_of(run, steps):
@@ -19,22 +19,39 @@ def tasks_of(run, steps):
         raise RunError(USAGE if len(known) else BAD_DATA, f"{run.path}: no tasks of the chosen steps are recorded; {has}")
     if not np.isin(rows.phase, list(PHASES)).all():
         raise RunError(BAD_DATA, f"{run.path}: /timeline/phase holds a value that is neither 0 (forward) nor 1 (backward)")
-    return _one_clock(rows)
+    return _shifted(rows, _shifts(rows))
 
 
-def _one_clock(rows):
-    """Moves the steps of a resumed run behind the steps before them: its clock starts at zero again with every start."""
-    shift, last_start, last_end = 0.0, -np.inf, -np.inf
-    start_s, end_s = rows.start_s.copy(), rows.end_s.copy()
+def syncs_of(run, steps):
+    """Returns the sums of gradients and gathers of weights that were under way in `steps`, on the clock of tasks_of(run, steps). The
+    weights that the step before has updated are gathered in the first of them."""
+    rows = run.timeline.select(np.isin(run.timeline.step, [*steps, min(steps) - 1]))
+    shifts = _shifts(rows)
+    first = min(shifts.keys() & set(steps))
+    under_way = np.isin(run.syncs.step, steps) | ((run.syncs.step == first - 1) & (run.syncs.kind == GATHER))
+    syncs = run.syncs.select(under_way & np.isin(run.syncs.step, list(shifts)))
+    if not np.isin(syncs.kind, list(KINDS)).all():
+        raise RunError(BAD_DATA, f"{run.path}: /syncs/kind holds a value that is neither 0 (sums) nor 1 (gathers)")
+    return _shifted(syncs, {step: shift - shifts[first] for step, shift in shifts.items()})
+
+
+def _shifts(rows):
+    """Returns, by step, what to add to its times. The clock of a resumed run starts at zero again with every start: its steps move
+    behind the steps before them."""
+    shifts, shift, last_start, last_end = {}, 0.0, -np.inf, -np.inf
     for step in np.unique(rows.step):
-        in_step = rows.step == step
-        first = origin(rows.select(in_step))
+        tasks = rows.select(rows.step == step)
+        first = origin(tasks)
         if first + shift < last_start:
             shift = last_end - first
-        start_s[in_step] += shift
-        end_s[in_step] += shift
-        last_start, last_end = first + shift, float(end_s[in_step].max())
-    return replace(rows, start_s=start_s, end_s=end_s)
+        shifts[int(step)] = shift
+        last_start, last_end = first + shift, float(tasks.end_s.max()) + shift
+    return shifts
+
+
+def _shifted(rows, shifts):
+    by = np.array([shifts[int(step)] for step in rows.step], float)
+    return replace(rows, start_s=rows.start_s + by, end_s=rows.end_s + by)
 
 
 def origin(rows):

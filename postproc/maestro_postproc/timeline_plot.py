@@ -5,9 +5,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
 
-from .figures import COLOURS, GREY, new_figure, save
-from .run import BACKWARD, PHASES
-from .tasks import gaps, idle_shares, of_rank, origin, tasks_of, waits
+from .figures import COLOURS, GREY, SYNC_COLOURS, new_figure, save
+from .run import BACKWARD, KINDS, PHASES
+from .tasks import gaps, idle_shares, of_rank, origin, syncs_of, tasks_of, waits
 
 
 def plot_timeline(runs, steps, path):
@@ -15,17 +15,21 @@ def plot_timeline(runs, steps, path):
     has the colour of its section, paler for a forward pass, and in a section of several stages darker from stage to stage.
 
     Grey is the time spent waiting before a task. If a section has several stages, it is all idle time (tasks.py), whose share is
-    written beside each row."""
+    written beside each row. Where sums of gradients and gathers of weights were recorded, a thin row below the tasks of a rank shows
+    when they were under way."""
     tables = [tasks_of(run, chosen) for run, chosen in zip(runs, steps)]
+    syncs = [syncs_of(run, chosen) for run, chosen in zip(runs, steps)]
     pipelined = any(run.pipelined(section) for run in runs for section in range(len(run.sections)))
-    longest = max(float(rows.end_s.max()) - origin(rows) for rows in tables)
+    longest = max(float(max(rows.end_s.max(), some.end_s.max(initial=0))) - origin(rows) for rows, some in zip(tables, syncs))
     scale, unit = _unit(longest)
     heights = [len(np.unique(rows.rank)) for rows in tables]
     handles = _legend_handles(runs, tables)
     handles["idle" if pipelined else "waiting"] = Patch(facecolor=GREY)
+    for kind in np.unique(np.concatenate([some.kind for some in syncs])):
+        handles[KINDS[kind]] = Patch(facecolor=SYNC_COLOURS[int(kind)])
     figure, (legend, *panels) = new_figure(11, 1.0, [1, *heights])
-    for axes, run, rows in zip(panels, runs, tables):
-        _draw_tasks(axes, run, rows, scale, pipelined)
+    for axes, run, rows, some in zip(panels, runs, tables, syncs):
+        _draw_tasks(axes, run, rows, some, scale, pipelined)
         shown = np.unique(rows.step)
         title = f"{run.name}, step {shown[0]}" if len(shown) == 1 else f"{run.name}, steps {shown[0]} to {shown[-1]}"
         axes.set_title(title, loc="left", fontsize=11)
@@ -72,14 +76,16 @@ def _draw_legend(figure, axes, heights, handles):
             return
 
 
-def _draw_tasks(axes, run, rows, scale, pipelined):
-    """Draws the tasks of one run, with a dashed line where a new step begins; times are multiplied by `scale`."""
+def _draw_tasks(axes, run, rows, syncs, scale, pipelined):
+    """Draws the tasks of one run, and its sums and gathers, with a dashed line where a new step begins; times are multiplied by
+    `scale`."""
     ranks = [int(rank) for rank in np.unique(rows.rank)]
     first = origin(rows)
+    bottom = 0.22 if len(syncs) else 0.4  # of tasks, below the middle of a row
 
-    def draw(row, spans, **style):
+    def draw(row, spans, place=(-0.4, bottom), **style):
         bars = [((a - first) * scale, (b - a) * scale) for a, b in spans]
-        axes.broken_barh(bars, (row - 0.4, 0.8), **style)
+        axes.broken_barh(bars, (row + place[0], place[1] - place[0]), **style)
 
     for row, rank in enumerate(ranks):
         tasks = of_rank(rows, rank)
@@ -87,7 +93,12 @@ def _draw_tasks(axes, run, rows, scale, pipelined):
         for section, stage, phase in np.unique(np.stack([tasks.section, tasks.stage, tasks.phase]), axis=1).T:
             some = tasks.select((tasks.section == section) & (tasks.stage == stage) & (tasks.phase == phase))
             draw(row, zip(some.start_s, some.end_s), facecolor=_shade(run, section, stage, phase), edgecolor="white", linewidth=0.4)
-    _number_tasks(axes, run, rows, ranks, first, scale)
+        beside = of_rank(syncs, rank)
+        for kind in np.unique(beside.kind):
+            some = beside.select(beside.kind == kind)
+            spans = zip(np.maximum(some.start_s, first), some.end_s)
+            draw(row, [(a, b) for a, b in spans if b > a], (0.26, 0.42), color=SYNC_COLOURS[int(kind)], linewidth=0)
+    _number_tasks(axes, run, rows, ranks, (bottom - 0.4) / 2, first, scale)
     for step in np.unique(rows.step)[1:]:
         begin = origin(rows.select(rows.step == step))
         axes.axvline((begin - first) * scale, color="#555555", linestyle=(0, (4, 3)), linewidth=0.9)
@@ -119,14 +130,14 @@ def _write_idle(axes, run, rows):
     axes.set_title("idle: " + ", ".join(means), loc="right", fontsize=9)
 
 
-def _number_tasks(axes, run, rows, ranks, first, scale):
-    """Writes the number of the micro-batch on every bar that is wide enough."""
+def _number_tasks(axes, run, rows, ranks, above, first, scale):
+    """Writes the number of the micro-batch on every bar that is wide enough; the middle of a bar is `above` the middle of its row."""
     duration = float(rows.end_s.max()) - first
     for i in range(len(rows)):
         length = rows.end_s[i] - rows.start_s[i]
         if length > 0.012 * duration:
             middle = (rows.start_s[i] + length / 2 - first) * scale
-            axes.text(middle, ranks.index(int(rows.rank[i])), str(int(rows.micro_batch[i])), ha="center", va="center", fontsize=7,
+            axes.text(middle, ranks.index(int(rows.rank[i])) + above, str(int(rows.micro_batch[i])), ha="center", va="center", fontsize=7,
                       color=_ink(_shade(run, rows.section[i], rows.stage[i], rows.phase[i])))
 
 

@@ -5,13 +5,14 @@ import json
 import numpy as np
 
 from .figures import publish
-from .run import PHASES
-from .tasks import of_rank, tasks_of, waits
+from .run import KINDS, PHASES
+from .tasks import of_rank, syncs_of, tasks_of, waits
 
 
 def write_trace(run, steps, path):
-    """Writes one process per rank, one thread per stage of a section, times in microseconds since the start of the run."""
-    rows = tasks_of(run, steps)
+    """Writes one process per rank, two threads per stage of a section, for its tasks and for its sums and gathers, times in
+    microseconds since the start of the run."""
+    rows, syncs = tasks_of(run, steps), syncs_of(run, steps)
     threads = {}  # of (section, stage)
     for section in range(len(run.sections)):
         for stage in run.stages[section]:
@@ -36,8 +37,23 @@ def write_trace(run, steps, path):
             name = PHASES[int(tasks.phase[i])]
             events.append({"name": f"{name} {int(tasks.micro_batch[i])}", "cat": name, "ph": "X", **place,
                            **_span(tasks.start_s[i], tasks.end_s[i]), "args": facts})
+        events += _syncs_of_rank(run, of_rank(syncs, rank), {stage: len(threads) + tid for stage, tid in threads.items()})
     text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
     publish(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def _syncs_of_rank(run, syncs, threads):
+    """The events of a rank's sums and gathers; `threads` are their numbers by (section, stage)."""
+    events = []
+    for i in range(len(syncs)):
+        section, stage = int(syncs.section[i]), int(syncs.stage[i])
+        place = {"pid": int(syncs.rank[i]), "tid": threads[section, stage]}
+        name = KINDS[int(syncs.kind[i])]
+        events.append({"name": "thread_name", "ph": "M", **place, "args": {"name": f"{run.stage_name(section, stage)}: sums and gathers"}})
+        facts = {"section": run.sections[section], "replica": int(syncs.replica[i]), "stage": stage, "step": int(syncs.step[i]),
+                 "groups": int(syncs.groups[i]), "busy_s": float(syncs.busy_s[i])}
+        events.append({"name": name, "cat": name, "ph": "X", **place, **_span(syncs.start_s[i], syncs.end_s[i]), "args": facts})
+    return events
 
 
 def _span(start, end):

@@ -13,6 +13,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "postproc")
 STEP_TYPES = {"step": "i8", "loss": "f8", "tokens": "i8", "time_s": "f8", "grad_norm": "f8", "learning_rate": "f8"}
 TASK_TYPES = {"section": "i4", "replica": "i4", "stage": "i4", "rank": "i4", "step": "i8", "micro_batch": "i4", "phase": "i4",
               "start_s": "f8", "end_s": "f8", "wait_s": "f8"}
+SYNC_TYPES = {"section": "i4", "replica": "i4", "stage": "i4", "rank": "i4", "step": "i8", "kind": "i4", "groups": "i4",
+              "start_s": "f8", "end_s": "f8", "busy_s": "f8"}
 
 
 def step_rows(count, seed=1):
@@ -43,6 +45,17 @@ def task_rows(steps, language_ranks=3, micro_batches=4):
             rows.append((0, 0, 0, 0, step, k, 1, clock + wait, clock + wait + 0.03, wait))
             clock += wait + 0.03
     return {name: [row[i] for row in rows] for i, name in enumerate(TASK_TYPES)}
+
+
+def sync_rows(steps, language_ranks=3):
+    """Beside task_rows: in a step of 250 ms, sums of language from 210 to 230 ms and gathers from 240 ms to 30 ms of the next step."""
+    rows = []
+    for step in range(1, steps + 1):
+        begin = 0.25 * (step - 1)
+        for replica in range(language_ranks):
+            rows.append((1, replica, 0, replica + 1, step, 0, 4, begin + 0.21, begin + 0.23, 0.015))
+            rows.append((1, replica, 0, replica + 1, step, 1, 4, begin + 0.24, begin + 0.28, 0.04))
+    return {name: [row[i] for row in rows] for i, name in enumerate(SYNC_TYPES)}
 
 
 def agenda_1f1b(rank, ranks, chunks, micro_batches):
@@ -91,13 +104,15 @@ def pipeline_rows(*, ranks=4, chunks=1, micro_batches=8, forward=0.02, pictures=
     return {name: [row[i] for row in rows] for i, name in enumerate(TASK_TYPES)}
 
 
-def write_run(folder, steps=None, tasks=None, deck="[run]\nname = \"test\"\n", ended=0, sections="vision\nlanguage"):
+def write_run(folder, steps=None, tasks=None, syncs=None, deck="[run]\nname = \"test\"\n", ended=0, sections="vision\nlanguage"):
+    """`tasks` may have `weights_s`. Without it and without `syncs` the file is as an older build wrote it."""
     folder.mkdir(parents=True)
     steps = steps or step_rows(40)
     tasks = tasks or task_rows(4)
     with h5py.File(folder / "metrics.h5", "w") as file:
-        for group, types, rows in (("steps", STEP_TYPES, steps), ("timeline", TASK_TYPES, tasks)):
-            for name, kind in types.items():
+        task_types = {**TASK_TYPES, **({"weights_s": "f8"} if "weights_s" in tasks else {})}
+        for group, types, rows in (("steps", STEP_TYPES, steps), ("timeline", task_types, tasks), ("syncs", SYNC_TYPES, syncs)):
+            for name, kind in types.items() if rows else ():
                 file.create_dataset(f"{group}/{name}", data=np.asarray(rows[name], kind), maxshape=(None,), chunks=(1024,))
         file.attrs.update({"format": "maestro-metrics", "version": np.int32(1), "deck": deck, "environment": "test machine",
                            "sections": sections})

@@ -4,10 +4,10 @@ import warnings
 import h5py
 import numpy as np
 import pytest
-from conftest import TASK_TYPES, pipeline_rows, step_rows, task_rows, write_run
+from conftest import TASK_TYPES, pipeline_rows, step_rows, sync_rows, task_rows, write_run
 from maestro_postproc import load_run, timeline_plot
 from maestro_postproc.cli import main
-from maestro_postproc.figures import GREY
+from maestro_postproc.figures import GREY, SYNC_COLOURS
 from matplotlib.colors import to_rgba
 
 
@@ -86,12 +86,12 @@ def drawn(monkeypatch):
     first colour is the grey one."""
     figures = []
 
-    def widths(panel):
+    def widths(panel, colours=()):
         found = {to_rgba(GREY): []}
         for bars in panel.collections:
             (colour,) = bars.get_facecolor() if len(bars.get_paths()) else [to_rgba(GREY)]
             found.setdefault(tuple(colour), []).extend(np.ptp(path.vertices[:, 0]) for path in bars.get_paths())
-        return list(found.values())
+        return list(found.values()) if not colours else [found.get(to_rgba(colour), []) for colour in colours]
 
     monkeypatch.setattr(timeline_plot, "save", lambda figure, path: figures.append(figure))
 
@@ -101,6 +101,7 @@ def drawn(monkeypatch):
         legend, *panels = figures[-1].axes
         figures[-1].canvas.draw()  # which places the labels of the rows
         return {"legend": [text.get_text() for text in legend.get_legend().get_texts()], "bars": [widths(panel) for panel in panels],
+                "syncs": [widths(panel, SYNC_COLOURS) for panel in panels],
                 "rows": [[label.get_text() for label in panel.get_yticklabels()] for panel in panels],
                 "idle": [panel.get_title("right") for panel in panels],
                 "texts": [[text.get_text() for text in panel.texts] for panel in panels]}
@@ -136,6 +137,25 @@ def test_a_timeline_without_pipelines_has_no_stages(drawn, run_folder):
     grey, *tasks = found["bars"][0]
     assert sorted(map(len, tasks)) == [4, 4, 6, 6] and sorted(grey) == pytest.approx([20, 20, 20, 40]), "what was waited"
     assert not any("%" in text for text in found["texts"][0])
+
+
+def test_sums_and_gathers_have_a_row_below_the_tasks(drawn, tmp_path):
+    found = drawn(write_run(tmp_path / "run", syncs=sync_rows(2)))
+    assert found["legend"][-2:] == ["sums of gradients", "gathers of weights"]
+    assert [sorted(lengths) for lengths in found["syncs"][0]] == [pytest.approx([20] * 3), pytest.approx([40] * 3)]
+    assert len(found["bars"][0]) == 1 + 4 + 2 and found["rows"] == [["rank 0", "rank 1", "rank 2", "rank 3"]]
+
+
+def test_a_trace_has_a_thread_of_sums_and_gathers(tmp_path):
+    folder = write_run(tmp_path / "run", syncs=sync_rows(4))
+    assert main(["timeline", str(folder), "--steps", "2:3"]) == 0
+    events = json.loads((folder / "plots/timeline.json").read_text())["traceEvents"]
+    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    of_rank = [e for e in events if e["ph"] == "X" and e["pid"] == 2 and threads[2, e["tid"]] == "language: sums and gathers"]
+    assert [(e["name"], e["args"]["step"]) for e in of_rank] == [
+        ("gathers of weights", 1), ("sums of gradients", 2), ("gathers of weights", 2), ("sums of gradients", 3), ("gathers of weights", 3)]
+    assert of_rank[1]["ts"] == pytest.approx(0.46e6) and of_rank[1]["dur"] == pytest.approx(0.02e6) and of_rank[1]["args"]["groups"] == 4
+    assert all("sums" not in e["name"] for e in events if e["ph"] == "X" and e["pid"] == 0)
 
 
 def test_a_legend_fits_its_figure(drawn, tmp_path):

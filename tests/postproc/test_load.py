@@ -1,9 +1,9 @@
 import h5py
 import numpy as np
 import pytest
-from conftest import pipeline_rows, step_rows, task_rows, write_run
+from conftest import pipeline_rows, step_rows, sync_rows, task_rows, write_run
 from maestro_postproc import RunError, load_run, section_shares
-from maestro_postproc.tasks import gaps, idle_shares
+from maestro_postproc.tasks import gaps, idle_shares, syncs_of
 
 
 def damaged(folder, change):
@@ -20,6 +20,36 @@ def test_rows_come_back(run_folder):
     assert np.array_equal(run.timeline.wait_s, task_rows(4)["wait_s"])
     assert run.sections == ["vision", "language"] and run.checkpoints == [40] and run.exit["code"] == 0
     assert run.name == "first" and "name" in run.deck
+    assert len(run.syncs) == 0 and not run.timeline.weights_s.any(), "an older build wrote it"
+
+
+def test_sums_and_gathers_come_back(tmp_path):
+    run = load_run(write_run(tmp_path / "run", syncs=sync_rows(4)))
+    assert len(run.syncs) == 2 * 3 * 4 and np.array_equal(run.syncs.busy_s, sync_rows(4)["busy_s"])
+    chosen = syncs_of(run, [2, 3])
+    assert sorted(set(zip(chosen.step.tolist(), chosen.kind.tolist()))) == [(1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
+    with h5py.File(run.path / "metrics.h5", "r+") as file:
+        file["syncs/kind"][0] = 7
+    with pytest.raises(RunError) as caught:
+        syncs_of(load_run(run.path), [1])
+    assert caught.value.code == 65 and "/syncs/kind" in str(caught.value)
+    assert "/syncs/section" in str(damaged(run.path, lambda file: file["syncs/section"].write_direct(np.full(len(run.syncs), 2, "i4"))))
+
+
+def test_sums_and_gathers_are_on_the_clock_of_the_tasks(tmp_path):
+    """The program was started again after step 2: its clock began at zero."""
+    tasks, syncs = ({name: np.array(values) for name, values in rows.items()} for rows in (task_rows(4), sync_rows(4)))
+    for rows in (tasks, syncs):
+        for name in ("start_s", "end_s"):
+            rows[name][rows["step"] >= 3] -= 0.5
+    run = load_run(write_run(tmp_path / "run", tasks=tasks, syncs=syncs))
+    found = syncs_of(run, [2, 3])
+    sums, gathers = (found.select((found.kind == kind) & (found.rank == 1)) for kind in (0, 1))
+    assert sums.start_s == pytest.approx([0.46, 0.49 + 0.21]), "step 3 begins at the end of step 2, which is at 0.49 s"
+    assert gathers.start_s == pytest.approx([0.24, 0.49, 0.49 + 0.24])
+    later = syncs_of(run, [3])
+    assert later.start_s[later.kind == 0] == pytest.approx([0.21] * 3)
+    assert later.end_s[later.step == 2].max() < 0.05, "the gathers after step 2, on its clock"
 
 
 def test_metrics_file_itself_may_be_named(run_folder):
@@ -77,6 +107,14 @@ def test_shares(tmp_path):
     assert vision.waiting == pytest.approx(0.04 / 0.25)
     assert language.compute == pytest.approx(0.2 / 0.25) and language.waiting == pytest.approx(0.02 / 0.25)
     assert language.rest == pytest.approx(1 - language.compute - language.waiting)
+
+
+def test_waiting_for_weights_is_not_computing(tmp_path):
+    tasks = task_rows(4)
+    first = [(section, batch, phase) == (1, 0, 0) for section, batch, phase in zip(tasks["section"], tasks["micro_batch"], tasks["phase"])]
+    tasks["weights_s"] = np.where(first, 0.01, 0)
+    language = section_shares(load_run(write_run(tmp_path / "run", steps=step_rows(4), tasks=tasks)), skip=0)[1]
+    assert language.compute == pytest.approx(0.19 / 0.25) and language.waiting == pytest.approx(0.03 / 0.25)
 
 
 def test_idle_is_the_time_without_a_task_of_any_section(tmp_path):
