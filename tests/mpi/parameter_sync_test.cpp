@@ -7,6 +7,7 @@
 #include "backend/backend.hpp"
 #include "base/check.hpp"
 #include "comm/environment.hpp"
+#include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
 #include "mpi/shard_grid.hpp"
 
@@ -62,12 +63,13 @@ public:
 /// Two sums that overlap and one apart from them, and one gather.
 void check_totals() {
     const std::vector<train::SyncSpan> spans{{true, 1, 3}, {true, 2, 5}, {false, 5, 6}, {true, 7, 8}};
-    const train::SyncTotal sums = train::total_of(spans, true), gathers = train::total_of(spans, false);
+    const train::SyncTotal sums = train::total_of(spans, true), weights = train::total_of(spans, false);
     MAESTRO_CHECK(sums.operations == 3 && sums.begin_s == 1 && sums.end_s == 8 && sums.busy_s == 5,
                   "{} sums from {} to {}, {} s", sums.operations, sums.begin_s, sums.end_s, sums.busy_s);
     MAESTRO_CHECK(
-        gathers.operations == 1 && gathers.begin_s == 5 && gathers.end_s == 6 && gathers.busy_s == 1,
-        "{} gathers from {} to {}, {} s", gathers.operations, gathers.begin_s, gathers.end_s, gathers.busy_s);
+        weights.operations == 1 && weights.begin_s == 5 && weights.end_s == 6 && weights.busy_s == 1,
+        "{} gathered from {} to {}, {} s", weights.operations, weights.begin_s, weights.end_s,
+        weights.busy_s);
 }
 
 /// A forward pass needs the second layer's weights. Tells rank 0 that it waits for them.
@@ -159,7 +161,7 @@ void a_late_rank_is_named(const comm::Communicator& world, Rig& rig) {
         world.waiter().set_timeout(0.5);
         test::expect_error(
             ExitCode::peer_lost,
-            "rank " + std::to_string(late) + " of language, dp, for the weights of section language",
+            "rank " + std::to_string(late) + " of language, for the weights of section language",
             [&] { rig.sync->await_weights(); });
         world.waiter().set_timeout(test::kHangS);
     }
