@@ -74,10 +74,10 @@ void check_totals() {
 
 /// A forward pass needs the second layer's weights. Tells rank 0 that it waits for them.
 void need_weights(const comm::Communicator& world, Rig& rig) {
-    bool told = false;
+    bool notified = false;
     const auto tell = world.waiter().add_poll([&] {
-        if (!told) world.notify(0);
-        told = true;
+        if (!notified) world.notify(0);
+        notified = true;
         return false;
     });
     rig.store.layer_needed(1);

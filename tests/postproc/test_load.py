@@ -44,9 +44,9 @@ def test_sums_and_gathers_are_on_the_clock_of_the_tasks(tmp_path):
             rows[name][rows["step"] >= 3] -= 0.5
     run = load_run(write_run(tmp_path / "run", tasks=tasks, syncs=syncs))
     found = syncs_of(run, [2, 3])
-    sums, gathers = (found.select((found.kind == kind) & (found.rank == 1)) for kind in (0, 1))
+    sums, weights = (found.select((found.kind == kind) & (found.rank == 1)) for kind in (0, 1))
     assert sums.start_s == pytest.approx([0.46, 0.49 + 0.21]), "step 3 begins at the end of step 2, which is at 0.49 s"
-    assert gathers.start_s == pytest.approx([0.24, 0.49, 0.49 + 0.24])
+    assert weights.start_s == pytest.approx([0.24, 0.49, 0.49 + 0.24])
     later = syncs_of(run, [3])
     assert later.start_s[later.kind == 0] == pytest.approx([0.21] * 3)
     assert later.end_s[later.step == 2].max() < 0.05, "the gathers after step 2, on its clock"

@@ -39,13 +39,13 @@ def check_syncs(rows, syncs, steps):
     for section, rank in sorted(set(zip(rows["section"][rows["phase"] == 1], rows["rank"][rows["phase"] == 1]))):
         mine = (syncs["section"] == section) & (syncs["rank"] == rank)
         assert sorted(zip(syncs["step"][mine], syncs["kind"][mine])) == [(step, kind) for step in range(1, steps + 1) for kind in (0, 1)]
-        sums, gathers = ({key: syncs[key][mine & (syncs["kind"] == kind)] for key in syncs} for kind in (0, 1))
-        for step, sum_s, sum_end_s, gather_s, gather_end_s in zip(sums["step"], sums["start_s"], sums["end_s"], gathers["start_s"], gathers["end_s"]):
+        sums, weights = ({key: syncs[key][mine & (syncs["kind"] == kind)] for key in syncs} for kind in (0, 1))
+        for step, sum_s, sum_end_s, gather_s, gather_end_s in zip(sums["step"], sums["start_s"], sums["end_s"], weights["start_s"], weights["end_s"]):
             tasks = (rows["rank"] == rank) & (rows["step"] == step)
             assert rows["start_s"][tasks].min() <= sum_s <= rows["end_s"][tasks].max()
             assert sum_s <= sum_end_s <= gather_s <= gather_end_s
             assert (gather_end_s <= sums["end_s"][sums["step"] == step + 1]).all()
-        assert (gathers["groups"] == sums["groups"]).all() and (sums["groups"] >= 1).all()
+        assert (weights["groups"] == sums["groups"]).all() and (sums["groups"] >= 1).all()
     assert ((0 <= syncs["busy_s"]) & (syncs["busy_s"] <= syncs["end_s"] - syncs["start_s"] + 1e-9)).all()
     assert ((0 <= rows["weights_s"]) & (rows["weights_s"] <= (rows["end_s"] - rows["start_s"]) * (rows["phase"] == 0) + 1e-9)).all()
 
