@@ -156,8 +156,8 @@ private:
                 sum += arrays_.pixels[static_cast<std::size_t>(i)];
         return sum;
     }
-    /// Each stage of this rank has summed the gradients of `step`, after its first task began, and gathered
-    /// the weights of the step before, where there was one.
+    /// Each stage of this rank has summed the gradients of `step`, not before its first backward where it has
+    /// any, and gathered the weights of the step before, where there was one.
     void check_syncs(std::int64_t step, const std::vector<io::TaskRow>& tasks) {
         const std::vector<io::SyncRow> syncs = runner_->take_syncs(step);
         for (const LocalStage* stage : {vision_.get(), language_.get()})
@@ -170,12 +170,17 @@ private:
                 MAESTRO_CHECK(of_stage == (stage && (kind == 0 || updated_) ? 1 : 0), "{} rows of kind {}",
                               of_stage, kind);
             }
-        for (const io::SyncRow& row : syncs)
+        for (const io::SyncRow& row : syncs) {
             MAESTRO_CHECK(0 <= row.start_s && row.start_s <= row.end_s &&
                               row.end_s <= comm::now_s() - origin_s_ &&
-                              row.busy_s <= row.end_s - row.start_s + 1e-9 &&
-                              (row.kind == 1 || tasks.empty() || tasks.front().start_s <= row.end_s),
+                              row.busy_s <= row.end_s - row.start_s + 1e-9,
                           "from {} to {}, {} s", row.start_s, row.end_s, row.busy_s);
+            const auto backward = std::find_if(tasks.begin(), tasks.end(), [&](const io::TaskRow& task) {
+                return task.section == row.section && task.phase == 1;
+            });
+            MAESTRO_CHECK(row.kind == 1 || backward == tasks.end() || backward->start_s <= row.start_s,
+                          "summed at {}, before a backward", row.start_s);
+        }
         MAESTRO_CHECK(runner_->take_syncs(step).empty(), "rows are returned once");
         updated_ = true;
     }
