@@ -7,11 +7,10 @@
 """
 
 import argparse
-import os
+import contextlib
 import pathlib
 import shutil
 import statistics
-import subprocess
 import tempfile
 import threading
 import time
@@ -31,17 +30,24 @@ def steps_of(output, skip):
         return float(file["steps/time_s"][skip:].mean())
 
 
-def two_hosts(output, values):
-    """Runs on two hosts; returns the mean step time."""
-    shutil.rmtree(ROOT / output, ignore_errors=True)
+@contextlib.contextmanager
+def two_hosts():
+    """Makes the hosts north and south, and yields a function that calls nodes.sh there with the arguments that it gets."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "NODES_STATE": f"{folder}/nodes"}
-        subprocess.run([NODES, "up", "north", "south"], env=environment, check=True)
+        nodes = ["env", f"NODES_STATE={folder}/nodes", NODES]
+        call([*nodes, "up", "north", "south"])
         try:
-            call(["env", f"NODES_STATE={folder}/nodes", NODES, "mpirun", "--oversubscribe", "--host", "north:10,south:10", "-n", "20", BINARY, "train",
-                  EMULATED, *settings([f"run.output={output}", *values])])
+            yield lambda *words: call([*nodes, *words])
         finally:
-            subprocess.run([NODES, "down"], env=environment, check=True)
+            call([*nodes, "down"])
+
+
+def emulated_step(output, values):
+    """Returns the mean step time on two hosts."""
+    shutil.rmtree(ROOT / output, ignore_errors=True)
+    with two_hosts() as nodes:
+        nodes("mpirun", "--oversubscribe", "--host", "north:10,south:10", "-n", "20", BINARY, "train", EMULATED,
+              *settings([f"run.output={output}", *values]))
     return steps_of(output, 1)
 
 
@@ -51,7 +57,7 @@ def emulated(options):
         ratios = []
         for _ in range(options.rounds):
             one = train(20, EMULATED, options.output, values)["steps"]["time_s"][1:].mean()
-            ratios.append(two_hosts(options.output, values) / one)
+            ratios.append(emulated_step(options.output, values) / one)
         print(f"emulated, {policy:9}: step on two nodes / on one {statistics.median(ratios):.4f}  ({', '.join(f'{r:.3f}' for r in ratios)})", flush=True)
 
 
