@@ -17,6 +17,7 @@ namespace maestro::comm {
 
 namespace {
 constexpr int kSpins = 200;  // about 50 us, enough for a put between two cores that both run
+constexpr int kSpinsOfPoll = 16;
 constexpr double kMinSleepS = 50e-6;
 constexpr double kMaxSleepS = 200e-6;
 constexpr double kLongWaitS = 0.25;  // longer waits are reported to the watchdog, once a second
@@ -47,8 +48,10 @@ double Waiter::begin() {
 void Waiter::pause(double start_s, const std::function<std::string()>& describe) {
     drive_progress();
     progress_.poll();
-    poll();
-    if (++waits_ < kSpins) {
+    const bool spins = ++waits_ < kSpins;
+    // A poll may look at many messages: at every turn, it would make the spin last several times as long.
+    if (!spins || waits_ % kSpinsOfPoll == 0) poll();
+    if (spins) {
         if (waits_ % 8 == 0) sched_yield();
         return;
     }
