@@ -96,11 +96,12 @@ private:
         };
         const double hidden_s = last ? shape_.sum_s : shape_.gather_s;
         const int present = last ? end_.last[replica] : end_.first[replica];
+        const int other_end = last ? end_.first[replica] : end_.last[replica];
         std::vector<int> nodes;
         if (seconds(present) >= hidden_s) return nodes;
         for (const bool upstream : {false, true}) {
             if (!last && upstream) continue;  // it cannot begin before its input is there
-            int enough = -1, longest = -1;
+            int enough = -1, longest = -1, longest_within = -1;
             const int begin = machine_.first_node(anchor_, replica),
                       end = machine_.first_node(anchor_, replica + 1);
             for (int node = begin; node < end; ++node) {
@@ -109,8 +110,10 @@ private:
                 if (seconds(node) >= hidden_s && (enough < 0 || seconds(node) < seconds(enough)))
                     enough = node;
                 if (longest < 0 || seconds(node) > seconds(longest)) longest = node;
+                if (node != other_end && (longest_within < 0 || seconds(node) > seconds(longest_within)))
+                    longest_within = node;
             }
-            for (const int node : {enough, longest})
+            for (const int node : {enough, longest, longest_within})
                 if (node >= 0 && std::find(nodes.begin(), nodes.end(), node) == nodes.end())
                     nodes.push_back(node);
         }

@@ -45,7 +45,8 @@ MemoryClaim claim_of(const RunContext& context) {
     return claim;
 }
 
-/// What a rank with a GPU needs of its node's memory: the copy from which checkpoints are written.
+/// What a rank needs of its node's memory besides the claim above: with a GPU, the copy from which
+/// checkpoints are written.
 MemoryClaim host_claim(const RunContext& context, double needed) {
     MemoryClaim claim{.free = static_cast<double>(comm::available_memory()), .needed = needed};
     context.topology.host.copy(claim.host.data(), claim.host.size() - 1);
@@ -74,9 +75,12 @@ void refuse_what_does_not_fit(const RunContext& context, const workload::MemoryP
     const workload::RankMemory memory = workload::memory_of(plan, context.scenario.graph, rank);
     claim.needed = context.device.gpu ? memory.on_device() : memory.total();
     std::string lack = shortage(memory_pools_of(context.world.allgather(claim)));
-    if (lack.empty() && context.device.gpu)
-        lack = shortage(memory_pools_of(context.world.allgather(
-            host_claim(context, workload::snapshot_of(plan, context.scenario.graph, rank)))));
+    // On every rank, because some may have no GPU. Those have counted their copy already.
+    if (lack.empty()) {
+        const double copy =
+            context.device.gpu ? workload::snapshot_of(plan, context.scenario.graph, rank) : 0;
+        lack = shortage(memory_pools_of(context.world.allgather(host_claim(context, copy))));
+    }
     if (lack.empty()) return;
     std::string list;
     const graph::SectionGraph& graph = context.scenario.graph;
