@@ -89,7 +89,8 @@ private:
     }
 
     /// Micro-batches that hide more in this place than the present one: the shortest that hides all of it,
-    /// and the longest. First those without work upstream, for which nothing has to be there earlier.
+    /// the longest, and the longest that does not stand at the other end. First those without work upstream,
+    /// for which nothing has to be there earlier.
     std::vector<int> candidates(int replica, bool last) const {
         const auto seconds = [&](int node) {
             return last ? machine_.node(node).backward_s : machine_.node(node).forward_s;
