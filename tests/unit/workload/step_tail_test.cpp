@@ -121,15 +121,16 @@ TEST(StepTail, ATiedEmbeddingWaitsForItsOtherStageAndLetsOthersPass) {
     ASSERT_TRUE(refusals.empty());
     StepEnd last = even(2, 2, 0, 0);  // the embedding is the head, which backward finishes first
     last[1].tied = true;
+    last[1].sum_s = 3;
     StepEnd first = even(1, 1, 0, 0);
     first[0].tied = true;
     const auto end_s = [&](double other_sum_s) {
         last[0].sum_s = other_sum_s;
         return step_tail(graph, {first, last}, {{{8, 9}}, {{2, 2}}}, {9, 2}, 0).end_s;
     };
-    EXPECT_DOUBLE_EQ(end_s(1), 9 + 1);
-    EXPECT_DOUBLE_EQ(end_s(7), 9 + 1) << "the other group is summed from 2 to 9";
-    EXPECT_DOUBLE_EQ(end_s(8), 10 + 1);
+    EXPECT_DOUBLE_EQ(end_s(1), 9 + 3);
+    EXPECT_DOUBLE_EQ(end_s(7), 9 + 3) << "the other group is summed from 2 to 9";
+    EXPECT_DOUBLE_EQ(end_s(8), 10 + 3);
 }
 
 }  // namespace
