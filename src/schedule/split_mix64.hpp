@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "base/split_mix64.hpp"
+
 namespace maestro::schedule {
 
 /// Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
@@ -14,10 +16,8 @@ public:
 
 private:
     std::uint64_t next() {
-        std::uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-        return z ^ (z >> 31);
+        state_ += kSplitMixStep;
+        return split_mix(state_);
     }
     std::uint64_t state_;
 };
