@@ -25,9 +25,19 @@ std::string Operation::describe() const {
     return ended() ? "" : awaited().group->describe(awaited().request);
 }
 
+const AwaitedExchange& Operation::awaited() const {
+    const promise_type& promise = coroutine_.promise();
+    return promise.nested ? promise.nested->awaited() : promise.awaited;
+}
+
 void Operation::resume() {
+    promise_type& promise = coroutine_.promise();
+    if (promise.nested) {
+        promise.nested->resume();
+        if (!promise.nested->ended()) return;
+        promise.nested = nullptr;
+    }
     coroutine_.resume();
-    rethrow_error();
 }
 
 void Operation::rethrow_error() const {

@@ -1,5 +1,5 @@
 // A collective operation that has been started and advances in steps while the rank does other work. Its
-// algorithm is a coroutine: it begins exchanges and is suspended until they have ended.
+// algorithm is a coroutine: it begins exchanges, or other operations, and is suspended until they have ended.
 #pragma once
 
 #include <coroutine>
@@ -23,8 +23,19 @@ struct AwaitedExchange {
 /// same order; of a group, one operation is under way at a time.
 class Operation {
 public:
+    struct promise_type;
+    /// Within an operation, `co_await other` runs another one to its end and throws its error.
+    struct Nested {
+        Operation& operation;
+        bool await_ready() const noexcept { return operation.ended(); }
+        void await_suspend(std::coroutine_handle<promise_type> outer) const noexcept {
+            outer.promise().nested = &operation;
+        }
+        void await_resume() const { operation.rethrow_error(); }
+    };
     struct promise_type {
         AwaitedExchange awaited;
+        Operation* nested = nullptr;  ///< if not null, what it awaits counts and not `awaited`
         std::exception_ptr error;
 
         Operation get_return_object() {
@@ -38,6 +49,7 @@ public:
             awaited = exchange;
             return {};
         }
+        Nested await_transform(Operation&& operation) { return {operation}; }
     };
 
     Operation() = default;  ///< has ended
@@ -52,13 +64,8 @@ public:
     }
 
     bool ended() const { return !coroutine_ || coroutine_.done(); }
-    /// The exchange that it waits for now. Only while it has not ended.
-    AwaitedExchange awaited() const { return coroutine_.promise().awaited; }
     /// The ranks that it waits for, for messages about a long wait; "" if it has ended.
     std::string describe() const;
-    /// Goes on after that exchange, which has ended, until it waits for the next one. An operation that
-    /// consists of others drives them so: it awaits what they await. Rethrows its error.
-    void resume();
     /// Does what can be done without waiting for another rank. Returns whether the operation has ended.
     /// Rethrows its error.
     bool advance();
@@ -67,6 +74,10 @@ public:
 
 private:
     explicit Operation(std::coroutine_handle<promise_type> coroutine) : coroutine_(coroutine) {}
+    /// The exchange that it waits for now. Only while it has not ended.
+    const AwaitedExchange& awaited() const;
+    /// Goes on after that exchange, which has ended, until it waits for the next one.
+    void resume();
     void rethrow_error() const;
 
     std::coroutine_handle<promise_type> coroutine_;

@@ -87,11 +87,7 @@ Operation ProcessGroup::launch_all_reduce(backend::Backend& b, const Tensor& val
 Operation ProcessGroup::all_reduce_in_parts(backend::Backend& b, Tensor flat, std::vector<std::int64_t> rows,
                                             ops::Reduction reduction, backend::Arena& scratch) {
     const Tensor local = RankRows(flat, rows, size_)[rank_];
-    Operation sum = launch_reduce_scatter(b, flat, local, rows, reduction, scratch);
-    while (!sum.ended()) {
-        co_await sum.awaited();
-        sum.resume();
-    }
+    co_await launch_reduce_scatter(b, flat, local, rows, reduction, scratch);
     co_await AwaitedExchange{this, start_all_gather_in_place(flat, rows)};
 }
 

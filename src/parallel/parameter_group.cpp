@@ -11,8 +11,8 @@ namespace maestro::parallel {
 
 namespace {
 
-std::int64_t whole_blocks(std::int64_t size) {
-    return (size + kBlock - 1) / kBlock * kBlock;
+std::int64_t round_up(std::int64_t size, std::int64_t multiple) {
+    return (size + multiple - 1) / multiple * multiple;
 }
 
 /// Views a flat array as one row per block, the unit in which collectives divide it.
@@ -28,11 +28,6 @@ Tensor view(const Tensor& flat, const Parameter& p) {
 
 }  // namespace
 
-Range shard_range(std::int64_t size, int index, int count) {
-    const Range blocks = part_of(size / kBlock, index, count);
-    return {blocks.begin * kBlock, blocks.end * kBlock};
-}
-
 ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DType compute,
                                std::vector<Parameter*> parameters)
     : backend_(backend), mesh_(mesh), parameters_(std::move(parameters)) {
@@ -46,8 +41,12 @@ ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DTyp
         // Padding to whole blocks starts every parameter on a cache line. It is zero in all arrays and stays
         // so: its gradient is zero, and updates list the elements of parameters only.
         p->offset = size;
-        size += whole_blocks(p->size());
+        size += round_up(p->size(), kBlock);
     }
+    // The flat array is divided, not the parameters, and ends with padding to equal shards, which NCCL's
+    // collectives need.
+    const int ranks = mesh.shape().data_ranks();
+    size = round_up(size, ranks * kBlock);
     const auto make = [&](backend::Buffer& buffer, DType dtype, std::int64_t elements) {
         buffer = backend::Buffer(backend, static_cast<std::size_t>(elements) * size_of(dtype));
         const Tensor tensor(buffer.data(), dtype, {elements});
@@ -63,11 +62,9 @@ ParameterGroup::ParameterGroup(backend::Backend& backend, const Mesh& mesh, DTyp
         p->weight = view(weights_, *p);
         if (trainable) p->gradient = view(gradient_, *p);
     }
-    // The flat array is divided, not the parameters: shards differ by a block at most, however large a
-    // parameter is.
-    const int ranks = mesh.shape().data_ranks();
-    shard_ = shard_range(size, mesh.data_rank(), ranks);
-    for (int i = 0; i < ranks; ++i) shard_blocks_.push_back(shard_range(size, i, ranks).size() / kBlock);
+    const std::int64_t shard = size / ranks;
+    shard_ = {mesh.data_rank() * shard, (mesh.data_rank() + 1) * shard};
+    shard_blocks_.assign(static_cast<std::size_t>(ranks), shard / kBlock);
     if (compute == type)
         master_ = weights_.slice(shard_.begin, shard_.end);
     else if (trainable)
@@ -128,12 +125,7 @@ collective::Operation ParameterGroup::launch_sum_of_copies(Axes axes, backend::A
     for_each_replicated(axes, packed, [&](const Tensor& gradient, const Tensor& copy) {
         ops::convert(backend_, gradient, copy);
     });
-    collective::Operation sum =
-        mesh_.group(axes).launch_all_reduce(backend_, packed, ops::Reduction::sum, scratch);
-    while (!sum.ended()) {
-        co_await sum.awaited();
-        sum.resume();
-    }
+    co_await mesh_.group(axes).launch_all_reduce(backend_, packed, ops::Reduction::sum, scratch);
     for_each_replicated(axes, packed, [&](const Tensor& gradient, const Tensor& copy) {
         ops::convert(backend_, copy, gradient);
     });
@@ -154,14 +146,8 @@ collective::Operation ParameterGroup::launch_reduce(backend::Arena& scratch) {
 }
 
 collective::Operation ParameterGroup::reduce_tied(backend::Arena& scratch) {
-    for (const bool copies : {true, false}) {
-        collective::Operation sum =
-            copies ? launch_sum_of_copies(Axis::tied, scratch) : launch_reduce_scatter(scratch);
-        while (!sum.ended()) {
-            co_await sum.awaited();
-            sum.resume();
-        }
-    }
+    co_await launch_sum_of_copies(Axis::tied, scratch);
+    co_await launch_reduce_scatter(scratch);
 }
 
 collective::Operation ParameterGroup::launch_reduce_scatter(backend::Arena& scratch) {
@@ -188,10 +174,9 @@ std::size_t ParameterGroup::reduce_scratch() const {
     if (!trainable()) return 0;
     // The collectives run one after another and release their scratch memory: the largest decides.
     const int ranks = mesh_.shape().data_ranks();
-    const std::int64_t elements = shard_range(size(), 0, ranks).size();
     return std::max(scratch_of_copies(Axis::tied),
-                    collective::reduce_scratch(ranks, elements, gradient_.dtype)) +
-           ops::squares_scratch(elements);
+                    collective::reduce_scratch(ranks, shard_.size(), gradient_.dtype)) +
+           ops::squares_scratch(shard_.size());
 }
 
 collective::Operation ParameterGroup::launch_gather(collective::ProcessGroup& ranks) {

@@ -26,9 +26,6 @@ namespace maestro::parallel {
 /// Elements in a block. Parameters begin and shards end at multiples of it, so that each starts on a cache
 /// line.
 inline constexpr std::int64_t kBlock = 16;
-/// Returns shard `index` of `count` of a flat array of `size` elements, which may be empty. No shard is
-/// longer than the first.
-Range shard_range(std::int64_t size, int index, int count);
 
 class ParameterGroup {
 public:
@@ -42,7 +39,7 @@ public:
 
     bool trainable() const { return gradient_.rank != 0; }
     std::span<Parameter* const> parameters() const { return parameters_; }
-    /// The flat arrays, padding between parameters included. The gradient is absent (rank 0) where frozen.
+    /// The flat arrays, padding included. The gradient is absent (rank 0) where frozen.
     const Tensor& weights() const { return weights_; }
     const Tensor& gradient() const { return gradient_; }
     /// The master weights of this rank's shard: in f32 and f64 the weights themselves. Absent where frozen in
@@ -51,7 +48,7 @@ public:
     std::int64_t size() const { return weights_.size(); }
     std::size_t bytes() const;  ///< of all arrays
 
-    /// Returns this rank's shard of the flat arrays, along kDataAxes.
+    /// Returns this rank's shard of the flat arrays, along kDataAxes. All shards have the same size.
     Range shard() const { return shard_; }
     /// Returns which of the held elements of a parameter are in this rank's shard. The range is empty or has
     /// a negative size where none is.
@@ -111,7 +108,7 @@ private:
     backend::Buffer weights_buffer_, gradient_buffer_, master_buffer_;
     Tensor weights_, gradient_, master_;
     Range shard_;
-    std::vector<std::int64_t> shard_blocks_;  ///< blocks of the shard of each rank along kDataAxes
+    std::vector<std::int64_t> shard_blocks_;  ///< blocks in the shard of each rank along kDataAxes
 };
 
 }  // namespace maestro::parallel

@@ -167,16 +167,14 @@ std::int64_t ParameterStore::trainable() const {
 std::int64_t ParameterStore::optimizer_states() const {
     std::int64_t n = 0;
     for (const ParameterGroup& g : groups_)
-        if (g.trainable()) n += shard_range(g.size(), 0, mesh_.shape().data_ranks()).size();
+        if (g.trainable()) n += g.shard().size();
     return n;
 }
 
 std::size_t ParameterStore::frozen_shard_bytes() const {
     std::size_t bytes = 0;
     for (const ParameterGroup& g : groups_)
-        if (!g.trainable())
-            bytes += static_cast<std::size_t>(shard_range(g.size(), 0, mesh_.shape().data_ranks()).size()) *
-                     size_of(g.weights().dtype);
+        if (!g.trainable()) bytes += static_cast<std::size_t>(g.shard().size()) * size_of(g.weights().dtype);
     return bytes;
 }
 

@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "base/pulse.hpp"
@@ -62,11 +61,9 @@ public:
     backend::Backend& backend() const { return backend_; }
     DType compute() const { return compute_; }
 
-    std::int64_t count() const;      ///< weights held by this rank, without padding
-    std::int64_t trainable() const;  ///< elements with a gradient, padding included
-    /// Returns for how many weights a rank keeps optimizer states at most, padding included. The first rank's
-    /// shards are the longest.
-    std::int64_t optimizer_states() const;
+    std::int64_t count() const;              ///< weights held by this rank, without padding
+    std::int64_t trainable() const;          ///< elements with a gradient, padding included
+    std::int64_t optimizer_states() const;   ///< weights with optimizer states on a rank, padding included
     std::size_t frozen_shard_bytes() const;  ///< of this rank's shard of the frozen weights, padding included
     std::size_t bytes() const;               ///< of all arrays
     std::size_t copies_scratch() const;      ///< bytes, see ParameterGroup
