@@ -18,7 +18,7 @@ import sys
 import h5py
 import pytest
 from conftest import BINARY, ROOT, settings
-from traffic import BYTES, Layout, Sample, initial_weights, optimizer, parameters, task_traffic
+from traffic import BYTES, Layout, Sample, initial_weights, optimizer, parameters, shards, task_traffic
 
 sys.path.insert(0, str(ROOT / "scripts/data"))
 from sample_reader import read_samples  # noqa: E402
@@ -194,8 +194,9 @@ def test_what_is_sent_is_what_the_formulas_say(workspace, shim, samples, keys, c
             assert sum(rank["tasks"]["cp"][1] for rank in ranks) == cp
         else:  # only sequences that are cut are exchanged
             assert sum(rank["tasks"]["cp"][1] for rank in ranks) <= cp
-        flat = sum(parameters(model, name, OUT, layout.tp, t)[0] for t in range(layout.tp))
-        assert sum(rank["data"][1] for rank in ranks) == STEPS * 2 * (layout.dp * layout.cp - 1) * BYTES * flat
+        ranks_of_shards = layout.dp * layout.cp
+        flat = sum(sum(shards(parameters(model, name, OUT, layout.tp, t)[0], ranks_of_shards)) for t in range(layout.tp))
+        assert sum(rank["data"][1] for rank in ranks) == STEPS * 2 * (ranks_of_shards - 1) * BYTES * flat
     rows = sum(sum(samples[i].pictures) for (_, section, *_), numbers in batches.items() if section == "vision" for i in numbers)
     assert [sum(rank["rows"] for rank in expected if rank["section"] == name) for name in MODELS] == [rows, rows]
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 PIECE = 1 << 20  # elements that a sum takes of a rank at a time
 CHUNK = 256  # rows whose logits exist at a time
-BLOCK = 16  # parameters start and are sharded in whole blocks of elements
+BLOCK = 16  # parameters start in whole blocks of elements, and shards consist of them
 BYTES = 4  # fp32, as all there is
 
 
@@ -196,11 +196,16 @@ def parameters(model, kind, out, tp, t):
     return sum(-(-size // BLOCK) * BLOCK for size in sizes), sum(common)
 
 
+def shards(flat, ranks):
+    """Elements of each rank's shard: equal ones, so that the flat array ends with padding."""
+    return [-(-flat // (ranks * BLOCK)) * BLOCK] * ranks
+
+
 def initial_weights(model, kind, out, layout, cp, tp, replica, sent):
     """Before the first step: each rank draws or reads the weights of its shard, and all gather the others'."""
     flat, _ = parameters(model, kind, out, layout.tp, tp)
     ranks = layout.dp * layout.cp
-    Group(replica * layout.cp + cp, ranks, sent["data"]).gather([share(flat // BLOCK, r, ranks) for r in range(ranks)], BLOCK)
+    Group(replica * layout.cp + cp, ranks, sent["data"]).gather(shards(flat, ranks), 1)
 
 
 def optimizer(model, kind, out, layout, cp, tp, replica, sent):
@@ -212,9 +217,8 @@ def optimizer(model, kind, out, layout, cp, tp, replica, sent):
     Group(tp % holders, holders, sent["keys"]).sum(2 * model["head_dim"] * model["width"] * model["layers"])
     ranks = layout.dp * layout.cp
     data = Group(replica * layout.cp + cp, ranks, sent["data"])
-    blocks = [share(flat // BLOCK, r, ranks) for r in range(ranks)]
-    data.scatter_sum(blocks, BLOCK)
-    data.gather(blocks, BLOCK)
+    data.scatter_sum(shards(flat, ranks), 1)
+    data.gather(shards(flat, ranks), 1)
 
 
 # -- a run ---------------------------------------------------------------------------------------------------------------
