@@ -7,6 +7,7 @@ namespace maestro::collective {
 Operation ProcessGroup::launch_all_gather(const Tensor& whole, std::span<const std::int64_t> rows) {
     const RankRows parts(whole, rows, size_);
     if (size_ == 1 || parts.longest() == 0) return {};
+    if (native_ && parts.equal()) return until_ended(gather_natively(parts));
     return nodes_.hierarchical() ? all_gather_by_nodes(parts) : all_gather_directly(parts);
 }
 

@@ -25,6 +25,6 @@ std::unique_ptr<ProcessGroup> make_staged_group(comm::Communicator members, Node
 /// For GPUs that no two of the ranks share. Collective. Throws Error(peer_lost) if a rank does not
 /// call it.
 std::unique_ptr<ProcessGroup> make_nccl_group(comm::Communicator members, Nodes nodes,
-                                              backend::Backend& backend, std::string transport);
+                                              backend::Backend& backend, Sums sums, std::string transport);
 
 }  // namespace maestro::collective

@@ -31,7 +31,7 @@ transport::Choice agree_on_method(const comm::Communicator& members, const backe
 }  // namespace
 
 std::unique_ptr<ProcessGroup> make_process_group(comm::Communicator members, backend::Backend& backend,
-                                                 std::optional<Nodes> known) {
+                                                 Sums sums, std::optional<Nodes> known) {
     Nodes nodes = known ? *known : Nodes(members.size());
     // Without CUDA no rank has a GPU: there is nothing to agree on, and no need for another communicator.
     if (!backend::kCuda) return make_mpi_group(std::move(members), std::move(nodes), kMaxMessage, "messages");
@@ -40,7 +40,9 @@ std::unique_ptr<ProcessGroup> make_process_group(comm::Communicator members, bac
     const transport::Choice choice = agree_on_method(members, backend);
     const std::string description = fmt::format("{}: {}", transport::describe(choice.method), choice.reason);
     if (choice.method == Method::nccl)
-        return make_nccl_group(std::move(members), std::move(nodes), backend, description);
+        return make_nccl_group(
+            std::move(members), std::move(nodes), backend, sums,
+            sums == Sums::ordered ? description + ", sums in the order of ranks" : description);
     if (backend.stream())
         return make_staged_group(std::move(members), std::move(nodes), backend, description);
     // Both sides of a message must cut it into the same pieces, so a rank without a GPU cuts as the others

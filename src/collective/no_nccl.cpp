@@ -4,7 +4,7 @@
 
 namespace maestro::collective {
 
-std::unique_ptr<ProcessGroup> make_nccl_group(comm::Communicator members, Nodes, backend::Backend&,
+std::unique_ptr<ProcessGroup> make_nccl_group(comm::Communicator members, Nodes, backend::Backend&, Sums,
                                               std::string) {
     MAESTRO_FAIL("{}: NCCL was chosen in a program that was built without it", members.name());
 }

@@ -48,6 +48,7 @@ ProcessGroup::Request ProcessGroup::start_all_gather(backend::Backend& b, const 
 ProcessGroup::Request ProcessGroup::start_all_gather_in_place(const Tensor& whole,
                                                               std::span<const std::int64_t> rows) {
     const RankRows parts(whole, rows, size_);
+    if (native_ && parts.equal() && size_ > 1 && parts.longest() > 0) return gather_natively(parts);
     // The rows that are sent and those that are received do not overlap, so no copy is needed between.
     return exchange_with_all([&](int) { return parts[rank_]; }, [&](int from) { return parts[from]; });
 }
@@ -74,9 +75,27 @@ ProcessGroup::Request ProcessGroup::start_shift(backend::Backend& b, const Tenso
                     {{(rank_ + size_ - step) % size_, received.data, received.bytes()}});
 }
 
+ProcessGroup::Request ProcessGroup::gather_natively(const RankRows& parts) {
+    count(1, parts[rank_].bytes());
+    return native_->begin_all_gather(parts[rank_], parts.whole());
+}
+
+void ProcessGroup::count(int parts, std::size_t bytes) {
+    traffic_.messages += parts * (size_ - 1);
+    traffic_.bytes += parts * (size_ - 1) * static_cast<std::int64_t>(bytes);
+}
+
+Operation ProcessGroup::until_ended(Request request) {
+    co_await AwaitedExchange{this, request};
+}
+
 Operation ProcessGroup::launch_all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction reduction,
-                                          backend::Arena& scratch) {
+                                          backend::Arena& scratch, Sums sums) {
     if (size_ == 1 || values.empty()) return {};
+    if (reduction == ops::Reduction::sum && !ordered(sums)) {
+        count(2, values.bytes() / static_cast<std::size_t>(size_));
+        return until_ended(native_->begin_all_sum(values));
+    }
     // One rank sums an element and sends the result to all, so that all have the same bits. Each rank sends
     // 2 (n - 1) / n of the values, which is the least that an all-reduce of n ranks can do.
     std::vector<std::int64_t> rows;
@@ -87,7 +106,7 @@ Operation ProcessGroup::launch_all_reduce(backend::Backend& b, const Tensor& val
 Operation ProcessGroup::all_reduce_in_parts(backend::Backend& b, Tensor flat, std::vector<std::int64_t> rows,
                                             ops::Reduction reduction, backend::Arena& scratch) {
     const Tensor local = RankRows(flat, rows, size_)[rank_];
-    co_await launch_reduce_scatter(b, flat, local, rows, reduction, scratch);
+    co_await launch_reduce_scatter(b, flat, local, rows, reduction, scratch, Sums::ordered);
     co_await AwaitedExchange{this, start_all_gather_in_place(flat, rows)};
 }
 

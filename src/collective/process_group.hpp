@@ -39,13 +39,33 @@ struct Traffic {
     double seconds = 0;
 };
 
+/// Who takes sums, which decides their order.
+enum class Sums {
+    /// The library that moves the tensors, where it has collectives (NCCL), in its order. It depends on the
+    /// element's place, the number of ranks, the network and the library's version. An all-reduce has the
+    /// same bits on all ranks.
+    automatic,
+    /// The ranks, in a fixed order that does not depend on who holds an element: that of ranks or, in a group
+    /// that knows of several nodes with several ranks each, that of ranks within a node and then of nodes.
+    ordered,
+};
+
+/// Collectives of a library, over parts of equal size. Each returns the request of the whole operation.
+class NativeCollectives {
+public:
+    virtual ~NativeCollectives() = default;
+    /// `local` does not overlap `whole` or is this rank's part of it.
+    virtual std::size_t begin_sum_scatter(const Tensor& whole, const Tensor& local) = 0;
+    /// `local` is this rank's part of `whole`.
+    virtual std::size_t begin_all_gather(const Tensor& local, const Tensor& whole) = 0;
+    virtual std::size_t begin_all_sum(const Tensor& values) = 0;
+};
+
 /// A fixed sequence of ranks. All members call the same operations in the same order with the same sizes.
-/// Results do not depend on timing: sums are taken in a fixed order, so they have the same bits on every rank
-/// and in every run. That is the order of ranks or, in a group that knows of several nodes with several ranks
-/// each, the order of ranks within a node and then the order of nodes. The argument `rows` is the number of
-/// rows of each rank; numbers may differ and may be 0. Tensors are [rows, columns], with the same type and
-/// columns on all ranks. A rank that does not answer within the deadline is Error(peer_lost). In a group of
-/// one rank nothing is sent.
+/// Results do not depend on timing, so they have the same bits in every run; see Sums. The argument `rows` is
+/// the number of rows of each rank; numbers may differ and may be 0. Tensors are [rows, columns], with the
+/// same type and columns on all ranks. A rank that does not answer within the deadline is Error(peer_lost).
+/// In a group of one rank nothing is sent.
 class ProcessGroup {
 public:
     virtual ~ProcessGroup() = default;
@@ -73,9 +93,13 @@ public:
         static_cast<void>(request);
         return "its other ranks";
     }
-    /// Whether a rank computes on while an operation waits for the other ranks. If not, the device waits from
-    /// its launch on, and so do the tasks behind it, on which other ranks may depend.
-    virtual bool overlaps() const { return true; }
+    /// Whether these sums are taken in the order of Sums::ordered.
+    bool ordered(Sums sums) const { return native_ == nullptr || !native_sums_ || sums == Sums::ordered; }
+    /// For operations that run beside other work. Ends when every rank has launched it and has computed what
+    /// it had issued by then. The exchange that follows then waits for no rank, and only for what was issued
+    /// before the rendezvous. A device would otherwise wait within NCCL's kernels, which occupy
+    /// multiprocessors, and for work that was issued since. Ends at once where the host moves the tensors.
+    virtual Operation launch_rendezvous() { return {}; }
 
     /// whole = the `local` tensors of all ranks, concatenated in the order of ranks.
     Request start_all_gather(backend::Backend& b, const Tensor& local, const Tensor& whole,
@@ -104,7 +128,7 @@ public:
     /// first, so that every node sends one partial sum of a shard to the shard's rank.
     Operation launch_reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& local,
                                     std::span<const std::int64_t> rows, ops::Reduction reduction,
-                                    backend::Arena& scratch);
+                                    backend::Arena& scratch, Sums sums = Sums::automatic);
     void reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& local,
                         std::span<const std::int64_t> rows, ops::Reduction reduction,
                         backend::Arena& scratch) {
@@ -115,10 +139,10 @@ public:
     Operation launch_all_gather(const Tensor& whole, std::span<const std::int64_t> rows);
     /// In place. Takes reduce_scratch() bytes of scratch for part_of(values.size(), 0, size()) elements.
     Operation launch_all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction reduction,
-                                backend::Arena& scratch);
+                                backend::Arena& scratch, Sums sums = Sums::automatic);
     void all_reduce(backend::Backend& b, const Tensor& values, ops::Reduction reduction,
-                    backend::Arena& scratch) {
-        launch_all_reduce(b, values, reduction, scratch).wait();
+                    backend::Arena& scratch, Sums sums = Sums::automatic) {
+        launch_all_reduce(b, values, reduction, scratch, sums).wait();
     }
 
 protected:
@@ -133,6 +157,11 @@ protected:
     virtual Request begin(std::span<const Message> sends, std::span<const Message> receives) = 0;
     /// The device has computed for so long while exchanges were under way. Only a meta group needs to know.
     virtual void computed(double seconds) { static_cast<void>(seconds); }
+    /// Called by the constructor of a group whose library has collectives.
+    void use(NativeCollectives& native, Sums sums) {
+        native_ = &native;
+        native_sums_ = sums == Sums::automatic;
+    }
     Traffic traffic_;
 
 private:
@@ -151,8 +180,15 @@ private:
                                   ops::Reduction reduction, backend::Arena& scratch);
     Operation all_gather_directly(RankRows parts);
     Operation all_gather_by_nodes(RankRows parts);
+    /// The operation whose only exchange this is.
+    Operation until_ended(Request request);
+    Request gather_natively(const RankRows& parts);
+    /// What a native operation sends that sends `parts` parts of so many bytes.
+    void count(int parts, std::size_t bytes);
 
     int rank_, size_;
+    NativeCollectives* native_ = nullptr;
+    bool native_sums_ = false;
     Nodes nodes_;
     std::string transport_;
 };
@@ -164,9 +200,10 @@ std::size_t reduce_scratch(int ranks, std::int64_t elements, DType type);
 /// Makes the group of these ranks, in the communicator's order. Collective. `backend` owns the tensors and
 /// must outlive the group. The transport is chosen here (transport::choose_for_group): NCCL where every rank
 /// has a GPU to itself, pinned host memory where GPUs are shared or NCCL is missing, plain messages where the
-/// host computes. With NCCL, wait() makes the device wait for the operation instead of the host.
-/// `nodes`: what the launched operations go by; find_nodes() finds them.
+/// host computes. With NCCL, wait() makes the device wait for the operation instead of the host, and test()
+/// asks the device. `nodes`: what the launched operations go by; find_nodes() finds them.
 std::unique_ptr<ProcessGroup> make_process_group(comm::Communicator members, backend::Backend& backend,
+                                                 Sums sums = Sums::automatic,
                                                  std::optional<Nodes> nodes = {});
 /// Collective: on which nodes the ranks of the communicator run.
 Nodes find_nodes(const comm::Communicator& members);

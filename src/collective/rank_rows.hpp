@@ -22,6 +22,13 @@ public:
             static_cast<int>(rows.size()) == size && whole.rank == 2 && whole.dim(0) == begin_.back(),
             "{} on {} ranks", whole.describe(), size);
     }
+    /// Whether all ranks have the same number of rows.
+    bool equal() const {
+        for (std::size_t r = 1; r < begin_.size(); ++r)
+            if (begin_[r] - begin_[r - 1] != begin_[1]) return false;
+        return true;
+    }
+    const Tensor& whole() const { return whole_; }
     Tensor operator[](int rank) const {
         const auto r = static_cast<std::size_t>(rank);
         return whole_.slice(begin_[r], begin_[r + 1]);

@@ -85,7 +85,7 @@ void ProcessGroup::reduce(backend::Backend& b, std::span<const Tensor> terms, op
 
 Operation ProcessGroup::launch_reduce_scatter(backend::Backend& b, const Tensor& whole, const Tensor& local,
                                               std::span<const std::int64_t> rows, ops::Reduction reduction,
-                                              backend::Arena& scratch) {
+                                              backend::Arena& scratch, Sums sums) {
     const RankRows parts(whole, rows, size_);
     check_same_form(local, parts[rank_]);
     if (size_ == 1) {
@@ -93,6 +93,11 @@ Operation ProcessGroup::launch_reduce_scatter(backend::Backend& b, const Tensor&
         return {};
     }
     if (parts.longest() == 0) return {};
+    // NCCL's maximum ignores NaN.
+    if (reduction == ops::Reduction::sum && !ordered(sums) && parts.equal()) {
+        count(1, local.bytes());
+        return until_ended(native_->begin_sum_scatter(whole, local));
+    }
     return nodes_.hierarchical() ? reduce_scatter_by_nodes(b, parts, local, reduction, scratch)
                                  : reduce_scatter_directly(b, parts, local, reduction, scratch);
 }

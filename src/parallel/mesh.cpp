@@ -61,7 +61,8 @@ Mesh single_rank_mesh() {
 }
 
 Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, const MeshShape& shape,
-               const std::string& name, std::unique_ptr<collective::ProcessGroup> tied) {
+               const std::string& name, std::unique_ptr<collective::ProcessGroup> tied,
+               collective::Sums sums) {
     const auto [cp, tp] = shape.degrees;
     const int rank = section.rank(), replica_index = rank / (cp * tp);
     MAESTRO_CHECK(section.size() == shape.dp * cp * tp, "section {}: {} ranks for dp {}, cp {} and tp {}",
@@ -86,21 +87,21 @@ Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, con
             colour = rank / shape.kv_ranks();
             members = replica + ", ranks with copies of a KV head";
         } else if (axes == kDataAxes) {
-            return make_data_group(section, backend, shape, name);
+            return make_data_group(section, backend, shape, name, sums);
         }
-        return collective::make_process_group(section.split(colour, rank, members), backend);
+        return collective::make_process_group(section.split(colour, rank, members), backend, sums);
     });
 }
 
 std::unique_ptr<collective::ProcessGroup> make_data_group(const comm::Communicator& section,
                                                           backend::Backend& backend, const MeshShape& shape,
-                                                          const std::string& name) {
+                                                          const std::string& name, collective::Sums sums) {
     const int tp = section.rank() % shape.degrees.tp;
     comm::Communicator ranks =
         section.split(tp, section.rank(), shape.degrees.tp > 1 ? fmt::format("{}, tp {}", name, tp) : name);
     // All weights of a rank pass through this group, whose ranks are usually on several nodes.
     collective::Nodes nodes = collective::find_nodes(ranks);
-    return collective::make_process_group(std::move(ranks), backend, std::move(nodes));
+    return collective::make_process_group(std::move(ranks), backend, sums, std::move(nodes));
 }
 
 Mesh make_meta_mesh(int rank, const MeshShape& shape, const MeshLinks& links) {

@@ -115,13 +115,14 @@ Mesh single_rank_mesh();
 /// group along Axis::tied, of this rank and its counterpart in the other stage, where the shape says that
 /// both hold copies of trained weights. Throws Error(broken_invariant) if there are not dp x cp x tp ranks.
 Mesh make_mesh(const comm::Communicator& section, backend::Backend& backend, const MeshShape& shape,
-               const std::string& name, std::unique_ptr<collective::ProcessGroup> tied = nullptr);
+               const std::string& name, std::unique_ptr<collective::ProcessGroup> tied = nullptr,
+               collective::Sums sums = collective::Sums::automatic);
 
 /// Builds the group along kDataAxes alone, for a section whose mesh has none because it is not trainable.
 /// Collective over `section`.
 std::unique_ptr<collective::ProcessGroup> make_data_group(const comm::Communicator& section,
                                                           backend::Backend& backend, const MeshShape& shape,
-                                                          const std::string& name);
+                                                          const std::string& name, collective::Sums sums);
 
 using collective::LinkCost;
 /// The links of the groups of a rank, for a meta mesh.

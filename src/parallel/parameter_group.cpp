@@ -104,6 +104,11 @@ std::int64_t ParameterGroup::replicated(Axes axes) const {
     return count;
 }
 
+std::int64_t ParameterGroup::replicated_in_replica() const {
+    const auto along = [&](Axis axis) { return mesh_.group(axis).size() > 1 ? replicated(axis) : 0; };
+    return along(Axis::tp) + along(Axis::kv);
+}
+
 template <class Copy>
 void ParameterGroup::for_each_replicated(Axes axes, const Tensor& packed, Copy&& copy) const {
     std::int64_t begin = 0;
@@ -122,10 +127,18 @@ void ParameterGroup::for_each_replicated(Axes axes, const Tensor& packed, Copy&&
 collective::Operation ParameterGroup::launch_sum_of_copies(Axes axes, backend::Arena& scratch) {
     const backend::ArenaScope scope(scratch);
     const Tensor packed = scratch.allocate(gradient_.dtype, {replicated(axes)});
+    pack(axes, packed);
+    co_await mesh_.group(axes).launch_all_reduce(backend_, packed, ops::Reduction::sum, scratch);
+    unpack(axes, packed);
+}
+
+void ParameterGroup::pack(Axes axes, const Tensor& packed) const {
     for_each_replicated(axes, packed, [&](const Tensor& gradient, const Tensor& copy) {
         ops::convert(backend_, gradient, copy);
     });
-    co_await mesh_.group(axes).launch_all_reduce(backend_, packed, ops::Reduction::sum, scratch);
+}
+
+void ParameterGroup::unpack(Axes axes, const Tensor& packed) const {
     for_each_replicated(axes, packed, [&](const Tensor& gradient, const Tensor& copy) {
         ops::convert(backend_, copy, gradient);
     });
@@ -139,31 +152,53 @@ void ParameterGroup::sum_copies(backend::Arena& scratch) {
 }
 
 collective::Operation ParameterGroup::launch_reduce(backend::Arena& scratch) {
-    // Copies first: afterwards all of them have the same gradient, so that the sums along kDataAxes, which
-    // each holder of a copy takes with its own counterparts, are equal on all of them, bit for bit.
-    return mesh_.group(Axis::tied).size() > 1 && replicated(Axis::tied) > 0 ? reduce_tied(scratch)
-                                                                            : launch_reduce_scatter(scratch);
+    // Copies first: afterwards all of them have the same gradient. Each holder of a copy takes the sum along
+    // kDataAxes with its own counterparts, and so that these sums are equal on all of them, bit for bit, they
+    // are ordered: NCCL's order depends on the place in the array, which may differ between the holders.
+    if (mesh_.group(Axis::tied).size() > 1 && replicated(Axis::tied) > 0) return reduce_tied(scratch);
+    const bool ordered = mesh_.group(kDataAxes).ordered(collective::Sums::automatic);
+    return !ordered && replicated_in_replica() > 0 ? reduce_with_copies(scratch)
+                                                   : launch_reduce_scatter(scratch);
 }
 
 collective::Operation ParameterGroup::reduce_tied(backend::Arena& scratch) {
     co_await launch_sum_of_copies(Axis::tied, scratch);
-    co_await launch_reduce_scatter(scratch);
+    co_await launch_reduce_scatter(scratch, collective::Sums::ordered);
 }
 
-collective::Operation ParameterGroup::launch_reduce_scatter(backend::Arena& scratch) {
-    return mesh_.group(kDataAxes).launch_reduce_scatter(backend_, in_blocks(gradient_),
-                                                        in_blocks(gradient_.slice(shard_.begin, shard_.end)),
-                                                        shard_blocks_, ops::Reduction::sum, scratch);
+collective::Operation ParameterGroup::reduce_with_copies(backend::Arena& scratch) {
+    const backend::ArenaScope scope(scratch);
+    const Tensor packed = scratch.allocate(gradient_.dtype, {replicated_in_replica()});
+    const std::int64_t along_tp = mesh_.tp().size() > 1 ? replicated(Axis::tp) : 0;
+    const Tensor of_tp = packed.slice(0, along_tp), of_kv = packed.slice(along_tp, packed.size());
+    if (!of_tp.empty()) pack(Axis::tp, of_tp);
+    if (!of_kv.empty()) pack(Axis::kv, of_kv);
+    co_await launch_reduce_scatter(scratch);
+    co_await mesh_.group(kDataAxes).launch_all_reduce(backend_, packed, ops::Reduction::sum, scratch,
+                                                      collective::Sums::ordered);
+    if (!of_tp.empty()) unpack(Axis::tp, of_tp);
+    if (!of_kv.empty()) unpack(Axis::kv, of_kv);
+}
+
+collective::Operation ParameterGroup::launch_reduce_scatter(backend::Arena& scratch, collective::Sums sums) {
+    collective::ProcessGroup& ranks = mesh_.group(kDataAxes);
+    co_await ranks.launch_rendezvous();
+    co_await ranks.launch_reduce_scatter(backend_, in_blocks(gradient_),
+                                         in_blocks(gradient_.slice(shard_.begin, shard_.end)), shard_blocks_,
+                                         ops::Reduction::sum, scratch, sums);
 }
 
 /// The packed copy and the scratch memory of its all-reduce exist together.
-std::size_t ParameterGroup::scratch_of_copies(Axes axes) const {
-    const int ranks = mesh_.group(axes).size();
-    const std::int64_t count = ranks > 1 ? replicated(axes) : 0;
+std::size_t ParameterGroup::scratch_of_packed(std::int64_t count, int ranks) const {
+    if (ranks == 1) return 0;
     backend::Arena packed;
     packed.allocate(gradient_.dtype, {count});
     return packed.peak() +
            collective::reduce_scratch(ranks, part_of(count, 0, ranks).size(), gradient_.dtype);
+}
+
+std::size_t ParameterGroup::scratch_of_copies(Axes axes) const {
+    return scratch_of_packed(replicated(axes), mesh_.group(axes).size());
 }
 
 std::size_t ParameterGroup::copies_scratch() const {
@@ -174,8 +209,8 @@ std::size_t ParameterGroup::reduce_scratch() const {
     if (!trainable()) return 0;
     // The collectives run one after another and release their scratch memory: the largest decides.
     const int ranks = mesh_.shape().data_ranks();
-    return std::max(scratch_of_copies(Axis::tied),
-                    collective::reduce_scratch(ranks, shard_.size(), gradient_.dtype)) +
+    return std::max({scratch_of_copies(Axis::tied), scratch_of_packed(replicated_in_replica(), ranks),
+                     collective::reduce_scratch(ranks, shard_.size(), gradient_.dtype)}) +
            ops::squares_scratch(shard_.size());
 }
 
@@ -183,8 +218,9 @@ collective::Operation ParameterGroup::launch_gather(collective::ProcessGroup& ra
     MAESTRO_CHECK(ranks.size() == static_cast<int>(shard_blocks_.size()) && ranks.rank() == mesh_.data_rank(),
                   "shards of {} ranks cannot be gathered on {}", shard_blocks_.size(), ranks.size());
     if (master_buffer_.bytes() > 0) ops::convert(backend_, master_, weights_.slice(shard_.begin, shard_.end));
+    co_await ranks.launch_rendezvous();
     // In place: each rank's shard is already where it belongs in the array.
-    return ranks.launch_all_gather(in_blocks(weights_), shard_blocks_);
+    co_await ranks.launch_all_gather(in_blocks(weights_), shard_blocks_);
 }
 
 void ParameterGroup::set_weights(const Parameter& parameter, Range range, const Tensor& values) const {

@@ -97,9 +97,17 @@ private:
     /// `packed`.
     template <class Copy>
     void for_each_replicated(Axes axes, const Tensor& packed, Copy&& copy) const;
+    void pack(Axes axes, const Tensor& packed) const;
+    void unpack(Axes axes, const Tensor& packed) const;
+    /// Elements of which several ranks of a replica hold copies, along tp and kv.
+    std::int64_t replicated_in_replica() const;
     collective::Operation launch_sum_of_copies(Axes axes, backend::Arena& scratch);
     collective::Operation reduce_tied(backend::Arena& scratch);
-    collective::Operation launch_reduce_scatter(backend::Arena& scratch);
+    /// Where NCCL sums: the elements with copies once more, in the order of ranks.
+    collective::Operation reduce_with_copies(backend::Arena& scratch);
+    collective::Operation launch_reduce_scatter(backend::Arena& scratch,
+                                                collective::Sums sums = collective::Sums::automatic);
+    std::size_t scratch_of_packed(std::int64_t count, int ranks) const;
     std::size_t scratch_of_copies(Axes axes) const;
 
     backend::Backend& backend_;

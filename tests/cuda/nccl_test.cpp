@@ -80,7 +80,8 @@ void shared_gpus_are_rejected(const comm::Communicator& world) {
                   rig.group->transport());
     test::expect_error(ExitCode::broken_invariant, "Duplicate GPU detected", [&] {
         collective::make_nccl_group(world.split(0, world.rank(), "tensor ranks"),
-                                    collective::Nodes(world.size()), *rig.device, "");
+                                    collective::Nodes(world.size()), *rig.device, collective::Sums::automatic,
+                                    "");
     });
 }
 

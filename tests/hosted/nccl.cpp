@@ -17,30 +17,15 @@
 #include <vector>
 
 #include "hosted/hosted.hpp"
+#include "hosted/nccl_calls.hpp"
 #include "hosted/nccl_links.hpp"
 #include "hosted/stop.hpp"
 
 namespace {
 
-/// A send or a receive, and its progress. A head with size and type precedes the data, so that the receiver
-/// can check them.
-struct Transfer {
-    struct Head {
-        std::uint64_t bytes = 0;
-        int type = 0;
-    };
-    bool is_send;
-    int peer;
-    char* data;
-    Head head;
-    Head received_head = {};
-    std::size_t head_bytes = 0, done_bytes = 0;
-    bool done() const { return head_bytes == sizeof(Head) && done_bytes == head.bytes; }
-};
-
 struct GroupCall {
     cudaStream_t stream;
-    std::vector<Transfer> transfers;
+    hosted::Call call;
 };
 
 }  // namespace
@@ -91,7 +76,7 @@ Registry& registry() {
 struct PendingCall {
     Communicator communicator;
     cudaStream_t stream;
-    Transfer transfer;
+    hosted::Call call;
 };
 thread_local int depth = 0;
 thread_local std::vector<PendingCall> pending;
@@ -113,27 +98,6 @@ Communicator find(ncclComm_t handle) {
     return nullptr;
 }
 
-std::size_t size_of(ncclDataType_t type) {
-    switch (type) {
-        case ncclInt8:
-        case ncclUint8:
-            return 1;
-        case ncclFloat16:
-        case ncclBfloat16:
-            return 2;
-        case ncclInt32:
-        case ncclUint32:
-        case ncclFloat32:
-            return 4;
-        case ncclInt64:
-        case ncclUint64:
-        case ncclFloat64:
-            return 8;
-        default:
-            return 0;
-    }
-}
-
 void fail(ncclComm& c, ncclResult_t error, const std::string& why) {
     c.error = error;
     c.last_error = why;
@@ -151,45 +115,18 @@ bool same_gpu_twice(ncclComm& c) {
     return false;
 }
 
-/// Transfers the bytes that can be transferred now.
-void advance(ncclComm& c, Transfer& t) {
-    char* const head = reinterpret_cast<char*>(t.is_send ? &t.head : &t.received_head);
-    const auto transfer_some = [&](char* data, std::size_t bytes) {
-        return t.is_send ? c.links->send(t.peer, data, bytes) : c.links->receive(t.peer, data, bytes);
-    };
-    if (t.head_bytes < sizeof t.head) {
-        t.head_bytes += transfer_some(head + t.head_bytes, sizeof t.head - t.head_bytes);
-        if (t.head_bytes < sizeof t.head) return;
-        if (!t.is_send && (t.received_head.bytes != t.head.bytes || t.received_head.type != t.head.type))
-            hosted::stop(fmt::format(
-                "NCCL: rank {} receives {} bytes of type {} where rank {} sends {} of type {}", c.rank,
-                t.head.bytes, t.head.type, t.peer, t.received_head.bytes, t.received_head.type));
-    }
-    if (t.done_bytes < t.head.bytes)
-        t.done_bytes += transfer_some(t.data + t.done_bytes, t.head.bytes - t.done_bytes);
-}
-
 /// Makes progress with a group call. Returns true when it is complete. After an error it never completes
 /// until the communicator is aborted, like NCCL's kernel that waits for a failed peer.
 bool progress(ncclComm& c, GroupCall& call) {
     const Lock lock(c.mutex);
     if (c.aborted) return true;
     if (c.error != ncclSuccess) return false;
-    std::vector<std::pair<int, bool>> busy;  // peer and direction: transfers of one direction go in order
-    for (Transfer& t : call.transfers) {
-        const std::pair direction(t.peer, t.is_send);
-        if (t.done() || std::find(busy.begin(), busy.end(), direction) != busy.end()) continue;
-        if (!hosted::is_device(t.data, t.head.bytes))
-            hosted::stop("memory was freed before NCCL accessed it");
-        try {
-            advance(c, t);
-        } catch (const hosted::PeerGone& gone) {
-            fail(c, ncclRemoteError, gone.what());
-            return false;
-        }
-        if (!t.done()) busy.push_back(direction);
+    try {
+        if (!call.call.advance(*c.links, c.rank)) return false;
+    } catch (const hosted::PeerGone& gone) {
+        fail(c, ncclRemoteError, gone.what());
+        return false;
     }
-    if (!busy.empty()) return false;
     --c.queued;
     return true;
 }
@@ -200,8 +137,7 @@ void enqueue_calls(const Communicator& c) {
         const auto call = std::make_shared<GroupCall>(std::move(c->waiting.front()));
         ++c->queued;
         if (hosted::enqueue_until(
-                stream, [c, call] { return progress(*c, *call); }, "NCCL's sends and receives") !=
-            cudaSuccess)
+                stream, [c, call] { return progress(*c, *call); }, "NCCL's calls") != cudaSuccess)
             fail(*c, ncclInvalidArgument, "an invalid stream");
     }
 }
@@ -232,49 +168,84 @@ ncclResult_t wait_if_blocking(const Communicator& c) {
     return found;
 }
 
-ncclResult_t check(ncclComm& c, const Transfer& t, cudaStream_t stream) {
+/// Memory that a call reads or writes.
+struct Memory {
+    const void* data;
+    std::size_t bytes;
+};
+
+ncclResult_t check(ncclComm& c, std::initializer_list<Memory> all, cudaStream_t stream) {
     // Before the communicator's lock is taken, because progress() takes it under the runtime's lock.
-    const bool on_device = t.head.bytes == 0 || hosted::is_device(t.data, t.head.bytes);
-    cudaPointerAttributes where{};
-    if (t.head.bytes > 0) cudaPointerGetAttributes(&where, t.data);
+    for (const auto& [data, bytes] : all) {
+        cudaPointerAttributes where{};
+        if (bytes == 0) continue;
+        if (!hosted::is_device(data, bytes))
+            return reject(ncclInvalidArgument,
+                          fmt::format("{} bytes at {} that are not device memory", bytes, data));
+        cudaPointerGetAttributes(&where, data);
+        if (where.device != c.device)
+            return reject(ncclInvalidArgument, "memory of another device than the communicator's");
+    }
     const Lock lock(c.mutex);
     if (!c.connected || !c.waiting.empty())
         return reject(ncclInvalidArgument, "the communicator's last call is still in progress");
     if (c.error != ncclSuccess) return c.error;
     if (c.finalizing) return reject(ncclInvalidArgument, "the communicator was finalized");
-    if (t.peer < 0 || t.peer >= c.size)
-        return reject(ncclInvalidArgument, fmt::format("rank {} of {}", t.peer, c.size));
-    if (t.peer == c.rank) return reject(ncclInvalidUsage, "a send to the rank itself is not simulated");
     if (stream == nullptr || (c.stream != nullptr && c.stream != stream))
         return reject(ncclInvalidUsage,
                       "the default stream, or a second stream of a communicator, is not simulated");
-    if (!on_device)
-        return reject(ncclInvalidArgument, fmt::format("{} bytes at {} that are not device memory",
-                                                       t.head.bytes, static_cast<const void*>(t.data)));
-    if (t.head.bytes > 0 && where.device != c.device)
-        return reject(ncclInvalidArgument, "memory of another device than the communicator's");
     c.stream = stream;
     return ncclSuccess;
 }
 
-ncclResult_t send_or_receive(bool is_send, void* data, std::size_t count, ncclDataType_t type, int peer,
-                             ncclComm_t handle, cudaStream_t stream) {
+/// Adds the call that make(communicator) returns to the group, or makes it at once outside of one.
+/// `memory(communicator)`: what it reads and writes.
+template <class Reads, class Make>
+ncclResult_t issue(ncclDataType_t type, ncclComm_t handle, cudaStream_t stream, Reads&& memory, Make&& make) {
     ncclGroupStart();
     const Communicator c = find(handle);
     ncclResult_t found = c ? ncclSuccess : ncclInvalidArgument;
-    Transfer transfer{.is_send = is_send,
-                      .peer = peer,
-                      .data = static_cast<char*>(data),
-                      .head = {count * size_of(type), type}};
-    if (found == ncclSuccess && size_of(type) == 0)
+    if (found == ncclSuccess && hosted::size_of(type) == 0)
         found = reject(ncclInvalidArgument, "a data type that is not simulated");
-    if (found == ncclSuccess) found = check(*c, transfer, stream);
+    if (found == ncclSuccess) found = memory(*c);
     if (found == ncclSuccess)
-        pending.push_back({c, stream, transfer});
+        pending.push_back({c, stream, make(*c)});
     else
         group_error = found;
     const ncclResult_t ended = ncclGroupEnd();
     return found != ncclSuccess ? found : ended;
+}
+
+ncclResult_t send_or_receive(bool is_send, void* data, std::size_t count, ncclDataType_t type, int peer,
+                             ncclComm_t handle, cudaStream_t stream) {
+    const std::size_t bytes = count * hosted::size_of(type);
+    return issue(
+        type, handle, stream,
+        [&](ncclComm& c) {
+            if (peer < 0 || peer >= c.size)
+                return reject(ncclInvalidArgument, fmt::format("rank {} of {}", peer, c.size));
+            if (peer == c.rank) return reject(ncclInvalidUsage, "a send to the rank itself is not simulated");
+            return check(c, {{data, bytes}}, stream);
+        },
+        [&](const ncclComm&) { return hosted::message(is_send, data, bytes, type, peer); });
+}
+
+/// A collective between a block of each rank and the whole of `size` blocks, which must not overlap unless
+/// the block is the rank's part of the whole.
+ncclResult_t check_blocks(ncclComm& c, const void* block, const void* whole, std::size_t bytes,
+                          cudaStream_t stream) {
+    const std::size_t all = bytes * static_cast<std::size_t>(c.size);
+    const auto* const b = static_cast<const char*>(block);
+    const auto* const w = static_cast<const char*>(whole);
+    if (b < w + all && w < b + bytes && b != w + bytes * static_cast<std::size_t>(c.rank))
+        return reject(ncclInvalidArgument, "buffers that overlap and are not in place");
+    return check(c, {{block, bytes}, {whole, all}}, stream);
+}
+
+ncclResult_t check_sum(ncclDataType_t type, ncclRedOp_t operation) {
+    const bool simulated =
+        operation == ncclSum && (type == ncclFloat32 || type == ncclFloat64 || type == ncclBfloat16);
+    return simulated ? ncclSuccess : reject(ncclInvalidArgument, "a reduction that is not simulated");
 }
 
 }  // namespace
@@ -357,12 +328,46 @@ ncclResult_t ncclRecv(void* data, std::size_t count, ncclDataType_t type, int pe
     return send_or_receive(false, data, count, type, peer, handle, stream);
 }
 
+ncclResult_t ncclReduceScatter(const void* whole, void* block, std::size_t count, ncclDataType_t type,
+                               ncclRedOp_t operation, ncclComm_t handle, cudaStream_t stream) {
+    return issue(
+        type, handle, stream,
+        [&](ncclComm& c) {
+            const ncclResult_t found = check_sum(type, operation);
+            return found != ncclSuccess
+                       ? found
+                       : check_blocks(c, block, whole, count * hosted::size_of(type), stream);
+        },
+        [&](const ncclComm& c) { return hosted::reduce_scatter(whole, block, count, type, c.rank, c.size); });
+}
+ncclResult_t ncclAllGather(const void* block, void* whole, std::size_t count, ncclDataType_t type,
+                           ncclComm_t handle, cudaStream_t stream) {
+    return issue(
+        type, handle, stream,
+        [&](ncclComm& c) { return check_blocks(c, block, whole, count * hosted::size_of(type), stream); },
+        [&](const ncclComm& c) { return hosted::all_gather(block, whole, count, type, c.rank, c.size); });
+}
+ncclResult_t ncclAllReduce(const void* values, void* result, std::size_t count, ncclDataType_t type,
+                           ncclRedOp_t operation, ncclComm_t handle, cudaStream_t stream) {
+    const std::size_t bytes = count * hosted::size_of(type);
+    return issue(
+        type, handle, stream,
+        [&](ncclComm& c) {
+            const ncclResult_t found = check_sum(type, operation);
+            if (found != ncclSuccess) return found;
+            if (values != result)
+                return reject(ncclInvalidUsage, "an all-reduce that is not in place is not simulated");
+            return check(c, {{values, bytes}}, stream);
+        },
+        [&](const ncclComm& c) { return hosted::all_reduce(values, result, count, type, c.rank, c.size); });
+}
+
 ncclResult_t ncclGroupStart() {
     ++depth;
     return ncclSuccess;
 }
 
-/// The calls of one group on one communicator form one operation.
+/// The sends and receives of one group on one communicator form one operation.
 ncclResult_t ncclGroupEnd() {
     if (depth == 0) return reject(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
     if (--depth > 0) return ncclSuccess;
@@ -375,9 +380,16 @@ ncclResult_t ncclGroupEnd() {
         const Lock lock(a.communicator->mutex);
         if (std::find(touched.begin(), touched.end(), a.communicator) == touched.end()) {
             touched.push_back(a.communicator);
-            a.communicator->waiting.push_back({a.stream, {}});
+            a.communicator->waiting.push_back({a.stream, a.call});
+            continue;
         }
-        a.communicator->waiting.back().transfers.push_back(a.transfer);
+        hosted::Call& group = a.communicator->waiting.back().call;
+        for (const hosted::Call* call : {&std::as_const(group), &a.call})
+            if (call->phases.size() > 1 || call->phases[0].finish)
+                return reject(ncclInvalidUsage, "a collective in a group of several calls is not simulated");
+        std::vector<hosted::Transfer>& transfers = group.phases[0].transfers;
+        transfers.insert(transfers.end(), a.call.phases[0].transfers.begin(),
+                         a.call.phases[0].transfers.end());
     }
     for (const Communicator& c : touched) {
         {

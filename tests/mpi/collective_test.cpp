@@ -202,7 +202,7 @@ void sums_have_the_same_bits(const comm::Communicator& world, Rig& rig, DType dt
     };
     const Tensor values = rig.tensor(dtype, kSize, 1);
     rig.fill(values, [&](std::int64_t i) { return number(rig.rank(), i); });
-    rig.group->all_reduce(*rig.device, values, ops::Reduction::sum, rig.scratch);
+    rig.group->all_reduce(*rig.device, values, ops::Reduction::sum, rig.scratch, collective::Sums::ordered);
     rig.counting->all_reduce(*rig.meta, values, ops::Reduction::sum, rig.counted);
     std::vector<double> first = rig.values(values);
     for (std::int64_t i = 0; i < kSize; ++i) {
@@ -261,8 +261,8 @@ void nodes_sum_first(const comm::Communicator& world, Rig& rig, std::mt19937& ra
     std::vector<int> node_of;
     for (std::size_t r = 0; r < size; ++r) node_of.push_back(std::uniform_int_distribution(0, 2)(random));
     const collective::Nodes nodes(node_of);
-    const auto group =
-        collective::make_process_group(world.split(0, world.rank(), "nodes"), *rig.device, nodes);
+    const auto group = collective::make_process_group(world.split(0, world.rank(), "nodes"), *rig.device,
+                                                      collective::Sums::automatic, nodes);
     const auto counting = collective::make_meta_group(rig.rank(), nodes, {}, {});
     // Some parts have several pieces, some none.
     Rows rows;

@@ -1,6 +1,8 @@
-// A process group of GPUs by NCCL's sends and receives, on a dedicated stream. Sums are not NCCL's, whose
-// order follows its ring. If a rank is missing, NCCL's kernel never ends. The host notices this where it
-// waits for the device, and describe_pending() then names the group, or throws NCCL's error.
+// A process group of GPUs by NCCL, on a dedicated stream: NCCL's own collectives for parts of equal size, and
+// its sends and receives for everything else. If a rank is missing, NCCL's kernel never ends. The host
+// notices this where it waits for the device, and describe_pending() then names the group, or throws NCCL's
+// error.
+#include <mpi.h>
 #include <nccl.h>
 
 #include <span>
@@ -9,6 +11,7 @@
 #include "backend/cuda/stream.hpp"
 #include "collective/implementations.hpp"
 #include "collective/pending_exchanges.hpp"
+#include "comm/check.hpp"
 #include "transport/nccl/nccl_communicator.hpp"
 
 namespace maestro::collective {
@@ -23,77 +26,159 @@ ncclUniqueId shared_id(const comm::Communicator& members) {
     return id;
 }
 
-class NcclGroup final : public ProcessGroup {
+ncclDataType_t type_of(const Tensor& tensor) {
+    switch (tensor.dtype) {
+        case DType::f32:
+            return ncclFloat32;
+        case DType::f64:
+            return ncclFloat64;
+        case DType::bf16:
+            return ncclBfloat16;
+        default:
+            MAESTRO_FAIL("NCCL does not sum {}", tensor.describe());
+    }
+}
+
+class NcclGroup final : public ProcessGroup, private NativeCollectives {
 public:
-    NcclGroup(comm::Communicator members, Nodes nodes, backend::Backend& backend, std::string transport)
+    NcclGroup(comm::Communicator members, Nodes nodes, backend::Backend& backend, Sums sums,
+              std::string transport)
         : ProcessGroup(members.rank(), std::move(nodes), std::move(transport)),
           members_(std::move(members)),
           backend_(backend),
           nccl_(members_.name(), members_.waiter(), shared_id(members_), members_.rank(), members_.size()) {
         nccl_.wait_until_ready("ncclCommInitRankConfig");
+        use(*this, sums);
         diagnostic_id_ = members_.waiter().add_diagnostic([this] { return describe_pending(); });
     }
     ~NcclGroup() override { members_.waiter().remove_diagnostic(diagnostic_id_); }
 
     void wait(Request request) override {
         Exchange& exchange = exchanges_.open(request, members_.name());
+        if (exchange.kind == Kind::rendezvous)
+            return members_.waiter().wait_until([&] { return met(exchange); },
+                                                [&] { return nccl_.others(); });
         exchange.open = false;
-        if (!exchange.moves) return;
+        if (exchange.kind == Kind::nothing) return;
         // The device waits and not the host, which goes on to issue the operations that use the tensors.
         exchange.ended.block(backend_.stream());
         nccl_.ready();  // throws if NCCL has failed meanwhile
     }
     bool test(Request request) override {
-        wait(request);
-        return true;
+        Exchange& exchange = exchanges_.open(request, members_.name());
+        if (exchange.kind == Kind::rendezvous) return met(exchange);
+        // A device that waited instead would keep the tasks behind it waiting as well, on which the other
+        // ranks may depend.
+        const bool ended = exchange.kind == Kind::nothing || exchange.ended.reached();
+        if (ended)
+            wait(request);
+        else
+            nccl_.ready();  // throws if NCCL has failed
+        return ended;
     }
+    std::string describe(Request) const override { return nccl_.others(); }
 
-    bool overlaps() const override { return false; }
+    Operation launch_rendezvous() override {
+        const Request request = exchanges_.begin();
+        Exchange& exchange = exchanges_[request];
+        exchange.kind = Kind::rendezvous;
+        computed_.record(backend_.stream());
+        co_await AwaitedExchange{this, request};
+        computed_before_rendezvous_ = true;
+    }
 
 protected:
     Request begin(std::span<const Message> out, std::span<const Message> in) override {
-        const Request request = exchanges_.begin();
-        Exchange& exchange = exchanges_[request];
-        exchange.moves = !out.empty() || !in.empty();
-        if (exchange.moves) move(exchange, out, in);
-        return request;
+        if (out.empty() && in.empty()) {
+            const Request request = exchanges_.begin();
+            exchanges_[request].kind = Kind::nothing;
+            return request;
+        }
+        // The sends and receives of one operation are one NCCL group and run at the same time. One after
+        // another they would deadlock: each send would wait for a receive that is queued behind a send that
+        // waits as well.
+        return issue([&] {
+            nccl_.wait_until_ready(ncclGroupStart(), "ncclGroupStart");
+            for (const Message& m : in)
+                nccl_.wait_until_ready(ncclRecv(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_),
+                                       "ncclRecv");
+            for (const Message& m : out)
+                nccl_.wait_until_ready(ncclSend(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_),
+                                       "ncclSend");
+            nccl_.wait_until_ready(ncclGroupEnd(), "ncclGroupEnd");  // only now are they in a stream
+        });
     }
 
 private:
+    enum class Kind { nothing, moves, rendezvous };
     struct Exchange {
         bool open = false;
-        bool moves = false;
-        backend::CudaEvent begun, ended;  ///< on the group's stream
+        Kind kind = Kind::nothing;
+        backend::CudaEvent begun, ended;         ///< of what moves, on the group's stream
+        MPI_Request barrier = MPI_REQUEST_NULL;  ///< of a rendezvous
+        bool started = false;                    ///< the barrier
     };
-    /// Operations run one after another in the communicator's stream, in the same order on every rank. The
-    /// sends and receives of one operation are one NCCL group and run at the same time. One after another
-    /// they would deadlock: each send would wait for a receive that is queued behind a send that waits as
-    /// well.
-    void move(Exchange& exchange, std::span<const Message> out, std::span<const Message> in) {
-        // Sends read what has been computed so far, and receives overwrite what it has read.
-        computed_.record(backend_.stream());
+
+    Request begin_sum_scatter(const Tensor& whole, const Tensor& local) override {
+        return issue([&] {
+            nccl_.wait_until_ready(
+                ncclReduceScatter(whole.data, local.data, static_cast<std::size_t>(local.size()),
+                                  type_of(whole), ncclSum, nccl_, stream_),
+                "ncclReduceScatter");
+        });
+    }
+    Request begin_all_gather(const Tensor& local, const Tensor& whole) override {
+        return issue([&] {
+            nccl_.wait_until_ready(
+                ncclAllGather(local.data, whole.data, local.bytes(), ncclUint8, nccl_, stream_),
+                "ncclAllGather");
+        });
+    }
+    Request begin_all_sum(const Tensor& values) override {
+        return issue([&] {
+            nccl_.wait_until_ready(
+                ncclAllReduce(values.data, values.data, static_cast<std::size_t>(values.size()),
+                              type_of(values), ncclSum, nccl_, stream_),
+                "ncclAllReduce");
+        });
+    }
+    /// Operations run one after another in the communicator's stream, in the same order on every rank.
+    template <class Call>
+    Request issue(Call&& call) {
+        const Request request = exchanges_.begin();
+        Exchange& exchange = exchanges_[request];
+        exchange.kind = Kind::moves;
+        // They read what has been computed so far, and overwrite what that has read.
+        if (!std::exchange(computed_before_rendezvous_, false)) computed_.record(backend_.stream());
         computed_.block(stream_);
         exchange.begun.record(stream_);
-        nccl_.wait_until_ready(ncclGroupStart(), "ncclGroupStart");
-        for (const Message& m : in)
-            nccl_.wait_until_ready(ncclRecv(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_), "ncclRecv");
-        for (const Message& m : out)
-            nccl_.wait_until_ready(ncclSend(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_), "ncclSend");
-        nccl_.wait_until_ready(ncclGroupEnd(), "ncclGroupEnd");  // only now are they in a stream
+        call();
         exchange.ended.record(stream_);
+        return request;
+    }
+    bool met(Exchange& exchange) {
+        if (!computed_.reached()) return false;
+        if (!exchange.started) MAESTRO_MPI(MPI_Ibarrier(members_.handle(), &exchange.barrier));
+        exchange.started = true;
+        int done = 0;
+        MAESTRO_MPI(MPI_Test(&exchange.barrier, &done, MPI_STATUS_IGNORE));
+        exchange.open = exchange.started = done == 0;
+        return done != 0;
     }
     /// Names the group if the device is executing one of its operations.
     std::string describe_pending() const {
         nccl_.ready();  // throws if NCCL has failed
-        const bool any = exchanges_.any(
-            [](const Exchange& e) { return e.moves && e.begun.reached() && !e.ended.reached(); });
+        const bool any = exchanges_.any([](const Exchange& e) {
+            return e.kind == Kind::moves && e.begun.reached() && !e.ended.reached();
+        });
         return any ? nccl_.others() : "";
     }
 
     comm::Communicator members_;
     backend::Backend& backend_;
     backend::CudaStream stream_;
-    backend::CudaEvent computed_;
+    backend::CudaEvent computed_;  ///< on the compute stream: what the next operation waits for
+    bool computed_before_rendezvous_ = false;
     PendingExchanges<Exchange> exchanges_;
     transport::NcclCommunicator nccl_;  ///< destroyed before the stream that it uses
     comm::Waiter::DiagnosticId diagnostic_id_;
@@ -102,8 +187,9 @@ private:
 }  // namespace
 
 std::unique_ptr<ProcessGroup> make_nccl_group(comm::Communicator members, Nodes nodes,
-                                              backend::Backend& backend, std::string transport) {
-    return std::make_unique<NcclGroup>(std::move(members), std::move(nodes), backend, std::move(transport));
+                                              backend::Backend& backend, Sums sums, std::string transport) {
+    return std::make_unique<NcclGroup>(std::move(members), std::move(nodes), backend, sums,
+                                       std::move(transport));
 }
 
 }  // namespace maestro::collective

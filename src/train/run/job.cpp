@@ -130,7 +130,7 @@ void Job::complete_weights() {
         if (!shape.trainable)
             data_group = parallel::make_data_group(stage_ranks_[stages_[i]->section()],
                                                    devices_->backend(stages_[i]->section()), shape,
-                                                   stages_[i]->name());
+                                                   stages_[i]->name(), sums());
         collective::ProcessGroup& ranks = data_group ? *data_group : module.mesh().group(parallel::kDataAxes);
         for (parallel::ParameterGroup& group : module.parameters().groups()) group.gather_weights(ranks);
     }
@@ -171,9 +171,13 @@ std::unique_ptr<collective::ProcessGroup> Job::tied_group(int s, const std::opti
                                                     fmt::format("section {}, tied embeddings", section.name));
     std::unique_ptr<collective::ProcessGroup> group;
     in_planned_memory(context_, preflight_.memory(), [&] {
-        if (ranks) group = collective::make_process_group(std::move(ranks), devices_->backend(s));
+        if (ranks) group = collective::make_process_group(std::move(ranks), devices_->backend(s), sums());
     });
     return group;
+}
+
+collective::Sums Job::sums() const {
+    return context_.deck.run.sums == "ordered" ? collective::Sums::ordered : collective::Sums::automatic;
 }
 
 parallel::Mesh Job::mesh_of(int stage, std::unique_ptr<collective::ProcessGroup> tied) {
@@ -183,7 +187,7 @@ parallel::Mesh Job::mesh_of(int stage, std::unique_ptr<collective::ProcessGroup>
     in_planned_memory(context_, preflight_.memory(), [&] {
         mesh = parallel::make_mesh(stage_ranks_[section], devices_->backend(section),
                                    workload::mesh_shape_of(scenario, stage), scenario.graph.stage_name(stage),
-                                   std::move(tied));
+                                   std::move(tied), sums());
     });
     return std::move(*mesh);
 }

@@ -74,6 +74,7 @@ private:
     std::unique_ptr<collective::ProcessGroup> tied_group(int section,
                                                          const std::optional<graph::Place>& place);
     /// Collective over the ranks of the stage. `tied`: see parallel::make_mesh.
+    collective::Sums sums() const;
     parallel::Mesh mesh_of(int stage, std::unique_ptr<collective::ProcessGroup> tied);
     /// Allocates this rank's memory for a stage. Sends nothing.
     StageReport add_stage(int stage, int replica, parallel::Mesh mesh);

@@ -20,9 +20,7 @@ ParameterSync::ParameterSync(parallel::ParameterStore& store, Optimizer& optimiz
       scratch_(store.backend(), store.reduce_scratch()) {
     for (std::size_t i = 0; i < optimizer.size(); ++i) {
         parallel::ParameterGroup& group = optimizer.group(i);
-        groups_.push_back({.group = &group,
-                           .beside_tasks = store.mesh().group(parallel::kDataAxes).overlaps() &&
-                                           group.replicated(parallel::Axis::tied) == 0});
+        groups_.push_back({.group = &group, .beside_tasks = group.replicated(parallel::Axis::tied) == 0});
     }
     MAESTRO_CHECK(emulated_.groups.empty() || emulated_.groups.size() == groups_.size(),
                   "times of {} groups of {}", emulated_.groups.size(), groups_.size());
