@@ -135,8 +135,7 @@ void ranks_meet_before_an_operation(Rig& rig) {
     collective::Operation meeting = rig.group->launch_rendezvous();
     if (!last) {
         for (int i = 0; i < 100; ++i) MAESTRO_CHECK(!meeting.advance(), "a rank was not waited for");
-        MAESTRO_CHECK(meeting.describe().find("of data ranks") != std::string::npos, "{}",
-                      meeting.describe());
+        MAESTRO_CHECK(meeting.describe().ends_with("of data ranks"), "{}", meeting.describe());
         static_cast<void>(rig.values(whole));  // waits for the device
         rig.world.barrier();
     }

@@ -5,6 +5,7 @@
 
 #include "base/check.hpp"
 #include "comm/communicator.hpp"
+#include "comm/rendezvous.hpp"
 #include "comm/topology.hpp"
 #include "mpi/mpi_main.hpp"
 
@@ -85,6 +86,25 @@ void check_notices(const Communicator& world) {
     MAESTRO_CHECK(world.rank() == 0 || !world.notified(), "rank {} has a notice of rank 0's", world.rank());
 }
 
+/// Twice, so that notices of the first rendezvous are there in the second.
+void check_rendezvous(const Communicator& world) {
+    const Communicator members = world.split(0, world.rank(), "a group");
+    comm::Rendezvous rendezvous(members);
+    for (const int late : {world.size() - 1, 0}) {
+        if (world.rank() == late) world.barrier();
+        rendezvous.begin();
+        if (world.rank() != late) {
+            const auto named = [&] {
+                MAESTRO_CHECK(!rendezvous.test(), "rank {} was not waited for", late);
+                return rendezvous.missing() == "rank " + std::to_string(late) + " of a group";
+            };
+            world.waiter().wait_until(named, [&] { return rendezvous.missing(); });
+            world.barrier();
+        }
+        world.waiter().wait_until([&] { return rendezvous.test(); }, [&] { return rendezvous.missing(); });
+    }
+}
+
 void check_placement(const Communicator& world) {
     const comm::Topology t = comm::place_rank(world);
     MAESTRO_CHECK(t.ranks_on_node >= 1 && t.ranks_on_node <= world.size() && t.threads >= 1, "{}",
@@ -106,6 +126,7 @@ int main(int argc, char** argv) {
         check_messages(world);
         check_parts(world);
         check_notices(world);
+        check_rendezvous(world);
         check_placement(world);
     });
 }

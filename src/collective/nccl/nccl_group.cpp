@@ -2,7 +2,6 @@
 // its sends and receives for everything else. If a rank is missing, NCCL's kernel never ends. The host
 // notices this where it waits for the device, and describe_pending() then names the group, or throws NCCL's
 // error.
-#include <mpi.h>
 #include <nccl.h>
 
 #include <span>
@@ -11,7 +10,7 @@
 #include "backend/cuda/stream.hpp"
 #include "collective/implementations.hpp"
 #include "collective/pending_exchanges.hpp"
-#include "comm/check.hpp"
+#include "comm/rendezvous.hpp"
 #include "transport/nccl/nccl_communicator.hpp"
 
 namespace maestro::collective {
@@ -46,6 +45,7 @@ public:
         : ProcessGroup(members.rank(), std::move(nodes), std::move(transport)),
           members_(std::move(members)),
           backend_(backend),
+          rendezvous_(members_),
           nccl_(members_.name(), members_.waiter(), shared_id(members_), members_.rank(), members_.size()) {
         nccl_.wait_until_ready("ncclCommInitRankConfig");
         use(*this, sums);
@@ -57,7 +57,7 @@ public:
         Exchange& exchange = exchanges_.open(request, members_.name());
         if (exchange.kind == Kind::rendezvous)
             return members_.waiter().wait_until([&] { return met(exchange); },
-                                                [&] { return nccl_.others(); });
+                                                [&] { return rendezvous_.missing(); });
         exchange.open = false;
         if (exchange.kind == Kind::nothing) return;
         // The device waits and not the host, which goes on to issue the operations that use the tensors.
@@ -76,7 +76,10 @@ public:
             nccl_.ready();  // throws if NCCL has failed
         return ended;
     }
-    std::string describe(Request) const override { return nccl_.others(); }
+    std::string describe(Request request) const override {
+        const bool waits = exchanges_.open(request, members_.name()).kind == Kind::rendezvous;
+        return waits ? rendezvous_.missing() : nccl_.others();
+    }
 
     Operation launch_rendezvous() override {
         const Request request = exchanges_.begin();
@@ -114,9 +117,7 @@ private:
     struct Exchange {
         bool open = false;
         Kind kind = Kind::nothing;
-        backend::CudaEvent begun, ended;         ///< of what moves, on the group's stream
-        MPI_Request barrier = MPI_REQUEST_NULL;  ///< of a rendezvous
-        bool started = false;                    ///< the barrier
+        backend::CudaEvent begun, ended;  ///< of what moves, on the group's stream
     };
 
     Request begin_sum_scatter(const Tensor& whole, const Tensor& local) override {
@@ -157,13 +158,12 @@ private:
         return request;
     }
     bool met(Exchange& exchange) {
-        if (!computed_.reached()) return false;
-        if (!exchange.started) MAESTRO_MPI(MPI_Ibarrier(members_.handle(), &exchange.barrier));
-        exchange.started = true;
-        int done = 0;
-        MAESTRO_MPI(MPI_Test(&exchange.barrier, &done, MPI_STATUS_IGNORE));
-        exchange.open = exchange.started = done == 0;
-        return done != 0;
+        if (!rendezvous_.begun()) {
+            if (!computed_.reached()) return false;
+            rendezvous_.begin();
+        }
+        exchange.open = !rendezvous_.test();
+        return !exchange.open;
     }
     /// Names the group if the device is executing one of its operations.
     std::string describe_pending() const {
@@ -179,6 +179,7 @@ private:
     backend::CudaStream stream_;
     backend::CudaEvent computed_;  ///< on the compute stream: what the next operation waits for
     bool computed_before_rendezvous_ = false;
+    comm::Rendezvous rendezvous_;
     PendingExchanges<Exchange> exchanges_;
     transport::NcclCommunicator nccl_;  ///< destroyed before the stream that it uses
     comm::Waiter::DiagnosticId diagnostic_id_;
