@@ -65,11 +65,11 @@ struct DeviceRates {
 /// The properties of a device on which the memory of operations depends. The meta backend is given those of
 /// the device that it stands for.
 struct Traits {
-    Traits(int threads_ = 1, bool shares_memory_ = true, int attention_architecture_ = 0)
-        : threads(threads_), shares_memory(shares_memory_), attention_architecture(attention_architecture_) {}
+    Traits(int threads_ = 1, bool shares_memory_ = true, AttentionSupport attention_ = {})
+        : threads(threads_), shares_memory(shares_memory_), attention(attention_) {}
     int threads;                 ///< Backend::threads()
     bool shares_memory;          ///< Backend::shares_memory()
-    int attention_architecture;  ///< Backend::attention_architecture()
+    AttentionSupport attention;  ///< Backend::attention_support()
     bool operator==(const Traits&) const = default;
 };
 
@@ -127,10 +127,9 @@ public:
         return false;
     }
 
-    /// Returns the GPU's compute capability times 10 (90 for 9.0) if a library has attention as one fused
-    /// operation for it, and 0 otherwise.
-    virtual int attention_architecture() const { return 0; }
-    /// Returns the fused operation. Null where attention_architecture() is 0, and on the meta backend.
+    /// Returns what the library has that computes attention as one fused operation.
+    virtual AttentionSupport attention_support() const { return {}; }
+    /// Returns the fused operation. Null where the device has none, and on the meta backend.
     virtual FusedAttention* fused_attention() { return nullptr; }
     /// Returns the CUDA stream of the GPU's operations. Null where operations run on the host.
     virtual Stream stream() const { return nullptr; }

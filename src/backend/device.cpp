@@ -25,8 +25,7 @@ Device choose_device(const std::string& wanted, int index, int count, GemmOption
 }
 
 Traits traits_of(const Device& device, int threads) {
-    return device.gpu ? Traits(1, false, attention_architecture_of_gpu(device.number))
-                      : Traits(threads, true);
+    return device.gpu ? Traits(1, false, attention_support_of_gpu(device.number)) : Traits(threads, true);
 }
 
 std::unique_ptr<Backend> open_device(const Device& device, int threads) {

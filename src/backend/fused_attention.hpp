@@ -51,14 +51,24 @@ inline void*& of(AttentionArrays& arrays, AttentionArray which) {
     return arrays[static_cast<std::size_t>(which)];
 }
 
+/// What a device's library has.
+struct AttentionSupport {
+    int architecture = 0;  ///< compute capability times 10 (90: 9.0); 0: no fused operation
+    /// Whether the deterministic backward pass of long sequences does without the gradients of all scores
+    /// (cuDNN 9.25 on 9.0). It is slower then, because parts of dq are added one after another.
+    bool linear_backward = false;
+    bool operator==(const AttentionSupport&) const = default;
+};
+/// Where `linear_backward` holds, a plan keeps the gradients of all scores, in bf16, up to so many bytes.
+inline constexpr std::int64_t kMostScoreGradients = std::int64_t{256} << 20;
+
 /// Which form of sequences the library's deterministic backward pass accepts on an architecture. Where there
 /// is any, the forward pass accepts packed ones.
 enum class BackwardForm { none, padded, packed };
 BackwardForm backward_form(int architecture);
 
-/// Returns the bytes of workspace that a plan of the class may use at most on that architecture (90 for
-/// compute capability 9.0).
-std::size_t attention_workspace(const AttentionClass& c, int architecture);
+/// Returns the bytes of workspace that a plan of the class may use at most.
+std::size_t attention_workspace(const AttentionClass& c, const AttentionSupport& support);
 
 /// The fused operation. Owns its plans and keeps them until the end. Not thread-safe.
 class FusedAttention {

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <string>
 
+#include "backend/fused_attention.hpp"
+
 namespace maestro::backend {
 
 struct Gpus {
@@ -13,9 +15,9 @@ struct Gpus {
 };
 
 Gpus find_gpus();
-/// Returns the Backend::attention_architecture() that the GPU's backend will have, provided that the library
-/// can be opened.
-int attention_architecture_of_gpu(int number);
+/// Returns the Backend::attention_support() that the GPU's backend will have, provided that the library can
+/// be opened.
+AttentionSupport attention_support_of_gpu(int number);
 /// Returns the PCI bus id of a GPU: "0000:10:00.0".
 std::string bus_of_gpu(int number);
 /// Returns an identity that processes of all hosts can compare. It consists of the host's boot id and the PCI

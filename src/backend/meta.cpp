@@ -23,7 +23,7 @@ public:
         return read_in_place({});
     }
     void gemm(const Gemm& g) override { count(work_of(g)); }
-    int attention_architecture() const override { return traits_.attention_architecture; }
+    AttentionSupport attention_support() const override { return traits_.attention; }
 
 protected:
     double seconds_of(const Work& work) const override { return rates_.seconds(work); }

@@ -36,7 +36,7 @@ std::size_t free_memory(const Device& device) {
     MAESTRO_FAIL("GPU {} in a build without CUDA", device.number);
 }
 
-int attention_architecture_of_gpu(int number) {
+AttentionSupport attention_support_of_gpu(int number) {
     MAESTRO_FAIL("GPU {} in a build without CUDA", number);
 }
 

@@ -92,12 +92,12 @@ TEST(AttentionLibrary, MayFail) {
     const auto without = testing_support::make_device(1);
     unsetenv("MAESTRO_HOSTED_NO_CUDNN");
     EXPECT_EQ(without->fused_attention(), nullptr);
-    EXPECT_EQ(without->attention_architecture(), 0);
+    EXPECT_EQ(without->attention_support().architecture, 0);
     EXPECT_THAT(without->describe(), testing::HasSubstr("fails: attention by Maestro's kernels"));
     EXPECT_THAT(without->describe(), testing::HasSubstr("no handle"));
     const auto with = testing_support::make_device(1);
     EXPECT_NE(with->fused_attention(), nullptr);
-    EXPECT_EQ(with->attention_architecture(), 90);
+    EXPECT_EQ(with->attention_support().architecture, 90);
 }
 
 }  // namespace

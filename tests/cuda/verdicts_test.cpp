@@ -74,6 +74,11 @@ AttentionClass class_of(bool backward, bool causal, std::int64_t heads, std::int
             .gradient_width = backward ? width : 0};
 }
 
+AttentionSupport support_of(const Gpu& gpu) {
+    return {.architecture = gpu.architecture,
+            .linear_backward = gpu.architecture == 90 && cudnn_version() >= kLinearBackward};
+}
+
 /// Whether backward needs padded sequences on that GPU.
 bool uses_padding(const Gpu& gpu) {
     return backward_form(gpu.architecture) == BackwardForm::padded;
@@ -136,11 +141,26 @@ TEST_F(Verdicts, PlansAreBuiltWithinThePlannedWorkspace) {
             std::int64_t workspace = -1;
             const auto graph = attention_graph(c, gpu.architecture);
             EXPECT_EQ(testing_support::verdict(*graph, properties(gpu), &workspace), "") << describe(c, gpu);
-            const auto planned = static_cast<std::int64_t>(attention_workspace(c, gpu.architecture));
+            const auto planned = static_cast<std::int64_t>(attention_workspace(c, support_of(gpu)));
             std::printf("%s: %ld bytes of workspace, %ld planned\n", describe(c, gpu).c_str(), workspace,
                         planned);
             EXPECT_LE(workspace, planned) << describe(c, gpu);
             EXPECT_GE(workspace, 0);
+        }
+}
+
+/// The linear backward pass has no limit of rows.
+TEST_F(Verdicts, LongBackwardPassesAreBuiltInLinearMemory) {
+    if (cudnn_version() < kLinearBackward) GTEST_SKIP() << "no cuDNN 9.25 or later";
+    for (const std::int64_t dim : {64, 128})
+        for (const std::int64_t max_seqlen : {2048, 8192, 32768, 131072}) {
+            const AttentionClass c = class_of(true, true, 32, 8, dim, max_seqlen);
+            std::int64_t workspace = -1;
+            EXPECT_EQ(testing_support::verdict(*attention_graph(c, 90), properties(kH100), &workspace), "")
+                << describe(c, kH100);
+            const auto planned = static_cast<std::int64_t>(attention_workspace(c, support_of(kH100)));
+            EXPECT_LE(workspace, planned) << describe(c, kH100);
+            EXPECT_GT(workspace, planned / 2) << describe(c, kH100);
         }
 }
 
@@ -151,6 +171,20 @@ TEST_F(Verdicts, PackedBackwardIsRejectedWhereUnsupported) {
         EXPECT_EQ(backward_form(gpu.architecture), BackwardForm::padded);
     }
     for (const Gpu& gpu : kPacked) EXPECT_EQ(backward_form(gpu.architecture), BackwardForm::packed);
+}
+
+TEST_F(Verdicts, HeadsOfUpTo256AreSupportedOnHopper) {
+    for (const std::int64_t dim : {136, 192, 256})
+        for (const bool backward : {false, true})
+            for (const std::int64_t max_seqlen : {1024, 8192}) {
+                const AttentionClass c = class_of(backward, true, 16, 8, dim, max_seqlen);
+                std::int64_t workspace = -1;
+                EXPECT_EQ(testing_support::verdict(*attention_graph(c, 90), properties(kH100), &workspace),
+                          "")
+                    << describe(c, kH100);
+                EXPECT_LE(workspace, static_cast<std::int64_t>(attention_workspace(c, support_of(kH100))))
+                    << describe(c, kH100);
+            }
 }
 
 TEST_F(Verdicts, HeadsThatAreTooLargeOrOddAreRejected) {
@@ -184,8 +218,9 @@ TEST_F(Verdicts, GraphsWithOneErrorAreRejected) {
     }
 }
 
-/// cuDNN supports padded statistics by sequence and head only.
+/// Older versions support padded statistics by sequence and head only.
 TEST_F(Verdicts, PaddedStatisticsByRowAreRejected) {
+    if (cudnn_version() >= kLinearBackward) GTEST_SKIP() << "cuDNN 9.25 or later";
     for (const Gpu& gpu : kPadded) {
         const AttentionClass c = class_of(true, true, 16, 8, 64, 1024, true);
         EXPECT_THAT(changed(c, gpu,

@@ -75,7 +75,7 @@ void measure_one(const Operation& operation, DType type, const Sizes& sizes, bac
     line.add("operation", operation.name).add("dtype", name_of(type)).add("shape", operation.shape(sizes));
     add_sizes(line, sizes);
     const Cost cost =
-        cost_of(operation, type, sizes, {gpu.threads(), gpu.shares_memory(), gpu.attention_architecture()});
+        cost_of(operation, type, sizes, {gpu.threads(), gpu.shares_memory(), gpu.attention_support()});
     const std::size_t available =
         backend::free_memory({.gpu = true, .number = 0, .reason = {}, .gemm = {}}) / 10 * 9;
     if (cost.tensors + cost.scratch > available)

@@ -45,7 +45,7 @@ using Bytes = std::vector<std::byte>;
 std::vector<Bytes> results_of(const Operation& operation, DType type, const Sizes& sizes, backend::Backend& b,
                               bool poison, std::vector<Tensor>& shapes) {
     const Cost cost =
-        cost_of(operation, type, sizes, {b.threads(), b.shares_memory(), b.attention_architecture()});
+        cost_of(operation, type, sizes, {b.threads(), b.shares_memory(), b.attention_support()});
     Workbench bench(b, cost.tensors, cost.scratch, poison);
     operation.prepare(bench, type, sizes)();
     shapes = bench.results();

@@ -83,7 +83,8 @@ public:
           staging_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
           clock_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
           cudnn_(make_cudnn_attention(stream_, architecture_of(device))),
-          attention_architecture_(cudnn_.attention ? architecture_of(device) : 0) {}
+          attention_support_(cudnn_.attention ? cudnn_support(architecture_of(device)) : AttentionSupport()) {
+    }
     ~CudaBackend() override {
         cudaStreamSynchronize(stream_);
         cudnn_.attention.reset();  // its handle refers to the stream
@@ -131,7 +132,7 @@ public:
         return std::make_unique<CudaDeviceToHostReader>(stream_, std::move(tensors),
                                                         [this](const CudaEvent& event) { wait_for(event); });
     }
-    int attention_architecture() const override { return attention_architecture_; }
+    AttentionSupport attention_support() const override { return attention_support_; }
     FusedAttention* fused_attention() override { return cudnn_.attention.get(); }
     void gemm(const Gemm& g) override {
         count(work_of(g));
@@ -168,7 +169,7 @@ private:
     Staging staging_;
     CudaClock clock_;
     CudnnAttention cudnn_;
-    int attention_architecture_;
+    AttentionSupport attention_support_;
 };
 
 }  // namespace
@@ -178,9 +179,8 @@ void cuda_failed(ExitCode code, const char* expression, const char* file, int li
     throw Error(code, fmt::format("{}:{}: {}: {}", file, line, expression, message));
 }
 
-int attention_architecture_of_gpu(int number) {
-    const int architecture = architecture_of(number);
-    return has_cudnn(architecture) ? architecture : 0;
+AttentionSupport attention_support_of_gpu(int number) {
+    return cudnn_support(architecture_of(number));
 }
 
 std::unique_ptr<Backend> make_cuda(int device, GemmOptions options) {

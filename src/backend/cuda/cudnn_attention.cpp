@@ -18,7 +18,7 @@ namespace {
 /// Owns the cuDNN handle and the plans of all classes that were requested.
 class CudnnPlans final : public FusedAttention {
 public:
-    CudnnPlans(Stream stream, int architecture) : execution_(stream), architecture_(architecture) {}
+    CudnnPlans(Stream stream, AttentionSupport support) : execution_(stream), support_(support) {}
     bool prepare(const AttentionClass& c) override {
         const auto at = plans_.find(c);
         return (at != plans_.end() ? at : plans_.emplace(c, try_build(c)).first)->second.has_value();
@@ -55,9 +55,9 @@ private:
         }
     }
     Plan build(const AttentionClass& c) {
-        Plan plan{attention_graph(c, architecture_), {}, 0};
+        Plan plan{attention_graph(c, support_.architecture), {}, 0};
         plan.workspace = execution_.build(*plan.graph, c);
-        const std::size_t planned = attention_workspace(c, architecture_);
+        const std::size_t planned = attention_workspace(c, support_);
         if (plan.workspace > planned)
             throw Error(
                 ExitCode::broken_invariant,
@@ -76,14 +76,16 @@ private:
     }
 
     GraphExecution execution_;
-    int architecture_;
+    AttentionSupport support_;
     std::map<AttentionClass, std::optional<Plan>> plans_;  ///< none where building failed
 };
 
 }  // namespace
 
-bool has_cudnn(int architecture) {
-    return backward_form(architecture) != BackwardForm::none && cudnn_version() > 0;
+AttentionSupport cudnn_support(int architecture) {
+    if (backward_form(architecture) == BackwardForm::none || cudnn_version() == 0) return {};
+    return {.architecture = architecture,
+            .linear_backward = architecture == 90 && cudnn_version() >= kLinearBackward};
 }
 
 CudnnAttention make_cudnn_attention(Stream stream, int architecture) {
@@ -94,7 +96,7 @@ CudnnAttention make_cudnn_attention(Stream stream, int architecture) {
     const std::string name =
         fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
     try {
-        return {std::make_unique<CudnnPlans>(stream, architecture), name};
+        return {std::make_unique<CudnnPlans>(stream, cudnn_support(architecture)), name};
     } catch (const std::exception& error) {  // the front end throws exceptions of other types
         return {nullptr, fmt::format("{} fails: attention by Maestro's kernels ({})", name, error.what())};
     }

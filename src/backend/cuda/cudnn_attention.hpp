@@ -9,8 +9,8 @@
 
 namespace maestro::backend {
 
-/// Whether cuDNN is installed and has attention for GPUs of this architecture.
-bool has_cudnn(int architecture);
+/// What the cuDNN that is installed has for GPUs of this architecture.
+AttentionSupport cudnn_support(int architecture);
 struct CudnnAttention {
     std::unique_ptr<FusedAttention> attention;  ///< null where cuDNN is not used
     std::string description;                    ///< library version, or why it is not used, for the log

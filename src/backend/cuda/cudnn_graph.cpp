@@ -156,6 +156,10 @@ std::size_t cudnn_version() {
         library = dlopen(library_path(MAESTRO_CUDNN_LIBRARY).c_str(), RTLD_NOW);
     }
     const std::size_t version = library ? cudnn_frontend::detail::get_backend_version() : 0;
+    // The front end reads from the environment which backward passes do without the gradients of all scores.
+    // The memory plan depends on it.
+    if (version >= kLinearBackward)
+        setenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", std::to_string(kMostScoreGradients).c_str(), 1);
     return version >= kMinVersion ? version : 0;
 }
 

@@ -48,7 +48,7 @@ std::string identity_of_gpu(int number) {
 }
 
 LibraryMemory library_memory_of_gpu(int number) {
-    const bool attention = attention_architecture_of_gpu(number) != 0;
+    const bool attention = attention_support_of_gpu(number).architecture != 0;
     return {.workspace = kGemmWorkspace, .reserve = kCodeReserve + (attention ? kCudnnReserve : 0)};
 }
 

@@ -3,8 +3,8 @@
 
 namespace maestro::backend {
 
-bool has_cudnn(int) {
-    return false;
+AttentionSupport cudnn_support(int) {
+    return {};
 }
 
 CudnnAttention make_cudnn_attention(Stream, int) {

@@ -18,7 +18,7 @@ bool aligned(const Tensor& t) {
 }
 
 AttentionCase case_of(const backend::Backend& b, const AttentionTensors& t, std::int64_t max_seqlen) {
-    AttentionCase c{.architecture = b.attention_architecture(),
+    AttentionCase c{.support = b.attention_support(),
                     .inputs = t.q.dtype,
                     .results = t.backward() ? t.dq.dtype : t.out.dtype,
                     .heads = t.lse.columns(),
@@ -70,7 +70,7 @@ void prepare_attention(backend::Backend& b, DType type, const backend::Attention
         if (each > 0) planned.insert(planned_seqlen(each));
     for (const std::int64_t max_seqlen : planned) {
         const AttentionImplementation implementation = attention_implementation(
-            {.architecture = b.attention_architecture(),
+            {.support = b.attention_support(),
              .inputs = type,
              .results = type,
              .heads = shape.heads,

@@ -10,9 +10,9 @@ namespace maestro::ops {
 
 namespace {
 
-/// Except on architecture 10.x, the library's deterministic backward pass holds the gradients of all scores
-/// of a sequence, in bf16. Sequences that would need more memory than this use the kernels, whose memory is
-/// linear in the length.
+/// Except on architecture 10.x, and on 9.0 with a library that has the linear backward pass, the
+/// deterministic one holds the gradients of all scores of a sequence, in bf16. Sequences that would need more
+/// memory than this use the kernels, whose memory is linear in the length.
 constexpr std::int64_t kScoreBytes = std::int64_t{4} << 30;
 
 constexpr std::int64_t kShortest = 128;  ///< the shortest sequences that plans are built for
@@ -40,7 +40,8 @@ std::int64_t planned_seqlen(std::int64_t rows) {
 }
 
 std::int64_t max_planned_seqlen(const AttentionCase& c) {
-    if (!c.backward || c.architecture / 10 == 10) return std::numeric_limits<std::int64_t>::max();
+    if (!c.backward || c.support.linear_backward || c.support.architecture / 10 == 10)
+        return std::numeric_limits<std::int64_t>::max();
     std::int64_t rows = kShortest;
     while (8 * rows * rows * c.heads <= kScoreBytes) rows *= 2;
     return rows;
@@ -48,9 +49,10 @@ std::int64_t max_planned_seqlen(const AttentionCase& c) {
 
 AttentionImplementation attention_implementation(const AttentionCase& c, bool causal) {
     using backend::BackwardForm;
-    const BackwardForm backward = backend::backward_form(c.architecture);
+    const BackwardForm backward = backend::backward_form(c.support.architecture);
     const bool types = c.inputs == DType::bf16 && c.results == DType::bf16;
-    const bool sizes = c.dim % 8 == 0 && c.dim <= 128 && c.max_seqlen > 0 && c.aligned;
+    const std::int64_t largest = c.support.architecture == 90 ? 256 : 128;
+    const bool sizes = c.dim % 8 == 0 && c.dim <= largest && c.max_seqlen > 0 && c.aligned;
     if (backward == BackwardForm::none || !types || !sizes ||
         planned_seqlen(c.max_seqlen) > max_planned_seqlen(c))
         return AttentionImplementation::kernel;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "backend/fused_attention.hpp"
 #include "base/dtype.hpp"
 #include "ops/attention/attention.hpp"
 
@@ -27,7 +28,7 @@ inline bool is_padded(AttentionImplementation implementation) {
 
 /// What the choice depends on, besides the mask.
 struct AttentionCase {
-    int architecture = 0;  ///< Backend::attention_architecture()
+    backend::AttentionSupport support = {};  ///< Backend::attention_support()
     DType inputs = DType::f32, results = DType::f32;
     std::int64_t heads = 0, dim = 0;
     std::int64_t max_seqlen = 0;  ///< most queries or keys of a sequence

@@ -84,7 +84,7 @@ PackedAttention::PackedAttention(const AttentionTensors& t, const VarlenMask& ma
     : tensors_(t),
       rows_(mask),
       implementation_(implementation),
-      architecture_(c.architecture),
+      support_(c.support),
       shape_{.backward = t.backward(),
              .heads = t.lse.columns(),
              .kv_heads = t.k.columns() / c.dim,
@@ -109,7 +109,7 @@ void PackedAttention::allocate(backend::Backend& b, backend::Arena& scratch) {
     std::vector<std::int32_t> words;
     for (const AttentionLaunch& launch : launches_) {
         append_lists(launch, words);
-        bytes = std::max(bytes, backend::attention_workspace(class_of(launch), architecture_));
+        bytes = std::max(bytes, backend::attention_workspace(class_of(launch), support_));
         max_rows = std::max(max_rows, launch.sequences * launch.max_seqlen);
     }
     lists_ =

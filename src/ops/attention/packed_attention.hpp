@@ -65,7 +65,7 @@ private:
     AttentionTensors tensors_;
     SequenceRows rows_;
     AttentionImplementation implementation_;
-    int architecture_;
+    backend::AttentionSupport support_;
     backend::AttentionClass shape_;  ///< everything but sequences and max_seqlen
     std::vector<AttentionLaunch> launches_;
     Tensor lists_, workspace_;

@@ -73,7 +73,7 @@ void expect_measured(Kind kind, DType type, bool recompute, bool train, int thre
         return measure(spec, role, job.samples.shapes(),
                        {.train = train,
                         .traits = {job.backend().threads(), job.backend().shares_memory(),
-                                   job.backend().attention_architecture()}});
+                                   job.backend().attention_support()}});
     };
     const Footprint first = measured(job.first_spec, job.first_role),
                     last = measured(job.last_spec, job.last_role);

@@ -98,7 +98,7 @@ TEST(Stages, MeasureEqualsWhatAStageAllocates) {
         for (const bool recompute : {false, true}) {
             Job job(kind, DType::f32, recompute, 1, [](ModelSpec& spec) { spec.layers = kLayers; });
             const backend::Traits traits{job.backend().threads(), job.backend().shares_memory(),
-                                         job.backend().attention_architecture()};
+                                         job.backend().attention_support()};
             Pipeline first(job.backend(), job.first_spec, job.first_role, {2, 2, 1});
             Pipeline last(job.backend(), job.last_spec, job.last_role, {2, 2, 1});
             Result result;

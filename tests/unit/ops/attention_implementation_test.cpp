@@ -14,7 +14,7 @@ namespace {
 const std::vector<std::int32_t> kOffsets = {0, 5, 5, 69};
 
 AttentionCase fused(int architecture = 90) {
-    return {.architecture = architecture,
+    return {.support = {.architecture = architecture},
             .inputs = DType::bf16,
             .results = DType::bf16,
             .heads = 16,
@@ -57,7 +57,7 @@ TEST(AttentionImplementation, IsTheKernelWhereTheLibraryHasNoPlan) {
     };
     EXPECT_EQ(implementation_of([](AttentionCase&) {}), AttentionImplementation::packed_causal);
     for (const int architecture : {0, 70, 75, 87, 110})
-        EXPECT_EQ(implementation_of([&](AttentionCase& c) { c.architecture = architecture; }),
+        EXPECT_EQ(implementation_of([&](AttentionCase& c) { c.support.architecture = architecture; }),
                   AttentionImplementation::kernel);
     for (const DType type : {DType::f32, DType::f64}) {
         EXPECT_EQ(implementation_of([&](AttentionCase& c) { c.inputs = type; }),
@@ -65,11 +65,17 @@ TEST(AttentionImplementation, IsTheKernelWhereTheLibraryHasNoPlan) {
         EXPECT_EQ(implementation_of([&](AttentionCase& c) { c.results = type; }),
                   AttentionImplementation::kernel);
     }
-    for (const std::int64_t dim : {4, 20, 129, 136, 256})
+    for (const std::int64_t dim : {4, 20, 129, 264})
         EXPECT_EQ(implementation_of([&](AttentionCase& c) { c.dim = dim; }), AttentionImplementation::kernel);
-    for (const std::int64_t dim : {8, 72, 80, 128})
+    for (const std::int64_t dim : {8, 72, 80, 128, 136, 256})
         EXPECT_EQ(implementation_of([&](AttentionCase& c) { c.dim = dim; }),
                   AttentionImplementation::packed_causal);
+    for (const int architecture : {80, 100, 120})
+        EXPECT_EQ(implementation_of([&](AttentionCase& c) {
+                      c.support.architecture = architecture;
+                      c.dim = 136;
+                  }),
+                  AttentionImplementation::kernel);
     EXPECT_EQ(implementation_of([](AttentionCase& c) { c.aligned = false; }),
               AttentionImplementation::kernel);
     EXPECT_EQ(implementation_of([](AttentionCase& c) { c.max_seqlen = 0; }), AttentionImplementation::kernel);
@@ -95,6 +101,25 @@ TEST(AttentionImplementation, IsTheKernelWhereScoresDoNotFit) {
     EXPECT_EQ(max_planned_seqlen(c), 8192);
     c.heads = 33;
     EXPECT_EQ(max_planned_seqlen(c), 4096);
+}
+
+TEST(AttentionImplementation, LinearBackwardPassesHaveNoLimitOfRows) {
+    AttentionCase c = fused();
+    c.support.linear_backward = true;
+    c.heads = 32;
+    c.max_seqlen = 131072;
+    c.backward = true;
+    EXPECT_EQ(attention_implementation(c, causal_mask(kOffsets)), AttentionImplementation::packed_causal);
+    // Gradients of all scores, as long as they take at most 256 MiB: 2 bytes x 2048^2 x 32 heads.
+    backend::AttentionClass shape{
+        .backward = true, .heads = 32, .kv_heads = 8, .dim = 128, .sequences = 1, .max_seqlen = 2048};
+    const std::size_t scores = 256u << 20, rows = 2048u * 32;
+    EXPECT_EQ(backend::attention_workspace(shape, c.support), (128u << 10) + scores + rows * (4 + 8 * 128));
+    shape.max_seqlen = 4096;
+    EXPECT_EQ(backend::attention_workspace(shape, c.support),
+              (128u << 10) + 2 * rows * (4 + 8 * 128) + 2 * rows / 8);
+    EXPECT_EQ(backend::attention_workspace(shape, {.architecture = 90}),
+              (128u << 10) + 4 * scores + 2 * rows * (4 + 8 * 128));
 }
 
 TEST(AttentionImplementation, PlansAreForPowersOfTwo) {
