@@ -1,5 +1,6 @@
 #include "kernels/elementwise.hpp"
 
+#include "kernels/device/arithmetic_type.cuh"
 #include "kernels/device/for_each.cuh"
 
 namespace maestro::kernels {
@@ -35,6 +36,19 @@ struct Convert {
 #pragma unroll
         for (int k = 0; k < N; ++k) cast[k] = static_cast<Accumulate<T>>(value[k]);
         store<T, N>(cast, target + i);
+    }
+};
+
+template <class T>
+struct Fill {
+    T* array;
+    T value;
+    template <int N>
+    __device__ void operator()(std::int64_t i) const {
+        T values[N];
+#pragma unroll
+        for (int k = 0; k < N; ++k) values[k] = value;
+        store<T, N>(values, array + i);
     }
 };
 
@@ -74,6 +88,13 @@ void copy(Stream stream, const Array& source, const Array& target) {
     if (bytes(source) == 0) return;
     check(cudaMemcpyAsync(target.data, source.data, bytes(source), cudaMemcpyDeviceToDevice, stream),
           "a device-to-device copy failed to start");
+}
+
+void fill(Stream stream, const Array& array, double value) {
+    by_arithmetic_type(array.dtype, [&]<class A>(A) {
+        launch_elementwise<kVectorSize<A>>(stream, Fill<A>{array.as<A>(), static_cast<A>(value)},
+                                           array.size(), array.as<A>());
+    });
 }
 
 void zero(Stream stream, const Array& array) {

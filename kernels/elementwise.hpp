@@ -12,5 +12,7 @@ void convert(Stream stream, const Array& source, const Array& target);
 /// Copies bytes; both arrays have the same type and size.
 void copy(Stream stream, const Array& source, const Array& target);
 void zero(Stream stream, const Array& array);
+/// Sets all elements of an f32 or f64 array to `value`.
+void fill(Stream stream, const Array& array, double value);
 
 }  // namespace maestro::kernels

@@ -12,8 +12,8 @@ namespace {
 
 /// Combines two partial attention results over disjoint keys by their log-sum-exp. 2^log_lanes adjacent lanes
 /// of a warp handle one head of one token.
-template <class A, int N>
-__global__ void __launch_bounds__(256) join(const A* other_out, const A* other_lse, A* out, A* lse,
+template <class O, class A, int N>
+__global__ void __launch_bounds__(256) join(const O* other_out, const A* other_lse, A* out, A* lse,
                                             std::int64_t heads, std::int64_t dim, int log_lanes) {
     const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     const std::int64_t head = thread >> log_lanes;
@@ -27,11 +27,11 @@ __global__ void __launch_bounds__(256) join(const A* other_out, const A* other_l
     const A out_weight = exp(out_lse - max), other_weight = exp(more_lse - max),
             scale = A(1) / (out_weight + other_weight);
     A* const to = out + head * dim;
-    const A* const from = other_out + head * dim;
+    const O* const from = other_out + head * dim;
     for (std::int64_t c = lane * N; c < dim; c += lanes * N) {
         A value[N], other_values[N];
         load<A, N>(to + c, value);
-        load<A, N>(from + c, other_values);
+        load<O, N>(from + c, other_values);
 #pragma unroll
         for (int i = 0; i < N; ++i)
             value[i] = (value[i] * out_weight + other_values[i] * other_weight) * scale;
@@ -48,15 +48,21 @@ void join_attention(Stream stream, const Array& other_out, const Array& other_ls
     if (heads == 0) return;
     const std::int64_t dim = out.size() / heads;
     by_arithmetic_type(out.dtype, [&]<class A>(A) {
-        by_vector_size<A>(
-            [&]<int N>() {
-                const int threads = 256;
-                int log_lanes = 0;
-                while (log_lanes < 5 && (std::int64_t{N} << log_lanes) < dim) ++log_lanes;
-                launch(join<A, N>, divide_up(heads << log_lanes, threads), threads, 0, stream,
-                       other_out.as<A>(), other_lse.as<A>(), out.as<A>(), lse.as<A>(), heads, dim, log_lanes);
-            },
-            dim, other_out.as<A>(), out.as<A>());
+        const auto launch_join = [&]<class O>(O) {
+            by_vector_size<A>(
+                [&]<int N>() {
+                    const int threads = 256;
+                    int log_lanes = 0;
+                    while (log_lanes < 5 && (std::int64_t{N} << log_lanes) < dim) ++log_lanes;
+                    launch(join<O, A, N>, divide_up(heads << log_lanes, threads), threads, 0, stream,
+                           other_out.as<O>(), other_lse.as<A>(), out.as<A>(), lse.as<A>(), heads, dim,
+                           log_lanes);
+                },
+                dim, other_out.as<O>(), out.as<A>());
+        };
+        if constexpr (std::is_same_v<A, float>)
+            if (other_out.dtype == DType::bf16) return launch_join(bf16());
+        launch_join(A());
     });
 }
 

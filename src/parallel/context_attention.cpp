@@ -1,7 +1,9 @@
 #include "parallel/context_attention.hpp"
 
 #include <algorithm>
+#include <vector>
 
+#include "base/shard.hpp"
 #include "ops/attention/attention.hpp"
 #include "ops/dispatch.hpp"
 
@@ -29,9 +31,7 @@ AttentionActivations ContextAttention::allocate(const Sequences& sequences, std:
 void ContextAttention::prepare(std::span<const std::int64_t> rows, AttentionMask mask, std::int64_t heads,
                                std::int64_t kv_heads, bool backward) const {
     const int cp = mesh_->degrees().cp;
-    const bool causal = mask == AttentionMask::causal;
-    // Partial results of a ring are f32 so that they are rounded once, and no plan accepts f32.
-    if (cp > 1 && !uses_ulysses() && causal) return;
+    const bool causal = mask == AttentionMask::causal, ring = cp > 1 && !uses_ulysses();
     backend::AttentionClass shape{.backward = backward, .causal = causal, .dim = head_dim_};
     if (uses_ulysses()) {
         shape.heads = heads / cp;
@@ -43,7 +43,21 @@ void ContextAttention::prepare(std::span<const std::int64_t> rows, AttentionMask
         shape.value_width = (heads + 2 * kv_heads) * head_dim_;
     }
     shape.gradient_width = backward ? shape.value_width : 0;
-    ops::prepare_attention(backend_, type_, shape, rows);
+    // A causal ring cuts all sequences, a full one some.
+    if (!ring || !causal) ops::prepare_attention(backend_, type_, shape, rows);
+    if (!ring) return;
+    std::vector<std::int64_t> parts;  // of a slice: one part of the sequence, or an early and a late one
+    for (const std::int64_t each : rows)
+        for (int slice = 0; slice < cp; ++slice)
+            parts.push_back(causal ? part_of(each, slice, 2 * cp).size() +
+                                         part_of(each, 2 * cp - 1 - slice, 2 * cp).size()
+                                   : part_of(each, slice, cp).size());
+    const std::int64_t width = kv_heads * head_dim_;
+    shape.gradient_width = backward ? width : 0;
+    ops::prepare_attention(backend_, type_, shape, parts);  // with the keys of the slice
+    shape.causal = false;
+    shape.value_width = width;
+    ops::prepare_attention(backend_, type_, shape, parts);  // with those of others
 }
 
 void ContextAttention::forward(AttentionActivations& a, const Tensor& q, const Tensor& k, const Tensor& qkv,

@@ -33,8 +33,7 @@ public:
     bool uses_ulysses() const {
         return mesh_->degrees().cp > 1 && mesh_->context_kind() == ContextKind::all_to_all;
     }
-    /// Builds the device's plans for sequences of these lengths, in rows. A causal ring cuts every sequence,
-    /// so the lengths of its parts are not known before a micro-batch and nothing is built.
+    /// Builds the device's plans for sequences of these lengths, in rows, and for their parts in a ring.
     void prepare(std::span<const std::int64_t> rows, AttentionMask mask, std::int64_t heads,
                  std::int64_t kv_heads, bool backward) const;
     /// Allocates the activations. Without all-to-all the caller writes its queries and keys to a.q and a.k.
@@ -64,6 +63,10 @@ private:
     /// meta backend it does: memory is planned for one micro-batch, and another one of no more rows may be
     /// cut.
     bool reserves_ring_scratch() const { return !backend_.computes() && mesh_->degrees().cp > 1; }
+    /// The type of partial results in a ring. A fused operation writes bf16.
+    DType partial_type() const {
+        return backend_.attention_support().architecture != 0 ? type_ : statistics_;
+    }
 
     // ulysses_attention.cpp
     AttentionActivations ulysses_allocate(const Sequences& sequences, std::int64_t heads,

@@ -38,34 +38,36 @@ struct RingOrder {
     int slice(int step) const { return (rank + slices - step) % slices; }
 };
 
-/// Scratch memory of the forward pass. Partial results are joined in the accumulation type, so that the
-/// result is rounded once, as without a ring.
+/// Scratch memory of the forward pass. Partial results are joined in the accumulation type. `partial` is
+/// their type: the accumulation type, so that the result is rounded once, as without a ring, or what a fused
+/// operation writes.
 struct RingForward {
     RingForward(const backend::Backend& backend, const AttentionActivations& a, const Sequences& sequences,
-                const Tensor& attn_out, DType type, DType statistics, backend::Arena& scratch)
+                const Tensor& attn_out, DType type, DType statistics, DType partial, backend::Arena& scratch)
         : kv(backend, sequences, type, a.k.columns(), scratch),
           out(type == statistics ? attn_out
                                  : scratch.allocate(statistics, {attn_out.dim(0), attn_out.columns()})),
-          partial_out(scratch.allocate(statistics, {attn_out.dim(0), attn_out.columns()})),
+          partial_out(scratch.allocate(partial, {attn_out.dim(0), attn_out.columns()})),
           partial_lse(scratch.allocate(statistics, {a.lse.dim(0), a.lse.columns()})) {}
     KvRingBuffer kv;
     Tensor out, partial_out, partial_lse;
 };
 
 /// Scratch memory of the backward pass. The gradients of the exchanged keys and values follow them one step
-/// behind, in the accumulation type: each rank adds its part.
+/// behind, in the accumulation type: each rank adds its part. `partial` as in the forward pass.
 struct RingBackward {
     RingBackward(const backend::Backend& backend, const Sequences& sequences, const Tensor& dq,
-                 const Tensor& dk, DType type, DType statistics, backend::Arena& scratch)
+                 const Tensor& dk, DType type, DType statistics, DType partial, backend::Arena& scratch)
         : kv(backend, sequences, type, dk.columns(), scratch),
           d_kv(backend, sequences, statistics, dk.columns(), scratch),
           dq_sum(scratch.allocate(statistics, {dq.dim(0), dq.columns()})),
-          dq_partial(scratch.allocate(statistics, {dq.dim(0), dq.columns()})),
+          dq_partial(scratch.allocate(partial, {dq.dim(0), dq.columns()})),
           dk_sum(scratch.allocate(statistics, {dk.dim(0), dk.columns()})),
           dv_sum(scratch.allocate(statistics, {dk.dim(0), dk.columns()})),
-          d_kv_partial(scratch.allocate(statistics, {d_kv.buffer[0].dim(0), dk.columns()})) {}
+          d_kv_partial(scratch.allocate(partial, {d_kv.buffer[0].dim(0), dk.columns()})),
+          dv_local(partial == statistics ? dv_sum : scratch.allocate(partial, {dk.dim(0), dk.columns()})) {}
     KvRingBuffer kv, d_kv;
-    Tensor dq_sum, dq_partial, dk_sum, dv_sum, d_kv_partial;
+    Tensor dq_sum, dq_partial, dk_sum, dv_sum, d_kv_partial, dv_local;
 };
 
 }  // namespace
@@ -83,20 +85,22 @@ void ContextAttention::ring_forward(const AttentionActivations& a, const Sequenc
     const backend::ArenaScope scope(scratch);
     if (!sequences.has_ring_rows()) {
         if (reserves_ring_scratch())
-            RingForward(backend_, a, sequences, attn_out, type_, statistics_, scratch);
+            RingForward(backend_, a, sequences, attn_out, type_, statistics_, partial_type(), scratch);
         ops::attention(backend_, a.q, a.k, a.values, sequences.mask, attn_out, a.lse, scratch);
         return;
     }
     collective::ProcessGroup& cp = mesh_->cp();
     const RingOrder order{cp.rank(), cp.size()};
-    const RingForward buffers(backend_, a, sequences, attn_out, type_, statistics_, scratch);
+    const RingForward buffers(backend_, a, sequences, attn_out, type_, statistics_, partial_type(), scratch);
     const auto& [kv, out, partial_out, partial_lse] = buffers;
     const auto kv_at = [&, &ring = kv](int step) { return ring.at(step, order.slice(step)); };
     pack_kv(a, sequences, kv_at(0));
     // The transfer for step s + 1 is started before attention runs over the keys of step s, so that
     // communication overlaps with computation.
     auto shift = cp.start_shift(backend_, kv_at(0), kv_at(1), 1);
-    ops::attention(backend_, a.q, a.k, a.values, sequences.mask, out, a.lse, scratch);
+    const Tensor& local_out = partial_type() == statistics_ ? out : partial_out;
+    ops::attention(backend_, a.q, a.k, a.values, sequences.mask, local_out, a.lse, scratch);
+    if (local_out.data != out.data) ops::convert(backend_, local_out, out);
     for (int step = 1; step < order.slices; ++step) {
         cp.wait(shift);
         if (step + 1 < order.slices) shift = cp.start_shift(backend_, kv_at(step), kv_at(step + 1), 1);
@@ -115,7 +119,8 @@ void ContextAttention::ring_backward(const AttentionActivations& a, const Tensor
                                      const Tensor& dk, const Tensor& dqkv, backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
     if (!sequences.has_ring_rows()) {
-        if (reserves_ring_scratch()) RingBackward(backend_, sequences, dq, dk, type_, statistics_, scratch);
+        if (reserves_ring_scratch())
+            RingBackward(backend_, sequences, dq, dk, type_, statistics_, partial_type(), scratch);
         ops::attention_backward(backend_, d_attn_out, attn_out, a.q, a.k, a.values, a.lse, sequences.mask, dq,
                                 dk, dqkv, scratch);
         return;
@@ -123,14 +128,21 @@ void ContextAttention::ring_backward(const AttentionActivations& a, const Tensor
     collective::ProcessGroup& cp = mesh_->cp();
     const RingOrder order{cp.rank(), cp.size()};
     const std::int64_t columns = a.k.columns();
-    const RingBackward buffers(backend_, sequences, dq, dk, type_, statistics_, scratch);
-    const auto& [kv, d_kv, dq_sum, dq_partial, dk_sum, dv_sum, d_kv_partial] = buffers;
+    const RingBackward buffers(backend_, sequences, dq, dk, type_, statistics_, partial_type(), scratch);
+    const auto& [kv, d_kv, dq_sum, dq_partial, dk_sum, dv_sum, d_kv_partial, dv_local] = buffers;
     const auto kv_at = [&, &ring = kv](int step) { return ring.at(step, order.slice(step)); };
     pack_kv(a, sequences, kv_at(0));
     auto kv_shift = cp.start_shift(backend_, kv_at(0), kv_at(1), 1);
     // lse and attn_out are those over all keys, so the gradients of the parts of a ring simply add up.
-    ops::attention_backward(backend_, d_attn_out, attn_out, a.q, a.k, a.values, a.lse, sequences.mask, dq_sum,
-                            dk_sum, dv_sum, scratch);
+    const bool summed = partial_type() == statistics_;
+    const Tensor &dq_local = summed ? dq_sum : dq_partial, &dk_local = summed ? dk_sum : dk;
+    ops::attention_backward(backend_, d_attn_out, attn_out, a.q, a.k, a.values, a.lse, sequences.mask,
+                            dq_local, dk_local, dv_local, scratch);
+    if (!summed) {
+        ops::convert(backend_, dq_local, dq_sum);
+        ops::convert(backend_, dk_local, dk_sum);
+        ops::convert(backend_, dv_local, dv_sum);
+    }
     // The gradient of the keys that are here was summed so far by the ranks that held these keys before, and
     // arrives from the previous rank one step after the keys did. The first rank to compute it starts the sum
     // instead of receiving one.

@@ -144,3 +144,14 @@ def test_losses_by_collectives(tmp_path, data, layout):  # noqa: F811
         line = next(line for line in log.splitlines() if re.search("section language( stage 0)?:", line))
         assert re.search(transport_pattern, line) and reason in line, line
         check(found, expected, f"{layout} on {gpus} GPUs")
+
+
+def test_losses_of_a_ring_in_bf16(tmp_path, data):  # noqa: F811
+    """cuDNN writes the partial results of a ring in bf16. Losses are those of fp32 but for bf16's rounding, as on CPUs."""
+    (tmp_path / "data").symlink_to(data)
+    ranks, values = LAYOUTS["cp"]
+    exact, _ = train(tmp_path, BINARY, ranks, *values, deck="layouts")
+    found, log = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", "run.precision=bf16", deck="layouts", gpus=ranks)
+    assert re.search("section language: [1-9][0-9]* plans of attention built", log), log
+    loss, norm = np.max(np.abs(found - exact) / exact, axis=1)
+    assert loss < 1e-4 and norm < 4e-3, (loss, norm)

@@ -106,32 +106,45 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
         work, [&] { cpu_attention(t, mask, s, scratch); }, [&](Stream stream) { on_gpu.run(b, stream); });
 }
 
+namespace {
+
+template <class O, class A>
+void join(const Tensor& other_out, const Tensor& other_lse, const Tensor& out, const Tensor& lse) {
+    const std::int64_t heads = lse.size(), dim = heads > 0 ? out.size() / heads : 0;
+    parallel_for(heads, dim * 8, [&](std::int64_t i) {
+        A& lse_here = lse.as<A>()[i];
+        const A lse_there = other_lse.as<A>()[i];
+        // No keys there. Skipping it also keeps two infinities from making a NaN.
+        if (lse_there == -std::numeric_limits<A>::infinity()) return;
+        const A larger = std::max(lse_here, lse_there);
+        const A here = std::exp(lse_here - larger), there = std::exp(lse_there - larger);
+        const A scale = A(1) / (here + there);
+        A* o = out.as<A>() + i * dim;
+        const O* p = other_out.as<O>() + i * dim;
+        for (std::int64_t c = 0; c < dim; ++c) o[c] = (o[c] * here + static_cast<A>(p[c]) * there) * scale;
+        lse_here = larger + std::log(here + there);
+    });
+}
+
+}  // namespace
+
 void join_attention(backend::Backend& b, const Tensor& other_out, const Tensor& other_lse, const Tensor& out,
                     const Tensor& lse) {
-    MAESTRO_CHECK(other_out.size() == out.size() && other_lse.size() == lse.size() &&
-                      (lse.columns() == 0 || out.columns() % lse.columns() == 0),
-                  "{} and {} cannot be joined to {} and {}", other_out.describe(), other_lse.describe(),
-                  out.describe(), lse.describe());
+    MAESTRO_CHECK(
+        other_out.size() == out.size() && other_lse.size() == lse.size() &&
+            (other_out.dtype == out.dtype || (other_out.dtype == DType::bf16 && out.dtype == DType::f32)) &&
+            (lse.columns() == 0 || out.columns() % lse.columns() == 0),
+        "{} and {} cannot be joined to {} and {}", other_out.describe(), other_lse.describe(), out.describe(),
+        lse.describe());
     b.launch(
         {3.0 * static_cast<double>(out.size()), 3.0 * static_cast<double>(out.bytes())},
         [&] {
-            by_type(out.dtype, [&]<class A>(A) {
-                const std::int64_t heads = lse.size(), dim = heads > 0 ? out.size() / heads : 0;
-                if constexpr (std::is_same_v<A, Accumulate<A>>)
-                    parallel_for(heads, dim * 8, [&](std::int64_t i) {
-                        A& lse_here = lse.as<A>()[i];
-                        const A lse_there = other_lse.as<A>()[i];
-                        // No keys there. Skipping it also keeps two infinities from making a NaN.
-                        if (lse_there == -std::numeric_limits<A>::infinity()) return;
-                        const A larger = std::max(lse_here, lse_there);
-                        const A here = std::exp(lse_here - larger), there = std::exp(lse_there - larger);
-                        const A scale = A(1) / (here + there);
-                        A* o = out.as<A>() + i * dim;
-                        const A* p = other_out.as<A>() + i * dim;
-                        for (std::int64_t c = 0; c < dim; ++c) o[c] = (o[c] * here + p[c] * there) * scale;
-                        lse_here = larger + std::log(here + there);
-                    });
-            });
+            if (out.dtype == DType::f64)
+                join<double, double>(other_out, other_lse, out, lse);
+            else if (other_out.dtype == DType::f32)
+                join<float, float>(other_out, other_lse, out, lse);
+            else
+                join<bf16, float>(other_out, other_lse, out, lse);
         },
         [&](Stream stream) { kernels::join_attention(stream, other_out, other_lse, out, lse); });
 }

@@ -53,7 +53,7 @@ void prepare_attention(backend::Backend& b, DType type, const backend::Attention
                        std::span<const std::int64_t> rows);
 
 /// Joins the attention of the same queries over two disjoint sets of keys: out[T, H D] and lse[T, H] become
-/// those over both sets. All tensors have the accumulation type.
+/// those over both sets. All tensors have the accumulation type, but `other_out` may be bf16.
 void join_attention(backend::Backend& b, const Tensor& other_out, const Tensor& other_lse, const Tensor& out,
                     const Tensor& lse);
 

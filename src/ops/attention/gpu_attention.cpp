@@ -24,7 +24,8 @@ AttentionCase case_of(const backend::Backend& b, const AttentionTensors& t, std:
                     .heads = t.lse.columns(),
                     .dim = t.q.columns() / t.lse.columns(),
                     .max_seqlen = max_seqlen,
-                    .backward = t.backward()};
+                    .backward = t.backward(),
+                    .gaps = !t.backward() || t.dvalues.columns() == t.dk.columns()};
     for (const Tensor* each : {&t.q, &t.k, &t.values, &t.out, &t.dout, &t.dq, &t.dk, &t.dvalues})
         c.aligned = c.aligned && (each->empty() || (aligned(*each) && each->dtype == DType::bf16));
     return c;

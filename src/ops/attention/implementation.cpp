@@ -17,20 +17,25 @@ constexpr std::int64_t kScoreBytes = std::int64_t{4} << 30;
 
 constexpr std::int64_t kShortest = 128;  ///< the shortest sequences that plans are built for
 
-enum class MaskForm { causal, full, other };
+/// `rectangles`: of each sequence, the last queries attend to the same first keys. The library is not shown
+/// the other rows, since it does not document what it writes for queries without keys.
+enum class MaskForm { causal, full, rectangles, other };
 
-/// A mask with a sequence that has queries and no keys, or keys and no queries, counts as `other`: the
-/// library does not document what it writes for these.
 MaskForm form_of(const VarlenMask& v) {
+    if (v.causal) return MaskForm::causal;
     bool full = true;
     for (std::size_t s = 1; s < v.cu_seqlens_q.size(); ++s) {
-        const std::int32_t queries = v.cu_seqlens_q[s] - v.cu_seqlens_q[s - 1],
-                           keys = v.cu_seqlens_k[s] - v.cu_seqlens_k[s - 1];
-        if ((queries == 0) != (keys == 0)) return MaskForm::other;
-        for (std::int32_t t = v.cu_seqlens_q[s - 1]; t < v.cu_seqlens_q[s]; ++t)
-            full = full && v.kv_limit[static_cast<std::size_t>(t)] == keys;
+        const std::int32_t keys = v.cu_seqlens_k[s] - v.cu_seqlens_k[s - 1];
+        full = full && (v.cu_seqlens_q[s] > v.cu_seqlens_q[s - 1] || keys == 0);
+        std::int32_t before = 0;
+        for (std::int32_t t = v.cu_seqlens_q[s - 1]; t < v.cu_seqlens_q[s]; ++t) {
+            const std::int32_t limit = v.kv_limit[static_cast<std::size_t>(t)];
+            if (before > 0 && limit != before) return MaskForm::other;
+            before = limit;
+            full = full && limit == keys && keys > 0;
+        }
     }
-    return v.causal ? MaskForm::causal : full ? MaskForm::full : MaskForm::other;
+    return full ? MaskForm::full : MaskForm::rectangles;
 }
 
 }  // namespace
@@ -65,8 +70,10 @@ AttentionImplementation attention_implementation(const AttentionCase& c, const V
     if (attention_implementation(c, true) == AttentionImplementation::kernel)
         return AttentionImplementation::kernel;
     const MaskForm form = form_of(mask);
-    return form == MaskForm::other ? AttentionImplementation::kernel
-                                   : attention_implementation(c, form == MaskForm::causal);
+    const AttentionImplementation implementation = attention_implementation(c, form == MaskForm::causal);
+    const bool possible =
+        form == MaskForm::rectangles ? c.gaps && !is_padded(implementation) : form != MaskForm::other;
+    return possible ? implementation : AttentionImplementation::kernel;
 }
 
 }  // namespace maestro::ops

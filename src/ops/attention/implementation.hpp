@@ -34,6 +34,7 @@ struct AttentionCase {
     std::int64_t max_seqlen = 0;  ///< most queries or keys of a sequence
     bool backward = false;
     bool aligned = true;  ///< whether all rows begin at multiples of 16 bytes
+    bool gaps = true;     ///< whether no result shares its rows with other data
 };
 
 /// Returns the sequence length for which the plan of a sequence of `rows` rows is built: a power of two, at
@@ -47,6 +48,9 @@ std::int64_t max_planned_seqlen(const AttentionCase& c);
 AttentionImplementation attention_implementation(const AttentionCase& c, bool causal);
 /// Returns the implementation for any mask. The mask is inspected only if the rest of the case admits the
 /// fused operation.
+/// The full forms also take masks in which the last queries of each sequence attend to the same first keys of
+/// it, and the queries before them to none, as between the slices of a ring. `c.gaps` says whether results
+/// may be cleared for the other rows.
 AttentionImplementation attention_implementation(const AttentionCase& c, const VarlenMask& mask);
 
 }  // namespace maestro::ops

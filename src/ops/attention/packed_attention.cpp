@@ -4,8 +4,10 @@
 #include <array>
 #include <bit>
 #include <iterator>
+#include <limits>
 
 #include "backend/host_access.hpp"
+#include "kernels/elementwise.hpp"
 
 namespace maestro::ops {
 
@@ -38,24 +40,26 @@ std::int64_t length_words(std::int64_t sequences) {
     return static_cast<std::int64_t>(std::size(kLengths)) * padded(sequences);
 }
 
-std::int64_t size_of(const std::vector<std::int32_t>& rows, std::size_t sequence) {
-    return rows[sequence + 1] - rows[sequence];
-}
-
 }  // namespace
 
-SequenceRows::SequenceRows(const VarlenMask& mask) : queries{0}, keys{0} {
+SequenceRows::SequenceRows(const VarlenMask& mask) {
     for (std::size_t s = 1; s < mask.cu_seqlens_q.size(); ++s) {
-        if (mask.cu_seqlens_q[s] == queries.back() && mask.cu_seqlens_k[s] == keys.back()) continue;
-        queries.push_back(mask.cu_seqlens_q[s]);
-        keys.push_back(mask.cu_seqlens_k[s]);
+        const std::int32_t all_queries = mask.cu_seqlens_q[s] - mask.cu_seqlens_q[s - 1],
+                           all_keys = mask.cu_seqlens_k[s] - mask.cu_seqlens_k[s - 1];
+        Rows q{mask.cu_seqlens_q[s - 1], all_queries}, k{mask.cu_seqlens_k[s - 1], 0};
+        while (q.count > 0 && mask.kv_limit[static_cast<std::size_t>(q.begin)] == 0) ++q.begin, --q.count;
+        if (q.count > 0) k.count = mask.kv_limit[static_cast<std::size_t>(q.end() - 1)];
+        gaps = gaps || q.count < all_queries || k.count < all_keys;
+        if (q.count == 0) continue;
+        queries.push_back(q);
+        keys.push_back(k);
     }
 }
 
 std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows) {
     std::vector<AttentionLaunch> launches;
-    for (std::size_t s = 0; s + 1 < rows.queries.size(); ++s) {
-        const std::int64_t seqlen = planned_seqlen(std::max(size_of(rows.queries, s), size_of(rows.keys, s)));
+    for (std::size_t s = 0; s < rows.queries.size(); ++s) {
+        const std::int64_t seqlen = planned_seqlen(std::max(rows.queries[s].count, rows.keys[s].count));
         if (!launches.empty()) {
             AttentionLaunch& last = launches.back();
             const std::int64_t max_seqlen = std::max(last.max_seqlen, seqlen);
@@ -82,6 +86,7 @@ backend::AttentionClass attention_class(backend::AttentionClass shape, Attention
 PackedAttention::PackedAttention(const AttentionTensors& t, const VarlenMask& mask,
                                  AttentionImplementation implementation, const AttentionCase& c)
     : tensors_(t),
+      sequences_(static_cast<std::int64_t>(mask.cu_seqlens_q.size()) - 1),
       rows_(mask),
       implementation_(implementation),
       support_(c.support),
@@ -121,38 +126,39 @@ void PackedAttention::allocate(backend::Backend& b, backend::Arena& scratch) {
 /// Assumes a launch for every sequence, because another micro-batch with no more sequences may need that
 /// many. A launch of the shortest sequences has the longest lists.
 std::int64_t PackedAttention::max_words() const {
-    const auto sequences = static_cast<std::int64_t>(rows_.queries.size()) - 1;
     const std::int64_t sequences_each = sequences_per_launch(planned_seqlen(1));
     if (!is_padded(implementation_))
-        return sequences * (offset_words(sequences_each) + length_words(sequences_each));
-    return sequences * (length_words(sequences_each) + padded(2)) + rows_.queries.back() + rows_.keys.back();
+        return sequences_ * (offset_words(sequences_each) + length_words(sequences_each));
+    return sequences_ * (length_words(sequences_each) + padded(2)) + tensors_.q.dim(0) + tensors_.k.dim(0);
 }
 
 void PackedAttention::append_lists(const AttentionLaunch& launch, std::vector<std::int32_t>& words) const {
-    const auto bound = [&](const std::vector<std::int32_t>& rows, std::int64_t i) {
-        return std::int64_t{rows[static_cast<std::size_t>(launch.first + std::min(i, launch.count))]};
+    using Rows = SequenceRows::Rows;
+    const auto of = [&](const std::vector<Rows>& rows, std::int64_t i) {
+        return rows[static_cast<std::size_t>(launch.first + i)];
     };
     const auto end_list = [&] {
         words.resize(static_cast<std::size_t>(padded(static_cast<std::int64_t>(words.size()))));
     };
-    const auto offsets = [&](const std::vector<std::int32_t>& rows, std::int64_t width) {
+    const auto offsets = [&](const std::vector<Rows>& rows, std::int64_t width) {
         for (std::int64_t i = 0; i <= launch.sequences; ++i) {
-            const auto two = std::bit_cast<std::array<std::int32_t, 2>>(bound(rows, i) * width);
+            const std::int64_t begin =
+                i < launch.count ? of(rows, i).begin : of(rows, launch.count - 1).end();
+            const auto two = std::bit_cast<std::array<std::int32_t, 2>>(begin * width);
             words.insert(words.end(), two.begin(), two.end());
         }
         end_list();
     };
     // Where a launch has fewer sequences than its plan, the others are passed as empty, as NVIDIA's
     // frameworks do. Padded ones have memory and are passed as one row of zeros.
-    const auto lengths = [&](const std::vector<std::int32_t>& rows) {
+    const auto lengths = [&](const std::vector<Rows>& rows) {
         for (std::int64_t i = 0; i < launch.sequences; ++i)
-            words.push_back(i < launch.count ? static_cast<std::int32_t>(bound(rows, i + 1) - bound(rows, i))
-                                             : is_padded(implementation_));
+            words.push_back(i < launch.count ? of(rows, i).count : is_padded(implementation_));
         end_list();
     };
-    const auto row_numbers = [&](const std::vector<std::int32_t>& rows) {
+    const auto row_numbers = [&](const std::vector<Rows>& rows) {
         for (std::int64_t i = 0; i < launch.count; ++i)
-            for (std::int64_t row = 0; row < bound(rows, i + 1) - bound(rows, i); ++row)
+            for (std::int64_t row = 0; row < of(rows, i).count; ++row)
                 words.push_back(static_cast<std::int32_t>(i * launch.max_seqlen + row));
         end_list();
     };
@@ -196,10 +202,23 @@ backend::AttentionArrays PackedAttention::packed_arrays() const {
     return arrays;
 }
 
-PaddedRows PackedAttention::padded_rows(const std::vector<std::int32_t>& rows, const AttentionLaunch& launch,
-                                        std::int64_t& next) const {
-    PaddedRows padded_rows{.first = rows[static_cast<std::size_t>(launch.first)],
-                           .last = rows[static_cast<std::size_t>(launch.first + launch.count)],
+void PackedAttention::clear_gaps([[maybe_unused]] Stream stream) const {
+    if constexpr (backend::kCuda) {
+        if (!rows_.gaps) return;
+        if (!tensors_.backward()) {
+            kernels::zero(stream, tensors_.out);
+            kernels::fill(stream, tensors_.lse, -std::numeric_limits<double>::infinity());
+            return;
+        }
+        for (const Tensor* gradient : {&tensors_.dq, &tensors_.dk, &tensors_.dvalues})
+            kernels::zero(stream, *gradient);
+    }
+}
+
+PaddedRows PackedAttention::padded_rows(const std::vector<SequenceRows::Rows>& rows,
+                                        const AttentionLaunch& launch, std::int64_t& next) const {
+    PaddedRows padded_rows{.first = rows[static_cast<std::size_t>(launch.first)].begin,
+                           .last = rows[static_cast<std::size_t>(launch.first + launch.count - 1)].end(),
                            .row_numbers = {}};
     const std::int64_t count = padded_rows.last - padded_rows.first;
     padded_rows.row_numbers = lists_.slice(next, next + count);
@@ -208,6 +227,7 @@ PaddedRows PackedAttention::padded_rows(const std::vector<std::int32_t>& rows, c
 }
 
 void PackedAttention::run(Stream stream, backend::FusedAttention& device) const {
+    clear_gaps(stream);
     backend::AttentionArrays arrays = packed_arrays();
     std::int64_t next = 0;
     const auto set_list = [&](AttentionArray which, std::int64_t words) {

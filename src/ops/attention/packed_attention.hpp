@@ -12,10 +12,17 @@
 
 namespace maestro::ops {
 
-/// The cumulative lengths (S + 1 numbers) of the sequences that have rows, among queries and among keys.
+/// The queries of each sequence that attend to keys, and the keys that the last of them attends to. Sequences
+/// without any are left out.
 struct SequenceRows {
+    struct Rows {
+        std::int32_t begin = 0, count = 0;
+        std::int32_t end() const { return begin + count; }
+        bool operator==(const Rows&) const = default;
+    };
     explicit SequenceRows(const VarlenMask& mask);
-    std::vector<std::int32_t> queries, keys;
+    std::vector<Rows> queries, keys;  ///< by sequence
+    bool gaps = false;                ///< whether other queries or keys lie before, between or behind them
 };
 
 /// One launch: the sequences [first, first + count), by a plan for `sequences` of up to `max_seqlen` rows
@@ -57,12 +64,16 @@ private:
     /// Returns the most words that the lists can have for any sequences with no more rows in all.
     std::int64_t max_words() const;
     backend::AttentionArrays packed_arrays() const;
+    /// Launches what writes the results of queries that attend to no key, and of keys that no query attends
+    /// to.
+    void clear_gaps(Stream stream) const;
     /// Returns the rows of a launch. Their row numbers begin at word `next` of the lists, which moves to the
     /// next list.
-    PaddedRows padded_rows(const std::vector<std::int32_t>& rows, const AttentionLaunch& launch,
+    PaddedRows padded_rows(const std::vector<SequenceRows::Rows>& rows, const AttentionLaunch& launch,
                            std::int64_t& next) const;
 
     AttentionTensors tensors_;
+    std::int64_t sequences_;  ///< of the mask
     SequenceRows rows_;
     AttentionImplementation implementation_;
     backend::AttentionSupport support_;

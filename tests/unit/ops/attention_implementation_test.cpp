@@ -44,9 +44,18 @@ TEST(AttentionImplementation, DependsOnTheMask) {
     VarlenMask less = others;
     less.kv_limit[6] = 0;
     EXPECT_EQ(attention_implementation(fused(), less), AttentionImplementation::kernel);
-    EXPECT_EQ(attention_implementation(fused(), {{0, 3}, {0, 0}, {0, 0, 0}}),
-              AttentionImplementation::kernel);
-    EXPECT_EQ(attention_implementation(fused(), {{0, 0}, {0, 3}, {}}), AttentionImplementation::kernel);
+    // Rows that attend to nothing, and keys that no query attends to.
+    for (const VarlenMask& rectangles : {VarlenMask{{0, 3}, {0, 0}, {0, 0, 0}},
+                                         {{0, 0}, {0, 3}, {}},
+                                         {{0, 3, 4}, {0, 5, 6}, {0, 4, 4, 1}}}) {
+        AttentionCase c = fused();
+        EXPECT_EQ(attention_implementation(c, rectangles), AttentionImplementation::packed_full);
+        c.gaps = false;
+        EXPECT_EQ(attention_implementation(c, rectangles), AttentionImplementation::kernel);
+        c = fused(80);
+        c.backward = true;
+        EXPECT_EQ(attention_implementation(c, rectangles), AttentionImplementation::kernel);
+    }
 }
 
 TEST(AttentionImplementation, IsTheKernelWhereTheLibraryHasNoPlan) {
@@ -148,8 +157,17 @@ TEST(AttentionLaunches, HaveConsecutiveSequences) {
 
 TEST(AttentionLaunches, SkipEmptySequences) {
     const SequenceRows rows(VarlenMask{{0, 0, 5, 5, 5, 7}, {0, 0, 9, 9, 9, 10}, {9, 9, 9, 9, 9, 1, 1}});
-    EXPECT_EQ(rows.queries, (std::vector<std::int32_t>{0, 5, 7}));
-    EXPECT_EQ(rows.keys, (std::vector<std::int32_t>{0, 9, 10}));
+    EXPECT_EQ(rows.queries, (std::vector<SequenceRows::Rows>{{0, 5}, {5, 2}}));
+    EXPECT_EQ(rows.keys, (std::vector<SequenceRows::Rows>{{0, 9}, {9, 1}}));
+    EXPECT_FALSE(rows.gaps);
+}
+
+TEST(AttentionLaunches, SkipRowsThatAttendToNothing) {
+    // The last two of four queries attend to three of five keys; then queries and keys without the other.
+    const SequenceRows rows(VarlenMask{{0, 4, 6, 6}, {0, 5, 5, 7}, {0, 0, 3, 3, 0, 0}});
+    EXPECT_EQ(rows.queries, (std::vector<SequenceRows::Rows>{{2, 2}}));
+    EXPECT_EQ(rows.keys, (std::vector<SequenceRows::Rows>{{0, 3}}));
+    EXPECT_TRUE(rows.gaps);
 }
 
 TEST(AttentionLaunches, CoverEverySequenceOnceWithinTheirClasses) {
@@ -168,14 +186,15 @@ TEST(AttentionLaunches, CoverEverySequenceOnceWithinTheirClasses) {
             std::int64_t max_seqlen = 0;
             for (; next < launch.first + launch.count; ++next) {
                 const auto at = static_cast<std::size_t>(next);
-                ASSERT_LT(rows.queries[at], rows.queries[at + 1]);
-                max_seqlen = std::max<std::int64_t>(max_seqlen, rows.queries[at + 1] - rows.queries[at]);
+                ASSERT_GT(rows.queries[at].count, 0);
+                max_seqlen = std::max<std::int64_t>(max_seqlen, rows.queries[at].count);
             }
             ASSERT_LE(max_seqlen, launch.max_seqlen);
             ASSERT_TRUE(launch.max_seqlen == 128 || 2 * max_seqlen > launch.max_seqlen);
         }
-        ASSERT_EQ(next + 1, std::ssize(rows.queries));
-        ASSERT_EQ(rows.queries.back(), std::accumulate(lengths.begin(), lengths.end(), 0));
+        ASSERT_EQ(next, std::ssize(rows.queries));
+        ASSERT_EQ(rows.queries.empty() ? 0 : rows.queries.back().end(),
+                  std::accumulate(lengths.begin(), lengths.end(), 0));
     }
 }
 

@@ -154,6 +154,25 @@ VarlenMask prefixes() {
     return {{0, 3, 10, 11}, {0, 129, 200, 264}, {64, 65, 129, 1, 1, 1, 32, 33, 64, 71, 63}};
 }
 
+/// As ring(), but the last queries of a sequence attend to the same keys, as between two slices of a causal
+/// ring.
+VarlenMask rectangles() {
+    VarlenMask v{
+        {0, 30, 30, 130, 131, 331, 332}, {0, 0, 20, 150, 150, 250, 251}, std::vector<std::int32_t>(332, 0)};
+    std::fill_n(v.kv_limit.begin() + 70, 60, 65);
+    std::fill_n(v.kv_limit.begin() + 131, 200, 100);
+    v.kv_limit[331] = 1;
+    return v;
+}
+
+TEST_F(Attention, MatchesTheDefinitionBetweenSlicesOfARing) {
+    for (const DType result : {DType::bf16, DType::f32}) {
+        expect_definition({"rectangles", 4, 2, 32, rectangles()}, DType::bf16, result);
+        expect_definition({"rectangles, columns before the values", 2, 2, 16, rectangles(), 8}, DType::bf16,
+                          result);
+    }
+}
+
 TEST_F(Attention, MatchesTheDefinitionForAnyHeadSize) {
     expect_definition({"heads of 1", 1, 1, 1, causal_mask(kOffsets)});
     expect_definition({"heads of 3", 4, 2, 3, ring(), 18});

@@ -61,13 +61,14 @@ TEST_F(JoinAttention, MatchesItsFormulaForAnySizeAndAlignment) {
         for (const std::int64_t rows : {0, 1, 13}) {
             constexpr std::int64_t kHeads = 3;
             const Side first = make(rows * kHeads, dim, false), other = make(rows * kHeads, dim, true);
-            const Side expected = join(first, other, dim);
-            for (const DType type : {DType::f32, DType::f64})
+            for (const auto& [type, other_type] :
+                 {std::pair{DType::f32, DType::f32}, {DType::f32, DType::bf16}, {DType::f64, DType::f64}})
                 for (const std::int64_t before : {0, 1, 4}) {
                     const Tensor out = view(type, rows, kHeads * dim, before),
                                  lse = view(type, rows, kHeads, before),
-                                 other_out = view(type, rows, kHeads * dim, before, other.out),
+                                 other_out = view(other_type, rows, kHeads * dim, before, other.out),
                                  other_lse = view(type, rows, kHeads, before, other.lse);
+                    const Side expected = join(first, {values(other_out), other.lse}, dim);
                     std::vector<std::vector<double>> runs;
                     for (int run = 0; run < 2; ++run) {
                         write(out, first.out);
@@ -76,9 +77,9 @@ TEST_F(JoinAttention, MatchesItsFormulaForAnySizeAndAlignment) {
                         runs.push_back(values(out));
                         runs.push_back(values(lse));
                     }
-                    const std::string what = std::string(name_of(type)) + " of " + std::to_string(rows) +
-                                             " x 3 x " + std::to_string(dim) + " after " +
-                                             std::to_string(before);
+                    const std::string what = std::string(name_of(other_type)) + " to " + name_of(type) +
+                                             " of " + std::to_string(rows) + " x 3 x " + std::to_string(dim) +
+                                             " after " + std::to_string(before);
                     const double tolerance = type == DType::f64 ? 1e-14 : 1e-6;
                     compare(runs[0], expected.out, tolerance, what);
                     compare(runs[1], expected.lse, tolerance, what + " lse");
