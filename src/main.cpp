@@ -31,6 +31,14 @@ double start_timeout_s() {
     return seconds > 0 ? seconds : kDefault;
 }
 
+/// Reports an error that this rank has alone, and ends the job if there are other ranks.
+void end_job(const Error& error, const comm::Communicator& world, const train::RunReport& report) {
+    const int code = static_cast<int>(error.code());
+    report.write(code, error.what());
+    log::write_error(fmt::format("maestro: rank {}: {}", world.rank(), error.what()));
+    if (world.size() > 1) comm::abort_world(code);
+}
+
 ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watchdog& watchdog,
              train::RunReport& report) {
     const config::CommandLine line = config::parse_command_line(argc, argv);  // 1. what is asked
@@ -80,7 +88,8 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
                               .topology = topology,
                               .device = train::choose_device(world, topology, deck),
                               .deck = std::move(deck),
-                              .scenario = std::move(scenario)};
+                              .scenario = std::move(scenario),
+                              .end_job = [&](const Error& error) { end_job(error, world, report); }};
     if (line.command == config::Command::evaluate) {
         train::run_evaluation(context, line);  // 5. the work
         return ExitCode::done;
@@ -97,13 +106,12 @@ int run_and_report(int argc, char** argv, const comm::Communicator& world, comm:
         return code;
     } catch (const Error& error) {
         const int code = static_cast<int>(error.code());
-        const bool alone = error.scope() == Scope::this_rank;
-        if (alone || world.rank() == 0) {
+        if (error.scope() == Scope::this_rank) {
+            end_job(error, world, report);
+        } else if (world.rank() == 0) {
             report.write(code, error.what());
-            log::write_error(alone ? fmt::format("maestro: rank {}: {}", world.rank(), error.what())
-                                   : fmt::format("maestro: {}", error.what()));
+            log::write_error(fmt::format("maestro: {}", error.what()));
         }
-        if (alone && world.size() > 1) comm::abort_world(code);
         return code;
     } catch (const std::exception& error) {
         report.write(static_cast<int>(ExitCode::broken_invariant), error.what());

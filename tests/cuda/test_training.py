@@ -1,10 +1,13 @@
 """Training on simulated GPUs has the losses of the CPU."""
 
+import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import h5py
 import numpy as np
@@ -12,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from built import BINARY, ROOT, data  # noqa: E402, F401  (data is a fixture)
+from launched import ranks_of  # noqa: E402
 
 HOSTED = os.environ.get("MAESTRO_HOSTED", str(ROOT / "build/cpu-release/maestro_hosted"))
 HOSTED_GPU_MPI = os.environ.get("MAESTRO_HOSTED_GPU_MPI", str(ROOT / "build/cpu-release/maestro_hosted_gpu_mpi"))
@@ -155,3 +159,23 @@ def test_losses_of_a_ring_in_bf16(tmp_path, data):  # noqa: F811
     assert re.search("section language: [1-9][0-9]* plans of attention built", log), log
     loss, norm = np.max(np.abs(found - exact) / exact, axis=1)
     assert loss < 1e-4 and norm < 4e-3, (loss, norm)
+
+
+def test_an_error_is_reported_although_the_gpu_waits(tmp_path, data):  # noqa: F811
+    """The other half of a ring is stopped. Where its ranks are waited for, the communicator of tp would be aborted first, which waits for the GPU."""
+    (tmp_path / "data").symlink_to(data)
+    values = ("train.steps=1000", "data.global_batch=12", "run.output=run", "run.timeout_s=5", "run.device=cuda",
+              *(f"section.teacher.layout.{degree}" for degree in ("dp=1", "cp=2", "tp=2")))
+    with subprocess.Popen(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4", HOSTED, "train", str(ROOT / "inputs/teacher.toml"),
+                           *(word for value in values for word in ("--set", value))], cwd=tmp_path, env={**os.environ, "MAESTRO_HOSTED_DEVICES": "4"},
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL) as job:
+        while not (tmp_path / "run/metrics.h5").exists():  # the run has begun its steps
+            assert job.poll() is None
+            time.sleep(0.1)
+        time.sleep(1)
+        for rank in (2, 3):
+            os.kill(ranks_of(job)[rank], signal.SIGSTOP)
+        output, _ = job.communicate(timeout=60)
+    assert job.returncode == 76, output
+    report = json.loads((tmp_path / "run/exit.json").read_text())
+    assert report["code"] == 76 and "no answer for 5 s" in report["reason"], report

@@ -426,10 +426,20 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
     const Communicator c = find(handle);
     if (!c) return ncclInvalidArgument;
+    {
+        const Lock lock(c->mutex);
+        c->aborted = true;
+    }
+    // It frees memory of the device, for which all of the device's work has to end.
+    int current = 0;
+    cudaGetDevice(&current);
+    cudaSetDevice(c->device);
+    const cudaError_t waited = cudaDeviceSynchronize();
+    cudaSetDevice(current);
     const Lock lock(c->mutex);
-    c->aborted = c->closed = true;
+    c->closed = true;
     c->links.reset();
-    return ncclSuccess;
+    return waited == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 }  // extern "C"

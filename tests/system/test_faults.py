@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from conftest import BINARY, FOUR_RANKS, ROOT, TWO_RANKS, VLM, publish, settings
+from launched import ranks_of
 
 
 def start(workspace, name, values, *options, ranks=4, deck=VLM, exports=None):
@@ -20,21 +21,6 @@ def start(workspace, name, values, *options, ranks=4, deck=VLM, exports=None):
                "-n", str(ranks), BINARY, "train", deck, *options, *settings([f"run.output=runs/{name}", *values])]
     return subprocess.Popen(command, cwd=workspace.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                             stdin=subprocess.DEVNULL)
-
-
-def ranks_of(job):
-    """{rank: pid} of the processes that the launcher started."""
-    found = {}
-    for entry in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if f"PPid:\t{job.pid}\n" not in (entry / "status").read_text():
-                continue
-            for word in (entry / "environ").read_bytes().split(b"\0"):
-                if word.startswith(b"OMPI_COMM_WORLD_RANK="):
-                    found[int(word.split(b"=")[1])] = int(entry.name)
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-    return found
 
 
 def alive(pid):

@@ -7,7 +7,8 @@ import time
 
 import pytest
 from conftest import TEACHER
-from test_faults import ranks_of, start, wait_for_end
+from launched import ranks_of
+from test_faults import start, wait_for_end
 from test_layouts import CUBE, DECK
 
 ENDLESS = ["train.steps=100000", "checkpoint.every=0", "run.timeout_s=5"]

@@ -13,7 +13,8 @@ import h5py
 import numpy as np
 import pytest
 from conftest import FOUR_RANKS, TWO_RANKS, VLM, Workspace, mpirun, publish, settings
-from test_faults import ranks_of, start, wait_for_end
+from launched import ranks_of
+from test_faults import start, wait_for_end
 
 EVERY = ["checkpoint.every=2", "checkpoint.keep=2"]
 AUTO = ["--resume", "auto"]

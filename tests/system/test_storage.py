@@ -11,7 +11,8 @@ import h5py
 import numpy as np
 import pytest
 from conftest import BINARY, TWO_RANKS, VLM, mpirun, settings
-from test_faults import ranks_of, start, wait_for_end
+from launched import ranks_of
+from test_faults import start, wait_for_end
 from test_run_directory import AUTO, EVERY, finished, run, tree  # noqa: F401 (fixtures)
 
 HERE = pathlib.Path(__file__).parent

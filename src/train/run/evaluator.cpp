@@ -14,6 +14,7 @@
 #include "train/checkpoint/checkpoint_search.hpp"
 #include "train/coordinator/planner.hpp"
 #include "train/coordinator/step_command.hpp"
+#include "train/run/failure.hpp"
 #include "train/run/job.hpp"
 #include "train/run/memory.hpp"
 
@@ -140,11 +141,15 @@ void run_evaluation(RunContext& context, const config::CommandLine& line) {
                                   .deck = evaluation.deck,
                                   .scenario = evaluation.scenario,
                                   .train = false,
-                                  .memory_advice = evaluation.memory_advice};
+                                  .memory_advice = evaluation.memory_advice,
+                                  .end_job = evaluation.end_job};
         Job job(on_ranks, preflight);
         job.load(checkpoint);
         start = comm::now_s();
-        in_planned_memory(on_ranks, preflight.memory(), [&] { local = Evaluator(job, samples).run(weight); });
+        in_planned_memory(on_ranks, preflight.memory(), [&] {
+            Evaluator evaluator(job, samples);
+            end_before_unwinding(on_ranks, [&] { local = evaluator.run(weight); });
+        });
     };
     // A rank that fails by itself does not leave the others waiting for its result: comm::agree() throws its
     // error on all of them.

@@ -1,9 +1,11 @@
 // What a run knows before it builds any section: its ranks, its device and its deck.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "backend/device.hpp"
+#include "base/error.hpp"
 #include "base/pulse.hpp"
 #include "comm/communicator.hpp"
 #include "comm/topology.hpp"
@@ -30,6 +32,8 @@ struct RunContext {
     workload::Scenario scenario = {};  ///< of the deck on the run's nodes; Preflight adds what samples say
     bool train = true;                 ///< false: an evaluation of the validation samples
     std::string memory_advice = kTrainingNeedsLess;  ///< what to do where memory is too small
+    /// Reports an error that this rank has alone, and ends the job.
+    std::function<void(const Error& error)> end_job = {};
 };
 
 }  // namespace maestro::train

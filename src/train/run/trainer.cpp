@@ -11,6 +11,7 @@
 #include "train/checkpoint/saver.hpp"
 #include "train/coordinator/planner.hpp"
 #include "train/coordinator/step_command.hpp"
+#include "train/run/failure.hpp"
 #include "train/run/placement.hpp"
 #include "train/run/recorder.hpp"
 #include "train/run/run_directory.hpp"
@@ -278,8 +279,10 @@ ExitCode run_training(RunContext& context, const config::CommandLine& line, RunR
     if (tell(job.description())) return ExitCode::done;
     const std::int64_t done = directory.open(job);
     ExitCode code = ExitCode::done;
-    in_planned_memory(context, preflight.memory(),
-                      [&] { code = Trainer(job, directory, report, line.max_hours, done).run(); });
+    in_planned_memory(context, preflight.memory(), [&] {
+        Trainer trainer(job, directory, report, line.max_hours, done);
+        end_before_unwinding(context, [&] { code = trainer.run(); });
+    });
     return code;
 }
 
