@@ -2,9 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "backend/gpus.hpp"
 
 namespace maestro::backend {
+
+void use_all_hardware_queues() {
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+}
 
 Device choose_device(const std::string& wanted, int index, int count, GemmOptions gemm) {
     if (wanted == "cpu") return {.reason = "run.device = \"cpu\"", .gemm = {}};

@@ -16,6 +16,11 @@ struct Device {
     GemmOptions gemm = {};
 };
 
+/// Sets CUDA_DEVICE_MAX_CONNECTIONS to 32, its maximum, whatever it was. So many hardware queues do the
+/// streams of a GPU share, 8 by default. In a queue, work of one stream waits behind that of another one,
+/// which may wait for other ranks. To be called before anything uses CUDA.
+void use_all_hardware_queues();
+
 /// Chooses the device for process `index` of the `count` on a host. `wanted` is "auto" (a GPU if there is
 /// one), "cpu" or "cuda". GPUs are assigned round-robin. Throws Error(bad_deck) where "cuda" is wanted and
 /// there is no GPU or the program was built without CUDA.

@@ -1,8 +1,10 @@
 #include "comm/environment.hpp"
 
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -21,6 +23,16 @@ namespace {
 constexpr auto kAbortGrace = std::chrono::seconds(5);
 constexpr unsigned long kTimerSlackNs = 5000;  // the default of 50 us would double the shortest sleeps
 
+/// MPI and NCCL hold several files and sockets for each rank that this one talks to. The soft limit is often
+/// 1024, for the sake of programs that use select().
+void raise_file_limit() {
+    constexpr rlim_t kEnough = 65536;
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kEnough));
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 bool mpi_runs() {
     int started = 0;
     int ended = 0;
@@ -30,6 +42,7 @@ bool mpi_runs() {
 }  // namespace
 
 Environment::Environment(int& argc, char**& argv) : exceptions_(std::uncaught_exceptions()) {
+    raise_file_limit();
     int provided = MPI_THREAD_SINGLE;
     MAESTRO_MPI(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided));
     if (provided < MPI_THREAD_MULTIPLE)

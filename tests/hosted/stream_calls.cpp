@@ -87,7 +87,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         if (flags != cudaEventWaitDefault) return cudaErrorInvalidValue;
         if (event->mark == nullptr) return cudaSuccess;
         r.streams.push(stream,
-                       {[mark = event->mark] { return mark->reached; }, "a wait for an event", false});
+                       {[mark = event->mark] { return mark->reached; }, "a wait for an event", false, true});
         return cudaSuccess;
     });
 }

@@ -1,6 +1,7 @@
 #include "streams.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "stop.hpp"
 
@@ -10,6 +11,12 @@ namespace {
 // One push in kSome runs queued operations, at most kSome of them.
 constexpr std::uint64_t kSome = 8;
 constexpr std::chrono::microseconds kPause{50};
+
+std::size_t queues_of_a_device() {
+    for (const char* name : {"MAESTRO_HOSTED_QUEUES", "CUDA_DEVICE_MAX_CONNECTIONS"})
+        if (const char* const text = std::getenv(name)) return std::clamp(std::atoi(text), 1, 32);
+    return 8;
+}
 
 bool reached(const std::vector<std::shared_ptr<Mark>>& marks) {
     return std::all_of(marks.begin(), marks.end(), [](const auto& mark) { return mark->reached; });
@@ -22,6 +29,9 @@ cudaStream_t Streams::create(int device, bool blocking) {
     streams_.back()->device = device;
     streams_.back()->blocking = blocking;
     streams_.back()->rank = random_.next();
+    std::vector<Queue>& queues = queues_[device];
+    if (queues.empty()) queues.resize(queues_of_a_device());
+    streams_.back()->queue = created_[device]++ % queues.size();
     return streams_.back().get();
 }
 
@@ -38,6 +48,7 @@ void Streams::destroy(cudaStream_t stream) {
 void Streams::push(cudaStream_t stream, Operation operation) {
     if (random_.one_in(kSome)) run_some();
     stream->operations.push_back(std::move(operation));
+    queues_.at(stream->device)[stream->queue].push_back(stream);
 }
 
 std::shared_ptr<Mark> Streams::push_mark(cudaStream_t stream) {
@@ -94,12 +105,41 @@ void Streams::shuffle_ranks() {
     for (const auto& stream : streams_) stream->rank = random_.next();
 }
 
+/// Lets those operations leave the queue that can. Returns whether a wait has ended.
+bool Streams::leave(Queue& queue) {
+    bool ended = false;
+    while (!queue.empty()) {
+        std::deque<Operation>& operations = queue.front()->operations;
+        Operation& oldest = operations.front();
+        if (oldest.left_queue) break;  // it runs, and the next one of its stream has to wait
+        if (!oldest.holds_queue) {
+            oldest.left_queue = true;
+        } else if (oldest.attempt()) {
+            operations.pop_front();
+            ended = true;
+        } else {
+            break;
+        }
+        queue.pop_front();
+    }
+    return ended;
+}
+
+bool Streams::leave_queues() {
+    bool ended = false;
+    for (auto& [device, queues] : queues_)
+        for (Queue& queue : queues) ended = leave(queue) || ended;
+    return ended;
+}
+
 /// Runs one operation. Returns false if none can run.
 bool Streams::step() {
+    if (leave_queues()) return true;
     std::vector<CUstream_st*> waiting;
     for (const auto& stream : streams_) {
         if (!steady_) stream->rank = random_.next();
-        if (!stream->operations.empty()) waiting.push_back(stream.get());
+        if (!stream->operations.empty() && stream->operations.front().left_queue)
+            waiting.push_back(stream.get());
     }
     std::sort(waiting.begin(), waiting.end(), [](const auto* a, const auto* b) { return a->rank < b->rank; });
     return std::any_of(waiting.begin(), waiting.end(), [&](CUstream_st* s) { return attempt(*s); });

@@ -1,6 +1,11 @@
 // The streams of all devices. Operations of one stream run in order, and operations of different streams in a
-// random order that only events restrict. Streams owns the streams; a destroyed stream still runs its queued
-// operations. Callers hold the runtime's lock.
+// random order that events restrict, and the device's hardware queues. Streams owns the streams; a destroyed
+// stream still runs its queued operations. Callers hold the runtime's lock.
+//
+// Streams take the queues in turn. Only the oldest operation of a queue leaves it to run: one of a
+// stream whose earlier operations have ended, or a wait for an event that has been reached. Whatever is
+// behind it waits, of other streams as well. There are as many queues as MAESTRO_HOSTED_QUEUES says,
+// otherwise CUDA_DEVICE_MAX_CONNECTIONS, at most 32; 8 by default.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -31,6 +37,8 @@ struct Operation {
     std::function<bool()> attempt;
     const char* what;
     bool touches_device = true;
+    bool holds_queue = false;  ///< it leaves its queue when it has ended, as a wait for an event does
+    bool left_queue = false;
 };
 
 /// The runtime's lock, and the condition that work outside the streams (host functions) has finished.
@@ -45,6 +53,7 @@ struct CUstream_st {
     int device = 0;
     bool blocking = false;  ///< with respect to the legacy default stream
     bool destroyed = false;
+    std::size_t queue = 0;   ///< of the device
     std::uint64_t rank = 0;  ///< the stream of the lowest rank that can run, runs
     std::deque<hosted::Operation> operations;
 };
@@ -73,8 +82,13 @@ public:
     std::vector<std::shared_ptr<Mark>> push_marks(int device, bool only_blocking);
 
 private:
+    /// The streams of the operations that a queue holds, in the order of the operations.
+    using Queue = std::deque<CUstream_st*>;
+
     void shuffle_ranks();
     bool step();
+    bool leave_queues();
+    bool leave(Queue& queue);
     bool attempt(CUstream_st& stream);
     void open();
     void close();
@@ -83,6 +97,8 @@ private:
     Random& random_;
     RuntimeLock& lock_;
     std::vector<std::unique_ptr<CUstream_st>> streams_;
+    std::map<int, std::vector<Queue>> queues_;  ///< by device
+    std::map<int, std::size_t> created_;        ///< streams of each device so far
     bool running_ = false, open_ = false, steady_ = false;
 };
 

@@ -175,6 +175,25 @@ TEST(Streams, TryAgainWhatOthersMustJoin) {
     peer.join();
 }
 
+/// Of nine streams two share one of eight queues.
+TEST(Streams, WaitBehindOthersInTheirQueue) {
+    const Stream blocked, others[8];
+    const Event made;
+    bool may_end = false;
+    check(enqueue_until(
+        others[0], [&] { return may_end; }, "work that waits for another rank"));
+    check(cudaEventRecord(made, others[0]));
+    check(cudaStreamWaitEvent(blocked, made, 0));
+    for (const Stream& stream : others)
+        check(enqueue(
+            stream, [] {}, "a note"));
+    for (int i = 1; i < 7; ++i) others[i].wait();
+    for (int i = 0; i < 100; ++i) EXPECT_EQ(cudaStreamQuery(others[7]), cudaErrorNotReady);
+    may_end = true;
+    others[7].wait();
+    check(cudaDeviceSynchronize());
+}
+
 TEST(Streams, RefuseHandlesThatAreNone) {
     cudaStream_t stream = nullptr;
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));

@@ -7,13 +7,19 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 run=(timeout --kill-after=5 60 mpirun --allow-run-as-root --oversubscribe)
 export MAESTRO_STARTED=$folder/started
-if [ "$how" = build ]; then
-    cp "$program" "$folder/other" && echo >> "$folder/other"
-    "${run[@]}" -n 1 "$program" build : -n 1 "$folder/other" build 2> "$folder/log"
-else
-    "${run[@]}" -n 3 "$program" "$how" 2> "$folder/log"
-fi
-result=$?
+# An mpirun that ends while another one starts may remove the folder that both use, and the second one then fails at once: it tries again.
+for try in 1 2 3; do
+    if [ "$how" = build ]; then
+        cp "$program" "$folder/other" && echo >> "$folder/other"
+        "${run[@]}" -n 1 "$program" build : -n 1 "$folder/other" build 2> "$folder/log"
+    else
+        "${run[@]}" -n 3 "$program" "$how" 2> "$folder/log"
+    fi
+    result=$?
+    [ ! -e "$MAESTRO_STARTED" ] || break
+    echo "try $try: the program did not start"
+    cat "$folder/log"
+done
 elapsed=$(($(date +%s) - $(stat -c %Y "$MAESTRO_STARTED")))
 echo "$how: exit code $result after $elapsed s"
 cat "$folder/log"
