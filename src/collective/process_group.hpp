@@ -94,7 +94,7 @@ public:
         return "its other ranks";
     }
     /// Whether these sums are taken in the order of Sums::ordered.
-    bool ordered(Sums sums) const { return native_ == nullptr || !native_sums_ || sums == Sums::ordered; }
+    bool ordered(Sums sums) const { return !native_sums_ || sums == Sums::ordered; }
     /// For operations that run beside other work. Ends when every rank has launched it and has computed what
     /// it had issued by then. The exchange that follows then waits for no rank, and only for what was issued
     /// before the rendezvous. A device would otherwise wait within NCCL's kernels, which occupy

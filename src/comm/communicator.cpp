@@ -16,7 +16,6 @@ namespace {
 constexpr std::size_t kChunkElements = std::size_t{1} << 28;  // counts of MPI are int
 constexpr std::size_t kChunkBytes = std::size_t{1} << 30;
 constexpr int kGatherTag = 1;
-constexpr int kNotifyTag = 3;
 }  // namespace
 
 Communicator::Communicator(MPI_Comm handle, Waiter& waiter, std::string name)
@@ -144,19 +143,20 @@ bool Communicator::any(bool value) const {
     return max(value ? 1.0 : 0.0) > 0;
 }
 
-void Communicator::notify(int rank) const {
+void Communicator::notify(int rank, int tag) const {
     MPI_Request request = MPI_REQUEST_NULL;
-    MAESTRO_MPI(MPI_Isend(nullptr, 0, MPI_BYTE, rank, kNotifyTag, handle_, &request));
+    MAESTRO_MPI(MPI_Isend(nullptr, 0, MPI_BYTE, rank, tag, handle_, &request));
     MAESTRO_MPI(MPI_Request_free(&request));  // an empty message has no buffer to wait for
 }
 
-std::optional<int> Communicator::next_notice() const {
+std::optional<Communicator::Notice> Communicator::next_notice(int tag) const {
     int there = 0;
     MPI_Status status;
-    MAESTRO_MPI(MPI_Iprobe(MPI_ANY_SOURCE, kNotifyTag, handle_, &there, &status));
+    MAESTRO_MPI(MPI_Iprobe(MPI_ANY_SOURCE, tag, handle_, &there, &status));
     if (there == 0) return std::nullopt;
-    MAESTRO_MPI(MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, kNotifyTag, handle_, MPI_STATUS_IGNORE));
-    return status.MPI_SOURCE;
+    MAESTRO_MPI(
+        MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, handle_, MPI_STATUS_IGNORE));
+    return Notice{status.MPI_SOURCE, status.MPI_TAG};
 }
 
 bool Communicator::notified() const {

@@ -63,11 +63,16 @@ public:
     std::int64_t sum(std::int64_t value) const;
     double max(double value) const;
     bool any(bool value) const;  ///< true on all ranks if true on one
+    static constexpr int kNotifyTag = 3;
+    struct Notice {
+        int rank = 0, tag = 0;  ///< `rank`: its sender
+    };
     /// Sends `rank` an empty message, which next_notice() or notified() finds there. Not collective, and does
     /// not wait.
-    void notify(int rank) const;
-    /// Takes the next such message and returns its sender; nothing if none has arrived.
-    std::optional<int> next_notice() const;
+    void notify(int rank, int tag = kNotifyTag) const;
+    /// Takes the next such message; nothing if none has arrived. MPI_ANY_TAG takes those of any tag, on a
+    /// communicator on which no other messages travel.
+    std::optional<Notice> next_notice(int tag = kNotifyTag) const;
     bool notified() const;  ///< takes all that have arrived; true if there were any
 
     /// Collective; other ranks' vectors are resized.

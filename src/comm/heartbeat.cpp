@@ -51,9 +51,9 @@ bool Heartbeat::poll() noexcept {
     polled_s_ = now;
     bool received = false;
     try {
-        while (const std::optional<int> sender = world_.next_notice()) {
+        while (const std::optional<Communicator::Notice> notice = world_.next_notice()) {
             const auto distance =
-                static_cast<unsigned>((world_.rank() - *sender + world_.size()) % world_.size());
+                static_cast<unsigned>((world_.rank() - notice->rank + world_.size()) % world_.size());
             received = true;
             news_s_ = now;
             notify(std::countr_zero(distance));

@@ -28,27 +28,16 @@ void Rendezvous::begin() {
 bool Rendezvous::test() {
     int done = 0;
     MAESTRO_MPI(MPI_Test(&barrier_, &done, MPI_STATUS_IGNORE));
-    if (done == 0 && now_s() < began_s_ + kLong) return false;
-    for (int rank = 0; rank < members_->size() && done == 0 && !notified_; ++rank) {
-        if (rank == members_->rank()) continue;
-        MPI_Request request = MPI_REQUEST_NULL;
-        MAESTRO_MPI(MPI_Isend(nullptr, 0, MPI_BYTE, rank, tag(), members_->handle(), &request));
-        MAESTRO_MPI(MPI_Request_free(&request));  // an empty message has no buffer to wait for
+    if (done == 0 && !notified_ && now_s() >= began_s_ + kLong) {
+        notified_ = true;
+        for (int rank = 0; rank < members_->size(); ++rank)
+            if (rank != members_->rank()) members_->notify(rank, tag());
     }
-    notified_ = true;
-    take_notices();
+    // At the end also those of others that have waited longer, so that none is left there.
+    if (done != 0 || notified_)
+        while (const std::optional<Communicator::Notice> notice = members_->next_notice(MPI_ANY_TAG))
+            if (notice->tag == tag()) waiting_.insert(notice->rank);
     return done != 0;
-}
-
-void Rendezvous::take_notices() {
-    for (int there = 1; there != 0;) {
-        MPI_Status status;
-        MAESTRO_MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, members_->handle(), &there, &status));
-        if (there == 0) continue;
-        MAESTRO_MPI(MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, members_->handle(),
-                             MPI_STATUS_IGNORE));
-        if (status.MPI_TAG == tag()) waiting_.insert(status.MPI_SOURCE);
-    }
 }
 
 std::string Rendezvous::missing() const {

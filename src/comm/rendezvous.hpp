@@ -26,7 +26,6 @@ public:
 
 private:
     int tag() const;
-    void take_notices();
 
     const Communicator* members_;
     MPI_Request barrier_ = MPI_REQUEST_NULL;

@@ -10,8 +10,9 @@ namespace maestro::config {
 
 namespace {
 
-/// These keys change where, how long or how fast a run computes, but not the result. The samples are compared
-/// by their checksums, so their path may change, and the weights come from the checkpoint.
+/// These keys change where, how long or how fast a run computes, but not the result, or only its rounding
+/// (run.sums). The samples are compared by their checksums, so their path may change, and the weights come
+/// from the checkpoint.
 constexpr std::array<std::string_view, 13> kFreeKeys = {
     "emulated.cluster", "run.name",          "run.output",      "run.device",  "run.timeout_s",
     "run.transport",    "data.train",        "data.validation", "train.steps", "train.log_every",

@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 run=(timeout --kill-after=5 60 mpirun --allow-run-as-root --oversubscribe)
 export MAESTRO_STARTED=$folder/started
-# An mpirun that ends while another one starts may remove the folder that both use, and the second one then fails at once: it tries again.
+# Seldom mpirun fails at once, before the program starts, where other tests run beside this one: then it is started again.
 for try in 1 2 3; do
     if [ "$how" = build ]; then
         cp "$program" "$folder/other" && echo >> "$folder/other"
