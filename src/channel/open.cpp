@@ -153,7 +153,7 @@ std::int64_t count_gpus(const ChannelSpec& spec, const std::vector<bool>& on_gpu
 
 /// Whether rows travel from GPU to GPU.
 bool is_direct(Method method) {
-    return method == Method::nccl || method == Method::gpu_mpi;
+    return method == Method::gpu_mpi;
 }
 
 /// Whether GPUs can copy into the memory of other ranks. On an emulated link they go through put(), which
@@ -164,12 +164,10 @@ bool reaches_peers(const ChannelSpec& spec, Method method) {
 
 /// Collective over the ranks of the edge.
 std::unique_ptr<transport::Transport> open_direct(const comm::Communicator& world, const ChannelSpec& spec,
-                                                  const transport::Backends& backends, bool by_nccl,
-                                                  int tag) {
+                                                  const transport::Backends& backends, int tag) {
     const std::vector<int> ranks = ranks_of(spec);
     transport::DirectEnd end{.backends = backends,
                              .edge = spec.name,
-                             .by_nccl = by_nccl,
                              .flag_bytes = flag_bytes(spec),
                              .bytes = rank_bytes(spec, world.rank()),
                              .staging = direct_staging(spec, world.rank())};
@@ -235,8 +233,7 @@ std::optional<std::unique_ptr<transport::Transport>> make_transport(const comm::
     if (member && method == Method::messages)
         transport = transport::make_messages(world.group(ranks, tag, "edge " + spec.name), bytes,
                                              message_bytes(spec, world.rank()));
-    if (member && is_direct(method))
-        transport = open_direct(world, spec, backends, method == Method::nccl, tag);
+    if (member && is_direct(method)) transport = open_direct(world, spec, backends, tag);
     if (member && method == Method::shared_memory) {
         try {
             transport = transport::make_mpi_window(world.group(ranks, tag, "edge " + spec.name), bytes,
@@ -288,7 +285,6 @@ std::string describe_gpu_copies(const ChannelSpec& spec, Method method, const st
                                 ? "GPUs"
                                 : fmt::format("the GPUs of {} of its {} ranks", gpus, ranks);
     if (method == Method::pointer) return who + " keep its rows";
-    if (method == Method::nccl) return who + " send on dedicated streams";
     if (method == Method::gpu_mpi) return who + " send straight from their memory";
     if (reaches_peers(spec, method) && refused.empty()) return who + " copy straight from and to it";
     const std::string reason = refused.empty() ? "what is sent has to be copied" : refused;

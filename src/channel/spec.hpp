@@ -127,16 +127,6 @@ inline bool carries(const ChannelSpec& spec, int from, int to) {
     return from != to && (connected(from, to) || (spec.carries_gradient && connected(to, from)));
 }
 
-/// Bytes of staging memory on a GPU for rows that may be overwritten before they have been sent to another
-/// GPU: gradients, and rows of an edge without gradients.
-inline std::size_t direct_staging(const ChannelSpec& spec, int rank) {
-    std::size_t bytes = 0;
-    if (!spec.carries_gradient && find_rank(spec.producers, rank)) bytes = bytes_of_rows(spec, spec.max_sent);
-    if (spec.carries_gradient && find_rank(spec.consumers, rank))
-        bytes = bytes_of_rows(spec, spec.max_received);
-    return std::min(kMaxStagingBytes, 2 * static_cast<std::size_t>(spec.window) * bytes);
-}
-
 /// The ranks of an edge, each once: all producers, then those consumers that are not producers too.
 inline std::vector<int> ranks_of(const ChannelSpec& spec) {
     std::vector<int> ranks;
@@ -147,14 +137,19 @@ inline std::vector<int> ranks_of(const ChannelSpec& spec) {
     return ranks;
 }
 
-/// Bytes that a rank's GPU needs beside rank_bytes() if rows travel directly from GPU to GPU. A connection
-/// carries rows to or from one other GPU, and its library takes `connection_bytes` for it.
-inline std::size_t direct_bytes(const ChannelSpec& spec, int rank, std::size_t connection_bytes) {
-    std::size_t connections = 0;
-    for (const int other : ranks_of(spec))
-        connections += (carries(spec, rank, other) ? 1 : 0) + (carries(spec, other, rank) ? 1 : 0);
-    if (connections == 0) return 0;
-    return direct_staging(spec, rank) + connections * connection_bytes;
+/// Bytes that a rank's GPU needs beside rank_bytes() if rows travel directly from GPU to GPU: staging memory
+/// for rows that may be overwritten before they have been sent, which are gradients, and rows of an edge
+/// without gradients. 0 if the rank exchanges rows with no other one.
+inline std::size_t direct_staging(const ChannelSpec& spec, int rank) {
+    const std::vector<int> ranks = ranks_of(spec);
+    if (std::none_of(ranks.begin(), ranks.end(),
+                     [&](int other) { return carries(spec, rank, other) || carries(spec, other, rank); }))
+        return 0;
+    std::size_t bytes = 0;
+    if (!spec.carries_gradient && find_rank(spec.producers, rank)) bytes = bytes_of_rows(spec, spec.max_sent);
+    if (spec.carries_gradient && find_rank(spec.consumers, rank))
+        bytes = bytes_of_rows(spec, spec.max_received);
+    return std::min(kMaxStagingBytes, 2 * static_cast<std::size_t>(spec.window) * bytes);
 }
 
 }  // namespace maestro::channel

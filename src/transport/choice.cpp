@@ -52,17 +52,16 @@ Choice choose_for_edge(const EdgeRanks& ranks, TransportRequest request) {
     if (ranks.same_rank) return {Method::pointer, "both ends are one rank"};
     if (request == TransportRequest::messages) return {Method::messages, "run.transport asks for it"};
     // A request of the deck for one method wins over the GPUs. An emulated link needs the host, which
-    // compares each flag's delivery time with its clock: NCCL would deliver rows before their time.
+    // compares each flag's delivery time with its clock.
     std::string why_not_direct;  // from GPU to GPU, if there are GPUs
     if (request == TransportRequest::automatic) {
         using Kind = GpuPlacement::Kind;
         const GpuPlacement placement = gpu_placement(ranks.gpus);
         const bool all = placement.kind != Kind::none && placement.kind != Kind::some;
-        if (placement.kind == Kind::exclusive && !ranks.emulated) return {Method::nccl, placement.reason};
         if (all && ranks.mpi_reaches_gpus && !ranks.emulated)
-            return {Method::gpu_mpi, placement.reason + " and MPI reaches GPUs"};
-        if (placement.kind != Kind::none)
-            why_not_direct = (all && ranks.emulated ? "its link is emulated" : placement.reason) + " and ";
+            return {Method::gpu_mpi, "MPI reaches the GPUs of all its ranks"};
+        if (placement.kind == Kind::some) why_not_direct = placement.reason + " and ";
+        if (all) why_not_direct = ranks.emulated ? "its link is emulated and " : "MPI reaches no GPUs and ";
     }
     // Shared memory before messages: a put is one copy and needs neither thread nor message. Between nodes
     // MPI has no window that works: see make_mpi_window().

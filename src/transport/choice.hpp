@@ -14,7 +14,7 @@ enum class Method {
     shared_memory,    ///< a one-sided MPI window in memory that the ranks of a node share; a put is a copy
     messages,         ///< two-sided MPI between the hosts' memories
     staged_messages,  ///< the same for GPUs, through pinned memory of the host
-    nccl,             ///< from GPU to GPU by NCCL
+    nccl,             ///< from GPU to GPU by NCCL; for groups alone
     gpu_mpi,          ///< from GPU to GPU by an MPI that can read and write the memory of GPUs
 };
 /// "shared memory", "messages", "NCCL 2.28.9", ...: for the log.
@@ -55,18 +55,17 @@ struct EdgeRanks {
     bool emulated = false;           ///< an emulated link delays what it carries, which takes the host
     bool mpi_reaches_gpus = false;   ///< comm::reaches_gpus() on every rank
 };
+/// Never NCCL: its kernels wait on the device for the other rank. Streams share hardware queues, in which
+/// work of one stream waits behind that of another, so that a receive could hold up the very work on which
+/// the other rank depends before it sends. Rows travel by copies and messages that wait for no other rank.
 /// Throws Error(bad_deck, all_ranks) where shared memory is requested for an edge between nodes.
 Choice choose_for_edge(const EdgeRanks& ranks, TransportRequest request);
 
 /// "NCCL 2.28.9", or "" in a program that was built without it.
 std::string nccl_version();
-/// Bytes of a GPU's memory that NCCL may take for the buffers of one connection: an estimate.
-struct NcclConnectionBytes {
-    std::size_t group = 0;  ///< between two ranks of a group
-    std::size_t edge = 0;   ///< from or to a rank at the other end of an edge
-};
-/// Returns zeros in a program that was built without NCCL.
-NcclConnectionBytes nccl_connection_bytes();
+/// Bytes of a GPU's memory that NCCL may take for the buffers of one connection between two ranks of a group:
+/// an estimate. 0 in a program that was built without NCCL.
+std::size_t nccl_connection_bytes();
 /// Connections of a rank whose buffers are counted in the memory plan: seven other ranks of the node, and one
 /// for all ranks on other nodes, since connections through a network share their buffers.
 inline constexpr int kMaxNcclConnections = 8;

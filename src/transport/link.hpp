@@ -8,10 +8,6 @@
 
 #include "transport/transport.hpp"
 
-namespace maestro::backend {
-class CudaEvent;
-}
-
 namespace maestro::transport {
 
 /// Consecutive bytes of rows on the device.
@@ -32,10 +28,8 @@ public:
     int peer() const { return peer_; }
     /// Starts to send or receive all runs; needs ready(). The other side must post as many bytes.
     virtual void post(std::span<const Run> runs) = 0;
-    /// Whether everything that was posted has been completed, or issued to a stream. Throws its error.
+    /// Whether everything that was posted has been completed. Throws its error.
     virtual bool ready() = 0;
-    /// Records `moved`, which is reached once everything that was posted has been completed. Needs ready().
-    virtual void mark(backend::CudaEvent& moved) const = 0;
 
 private:
     bool outgoing_;
@@ -45,7 +39,6 @@ private:
 /// In an order that is the same on all ranks; they are destroyed in it too.
 using Links = std::list<std::unique_ptr<Link>>;
 /// Collective over `edge`, which outlives them.
-Links open_nccl_links(const comm::Communicator& edge, const DirectEnd& end);
 Links open_mpi_links(const comm::Communicator& edge, const DirectEnd& end);
 
 }  // namespace maestro::transport

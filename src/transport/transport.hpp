@@ -1,7 +1,7 @@
 // What a channel needs from the machine: memory that peers write into, and a few operations on it. How bytes
 // travel is decided in this folder alone: by pointer within a rank, by MPI windows within a node, by messages
 // between nodes, late over an emulated link; between a GPU's memory and the host's by copies beside the
-// kernels; between the memories of two GPUs by NCCL or by a CUDA-aware MPI.
+// kernels; between the memories of two GPUs by a CUDA-aware MPI.
 #pragma once
 
 #include <cstddef>
@@ -117,7 +117,6 @@ std::unique_ptr<Transport> make_gpu_transport(std::unique_ptr<Transport> host, c
 struct DirectEnd {
     Backends backends;
     std::string edge;                 ///< for error messages
-    bool by_nccl = true;              ///< no two ranks share a GPU; otherwise by a CUDA-aware MPI
     std::size_t flag_bytes = 0;       ///< at the start of the memory, in host memory
     std::size_t bytes = 0;            ///< of the memory; the rows are on the device
     std::vector<bool> sends = {};     ///< whether rows are sent to each peer

@@ -270,9 +270,7 @@ RankMemory memory_of(const MemoryPlan& plan, const graph::SectionGraph& graph, i
     for (const channel::ChannelSpec& spec : plan.channels) {
         memory.channels += static_cast<double>(channel::rank_bytes(spec, rank));
         memory.messages += static_cast<double>(channel::message_bytes(spec, rank));
-        if (plan.libraries.edges)
-            memory.reserve +=
-                static_cast<double>(channel::direct_bytes(spec, rank, plan.libraries.edge_connection));
+        if (plan.libraries.edges) memory.reserve += static_cast<double>(channel::direct_staging(spec, rank));
     }
     return memory;
 }
@@ -337,9 +335,6 @@ std::string describe(const Libraries& libraries) {
             ", {:.0f} MiB for NCCL's buffers to each other rank of a group (at most {} of a "
             "group)",
             mib(libraries.link), transport::kMaxNcclConnections);
-    if (libraries.edges && libraries.edge_connection > 0)
-        text += fmt::format(", {:.0f} MiB for each NCCL connection between two ranks of an edge",
-                            mib(static_cast<double>(libraries.edge_connection)));
     return text;
 }
 

@@ -35,11 +35,10 @@ struct StageMemory {
 
 /// Bytes that libraries use on the GPU of a rank; 0 on a CPU.
 struct Libraries {
-    double workspace = 0;             ///< that the backend allocates for each section of a rank
-    double reserve = 0;               ///< estimated: code, handles
-    double link = 0;                  ///< estimated: buffers for each link of a stage
-    bool edges = false;               ///< whether rows may go from GPU to GPU, see channel::direct_bytes
-    std::size_t edge_connection = 0;  ///< and if so, estimated: buffers for each connection of an edge
+    double workspace = 0;  ///< that the backend allocates for each section of a rank
+    double reserve = 0;    ///< estimated: code, handles
+    double link = 0;       ///< estimated: buffers for each link of a stage
+    bool edges = false;    ///< whether rows may go from GPU to GPU, see channel::direct_staging
 };
 
 struct MemoryPlan {

@@ -1,4 +1,4 @@
-// Failures of groups and edges by NCCL: a rank that is missing, a rank that is lost, ranks that share a GPU.
+// Failures of groups by NCCL: a rank that is missing, a rank that is lost, ranks that share a GPU.
 // Also that the simulated NCCL rejects what NCCL rejects. Two ranks with a GPU each.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -10,13 +10,11 @@
 #include "backend/backend.hpp"
 #include "backend/cuda/stream.hpp"
 #include "base/check.hpp"
-#include "channel/open.hpp"
 #include "collective/implementations.hpp"
 #include "collective/process_group.hpp"
 #include "mpi/expect.hpp"
 #include "mpi/mpi_main.hpp"
 #include "support/device.hpp"
-#include "support/edges.hpp"
 
 namespace {
 
@@ -85,38 +83,6 @@ void shared_gpus_are_rejected(const comm::Communicator& world) {
     });
 }
 
-/// The producer sends rows to a rank whose end of the edge is destroyed.
-void a_lost_rank_of_an_edge_is_reported_by_nccl(const comm::Communicator& world) {
-    Rig rig(world.rank());
-    rig.waiter.set_timeout(60);
-    channel::ChannelSpec spec;
-    spec.name = "up-down";
-    spec.producers = {{0}};
-    spec.consumers = {{1}};
-    spec.width = 2;
-    spec.max_sent = spec.max_received = 2;
-    spec.max_samples = 1;
-    const transport::Backends ends{rig.device.get(), rig.device.get()};
-    auto [channels, description] = channel::open_channels(
-        rig.world, std::span(&spec, 1), channel::TransportRequest::automatic, std::span(&ends, 1));
-    MAESTRO_CHECK(description[0].find("edge up-down: by NCCL ") == 0, "{}", description[0]);
-    const channel::Route route = testing_support::route(7, 0, 0, 0, 0, 2);
-    channels[0]->begin_step(0, std::span(&route, 1));
-    if (world.rank() == 1)
-        test::expect_error(ExitCode::io_error, "alone", [&] {
-            const auto edge = std::move(channels[0]);  // goes as the error comes
-            throw Error(ExitCode::io_error, "alone");
-        });
-    world.barrier();
-    if (world.rank() == 0)
-        test::expect_error(ExitCode::peer_lost, "rank 1 is gone", [&] {
-            const auto edge = std::move(channels[0]);
-            edge->put(0, rig.half(0));
-            edge->wait_drained(0);
-        });
-    world.barrier();
-}
-
 ncclResult_t completed(ncclComm_t communicator, ncclResult_t found) {
     while (found == ncclInProgress) ncclCommGetAsyncError(communicator, &found);
     return found;
@@ -160,6 +126,5 @@ int main(int argc, char** argv) {
         shared_gpus_are_rejected(world);
         a_lost_rank_is_reported_by_nccl(world);
         a_missing_rank_is_reported(world);
-        a_lost_rank_of_an_edge_is_reported_by_nccl(world);
     });
 }

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "backend/arena.hpp"
-#include "backend/gpus.hpp"
 #include "base/check.hpp"
 #include "base/random.hpp"
 #include "comm/check.hpp"
@@ -20,7 +19,6 @@
 #include "mpi/mpi_main.hpp"
 #include "support/device.hpp"
 #include "support/edges.hpp"
-#include "transport/choice.hpp"
 
 namespace {
 
@@ -543,7 +541,7 @@ void little_pinned_memory_is_enough(const comm::Communicator& world, const trans
     for (std::uint64_t seed = 200; seed < 204; ++seed) play_steps(world, devices, channel, seed);
 }
 
-/// The same of the device's memory where NCCL sends.
+/// The same of the device's memory where GPUs send straight from it.
 void little_device_memory_is_enough(const comm::Communicator& world, const transport::Backends& devices) {
     const ChannelSpec spec = halves_of(world, "narrow");
     const std::vector<int> ranks = ranks_of(spec);
@@ -583,11 +581,7 @@ void copies_end_before_their_memory(const comm::Communicator& world, const trans
         });
 }
 
-bool gpus_apart(const comm::Communicator& world) {
-    return backend::find_gpus().count >= world.size() && !transport::nccl_version().empty();
-}
-
-/// Ranks with one GPU each send by NCCL unless another transport is requested; the log says which and why.
+/// An MPI that reaches GPUs is used unless another transport is requested; the log says which and why.
 void gpus_use_the_right_transport(const comm::Communicator& world, const transport::Backends& devices) {
     ChannelSpec spec = small_spec("up-down");
     spec.producers = {{0}};
@@ -597,18 +591,12 @@ void gpus_use_the_right_transport(const comm::Communicator& world, const transpo
         MAESTRO_CHECK(open.description[0].find(words) != std::string::npos, "{}: not {}", open.description[0],
                       words);
     };
-    if (gpus_apart(world)) {
-        says(channel::TransportRequest::automatic, "edge up-down: by NCCL ");
+    if (comm::reaches_gpus())
         says(channel::TransportRequest::automatic,
-             "because each of 2 ranks has a GPU to itself; GPUs send on dedicated streams");
-    } else if (comm::reaches_gpus()) {
+             "edge up-down: by messages, because MPI reaches the GPUs of all its ranks; GPUs send straight");
+    else
         says(channel::TransportRequest::automatic,
-             "edge up-down: by messages, because 2 ranks share 1 GPU and MPI reaches GPUs; GPUs send "
-             "straight");
-    } else {
-        says(channel::TransportRequest::automatic,
-             "edge up-down: by shared memory, because 2 ranks share 1 GPU and all its ranks are on ");
-    }
+             "edge up-down: by shared memory, because MPI reaches no GPUs and all its ranks are on ");
     says(channel::TransportRequest::shared_memory, "by shared memory, because all its ranks are on ");
     says(channel::TransportRequest::messages, "by messages, because run.transport asks for it");
     spec.latency_s = 1e-4;
@@ -757,7 +745,7 @@ int main(int argc, char** argv) {
             copies_end_before_their_memory(world, devices);
             little_pinned_memory_is_enough(world, devices);
             gpus_use_the_right_transport(world, devices);
-            if (gpus_apart(world)) little_device_memory_is_enough(world, devices);
+            if (comm::reaches_gpus()) little_device_memory_is_enough(world, devices);
         }
         misuse_is_refused(world);
         if (world.size() > 1) {

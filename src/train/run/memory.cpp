@@ -59,14 +59,11 @@ MemoryClaim host_claim(const RunContext& context, double needed) {
 workload::Libraries libraries_of(const RunContext& context, const MemoryPool& pool) {
     if (!context.device.gpu) return {};
     const bool one_for_all = pool.ranks > 1 && pool.ranks == context.world.size();
-    const bool by_nccl = pool.ranks == 1 && !transport::nccl_version().empty();
     const backend::LibraryMemory memory = backend::library_memory_of_gpu(context.device.number);
-    const transport::NcclConnectionBytes nccl = transport::nccl_connection_bytes();
     return {.workspace = static_cast<double>(memory.workspace),
             .reserve = static_cast<double>(memory.reserve),
-            .link = one_for_all ? 0.0 : static_cast<double>(nccl.group),
-            .edges = context.deck.run.transport == "auto" && (by_nccl || comm::reaches_gpus()),
-            .edge_connection = by_nccl ? nccl.edge : 0};
+            .link = one_for_all ? 0.0 : static_cast<double>(transport::nccl_connection_bytes()),
+            .edges = context.deck.run.transport == "auto" && comm::reaches_gpus()};
 }
 
 /// Collective. Throws on all ranks the same error, about the memory that lacks most.

@@ -1,7 +1,7 @@
 // Sends rows from one GPU's memory to another's, and flags by messages between the hosts. Everything that is
 // put to a peer before submit() is one send request: its rows are sent once the device has computed them, and
 // a message with the flags says where they belong. The receiver posts the receive, straight into the rows,
-// before it sets the flags; its kernels then wait for the receive on the device. The slots of a
+// and sets the flags when they have arrived. The slots of a
 // channel keep the order of everything else: a slot is filled again only after it was acknowledged, and the
 // acknowledgement is sent after the operations that read the slot.
 #include <cuda_runtime_api.h>
@@ -37,9 +37,8 @@ struct SendRequest {
     std::vector<Extent> extents;  ///< of the runs, in the peer's memory
     std::vector<Flag> flags;
     backend::CudaEvent ready;  ///< the device has computed the rows
-    backend::CudaEvent sent;   ///< the rows have been sent
     bool posted = false;
-    bool issued = false;        ///< the host has nothing left to do for it
+    bool sent = false;
     std::uint64_t staging = 0;  ///< position in the staging ring up to which memory is free afterwards
 
     void add(std::size_t offset, std::byte* data, std::size_t bytes) {
@@ -52,9 +51,8 @@ struct SendRequest {
         runs.push_back({data, bytes});
         extents.push_back({offset, bytes});
     }
-    bool is_done() const { return issued && (runs.empty() || sent.reached()); }
     void clear() {
-        flushed = posted = issued = false;
+        flushed = posted = sent = false;
         runs.clear();
         extents.clear();
         flags.clear();
@@ -74,7 +72,6 @@ struct PeerQueue {
     Link* in = nullptr;   ///< null if no rows are received from it
     std::deque<SendRequest*> outbox;
     std::deque<ReceiveRequest> inbox;
-    backend::CudaEvent received;  ///< the last rows that were announced
 };
 
 class DirectTransport final : public Transport {
@@ -87,7 +84,7 @@ public:
           device_rows_(*end_.backends.any(), end_.bytes - end_.flag_bytes),
           staging_(end_.staging, *end_.backends.any()),
           queues_(static_cast<std::size_t>(edge.size())),
-          links_(end_.by_nccl ? open_nccl_links(edge, end_) : open_mpi_links(edge, end_)),
+          links_(open_mpi_links(edge, end_)),
           endpoint_(std::move(edge), kSpareBytes,
                     [this](int peer, const Bytes& message) { deliver(peer, message); }) {
         MAESTRO_CUDA_CALL(cudaGetDevice(&device_));
@@ -142,15 +139,7 @@ public:
     void zero(std::size_t offset, std::size_t bytes) override {
         MAESTRO_CUDA_CALL(cudaMemsetAsync(on_device(offset), 0, bytes, operations_));
     }
-    /// Waits for the last receive from each peer, which may be a later one than the caller needs. It was
-    /// posted because its sender had computed the rows, so it ends without anything that this rank has yet to
-    /// do.
-    std::byte* rows_at(std::size_t offset) override {
-        const std::lock_guard lock(mutex_);
-        for (const PeerQueue& each : queues_)
-            if (each.in) each.received.block(operations_);
-        return on_device(offset);
-    }
+    std::byte* rows_at(std::size_t offset) override { return on_device(offset); }
 
 private:
     PeerQueue& queue(int peer) { return queues_[static_cast<std::size_t>(peer)]; }
@@ -264,27 +253,22 @@ private:
             while (!each.outbox.empty() && advance_send(each)) each.outbox.pop_front();
             while (!each.inbox.empty() && advance_receive(each)) each.inbox.pop_front();
         }
-        while (!requests_.empty() && requests_.front().is_done()) {
+        while (!requests_.empty() && requests_.front().sent) {
             staging_.release(requests_.front().staging);
             requests_.front().clear();
             spare_.splice(spare_.end(), requests_, requests_.begin());
         }
     }
-    /// Returns true once the host has nothing left to do for the first request.
+    /// Returns true once the first request has been sent.
     bool advance_send(PeerQueue& to) {
         SendRequest& request = *to.outbox.front();
         if (!request.posted) {
-            // NCCL's kernel would hold a part of the GPU while it waited for the rows on the device, and the
-            // kernels that compute them might not fit beside it. So the host waits for the event.
             if (!request.ready.reached()) return false;
             send(request, to);
             request.posted = true;
         }
-        if (!request.runs.empty()) {
-            if (!to.out->ready()) return false;
-            to.out->mark(request.sent);
-        }
-        return request.issued = true;
+        if (!request.runs.empty() && !to.out->ready()) return false;
+        return request.sent = true;
     }
     void send(const SendRequest& request, PeerQueue& to) {
         if (request.peer == self_) return store(request.flags);
@@ -317,8 +301,6 @@ private:
         if (!incoming.runs.empty()) {
             if (!std::exchange(incoming.posted, true)) from.in->post(incoming.runs);
             if (!from.in->ready()) return false;
-            // Before the flags: who has seen one may call rows_at(), which has to find this event.
-            from.in->mark(from.received);
         }
         store(incoming.flags);
         return true;

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "backend/cuda/stream.hpp"
 #include "comm/check.hpp"
 #include "transport/link.hpp"
 
@@ -13,8 +12,8 @@ constexpr int kTag = 5;
 constexpr std::size_t kLargest = std::size_t{1} << 30;  // a count is an int in MPI
 
 /// Ordinary messages straight from and to the device's memory, by a CUDA-aware MPI, which keeps their order.
-/// They are posted once the rows have been computed, and flags announce rows that have been received, so
-/// neither side needs an event.
+/// They are posted once the rows have been computed, and flags announce rows that have been received, so that
+/// nothing on the device waits for another rank.
 class MpiLink final : public Link {
 public:
     MpiLink(MPI_Comm edge, bool outgoing, int peer) : Link(outgoing, peer), edge_(edge) {}
@@ -39,7 +38,6 @@ public:
         }
         return true;
     }
-    void mark(backend::CudaEvent&) const override {}
 
 private:
     MPI_Comm edge_;

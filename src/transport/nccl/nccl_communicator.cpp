@@ -29,10 +29,9 @@ std::string nccl_version() {
 
 /// Sends and receives between two GPUs of a node open up to 32 channels of 10 MiB to receive and 2 MiB to
 /// send: seen on H100s (github.com/NVIDIA/nccl/issues/1685), where NCCL_MAX_P2P_NCHANNELS does not say less.
-/// A channel is a thread block of a kernel, so that a communicator has no more channels than blocks.
-NcclConnectionBytes nccl_connection_bytes() {
+std::size_t nccl_connection_bytes() {
     constexpr std::size_t kChannels = 32, kChannelBytes = std::size_t{10 + 2} << 20;
-    return {.group = kChannels * kChannelBytes, .edge = kNcclEdgeBlocks * kChannelBytes};
+    return kChannels * kChannelBytes;
 }
 
 ncclUniqueId NcclCommunicator::make_id() {
@@ -43,11 +42,10 @@ ncclUniqueId NcclCommunicator::make_id() {
 }
 
 NcclCommunicator::NcclCommunicator(std::string name, comm::Waiter& waiter, const ncclUniqueId& id, int rank,
-                                   int size, int blocks)
+                                   int size)
     : name_(std::move(name)), waiter_(waiter), size_(size) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;  // or calls would wait for other ranks without a deadline
-    if (blocks > 0) config.maxCTAs = blocks;
     try {
         check(ncclCommInitRankConfig(&handle_, size, id, rank, &config), "ncclCommInitRankConfig");
     } catch (...) {

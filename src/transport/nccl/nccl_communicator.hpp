@@ -11,19 +11,13 @@
 
 namespace maestro::transport {
 
-/// The most thread blocks that an operation of an edge uses, so that the kernels of all connections fit on
-/// the device together.
-inline constexpr int kNcclEdgeBlocks = 4;
-
 /// Owns the communicator. Called by one thread at a time, whose current GPU is the communicator's.
 class NcclCommunicator {
 public:
     static ncclUniqueId make_id();
     /// Starts to initialize it as rank `rank` of `size`; wait_until_ready() waits for that. All ranks pass
-    /// the `id` that one of them has made. `name` is used in messages; `blocks`: the most thread blocks that
-    /// an operation may use (0: NCCL's default). The waiter must outlive it.
-    NcclCommunicator(std::string name, comm::Waiter& waiter, const ncclUniqueId& id, int rank, int size,
-                     int blocks = 0);
+    /// the `id` that one of them has made. `name` is used in messages. The waiter must outlive it.
+    NcclCommunicator(std::string name, comm::Waiter& waiter, const ncclUniqueId& id, int rank, int size);
     /// Collective, unless an exception is being handled. Operations in streams end first.
     ~NcclCommunicator();
     NcclCommunicator(const NcclCommunicator&) = delete;

@@ -63,16 +63,14 @@ TEST(Choice, MessagesCanBeRequestedAndWindowsOnlyWithinANode) {
                           "\"auto\" or \"messages\""));
 }
 
-TEST(Choice, GpusOfTheirOwnSendByNcclWhereItIs) {
+TEST(Choice, GpusSendThroughTheHostWhereMpiDoesNotReachThem) {
     const std::vector<std::string> separate = {"a 0", "a 1", "b 0", "b 1"},
                                    shared = {"a 0", "a 0", "b 0", ""};
-    const bool nccl = !transport::nccl_version().empty();
     const transport::Choice found = choose(edge({0}, {1, 2}), kHosts, separate, TransportRequest::automatic);
-    EXPECT_EQ(found.method, nccl ? Method::nccl : Method::messages);
-    EXPECT_EQ(found.reason, nccl ? "each of 3 ranks has a GPU to itself"
-                                 : "this program was built without NCCL and its ranks are on a, b");
+    EXPECT_EQ(found.method, Method::messages);
+    EXPECT_EQ(found.reason, "MPI reaches no GPUs and its ranks are on a, b");
     EXPECT_EQ(choose(edge({0}, {1}), kHosts, shared, TransportRequest::automatic).reason,
-              "2 ranks share 1 GPU and all its ranks are on a");
+              "MPI reaches no GPUs and all its ranks are on a");
     EXPECT_EQ(choose(edge({2}, {3}), kHosts, shared, TransportRequest::automatic).reason,
               "1 of 2 ranks have no GPU and all its ranks are on b");
     EXPECT_EQ(choose(edge({0}, {1}), kHosts, separate, TransportRequest::shared_memory).method,
@@ -80,15 +78,16 @@ TEST(Choice, GpusOfTheirOwnSendByNcclWhereItIs) {
     EXPECT_EQ(choose(edge({0}, {1}), kHosts, separate, TransportRequest::messages).method, Method::messages);
     ChannelSpec slow = edge({0}, {1});
     slow.latency_s = 1;
-    EXPECT_EQ(choose(slow, kHosts, separate, TransportRequest::automatic).method, Method::shared_memory);
+    EXPECT_EQ(choose(slow, kHosts, separate, TransportRequest::automatic, true).method,
+              Method::shared_memory);
 }
 
-TEST(Choice, AnMpiThatReachesGpusSendsWhereNcclDoesNot) {
+TEST(Choice, AnMpiThatReachesGpusSends) {
     const std::vector<std::string> shared = {"a 0", "a 0", "b 0", ""};
     const transport::Choice found =
         choose(edge({0}, {1, 2}), kHosts, shared, TransportRequest::automatic, true);
     EXPECT_EQ(found.method, Method::gpu_mpi);
-    EXPECT_EQ(found.reason, "3 ranks share 2 GPUs and MPI reaches GPUs");
+    EXPECT_EQ(found.reason, "MPI reaches the GPUs of all its ranks");
     EXPECT_EQ(choose(edge({2}, {3}), kHosts, shared, TransportRequest::automatic, true).method,
               Method::shared_memory);
     EXPECT_EQ(choose(edge({0}, {1}), kHosts, shared, TransportRequest::shared_memory, true).method,
