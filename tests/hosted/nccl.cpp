@@ -1,5 +1,5 @@
 // Simulated NCCL: the calls that Maestro uses, between processes of one host. Arguments are checked against
-// the library's documentation. As with a non-blocking communicator, a call enters its stream some time later.
+// the library's documentation. A call on a non-blocking communicator enters its stream some time later.
 // Data moves when the stream reaches the call and the peer has made the matching one.
 #include <fmt/core.h>
 #include <nccl.h>
@@ -147,6 +147,7 @@ ncclResult_t poll(const Communicator& c) {
     {
         const Lock lock(c->mutex);
         if (c->error != ncclSuccess) return c->error;
+        if (c->aborted) return ncclInternalError;
         if (!c->connected) {
             c->connected = c->links->connect();
             return c->connected && !same_gpu_twice(*c) ? ncclSuccess

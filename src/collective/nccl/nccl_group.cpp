@@ -46,8 +46,8 @@ public:
           members_(std::move(members)),
           backend_(backend),
           rendezvous_(members_),
-          nccl_(members_.name(), members_.waiter(), shared_id(members_), members_.rank(), members_.size()) {
-        nccl_.wait_until_ready("ncclCommInitRankConfig");
+          nccl_(members_.name(), members_.waiter(), shared_id(members_), members_.rank(), members_.size(),
+                stream_) {
         use(*this, sums);
         diagnostic_id_ = members_.waiter().add_diagnostic([this] { return describe_pending(); });
     }
@@ -62,7 +62,7 @@ public:
         if (exchange.kind == Kind::nothing) return;
         // The device waits and not the host, which goes on to issue the operations that use the tensors.
         exchange.ended.block(backend_.stream());
-        nccl_.ready();  // throws if NCCL has failed meanwhile
+        nccl_.check();
     }
     bool test(Request request) override {
         Exchange& exchange = exchanges_.open(request, members_.name());
@@ -73,7 +73,7 @@ public:
         if (ended)
             wait(request);
         else
-            nccl_.ready();  // throws if NCCL has failed
+            nccl_.check();
         return ended;
     }
     std::string describe(Request request) const override {
@@ -101,14 +101,12 @@ protected:
         // another they would deadlock: each send would wait for a receive that is queued behind a send that
         // waits as well.
         return issue([&] {
-            nccl_.wait_until_ready(ncclGroupStart(), "ncclGroupStart");
+            nccl_.check(ncclGroupStart(), "ncclGroupStart");
             for (const Message& m : in)
-                nccl_.wait_until_ready(ncclRecv(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_),
-                                       "ncclRecv");
+                nccl_.check(ncclRecv(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_), "ncclRecv");
             for (const Message& m : out)
-                nccl_.wait_until_ready(ncclSend(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_),
-                                       "ncclSend");
-            nccl_.wait_until_ready(ncclGroupEnd(), "ncclGroupEnd");  // only now are they in a stream
+                nccl_.check(ncclSend(m.data, m.bytes, ncclUint8, m.peer, nccl_, stream_), "ncclSend");
+            nccl_.check(ncclGroupEnd(), "ncclGroupEnd");
         });
     }
 
@@ -122,25 +120,22 @@ private:
 
     Request begin_sum_scatter(const Tensor& whole, const Tensor& local) override {
         return issue([&] {
-            nccl_.wait_until_ready(
-                ncclReduceScatter(whole.data, local.data, static_cast<std::size_t>(local.size()),
-                                  type_of(whole), ncclSum, nccl_, stream_),
-                "ncclReduceScatter");
+            nccl_.check(ncclReduceScatter(whole.data, local.data, static_cast<std::size_t>(local.size()),
+                                          type_of(whole), ncclSum, nccl_, stream_),
+                        "ncclReduceScatter");
         });
     }
     Request begin_all_gather(const Tensor& local, const Tensor& whole) override {
         return issue([&] {
-            nccl_.wait_until_ready(
-                ncclAllGather(local.data, whole.data, local.bytes(), ncclUint8, nccl_, stream_),
-                "ncclAllGather");
+            nccl_.check(ncclAllGather(local.data, whole.data, local.bytes(), ncclUint8, nccl_, stream_),
+                        "ncclAllGather");
         });
     }
     Request begin_all_sum(const Tensor& values) override {
         return issue([&] {
-            nccl_.wait_until_ready(
-                ncclAllReduce(values.data, values.data, static_cast<std::size_t>(values.size()),
-                              type_of(values), ncclSum, nccl_, stream_),
-                "ncclAllReduce");
+            nccl_.check(ncclAllReduce(values.data, values.data, static_cast<std::size_t>(values.size()),
+                                      type_of(values), ncclSum, nccl_, stream_),
+                        "ncclAllReduce");
         });
     }
     /// Operations run one after another in the communicator's stream, in the same order on every rank.
@@ -167,7 +162,7 @@ private:
     }
     /// Names the group if the device is executing one of its operations.
     std::string describe_pending() const {
-        nccl_.ready();  // throws if NCCL has failed
+        nccl_.check();
         const bool any = exchanges_.any([](const Exchange& e) {
             return e.kind == Kind::moves && e.begun.reached() && !e.ended.reached();
         });

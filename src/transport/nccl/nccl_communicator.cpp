@@ -1,9 +1,14 @@
 #include "transport/nccl/nccl_communicator.hpp"
 
+#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <atomic>
+#include <memory>
+#include <thread>
 #include <utility>
 
+#include "backend/cuda/check.hpp"
 #include "base/error.hpp"
 #include "transport/choice.hpp"
 
@@ -17,6 +22,32 @@ namespace {
     throw Error(found == ncclRemoteError ? ExitCode::peer_lost : ExitCode::broken_invariant,
                 fmt::format("{}: {}: {}{}{} (run with NCCL_DEBUG=INFO for details)", name, expression,
                             ncclGetErrorString(found), detail && *detail ? ": " : "", detail ? detail : ""));
+}
+
+/// Throws where a call on a communicator has failed.
+struct Checked {
+    const ncclComm_t& communicator;
+    const std::string& name;
+    void operator()(ncclResult_t found, const char* expression) const {
+        if (found != ncclSuccess) nccl_failed(found, communicator, name, expression);
+    }
+};
+
+/// Sends a byte to every other rank. NCCL connects two ranks, allocates memory for it and waits for the
+/// device when they first exchange something; a training step must not.
+void connect_all(const Checked& checked, int rank, int size, Stream stream) {
+    char* bytes = nullptr;  // to send, and to receive
+    MAESTRO_CUDA_CALL(cudaMalloc(reinterpret_cast<void**>(&bytes), 2 * static_cast<std::size_t>(size)));
+    MAESTRO_CUDA_CALL(cudaMemsetAsync(bytes, 0, 2 * static_cast<std::size_t>(size), stream));
+    checked(ncclGroupStart(), "ncclGroupStart");
+    for (int peer = 0; peer < size; ++peer) {
+        if (peer == rank) continue;
+        checked(ncclSend(bytes + peer, 1, ncclUint8, peer, checked.communicator, stream), "ncclSend");
+        checked(ncclRecv(bytes + size + peer, 1, ncclUint8, peer, checked.communicator, stream), "ncclRecv");
+    }
+    checked(ncclGroupEnd(), "ncclGroupEnd");
+    MAESTRO_CUDA_CALL(cudaStreamSynchronize(stream));
+    MAESTRO_CUDA_CALL(cudaFree(bytes));
 }
 
 }  // namespace
@@ -42,16 +73,21 @@ ncclUniqueId NcclCommunicator::make_id() {
 }
 
 NcclCommunicator::NcclCommunicator(std::string name, comm::Waiter& waiter, const ncclUniqueId& id, int rank,
-                                   int size)
+                                   int size, Stream stream)
     : name_(std::move(name)), waiter_(waiter), size_(size) {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;  // or calls would wait for other ranks without a deadline
-    try {
-        check(ncclCommInitRankConfig(&handle_, size, id, rank, &config), "ncclCommInitRankConfig");
-    } catch (...) {
-        abort();
-        throw;
-    }
+    const auto made = std::make_shared<ncclComm_t>(nullptr);
+    run_beside("being connected", [=, name = name_] {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        const Checked checked{*made, name};
+        try {
+            checked(ncclCommInitRankConfig(made.get(), size, id, rank, &config), "ncclCommInitRankConfig");
+            connect_all(checked, rank, size, stream);
+        } catch (...) {
+            if (*made) ncclCommAbort(*made);
+            throw;
+        }
+    });
+    handle_ = *made;
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -61,42 +97,55 @@ NcclCommunicator::~NcclCommunicator() {
         return;
     }
     try {
-        wait_until_ready(ncclCommFinalize(handle_), "ncclCommFinalize");
+        run_beside("finalizing", [handle = handle_, name = name_] {
+            Checked{handle, name}(ncclCommFinalize(handle), "ncclCommFinalize");
+        });
         ncclCommDestroy(std::exchange(handle_, nullptr));
     } catch (const Error&) {
-        abort();
+        abort();  // which also ends the helper thread
     }
 }
 
+void NcclCommunicator::run_beside(const char* what, std::function<void()> body) {
+    struct Outcome {
+        std::atomic<bool> ended = false;
+        std::exception_ptr error;
+    };
+    const auto outcome = std::make_shared<Outcome>();
+    int device = 0;
+    MAESTRO_CUDA_CALL(cudaGetDevice(&device));
+    std::thread helper([outcome, device, body = std::move(body)] {
+        try {
+            MAESTRO_CUDA_CALL(cudaSetDevice(device));
+            body();
+        } catch (...) {
+            outcome->error = std::current_exception();
+        }
+        outcome->ended.store(true, std::memory_order_release);
+    });
+    try {
+        waiter_.wait_until([&] { return outcome->ended.load(std::memory_order_acquire); },
+                           [&] { return fmt::format("{} in {}", others(), what); });
+    } catch (...) {
+        helper.detach();
+        throw;
+    }
+    helper.join();
+    if (outcome->error) std::rethrow_exception(outcome->error);
+}
+
 void NcclCommunicator::check(ncclResult_t found, const char* expression) const {
-    if (found != ncclSuccess && found != ncclInProgress) nccl_failed(found, handle_, name_, expression);
+    Checked{handle_, name_}(found, expression);
 }
 
-bool NcclCommunicator::ready() const {
-    const ncclResult_t found = state();
-    check(found, "what runs on the GPU");
-    return found == ncclSuccess;
-}
-
-void NcclCommunicator::wait_until_ready(const char* expression) const {
-    ncclResult_t found = ncclInProgress;
-    waiter_.wait_until(
-        [&] {
-            found = state();
-            return found != ncclInProgress;
-        },
-        [&] { return fmt::format("{} in {}", others(), expression); });
-    check(found, expression);
+void NcclCommunicator::check() const {
+    ncclResult_t found = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(handle_, &found);
+    check(asked == ncclSuccess ? found : asked, "what runs on the GPU");
 }
 
 std::string NcclCommunicator::others() const {
     return fmt::format("the other {} ranks of {}, by NCCL", size_ - 1, name_);
-}
-
-ncclResult_t NcclCommunicator::state() const {
-    ncclResult_t found = ncclSuccess;
-    const ncclResult_t asked = ncclCommGetAsyncError(handle_, &found);
-    return asked == ncclSuccess ? found : asked;
 }
 
 void NcclCommunicator::abort() {

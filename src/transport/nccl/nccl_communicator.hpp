@@ -1,12 +1,16 @@
-// An NCCL communicator as a value. It is non-blocking: operations that need other ranks are waited for with
-// the Waiter, or polled.
+// An NCCL communicator as a value. It is a blocking one, whose calls only enqueue work once all ranks are
+// connected: each group of calls of a non-blocking communicator starts a thread, for which the host would
+// have to wait. What waits for other ranks within NCCL, at the start and at the end, runs in a helper thread,
+// so that the main thread can wait with a deadline.
 #pragma once
 
 #include <nccl.h>
 
 #include <exception>
+#include <functional>
 #include <string>
 
+#include "base/stream.hpp"
 #include "comm/communicator.hpp"
 
 namespace maestro::transport {
@@ -15,30 +19,28 @@ namespace maestro::transport {
 class NcclCommunicator {
 public:
     static ncclUniqueId make_id();
-    /// Starts to initialize it as rank `rank` of `size`; wait_until_ready() waits for that. All ranks pass
-    /// the `id` that one of them has made. `name` is used in messages. The waiter must outlive it.
-    NcclCommunicator(std::string name, comm::Waiter& waiter, const ncclUniqueId& id, int rank, int size);
+    /// Initializes it as rank `rank` of `size`, and connects all pairs of ranks, for which NCCL allocates
+    /// memory. Collective; throws Error(peer_lost) after the deadline. All ranks pass the `id` that one of
+    /// them has made. `name` is used in messages; `stream` is that of all operations. The stream and the
+    /// waiter must outlive it.
+    NcclCommunicator(std::string name, comm::Waiter& waiter, const ncclUniqueId& id, int rank, int size,
+                     Stream stream);
     /// Collective, unless an exception is being handled. Operations in streams end first.
     ~NcclCommunicator();
     NcclCommunicator(const NcclCommunicator&) = delete;
     NcclCommunicator& operator=(const NcclCommunicator&) = delete;
     operator ncclComm_t() const { return handle_; }
 
-    /// Throws if a call has returned a failure. The operation may still be in progress.
+    /// Throws if a call has failed.
     void check(ncclResult_t found, const char* expression) const;
-    /// Whether the last operation has been completed or issued; does not wait. Throws NCCL's asynchronous
-    /// error.
-    bool ready() const;
-    /// Waits until ready(), which may need the other ranks. Error(peer_lost) after the deadline.
-    void wait_until_ready(const char* expression) const;
-    void wait_until_ready(ncclResult_t found, const char* expression) const {
-        check(found, expression);
-        if (found == ncclInProgress) wait_until_ready(expression);
-    }
+    /// Throws NCCL's asynchronous error, that of a connection to another rank for example.
+    void check() const;
     std::string others() const;  ///< "the other 3 ranks of tp, by NCCL"
 
 private:
-    ncclResult_t state() const;
+    /// Runs `body`, which must not refer to this object, in another thread, and waits for it. Throws its
+    /// error, and Error(peer_lost) after the deadline; then the thread is left to itself.
+    void run_beside(const char* what, std::function<void()> body);
     void abort();
 
     std::string name_;
