@@ -124,7 +124,7 @@ int run_and_report(int argc, char** argv, const comm::Communicator& world, comm:
 }  // namespace
 
 int main(int argc, char** argv) {
-    backend::use_all_hardware_queues();  // before MPI, which may use CUDA
+    backend::set_library_environment();  // before MPI, which may use CUDA
     train::RunReport report;
     // Around all of MPI: its start and its end wait for other ranks, too.
     comm::Watchdog watchdog(

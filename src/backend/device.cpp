@@ -8,8 +8,9 @@
 
 namespace maestro::backend {
 
-void use_all_hardware_queues() {
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+void set_library_environment() {
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(kHardwareQueues).c_str(), 1);
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 }
 
 Device choose_device(const std::string& wanted, int index, int count, GemmOptions gemm) {

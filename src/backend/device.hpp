@@ -16,10 +16,15 @@ struct Device {
     GemmOptions gemm = {};
 };
 
-/// Sets CUDA_DEVICE_MAX_CONNECTIONS to 32, its maximum, whatever it was. So many hardware queues do the
-/// streams of a GPU share, 8 by default. In a queue, work of one stream waits behind that of another one,
-/// which may wait for other ranks. To be called before anything uses CUDA.
-void use_all_hardware_queues();
+/// The streams of a GPU share so many hardware queues, 8 by default and 32 at most. In a queue, work of one
+/// stream waits behind that of another one, which may wait for other ranks.
+inline constexpr int kHardwareQueues = 32;
+/// Sets what CUDA and NCCL read from the environment. To be called before anything uses them.
+/// CUDA_DEVICE_MAX_CONNECTIONS becomes kHardwareQueues, whatever it was, and NCCL_RUNTIME_CONNECT 0 unless it
+/// is set: ranks then connect when a group is made, and not at its first operation of each kind.
+void set_library_environment();
+/// Streams that this process has on its GPUs, apart from those within libraries. 0 in a build without CUDA.
+int count_streams();
 
 /// Chooses the device for process `index` of the `count` on a host. `wanted` is "auto" (a GPU if there is
 /// one), "cpu" or "cuda". GPUs are assigned round-robin. Throws Error(bad_deck) where "cuda" is wanted and

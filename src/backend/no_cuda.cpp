@@ -24,6 +24,10 @@ std::string describe_gpu(int number) {
     MAESTRO_FAIL("GPU {} in a build without CUDA", number);
 }
 
+int count_streams() {
+    return 0;
+}
+
 std::string describe_peers() {
     return {};
 }

@@ -4,6 +4,7 @@
 #include <nccl.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -83,6 +84,13 @@ void shared_gpus_are_rejected(const comm::Communicator& world) {
     });
 }
 
+void an_older_library_is_refused(const comm::Communicator& world) {
+    setenv("MAESTRO_HOSTED_NCCL", "22005", 1);
+    test::expect_error(ExitCode::bad_deck, "NCCL 2.20.5 is loaded, and this program was compiled for NCCL 2.",
+                       [&] { Rig rig(world.rank()); });
+    unsetenv("MAESTRO_HOSTED_NCCL");
+}
+
 ncclResult_t completed(ncclComm_t communicator, ncclResult_t found) {
     while (found == ncclInProgress) ncclCommGetAsyncError(communicator, &found);
     return found;
@@ -123,6 +131,7 @@ void invalid_calls_are_rejected(const comm::Communicator& world) {
 int main(int argc, char** argv) {
     return test::run(argc, argv, [](const comm::Communicator& world) {
         invalid_calls_are_rejected(world);
+        an_older_library_is_refused(world);
         shared_gpus_are_rejected(world);
         a_lost_rank_is_reported_by_nccl(world);
         a_missing_rank_is_reported(world);

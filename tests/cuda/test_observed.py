@@ -126,6 +126,7 @@ def test_the_log_names_gpus_libraries_and_peers(recorded):
     assert re.search("^cuda: " + GPU.format(0) + libraries, log, re.MULTILINE), log
     for rank in range(4):
         assert re.search(f"^rank {rank}: .*GPU {rank} of 4 .*: " + GPU.format(rank) + "$", log, re.MULTILINE), log
+    assert re.search(r"^CUDA streams: at most \d+ on a rank, 32 hardware queues$", log, re.MULTILINE), log
     peers = re.findall(r"^GPUs of \S+ as peers: (.*)$", log, re.MULTILINE)
     assert peers == ["0 reaches 1, 2; 1 reaches 0, 2; 2 reaches 0, 1; 3 none"]
 

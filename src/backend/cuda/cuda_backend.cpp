@@ -77,19 +77,14 @@ private:
 class CudaBackend final : public Backend {
 public:
     CudaBackend(int device, GemmOptions options)
-        : device_(device),
-          stream_(make_stream(device)),
+        : device_(select(device)),
           gemm_(stream_, options, [this](const CudaEvent& event) { wait_for(event); }),
           staging_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
           clock_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
           cudnn_(make_cudnn_attention(stream_, architecture_of(device))),
           attention_support_(cudnn_.attention ? cudnn_support(architecture_of(device)) : AttentionSupport()) {
     }
-    ~CudaBackend() override {
-        cudaStreamSynchronize(stream_);
-        cudnn_.attention.reset();  // its handle refers to the stream
-        cudaStreamDestroy(stream_);
-    }
+    ~CudaBackend() override { cudaStreamSynchronize(stream_); }
     std::string describe() const override {
         int driver = 0, runtime = 0;
         MAESTRO_CUDA_CALL(cudaDriverGetVersion(&driver));
@@ -154,17 +149,15 @@ private:
             throw;
         }
     }
-    static Stream make_stream(int device) {
+    static int select(int device) {
         MAESTRO_CUDA_CALL(cudaSetDevice(device));
-        cudaStream_t stream = nullptr;
-        MAESTRO_CUDA_CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-        return stream;
+        return device;
     }
     int device_;
     /// A wait ended in an error before the device was done. Memory is no longer freed then, because
     /// cudaFree() would wait for the device again.
     bool wait_failed_ = false;
-    Stream stream_;
+    CudaStream stream_;  ///< destroyed after what refers to it
     CudaGemm gemm_;
     Staging staging_;
     CudaClock clock_;

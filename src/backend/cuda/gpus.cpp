@@ -5,6 +5,7 @@
 
 #include "backend/cuda/check.hpp"
 #include "backend/cuda/gemm.hpp"
+#include "backend/cuda/stream.hpp"
 #include "backend/device.hpp"
 #include "backend/gpus.hpp"
 
@@ -72,6 +73,10 @@ std::string describe_peers() {
         text += fmt::format("{}{}{}", from > 0 ? "; " : "", from, reached.empty() ? " none" : reached);
     }
     return text;
+}
+
+int count_streams() {
+    return CudaStream::count();
 }
 
 void open_context(const Device& device) {

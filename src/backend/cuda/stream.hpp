@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstddef>
 #include <utility>
 
@@ -50,16 +51,24 @@ private:
     cudaEvent_t event_ = nullptr;
 };
 
-/// A stream of the calling thread's GPU, besides the backend's compute stream.
+/// A stream of the calling thread's GPU.
 class CudaStream {
 public:
-    CudaStream() { MAESTRO_CUDA_CALL(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-    ~CudaStream() { cudaStreamDestroy(stream_); }
+    CudaStream() {
+        MAESTRO_CUDA_CALL(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+        ++count_;
+    }
+    ~CudaStream() {
+        cudaStreamDestroy(stream_);
+        --count_;
+    }
     CudaStream(const CudaStream&) = delete;
     CudaStream& operator=(const CudaStream&) = delete;
     operator Stream() const { return stream_; }
+    static int count() { return count_; }  ///< streams of this process
 
 private:
+    inline static std::atomic<int> count_ = 0;
     Stream stream_ = nullptr;
 };
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "backend/device.hpp"
 #include "comm/agree.hpp"
 #include "comm/memory.hpp"
 #include "graph/grid.hpp"
@@ -37,7 +38,20 @@ Job::Job(const RunContext& context, const Preflight& preflight)
         fmt::format("the lane of {}", graph::describe_place(graph, graph::ranks_of(graph, lane).front())));
     open_edges();  // before the sections, which point to the channels at their ends
     for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) build_section(s);
+    describe_streams();
     prepare_planning();
+}
+
+void Job::describe_streams() {
+    const int streams = static_cast<int>(context_.world.max(backend::count_streams()));
+    if (streams == 0) return;
+    std::string text = fmt::format("CUDA streams: at most {} on a rank, {} hardware queues", streams,
+                                   backend::kHardwareQueues);
+    if (streams > backend::kHardwareQueues)
+        text +=
+            "; work waits behind that of other streams, and could wait for ever: put fewer sections on a "
+            "rank";
+    description_.push_back(text);
 }
 
 /// Rank 0 alone needs the costs.

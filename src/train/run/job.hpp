@@ -81,6 +81,8 @@ private:
     /// Builds the device's plans of attention, where it has any. Returns a description of them.
     std::string prepare_attention(model::Module& module, int section);
     EmulatedSync emulated_sync(int stage);
+    /// Collective over the world: adds to description() how many streams share the hardware queues of a GPU.
+    void describe_streams();
     /// Collective over the world: adds to description() what the first rank of each stage reports, this
     /// rank's reports by stage.
     void describe_section(int section, std::vector<StageReport> reports);

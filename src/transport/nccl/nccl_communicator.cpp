@@ -16,6 +16,10 @@ namespace maestro::transport {
 
 namespace {
 
+std::string describe_version(int version) {
+    return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
 [[noreturn]] void nccl_failed(ncclResult_t found, ncclComm_t communicator, const std::string& name,
                               const char* expression) {
     const char* detail = ncclGetLastError(communicator);
@@ -32,6 +36,17 @@ struct Checked {
         if (found != ncclSuccess) nccl_failed(found, communicator, name, expression);
     }
 };
+
+/// An older library does not know all fields of the configuration that this program passes.
+void check_version() {
+    int version = 0;
+    if (ncclGetVersion(&version) != ncclSuccess || version < NCCL_VERSION_CODE)
+        throw Error(
+            ExitCode::bad_deck,
+            fmt::format("{} is loaded, and this program was compiled for {}; let LD_LIBRARY_PATH name "
+                        "the folder of a libnccl.so.2 that is at least as new, or compile it again",
+                        describe_version(version), describe_version(NCCL_VERSION_CODE)));
+}
 
 /// Sends a byte to every other rank. NCCL connects two ranks, allocates memory for it and waits for the
 /// device when they first exchange something; a training step must not.
@@ -55,7 +70,7 @@ void connect_all(const Checked& checked, int rank, int size, Stream stream) {
 std::string nccl_version() {
     int version = 0;
     if (ncclGetVersion(&version) != ncclSuccess) return "NCCL";
-    return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+    return describe_version(version);
 }
 
 /// Sends and receives between two GPUs of a node open up to 32 channels of 10 MiB to receive and 2 MiB to
@@ -75,6 +90,7 @@ ncclUniqueId NcclCommunicator::make_id() {
 NcclCommunicator::NcclCommunicator(std::string name, comm::Waiter& waiter, const ncclUniqueId& id, int rank,
                                    int size, Stream stream)
     : name_(std::move(name)), waiter_(waiter), size_(size) {
+    check_version();
     const auto made = std::make_shared<ncclComm_t>(nullptr);
     run_beside("being connected", [=, name = name_] {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
