@@ -239,13 +239,16 @@ void Transformer::column_parallel_backward(const Tensor& d_output, const paralle
     const backend::ArenaScope scope(scratch);
     // Each tp rank has some of the output columns, so its gradient of the input is a partial sum over them;
     // the reduce-scatter completes the sum and leaves each rank its own rows. The input is gathered again for
-    // the gradient of the weight, because it was not saved.
+    // the gradient of the weight, because it was not saved. Each of the two exchanges goes on beside the
+    // GEMM that does not need it.
     const Tensor partial = sequence_parallel_.partial(d_input, tp_rows, scratch);
+    parallel::StartedGather inputs;
+    if (trained_) inputs = sequence_parallel_.start_all_gather(input, tp_rows, scratch);
     ops::linear_backward_input(backend_, d_output, weight.weight, partial, false);
-    if (trained_)
-        ops::linear_backward_weight(backend_, d_output,
-                                    sequence_parallel_.all_gather(input, tp_rows, scratch), weight.gradient);
-    sequence_parallel_.reduce_scatter(partial, d_input, tp_rows, scratch);
+    const Tensor all = inputs.wait();
+    collective::Operation sum = sequence_parallel_.launch_reduce_scatter(partial, d_input, tp_rows, scratch);
+    if (trained_) ops::linear_backward_weight(backend_, d_output, all, weight.gradient);
+    sum.wait();
 }
 
 void Transformer::row_parallel_backward(const Tensor& d_output, const parallel::Parameter& weight,

@@ -13,12 +13,11 @@ std::int64_t slice_rows(std::span<const std::int64_t> tp_rows) {
 }
 }  // namespace
 
-Tensor SequenceParallel::all_gather(const Tensor& local, std::span<const std::int64_t> tp_rows,
-                                    backend::Arena& arena) const {
-    if (single_rank()) return local;
+StartedGather SequenceParallel::start_all_gather(const Tensor& local, std::span<const std::int64_t> tp_rows,
+                                                 backend::Arena& arena) const {
+    if (single_rank()) return {local, nullptr, 0};
     const Tensor all = arena.allocate(local.dtype, {slice_rows(tp_rows), local.columns()});
-    tp_->all_gather(backend_, local, all, tp_rows);
-    return all;
+    return {all, tp_, tp_->start_all_gather(backend_, local, all, tp_rows)};
 }
 
 Tensor SequenceParallel::partial(const Tensor& local, std::span<const std::int64_t> tp_rows,
@@ -26,9 +25,11 @@ Tensor SequenceParallel::partial(const Tensor& local, std::span<const std::int64
     return single_rank() ? local : arena.allocate(local.dtype, {slice_rows(tp_rows), local.columns()});
 }
 
-void SequenceParallel::reduce_scatter(const Tensor& partial, const Tensor& local,
-                                      std::span<const std::int64_t> tp_rows, backend::Arena& scratch) const {
-    if (!single_rank()) tp_->reduce_scatter(backend_, partial, local, tp_rows, ops::Reduction::sum, scratch);
+collective::Operation SequenceParallel::launch_reduce_scatter(const Tensor& partial, const Tensor& local,
+                                                              std::span<const std::int64_t> tp_rows,
+                                                              backend::Arena& scratch) const {
+    if (single_rank()) return {};
+    return tp_->launch_reduce_scatter(backend_, partial, local, tp_rows, ops::Reduction::sum, scratch);
 }
 
 void SequenceParallel::add_row_parallel(const Tensor& x, const Tensor& w, const Tensor& local,
