@@ -2,6 +2,7 @@
 // tasks.
 #include "train/run/section_devices.hpp"
 
+#include <cuda_runtime_api.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 #include <mutex>
 #include <string>
 
+#include "backend/backend.hpp"
+#include "backend/cuda/stream.hpp"
 #include "channel/open.hpp"
 #include "comm/environment.hpp"
 #include "comm/waiter.hpp"
@@ -232,11 +235,21 @@ void tasks_wait_only_for_their_edges(const comm::Communicator& world) {
     }
 }
 
+void exchanges_have_the_higher_priority() {
+    const auto section = backend::make_cuda(0);
+    const backend::CudaStream exchange;
+    int of_section = 0, of_exchange = 0;
+    MAESTRO_CUDA_CALL(cudaStreamGetPriority(section->stream(), &of_section));
+    MAESTRO_CUDA_CALL(cudaStreamGetPriority(exchange, &of_exchange));
+    MAESTRO_CHECK(of_section == 0 && of_exchange < 0, "{} and {}", of_section, of_exchange);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
     return maestro::test::run(argc, argv, [](const maestro::comm::Communicator& world) {
         sections_allocate_what_the_plan_counts(world);
         tasks_wait_only_for_their_edges(world);
+        exchanges_have_the_higher_priority();
     });
 }

@@ -11,6 +11,8 @@ using hosted::Runtime;
 
 namespace {
 
+constexpr int kHighest = -5;  ///< priority of a stream
+
 /// Calls body(runtime) if `stream` exists.
 template <class Body>
 cudaError_t with_stream(cudaStream_t stream, Body&& body) {
@@ -26,11 +28,12 @@ cudaError_t with_event(cudaEvent_t event, Body&& body) {
 
 }  // namespace
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
     return call([&](Runtime& r) {
         if (stream == nullptr || (flags != cudaStreamDefault && flags != cudaStreamNonBlocking))
             return cudaErrorInvalidValue;
         *stream = r.streams.create(hosted::current_device(), flags == cudaStreamDefault);
+        (*stream)->priority = std::clamp(priority, kHighest, 0);
         return cudaSuccess;
     });
 }
@@ -46,7 +49,15 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     return call([&](Runtime&) {
         if (least != nullptr) *least = 0;
-        if (greatest != nullptr) *greatest = -5;
+        if (greatest != nullptr) *greatest = kHighest;
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+    return with_stream(stream, [&](Runtime&) {
+        if (priority == nullptr) return cudaErrorInvalidValue;
+        *priority = stream->priority;
         return cudaSuccess;
     });
 }

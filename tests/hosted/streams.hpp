@@ -53,6 +53,7 @@ struct CUstream_st {
     int device = 0;
     bool blocking = false;  ///< with respect to the legacy default stream
     bool destroyed = false;
+    int priority = 0;        ///< 0 to -5, the highest; kept for cudaStreamGetPriority() alone
     std::size_t queue = 0;   ///< of the device
     std::uint64_t rank = 0;  ///< the stream of the lowest rank that can run, runs
     std::deque<hosted::Operation> operations;

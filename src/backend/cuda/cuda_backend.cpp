@@ -157,7 +157,7 @@ private:
     /// A wait ended in an error before the device was done. Memory is no longer freed then, because
     /// cudaFree() would wait for the device again.
     bool wait_failed_ = false;
-    CudaStream stream_;  ///< destroyed after what refers to it
+    CudaStream stream_{CudaStream::Priority::computation};  ///< destroyed after what refers to it
     CudaGemm gemm_;
     Staging staging_;
     CudaClock clock_;

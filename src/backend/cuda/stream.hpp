@@ -54,8 +54,14 @@ private:
 /// A stream of the calling thread's GPU.
 class CudaStream {
 public:
-    CudaStream() {
-        MAESTRO_CUDA_CALL(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    /// Exchanges are short, and others wait for them: their thread blocks are the first to get what becomes
+    /// free of a multiprocessor. GEMMs would otherwise keep them waiting until the last of their blocks.
+    enum class Priority { computation, exchange };
+    explicit CudaStream(Priority priority = Priority::exchange) {
+        int least = 0, greatest = 0;
+        MAESTRO_CUDA_CALL(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+        MAESTRO_CUDA_CALL(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                                       priority == Priority::exchange ? greatest : least));
         ++count_;
     }
     ~CudaStream() {
