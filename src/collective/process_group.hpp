@@ -50,13 +50,13 @@ enum class Sums {
     ordered,
 };
 
-/// Collectives of a library, over parts of equal size. Each returns the request of the whole operation.
+/// Collectives of a library. Each returns the request of the whole operation.
 class NativeCollectives {
 public:
     virtual ~NativeCollectives() = default;
-    /// `local` does not overlap `whole` or is this rank's part of it.
-    virtual std::size_t begin_sum_scatter(const Tensor& whole, const Tensor& local) = 0;
-    /// `local` is this rank's part of `whole`.
+    /// `parts`: of each rank, also of unequal size. `local` does not overlap them or is this rank's part.
+    virtual std::size_t begin_sum_scatter(const RankRows& parts, const Tensor& local) = 0;
+    /// `local` is this rank's part of `whole`, and all parts have its size.
     virtual std::size_t begin_all_gather(const Tensor& local, const Tensor& whole) = 0;
     virtual std::size_t begin_all_sum(const Tensor& values) = 0;
 };
@@ -183,7 +183,11 @@ private:
     /// The operation whose only exchange this is.
     Operation until_ended(Request request);
     Request gather_natively(const RankRows& parts);
-    /// What a native operation sends that sends `parts` parts of so many bytes.
+    void count_message(std::size_t bytes) {
+        ++traffic_.messages;
+        traffic_.bytes += static_cast<std::int64_t>(bytes);
+    }
+    /// What a native operation sends that sends `parts` parts of so many bytes to each other rank.
     void count(int parts, std::size_t bytes);
 
     int rank_, size_;

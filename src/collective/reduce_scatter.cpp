@@ -94,9 +94,10 @@ Operation ProcessGroup::launch_reduce_scatter(backend::Backend& b, const Tensor&
     }
     if (parts.longest() == 0) return {};
     // NCCL's maximum ignores NaN.
-    if (reduction == ops::Reduction::sum && !ordered(sums) && parts.equal()) {
-        count(1, local.bytes());
-        return until_ended(native_->begin_sum_scatter(whole, local));
+    if (reduction == ops::Reduction::sum && !ordered(sums)) {
+        for (int r = 0; r < size_; ++r)
+            if (r != rank_ && !parts[r].empty()) count_message(parts[r].bytes());
+        return until_ended(native_->begin_sum_scatter(parts, local));
     }
     return nodes_.hierarchical() ? reduce_scatter_by_nodes(b, parts, local, reduction, scratch)
                                  : reduce_scatter_directly(b, parts, local, reduction, scratch);

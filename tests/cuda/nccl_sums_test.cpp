@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "backend/backend.hpp"
@@ -116,6 +117,23 @@ void gathers_have_the_parts_in_the_order_of_ranks(Rig& rig) {
     }
 }
 
+/// Rank 1 has no rows, and the others have some more than one another.
+void parts_of_unequal_size_are_summed(Rig& rig, DType type) {
+    std::vector<std::int64_t> rows;
+    for (int r = 0; r < rig.world.size(); ++r) rows.push_back(r == 1 ? 0 : kRows - r);
+    const auto me = rows.begin() + rig.world.rank();
+    const std::int64_t first = std::accumulate(rows.begin(), me, std::int64_t{0}),
+                       end = std::accumulate(me, rows.end(), first);
+    for (const bool in_place : {false, true}) {
+        const Tensor whole = rig.filled(type, rig.world.rank()).slice(0, end),
+                     local = in_place ? whole.slice(first, first + *me) : rig.tensor(type, *me);
+        rig.group->reduce_scatter(*rig.device, whole, local, rows, ops::Reduction::sum, rig.scratch);
+        expect_sums(rig, rig.values(local), first, type);
+        MAESTRO_CHECK(rig.scratch.peak() == 0, "NCCL does not sum parts of unequal size: {} bytes",
+                      rig.scratch.peak());
+    }
+}
+
 /// NCCL ignores NaN in a maximum.
 void a_maximum_over_nan_is_nan(Rig& rig) {
     const Tensor values = rig.tensor(DType::f32, 3);
@@ -188,6 +206,7 @@ int main(int argc, char** argv) {
                       ordered.group->transport());
         for (const DType type : {DType::f32, DType::f64, DType::bf16})
             sums_are_those_of_nccl(rig, ordered, type);
+        for (const DType type : {DType::f32, DType::bf16}) parts_of_unequal_size_are_summed(rig, type);
         gathers_have_the_parts_in_the_order_of_ranks(rig);
         a_maximum_over_nan_is_nan(rig);
         ranks_meet_before_an_operation(rig);

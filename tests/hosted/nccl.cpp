@@ -342,6 +342,20 @@ ncclResult_t ncclReduceScatter(const void* whole, void* block, std::size_t count
         },
         [&](const ncclComm& c) { return hosted::reduce_scatter(whole, block, count, type, c.rank, c.size); });
 }
+ncclResult_t ncclReduce(const void* values, void* result, std::size_t count, ncclDataType_t type,
+                        ncclRedOp_t operation, int root, ncclComm_t handle, cudaStream_t stream) {
+    const std::size_t bytes = count * hosted::size_of(type);
+    return issue(
+        type, handle, stream,
+        [&](ncclComm& c) {
+            if (root < 0 || root >= c.size)
+                return reject(ncclInvalidArgument, fmt::format("root {} of {}", root, c.size));
+            const ncclResult_t found = check_sum(type, operation);
+            if (found != ncclSuccess) return found;
+            return check(c, {{values, bytes}, {result, c.rank == root ? bytes : 0}}, stream);
+        },
+        [&](const ncclComm& c) { return hosted::reduce(values, result, count, type, root, c.rank, c.size); });
+}
 ncclResult_t ncclAllGather(const void* block, void* whole, std::size_t count, ncclDataType_t type,
                            ncclComm_t handle, cudaStream_t stream) {
     return issue(
@@ -369,7 +383,7 @@ ncclResult_t ncclGroupStart() {
     return ncclSuccess;
 }
 
-/// The sends and receives of one group on one communicator form one operation.
+/// The calls of one group on one communicator form one operation.
 ncclResult_t ncclGroupEnd() {
     if (depth == 0) return reject(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
     if (--depth > 0) return ncclSuccess;
@@ -387,11 +401,9 @@ ncclResult_t ncclGroupEnd() {
         }
         hosted::Call& group = a.communicator->waiting.back().call;
         for (const hosted::Call* call : {&std::as_const(group), &a.call})
-            if (call->phases.size() > 1 || call->phases[0].finish)
-                return reject(ncclInvalidUsage, "a collective in a group of several calls is not simulated");
-        std::vector<hosted::Transfer>& transfers = group.phases[0].transfers;
-        transfers.insert(transfers.end(), a.call.phases[0].transfers.begin(),
-                         a.call.phases[0].transfers.end());
+            if (call->phases.size() > 1)
+                return reject(ncclInvalidUsage, "this collective in a group of several is not simulated");
+        hosted::join(group.phases[0], a.call.phases[0]);
     }
     for (const Communicator& c : touched) {
         {

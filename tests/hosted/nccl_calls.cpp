@@ -13,7 +13,7 @@
 namespace hosted {
 namespace {
 
-enum Kind : int { kMessage, kReduceScatter, kAllGather, kAllReduce };
+enum Kind : int { kMessage, kReduce, kReduceScatter, kAllGather, kAllReduce };
 
 float from_bf16(std::uint16_t bits) {
     const std::uint32_t wide = std::uint32_t{bits} << 16;
@@ -48,7 +48,7 @@ struct Block {
     std::size_t count() const { return end - begin; }
 };
 
-/// Every rank sums its block.
+/// Every rank sums its block, which may be empty.
 Phase sum_of_blocks(const char* whole, char* result, const std::vector<Block>& blocks, Kind kind,
                     ncclDataType_t type, int rank) {
     const std::size_t element = size_of(type);
@@ -59,17 +59,20 @@ Phase sum_of_blocks(const char* whole, char* result, const std::vector<Block>& b
     for (int peer = 0; peer < size; ++peer) {
         const auto p = static_cast<std::size_t>(peer);
         if (peer == rank) continue;
+        if (blocks[p].count() > 0)
+            phase.transfers.push_back({.is_send = true,
+                                       .peer = peer,
+                                       .data = const_cast<char*>(whole) + blocks[p].begin * element,
+                                       .head = {blocks[p].count() * element, type, kind}});
+        if (local.count() == 0) continue;
         (*received)[p].resize(local.count() * element);
-        phase.transfers.push_back({.is_send = true,
-                                   .peer = peer,
-                                   .data = const_cast<char*>(whole) + blocks[p].begin * element,
-                                   .head = {blocks[p].count() * element, type, kind}});
         phase.transfers.push_back({.is_send = false,
                                    .peer = peer,
                                    .data = (*received)[p].data(),
                                    .head = {local.count() * element, type, kind},
                                    .in_host_memory = true});
     }
+    if (local.count() == 0) return phase;
     phase.finish = [=] {
         (*received)[static_cast<std::size_t>(rank)].assign(whole + local.begin * element,
                                                            whole + local.end * element);
@@ -149,6 +152,18 @@ std::size_t size_of(ncclDataType_t type) {
     }
 }
 
+void join(Phase& phase, const Phase& other) {
+    phase.transfers.insert(phase.transfers.end(), other.transfers.begin(), other.transfers.end());
+    if (!phase.finish) {
+        phase.finish = other.finish;
+    } else if (other.finish) {
+        phase.finish = [first = std::move(phase.finish), second = other.finish] {
+            first();
+            second();
+        };
+    }
+}
+
 bool Call::advance(Links& links, int rank) {
     for (; at < phases.size(); ++at) {
         Phase& phase = phases[at];
@@ -178,6 +193,14 @@ Call reduce_scatter(const void* whole, void* block, std::size_t count, ncclDataT
                     int size) {
     return {{sum_of_blocks(static_cast<const char*>(whole), static_cast<char*>(block),
                            equal_blocks(count, size), kReduceScatter, type, rank)}};
+}
+
+Call reduce(const void* values, void* result, std::size_t count, ncclDataType_t type, int root, int rank,
+            int size) {
+    std::vector<Block> blocks(static_cast<std::size_t>(size), Block{0, 0});
+    blocks[static_cast<std::size_t>(root)].end = count;
+    return {{sum_of_blocks(static_cast<const char*>(values), static_cast<char*>(result), blocks, kReduce,
+                           type, rank)}};
 }
 
 Call all_gather(const void* block, void* whole, std::size_t count, ncclDataType_t type, int rank, int size) {

@@ -41,7 +41,10 @@ struct Phase {
     std::function<void()> finish = {};
 };
 
-/// A call, or a group of sends and receives, as its phases.
+/// Adds the transfers of `other`, and what it computes, to `phase`.
+void join(Phase& phase, const Phase& other);
+
+/// A call, or a group of calls of one phase each, as its phases.
 struct Call {
     std::vector<Phase> phases;
     std::size_t at = 0;  ///< the phase under way
@@ -54,6 +57,9 @@ Call message(bool is_send, void* data, std::size_t bytes, ncclDataType_t type, i
 /// `count`: elements of a rank's block.
 Call reduce_scatter(const void* whole, void* block, std::size_t count, ncclDataType_t type, int rank,
                     int size);
+/// `count`: elements of the tensor, whose sum the rank `root` writes to `result`.
+Call reduce(const void* values, void* result, std::size_t count, ncclDataType_t type, int root, int rank,
+            int size);
 Call all_gather(const void* block, void* whole, std::size_t count, ncclDataType_t type, int rank, int size);
 /// `count`: elements of the tensor.
 Call all_reduce(const void* values, void* result, std::size_t count, ncclDataType_t type, int rank, int size);

@@ -1,7 +1,7 @@
-// A process group of GPUs by NCCL, on a dedicated stream: NCCL's own collectives for parts of equal size, and
-// its sends and receives for everything else. If a rank is missing, NCCL's kernel never ends. The host
-// notices this where it waits for the device, and describe_pending() then names the group, or throws NCCL's
-// error.
+// A process group of GPUs by NCCL, on a dedicated stream: NCCL's collectives for sums and for gathers of
+// equal parts, and its sends and receives for everything else. If a rank is missing, NCCL's kernel never
+// ends. The host notices this where it waits for the device, and describe_pending() then names the group, or
+// throws NCCL's error.
 #include <nccl.h>
 
 #include <span>
@@ -10,6 +10,7 @@
 #include "backend/cuda/stream.hpp"
 #include "collective/implementations.hpp"
 #include "collective/pending_exchanges.hpp"
+#include "collective/rank_rows.hpp"
 #include "comm/rendezvous.hpp"
 #include "transport/nccl/nccl_communicator.hpp"
 
@@ -118,11 +119,23 @@ private:
         backend::CudaEvent begun, ended;  ///< of what moves, on the group's stream
     };
 
-    Request begin_sum_scatter(const Tensor& whole, const Tensor& local) override {
+    Request begin_sum_scatter(const RankRows& parts, const Tensor& local) override {
+        const ncclDataType_t type = type_of(local);
         return issue([&] {
-            nccl_.check(ncclReduceScatter(whole.data, local.data, static_cast<std::size_t>(local.size()),
-                                          type_of(whole), ncclSum, nccl_, stream_),
-                        "ncclReduceScatter");
+            if (parts.equal())
+                return nccl_.check(
+                    ncclReduceScatter(parts.whole().data, local.data, static_cast<std::size_t>(local.size()),
+                                      type, ncclSum, nccl_, stream_),
+                    "ncclReduceScatter");
+            // One reduction to each rank, all at the same time.
+            nccl_.check(ncclGroupStart(), "ncclGroupStart");
+            for (int r = 0; r < size(); ++r)
+                if (const Tensor part = parts[r]; !part.empty())
+                    nccl_.check(
+                        ncclReduce(part.data, r == rank() ? local.data : nullptr,
+                                   static_cast<std::size_t>(part.size()), type, ncclSum, r, nccl_, stream_),
+                        "ncclReduce");
+            nccl_.check(ncclGroupEnd(), "ncclGroupEnd");
         });
     }
     Request begin_all_gather(const Tensor& local, const Tensor& whole) override {
