@@ -2,14 +2,25 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "backend/gpus.hpp"
 
 namespace maestro::backend {
 
+namespace {
+constexpr const char* kQueuesVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
+constexpr int kDefaultQueues = 8, kMostQueues = 32;
+}  // namespace
+
+int hardware_queues() {
+    const char* const text = std::getenv(kQueuesVariable);
+    return text ? std::clamp(std::atoi(text), 1, kMostQueues) : kDefaultQueues;
+}
+
 void set_library_environment() {
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(kHardwareQueues).c_str(), 1);
+    setenv(kQueuesVariable, std::to_string(kMostQueues).c_str(), 0);
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 }
 

@@ -16,13 +16,13 @@ struct Device {
     GemmOptions gemm = {};
 };
 
-/// The streams of a GPU share so many hardware queues, 8 by default and 32 at most. In a queue, work of one
-/// stream waits behind that of another one, which may wait for other ranks.
-inline constexpr int kHardwareQueues = 32;
-/// Sets what CUDA and NCCL read from the environment. To be called before anything uses them.
-/// CUDA_DEVICE_MAX_CONNECTIONS becomes kHardwareQueues, whatever it was, and NCCL_RUNTIME_CONNECT 0 unless it
-/// is set: ranks then connect when a group is made, and not at its first operation of each kind.
+/// Sets what CUDA and NCCL read from the environment, unless it is set there. To be called before anything
+/// uses them. CUDA_DEVICE_MAX_CONNECTIONS becomes 32, its maximum, and NCCL_RUNTIME_CONNECT 0: ranks then
+/// connect when a group is made, and not at its first operation of each kind.
 void set_library_environment();
+/// The hardware queues that the streams of a GPU share, by CUDA_DEVICE_MAX_CONNECTIONS. In a queue, work of
+/// one stream waits behind that of another one, which may wait for other ranks.
+int hardware_queues();
 /// Streams that this process has on its GPUs, apart from those within libraries. 0 in a build without CUDA.
 int count_streams();
 

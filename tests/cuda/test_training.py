@@ -22,14 +22,14 @@ HOSTED_GPU_MPI = os.environ.get("MAESTRO_HOSTED_GPU_MPI", str(ROOT / "build/cpu-
 STEPS, TOLERANCE = 2, 1e-5
 
 
-def train(folder, program, ranks, *values, deck="vlm_glyphs", gpus=1, steps=STEPS, resume=None):
+def train(folder, program, ranks, *values, deck="vlm_glyphs", gpus=1, steps=STEPS, resume=None, environment={}):
     """Trains on a host with `gpus` GPUs, in a new run or resuming the run `resume`. Returns loss and gradient norm of every step, and the log."""
     output = resume or f"runs/{len(list(folder.glob('runs/*')))}"
     arguments = ["--resume", "auto"] if resume else []
     values = (f"data.global_batch={24 if deck == 'vlm_glyphs' else 12}", *values)  # small, because the simulation is slow
     arguments += [word for value in (f"train.steps={steps}", f"run.output={output}", f"checkpoint.every={STEPS}", *values) for word in ("--set", value)]
     done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, "train", str(ROOT / f"inputs/{deck}.toml"), *arguments],
-                          cwd=folder, env={**os.environ, "MAESTRO_HOSTED_DEVICES": str(gpus)}, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+                          cwd=folder, env={**os.environ, "MAESTRO_HOSTED_DEVICES": str(gpus), **environment}, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     with h5py.File(folder / output / "metrics.h5") as file:
         assert len(file["steps"]["loss"]) == steps
@@ -69,6 +69,8 @@ COLOCATED = {
     "tp and cp by window": (2, "layouts", ["section.vision.layout.tp=2", "section.language.layout.tp=1", "section.language.layout.cp=2"]),
     "cp and tp by messages": (2, "layouts", ["section.vision.layout.cp=2", "section.language.layout.tp=2", "run.transport=messages"]),
 }
+ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # work of a stream waits behind that of all others
+
 
 
 @pytest.mark.parametrize("case", quick_ones(COLOCATED, "alike, ready", "tp and cp by window"))
@@ -82,6 +84,17 @@ def test_losses_of_colocated_sections(tmp_path, data, case):  # noqa: F811
     for gpus in {1, ranks}:
         found, _ = train(tmp_path, HOSTED, ranks, *values, "run.device=cuda", deck=deck, gpus=gpus)
         check(found, expected, f"{case}, {gpus} GPUs")
+
+
+def test_sums_do_not_wait_behind_exchanges(tmp_path, data):  # noqa: F811
+    """With one hardware queue, a sum beside the tasks of one rank would wait for a rank whose sum waits behind an exchange of a task."""
+    (tmp_path / "data").symlink_to(data)
+    ranks, deck, values = COLOCATED["cp and tp by messages"]
+    values = ["section.language.colocate_with=vision", "run.device=cuda", *values]
+    expected, _ = train(tmp_path, HOSTED, ranks, *values, deck=deck, gpus=ranks)
+    found, log = train(tmp_path, HOSTED, ranks, *values, deck=deck, gpus=ranks, environment=ONE_QUEUE)
+    assert "1 hardware queue; work waits behind" in log
+    assert np.array_equal(found, expected)
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, data):  # noqa: F811

@@ -4,8 +4,8 @@
 //
 // Streams take the queues in turn. Only the oldest operation of a queue leaves it to run: one of a
 // stream whose earlier operations have ended, or a wait for an event that has been reached. Whatever is
-// behind it waits, of other streams as well. There are as many queues as MAESTRO_HOSTED_QUEUES says,
-// otherwise CUDA_DEVICE_MAX_CONNECTIONS, at most 32; 8 by default.
+// behind it waits, of other streams as well. There are as many queues as CUDA_DEVICE_MAX_CONNECTIONS says, 8
+// by default and 32 at most.
 #pragma once
 
 #include <cuda_runtime_api.h>

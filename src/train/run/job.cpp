@@ -43,14 +43,20 @@ Job::Job(const RunContext& context, const Preflight& preflight)
 }
 
 void Job::describe_streams() {
-    const int streams = static_cast<int>(context_.world.max(backend::count_streams()));
+    const int streams = static_cast<int>(context_.world.max(backend::count_streams())),
+              queues = -static_cast<int>(context_.world.max(-backend::hardware_queues()));
     if (streams == 0) return;
-    std::string text = fmt::format("CUDA streams: at most {} on a rank, {} hardware queues", streams,
-                                   backend::kHardwareQueues);
-    if (streams > backend::kHardwareQueues)
+    std::string text = fmt::format("CUDA streams: at most {} on a rank, {} hardware queue{}", streams, queues,
+                                   queues == 1 ? "" : "s");
+    if (streams > queues) {
+        // A sum would wait in a queue for ranks whose sum waits behind a task's exchange with this rank.
         text +=
-            "; work waits behind that of other streams, and could wait for ever: put fewer sections on a "
-            "rank";
+            "; work waits behind that of other streams, so that gradients are summed and weights gathered "
+            "between the tasks of two steps: put fewer sections on a rank, or do not set "
+            "CUDA_DEVICE_MAX_CONNECTIONS";
+        for (auto& stage : stages_)
+            if (stage) stage->sync_between_steps();
+    }
     description_.push_back(text);
 }
 

@@ -79,6 +79,10 @@ bool LocalStage::can_backward(int micro_batch) {
     });
 }
 
+void LocalStage::sync_between_steps() {
+    if (sync_) sync_->between_steps();
+}
+
 void LocalStage::gradients_final() {
     if (sync_) sync_->gradients_final();
 }

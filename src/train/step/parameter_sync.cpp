@@ -101,7 +101,8 @@ void ParameterSync::finish_ended() {
 void ParameterSync::launch_next() {
     if (launched_ || queue_.empty()) return;
     const Group& group = groups_[queue_.front().group];
-    if (queue_.front().sum && !(group.gradient_final && (group.beside_tasks || tasks_ended_))) return;
+    const bool beside_tasks = group.beside_tasks && !between_steps_;
+    if (queue_.front().sum && !(group.gradient_final && (beside_tasks || tasks_ended_))) return;
     begin_s_ = comm::now_s();
     launched_ = true;
     operation_ = queue_.front().sum ? group.group->launch_reduce(scratch_) : group.group->launch_gather();
@@ -157,6 +158,7 @@ void ParameterSync::update(const AdamSettings& settings, std::int64_t step, doub
         advance();
     }
     queue_sums();
+    if (between_steps_) await_weights();
 }
 
 void ParameterSync::await(const Group& group) {
