@@ -17,6 +17,11 @@ std::size_t queues_of_a_device() {
     return text ? std::clamp(std::atoi(text), 1, 32) : 8;
 }
 
+std::size_t most_operations() {
+    const char* const text = std::getenv("MAESTRO_HOSTED_LAUNCHES");
+    return text ? static_cast<std::size_t>(std::max(std::atoi(text), 1)) : 1024;
+}
+
 bool reached(const std::vector<std::shared_ptr<Mark>>& marks) {
     return std::all_of(marks.begin(), marks.end(), [](const auto& mark) { return mark->reached; });
 }
@@ -46,8 +51,21 @@ void Streams::destroy(cudaStream_t stream) {
 
 void Streams::push(cudaStream_t stream, Operation operation) {
     if (random_.one_in(kSome)) run_some();
+    make_room();
+    ++queued_;
     stream->operations.push_back(std::move(operation));
     queues_.at(stream->device)[stream->queue].push_back(stream);
+}
+
+void Streams::make_room() {
+    static const std::size_t most = most_operations();
+    while (queued_ >= most && !running_) {
+        running_ = true;
+        while (queued_ >= most && step()) continue;
+        close();
+        running_ = false;
+        if (queued_ >= most) lock_.changed.wait_for(lock_.mutex, kPause);
+    }
 }
 
 std::shared_ptr<Mark> Streams::push_mark(cudaStream_t stream) {
@@ -115,6 +133,7 @@ bool Streams::leave(Queue& queue) {
             oldest.left_queue = true;
         } else if (oldest.attempt()) {
             operations.pop_front();
+            --queued_;
             ended = true;
         } else {
             break;
@@ -152,7 +171,10 @@ bool Streams::attempt(CUstream_st& stream) {
     }
     const bool done = operation.attempt();
     memory_.set_running(nullptr);
-    if (done) stream.operations.pop_front();
+    if (done) {
+        stream.operations.pop_front();
+        --queued_;
+    }
     return done;
 }
 

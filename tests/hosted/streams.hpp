@@ -6,6 +6,9 @@
 // stream whose earlier operations have ended, or a wait for an event that has been reached. Whatever is
 // behind it waits, of other streams as well. There are as many queues as CUDA_DEVICE_MAX_CONNECTIONS says, 8
 // by default and 32 at most.
+//
+// A process can have MAESTRO_HOSTED_LAUNCHES operations in its streams, 1024 unless that is set. Where there
+// are more, the call that adds one waits until the devices have run some.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -88,6 +91,7 @@ private:
 
     void shuffle_ranks();
     bool step();
+    void make_room();
     bool leave_queues();
     bool leave(Queue& queue);
     bool attempt(CUstream_st& stream);
@@ -100,6 +104,7 @@ private:
     std::vector<std::unique_ptr<CUstream_st>> streams_;
     std::map<int, std::vector<Queue>> queues_;  ///< by device
     std::map<int, std::size_t> created_;        ///< streams of each device so far
+    std::size_t queued_ = 0;                    ///< operations of all streams
     bool running_ = false, open_ = false, steady_ = false;
 };
 
