@@ -183,8 +183,10 @@ std::optional<cublasLtMatmulAlgo_t> CudaGemm::State::choose_algorithm(const Matm
     void* target = output_of(g, e);
     void* trial = nullptr;
     if (g.accumulate) {
+        // In the order of the stream: cudaFree() would wait for all work of the device, which may wait for
+        // other ranks.
         const auto bytes = static_cast<std::size_t>(g.m * g.ldy) * size_of(g.out) + 256;
-        if (cudaMalloc(&trial, bytes) != cudaSuccess) {
+        if (cudaMallocAsync(&trial, bytes, stream) != cudaSuccess) {
             cudaGetLastError();  // clears the error, which the next check would report otherwise
             return algorithms.front();
         }
@@ -198,9 +200,7 @@ std::optional<cublasLtMatmulAlgo_t> CudaGemm::State::choose_algorithm(const Matm
             best_s = s;
             best = algorithm;
         }
-    // cudaFree() waits for all streams, without a deadline. If another rank hangs here, the watchdog reports
-    // it.
-    if (trial) MAESTRO_CUDA_CALL(cudaFree(trial));
+    if (trial) MAESTRO_CUDA_CALL(cudaFreeAsync(trial, stream));
     return best;
 }
 

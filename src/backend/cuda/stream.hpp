@@ -3,9 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "backend/cuda/check.hpp"
 #include "base/stream.hpp"
@@ -78,22 +80,26 @@ private:
     Stream stream_ = nullptr;
 };
 
-/// Pinned (page-locked) host memory, which asynchronous copies need. No copy may be queued for it when it
-/// grows or is destroyed.
+/// Pinned (page-locked) host memory, which asynchronous copies need. No copy may be queued for it when it is
+/// destroyed.
 class PinnedMemory {
 public:
     explicit PinnedMemory(std::size_t bytes = 0) { reserve(bytes); }
     ~PinnedMemory() {
+        for (std::byte* const outgrown : outgrown_) cudaFreeHost(outgrown);
         if (data_) cudaFreeHost(data_);
     }
     PinnedMemory(const PinnedMemory&) = delete;
     PinnedMemory& operator=(const PinnedMemory&) = delete;
 
     std::byte* data() const { return data_; }
-    /// Grows to at least `bytes`. The contents are lost where it grows.
+    /// Grows to at least `bytes`, and at least twofold. The contents are lost where it grows. What it
+    /// outgrows is freed at the end, because cudaFreeHost() waits for all work of the device, which may wait
+    /// for other ranks.
     void reserve(std::size_t bytes) {
         if (bytes <= bytes_) return;
-        if (data_) MAESTRO_CUDA_CALL(cudaFreeHost(std::exchange(data_, nullptr)));
+        bytes = std::max(bytes, 2 * bytes_);
+        if (data_) outgrown_.push_back(std::exchange(data_, nullptr));
         bytes_ = 0;
         MAESTRO_CUDA_CALL(cudaMallocHost(reinterpret_cast<void**>(&data_), bytes));
         bytes_ = bytes;
@@ -102,6 +108,7 @@ public:
 private:
     std::byte* data_ = nullptr;
     std::size_t bytes_ = 0;
+    std::vector<std::byte*> outgrown_;
 };
 
 }  // namespace maestro::backend
