@@ -33,10 +33,11 @@ protected:
     }
     /// Returns a tensor of standard normal values times `scale`, rounded to the type. Every call returns
     /// other values.
-    Tensor random(DType type, std::initializer_list<std::int64_t> shape, double scale = 1) {
+    Tensor random(DType type, std::initializer_list<std::int64_t> shape, double scale = 1, double mean = 0) {
         const Random numbers(11, "tensors/" + std::to_string(stream_++));
-        return made(type, shape,
-                    [&](std::int64_t i) { return scale * numbers.normal(static_cast<std::uint64_t>(i)); });
+        return made(type, shape, [&](std::int64_t i) {
+            return mean + scale * numbers.normal(static_cast<std::uint64_t>(i));
+        });
     }
     Tensor filled(DType type, std::initializer_list<std::int64_t> shape, double value = 0) {
         return made(type, shape, [&](std::int64_t) { return value; });
