@@ -48,15 +48,19 @@ void Job::describe_streams() {
     if (streams == 0) return;
     std::string text = fmt::format("CUDA streams: at most {} on a rank, {} hardware queue{}", streams, queues,
                                    queues == 1 ? "" : "s");
+    // CUDA loads most kernels when they are launched for the first time, and may wait for all work of the
+    // device to do so: also for a sum that waits for a rank that waits for this one.
+    auto between_steps = ParameterSync::BetweenSteps::first;
     if (streams > queues) {
         // A sum would wait in a queue for ranks whose sum waits behind a task's exchange with this rank.
+        between_steps = ParameterSync::BetweenSteps::always;
         text +=
             "; work waits behind that of other streams, so that gradients are summed and weights gathered "
             "between the tasks of two steps: put fewer sections on a rank, or do not set "
             "CUDA_DEVICE_MAX_CONNECTIONS";
-        for (auto& stage : stages_)
-            if (stage) stage->sync_between_steps();
     }
+    for (auto& stage : stages_)
+        if (stage) stage->set_between_steps(between_steps);
     description_.push_back(text);
 }
 

@@ -79,8 +79,8 @@ bool LocalStage::can_backward(int micro_batch) {
     });
 }
 
-void LocalStage::sync_between_steps() {
-    if (sync_) sync_->between_steps();
+void LocalStage::set_between_steps(ParameterSync::BetweenSteps which) {
+    if (sync_) sync_->set_between_steps(which);
 }
 
 void LocalStage::gradients_final() {

@@ -76,7 +76,7 @@ public:
     Optimizer* optimizer() { return optimizer_.get(); }
     backend::Arena& scratch() { return scratch_; }
     /// See ParameterSync, whose functions these are. For a frozen section they do nothing and return 0.
-    void sync_between_steps();
+    void set_between_steps(ParameterSync::BetweenSteps which);
     void gradients_final();
     double reduce();
     void update(const AdamSettings& settings, std::int64_t step, double gradient_scale);

@@ -101,7 +101,7 @@ void ParameterSync::finish_ended() {
 void ParameterSync::launch_next() {
     if (launched_ || queue_.empty()) return;
     const Group& group = groups_[queue_.front().group];
-    const bool beside_tasks = group.beside_tasks && !between_steps_;
+    const bool beside_tasks = group.beside_tasks && between_steps_ == BetweenSteps::never;
     if (queue_.front().sum && !(group.gradient_final && (beside_tasks || tasks_ended_))) return;
     begin_s_ = comm::now_s();
     launched_ = true;
@@ -158,7 +158,8 @@ void ParameterSync::update(const AdamSettings& settings, std::int64_t step, doub
         advance();
     }
     queue_sums();
-    if (between_steps_) await_weights();
+    if (between_steps_ != BetweenSteps::never) await_weights();
+    if (between_steps_ == BetweenSteps::first) between_steps_ = BetweenSteps::never;
 }
 
 void ParameterSync::await(const Group& group) {

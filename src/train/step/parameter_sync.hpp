@@ -58,9 +58,10 @@ public:
     ParameterSync(const ParameterSync&) = delete;
     ParameterSync& operator=(const ParameterSync&) = delete;
 
-    /// From now on sums begin when the tasks of a step have ended, and weights are gathered before those of
-    /// the next one. To be called on all ranks.
-    void between_steps() { between_steps_ = true; }
+    /// How long sums begin when the tasks of a step have ended, and weights are gathered before those of the
+    /// next one. To be called on all ranks.
+    enum class BetweenSteps { never, first, always };
+    void set_between_steps(BetweenSteps which) { between_steps_ = which; }
     /// The backward pass that follows is the last one of this step on this rank: the gradients of a group are
     /// final, and their sum begins, when it has finished the group's layers.
     void begin_last_backward();
@@ -130,7 +131,8 @@ private:
         scratch_;                ///< for sums within the replica; for those that run beside tasks
     std::vector<Group> groups_;  ///< in the order of the optimizer
     std::vector<std::size_t> sum_order_;
-    bool between_steps_ = false, tasks_ended_ = false;
+    BetweenSteps between_steps_ = BetweenSteps::never;
+    bool tasks_ended_ = false;
     std::deque<Entry> queue_;
     bool launched_ = false;  ///< the first of the queue
     collective::Operation operation_;
