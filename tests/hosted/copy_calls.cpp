@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "counts.hpp"
 #include "runtime.hpp"
 #include "stop.hpp"
 
@@ -55,6 +56,14 @@ void copy_rows(const Copy& c) {
         std::memcpy(c.to.pointer + row * c.to.pitch, c.from.pointer + row * c.from.pitch, c.bytes);
 }
 
+const char* name_of(MemoryKind to, MemoryKind from) {
+    if (from == MemoryKind::device) {
+        if (to == MemoryKind::device) return "a copy on the device";
+        return to == MemoryKind::pinned ? "a copy to the host" : "a copy to pageable memory";
+    }
+    return to == MemoryKind::device ? "a copy to the device" : "a copy on the host";
+}
+
 void check_not_freed(const Runtime& r, const void* pointer, std::size_t bytes, MemoryKind expected) {
     if (kind_of(r, pointer, bytes) != expected)
         stop(fmt::format("{} bytes at {} were freed before the copy that was queued for them ran", bytes,
@@ -68,6 +77,7 @@ cudaError_t copy(Runtime& r, Copy c, cudaMemcpyKind kind, cudaStream_t stream) {
     const MemoryKind from = kind_of(r, c.from.pointer, c.span(c.from));
     if (to == MemoryKind::invalid || from == MemoryKind::invalid || !matches(kind, to, from))
         return cudaErrorInvalidValue;
+    count(name_of(to, from), c.bytes * c.rows);
     std::vector<char> staged;
     if (from == MemoryKind::pageable) {
         staged.resize(c.bytes * c.rows);
@@ -116,6 +126,7 @@ cudaError_t memset_async(Runtime& r, void* pointer, int value, std::size_t bytes
         std::memset(pointer, value, bytes);
         return true;
     };
+    count("a memset", bytes);
     r.streams.push(stream, {run, "a memset"});
     return cudaSuccess;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "counts.hpp"
 #include "runtime.hpp"
 #include "shared_memory.hpp"
 #include "stop.hpp"
@@ -45,6 +46,7 @@ cudaError_t launch(const LaunchSite& site, const void* kernel, void (*body)(cons
             r.grid.run(grid);
             return true;
         };
+        count("a kernel");
         r.streams.push(c.stream, {std::move(run), "a kernel"});
         return cudaSuccess;
     });

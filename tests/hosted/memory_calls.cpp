@@ -1,6 +1,7 @@
 // The CUDA runtime's calls for device memory and pinned host memory.
 #include <cuda_runtime_api.h>
 
+#include "counts.hpp"
 #include "runtime.hpp"
 
 using hosted::call;
@@ -13,6 +14,7 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
         if (const cudaError_t none = hosted::make_context(r); none != cudaSuccess) return none;
         if (bytes == 0) return cudaSuccess;
         const int device = hosted::current_device();
+        hosted::count("cudaMalloc");
         const std::size_t before = r.memory.used();
         if (bytes <= hosted::free_bytes(r)) *pointer = r.memory.allocate(bytes, device);
         r.ledger.add(r.gpus.at(static_cast<std::size_t>(device)), r.memory.used() - before);
@@ -27,6 +29,7 @@ cudaError_t cudaFree(void* pointer) {
         if (pointer == nullptr) return cudaSuccess;
         const auto* const allocation = r.memory.find(pointer, 1);
         if (allocation == nullptr) return cudaErrorInvalidValue;
+        hosted::count("cudaFree");
         const int device = allocation->device;
         r.streams.run_until(r.streams.push_marks(device, false));
         const std::size_t before = r.memory.used();
@@ -79,6 +82,7 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned flags) {
         if (pointer == nullptr || (flags & ~kKnown) != 0) return cudaErrorInvalidValue;
         *pointer = nullptr;
         if (bytes == 0) return cudaSuccess;
+        hosted::count("cudaHostAlloc");
         *pointer = r.pinned.allocate(bytes);
         return *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
     });

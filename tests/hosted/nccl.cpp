@@ -16,6 +16,7 @@
 #include <random>
 #include <vector>
 
+#include "hosted/counts.hpp"
 #include "hosted/hosted.hpp"
 #include "hosted/nccl_calls.hpp"
 #include "hosted/nccl_links.hpp"
@@ -160,6 +161,17 @@ ncclResult_t poll(const Communicator& c) {
     const Lock lock(c->mutex);
     if (c->finalizing && c->queued > 0) return ncclInProgress;
     return c->error;
+}
+
+/// Counts the group call that waits last: the bytes that this rank sends.
+void count_group(ncclComm& c) {
+    const Lock lock(c.mutex);
+    std::size_t bytes = 0;
+    for (const hosted::Phase& phase : c.waiting.back().call.phases)
+        for (const hosted::Transfer& t : phase.transfers)
+            if (t.is_send) bytes += t.head.bytes;
+    hosted::count("an NCCL group", bytes);
+    if (!c.blocking) hosted::count("an NCCL group that a thread starts");
 }
 
 ncclResult_t wait_if_blocking(const Communicator& c) {
@@ -410,6 +422,7 @@ ncclResult_t ncclGroupEnd() {
             const Lock lock(registry().mutex);
             c->polls_left = static_cast<int>(registry().random() % 3);
         }
+        count_group(*c);
         if (const ncclResult_t now = wait_if_blocking(c); now != ncclSuccess) found = now;
     }
     return found;

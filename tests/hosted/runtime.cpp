@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "counts.hpp"
 #include "hosted.hpp"
 #include "stop.hpp"
 
@@ -100,6 +101,7 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, const char*
             work();
             return true;
         };
+        count(what);
         r.streams.push(stream, {std::move(once), what});
         return cudaSuccess;
     });

@@ -9,6 +9,7 @@
 //   MAESTRO_HOSTED_LEDGER        file that processes share to count used memory (none), see Ledger
 //   MAESTRO_HOSTED_ISLAND        number of adjacent GPUs that have peer access to each other (all)
 //   MAESTRO_HOSTED_NCCL          version that ncclGetVersion() returns (that of the headers)
+//   MAESTRO_HOSTED_COUNTS        folder for counts of calls (none), see counts.hpp
 //   MAESTRO_HOSTED_TAKEN         bytes that another program allocates after the first cudaMemGetInfo() (0)
 #pragma once
 

@@ -3,7 +3,9 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "counts.hpp"
 #include "runtime.hpp"
 
 using hosted::call;
@@ -72,6 +74,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return with_stream(stream, [&](Runtime& r) {
+        hosted::count("cudaStreamSynchronize");
         r.streams.run_until({r.streams.push_mark(stream)});
         return cudaSuccess;
     });
@@ -86,6 +89,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 
 cudaError_t cudaDeviceSynchronize() {
     return call([&](Runtime& r) {
+        hosted::count("cudaDeviceSynchronize");
         r.streams.run_until(r.streams.push_marks(hosted::current_device(), false));
         return cudaSuccess;
     });
@@ -97,6 +101,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         if (!r.events.contains(event)) return cudaErrorInvalidResourceHandle;
         if (flags != cudaEventWaitDefault) return cudaErrorInvalidValue;
         if (event->mark == nullptr) return cudaSuccess;
+        hosted::count("cudaStreamWaitEvent");
         r.streams.push(stream,
                        {[mark = event->mark] { return mark->reached; }, "a wait for an event", false, true});
         return cudaSuccess;
@@ -144,6 +149,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return with_event(event, [&](Runtime& r) {
         if (!r.streams.alive(stream) || stream->device != event->device)
             return cudaErrorInvalidResourceHandle;
+        hosted::count("cudaEventRecord");
         event->mark = r.streams.push_mark(stream);
         return cudaSuccess;
     });
@@ -152,12 +158,16 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     return with_event(event, [&](Runtime& r) {
         if (r.random.one_in(2)) r.streams.run_some();
-        return event->mark == nullptr || event->mark->reached ? cudaSuccess : cudaErrorNotReady;
+        if (event->mark == nullptr) return cudaSuccess;
+        if (!event->mark->reached) return cudaErrorNotReady;
+        if (!std::exchange(event->mark->seen, true)) hosted::count("an event that the host polls");
+        return cudaSuccess;
     });
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     return with_event(event, [&](Runtime& r) {
+        hosted::count("cudaEventSynchronize");
         if (event->mark != nullptr) r.streams.run_until({event->mark});
         return cudaSuccess;
     });

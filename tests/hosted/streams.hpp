@@ -32,6 +32,7 @@ namespace hosted {
 /// event.
 struct Mark {
     bool reached = false;
+    bool seen = false;  ///< by the host, which asked for it
     std::chrono::steady_clock::time_point when;
 };
 
