@@ -18,7 +18,7 @@ public:
     struct Line {
         std::string operation;
         std::int64_t m = 0, n = 0, k = 0;  ///< of a GEMM
-        double flops = 0, bytes = 0;       ///< of one call
+        double flops = 0, bytes = 0;       ///< of one call, each tensor once per read and once per write
         bool tensor_cores = false;         ///< whether it consists of GEMMs
         DType dtype = DType::f32;
         auto operator<=>(const Line&) const = default;
@@ -38,7 +38,9 @@ public:
     }
     void gemm(const Gemm& g) override {
         const char* const form = g.transpose_a ? "dw += dy^T x" : (g.transpose_b ? "y = x w^T" : "dx = dy w");
-        const backend::Work work = work_of(g);
+        backend::Work work = work_of(g);
+        // Backend::work_of() counts a result that is added to as one that is overwritten.
+        if (g.accumulate) work.bytes += static_cast<double>(g.m * g.n) * static_cast<double>(size_of(g.out));
         ++lines_[{form, g.m, g.n, g.k, work.flops, work.bytes, true, g.in}];
     }
 

@@ -1,10 +1,10 @@
 // Prints the cost of a section's micro-batch and of its optimizer, operation by operation, as one JSON
-// object. Runs the section's code on a backend that computes nothing. scripts/cuda/roofline.py converts the
-// costs into times.
+// object, and the bytes that its groups exchange. Runs the section's code on a backend that computes nothing.
+// scripts/cuda/roofline.py and prediction.py convert the costs into times.
 //
 // Arguments are KEY=VALUE: `section` (language, vision, or student: a language model with a teacher and a
-// picture in each sample), sizes of its model and of the micro-batch, and the degrees `tp` and `cp`. The
-// costs are those of the first rank.
+// picture in each sample), sizes of its model and of the micro-batch, and the degrees `tp`, `cp` and `dp`.
+// The costs are those of the first rank.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ struct Section {
     int samples = 1;                ///< of the micro-batch
     int pictures = 8;               ///< of the micro-batch of a vision section
     int height = 448, width = 448;  ///< of a picture, pixels
-    int tp = 1, cp = 1;
+    int tp = 1, cp = 1, dp = 1;
 
     bool vision() const { return kind == "vision"; }
     bool student() const { return kind == "student"; }
@@ -78,7 +78,8 @@ struct Section {
                 {"picture_height", &height},
                 {"picture_width", &width},
                 {"tp", &tp},
-                {"cp", &cp}};
+                {"cp", &cp},
+                {"dp", &dp}};
     }
 
     void set(std::string_view key, std::string_view value) {
@@ -175,17 +176,36 @@ private:
     std::vector<model::SampleView> views_;
 };
 
+/// Bytes that this rank has sent along the axes of its mesh.
+struct Exchanged {
+    std::int64_t tp = 0, cp = 0, data = 0;
+};
+Exchanged take_exchanged(const parallel::Mesh& mesh) {
+    const auto take = [](collective::ProcessGroup& group) {
+        const std::int64_t bytes = group.traffic().bytes;
+        group.reset_traffic();
+        return bytes;
+    };
+    return {take(mesh.tp()), take(mesh.cp()), take(mesh.group(parallel::kDataAxes))};
+}
+
+struct Phase {
+    const char* name;
+    Ledger::Lines lines;
+    Exchanged exchanged;
+};
 struct Costs {
-    std::vector<std::pair<const char*, Ledger::Lines>> phases;
+    std::vector<Phase> phases;
     std::int64_t parameters = 0;
 };
 
 Costs run(const Section& section) {
     Ledger ledger;
     const model::Role role = role_of(section);
-    const auto module = model::make_module(ledger, section.spec, role,
-                                           parallel::make_meta_mesh(0, {.degrees = {section.cp, section.tp},
-                                                                        .kv_heads = section.spec.kv_heads}));
+    const auto module = model::make_module(
+        ledger, section.spec, role,
+        parallel::make_meta_mesh(
+            0, {.dp = section.dp, .degrees = {section.cp, section.tp}, .kv_heads = section.spec.kv_heads}));
     const Samples samples(section);
     model::Batch batch{.samples = samples.views()};
     const auto input_rows = module->input_rows(batch);
@@ -209,19 +229,22 @@ Costs run(const Section& section) {
     model::Result result;
     Costs costs;
     costs.parameters = store.count();
+    const auto end_phase = [&](const char* name) {
+        costs.phases.push_back({name, ledger.take(), take_exchanged(module->mesh())});
+    };
     ledger.take();  // discards the cost of initialization
     const auto kept = module->forward(batch, inputs, saved, scratch, output, result);
-    costs.phases.emplace_back("forward", ledger.take());
+    end_phase("forward");
     module->backward(*kept, output.rank != 0 ? output : Tensor{}, d_inputs, scratch);
-    costs.phases.emplace_back("backward", ledger.take());
+    end_phase("backward");
     sync.finish_sums();
     sync.update({}, 1, 1);
     sync.await_weights();
-    costs.phases.emplace_back("update", ledger.take());
+    end_phase("update");
     if (section.student() && section.tp * section.cp == 1) {
         batch.train = false;
         module->forward(batch, inputs, saved, scratch, output, result);
-        costs.phases.emplace_back("evaluation", ledger.take());
+        end_phase("evaluation");
     }
     return costs;
 }
@@ -241,8 +264,14 @@ void print(Section& section, const Costs& costs) {
     fmt::print("{{\"section\": {{\"kind\": \"{}\", \"parameters\": {}", section.kind, costs.parameters);
     for (const auto& [name, value] : section.keys()) fmt::print(", \"{}\": {}", name, *value);
     fmt::print("}}");
-    for (const auto& [name, lines] : costs.phases) fmt::print(",\n\"{}\": [{}]", name, json(lines));
-    fmt::print("}}\n");
+    std::string exchanged;
+    for (const Phase& phase : costs.phases) {
+        fmt::print(",\n\"{}\": [{}]", phase.name, json(phase.lines));
+        exchanged += fmt::format("{}\n    \"{}\": {{\"tp\": {}, \"cp\": {}, \"data\": {}}}",
+                                 exchanged.empty() ? "" : ",", phase.name, phase.exchanged.tp,
+                                 phase.exchanged.cp, phase.exchanged.data);
+    }
+    fmt::print(",\n\"exchanged\": {{{}}}}}\n", exchanged);
 }
 
 }  // namespace

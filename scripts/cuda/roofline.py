@@ -9,44 +9,20 @@ The operations themselves count FLOPs and bytes, on the meta backend: build/.../
 
 import argparse
 import json
-import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import document
+from costs import COPY_SHARE, GPUS, PHASES, costs, is_attention, is_gemm, line_of, model_flops, number
 
 ROOT = Path(__file__).resolve().parents[2]
-PHASES = ("forward", "backward", "update")
 OTHERS = {"vision": ["section=vision"], "student": ["section=student"], "tp 2": ["tp=2"], "cp 2": ["cp=2"]}
-COPY_SHARE = 0.8  # of peak bandwidth: the target of memory-bound kernels
 PEAK_SHARE = 0.5  # of the bf16 peak: the target of the section
 HEADER = ["operation", "calls", "GFLOP", "GB", "FLOP/byte", "H100: bound", "ms", "at 80%", "H200: bound", "ms", "at 80%"]
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """Peak rates of SXM boards by NVIDIA's data sheets, without sparsity."""
-    name: str
-    bf16: float  # FLOP/s of tensor cores
-    f32: float   # FLOP/s without tensor cores
-    bandwidth: float  # bytes/s
-
-    def seconds(self, line):
-        """Seconds of a call's arithmetic and of its memory traffic, each at the peak rate."""
-        tensor = line["tensor_cores"] and line["dtype"] == "bf16"
-        return line["flops"] / (self.bf16 if tensor else self.f32), line["bytes"] / self.bandwidth
-
-
-GPUS = (Gpu("H100", 989e12, 67e12, 3.35e12), Gpu("H200", 989e12, 67e12, 4.8e12))
-
-
-def costs(program, *sizes):
-    return json.loads(subprocess.run([program, *sizes], capture_output=True, text=True, check=True).stdout)
-
-
 def name_of(line):
-    if line["m"] == 0:
+    if not is_gemm(line):
         return line["operation"]
     return f"{line['operation']}, {line['m']} x {line['n']} x {line['k']}"
 
@@ -81,44 +57,23 @@ def others_of(counted, others):
     found = []
     for name, other in others.items():
         for phase in (*PHASES, "evaluation"):
-            lines = [line for line in other.get(phase, []) if line["m"] == 0 and line["operation"] not in seen]
+            lines = [line for line in other.get(phase, []) if not is_gemm(line) and line["operation"] not in seen]
             found += [(name, phase, row) for row in rows_of({phase: lines}, phase)]
             seen |= {line["operation"] for line in lines}
     return found
-
-
-def is_attention(line):
-    return line["operation"].startswith("attention")
-
-
-def model_flops(counted):
-    """Model FLOPs of a micro-batch, as usual for model FLOPs utilization: all GEMMs with weights, and attention with a backward of twice
-    its forward; recomputed scores do not count."""
-    gemms = sum(line["calls"] * line["flops"] for phase in PHASES[:2] for line in counted[phase] if line["m"] > 0)
-    attention = sum(line["calls"] * line["flops"] for line in counted["forward"] if is_attention(line))
-    return gemms + 3 * attention
 
 
 def summary(counted, gpu):
     """Of a micro-batch: the minimum seconds, the share of the bf16 peak that they correspond to, and the seconds at PEAK_SHARE."""
     lines = [line for phase in PHASES[:2] for line in counted[phase]]
     roof = sum(line["calls"] * max(gpu.seconds(line)) for line in lines)
-    on_f32 = sum(line["calls"] * (max(gpu.seconds({**line, "dtype": "f32"})) - max(gpu.seconds(line)))
-                 for line in lines if is_attention(line))
+    on_f32 = sum(line["calls"] * (line["flops"] / gpu.f32_attention - max(gpu.seconds(line))) for line in lines if is_attention(line))
     flops = model_flops(counted)
     return {"roof_s": roof, "peak_share": flops / gpu.bf16 / roof, "peak_share_s": flops / gpu.bf16 / PEAK_SHARE,
             "memory_bound_s": sum(line["calls"] * max(gpu.seconds(line)) for line in lines
                                   if gpu.seconds(line)[1] >= gpu.seconds(line)[0]),
             "attention_without_tensor_cores_s": on_f32,
             "update_s": sum(line["calls"] * max(gpu.seconds(line)) for line in counted["update"])}
-
-
-def line_of(cells):
-    return "| " + " | ".join(cells) + " |\n"
-
-
-def number(value):
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def cells_of(row, gpus=GPUS):
@@ -137,7 +92,7 @@ def text_of(counted, others):
             f"{model_flops(counted) / 1e12:.1f} TFLOP.\n{s['layers']} layers of width {s['width']}, {s['heads']} heads of {s['head_dim']}, "
             f"{s['kv_heads']} kv heads, MLP {s['mlp']}, vocabulary {s['vocabulary']}, tied.\n\n")
     text += line_of(["", "at the roof, ms", "of that bound by memory", "share of the bf16 peak", "50% of the peak demands, ms",
-                     "attention without tensor cores adds, ms", "optimizer, once a step, ms"]) + "|" + "---|" * 7 + "\n"
+                     "attention without tensor cores, at 20 TFLOP/s, adds, ms", "optimizer, once a step, ms"]) + "|" + "---|" * 7 + "\n"
     for gpu in GPUS:
         total = summary(counted, gpu)
         ms = {key: number(1e3 * value) for key, value in total.items() if key.endswith("_s")}

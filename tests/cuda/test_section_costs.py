@@ -123,6 +123,43 @@ def test_two_ranks_split_the_gemms(ranks):
         assert total(shared[phase], "flops", is_gemm) == pytest.approx(total(alone[phase], "flops", is_gemm) / 2, rel=1e-3)
 
 
+def dw_bytes(lines, weights):
+    """Bytes of the GEMMs for the gradients of weights of this shape."""
+    return total(lines, "bytes", lambda line: line["operation"] == "dw += dy^T x" and (line["m"], line["n"]) == weights)
+
+
+def test_a_gradient_is_read_before_it_is_added_to(counted):
+    s, found = counted
+    rows, width, mlp = s["samples"] * s["tokens"], s["width"], s["mlp"]
+    assert dw_bytes(found["backward"], (width, mlp)) == s["layers"] * (rows * (width + mlp) * 2 + 2 * width * mlp * 4)
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_exchanges_of_tensor_parallelism(tp):
+    """Sums and gathers of all rows, of which a rank sends those of the others: T x width x 2 bytes x (tp - 1) / tp."""
+    exchanged, s = costs(f"tp={tp}")["exchanged"], ONE_BILLION
+    rows = s["tokens"] * s["width"] * 2 * (tp - 1) // tp
+    # Two gathers and two sums a layer; the embedding's sum, and a gather and a sum of the head, whose loss also exchanges its maxima.
+    assert exchanged["forward"]["tp"] == pytest.approx((4 * s["layers"] + 3) * rows, rel=2e-3)
+    # Four gathers and two sums a layer; the gather of the embedding's gradient.
+    assert exchanged["backward"]["tp"] == (6 * s["layers"] + 1) * rows
+    assert exchanged["forward"]["cp"] == exchanged["update"]["data"] == 0
+
+
+def test_exchanges_of_a_ring():
+    exchanged, s, cp = costs("cp=4")["exchanged"], ONE_BILLION, 4
+    keys_and_values = s["layers"] * (cp - 1) * s["tokens"] // cp * 2 * s["kv_heads"] * s["head_dim"]
+    assert exchanged["forward"]["cp"] == keys_and_values * 2
+    assert exchanged["backward"]["cp"] == keys_and_values * (2 + 4)  # with their gradients in fp32
+
+
+@pytest.mark.parametrize("sizes, ranks, tp", [("dp=8", 8, 1), ("dp=2 cp=4", 8, 1), ("dp=4 tp=2", 4, 2)])
+def test_exchanges_of_data_parallelism(sizes, ranks, tp):
+    """fp32 gradients are summed, bf16 weights are gathered. Norms are whole on every rank of tp."""
+    found = costs(*sizes.split())
+    assert found["exchanged"]["update"]["data"] == pytest.approx((4 + 2) * costs()["section"]["parameters"] / tp * (ranks - 1) / ranks, rel=1e-3)
+
+
 @pytest.mark.parametrize("argument", ["depth=2", "layers=", "layers=0", "layers=2x", "=3", "section=audio"])
 def test_invalid_arguments_are_rejected(argument):
     done = run(argument)

@@ -1,8 +1,8 @@
 import pytest
 import roofline
-from roofline import Gpu
+from costs import Gpu, model_flops
 
-GPU = Gpu("G", bf16=100.0, f32=10.0, bandwidth=5.0)
+GPU = Gpu("G", bf16=100.0, f32=10.0, bandwidth=5.0, f32_attention=4.0)
 
 
 def line(operation="op", calls=1, flops=0.0, bytes=0.0, tensor_cores=False, dtype="f32", m=0):
@@ -42,13 +42,13 @@ def test_the_share_of_the_peak():
                     [line("dx", m=1, flops=200, **attention), line("attention_backward", flops=100, bytes=1, **attention)],
                     [line("adamw", bytes=35)])
     # 300 of GEMMs, and three times 40 of attention, whose backward has 100.
-    assert roofline.model_flops(whole) == 420
+    assert model_flops(whole) == 420
     summary = roofline.summary(whole, GPU)
     assert summary["roof_s"] == pytest.approx(1 + 0.4 + 1 + 2 + 1)
     assert summary["peak_share"] == pytest.approx(4.2 / 5.4)
     assert summary["peak_share_s"] == pytest.approx(8.4)
     assert summary["memory_bound_s"] == pytest.approx(1)
-    assert summary["attention_without_tensor_cores_s"] == pytest.approx((4 - 0.4) + (10 - 1))
+    assert summary["attention_without_tensor_cores_s"] == pytest.approx((10 - 0.4) + (25 - 1))
     assert summary["update_s"] == pytest.approx(7)
 
 
