@@ -26,6 +26,7 @@ TOKENS, WIDTH, MLP, HEADS, HEAD_DIM, VOCABULARY = 64, 64, 128, 8, 8, 260
 LAYERS, MICRO_BATCHES, STEPS = (2, 4), (1, 3), (2, 4)
 LAYOUTS = {"tp 1": {}, "tp 2": {"tp": 2}, "tp 8": {"tp": 8}, "cp 4": {"cp": 4}, "dp 2": {"dp": 2}}
 
+POLLED = "host waits: events polled until reached"
 # What a row of the table adds up: names of hosted::count() in tests/hosted, of this tree and of 5efa902.
 ROWS = {
     "launches": ("a kernel", "a GEMM of cuBLASLt", "a product of cuBLASLt", "a graph of cuDNN", "a memset", "a copy on the device"),
@@ -36,7 +37,7 @@ ROWS = {
     "bytes of these copies": ("a copy to the device", "a copy to the host", "a copy to pageable memory"),
     "events recorded, or waited for by streams": ("cudaEventRecord", "cudaStreamWaitEvent"),
     "host waits: threads of NCCL groups": ("an NCCL group that a thread starts",),
-    "host waits: events polled until reached": ("an event that the host polls",),
+    POLLED: ("an event that the host polls",),
     "host waits: synchronizing calls": ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize", "cudaFree", "cudaHostAlloc",
                                         "a copy to pageable memory"),
 }
@@ -196,6 +197,12 @@ def measure_all(program, layouts):
                          for row, values in measure(Path(program).resolve(), samples, LAYOUTS[layout]).items()} for layout in layouts}
 
 
+def differences(found, table):
+    """Where counts differ from the table. Polls vary on a busy machine, where the host waits longer and asks for more."""
+    return [f"{layout}, {row}: {table[layout][row]} in the table, {found[layout][row]} counted"
+            for layout in found for row in ROWS if row != POLLED and found[layout][row] != table[layout][row]]
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="maestro_hosted of a build folder")
@@ -208,10 +215,9 @@ def main(arguments=None):
     before, after = read_table(document.read_between(text, "counts"))
     if options.check:
         found = measure_all(options.program, options.layouts)
-        differences = [f"{layout}, {row}: {after[layout][row]} in the table, {found[layout][row]} counted"
-                       for layout in found for row in ROWS if found[layout][row] != after[layout][row]]
-        print("\n".join(differences) or f"the table has what {options.program} counts")
-        return 1 if differences else 0
+        different = differences(found, after)
+        print("\n".join(different) or f"the table has what {options.program} counts")
+        return 1 if different else 0
     if options.before:
         before = measure_all(options.before, LAYOUTS)
     options.document.write_text(document.write_between(text, "counts", table_of(measure_all(options.program, LAYOUTS), before)))
