@@ -1,5 +1,6 @@
 # -DMAESTRO_PARTS=gpu-check builds the operations for GPUs and their checks, for scripts/gpu_check.sh. Needs CUDA and a compiler with
-# OpenMP, but neither MPI nor HDF5 nor the CPU's libraries. Uses GoogleTest and fmt where they are installed.
+# OpenMP, but neither MPI nor HDF5 nor the CPU's libraries. Uses GoogleTest and fmt where they are installed. The lists of sources are in
+# gpu_check_sources.txt, for builds without CMake as well.
 set(MAESTRO_CUDA ON)
 if(NOT CMAKE_BUILD_TYPE)
     set(CMAKE_BUILD_TYPE Release)
@@ -31,7 +32,28 @@ foreach(library fmt GTest)
 endforeach()
 
 include(cmake/cuda_libraries.cmake)
-set(MAESTRO_LEFT_OUT "/(log\\.cpp$|cpu/)")  # need spdlog, oneDNN, OpenBLAS
+
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/gpu_check_sources.txt)
+file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/gpu_check_sources.txt lines REGEX "^[a-z]")
+set(left_out "")
+set(programs "")
+foreach(line ${lines})
+    separate_arguments(words UNIX_COMMAND "${line}")
+    list(POP_FRONT words what)
+    if("${what}" STREQUAL "without")
+        string(REGEX REPLACE "^without +" "" expressions "${line}")  # with their backslashes
+        string(REPLACE " " "|" expressions "${expressions}")
+        list(APPEND left_out ${expressions})
+    elseif("${what}" STREQUAL "libraries")
+        set(folders ${words})
+    else()
+        list(POP_FRONT words name)
+        list(APPEND programs ${name})
+        set(globs_of_${name} ${words})
+    endif()
+endforeach()
+list(JOIN left_out "|" MAESTRO_LEFT_OUT)
+
 maestro_library(base fmt::fmt)
 target_include_directories(maestro_base PRIVATE ${checks}/stand_ins/xxhash)
 maestro_library(backend maestro_base OpenMP::OpenMP_CXX)
@@ -39,15 +61,15 @@ maestro_library(kernels maestro_base)
 maestro_library(ops maestro_backend maestro_kernels)
 include(cmake/cuda.cmake)
 
-file(GLOB sources CONFIGURE_DEPENDS ${checks}/*.cpp)
-add_executable(gpu_operations ${sources})
-target_include_directories(gpu_operations PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-target_link_libraries(gpu_operations PRIVATE maestro_ops maestro_flags)
-
-# The tests of operations, on the GPU.
-file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/ops/*_test.cpp)
-list(FILTER sources EXCLUDE REGEX "attention_implementation_test")  # needs no GPU
-add_executable(gpu_unit_ops ${sources} ${CMAKE_SOURCE_DIR}/tests/support/device_gpu.cpp ${checks}/plain_cpu.cpp)
-target_include_directories(gpu_unit_ops PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-target_compile_definitions(gpu_unit_ops PRIVATE MAESTRO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-target_link_libraries(gpu_unit_ops PRIVATE maestro_ops maestro_flags maestro_googletest)
+foreach(program ${programs})
+    list(TRANSFORM globs_of_${program} PREPEND ${CMAKE_SOURCE_DIR}/)
+    file(GLOB sources CONFIGURE_DEPENDS ${globs_of_${program}})
+    list(FILTER sources EXCLUDE REGEX "${MAESTRO_LEFT_OUT}")
+    add_executable(${program} ${sources})
+    target_include_directories(${program} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+    target_compile_definitions(${program} PRIVATE MAESTRO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    target_link_libraries(${program} PRIVATE maestro_ops maestro_flags)
+    if(program MATCHES "^gpu_unit_")
+        target_link_libraries(${program} PRIVATE maestro_googletest)
+    endif()
+endforeach()

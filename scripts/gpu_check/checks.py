@@ -6,8 +6,10 @@ import re
 import shutil
 
 import machine
+import plain_build
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+OLDEST_CMAKE = (3, 25)
 PROGRAMS = ("gpu_operations", "gpu_unit_ops")
 SANITIZER_FOUND = 86  # exit code of compute-sanitizer if it reports errors, unlike any of the program
 
@@ -24,19 +26,60 @@ def cuda_definitions(options):
 
 def build(steps, report, options, architecture):
     """Builds the programs. Returns their folder, or None after a failure."""
-    if shutil.which("cmake") is None:
-        report.add("build", "failed", "cmake 3.25 or later is needed (pip install cmake)")
-        return None
     folder = pathlib.Path(options.build).resolve()
+    found, limit = cmake_version(), 900 if options.build_only else 330
+    if found >= OLDEST_CMAKE and not options.without_cmake:
+        status, why, seconds, more = build_by_cmake(steps, options, architecture, folder, limit)
+    else:
+        status, why, seconds, more = build_plainly(steps, options, architecture, folder / "plain", limit)
+        folder = folder / "plain"
+    report.add("build", status, why, seconds, **more)
+    return folder if status == "passed" else None
+
+
+def cmake_version():
+    found = re.search(r"(\d+)\.(\d+)", machine.first_line("cmake", "--version"))
+    return tuple(map(int, found.groups())) if found else (0, 0)
+
+
+def build_by_cmake(steps, options, architecture, folder, limit):
+    more = {"way": "cmake"}
     configure = steps.run("configure", ["cmake", "-S", ROOT, "-B", folder, *generator(), "-DMAESTRO_PARTS=gpu-check",
                                          f"-DCMAKE_CUDA_ARCHITECTURES={architecture}", *cuda_definitions(options)], 60)
     if configure.status != 0:
-        report.add("build", "failed", "CMake: " + (cmake_error(configure.text) or configure.why()), configure.seconds)
-        return None
-    build_result = steps.run("build", ["cmake", "--build", folder, "--parallel", str(options.jobs)], 600 if options.build_only else 270)
-    status = "passed" if build_result.status == 0 else "failed"
-    report.add("build", status, build_result.why(), configure.seconds + build_result.seconds, stand_ins=re.findall(r"gpu-check: (\w+) not found", configure.text))
-    return folder if build_result.status == 0 else None
+        return "failed", "CMake: " + (cmake_error(configure.text) or configure.why()), configure.seconds, more
+    more["stand_ins"] = re.findall(r"gpu-check: (\w+) not found", configure.text)
+    more.update(libraries_of(configure.text))
+    built = steps.run("build", ["cmake", "--build", folder, "--parallel", str(options.jobs)], limit)
+    status = "passed" if built.status == 0 else "failed"
+    return status, built.why() or "by CMake", configure.seconds + built.seconds, more
+
+
+def libraries_of(text):
+    """Why CMake's build is without cuDNN or NCCL; nothing where it has them."""
+    cudnn = re.search(r"cuDNN: (no [^\n(]*|[^\n]* is older [^:\n]*)", text)
+    return {**({"without_cudnn": cudnn.group(1).strip()} if cudnn else {}),
+            **({"without_nccl": "nccl.h or libnccl was not found"} if "NCCL was not found" in text else {})}
+
+
+def build_plainly(steps, options, architecture, folder, limit):
+    more = {"way": "nvcc and g++"}
+    toolkit = plain_build.find_toolkit(dict(word.partition("=")[::2] for word in options.define))
+    if isinstance(toolkit, str):
+        return "failed", toolkit, 0.0, more
+    plain = plain_build.PlainBuild(toolkit, folder, architecture)
+    if plain.compiler is None:
+        return "failed", "g++ was not found", 0.0, more
+    more["stand_ins"] = plain.stand_ins()
+    if plain.cudnn.why_not:
+        more["without_cudnn"] = plain.cudnn.why_not
+    if not plain.nccl:
+        more["without_nccl"] = "nccl.h or libnccl was not found"
+    failed, seconds = plain_build.run(steps, plain, options.jobs, limit)
+    found = ".".join(map(str, cmake_version()))
+    why = "by nvcc and g++, because " + ("of --without-cmake" if options.without_cmake else "CMake is missing" if found == "0.0" else
+                                         f"CMake {found} is older than {'.'.join(map(str, OLDEST_CMAKE))}")
+    return "failed" if failed else "passed", failed or why, seconds, more
 
 
 def cmake_error(text):

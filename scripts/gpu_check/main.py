@@ -28,6 +28,7 @@ def arguments():
     parser.add_argument("--build", default="build/gpu-check", help="folder to build in (build/gpu-check)")
     parser.add_argument("--programs", help="a folder with gpu_operations and gpu_unit_ops; nothing is built")
     parser.add_argument("--maestro", help="an existing program for the training checks; none is built")
+    parser.add_argument("--without-cmake", action="store_true", help="build with nvcc and g++ alone, as where CMake 3.25 is missing")
     parser.add_argument("--build-only", action="store_true", help="only build; needs no GPU")
     parser.add_argument("--limit", type=float, default=530, help="time limit in seconds (530)")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="parallel compilations (all cores)")

@@ -1,5 +1,7 @@
 """Runs commands with time limits within a total time budget."""
 
+from __future__ import annotations  # for Python 3.9
+
 import os
 import shlex
 import signal

@@ -6,7 +6,10 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <ios>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -44,6 +47,8 @@ TEST(StandIns, FmtFillsItsFields) {
     const std::array<std::int64_t, 3> list{2, 3, 5};
     EXPECT_EQ(stand_in::fmt_of_the_stand_in::join(list.begin(), list.end(), ", "), "2, 3, 5");
     EXPECT_EQ(stand_in::fmt_of_the_stand_in::join(list.begin(), list.begin(), ", "), "");
+    EXPECT_EQ(stand_in::fmt_of_the_stand_in::join(list, "-"), "2-3-5");
+    same("{:.0f} s, {:.2f}, {}", 2.5, 1.005, 0.125);
     same("{}{} {}", true, 1.5, std::int64_t{-7});
 }
 

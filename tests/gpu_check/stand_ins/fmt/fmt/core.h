@@ -1,19 +1,45 @@
-// In the place of fmt on machines without it, for the check of a GPU alone: format() with plain {} fields,
-// and join().
+// In the place of fmt on machines without it, for the check of a GPU alone: format() with fields {} and
+// {:.Nf}, and join().
 #pragma once
 
+#include <cstdlib>
+#include <ios>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <string_view>
 
 namespace fmt {
 
+template <class...>
+using format_string = std::string_view;
+
 namespace detail {
-/// Writes `text` up to its first field, and leaves what follows that.
-inline void up_to_field(std::ostream& out, std::string_view& text) {
-    const std::size_t at = text.find("{}");
+/// Writes `text` up to its first field, and leaves what follows that. Returns the digits that the field
+/// wants; -1: as many as there are.
+inline int up_to_field(std::ostream& out, std::string_view& text) {
+    const std::size_t at = text.find('{'), end = text.find('}', at);
     out << text.substr(0, at);
-    text = at == std::string_view::npos ? std::string_view{} : text.substr(at + 2);
+    if (end == std::string_view::npos) {
+        text = {};
+        return -1;
+    }
+    const std::string field(text.substr(at + 1, end - at - 1));
+    text = text.substr(end + 1);
+    return field.rfind(":.", 0) == 0 ? std::atoi(field.c_str() + 2) : -1;
+}
+
+template <class T>
+void write(std::ostream& out, int digits, const T& value) {
+    if (digits < 0) {
+        out << value;
+        return;
+    }
+    out.setf(std::ios_base::fixed, std::ios_base::floatfield);
+    const std::streamsize before = out.precision(digits);
+    out << value;
+    out.precision(before);
+    out.unsetf(std::ios_base::floatfield);
 }
 }  // namespace detail
 
@@ -27,12 +53,16 @@ std::string join(It begin, It end, std::string_view between) {
     }
     return out.str();
 }
+template <class Range>
+std::string join(const Range& range, std::string_view between) {
+    return join(std::begin(range), std::end(range), between);
+}
 
 template <class... Args>
 std::string format(std::string_view text, const Args&... args) {
     std::ostringstream out;
     out << std::boolalpha;
-    ((detail::up_to_field(out, text), out << args), ...);
+    (detail::write(out, detail::up_to_field(out, text), args), ...);
     detail::up_to_field(out, text);
     return out.str();
 }
