@@ -39,8 +39,9 @@ if(NOT TARGET maestro_collective)  # a build of parts
 endif()
 # NCCL is used for collectives and edges where it is found beside CUDA or on the system's paths. Without it GPUs exchange through
 # host memory.
-find_path(MAESTRO_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-find_library(MAESTRO_NCCL nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+set(bundled ${CMAKE_SOURCE_DIR}/build/cudnn/python/nvidia/nccl)  # by scripts/gpu_check.sh --bundle-libraries
+find_path(MAESTRO_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${bundled}/include)
+find_library(MAESTRO_NCCL NAMES nccl libnccl.so.2 HINTS ${CUDAToolkit_LIBRARY_DIR} ${bundled}/lib)
 if(MAESTRO_NCCL_INCLUDE AND MAESTRO_NCCL)
     target_include_directories(maestro_transport SYSTEM PUBLIC ${MAESTRO_NCCL_INCLUDE})
     target_link_libraries(maestro_transport PUBLIC ${MAESTRO_NCCL})

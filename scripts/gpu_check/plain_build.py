@@ -179,15 +179,15 @@ class PlainBuild:
         return [name for name, found in (("fmt", self.has_fmt), ("GTest", self.has_googletest)) if not found]
 
     def includes(self):
-        stand_ins = ["xxhash", *([] if self.has_fmt else ["fmt"]), *([] if self.has_googletest else ["googletest"])]
-        return [self.folder / "include", ROOT / "tests", *(STAND_INS / name for name in stand_ins)]
+        stand_ins = ["mpi", "xxhash", *([] if self.has_fmt else ["fmt"]), *([] if self.has_googletest else ["googletest"])]
+        return [self.folder / "include", ROOT / "tests", ROOT / "tests/gpu_check", *(STAND_INS / name for name in stand_ins)]
 
     def make_include_folder(self):
         """Links to the folders whose headers are included as FOLDER/NAME, and to no others."""
         folder = self.folder / "include"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        for name, place in {**{name: f"src/{name}" for name in self.lists.folders}, "kernels": "kernels"}.items():
+        for name, place in {**{name: f"src/{name}" for name in self.lists.folders}, "kernels": "kernels", "train/step": "src/train/step"}.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).symlink_to(ROOT / place)
 

@@ -3,7 +3,8 @@
 import json
 import os
 
-SCHEMA = 1
+SCHEMA = 2
+STATUSES = ("passed", "failed", "skipped", "slow")  # slow: not done within its limit, and no error so far
 
 
 class Report:
@@ -13,9 +14,10 @@ class Report:
         self.checks = []
         self.parity = []
         self.bench = []
+        self.collectives = []
 
     def add(self, name, status, reason="", seconds=0.0, **more):
-        assert status in ("passed", "failed", "skipped")
+        assert status in STATUSES
         self.checks.append({"name": name, "status": status, "reason": reason, "seconds": round(seconds, 2), **more})
         print(f"{status:8s} {name}" + (f": {reason}" if reason else ""), flush=True)
         self.write()
@@ -23,12 +25,15 @@ class Report:
     def passed(self):
         return bool(self.checks) and all(check["status"] != "failed" for check in self.checks)
 
-    def reason_of(self, name):
-        return next((check["reason"] for check in self.checks if check["name"] == name), "")
+    def of(self, name):
+        return next((check for check in self.checks if check["name"] == name), {})
+
+    def names_of(self, status):
+        return [check["name"] for check in self.checks if check["status"] == status]
 
     def write(self):
-        content = {"schema": SCHEMA, "passed": self.passed(), "machine": self.machine, "checks": self.checks,
-                 "parity": self.parity, "bench": self.bench}
+        content = {"schema": SCHEMA, "passed": self.passed(), **{status: self.names_of(status) for status in STATUSES[1:]}, "machine": self.machine,
+                 "checks": self.checks, "parity": self.parity, "bench": self.bench, "collectives": self.collectives}
         part = self.path.with_suffix(".json.part")
         part.write_text(json.dumps(content, indent=1) + "\n")
         os.replace(part, self.path)
@@ -38,9 +43,15 @@ class Report:
             print(f"\n{'operation':26s} {'dtype':5s} {'shape':32s} {'time':>10s} {'rate':>12s} {'share':>6s}  compiled PyTorch")
         for row in self.bench:
             print(_line(row))
+        for row in self.collectives:
+            if "seconds" in row:
+                print(f"{row['operation']:26s} {row['dtype']:5s} {row['by']:32s} {row['seconds'] * 1e3:7.4g} ms {row['rate'] / 1e9:7.1f} GB/s sent by each of {row['ranks']:.0f} GPUs")
         print()
         for check in self.checks:
             print(f"{check['status']:8s} {check['name']:22s} {check['seconds']:7.1f} s  {check['reason']}")
+        for status in STATUSES[1:]:
+            if self.names_of(status):
+                print(f"{status}: {', '.join(self.names_of(status))}")
         print(f"report: {self.path}")
 
 

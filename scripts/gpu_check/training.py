@@ -6,7 +6,7 @@ import pathlib
 import shutil
 import sys
 
-from checks import ROOT, cmake_error, cuda_definitions, generator
+from checks import OLDEST_CMAKE, ROOT, cmake_error, cmake_version, cuda_definitions, generator, status_of
 
 DECKS = (("vlm_glyphs", 4), ("layouts", 3))  # decks of inputs/, and their numbers of ranks
 STEPS = 8
@@ -22,6 +22,8 @@ def check(steps, report, options, architecture):
         return report.add("training", "skipped", "missing: " + ", ".join(missing))
     if program is None and options.programs:
         return report.add("training", "skipped", "--programs without --maestro, which names a program to train with")
+    if program is None and cmake_version() < OLDEST_CMAKE:
+        return report.add("training", "skipped", f"CMake {'.'.join(map(str, OLDEST_CMAKE))} is needed to build the whole program")
     if program is None:
         program = build(steps, report, options, architecture)
     if program is not None:
@@ -37,7 +39,7 @@ def build(steps, report, options, architecture):
         return None
     built = steps.run("training_build", ["cmake", "--build", folder, "--parallel", str(options.jobs), "--target", "maestro"], 240)
     if built.status != 0:
-        report.add("training", "failed", "building: " + built.why(), configured.seconds + built.seconds)
+        report.add("training", status_of(built, True), "building: " + built.why(), configured.seconds + built.seconds)
         return None
     return folder / "maestro"
 
@@ -48,7 +50,7 @@ def compare_decks(steps, report, options, program):
     folder.mkdir()
     data = steps.run("training_data", [sys.executable, ROOT / "scripts/data/make_all.py", "--folder", folder / "data"], 60)
     if data.status != 0:
-        return report.add("training", "failed", "generating the samples: " + data.why(), data.seconds)
+        return report.add("training", status_of(data, True), "generating the samples: " + data.why(), data.seconds)
     for deck, ranks in DECKS:
         name = f"training_{deck}"
         seconds, losses = 0.0, {}
@@ -60,7 +62,7 @@ def compare_decks(steps, report, options, program):
                                                   ROOT / f"inputs/{deck}.toml", *arguments], 90, cwd=folder)
             seconds += done.seconds
             if done.status != 0:
-                report.add(name, "failed", f"{device}: {done.why()}", seconds)
+                report.add(name, status_of(done, True), f"{device}: {done.why()}", seconds)
                 break
             losses[device] = losses_of(output)
         else:

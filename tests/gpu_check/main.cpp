@@ -14,7 +14,7 @@ namespace {
 using namespace maestro;
 
 constexpr const char* kUsage =
-    "usage: gpu_operations describe|parity|bench [OPTION]...\n"
+    "usage: gpu_operations describe|parity|cudnn|bench [OPTION]...\n"
     "  --only=NAME     only operations whose name contains NAME\n"
     "  --small         the smallest sizes\n"
     "  --run-only      parity: run without comparing (for compute-sanitizer)\n"
@@ -63,6 +63,7 @@ int run(const Arguments& arguments) {
                                               .small = arguments.small,
                                               .compare = !arguments.run_only,
                                               .poison = !arguments.uninitialized}) > 0;
+    if (arguments.command == "cudnn") return gpu_check::check_cudnn(*gpu, arguments.small) > 0;
     if (arguments.command == "bench")
         return gpu_check::measure(
                    *gpu, gpu_check::peaks_of(*gpu, copied),

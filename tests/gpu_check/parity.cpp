@@ -110,12 +110,29 @@ bool check(const Operation& operation, DType type, const Sizes& sizes, backend::
 
 int check_parity(backend::Backend& gpu, const ParityOptions& options) {
     int failed = 0;
-    for (const Operation& operation : operations())
-        if (operation.name.find(options.only) != std::string::npos)
-            for (const DType type : operation.types)
-                for (std::size_t i = 0; i < (options.small ? 2 : kSizes.size()); ++i)
-                    if (!check(operation, type, kSizes[i], gpu, options)) ++failed;
+    for (const Operation& operation : operations()) {
+        if (operation.name.find(options.only) == std::string::npos) continue;
+        for (const DType type : operation.types)
+            for (std::size_t i = 0; i < (options.small ? 2 : kSizes.size()); ++i)
+                if (type == options.type.value_or(type) && !check(operation, type, kSizes[i], gpu, options))
+                    ++failed;
+    }
     return failed;
+}
+
+int check_cudnn(backend::Backend& gpu, bool small) {
+    backend::FusedAttention* const fused = gpu.fused_attention();
+    JsonLine line("cudnn");
+    if (fused == nullptr) {
+        line.add("skipped", gpu.describe()).print();
+        return 0;
+    }
+    const int failed = check_parity(gpu, {.only = "attention", .small = small, .type = DType::bf16});
+    line.add("plans", static_cast<double>(fused->plans()))
+        .add("failed", static_cast<double>(failed))
+        .add("backend", gpu.describe())
+        .print();
+    return failed + (fused->plans() == 0);
 }
 
 }  // namespace maestro::gpu_check

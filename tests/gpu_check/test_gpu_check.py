@@ -15,6 +15,12 @@ WRONG = RIGHT.replace("1e-07", "0.5").replace('"passed": true', '"passed": false
 DIFFERENT = WRONG.replace('"gelu"', '"copy"').replace('"same_again": true', '"same_again": false')
 FIGURE = ('{"kind": "bench", "operation": "gelu", "dtype": "f32", "shape": "3 x 4", "bound": "memory", "seconds": 0.001, "bytes": 1e9, "flops": 1e9, '
           '"rate": 1e12, "roof": 2e12, "share": 0.5}')  # fmt: skip
+STEP = ('{"kind": "step", "dtype": "DTYPE", "loss_error": 1e-9, "norm_error": 1e-9, "update_error": 1e-9, "passed": true}')
+STEPS = f"echo '{STEP.replace('DTYPE', 'f32')}'; echo '{STEP.replace('DTYPE', 'bf16')}'"
+QUEUES = """echo '{"kind": "queues", "streams": 32, "max_connections": "32", "ran": 30, "held": ""}'"""
+WINDOWS = """echo '{"kind": "windows", "bytes": 8, "to_host": 1e9, "to_device": 1e9, "out": true, "in": true}'"""
+COLLECTIVE = '{"kind": "collective", "operation": "all-reduce", "dtype": "bf16", "by": "NCCL", "ranks": 2, "wrong": 0}'
+CUDNN = """echo '{"kind": "cudnn", "plans": 1, "failed": 0, "backend": "cuda: a script, cuDNN 9.30.1"}'"""
 FAILURES = os.environ.get("MAESTRO_STAND_IN_FAILURES", str(ROOT / "build/cpu-release/stand_in_failures"))
 SANITIZER = """#!/bin/sh
 # A fake compute-sanitizer: runs the program, then the script `result` in its folder.
@@ -43,10 +49,12 @@ def sanitizer(tmp_path):
     return folder
 
 
-def programs(folder, parity=f"echo '{RIGHT}'", tests="echo '[  PASSED  ] 3 tests.'"):
+def programs(folder, parity=f"echo '{RIGHT}'", tests="echo '[  PASSED  ] 3 tests.'", cudnn=f"echo '{RIGHT}'; {CUDNN}", step=STEPS, queues=QUEUES,
+             windows=WINDOWS, collectives=f"echo '{COLLECTIVE}'"):
     """A folder with scripts in place of the programs."""
     folder.mkdir()
-    script(folder / "gpu_operations", f"#!/bin/sh\ncase $1 in describe) echo '{GPU}';; bench) echo '{FIGURE}';; parity) {parity};; esac\n")
+    script(folder / "gpu_operations", f"#!/bin/sh\ncase $1 in describe) echo '{GPU}';; bench) echo '{FIGURE}';; parity) {parity};; cudnn) {cudnn};; esac\n")
+    script(folder / "gpu_training", f"#!/bin/sh\ncase $1 in step) {step};; queues) {queues};; windows) {windows};; collectives) {collectives};; esac\n")
     script(folder / "gpu_unit_ops", f"#!/bin/sh\n{tests}\n")
     return folder
 
@@ -65,16 +73,21 @@ def status(report):
     return {check["name"]: check["status"] for check in report["checks"]}
 
 
+def check_of(report, name):
+    return next(check for check in report["checks"] if check["name"] == name)
+
+
 def reason(report, name):
-    return next(check["reason"] for check in report["checks"] if check["name"] == name)
+    return check_of(report, name)["reason"]
 
 
 def test_all_checks(tmp_path, sanitizer):
-    code, report, text = run(tmp_path, "--programs", PROGRAMS, "--small", path=sanitizer)
+    code, report, text = run(tmp_path, "--programs", PROGRAMS, "--small", path=sanitizer, MAESTRO_HOSTED_DEVICES="3")
     assert code == 0, text
-    assert report["schema"] == 1 and report["passed"]
-    assert status(report) == {**{name: "passed" for name in ("gpu", "unit_tests", "parity", "bench", "memcheck", "racecheck", "initcheck")},
-                              "pytorch": "skipped", "training": "skipped"}
+    assert report["schema"] == 2 and report["passed"] and report["failed"] == report["slow"] == [] and report["skipped"] == ["pytorch", "training"]
+    assert status(report) == {**{name: "passed" for name in ("gpu", "unit_tests", "parity", "cudnn", "model_step", "queues", "windows", "collectives", "bench",
+                                                             "memcheck", "racecheck", "initcheck")}, "pytorch": "skipped", "training": "skipped"}
+    assert "skipped: pytorch, training" in text
     assert "hosted" in report["machine"]["gpu"]["name"]
     of_ops = {path.stem for path in (ROOT / "src/ops").glob("*.hpp")}
     assert len({row["operation"] for row in report["parity"]}) > len(of_ops)
@@ -85,6 +98,15 @@ def test_all_checks(tmp_path, sanitizer):
         assert row["seconds"] > 0 and row["roof"] > 0 and row["share"] == pytest.approx(row["rate"] / row["roof"], rel=1e-4)
         assert row["rate"] == pytest.approx(row["bytes" if row["bound"] == "memory" else "flops"] / row["seconds"], rel=1e-4)
     assert "TFLOP/s" in text and "GB/s" in text
+    cudnn = check_of(report, "cudnn")
+    assert cudnn["plans"] == cudnn["cases"] == 4 and "cuDNN 9." in cudnn["reason"]
+    assert {row["dtype"] for row in check_of(report, "model_step")["steps"]} == {"f32", "bf16"}
+    assert [row["streams"] for row in check_of(report, "queues")["queues"]] == [32, 40] and "MAX_CONNECTIONS=32" in reason(report, "queues")
+    timed = [row for row in report["collectives"] if "seconds" in row]
+    assert {row["operation"] for row in timed} == {"exchange", "all-gather", "reduce-scatter", "all-reduce"} and all(row["ranks"] == 3 for row in timed)
+    assert {row["by"] for row in timed if row["operation"] == "reduce-scatter"} == {"NCCL", "NCCL's sends and Maestro's sums"}
+    assert {(row["operation"], row["dtype"]) for row in report["collectives"]} >= {
+        (operation, dtype) for operation in ("exchange", "shift", "all-gather", "reduce-scatter", "all-reduce") for dtype in ("f32", "bf16")}
 
 
 def test_every_operation_is_compared(tmp_path):
@@ -146,10 +168,78 @@ def test_a_sanitizer_without_support_for_the_gpu_is_skipped(tmp_path, sanitizer)
 
 
 def test_the_limit_ends_all_checks(tmp_path):
+    """What takes too long is listed, but is not wrong."""
     hangs = programs(tmp_path / "programs", tests="sleep 300")
-    code, report, _ = run(tmp_path, "--programs", hangs, "--limit", "3")
-    assert code == 1 and status(report)["unit_tests"] == "failed" and "not done after" in reason(report, "unit_tests")
-    assert status(report)["parity"] == "failed" and "no time was left" in reason(report, "parity")
+    code, report, text = run(tmp_path, "--programs", hangs, "--limit", "3")
+    assert code == 0 and report["passed"] and report["slow"][:3] == ["unit_tests", "parity", "cudnn"]
+    assert "not done after" in reason(report, "unit_tests") and "no time was left" in reason(report, "parity") and "slow: unit_tests, parity" in text
+    assert {"collectives", "model_step", "queues", "windows", "bench"} <= set(report["slow"])
+
+
+def test_a_slow_sanitizer_has_not_failed(tmp_path, sanitizer):
+    (sanitizer / "result").write_text("sleep 300\n")
+    code, report, _ = run(tmp_path, "--programs", programs(tmp_path / "programs"), "--limit", "4", path=sanitizer)
+    assert code == 0 and report["slow"][0] == "memcheck" and "1 cases without an error" in reason(report, "memcheck")
+
+
+def test_errors_before_the_limit_count(tmp_path, sanitizer):
+    (sanitizer / "result").write_text("echo '========= Invalid __global__ read of size 4'; sleep 300\n")
+    slow = programs(tmp_path / "programs", parity=f"echo '{RIGHT}'; [ $2 = --run-only ] || [ $2 = --small ] || {{ echo '{WRONG}'; sleep 300; }}")
+    code, report, _ = run(tmp_path, "--programs", programs(tmp_path / "fast"), "--limit", "4", path=sanitizer)
+    assert code == 1 and status(report)["memcheck"] == "failed" and reason(report, "memcheck").startswith("Invalid __global__ read")
+    code, report, _ = run(tmp_path, "--programs", slow, "--limit", "3")
+    assert code == 1 and status(report)["parity"] == "failed" and "gelu" in reason(report, "parity")
+
+
+@pytest.mark.parametrize("name, program, words", [
+    ("cudnn", dict(cudnn="exit 0"), "nothing was compared"),
+    ("cudnn", dict(cudnn=f"echo '{WRONG}'; {CUDNN}; exit 1"), "gelu f32 3 x 4: error 5.0e-01"),
+    ("cudnn", dict(cudnn=f"echo '{RIGHT}'; {CUDNN.replace('1,', '0,', 1)}; exit 1"), "cuDNN computed nothing"),
+    ("model_step", dict(step=STEPS.replace("true", "false") + "; exit 1"), "f32: errors of loss 1.0e-09"),
+    ("model_step", dict(step=f"echo '{STEP}'"), "nothing was compared"),
+    ("queues", dict(queues=QUEUES.replace('"held": ""', '"held": "8, 9"') + "; exit 1"), "(not 8, 9)"),
+    ("windows", dict(windows=WINDOWS.replace('"in": true', '"in": false') + "; exit 1"), "copies differ: in"),
+    ("collectives", dict(collectives=f"echo '{COLLECTIVE}'; echo '{COLLECTIVE.replace(': 0', ': 7')}'; exit 1"), "all-reduce bf16 by NCCL: 7 elements differ"),
+    ("collectives", dict(collectives="echo 'rank 0: no answer'; echo 'rank 1 had not ended after 9 s'; exit 1"), "rank 0: no answer; rank 1 had not ended"),
+    ("collectives", dict(collectives="exit 0"), "nothing was compared")])  # fmt: skip
+def test_failures(tmp_path, name, program, words):
+    code, report, _ = run(tmp_path, "--programs", programs(tmp_path / "programs", **program))
+    assert code == 1 and report["failed"] == [name] and words in reason(report, name)
+
+
+@pytest.mark.parametrize("name, program", [
+    ("cudnn", dict(cudnn="""echo '{"kind": "cudnn", "skipped": "WHY"}'""")), ("windows", dict(windows="""echo '{"kind": "windows", "skipped": "WHY"}'""")),
+    ("collectives", dict(collectives="""echo '{"kind": "collective", "skipped": "WHY"}'"""))])  # fmt: skip
+def test_what_is_missing_is_skipped(tmp_path, name, program):
+    code, report, text = run(tmp_path, "--programs", programs(tmp_path / "programs", **program))
+    assert code == 0 and name in report["skipped"] and reason(report, name) == "WHY" and f"skipped  {name}: WHY" in text
+
+
+def gpu_training(*words, **environment):
+    done = subprocess.run([PROGRAMS / "gpu_training", *words, "--small"], capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")], done.stderr
+
+
+def test_one_gpu_has_no_collectives():
+    assert gpu_training("collectives", MAESTRO_HOSTED_DEVICES="1")[:2] == (0, [{"kind": "collective", "skipped": "1 GPU"}])
+
+
+def test_a_rank_that_hangs_is_named():
+    code, rows, text = gpu_training("collectives", "--seconds=7", "--missing-rank=1", MAESTRO_HOSTED_DEVICES="2")
+    assert code == 1 and not rows and "rank 1 had not ended" in text and "rank 0: " in text and "the GPUs, by NCCL" in text
+
+
+def test_streams_that_share_queues():
+    """Eight queues are fewer than the program asks CUDA for."""
+    code, rows, _ = gpu_training("queues", MAESTRO_HOSTED_QUEUES="8")
+    assert code == 1 and rows[0]["held"] == "8, 9, 16, 17, 24, 25"
+    assert gpu_training("queues", CUDA_DEVICE_MAX_CONNECTIONS="1")[0] == 0  # the program sets it
+
+
+def test_a_model_that_computes_otherwise():
+    code, rows, _ = gpu_training("step", "--disturbance=0.5")
+    assert code == 1 and not any(row["passed"] for row in rows)
+    assert all(row["update_error"] > row["update_tolerance"] for row in rows)
 
 
 def test_invalid_arguments_and_folders(tmp_path):

@@ -1,0 +1,1 @@
+// No extension is there: MPI's stand-in does not know GPUs.
