@@ -256,7 +256,7 @@ def run(steps, build, jobs, limit):
     end = begin - limit  # of the time that is left
     (build.folder / "objects").mkdir(parents=True, exist_ok=True)
     build.make_include_folder()
-    failed = []
+    failed, bad = [], set()  # messages; sources that do not compile
     lock = threading.Lock()
 
     def step(name, command):
@@ -264,23 +264,28 @@ def run(steps, build, jobs, limit):
         if done.status != 0:
             error = next((line for line in done.text.splitlines() if re.search(r"\b(error|undefined reference)\b", line)), "")
             with lock:
-                failed.append(f"{name.removeprefix('build_')}: {error.strip()[:300] or done.why()}")
+                failed.append(f"{name[len('build_'):]}: {error.strip()[:300] or done.why()}")
         return done.status == 0
 
     def compile_one(source):
         result = build.object_of(source)
         command = [*build.compile_command(source), "-MD", "-MF", result.with_suffix(".d"), "-c", ROOT / source, "-o", result]
-        if failed or is_current(result, command):
+        if is_current(result, command):
             return
         if step(f"build_{result.stem}", command):
             result.with_suffix(".sum").write_text(sum_of(command))
+        else:
+            bad.add(source)
+
+    def link(program):
+        if not bad.intersection(build.sources_of(program)):
+            step(f"build_{program}", build.link_command(program))
 
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         list(pool.map(compile_one, build.sources()))
-    if not failed:
-        build.archive().unlink(missing_ok=True)
-        step("build_archive", ["ar", "rcs", build.archive(), *map(build.object_of, build.shared_sources())])
-    if not failed:
+    # Programs that do not need what has not compiled are linked all the same.
+    build.archive().unlink(missing_ok=True)
+    if step("build_archive", ["ar", "rcs", build.archive(), *(build.object_of(source) for source in build.shared_sources() if source not in bad)]):
         with ThreadPoolExecutor(max(1, jobs)) as pool:
-            list(pool.map(lambda program: step(f"build_{program}", build.link_command(program)), build.lists.programs))
+            list(pool.map(link, build.lists.programs))
     return "; ".join(failed[:3]), begin - steps.left()

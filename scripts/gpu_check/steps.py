@@ -4,6 +4,7 @@ from __future__ import annotations  # for Python 3.9
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -50,6 +51,8 @@ class Steps:
         arguments = [str(word) for word in command]
         begin = time.monotonic()
         with open(path, "w") as output:
+            if shutil.which(arguments[0]) is None:
+                return Done(127, 0.0, f"{arguments[0]} does not exist", limit)
             process = subprocess.Popen(arguments, stdout=output, stderr=subprocess.STDOUT,
                                        stdin=subprocess.DEVNULL, start_new_session=True, **options)
             try:

@@ -7,13 +7,15 @@ import shlex
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts/gpu_check"))
-import machine  # noqa: E402
+import checks  # noqa: E402
 import plain_build  # noqa: E402
+import steps  # noqa: E402
 
 
 @pytest.fixture
@@ -85,3 +87,53 @@ def test_objects_are_compiled_again_where_something_changed(tmp_path):
     os.utime(source, None)
     os.utime(result, (2, 2))
     assert not plain_build.is_current(result, command)
+
+
+class FakeBuild(plain_build.PlainBuild):
+    """Two programs, of which the second does not compile."""
+
+    def __init__(self, folder):
+        self.folder, self.lists = folder, plain_build.Lists(programs={"good": [], "bad": []})
+
+    def sources_of(self, program):
+        return [pathlib.Path(program)]
+
+    def shared_sources(self):
+        return []
+
+    def sources(self):
+        return [pathlib.Path("good"), pathlib.Path("bad")]
+
+    def make_include_folder(self):
+        pass
+
+    def compile_command(self, source):
+        return ["true" if source.name == "good" else "false"]
+
+    def link_command(self, program):
+        return ["touch", self.folder / program]
+
+
+def test_what_compiles_is_linked(tmp_path):
+    log = steps.Steps(tmp_path / "log.txt", tmp_path / "steps", 60)
+    failed, _ = plain_build.run(log, FakeBuild(tmp_path), 2, 60)
+    assert failed.startswith("bad: ") and (tmp_path / "good").exists() and not (tmp_path / "bad").exists()
+
+
+@pytest.mark.parametrize("version, expected", [("cmake version 3.22.1", "nvcc and g++"), ("cmake version 3.25.0", "cmake"), ("", "nvcc and g++")])
+def test_the_way_of_building(monkeypatch, tmp_path, version, expected):
+    monkeypatch.setattr(checks.machine, "first_line", lambda *_: version)
+    monkeypatch.setattr(checks, "build_by_cmake", lambda *_: ("failed", "", 0.0, {"way": "cmake"}))
+    monkeypatch.setattr(checks, "build_plainly", lambda *_: ("failed", "", 0.0, {"way": "nvcc and g++"}))
+    found = {}
+    report = types.SimpleNamespace(add=lambda *_, **more: found.update(more))
+    assert checks.build(None, report, types.SimpleNamespace(build=tmp_path, build_only=True, without_cmake=False), "90") is None
+    assert found == {"way": expected}
+
+
+def test_why_a_build_is_without_libraries():
+    text = "-- cuDNN: no cudnn_frontend.h or no libcudnn.so.9 (MAESTRO_CUDNN_ROOT): attention\n-- NCCL was not found (nccl.h)\n"
+    assert checks.libraries_of(text) == {"without_cudnn": "no cudnn_frontend.h or no libcudnn.so.9", "without_nccl": "nccl.h or libnccl was not found"}
+    old = "-- cuDNN: 9.1.0 in /usr/include is older than 9.18: attention by Maestro's kernels alone\n"
+    assert checks.libraries_of(old) == {"without_cudnn": "9.1.0 in /usr/include is older than 9.18"}
+    assert checks.libraries_of("-- cuDNN: 9.19.0, front end in /usr/include\n") == {}

@@ -247,6 +247,9 @@ def test_invalid_arguments_and_folders(tmp_path):
     (tmp_path / "file").write_text("")
     code, _, text = run(tmp_path, "--output", tmp_path / "file" / "below")
     assert code == 73 and "--output" in text
+    (partly := programs(tmp_path / "partly") / "gpu_training").unlink()
+    code, report, _ = run(tmp_path, "--programs", partly.parent)  # where it did not compile
+    assert code == 1 and report["failed"] == ["model_step", "queues", "windows", "collectives"] and "gpu_training does not exist" in reason(report, "queues")
     code, report, _ = run(tmp_path, "--programs", tmp_path)
     assert code == 78 and "no gpu_operations" in reason(report, "gpu")
 
