@@ -50,7 +50,7 @@ def build_by_cmake(steps, options, architecture, folder, limit):
     configure = steps.run("configure", ["cmake", "-S", ROOT, "-B", folder, *generator(), "-DMAESTRO_PARTS=gpu-check",
                                          f"-DCMAKE_CUDA_ARCHITECTURES={architecture}", *cuda_definitions(options)], 60)
     if configure.status != 0:
-        return "failed", "CMake: " + (cmake_error(configure.text) or configure.why()), configure.seconds, more
+        return "failed", f"CMake: {cmake_error(configure.text) or configure.why()}; --without-cmake builds without it", configure.seconds, more
     more["stand_ins"] = re.findall(r"gpu-check: (\w+) not found", configure.text)
     more.update(libraries_of(configure.text))
     built = steps.run("build", ["cmake", "--build", folder, "--parallel", str(options.jobs), "--", *(["-k", "0"] if generator() else ["-k"])], limit)

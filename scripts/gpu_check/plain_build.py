@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LISTS = ROOT / "cmake/gpu_check_sources.txt"
 STAND_INS = ROOT / "tests/gpu_check/stand_ins"
+OLDEST_CUDA = (12, 4)  # as in cmake/cuda_libraries.cmake
 OLDEST_CUDNN = (9, 18)  # as in cmake/cudnn.cmake
 
 
@@ -107,8 +108,18 @@ def find_toolkit(definitions):
         return "nvcc was not found on PATH or in /usr/local/cuda/bin"
     root = pathlib.Path(nvcc).resolve().parents[1]
     places = [root, *root.glob("targets/*-linux"), *of_wheels]
-    return Toolkit(nvcc, [path / "include" for path in places if (path / "include").is_dir()],
-                   [path / name for path in places for name in ("lib64", "lib") if (path / name).is_dir()], definitions)
+    toolkit = Toolkit(nvcc, [path / "include" for path in places if (path / "include").is_dir()],
+                      [path / name for path in places for name in ("lib64", "lib") if (path / name).is_dir()], definitions)
+    found = cuda_version(toolkit)
+    if found < OLDEST_CUDA:
+        return f"CUDA {dotted(found)} of {nvcc} is older than {dotted(OLDEST_CUDA)}" if any(found) else f"there is no cuda_runtime_api.h for {nvcc}"
+    if toolkit.header("cublasLt.h") is None:
+        return f"there is no cublasLt.h for {nvcc}"
+    return toolkit
+
+
+def dotted(version):
+    return ".".join(map(str, version))
 
 
 @dataclass
@@ -136,16 +147,17 @@ def find_cudnn(toolkit):
     numbers = re.findall(r"#define CUDNN_(?:MAJOR|MINOR|PATCHLEVEL) (\d+)", (include / "cudnn_version.h").read_text())
     version = tuple(map(int, numbers[:3]))
     if version < OLDEST_CUDNN:
-        return Cudnn(why_not=f"cuDNN {'.'.join(numbers[:3])} in {include} is older than {'.'.join(map(str, OLDEST_CUDNN))}")
-    runtime = toolkit.library(name := f"libcudart.so.{cuda_major(toolkit)}") or name
+        return Cudnn(why_not=f"cuDNN {'.'.join(numbers[:3])} in {include} is older than {dotted(OLDEST_CUDNN)}")
+    runtime = toolkit.library(name := f"libcudart.so.{cuda_version(toolkit)[0]}") or name
     return Cudnn(["NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING", f'MAESTRO_CUDNN_LIBRARY="{library}"', f'MAESTRO_CUDART_LIBRARY="{runtime}"'],
                  list(dict.fromkeys([front_end, include])), library)
 
 
-def cuda_major(toolkit):
+def cuda_version(toolkit):
+    """(0, 0): unknown."""
     header = toolkit.header("cuda_runtime_api.h")
     found = re.search(r"#define CUDART_VERSION +(\d+)", (header / "cuda_runtime_api.h").read_text()) if header else None
-    return int(found.group(1)) // 1000 if found else 0
+    return (int(found.group(1)) // 1000, int(found.group(1)) % 1000 // 10) if found else (0, 0)
 
 
 @dataclass
@@ -154,7 +166,7 @@ class Nccl:
     library: pathlib.Path | None = None
 
     def __bool__(self):
-        return self.include is not None and self.library is not None
+        return self.include is not None and self.library is not None and self.library.is_file()
 
 
 def find_nccl(toolkit):

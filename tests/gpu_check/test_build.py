@@ -67,6 +67,20 @@ def test_the_same_sources_with_the_same_definitions(toolkit, tmp_path):
     assert (ROOT / "src/backend/no_cuda.cpp").is_file() and pathlib.Path("src/backend/no_cuda.cpp") not in by_cmake
 
 
+@pytest.mark.parametrize("version, words", [("11050", "CUDA 11.5 of "), (None, "there is no cuda_runtime_api.h"), ("12040", "there is no cublasLt.h")])
+def test_an_unsuitable_toolkit(monkeypatch, tmp_path, version, words):
+    monkeypatch.setattr(plain_build, "system_includes", lambda: [])
+    monkeypatch.setattr(plain_build, "package_folders", lambda _: [])
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "include").mkdir()
+    (tmp_path / "bin/nvcc").write_text("")
+    (tmp_path / "bin/nvcc").chmod(0o755)
+    if version:
+        (tmp_path / "include/cuda_runtime_api.h").write_text(f"#define CUDART_VERSION  {version}\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert words in plain_build.find_toolkit({})
+
+
 def test_libraries_that_are_missing(toolkit):
     lists = plain_build.read_lists()
     with_all, without = plain_build.library_sources(lists, True, True), plain_build.library_sources(lists, False, False)

@@ -225,7 +225,7 @@ def test_one_gpu_has_no_collectives():
 
 
 def test_a_rank_that_hangs_is_named():
-    code, rows, text = gpu_training("collectives", "--seconds=7", "--missing-rank=1", MAESTRO_HOSTED_DEVICES="2")
+    code, rows, text = gpu_training("collectives", "--seconds=5", "--missing-rank=1", MAESTRO_HOSTED_DEVICES="2")
     assert code == 1 and not rows and "rank 1 had not ended" in text and "rank 0: " in text and "the GPUs, by NCCL" in text
 
 

@@ -22,7 +22,7 @@ namespace maestro::gpu_check {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kGrace{4};  ///< for the others to say what they wait for
+constexpr std::chrono::seconds kGrace{3};  ///< for the others to say what they wait for
 constexpr std::chrono::milliseconds kPause{5};
 
 /// Does not return in the child, which skips the end of the program: destructors of libraries may wait.
