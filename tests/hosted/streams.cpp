@@ -13,8 +13,9 @@ constexpr std::uint64_t kSome = 8;
 constexpr std::chrono::microseconds kPause{50};
 
 std::size_t queues_of_a_device() {
-    const char* const text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    return text ? std::clamp(std::atoi(text), 1, 32) : 8;
+    for (const char* name : {"MAESTRO_HOSTED_QUEUES", "CUDA_DEVICE_MAX_CONNECTIONS"})
+        if (const char* const text = std::getenv(name)) return std::clamp(std::atoi(text), 1, 32);
+    return 8;
 }
 
 std::size_t most_operations() {

@@ -5,7 +5,7 @@
 // Streams take the queues in turn. Only the oldest operation of a queue leaves it to run: one of a
 // stream whose earlier operations have ended, or a wait for an event that has been reached. Whatever is
 // behind it waits, of other streams as well. There are as many queues as CUDA_DEVICE_MAX_CONNECTIONS says, 8
-// by default and 32 at most.
+// by default and 32 at most, or as MAESTRO_HOSTED_QUEUES says, for a device that does as it likes.
 //
 // A process can have MAESTRO_HOSTED_LAUNCHES operations in its streams, 1024 unless that is set. Where there
 // are more, the call that adds one waits until the devices have run some.
