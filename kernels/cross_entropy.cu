@@ -26,8 +26,8 @@ struct Softmax {
 template <int N>
 inline constexpr int kVectorsInFlight = N == 1 ? 8 : 4;
 
-template <class A, int N>
-__device__ __forceinline__ Softmax<A> softmax_of(const A* row, std::int64_t columns) {
+template <class T, int N, class A = Accumulate<T>>
+__device__ __forceinline__ Softmax<A> softmax_of(const T* row, std::int64_t columns) {
     constexpr int K = kVectorsInFlight<N>;
     const std::int64_t stride = blockDim.x * N;
     Softmax<A> found;
@@ -47,8 +47,8 @@ __device__ __forceinline__ Softmax<A> softmax_of(const A* row, std::int64_t colu
 
 /// Replaces the row with factor * softmax, minus `weight` in the target's column. Iterates backward, because
 /// the columns that softmax_of() read last are still in the cache.
-template <class A, int N>
-__device__ __forceinline__ void differentiate(A* row, std::int64_t columns, A row_max, A factor, A weight,
+template <class T, int N, class A = Accumulate<T>>
+__device__ __forceinline__ void differentiate(T* row, std::int64_t columns, A row_max, A factor, A weight,
                                               std::int64_t target) {
     constexpr int K = kVectorsInFlight<N>;
     const std::int64_t stride = blockDim.x * N, step = K * stride;
@@ -64,7 +64,7 @@ __device__ __forceinline__ void differentiate(A* row, std::int64_t columns, A ro
                 values[k][i] = factor * exp(values[k][i] - row_max);
                 if (at + i == target) values[k][i] -= weight;
             }
-            store<A, N>(values[k], row + at);
+            store<T, N>(values[k], row + at);
         }
     }
 }
@@ -78,12 +78,12 @@ struct State {
 /// The first step, the last one, or all of them. A block handles one row. The launch bounds ask for one block
 /// per multiprocessor: there are few rows at a time, and for two blocks the compiler would have to spill
 /// registers.
-template <class A, int N>
+template <class T, int N, class A = Accumulate<T>>
 __global__ void __launch_bounds__(512, 1)
-    softmax_rows(A* logits, Targets targets, std::int64_t columns, double scale, State<A> state,
+    softmax_rows(T* logits, Targets targets, std::int64_t columns, double scale, State<A> state,
                  double* losses, bool begins, bool ends) {
     const std::int64_t r = blockIdx.x;
-    A* const row = logits + r * columns;
+    T* const row = logits + r * columns;
     const bool has_loss = targets.has_loss(r);
     const std::int64_t target = targets.column(r);
     Softmax<A> softmax{0, 0};
@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(512, 1)
         softmax = {state.global_max[r], state.sums[r]};
         target_logit = state.target_logits[r];
     } else if (has_loss) {
-        if (target >= 0 && target < columns) target_logit = row[target];
-        softmax = softmax_of<A, N>(row, columns);
+        if (target >= 0 && target < columns) target_logit = widen(row[target]);
+        softmax = softmax_of<T, N>(row, columns);
         __syncthreads();  // all threads have read the target's logit before one of them overwrites it
     }
     if (!ends) {
@@ -103,13 +103,13 @@ __global__ void __launch_bounds__(512, 1)
         state.target_logits[r] = target_logit;
     } else if (!has_loss) {
         if (threadIdx.x == 0) losses[r] = 0;
-        fill_zero<A, N>(row, columns);
+        fill_zero<T, N>(row, columns);
     } else {
         const double weight = scale * static_cast<double>(targets.weights[r]);
         if (threadIdx.x == 0)
             losses[r] = weight * (static_cast<double>(softmax.max) + log(static_cast<double>(softmax.sum)) -
                                   static_cast<double>(target_logit));
-        differentiate<A, N>(row, columns, softmax.max, static_cast<A>(weight) / softmax.sum,
+        differentiate<T, N>(row, columns, softmax.max, static_cast<A>(weight) / softmax.sum,
                             static_cast<A>(weight), target);
     }
 }
@@ -179,18 +179,19 @@ __global__ void __launch_bounds__(512)
 void cross_entropy(Stream stream, LossSteps steps, const Array& logits, const Array& targets,
                    const Array& weights, double scale, std::int64_t first_token, const Array& global_max,
                    const Array& local_max, const Array& sums, const Array& losses) {
-    by_arithmetic_type(logits.dtype, [&]<class A>(A) {
+    by_type(logits.dtype, [&]<class T>(T) {
+        using A = Accumulate<T>;
         const std::int64_t rows = logits.rows, columns = logits.columns;
         const State<A> state{global_max.as<A>(), local_max.as<A>(), sums.as<A>(), sums.as<A>() + rows};
         if (!steps.begin() && !steps.end())
             return launch(rescale_sums<A>, divide_up(rows, 128), 128, 0, stream, state, rows);
-        by_vector_size<A>(
+        by_vector_size<T>(
             [&]<int N>() {
-                launch(softmax_rows<A, N>, rows, row_threads(columns / N), kBlockReduceBytes<A>, stream,
-                       logits.as<A>(), Targets(targets, weights, first_token), columns, scale, state,
+                launch(softmax_rows<T, N>, rows, row_threads(columns / N), kBlockReduceBytes<A>, stream,
+                       logits.as<T>(), Targets(targets, weights, first_token), columns, scale, state,
                        losses.as<double>(), steps.begin(), steps.end());
             },
-            columns, logits.as<A>());
+            columns, logits.as<T>());
     });
 }
 

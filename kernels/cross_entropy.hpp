@@ -7,8 +7,8 @@
 
 namespace maestro::kernels {
 
-/// Runs the given steps for n rows. first_token: the token of the first column. These arrays, of the logits'
-/// type, carry state from one step to the next:
+/// Runs the given steps for n rows. first_token: the token of the first column. These arrays, of the type
+/// that logits are computed in (f32 for bf16), carry state from one step to the next:
 ///   global_max[n]  each row's largest logit; the caller reduces it over ranks after step 0
 ///   local_max[n]   the same over this rank's columns; it stays
 ///   sums[2, n]     sums of exponentials, and the targets' logits

@@ -1,6 +1,5 @@
 #include "kernels/distillation.hpp"
 
-#include "kernels/device/arithmetic_type.cuh"
 #include "kernels/device/block.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/logits.cuh"
@@ -43,8 +42,8 @@ template <int N>
 inline constexpr int kVectorsInFlight = N == 1 ? 4 : 2;  ///< of each of the two rows
 
 /// Returns a row's sums over all threads of the block, and its maxima in `maxima`.
-template <class A, int N>
-__device__ __forceinline__ Sums<A> sums_of(const A* student, const A* teacher, std::int64_t columns,
+template <class T, int N, class A = Accumulate<T>>
+__device__ __forceinline__ Sums<A> sums_of(const T* student, const T* teacher, std::int64_t columns,
                                            A inverse_temperature, Maxima<A>& maxima) {
     constexpr int K = kVectorsInFlight<N>;
     const std::int64_t stride = blockDim.x * N;
@@ -90,8 +89,8 @@ struct Factors {
 
 /// Replaces the student's row with its gradient. Iterates backward, because the columns that sums_of() read
 /// last are still in the cache.
-template <class A, int N>
-__device__ __forceinline__ void differentiate(A* student, const A* teacher, std::int64_t columns,
+template <class T, int N, class A = Accumulate<T>>
+__device__ __forceinline__ void differentiate(T* student, const T* teacher, std::int64_t columns,
                                               A inverse_temperature, const Maxima<A>& maxima,
                                               const Factors<A>& factors, std::int64_t target) {
     constexpr int K = kVectorsInFlight<N>;
@@ -112,7 +111,7 @@ __device__ __forceinline__ void differentiate(A* student, const A* teacher, std:
                     hard + (factors.student_soft * exp(inverse_temperature * (q[k][i] - maxima.student)) -
                             factors.teacher_soft * exp(inverse_temperature * (p[k][i] - maxima.teacher)));
             }
-            store<A, N>(q[k], student + at);
+            store<T, N>(q[k], student + at);
         }
     }
 }
@@ -148,13 +147,13 @@ struct Mixture {
 /// The first step, the last one, or all of them. A block handles one row. The launch bounds ask for one block
 /// per multiprocessor: there are few rows at a time, and for two blocks the compiler would have to spill
 /// registers.
-template <class A, int N>
+template <class T, int N, class A = Accumulate<T>>
 __global__ void __launch_bounds__(512, 1)
-    distillation_rows(A* students, const A* teachers, Targets targets, std::int64_t columns, Mixture mixture,
+    distillation_rows(T* students, const T* teachers, Targets targets, std::int64_t columns, Mixture mixture,
                       State<A> state, double* losses, bool begins, bool ends) {
     const std::int64_t r = blockIdx.x;
-    A* const student = students + r * columns;
-    const A* const teacher = teachers + r * columns;
+    T* const student = students + r * columns;
+    const T* const teacher = teachers + r * columns;
     const A inverse_temperature = static_cast<A>(1 / mixture.temperature);
     const bool has_loss = targets.has_loss(r);
     const std::int64_t target = targets.column(r);
@@ -166,9 +165,9 @@ __global__ void __launch_bounds__(512, 1)
         sums = state.sums_of(r);
         logit = state.logit(r);
     } else if (has_loss) {
-        if (target >= 0 && target < columns) logit = student[target];
+        if (target >= 0 && target < columns) logit = widen(student[target]);
         maxima = {};
-        sums = sums_of<A, N>(student, teacher, columns, inverse_temperature, maxima);
+        sums = sums_of<T, N>(student, teacher, columns, inverse_temperature, maxima);
         __syncthreads();  // all threads have read the target's logit before one of them overwrites it
     }
     if (!ends) {
@@ -179,7 +178,7 @@ __global__ void __launch_bounds__(512, 1)
         state.logit(r) = logit;
     } else if (!has_loss) {
         if (threadIdx.x == 0) losses[r] = losses[state.rows + r] = 0;
-        fill_zero<A, N>(student, columns);
+        fill_zero<T, N>(student, columns);
     } else {
         const auto weight = static_cast<double>(targets.weights[r]);
         const double hard = mixture.hard * weight, soft = mixture.soft * weight;
@@ -192,7 +191,7 @@ __global__ void __launch_bounds__(512, 1)
             losses[state.rows + r] = soft * mixture.temperature * mixture.temperature * divergence;
         }
         const A slope = static_cast<A>(soft * mixture.temperature);
-        differentiate<A, N>(student, teacher, columns, inverse_temperature, maxima,
+        differentiate<T, N>(student, teacher, columns, inverse_temperature, maxima,
                             Factors<A>{static_cast<A>(hard) / sums.hard, slope / sums.student_soft,
                                        slope / sums.teacher_soft, static_cast<A>(hard)},
                             target);
@@ -216,20 +215,21 @@ void distillation(Stream stream, LossSteps steps, const Array& student, const Ar
                   const Array& targets, const Array& weights, double alpha, double temperature, double scale,
                   std::int64_t first_token, const Array& global_max, const Array& local_max,
                   const Array& sums, const Array& losses) {
-    by_arithmetic_type(student.dtype, [&]<class A>(A) {
+    by_type(student.dtype, [&]<class T>(T) {
+        using A = Accumulate<T>;
         const std::int64_t rows = student.rows, columns = student.columns;
         const State<A> state{global_max.as<A>(), local_max.as<A>(), sums.as<A>(), rows};
         if (!steps.begin() && !steps.end())
             return launch(rescale_sums<A>, divide_up(rows, 128), 128, 0, stream, state,
                           static_cast<A>(1 / temperature));
-        by_vector_size<A>(
+        by_vector_size<T>(
             [&]<int N>() {
-                launch(distillation_rows<A, N>, rows, row_threads(columns / N), kBlockReduceBytes<A>, stream,
-                       student.as<A>(), teacher.as<A>(), Targets(targets, weights, first_token), columns,
+                launch(distillation_rows<T, N>, rows, row_threads(columns / N), kBlockReduceBytes<A>, stream,
+                       student.as<T>(), teacher.as<T>(), Targets(targets, weights, first_token), columns,
                        Mixture{scale * (1 - alpha), scale * alpha, temperature}, state, losses.as<double>(),
                        steps.begin(), steps.end());
             },
-            columns, student.as<A>(), teacher.as<A>());
+            columns, student.as<T>(), teacher.as<T>());
     });
 }
 

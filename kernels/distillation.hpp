@@ -7,11 +7,11 @@
 
 namespace maestro::kernels {
 
-/// Runs the given steps for n rows. first_token: the token of the first column. These arrays, of the logits'
-/// type, carry state from one step to the next:
-///   global_max[2, n]  the largest logits of student and teacher; the caller reduces them over ranks after
-///   step 0 local_max[2, n]   the same over this rank's columns; they stay sums[5, n]        sums of
-///   exponentials, and the targets' logits
+/// Runs the given steps for n rows. first_token: the token of the first column. These arrays, of the type
+/// that logits are computed in (f32 for bf16), carry state from one step to the next:
+///   global_max[2, n]  largest logits of student and teacher; reduced over ranks by the caller after step 0
+///   local_max[2, n]   the same over this rank's columns; they stay
+///   sums[5, n]        sums of exponentials, and the targets' logits
 /// The last step replaces the student's logits with their gradient and writes losses[2, n] (f64): the hard
 /// losses, then the soft ones.
 void distillation(Stream stream, LossSteps steps, const Array& student, const Array& teacher,

@@ -1,4 +1,5 @@
-// Dispatch for logits and softmax statistics, which are stored in the type that they are computed in.
+// Dispatch for values that are stored in the type that they are computed in: logits whose arg-max is taken,
+// and statistics of softmax.
 #pragma once
 
 #include <string>

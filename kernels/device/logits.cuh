@@ -31,14 +31,14 @@ struct Targets {
 
 /// Loads K vectors of a row, `stride` elements apart. The K loads are independent, so that they are in flight
 /// together: rows of logits exceed the caches, and one load at a time would not use the memory's bandwidth.
-/// Elements beyond the row's end become minus infinity.
-template <class A, int K, int N>
-__device__ __forceinline__ void load_vectors(const A* row, std::int64_t c, std::int64_t stride,
+/// Elements beyond the row's end become minus infinity. A is Accumulate<T>.
+template <class T, class A, int K, int N>
+__device__ __forceinline__ void load_vectors(const T* row, std::int64_t c, std::int64_t stride,
                                              std::int64_t columns, A (&values)[K][N]) {
 #pragma unroll
     for (int k = 0; k < K; ++k) {
         if (c + k * stride < columns) {
-            load<A, N>(row + c + k * stride, values[k]);
+            load<T, N>(row + c + k * stride, values[k]);
         } else {
 #pragma unroll
             for (int i = 0; i < N; ++i) values[k][i] = -std::numeric_limits<A>::infinity();
@@ -64,10 +64,10 @@ __device__ __forceinline__ std::int64_t last_column(std::int64_t first, std::int
 }
 
 /// Sets a row to zero, by all threads of a block.
-template <class A, int N>
-__device__ __forceinline__ void fill_zero(A* row, std::int64_t columns) {
-    const A zeros[N] = {};
-    for (std::int64_t c = threadIdx.x * N; c < columns; c += blockDim.x * N) store<A, N>(zeros, row + c);
+template <class T, int N>
+__device__ __forceinline__ void fill_zero(T* row, std::int64_t columns) {
+    const Accumulate<T> zeros[N] = {};
+    for (std::int64_t c = threadIdx.x * N; c < columns; c += blockDim.x * N) store<T, N>(zeros, row + c);
 }
 
 }  // namespace maestro::kernels

@@ -3,10 +3,10 @@
 // markers.
 //
 // Logits are [N, V], by far the largest tensor of a language model, so they exist for a chunk of rows at a
-// time and are never saved. That is why forward() also runs the backward pass of the head: while the logits
-// of a chunk exist, it adds to the gradient of the head's weight and leaves d_normed, the gradient of the
-// final norm's output, for backward() to start from. The tp ranks share the vocabulary (Megatron-LM's
-// VocabParallelEmbedding and vocab-parallel cross entropy).
+// time (logit_chunk.hpp) and are never saved. That is why forward() also runs the backward pass of the head:
+// while the logits of a chunk exist, it adds to the gradient of the head's weight and leaves d_normed, the
+// gradient of the final norm's output, for backward() to start from. The tp ranks share the vocabulary
+// (Megatron-LM's VocabParallelEmbedding and vocab-parallel cross entropy).
 //
 // A pipeline stage has some of the layers (Role::stage). All stages pack a micro-batch alike; the first one
 // embeds it, the last one has the final norm, the head and the loss. With tied embeddings both hold

@@ -3,6 +3,7 @@
 
 #include "backend/host_access.hpp"
 #include "model/language_batch.hpp"
+#include "model/logit_chunk.hpp"
 #include "ops/cross_entropy.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/distillation.hpp"
@@ -12,15 +13,6 @@
 #include "ops/softmax_row.hpp"
 
 namespace maestro::model {
-
-namespace {
-/// Rows whose logits exist at a time: as many as a GEMM needs to run at its full rate, which on a GPU is
-/// bound by arithmetic (docs/cuda.md has the roofline). More would only take memory: with a vocabulary of
-/// 150,000 each row takes 600 KB.
-std::int64_t loss_chunk_rows(const backend::Backend& b) {
-    return b.shares_memory() ? 256 : 1024;
-}
-}  // namespace
 
 Tensor Language::teacher_states(const std::vector<Tensor>& input, const Targets& targets, std::int64_t width,
                                 std::int64_t max_local_targets, backend::Arena& arena) const {
@@ -137,9 +129,8 @@ void Language::head_backward(const LossInputs& in, const Tensor& d_logits, std::
                              backend::Arena& arena) const {
     const Tensor hidden = in.hidden.slice(begin, begin + d_logits.dim(0));
     Tensor rounded = d_logits;
-    if (role_.compute == DType::bf16) {
-        // The loss works in fp32. The two GEMMs that follow take bf16, as every other gradient of an
-        // activation does.
+    if (d_logits.dtype != role_.compute) {
+        // The two GEMMs that follow take bf16, as every other gradient of an activation does.
         rounded = arena.allocate(role_.compute, {d_logits.dim(0), vocabulary_.size()});
         ops::convert(backend_, d_logits, rounded);
     }
@@ -152,18 +143,20 @@ void Language::head_backward(const LossInputs& in, const Tensor& d_logits, std::
 void Language::loss(const Batch& batch, std::span<const std::vector<Tensor>> inputs, const Targets& targets,
                     const Tensor& normed, const Tensor& d_normed, backend::Arena& arena, Result& result) {
     const bool backward = d_normed.rank != 0;
-    const DType logit_type = ops::accumulate_type(role_.compute);
     const auto total = static_cast<std::int64_t>(targets.tokens.size());
-    const std::int64_t chunk = loss_chunk_rows(backend_);
     std::vector<float> wrong(static_cast<std::size_t>(targets.answer_count), 0.0f);  // by answer
     const backend::ArenaScope scope(arena);
     // All tp ranks of a slice have the same number of targets here, so that they run equally many chunks and
     // their collectives match, also where all targets are on one of them.
     const LossInputs in = loss_inputs(batch, inputs, targets, normed, arena);
-    for (std::int64_t begin = 0; begin < total; begin += chunk) {
+    const int tp = mesh_.degrees().tp;
+    const LogitChunk chunk =
+        logit_chunk(backend_.shares_memory(), role_.compute, batch.train, (spec_.vocabulary + tp - 1) / tp,
+                    in.teacher_head != nullptr ? 2 : 1);
+    for (std::int64_t begin = 0; begin < total; begin += chunk.rows) {
         const backend::ArenaScope chunk_scope(arena);
-        const std::int64_t count = std::min(chunk, total - begin);
-        const Tensor logits = arena.allocate(logit_type, {count, vocabulary_.size()});
+        const std::int64_t count = std::min(chunk.rows, total - begin);
+        const Tensor logits = arena.allocate(chunk.type, {count, vocabulary_.size()});
         ops::linear(backend_, in.hidden.slice(begin, begin + count), head_->weight, logits);
         if (!batch.train) compare_answers(logits, targets, begin, wrong, arena);
         loss_of_chunk(batch, in, logits, begin, arena);

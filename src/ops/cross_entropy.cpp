@@ -4,6 +4,7 @@
 
 #include "kernels/cross_entropy.hpp"
 #include "ops/device_scratch.hpp"
+#include "ops/elementwise.hpp"
 #include "ops/softmax_row.hpp"
 
 namespace maestro::ops {
@@ -26,16 +27,25 @@ void cross_entropy_rows(backend::Backend& b, const Tensor& logits, const Tensor&
         MAESTRO_CHECK(shard.combine || targets.as<std::int32_t>()[i] < columns,
                       "target {} of a vocabulary of {}", targets.as<std::int32_t>()[i], columns);
     const backend::ArenaScope scope(scratch);
+    if (b.shares_memory() && logits.dtype == DType::bf16) {
+        // The loops keep exponentials in place, for which bf16 is too narrow. Kernels compute them twice.
+        const Tensor wide = scratch.allocate(DType::f32, {rows, columns});
+        convert(b, logits, wide);
+        cross_entropy_rows(b, wide, targets, weights, scale, shard, losses, loss, scratch);
+        convert(b, wide, logits);
+        return;
+    }
+    const DType statistics = accumulate_type(logits.dtype);
     // By row: the largest logit; the sum of exponentials and, in the second row, the target's logit. A target
     // is in one rank's part of the vocabulary and zero elsewhere, so that one sum over the ranks completes
     // both.
-    const Tensor maxima = scratch.allocate(logits.dtype, {1, rows}),
-                 sums = scratch.allocate(logits.dtype, {2, rows});
-    const Tensor local_maxima = device_scratch(b, scratch, logits.dtype, {1, rows});
+    const Tensor maxima = scratch.allocate(statistics, {1, rows}),
+                 sums = scratch.allocate(statistics, {2, rows});
+    const Tensor local_maxima = device_scratch(b, scratch, statistics, {1, rows});
     const auto* target = targets.as<std::int32_t>();
     const auto* weight_of = weights.as<float>();
     const auto counts = [&](std::int64_t i) { return target[i] >= 0 && weight_of[i] != 0.0f; };
-    by_logit_type(logits.dtype, [&]<class A>(A) {
+    by_logit_type(statistics, [&]<class A>(A) {
         const auto step = [&](int which, std::int64_t i) {
             A* row = logits.as<A>() + i * columns;
             A *row_max = maxima.as<A>() + i, *sum = sums.as<A>() + i, *target_logit = sum + rows;

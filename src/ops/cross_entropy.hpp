@@ -10,11 +10,12 @@
 
 namespace maestro::ops {
 
-/// Replaces logits[n, V] (f32 or f64) by their gradient, scale * weights[i] * (softmax -
+/// Replaces logits[n, V] (f32, f64 or bf16) by their gradient, scale * weights[i] * (softmax -
 /// one_hot(targets[i])), and adds the sum over i of scale * weights[i] * -log softmax[targets[i]] to loss[1]
-/// (f64); every rank adds the same sum. targets[n] are i32 and weights[n] f32. A row with weight 0 or a
-/// negative target has no loss and a gradient of zero. Throws Error(broken_invariant) on the CPU for a target
-/// beyond the vocabulary. Collective over the ranks of `shard`.
+/// (f64); every rank adds the same sum. bf16 is computed in f32, and only the gradient is rounded; on the CPU
+/// the scratch memory then holds another [n, V]. targets[n] are i32 and weights[n] f32. A row with weight 0
+/// or a negative target has no loss and a gradient of zero. Throws Error(broken_invariant) on the CPU for a
+/// target beyond the vocabulary. Collective over the ranks of `shard`.
 void cross_entropy(backend::Backend& b, const Tensor& logits, const Tensor& targets, const Tensor& weights,
                    double scale, const VocabularyShard& shard, const Tensor& loss, backend::Arena& scratch);
 /// Like cross_entropy(), and writes the losses[n] (f64) of the rows. Their sum is not needed where `loss` is

@@ -92,10 +92,11 @@ void distillation_on_gpu(backend::Backend& b, const Tensor& student, const Tenso
         rows == targets.size() && rows == weights.size() && student.columns() == shard.tokens.size(),
         "{} targets for {}", targets.size(), student.describe());
     const backend::ArenaScope scope(scratch);
+    const DType statistics = accumulate_type(student.dtype);
     const Tensor losses = scratch.allocate(DType::f64, {2 * rows});
-    const Tensor maxima = scratch.allocate(student.dtype, {2, rows}),
-                 local_maxima = scratch.allocate(student.dtype, {2, rows}),
-                 sums = scratch.allocate(student.dtype, {5, rows});
+    const Tensor maxima = scratch.allocate(statistics, {2, rows}),
+                 local_maxima = scratch.allocate(statistics, {2, rows}),
+                 sums = scratch.allocate(statistics, {5, rows});
     run_loss_steps(
         b, {22.0 * static_cast<double>(student.size()), 3.0 * static_cast<double>(student.bytes())}, shard,
         maxima, sums, rows, 0, [](int, std::int64_t) {}, [] {},
@@ -118,6 +119,16 @@ void distillation(backend::Backend& b, const Tensor& student, const Tensor& teac
         return distillation_on_gpu(b, student, teacher, targets, weights, alpha, temperature, scale, shard,
                                    loss, scratch);
     const backend::ArenaScope scope(scratch);
+    if (student.dtype == DType::bf16) {  // as in cross_entropy_rows()
+        const Tensor wide_student = scratch.allocate(DType::f32, {rows, columns}),
+                     wide_teacher = scratch.allocate(DType::f32, {rows, columns});
+        convert(b, student, wide_student);
+        convert(b, teacher, wide_teacher);
+        distillation(b, wide_student, wide_teacher, targets, weights, alpha, temperature, scale, shard, loss,
+                     scratch);
+        convert(b, wide_student, student);
+        return;
+    }
     // The cross entropy replaces the student's logits by their gradient, so the KL term works on a copy.
     const Tensor soft = scratch.allocate(student.dtype, {rows, columns});
     copy(b, student, soft);

@@ -10,8 +10,8 @@
 
 namespace maestro::ops {
 
-/// Calls body(A{}) with A = float or double, the types that logits may have. Throws Error(broken_invariant)
-/// for others.
+/// Calls body(A{}) with A = float or double, the types that logits are computed in. Throws
+/// Error(broken_invariant) for others.
 template <class Body>
 void by_logit_type(DType type, Body&& body) {
     MAESTRO_CHECK(type == DType::f32 || type == DType::f64, "logits of {}", name_of(type));

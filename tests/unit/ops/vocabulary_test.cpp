@@ -50,6 +50,12 @@ protected:
         }
         return r;
     }
+    /// Returns the rows with logits that are rounded to the type.
+    static Rows rounded(DType type, Rows r) {
+        for (auto* logits : {&r.student, &r.teacher})
+            for (double& value : *logits) value = testing_support::rounded(type, value);
+        return r;
+    }
     Expected expected(const Rows& r, bool distilled) {
         Expected e;
         e.gradient.resize(r.student.size());
@@ -112,12 +118,15 @@ protected:
         const std::vector<double> poison(1 << 12, std::nan(""));
         b_.upload(poison.data(), scratch_.allocate(DType::f64, {1 << 12}));
     }
+    /// Of bf16 only the gradient is rounded, once.
     static void compare(const Found& found, double loss, double size, const std::vector<double>& gradient,
-                        double tolerance, const std::string& what) {
+                        double tolerance, const std::string& what, DType type) {
+        const double rounding = type == DType::bf16 ? 0x1p-8 : 0;
         EXPECT_NEAR(found.loss, loss, tolerance * size) << what;
         ASSERT_EQ(found.gradient.size(), gradient.size()) << what;
         for (std::size_t i = 0; i < gradient.size(); ++i)
-            ASSERT_NEAR(found.gradient[i], gradient[i], tolerance) << what << ", element " << i;
+            ASSERT_NEAR(found.gradient[i], gradient[i], tolerance + rounding * std::abs(gradient[i]))
+                << what << ", element " << i;
     }
     static double tolerance(DType type) { return type == DType::f64 ? 1e-12 : 3e-6; }
     static std::string name(DType type, const Rows& r, bool distilled, std::int64_t before) {
@@ -130,29 +139,33 @@ protected:
 TEST_F(Vocabulary, LossesWorkForAnySizeAndAlignment) {
     for (const std::int64_t columns : {1, 31, 33, 64, 127, 1000, 4097, 8192})
         for (const std::int64_t rows : {0, 1, 5}) {
-            const Rows r = make(rows, columns);
+            const Rows exact = make(rows, columns);
             for (const bool distilled : {false, true}) {
-                const Expected e = expected(r, distilled);
-                for (const DType type : {DType::f32, DType::f64})
+                for (const DType type : testing_support::kTypes) {
+                    const Rows r = rounded(type, exact);
+                    const Expected e = expected(r, distilled);
                     for (const std::int64_t before : {0, 1, 4}) {
                         const std::string what = name(type, r, distilled, before);
                         const Found found = run(type, r, distilled, before, {{0, columns}, {}});
-                        compare(found, e.loss, e.size, e.gradient, tolerance(type), what);
+                        compare(found, e.loss, e.size, e.gradient, tolerance(type), what, type);
                         const Found again = run(type, r, distilled, before, {{0, columns}, {}});
                         EXPECT_EQ(again.loss, found.loss) << what;
                         EXPECT_EQ(again.gradient, found.gradient) << what;
                     }
+                }
             }
         }
 }
 
 TEST_F(Vocabulary, LossesWorkForLargeVocabularies) {
     for (const std::int64_t columns : {262144, 200003}) {
-        const Rows r = make(1, columns);
-        for (const bool distilled : {false, true}) {
-            const Expected e = expected(r, distilled);
-            compare(run(DType::f32, r, distilled, 0, {{0, columns}, {}}), e.loss, e.size, e.gradient, 5e-6,
-                    name(DType::f32, r, distilled, 0));
+        for (const DType type : {DType::f32, DType::bf16}) {
+            const Rows r = rounded(type, make(1, columns));
+            for (const bool distilled : {false, true}) {
+                const Expected e = expected(r, distilled);
+                compare(run(type, r, distilled, 0, {{0, columns}, {}}), e.loss, e.size, e.gradient, 5e-6,
+                        name(type, r, distilled, 0), type);
+            }
         }
     }
 }
@@ -164,13 +177,13 @@ TEST_F(Vocabulary, DistillationWorksForTemperaturesBelowOne) {
         const Expected e = expected(r, true);
         for (const DType type : {DType::f32, DType::f64})
             compare(run(type, r, true, 0, {{0, columns}, {}}), e.loss, e.size, e.gradient,
-                    5 * tolerance(type), name(type, r, true, 0));
+                    5 * tolerance(type), name(type, r, true, 0), type);
     }
 }
 
 TEST_F(Vocabulary, LossesHandleLogitsOfMinusInfinity) {
     constexpr double kNever = -std::numeric_limits<double>::infinity();
-    for (const DType type : {DType::f32, DType::f64}) {
+    for (const DType type : testing_support::kTypes) {
         Rows r = make(6, 4097);
         for (std::size_t i = 0; i < r.student.size(); ++i)
             if (i / 4097 == 2 ? i % 4097 < 4000 : i % 3 == 0) r.student[i] = kNever;
@@ -180,9 +193,10 @@ TEST_F(Vocabulary, LossesHandleLogitsOfMinusInfinity) {
         r.student[4 * 4097 + 11] = 1e4 + 1;
         r.student[5 * 4097 + 8] = 3e38;
         r.student[5 * 4097 + 1000] = -3e38;
+        r = rounded(type, r);
         const Expected e = expected(r, false);
         compare(run(type, r, false, 0, {{0, 4097}, {}}), e.loss, e.size, e.gradient, tolerance(type),
-                name(type, r, false, 0));
+                name(type, r, false, 0), type);
     }
 }
 
@@ -228,7 +242,8 @@ protected:
             if (more) known.push_back(next);
         }
     }
-    void expect_as_whole(DType type, const Rows& r, bool distilled, const std::vector<Range>& parts) {
+    void expect_as_whole(DType type, const Rows& exact, bool distilled, const std::vector<Range>& parts) {
+        const Rows r = rounded(type, exact);
         const Expected e = expected(r, distilled);
         std::vector<Found> found(parts.size());
         simulate_ranks(parts.size(), [&](std::size_t part, auto&& combine) {
@@ -237,13 +252,13 @@ protected:
         for (std::size_t part = 0; part < parts.size(); ++part) {
             EXPECT_EQ(found[part].loss, found[0].loss) << "ranks differ";
             compare(found[part], e.loss, e.size, part_of(e.gradient, r.columns, parts[part]), tolerance(type),
-                    name(type, r, distilled, 0) + ", part " + std::to_string(part));
+                    name(type, r, distilled, 0) + ", part " + std::to_string(part), type);
         }
     }
 };
 
 TEST_F(VocabularyShards, HaveTheLossOfTheWholeVocabulary) {
-    for (const DType type : {DType::f32, DType::f64})
+    for (const DType type : testing_support::kTypes)
         for (const bool distilled : {false, true}) {
             expect_as_whole(type, make(7, 127), distilled, {{0, 1}, {1, 41}, {41, 127}});
             expect_as_whole(type, make(6, 5000), distilled, {{0, 2500}, {2500, 5000}});
@@ -259,8 +274,8 @@ TEST_F(VocabularyShards, MayHaveNoLikelyTokens) {
                                         : static_cast<float>(r.student[i] - 1e4);
         else if (i / 200 == 2)
             r.student[i] = static_cast<float>(r.student[i] + 1e4);
-    for (const DType type : {DType::f32, DType::f64}) expect_as_whole(type, r, false, {{0, 100}, {100, 200}});
-    for (const DType type : {DType::f32, DType::f64}) {
+    for (const DType type : testing_support::kTypes) expect_as_whole(type, r, false, {{0, 100}, {100, 200}});
+    for (const DType type : testing_support::kTypes) {
         Rows shifted = make(5, 200);
         for (std::size_t i = 0; i < shifted.student.size(); ++i)
             (i % 200 < 100 ? shifted.student : shifted.teacher)[i] -= 30;
