@@ -149,7 +149,10 @@ public:
         count(work);
         if (!computes()) return;
         if constexpr (kCuda) {
-            if (const Stream queue = stream()) return kernel(queue);
+            if (const Stream queue = stream()) {
+                kernel(queue);
+                return queued();
+            }
         }
         cpu();
     }
@@ -163,6 +166,8 @@ public:
     void reset_counts() { counts_ = {}; }
 
 protected:
+    /// Called after each operation that was queued for the device. May wait for earlier ones.
+    virtual void queued() {}
     virtual double seconds_of(const Work&) const { return 0; }
     const Wait& wait() const { return wait_; }
 

@@ -121,6 +121,19 @@ TEST_F(Gemms, OfAClassOfShapesShareAnAlgorithmIfItSupportsThem) {
     }
 }
 
+TEST_F(Gemms, CheckTheAlgorithmOfAClassOncePerShape) {
+    const auto checks_of = [&](std::int64_t rows) {
+        const Layer l = layer(DType::f32, rows, 24);
+        const Tensor y = view(DType::f32, rows, 24, 0);
+        const std::int64_t before = hosted::algorithm_checks();
+        linear(b_, l.x, l.w, y, l.bias);
+        expect_each(y, l.expected, 10 * rounding(DType::f32), fmt::format("{} rows", rows));
+        return hosted::algorithm_checks() - before;
+    };
+    for (const std::int64_t rows : {80, 66, 79}) EXPECT_EQ(checks_of(rows), 1) << rows;
+    for (const std::int64_t rows : {66, 80, 79, 66}) EXPECT_EQ(checks_of(rows), 0) << rows;
+}
+
 TEST_F(Gemms, AreBenchmarkedIfRequested) {
     const auto autotuning = backend::make_cuda(0, {.tf32 = false, .autotune = true});
     const Layer l = layer(DType::f32, 32, 24);

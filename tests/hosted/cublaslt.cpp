@@ -216,6 +216,13 @@ std::int64_t hosted::gemms_by_candidate(int candidate) {
     return calls_by_candidate.at(static_cast<std::size_t>(candidate));
 }
 
+namespace {
+std::int64_t checks = 0;
+}
+std::int64_t hosted::algorithm_checks() {
+    return checks;
+}
+
 extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
@@ -339,6 +346,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
                                        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                        const cublasLtMatmulAlgo_t* algorithm,
                                        cublasLtMatmulHeuristicResult_t* result) {
+    ++checks;
     Selection chosen{}, now{};
     std::memcpy(&chosen, algorithm, sizeof chosen);
     if (const char* problem = shape_problem(as<MatmulDesc>(description), as<Layout>(a), as<Layout>(b),

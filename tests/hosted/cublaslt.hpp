@@ -11,5 +11,7 @@ inline constexpr int kFastCandidate = 1;
 
 /// The number of GEMMs so far that used the algorithm with this index among the candidates.
 std::int64_t gemms_by_candidate(int candidate);
+/// The number of calls of cublasLtMatmulAlgoCheck() so far.
+std::int64_t algorithm_checks();
 
 }  // namespace hosted

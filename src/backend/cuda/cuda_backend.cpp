@@ -11,6 +11,7 @@
 #include "backend/cuda/cudnn_attention.hpp"
 #include "backend/cuda/event_clock.hpp"
 #include "backend/cuda/gemm.hpp"
+#include "backend/cuda/run_ahead.hpp"
 #include "backend/cuda/staged_reader.hpp"
 #include "backend/cuda/staging_ring.hpp"
 #include "backend/cuda/stream.hpp"
@@ -80,6 +81,7 @@ public:
         : device_(select(device)),
           gemm_(stream_, options, [this](const CudaEvent& event) { wait_for(event); }),
           staging_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
+          run_ahead_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
           clock_(stream_, [this](const CudaEvent& event) { wait_for(event); }),
           cudnn_(make_cudnn_attention(stream_, architecture_of(device))),
           attention_support_(cudnn_.attention ? cudnn_support(architecture_of(device)) : AttentionSupport()) {
@@ -131,13 +133,19 @@ public:
     FusedAttention* fused_attention() override { return cudnn_.attention.get(); }
     void gemm(const Gemm& g) override {
         count(work_of(g));
-        if (g.m > 0 && g.n > 0) gemm_.run(g, {});
+        if (g.m == 0 || g.n == 0) return;
+        gemm_.run(g, {});
+        queued();
     }
     bool gemm_with(const Gemm& g, const Epilogue& epilogue) override {
         if (g.m == 0 || g.n == 0 || !gemm_.run(g, epilogue)) return false;
         count(work_of(g));
+        queued();
         return true;
     }
+
+protected:
+    void queued() override { run_ahead_.queued(); }
 
 private:
     void wait_for(const CudaEvent& event) {
@@ -160,6 +168,7 @@ private:
     CudaStream stream_{CudaStream::Priority::computation};  ///< destroyed after what refers to it
     CudaGemm gemm_;
     Staging staging_;
+    RunAhead run_ahead_;
     CudaClock clock_;
     CudnnAttention cudnn_;
     AttentionSupport attention_support_;

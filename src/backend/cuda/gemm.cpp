@@ -17,7 +17,8 @@ namespace maestro::backend {
 
 namespace {
 
-constexpr int kMaxCandidates = 8;  ///< algorithms that autotuning measures
+constexpr int kMaxCandidates = 8;             ///< algorithms that autotuning measures
+constexpr std::size_t kMostShapes = 1 << 14;  ///< for which a plan is remembered
 
 /// The alignment of an address in bytes: a power of two, at most 64, which is what arenas align to.
 std::uint32_t alignment_of(const void* pointer) {
@@ -114,6 +115,8 @@ struct CudaGemm::State {
     void* workspace = nullptr;
     CudaEvent trial_begin{cudaEventDefault}, trial_end{cudaEventDefault};
     std::map<Key, Plan> plans;
+    /// By exact shape: the plan that supports it. To ask the library takes microseconds.
+    std::map<Key, const Plan*> plan_of_shape;
 };
 
 std::vector<cublasLtMatmulAlgo_t> CudaGemm::State::heuristic_results(const MatmulDescriptor& descriptor,
@@ -233,11 +236,17 @@ const Plan& CudaGemm::State::find_or_make_plan(const Backend::Gemm& shape, const
 }
 
 const Plan& CudaGemm::State::plan_for(const Backend::Gemm& g, const Backend::Epilogue& e) {
-    const Plan& of_class = find_or_make_plan(shape_class_of(g), g, e);
-    if (supports(of_class, g)) return of_class;
-    const Plan& exact = find_or_make_plan(g, g, e);
-    exact.descriptor.set_sizes(g);
-    return exact;
+    const Key key = key_of(g, e);
+    auto known = plan_of_shape.find(key);
+    if (known == plan_of_shape.end()) {
+        // Micro-batches have ever other numbers of rows: what is remembered must not grow without bound.
+        if (plan_of_shape.size() >= kMostShapes) plan_of_shape.clear();
+        const Plan* plan = &find_or_make_plan(shape_class_of(g), g, e);
+        if (!supports(*plan, g)) plan = &find_or_make_plan(g, g, e);
+        known = plan_of_shape.emplace(key, plan).first;
+    }
+    known->second->descriptor.set_sizes(g);
+    return *known->second;
 }
 
 CudaGemm::CudaGemm(Stream stream, GemmOptions options, std::function<void(const CudaEvent&)> wait)
