@@ -86,7 +86,8 @@ void ContextAttention::ring_forward(const AttentionActivations& a, const Sequenc
     if (!sequences.has_ring_rows()) {
         if (reserves_ring_scratch())
             RingForward(backend_, a, sequences, attn_out, type_, statistics_, partial_type(), scratch);
-        ops::attention(backend_, a.q, a.k, a.values, sequences.mask, attn_out, a.lse, scratch);
+        ops::attention(backend_, a.q, a.k, a.values, sequences.mask, attn_out, a.lse, scratch,
+                       &sequences.tables);
         return;
     }
     collective::ProcessGroup& cp = mesh_->cp();
@@ -99,7 +100,8 @@ void ContextAttention::ring_forward(const AttentionActivations& a, const Sequenc
     // communication overlaps with computation.
     auto shift = cp.start_shift(backend_, kv_at(0), kv_at(1), 1);
     const Tensor& local_out = partial_type() == statistics_ ? out : partial_out;
-    ops::attention(backend_, a.q, a.k, a.values, sequences.mask, local_out, a.lse, scratch);
+    ops::attention(backend_, a.q, a.k, a.values, sequences.mask, local_out, a.lse, scratch,
+                   &sequences.tables);
     if (local_out.data != out.data) ops::convert(backend_, local_out, out);
     for (int step = 1; step < order.slices; ++step) {
         cp.wait(shift);
@@ -107,7 +109,8 @@ void ContextAttention::ring_forward(const AttentionActivations& a, const Sequenc
         const std::int64_t rows = sequences.ring_row_counts[order.slice(step)];
         if (rows == 0) continue;  // that slice has no cut sequence
         ops::attention(backend_, a.q, kv_at(step).slice(0, rows), kv_at(step).slice(rows, 2 * rows),
-                       sequences.ring_masks[order.slice(step)], partial_out, partial_lse, scratch);
+                       sequences.ring_masks[order.slice(step)], partial_out, partial_lse, scratch,
+                       &sequences.tables);
         ops::join_attention(backend_, partial_out, partial_lse, out, a.lse);
     }
     // In bf16 the one rounding of the result; in f32 and f64 the joins have worked in attn_out itself.
@@ -122,7 +125,7 @@ void ContextAttention::ring_backward(const AttentionActivations& a, const Tensor
         if (reserves_ring_scratch())
             RingBackward(backend_, sequences, dq, dk, type_, statistics_, partial_type(), scratch);
         ops::attention_backward(backend_, d_attn_out, attn_out, a.q, a.k, a.values, a.lse, sequences.mask, dq,
-                                dk, dqkv, scratch);
+                                dk, dqkv, scratch, &sequences.tables);
         return;
     }
     collective::ProcessGroup& cp = mesh_->cp();
@@ -137,7 +140,7 @@ void ContextAttention::ring_backward(const AttentionActivations& a, const Tensor
     const bool summed = partial_type() == statistics_;
     const Tensor &dq_local = summed ? dq_sum : dq_partial, &dk_local = summed ? dk_sum : dk;
     ops::attention_backward(backend_, d_attn_out, attn_out, a.q, a.k, a.values, a.lse, sequences.mask,
-                            dq_local, dk_local, dv_local, scratch);
+                            dq_local, dk_local, dv_local, scratch, &sequences.tables);
     if (!summed) {
         ops::convert(backend_, dq_local, dq_sum);
         ops::convert(backend_, dk_local, dk_sum);
@@ -153,10 +156,10 @@ void ContextAttention::ring_backward(const AttentionActivations& a, const Tensor
         const std::int64_t rows = sequences.ring_row_counts[order.slice(step)];
         const Tensor partial = d_kv_partial.slice(0, 2 * rows), sum = d_kv.at(step, order.slice(step));
         if (rows > 0) {
-            ops::attention_backward(backend_, d_attn_out, attn_out, a.q, kv_at(step).slice(0, rows),
-                                    kv_at(step).slice(rows, 2 * rows), a.lse,
-                                    sequences.ring_masks[order.slice(step)], dq_partial,
-                                    partial.slice(0, rows), partial.slice(rows, 2 * rows), scratch);
+            ops::attention_backward(
+                backend_, d_attn_out, attn_out, a.q, kv_at(step).slice(0, rows),
+                kv_at(step).slice(rows, 2 * rows), a.lse, sequences.ring_masks[order.slice(step)], dq_partial,
+                partial.slice(0, rows), partial.slice(rows, 2 * rows), scratch, &sequences.tables);
             ops::add(backend_, dq_partial, dq_sum);
         }
         if (step > 1) {

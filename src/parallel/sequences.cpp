@@ -80,9 +80,16 @@ Sequences::Sequences(Partition partition_, AttentionMask attention, const Mesh& 
             if (partition.is_cut(range.sequence)) ring_rows.push_back(row);
 }
 
-void Sequences::copy_to_device(backend::Backend& backend, backend::Arena& arena) {
+void Sequences::copy_to_device(backend::Backend& backend, bool backward, backend::Arena& arena) {
     device_ring_rows = backend::to_device(backend, ring_rows, arena);
     device_packed_rows = backend::to_device(backend, packed_rows, arena);
+    // In a ring, the slices whose keys arrive may have more rows than this one. Memory is planned as if all
+    // sequences of a micro-batch were cut.
+    const auto queries = static_cast<std::int64_t>(mask.kv_limit.size());
+    std::int64_t keys = queries;
+    for (const std::int64_t sent : ring_row_counts) keys = std::max(keys, sent);
+    const auto masks = std::max<std::int64_t>(1, static_cast<std::int64_t>(ring_masks.size()));
+    tables.reserve(backend, masks, queries, keys, backward, arena);
 }
 
 bool Sequences::has_ring_rows() const {

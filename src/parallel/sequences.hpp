@@ -9,6 +9,7 @@
 #include "backend/arena.hpp"
 #include "base/tensor.hpp"
 #include "ops/attention/attention.hpp"
+#include "ops/attention/tables.hpp"
 #include "parallel/mesh.hpp"
 #include "parallel/partition.hpp"
 
@@ -18,8 +19,9 @@ struct Sequences {
     /// Describes the slice of this rank. The caller sets cos and sin.
     Sequences(Partition partition, AttentionMask mask, const Mesh& mesh);
     /// Makes the device_* tensors. Where the device shares the host's memory they refer to the vectors of
-    /// this object, which therefore has to outlive their use.
-    void copy_to_device(backend::Backend& backend, backend::Arena& arena);
+    /// this object, which therefore has to outlive their use. Also reserves memory for the tables of
+    /// attention, which are made when the first layer attends; with `backward`, in both passes.
+    void copy_to_device(backend::Backend& backend, bool backward, backend::Arena& arena);
 
     Partition partition;
     std::int64_t rows = 0;              ///< of the slice
@@ -29,6 +31,8 @@ struct Sequences {
     /// Which keys of the slice its queries attend to. Under all-to-all, where attention runs over whole
     /// sequences, it covers the queries and keys of all slices.
     ops::VarlenMask mask;
+    /// Of all masks. A cache: it does not change what this object describes.
+    mutable ops::AttentionTables tables;
 
     // Ring: the keys and values of cut sequences travel from slice to slice.
     std::vector<std::int32_t> ring_rows;  ///< slice rows whose keys and values this rank sends

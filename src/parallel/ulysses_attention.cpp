@@ -79,7 +79,7 @@ void ContextAttention::ulysses_forward(AttentionActivations& a, const Tensor& q,
     ops::copy_columns(backend_, {received, 0}, {a.q, 0, packed_rows}, q_columns);
     ops::copy_columns(backend_, {received, q_columns}, {a.k, 0, packed_rows}, kv_columns);
     ops::copy_columns(backend_, {received, q_columns + kv_columns}, {a.values, 0, packed_rows}, kv_columns);
-    ops::attention(backend_, a.q, a.k, a.values, sequences.mask, a.out, a.lse, scratch);
+    ops::attention(backend_, a.q, a.k, a.values, sequences.mask, a.out, a.lse, scratch, &sequences.tables);
     const Tensor by_slice = scratch.allocate(type_, {e.all_rows, q_columns}),
                  by_heads = scratch.allocate(type_, {e.ranks * e.rows, q_columns});
     ops::gather_rows(backend_, a.out, packed_rows, by_slice);
@@ -107,7 +107,7 @@ void ContextAttention::ulysses_backward(const AttentionActivations& a, const Ten
     const Tensor d_q = received, d_k = scratch.allocate(type_, {e.all_rows, kv_columns}),
                  d_values = scratch.allocate(type_, {e.all_rows, kv_columns});
     ops::attention_backward(backend_, d_out, a.out, a.q, a.k, a.values, a.lse, sequences.mask, d_q, d_k,
-                            d_values, scratch);
+                            d_values, scratch, &sequences.tables);
     const Tensor by_slice = scratch.allocate(type_, {e.all_rows, q_columns + 2 * kv_columns}),
                  by_heads = scratch.allocate(type_, {e.ranks * e.rows, q_columns + 2 * kv_columns});
     ops::copy_columns(backend_, {d_q, 0, packed_rows}, {by_slice, 0}, q_columns);

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <source_location>
 
+#include "backend/host_access.hpp"
 #include "kernels/join_attention.hpp"
 #include "ops/attention/cpu_attention.hpp"
 #include "ops/attention/gpu_attention.hpp"
@@ -61,25 +64,43 @@ VarlenMask causal_mask(std::span<const std::int32_t> offsets) {
     return v;
 }
 
-void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tensor& values,
-               const VarlenMask& mask, const Tensor& out, const Tensor& lse, backend::Arena& arena) {
-    const AttentionTensors t{.q = q, .k = k, .values = values, .out = out, .lse = lse};
-    const AttentionSizes s = attention_sizes(t, mask);
-    MAESTRO_CHECK(out.size() == q.size(), "out {} for {}", out.describe(), q.describe());
+namespace {
+
+/// Runs a call whose work is that of so many GEMMs of the shape [queries, keys, dim].
+void run(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask, double gemms, double bytes,
+         backend::Arena& arena, AttentionTables* kept, std::source_location where) {
     const backend::ArenaScope scope(arena);
+    std::optional<MaskTables> temporary;
+    if (kept == nullptr)
+        temporary = make_mask_tables(b, t, mask, [&](const std::vector<std::int32_t>& words) {
+            return backend::to_device(b, words, arena);
+        });
+    const MaskTables& tables = temporary ? *temporary : kept->of(b, t, mask);
+    const AttentionSizes& s = tables.sizes;
     const Tensor scratch = cpu_attention_scratch(b, t, s, arena);
-    const GpuAttention on_gpu(b, t, mask, s.max_seqlen, arena);
-    // Two GEMMs of the shape [queries, keys, dim]: scores, and probabilities times values.
-    const backend::Work work{4.0 * s.score_pairs * static_cast<double>(s.dim),
-                             static_cast<double>(2 * q.bytes() + 2 * k.bytes()), static_cast<double>(s.dim),
-                             q.dtype};
+    const GpuAttention on_gpu(b, t, tables, arena);
+    const auto dim = static_cast<double>(s.dim);
     b.launch(
-        work, [&] { cpu_attention(t, mask, s, scratch); }, [&](Stream stream) { on_gpu.run(b, stream); });
+        {2.0 * gemms * s.score_pairs * dim, bytes, dim, t.q.dtype, where},
+        [&] { cpu_attention(t, mask, s, scratch); }, [&](Stream stream) { on_gpu.run(b, stream); });
+}
+
+}  // namespace
+
+void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tensor& values,
+               const VarlenMask& mask, const Tensor& out, const Tensor& lse, backend::Arena& arena,
+               AttentionTables* tables) {
+    const AttentionTensors t{.q = q, .k = k, .values = values, .out = out, .lse = lse};
+    MAESTRO_CHECK(out.size() == q.size(), "out {} for {}", out.describe(), q.describe());
+    // Two GEMMs: scores, and probabilities times values.
+    run(b, t, mask, 2, static_cast<double>(2 * q.bytes() + 2 * k.bytes()), arena, tables,
+        std::source_location::current());
 }
 
 void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& out, const Tensor& q,
                         const Tensor& k, const Tensor& values, const Tensor& lse, const VarlenMask& mask,
-                        const Tensor& dq, const Tensor& dk, const Tensor& dvalues, backend::Arena& arena) {
+                        const Tensor& dq, const Tensor& dk, const Tensor& dvalues, backend::Arena& arena,
+                        AttentionTables* tables) {
     const AttentionTensors t{.q = q,
                              .k = k,
                              .values = values,
@@ -89,21 +110,14 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                              .dq = dq,
                              .dk = dk,
                              .dvalues = dvalues};
-    const AttentionSizes s = attention_sizes(t, mask);
     MAESTRO_CHECK(dq.size() == q.size() && dk.size() == k.size() && dvalues.dim(0) == values.dim(0) &&
                       dvalues.columns() >= k.columns() && dout.size() == q.size() && dk.dtype == dq.dtype &&
                       dvalues.dtype == dq.dtype,
                   "dq {}, dk {}, dvalues {}, dout {}", dq.describe(), dk.describe(), dvalues.describe(),
                   dout.describe());
-    const backend::ArenaScope scope(arena);
-    const Tensor scratch = cpu_attention_scratch(b, t, s, arena);
-    const GpuAttention on_gpu(b, t, mask, s.max_seqlen, arena);
     // Five GEMMs: scores, the gradients of probabilities and values, and those of queries and keys.
-    const backend::Work work{10.0 * s.score_pairs * static_cast<double>(s.dim),
-                             static_cast<double>(4 * q.bytes() + 4 * k.bytes()), static_cast<double>(s.dim),
-                             q.dtype};
-    b.launch(
-        work, [&] { cpu_attention(t, mask, s, scratch); }, [&](Stream stream) { on_gpu.run(b, stream); });
+    run(b, t, mask, 5, static_cast<double>(4 * q.bytes() + 4 * k.bytes()), arena, tables,
+        std::source_location::current());
 }
 
 namespace {

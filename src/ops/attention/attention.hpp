@@ -14,6 +14,8 @@
 
 namespace maestro::ops {
 
+class AttentionTables;
+
 /// Which keys each query of a packed micro-batch attends to, on the host. Sequence s has the query rows
 /// [cu_seqlens_q[s], cu_seqlens_q[s + 1]) and the key rows [cu_seqlens_k[s], cu_seqlens_k[s + 1])
 /// (FlashAttention's varlen interface). Its query t attends to the first kv_limit[t] of these keys; limits do
@@ -35,16 +37,18 @@ VarlenMask causal_mask(std::span<const std::int32_t> offsets);
 /// values[Tk, any]. Scores are scaled by 1/sqrt(D). `out` has q's type or its accumulation type; lse, the
 /// logarithm of the softmax's denominator, has the accumulation type and is saved for backward. A query
 /// without keys gets zeros and an lse of minus infinity. Throws Error(broken_invariant) for shapes that do
-/// not fit the mask.
+/// not fit the mask. What is computed from the mask is kept in `tables` for later calls, unless it is null.
 void attention(backend::Backend& b, const Tensor& q, const Tensor& k, const Tensor& values,
-               const VarlenMask& mask, const Tensor& out, const Tensor& lse, backend::Arena& scratch);
+               const VarlenMask& mask, const Tensor& out, const Tensor& lse, backend::Arena& scratch,
+               AttentionTables* tables = nullptr);
 /// Writes dq[Tq, H D], dk[Tk, K D] and the last K D columns of dvalues[Tk, any], all of q's type or all of
 /// its accumulation type, from dout[Tq, H D]. `out` and `lse` may be those over more keys than `k` has: then
 /// the gradients are those of the part of the attention that these keys contribute, and the parts add up
 /// (ring attention).
 void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& out, const Tensor& q,
                         const Tensor& k, const Tensor& values, const Tensor& lse, const VarlenMask& mask,
-                        const Tensor& dq, const Tensor& dk, const Tensor& dvalues, backend::Arena& scratch);
+                        const Tensor& dq, const Tensor& dk, const Tensor& dvalues, backend::Arena& scratch,
+                        AttentionTables* tables = nullptr);
 
 /// Builds the plans of a device with fused attention for sequences of these lengths, in rows, and inputs and
 /// results of `type`. `shape` describes heads, mask and row widths; its `sequences` and `max_seqlen` are

@@ -16,6 +16,18 @@ struct AttentionTensors {
     bool backward() const { return dq.rank > 0; }
 };
 
+/// Everything of a call that its implementation and its tables depend on, besides the mask.
+struct AttentionShape {
+    DType inputs, results;  ///< of the queries, and of the output or of the gradients
+    bool backward;
+    bool aligned;  ///< whether all rows are bf16 and begin at multiples of 16 bytes
+    bool gaps;     ///< whether no result shares its rows with other data
+    std::int64_t query_rows, key_rows, heads;
+    std::int64_t query_width, key_width, value_width, gradient_width;
+    bool operator==(const AttentionShape&) const = default;
+};
+AttentionShape attention_shape(const AttentionTensors& t);
+
 /// The sizes of a call.
 struct AttentionSizes {
     std::int64_t heads = 0, kv_heads = 0, dim = 0;

@@ -1,6 +1,5 @@
 #include "ops/attention/gpu_attention.hpp"
 
-#include <algorithm>
 #include <set>
 
 #include "kernels/attention.hpp"
@@ -17,50 +16,42 @@ bool aligned(const Tensor& t) {
     return reinterpret_cast<std::uintptr_t>(t.data) % kAlignment == 0 && t.columns() * size % kAlignment == 0;
 }
 
-AttentionCase case_of(const backend::Backend& b, const AttentionTensors& t, std::int64_t max_seqlen) {
-    AttentionCase c{.support = b.attention_support(),
-                    .inputs = t.q.dtype,
-                    .results = t.backward() ? t.dq.dtype : t.out.dtype,
-                    .heads = t.lse.columns(),
-                    .dim = t.q.columns() / t.lse.columns(),
-                    .max_seqlen = max_seqlen,
-                    .backward = t.backward(),
-                    .gaps = !t.backward() || t.dvalues.columns() == t.dk.columns()};
-    for (const Tensor* each : {&t.q, &t.k, &t.values, &t.out, &t.dout, &t.dq, &t.dk, &t.dvalues})
-        c.aligned = c.aligned && (each->empty() || (aligned(*each) && each->dtype == DType::bf16));
-    return c;
-}
-
-/// Memory is planned with one micro-batch, and another one of no more rows may consist of shorter sequences,
-/// or need no joining of partial results. Returns the case in which the fused operation would be used for it,
-/// so that the meta backend allocates for this implementation as well.
-AttentionCase widest_case(AttentionCase c) {
-    c.max_seqlen = std::min(c.max_seqlen, max_planned_seqlen(c));
-    c.results = c.inputs;
-    c.aligned = true;
-    return c;
-}
-
 }  // namespace
 
-GpuAttention::GpuAttention(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask,
-                           std::int64_t max_seqlen, backend::Arena& scratch)
-    : tensors_(t) {
+AttentionShape attention_shape(const AttentionTensors& t) {
+    AttentionShape shape{.inputs = t.q.dtype,
+                         .results = t.backward() ? t.dq.dtype : t.out.dtype,
+                         .backward = t.backward(),
+                         .aligned = true,
+                         .gaps = !t.backward() || t.dvalues.columns() == t.dk.columns(),
+                         .query_rows = t.q.dim(0),
+                         .key_rows = t.k.dim(0),
+                         .heads = t.lse.columns(),
+                         .query_width = t.q.columns(),
+                         .key_width = t.k.columns(),
+                         .value_width = t.values.columns(),
+                         .gradient_width = t.backward() ? t.dvalues.columns() : 0};
+    for (const Tensor* each : {&t.q, &t.k, &t.values, &t.out, &t.dout, &t.dq, &t.dk, &t.dvalues})
+        shape.aligned = shape.aligned && (each->empty() || (each->dtype == DType::bf16 && aligned(*each)));
+    return shape;
+}
+
+GpuAttention::GpuAttention(backend::Backend& b, const AttentionTensors& t, const MaskTables& tables,
+                           backend::Arena& scratch)
+    : tensors_(t), tables_(tables) {
     if (b.shares_memory()) return;
-    AttentionCase c = case_of(b, t, max_seqlen);
-    if (!b.computes()) c = widest_case(c);
-    const AttentionImplementation implementation = attention_implementation(c, mask);
-    if (implementation != AttentionImplementation::kernel) packed_.emplace(t, mask, implementation, c);
-    if (packed_ && b.computes() && !packed_->prepare(*b.fused_attention())) packed_.reset();
-    if (!packed_) {
-        allocate_tiles(b, mask, scratch);
+    const auto allocate_for_kernels = [&] {
+        if (t.backward()) dout_dot_out_ = scratch.allocate(t.lse.dtype, {t.lse.dim(0), t.lse.columns()});
+    };
+    if (!tables.packed) {
+        allocate_for_kernels();
         return;
     }
     if (!b.computes()) {  // either implementation may run: the scratch memory is the larger of the two
         const backend::ArenaScope scope(scratch);
-        allocate_tiles(b, mask, scratch);
+        allocate_for_kernels();
     }
-    packed_->allocate(b, scratch);
+    packed_ = tables.packed->allocate(t, scratch);
 }
 
 void prepare_attention(backend::Backend& b, DType type, const backend::AttentionClass& shape,
@@ -85,24 +76,18 @@ void prepare_attention(backend::Backend& b, DType type, const backend::Attention
     }
 }
 
-void GpuAttention::allocate_tiles(backend::Backend& b, const VarlenMask& mask, backend::Arena& scratch) {
-    const bool backward = tensors_.backward();
-    tiles_ = attention_tiles(b, mask, tensors_.q.dtype, backward, scratch);
-    if (backward)
-        dout_dot_out_ = scratch.allocate(tensors_.lse.dtype, {tensors_.lse.dim(0), tensors_.lse.columns()});
-}
-
 void GpuAttention::run(backend::Backend& b, [[maybe_unused]] Stream stream) const {
     const AttentionTensors& t = tensors_;
+    const AttentionTiles& tiles = tables_.tiles;
     if constexpr (!backend::kCuda)
         MAESTRO_FAIL("attention on a GPU in a build without CUDA");
-    else if (packed_)
-        packed_->run(stream, *b.fused_attention());
+    else if (tables_.packed)
+        tables_.packed->run(stream, *b.fused_attention(), t, packed_);
     else if (t.backward())
-        kernels::attention_backward(stream, t.dout, t.out, t.q, t.k, t.values, t.lse, tiles_.queries,
-                                    tiles_.keys, tiles_.kv_limit, t.dq, t.dk, t.dvalues, dout_dot_out_);
+        kernels::attention_backward(stream, t.dout, t.out, t.q, t.k, t.values, t.lse, tiles.queries,
+                                    tiles.keys, tiles.kv_limit, t.dq, t.dk, t.dvalues, dout_dot_out_);
     else
-        kernels::attention(stream, t.q, t.k, t.values, tiles_.queries, tiles_.kv_limit, t.out, t.lse);
+        kernels::attention(stream, t.q, t.k, t.values, tiles.queries, tiles.kv_limit, t.out, t.lse);
 }
 
 }  // namespace maestro::ops

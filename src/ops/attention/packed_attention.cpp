@@ -6,7 +6,6 @@
 #include <iterator>
 #include <limits>
 
-#include "backend/host_access.hpp"
 #include "kernels/elementwise.hpp"
 
 namespace maestro::ops {
@@ -32,12 +31,6 @@ constexpr AttentionArray kLengths[] = {AttentionArray::q_lengths, AttentionArray
 /// aligned addresses.
 std::int64_t padded(std::int64_t words) {
     return (words + 3) / 4 * 4;
-}
-std::int64_t offset_words(std::int64_t sequences) {
-    return static_cast<std::int64_t>(std::size(kOffsets)) * padded(2 * (sequences + 1));
-}
-std::int64_t length_words(std::int64_t sequences) {
-    return static_cast<std::int64_t>(std::size(kLengths)) * padded(sequences);
 }
 
 }  // namespace
@@ -83,19 +76,18 @@ backend::AttentionClass attention_class(backend::AttentionClass shape, Attention
     return shape;
 }
 
-PackedAttention::PackedAttention(const AttentionTensors& t, const VarlenMask& mask,
-                                 AttentionImplementation implementation, const AttentionCase& c)
-    : tensors_(t),
-      sequences_(static_cast<std::int64_t>(mask.cu_seqlens_q.size()) - 1),
-      rows_(mask),
+PackedAttention::PackedAttention(const AttentionShape& shape, const AttentionSizes& sizes,
+                                 const VarlenMask& mask, AttentionImplementation implementation,
+                                 const AttentionCase& c)
+    : rows_(mask),
       implementation_(implementation),
       support_(c.support),
-      shape_{.backward = t.backward(),
-             .heads = t.lse.columns(),
-             .kv_heads = t.k.columns() / c.dim,
-             .dim = c.dim,
-             .value_width = t.values.columns(),
-             .gradient_width = t.backward() ? t.dvalues.columns() : 0},
+      shape_{.backward = shape.backward,
+             .heads = sizes.heads,
+             .kv_heads = sizes.kv_heads,
+             .dim = sizes.dim,
+             .value_width = shape.value_width,
+             .gradient_width = shape.gradient_width},
       launches_(attention_launches(rows_)) {
     // On the meta backend there may be longer sequences than the fused operation is used for, see
     // widest_case().
@@ -108,28 +100,23 @@ bool PackedAttention::prepare(backend::FusedAttention& device) const {
                        [&](const AttentionLaunch& launch) { return device.prepare(class_of(launch)); });
 }
 
-void PackedAttention::allocate(backend::Backend& b, backend::Arena& scratch) {
+void PackedAttention::upload_lists(
+    const std::function<Tensor(const std::vector<std::int32_t>& words)>& upload) {
+    std::vector<std::int32_t> words;
+    for (const AttentionLaunch& launch : launches_) append_lists(launch, words);
+    lists_ = upload(words);
+}
+
+PackedScratch PackedAttention::allocate(const AttentionTensors& t, backend::Arena& scratch) const {
     std::size_t bytes = 0;
     std::int64_t max_rows = 0;
-    std::vector<std::int32_t> words;
     for (const AttentionLaunch& launch : launches_) {
-        append_lists(launch, words);
         bytes = std::max(bytes, backend::attention_workspace(class_of(launch), support_));
         max_rows = std::max(max_rows, launch.sequences * launch.max_seqlen);
     }
-    lists_ =
-        b.computes() ? backend::to_device(b, words, scratch) : scratch.allocate(DType::i32, {max_words()});
-    workspace_ = scratch.allocate(DType::u8, {static_cast<std::int64_t>(bytes)});
-    if (is_padded(implementation_)) padding_.emplace(tensors_, shape_.dim, max_rows, scratch);
-}
-
-/// Assumes a launch for every sequence, because another micro-batch with no more sequences may need that
-/// many. A launch of the shortest sequences has the longest lists.
-std::int64_t PackedAttention::max_words() const {
-    const std::int64_t sequences_each = sequences_per_launch(planned_seqlen(1));
-    if (!is_padded(implementation_))
-        return sequences_ * (offset_words(sequences_each) + length_words(sequences_each));
-    return sequences_ * (length_words(sequences_each) + padded(2)) + tensors_.q.dim(0) + tensors_.k.dim(0);
+    PackedScratch allocated{scratch.allocate(DType::u8, {static_cast<std::int64_t>(bytes)}), {}};
+    if (is_padded(implementation_)) allocated.padding.emplace(t, shape_.dim, max_rows, scratch);
+    return allocated;
 }
 
 void PackedAttention::append_lists(const AttentionLaunch& launch, std::vector<std::int32_t>& words) const {
@@ -165,9 +152,9 @@ void PackedAttention::append_lists(const AttentionLaunch& launch, std::vector<st
     if (!is_padded(implementation_)) {
         offsets(rows_.queries, shape_.heads * shape_.dim);
         offsets(rows_.keys, shape_.kv_heads * shape_.dim);
-        offsets(rows_.keys, tensors_.values.columns());
+        offsets(rows_.keys, shape_.value_width);
         offsets(rows_.queries, shape_.heads);
-        offsets(rows_.keys, tensors_.dvalues.columns());
+        offsets(rows_.keys, shape_.gradient_width);
     }
     lengths(rows_.queries);
     lengths(rows_.keys);
@@ -177,7 +164,7 @@ void PackedAttention::append_lists(const AttentionLaunch& launch, std::vector<st
     }
 }
 
-backend::AttentionArrays PackedAttention::packed_arrays() const {
+backend::AttentionArrays PackedAttention::packed_arrays(const AttentionTensors& t) const {
     backend::AttentionArrays arrays{};
     const auto set = [&](AttentionArray which, const Tensor& tensor) {
         backend::of(arrays, which) = tensor.data;
@@ -188,30 +175,30 @@ backend::AttentionArrays PackedAttention::packed_arrays() const {
         backend::of(arrays, which) = static_cast<std::byte*>(tensor.data) +
                                      before * static_cast<std::int64_t>(maestro::size_of(tensor.dtype));
     };
-    set(AttentionArray::q, tensors_.q);
-    set(AttentionArray::k, tensors_.k);
-    set_last(AttentionArray::values, tensors_.values);
-    set(AttentionArray::out, tensors_.out);
-    set(AttentionArray::lse, tensors_.lse);
-    if (tensors_.backward()) {
-        set(AttentionArray::dout, tensors_.dout);
-        set(AttentionArray::dq, tensors_.dq);
-        set(AttentionArray::dk, tensors_.dk);
-        set_last(AttentionArray::dvalues, tensors_.dvalues);
+    set(AttentionArray::q, t.q);
+    set(AttentionArray::k, t.k);
+    set_last(AttentionArray::values, t.values);
+    set(AttentionArray::out, t.out);
+    set(AttentionArray::lse, t.lse);
+    if (t.backward()) {
+        set(AttentionArray::dout, t.dout);
+        set(AttentionArray::dq, t.dq);
+        set(AttentionArray::dk, t.dk);
+        set_last(AttentionArray::dvalues, t.dvalues);
     }
     return arrays;
 }
 
-void PackedAttention::clear_gaps([[maybe_unused]] Stream stream) const {
+void PackedAttention::clear_gaps([[maybe_unused]] Stream stream,
+                                 [[maybe_unused]] const AttentionTensors& t) const {
     if constexpr (backend::kCuda) {
         if (!rows_.gaps) return;
-        if (!tensors_.backward()) {
-            kernels::zero(stream, tensors_.out);
-            kernels::fill(stream, tensors_.lse, -std::numeric_limits<double>::infinity());
+        if (!t.backward()) {
+            kernels::zero(stream, t.out);
+            kernels::fill(stream, t.lse, -std::numeric_limits<double>::infinity());
             return;
         }
-        for (const Tensor* gradient : {&tensors_.dq, &tensors_.dk, &tensors_.dvalues})
-            kernels::zero(stream, *gradient);
+        for (const Tensor* gradient : {&t.dq, &t.dk, &t.dvalues}) kernels::zero(stream, *gradient);
     }
 }
 
@@ -226,9 +213,10 @@ PaddedRows PackedAttention::padded_rows(const std::vector<SequenceRows::Rows>& r
     return padded_rows;
 }
 
-void PackedAttention::run(Stream stream, backend::FusedAttention& device) const {
-    clear_gaps(stream);
-    backend::AttentionArrays arrays = packed_arrays();
+void PackedAttention::run(Stream stream, backend::FusedAttention& device, const AttentionTensors& t,
+                          const PackedScratch& scratch) const {
+    clear_gaps(stream, t);
+    backend::AttentionArrays arrays = packed_arrays(t);
     std::int64_t next = 0;
     const auto set_list = [&](AttentionArray which, std::int64_t words) {
         backend::of(arrays, which) = lists_.as<std::int32_t>() + next;
@@ -240,14 +228,14 @@ void PackedAttention::run(Stream stream, backend::FusedAttention& device) const 
             for (const AttentionArray which : kOffsets) set_list(which, 2 * (launch.sequences + 1));
         for (const AttentionArray which : kLengths) set_list(which, launch.sequences);
         if (!c.padded) {
-            device.run(c, arrays, workspace_.data);
+            device.run(c, arrays, scratch.workspace.data);
             continue;
         }
         const PaddedRows queries = padded_rows(rows_.queries, launch, next),
                          keys = padded_rows(rows_.keys, launch, next);
-        padding_->copy_inputs(stream, c, queries, keys, arrays);
-        device.run(c, arrays, workspace_.data);
-        padding_->copy_results(stream, c, queries, keys);
+        scratch.padding->copy_inputs(stream, c, queries, keys, arrays);
+        device.run(c, arrays, scratch.workspace.data);
+        scratch.padding->copy_results(stream, c, queries, keys);
     }
 }
 

@@ -3,6 +3,7 @@
 // of which takes as many consecutive sequences as its class has room for.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -42,18 +43,28 @@ std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows);
 backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionImplementation implementation,
                                         std::int64_t max_seqlen);
 
+/// Scratch memory of a call.
+struct PackedScratch {
+    Tensor workspace;
+    std::optional<AttentionPadding> padding;
+};
+
 class PackedAttention {
 public:
     /// `implementation` is one of the fused ones.
-    PackedAttention(const AttentionTensors& t, const VarlenMask& mask, AttentionImplementation implementation,
-                    const AttentionCase& c);
+    PackedAttention(const AttentionShape& shape, const AttentionSizes& sizes, const VarlenMask& mask,
+                    AttentionImplementation implementation, const AttentionCase& c);
     /// Builds the plans that do not exist yet. Returns false where the device has none for one of the
     /// launches.
     bool prepare(backend::FusedAttention& device) const;
-    /// Allocates scratch memory and copies the lists of all launches to the device.
-    void allocate(backend::Backend& b, backend::Arena& scratch);
-    /// Runs all launches. The scratch memory of allocate() must still be allocated.
-    void run(Stream stream, backend::FusedAttention& device) const;
+    /// Copies the lists of all launches to the device, by one call of `upload`, which returns the tensor with
+    /// these words.
+    void upload_lists(const std::function<Tensor(const std::vector<std::int32_t>& words)>& upload);
+    /// Allocates the scratch memory of a call, which must remain allocated until run().
+    PackedScratch allocate(const AttentionTensors& t, backend::Arena& scratch) const;
+    /// Runs all launches on tensors of the shape.
+    void run(Stream stream, backend::FusedAttention& device, const AttentionTensors& t,
+             const PackedScratch& scratch) const;
 
 private:
     backend::AttentionClass class_of(const AttentionLaunch& launch) const {
@@ -61,26 +72,21 @@ private:
     }
     /// Appends the lists of a launch (offsets and lengths, or lengths and row numbers) to `words`.
     void append_lists(const AttentionLaunch& launch, std::vector<std::int32_t>& words) const;
-    /// Returns the most words that the lists can have for any sequences with no more rows in all.
-    std::int64_t max_words() const;
-    backend::AttentionArrays packed_arrays() const;
+    backend::AttentionArrays packed_arrays(const AttentionTensors& t) const;
     /// Launches what writes the results of queries that attend to no key, and of keys that no query attends
     /// to.
-    void clear_gaps(Stream stream) const;
+    void clear_gaps(Stream stream, const AttentionTensors& t) const;
     /// Returns the rows of a launch. Their row numbers begin at word `next` of the lists, which moves to the
     /// next list.
     PaddedRows padded_rows(const std::vector<SequenceRows::Rows>& rows, const AttentionLaunch& launch,
                            std::int64_t& next) const;
 
-    AttentionTensors tensors_;
-    std::int64_t sequences_;  ///< of the mask
     SequenceRows rows_;
     AttentionImplementation implementation_;
     backend::AttentionSupport support_;
     backend::AttentionClass shape_;  ///< everything but sequences and max_seqlen
     std::vector<AttentionLaunch> launches_;
-    Tensor lists_, workspace_;
-    std::optional<AttentionPadding> padding_;
+    Tensor lists_;
 };
 
 }  // namespace maestro::ops

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "backend/host_access.hpp"
 #include "kernels/attention.hpp"
 
 namespace maestro::ops {
@@ -45,28 +44,30 @@ List key_tiles(const VarlenMask& v, std::int32_t side) {
     return list;
 }
 
-/// Copies the tiles to the device, those with most work first, so that no large tile starts last and runs
-/// alone.
-Tensor tiles_to_device(backend::Backend& b, List list, backend::Arena& scratch) {
+/// Appends the tiles, those with most work first, so that no large tile starts last and runs alone. Returns
+/// the number of words appended.
+std::int64_t append(List list, std::vector<std::int32_t>& words) {
     std::stable_sort(list.begin(), list.end(), [](const auto& x, const auto& y) {
         return std::int64_t{x.queries} * x.keys > std::int64_t{y.queries} * y.keys;
     });
-    std::vector<std::int32_t> flat;
-    flat.reserve(5 * list.size());
+    words.reserve(words.size() + 5 * list.size());
     for (const kernels::AttentionTile& t : list)
-        flat.insert(flat.end(), {t.query, t.queries, t.key, t.keys, t.skipped});
-    return backend::to_device(b, flat, scratch);
+        words.insert(words.end(), {t.query, t.queries, t.key, t.keys, t.skipped});
+    return static_cast<std::int64_t>(5 * list.size());
 }
 
 }  // namespace
 
-AttentionTiles attention_tiles(backend::Backend& b, const VarlenMask& mask, DType type, bool backward,
-                               backend::Arena& scratch) {
-    if (b.shares_memory()) return {};
+AttentionTiles attention_tiles(const VarlenMask& mask, DType type, bool backward,
+                               const std::function<Tensor(const std::vector<std::int32_t>& words)>& upload) {
     const auto side = static_cast<std::int32_t>(kernels::attention_tile_size(type));
-    return {tiles_to_device(b, query_tiles(mask, side), scratch),
-            backward ? tiles_to_device(b, key_tiles(mask, side), scratch) : Tensor{},
-            backend::to_device(b, mask.kv_limit, scratch)};
+    std::vector<std::int32_t> words = mask.kv_limit;
+    const auto limits = static_cast<std::int64_t>(words.size());
+    const std::int64_t queries = append(query_tiles(mask, side), words),
+                       keys = backward ? append(key_tiles(mask, side), words) : 0;
+    const Tensor all = upload(words);
+    return {all.slice(limits, limits + queries),
+            backward ? all.slice(limits + queries, limits + queries + keys) : Tensor{}, all.slice(0, limits)};
 }
 
 }  // namespace maestro::ops

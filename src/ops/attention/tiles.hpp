@@ -2,19 +2,24 @@
 // host, which knows the mask.
 #pragma once
 
-#include "backend/arena.hpp"
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "base/tensor.hpp"
 #include "ops/attention/attention.hpp"
 
 namespace maestro::ops {
 
-/// Lists in the form of kernels/attention.hpp. Absent on a device that shares the host's memory.
+/// Lists in the form of kernels/attention.hpp.
 struct AttentionTiles {
     Tensor queries, keys;  ///< tiles over the queries and, in backward, over the keys
     Tensor kv_limit;       ///< VarlenMask::kv_limit
 };
 
-/// Computes the tiles and copies them to the device. `type` is that of the queries.
-AttentionTiles attention_tiles(backend::Backend& b, const VarlenMask& mask, DType type, bool backward,
-                               backend::Arena& scratch);
+/// Computes the tiles and copies them to the device, by one call of `upload`, which returns the tensor with
+/// these words. `type` is that of the queries.
+AttentionTiles attention_tiles(const VarlenMask& mask, DType type, bool backward,
+                               const std::function<Tensor(const std::vector<std::int32_t>& words)>& upload);
 
 }  // namespace maestro::ops

@@ -30,9 +30,10 @@ public:
         for (const bool backward : {false, true})
             context_.prepare(std::span(&length_, 1), mask_, kHeads, kKvHeads, backward);
     }
-    void run() {
+    /// Returns how many tables two layers have made.
+    std::size_t run() {
         Sequences sequences(Partition(std::span(&length_, 1), mask_, mesh_.degrees()), mask_, mesh_);
-        sequences.copy_to_device(*device_, memory_);
+        sequences.copy_to_device(*device_, true, memory_);
         const std::int64_t rows = sequences.rows;
         const auto tensor = [&](std::int64_t columns) {
             return memory_.allocate(DType::bf16, {rows, columns});
@@ -40,8 +41,11 @@ public:
         AttentionActivations a = context_.allocate(sequences, kHeads, kKvHeads, memory_);
         const Tensor qkv = tensor(kWidth + 2 * kKvWidth), out = tensor(kWidth), dout = tensor(kWidth),
                      dq = tensor(kWidth), dk = tensor(kKvWidth), dqkv = tensor(kWidth + 2 * kKvWidth);
-        context_.forward(a, a.q, a.k, qkv, sequences, out, memory_);
-        context_.backward(a, dout, out, sequences, dq, dk, dqkv, memory_);
+        for (int layer = 0; layer < 2; ++layer) {
+            context_.forward(a, a.q, a.k, qkv, sequences, out, memory_);
+            context_.backward(a, dout, out, sequences, dq, dk, dqkv, memory_);
+        }
+        return sequences.tables.size();
     }
 
 private:
@@ -58,7 +62,7 @@ TEST(RingPlans, ComputeAllPartsAndAreBuiltByPrepare) {
         for (const int rank : {0, 1}) {
             Ring prepared(rank, mask, 300), unprepared(rank, mask, 300);
             if (!prepared.has_plans()) GTEST_SKIP() << "the device has no attention plans";
-            unprepared.run();
+            EXPECT_EQ(unprepared.run(), 4U);
             EXPECT_EQ(unprepared.plans(), 4U);  // with the keys of either slice, forward and backward
             prepared.prepare();
             const std::size_t plans = prepared.plans();

@@ -1,0 +1,81 @@
+#include "ops/attention/tables.hpp"
+
+#include <algorithm>
+
+#include "ops/attention/implementation.hpp"
+
+namespace maestro::ops {
+
+namespace {
+
+/// Memory is planned with one micro-batch, and another one of no more rows may consist of shorter sequences,
+/// or need no joining of partial results. Returns the case in which the fused operation would be used for it,
+/// so that the meta backend allocates for this implementation as well.
+AttentionCase widest_case(AttentionCase c) {
+    c.max_seqlen = std::min(c.max_seqlen, max_planned_seqlen(c));
+    c.results = c.inputs;
+    c.aligned = true;
+    return c;
+}
+
+}  // namespace
+
+/// Tiles: each has at least one row and takes 5 words, and each query has a limit. Launches: lists of one for
+/// n sequences take up to 12 n + 31 words, with n <= 16. A full one for 16 sequences has at least 16 rows.
+/// One for fewer sequences has one of more than 1024 / n rows, and so at least one row for each of its words;
+/// it may have ended one for 16 sequences that is not full, as does the end of the micro-batch. Padded
+/// launches have the number of each row, and shorter lists.
+std::int64_t most_table_words(std::int64_t queries, std::int64_t keys) {
+    return 14 * (queries + keys) + 256;
+}
+
+MaskTables make_mask_tables(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask,
+                            const Upload& upload) {
+    MaskTables tables{&mask, attention_shape(t), attention_sizes(t, mask), {}, {}};
+    if (b.shares_memory()) return tables;
+    const AttentionShape& shape = tables.shape;
+    AttentionCase c{.support = b.attention_support(),
+                    .inputs = shape.inputs,
+                    .results = shape.results,
+                    .heads = tables.sizes.heads,
+                    .dim = tables.sizes.dim,
+                    .max_seqlen = tables.sizes.max_seqlen,
+                    .backward = shape.backward,
+                    .aligned = shape.aligned,
+                    .gaps = shape.gaps};
+    if (!b.computes()) c = widest_case(c);
+    const AttentionImplementation implementation = attention_implementation(c, mask);
+    if (implementation != AttentionImplementation::kernel)
+        tables.packed.emplace(shape, tables.sizes, mask, implementation, c);
+    if (tables.packed && b.computes() && !tables.packed->prepare(*b.fused_attention())) tables.packed.reset();
+    if (tables.packed)
+        tables.packed->upload_lists(upload);
+    else
+        tables.tiles = attention_tiles(mask, shape.inputs, shape.backward, upload);
+    return tables;
+}
+
+void AttentionTables::reserve(backend::Backend& b, std::int64_t masks, std::int64_t queries,
+                              std::int64_t keys, bool backward, backend::Arena& arena) {
+    tables_.clear();
+    used_ = 0;
+    if (!b.shares_memory())
+        memory_ = arena.allocate(DType::i32, {masks * (backward ? 2 : 1) * most_table_words(queries, keys)});
+}
+
+const MaskTables& AttentionTables::of(backend::Backend& b, const AttentionTensors& t,
+                                      const VarlenMask& mask) {
+    const AttentionShape shape = attention_shape(t);
+    for (const MaskTables& each : tables_)
+        if (each.mask == &mask && each.shape == shape) return each;
+    tables_.push_back(make_mask_tables(b, t, mask, [&](const std::vector<std::int32_t>& words) {
+        const auto count = static_cast<std::int64_t>(words.size());
+        const Tensor copy = memory_.slice(used_, used_ + count);
+        used_ += (count + 3) / 4 * 4;  // the next list begins at a multiple of 16 bytes, as cuDNN requires
+        if (count > 0 && b.computes()) b.upload(words.data(), copy);
+        return copy;
+    }));
+    return tables_.back();
+}
+
+}  // namespace maestro::ops
