@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Predicts training steps on H100s and H200s, with rates that libraries reach instead of peaks, and with exchanges, launches and the
-optimizer: the table "prediction" of docs/cuda.md, for this tree and for commit 5efa902. Nothing in it was measured on a GPU.
+optimizer: the table "prediction" of docs/cuda.md. Nothing in it was measured on a GPU.
 The operations count FLOPs and bytes (section_costs); the table "counts" of docs/cuda.md has the launches and the groups of NCCL.
 
   scripts/cuda/prediction.py build/cpu-release/section_costs            # writes the table
@@ -28,12 +28,11 @@ EXCHANGE_S = 15e-6   # from the start of a group of NCCL to its first bytes
 GAP_S = 2.5e-6       # between two kernels of a stream
 LAUNCH_S = 5e-6      # of the host
 STEP_S = 2e-3        # plan, norm and loss of a step, between hosts
-CHUNK_LAUNCHES, CHUNK_EXCHANGES, CHUNK_ROWS = 8, 3, 1024  # of a chunk of the head; exchanges with tp alone
+CHUNK_LAUNCHES, CHUNK_EXCHANGES, CHUNK_ROWS = 7, 3, 4096  # of a chunk of the head; exchanges with tp alone
 # Bytes that kernels move, relative to what the operations count: rms_norm_backward reads dy and x again for the gradient of its weight,
 # and rows of logits do not fit the L2 cache between the two passes of the loss.
 REREAD = {"rms_norm_backward": 6 / 4, "cross_entropy_rows": 3 / 2}
-PIECE, GROUP_S = 1 << 20, 100e-6  # 5efa902: elements of a piece of a sum, and the time of a group of NCCL, for which the host waits
-PADDED_WORKSPACE, LINEAR_WORKSPACE = 4 << 30, 256 << 20  # bytes of the gradients of all scores: most in 5efa902, most that are kept now
+KEPT_SCORES = 256 << 20  # bytes of the gradients of all scores that are kept at most
 
 BILLION = {"layers": 16, "width": 2048, "heads": 32, "kv_heads": 8, "head_dim": 64, "mlp": 8192, "vocabulary": 128256}
 SEVEN_BILLION = {"layers": 32, "width": 4096, "heads": 32, "kv_heads": 32, "head_dim": 128, "mlp": 11008, "vocabulary": 32000}
@@ -47,6 +46,7 @@ class Case:
     cp: int = 1
     tokens: int = 8192
     gpu: object = H100
+    before: tuple = ("", "")   # the share of the peak of commit 5efa902, predicted from its code in the same way: on 1 and 8 nodes
     by_hand: tuple = ("", "")  # independent estimates on one node: of 5efa902, and of a goal
 
     @property
@@ -55,14 +55,14 @@ class Case:
 
 
 CASES = (
-    Case("1.2B", BILLION, by_hand=("40-44%", "46-48%")),
-    Case("1.2B", BILLION, tp=2),
-    Case("1.2B", BILLION, tp=8),
-    Case("1.2B", BILLION, tokens=16384),
-    Case("1.2B", BILLION, cp=4, tokens=65536),
-    Case("7B", SEVEN_BILLION, gpu=H200, by_hand=("48-52%", "52-55%")),
-    Case("7B", SEVEN_BILLION, tp=2, by_hand=("~33%", "~52%")),
-    Case("7B", SEVEN_BILLION, tp=8, by_hand=("22-28%", "38-42%")),
+    Case("1.2B", BILLION, before=("39%", "35%"), by_hand=("40-44%", "46-48%")),
+    Case("1.2B", BILLION, tp=2, before=("22%", "20%")),
+    Case("1.2B", BILLION, tp=8, before=("14%", "13%")),
+    Case("1.2B", BILLION, tokens=16384, before=("7%", "7%")),
+    Case("1.2B", BILLION, cp=4, tokens=65536, before=("3%", "3%")),
+    Case("7B", SEVEN_BILLION, gpu=H200, before=("53%", "46%"), by_hand=("48-52%", "52-55%")),
+    Case("7B", SEVEN_BILLION, tp=2, before=("29%", "27%"), by_hand=("~33%", "~52%")),
+    Case("7B", SEVEN_BILLION, tp=8, before=("21%", "19%"), by_hand=("22-28%", "38-42%")),
 )
 
 
@@ -82,23 +82,23 @@ def beside(exchange_s, work_s):
 
 
 class Prediction:
-    """The seconds of a case on `nodes` nodes of 8 GPUs. `old`: by 5efa902."""
+    """The seconds of a case on `nodes` nodes of 8 GPUs."""
 
-    def __init__(self, case, nodes, counted, counts, old):
-        self.case, self.nodes, self.counted, self.old = case, nodes, counted, old
+    def __init__(self, case, nodes, counted, counts):
+        self.case, self.nodes, self.counted = case, nodes, counted
         self.data_ranks = GPUS_OF_A_NODE * nodes // case.tp  # with cp
         self.counts = counts[case.layout]
         self.gemms = self.attention = self.memory = 0.0
         for phase in PHASES[:2]:
             for line in counted[phase]:
                 self.add(phase, line)
-        # 5efa902 keeps the gradients of all scores, of which a causal mask leaves half: they are written and read.
-        if case.cp == 1 and score_bytes(case) <= (PADDED_WORKSPACE if old else LINEAR_WORKSPACE):
+        # Of the gradients of all scores a causal mask leaves half: they are written and read.
+        if case.cp == 1 and score_bytes(case) <= KEPT_SCORES:
             self.attention += case.sizes["layers"] * score_bytes(case) / self.bandwidth
         self.tensor_parallel = self.exposed_tp() if case.tp > 1 else 0.0
         self.context_parallel = self.exposed_cp() if case.cp > 1 else 0.0
         self.gaps = GAP_S * self.launches()
-        host = LAUNCH_S * self.launches() + (GROUP_S if old else LAUNCH_S) * self.exchanges()
+        host = LAUNCH_S * (self.launches() + self.exchanges())
         device = self.gemms + self.attention + self.memory + self.tensor_parallel + self.context_parallel + self.gaps
         self.host_bound = host > device
         self.micro_batch = max(host, device)
@@ -116,13 +116,10 @@ class Prediction:
             self.gemms += line["calls"] * max(line["flops"] / GEMM, moved_s)
         elif is_attention(line):
             self.attention += line["calls"] * line["flops"] / self.attention_rate(phase)
-        elif line["operation"] != "reduce" or self.old:  # NCCL sums now
+        elif line["operation"] != "reduce":  # NCCL sums
             self.memory += line["calls"] * max(line["flops"] / self.case.gpu.f32, moved_s)
 
     def attention_rate(self, phase):
-        too_long = phase == "backward" and score_bytes(self.case) > PADDED_WORKSPACE
-        if self.old and (self.case.cp > 1 or too_long):
-            return self.case.gpu.f32_attention
         return ATTENTION[self.case.sizes["head_dim"]][phase == "backward"]
 
     def count(self, row, column):
@@ -147,9 +144,6 @@ class Prediction:
         layers, rows_s = sizes["layers"], exchange_bytes(case) / NVLINK
         of_rows = (self.counted["exchanged"]["forward"]["tp"] + self.counted["exchanged"]["backward"]["tp"]) / exchange_bytes(case)
         others = self.exchanges() - 10 * layers  # of embedding, head and loss; few of them move rows
-        if self.old:
-            pieces = math.ceil(case.tokens * sizes["width"] / case.tp / PIECE)
-            return of_rows * rows_s + GROUP_S * (layers * (6 + 4 * pieces) + others)
         columns = ((sizes["heads"] + 2 * sizes["kv_heads"]) * sizes["head_dim"], 2 * sizes["mlp"])
         gemms = [2 * case.tokens * sizes["width"] * c / case.tp / GEMM for c in columns]
         hidden = layers * sum(2 * beside(rows_s + EXCHANGE_S, gemm) for gemm in gemms)
@@ -164,7 +158,7 @@ class Prediction:
             flops = sum(line["calls"] * line["flops"] for line in self.counted[phase] if is_attention(line))
             part_s = flops / self.attention_rate(phase) / (self.case.cp * self.case.sizes["layers"])
             exposed += steps * beside(exchanged[phase]["cp"] / steps / NVLINK + EXCHANGE_S, part_s)
-        return exposed + (GROUP_S * self.exchanges() if self.old else 0)
+        return exposed
 
     def update(self):
         return sum(line["calls"] * line["bytes"] / self.bandwidth for line in self.counted["update"] if not is_gemm(line))
@@ -176,15 +170,10 @@ class Prediction:
 
     def exposed_data(self):
         """Sums of gradients go on beside the last backward, gathers of weights beside the first forward; those of the embedding, whose
-        gradient is final last and which forward needs first, do not. 5efa902 began both after the last task, in fp32, and each rank
-        exchanged with all others directly."""
+        gradient is final last and which forward needs first, do not."""
         ranks, weights = self.data_ranks, self.counted["section"]["parameters"]
         if ranks == 1:
             return 0.0
-        if self.old:
-            on_other_nodes = ranks - ranks // self.nodes
-            wire_s = 4 * weights / ranks * (on_other_nodes / NIC if self.nodes > 1 else (ranks - 1) / NVLINK)
-            return 2 * wire_s + GROUP_S * math.ceil(weights / ranks / PIECE)
         sent = self.counted["exchanged"]["update"]["data"] / self.data_bandwidth()
         embedding = self.case.sizes["vocabulary"] * self.case.sizes["width"] / self.case.tp / weights
         forward_s = self.micro_batch / 3
@@ -193,7 +182,7 @@ class Prediction:
 
 
 def text_of(program, counts_table):
-    then, now = step_counts.read_table(counts_table)
+    _, counts = step_counts.read_table(counts_table)
     head = ["section", "tokens", "layout, nodes", "GPU", "GEMMs", "attention", "bound by memory", "tp and cp exposed", "gaps", "micro-batch",
             "end of a step", "share of the peak now", "by 5efa902", "by hand: by 5efa902", "by hand: the goal"]
     text = "\n" + line_of(head) + "|" + "---|" * len(head) + "\n"
@@ -202,11 +191,11 @@ def text_of(program, counts_table):
             data_ranks = GPUS_OF_A_NODE * nodes // (case.tp * case.cp)
             sizes = {**case.sizes, "tokens": case.tokens, "tp": case.tp, "cp": case.cp, "dp": data_ranks}
             counted = costs(program, *(f"{key}={value}" for key, value in sizes.items()))
-            p, old = (Prediction(case, nodes, counted, counts, old) for counts, old in ((now, False), (then, True)))
+            p = Prediction(case, nodes, counted, counts)
             ms = [number(1e3 * s) for s in (p.gemms, p.attention, p.memory, p.tensor_parallel + p.context_parallel, p.gaps, p.micro_batch,
                                             p.step_end)]
-            share, old_share = (f"{found.share:.0%}" + " (host)" * found.host_bound for found in (p, old))
-            text += line_of([case.name, str(case.tokens), f"{case.layout}, dp {data_ranks}, {nodes}", case.gpu.name, *ms, share, old_share,
+            share = f"{p.share:.0%}" + " (host)" * p.host_bound
+            text += line_of([case.name, str(case.tokens), f"{case.layout}, dp {data_ranks}, {nodes}", case.gpu.name, *ms, share, case.before[nodes > 1],
                              *(case.by_hand if nodes == 1 else ("", ""))])
     return text + "\n"
 

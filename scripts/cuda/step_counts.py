@@ -155,7 +155,8 @@ def measure(program, samples, layout):
 
 
 def number(value):
-    return f"{value:,.1f}".removesuffix(".0")
+    """Rounded: every few dozen launches the host waits for an earlier event, wherever in a step that is."""
+    return f"{round(value):,}"
 
 
 def cell(before, after):

@@ -3,7 +3,7 @@ import dataclasses
 import prediction
 import pytest
 from costs import Gpu
-from prediction import EXCHANGE_S, GEMM, GROUP_S, NIC, NVLINK, Case, Prediction
+from prediction import EXCHANGE_S, GEMM, NIC, NVLINK, Case, Prediction
 from step_counts import COLUMNS, ROWS
 
 LAYERS, ROWS_BYTES = 2, 100 * 10 * 2  # of all rows
@@ -15,7 +15,7 @@ def line(operation, flops=0.0, bytes=0.0, m=0):
     return {"operation": operation, "calls": 3, "flops": flops, "bytes": bytes, "tensor_cores": m > 0, "dtype": "bf16", "m": m, "n": m, "k": m}
 
 
-def predict(case=CASE, nodes=1, old=False, forward=(), backward=(), update=(), exchanged=(0, 0, 0), groups=(0, 0, 0), launches=(0, 0, 0)):
+def predict(case=CASE, nodes=1, forward=(), backward=(), update=(), exchanged=(0, 0, 0), groups=(0, 0, 0), launches=(0, 0, 0)):
     """`exchanged`: bytes forward, backward and in an update; `groups`, `launches`: of a layer forward and backward, and of the rest."""
     axis = "cp" if case.cp > 1 else "tp"
     counted = {"section": {"parameters": 4000}, "forward": list(forward), "backward": list(backward), "update": list(update),
@@ -23,7 +23,7 @@ def predict(case=CASE, nodes=1, old=False, forward=(), backward=(), update=(), e
     counts = {row: ["0"] * len(COLUMNS) for row in ROWS}
     counts["NCCL groups"][:3] = map(str, groups)
     counts["launches"][:3] = map(str, launches)
-    return Prediction(case, nodes, counted, {case.layout: counts}, old)
+    return Prediction(case, nodes, counted, {case.layout: counts})
 
 
 def test_operations_take_their_realistic_rates():
@@ -35,15 +35,6 @@ def test_operations_take_their_realistic_rates():
     assert found.memory == pytest.approx(3 * (0.01 + 0.015))
 
 
-def test_attention_of_5efa902_that_cudnn_did_not_compute():
-    attention = {"forward": [line("attention", flops=1e10)], "backward": [line("attention_backward", flops=1e10)]}
-    ring = dataclasses.replace(CASE, cp=2)
-    assert predict(ring, old=True, **attention).attention == pytest.approx(3 * (1 + 1))
-    long = dataclasses.replace(CASE, tokens=40_000)  # 6.4 GB of scores
-    assert predict(long, old=True, **attention).attention == pytest.approx(3 * (1e10 / 400e12 + 1))
-    assert predict(long, **attention).attention == pytest.approx(3 * (1e10 / 400e12 + 1e10 / 280e12))
-
-
 def test_tensor_parallelism_hides_two_exchanges_of_column_parallel_layers():
     case = dataclasses.replace(CASE, tp=2)
     rows = ROWS_BYTES // 2
@@ -51,13 +42,6 @@ def test_tensor_parallelism_hides_two_exchanges_of_column_parallel_layers():
     hidden = [2 * (rows / NVLINK + EXCHANGE_S - 2 * 100 * 10 * columns / 2 / GEMM) for columns in (4 * 64, 60)]
     assert predict(case, **exchanges).tensor_parallel == pytest.approx(
         6 * LAYERS * (rows / NVLINK + EXCHANGE_S) + 7 * EXCHANGE_S + LAYERS * sum(hidden))
-    assert predict(case, old=True, **exchanges).tensor_parallel == pytest.approx(
-        10 * LAYERS * rows / NVLINK + (10 * LAYERS + 7) * GROUP_S)
-
-
-def test_sums_of_5efa902_go_in_pieces():
-    case = dataclasses.replace(CASE, tp=2, tokens=1 << 19)  # 2.5 pieces for each rank
-    assert predict(case, old=True, groups=(4, 6, 7)).tensor_parallel == pytest.approx((LAYERS * (6 + 4 * 3) + 7 + 511 * 3) * GROUP_S)
 
 
 def test_a_ring_exchanges_beside_attention():
@@ -75,14 +59,12 @@ def test_data_parallelism_exposes_the_embedding():
     assert one_node.exposed_data() == pytest.approx(0.6e-3)
     late = predict(exchanged=(0, 0, NVLINK), launches=(0, 0, 20_000))
     assert late.exposed_data() == pytest.approx((4 / 6 - 0.2 / 3) + (2 / 6 - 0.1 / 3))
-    assert predict(old=True).exposed_data() == pytest.approx(2 * 4 * 500 * 7 / NVLINK + GROUP_S)
 
 
 def test_nics_of_a_node():
     assert predict(nodes=2).data_bandwidth() == 8 * NIC
     tp = dataclasses.replace(CASE, tp=8)
     assert predict(tp, nodes=2).data_bandwidth() == NIC
-    assert predict(tp, nodes=2, old=True).exposed_data() == pytest.approx(2 * 4 * 2000 / NIC + GROUP_S)
 
 
 def test_the_share_of_the_peak():
