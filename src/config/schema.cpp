@@ -54,7 +54,7 @@ std::vector<Key> keys_of(Data& d, const Needs& needs) {
 std::vector<Key> keys_of(Train& t, const Needs& needs) {
     return {{"steps", &t.steps, needs.training, 1, kMany},
             {"log_every", &t.log_every, false, 1, kMany},
-            {"recompute", &t.recompute, false, 0, 0, {"none", "layer"}}};
+            {"recompute", &t.recompute, false, 0, 0, {"none", "cheap", "layer"}}};
 }
 std::vector<Key> keys_of(Optimizer& o, const Needs& needs) {
     return {{"learning_rate", &o.learning_rate, needs.training, 0, 1},

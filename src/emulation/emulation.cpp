@@ -53,7 +53,7 @@ void Emulation::fit(workload::MemoryPlan& plan) const {
         ExitCode::device_memory,
         fmt::format(
             "rank {} would need {}; the emulated device of {} has {:.0f} MiB; use a smaller window or "
-            "micro_batch, train.recompute = \"layer\", or more replicas",
+            "micro_batch, train.recompute = \"cheap\" or \"layer\", or more replicas",
             rank, memory.describe(), settings_.cluster, scenario_.cluster->device.memory / (1 << 20)),
         Scope::all_ranks);
 }

@@ -15,6 +15,7 @@
 #include "backend/arena.hpp"
 #include "base/edge_tensor.hpp"
 #include "base/picture_size.hpp"
+#include "base/recompute.hpp"
 #include "parallel/mesh.hpp"
 #include "parallel/parameter_store.hpp"
 
@@ -140,7 +141,7 @@ struct Role {
     double temperature = 1;
     std::uint64_t seed = 0;
     DType compute = DType::f32;
-    bool recompute = false;  ///< activation checkpointing: keep only the input of each layer
+    Recompute recompute = Recompute::none;
     Stage stage = {};
     bool operator==(const Role&) const = default;
 };

@@ -31,9 +31,10 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
       store_(store),
       spec_(spec),
       type_(role.compute),
-      checkpointing_(!role.needs_backward ? Checkpointing::keep_nothing
-                     : role.recompute     ? Checkpointing::keep_layer_inputs
-                                          : Checkpointing::keep_all),
+      checkpointing_(!role.needs_backward                 ? Checkpointing::keep_nothing
+                     : role.recompute == Recompute::layer ? Checkpointing::keep_layer_inputs
+                     : role.recompute == Recompute::cheap ? Checkpointing::keep_costly
+                                                          : Checkpointing::keep_all),
       trained_(role.trained),
       heads_(spec.heads / mesh.degrees().tp),
       kv_heads_(std::max(spec.kv_heads / mesh.degrees().tp, 1)),
@@ -102,20 +103,22 @@ LayerActivations Transformer::layer_forward(const Layer& layer, const Tensor& in
     const std::int64_t local = input.dim(0), rows = sequences.rows, width = spec_.width, dim = spec_.head_dim;
     const DType statistics = ops::accumulate_type(type_);
     const std::span<const std::int64_t> tp_rows = sequences.tp_rows;
+    // What backward computes again is not saved.
+    backend::Arena& passing = checkpointing_ == Checkpointing::keep_costly ? scratch : saved;
     LayerActivations a;
     a.input = input;
-    a.normed = saved.allocate(type_, {local, width});
+    a.normed = passing.allocate(type_, {local, width});
     a.rstd = saved.allocate(statistics, {local});
     a.qkv = saved.allocate(type_, {rows, (heads_ + 2 * kv_heads_) * dim});
     a.head_rstd = saved.allocate(statistics, {rows, heads_ + kv_heads_});
-    a.attention = attention_.allocate(sequences, heads_, kv_heads_, saved);
+    a.attention = attention_.allocate(sequences, heads_, kv_heads_, saved, passing);
     a.attn_out = saved.allocate(type_, {rows, heads_ * dim});
     a.residual = saved.allocate(type_, {local, width});
-    a.mlp_normed = saved.allocate(type_, {local, width});
+    a.mlp_normed = passing.allocate(type_, {local, width});
     a.mlp_rstd = saved.allocate(statistics, {local});
     a.gate_up = saved.allocate(type_, {rows, 2 * mlp_});
-    // Saved although SwiGLU could recompute it: the weight gradient of `down` reads it in backward.
-    a.gated = saved.allocate(type_, {rows, mlp_});
+    // Read in backward by the weight gradient of `down`.
+    a.gated = passing.allocate(type_, {rows, mlp_});
 
     ops::rms_norm(backend_, input, layer.attention_norm->weight, a.normed, a.rstd, spec_.norm_eps);
     {
@@ -151,6 +154,10 @@ LayerActivations Transformer::layer_forward(const Layer& layer, const Tensor& in
     ops::swiglu(backend_, a.gate_up, a.gated);
     ops::convert(backend_, a.residual, output);
     sequence_parallel_.add_row_parallel(a.gated, layer.down->weight, output, tp_rows, scratch);
+    if (checkpointing_ == Checkpointing::keep_costly) {
+        a.normed = a.mlp_normed = a.gated = {};
+        if (!attention_.uses_ulysses()) a.attention.q = a.attention.k = {};
+    }
     return a;
 }
 
@@ -177,8 +184,8 @@ StackActivations Transformer::forward(const Tensor& input, const parallel::Seque
     for (const Layer& layer : layers_) {
         store_.layer_needed(layer.number);
         const Tensor output = allocate_stream(saved);
+        const backend::ArenaScope scope(scratch);
         if (checkpointing_ == Checkpointing::keep_layer_inputs) {
-            const backend::ArenaScope scope(scratch);
             layer_forward(layer, stream, output, sequences, scratch, scratch);
             stack.layers.push_back({});
             stack.layers.back().input = stream;
@@ -263,17 +270,50 @@ void Transformer::row_parallel_backward(const Tensor& d_output, const parallel::
     if (trained_) ops::linear_backward_weight(backend_, gathered, input, weight.gradient);
 }
 
+Tensor Transformer::restored_norm(const Tensor& normed, const Tensor& x, const parallel::Parameter& weight,
+                                  const Tensor& rstd, backend::Arena& scratch) const {
+    // Only gradients of weights read it.
+    if (normed.rank != 0 || !trained_) return normed;
+    const Tensor again = scratch.allocate(type_, {x.dim(0), spec_.width});
+    ops::rms_norm(backend_, x, weight.weight, again, rstd, spec_.norm_eps);
+    return again;
+}
+
+parallel::AttentionActivations Transformer::restored_attention(const Layer& layer, const LayerActivations& a,
+                                                               const parallel::Sequences& sequences,
+                                                               backend::Arena& scratch) const {
+    parallel::AttentionActivations restored = a.attention;
+    if (restored.q.rank != 0) return restored;
+    restored.q = scratch.allocate(type_, {sequences.rows, heads_ * spec_.head_dim});
+    restored.k = scratch.allocate(type_, {sequences.rows, kv_heads_ * spec_.head_dim});
+    ops::head_norm_rotary(backend_, a.qkv, layer.q_norm->weight, layer.k_norm->weight, sequences.cos,
+                          sequences.sin, restored.q, restored.k, a.head_rstd, spec_.norm_eps);
+    return restored;
+}
+
 void Transformer::mlp_backward(const Layer& layer, const LayerActivations& a,
                                const parallel::Sequences& sequences, const Tensor& d_stream,
                                backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
     const std::span<const std::int64_t> tp_rows = sequences.tp_rows;
-    const Tensor d_gated = scratch.allocate(type_, {sequences.rows, a.gated.columns()}),
-                 d_gate_up = scratch.allocate(type_, {sequences.rows, a.gate_up.columns()}),
+    const Tensor d_gated = scratch.allocate(type_, {sequences.rows, mlp_});
+    {
+        const backend::ArenaScope restored(scratch);
+        Tensor gated = a.gated;
+        if (gated.rank == 0 && trained_) {
+            gated = scratch.allocate(type_, {sequences.rows, mlp_});
+            ops::swiglu(backend_, a.gate_up, gated);
+        }
+        row_parallel_backward(d_stream, *layer.down, gated, d_gated, tp_rows, scratch);
+    }
+    const Tensor d_gate_up = scratch.allocate(type_, {sequences.rows, a.gate_up.columns()}),
                  d_normed = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
-    row_parallel_backward(d_stream, *layer.down, a.gated, d_gated, tp_rows, scratch);
     ops::swiglu_backward(backend_, d_gated, a.gate_up, d_gate_up);
-    column_parallel_backward(d_gate_up, *layer.gate_up, a.mlp_normed, d_normed, tp_rows, scratch);
+    {
+        const backend::ArenaScope restored(scratch);
+        const Tensor normed = restored_norm(a.mlp_normed, a.residual, *layer.mlp_norm, a.mlp_rstd, scratch);
+        column_parallel_backward(d_gate_up, *layer.gate_up, normed, d_normed, tp_rows, scratch);
+    }
     ops::rms_norm_backward(backend_, d_normed, a.residual, layer.mlp_norm->weight, a.mlp_rstd, d_stream,
                            layer.mlp_norm->gradient, true, scratch);
 }
@@ -289,14 +329,22 @@ void Transformer::attention_backward(const Layer& layer, const LayerActivations&
                  d_k = scratch.allocate(type_, {rows, kv_heads_ * spec_.head_dim}),
                  d_qkv = scratch.allocate(type_, {rows, a.qkv.columns()});
     row_parallel_backward(d_stream, *layer.output, a.attn_out, d_attn_out, tp_rows, scratch);
-    attention_.backward(a.attention, d_attn_out, a.attn_out, sequences, d_q, d_k, d_qkv, scratch);
+    {
+        const backend::ArenaScope restored(scratch);
+        attention_.backward(restored_attention(layer, a, sequences, scratch), d_attn_out, a.attn_out,
+                            sequences, d_q, d_k, d_qkv, scratch);
+    }
     ops::head_norm_rotary_backward(backend_, d_q, d_k, a.qkv, layer.q_norm->weight, layer.k_norm->weight,
                                    sequences.cos, sequences.sin, a.head_rstd, d_qkv, layer.q_norm->gradient,
                                    layer.k_norm->gradient, scratch);
     // d_qkv is complete only now: attention has written its value columns, and the rotation those of queries
     // and keys.
     const Tensor d_normed = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
-    column_parallel_backward(d_qkv, *layer.qkv, a.normed, d_normed, tp_rows, scratch);
+    {
+        const backend::ArenaScope restored(scratch);
+        const Tensor normed = restored_norm(a.normed, a.input, *layer.attention_norm, a.rstd, scratch);
+        column_parallel_backward(d_qkv, *layer.qkv, normed, d_normed, tp_rows, scratch);
+    }
     ops::rms_norm_backward(backend_, d_normed, a.input, layer.attention_norm->weight, a.rstd, d_stream,
                            layer.attention_norm->gradient, true, scratch);
 }

@@ -17,17 +17,18 @@
 
 namespace maestro::model {
 
-/// Activations of one layer that its backward pass reads.
+/// Activations of one layer that its backward pass reads. With Recompute::cheap, those marked (r) are absent
+/// and are computed again.
 struct LayerActivations {
-    Tensor input;         ///< [local, C]: the residual stream before the layer
-    Tensor normed, rstd;  ///< [local, C], [local]
-    Tensor qkv;           ///< [T, (H + 2 K) D]
-    Tensor head_rstd;     ///< [T, H + K]
-    Tensor attn_out;      ///< [T, H D]: attention output, before the output projection
-    parallel::AttentionActivations attention;
-    Tensor residual;              ///< [local, C]: the residual stream after attention
-    Tensor mlp_normed, mlp_rstd;  ///< [local, C], [local]
-    Tensor gate_up, gated;        ///< [T, 2 F], [T, F]
+    Tensor input;                              ///< [local, C]: the residual stream before the layer
+    Tensor normed, rstd;                       ///< [local, C] (r), [local]
+    Tensor qkv;                                ///< [T, (H + 2 K) D]
+    Tensor head_rstd;                          ///< [T, H + K]
+    Tensor attn_out;                           ///< [T, H D]: attention output, before the output projection
+    parallel::AttentionActivations attention;  ///< its q and k (r), but for all-to-all
+    Tensor residual;                           ///< [local, C]: the residual stream after attention
+    Tensor mlp_normed, mlp_rstd;               ///< [local, C] (r), [local]
+    Tensor gate_up, gated;                     ///< [T, 2 F], [T, F] (r)
 };
 
 struct StackActivations {
@@ -68,7 +69,8 @@ private:
             *down;
         int number;  ///< among the layers of the parameter store
     };
-    /// Writes output[local, C] and returns the layer's activations, allocated in `saved`.
+    /// Writes output[local, C] and returns the layer's activations, allocated in `saved`. With
+    /// Recompute::cheap, `scratch` remains occupied by those that it does not return.
     LayerActivations layer_forward(const Layer& layer, const Tensor& input, const Tensor& output,
                                    const parallel::Sequences& sequences, backend::Arena& saved,
                                    backend::Arena& scratch) const;
@@ -93,9 +95,17 @@ private:
     const parallel::ParameterStore& store_;
     ModelSpec spec_;
     DType type_;
+    /// Returns the queries and keys of the layer, computed again where they were not saved.
+    parallel::AttentionActivations restored_attention(const Layer& layer, const LayerActivations& a,
+                                                      const parallel::Sequences& sequences,
+                                                      backend::Arena& scratch) const;
+    /// Returns `normed`, the norm of x, computed again where it was not saved.
+    Tensor restored_norm(const Tensor& normed, const Tensor& x, const parallel::Parameter& weight,
+                         const Tensor& rstd, backend::Arena& scratch) const;
+
     /// What a forward pass keeps: nothing, the input of each layer (activation checkpointing: backward runs
-    /// the layer again), or all activations.
-    enum class Checkpointing { keep_nothing, keep_layer_inputs, keep_all } checkpointing_;
+    /// the layer again), what takes long to compute again (selective checkpointing), or all activations.
+    enum class Checkpointing { keep_nothing, keep_layer_inputs, keep_costly, keep_all } checkpointing_;
     bool trained_;
     std::int64_t heads_, kv_heads_, mlp_;  ///< of this tp rank
     parallel::SequenceParallel sequence_parallel_;

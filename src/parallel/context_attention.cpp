@@ -18,12 +18,13 @@ ContextAttention::ContextAttention(backend::Backend& backend, const Mesh& mesh, 
       head_dim_(head_dim) {}
 
 AttentionActivations ContextAttention::allocate(const Sequences& sequences, std::int64_t heads,
-                                                std::int64_t kv_heads, backend::Arena& saved) const {
+                                                std::int64_t kv_heads, backend::Arena& saved,
+                                                backend::Arena& queries) const {
     if (uses_ulysses()) return ulysses_allocate(sequences, heads, kv_heads, saved);
     AttentionActivations a;
     const std::int64_t rows = sequences.rows;
-    a.q = saved.allocate(type_, {rows, heads * head_dim_});
-    a.k = saved.allocate(type_, {rows, kv_heads * head_dim_});
+    a.q = queries.allocate(type_, {rows, heads * head_dim_});
+    a.k = queries.allocate(type_, {rows, kv_heads * head_dim_});
     a.lse = saved.allocate(statistics_, {rows, heads});
     return a;
 }

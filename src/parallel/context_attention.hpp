@@ -36,9 +36,10 @@ public:
     /// Builds the device's plans for sequences of these lengths, in rows, and for their parts in a ring.
     void prepare(std::span<const std::int64_t> rows, AttentionMask mask, std::int64_t heads,
                  std::int64_t kv_heads, bool backward) const;
-    /// Allocates the activations. Without all-to-all the caller writes its queries and keys to a.q and a.k.
+    /// Allocates the activations. Without all-to-all the caller writes its queries and keys to a.q and a.k,
+    /// which are allocated in `queries` instead of `saved`: they may be computed again for backward.
     AttentionActivations allocate(const Sequences& sequences, std::int64_t heads, std::int64_t kv_heads,
-                                  backend::Arena& saved) const;
+                                  backend::Arena& saved, backend::Arena& queries) const;
     /// attn_out[T, H D] from q[T, H D], k[T, K D] and the values in the last K D columns of
     /// qkv[T, (H + 2 K) D]. Collective over cp.
     void forward(AttentionActivations& a, const Tensor& q, const Tensor& k, const Tensor& qkv,

@@ -70,7 +70,9 @@ Scenario describe(const config::Deck& deck, config::Times times, std::vector<gra
     scenario.global_batch = deck.data.global_batch;
     scenario.sequence_length = deck.data.sequence_length;
     scenario.compute = deck.run.precision == "bf16" ? DType::bf16 : DType::f32;
-    scenario.recompute = deck.train.recompute == "layer";
+    scenario.recompute = deck.train.recompute == "layer"   ? Recompute::layer
+                         : deck.train.recompute == "cheap" ? Recompute::cheap
+                                                           : Recompute::none;
     scenario.seed = deck.run.seed;
     std::vector<graph::Section> sections;
     for (const config::Section& s : deck.sections) {

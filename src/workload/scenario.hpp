@@ -24,7 +24,7 @@ struct Scenario {
     std::int64_t global_batch = 1;              ///< samples of a step
     std::int64_t sequence_length = 512;         ///< the most tokens of a sample, picture tokens included
     DType compute = DType::f32;
-    bool recompute = false;    ///< keep only the layers' inputs and compute the rest again in backward
+    Recompute recompute = Recompute::none;
     std::uint64_t seed = 0;    ///< of the initial weights
     std::int32_t marker = -1;  ///< the token that stands for a picture in the samples
     /// The machines that times are counted for. Without it, they are counted at a nominal rate.

@@ -281,11 +281,11 @@ int main(int argc, char** argv) {
         std::int64_t sent = 0;
         struct Case {
             std::function<void(ModelSpec&)> change;
-            bool recompute = false;
+            Recompute recompute = Recompute::none;
             std::vector<int> layers = {2};
         };
-        for (const Case& c :
-             {Case{{}}, Case{{}, true}, Case{uneven}, Case{uneven, true}, Case{untied, false, {1, 1}}})
+        for (const Case& c : {Case{{}}, Case{{}, Recompute::layer}, Case{{}, Recompute::cheap}, Case{uneven},
+                              Case{uneven, Recompute::layer}, Case{untied, Recompute::none, {1, 1}}})
             for (const Job::Kind kind : {Job::Kind::vlm, Job::Kind::distill}) {
                 Job reference(kind, DType::f64, c.recompute, 1, c.change);
                 std::vector<Layout> ups, downs;

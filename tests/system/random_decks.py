@@ -168,7 +168,7 @@ def draw(seed, problem=None):
         least = -(-max(downs) // micro[s]) if downs else 1
         window = 0 if dice.random() < 0.1 else least + dice.choice([0, 0, 1, 3])
         extra[s] = f"micro_batch = {micro[s]}\nwindow = {window}\n" + (f'colocate_with = "{shared[s]}"' if s in shared else "")
-    extra["train"] = f'recompute = "{dice.choice(["none", "none", "layer"])}"'
+    extra["train"] = f'recompute = "{dice.choice(["none", "cheap", "layer"])}"'
     schedule = f'policy = "{dice.choice(["wavefront", "fifo", "lpt"])}"\ndispatch = "{dice.choice(["planned", "ready"])}"'
     run = f'timeout_s = 20\ntransport = "{dice.choice(["auto", "window", "messages"])}"'
     lines = {s: "\n".join(f'{k} = "{v}"' if k == "cp_kind" else f"{k} = {v}" for k, v in layouts[s].items()) for s in sections}

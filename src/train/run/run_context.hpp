@@ -17,9 +17,9 @@ namespace maestro::train {
 
 /// What helps where a training run does not fit into memory, for error messages.
 inline constexpr const char* kTrainingNeedsLess =
-    "use a smaller window or micro_batch, train.recompute = \"layer\", more ranks for a section (layout.tp "
-    "for weights and activations, layout.cp for activations, layout.dp for the optimizer's moments), or "
-    "fewer ranks a node";
+    "use a smaller window or micro_batch, train.recompute = \"cheap\" or \"layer\", more ranks for a section "
+    "(layout.tp for weights and activations, layout.cp for activations, layout.dp for the optimizer's "
+    "moments), or fewer ranks a node";
 
 /// What it refers to belongs to the caller.
 struct RunContext {

@@ -32,7 +32,7 @@ Golden read(const std::string& name) {
 struct Case {
     Job::Kind kind;
     DType type;
-    bool recompute;
+    Recompute recompute;
 };
 
 class GoldenTest : public testing::TestWithParam<Case> {};
@@ -68,17 +68,24 @@ TEST_P(GoldenTest, LossAndEveryGradient) {
     EXPECT_EQ(compared, golden.gradients.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, GoldenTest,
-    testing::Values(Case{Job::Kind::vlm, DType::f64, false}, Case{Job::Kind::vlm, DType::f64, true},
-                    Case{Job::Kind::vlm, DType::f32, false}, Case{Job::Kind::vlm, DType::f32, true},
-                    Case{Job::Kind::distill, DType::f64, false}, Case{Job::Kind::distill, DType::f64, true},
-                    Case{Job::Kind::distill, DType::f32, false}, Case{Job::Kind::distill, DType::f32, true},
-                    Case{Job::Kind::distill, DType::bf16, false}),
-    [](const testing::TestParamInfo<Case>& each) {
-        return std::string(each.param.kind == Job::Kind::vlm ? "vlm" : "distill") + "_" +
-               name_of(each.param.type) + (each.param.recompute ? "_recompute" : "");
-    });
+INSTANTIATE_TEST_SUITE_P(All, GoldenTest,
+                         testing::Values(Case{Job::Kind::vlm, DType::f64, Recompute::none},
+                                         Case{Job::Kind::vlm, DType::f64, Recompute::layer},
+                                         Case{Job::Kind::vlm, DType::f64, Recompute::cheap},
+                                         Case{Job::Kind::vlm, DType::f32, Recompute::none},
+                                         Case{Job::Kind::vlm, DType::f32, Recompute::layer},
+                                         Case{Job::Kind::distill, DType::f64, Recompute::none},
+                                         Case{Job::Kind::distill, DType::f64, Recompute::layer},
+                                         Case{Job::Kind::distill, DType::f32, Recompute::none},
+                                         Case{Job::Kind::distill, DType::f32, Recompute::layer},
+                                         Case{Job::Kind::distill, DType::bf16, Recompute::none}),
+                         [](const testing::TestParamInfo<Case>& each) {
+                             return std::string(each.param.kind == Job::Kind::vlm ? "vlm" : "distill") + "_" +
+                                    name_of(each.param.type) +
+                                    (each.param.recompute == Recompute::none    ? ""
+                                     : each.param.recompute == Recompute::cheap ? "_recompute_cheap"
+                                                                                : "_recompute");
+                         });
 
 }  // namespace
 }  // namespace maestro::model::test

@@ -119,7 +119,7 @@ class Job {
 public:
     enum class Kind { vlm, distill };
     /// `change` may modify the sizes of both models.
-    Job(Kind kind, DType type, bool recompute = false, int threads = 1,
+    Job(Kind kind, DType type, Recompute recompute = Recompute::none, int threads = 1,
         const std::function<void(ModelSpec&)>& change = {})
         : kind_(kind), backend_(testing_support::make_device(threads)) {
         const bool vlm = kind == Kind::vlm;

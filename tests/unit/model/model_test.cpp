@@ -17,7 +17,7 @@ TEST(Model, Bf16LossIsCloseToF32) {
 
 TEST(Model, BuildsNoPlansAfterPrepare) {
     for (const Kind kind : {Kind::vlm, Kind::distill}) {
-        Job job(kind, DType::bf16, false, 1, [](ModelSpec& spec) { spec.head_dim = 8; });
+        Job job(kind, DType::bf16, Recompute::none, 1, [](ModelSpec& spec) { spec.head_dim = 8; });
         const auto* const attention = job.backend().fused_attention();
         if (!attention) GTEST_SKIP() << "the device has no attention plans";
         job.samples.add(std::vector<std::int32_t>(150, 7));
@@ -64,10 +64,10 @@ TEST(Model, GradientsMatchFiniteDifferences) {
     }
 }
 
-void expect_measured(Kind kind, DType type, bool recompute, bool train, int threads) {
+void expect_measured(Kind kind, DType type, Recompute recompute, bool train, int threads) {
     SCOPED_TRACE(testing::Message() << (kind == Kind::vlm ? "vlm " : "distill ") << name_of(type)
-                                    << " recompute " << recompute << " train " << train << " threads "
-                                    << threads);
+                                    << " recompute " << static_cast<int>(recompute) << " train " << train
+                                    << " threads " << threads);
     Job job(kind, type, recompute, threads);
     const auto measured = [&](const ModelSpec& spec, const Role& role) {
         return measure(spec, role, job.samples.shapes(),
@@ -99,9 +99,70 @@ void expect_measured(Kind kind, DType type, bool recompute, bool train, int thre
 TEST(Model, MeasureEqualsWhatARunAllocates) {
     for (const Kind kind : {Kind::vlm, Kind::distill})
         for (const DType type : {DType::f32, DType::bf16})
-            for (const bool recompute : {false, true})
+            for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::layer})
                 for (const bool train : {true, false})
                     for (const int threads : {1, 3}) expect_measured(kind, type, recompute, train, threads);
+}
+
+std::vector<std::vector<double>> gradients_of(Job& job) {
+    std::vector<std::vector<double>> gradients;
+    for (const Module* module : {job.first.get(), job.last.get()})
+        for (const Parameter& p : module->parameters().parameters())
+            if (p.trainable) gradients.push_back(testing_support::read_elements(job.backend(), p.gradient));
+    return gradients;
+}
+
+TEST(Model, RecomputationChangesNoBit) {
+    for (const Kind kind : {Kind::vlm, Kind::distill})
+        for (const DType type : {DType::f32, DType::bf16}) {
+            Job kept(kind, type);
+            const double loss = kept.run().loss;
+            const auto gradients = gradients_of(kept);
+            for (const Recompute recompute : {Recompute::cheap, Recompute::layer}) {
+                Job job(kind, type, recompute);
+                EXPECT_EQ(job.run().loss, loss);
+                EXPECT_EQ(gradients_of(job), gradients);
+            }
+        }
+}
+
+/// A frozen encoder in front of a trained one needs no inputs of weight gradients, but queries and keys.
+TEST(Model, RecomputationPassesGradientsThroughFrozenLayers) {
+    std::vector<std::vector<double>> gradients;
+    for (const Recompute recompute : {Recompute::none, Recompute::cheap}) {
+        Job job(Kind::vlm, DType::f32, recompute);
+        job.last_role.trained = false;
+        job.last = make_module(job.backend(), job.last_spec, job.last_role);
+        fill_weights(*job.last, job.last_name);
+        job.run();
+        const auto found = gradients_of(job);
+        if (gradients.empty()) gradients = found;
+        EXPECT_EQ(found, gradients);
+    }
+}
+
+/// Two norms, queries and keys, and the product of SwiGLU are not kept.
+TEST(Model, CheapRecomputationKeepsLess) {
+    for (const DType type : {DType::f32, DType::bf16})
+        for (const int layers : {1, 3}) {
+            ModelSpec spec = language_spec(24, 32);
+            spec.layers = layers;
+            Role role = Job(Kind::vlm, type).last_role;
+            role.inputs.clear();
+            const auto saved = [&](Recompute recompute) {
+                role.recompute = recompute;
+                const std::vector<SampleShape> shapes = {{.tokens = 37, .pictures = {}, .weight = 1}};
+                return measure(spec, role, shapes).saved;
+            };
+            const auto bytes = [&](std::size_t columns) {
+                return (37 * columns * size_of(type) + 63) / 64 * 64;
+            };
+            const std::size_t queries = 4 * 8, keys = 2 * 8;
+            EXPECT_EQ(saved(Recompute::none) - saved(Recompute::cheap),
+                      static_cast<std::size_t>(layers) *
+                          (2 * bytes(24) + bytes(queries) + bytes(keys) + bytes(32)));
+            EXPECT_LT(saved(Recompute::layer), saved(Recompute::cheap));
+        }
 }
 
 /// With zero weights in the layers and unit vectors as embeddings, every token predicts itself.

@@ -38,7 +38,7 @@ public:
         const auto tensor = [&](std::int64_t columns) {
             return memory_.allocate(DType::bf16, {rows, columns});
         };
-        AttentionActivations a = context_.allocate(sequences, kHeads, kKvHeads, memory_);
+        AttentionActivations a = context_.allocate(sequences, kHeads, kKvHeads, memory_, memory_);
         const Tensor qkv = tensor(kWidth + 2 * kKvWidth), out = tensor(kWidth), dout = tensor(kWidth),
                      dq = tensor(kWidth), dk = tensor(kKvWidth), dqkv = tensor(kWidth + 2 * kKvWidth);
         for (int layer = 0; layer < 2; ++layer) {

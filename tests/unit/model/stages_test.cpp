@@ -61,16 +61,17 @@ std::vector<Tensor> by_sample(const Job& job, Kind kind, const Tensor& rows) {
 TEST(Stages, ComputeWhatTheWholeSectionComputes) {
     for (const Kind kind : {Kind::vlm, Kind::distill})
         for (const bool tied : {true, false})
-            for (const bool recompute : {false, true})
+            for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::layer})
                 for (const auto& layers :
                      {std::vector{2, 3}, std::vector{1, 3, 1}, std::vector{1, 1, 1, 1, 1}}) {
                     // Recomputation with one of the cuts; on a simulated GPU, which is slow, that cut alone.
-                    if (layers.size() == 3 ? recompute && testing_support::kOnGpu
-                                           : recompute || testing_support::kOnGpu)
+                    const bool kept = recompute == Recompute::none;
+                    if (layers.size() == 3 ? !kept && testing_support::kOnGpu
+                                           : !kept || testing_support::kOnGpu)
                         continue;
                     SCOPED_TRACE(testing::Message() << (kind == Kind::vlm ? "vlm" : "distill") << " tied "
-                                                    << tied << " recompute " << recompute << " stages "
-                                                    << testing::PrintToString(layers));
+                                                    << tied << " recompute " << static_cast<int>(recompute)
+                                                    << " stages " << testing::PrintToString(layers));
                     Job job(kind, DType::f64, recompute, 1, [&](ModelSpec& spec) {
                         spec.layers = kLayers;
                         spec.tie_embeddings = tied;
@@ -95,7 +96,7 @@ TEST(Stages, ComputeWhatTheWholeSectionComputes) {
 
 TEST(Stages, MeasureEqualsWhatAStageAllocates) {
     for (const Kind kind : {Kind::vlm, Kind::distill})
-        for (const bool recompute : {false, true}) {
+        for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::layer}) {
             Job job(kind, DType::f32, recompute, 1, [](ModelSpec& spec) { spec.layers = kLayers; });
             const backend::Traits traits{job.backend().threads(), job.backend().shares_memory(),
                                          job.backend().attention_support()};
