@@ -1,5 +1,7 @@
 #include "comm/progress.hpp"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -7,10 +9,16 @@
 namespace maestro::comm {
 
 namespace {
+struct Sleeps {
+    std::chrono::microseconds least, most;  ///< while something is pending; while nothing is
+};
 // A large message needs three polls by either side, so sleeps are short while one is pending; an unexpected
 // message may wait for a long sleep. scripts/bench/two_nodes.py measures what this costs computing ranks.
-constexpr auto kMinSleep = std::chrono::microseconds(100);
-constexpr auto kMaxSleep = std::chrono::microseconds(1000);
+constexpr Sleeps kSleeps{std::chrono::microseconds(100), std::chrono::microseconds(1000)};
+// Where nothing else needs the core. Linux lets a sleep last up to 50 us longer than asked for, unless the
+// thread asks for less.
+constexpr Sleeps kBriefSleeps{std::chrono::microseconds(10), std::chrono::microseconds(100)};
+constexpr unsigned long kBriefSlackNs = 1000;
 }  // namespace
 
 Progress::~Progress() {
@@ -48,8 +56,17 @@ void Progress::poll() {
     poll_all();
 }
 
+void Progress::wake() {
+    {
+        const std::lock_guard lock(sleep_);
+        woken_ = true;
+    }
+    wake_.notify_all();
+}
+
 void Progress::run() {
-    auto sleep = kMinSleep;
+    auto sleep = kSleeps.least;
+    bool slack_is_set = false;
     std::unique_lock sleeping(sleep_);
     while (!stop_) {
         sleeping.unlock();
@@ -62,9 +79,12 @@ void Progress::run() {
                 error_ = std::current_exception();
             }
         }
-        sleep = busy ? kMinSleep : std::min(2 * sleep, kMaxSleep);
+        if (brief_ && !std::exchange(slack_is_set, true)) prctl(PR_SET_TIMERSLACK, kBriefSlackNs);
+        const Sleeps& sleeps = brief_ ? kBriefSleeps : kSleeps;
+        sleep = busy ? sleeps.least : std::min(2 * sleep, sleeps.most);
         sleeping.lock();
-        wake_.wait_for(sleeping, sleep, [this] { return stop_; });
+        wake_.wait_for(sleeping, sleep, [this] { return stop_ || woken_; });
+        woken_ = false;
     }
 }
 

@@ -3,6 +3,7 @@
 // its peers by a second.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -32,6 +33,10 @@ public:
     /// Main thread. Calls all functions, unless the thread is doing so. Throws what one of them threw, here
     /// or in the thread.
     void poll();
+    /// Main thread. There is something new to advance: the thread calls the functions now, also if it sleeps.
+    void wake();
+    /// From now on sleeps are as short as a host with a free core can have them.
+    void sleep_briefly() { brief_ = true; }
 
 private:
     void run();
@@ -42,7 +47,8 @@ private:
     std::exception_ptr error_;  ///< of the thread, which then calls nothing any more
     std::mutex sleep_;
     std::condition_variable wake_;
-    bool stop_ = false;
+    bool stop_ = false, woken_ = false;
+    std::atomic<bool> brief_ = false;
     std::thread thread_;
 };
 

@@ -22,7 +22,7 @@ ops::VocabularyShard whole(const Sizes& s) {
 
 std::vector<Operation> loss_operations() {
     return {
-        {"cross_entropy", kMemory, kSums,
+        {"cross_entropy", kMemory, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Rows rows(w, s);
              const Tensor logits = w.sum(t, {s.rows, s.vocabulary}), loss = w.sum(DType::f64, {1});
@@ -31,7 +31,7 @@ std::vector<Operation> loss_operations() {
              };
          },
          Operation::Shape::loss},
-        {"cross_entropy_rows", kMemory, kSums,
+        {"cross_entropy_rows", kMemory, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Rows rows(w, s);
              const Tensor logits = w.sum(t, {s.rows, s.vocabulary}), losses = w.result(DType::f64, {s.rows}),
@@ -42,7 +42,7 @@ std::vector<Operation> loss_operations() {
              };
          },
          Operation::Shape::loss},
-        {"distillation", kMemory, kSums,
+        {"distillation", kMemory, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Rows rows(w, s);
              const Tensor student = w.sum(t, {s.rows, s.vocabulary}),

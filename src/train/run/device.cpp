@@ -48,6 +48,9 @@ backend::Device choose_device(const comm::Communicator& world, const comm::Topol
 
 std::unique_ptr<backend::Backend> open_device(const RunContext& context) {
     auto opened = backend::open_device(context.device, context.topology.threads);
+    // On a GPU one thread of the rank computes, or rather waits.
+    if (!opened->shares_memory() && context.topology.threads > 1)
+        context.world.waiter().progress().sleep_briefly();
     opened->set_wait([&waiter = context.world.waiter()](const auto& ready, const std::string& what) {
         waiter.wait_until(ready, [&] { return what; });
     });

@@ -215,11 +215,14 @@ private:
     void seal(std::list<SendRequest>& one) {
         SendRequest& request = one.front();
         request.ready.record(operations_);
-        const std::lock_guard lock(mutex_);
-        // The ring is released in the order of submission, in which it was allocated too.
-        request.staging = staging_.position();
-        queue(request.peer).outbox.push_back(&request);
-        requests_.splice(requests_.end(), one);
+        {
+            const std::lock_guard lock(mutex_);
+            // The ring is released in the order of submission, in which it was allocated too.
+            request.staging = staging_.position();
+            queue(request.peer).outbox.push_back(&request);
+            requests_.splice(requests_.end(), one);
+        }
+        waiter_.progress().wake();
     }
     void recycle(std::list<SendRequest>& one) {
         one.front().clear();

@@ -149,11 +149,14 @@ private:
     void seal(bool hold) {
         draft().copied.record(down_);
         if (hold) draft().copied.block(operations_);
-        const std::lock_guard lock(mutex_);
-        draft().staging = staging_.position();
-        batches_.splice(batches_.end(), draft_);
-        if (spare_.empty()) spare_.emplace_back();
-        draft_.splice(draft_.end(), spare_, spare_.begin());
+        {
+            const std::lock_guard lock(mutex_);
+            draft().staging = staging_.position();
+            batches_.splice(batches_.end(), draft_);
+            if (spare_.empty()) spare_.emplace_back();
+            draft_.splice(draft_.end(), spare_, spare_.begin());
+        }
+        end_.waiter.progress().wake();
     }
     /// Waits until ready(), which is called with the lock held, and sends batches meanwhile.
     template <class Ready>
