@@ -12,4 +12,11 @@ inline std::int64_t row_chunks(std::int64_t rows) {
     return chunks < 128 ? chunks : 128;
 }
 
+/// The number of chunks where one pass computes something else of all rows as well, as in
+/// rms_norm_backward(): a block for each, several blocks on each multiprocessor.
+inline std::int64_t fused_row_chunks(std::int64_t rows) {
+    const std::int64_t chunks = (rows + 7) / 8;
+    return chunks < 512 ? chunks : 512;
+}
+
 }  // namespace maestro::kernels

@@ -9,7 +9,7 @@
 
 namespace maestro::kernels {
 
-inline constexpr int kColumnTile = 32, kRowLanes = 8;
+inline constexpr int kColumnTile = 32, kRowLanes = 8, kChunkLanes = 16;
 
 /// A block sums kColumnTile columns over one chunk of rows. Threads of a warp read adjacent columns.
 template <class A, class Value>
@@ -32,13 +32,34 @@ __global__ void __launch_bounds__(kColumnTile* kRowLanes)
     partial[chunk * columns + column] = sum;
 }
 
+/// out[c] += the sum of the rows of partial [chunks, columns]. A block sums kColumnTile columns: each of its
+/// warps every kChunkLanes-th chunk, and the first warp adds these sums in the order of the warps.
 template <class A>
-__global__ void add_chunks(const A* partial, std::int64_t chunks, std::int64_t columns, A* out) {
-    const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (column >= columns) return;
+__global__ void __launch_bounds__(kColumnTile* kChunkLanes)
+    add_chunks(const A* partial, std::int64_t chunks, std::int64_t columns, A* out) {
+    A* smem = shared_memory<A>();
+    const int lane = static_cast<int>(threadIdx.x % kColumnTile),
+              chunk_lane = static_cast<int>(threadIdx.x / kColumnTile);
+    const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumnTile + lane;
     A sum = 0;
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) sum += partial[chunk * columns + column];
+    if (column < columns) {
+#pragma unroll 8
+        for (std::int64_t chunk = chunk_lane; chunk < chunks; chunk += kChunkLanes)
+            sum += partial[chunk * columns + column];
+    }
+    smem[threadIdx.x] = sum;
+    __syncthreads();
+    if (chunk_lane > 0 || column >= columns) return;
+    for (int i = 1; i < kChunkLanes; ++i) sum += smem[i * kColumnTile + lane];
     out[column] += sum;
+}
+
+/// out[c] += the sum of the rows of partial [chunks, columns].
+template <class A>
+void add_chunk_sums(Stream stream, const A* partial, std::int64_t chunks, std::int64_t columns, A* out) {
+    if (chunks == 0) return;
+    launch(add_chunks<A>, divide_up(columns, kColumnTile), kColumnTile * kChunkLanes,
+           kColumnTile * kChunkLanes * sizeof(A), stream, partial, chunks, columns, out);
 }
 
 /// out[c] += the sum over all rows of value(row, c). `value` is a trivially copyable function object with a
@@ -51,7 +72,7 @@ void add_column_sums(Stream stream, Value value, std::int64_t rows, std::int64_t
     launch(sum_chunks<A, Value>, chunks * divide_up(columns, kColumnTile), kColumnTile * kRowLanes,
            kColumnTile * kRowLanes * sizeof(A), stream, value, rows, columns, divide_up(rows, chunks),
            partial);
-    launch(add_chunks<A>, divide_up(columns, 128), 128, 0, stream, partial, chunks, columns, out);
+    add_chunk_sums(stream, partial, chunks, columns, out);
 }
 
 }  // namespace maestro::kernels

@@ -29,9 +29,9 @@ GAP_S = 2.5e-6       # between two kernels of a stream
 LAUNCH_S = 5e-6      # of the host
 STEP_S = 2e-3        # plan, norm and loss of a step, between hosts
 CHUNK_LAUNCHES, CHUNK_EXCHANGES, CHUNK_ROWS = 7, 3, 4096  # of a chunk of the head; exchanges with tp alone
-# Bytes that kernels move, relative to what the operations count: rms_norm_backward reads dy and x again for the gradient of its weight,
-# and rows of logits do not fit the L2 cache between the two passes of the loss.
-REREAD = {"rms_norm_backward": 6 / 4, "cross_entropy_rows": 3 / 2}
+# Bytes that kernels move, relative to what the operations count: rows of logits do not fit the L2 cache between the two passes of the
+# loss.
+REREAD = {"cross_entropy_rows": 3 / 2}
 KEPT_SCORES = 256 << 20  # bytes of the gradients of all scores that are kept at most
 
 BILLION = {"layers": 16, "width": 2048, "heads": 32, "kv_heads": 8, "head_dim": 64, "mlp": 8192, "vocabulary": 128256}

@@ -46,7 +46,9 @@ void rms_norm_backward(backend::Backend& b, const Tensor& dy, const Tensor& x, c
     MAESTRO_CHECK(dy.size() == x.size() && dx.size() == x.size() && rstd.size() == rows, "dy {}, x {}, dx {}",
                   dy.describe(), x.describe(), dx.describe());
     const backend::ArenaScope scope(scratch);
-    const Tensor partial = dw.rank == 0 ? Tensor{} : row_partials(b, rows, columns, rstd.dtype, scratch);
+    const Tensor partial =
+        dw.rank == 0 ? Tensor{}
+                     : device_scratch(b, scratch, rstd.dtype, {kernels::fused_row_chunks(rows), columns});
     b.launch(
         {10.0 * static_cast<double>(x.size()), 4.0 * static_cast<double>(x.bytes())},
         [&] {
