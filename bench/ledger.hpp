@@ -43,6 +43,11 @@ public:
         if (g.accumulate) work.bytes += static_cast<double>(g.m * g.n) * static_cast<double>(size_of(g.out));
         ++lines_[{form, g.m, g.n, g.k, work.flops, work.bytes, true, g.in}];
     }
+    bool gemm_with(const Gemm& g, const Epilogue& epilogue) override {
+        if (epilogue.addend == nullptr) return false;
+        gemm(g);
+        return true;
+    }
 
     /// Returns the lines since the last call.
     Lines take() { return std::exchange(lines_, {}); }

@@ -119,6 +119,8 @@ public:
         const void* bias = nullptr;   ///< [n]: added to every row of y
         void* activated = nullptr;    ///< [m, n]: receives GELU of y
         void* column_sums = nullptr;  ///< [m], with transpose_a: receives the sums of a's columns
+        /// [m, n], rows like y's: with `accumulate` alone, the GEMM adds to this and not to what y holds.
+        const void* addend = nullptr;
     };
     /// Runs gemm() with an epilogue in the same pass. Returns false without doing anything where the device
     /// has none.

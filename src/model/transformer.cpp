@@ -139,11 +139,11 @@ LayerActivations Transformer::layer_forward(const Layer& layer, const Tensor& in
                               sequences.sin, q, k, a.head_rstd, spec_.norm_eps);
         attention_.forward(a.attention, q, k, a.qkv, sequences, a.attn_out, scratch);
     }
-    // The output projection accumulates into a copy of the residual stream. In bf16 this rounds the sum once,
-    // where a GEMM followed by an addition would round twice. (With several tp ranks the partial sum of each
-    // rank is rounded as well, because it is sent in bf16.)
-    ops::convert(backend_, input, a.residual);
-    sequence_parallel_.add_row_parallel(a.attn_out, layer.output->weight, a.residual, tp_rows, scratch);
+    // The GEMM of the output projection adds the residual stream. In bf16 this rounds the sum once, where a
+    // GEMM followed by an addition would round twice. (With several tp ranks the partial sum of each rank is
+    // rounded as well, because it is sent in bf16.)
+    sequence_parallel_.add_row_parallel(a.attn_out, layer.output->weight, input, a.residual, tp_rows,
+                                        scratch);
 
     ops::rms_norm(backend_, a.residual, layer.mlp_norm->weight, a.mlp_normed, a.mlp_rstd, spec_.norm_eps);
     {
@@ -152,8 +152,7 @@ LayerActivations Transformer::layer_forward(const Layer& layer, const Tensor& in
                     layer.gate_up->weight, a.gate_up);
     }
     ops::swiglu(backend_, a.gate_up, a.gated);
-    ops::convert(backend_, a.residual, output);
-    sequence_parallel_.add_row_parallel(a.gated, layer.down->weight, output, tp_rows, scratch);
+    sequence_parallel_.add_row_parallel(a.gated, layer.down->weight, a.residual, output, tp_rows, scratch);
     if (checkpointing_ == Checkpointing::keep_costly) {
         a.normed = a.mlp_normed = a.gated = {};
         if (!attention_.uses_ulysses()) a.attention.q = a.attention.k = {};

@@ -92,9 +92,17 @@ void add_bias(backend::Backend& b, const Tensor& bias, const Tensor& y) {
         [&](Stream stream) { kernels::add_bias(stream, bias, y); });
 }
 
-void linear_accumulate(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y) {
+void linear_accumulate(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y,
+                       const Tensor& addend) {
+    MAESTRO_CHECK(addend.rank == 0 || (addend.size() == y.size() && addend.dtype == y.dtype),
+                  "y {}, addend {}", y.describe(), addend.describe());
     const auto gemm = gemm_of(x, w, y, true);
-    if (y.size() > 0) b.gemm(gemm);
+    if (y.size() == 0) return;
+    if (addend.rank != 0) {
+        if (b.gemm_with(gemm, {.addend = addend.data})) return;
+        convert(b, addend, y);
+    }
+    b.gemm(gemm);
 }
 
 void linear_backward_input(backend::Backend& b, const Tensor& dy, const Tensor& w, const Tensor& dx,

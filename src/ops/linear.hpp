@@ -14,8 +14,10 @@ void linear_gelu(backend::Backend& b, const Tensor& x, const Tensor& w, const Te
                  const Tensor& active);
 /// y[T, O] += bias[O] in each row.
 void add_bias(backend::Backend& b, const Tensor& bias, const Tensor& y);
-/// y[T, O] += x[T, I] w[O, I]^T.
-void linear_accumulate(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y);
+/// y[T, O] += x[T, I] w[O, I]^T, or y = addend[T, O] + x w^T with an addend, of y's type. In bf16 the sum is
+/// rounded once.
+void linear_accumulate(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y,
+                       const Tensor& addend = {});
 /// dx[T, I] (+)= dy[T, O] w[O, I].
 void linear_backward_input(backend::Backend& b, const Tensor& dy, const Tensor& w, const Tensor& dx,
                            bool accumulate);

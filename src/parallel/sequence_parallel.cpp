@@ -32,18 +32,17 @@ collective::Operation SequenceParallel::launch_reduce_scatter(const Tensor& part
     return tp_->launch_reduce_scatter(backend_, partial, local, tp_rows, ops::Reduction::sum, scratch);
 }
 
-void SequenceParallel::add_row_parallel(const Tensor& x, const Tensor& w, const Tensor& local,
-                                        std::span<const std::int64_t> tp_rows,
+void SequenceParallel::add_row_parallel(const Tensor& x, const Tensor& w, const Tensor& addend,
+                                        const Tensor& local, std::span<const std::int64_t> tp_rows,
                                         backend::Arena& scratch) const {
-    if (single_rank()) return ops::linear_accumulate(backend_, x, w, local);
+    if (single_rank()) return ops::linear_accumulate(backend_, x, w, local, addend);
     const backend::ArenaScope scope(scratch);
-    // The addition to `local` comes after the sum over the ranks. If each rank accumulated into its copy of
-    // the residual stream first, the stream would be counted once for every rank.
-    const Tensor partial = scratch.allocate(local.dtype, {x.dim(0), local.columns()}),
-                 sum = scratch.allocate(local.dtype, {local.dim(0), local.columns()});
+    // The addend comes after the sum over the ranks. If each rank added its copy of the residual stream
+    // first, the stream would be counted once for every rank.
+    const Tensor partial = scratch.allocate(local.dtype, {x.dim(0), local.columns()});
     ops::linear(backend_, x, w, partial);
-    reduce_scatter(partial, sum, tp_rows, scratch);
-    ops::add(backend_, sum, local);
+    reduce_scatter(partial, local, tp_rows, scratch);
+    ops::add(backend_, addend, local);
 }
 
 }  // namespace maestro::parallel

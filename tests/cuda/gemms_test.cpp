@@ -68,6 +68,24 @@ TEST_F(Gemms, AddABiasInTheSamePass) {
     });
 }
 
+TEST_F(Gemms, AddAnotherMatrixInTheSamePass) {
+    over_shapes([&](DType type, std::int64_t rows, std::int64_t outputs, const std::string& what) {
+        for (const std::int64_t shift : {0, 1}) {
+            const Layer l = layer(type, rows, outputs);
+            const Tensor y = view(type, rows, outputs, 0, normal(rows * outputs)),
+                         addend = view(type, rows, outputs, shift, normal(rows * outputs));
+            const auto bias = values(l.bias), added = values(addend);
+            auto expected = l.expected;
+            for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += added[i] - bias[i % bias.size()];
+            b_.reset_counts();
+            linear_accumulate(b_, l.x, l.w, y, addend);
+            EXPECT_EQ(b_.counts().launches, 1) << what;
+            expect_each(y, expected, 10 * rounding(type), what);
+            expect_each(addend, added, 0, what + ", addend");
+        }
+    });
+}
+
 TEST_F(Gemms, ActivateInTheSamePass) {
     over_shapes([&](DType type, std::int64_t rows, std::int64_t outputs, const std::string& what) {
         const Layer l = layer(type, rows, outputs);

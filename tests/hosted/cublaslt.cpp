@@ -166,7 +166,7 @@ A gelu(A x) {
 
 template <class In, class Out, class A>
 void compute(const MatmulDesc& d, const Selection& p, double alpha, const void* a, const Layout& la,
-             const void* b, const Layout& lb, double beta, void* out, const Layout& lo) {
+             const void* b, const Layout& lb, double beta, const void* addend, void* out, const Layout& lo) {
     const bool tf32 = d.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     const std::vector<A> a_values = converted<In, A>(a, la, tf32), b_values = converted<In, A>(b, lb, tf32);
     std::vector<A> sum(lo.columns * static_cast<std::size_t>(lo.stride));
@@ -186,11 +186,12 @@ void compute(const MatmulDesc& d, const Selection& p, double alpha, const void* 
                                 .in = maestro::dtype_of<A>(),
                                 .out = maestro::dtype_of<A>()},
                                alpha);
+    const Out* const from = static_cast<const Out*>(addend);
     Out* const to = static_cast<Out*>(out);
     for (std::uint64_t column = 0; column < lo.columns; ++column)
         for (std::uint64_t row = 0; row < lo.rows; ++row) {
             const std::size_t at = column * static_cast<std::size_t>(lo.stride) + row;
-            A value = sum[at] + (beta == 0 ? A(0) : static_cast<A>(beta) * static_cast<A>(to[at]));
+            A value = sum[at] + (beta == 0 ? A(0) : static_cast<A>(beta) * static_cast<A>(from[at]));
             if (d.has(CUBLASLT_EPILOGUE_BIAS)) value += static_cast<A>(static_cast<const Out*>(d.bias)[row]);
             if (d.has(CUBLASLT_EPILOGUE_GELU_AUX)) {
                 static_cast<Out*>(d.aux)[column * static_cast<std::size_t>(d.aux_stride) + row] =
@@ -387,7 +388,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     const bool wide = desc.scale == CUDA_R_64F;
     const double alpha_value = wide ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);
     const double beta_value = wide ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
-    if (beta_value != 0 && c != d) return reject("different addresses of C and D are not simulated");
+    if (beta_value != 0 && !hosted::is_device(c)) return reject("an addend that is not device memory");
     ++calls_by_candidate[chosen.candidate];
     const auto work = [=] {
         if (chosen.requested_count > 1 && chosen.candidate != hosted::kFastCandidate)
@@ -395,13 +396,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         std::memset(workspace, 0xff,
                     std::min(bytes, std::size_t{1} << 16));  // a GEMM may overwrite its workspace
         if (la.type == CUDA_R_64F)
-            compute<double, double, double>(desc, now, alpha_value, a, la, b, lb, beta_value, d, ld);
+            compute<double, double, double>(desc, now, alpha_value, a, la, b, lb, beta_value, c, d, ld);
         else if (la.type == CUDA_R_32F)
-            compute<float, float, float>(desc, now, alpha_value, a, la, b, lb, beta_value, d, ld);
+            compute<float, float, float>(desc, now, alpha_value, a, la, b, lb, beta_value, c, d, ld);
         else if (ld.type == CUDA_R_32F)
-            compute<bf16, float, float>(desc, now, alpha_value, a, la, b, lb, beta_value, d, ld);
+            compute<bf16, float, float>(desc, now, alpha_value, a, la, b, lb, beta_value, c, d, ld);
         else
-            compute<bf16, bf16, float>(desc, now, alpha_value, a, la, b, lb, beta_value, d, ld);
+            compute<bf16, bf16, float>(desc, now, alpha_value, a, la, b, lb, beta_value, c, d, ld);
     };
     return hosted::enqueue(stream, work, "a GEMM of cuBLASLt") == cudaSuccess
                ? CUBLAS_STATUS_SUCCESS

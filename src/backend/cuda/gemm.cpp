@@ -41,6 +41,10 @@ const void* aux_of(const Backend::Gemm& g, const Backend::Epilogue& e) {
 const void* vector_of(const Backend::Epilogue& e) {
     return e.column_sums ? e.column_sums : e.bias;
 }
+/// The matrix C of cuBLASLt, which is added to the GEMM; null where none is.
+const void* addend_of(const Backend::Gemm& g, const Backend::Epilogue& e) {
+    return !g.accumulate ? nullptr : e.addend ? e.addend : output_of(g, e);
+}
 bool has_epilogue(const Backend::Epilogue& e) {
     return e.bias || e.activated || e.column_sums;
 }
@@ -60,7 +64,7 @@ Backend::Gemm shape_class_of(Backend::Gemm g) {
 }
 
 using Key =
-    std::tuple<std::array<std::int64_t, 6>, std::array<bool, 6>, DType, DType, std::array<std::uint32_t, 5>>;
+    std::tuple<std::array<std::int64_t, 6>, std::array<bool, 6>, DType, DType, std::array<std::uint32_t, 6>>;
 
 Key key_of(const Backend::Gemm& g, const Backend::Epilogue& e) {
     return {{g.m, g.n, g.k, g.lda, g.ldb, g.ldy},
@@ -69,7 +73,7 @@ Key key_of(const Backend::Gemm& g, const Backend::Epilogue& e) {
             g.in,
             g.out,
             {alignment_of(g.a), alignment_of(g.b), alignment_of(output_of(g, e)), alignment_of(aux_of(g, e)),
-             alignment_of(vector_of(e))}};
+             alignment_of(vector_of(e)), alignment_of(addend_of(g, e))}};
 }
 
 struct Plan {
@@ -106,7 +110,7 @@ struct CudaGemm::State {
     double measure(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
                    const Backend::Gemm& g, void* target);
     void launch_matmul(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
-                       const Backend::Gemm& g, void* target, bool accumulate);
+                       const Backend::Gemm& g, void* target, const void* addend);
 
     Stream stream;
     GemmOptions options;
@@ -134,7 +138,8 @@ std::vector<cublasLtMatmulAlgo_t> CudaGemm::State::heuristic_results(const Matmu
                static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(g.b));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(g.a));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(output_of(g, e)));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+           std::min(alignment_of(output_of(g, e)), alignment_of(addend_of(g, e))));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(output_of(g, e)));
     std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> found{};
     int count = 0;
@@ -153,23 +158,25 @@ std::vector<cublasLtMatmulAlgo_t> CudaGemm::State::heuristic_results(const Matmu
 }
 
 void CudaGemm::State::launch_matmul(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
-                                    const Backend::Gemm& g, void* target, bool accumulate) {
+                                    const Backend::Gemm& g, void* target, const void* addend) {
     const double one = 1, zero = 0;
     const float one_f = 1, zero_f = 0;
     const bool wide = g.in == DType::f64;
     const void* const alpha = wide ? static_cast<const void*>(&one) : &one_f;
-    const void* const beta = accumulate ? alpha : wide ? static_cast<const void*>(&zero) : &zero_f;
+    const void* const beta = addend ? alpha : wide ? static_cast<const void*>(&zero) : &zero_f;
     MAESTRO_CUDA_CALL(cublasLtMatmul(handle, descriptor.operation(), alpha, g.b, descriptor.a_layout(), g.a,
-                                     descriptor.b_layout(), beta, target, descriptor.c_layout(), target,
-                                     descriptor.c_layout(), &algorithm, workspace, kGemmWorkspace, stream));
+                                     descriptor.b_layout(), beta, addend ? addend : target,
+                                     descriptor.c_layout(), target, descriptor.c_layout(), &algorithm,
+                                     workspace, kGemmWorkspace, stream));
 }
 
 double CudaGemm::State::measure(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
                                 const Backend::Gemm& g, void* target) {
     constexpr int kRuns = 3;
-    launch_matmul(descriptor, algorithm, g, target, false);  // warm-up: the first launch may load the kernel
+    launch_matmul(descriptor, algorithm, g, target,
+                  nullptr);  // warm-up: the first launch may load the kernel
     trial_begin.record(stream);
-    for (int i = 0; i < kRuns; ++i) launch_matmul(descriptor, algorithm, g, target, false);
+    for (int i = 0; i < kRuns; ++i) launch_matmul(descriptor, algorithm, g, target, nullptr);
     trial_end.record(stream);
     wait(trial_end);
     return trial_end.seconds_after(trial_begin) / kRuns;
@@ -266,7 +273,8 @@ bool CudaGemm::run(const Backend::Gemm& g, const Backend::Epilogue& epilogue) {
                   name_of(g.out));
     if (!plan.algorithm) return false;
     plan.descriptor.set_epilogue_pointers(g, epilogue);
-    state_->launch_matmul(plan.descriptor, *plan.algorithm, g, output_of(g, epilogue), g.accumulate);
+    state_->launch_matmul(plan.descriptor, *plan.algorithm, g, output_of(g, epilogue),
+                          addend_of(g, epilogue));
     return true;
 }
 

@@ -36,9 +36,10 @@ protected:
 TEST_F(Gradient, Linear) {
     const Tensor x = random({5, 7}), w = random({4, 7}), bias = random({4}), probe = random({5, 4}),
                  y = zeros({5, 4});
+    const Tensor other = zeros({5, 4});
     const auto loss = [&] {
-        linear(b_, x, w, y, bias);
-        linear_accumulate(b_, x, w, y);
+        linear(b_, x, w, other, bias);
+        linear_accumulate(b_, x, w, y, other);
         return dot(y, probe);
     };
     const Tensor dx = zeros({5, 7}), dw = zeros({4, 7}), dbias = zeros({4});
