@@ -26,7 +26,10 @@ if(MAESTRO_CUDNN)
 endif()
 
 file(GLOB MAESTRO_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
-add_library(maestro_kernels_nvcc STATIC ${MAESTRO_KERNELS})
+# Second forms, which the simulated runtime does not execute (kernels/forms.hpp).
+file(GLOB MAESTRO_NVCC_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/nvcc/*.cu)
+add_library(maestro_kernels_nvcc STATIC ${MAESTRO_KERNELS} ${MAESTRO_NVCC_KERNELS})
+target_compile_definitions(maestro_kernels_nvcc PRIVATE MAESTRO_NVCC_FORMS)
 target_link_libraries(maestro_kernels_nvcc PUBLIC CUDA::cudart_static PRIVATE maestro_kernels)
 target_compile_options(maestro_kernels_nvcc PRIVATE --expt-relaxed-constexpr -Xcompiler=-Wall -Xptxas=-v)
 # What ptxas reports of a kernel's registers and memory is written beside its object: scripts/cuda/kernel_table.py reads it.

@@ -4,6 +4,7 @@
 
 #include "kernels/device/block.cuh"
 #include "kernels/device/launch.cuh"
+#include "kernels/forms.hpp"
 
 namespace maestro::kernels {
 
@@ -149,6 +150,9 @@ __global__ void __launch_bounds__(kThreads) place_rows(Pass pass, std::int32_t* 
 
 const std::int32_t* sort_rows(Stream stream, const RadixSort& sort, const std::int32_t* keys,
                               std::int32_t* scratch) {
+    const bool second = use_nvcc_forms(kNvccForms);
+    if constexpr (kNvccForms)
+        if (second) return nvcc::sort_rows(stream, sort, keys, scratch);
     const std::int64_t size = sort.bins() * sort.tiles;
     const std::size_t shared = static_cast<std::size_t>(kWarps * sort.bins()) * sizeof(std::int32_t);
     std::int32_t *source = nullptr, *target = scratch + size, *spare = target + sort.rows;

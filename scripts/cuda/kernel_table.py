@@ -23,7 +23,7 @@ HEADER = ["kernel", "of", "threads", "registers", "spills, local", "shared", "16
 
 def row_name(kernel):
     """The row of an instantiation: its file and function, and for kernels with a function object the name of that."""
-    name = kernel.name.replace("maestro::kernels::", "")
+    name = kernel.name.replace("maestro::kernels::", "").removeprefix("nvcc::")
     function = re.match(r"\w+", name)[0]
     if body := re.match(r"(?:for_each|sum_chunks)<[^,]+, (\w+)", name):
         function = f"{body[1]} by {function}"

@@ -120,14 +120,16 @@ def without_parameters(name):
 
 
 def objects_of(build, sources):
-    """Returns, by NAME, the object of each kernels/NAME.cu in a build folder; its ptxas report must exist."""
+    """Returns, by NAME, the object of each kernels/NAME.cu in a build folder; its ptxas report must exist. NAME of a second form is
+    nvcc/NAME."""
     folder = Path(build) / "CMakeFiles" / "maestro_kernels_nvcc.dir" / "kernels"
     objects = {}
-    for source in sorted(Path(sources).glob("*.cu")):
-        object_file = folder / f"{source.name}.o"
+    for source in sorted([*Path(sources).glob("*.cu"), *Path(sources).glob("nvcc/*.cu")]):
+        name = source.relative_to(sources)
+        object_file = folder / f"{name}.o"
         if not object_file.exists() or not Path(f"{object_file}.ptxas").exists():
             raise SystemExit(f"{object_file} or its .ptxas does not exist: build maestro_kernels_nvcc in {build} first, with MAESTRO_CUDA=ON")
-        objects[source.stem] = object_file
+        objects[str(name.with_suffix(""))] = object_file
     return objects
 
 
@@ -157,5 +159,5 @@ def read_build(build, sources, cuobjdump=None):
         names = demangle(sorted({kernel.symbol for kernel in kernels_of_source}))
         for kernel in kernels_of_source:
             kernel.source, kernel.name = source, without_parameters(names[kernel.symbol])
-        kernels += kernels_of_source
+        kernels += [kernel for kernel in kernels_of_source if not kernel.name.startswith("cub::")]  # CUDA's library
     return kernels

@@ -11,6 +11,7 @@ def kernel(name="maestro::kernels::forward<float, 4>", architecture=90, **values
     ("maestro::kernels::forward<float, 4>", "norm: forward"),
     ("maestro::kernels::sum_in_order", "norm: sum_in_order"),
     ("maestro::kernels::for_each<8, maestro::kernels::Add<maestro::bf16>>", "norm: Add by for_each"),
+    ("maestro::kernels::nvcc::number", "norm: number"),
     ("maestro::kernels::sum_chunks<float, maestro::kernels::Weight<float>>", "norm: Weight by sum_chunks")])
 def test_a_row_is_a_function_or_a_function_object(name, expected):
     assert kernel_table.row_name(kernel(name)) == expected

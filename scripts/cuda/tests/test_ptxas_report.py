@@ -104,6 +104,19 @@ def test_a_build_is_read_by_source(build):
     assert {k.source for k in kernels} == {"mixed"} and len(kernels) == 10
 
 
+def test_second_forms_are_read_without_kernels_of_cub(build):
+    (build / "kernels/nvcc").mkdir()
+    (build / "kernels/nvcc/sort.cu").touch()
+    objects = build / "build/CMakeFiles/maestro_kernels_nvcc.dir/kernels/nvcc"
+    objects.mkdir()
+    (objects / "sort.cu.o").touch()
+    (objects / "sort.cu.o.ptxas").write_text("".join(
+        f"ptxas info    : Compiling entry function '{symbol}' for 'sm_90'\nptxas info    : Used 8 registers\n"
+        for symbol in ("_ZN3cub5EmptyEv", "_ZN7maestro6numberEv")))
+    kernels = [k for k in ptxas_report.read_build(build / "build", build / "kernels") if k.source != "mixed"]
+    assert [(k.source, k.name) for k in kernels] == [("nvcc/sort", "maestro::number")]
+
+
 def test_a_missing_object_is_an_error(build):
     (build / "kernels" / "other.cu").touch()
     with pytest.raises(SystemExit, match="other.cu.o or its .ptxas does not exist: build maestro_kernels_nvcc"):

@@ -7,6 +7,9 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+#include <string>
+
 #include "base/error.hpp"
 
 namespace maestro::ops {
@@ -111,6 +114,33 @@ TEST_F(Rows, GradientsOfAnEmbeddingAreAddedInRowOrder) {
             expect_equal(again, expected, what + ", elsewhere");
             expect_kept_around(what);
         }
+}
+
+// nvcc's builds have a second form of the sort; on the simulated runtime it is refused.
+TEST_F(Rows, EitherFormOfTheSortGivesTheSameSums) {
+    if (!kOnGpu) GTEST_SKIP() << "a kernel of GPUs";
+    constexpr const char* kVariable = "MAESTRO_KERNEL_FORMS";
+    const char* const before = std::getenv(kVariable);
+    const std::string kept = before ? before : "portable";
+    for (const std::int64_t count : {1, 1000, 20'000}) {
+        const auto ids = some_ids(count, 700);
+        const Tensor dy = normal_view(DType::bf16, count, 8, 0);
+        const auto sums_by = [&](const char* form) {
+            setenv(kVariable, form, 1);
+            const Tensor dtable = view(DType::f32, 700, 8, 0, 0.1);
+            embedding_backward(b_, list(ids), dy, dtable, scratch_);
+            return values(dtable);
+        };
+        const auto expected = sums_by("portable");
+        try {
+            EXPECT_EQ(sums_by("nvcc"), expected) << count << " ids";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ExitCode::usage);
+            EXPECT_NE(std::string(error.what()).find("nvcc did not compile the kernels"), std::string::npos);
+        }
+        EXPECT_THROW(sums_by("fast"), Error);
+        setenv(kVariable, kept.c_str(), 1);
+    }
 }
 
 TEST_F(Rows, EmbeddingIgnoresIdsOfOtherRanks) {
