@@ -1,6 +1,7 @@
 """The checks, in order. Each runs with a time limit and adds its result to the report."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -11,6 +12,8 @@ import plain_build
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OLDEST_CMAKE = (3, 25)
 PROGRAMS = ("gpu_operations", "gpu_unit_ops", "gpu_training")
+SECOND_FORMS = "embedding_backward"  # operations whose kernels have second forms
+USAGE = 64  # exit code of a program that cannot do what is asked
 SANITIZER_FOUND = 86  # exit code of compute-sanitizer if it reports errors, unlike any of the program
 
 
@@ -151,6 +154,19 @@ def parity(steps, report, programs, options):
     reason = count if status == "passed" else f"{done.why()}; {count} were right" if status == "slow" else \
         "; ".join([*map(describe_failure, failed[:5])] or [done.why() or "nothing was compared"])
     report.add("parity", status, reason, done.seconds)
+
+
+def second_forms(steps, report, programs, options):
+    """Kernels that nvcc alone compiles (kernels/nvcc), against the CPU."""
+    done = steps.run("second_forms", [programs / "gpu_operations", "parity", f"--only={SECOND_FORMS}", *small(options)], 60,
+                     env={**os.environ, "MAESTRO_KERNEL_FORMS": "nvcc"})
+    if done.status == USAGE:
+        return report.add("second_forms", "skipped", "these programs have none: nvcc did not compile their kernels", done.seconds)
+    found = lines_of(done.text, "parity")
+    failed = [row for row in found if not row["passed"]]
+    status = status_of(done, not failed and (found or done.status is None))
+    reason = f"{len(found)} cases" if status == "passed" else "; ".join([*map(describe_failure, failed[:5])] or [done.why() or "nothing was compared"])
+    report.add("second_forms", status, reason, done.seconds)
 
 
 def cudnn(steps, report, programs, options):

@@ -68,6 +68,7 @@ def run(options, steps, report):
         return False
     checks.unit_tests(steps, report, programs, options)
     checks.parity(steps, report, programs, options)
+    checks.second_forms(steps, report, programs, options)
     checks.cudnn(steps, report, programs, options)
     ranks.check(steps, report, programs, options)
     checks.bench(steps, report, programs, options)

@@ -61,7 +61,8 @@ def program_sources(lists, name):
 
 
 def kernel_sources():
-    return sorted(path.relative_to(ROOT) for path in (ROOT / "kernels").glob("*.cu"))
+    """With the second forms, which only nvcc compiles."""
+    return sorted(path.relative_to(ROOT) for path in (ROOT / "kernels").rglob("*.cu"))
 
 
 @dataclass
@@ -214,7 +215,7 @@ class PlainBuild:
     def compile_command(self, source):
         common = ["-std=c++20", "-DNDEBUG", *(f"-I{folder}" for folder in self.includes())]
         if source.suffix == ".cu":
-            return [self.toolkit.nvcc, "-ccbin", self.compiler, *common, "-O3", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC",
+            return [self.toolkit.nvcc, "-ccbin", self.compiler, *common, "-DMAESTRO_NVCC_FORMS", "-O3", "--expt-relaxed-constexpr", "-Xcompiler=-fPIC",
                     f"-gencode=arch=compute_{self.architecture},code=[compute_{self.architecture},sm_{self.architecture}]"]
         front = source.name in ("cudnn_graph.cpp", "cudnn_execution.cpp")
         optimize = ["-O1", "-DCUDNN_FRONTEND_SKIP_JSON_LIB"] if front else ["-O3"]

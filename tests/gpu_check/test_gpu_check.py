@@ -85,10 +85,10 @@ def reason(report, name):
 def test_all_checks(tmp_path, sanitizer):
     code, report, text = run(tmp_path, "--programs", PROGRAMS, "--small", path=sanitizer, MAESTRO_HOSTED_DEVICES="3")
     assert code == 0, text
-    assert report["schema"] == 2 and report["passed"] and report["failed"] == report["slow"] == [] and report["skipped"] == [*WITHOUT, "pytorch", "training"]
+    assert report["schema"] == 2 and report["passed"] and report["failed"] == report["slow"] == [] and report["skipped"] == ["second_forms", *WITHOUT, "pytorch", "training"]
     names = ("gpu", "unit_tests", "parity", "cudnn", "model_step", "queues", "windows", "collectives", "bench", "memcheck", "racecheck", "initcheck")
-    assert status(report) == {**{name: "passed" for name in names}, **{name: "skipped" for name in (*WITHOUT, "pytorch", "training")}}
-    assert f"skipped: {', '.join([*WITHOUT, 'pytorch', 'training'])}" in text
+    assert status(report) == {**{name: "passed" for name in names}, **{name: "skipped" for name in ("second_forms", *WITHOUT, "pytorch", "training")}}
+    assert f"skipped: {', '.join(['second_forms', *WITHOUT, 'pytorch', 'training'])}" in text
     assert "hosted" in report["machine"]["gpu"]["name"]
     of_ops = {path.stem for path in (ROOT / "src/ops").glob("*.hpp")}
     assert len({row["operation"] for row in report["parity"]}) > len(of_ops)
@@ -181,7 +181,7 @@ def test_the_limit_ends_all_checks(tmp_path):
     """What takes too long is listed, but is not wrong."""
     hangs = programs(tmp_path / "programs", tests="sleep 300")
     code, report, text = run(tmp_path, "--programs", hangs, "--limit", "3")
-    assert code == 0 and report["passed"] and report["slow"][:3] == ["unit_tests", "parity", "cudnn"]
+    assert code == 0 and report["passed"] and report["slow"][:3] == ["unit_tests", "parity", "second_forms"]
     assert "not done after" in reason(report, "unit_tests") and "no time was left" in reason(report, "parity") and "slow: unit_tests, parity" in text
     assert {"collectives", "model_step", "queues", "windows", "bench"} <= set(report["slow"])
 
