@@ -5,6 +5,7 @@
 #include <functional>
 #include <list>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "comm/progress.hpp"
@@ -49,9 +50,12 @@ public:
     template <class Ready, class Describe>
     void wait_until(Ready&& ready, Describe&& describe) {
         if (ready()) return;
+        // What is polled in a wait may bound how far the host runs ahead of a GPU, and wait itself.
+        const auto outer = std::tuple(waits_, last_heartbeat_s_, next_report_s_);
         const double start = begin();
         while (!ready()) pause(start, std::ref(describe));
         end();
+        std::tie(waits_, last_heartbeat_s_, next_report_s_) = outer;
     }
 
     /// Advances messages while the main thread computes; waits poll it too.
