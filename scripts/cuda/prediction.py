@@ -206,16 +206,8 @@ def main(arguments=None):
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--document", type=Path, default=ROOT / "docs" / "cuda.md")
     options = parser.parse_args(arguments)
-    text = options.document.read_text()
-    table = text_of(options.program, document.read_between(text, "counts"))
-    if options.check:
-        if document.read_between(text, "prediction") != table:
-            print(f"{options.document}: the prediction differs from what {options.program} counts: regenerate it with scripts/cuda/prediction.py")
-            return 1
-        print("the prediction equals what the operations count")
-        return 0
-    options.document.write_text(document.write_between(text, "prediction", table))
-    return 0
+    table = text_of(options.program, document.read_between(options.document.read_text(), "counts"))
+    return document.write_or_check(options.document, "prediction", table, options.check, "scripts/cuda/prediction.py")
 
 
 if __name__ == "__main__":

@@ -125,15 +125,7 @@ def main(arguments=None):
                           **{phase: rows_of(counted, phase) for phase in PHASES},
                           "elsewhere": [{"section": name, "phase": phase, **row} for name, phase, row in others_of(counted, others)]}, indent=1))
         return 0
-    text, table = options.document.read_text(), text_of(counted, others)
-    if options.check:
-        if document.read_between(text, "roofline") != table:
-            print(f"{options.document}: the roofline differs from what {options.program} counts: regenerate it with scripts/cuda/roofline.py")
-            return 1
-        print("the roofline equals what the operations count")
-        return 0
-    options.document.write_text(document.write_between(text, "roofline", table))
-    return 0
+    return document.write_or_check(options.document, "roofline", text_of(counted, others), options.check, "scripts/cuda/roofline.py")
 
 
 if __name__ == "__main__":

@@ -147,13 +147,18 @@ def unit_tests(steps, report, programs, options):
 def parity(steps, report, programs, options):
     done = steps.run("parity", [programs / "gpu_operations", "parity", *small(options)], 120)
     report.parity = lines_of(done.text, "parity")
-    failed = [row for row in report.parity if not row["passed"]]
-    operations = {row["operation"] for row in report.parity}
-    status = status_of(done, not failed and (report.parity or done.status is None))
-    count = f"{len(operations)} operations, {len(report.parity)} cases"
+    add_comparison(report, "parity", done, report.parity)
+
+
+def add_comparison(report, name, done, rows):
+    """`rows`: the cases that gpu_operations has compared with the CPU."""
+    failed = [row for row in rows if not row["passed"]]
+    operations = {row["operation"] for row in rows}
+    status = status_of(done, not failed and (rows or done.status is None))
+    count = f"{len(operations)} operations, {len(rows)} cases"
     reason = count if status == "passed" else f"{done.why()}; {count} were right" if status == "slow" else \
         "; ".join([*map(describe_failure, failed[:5])] or [done.why() or "nothing was compared"])
-    report.add("parity", status, reason, done.seconds)
+    report.add(name, status, reason, done.seconds)
 
 
 def second_forms(steps, report, programs, options):
@@ -162,11 +167,7 @@ def second_forms(steps, report, programs, options):
                      env={**os.environ, "MAESTRO_KERNEL_FORMS": "nvcc"})
     if done.status == USAGE:
         return report.add("second_forms", "skipped", "these programs have none: nvcc did not compile their kernels", done.seconds)
-    found = lines_of(done.text, "parity")
-    failed = [row for row in found if not row["passed"]]
-    status = status_of(done, not failed and (found or done.status is None))
-    reason = f"{len(found)} cases" if status == "passed" else "; ".join([*map(describe_failure, failed[:5])] or [done.why() or "nothing was compared"])
-    report.add("second_forms", status, reason, done.seconds)
+    add_comparison(report, "second_forms", done, lines_of(done.text, "parity"))
 
 
 def cudnn(steps, report, programs, options):

@@ -38,38 +38,35 @@ int world_rank() {
 }
 }  // namespace
 
-double Waiter::begin() {
-    waits_ = 0;
-    last_heartbeat_s_ = 0;
-    next_report_s_ = kLongWaitS;
-    return now_s();
+Waiter::Wait Waiter::begin() const {
+    return {.start_s = now_s(), .next_report_s = kLongWaitS};
 }
 
-void Waiter::pause(double start_s, const std::function<std::string()>& describe) {
+void Waiter::pause(Wait& wait, const std::function<std::string()>& describe) {
     drive_progress();
     progress_.poll();
-    const bool spins = ++waits_ < kSpins;
+    const bool spins = ++wait.pauses < kSpins;
     // A poll may look at many messages: at every turn, it would make the spin last several times as long.
-    if (!spins || waits_ % kSpinsOfPoll == 0) poll();
+    if (!spins || wait.pauses % kSpinsOfPoll == 0) poll();
     if (spins) {
-        if (waits_ % 8 == 0) sched_yield();
+        if (wait.pauses % 8 == 0) sched_yield();
         return;
     }
-    const double elapsed = now_s() - start_s;
-    const bool late = elapsed - last_heartbeat_s_ > timeout_s_;
+    const double elapsed = now_s() - wait.start_s;
+    const bool late = elapsed - wait.last_heartbeat_s > timeout_s_;
     // Called before every sleep and not only when it is late, because this also forwards heartbeats.
     if (heartbeat_poll_ && heartbeat_poll_()) {
-        last_heartbeat_s_ = elapsed;
+        wait.last_heartbeat_s = elapsed;
         if (watchdog_) watchdog_->progress();
     } else if (late) {
         const std::string who = watchdog_ ? watchdog_->activity() : fmt::format("rank {}", world_rank());
         throw Error(ExitCode::peer_lost, fmt::format("{}: no answer for {:.0f} s; waiting for {}", who,
                                                      timeout_s_, named(describe)));
     }
-    if ((watchdog_ || !diagnostics_.empty()) && elapsed > next_report_s_) {
+    if ((watchdog_ || !diagnostics_.empty()) && elapsed > wait.next_report_s) {
         const std::string what = named(describe);
         if (watchdog_) watchdog_->waiting(what);
-        next_report_s_ = elapsed + kReportS;
+        wait.next_report_s = elapsed + kReportS;
     }
     const double sleep_s = std::min(kMaxSleepS, kMinSleepS + elapsed / 100);
     std::this_thread::sleep_for(std::chrono::duration<double>(sleep_s));
@@ -93,8 +90,8 @@ std::string Waiter::named(const std::function<std::string()>& describe) const {
     return text;
 }
 
-void Waiter::end() {
-    if (watchdog_ && next_report_s_ > kLongWaitS) watchdog_->waiting("");
+void Waiter::end(const Wait& wait) const {
+    if (watchdog_ && wait.next_report_s > kLongWaitS) watchdog_->waiting("");
 }
 
 }  // namespace maestro::comm

@@ -5,7 +5,6 @@
 #include <functional>
 #include <list>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "comm/progress.hpp"
@@ -50,12 +49,9 @@ public:
     template <class Ready, class Describe>
     void wait_until(Ready&& ready, Describe&& describe) {
         if (ready()) return;
-        // What is polled in a wait may bound how far the host runs ahead of a GPU, and wait itself.
-        const auto outer = std::tuple(waits_, last_heartbeat_s_, next_report_s_);
-        const double start = begin();
-        while (!ready()) pause(start, std::ref(describe));
-        end();
-        std::tie(waits_, last_heartbeat_s_, next_report_s_) = outer;
+        Wait wait = begin();
+        while (!ready()) pause(wait, std::ref(describe));
+        end(wait);
     }
 
     /// Advances messages while the main thread computes; waits poll it too.
@@ -74,9 +70,17 @@ public:
     void sleep_until(double time_s);
 
 private:
-    double begin();
-    void pause(double start_s, const std::function<std::string()>& describe);
-    void end();
+    /// What is polled in a wait may wait itself: it may launch work for a GPU that the host is far ahead of.
+    struct Wait {
+        double start_s;
+        int pauses = 0;
+        // Since the start:
+        double last_heartbeat_s = 0;
+        double next_report_s = 0;
+    };
+    Wait begin() const;
+    void pause(Wait& wait, const std::function<std::string()>& describe);
+    void end(const Wait& wait) const;
     std::string named(const std::function<std::string()>& describe) const;
 
     double timeout_s_;
@@ -85,10 +89,6 @@ private:
     std::function<bool()> heartbeat_poll_;
     std::list<Diagnostic> diagnostics_;
     std::list<Poll> polls_;
-    int waits_ = 0;
-    // Since the start of the present wait:
-    double last_heartbeat_s_ = 0;
-    double next_report_s_ = 0;
 };
 
 }  // namespace maestro::comm

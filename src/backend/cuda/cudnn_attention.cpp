@@ -95,7 +95,7 @@ CudnnAttention make_cudnn_attention(Stream stream, int architecture) {
     if (version == 0) return {nullptr, "no cuDNN 9.18 or later: attention by Maestro's kernels"};
     const std::string name =
         fmt::format("cuDNN {}.{}.{}{}", version / 10000, version / 100 % 100, version % 100,
-                    version < kRecommended ? " (9.25 or later is recommended)" : "");
+                    version < kLinearBackward ? " (9.25 or later is recommended)" : "");
     try {
         return {std::make_unique<CudnnPlans>(stream, cudnn_support(architecture)), name};
     } catch (const std::exception& error) {  // the front end throws exceptions of other types

@@ -173,8 +173,7 @@ void CudaGemm::State::launch_matmul(const MatmulDescriptor& descriptor, const cu
 double CudaGemm::State::measure(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
                                 const Backend::Gemm& g, void* target) {
     constexpr int kRuns = 3;
-    launch_matmul(descriptor, algorithm, g, target,
-                  nullptr);  // warm-up: the first launch may load the kernel
+    launch_matmul(descriptor, algorithm, g, target, nullptr);  // the first launch may load the kernel
     trial_begin.record(stream);
     for (int i = 0; i < kRuns; ++i) launch_matmul(descriptor, algorithm, g, target, nullptr);
     trial_end.record(stream);

@@ -3,7 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <utility>
@@ -93,12 +92,10 @@ public:
     PinnedMemory& operator=(const PinnedMemory&) = delete;
 
     std::byte* data() const { return data_; }
-    /// Grows to at least `bytes`, and at least twofold. The contents are lost where it grows. What it
-    /// outgrows is freed at the end, because cudaFreeHost() waits for all work of the device, which may wait
-    /// for other ranks.
+    /// Grows to at least `bytes`. The contents are lost where it grows. What it outgrows is freed at the end,
+    /// because cudaFreeHost() waits for all work of the device, which may wait for other ranks.
     void reserve(std::size_t bytes) {
         if (bytes <= bytes_) return;
-        bytes = std::max(bytes, 2 * bytes_);
         if (data_) outgrown_.push_back(std::exchange(data_, nullptr));
         bytes_ = 0;
         MAESTRO_CUDA_CALL(cudaMallocHost(reinterpret_cast<void**>(&data_), bytes));

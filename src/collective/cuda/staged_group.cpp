@@ -206,7 +206,7 @@ private:
                                   kMessageTag, members_.handle(), &line.request(number)));
         }
     }
-    /// Pinned memory grows seldom, because that may synchronize with the device.
+    /// A power of two: growing may synchronize with the device, and what is outgrown is kept.
     static std::size_t room_for(const Piece& piece) {
         return std::bit_ceil(std::max(static_cast<std::size_t>(piece.bytes), std::size_t{64} << 10));
     }

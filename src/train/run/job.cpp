@@ -38,11 +38,11 @@ Job::Job(const RunContext& context, const Preflight& preflight)
         fmt::format("the lane of {}", graph::describe_place(graph, graph::ranks_of(graph, lane).front())));
     open_edges();  // before the sections, which point to the channels at their ends
     for (int s = 0; s < static_cast<int>(graph.sections.size()); ++s) build_section(s);
-    describe_streams();
+    choose_sync_times();
     prepare_planning();
 }
 
-void Job::describe_streams() {
+void Job::choose_sync_times() {
     const int streams = static_cast<int>(context_.world.max(backend::count_streams())),
               queues = -static_cast<int>(context_.world.max(-backend::hardware_queues()));
     if (streams == 0) return;

@@ -82,7 +82,8 @@ private:
     std::string prepare_attention(model::Module& module, int section);
     EmulatedSync emulated_sync(int stage);
     /// Collective over the world: adds to description() how many streams share the hardware queues of a GPU.
-    void describe_streams();
+    /// Whether gradients are summed, and weights gathered, beside tasks or between steps. Collective.
+    void choose_sync_times();
     /// Collective over the world: adds to description() what the first rank of each stage reports, this
     /// rank's reports by stage.
     void describe_section(int section, std::vector<StageReport> reports);
