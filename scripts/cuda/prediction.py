@@ -138,16 +138,29 @@ class Prediction:
         return self.of_micro_batch("NCCL groups", CHUNK_EXCHANGES if self.case.tp > 1 else 0)
 
     def exposed_tp(self):
-        """Forward gathers twice a layer and sums twice, all exposed. Backward does the same, and gathers two inputs once more. Of the
-        layers whose output columns are split, a gather goes on beside the GEMM for dx, and the sum beside that for dw."""
+        """Attention and MLP gather once in forward and sum once. In backward each gathers twice and sums once. The MLP does so in two
+        chunks."""
         case, sizes = self.case, self.case.sizes
         layers, rows_s = sizes["layers"], exchange_bytes(case) / NVLINK
+        whole_s, half_s = rows_s + EXCHANGE_S, rows_s / 2 + EXCHANGE_S
+        qkv_s, gate_up_s, down_s = (2 * case.tokens * sizes["width"] * columns / case.tp / GEMM for columns in (
+            (sizes["heads"] + 2 * sizes["kv_heads"]) * sizes["head_dim"], 2 * sizes["mlp"], sizes["mlp"]))
+        # Exposed are the gather and the sum of forward and the gather of the gradient. The gather of the input goes on beside the GEMM for
+        # dx, and the sum beside that for dw.
+        attention = 3 * whole_s + 2 * beside(whole_s, qkv_s)
+        # Exposed are the gather of the first chunk and the sum of the second.
+        forward = 2 * half_s + beside(half_s, gate_up_s / 2) + beside(half_s, (gate_up_s + down_s) / 2)
+        backward = half_s + beside(half_s, down_s / 2)
+        # Gathers of both chunks, then their sums, each as soon as its dx is there, beside dx and dw.
+        gathered_s = 2 * half_s
+        first_sum_s = max(gathered_s, gate_up_s / 2) + half_s
+        last_sum_s = max(first_sum_s, gate_up_s) + half_s
+        dw_s = max(gathered_s, gate_up_s) + gate_up_s
+        backward += max(dw_s, last_sum_s) - 2 * gate_up_s
+        # Of embedding, head and loss; few of these move rows.
         of_rows = (self.counted["exchanged"]["forward"]["tp"] + self.counted["exchanged"]["backward"]["tp"]) / exchange_bytes(case)
-        others = self.exchanges() - 10 * layers  # of embedding, head and loss; few of them move rows
-        columns = ((sizes["heads"] + 2 * sizes["kv_heads"]) * sizes["head_dim"], 2 * sizes["mlp"])
-        gemms = [2 * case.tokens * sizes["width"] * c / case.tp / GEMM for c in columns]
-        hidden = layers * sum(2 * beside(rows_s + EXCHANGE_S, gemm) for gemm in gemms)
-        return (of_rows - 4 * layers) * rows_s + EXCHANGE_S * (6 * layers + others) + hidden
+        others = (of_rows - 10 * layers) * rows_s + EXCHANGE_S * (self.exchanges() - 15 * layers)
+        return layers * (attention + forward + backward) + others
 
     def exposed_cp(self):
         """Each exchange of a ring goes on beside the attention to the keys that came before."""

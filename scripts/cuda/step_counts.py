@@ -46,6 +46,7 @@ DECK = """
 [run]
 output = "run"
 device = "cuda"
+tp_overlap = "always"
 precision = "bf16"
 [data]
 train = "{samples}"

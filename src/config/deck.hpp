@@ -27,7 +27,7 @@ struct Run {
     std::string device = "auto", precision = "fp32";
     std::string matmul_precision = "fp32", gemm_autotune = "heuristic";
     double timeout_s = 120;  ///< the longest time without progress; then the run ends
-    std::string transport = "auto", sums = "auto";
+    std::string transport = "auto", sums = "auto", tp_overlap = "auto";
 };
 struct Data {
     std::string train, validation;

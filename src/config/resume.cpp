@@ -11,12 +11,12 @@ namespace maestro::config {
 namespace {
 
 /// These keys change where, how long or how fast a run computes, but not the result, or only its rounding
-/// (run.sums). The samples are compared by their checksums, so their path may change, and the weights come
-/// from the checkpoint.
-constexpr std::array<std::string_view, 13> kFreeKeys = {
-    "emulated.cluster", "run.name",          "run.output",      "run.device",  "run.timeout_s",
-    "run.transport",    "data.train",        "data.validation", "train.steps", "train.log_every",
-    "train.recompute",  "run.gemm_autotune", "run.sums"};
+/// (run.sums, run.tp_overlap). The samples are compared by their checksums, so their path may change, and the
+/// weights come from the checkpoint.
+constexpr std::array<std::string_view, 14> kFreeKeys = {
+    "emulated.cluster", "run.name",          "run.output",      "run.device",    "run.timeout_s",
+    "run.transport",    "data.train",        "data.validation", "train.steps",   "train.log_every",
+    "train.recompute",  "run.gemm_autotune", "run.sums",        "run.tp_overlap"};
 constexpr std::array<std::string_view, 3> kFreeTables = {"checkpoint.", "metrics.", "schedule."};
 constexpr std::array<std::string_view, 4> kFreeOfSections = {".weights", ".micro_batch", ".window",
                                                              ".colocate_with"};

@@ -43,7 +43,8 @@ std::vector<Key> keys_of(Run& r, const Needs& needs) {
              {{"proposed", "heuristic"}, {"measured", "benchmark"}}},
             {"timeout_s", &r.timeout_s, false, 1, 86400},
             {"transport", &r.transport, false, 0, 0, {"auto", "window", "messages"}},
-            {"sums", &r.sums, false, 0, 0, {"auto", "ordered"}}};
+            {"sums", &r.sums, false, 0, 0, {"auto", "ordered"}},
+            {"tp_overlap", &r.tp_overlap, false, 0, 0, {"auto", "always", "never"}}};
 }
 std::vector<Key> keys_of(Data& d, const Needs& needs) {
     return {{"train", &d.train, needs.train},

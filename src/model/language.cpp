@@ -86,7 +86,7 @@ void Language::embed(const State& state, const Tensor& stream, backend::Arena& s
     const std::span<const std::int64_t> tp_rows = state.sequences.tp_rows;
     // Every tp rank looks up all slice rows in its part of the vocabulary and leaves zeros where it does not
     // have the token, so that the sum over the ranks has each row once. Rows of edges are zero on all ranks.
-    const Tensor partial = sequence_parallel_.partial(stream, tp_rows, scratch);
+    const Tensor partial = sequence_parallel_.rows_of_all(stream, tp_rows, scratch);
     ops::embedding(backend_, state.device_slice_ids, embedding_->weight, partial);
     sequence_parallel_.reduce_scatter(partial, stream, tp_rows, scratch);
 }

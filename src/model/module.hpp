@@ -16,6 +16,7 @@
 #include "base/edge_tensor.hpp"
 #include "base/picture_size.hpp"
 #include "base/recompute.hpp"
+#include "base/tp_overlap.hpp"
 #include "parallel/mesh.hpp"
 #include "parallel/parameter_store.hpp"
 
@@ -142,6 +143,7 @@ struct Role {
     std::uint64_t seed = 0;
     DType compute = DType::f32;
     Recompute recompute = Recompute::none;
+    TpOverlap tp_overlap = TpOverlap::automatic;
     Stage stage = {};
     bool operator==(const Role&) const = default;
 };

@@ -35,6 +35,7 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
                      : role.recompute == Recompute::layer ? Checkpointing::keep_layer_inputs
                      : role.recompute == Recompute::cheap ? Checkpointing::keep_costly
                                                           : Checkpointing::keep_all),
+      tp_overlap_(role.tp_overlap),
       trained_(role.trained),
       heads_(spec.heads / mesh.degrees().tp),
       kv_heads_(std::max(spec.kv_heads / mesh.degrees().tp, 1)),
@@ -146,18 +147,55 @@ LayerActivations Transformer::layer_forward(const Layer& layer, const Tensor& in
                                         scratch);
 
     ops::rms_norm(backend_, a.residual, layer.mlp_norm->weight, a.mlp_normed, a.mlp_rstd, spec_.norm_eps);
-    {
-        const backend::ArenaScope scope(scratch);
-        ops::linear(backend_, sequence_parallel_.all_gather(a.mlp_normed, tp_rows, scratch),
-                    layer.gate_up->weight, a.gate_up);
-    }
-    ops::swiglu(backend_, a.gate_up, a.gated);
-    sequence_parallel_.add_row_parallel(a.gated, layer.down->weight, a.residual, output, tp_rows, scratch);
+    mlp_forward(layer, a, sequences, output, scratch);
     if (checkpointing_ == Checkpointing::keep_costly) {
         a.normed = a.mlp_normed = a.gated = {};
         if (!attention_.uses_ulysses()) a.attention.q = a.attention.k = {};
     }
     return a;
+}
+
+std::vector<parallel::RowChunk> Transformer::one_chunk(const parallel::Sequences& sequences) const {
+    return parallel::row_chunks(sequences.tp_rows, sequence_parallel_.rank(), false);
+}
+
+std::vector<parallel::RowChunk> Transformer::mlp_chunks(const parallel::Sequences& sequences) const {
+    // About 25 us of a GEMM of bf16 on an H100, where an exchange takes 15 us before its first byte arrives.
+    constexpr double kMinFlops = 0x1p34;
+    const double flops = 2.0 * static_cast<double>(sequences.rows) * spec_.width * spec_.mlp /
+                         static_cast<double>(sequences.tp_rows.size());
+    const bool gpu = !backend_.shares_memory();
+    const bool overlap = tp_overlap_ == TpOverlap::always ||
+                         (tp_overlap_ == TpOverlap::automatic && gpu && flops >= kMinFlops);
+    return parallel::row_chunks(sequences.tp_rows, sequence_parallel_.rank(),
+                                overlap && !sequence_parallel_.single_rank());
+}
+
+void Transformer::mlp_forward(const Layer& layer, const LayerActivations& a,
+                              const parallel::Sequences& sequences, const Tensor& output,
+                              backend::Arena& scratch) const {
+    const backend::ArenaScope scope(scratch);
+    const std::vector<parallel::RowChunk> chunks = mlp_chunks(sequences);
+    const Tensor all = sequence_parallel_.rows_of_all(a.mlp_normed, sequences.rows, scratch);
+    std::vector<parallel::StartedGather> inputs =
+        sequence_parallel_.start_all_gather(a.mlp_normed, chunks, all);
+    std::vector<collective::Operation> sums;
+    for (std::size_t c = 0; c < chunks.size(); ++c) {
+        // The gather of the second chunk goes on beside the first GEMM, and the sum of the first chunk beside
+        // the GEMMs of the second.
+        const auto [begin, end] = chunks[c].slice;
+        const Tensor gate_up = a.gate_up.slice(begin, end), gated = a.gated.slice(begin, end);
+        ops::linear(backend_, inputs[c].wait(), layer.gate_up->weight, gate_up);
+        ops::swiglu(backend_, gate_up, gated);
+        if (sequence_parallel_.single_rank())
+            return ops::linear_accumulate(backend_, gated, layer.down->weight, output, a.residual);
+        // The gathered rows have been read, and their memory is free for this rank's part of the sums.
+        ops::linear(backend_, gated, layer.down->weight, all.slice(begin, end));
+        sequence_parallel_.launch_reduce_scatter(all, output, chunks[c], sums, scratch);
+    }
+    for (collective::Operation& sum : sums) sum.wait();
+    // Not before the sum, which would then have the residual stream of every rank.
+    ops::add(backend_, a.residual, output);
 }
 
 StackActivations Transformer::forward(const Tensor& input, const parallel::Sequences& sequences,
@@ -240,33 +278,47 @@ void Transformer::backward(StackActivations& stack, const parallel::Sequences& s
 
 void Transformer::column_parallel_backward(const Tensor& d_output, const parallel::Parameter& weight,
                                            const Tensor& input, const Tensor& d_input,
-                                           std::span<const std::int64_t> tp_rows,
+                                           std::span<const parallel::RowChunk> chunks,
                                            backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
     // Each tp rank has some of the output columns, so its gradient of the input is a partial sum over them;
     // the reduce-scatter completes the sum and leaves each rank its own rows. The input is gathered again for
-    // the gradient of the weight, because it was not saved. Each of the two exchanges goes on beside the
-    // GEMM that does not need it.
-    const Tensor partial = sequence_parallel_.partial(d_input, tp_rows, scratch);
-    parallel::StartedGather inputs;
-    if (trained_) inputs = sequence_parallel_.start_all_gather(input, tp_rows, scratch);
-    ops::linear_backward_input(backend_, d_output, weight.weight, partial, false);
-    const Tensor all = inputs.wait();
-    collective::Operation sum = sequence_parallel_.launch_reduce_scatter(partial, d_input, tp_rows, scratch);
+    // the gradient of the weight, because it was not saved. Each exchange goes on beside GEMMs that do not
+    // need it.
+    const Tensor partial = sequence_parallel_.rows_of_all(d_input, d_output.dim(0), scratch);
+    Tensor all;
+    std::vector<parallel::StartedGather> inputs;
+    if (trained_) {
+        all = sequence_parallel_.rows_of_all(input, d_output.dim(0), scratch);
+        inputs = sequence_parallel_.start_all_gather(input, chunks, all);
+    }
+    std::vector<collective::Operation> sums;
+    for (const parallel::RowChunk& chunk : chunks) {
+        const auto [begin, end] = chunk.slice;
+        ops::linear_backward_input(backend_, d_output.slice(begin, end), weight.weight,
+                                   partial.slice(begin, end), false);
+        sequence_parallel_.launch_reduce_scatter(partial, d_input, chunk, sums, scratch);
+    }
+    for (parallel::StartedGather& gather : inputs) gather.wait();
     if (trained_) ops::linear_backward_weight(backend_, d_output, all, weight.gradient);
-    sum.wait();
+    for (collective::Operation& sum : sums) sum.wait();
 }
 
 void Transformer::row_parallel_backward(const Tensor& d_output, const parallel::Parameter& weight,
                                         const Tensor& input, const Tensor& d_input,
-                                        std::span<const std::int64_t> tp_rows,
+                                        std::span<const parallel::RowChunk> chunks,
                                         backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
     // The forward pass ended with a reduce-scatter over the rows. Its adjoint is an all-gather: every rank
     // needs the gradient of all rows for its own channels.
-    const Tensor gathered = sequence_parallel_.all_gather(d_output, tp_rows, scratch);
-    ops::linear_backward_input(backend_, gathered, weight.weight, d_input, false);
-    if (trained_) ops::linear_backward_weight(backend_, gathered, input, weight.gradient);
+    const Tensor all = sequence_parallel_.rows_of_all(d_output, d_input.dim(0), scratch);
+    std::vector<parallel::StartedGather> started = sequence_parallel_.start_all_gather(d_output, chunks, all);
+    for (std::size_t c = 0; c < chunks.size(); ++c) {
+        const auto [begin, end] = chunks[c].slice;
+        ops::linear_backward_input(backend_, started[c].wait(), weight.weight, d_input.slice(begin, end),
+                                   false);
+    }
+    if (trained_) ops::linear_backward_weight(backend_, all, input, weight.gradient);
 }
 
 Tensor Transformer::restored_norm(const Tensor& normed, const Tensor& x, const parallel::Parameter& weight,
@@ -294,7 +346,7 @@ void Transformer::mlp_backward(const Layer& layer, const LayerActivations& a,
                                const parallel::Sequences& sequences, const Tensor& d_stream,
                                backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
-    const std::span<const std::int64_t> tp_rows = sequences.tp_rows;
+    const std::vector<parallel::RowChunk> chunks = mlp_chunks(sequences);
     const Tensor d_gated = scratch.allocate(type_, {sequences.rows, mlp_});
     {
         const backend::ArenaScope restored(scratch);
@@ -303,7 +355,7 @@ void Transformer::mlp_backward(const Layer& layer, const LayerActivations& a,
             gated = scratch.allocate(type_, {sequences.rows, mlp_});
             ops::swiglu(backend_, a.gate_up, gated);
         }
-        row_parallel_backward(d_stream, *layer.down, gated, d_gated, tp_rows, scratch);
+        row_parallel_backward(d_stream, *layer.down, gated, d_gated, chunks, scratch);
     }
     const Tensor d_gate_up = scratch.allocate(type_, {sequences.rows, a.gate_up.columns()}),
                  d_normed = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
@@ -311,7 +363,7 @@ void Transformer::mlp_backward(const Layer& layer, const LayerActivations& a,
     {
         const backend::ArenaScope restored(scratch);
         const Tensor normed = restored_norm(a.mlp_normed, a.residual, *layer.mlp_norm, a.mlp_rstd, scratch);
-        column_parallel_backward(d_gate_up, *layer.gate_up, normed, d_normed, tp_rows, scratch);
+        column_parallel_backward(d_gate_up, *layer.gate_up, normed, d_normed, chunks, scratch);
     }
     ops::rms_norm_backward(backend_, d_normed, a.residual, layer.mlp_norm->weight, a.mlp_rstd, d_stream,
                            layer.mlp_norm->gradient, true, scratch);
@@ -322,12 +374,12 @@ void Transformer::attention_backward(const Layer& layer, const LayerActivations&
                                      backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
     const std::int64_t rows = sequences.rows;
-    const std::span<const std::int64_t> tp_rows = sequences.tp_rows;
+    const std::vector<parallel::RowChunk> chunks = one_chunk(sequences);
     const Tensor d_attn_out = scratch.allocate(type_, {rows, a.attn_out.columns()}),
                  d_q = scratch.allocate(type_, {rows, a.attn_out.columns()}),
                  d_k = scratch.allocate(type_, {rows, kv_heads_ * spec_.head_dim}),
                  d_qkv = scratch.allocate(type_, {rows, a.qkv.columns()});
-    row_parallel_backward(d_stream, *layer.output, a.attn_out, d_attn_out, tp_rows, scratch);
+    row_parallel_backward(d_stream, *layer.output, a.attn_out, d_attn_out, chunks, scratch);
     {
         const backend::ArenaScope restored(scratch);
         attention_.backward(restored_attention(layer, a, sequences, scratch), d_attn_out, a.attn_out,
@@ -342,7 +394,7 @@ void Transformer::attention_backward(const Layer& layer, const LayerActivations&
     {
         const backend::ArenaScope restored(scratch);
         const Tensor normed = restored_norm(a.normed, a.input, *layer.attention_norm, a.rstd, scratch);
-        column_parallel_backward(d_qkv, *layer.qkv, normed, d_normed, tp_rows, scratch);
+        column_parallel_backward(d_qkv, *layer.qkv, normed, d_normed, chunks, scratch);
     }
     ops::rms_norm_backward(backend_, d_normed, a.input, layer.attention_norm->weight, a.rstd, d_stream,
                            layer.attention_norm->gradient, true, scratch);

@@ -28,7 +28,7 @@ struct LayerActivations {
     parallel::AttentionActivations attention;  ///< its q and k (r), but for all-to-all
     Tensor residual;                           ///< [local, C]: the residual stream after attention
     Tensor mlp_normed, mlp_rstd;               ///< [local, C] (r), [local]
-    Tensor gate_up, gated;                     ///< [T, 2 F], [T, F] (r)
+    Tensor gate_up, gated;                     ///< [T, 2 F], [T, F] (r), rows ordered by mlp_chunks()
 };
 
 struct StackActivations {
@@ -74,22 +74,31 @@ private:
     LayerActivations layer_forward(const Layer& layer, const Tensor& input, const Tensor& output,
                                    const parallel::Sequences& sequences, backend::Arena& saved,
                                    backend::Arena& scratch) const;
-    /// The two branches of layer_backward(): each adds the gradient of its branch to d_stream.
+    /// Writes output[local, C], the residual stream after the MLP, and the activations of the MLP in `a`,
+    /// which are allocated already.
+    void mlp_forward(const Layer& layer, const LayerActivations& a, const parallel::Sequences& sequences,
+                     const Tensor& output, backend::Arena& scratch) const;
+    /// The two branches of the backward pass: each adds the gradient of its branch to d_stream.
     void mlp_backward(const Layer& layer, const LayerActivations& a, const parallel::Sequences& sequences,
                       const Tensor& d_stream, backend::Arena& scratch) const;
     void attention_backward(const Layer& layer, const LayerActivations& a,
                             const parallel::Sequences& sequences, const Tensor& d_stream,
                             backend::Arena& scratch) const;
     /// The backward pass of a column-parallel linear layer: d_input[local, C] from d_output[T, columns of
-    /// this rank], and the gradient of the weight.
+    /// this rank], and the gradient of the weight. T rows are in the order of the chunks.
     void column_parallel_backward(const Tensor& d_output, const parallel::Parameter& weight,
                                   const Tensor& input, const Tensor& d_input,
-                                  std::span<const std::int64_t> tp_rows, backend::Arena& scratch) const;
+                                  std::span<const parallel::RowChunk> chunks, backend::Arena& scratch) const;
     /// The backward pass of a row-parallel linear layer: d_input[T, channels of this rank] from
-    /// d_output[local, C], and the gradient of the weight.
+    /// d_output[local, C], and the gradient of the weight. T rows are in the order of the chunks.
     void row_parallel_backward(const Tensor& d_output, const parallel::Parameter& weight, const Tensor& input,
-                               const Tensor& d_input, std::span<const std::int64_t> tp_rows,
+                               const Tensor& d_input, std::span<const parallel::RowChunk> chunks,
                                backend::Arena& scratch) const;
+    /// The chunks in which the MLP handles the rows, which it does not mix. [T, ...] tensors of the MLP have
+    /// their order.
+    std::vector<parallel::RowChunk> mlp_chunks(const parallel::Sequences& sequences) const;
+    /// All rows in their order.
+    std::vector<parallel::RowChunk> one_chunk(const parallel::Sequences& sequences) const;
 
     backend::Backend& backend_;
     const parallel::ParameterStore& store_;
@@ -106,6 +115,7 @@ private:
     /// What a forward pass keeps: nothing, the input of each layer (activation checkpointing: backward runs
     /// the layer again), what takes long to compute again (selective checkpointing), or all activations.
     enum class Checkpointing { keep_nothing, keep_layer_inputs, keep_costly, keep_all } checkpointing_;
+    TpOverlap tp_overlap_;
     bool trained_;
     std::int64_t heads_, kv_heads_, mlp_;  ///< of this tp rank
     parallel::SequenceParallel sequence_parallel_;

@@ -147,7 +147,7 @@ void Vision::merge_and_project(State& state, const Tensor& output, backend::Aren
     // activation between them stays on its rank.
     ops::linear_gelu(backend_, sequence_parallel_.all_gather(as_tokens(state.normed), tp_rows, scratch),
                      merge_weight_->weight, merge_bias_->weight, state.merged, state.activated);
-    const Tensor partial = sequence_parallel_.partial(output, tp_rows, scratch);
+    const Tensor partial = sequence_parallel_.rows_of_all(output, tp_rows, scratch);
     ops::linear(backend_, state.activated, project_weight_->weight, partial);
     sequence_parallel_.reduce_scatter(partial, output, tp_rows, scratch);
     // After the sum over the ranks, so that the bias is added once.
@@ -214,7 +214,7 @@ void Vision::merge_backward(State& state, const Tensor& d_output, const Tensor& 
     ops::gelu_backward(backend_, d_activated, state.merged, d_merged);
     {
         const backend::ArenaScope gathered(scratch);
-        const Tensor partial = sequence_parallel_.partial(as_tokens(d_normed), tp_rows, scratch);
+        const Tensor partial = sequence_parallel_.rows_of_all(as_tokens(d_normed), tp_rows, scratch);
         ops::linear_backward_input(backend_, d_merged, merge_weight_->weight, partial, false);
         ops::linear_backward_weight(backend_, d_merged,
                                     sequence_parallel_.all_gather(as_tokens(state.normed), tp_rows, scratch),

@@ -6,11 +6,14 @@
 // Shape letters: T rows of the slice, `local` of them on this rank, C columns.
 #pragma once
 
+#include <numeric>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "backend/arena.hpp"
 #include "collective/process_group.hpp"
+#include "parallel/row_chunks.hpp"
 
 namespace maestro::parallel {
 
@@ -48,10 +51,23 @@ public:
     }
     /// The same beside work that does not need the rows.
     StartedGather start_all_gather(const Tensor& local, std::span<const std::int64_t> tp_rows,
-                                   backend::Arena& arena) const;
-    /// Allocates the tensor [T, C] for this rank's part of a sum over the ranks, which reduce_scatter() turns
-    /// into `local`; on one rank returns `local` itself.
-    Tensor partial(const Tensor& local, std::span<const std::int64_t> tp_rows, backend::Arena& arena) const;
+                                   backend::Arena& arena) const {
+        return start_all_gather(local, tp_rows, rows_of_all(local, tp_rows, arena));
+    }
+    /// The same into all[T, C], which is that of rows_of_all(), or a chunk of it.
+    StartedGather start_all_gather(const Tensor& local, std::span<const std::int64_t> tp_rows,
+                                   const Tensor& all) const;
+    /// Begins a gather for each of these chunks of `local` into that chunk of `all`.
+    std::vector<StartedGather> start_all_gather(const Tensor& local, std::span<const RowChunk> chunks,
+                                                const Tensor& all) const;
+    /// Allocates a tensor [T, C] of T = `rows` rows for what is gathered from `local`, or for this rank's
+    /// part of a sum over the ranks that reduce_scatter() turns into `local`. On one rank returns `local`
+    /// itself.
+    Tensor rows_of_all(const Tensor& local, std::int64_t rows, backend::Arena& arena) const;
+    Tensor rows_of_all(const Tensor& local, std::span<const std::int64_t> tp_rows,
+                       backend::Arena& arena) const {
+        return rows_of_all(local, slice_rows(tp_rows), arena);
+    }
     /// local[local, C] = this rank's rows of the sum of all ranks' partial[T, C], in the order of ranks.
     /// Collective.
     void reduce_scatter(const Tensor& partial, const Tensor& local, std::span<const std::int64_t> tp_rows,
@@ -62,6 +78,10 @@ public:
     collective::Operation launch_reduce_scatter(const Tensor& partial, const Tensor& local,
                                                 std::span<const std::int64_t> tp_rows,
                                                 backend::Arena& scratch) const;
+    /// The same for a chunk of both tensors, after chunks whose sums are still under way: `sums` has them,
+    /// and receives this one.
+    void launch_reduce_scatter(const Tensor& partial, const Tensor& local, const RowChunk& chunk,
+                               std::vector<collective::Operation>& sums, backend::Arena& scratch) const;
     /// local[local, O] = addend[local, O] + this rank's rows of x w^T, summed over the ranks, where x[T, I]
     /// and w[O, I] have this rank's part of the input channels (Megatron-LM's RowParallelLinear).
     /// Collective.
@@ -70,6 +90,10 @@ public:
     collective::ProcessGroup& group() const { return *tp_; }
 
 private:
+    static std::int64_t slice_rows(std::span<const std::int64_t> tp_rows) {
+        return std::accumulate(tp_rows.begin(), tp_rows.end(), std::int64_t{0});
+    }
+
     backend::Backend& backend_;
     collective::ProcessGroup* tp_;
 };

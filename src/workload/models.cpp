@@ -32,6 +32,7 @@ model::Role role_of(const Scenario& scenario, int section, model::Stage part) {
                      .seed = scenario.seed,
                      .compute = scenario.compute,
                      .recompute = scenario.recompute,
+                     .tp_overlap = scenario.tp_overlap,
                      .stage = std::move(part)};
     for (const graph::Edge& e : scenario.graph.edges) {
         if (e.from == section && last)

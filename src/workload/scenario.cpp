@@ -73,6 +73,9 @@ Scenario describe(const config::Deck& deck, config::Times times, std::vector<gra
     scenario.recompute = deck.train.recompute == "layer"   ? Recompute::layer
                          : deck.train.recompute == "cheap" ? Recompute::cheap
                                                            : Recompute::none;
+    scenario.tp_overlap = deck.run.tp_overlap == "always"  ? TpOverlap::always
+                          : deck.run.tp_overlap == "never" ? TpOverlap::never
+                                                           : TpOverlap::automatic;
     scenario.seed = deck.run.seed;
     std::vector<graph::Section> sections;
     for (const config::Section& s : deck.sections) {

@@ -25,6 +25,7 @@ struct Scenario {
     std::int64_t sequence_length = 512;         ///< the most tokens of a sample, picture tokens included
     DType compute = DType::f32;
     Recompute recompute = Recompute::none;
+    TpOverlap tp_overlap = TpOverlap::automatic;
     std::uint64_t seed = 0;    ///< of the initial weights
     std::int32_t marker = -1;  ///< the token that stands for a picture in the samples
     /// The machines that times are counted for. Without it, they are counted at a nominal rate.

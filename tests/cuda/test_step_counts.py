@@ -27,10 +27,10 @@ def check(layout, expected):
 def test_exchanges_of_tensor_parallelism():
     half = TOKENS * WIDTH * BF16 / 2  # what a rank of two sends to gather or to sum the rows of a layer
     check("tp 2", {
-        # The input of qkv and of gate_up is gathered, the output of the projections is summed.
-        ("NCCL groups", "a layer forward"): 4, ("bytes sent by NCCL", "a layer forward"): 4 * half,
+        # The input of qkv and of gate_up is gathered, the output of the projections is summed; those of the MLP in two chunks.
+        ("NCCL groups", "a layer forward"): 6, ("bytes sent by NCCL", "a layer forward"): 4 * half,
         # Their adjoints, and the two inputs once more for the gradients of the weights.
-        ("NCCL groups", "a layer backward"): 6, ("bytes sent by NCCL", "a layer backward"): 6 * half,
+        ("NCCL groups", "a layer backward"): 9, ("bytes sent by NCCL", "a layer backward"): 6 * half,
         ("host waits: threads of NCCL groups", "a layer forward"): 0, ("host waits: threads of NCCL groups", "a layer backward"): 0,
     })
 

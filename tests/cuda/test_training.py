@@ -114,7 +114,7 @@ LAYOUTS = {
     "tp": (3, []),
     "cp": (3, ["section.language.layout.tp=1", "section.language.layout.cp=2"]),
     "dp": (3, ["section.language.layout.tp=1", "section.language.layout.dp=2"]),
-    "tp and cp": (6, ["section.vision.layout.tp=2", "section.language.layout.cp=2"]),
+    "tp and cp": (6, ["section.vision.layout.tp=2", "section.language.layout.cp=2", "run.tp_overlap=always"]),
     "pp": (4, ["section.vision.layout.pp=2", "section.language.layout.tp=1", "section.language.layout.pp=2"]),
 }
 

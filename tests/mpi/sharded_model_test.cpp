@@ -283,11 +283,15 @@ int main(int argc, char** argv) {
             std::function<void(ModelSpec&)> change;
             Recompute recompute = Recompute::none;
             std::vector<int> layers = {2};
+            TpOverlap tp_overlap = TpOverlap::automatic;
         };
         for (const Case& c : {Case{{}}, Case{{}, Recompute::layer}, Case{{}, Recompute::cheap}, Case{uneven},
-                              Case{uneven, Recompute::layer}, Case{untied, Recompute::none, {1, 1}}})
+                              Case{uneven, Recompute::layer}, Case{untied, Recompute::none, {1, 1}},
+                              Case{{}, Recompute::cheap, {2}, TpOverlap::always},
+                              Case{uneven, Recompute::none, {2}, TpOverlap::always}})
             for (const Job::Kind kind : {Job::Kind::vlm, Job::Kind::distill}) {
                 Job reference(kind, DType::f64, c.recompute, 1, c.change);
+                reference.first_role.tp_overlap = reference.last_role.tp_overlap = c.tp_overlap;
                 std::vector<Layout> ups, downs;
                 for (const Layout& layout : layouts) {
                     if (fits(reference.first_spec, layout)) ups.push_back(layout);
