@@ -9,6 +9,7 @@
 #include "comm/agree.hpp"
 #include "comm/environment.hpp"
 #include "comm/heartbeat.hpp"
+#include "comm/roll_call.hpp"
 #include "comm/signals.hpp"
 #include "comm/topology.hpp"
 #include "comm/watchdog.hpp"
@@ -83,6 +84,7 @@ ExitCode run(int argc, char** argv, const comm::Communicator& world, comm::Watch
     watchdog.identify(fmt::format("rank {} ({})", world.rank(), topology.host));
     comm::catch_stop_signals();
     comm::Heartbeat heartbeat(world, watchdog);
+    const comm::RollCall roll_call(world, topology.host);
     train::RunContext context{.world = world,
                               .watchdog = watchdog,
                               .pulse = heartbeat,

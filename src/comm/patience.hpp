@@ -6,9 +6,9 @@
 namespace maestro::comm {
 
 /// While it exists, waits last a little longer than the waiter's deadline. It is for ranks that wait for one
-/// that does something on its own: if that one hangs, it knows why, and its waiter or its watchdog, which
-/// fires up to a heartbeat and a margin after the deadline, should report first. The others report only if it
-/// stays silent too.
+/// that does something on its own: if that one hangs, it knows why, and its waiter, which reports up to a
+/// roll call after the deadline, or its watchdog, which fires up to a heartbeat and a margin after it, should
+/// be first. The others report only if it stays silent too.
 class Patience {
 public:
     explicit Patience(Waiter& waiter) : waiter_(waiter), timeout_s_(waiter.timeout_s()) {

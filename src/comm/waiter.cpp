@@ -23,6 +23,10 @@ constexpr double kMaxSleepS = 200e-6;
 constexpr double kLongWaitS = 0.25;  // longer waits are reported to the watchdog, once a second
 constexpr double kReportS = 1.0;
 constexpr double kPollEveryS = 1e-3;
+// How long a roll call lasts at most: even with Patience it ends before the watchdog fires, which leaves a
+// rank that waits 8 s.
+constexpr double kMaxRollCallS = 2.0;
+constexpr double kRollCallOfTimeout = 0.25;
 
 // On some networks one-sided operations proceed only while the target is inside MPI. A probe of the
 // communicator of this process alone is the cheapest call.
@@ -53,15 +57,15 @@ void Waiter::pause(Wait& wait, const std::function<std::string()>& describe) {
         return;
     }
     const double elapsed = now_s() - wait.start_s;
+    if (answer_) answer_();
     const bool late = elapsed - wait.last_heartbeat_s > timeout_s_;
     // Called before every sleep and not only when it is late, because this also forwards heartbeats.
     if (heartbeat_poll_ && heartbeat_poll_()) {
         wait.last_heartbeat_s = elapsed;
+        wait.missing = {};  // those who answer now may be silent at the next deadline
         if (watchdog_) watchdog_->progress();
     } else if (late) {
-        const std::string who = watchdog_ ? watchdog_->activity() : fmt::format("rank {}", world_rank());
-        throw Error(ExitCode::peer_lost, fmt::format("{}: no answer for {:.0f} s; waiting for {}", who,
-                                                     timeout_s_, named(describe)));
+        expire(wait, elapsed, describe);
     }
     if ((watchdog_ || !diagnostics_.empty()) && elapsed > wait.next_report_s) {
         const std::string what = named(describe);
@@ -70,6 +74,23 @@ void Waiter::pause(Wait& wait, const std::function<std::string()>& describe) {
     }
     const double sleep_s = std::min(kMaxSleepS, kMinSleepS + elapsed / 100);
     std::this_thread::sleep_for(std::chrono::duration<double>(sleep_s));
+}
+
+void Waiter::expire(Wait& wait, double elapsed, const std::function<std::string()>& describe) const {
+    std::string answers;
+    if (ask_) {
+        if (!wait.missing) {
+            wait.missing = ask_();
+            wait.asked_s = elapsed;
+        }
+        const std::string missing = wait.missing();
+        const double roll_call_s = std::min(kMaxRollCallS, kRollCallOfTimeout * timeout_s_);
+        if (!missing.empty() && elapsed < wait.asked_s + roll_call_s) return;
+        answers = missing.empty() ? "; all other ranks answer" : "; no answer from " + missing;
+    }
+    const std::string who = watchdog_ ? watchdog_->activity() : fmt::format("rank {}", world_rank());
+    throw Error(ExitCode::peer_lost, fmt::format("{}: no answer for {:.0f} s; waiting for {}{}", who,
+                                                 timeout_s_, named(describe), answers));
 }
 
 bool Waiter::poll() {

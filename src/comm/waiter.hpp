@@ -27,10 +27,22 @@ public:
     /// `poll` (empty: none) is called often during a wait and returns whether another rank has sent a
     /// heartbeat since the last call: then the deadline of the present wait starts again. It must be cheap.
     void set_heartbeat_poll(std::function<bool()> poll) { heartbeat_poll_ = std::move(poll); }
-    /// Calls it outside of a wait. A rank that may work for longer than a deadline without a wait does this
-    /// in between, because some ranks hear of others only through it (see Heartbeat).
+    /// Names the ranks that have not answered yet; "": all have.
+    using Missing = std::function<std::string()>;
+    /// For a wait that is over its deadline: `ask` asks all other ranks whether they are there, once, and the
+    /// wait then goes on for a moment, so that its error can name the ranks that do not answer. `answer` is
+    /// called often during a wait and answers the others; it must be cheap. Neither may wait. Both empty:
+    /// none.
+    void set_roll_call(std::function<Missing()> ask, std::function<void()> answer) {
+        ask_ = std::move(ask);
+        answer_ = std::move(answer);
+    }
+    /// Polls heartbeats and answers roll calls outside of a wait. A rank that may work for longer than a
+    /// deadline without a wait does this in between, because some ranks hear of others only through it (see
+    /// Heartbeat), and because it would be named as one that does not answer.
     void poll_heartbeats() const {
         if (heartbeat_poll_) heartbeat_poll_();
+        if (answer_) answer_();
     }
 
     /// Describes pending work of a device that needs other ranks, which may be the real reason of a long
@@ -43,9 +55,9 @@ public:
     }
     void remove_diagnostic(DiagnosticId id) { diagnostics_.erase(id); }
 
-    /// Returns as soon as ready() is true. Throws Error(peer_lost) with describe() after timeout_s;
-    /// describe() is called for long waits only. ready() may call MPI but must not wait itself. The sleeps
-    /// let other ranks run on the same core.
+    /// Returns as soon as ready() is true. Throws Error(peer_lost) with describe() after timeout_s, with a
+    /// roll call up to 2 s later; describe() is called for long waits only. ready() may call MPI but must not
+    /// wait itself. The sleeps let other ranks run on the same core.
     template <class Ready, class Describe>
     void wait_until(Ready&& ready, Describe&& describe) {
         if (ready()) return;
@@ -77,9 +89,13 @@ private:
         // Since the start:
         double last_heartbeat_s = 0;
         double next_report_s = 0;
+        double asked_s = 0;
+        Missing missing = {};  ///< of the roll call that was started at asked_s; empty: of none
     };
     Wait begin() const;
     void pause(Wait& wait, const std::function<std::string()>& describe);
+    /// Once a wait is over its deadline. Throws, unless a roll call is not over yet.
+    void expire(Wait& wait, double elapsed, const std::function<std::string()>& describe) const;
     void end(const Wait& wait) const;
     std::string named(const std::function<std::string()>& describe) const;
 
@@ -87,6 +103,8 @@ private:
     Watchdog* watchdog_ = nullptr;
     Progress progress_;
     std::function<bool()> heartbeat_poll_;
+    std::function<Missing()> ask_;
+    std::function<void()> answer_;
     std::list<Diagnostic> diagnostics_;
     std::list<Poll> polls_;
 };

@@ -12,6 +12,7 @@
 #include "channel/open.hpp"
 #include "comm/check.hpp"
 #include "comm/environment.hpp"
+#include "comm/roll_call.hpp"
 #include "comm/topology.hpp"
 #include "comm/watchdog.hpp"
 #include "support/device.hpp"
@@ -33,6 +34,7 @@ void misbehave(const std::string& how) {
 }
 
 void run(const comm::Communicator& world, comm::Watchdog& watchdog, const std::string& how) {
+    const comm::RollCall roll_call(world, "here");
     channel::ChannelSpec spec;
     spec.name = "vision-language";
     spec.producers = {{1}};

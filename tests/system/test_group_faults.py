@@ -29,6 +29,7 @@ def test_a_stopped_follower_is_missed_by_its_group(workspace, degree):
     assert report["code"] == 76 and report["rank"] == 0
     # Timing decides where the other rank waits for it: nearly always in a layer, seldom between two steps.
     assert re.search(rf"waiting for .* of (section teacher, replica 0, {degree} ranks|teacher|lane|world)", report["reason"]), report
+    assert "; no answer from rank 1 (" in report["reason"], report
 
 
 # Ranks 0 and 1: the ring of the vision section; ranks 2 to 5: cp x tp of the language section, whose leader is 2.
@@ -44,6 +45,7 @@ def test_a_stopped_follower_ends_the_job_in_time(workspace, rank):
     assert job.returncode == 76 and "waiting for " in output, output
     report = workspace.exit_report("stopped")
     assert report["code"] == 76 and report["rank"] != rank
+    assert f"; no answer from rank {rank} (" in report["reason"], report
 
 
 @pytest.mark.nightly

@@ -162,6 +162,8 @@ def test_a_cut_link_ends_the_job(workspace, nodes):
     assert job.returncode != 0 and "mpirun cannot reach the others" in output, output
     report = workspace.exit_report("cut")
     assert report["code"] == 76 and "waiting for" in report["reason"], (report, output)
+    missing = "ranks 1 (south), 2 (south), 3 (south)" if report["rank"] == 0 else "rank 0 (north)"
+    assert report["reason"].endswith("; no answer from " + missing), (report, output)
     assert not any(nodes.call("pids", node, "maestro").stdout for node in ("north", "south"))
 
 
@@ -172,3 +174,4 @@ def test_a_stopped_rank_of_another_node_is_missed(workspace, nodes):
     os.kill(int(nodes.call("pids", "north", "maestro").stdout), signal.SIGSTOP)
     output, _ = job.communicate(timeout=60)
     assert job.returncode != 0 and workspace.exit_report("stopped")["code"] == 76 and "waiting for" in output, output
+    assert workspace.exit_report("stopped")["reason"].endswith("; no answer from rank 0 (north)"), output
