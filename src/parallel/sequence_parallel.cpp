@@ -1,8 +1,5 @@
 #include "parallel/sequence_parallel.hpp"
 
-#include "ops/elementwise.hpp"
-#include "ops/linear.hpp"
-
 namespace maestro::parallel {
 
 namespace {
@@ -45,19 +42,6 @@ void SequenceParallel::launch_reduce_scatter(const Tensor& partial, const Tensor
         for (collective::Operation& sum : sums) sum.wait();
     sums.push_back(
         launch_reduce_scatter(rows(partial, chunk.slice), rows(local, chunk.local), chunk.tp_rows, scratch));
-}
-
-void SequenceParallel::add_row_parallel(const Tensor& x, const Tensor& w, const Tensor& addend,
-                                        const Tensor& local, std::span<const std::int64_t> tp_rows,
-                                        backend::Arena& scratch) const {
-    if (single_rank()) return ops::linear_accumulate(backend_, x, w, local, addend);
-    const backend::ArenaScope scope(scratch);
-    // The addend comes after the sum over the ranks. If each rank added its copy of the residual stream
-    // first, the stream would be counted once for every rank.
-    const Tensor partial = scratch.allocate(local.dtype, {x.dim(0), local.columns()});
-    ops::linear(backend_, x, w, partial);
-    reduce_scatter(partial, local, tp_rows, scratch);
-    ops::add(backend_, addend, local);
 }
 
 }  // namespace maestro::parallel

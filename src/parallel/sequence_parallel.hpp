@@ -82,11 +82,6 @@ public:
     /// and receives this one.
     void launch_reduce_scatter(const Tensor& partial, const Tensor& local, const RowChunk& chunk,
                                std::vector<collective::Operation>& sums, backend::Arena& scratch) const;
-    /// local[local, O] = addend[local, O] + this rank's rows of x w^T, summed over the ranks, where x[T, I]
-    /// and w[O, I] have this rank's part of the input channels (Megatron-LM's RowParallelLinear).
-    /// Collective.
-    void add_row_parallel(const Tensor& x, const Tensor& w, const Tensor& addend, const Tensor& local,
-                          std::span<const std::int64_t> tp_rows, backend::Arena& scratch) const;
     collective::ProcessGroup& group() const { return *tp_; }
 
 private:

@@ -1,0 +1,71 @@
+// The first half of a transformer layer: norm, projection to queries, keys and values, norm of each head and
+// rotary positions, attention, output projection, and the residual connection.
+//
+// Shape letters as in transformer.hpp.
+#pragma once
+
+#include <string>
+
+#include "model/module.hpp"
+#include "parallel/context_attention.hpp"
+#include "parallel/parallel_linear.hpp"
+
+namespace maestro::model {
+
+/// What the backward pass reads. With Recompute::cheap, those marked (r) are absent and are computed again.
+struct AttentionBlockActivations {
+    Tensor input;                              ///< [local, C]: the residual stream
+    Tensor normed, rstd;                       ///< [local, C] (r), [local]
+    Tensor qkv;                                ///< [T, (H + 2 K) D]
+    Tensor head_rstd;                          ///< [T, H + K]
+    Tensor attn_out;                           ///< [T, H D]: attention output, before the output projection
+    parallel::AttentionActivations attention;  ///< its q and k (r), but for all-to-all
+};
+
+class AttentionBlock {
+public:
+    /// Declares "PREFIXattention.*" in `store`; each tp rank holds a part of the heads. Backend, mesh and
+    /// store outlive the block.
+    AttentionBlock(backend::Backend& backend, const ModelSpec& spec, const Role& role,
+                   const parallel::Mesh& mesh, parallel::ParameterStore& store, const std::string& prefix);
+
+    /// Allocates what backward() reads in `saved`, and what it may compute again in `passing`.
+    AttentionBlockActivations allocate(const Tensor& input, const parallel::Sequences& sequences,
+                                       backend::Arena& saved, backend::Arena& passing) const;
+    /// output[local, C] = the residual stream a.input and what attention adds to it. Collective over the
+    /// replica, like backward().
+    void forward(AttentionBlockActivations& a, const Tensor& output, const parallel::Sequences& sequences,
+                 backend::Arena& scratch) const;
+    /// Removes what restored() computes again.
+    void discard_cheap(AttentionBlockActivations& a) const;
+    /// Adds the gradient of the branch to d_stream[local, C], the gradient of the output, and adds the
+    /// gradients of the weights.
+    void backward(const AttentionBlockActivations& a, const Tensor& d_stream,
+                  const parallel::Sequences& sequences, backend::Arena& scratch) const;
+
+    /// Builds the device's attention plans for sequences of these lengths, in rows.
+    void prepare(std::span<const std::int64_t> rows, parallel::AttentionMask mask, bool backward) const;
+
+private:
+    struct Weights {
+        const parallel::Parameter *norm, *qkv, *q_norm, *k_norm, *output;
+    };
+    Weights declare(parallel::ParameterStore& store, const Role& role, const parallel::Mesh& mesh,
+                    const std::string& prefix) const;
+    /// Returns the queries and keys, computed again where they were not saved.
+    parallel::AttentionActivations restored_attention(const AttentionBlockActivations& a,
+                                                      const parallel::Sequences& sequences,
+                                                      backend::Arena& scratch) const;
+
+    backend::Backend& backend_;
+    ModelSpec spec_;
+    DType type_;
+    std::int64_t heads_, kv_heads_;  ///< of this tp rank
+    parallel::SequenceParallel sequence_parallel_;
+    parallel::ContextAttention attention_;
+    Weights weights_;
+    parallel::ColumnParallelLinear qkv_;
+    parallel::RowParallelLinear output_;
+};
+
+}  // namespace maestro::model

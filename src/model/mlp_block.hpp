@@ -1,0 +1,65 @@
+// The second half of a transformer layer: norm, gated MLP (SwiGLU), and the residual connection.
+//
+// Shape letters as in transformer.hpp.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/module.hpp"
+#include "parallel/parallel_linear.hpp"
+#include "parallel/sequences.hpp"
+
+namespace maestro::model {
+
+/// What the backward pass reads. With Recompute::cheap, those marked (r) are absent and are computed again.
+/// Rows [T, ...] have the order of MlpBlock::chunks().
+struct MlpBlockActivations {
+    Tensor input;           ///< [local, C]: the residual stream
+    Tensor normed, rstd;    ///< [local, C] (r), [local]
+    Tensor gate_up, gated;  ///< [T, 2 F], [T, F] (r)
+};
+
+class MlpBlock {
+public:
+    /// Declares "PREFIXmlp.*" in `store`; each tp rank holds a part of the hidden channels. Backend, mesh and
+    /// store outlive the block.
+    MlpBlock(backend::Backend& backend, const ModelSpec& spec, const Role& role, const parallel::Mesh& mesh,
+             parallel::ParameterStore& store, const std::string& prefix);
+
+    /// Allocates what backward() reads in `saved`, and what it may compute again in `passing`.
+    MlpBlockActivations allocate(const Tensor& input, const parallel::Sequences& sequences,
+                                 backend::Arena& saved, backend::Arena& passing) const;
+    /// output[local, C] = the residual stream a.input and what the MLP adds to it. Collective over tp, like
+    /// backward().
+    void forward(const MlpBlockActivations& a, const Tensor& output, const parallel::Sequences& sequences,
+                 backend::Arena& scratch) const;
+    /// Removes what backward() computes again.
+    void discard_cheap(MlpBlockActivations& a) const { a.normed = a.gated = {}; }
+    /// Adds the gradient of the branch to d_stream[local, C], the gradient of the output, and adds the
+    /// gradients of the weights.
+    void backward(const MlpBlockActivations& a, const Tensor& d_stream, const parallel::Sequences& sequences,
+                  backend::Arena& scratch) const;
+
+private:
+    struct Weights {
+        const parallel::Parameter *norm, *gate_up, *down;
+    };
+    Weights declare(parallel::ParameterStore& store, const Role& role, const parallel::Mesh& mesh,
+                    const std::string& prefix) const;
+    /// The chunks in which rows are exchanged and multiplied. The MLP does not mix rows, so their order does
+    /// not matter.
+    std::vector<parallel::RowChunk> chunks(const parallel::Sequences& sequences) const;
+
+    backend::Backend& backend_;
+    ModelSpec spec_;
+    DType type_;
+    TpOverlap tp_overlap_;
+    std::int64_t mlp_;  ///< hidden channels of this tp rank
+    parallel::SequenceParallel sequence_parallel_;
+    Weights weights_;
+    parallel::ColumnParallelLinear gate_up_;
+    parallel::RowParallelLinear down_;
+};
+
+}  // namespace maestro::model

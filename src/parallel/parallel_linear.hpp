@@ -1,0 +1,61 @@
+// Linear layers whose weight is split over the tp ranks (Megatron-LM's ColumnParallelLinear and
+// RowParallelLinear). Shape letters as in sequence_parallel.hpp; I input channels, O output channels.
+#pragma once
+
+#include <span>
+
+#include "parallel/parameter.hpp"
+#include "parallel/sequence_parallel.hpp"
+
+namespace maestro::parallel {
+
+/// Each rank computes its part of the output channels for all rows. The weight and the mesh outlive the
+/// object.
+class ColumnParallelLinear {
+public:
+    ColumnParallelLinear(backend::Backend& backend, SequenceParallel sequence_parallel,
+                         const Parameter& weight)
+        : backend_(backend), sequence_parallel_(sequence_parallel), weight_(&weight) {}
+
+    /// output[T, part of O] from input[local, I]. Collective over tp.
+    void forward(const Tensor& input, const Tensor& output, std::span<const std::int64_t> tp_rows,
+                 backend::Arena& scratch) const;
+    /// The same from rows[T, I], which have been gathered.
+    void forward_gathered(const Tensor& rows, const Tensor& output) const;
+    /// d_input[local, I] from d_output[T, part of O], and the gradient of the weight. T rows are in the order
+    /// of the chunks. Collective over tp.
+    void backward(const Tensor& d_output, const Tensor& input, const Tensor& d_input,
+                  std::span<const RowChunk> chunks, backend::Arena& scratch) const;
+
+private:
+    backend::Backend& backend_;
+    SequenceParallel sequence_parallel_;
+    const Parameter* weight_;
+};
+
+/// Each rank has a part of the input channels. The outputs of all ranks are summed. The weight and the mesh
+/// outlive the object.
+class RowParallelLinear {
+public:
+    RowParallelLinear(backend::Backend& backend, SequenceParallel sequence_parallel, const Parameter& weight)
+        : backend_(backend), sequence_parallel_(sequence_parallel), weight_(&weight) {}
+
+    /// output[local, O] = addend[local, O] + the layer's output for input[T, part of I]. Collective over tp.
+    void forward_add(const Tensor& input, const Tensor& addend, const Tensor& output,
+                     std::span<const std::int64_t> tp_rows, backend::Arena& scratch) const;
+    /// partial[T, O]: this rank's term of the sum, from input[T, part of I].
+    void forward_partial(const Tensor& input, const Tensor& partial) const;
+    /// Adds addend[local, O] to output[local, O], the sum of all ranks' terms.
+    void finish_sum(const Tensor& addend, const Tensor& output) const;
+    /// d_input[T, part of I] from d_output[local, O], and the gradient of the weight. T rows are in the order
+    /// of the chunks. Collective over tp.
+    void backward(const Tensor& d_output, const Tensor& input, const Tensor& d_input,
+                  std::span<const RowChunk> chunks, backend::Arena& scratch) const;
+
+private:
+    backend::Backend& backend_;
+    SequenceParallel sequence_parallel_;
+    const Parameter* weight_;
+};
+
+}  // namespace maestro::parallel
