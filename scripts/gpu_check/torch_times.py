@@ -24,6 +24,10 @@ def rms_norm(x, weight):
     return F.rms_norm(x, (x.shape[-1],), weight, 1e-6)
 
 
+def layer_norm(x, weight, bias):
+    return F.layer_norm(x, (x.shape[-1],), weight, bias, 1e-6)
+
+
 def gelu(x):
     return F.gelu(x, approximate="tanh")
 
@@ -90,6 +94,9 @@ OPERATIONS = {
     "swiglu_backward": lambda row, t: backward(swiglu, rows_columns(row, t, 2)),
     "rms_norm": lambda row, t: forward(rms_norm, rows_columns(row, t), torch.randn(int(row["columns"]), device="cuda", dtype=t)),
     "rms_norm_backward": lambda row, t: backward(rms_norm, rows_columns(row, t), torch.randn(int(row["columns"]), device="cuda", dtype=t)),
+    "layer_norm": lambda row, t: forward(layer_norm, rows_columns(row, t), *(torch.randn(int(row["columns"]), device="cuda", dtype=t) for _ in "wb")),
+    "layer_norm_backward": lambda row, t: backward(layer_norm, rows_columns(row, t),
+                                                   *(torch.randn(int(row["columns"]), device="cuda", dtype=t) for _ in "wb")),
     "cross_entropy": cross_entropy,
     "linear": linear,
     "attention": attention_forward,

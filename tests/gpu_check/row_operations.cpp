@@ -2,6 +2,7 @@
 #include "ops/adamw.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/gelu.hpp"
+#include "ops/layer_norm.hpp"
 #include "ops/linear.hpp"
 #include "ops/reduce.hpp"
 #include "ops/rms_norm.hpp"
@@ -96,6 +97,23 @@ std::vector<Operation> norms() {
                           weights = w.random(t, {s.columns}), rstd = w.random(sums_of(t), {s.rows}),
                           dx = w.sum(t, {s.rows, s.columns}), dw = w.sum(sums_of(t), {s.columns});
              return [=, &w] { ops::rms_norm_backward(w.b, dy, x, weights, rstd, dx, dw, true, w.scratch); };
+         }},
+        {"layer_norm", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, s.columns}, 3), weights = w.random(t, {s.columns}),
+                          bias = w.random(t, {s.columns}), y = w.result(t, {s.rows, s.columns}),
+                          mean = w.result(sums_of(t), {s.rows}), rstd = w.result(sums_of(t), {s.rows});
+             return [=, &w] { ops::layer_norm(w.b, x, weights, bias, y, mean, rstd, 1e-6); };
+         }},
+        {"layer_norm_backward", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor dy = w.random(t, {s.rows, s.columns}), x = w.random(t, {s.rows, s.columns}),
+                          weights = w.random(t, {s.columns}), mean = w.random(sums_of(t), {s.rows}),
+                          rstd = w.random(sums_of(t), {s.rows}), dx = w.sum(t, {s.rows, s.columns}),
+                          dw = w.sum(sums_of(t), {s.columns}), dbias = w.sum(sums_of(t), {s.columns});
+             return [=, &w] {
+                 ops::layer_norm_backward(w.b, dy, x, weights, mean, rstd, dx, dw, dbias, true, w.scratch);
+             };
          }},
         {"add_bias", kMemory, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {

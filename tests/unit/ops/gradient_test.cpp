@@ -10,6 +10,7 @@
 #include "ops/elementwise.hpp"
 #include "ops/embedding.hpp"
 #include "ops/gelu.hpp"
+#include "ops/layer_norm.hpp"
 #include "ops/linear.hpp"
 #include "ops/rms_norm.hpp"
 #include "ops/rotary.hpp"
@@ -68,6 +69,21 @@ TEST_F(Gradient, RmsNorm) {
     const Tensor twice = zeros({6, 9});
     for (int i = 0; i < 2; ++i) rms_norm_backward(b_, probe, x, w, rstd, twice, {}, true, scratch_);
     for (std::int64_t i = 0; i < dx.size(); ++i) EXPECT_DOUBLE_EQ(get(twice, i), 2 * get(dx, i));
+}
+
+TEST_F(Gradient, LayerNorm) {
+    const Tensor x = random({6, 9}), w = random({9}), bias = random({9}), probe = random({6, 9}),
+                 y = zeros({6, 9}), mean = zeros({6}), rstd = zeros({6});
+    const auto loss = [&] {
+        layer_norm(b_, x, w, bias, y, mean, rstd, 1e-3);
+        return dot(y, probe);
+    };
+    loss();
+    const Tensor dx = zeros({6, 9}), dw = zeros({9}), dbias = zeros({9});
+    layer_norm_backward(b_, probe, x, w, mean, rstd, dx, dw, dbias, false, scratch_);
+    expect_gradient(b_, "x", x, dx, loss);
+    expect_gradient(b_, "w", w, dw, loss);
+    expect_gradient(b_, "bias", bias, dbias, loss);
 }
 
 TEST_F(Gradient, Activations) {
