@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string>
 
-#include "backend/fused_attention.hpp"
+#include "backend/backend.hpp"
 
 namespace maestro::backend {
 
@@ -25,10 +25,10 @@ std::string bus_of_gpu(int number);
 std::string identity_of_gpu(int number);
 /// Bytes of GPU memory that libraries use in a process, beside the CUDA context and the arenas.
 struct LibraryMemory {
-    std::size_t workspace = 0;  ///< allocated by the backend
+    std::size_t workspace = 0;  ///< allocated by the backend, which needs more to benchmark GEMMs
     std::size_t reserve = 0;    ///< estimate: handles, and modules that are loaded at their first use
 };
-LibraryMemory library_memory_of_gpu(int number);
+LibraryMemory library_memory_of_gpu(int number, GemmOptions gemm);
 /// Returns for example "NVIDIA H100 80GB HBM3 (architecture 9.0, 79 GiB, PCI 0000:10:00.0)".
 std::string describe_gpu(int number);
 /// Returns which of the visible GPUs have peer access to which others: "0 reaches 1; 1 reaches 0; 2 none".

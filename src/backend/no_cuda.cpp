@@ -16,7 +16,7 @@ std::string identity_of_gpu(int number) {
     MAESTRO_FAIL("GPU {} in a build without CUDA", number);
 }
 
-LibraryMemory library_memory_of_gpu(int number) {
+LibraryMemory library_memory_of_gpu(int number, GemmOptions) {
     MAESTRO_FAIL("GPU {} in a build without CUDA", number);
 }
 

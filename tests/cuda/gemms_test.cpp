@@ -1,7 +1,13 @@
 // GEMMs by cuBLASLt: epilogues, and the choice of an algorithm per shape.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 
+#include <algorithm>
+
+#include "backend/device.hpp"
+#include "backend/gpus.hpp"
 #include "hosted/cublaslt.hpp"
+#include "ops/elementwise.hpp"
 #include "ops/gelu.hpp"
 #include "ops/linear.hpp"
 #include "support/views.hpp"
@@ -177,6 +183,33 @@ TEST_F(Gemms, AreBenchmarkedIfRequested) {
                 expected[r * kInputs + i] += gradient[r * 24 + o] * w[o * kInputs + i];
     const auto found = testing_support::read_elements(*autotuning, dx);
     for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-4) << i;
+}
+
+TEST_F(Gemms, AreBenchmarkedInPlannedMemory) {
+    // The gradient is larger than the memory for trials, so that a trial computes some of its rows.
+    constexpr std::int64_t kRows = 2, kOutputs = 4224, kWidth = 2048;
+    const Tensor dy = filled(DType::f64, {kRows, kOutputs}, 0.25), x = filled(DType::f64, {kRows, kWidth}, 3),
+                 y = filled(DType::f64, {kRows, kOutputs}, 1);
+    backend::Arena arena(b_, std::size_t{80} << 20);
+    const Tensor dw = arena.allocate(DType::f64, {kOutputs, kWidth});
+    zero(b_, dw);
+    synchronize(dy, x, y, dw.slice(0, 1));
+    const backend::Device device{.gpu = true, .reason = {}, .gemm = {.tf32 = false, .autotune = true}};
+    const std::size_t before = backend::free_memory(device);
+    const auto autotuning = backend::make_cuda(device.number, device.gemm);
+    const std::size_t left = backend::free_memory(device);
+    EXPECT_EQ((before - left) >> 20,
+              backend::library_memory_of_gpu(device.number, device.gemm).workspace >> 20);
+    const std::int64_t fast = hosted::gemms_by_candidate(hosted::kFastCandidate);
+    linear_backward_weight(*autotuning, dy, x, dw);
+    EXPECT_EQ(backend::free_memory(device), left);
+    EXPECT_GT(hosted::gemms_by_candidate(hosted::kFastCandidate) - fast, 1);
+    const auto found = testing_support::read_elements(*autotuning, dw);
+    EXPECT_EQ(std::count(found.begin(), found.end(), kRows * 0.25 * 3), kOutputs * kWidth);
+    // What a GEMM adds to another matrix is measured on its real result.
+    linear_accumulate(*autotuning, x, dw, y, dy);
+    EXPECT_EQ(backend::free_memory(device), left);
+    EXPECT_THAT(testing_support::read_elements(*autotuning, y), testing::Each(0.25 + kWidth * 3 * 1.5));
 }
 
 TEST_F(Gemms, AreBenchmarkedWithADeadline) {

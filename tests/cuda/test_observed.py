@@ -209,6 +209,7 @@ def test_ranks_that_share_a_gpu_are_counted_together_with_contexts(folder):
     assert needed > 4 * 288, "workspace and reserve of each"
     name, _, free = gpus.shortage(needed + 4 * CONTEXT - 20)
     assert free == needed - 20
+    assert gpus.shortage(5 * CONTEXT, "run.gemm_autotune=benchmark")[1] == needed + 4 * 64
     code, screen, error = gpus.run(needed + 4 * CONTEXT + 20, line=())
     assert code == 0, error
     assert "libraries on a GPU have 32 MiB of workspace for each section" in screen and "NCCL's buffers" not in screen, screen

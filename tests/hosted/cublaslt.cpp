@@ -83,6 +83,10 @@ cublasStatus_t set_attribute(T& target, const void* value, std::size_t bytes) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
+std::size_t bytes_per_element(cudaDataType_t type) {
+    return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
+}
+
 bool aligned(const void* pointer, std::uint32_t to) {
     return reinterpret_cast<std::uintptr_t>(pointer) % to == 0;
 }
@@ -382,8 +386,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         !aligned(c, chosen.alignment_c) || !aligned(d, chosen.alignment_d))
         return reject("an address that is less aligned than was said when the algorithm was chosen");
     if (bytes < chosen.workspace || !aligned(workspace, 16)) return reject("too small a workspace");
-    if (!hosted::is_device(a) || !hosted::is_device(b) || !hosted::is_device(d) ||
-        (bytes > 0 && !hosted::is_device(workspace, bytes)))
+    const auto bytes_of = [](const Layout& l) {
+        return ((l.columns - 1) * static_cast<std::uint64_t>(l.stride) + l.rows) * bytes_per_element(l.type);
+    };
+    if (!hosted::is_device(a, bytes_of(la)) || !hosted::is_device(b, bytes_of(lb)) ||
+        !hosted::is_device(d, bytes_of(ld)) || (bytes > 0 && !hosted::is_device(workspace, bytes)))
         return reject("a matrix or workspace that is not device memory");
     const bool wide = desc.scale == CUDA_R_64F;
     const double alpha_value = wide ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);

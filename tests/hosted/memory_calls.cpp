@@ -39,32 +39,6 @@ cudaError_t cudaFree(void* pointer) {
     });
 }
 
-/// At once, as from a pool that has memory left.
-cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
-    return hosted::call([&](Runtime& r) {
-               return stream == nullptr || !r.streams.alive(stream) ? cudaErrorInvalidValue : cudaSuccess;
-           }) == cudaSuccess
-               ? cudaMalloc(pointer, bytes)
-               : cudaErrorInvalidValue;
-}
-/// When the stream has come to it. The device's memory is opened for it as for a kernel.
-cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
-    return call([&](Runtime& r) {
-        const auto* const allocation = r.memory.find(pointer, 1);
-        if (allocation == nullptr || stream == nullptr || !r.streams.alive(stream))
-            return cudaErrorInvalidValue;
-        const int device = allocation->device;
-        const auto release = [&r, pointer, device] {
-            const std::size_t before = r.memory.used();
-            r.memory.release(pointer);
-            r.ledger.subtract(r.gpus.at(static_cast<std::size_t>(device)), before - r.memory.used());
-            return true;
-        };
-        r.streams.push(stream, {release, "cudaFreeAsync()", false});
-        return cudaSuccess;
-    });
-}
-
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     return call([&](Runtime& r) {
         if (free == nullptr || total == nullptr) return cudaErrorInvalidValue;

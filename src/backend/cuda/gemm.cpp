@@ -45,6 +45,10 @@ const void* vector_of(const Backend::Epilogue& e) {
 const void* addend_of(const Backend::Gemm& g, const Backend::Epilogue& e) {
     return !g.accumulate ? nullptr : e.addend ? e.addend : output_of(g, e);
 }
+/// Whether a GEMM adds to what its output holds, so that it gives another result when it runs again.
+bool adds_in_place(const Backend::Gemm& g, const Backend::Epilogue& e) {
+    return addend_of(g, e) == output_of(g, e);
+}
 bool has_epilogue(const Backend::Epilogue& e) {
     return e.bias || e.activated || e.column_sums;
 }
@@ -88,8 +92,12 @@ struct CudaGemm::State {
         : stream(s), options(o), wait(std::move(w)) {
         MAESTRO_CUDA_CALL(cublasLtCreate(&handle));
         MAESTRO_CUDA_CALL(cudaMalloc(&workspace, kGemmWorkspace));
+        if (!options.autotune) return;
+        MAESTRO_CUDA_CALL(cudaMalloc(&trial, kGemmTrial));
+        MAESTRO_CUDA_CALL(cudaMemsetAsync(trial, 0, kGemmTrial, stream));  // trials add to it
     }
     ~State() {
+        cudaFree(trial);
         cudaFree(workspace);
         if (handle) cublasLtDestroy(handle);
     }
@@ -104,11 +112,14 @@ struct CudaGemm::State {
                                   const Backend::Epilogue& e);
     std::vector<cublasLtMatmulAlgo_t> heuristic_results(const MatmulDescriptor& descriptor,
                                                         const Backend::Gemm& g, const Backend::Epilogue& e);
-    bool supports(const Plan& plan, const Backend::Gemm& g) const;
+    /// Both leave the sizes of `g` in the descriptor.
+    bool supports(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
+                  const Backend::Gemm& g) const;
     std::optional<cublasLtMatmulAlgo_t> choose_algorithm(const MatmulDescriptor& descriptor,
                                                          const Backend::Gemm& g, const Backend::Epilogue& e);
+    Backend::Gemm trial_of(const Backend::Gemm& g, const Backend::Epilogue& e) const;
     double measure(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
-                   const Backend::Gemm& g, void* target);
+                   const Backend::Gemm& g, void* target, const void* addend);
     void launch_matmul(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
                        const Backend::Gemm& g, void* target, const void* addend);
 
@@ -117,6 +128,7 @@ struct CudaGemm::State {
     std::function<void(const CudaEvent&)> wait;
     cublasLtHandle_t handle = nullptr;
     void* workspace = nullptr;
+    void* trial = nullptr;  ///< kGemmTrial bytes; null without autotuning
     CudaEvent trial_begin{cudaEventDefault}, trial_end{cudaEventDefault};
     std::map<Key, Plan> plans;
     /// By exact shape: the plan that supports it. To ask the library takes microseconds.
@@ -171,56 +183,63 @@ void CudaGemm::State::launch_matmul(const MatmulDescriptor& descriptor, const cu
 }
 
 double CudaGemm::State::measure(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
-                                const Backend::Gemm& g, void* target) {
+                                const Backend::Gemm& g, void* target, const void* addend) {
     constexpr int kRuns = 3;
-    launch_matmul(descriptor, algorithm, g, target, nullptr);  // the first launch may load the kernel
+    launch_matmul(descriptor, algorithm, g, target, addend);  // the first launch may load the kernel
     trial_begin.record(stream);
-    for (int i = 0; i < kRuns; ++i) launch_matmul(descriptor, algorithm, g, target, nullptr);
+    for (int i = 0; i < kRuns; ++i) launch_matmul(descriptor, algorithm, g, target, addend);
     trial_end.record(stream);
     wait(trial_end);
     return trial_end.seconds_after(trial_begin) / kRuns;
 }
 
-/// The library's first heuristic result, or with autotuning the fastest of several. A GEMM that accumulates
-/// is measured on a temporary result, because every trial would add to the real one.
+/// The GEMM on which algorithms for `g` are measured. A GEMM that overwrites its result is measured as it is.
+/// Each trial of one that adds to its result would change it. Such a GEMM is measured on the memory for
+/// trials, with as many rows of the result as fit there, in whole tiles if not all do.
+Backend::Gemm CudaGemm::State::trial_of(const Backend::Gemm& g, const Backend::Epilogue& e) const {
+    if (!adds_in_place(g, e)) return g;
+    constexpr std::int64_t kTileRows = 256;                         // at most
+    const std::size_t offset = alignment_of(output_of(g, e)) % 64;  // as aligned as the result
+    const auto room = static_cast<std::int64_t>((kGemmTrial - offset) / size_of(g.out)) / g.ldy;
+    Backend::Gemm measured = g;
+    measured.y = static_cast<std::byte*>(trial) + offset;
+    if (room < g.m) measured.m = room < kTileRows ? room : room / kTileRows * kTileRows;
+    return measured;
+}
+
+/// The library's first heuristic result, or with autotuning the fastest of those that support the trial.
 std::optional<cublasLtMatmulAlgo_t> CudaGemm::State::choose_algorithm(const MatmulDescriptor& descriptor,
                                                                       const Backend::Gemm& g,
                                                                       const Backend::Epilogue& e) {
     const auto algorithms = heuristic_results(descriptor, g, e);
     if (algorithms.empty()) return {};
     if (algorithms.size() == 1) return algorithms.front();
-    void* target = output_of(g, e);
-    void* trial = nullptr;
-    if (g.accumulate) {
-        // In the order of the stream: cudaFree() would wait for all work of the device, which may wait for
-        // other ranks.
-        const auto bytes = static_cast<std::size_t>(g.m * g.ldy) * size_of(g.out) + 256;
-        if (cudaMallocAsync(&trial, bytes, stream) != cudaSuccess) {
-            cudaGetLastError();  // clears the error, which the next check would report otherwise
-            return algorithms.front();
-        }
-        // As aligned as the real result.
-        target = static_cast<std::byte*>(trial) + alignment_of(output_of(g, e)) % 64;
-    }
+    const Backend::Gemm measured = trial_of(g, e);
+    if (measured.m == 0) return algorithms.front();  // a row of 64 MiB
+    const bool in_place = adds_in_place(g, e);
+    void* const target = in_place ? measured.y : output_of(g, e);
+    const void* const addend = in_place ? target : addend_of(g, e);
     double best_s = std::numeric_limits<double>::infinity();
-    std::optional<cublasLtMatmulAlgo_t> best;
-    for (const cublasLtMatmulAlgo_t& algorithm : algorithms)
-        if (const double s = measure(descriptor, algorithm, g, target); s < best_s) {
+    cublasLtMatmulAlgo_t best = algorithms.front();
+    for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
+        if (measured.m != g.m && !supports(descriptor, algorithm, measured)) continue;
+        const double s = measure(descriptor, algorithm, measured, target, addend);
+        if (s < best_s) {
             best_s = s;
             best = algorithm;
         }
-    if (trial) MAESTRO_CUDA_CALL(cudaFreeAsync(trial, stream));
+    }
     return best;
 }
 
-bool CudaGemm::State::supports(const Plan& plan, const Backend::Gemm& g) const {
-    plan.descriptor.set_sizes(g);
+bool CudaGemm::State::supports(const MatmulDescriptor& descriptor, const cublasLtMatmulAlgo_t& algorithm,
+                               const Backend::Gemm& g) const {
+    descriptor.set_sizes(g);
     cublasLtMatmulHeuristicResult_t found{};
-    return !plan.algorithm || (cublasLtMatmulAlgoCheck(handle, plan.descriptor.operation(),
-                                                       plan.descriptor.a_layout(), plan.descriptor.b_layout(),
-                                                       plan.descriptor.c_layout(), plan.descriptor.c_layout(),
-                                                       &*plan.algorithm, &found) == CUBLAS_STATUS_SUCCESS &&
-                               found.workspaceSize <= kGemmWorkspace);
+    return cublasLtMatmulAlgoCheck(handle, descriptor.operation(), descriptor.a_layout(),
+                                   descriptor.b_layout(), descriptor.c_layout(), descriptor.c_layout(),
+                                   &algorithm, &found) == CUBLAS_STATUS_SUCCESS &&
+           found.workspaceSize <= kGemmWorkspace;
 }
 
 const Plan& CudaGemm::State::find_or_make_plan(const Backend::Gemm& shape, const Backend::Gemm& g,
@@ -248,7 +267,8 @@ const Plan& CudaGemm::State::plan_for(const Backend::Gemm& g, const Backend::Epi
         // Micro-batches have ever other numbers of rows: what is remembered must not grow without bound.
         if (plan_of_shape.size() >= kMostShapes) plan_of_shape.clear();
         const Plan* plan = &find_or_make_plan(shape_class_of(g), g, e);
-        if (!supports(*plan, g)) plan = &find_or_make_plan(g, g, e);
+        if (plan->algorithm && !supports(plan->descriptor, *plan->algorithm, g))
+            plan = &find_or_make_plan(g, g, e);
         known = plan_of_shape.emplace(key, plan).first;
     }
     known->second->descriptor.set_sizes(g);

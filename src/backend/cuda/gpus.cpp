@@ -48,9 +48,10 @@ std::string identity_of_gpu(int number) {
     return fmt::format("{} {}", boot, bus_of_gpu(number));
 }
 
-LibraryMemory library_memory_of_gpu(int number) {
+LibraryMemory library_memory_of_gpu(int number, GemmOptions gemm) {
     const bool attention = attention_support_of_gpu(number).architecture != 0;
-    return {.workspace = kGemmWorkspace, .reserve = kCodeReserve + (attention ? kCudnnReserve : 0)};
+    return {.workspace = kGemmWorkspace + (gemm.autotune ? kGemmTrial : 0),
+            .reserve = kCodeReserve + (attention ? kCudnnReserve : 0)};
 }
 
 std::string describe_gpu(int number) {

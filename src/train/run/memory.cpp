@@ -59,7 +59,8 @@ MemoryClaim host_claim(const RunContext& context, double needed) {
 workload::Libraries libraries_of(const RunContext& context, const MemoryPool& pool) {
     if (!context.device.gpu) return {};
     const bool one_for_all = pool.ranks > 1 && pool.ranks == context.world.size();
-    const backend::LibraryMemory memory = backend::library_memory_of_gpu(context.device.number);
+    const backend::LibraryMemory memory =
+        backend::library_memory_of_gpu(context.device.number, context.device.gemm);
     return {.workspace = static_cast<double>(memory.workspace),
             .reserve = static_cast<double>(memory.reserve),
             .link = one_for_all ? 0.0 : static_cast<double>(transport::nccl_connection_bytes()),
