@@ -153,7 +153,7 @@ public:
         if constexpr (kCuda) {
             if (const Stream queue = stream()) {
                 kernel(queue);
-                return queued();
+                return queued(1);
             }
         }
         cpu();
@@ -167,9 +167,11 @@ public:
     const Counts& counts() const { return counts_; }
     void reset_counts() { counts_ = {}; }
 
+    /// Called when about so many kernels were queued for the device: by launch() and gemm() for one or a few
+    /// kernels, and by operations of many kernels between them. May wait for earlier ones.
+    virtual void queued(std::int64_t kernels) { static_cast<void>(kernels); }
+
 protected:
-    /// Called after each operation that was queued for the device. May wait for earlier ones.
-    virtual void queued() {}
     virtual double seconds_of(const Work&) const { return 0; }
     const Wait& wait() const { return wait_; }
 

@@ -135,17 +135,15 @@ public:
         count(work_of(g));
         if (g.m == 0 || g.n == 0) return;
         gemm_.run(g, {});
-        queued();
+        queued(1);
     }
     bool gemm_with(const Gemm& g, const Epilogue& epilogue) override {
         if (g.m == 0 || g.n == 0 || !gemm_.run(g, epilogue)) return false;
         count(work_of(g));
-        queued();
+        queued(1);
         return true;
     }
-
-protected:
-    void queued() override { run_ahead_.queued(); }
+    void queued(std::int64_t kernels) override { run_ahead_.queued(kernels); }
 
 private:
     void wait_for(const CudaEvent& event) {

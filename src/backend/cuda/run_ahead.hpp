@@ -12,18 +12,20 @@ namespace maestro::backend {
 
 /// CUDA queues about 1000 kernels. The next launch then blocks in the library, without a deadline, and
 /// launches of other threads may block behind it. With this bound the host waits earlier and in its usual
-/// way: at most kMost operations, of one kernel or a few each, are queued.
+/// way: at most kMost kernels are queued, where an operation of a few kernels counts as one.
 class RunAhead {
 public:
     /// `wait` blocks until the device has reached an event.
     RunAhead(Stream stream, std::function<void(const CudaEvent&)> wait)
         : stream_(stream), wait_(std::move(wait)) {}
-    static constexpr std::uint64_t kInterval = 32, kIntervals = 4, kMost = kInterval * (kIntervals + 1);
+    static constexpr std::int64_t kInterval = 32, kIntervals = 4, kMost = kInterval * (kIntervals + 1);
 
-    /// Called after each operation that was queued.
-    void queued() {
-        if (++operations_ % kInterval != 0) return;
-        CudaEvent& event = events_[operations_ / kInterval % kIntervals];
+    /// Called after so many kernels, at most kInterval, were queued.
+    void queued(std::int64_t kernels) {
+        const std::int64_t interval = kernels_ / kInterval;
+        kernels_ += kernels;
+        if (kernels_ / kInterval == interval) return;
+        CudaEvent& event = events_[static_cast<std::size_t>(kernels_ / kInterval % kIntervals)];
         if (!event.reached()) wait_(event);
         event.record(stream_);
     }
@@ -31,8 +33,8 @@ public:
 private:
     Stream stream_;
     std::function<void(const CudaEvent&)> wait_;
-    std::array<CudaEvent, kIntervals> events_;  ///< recorded after every kInterval operations
-    std::uint64_t operations_ = 0;
+    std::array<CudaEvent, kIntervals> events_;  ///< recorded after every kInterval kernels
+    std::int64_t kernels_ = 0;
 };
 
 }  // namespace maestro::backend

@@ -82,7 +82,7 @@ void GpuAttention::run(backend::Backend& b, [[maybe_unused]] Stream stream) cons
     if constexpr (!backend::kCuda)
         MAESTRO_FAIL("attention on a GPU in a build without CUDA");
     else if (tables_.packed)
-        tables_.packed->run(stream, *b.fused_attention(), t, packed_);
+        tables_.packed->run(b, stream, t, packed_);
     else if (t.backward())
         kernels::attention_backward(stream, t.dout, t.out, t.q, t.k, t.values, t.lse, tiles.queries,
                                     tiles.keys, tiles.kv_limit, t.dq, t.dk, t.dvalues, dout_dot_out_);

@@ -21,6 +21,12 @@ std::int64_t sequences_per_launch(std::int64_t max_seqlen) {
     return std::max<std::int64_t>(kLaunchRows / max_seqlen, 1);
 }
 
+/// Returns about how many kernels a launch has: the library's, of which it does not document the number, and
+/// the 11 copies of padded tensors.
+std::int64_t kernels_of(const backend::AttentionClass& c) {
+    return (c.backward ? 4 : 1) + (c.padded ? 11 : 0);
+}
+
 /// The lists of a launch: int64 offsets, of two words each, then int32 lengths.
 constexpr AttentionArray kOffsets[] = {AttentionArray::q_offsets, AttentionArray::k_offsets,
                                        AttentionArray::value_offsets, AttentionArray::lse_offsets,
@@ -213,8 +219,9 @@ PaddedRows PackedAttention::padded_rows(const std::vector<SequenceRows::Rows>& r
     return padded_rows;
 }
 
-void PackedAttention::run(Stream stream, backend::FusedAttention& device, const AttentionTensors& t,
+void PackedAttention::run(backend::Backend& b, Stream stream, const AttentionTensors& t,
                           const PackedScratch& scratch) const {
+    backend::FusedAttention& device = *b.fused_attention();
     clear_gaps(stream, t);
     backend::AttentionArrays arrays = packed_arrays(t);
     std::int64_t next = 0;
@@ -229,6 +236,7 @@ void PackedAttention::run(Stream stream, backend::FusedAttention& device, const 
         for (const AttentionArray which : kLengths) set_list(which, launch.sequences);
         if (!c.padded) {
             device.run(c, arrays, scratch.workspace.data);
+            b.queued(kernels_of(c));
             continue;
         }
         const PaddedRows queries = padded_rows(rows_.queries, launch, next),
@@ -236,6 +244,7 @@ void PackedAttention::run(Stream stream, backend::FusedAttention& device, const 
         scratch.padding->copy_inputs(stream, c, queries, keys, arrays);
         device.run(c, arrays, scratch.workspace.data);
         scratch.padding->copy_results(stream, c, queries, keys);
+        b.queued(kernels_of(c));
     }
 }
 

@@ -62,8 +62,8 @@ public:
     void upload_lists(const std::function<Tensor(const std::vector<std::int32_t>& words)>& upload);
     /// Allocates the scratch memory of a call, which must remain allocated until run().
     PackedScratch allocate(const AttentionTensors& t, backend::Arena& scratch) const;
-    /// Runs all launches on tensors of the shape.
-    void run(Stream stream, backend::FusedAttention& device, const AttentionTensors& t,
+    /// Runs all launches on tensors of the shape, by the fused operation of `b`.
+    void run(backend::Backend& b, Stream stream, const AttentionTensors& t,
              const PackedScratch& scratch) const;
 
 private:
