@@ -229,8 +229,10 @@ void layer_norm_backward(Stream stream, const Array& dy, const Array& x, const A
             },
             x.columns, dy.as<T>(), x.as<T>(), w.as<T>(), dx.as<T>(), partial.as<A>());
         if (dw.absent()) return;
-        add_chunk_sums(stream, partial.as<A>(), chunks, x.columns, dw.as<A>());
-        add_chunk_sums(stream, partial.as<A>() + chunks * x.columns, chunks, x.columns, dbias.as<A>());
+        const A* const weight_sums = partial.as<A>();
+        const A* const bias_sums = weight_sums + chunks * x.columns;
+        add_chunk_sums(stream, ChunkSums<A>{weight_sums, x.columns}, chunks, x.columns, dw.as<A>());
+        add_chunk_sums(stream, ChunkSums<A>{bias_sums, x.columns}, chunks, x.columns, dbias.as<A>());
     });
 }
 

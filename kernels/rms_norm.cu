@@ -176,7 +176,8 @@ void rms_norm_backward(Stream stream, const Array& dy, const Array& x, const Arr
                     run(wide_backward<T, N>, vectors);
             },
             x.columns, dy.as<T>(), x.as<T>(), w.as<T>(), dx.as<T>(), partial.as<A>());
-        if (!dw.absent()) add_chunk_sums(stream, partial.as<A>(), chunks, x.columns, dw.as<A>());
+        if (!dw.absent())
+            add_chunk_sums(stream, ChunkSums<A>{partial.as<A>(), x.columns}, chunks, x.columns, dw.as<A>());
     });
 }
 

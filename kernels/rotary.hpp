@@ -24,12 +24,8 @@ inline std::int64_t head_chunks(std::int64_t heads) {
     const std::int64_t chunks = (heads + 63) / 64;
     return chunks < 512 ? chunks : 512;
 }
-/// Rows of scratch, of D elements each, for the gradient of a norm's weights.
-inline std::int64_t head_sums(std::int64_t heads) {
-    return head_chunks(heads) + row_chunks(head_chunks(heads));
-}
-/// q_partial [head_sums(T * H), D] and k_partial [head_sums(T * K), D] are scratch of the accumulation type,
-/// unused where dq_norm and dk_norm are absent.
+/// q_partial [head_chunks(T * H), D] and k_partial [head_chunks(T * K), D] are scratch of the accumulation
+/// type, unused where dq_norm and dk_norm are absent.
 void head_norm_rotary_backward(Stream stream, const Array& dq, const Array& dk, const Array& qkv,
                                const Array& q_norm, const Array& k_norm, const Array& cos, const Array& sin,
                                const Array& rstd, const Array& dqkv, const Array& dq_norm,

@@ -68,16 +68,6 @@ __global__ void __launch_bounds__(kLaneThreads)
     }
 }
 
-/// A partial sum, for add_column_sums().
-template <class A>
-struct ChunkSum {
-    const A* partial;
-    std::int64_t columns;
-    __device__ A operator()(std::int64_t chunk, std::int64_t column) const {
-        return partial[chunk * columns + column];
-    }
-};
-
 /// dnorm: null where the gradient of the norm's weights is not needed.
 template <class T, int N>
 void launch_backward(Stream stream, const Kind<T>& kind, const T* qkv, const Accumulate<T>* cos,
@@ -92,7 +82,10 @@ void launch_backward(Stream stream, const Kind<T>& kind, const T* qkv, const Acc
     launch(backward<T, N>, chunks, kLaneThreads,
            sums ? static_cast<std::size_t>(groups * dim) * sizeof(A) : 0, stream, kind, qkv, cos, sin, rstd,
            dqkv, sums ? partial : nullptr, h, divide_up(all, chunks), lanes);
-    if (sums) add_column_sums(stream, ChunkSum<A>{partial, dim}, chunks, dim, partial + chunks * dim, dnorm);
+    const std::int64_t larger = row_chunks(chunks);
+    if (sums)
+        add_chunk_sums(stream, NestedChunkSums<A>{partial, chunks, dim, divide_up(chunks, larger)}, larger,
+                       dim, dnorm);
 }
 
 }  // namespace

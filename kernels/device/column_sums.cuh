@@ -32,11 +32,11 @@ __global__ void __launch_bounds__(kColumnTile* kRowLanes)
     partial[chunk * columns + column] = sum;
 }
 
-/// out[c] += the sum of the rows of partial [chunks, columns]. A block sums kColumnTile columns: each of its
-/// warps every kChunkLanes-th chunk, and the first warp adds these sums in the order of the warps.
-template <class A>
+/// out[c] += the sum of sums(chunk, c) over the chunks. A block sums kColumnTile columns: each of its warps
+/// every kChunkLanes-th chunk, and the first warp adds these sums in the order of the warps.
+template <class A, class Sums>
 __global__ void __launch_bounds__(kColumnTile* kChunkLanes)
-    add_chunks(const A* partial, std::int64_t chunks, std::int64_t columns, A* out) {
+    add_chunks(Sums sums, std::int64_t chunks, std::int64_t columns, A* out) {
     A* smem = shared_memory<A>();
     const int lane = static_cast<int>(threadIdx.x % kColumnTile),
               chunk_lane = static_cast<int>(threadIdx.x / kColumnTile);
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kColumnTile* kChunkLanes)
     if (column < columns) {
 #pragma unroll 8
         for (std::int64_t chunk = chunk_lane; chunk < chunks; chunk += kChunkLanes)
-            sum += partial[chunk * columns + column];
+            sum += sums(chunk, column);
     }
     smem[threadIdx.x] = sum;
     __syncthreads();
@@ -54,12 +54,43 @@ __global__ void __launch_bounds__(kColumnTile* kChunkLanes)
     out[column] += sum;
 }
 
-/// out[c] += the sum of the rows of partial [chunks, columns].
+/// Sums of chunks [chunks, columns].
 template <class A>
-void add_chunk_sums(Stream stream, const A* partial, std::int64_t chunks, std::int64_t columns, A* out) {
+struct ChunkSums {
+    const A* partial;
+    std::int64_t columns;
+    __device__ A operator()(std::int64_t chunk, std::int64_t column) const {
+        return partial[chunk * columns + column];
+    }
+};
+
+/// The same of chunks that consist of many small ones: the rows of partial [rows, columns], `chunk_rows` in
+/// each, kRowLanes of them at a time.
+template <class A>
+struct NestedChunkSums {
+    const A* partial;
+    std::int64_t rows, columns, chunk_rows;
+    __device__ A operator()(std::int64_t chunk, std::int64_t column) const {
+        const std::int64_t begin = chunk * chunk_rows, next = begin + chunk_rows;
+        const std::int64_t end = next < rows ? next : rows;
+        A lanes[kRowLanes]{};
+        for (std::int64_t row = begin; row < end; row += kRowLanes)
+#pragma unroll
+            for (int i = 0; i < kRowLanes; ++i)
+                if (row + i < end) lanes[i] += partial[(row + i) * columns + column];
+        A sum = lanes[0];
+#pragma unroll
+        for (int i = 1; i < kRowLanes; ++i) sum += lanes[i];
+        return sum;
+    }
+};
+
+/// out[c] += the sum of sums(chunk, c), a ChunkSums or NestedChunkSums, over the chunks.
+template <class A, class Sums>
+void add_chunk_sums(Stream stream, const Sums& sums, std::int64_t chunks, std::int64_t columns, A* out) {
     if (chunks == 0) return;
-    launch(add_chunks<A>, divide_up(columns, kColumnTile), kColumnTile * kChunkLanes,
-           kColumnTile * kChunkLanes * sizeof(A), stream, partial, chunks, columns, out);
+    launch(add_chunks<A, Sums>, divide_up(columns, kColumnTile), kColumnTile * kChunkLanes,
+           kColumnTile * kChunkLanes * sizeof(A), stream, sums, chunks, columns, out);
 }
 
 /// out[c] += the sum over all rows of value(row, c). `value` is a trivially copyable function object with a
@@ -72,7 +103,7 @@ void add_column_sums(Stream stream, Value value, std::int64_t rows, std::int64_t
     launch(sum_chunks<A, Value>, chunks * divide_up(columns, kColumnTile), kColumnTile * kRowLanes,
            kColumnTile * kRowLanes * sizeof(A), stream, value, rows, columns, divide_up(rows, chunks),
            partial);
-    add_chunk_sums(stream, partial, chunks, columns, out);
+    add_chunk_sums(stream, ChunkSums<A>{partial, columns}, chunks, columns, out);
 }
 
 }  // namespace maestro::kernels

@@ -63,7 +63,7 @@ Heads heads(const Tensor& qkv, const Tensor& cos, const Tensor& q, const Tensor&
 Tensor head_partials(const backend::Backend& b, const Tensor& gradient, std::int64_t count,
                      backend::Arena& scratch) {
     if (gradient.rank == 0) return {};
-    return device_scratch(b, scratch, gradient.dtype, {kernels::head_sums(count), gradient.size()});
+    return device_scratch(b, scratch, gradient.dtype, {kernels::head_chunks(count), gradient.size()});
 }
 
 /// The tensors of head_norm_rotary_backward().
