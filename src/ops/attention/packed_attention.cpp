@@ -106,8 +106,7 @@ bool PackedAttention::prepare(backend::FusedAttention& device) const {
                        [&](const AttentionLaunch& launch) { return device.prepare(class_of(launch)); });
 }
 
-void PackedAttention::upload_lists(
-    const std::function<Tensor(const std::vector<std::int32_t>& words)>& upload) {
+void PackedAttention::upload_lists(const Upload& upload) {
     std::vector<std::int32_t> words;
     for (const AttentionLaunch& launch : launches_) append_lists(launch, words);
     lists_ = upload(words);

@@ -3,13 +3,13 @@
 // of which takes as many consecutive sequences as its class has room for.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "ops/attention/implementation.hpp"
 #include "ops/attention/padding.hpp"
+#include "ops/attention/upload.hpp"
 
 namespace maestro::ops {
 
@@ -57,9 +57,8 @@ public:
     /// Builds the plans that do not exist yet. Returns false where the device has none for one of the
     /// launches.
     bool prepare(backend::FusedAttention& device) const;
-    /// Copies the lists of all launches to the device, by one call of `upload`, which returns the tensor with
-    /// these words.
-    void upload_lists(const std::function<Tensor(const std::vector<std::int32_t>& words)>& upload);
+    /// Copies the lists of all launches to the device by one call of `upload`.
+    void upload_lists(const Upload& upload);
     /// Allocates the scratch memory of a call, which must remain allocated until run().
     PackedScratch allocate(const AttentionTensors& t, backend::Arena& scratch) const;
     /// Runs all launches on tensors of the shape, by the fused operation of `b`.

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <optional>
 #include <vector>
@@ -22,8 +21,6 @@ struct MaskTables {
     AttentionTiles tiles;                   ///< absent where `packed` runs, and on CPUs
 };
 
-/// Returns an i32 tensor of the device with these words.
-using Upload = std::function<Tensor(const std::vector<std::int32_t>& words)>;
 /// Computes the tables of a mask. Throws Error(broken_invariant) for shapes that do not fit it.
 MaskTables make_mask_tables(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask,
                             const Upload& upload);

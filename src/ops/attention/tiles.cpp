@@ -58,8 +58,7 @@ std::int64_t append(List list, std::vector<std::int32_t>& words) {
 
 }  // namespace
 
-AttentionTiles attention_tiles(const VarlenMask& mask, DType type, bool backward,
-                               const std::function<Tensor(const std::vector<std::int32_t>& words)>& upload) {
+AttentionTiles attention_tiles(const VarlenMask& mask, DType type, bool backward, const Upload& upload) {
     const auto side = static_cast<std::int32_t>(kernels::attention_tile_size(type));
     std::vector<std::int32_t> words = mask.kv_limit;
     const auto limits = static_cast<std::int64_t>(words.size());

@@ -2,12 +2,9 @@
 // host, which knows the mask.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <vector>
-
 #include "base/tensor.hpp"
 #include "ops/attention/attention.hpp"
+#include "ops/attention/upload.hpp"
 
 namespace maestro::ops {
 
@@ -17,9 +14,7 @@ struct AttentionTiles {
     Tensor kv_limit;       ///< VarlenMask::kv_limit
 };
 
-/// Computes the tiles and copies them to the device, by one call of `upload`, which returns the tensor with
-/// these words. `type` is that of the queries.
-AttentionTiles attention_tiles(const VarlenMask& mask, DType type, bool backward,
-                               const std::function<Tensor(const std::vector<std::int32_t>& words)>& upload);
+/// Computes the tiles and copies them to the device by one call of `upload`. `type` is that of the queries.
+AttentionTiles attention_tiles(const VarlenMask& mask, DType type, bool backward, const Upload& upload);
 
 }  // namespace maestro::ops
