@@ -2,10 +2,7 @@
 // and the simulated runtime executes. A few have a second one, kernels/nvcc/NAME.cu, for nvcc alone.
 #pragma once
 
-#include <cstdlib>
-#include <string>
-
-#include "base/error.hpp"
+#include "base/kernel_forms.hpp"
 
 namespace maestro::kernels {
 
@@ -16,17 +13,13 @@ constexpr bool kNvccForms = true;
 constexpr bool kNvccForms = false;
 #endif
 
-/// Whether the environment variable MAESTRO_KERNEL_FORMS selects second forms: "nvcc". Portable ones run
-/// where it is "portable" or not set. Throws Error(usage) for other values, and for "nvcc" where
-/// the build has none (`available`).
+/// Whether second forms run: where the environment selects them (nvcc_forms_selected()). Throws Error(usage)
+/// where it does and the build has none (`available`).
 inline bool use_nvcc_forms(bool available) {
-    const char* const text = std::getenv("MAESTRO_KERNEL_FORMS");
-    const std::string form = text == nullptr ? "portable" : text;
-    if (form == "portable") return false;
-    const std::string problem = "MAESTRO_KERNEL_FORMS is \"" + form + "\"";
-    if (form != "nvcc") throw Error(ExitCode::usage, problem + ", and may be \"portable\" or \"nvcc\"");
+    if (!nvcc_forms_selected()) return false;
     if (!available)
-        throw Error(ExitCode::usage, problem + ", but nvcc did not compile the kernels of this program");
+        throw Error(ExitCode::usage,
+                    "MAESTRO_KERNEL_FORMS is \"nvcc\", but nvcc did not compile the kernels of this program");
     return true;
 }
 

@@ -17,6 +17,7 @@
 #include "backend/cuda/stream.hpp"
 #include "backend/device.hpp"
 #include "backend/gpus.hpp"
+#include "base/kernel_forms.hpp"
 
 namespace maestro::backend {
 
@@ -91,9 +92,10 @@ public:
         int driver = 0, runtime = 0;
         MAESTRO_CUDA_CALL(cudaDriverGetVersion(&driver));
         MAESTRO_CUDA_CALL(cudaRuntimeGetVersion(&runtime));
-        return fmt::format("cuda: {}, driver for CUDA {}.{}, runtime {}.{}, {}, {}", describe_gpu(device_),
-                           driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100,
-                           gemm_.describe(), cudnn_.description);
+        return fmt::format(
+            "cuda: {}, driver for CUDA {}.{}, runtime {}.{}, {}, {}{}", describe_gpu(device_), driver / 1000,
+            driver / 10 % 100, runtime / 1000, runtime / 10 % 100, gemm_.describe(), cudnn_.description,
+            nvcc_forms_selected() ? ", second forms of kernels (MAESTRO_KERNEL_FORMS=nvcc)" : "");
     }
     bool computes() const override { return true; }
     int threads() const override { return 1; }
