@@ -1,5 +1,7 @@
 #include "backend/fused_attention.hpp"
 
+#include <algorithm>
+
 namespace maestro::backend {
 
 BackwardForm backward_form(int architecture) {
@@ -18,8 +20,8 @@ BackwardForm backward_form(int architecture) {
 }
 
 std::size_t attention_workspace(const AttentionClass& c, const AttentionSupport& support) {
-    // Tensor descriptors, some of them for each of up to 16 sequences, and what alignment adds.
-    const std::int64_t fixed = 128 * 1024;
+    // Tensor descriptors, some of them for each sequence, and what alignment adds.
+    const std::int64_t fixed = 1024 * std::max<std::int64_t>(128, c.sequences);
     if (!c.backward) return static_cast<std::size_t>(fixed);
     // Per query and head: the row sum of the softmax's backward pass and an fp32 accumulator of dq, or, on
     // architectures where a fixed order of summation requires them, the gradients of all scores. Per key and

@@ -65,10 +65,10 @@ AttentionBlock::Weights AttentionBlock::declare(parallel::ParameterStore& store,
     };
 }
 
-void AttentionBlock::prepare(std::span<const std::int64_t> rows, parallel::AttentionMask mask,
-                             bool backward) const {
-    attention_.prepare(rows, mask, heads_, kv_heads_, false);
-    if (backward) attention_.prepare(rows, mask, heads_, kv_heads_, true);
+void AttentionBlock::prepare(std::span<const std::int64_t> rows, std::int64_t sequences,
+                             parallel::AttentionMask mask, bool backward) const {
+    attention_.prepare(rows, sequences, mask, heads_, kv_heads_, false);
+    if (backward) attention_.prepare(rows, sequences, mask, heads_, kv_heads_, true);
 }
 
 AttentionBlockActivations AttentionBlock::allocate(const Tensor& input, const parallel::Sequences& sequences,

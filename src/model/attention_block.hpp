@@ -43,8 +43,10 @@ public:
     void backward(const AttentionBlockActivations& a, const Tensor& d_stream,
                   const parallel::Sequences& sequences, backend::Arena& scratch) const;
 
-    /// Builds the device's attention plans for sequences of these lengths, in rows.
-    void prepare(std::span<const std::int64_t> rows, parallel::AttentionMask mask, bool backward) const;
+    /// Builds the device's attention plans for micro-batches of up to `sequences` sequences of these lengths,
+    /// in rows.
+    void prepare(std::span<const std::int64_t> rows, std::int64_t sequences, parallel::AttentionMask mask,
+                 bool backward) const;
 
 private:
     struct Weights {

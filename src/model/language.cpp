@@ -75,7 +75,7 @@ void Language::copy_to_device(State& state, backend::Arena& kept, backend::Arena
         for (const auto& rows : state.embedding_rows)
             state.device_embedding_rows.push_back(backend::to_device(backend_, rows, kept));
     }
-    sequences.copy_to_device(backend_, role_.needs_backward, kept);
+    sequences.copy_to_device(backend_, role_.needs_backward, sequences.partition.sequences(), kept);
     const backend::ArenaScope scope(scratch);
     ops::fill_rotary_1d(backend_, backend::to_device(backend_, state.slice_positions, scratch),
                         spec_.rope_theta, sequences.cos, sequences.sin);

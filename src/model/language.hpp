@@ -57,8 +57,8 @@ public:
                                    Result& result) override;
     void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
                   backend::Arena& scratch) override;
-    void prepare(std::span<const std::int64_t> rows) override {
-        layers_.prepare(rows, parallel::AttentionMask::causal, role_.needs_backward);
+    void prepare(std::span<const std::int64_t> rows, std::int64_t sequences) override {
+        layers_.prepare(rows, sequences, parallel::AttentionMask::causal, role_.needs_backward);
     }
     void collect(Result& result) override;
     std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const override;

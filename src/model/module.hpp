@@ -161,10 +161,12 @@ public:
     const parallel::ParameterStore& parameters() const { return store_; }
     const parallel::Mesh& mesh() const { return mesh_; }
 
-    /// Builds the device's attention plans for sequences of these lengths (in rows), any of which may occur
-    /// in a micro-batch. Called before the first step; a plan that is still missing then is built at its
-    /// first use, which takes about a second.
-    virtual void prepare(std::span<const std::int64_t> rows) { static_cast<void>(rows); }
+    /// Builds the device's attention plans for micro-batches of up to `sequences` sequences, with any of
+    /// these lengths (in rows). Called before the first step; a plan that is still missing then is built at
+    /// its first use, which takes about a second.
+    virtual void prepare(std::span<const std::int64_t> rows, std::int64_t sequences) {
+        static_cast<void>(rows), static_cast<void>(sequences);
+    }
     /// Runs the section over a micro-batch. Collective over the replica: all ranks call it with the same
     /// batch, and each holds some of the rows (parallel::Partition).
     ///

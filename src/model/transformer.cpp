@@ -30,9 +30,9 @@ Transformer::Transformer(backend::Backend& backend, const ModelSpec& spec, const
     }
 }
 
-void Transformer::prepare(std::span<const std::int64_t> rows, parallel::AttentionMask mask,
-                          bool backward) const {
-    layers_.front().attention.prepare(rows, mask, backward);  // the same for all layers
+void Transformer::prepare(std::span<const std::int64_t> rows, std::int64_t sequences,
+                          parallel::AttentionMask mask, bool backward) const {
+    layers_.front().attention.prepare(rows, sequences, mask, backward);  // the same for all layers
 }
 
 LayerActivations Transformer::layer_forward(const Layer& layer, const Tensor& input, const Tensor& output,

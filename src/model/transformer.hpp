@@ -50,8 +50,10 @@ public:
     /// Returns the output of a stage that is not the last one, in `saved`.
     Tensor send(const StackActivations& activations, backend::Arena& saved) const;
 
-    /// Builds the device's attention plans for sequences of these lengths, in rows.
-    void prepare(std::span<const std::int64_t> rows, parallel::AttentionMask mask, bool backward) const;
+    /// Builds the device's attention plans for micro-batches of up to `sequences` sequences of these lengths,
+    /// in rows.
+    void prepare(std::span<const std::int64_t> rows, std::int64_t sequences, parallel::AttentionMask mask,
+                 bool backward) const;
 
 private:
     struct Layer {

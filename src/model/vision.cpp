@@ -121,7 +121,8 @@ void Vision::set_positions(const PackedPictures& packed, State& state, backend::
     parallel::Sequences& sequences = state.sequences;
     const parallel::Partition& partition = sequences.partition;
     const DType statistics = ops::accumulate_type(role_.compute);
-    sequences.copy_to_device(backend_, role_.needs_backward, kept);
+    // Other samples may have more and smaller pictures.
+    sequences.copy_to_device(backend_, role_.needs_backward, partition.rows() / patches_per_token_, kept);
     sequences.cos = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
     sequences.sin = kept.allocate(statistics, {sequences.rows, spec_.head_dim / 2});
     // The tables cover all rows of the slice, not only those of this rank: rows are gathered before queries

@@ -22,8 +22,8 @@ public:
     void backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,
                   backend::Arena& scratch) override;
     std::vector<std::vector<std::int64_t>> input_rows(const Batch& batch) const override;
-    void prepare(std::span<const std::int64_t> rows) override {
-        layers_.prepare(rows, parallel::AttentionMask::bidirectional, role_.needs_backward);
+    void prepare(std::span<const std::int64_t> rows, std::int64_t sequences) override {
+        layers_.prepare(rows, sequences, parallel::AttentionMask::bidirectional, role_.needs_backward);
     }
 
 private:

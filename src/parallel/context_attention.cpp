@@ -29,8 +29,8 @@ AttentionActivations ContextAttention::allocate(const Sequences& sequences, std:
     return a;
 }
 
-void ContextAttention::prepare(std::span<const std::int64_t> rows, AttentionMask mask, std::int64_t heads,
-                               std::int64_t kv_heads, bool backward) const {
+void ContextAttention::prepare(std::span<const std::int64_t> rows, std::int64_t sequences, AttentionMask mask,
+                               std::int64_t heads, std::int64_t kv_heads, bool backward) const {
     const int cp = mesh_->degrees().cp;
     const bool causal = mask == AttentionMask::causal, ring = cp > 1 && !uses_ulysses();
     backend::AttentionClass shape{.backward = backward, .causal = causal, .dim = head_dim_};
@@ -45,7 +45,7 @@ void ContextAttention::prepare(std::span<const std::int64_t> rows, AttentionMask
     }
     shape.gradient_width = backward ? shape.value_width : 0;
     // A causal ring cuts all sequences, a full one some.
-    if (!ring || !causal) ops::prepare_attention(backend_, type_, shape, rows);
+    if (!ring || !causal) ops::prepare_attention(backend_, type_, shape, rows, sequences);
     if (!ring) return;
     std::vector<std::int64_t> parts;  // of a slice: one part of the sequence, or an early and a late one
     for (const std::int64_t each : rows)
@@ -55,10 +55,10 @@ void ContextAttention::prepare(std::span<const std::int64_t> rows, AttentionMask
                                    : part_of(each, slice, cp).size());
     const std::int64_t width = kv_heads * head_dim_;
     shape.gradient_width = backward ? width : 0;
-    ops::prepare_attention(backend_, type_, shape, parts);  // with the keys of the slice
+    ops::prepare_attention(backend_, type_, shape, parts, sequences);  // with the keys of the slice
     shape.causal = false;
     shape.value_width = width;
-    ops::prepare_attention(backend_, type_, shape, parts);  // with those of others
+    ops::prepare_attention(backend_, type_, shape, parts, sequences);  // with those of others
 }
 
 void ContextAttention::forward(AttentionActivations& a, const Tensor& q, const Tensor& k, const Tensor& qkv,

@@ -33,9 +33,10 @@ public:
     bool uses_ulysses() const {
         return mesh_->degrees().cp > 1 && mesh_->context_kind() == ContextKind::all_to_all;
     }
-    /// Builds the device's plans for sequences of these lengths, in rows, and for their parts in a ring.
-    void prepare(std::span<const std::int64_t> rows, AttentionMask mask, std::int64_t heads,
-                 std::int64_t kv_heads, bool backward) const;
+    /// Builds the device's plans for micro-batches of up to `sequences` sequences of these lengths, in rows,
+    /// and for their parts in a ring.
+    void prepare(std::span<const std::int64_t> rows, std::int64_t sequences, AttentionMask mask,
+                 std::int64_t heads, std::int64_t kv_heads, bool backward) const;
     /// Allocates the activations. Without all-to-all the caller writes its queries and keys to a.q and a.k,
     /// which are allocated in `queries` instead of `saved`: they may be computed again for backward.
     AttentionActivations allocate(const Sequences& sequences, std::int64_t heads, std::int64_t kv_heads,

@@ -80,7 +80,8 @@ Sequences::Sequences(Partition partition_, AttentionMask attention, const Mesh& 
             if (partition.is_cut(range.sequence)) ring_rows.push_back(row);
 }
 
-void Sequences::copy_to_device(backend::Backend& backend, bool backward, backend::Arena& arena) {
+void Sequences::copy_to_device(backend::Backend& backend, bool backward, std::int64_t most_sequences,
+                               backend::Arena& arena) {
     device_ring_rows = backend::to_device(backend, ring_rows, arena);
     device_packed_rows = backend::to_device(backend, packed_rows, arena);
     // In a ring, the slices whose keys arrive may have more rows than this one. Memory is planned as if all
@@ -89,7 +90,7 @@ void Sequences::copy_to_device(backend::Backend& backend, bool backward, backend
     std::int64_t keys = queries;
     for (const std::int64_t sent : ring_row_counts) keys = std::max(keys, sent);
     const auto masks = std::max<std::int64_t>(1, static_cast<std::int64_t>(ring_masks.size()));
-    tables.reserve(backend, masks, queries, keys, backward, arena);
+    tables.reserve(backend, masks, {queries, keys, most_sequences}, backward, arena);
 }
 
 bool Sequences::has_ring_rows() const {

@@ -20,8 +20,10 @@ struct Sequences {
     Sequences(Partition partition, AttentionMask mask, const Mesh& mesh);
     /// Makes the device_* tensors. Where the device shares the host's memory they refer to the vectors of
     /// this object, which therefore has to outlive their use. Also reserves memory for the tables of
-    /// attention, which are made when the first layer attends; with `backward`, in both passes.
-    void copy_to_device(backend::Backend& backend, bool backward, backend::Arena& arena);
+    /// attention, which are made when the first layer attends; with `backward`, in both passes. Memory is
+    /// planned with one micro-batch: another one of no more rows has up to `most_sequences` sequences.
+    void copy_to_device(backend::Backend& backend, bool backward, std::int64_t most_sequences,
+                        backend::Arena& arena);
 
     Partition partition;
     std::int64_t rows = 0;              ///< of the slice

@@ -69,6 +69,11 @@ std::set<std::int64_t> SampleTable::sequence_rows(int section) const {
     return rows;
 }
 
+std::int64_t SampleTable::most_sequences(int samples, int section) const {
+    if (!sees_pixels(section)) return samples;
+    return sum_of_largest(samples, [&](std::int64_t i) { return std::ssize(pictures(i)); });
+}
+
 std::int64_t SampleTable::output_rows(std::int64_t sample, int section) const {
     const model::Geometry vision = vision_[section];
     if (vision.patch > 0) return picture_rows(pictures(sample), vision);

@@ -57,6 +57,8 @@ public:
     /// All lengths, in rows, that a sequence of the section has in the file. A sequence is a picture or a
     /// sample.
     std::set<std::int64_t> sequence_rows(int section) const;
+    /// Returns the most sequences that a micro-batch of so many samples has in the section.
+    std::int64_t most_sequences(int samples, int section) const;
     /// Returns the output rows of the section for the sample.
     std::int64_t output_rows(std::int64_t sample, int section) const;
     /// Returns the output rows of a vision section for a picture.

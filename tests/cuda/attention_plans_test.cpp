@@ -29,8 +29,9 @@ protected:
                 .value_width = width,
                 .gradient_width = backward ? width : 0};
     }
-    void prepare(std::vector<std::int64_t> rows) {
-        for (const bool backward : {false, true}) prepare_attention(b_, DType::bf16, shape(backward), rows);
+    void prepare(std::vector<std::int64_t> rows, std::int64_t sequences = 8) {
+        for (const bool backward : {false, true})
+            prepare_attention(b_, DType::bf16, shape(backward), rows, sequences);
     }
     /// Runs forward and backward over causal sequences of these lengths, and compares dq with the reference.
     void run_attention(const std::vector<std::int32_t>& lengths) {
@@ -58,22 +59,30 @@ protected:
 };
 
 TEST_F(AttentionPlans, AreBuiltForEachLengthByPrepare) {
-    prepare({1, 128, 100, 300, 0, 3000});
-    EXPECT_EQ(plans(), 6U);  // 128, 512 and 4096, forward and backward
-    prepare({5, 4096});
-    EXPECT_EQ(plans(), 6U);
-    run_attention({1, 17, 90});
-    run_attention({300, 4, 260, 280, 290, 270});
-    EXPECT_EQ(plans(), 6U);
-    run_attention({129});
+    prepare({1, 128, 100, 300, 0, 3000}, 4);
+    EXPECT_EQ(plans(), 8U);  // 16 x 128, 4 x 512, 1 x 4096 and 2 x 4096, forward and backward
+    prepare({5, 4096}, 4);
     EXPECT_EQ(plans(), 8U);
+    run_attention({1, 17, 90});
+    run_attention({300, 4, 260, 280});
+    EXPECT_EQ(plans(), 8U);
+    run_attention({129});
+    EXPECT_EQ(plans(), 10U);
+}
+
+TEST_F(AttentionPlans, AreBuiltForMoreSequencesByPrepare) {
+    prepare({256, 300}, 10);
+    EXPECT_EQ(plans(), 10U);  // 8 and 16 x 256, 4, 8 and 16 x 512, forward and backward
+    run_attention({129, 130, 131, 132, 133, 134, 135, 136, 137});
+    run_attention({300, 260, 280, 290, 270, 5});
+    EXPECT_EQ(plans(), 10U);
 }
 
 TEST_F(AttentionPlans, AreNotBuiltForOtherTypesAndHeads) {
-    prepare_attention(b_, DType::f32, shape(true), std::vector<std::int64_t>{100});
+    prepare_attention(b_, DType::f32, shape(true), std::vector<std::int64_t>{100}, 8);
     backend::AttentionClass odd = shape(false);
     odd.dim = 12;
-    prepare_attention(b_, DType::bf16, odd, std::vector<std::int64_t>{100});
+    prepare_attention(b_, DType::bf16, odd, std::vector<std::int64_t>{100}, 8);
     EXPECT_EQ(plans(), 0U);
 }
 

@@ -149,6 +149,25 @@ TEST_F(Verdicts, PlansAreBuiltWithinThePlannedWorkspace) {
         }
 }
 
+/// Launches of ranks with few heads: as many rows and heads as 2048 rows with 32 heads.
+TEST_F(Verdicts, PlansForMoreSequencesAreBuiltWithinThePlannedWorkspace) {
+    for (const Gpu& gpu : {kH100, kB200, kA100})
+        for (const bool backward : {false, true})
+            for (const auto& [heads, sequences, max_seqlen] :
+                 {std::tuple{1, 512, 128}, {4, 128, 128}, {4, 8, 2048}, {4, 2, 4096}}) {
+                AttentionClass c =
+                    class_of(backward, true, heads, 1, 128, max_seqlen, backward && uses_padding(gpu));
+                c.sequences = sequences;
+                std::int64_t workspace = -1;
+                EXPECT_EQ(testing_support::verdict(*attention_graph(c, gpu.architecture), properties(gpu),
+                                                   &workspace),
+                          "")
+                    << describe(c, gpu);
+                EXPECT_LE(workspace, static_cast<std::int64_t>(attention_workspace(c, support_of(gpu))))
+                    << describe(c, gpu);
+            }
+}
+
 /// The linear backward pass has no limit of rows.
 TEST_F(Verdicts, LongBackwardPassesAreBuiltInLinearMemory) {
     if (cudnn_version() < kLinearBackward) GTEST_SKIP() << "no cuDNN 9.25 or later";

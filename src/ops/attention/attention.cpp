@@ -72,9 +72,9 @@ void run(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask,
     const backend::ArenaScope scope(arena);
     std::optional<MaskTables> temporary;
     if (kept == nullptr)
-        temporary = make_mask_tables(b, t, mask, [&](const std::vector<std::int32_t>& words) {
-            return backend::to_device(b, words, arena);
-        });
+        temporary = make_mask_tables(
+            b, t, mask, static_cast<std::int64_t>(mask.cu_seqlens_q.size()) - 1,
+            [&](const std::vector<std::int32_t>& words) { return backend::to_device(b, words, arena); });
     const MaskTables& tables = temporary ? *temporary : kept->of(b, t, mask);
     const AttentionSizes& s = tables.sizes;
     const Tensor scratch = cpu_attention_scratch(b, t, s, arena);

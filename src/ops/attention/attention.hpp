@@ -50,11 +50,11 @@ void attention_backward(backend::Backend& b, const Tensor& dout, const Tensor& o
                         const Tensor& dq, const Tensor& dk, const Tensor& dvalues, backend::Arena& scratch,
                         AttentionTables* tables = nullptr);
 
-/// Builds the plans of a device with fused attention for sequences of these lengths, in rows, and inputs and
-/// results of `type`. `shape` describes heads, mask and row widths; its `sequences` and `max_seqlen` are
-/// ignored. Does nothing on other devices.
+/// Builds the plans of a device with fused attention for micro-batches of up to `sequences` sequences of
+/// these lengths, in rows, and inputs and results of `type`. `shape` describes heads, mask and row widths;
+/// its `sequences` and `max_seqlen` are ignored. Does nothing on other devices.
 void prepare_attention(backend::Backend& b, DType type, const backend::AttentionClass& shape,
-                       std::span<const std::int64_t> rows);
+                       std::span<const std::int64_t> rows, std::int64_t sequences);
 
 /// Joins the attention of the same queries over two disjoint sets of keys: out[T, H D] and lse[T, H] become
 /// those over both sets. All tensors have the accumulation type, but `other_out` may be bf16.

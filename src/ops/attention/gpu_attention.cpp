@@ -55,7 +55,7 @@ GpuAttention::GpuAttention(backend::Backend& b, const AttentionTensors& t, const
 }
 
 void prepare_attention(backend::Backend& b, DType type, const backend::AttentionClass& shape,
-                       std::span<const std::int64_t> rows) {
+                       std::span<const std::int64_t> rows, std::int64_t sequences) {
     if (!b.fused_attention()) return;
     std::set<std::int64_t> planned;
     for (const std::int64_t each : rows)
@@ -71,8 +71,9 @@ void prepare_attention(backend::Backend& b, DType type, const backend::Attention
              .backward = shape.backward,
              .aligned = shape.value_width * static_cast<std::int64_t>(size_of(type)) % kAlignment == 0},
             shape.causal);
-        if (implementation != AttentionImplementation::kernel)
-            b.fused_attention()->prepare(attention_class(shape, implementation, max_seqlen));
+        if (implementation == AttentionImplementation::kernel) continue;
+        for (const PlanSize& size : plan_sizes(max_seqlen, shape.heads, sequences, sequences * max_seqlen))
+            b.fused_attention()->prepare(attention_class(shape, implementation, size));
     }
 }
 

@@ -15,10 +15,33 @@ namespace {
 using backend::AttentionArray;
 
 constexpr std::int64_t kLaunchRows = 2048;  ///< rows of a launch, unless one sequence is longer
+constexpr std::int64_t kLaunchHeads = 32;   ///< with fewer heads, a launch may have more rows
+constexpr std::int64_t kMostRoom = 4;       ///< rows of a plan with more sequences, per query
 
-/// Returns how many sequences of this length a launch has room for.
-std::int64_t sequences_per_launch(std::int64_t max_seqlen) {
+/// Returns how many sequences of this length any launch has room for.
+std::int64_t least_sequences(std::int64_t max_seqlen) {
     return std::max<std::int64_t>(kLaunchRows / max_seqlen, 1);
+}
+
+/// Returns how many sequences of this length a launch of a rank with `heads` heads may have: queries and
+/// heads are as many as those of kLaunchRows rows with kLaunchHeads heads, and a plan keeps the gradients of
+/// all scores.
+std::int64_t most_sequences(std::int64_t max_seqlen, std::int64_t heads) {
+    const std::int64_t rows =
+        std::min(kLaunchRows * kLaunchHeads, backend::kMostScoreGradients / (2 * max_seqlen)) / heads;
+    return std::max(least_sequences(max_seqlen),
+                    static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(rows / max_seqlen))));
+}
+
+/// Returns the plan for `count` sequences of up to `max_seqlen` rows, with `queries` queries in all. Returns
+/// no sequences where they do not fit one launch.
+PlanSize plan_size(std::int64_t count, std::int64_t max_seqlen, std::int64_t queries, std::int64_t heads) {
+    if (count <= least_sequences(max_seqlen)) return {least_sequences(max_seqlen), max_seqlen};
+    const PlanSize wide{static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(count))),
+                        max_seqlen};
+    const bool fits =
+        wide.sequences <= most_sequences(max_seqlen, heads) && wide.rows() <= kMostRoom * queries;
+    return fits ? wide : PlanSize{0, max_seqlen};
 }
 
 /// Returns about how many kernels a launch has: the library's, of which it does not document the number, and
@@ -55,50 +78,71 @@ SequenceRows::SequenceRows(const VarlenMask& mask) {
     }
 }
 
-std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows) {
+std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows, std::int64_t heads) {
     std::vector<AttentionLaunch> launches;
+    std::int64_t queries = 0;  // of the last launch
     for (std::size_t s = 0; s < rows.queries.size(); ++s) {
         const std::int64_t seqlen = planned_seqlen(std::max(rows.queries[s].count, rows.keys[s].count));
+        queries += rows.queries[s].count;
         if (!launches.empty()) {
             AttentionLaunch& last = launches.back();
-            const std::int64_t max_seqlen = std::max(last.max_seqlen, seqlen);
-            if (last.count < sequences_per_launch(max_seqlen)) {
-                last = {last.first, last.count + 1, sequences_per_launch(max_seqlen), max_seqlen};
+            const PlanSize plan =
+                plan_size(last.count + 1, std::max(last.plan.max_seqlen, seqlen), queries, heads);
+            if (plan.sequences > 0) {
+                last = {last.first, last.count + 1, plan};
                 continue;
             }
         }
-        launches.push_back({static_cast<std::int64_t>(s), 1, sequences_per_launch(seqlen), seqlen});
+        queries = rows.queries[s].count;
+        launches.push_back({static_cast<std::int64_t>(s), 1, {least_sequences(seqlen), seqlen}});
     }
     return launches;
 }
 
+std::vector<PlanSize> plan_sizes(std::int64_t max_seqlen, std::int64_t heads, std::int64_t sequences,
+                                 std::int64_t queries) {
+    std::vector<PlanSize> sizes{{least_sequences(max_seqlen), max_seqlen}};
+    const std::int64_t most = most_sequences(max_seqlen, heads),
+                       filled = (kMostRoom * queries + max_seqlen - 1) / max_seqlen;
+    // A plan for more sequences than the last one exists for launches that have more than that one takes.
+    while (sizes.back().sequences < std::min({sequences, most, filled}))
+        sizes.push_back({std::min(2 * sizes.back().sequences, filled), max_seqlen});
+    return sizes;
+}
+
 backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionImplementation implementation,
-                                        std::int64_t max_seqlen) {
+                                        PlanSize size) {
     shape.causal = is_causal(implementation);
     shape.padded = is_padded(implementation);
     if (shape.padded) shape.value_width = shape.gradient_width = shape.kv_heads * shape.dim;
-    shape.sequences = sequences_per_launch(max_seqlen);
-    shape.max_seqlen = max_seqlen;
+    shape.sequences = size.sequences;
+    shape.max_seqlen = size.max_seqlen;
     return shape;
 }
 
 PackedAttention::PackedAttention(const AttentionShape& shape, const AttentionSizes& sizes,
                                  const VarlenMask& mask, AttentionImplementation implementation,
-                                 const AttentionCase& c)
+                                 const backend::AttentionSupport& support)
     : rows_(mask),
       implementation_(implementation),
-      support_(c.support),
+      support_(support),
       shape_{.backward = shape.backward,
              .heads = sizes.heads,
              .kv_heads = sizes.kv_heads,
              .dim = sizes.dim,
              .value_width = shape.value_width,
              .gradient_width = shape.gradient_width},
-      launches_(attention_launches(rows_)) {
-    // On the meta backend there may be longer sequences than the fused operation is used for, see
-    // widest_case().
-    for (AttentionLaunch& launch : launches_)
-        launch.max_seqlen = std::min(launch.max_seqlen, max_planned_seqlen(c));
+      queries_(shape.query_rows),
+      launches_(attention_launches(rows_, sizes.heads)) {
+    for (const AttentionLaunch& launch : launches_) sizes_.push_back(launch.plan);
+}
+
+void PackedAttention::assume_any_lengths(std::int64_t sequences, std::int64_t max_seqlen) {
+    sizes_.clear();
+    for (std::int64_t rows = planned_seqlen(1); rows <= planned_seqlen(max_seqlen); rows *= 2) {
+        const std::vector<PlanSize> sizes = plan_sizes(rows, shape_.heads, sequences, queries_);
+        sizes_.insert(sizes_.end(), sizes.begin(), sizes.end());
+    }
 }
 
 bool PackedAttention::prepare(backend::FusedAttention& device) const {
@@ -115,9 +159,10 @@ void PackedAttention::upload_lists(const Upload& upload) {
 PackedScratch PackedAttention::allocate(const AttentionTensors& t, backend::Arena& scratch) const {
     std::size_t bytes = 0;
     std::int64_t max_rows = 0;
-    for (const AttentionLaunch& launch : launches_) {
-        bytes = std::max(bytes, backend::attention_workspace(class_of(launch), support_));
-        max_rows = std::max(max_rows, launch.sequences * launch.max_seqlen);
+    for (const PlanSize& size : sizes_) {
+        bytes = std::max(
+            bytes, backend::attention_workspace(attention_class(shape_, implementation_, size), support_));
+        max_rows = std::max(max_rows, size.rows());
     }
     PackedScratch allocated{scratch.allocate(DType::u8, {static_cast<std::int64_t>(bytes)}), {}};
     if (is_padded(implementation_)) allocated.padding.emplace(t, shape_.dim, max_rows, scratch);
@@ -133,7 +178,7 @@ void PackedAttention::append_lists(const AttentionLaunch& launch, std::vector<st
         words.resize(static_cast<std::size_t>(padded(static_cast<std::int64_t>(words.size()))));
     };
     const auto offsets = [&](const std::vector<Rows>& rows, std::int64_t width) {
-        for (std::int64_t i = 0; i <= launch.sequences; ++i) {
+        for (std::int64_t i = 0; i <= launch.plan.sequences; ++i) {
             const std::int64_t begin =
                 i < launch.count ? of(rows, i).begin : of(rows, launch.count - 1).end();
             const auto two = std::bit_cast<std::array<std::int32_t, 2>>(begin * width);
@@ -144,14 +189,14 @@ void PackedAttention::append_lists(const AttentionLaunch& launch, std::vector<st
     // Where a launch has fewer sequences than its plan, the others are passed as empty, as NVIDIA's
     // frameworks do. Padded ones have memory and are passed as one row of zeros.
     const auto lengths = [&](const std::vector<Rows>& rows) {
-        for (std::int64_t i = 0; i < launch.sequences; ++i)
+        for (std::int64_t i = 0; i < launch.plan.sequences; ++i)
             words.push_back(i < launch.count ? of(rows, i).count : is_padded(implementation_));
         end_list();
     };
     const auto row_numbers = [&](const std::vector<Rows>& rows) {
         for (std::int64_t i = 0; i < launch.count; ++i)
             for (std::int64_t row = 0; row < of(rows, i).count; ++row)
-                words.push_back(static_cast<std::int32_t>(i * launch.max_seqlen + row));
+                words.push_back(static_cast<std::int32_t>(i * launch.plan.max_seqlen + row));
         end_list();
     };
     if (!is_padded(implementation_)) {
@@ -231,8 +276,8 @@ void PackedAttention::run(backend::Backend& b, Stream stream, const AttentionTen
     for (const AttentionLaunch& launch : launches_) {
         const backend::AttentionClass c = class_of(launch);
         if (!c.padded)
-            for (const AttentionArray which : kOffsets) set_list(which, 2 * (launch.sequences + 1));
-        for (const AttentionArray which : kLengths) set_list(which, launch.sequences);
+            for (const AttentionArray which : kOffsets) set_list(which, 2 * (launch.plan.sequences + 1));
+        for (const AttentionArray which : kLengths) set_list(which, launch.plan.sequences);
         if (!c.padded) {
             device.run(c, arrays, scratch.workspace.data);
             b.queued(kernels_of(c));

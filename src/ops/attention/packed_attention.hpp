@@ -26,22 +26,37 @@ struct SequenceRows {
     bool gaps = false;                ///< whether other queries or keys lie before, between or behind them
 };
 
-/// One launch: the sequences [first, first + count), by a plan for `sequences` of up to `max_seqlen` rows
-/// each.
+/// What a plan has room for: so many sequences of up to `max_seqlen` rows each.
+struct PlanSize {
+    std::int64_t sequences = 0, max_seqlen = 0;
+    std::int64_t rows() const { return sequences * max_seqlen; }
+    bool operator==(const PlanSize&) const = default;
+};
+
+/// One launch: the sequences [first, first + count).
 struct AttentionLaunch {
     std::int64_t first = 0, count = 0;
-    std::int64_t sequences = 0, max_seqlen = 0;
+    PlanSize plan;
     bool operator==(const AttentionLaunch&) const = default;
 };
 
-/// Returns launches that cover all sequences in their order. Lengths are rounded up to powers of two, at
-/// least 128, and a launch has room for 2048 rows, or for one longer sequence.
-std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows);
+/// Returns launches that cover all sequences in their order, for a rank with so many query heads. Lengths are
+/// rounded up to powers of two, at least 128. A launch has room for 2048 rows, or for one longer sequence.
+/// With fewer than 32 heads that would not occupy a GPU: a launch takes further sequences, by a plan for a
+/// power of two of them, up to 2048 x 32 / heads rows, as long as at least a quarter of the plan's rows are
+/// queries. (Sequences of the same rounded length fill half of a plan for a power of two of them.)
+std::vector<AttentionLaunch> attention_launches(const SequenceRows& rows, std::int64_t heads);
 
-/// Returns the class of launches whose longest sequence has `max_seqlen` rows, rounded up as above. `shape`
-/// gives everything but the sequences and max_seqlen, for packed tensors.
+/// Returns the plans that these launches may have for sequences of `max_seqlen` rows, rounded up as above,
+/// in micro-batches of up to so many sequences and queries. The last of several may be for fewer sequences
+/// than a power of two, where there are not enough queries for it.
+std::vector<PlanSize> plan_sizes(std::int64_t max_seqlen, std::int64_t heads, std::int64_t sequences,
+                                 std::int64_t queries);
+
+/// Returns the class of launches by plans of this size. `shape` gives everything but the sequences and
+/// max_seqlen, for packed tensors.
 backend::AttentionClass attention_class(backend::AttentionClass shape, AttentionImplementation implementation,
-                                        std::int64_t max_seqlen);
+                                        PlanSize size);
 
 /// Scratch memory of a call.
 struct PackedScratch {
@@ -53,7 +68,10 @@ class PackedAttention {
 public:
     /// `implementation` is one of the fused ones.
     PackedAttention(const AttentionShape& shape, const AttentionSizes& sizes, const VarlenMask& mask,
-                    AttentionImplementation implementation, const AttentionCase& c);
+                    AttentionImplementation implementation, const backend::AttentionSupport& support);
+    /// Lets allocate() suffice for any micro-batch of up to so many sequences, of no more queries, and with
+    /// no longer sequence than `max_seqlen` rows.
+    void assume_any_lengths(std::int64_t sequences, std::int64_t max_seqlen);
     /// Builds the plans that do not exist yet. Returns false where the device has none for one of the
     /// launches.
     bool prepare(backend::FusedAttention& device) const;
@@ -67,7 +85,7 @@ public:
 
 private:
     backend::AttentionClass class_of(const AttentionLaunch& launch) const {
-        return attention_class(shape_, implementation_, launch.max_seqlen);
+        return attention_class(shape_, implementation_, launch.plan);
     }
     /// Appends the lists of a launch (offsets and lengths, or lengths and row numbers) to `words`.
     void append_lists(const AttentionLaunch& launch, std::vector<std::int32_t>& words) const;
@@ -84,7 +102,9 @@ private:
     AttentionImplementation implementation_;
     backend::AttentionSupport support_;
     backend::AttentionClass shape_;  ///< everything but sequences and max_seqlen
+    std::int64_t queries_;
     std::vector<AttentionLaunch> launches_;
+    std::vector<PlanSize> sizes_;  ///< that allocate() suffices for
     Tensor lists_;
 };
 

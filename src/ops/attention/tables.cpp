@@ -21,16 +21,16 @@ AttentionCase widest_case(AttentionCase c) {
 }  // namespace
 
 /// Tiles: each has at least one row and takes 5 words, and each query has a limit. Launches: lists of one for
-/// n sequences take up to 12 n + 31 words, with n <= 16. A full one for 16 sequences has at least 16 rows.
-/// One for fewer sequences has one of more than 1024 / n rows, and so at least one row for each of its words;
-/// it may have ended one for 16 sequences that is not full, as does the end of the micro-batch. Padded
-/// launches have the number of each row, and shorter lists.
-std::int64_t most_table_words(std::int64_t queries, std::int64_t keys) {
-    return 14 * (queries + keys) + 256;
+/// n sequences take up to 12 n + 31 words. With n = 16, a full one has at least 16 rows. One for fewer
+/// sequences has one of more than 1024 / n rows, and one for more has 32 rows for each of the n: that is at
+/// least one row for each of its words. Either may have ended one for 16 sequences that is not full, as does
+/// the end of the micro-batch. Padded launches have the number of each row, and shorter lists.
+std::int64_t most_table_words(const MaskBounds& mask) {
+    return 14 * (mask.queries + mask.keys) + 256;
 }
 
 MaskTables make_mask_tables(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask,
-                            const Upload& upload) {
+                            std::int64_t sequences, const Upload& upload) {
     MaskTables tables{&mask, attention_shape(t), attention_sizes(t, mask), {}, {}};
     if (b.shares_memory()) return tables;
     const AttentionShape& shape = tables.shape;
@@ -46,7 +46,8 @@ MaskTables make_mask_tables(backend::Backend& b, const AttentionTensors& t, cons
     if (!b.computes()) c = widest_case(c);
     const AttentionImplementation implementation = attention_implementation(c, mask);
     if (implementation != AttentionImplementation::kernel)
-        tables.packed.emplace(shape, tables.sizes, mask, implementation, c);
+        tables.packed.emplace(shape, tables.sizes, mask, implementation, c.support);
+    if (tables.packed && !b.computes()) tables.packed->assume_any_lengths(sequences, c.max_seqlen);
     if (tables.packed && b.computes() && !tables.packed->prepare(*b.fused_attention())) tables.packed.reset();
     if (tables.packed)
         tables.packed->upload_lists(upload);
@@ -55,12 +56,13 @@ MaskTables make_mask_tables(backend::Backend& b, const AttentionTensors& t, cons
     return tables;
 }
 
-void AttentionTables::reserve(backend::Backend& b, std::int64_t masks, std::int64_t queries,
-                              std::int64_t keys, bool backward, backend::Arena& arena) {
+void AttentionTables::reserve(backend::Backend& b, std::int64_t masks, const MaskBounds& bounds,
+                              bool backward, backend::Arena& arena) {
     tables_.clear();
     used_ = 0;
+    sequences_ = bounds.sequences;
     if (!b.shares_memory())
-        memory_ = arena.allocate(DType::i32, {masks * (backward ? 2 : 1) * most_table_words(queries, keys)});
+        memory_ = arena.allocate(DType::i32, {masks * (backward ? 2 : 1) * most_table_words(bounds)});
 }
 
 const MaskTables& AttentionTables::of(backend::Backend& b, const AttentionTensors& t,
@@ -68,7 +70,7 @@ const MaskTables& AttentionTables::of(backend::Backend& b, const AttentionTensor
     const AttentionShape shape = attention_shape(t);
     for (const MaskTables& each : tables_)
         if (each.mask == &mask && each.shape == shape) return each;
-    tables_.push_back(make_mask_tables(b, t, mask, [&](const std::vector<std::int32_t>& words) {
+    tables_.push_back(make_mask_tables(b, t, mask, sequences_, [&](const std::vector<std::int32_t>& words) {
         const auto count = static_cast<std::int64_t>(words.size());
         const Tensor copy = memory_.slice(used_, used_ + count);
         used_ += (count + 3) / 4 * 4;  // the next list begins at a multiple of 16 bytes, as cuDNN requires

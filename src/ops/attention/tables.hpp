@@ -21,22 +21,29 @@ struct MaskTables {
     AttentionTiles tiles;                   ///< absent where `packed` runs, and on CPUs
 };
 
-/// Computes the tables of a mask. Throws Error(broken_invariant) for shapes that do not fit it.
+/// Returns an i32 tensor of the device with these words.
+using Upload = std::function<Tensor(const std::vector<std::int32_t>& words)>;
+/// Computes the tables of a mask. Throws Error(broken_invariant) for shapes that do not fit it. On the meta
+/// backend they are those of any micro-batch of no more rows and of up to `sequences` sequences.
 MaskTables make_mask_tables(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask,
-                            const Upload& upload);
+                            std::int64_t sequences, const Upload& upload);
 
+/// Upper bounds of a mask.
+struct MaskBounds {
+    std::int64_t queries = 0, keys = 0, sequences = 0;
+};
 /// Returns the most words that the tables of a mask can have, in one pass.
-std::int64_t most_table_words(std::int64_t queries, std::int64_t keys);
+std::int64_t most_table_words(const MaskBounds& mask);
 
 /// Tables that are made at their first use and kept until the object is destroyed. The masks must outlive it,
 /// unchanged. Not thread-safe.
 class AttentionTables {
 public:
-    /// Allocates memory of the device for `masks` masks of up to so many queries and keys, in the forward
-    /// pass and with `backward` also in the backward pass. Must be called before the first use, and again to
-    /// discard all tables. Allocates nothing for a device that shares the host's memory.
-    void reserve(backend::Backend& b, std::int64_t masks, std::int64_t queries, std::int64_t keys,
-                 bool backward, backend::Arena& arena);
+    /// Allocates memory of the device for `masks` masks within `bounds`, in the forward pass and with
+    /// `backward` also in the backward pass. Must be called before the first use, and again to discard all
+    /// tables. Allocates nothing for a device that shares the host's memory.
+    void reserve(backend::Backend& b, std::int64_t masks, const MaskBounds& bounds, bool backward,
+                 backend::Arena& arena);
     const MaskTables& of(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask);
     std::size_t size() const { return tables_.size(); }  ///< how many were made
 
@@ -44,6 +51,7 @@ private:
     std::list<MaskTables> tables_;
     Tensor memory_;  ///< i32, of which the first used_ words are occupied
     std::int64_t used_ = 0;
+    std::int64_t sequences_ = 0;  ///< most of a mask
 };
 
 }  // namespace maestro::ops

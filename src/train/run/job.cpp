@@ -267,7 +267,8 @@ std::string Job::prepare_attention(model::Module& module, int s) {
     const std::size_t before = attention->plans();
     const auto began = std::chrono::steady_clock::now();
     const std::set<std::int64_t> rows = preflight_.table().sequence_rows(s);
-    module.prepare(std::vector(rows.begin(), rows.end()));
+    module.prepare(std::vector(rows.begin(), rows.end()),
+                   preflight_.table().most_sequences(preflight_.scenario().full_micro_batch(s), s));
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - began;
     if (attention->plans() == before) return {};
     return fmt::format("{} plans of attention built in {:.1f} s", attention->plans() - before,

@@ -87,7 +87,7 @@ Trained train(backend::Backend& b, DType type, const CheckOptions& options, doub
     backend::Arena saved(b, size.saved), scratch(b, std::max(size.scratch, size.sync_scratch) + (1 << 20));
     std::vector<std::int64_t> rows;
     for (const auto& list : samples.tokens) rows.push_back(static_cast<std::int64_t>(list.size()));
-    module->prepare(rows);
+    module->prepare(rows, std::ssize(rows));
     Trained trained;
     std::vector<double> before = masters_of(b, store);
     if (disturbance != 0) {

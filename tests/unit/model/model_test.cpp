@@ -22,8 +22,9 @@ TEST(Model, BuildsNoPlansAfterPrepare) {
         if (!attention) GTEST_SKIP() << "the device has no attention plans";
         job.samples.add(std::vector<std::int32_t>(150, 7));
         const std::int64_t rows[] = {4, 150};
-        job.first->prepare(rows);
-        job.last->prepare(rows);
+        const auto samples = std::ssize(job.samples.shapes());
+        job.first->prepare(rows, samples);
+        job.last->prepare(rows, samples);
         const std::size_t plans = attention->plans();
         EXPECT_GT(plans, 0U);
         job.run();
@@ -102,6 +103,22 @@ TEST(Model, MeasureEqualsWhatARunAllocates) {
             for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::layer})
                 for (const bool train : {true, false})
                     for (const int threads : {1, 3}) expect_measured(kind, type, recompute, train, threads);
+}
+
+/// A micro-batch with one large picture bounds those with several small ones, although launches of cuDNN take
+/// more of them.
+TEST(Model, MemoryForLargePicturesSufficesForMoreAndSmallerOnes) {
+    ModelSpec spec = vision_spec();
+    spec.head_dim = 64;
+    const Role role{
+        .section = "vision", .inputs = {}, .emits = true, .output_width = 16, .compute = DType::bf16};
+    const auto scratch_of = [&](std::vector<PictureSize> pictures) {
+        const SampleShape shape{.tokens = 10, .pictures = std::move(pictures)};
+        return measure(spec, role, std::span(&shape, 1), {.traits = {1, false, {.architecture = 90}}})
+            .scratch;
+    };
+    const PictureSize large{64, 128}, small{48, 52};  // 2048 and 624 patches
+    EXPECT_LE(scratch_of({small, small, small}), scratch_of({large}));
 }
 
 std::vector<std::vector<double>> gradients_of(Job& job) {

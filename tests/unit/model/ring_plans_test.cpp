@@ -28,12 +28,12 @@ public:
     std::size_t plans() const { return device_->fused_attention()->plans(); }
     void prepare() const {
         for (const bool backward : {false, true})
-            context_.prepare(std::span(&length_, 1), mask_, kHeads, kKvHeads, backward);
+            context_.prepare(std::span(&length_, 1), 1, mask_, kHeads, kKvHeads, backward);
     }
     /// Returns how many tables two layers have made.
     std::size_t run() {
         Sequences sequences(Partition(std::span(&length_, 1), mask_, mesh_.degrees()), mask_, mesh_);
-        sequences.copy_to_device(*device_, true, memory_);
+        sequences.copy_to_device(*device_, true, 1, memory_);
         const std::int64_t rows = sequences.rows;
         const auto tensor = [&](std::int64_t columns) {
             return memory_.allocate(DType::bf16, {rows, columns});

@@ -37,14 +37,14 @@ protected:
 TEST_F(AttentionTablesTest, AreMadeOnceForAllCallsOfAPass) {
     const VarlenMask causal = causal_mask(offsets_of({70, 3, 130})), full = full_mask(offsets_of({200, 3}));
     AttentionTables tables;
-    tables.reserve(b_, 2, 203, 203, true, arena_);
+    tables.reserve(b_, 2, {203, 203, 3}, true, arena_);
     for (int layer = 0; layer < 3; ++layer) {
         const Call c = call(203);
         EXPECT_EQ(run(c, causal, &tables), run(c, causal, nullptr));
         EXPECT_EQ(run(c, full, &tables), run(c, full, nullptr));
         EXPECT_EQ(tables.size(), 4U) << "two masks, forward and backward";
     }
-    tables.reserve(b_, 1, 203, 203, true, arena_);
+    tables.reserve(b_, 1, {203, 203, 2}, true, arena_);
     EXPECT_EQ(tables.size(), 0U);
     const Call c = call(203);
     EXPECT_EQ(run(c, full, &tables), run(c, full, nullptr));
@@ -66,17 +66,18 @@ TEST(AttentionTablesMemory, SufficesForAllLengths) {
         for (const Lengths& lengths : cases)
             for (const DType type : {DType::bf16, DType::f64}) {
                 const VarlenMask mask = causal_mask(offsets_of(lengths));
-                const std::int64_t rows = mask.cu_seqlens_q.back();
+                const std::int64_t rows = mask.cu_seqlens_q.back(), sequences = std::ssize(lengths);
                 const Tensor x(nullptr, type, {rows, 16}), lse(nullptr, DType::f32, {rows, 2});
                 AttentionTensors t{.q = x, .k = x, .values = x, .out = x, .lse = lse};
                 for (const bool backward : {false, true}) {
                     if (backward) t.dout = t.dq = t.dk = t.dvalues = x;
                     std::int64_t words = 0;
-                    make_mask_tables(*meta, t, mask, [&](const std::vector<std::int32_t>& list) {
+                    make_mask_tables(*meta, t, mask, sequences, [&](const std::vector<std::int32_t>& list) {
                         words += static_cast<std::int64_t>(list.size() + 3) / 4 * 4;
                         return Tensor(nullptr, DType::i32, {static_cast<std::int64_t>(list.size())});
                     });
-                    EXPECT_LE(words, most_table_words(rows, rows));
+                    EXPECT_LE(words, most_table_words({rows, rows, sequences}));
+                    EXPECT_LE(words, most_table_words({rows, rows, rows}));
                     EXPECT_EQ(words > 0, rows > 0);
                 }
             }

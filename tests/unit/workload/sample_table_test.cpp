@@ -1,6 +1,7 @@
 // Lengths, rows and the worst micro-batch, from a real sample file.
 #include "workload/sample_table.hpp"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 #include <vector>
@@ -84,6 +85,11 @@ TEST_F(Table, KnowsWhatEachSectionGets) {
                   expanded(i) - file_->index().tokens(i));
     }
     EXPECT_TRUE(with && without);
+    std::vector<std::int64_t> pictures;
+    for (std::int64_t i = 0; i < table_->size(); ++i) pictures.push_back(std::ssize(table_->pictures(i)));
+    std::sort(pictures.rbegin(), pictures.rend());
+    EXPECT_EQ(table_->most_sequences(2, 0), pictures[0] + pictures[1]);
+    EXPECT_EQ(table_->most_sequences(2, 1), 2);
 }
 
 TEST_F(Table, NoMicroBatchExceedsTheWorst) {
