@@ -20,13 +20,18 @@ AttentionCase widest_case(AttentionCase c) {
 
 }  // namespace
 
-/// Tiles: each has at least one row and takes 5 words, and each query has a limit. Launches: lists of one for
-/// n sequences take up to 12 n + 31 words. With n = 16, a full one has at least 16 rows. One for fewer
-/// sequences has one of more than 1024 / n rows, and one for more has 32 rows for each of the n: that is at
-/// least one row for each of its words. Either may have ended one for 16 sequences that is not full, as does
-/// the end of the micro-batch. Padded launches have the number of each row, and shorter lists.
+/// Tiles take 5 words each, and each query has a limit. A tile has the most rows, at least 32, or is the last
+/// one of its sequence. Launches for n sequences have lists of up to 12 n + 31 words. n is at most 16, or
+/// less than twice the number of sequences in the launch. Padded launches also have the number of each row,
+/// in two lists.
+///
+/// Whatever the sequences, they have at least one row each. Launches for 16 sequences that are full then have
+/// at most 14 words for a row. Launches for fewer have a sequence of more than 1024 / n rows, and those for
+/// more have 32 rows for each of the n: that is at least one row for each word. Either may have ended a
+/// launch for 16 sequences that is not full, as does the end of the micro-batch.
 std::int64_t most_table_words(const MaskBounds& mask) {
-    return 14 * (mask.queries + mask.keys) + 256;
+    const std::int64_t rows = mask.queries + mask.keys, tiles = rows / 32 + 2 * mask.sequences;
+    return std::min(14 * rows + 256, rows + std::max(5 * tiles, (12 * 16 + 31) * mask.sequences) + 4);
 }
 
 MaskTables make_mask_tables(backend::Backend& b, const AttentionTensors& t, const VarlenMask& mask,

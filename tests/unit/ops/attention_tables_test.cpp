@@ -84,5 +84,11 @@ TEST(AttentionTablesMemory, SufficesForAllLengths) {
     }
 }
 
+/// A slice of a ring with a mask for each of 16 slices needs little memory for one long sequence.
+TEST(AttentionTablesMemory, IsSmallForFewSequences) {
+    EXPECT_LE(4 * most_table_words({65536, 65536, 1}), 10 * 65536);
+    EXPECT_EQ(most_table_words({1000, 1000, 1000}), 14 * 2000 + 256);
+}
+
 }  // namespace
 }  // namespace maestro::ops
