@@ -196,4 +196,4 @@ def test_an_error_is_reported_although_the_gpu_waits(tmp_path, data):  # noqa: F
     assert job.returncode == 76, output
     report = json.loads((tmp_path / "run/exit.json").read_text())
     assert report["code"] == 76 and "no answer for 5 s" in report["reason"], report
-    assert re.search(r"; no answer from ranks 2 \([^)]*\), 3 \([^)]*\)$", report["reason"]), report
+    assert re.search(r"; no answer from ranks 1 \([^)]*\), 2 \([^)]*\), 3 \([^)]*\)$", report["reason"]), report
