@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "ops/dispatch.hpp"
-#include "ops/rms_norm.hpp"
 #include "ops/rotary.hpp"
 
 namespace maestro::model {
@@ -13,6 +12,13 @@ namespace {
 
 Range shifted(const Range& range, std::int64_t by) {
     return {range.begin + by, range.end + by};
+}
+
+Tensor weight_of(const parallel::Parameter* parameter) {
+    return parameter ? parameter->weight : Tensor{};
+}
+Tensor gradient_of(const parallel::Parameter* parameter) {
+    return parameter ? parameter->gradient : Tensor{};
 }
 
 }  // namespace
@@ -27,12 +33,14 @@ AttentionBlock::AttentionBlock(backend::Backend& backend, const ModelSpec& spec,
       kv_heads_(std::max(spec.kv_heads / mesh.degrees().tp, 1)),
       sequence_parallel_(backend, mesh.tp()),
       attention_(backend, mesh, role.compute, spec.head_dim),
+      norm_(backend, spec.form.norm, spec.norm_eps, store, prefix + "attention.norm", spec.width,
+            role.trained),
       weights_(declare(store, role, mesh, prefix)),
-      qkv_(backend, sequence_parallel_, *weights_.qkv),
-      output_(backend, sequence_parallel_, *weights_.output) {}
+      qkv_(backend, sequence_parallel_, *weights_.qkv, weights_.qkv_bias),
+      output_(backend, sequence_parallel_, *weights_.output, weights_.output_bias) {}
 
-/// Declared in the order in which forward uses them. The order determines where they lie in the flat arrays,
-/// and with that the shards of the optimizer.
+/// Parameters are declared in the order in which forward uses them. It determines where they lie in the flat
+/// arrays, and with that the shards of the optimizer.
 AttentionBlock::Weights AttentionBlock::declare(parallel::ParameterStore& store, const Role& role,
                                                 const parallel::Mesh& mesh, const std::string& prefix) const {
     const std::int64_t dim = spec_.head_dim, width = spec_.width;
@@ -46,23 +54,30 @@ AttentionBlock::Weights AttentionBlock::declare(parallel::ParameterStore& store,
     const auto kv_part = [&](std::int64_t first_row) {
         return parallel::ParameterPart{shifted(kv_rows, first_row), parallel::Axis::kv};
     };
-    // Norms are whole on every tp rank, and each rank's gradient is partial: it has normalized its local rows
-    // only, or (q_norm, k_norm) its heads only.
-    const auto norm = [&](const char* name, std::int64_t size) {
-        return &store.declare(prefix + name, {size}, parallel::Init::ones, role.trained);
+    const std::vector<parallel::ParameterPart> qkv_parts = {
+        {heads}, kv_part(q_columns), kv_part(q_columns + kv_columns)};
+    // Whole on every tp rank. Each rank's gradient is partial, of the heads that it has normalized.
+    const auto head_norm = [&](const char* name) {
+        return &store.declare(prefix + name, {dim}, parallel::Init::ones, role.trained);
     };
-    return {
-        .norm = norm("attention.norm.weight", width),
-        // One GEMM computes queries, keys and values: the input is read once, and a wide GEMM runs closer to
-        // the peak rate than three narrow ones.
-        .qkv = &store.declare(prefix + "attention.qkv.weight", {q_columns + 2 * kv_columns, width},
-                              parallel::Init::normal, role.trained,
-                              {{heads}, kv_part(q_columns), kv_part(q_columns + kv_columns)}, {0, width}),
-        .q_norm = norm("attention.q_norm.weight", dim),
-        .k_norm = norm("attention.k_norm.weight", dim),
-        .output = &store.declare(prefix + "attention.output.weight", {width, q_columns},
-                                 parallel::Init::residual, role.trained, {{{0, width}}}, heads),
-    };
+    Weights weights{};
+    // One GEMM computes queries, keys and values: the input is read once, and a wide GEMM runs closer to the
+    // peak rate than three narrow ones.
+    weights.qkv = &store.declare(prefix + "attention.qkv.weight", {q_columns + 2 * kv_columns, width},
+                                 parallel::Init::normal, role.trained, qkv_parts, {0, width});
+    if (spec_.form.bias)
+        weights.qkv_bias = &store.declare(prefix + "attention.qkv.bias", {q_columns + 2 * kv_columns},
+                                          parallel::Init::zeros, role.trained, qkv_parts, {0, 1});
+    if (spec_.form.head_norm) {
+        weights.q_norm = head_norm("attention.q_norm.weight");
+        weights.k_norm = head_norm("attention.k_norm.weight");
+    }
+    weights.output = &store.declare(prefix + "attention.output.weight", {width, q_columns},
+                                    parallel::Init::residual, role.trained, {{{0, width}}}, heads);
+    if (spec_.form.bias)
+        weights.output_bias =
+            &store.declare(prefix + "attention.output.bias", {width}, parallel::Init::zeros, role.trained);
+    return weights;
 }
 
 void AttentionBlock::prepare(std::span<const std::int64_t> rows, std::int64_t sequences,
@@ -74,13 +89,13 @@ void AttentionBlock::prepare(std::span<const std::int64_t> rows, std::int64_t se
 AttentionBlockActivations AttentionBlock::allocate(const Tensor& input, const parallel::Sequences& sequences,
                                                    backend::Arena& saved, backend::Arena& passing) const {
     const std::int64_t local = input.dim(0), rows = sequences.rows, dim = spec_.head_dim;
-    const DType statistics = ops::accumulate_type(type_);
     AttentionBlockActivations a;
     a.input = input;
     a.normed = passing.allocate(type_, {local, spec_.width});
-    a.rstd = saved.allocate(statistics, {local});
+    a.norm = norm_.allocate(local, type_, saved);
     a.qkv = saved.allocate(type_, {rows, (heads_ + 2 * kv_heads_) * dim});
-    a.head_rstd = saved.allocate(statistics, {rows, heads_ + kv_heads_});
+    if (spec_.form.head_norm)
+        a.head_rstd = saved.allocate(ops::accumulate_type(type_), {rows, heads_ + kv_heads_});
     a.attention = attention_.allocate(sequences, heads_, kv_heads_, saved, passing);
     a.attn_out = saved.allocate(type_, {rows, heads_ * dim});
     return a;
@@ -89,7 +104,7 @@ AttentionBlockActivations AttentionBlock::allocate(const Tensor& input, const pa
 void AttentionBlock::forward(AttentionBlockActivations& a, const Tensor& output,
                              const parallel::Sequences& sequences, backend::Arena& scratch) const {
     const std::int64_t rows = sequences.rows, dim = spec_.head_dim;
-    ops::rms_norm(backend_, a.input, weights_.norm->weight, a.normed, a.rstd, spec_.norm_eps);
+    norm_.forward(a.input, a.normed, a.norm);
     qkv_.forward(a.normed, a.qkv, sequences.tp_rows, scratch);
     {
         const backend::ArenaScope scope(scratch);
@@ -98,11 +113,17 @@ void AttentionBlock::forward(AttentionBlockActivations& a, const Tensor& output,
         const bool exchanged = attention_.uses_ulysses();
         const Tensor q = exchanged ? scratch.allocate(type_, {rows, heads_ * dim}) : a.attention.q,
                      k = exchanged ? scratch.allocate(type_, {rows, kv_heads_ * dim}) : a.attention.k;
-        ops::head_norm_rotary(backend_, a.qkv, weights_.q_norm->weight, weights_.k_norm->weight,
-                              sequences.cos, sequences.sin, q, k, a.head_rstd, spec_.norm_eps);
+        make_queries_and_keys(a, sequences, q, k);
         attention_.forward(a.attention, q, k, a.qkv, sequences, a.attn_out, scratch);
     }
     output_.forward_add(a.attn_out, a.input, output, sequences.tp_rows, scratch);
+}
+
+void AttentionBlock::make_queries_and_keys(const AttentionBlockActivations& a,
+                                           const parallel::Sequences& sequences, const Tensor& q,
+                                           const Tensor& k) const {
+    ops::head_norm_rotary(backend_, a.qkv, weight_of(weights_.q_norm), weight_of(weights_.k_norm),
+                          sequences.cos, sequences.sin, q, k, a.head_rstd, spec_.norm_eps);
 }
 
 void AttentionBlock::discard_cheap(AttentionBlockActivations& a) const {
@@ -117,8 +138,7 @@ parallel::AttentionActivations AttentionBlock::restored_attention(const Attentio
     if (restored.q.rank != 0) return restored;
     restored.q = scratch.allocate(type_, {sequences.rows, heads_ * spec_.head_dim});
     restored.k = scratch.allocate(type_, {sequences.rows, kv_heads_ * spec_.head_dim});
-    ops::head_norm_rotary(backend_, a.qkv, weights_.q_norm->weight, weights_.k_norm->weight, sequences.cos,
-                          sequences.sin, restored.q, restored.k, a.head_rstd, spec_.norm_eps);
+    make_queries_and_keys(a, sequences, restored.q, restored.k);
     return restored;
 }
 
@@ -138,9 +158,10 @@ void AttentionBlock::backward(const AttentionBlockActivations& a, const Tensor& 
         attention_.backward(restored_attention(a, sequences, scratch), d_attn_out, a.attn_out, sequences, d_q,
                             d_k, d_qkv, scratch);
     }
-    ops::head_norm_rotary_backward(backend_, d_q, d_k, a.qkv, weights_.q_norm->weight,
-                                   weights_.k_norm->weight, sequences.cos, sequences.sin, a.head_rstd, d_qkv,
-                                   weights_.q_norm->gradient, weights_.k_norm->gradient, scratch);
+    ops::head_norm_rotary_backward(backend_, d_q, d_k, a.qkv, weight_of(weights_.q_norm),
+                                   weight_of(weights_.k_norm), sequences.cos, sequences.sin, a.head_rstd,
+                                   d_qkv, gradient_of(weights_.q_norm), gradient_of(weights_.k_norm),
+                                   scratch);
     // d_qkv is complete only now: attention has written its value columns, and the rotation those of queries
     // and keys.
     const Tensor d_normed = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
@@ -149,12 +170,11 @@ void AttentionBlock::backward(const AttentionBlockActivations& a, const Tensor& 
         Tensor normed = a.normed;
         if (normed.rank == 0 && weights_.qkv->trainable) {  // only the weight's gradient reads it
             normed = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
-            ops::rms_norm(backend_, a.input, weights_.norm->weight, normed, a.rstd, spec_.norm_eps);
+            norm_.forward(a.input, normed, a.norm);
         }
         qkv_.backward(d_qkv, normed, d_normed, all_rows, scratch);
     }
-    ops::rms_norm_backward(backend_, d_normed, a.input, weights_.norm->weight, a.rstd, d_stream,
-                           weights_.norm->gradient, true, scratch);
+    norm_.backward(d_normed, a.input, a.norm, d_stream, true, scratch);
 }
 
 }  // namespace maestro::model

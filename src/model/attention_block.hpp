@@ -1,12 +1,12 @@
-// The first half of a transformer layer: norm, projection to queries, keys and values, norm of each head and
-// rotary positions, attention, output projection, and the residual connection.
+// The first half of a transformer layer: norm, projection to queries, keys and values, norm of each head
+// (where the form has one) and rotary positions, attention, output projection, and the residual connection.
 //
 // Shape letters as in transformer.hpp.
 #pragma once
 
 #include <string>
 
-#include "model/module.hpp"
+#include "model/norm.hpp"
 #include "parallel/context_attention.hpp"
 #include "parallel/parallel_linear.hpp"
 
@@ -15,9 +15,10 @@ namespace maestro::model {
 /// What the backward pass reads. With Recompute::cheap, those marked (r) are absent and are computed again.
 struct AttentionBlockActivations {
     Tensor input;                              ///< [local, C]: the residual stream
-    Tensor normed, rstd;                       ///< [local, C] (r), [local]
+    Tensor normed;                             ///< [local, C] (r)
+    Norm::Statistics norm;                     ///< [local]
     Tensor qkv;                                ///< [T, (H + 2 K) D]
-    Tensor head_rstd;                          ///< [T, H + K]
+    Tensor head_rstd;                          ///< [T, H + K]; absent without a norm of heads
     Tensor attn_out;                           ///< [T, H D]: attention output, before the output projection
     parallel::AttentionActivations attention;  ///< its q and k (r), but for all-to-all
 };
@@ -50,10 +51,15 @@ public:
 
 private:
     struct Weights {
-        const parallel::Parameter *norm, *qkv, *q_norm, *k_norm, *output;
+        const parallel::Parameter *qkv, *output;
+        const parallel::Parameter *qkv_bias = nullptr, *output_bias = nullptr, *q_norm = nullptr,
+                                  *k_norm = nullptr;  ///< null: none
     };
     Weights declare(parallel::ParameterStore& store, const Role& role, const parallel::Mesh& mesh,
                     const std::string& prefix) const;
+    /// Writes the queries and keys q[T, H D] and k[T, K D].
+    void make_queries_and_keys(const AttentionBlockActivations& a, const parallel::Sequences& sequences,
+                               const Tensor& q, const Tensor& k) const;
     /// Returns the queries and keys, computed again where they were not saved.
     parallel::AttentionActivations restored_attention(const AttentionBlockActivations& a,
                                                       const parallel::Sequences& sequences,
@@ -65,6 +71,7 @@ private:
     std::int64_t heads_, kv_heads_;  ///< of this tp rank
     parallel::SequenceParallel sequence_parallel_;
     parallel::ContextAttention attention_;
+    Norm norm_;
     Weights weights_;
     parallel::ColumnParallelLinear qkv_;
     parallel::RowParallelLinear output_;

@@ -7,7 +7,6 @@
 #include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/embedding.hpp"
-#include "ops/rms_norm.hpp"
 #include "ops/rotary.hpp"
 #include "ops/rows.hpp"
 
@@ -41,7 +40,7 @@ Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role&
                   role.stage.index, role.section, stream_input_ < 0 ? "no" : "an");
     head_layer_ = store_.begin_layer();
     if (role.stage.last()) {
-        norm_ = &store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained);
+        norm_.emplace(backend, spec.form.norm, spec.norm_eps, store_, "norm", spec.width, role.trained);
         if (!spec.tie_embeddings)
             head_ = &declare_by_token("head.weight", spec.width, role.trained);
         else if (embedding_ != nullptr)
@@ -150,11 +149,11 @@ void Language::finish(const Batch& batch, std::span<const std::vector<Tensor>> i
                       const PackedBatch& packed, State& state, backend::Arena& saved, backend::Arena& scratch,
                       Tensor& output, Result& result) {
     store_.layer_needed(head_layer_);
-    const DType type = role_.compute, statistics = ops::accumulate_type(type);
+    const DType type = role_.compute;
     backend::Arena& kept = role_.needs_backward ? saved : scratch;
     const Tensor normed = (role_.emits ? saved : kept).allocate(type, {state.local_rows, spec_.width});
-    state.rstd = kept.allocate(statistics, {state.local_rows});
-    ops::rms_norm(backend_, state.stack.output, norm_->weight, normed, state.rstd, spec_.norm_eps);
+    state.norm = norm_->allocate(state.local_rows, type, kept);
+    norm_->forward(state.stack.output, normed, state.norm);
     if (role_.emits) output = normed;
     if (!role_.loss) return;
     if (batch.train && role_.needs_backward) {
@@ -180,8 +179,7 @@ void Language::finish_backward(State& state, const Tensor& d_output, const Tenso
     }
     MAESTRO_CHECK(d_normed.rank != 0, "section {} has neither a loss nor a gradient to propagate",
                   role_.section);
-    ops::rms_norm_backward(backend_, d_normed, state.stack.output, norm_->weight, state.rstd, d_stream,
-                           norm_->gradient, false, scratch);
+    norm_->backward(d_normed, state.stack.output, state.norm, d_stream, false, scratch);
 }
 
 void Language::backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,

@@ -45,6 +45,9 @@
 //                  Rows: N = Targets::tokens.size(), the targets of the first tp rank first.
 #pragma once
 
+#include <optional>
+
+#include "model/norm.hpp"
 #include "model/transformer.hpp"
 
 namespace maestro::model {
@@ -139,8 +142,10 @@ private:
     parallel::SequenceParallel sequence_parallel_;
     const parallel::Parameter* embedding_;  ///< null after the first stage
     Transformer layers_;
-    const parallel::Parameter *norm_ = nullptr, *head_ = nullptr;  ///< null before the last stage
-    int head_layer_ = 0;                                           ///< their layer in the parameter store
+    /// None before the last stage.
+    std::optional<Norm> norm_;
+    const parallel::Parameter* head_ = nullptr;
+    int head_layer_ = 0;    ///< their layer in the parameter store
     backend::Buffer loss_;  ///< f64[1]: losses of all micro-batches since collect()
     /// By input edge: the teacher's head; null where the edge does not deliver hidden states.
     std::vector<const parallel::Parameter*> teacher_heads_;

@@ -41,7 +41,7 @@ struct Language::State final : Saved {
     std::vector<std::vector<std::int64_t>> input_rows;
     Tensor device_slice_ids;
     std::vector<Tensor> device_embedding_rows;
-    Tensor rstd;      ///< of the final norm, [local rows]
+    Norm::Statistics norm;  ///< of the final norm, [local rows]
     Tensor d_normed;  ///< gradient of the final norm's output, which forward() leaves where it has the loss
 };
 

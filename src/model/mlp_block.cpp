@@ -1,7 +1,6 @@
 #include "model/mlp_block.hpp"
 
-#include "ops/dispatch.hpp"
-#include "ops/rms_norm.hpp"
+#include "ops/gelu.hpp"
 #include "ops/swiglu.hpp"
 
 namespace maestro::model {
@@ -14,24 +13,33 @@ MlpBlock::MlpBlock(backend::Backend& backend, const ModelSpec& spec, const Role&
       tp_overlap_(role.tp_overlap),
       mlp_(mesh.tp_part(spec.mlp).size()),
       sequence_parallel_(backend, mesh.tp()),
+      norm_(backend, spec.form.norm, spec.norm_eps, store, prefix + "mlp.norm", spec.width, role.trained),
       weights_(declare(store, role, mesh, prefix)),
-      gate_up_(backend, sequence_parallel_, *weights_.gate_up),
-      down_(backend, sequence_parallel_, *weights_.down) {}
+      up_(backend, sequence_parallel_, *weights_.up, weights_.up_bias),
+      down_(backend, sequence_parallel_, *weights_.down, weights_.down_bias) {}
 
 /// In the order in which forward uses them, like those of attention.
 MlpBlock::Weights MlpBlock::declare(parallel::ParameterStore& store, const Role& role,
                                     const parallel::Mesh& mesh, const std::string& prefix) const {
-    const std::int64_t width = spec_.width;
-    const Range part = mesh.tp_part(spec_.mlp);
-    return {
-        .norm = &store.declare(prefix + "mlp.norm.weight", {width}, parallel::Init::ones, role.trained),
-        // One GEMM for both, as for queries, keys and values.
-        .gate_up = &store.declare(prefix + "mlp.gate_up.weight", {2 * std::int64_t{spec_.mlp}, width},
-                                  parallel::Init::normal, role.trained,
-                                  {{part}, {{part.begin + spec_.mlp, part.end + spec_.mlp}}}, {0, width}),
-        .down = &store.declare(prefix + "mlp.down.weight", {width, spec_.mlp}, parallel::Init::residual,
-                               role.trained, {{{0, width}}}, part),
-    };
+    const std::int64_t width = spec_.width, mlp = spec_.mlp;
+    const Range part = mesh.tp_part(mlp);
+    std::vector<parallel::ParameterPart> parts = {{part}};
+    // One GEMM for both, as for queries, keys and values.
+    if (gated()) parts.push_back({{part.begin + mlp, part.end + mlp}});
+    const std::int64_t columns = gated() ? 2 * mlp : mlp;
+    const std::string up = prefix + (gated() ? "mlp.gate_up" : "mlp.up");
+    Weights weights{};
+    weights.up = &store.declare(up + ".weight", {columns, width}, parallel::Init::normal, role.trained, parts,
+                                {0, width});
+    if (spec_.form.bias)
+        weights.up_bias =
+            &store.declare(up + ".bias", {columns}, parallel::Init::zeros, role.trained, parts, {0, 1});
+    weights.down = &store.declare(prefix + "mlp.down.weight", {width, mlp}, parallel::Init::residual,
+                                  role.trained, {{{0, width}}}, part);
+    if (spec_.form.bias)
+        weights.down_bias =
+            &store.declare(prefix + "mlp.down.bias", {width}, parallel::Init::zeros, role.trained);
+    return weights;
 }
 
 MlpBlockActivations MlpBlock::allocate(const Tensor& input, const parallel::Sequences& sequences,
@@ -40,9 +48,9 @@ MlpBlockActivations MlpBlock::allocate(const Tensor& input, const parallel::Sequ
     MlpBlockActivations a;
     a.input = input;
     a.normed = passing.allocate(type_, {local, spec_.width});
-    a.rstd = saved.allocate(ops::accumulate_type(type_), {local});
-    a.gate_up = saved.allocate(type_, {rows, 2 * mlp_});
-    a.gated = passing.allocate(type_, {rows, mlp_});  // read by the weight gradient of `down`
+    a.norm = norm_.allocate(local, type_, saved);
+    a.hidden = saved.allocate(type_, {rows, gated() ? 2 * mlp_ : mlp_});
+    a.activated = passing.allocate(type_, {rows, mlp_});  // read by the weight gradient of `down`
     return a;
 }
 
@@ -58,13 +66,20 @@ std::vector<parallel::RowChunk> MlpBlock::chunks(const parallel::Sequences& sequ
                                 overlap && !sequence_parallel_.single_rank());
 }
 
+void MlpBlock::activate(const Tensor& hidden, const Tensor& activated) const {
+    if (gated())
+        ops::swiglu(backend_, hidden, activated);
+    else
+        ops::gelu(backend_, hidden, activated);
+}
+
 void MlpBlock::forward(const MlpBlockActivations& a, const Tensor& output,
                        const parallel::Sequences& sequences, backend::Arena& scratch) const {
-    ops::rms_norm(backend_, a.input, weights_.norm->weight, a.normed, a.rstd, spec_.norm_eps);
+    norm_.forward(a.input, a.normed, a.norm);
     if (sequence_parallel_.single_rank()) {
-        gate_up_.forward_gathered(a.normed, a.gate_up);
-        ops::swiglu(backend_, a.gate_up, a.gated);
-        return down_.forward_add(a.gated, a.input, output, sequences.tp_rows, scratch);
+        up_.forward_gathered(a.normed, a.hidden);
+        activate(a.hidden, a.activated);
+        return down_.forward_add(a.activated, a.input, output, sequences.tp_rows, scratch);
     }
     const backend::ArenaScope scope(scratch);
     const std::vector<parallel::RowChunk> parts = chunks(sequences);
@@ -75,11 +90,11 @@ void MlpBlock::forward(const MlpBlockActivations& a, const Tensor& output,
         // The gather of the second chunk goes on beside the first GEMM, and the sum of the first chunk beside
         // the GEMMs of the second.
         const auto [begin, end] = parts[c].slice;
-        const Tensor gate_up = a.gate_up.slice(begin, end), gated = a.gated.slice(begin, end);
-        gate_up_.forward_gathered(inputs[c].wait(), gate_up);
-        ops::swiglu(backend_, gate_up, gated);
+        const Tensor hidden = a.hidden.slice(begin, end), activated = a.activated.slice(begin, end);
+        up_.forward_gathered(inputs[c].wait(), hidden);
+        activate(hidden, activated);
         // The gathered rows have been read, and their memory is free for this rank's part of the sums.
-        down_.forward_partial(gated, all.slice(begin, end));
+        down_.forward_partial(activated, all.slice(begin, end));
         sequence_parallel_.launch_reduce_scatter(all, output, parts[c], sums, scratch);
     }
     for (collective::Operation& sum : sums) sum.wait();
@@ -90,30 +105,32 @@ void MlpBlock::backward(const MlpBlockActivations& a, const Tensor& d_stream,
                         const parallel::Sequences& sequences, backend::Arena& scratch) const {
     const backend::ArenaScope scope(scratch);
     const std::vector<parallel::RowChunk> parts = chunks(sequences);
-    const Tensor d_gated = scratch.allocate(type_, {sequences.rows, mlp_});
+    const Tensor d_activated = scratch.allocate(type_, {sequences.rows, mlp_});
     {
         const backend::ArenaScope restored(scratch);
-        Tensor gated = a.gated;
-        if (gated.rank == 0 && weights_.down->trainable) {  // only the weight's gradient reads it
-            gated = scratch.allocate(type_, {sequences.rows, mlp_});
-            ops::swiglu(backend_, a.gate_up, gated);
+        Tensor activated = a.activated;
+        if (activated.rank == 0 && weights_.down->trainable) {  // only the weight's gradient reads it
+            activated = scratch.allocate(type_, {sequences.rows, mlp_});
+            activate(a.hidden, activated);
         }
-        down_.backward(d_stream, gated, d_gated, parts, scratch);
+        down_.backward(d_stream, activated, d_activated, parts, scratch);
     }
-    const Tensor d_gate_up = scratch.allocate(type_, {sequences.rows, a.gate_up.columns()}),
+    const Tensor d_hidden = scratch.allocate(type_, {sequences.rows, a.hidden.columns()}),
                  d_normed = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
-    ops::swiglu_backward(backend_, d_gated, a.gate_up, d_gate_up);
+    if (gated())
+        ops::swiglu_backward(backend_, d_activated, a.hidden, d_hidden);
+    else
+        ops::gelu_backward(backend_, d_activated, a.hidden, d_hidden);
     {
         const backend::ArenaScope restored(scratch);
         Tensor normed = a.normed;
-        if (normed.rank == 0 && weights_.gate_up->trainable) {
+        if (normed.rank == 0 && weights_.up->trainable) {
             normed = scratch.allocate(type_, {d_stream.dim(0), spec_.width});
-            ops::rms_norm(backend_, a.input, weights_.norm->weight, normed, a.rstd, spec_.norm_eps);
+            norm_.forward(a.input, normed, a.norm);
         }
-        gate_up_.backward(d_gate_up, normed, d_normed, parts, scratch);
+        up_.backward(d_hidden, normed, d_normed, parts, scratch);
     }
-    ops::rms_norm_backward(backend_, d_normed, a.input, weights_.norm->weight, a.rstd, d_stream,
-                           weights_.norm->gradient, true, scratch);
+    norm_.backward(d_normed, a.input, a.norm, d_stream, true, scratch);
 }
 
 }  // namespace maestro::model

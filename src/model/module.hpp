@@ -79,10 +79,21 @@ struct Result {
     std::int64_t exact = 0;    ///< evaluation: answers of which the arg-max predicts every token
 };
 
+/// What a transformer layer consists of, where families of models differ. By default as in Qwen3.
+struct LayerForm {
+    enum class Norm { rms, layer } norm = Norm::rms;
+    /// SwiGLU with three matrices, or two linear layers with GELU (tanh approximation) between them.
+    enum class Mlp { swiglu, gelu } mlp = Mlp::swiglu;
+    bool bias = false;      ///< whether linear layers have one
+    bool head_norm = true;  ///< whether queries and keys are normalized by head
+    bool operator==(const LayerForm&) const = default;
+};
+
 /// The sizes of a model, a plain copy of the deck's [model.NAME].
 struct ModelSpec {
     enum class Kind { vision, language } kind = Kind::language;
     std::string name;
+    LayerForm form = {};
     int layers = 1;
     int width = 64;
     int heads = 1;

@@ -8,7 +8,6 @@
 #include "ops/gelu.hpp"
 #include "ops/linear.hpp"
 #include "ops/patchify.hpp"
-#include "ops/rms_norm.hpp"
 #include "ops/rotary.hpp"
 
 namespace maestro::model {
@@ -28,7 +27,8 @@ struct Vision::State final : Saved {
     std::int64_t local_rows = 0;
     StackActivations stack;
     Tensor patches;            ///< [local, patch^2 * channels]
-    Tensor normed, rstd;       ///< [local, C], [local]
+    Tensor normed;             ///< [local, C]
+    Norm::Statistics norm;     ///< [local]
     Tensor merged, activated;  ///< [P / merge^2, this rank's part of O]: before and after GELU
 };
 
@@ -54,7 +54,7 @@ Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& rol
                   role.section, role.inputs.size(), stream ? "a" : "no");
     if (!role.stage.last()) return;
     merger_layer_ = store_.begin_layer();
-    norm_ = &store_.declare("norm.weight", {spec.width}, parallel::Init::ones, role.trained);
+    norm_.emplace(backend, spec.form.norm, spec.norm_eps, store_, "norm", spec.width, role.trained);
     const std::int64_t out = role.output_width, merged = patches_per_token_ * spec.width;
     const Range part = mesh_.tp_part(out);
     merge_weight_ = &store_.declare("merger.weight", {out, merged}, parallel::Init::normal, role.trained,
@@ -188,8 +188,8 @@ std::unique_ptr<Saved> Vision::forward(const Batch& batch, std::span<const std::
 
     store_.layer_needed(merger_layer_);
     state->normed = kept.allocate(type, {state->local_rows, spec_.width});
-    state->rstd = kept.allocate(ops::accumulate_type(type), {state->local_rows});
-    ops::rms_norm(backend_, state->stack.output, norm_->weight, state->normed, state->rstd, spec_.norm_eps);
+    state->norm = norm_->allocate(state->local_rows, type, kept);
+    norm_->forward(state->stack.output, state->normed, state->norm);
     output = saved.allocate(type, {state->local_rows / patches_per_token_, role_.output_width});
     merge_and_project(*state, output, kept, scratch);
     return state;
@@ -222,8 +222,7 @@ void Vision::merge_backward(State& state, const Tensor& d_output, const Tensor& 
                                     merge_weight_->gradient, merge_bias_->gradient, scratch);
         sequence_parallel_.reduce_scatter(partial, as_tokens(d_normed), tp_rows, scratch);
     }
-    ops::rms_norm_backward(backend_, d_normed, state.stack.output, norm_->weight, state.rstd, d_stream,
-                           norm_->gradient, false, scratch);
+    norm_->backward(d_normed, state.stack.output, state.norm, d_stream, false, scratch);
 }
 
 void Vision::backward(Saved& saved, const Tensor& d_output, std::span<const Tensor> d_inputs,

@@ -9,6 +9,9 @@
 // Shape letters: P patches of a slice, `local` of them on this rank; C encoder width; O output width.
 #pragma once
 
+#include <optional>
+
+#include "model/norm.hpp"
 #include "model/transformer.hpp"
 
 namespace maestro::model {
@@ -61,8 +64,9 @@ private:
     Transformer layers_;
     /// Null before the last stage.
     int merger_layer_ = 0;  ///< in the parameter store
-    const parallel::Parameter *norm_ = nullptr, *merge_weight_ = nullptr, *merge_bias_ = nullptr,
-                              *project_weight_ = nullptr, *project_bias_ = nullptr;
+    std::optional<Norm> norm_;
+    const parallel::Parameter *merge_weight_ = nullptr, *merge_bias_ = nullptr, *project_weight_ = nullptr,
+                              *project_bias_ = nullptr;
 };
 
 }  // namespace maestro::model

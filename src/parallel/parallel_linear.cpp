@@ -15,7 +15,7 @@ void ColumnParallelLinear::forward(const Tensor& input, const Tensor& output,
 }
 
 void ColumnParallelLinear::forward_gathered(const Tensor& rows, const Tensor& output) const {
-    ops::linear(backend_, rows, weight_->weight, output);
+    ops::linear(backend_, rows, weight_->weight, output, bias_ ? bias_->weight : Tensor{});
 }
 
 void ColumnParallelLinear::backward(const Tensor& d_output, const Tensor& input, const Tensor& d_input,
@@ -41,7 +41,10 @@ void ColumnParallelLinear::backward(const Tensor& d_output, const Tensor& input,
         sequence_parallel_.launch_reduce_scatter(partial, d_input, chunk, sums, scratch);
     }
     for (StartedGather& gather : inputs) gather.wait();
-    if (trained) ops::linear_backward_weight(backend_, d_output, all, weight_->gradient);
+    if (trained && bias_)
+        ops::linear_backward_weight(backend_, d_output, all, weight_->gradient, bias_->gradient, scratch);
+    else if (trained)
+        ops::linear_backward_weight(backend_, d_output, all, weight_->gradient);
     for (collective::Operation& sum : sums) sum.wait();
 }
 
@@ -49,8 +52,10 @@ void RowParallelLinear::forward_add(const Tensor& input, const Tensor& addend, c
                                     std::span<const std::int64_t> tp_rows, backend::Arena& scratch) const {
     // The GEMM adds the addend. In bf16 this rounds the sum once, where a GEMM followed by an addition would
     // round twice.
-    if (sequence_parallel_.single_rank())
-        return ops::linear_accumulate(backend_, input, weight_->weight, output, addend);
+    if (sequence_parallel_.single_rank()) {
+        ops::linear_accumulate(backend_, input, weight_->weight, output, addend);
+        return add_bias(output);
+    }
     // With several tp ranks the partial sum of each is rounded as well, because it is sent in bf16.
     const backend::ArenaScope scope(scratch);
     const Tensor partial = scratch.allocate(output.dtype, {input.dim(0), output.columns()});
@@ -66,6 +71,11 @@ void RowParallelLinear::forward_partial(const Tensor& input, const Tensor& parti
 void RowParallelLinear::finish_sum(const Tensor& addend, const Tensor& output) const {
     // If each rank added the addend before the sum, it would be counted once for every rank.
     ops::add(backend_, addend, output);
+    add_bias(output);
+}
+
+void RowParallelLinear::add_bias(const Tensor& output) const {
+    if (bias_) ops::add_bias(backend_, bias_->weight, output);
 }
 
 void RowParallelLinear::backward(const Tensor& d_output, const Tensor& input, const Tensor& d_input,
@@ -80,7 +90,10 @@ void RowParallelLinear::backward(const Tensor& d_output, const Tensor& input, co
         ops::linear_backward_input(backend_, started[c].wait(), weight_->weight, d_input.slice(begin, end),
                                    false);
     }
-    if (weight_->trainable) ops::linear_backward_weight(backend_, all, input, weight_->gradient);
+    if (!weight_->trainable) return;
+    ops::linear_backward_weight(backend_, all, input, weight_->gradient);
+    // Of the local rows: the optimizer sums the gradients of the copies of the bias.
+    if (bias_) ops::bias_backward(backend_, d_output, bias_->gradient, scratch);
 }
 
 }  // namespace maestro::parallel

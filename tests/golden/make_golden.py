@@ -1,17 +1,27 @@
 #!/usr/bin/env python3
-"""Writes vlm.txt and distill.txt: loss and gradients of two small jobs, by PyTorch's autograd in double precision.
+"""Writes vlm.txt, vlm_forms.txt and distill.txt: loss and gradients of small jobs, by PyTorch's autograd in double precision.
 
 The models are written independently of the program. Weights and samples follow the same formulas as in
 tests/unit/model/model_fixture.hpp.
 """
 import math
 import pathlib
+from dataclasses import dataclass
 
 import torch
 
 torch.set_default_dtype(torch.float64)
 VOCABULARY, MARKER, EPS, HEADS, KEYS, DIM = 40, 39, 1e-6, 4, 2, 8
 PATCH, MERGE, CHANNELS = 2, 2, 3
+
+
+@dataclass(frozen=True)
+class Form:
+    """model::LayerForm."""
+    layer_norm: bool = False
+    gelu: bool = False
+    bias: bool = False
+    head_norm: bool = True
 
 
 class Weights:
@@ -34,29 +44,47 @@ def rms(x, weight):
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight
 
 
+def norm(w, name, x, form):
+    width = x.shape[-1]
+    if not form.layer_norm:
+        return rms(x, w(f"{name}.weight", width))
+    return torch.nn.functional.layer_norm(x, (width,), w(f"{name}.weight", width), w(f"{name}.bias", width), EPS)
+
+
+def linear(w, name, x, outputs, bias):
+    y = x @ w(f"{name}.weight", outputs, x.shape[-1]).T
+    return y + w(f"{name}.bias", outputs) if bias else y
+
+
 def rotate(x, angle):  # x [T, heads, DIM], angle [T, DIM / 2]
     a, b = x.chunk(2, dim=-1)
     cos, sin = angle.cos()[:, None], angle.sin()[:, None]
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-def layers(w, x, angle, mlp, causal, count=2):
+def layers(w, x, angle, mlp, causal, form, count=2):
     rows, width = x.shape
     for n in range(count):
         p = lambda name, *shape: w(f"layers.{n}.{name}", *shape)
-        qkv = rms(x, p("attention.norm.weight", width)) @ p("attention.qkv.weight", (HEADS + 2 * KEYS) * DIM, width).T
+        qkv = linear(p, "attention.qkv", norm(p, "attention.norm", x, form), (HEADS + 2 * KEYS) * DIM, form.bias)
         q, k, v = (t.reshape(rows, -1, DIM) for t in qkv.split([HEADS * DIM, KEYS * DIM, KEYS * DIM], dim=1))
-        q = rotate(rms(q, p("attention.q_norm.weight", DIM)), angle)
-        k = rotate(rms(k, p("attention.k_norm.weight", DIM)), angle)
+        if form.head_norm:
+            q, k = rms(q, p("attention.q_norm.weight", DIM)), rms(k, p("attention.k_norm.weight", DIM))
+        q, k = rotate(q, angle), rotate(k, angle)
         k, v = (t.repeat_interleave(HEADS // KEYS, dim=1) for t in (k, v))
         scores = torch.einsum("thd,shd->hts", q, k) / math.sqrt(DIM)
         if causal:
             scores = scores.masked_fill(torch.ones(rows, rows, dtype=torch.bool).triu(1), -math.inf)
         attn_out = torch.einsum("hts,shd->thd", scores.softmax(-1), v).reshape(rows, HEADS * DIM)
-        x = x + attn_out @ p("attention.output.weight", width, HEADS * DIM).T
-        gate, up = (rms(x, p("mlp.norm.weight", width)) @ p("mlp.gate_up.weight", 2 * mlp, width).T).chunk(2, dim=1)
-        x = x + (torch.nn.functional.silu(gate) * up) @ p("mlp.down.weight", width, mlp).T
-    return rms(x, w("norm.weight", width))
+        x = x + linear(p, "attention.output", attn_out, width, form.bias)
+        normed = norm(p, "mlp.norm", x, form)
+        if form.gelu:
+            activated = torch.nn.functional.gelu(linear(p, "mlp.up", normed, mlp, form.bias), approximate="tanh")
+        else:
+            gate, up = linear(p, "mlp.gate_up", normed, 2 * mlp, form.bias).chunk(2, dim=1)
+            activated = torch.nn.functional.silu(gate) * up
+        x = x + linear(p, "mlp.down", activated, width, form.bias)
+    return norm(w, "norm", x, form)
 
 
 def picture(number, height, width):
@@ -64,7 +92,7 @@ def picture(number, height, width):
     return ((5 * i * i + 31 * i + 17 * number) % 256).reshape(height, width, CHANNELS).to(torch.float64) / 127.5 - 1
 
 
-def vision(w, pixels, width=16, mlp=24, out=24, theta=100.0):
+def vision(w, pixels, form, width=16, mlp=24, out=24, theta=100.0):
     block = PATCH * MERGE
     padded_height, padded_width = (-(-pixels.shape[i] // block) * block for i in (0, 1))
     pixels = pixels[torch.arange(padded_height).clamp(max=pixels.shape[0] - 1)]
@@ -80,15 +108,15 @@ def vision(w, pixels, width=16, mlp=24, out=24, theta=100.0):
     frequency = theta ** (-torch.arange(DIM // 4) / (DIM // 4))
     angle = torch.cat([positions[:, :1] * frequency, positions[:, 1:] * frequency], dim=1)
     x = patches @ w("patch.weight", width, PATCH * PATCH * CHANNELS).T + w("patch.bias", width)
-    x = layers(w, x, angle, mlp, causal=False)
+    x = layers(w, x, angle, mlp, causal=False, form=form)
     x = x.reshape(-1, MERGE * MERGE * width) @ w("merger.weight", out, MERGE * MERGE * width).T + w("merger.bias", out)
     x = torch.nn.functional.gelu(x, approximate="tanh")
     return x @ w("projector.weight", out, out).T + w("projector.bias", out)
 
 
-def language(w, rows, width, mlp, theta=10000.0):
+def language(w, rows, width, mlp, form=Form(), theta=10000.0):
     angle = torch.arange(rows.shape[0])[:, None] * theta ** (-2 * torch.arange(DIM // 2) / DIM)
-    return layers(w, rows, angle, mlp, causal=True)
+    return layers(w, rows, angle, mlp, causal=True, form=form)
 
 
 def weight(sample, token):
@@ -104,7 +132,7 @@ def write(path, loss, *sections):
                 out.write("\n".join(f"{g:.9g}" for g in value.grad.flatten().tolist()) + "\n")
 
 
-def vlm(path):
+def vlm(path, vision_form=Form(), language_form=Form()):
     samples = [([3, MARKER, 5, 7, MARKER, 11, 12, 13], [(5, 7), (8, 4)]),
                ([MARKER, 9, 2, 30, 31], [(3, 9)]),
                ([1, 2, 8, 4, 2, 17], [])]
@@ -116,13 +144,13 @@ def vlm(path):
         for j, token in enumerate(tokens):
             at = sum(len(r) for r in rows)
             if token == MARKER:
-                rows.append(vision(vision_weights, picture(number, *next(shown))))
+                rows.append(vision(vision_weights, picture(number, *next(shown)), vision_form))
                 number += 1
                 continue
             if j > 0:
                 targets.append((at - 1, token, weight(s, j)))
             rows.append(table[token][None])
-        logits = language(language_weights, torch.cat(rows), 24, 32) @ table.T
+        logits = language(language_weights, torch.cat(rows), 24, 32, language_form) @ table.T
         for at, token, each in targets:
             total = total - each * logits[at].log_softmax(0)[token]
             weights += each
@@ -155,4 +183,5 @@ def distill(path, alpha=0.3, temperature=2.0):
 if __name__ == "__main__":
     here = pathlib.Path(__file__).parent
     vlm(here / "vlm.txt")
+    vlm(here / "vlm_forms.txt", Form(layer_norm=True, gelu=True, bias=True, head_norm=False), Form(head_norm=False))
     distill(here / "distill.txt")

@@ -285,10 +285,11 @@ int main(int argc, char** argv) {
             std::vector<int> layers = {2};
             TpOverlap tp_overlap = TpOverlap::automatic;
         };
-        for (const Case& c : {Case{{}}, Case{{}, Recompute::layer}, Case{{}, Recompute::cheap}, Case{uneven},
-                              Case{uneven, Recompute::layer}, Case{untied, Recompute::none, {1, 1}},
-                              Case{{}, Recompute::cheap, {2}, TpOverlap::always},
-                              Case{uneven, Recompute::none, {2}, TpOverlap::always}})
+        for (const Case& c :
+             {Case{{}}, Case{{}, Recompute::layer}, Case{{}, Recompute::cheap}, Case{uneven},
+              Case{uneven, Recompute::layer}, Case{untied, Recompute::none, {1, 1}},
+              Case{model::test::use_other_forms}, Case{{}, Recompute::cheap, {2}, TpOverlap::always},
+              Case{uneven, Recompute::none, {2}, TpOverlap::always}})
             for (const Job::Kind kind : {Job::Kind::vlm, Job::Kind::distill}) {
                 Job reference(kind, DType::f64, c.recompute, 1, c.change);
                 reference.first_role.tp_overlap = reference.last_role.tp_overlap = c.tp_overlap;

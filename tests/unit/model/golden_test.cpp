@@ -33,15 +33,17 @@ struct Case {
     Job::Kind kind;
     DType type;
     Recompute recompute;
+    bool other_forms = false;
 };
 
 class GoldenTest : public testing::TestWithParam<Case> {};
 
 TEST_P(GoldenTest, LossAndEveryGradient) {
     const Case& c = GetParam();
-    const Golden golden = read(c.kind == Job::Kind::vlm ? "vlm" : "distill");
+    const Golden golden = read(c.other_forms ? "vlm_forms" : c.kind == Job::Kind::vlm ? "vlm" : "distill");
     const double tolerance = c.type == DType::f64 ? 1e-7 : c.type == DType::f32 ? 1e-5 : 5e-2;
-    Job job(c.kind, c.type, c.recompute);
+    Job job(c.kind, c.type, c.recompute, 1,
+            c.other_forms ? use_other_forms : std::function<void(ModelSpec&)>{});
     const Result result = job.run();
     EXPECT_NEAR(result.loss, golden.loss, golden.loss * tolerance);
     std::size_t compared = 0;
@@ -74,14 +76,17 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenTest,
                                          Case{Job::Kind::vlm, DType::f64, Recompute::cheap},
                                          Case{Job::Kind::vlm, DType::f32, Recompute::none},
                                          Case{Job::Kind::vlm, DType::f32, Recompute::layer},
+                                         Case{Job::Kind::vlm, DType::f64, Recompute::none, true},
+                                         Case{Job::Kind::vlm, DType::f64, Recompute::cheap, true},
+                                         Case{Job::Kind::vlm, DType::f32, Recompute::layer, true},
                                          Case{Job::Kind::distill, DType::f64, Recompute::none},
                                          Case{Job::Kind::distill, DType::f64, Recompute::layer},
                                          Case{Job::Kind::distill, DType::f32, Recompute::none},
                                          Case{Job::Kind::distill, DType::f32, Recompute::layer},
                                          Case{Job::Kind::distill, DType::bf16, Recompute::none}),
                          [](const testing::TestParamInfo<Case>& each) {
-                             return std::string(each.param.kind == Job::Kind::vlm ? "vlm" : "distill") + "_" +
-                                    name_of(each.param.type) +
+                             return std::string(each.param.kind == Job::Kind::vlm ? "vlm" : "distill") +
+                                    (each.param.other_forms ? "_forms_" : "_") + name_of(each.param.type) +
                                     (each.param.recompute == Recompute::none    ? ""
                                      : each.param.recompute == Recompute::cheap ? "_recompute_cheap"
                                                                                 : "_recompute");

@@ -114,6 +114,16 @@ inline void fill_weights(Module& module, const std::string& section) {
     module.parameters().zero_gradients();
 }
 
+/// Layers as in the encoders and language models of other families: vision with LayerNorm, GELU and biases,
+/// both without a norm of heads.
+inline void use_other_forms(ModelSpec& spec) {
+    spec.form.head_norm = false;
+    if (spec.kind == ModelSpec::Kind::language) return;
+    spec.form.norm = LayerForm::Norm::layer;
+    spec.form.mlp = LayerForm::Mlp::gelu;
+    spec.form.bias = true;
+}
+
 /// An upstream section, vision or teacher, and a language section that computes the loss.
 class Job {
 public:
