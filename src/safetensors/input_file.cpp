@@ -1,0 +1,48 @@
+#include "safetensors/input_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.hpp"
+#include "safetensors/message.hpp"
+
+namespace maestro::safetensors {
+
+// O_NONBLOCK: opening a named pipe would wait for a writer.
+InputFile::InputFile(const std::filesystem::path& path)
+    : path_(path), file_(storage::open_retrying(path, O_RDONLY | O_NONBLOCK)) {
+    if (!file_) {
+        if (!storage::is_lasting(errno) && errno != EACCES)
+            storage::io_failed(path_, "cannot be opened", errno);
+        throw Error(ExitCode::input_missing,
+                    fmt::format("{}: {}; {}", path_.string(), std::strerror(errno),
+                                errno == EACCES ? "make it readable"
+                                                : "download the whole model folder, or correct the path"));
+    }
+    struct stat status {};
+    if (::fstat(file_.get(), &status) != 0) storage::io_failed(path_, "cannot be read", errno);
+    if (!S_ISREG(status.st_mode)) refuse(path_, "it is not a regular file; name a folder of a model");
+    size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+void InputFile::read(void* target, std::uint64_t bytes, std::uint64_t offset, const std::string& what,
+                     Pulse& pulse) const {
+    const std::int64_t got = storage::read_at(file_.get(), target, bytes, offset, pulse);
+    if (got < 0)
+        throw Error(
+            ExitCode::io_error,
+            fmt::format("{}: {}, {} bytes at byte {} of the file: {}; check the disk or the network file "
+                        "system",
+                        path_.string(), what, bytes, offset, std::strerror(errno)));
+    if (static_cast<std::uint64_t>(got) < bytes)
+        refuse(path_,
+               fmt::format("{}: the file now ends at byte {} and was longer when it was opened; do not "
+                           "replace it during a run",
+                           what, offset + static_cast<std::uint64_t>(got)));
+}
+
+}  // namespace maestro::safetensors
