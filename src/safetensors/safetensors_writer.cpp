@@ -1,0 +1,160 @@
+#include "safetensors/safetensors_writer.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <system_error>
+
+#include "base/check.hpp"
+#include "base/error.hpp"
+#include "safetensors/convert.hpp"
+#include "safetensors/message.hpp"
+#include "safetensors/safetensors_folder.hpp"
+
+namespace maestro::safetensors {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// What is converted and written at once.
+constexpr std::uint64_t kBlock = 1 << 20;
+constexpr const char* kPartial = ".partial";
+
+[[noreturn]] void cannot_create(const fs::path& path, const std::string& what) {
+    throw Error(ExitCode::cannot_create, fmt::format("{}: {}", path.string(), what));
+}
+
+[[noreturn]] void failed(const fs::path& path, const char* what) {
+    const bool full = errno == ENOSPC || errno == EDQUOT;
+    throw Error(ExitCode::io_error, fmt::format("{}: {}: {}{}", path.string(), what, std::strerror(errno),
+                                                full ? "; free space, then run again" : ""));
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(const fs::path& folder, const OutputLayout& layout, Pulse& pulse)
+    : folder_(folder), layout_(layout), pulse_(pulse), outputs_(layout.files.size()) {}
+
+fs::path SafetensorsWriter::partial(std::size_t file) const {
+    return folder_ / (layout_.files[file].name + kPartial);
+}
+
+void SafetensorsWriter::check_wanted(std::size_t file) const {
+    if (pulse_.cancelled())
+        throw Error(ExitCode::io_error,
+                    fmt::format("{}: given up, because another rank failed", partial(file).string()));
+}
+
+/// For writing only: a network file system that has read a page may later send back all of it, and what
+/// another rank wrote there is lost.
+SafetensorsWriter::Output& SafetensorsWriter::output(std::size_t file) {
+    Output& output = outputs_.at(file);
+    if (!output.file) {
+        pulse_.doing(fmt::format("writing {}", partial(file).string()));
+        output.file = storage::Descriptor(partial(file), O_WRONLY);
+        if (!output.file) failed(partial(file), "cannot be opened");
+    }
+    return output;
+}
+
+/// Refuses a folder with weights, and removes what an export left that did not end.
+void SafetensorsWriter::clear_folder() const {
+    std::error_code error;
+    fs::create_directories(folder_, error);
+    if (error) cannot_create(folder_, fmt::format("cannot be created: {}", error.message()));
+    for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
+        const std::string name = entry->path().filename();
+        if (!name.starts_with("model")) continue;
+        if (name.ends_with(".safetensors") || name == kIndexFile)
+            cannot_create(entry->path(),
+                          "the folder holds weights already; name another folder, or remove them");
+        if (name.ends_with(std::string(".safetensors") + kPartial)) fs::remove(entry->path(), error);
+        if (error) break;
+    }
+    if (error) storage::io_failed(folder_, "cannot be read and cleared", error.value());
+}
+
+void SafetensorsWriter::prepare() {
+    clear_folder();
+    for (std::size_t i = 0; i < layout_.files.size(); ++i) {
+        const OutputLayout::File& file = layout_.files[i];
+        outputs_[i].file = storage::Descriptor(partial(i), O_WRONLY | O_CREAT | O_EXCL);
+        if (!outputs_[i].file) cannot_create(partial(i), std::strerror(errno));
+        pulse_.doing(fmt::format("writing {}", partial(i).string()));
+        storage::reserve_space(partial(i), outputs_[i].file, file.bytes, pulse_);
+        write_bytes(i, file.header.data(), file.header.size(), 0);
+    }
+}
+
+void SafetensorsWriter::write(std::size_t tensor, std::span<const Extent> extents, const float* values) {
+    const TensorSpec& spec = layout_.tensors.at(tensor);
+    const OutputLayout::Place place = layout_.places[tensor];
+    const std::uint64_t size = bytes_of(spec.type);
+    const std::int64_t elements = spec.elements(), at_once = static_cast<std::int64_t>(kBlock / size);
+    block_.resize(kBlock);
+    for (const Extent& extent : extents) {
+        MAESTRO_CHECK(extent.logical >= 0 && extent.count >= 0 && extent.count <= elements - extent.logical,
+                      "{}: elements {} to {} of {}", spec.name, extent.logical, extent.logical + extent.count,
+                      elements);
+        for (std::int64_t done = 0; done < extent.count; done += at_once) {
+            const std::int64_t count = std::min(at_once, extent.count - done), first = extent.logical + done;
+            const float* const source = values + extent.local + done;
+            if (const std::int64_t wrong = from_f32(spec.type, source, count, block_.data()); wrong >= 0)
+                refuse(
+                    partial(place.file), spec.name,
+                    fmt::format("element {} of {} is {}, and no finite number in {}; export in another type, "
+                                "or the weights of a step before training diverged",
+                                first + wrong, text_of(spec.shape), source[wrong], name_of(spec.type)));
+            write_bytes(place.file, block_.data(), static_cast<std::uint64_t>(count) * size,
+                        place.offset + static_cast<std::uint64_t>(first) * size);
+        }
+    }
+}
+
+void SafetensorsWriter::write_bytes(std::size_t file, const void* source, std::uint64_t bytes,
+                                    std::uint64_t offset) {
+    check_wanted(file);
+    Output& to = output(file);
+    if (!storage::write_at(to.file.get(), source, bytes, offset, pulse_))
+        failed(partial(file), "cannot be written");
+    to.unsynced += bytes;
+    if (to.unsynced >= storage::kSyncEvery) sync(file);
+}
+
+void SafetensorsWriter::sync(std::size_t file) {
+    check_wanted(file);
+    Output& to = outputs_[file];
+    if (!to.file || to.unsynced == 0) return;
+    if (::fsync(to.file.get()) != 0) failed(partial(file), "cannot be synced to the disk");
+    to.unsynced = 0;
+    pulse_.beat();
+}
+
+void SafetensorsWriter::sync() {
+    for (std::size_t i = 0; i < outputs_.size(); ++i) sync(i);
+}
+
+void SafetensorsWriter::publish() {
+    for (std::size_t i = 0; i < layout_.files.size(); ++i) {
+        const std::uint64_t bytes = storage::size_of(partial(i), output(i).file);
+        MAESTRO_CHECK(bytes == layout_.files[i].bytes, "{}: {} bytes instead of {}", partial(i).string(),
+                      bytes, layout_.files[i].bytes);
+    }
+    sync();
+    std::error_code error;
+    for (std::size_t i = 0; i < layout_.files.size() && !error; ++i) {
+        outputs_[i] = {};
+        fs::rename(partial(i), folder_ / layout_.files[i].name, error);
+        if (error) storage::io_failed(partial(i), "cannot be renamed", error.value());
+    }
+    if (!layout_.index.empty()) storage::write_text_durably(folder_ / kIndexFile, layout_.index);
+    storage::sync(folder_);
+}
+
+}  // namespace maestro::safetensors
