@@ -1,5 +1,6 @@
 #include "safetensors/convert.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -50,40 +51,36 @@ std::uint16_t encode_f16(float value) {
     return static_cast<std::uint16_t>(sign | rounded);
 }
 
-/// Two passes over a block that stays in the cache: the search for what is not finite is vectorized, too.
-std::int64_t first_not_finite(const float* values, std::int64_t count) {
-    std::uint32_t largest = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-        const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(values[i]) & kMagnitude;
-        largest = magnitude > largest ? magnitude : largest;
-    }
-    if (largest < kInfinity) return -1;
-    for (std::int64_t i = 0;; ++i)
-        if (!is_finite(values[i])) return i;
-}
-
+/// Both loops look for what is not finite by a maximum, which is vectorized together with the conversion;
+/// only where there is such a value does a second loop search for it.
 template <class Stored, class Decode>
-void decode(const std::byte* stored, std::int64_t count, float* values, Decode&& decode_one) {
+std::int64_t decode(const std::byte* stored, std::int64_t count, float* values, Decode&& decode_one) {
+    std::uint32_t largest = 0;
     for (std::int64_t i = 0; i < count; ++i) {
         Stored element;
         std::memcpy(&element, stored + i * static_cast<std::int64_t>(sizeof element), sizeof element);
-        values[i] = decode_one(element);
+        const float value = decode_one(element);
+        values[i] = value;
+        largest = std::max(largest, std::bit_cast<std::uint32_t>(value) & kMagnitude);
     }
+    if (largest < kInfinity) return -1;
+    return std::find_if_not(values, values + count, is_finite) - values;
 }
 
 /// `exponent` selects the exponent's bits of a stored element.
 template <class Stored, class Encode>
 std::int64_t encode(const float* values, std::int64_t count, std::byte* stored, Stored exponent,
                     Encode&& encode_one) {
-    bool finite = true;
+    Stored largest = 0;
     for (std::int64_t i = 0; i < count; ++i) {
         const Stored element = encode_one(values[i]);
-        finite &= (element & exponent) != exponent;
+        largest = std::max(largest, static_cast<Stored>(element & exponent));
         std::memcpy(stored + i * static_cast<std::int64_t>(sizeof element), &element, sizeof element);
     }
-    if (finite) return -1;
-    for (std::int64_t i = 0;; ++i)
-        if ((encode_one(values[i]) & exponent) == exponent) return i;
+    if (largest != exponent) return -1;
+    return std::find_if(values, values + count,
+                        [&](float value) { return (encode_one(value) & exponent) == exponent; }) -
+           values;
 }
 
 }  // namespace
@@ -98,18 +95,15 @@ std::uint16_t f32_to_f16(float value) {
 
 std::int64_t to_f32(StoredType type, const std::byte* stored, std::int64_t count, float* values) {
     if (type == StoredType::bf16)
-        decode<std::uint16_t>(stored, count, values, [](std::uint16_t bits) {
+        return decode<std::uint16_t>(stored, count, values, [](std::uint16_t bits) {
             return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
         });
-    else if (type == StoredType::f16)
-        decode<std::uint16_t>(stored, count, values, decode_f16);
-    else if (type == StoredType::f64)
-        decode<double>(stored, count, values, [](double value) { return static_cast<float>(value); });
-    else if (type != StoredType::f32)
-        MAESTRO_FAIL("weights of type {}", name_of(type));
-    else if (static_cast<const void*>(stored) != values)
-        std::memcpy(values, stored, static_cast<std::size_t>(count) * sizeof(float));
-    return first_not_finite(values, count);
+    if (type == StoredType::f16) return decode<std::uint16_t>(stored, count, values, decode_f16);
+    if (type == StoredType::f32)
+        return decode<float>(stored, count, values, [](float value) { return value; });
+    if (type == StoredType::f64)
+        return decode<double>(stored, count, values, [](double value) { return static_cast<float>(value); });
+    MAESTRO_FAIL("weights of type {}", name_of(type));
 }
 
 std::int64_t from_f32(StoredType type, const float* values, std::int64_t count, std::byte* stored) {
