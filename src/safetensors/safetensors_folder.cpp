@@ -17,11 +17,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Whether the folder has this entry. Error(io_error) where storage fails.
+/// Whether the folder has this entry, perhaps one that cannot be opened. Error(io_error) where storage fails.
 bool has_file(const fs::path& path) {
     std::error_code error;
     const fs::file_status status = fs::status(path, error);
-    if (status.type() == fs::file_type::none && error.value() != EACCES)
+    if (status.type() == fs::file_type::none && error.value() != EACCES &&
+        !storage::is_lasting(error.value()))
         storage::io_failed(path, "cannot be found", error.value());
     return status.type() != fs::file_type::not_found;
 }

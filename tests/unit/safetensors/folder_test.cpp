@@ -84,6 +84,13 @@ TEST_F(SafetensorsFolderTest, FollowsLinks) {
         fs::create_symlink(entry.path(), folder_.path() / entry.path().filename());
     SafetensorsFolder linked(folder_.path(), pulse_);
     EXPECT_NO_THROW(linked.open_all());
+    fs::remove(folder_.path() / kIndexFile);
+    fs::create_symlink("elsewhere", folder_.path() / kSingleFile);
+    EXPECT_THAT(refusal().what, HasSubstr("no model.safetensors")) << "a link to nothing";
+    fs::remove(folder_.path() / kSingleFile);
+    fs::create_symlink(kSingleFile, folder_.path() / kSingleFile);
+    EXPECT_EQ(refusal().code, ExitCode::input_missing) << "a link to itself";
+    EXPECT_THAT(refusal().what, HasSubstr("model.safetensors: Too many levels of symbolic links; "));
 }
 
 TEST_F(SafetensorsFolderTest, OpensOnlyTheFilesThatItNeeds) {
