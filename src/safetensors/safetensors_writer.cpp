@@ -92,7 +92,10 @@ void SafetensorsWriter::prepare() {
     }
 }
 
-void SafetensorsWriter::write(std::size_t tensor, std::span<const Extent> extents, const float* values) {
+/// Calls body(bytes, offset) for the converted elements in block_, block by block.
+template <class Body>
+void SafetensorsWriter::for_each_block(std::size_t tensor, std::span<const Extent> extents,
+                                       const float* values, Body&& body) {
     const TensorSpec& spec = layout_.tensors.at(tensor);
     const OutputLayout::Place place = layout_.places[tensor];
     const std::uint64_t size = bytes_of(spec.type);
@@ -111,10 +114,38 @@ void SafetensorsWriter::write(std::size_t tensor, std::span<const Extent> extent
                     fmt::format("element {} of {} is {}, and no finite number in {}; export in another type, "
                                 "or the weights of a step before training diverged",
                                 first + wrong, text_of(spec.shape), source[wrong], name_of(spec.type)));
-            write_bytes(place.file, block_.data(), static_cast<std::uint64_t>(count) * size,
-                        place.offset + static_cast<std::uint64_t>(first) * size);
+            body(static_cast<std::uint64_t>(count) * size,
+                 place.offset + static_cast<std::uint64_t>(first) * size);
         }
     }
+}
+
+void SafetensorsWriter::write(std::size_t tensor, std::span<const Extent> extents, const float* values) {
+    const std::size_t file = layout_.places.at(tensor).file;
+    for_each_block(tensor, extents, values, [&](std::uint64_t bytes, std::uint64_t offset) {
+        write_bytes(file, block_.data(), bytes, offset);
+    });
+}
+
+void SafetensorsWriter::verify(std::size_t tensor, std::span<const Extent> extents, const float* values) {
+    const std::size_t file = layout_.places.at(tensor).file;
+    storage::Descriptor& reader = outputs_.at(file).reader;
+    if (!reader) {
+        pulse_.doing(fmt::format("reading {} to compare it", partial(file).string()));
+        reader = storage::open_retrying(partial(file), O_RDONLY);
+        if (!reader) failed(partial(file), "cannot be opened");
+    }
+    read_.resize(kBlock);
+    for_each_block(tensor, extents, values, [&](std::uint64_t bytes, std::uint64_t offset) {
+        check_wanted(file);
+        const std::int64_t got = storage::read_at(reader.get(), read_.data(), bytes, offset, pulse_);
+        if (got < 0) failed(partial(file), "cannot be read back");
+        if (static_cast<std::uint64_t>(got) < bytes || std::memcmp(read_.data(), block_.data(), bytes) != 0)
+            throw Error(ExitCode::io_error,
+                        fmt::format("{}: tensor {}: what was read back from byte {} on is not what was "
+                                    "written; check the disk, then run again",
+                                    partial(file).string(), in_quotes(layout_.tensors[tensor].name), offset));
+    });
 }
 
 void SafetensorsWriter::write_bytes(std::size_t file, const void* source, std::uint64_t bytes,

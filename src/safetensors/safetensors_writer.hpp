@@ -14,9 +14,9 @@
 
 namespace maestro::safetensors {
 
-/// One rank calls prepare(); after that all ranks write() and then sync(); when all have done so, one rank
-/// calls publish(). The caller lets ranks wait for each other in between. All functions throw Error(io_error)
-/// where storage fails or the pulse says that the work is cancelled.
+/// One rank calls prepare(); after that all ranks write(), sync() and perhaps verify(); when all have done
+/// so, one rank calls publish(). The caller lets ranks wait for each other in between. All functions throw
+/// Error(io_error) where storage fails or the pulse says that the work is cancelled.
 class SafetensorsWriter {
 public:
     /// `layout` and `pulse` outlive the writer.
@@ -31,16 +31,23 @@ public:
     void write(std::size_t tensor, std::span<const Extent> extents, const float* values);
     /// Returns when everything that was written is on the disk.
     void sync();
+    /// After sync(), with the arguments of a write(): reads its bytes back and compares them. Throws
+    /// Error(io_error) where they differ.
+    void verify(std::size_t tensor, std::span<const Extent> extents, const float* values);
     /// Gives the files their names, the index last, so that a folder with all names is whole.
     void publish();
 
 private:
     struct Output {
-        storage::Descriptor file{};
-        std::uint64_t unsynced = 0;  ///< bytes
+        storage::Descriptor file{};    ///< for writing only
+        storage::Descriptor reader{};  ///< for verify()
+        std::uint64_t unsynced = 0;    ///< bytes
     };
     std::filesystem::path partial(std::size_t file) const;
     Output& output(std::size_t file);
+    template <class Body>
+    void for_each_block(std::size_t tensor, std::span<const Extent> extents, const float* values,
+                        Body&& body);
     void write_bytes(std::size_t file, const void* source, std::uint64_t bytes, std::uint64_t offset);
     void sync(std::size_t file);
     void check_wanted(std::size_t file) const;
@@ -50,7 +57,7 @@ private:
     const OutputLayout& layout_;
     Pulse& pulse_;
     std::vector<Output> outputs_;
-    std::vector<std::byte> block_{};  ///< converted elements
+    std::vector<std::byte> block_{}, read_{};  ///< converted elements, and those read back
 };
 
 }  // namespace maestro::safetensors

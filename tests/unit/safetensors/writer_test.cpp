@@ -71,6 +71,10 @@ TEST_F(SafetensorsWriterTest, WritesTheFilesOfTheReference) {
                         writer.write(i, part(spec, i, rank, 4), weights(i, spec.elements()).data());
                     }
                     writer.sync();
+                    for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+                        const TensorSpec& spec = layout.tensors[i];
+                        writer.verify(i, part(spec, i, rank, 4), weights(i, spec.elements()).data());
+                    }
                 });
         }
         EXPECT_THAT(error_of([&] { SafetensorsFolder(folder, pulse_); }).what,
@@ -145,6 +149,29 @@ TEST_F(SafetensorsWriterTest, RefusesWeightsThatTheFilesCannotHold) {
                 HasSubstr("element 1 of [2] is nan"));
     EXPECT_EQ(error_of([&] { writer.write(1, std::span(&beyond, 1), values); }).code,
               ExitCode::broken_invariant);
+}
+
+TEST_F(SafetensorsWriterTest, NoticesWhatTheDiskChanged) {
+    const OutputLayout layout = lay_out({{"w", StoredType::bf16, {1000, 1000}}});
+    SafetensorsWriter writer(folder_, layout, pulse_);
+    writer.prepare();
+    const std::vector<float> values = weights(0, 1000000);
+    const Extent all = {0, 0, 1000000}, first_half = {0, 0, 500000};
+    writer.write(0, std::span(&all, 1), values.data());
+    writer.sync();
+    EXPECT_NO_THROW(writer.verify(0, std::span(&all, 1), values.data()));
+    const fs::path path = folder_ / "model.safetensors.partial";
+    std::string bytes = bytes_of(path);
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);
+    write_bytes(path, bytes);
+    EXPECT_NO_THROW(writer.verify(0, std::span(&first_half, 1), values.data()));
+    const auto error = error_of([&] { writer.verify(0, std::span(&all, 1), values.data()); });
+    EXPECT_EQ(error.code, ExitCode::io_error);
+    EXPECT_THAT(error.what, HasSubstr("tensor \"w\": what was read back from byte "));
+    fs::resize_file(path, bytes.size() - 2);
+    EXPECT_EQ(error_of([&] { writer.verify(0, std::span(&all, 1), values.data()); }).code,
+              ExitCode::io_error);
+    EXPECT_EQ(error_of([&] { writer.publish(); }).code, ExitCode::broken_invariant);
 }
 
 TEST_F(SafetensorsWriterTest, GivesUpWhenCancelled) {
