@@ -87,6 +87,28 @@ TEST_F(LayerNorm, WorksForAnySizeAndAlignment) {
                 }
 }
 
+// torch.nn.functional.layer_norm of PyTorch 2.15 in float64, and its gradients.
+TEST_F(LayerNorm, EqualsPyTorch) {
+    constexpr DType kType = DType::f64;
+    const Tensor x = view(kType, 2, 3, 0, {1, 2, 4, -3, 0.5, 0.25}), w = view(kType, 1, 3, 0, {0.5, -1, 2}),
+                 bias = view(kType, 1, 3, 0, {0.25, 0, -1}),
+                 dy = view(kType, 2, 3, 0, {1, -2, 0.5, 0.25, 3, -1}), y = view(kType, 2, 3, 0),
+                 mean = view(kType, 2, 1, 0), rstd = view(kType, 2, 1, 0), dx = view(kType, 2, 3, 0),
+                 dw = view(kType, 1, 3, 0, 0.0), dbias = view(kType, 1, 3, 0, 0.0);
+    layer_norm(b_, x, w, bias, y, mean, rstd, 1e-3);
+    layer_norm_backward(b_, dy, x, w, mean, rstd, dx, dw, dbias, false, scratch_);
+    expect_each(y,
+                {-0.284350755819474, 0.267175377909737, 1.67175377909737, -0.455517527526117,
+                 -0.783908363917908, 0.254253382268653},
+                1e-14, "y");
+    expect_each(dx,
+                {-0.458063975061465, 0.687010139963844, -0.228946164902379, -0.0181949365274865,
+                 -0.242484396969389, 0.260679333496875},
+                1e-14, "dx");
+    expect_each(dw, {-1.42146027540201, 2.8860758475732, 0.0408117536400155}, 1e-14, "dw");
+    expect_each(dbias, {1.25, 1, -0.5}, 1e-14, "dbias");
+}
+
 // The variance is far below the rounding error of the mean of squares.
 TEST_F(LayerNorm, KeepsItsPrecisionForALargeMean) {
     for (const auto& [type, far, tolerance] :
