@@ -6,7 +6,8 @@
 
 namespace maestro::kernels {
 
-void gelu(Stream stream, const Array& x, const Array& y);
-void gelu_backward(Stream stream, const Array& dy, const Array& x, const Array& dx);
+/// The exact form, or the tanh approximation.
+void gelu(Stream stream, const Array& x, const Array& y, bool exact);
+void gelu_backward(Stream stream, const Array& dy, const Array& x, const Array& dx, bool exact);
 
 }  // namespace maestro::kernels

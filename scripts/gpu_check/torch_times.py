@@ -90,6 +90,8 @@ def cross_entropy(row, dtype):
 OPERATIONS = {
     "gelu": lambda row, t: forward(gelu, rows_columns(row, t)),
     "gelu_backward": lambda row, t: backward(gelu, rows_columns(row, t)),
+    "gelu, exact": lambda row, t: forward(F.gelu, rows_columns(row, t)),
+    "gelu_backward, exact": lambda row, t: backward(F.gelu, rows_columns(row, t)),
     "swiglu": lambda row, t: forward(swiglu, rows_columns(row, t, 2)),
     "swiglu_backward": lambda row, t: backward(swiglu, rows_columns(row, t, 2)),
     "rms_norm": lambda row, t: forward(rms_norm, rows_columns(row, t), torch.randn(int(row["columns"]), device="cuda", dtype=t)),

@@ -117,7 +117,7 @@ public:
     /// Operations that a device may fuse into a GEMM (cuBLASLt's epilogues). Arrays have y's type.
     struct Epilogue {
         const void* bias = nullptr;   ///< [n]: added to every row of y
-        void* activated = nullptr;    ///< [m, n]: receives GELU of y
+        void* activated = nullptr;    ///< [m, n]: receives GELU of y, in its tanh approximation
         void* column_sums = nullptr;  ///< [m], with transpose_a: receives the sums of a's columns
         /// [m, n], rows like y's: with `accumulate` alone, the GEMM adds to this and not to what y holds.
         const void* addend = nullptr;

@@ -70,7 +70,7 @@ void MlpBlock::activate(const Tensor& hidden, const Tensor& activated) const {
     if (gated())
         ops::swiglu(backend_, hidden, activated);
     else
-        ops::gelu(backend_, hidden, activated);
+        ops::gelu(backend_, hidden, activated, ops::GeluForm::tanh);
 }
 
 void MlpBlock::forward(const MlpBlockActivations& a, const Tensor& output,
@@ -120,7 +120,7 @@ void MlpBlock::backward(const MlpBlockActivations& a, const Tensor& d_stream,
     if (gated())
         ops::swiglu_backward(backend_, d_activated, a.hidden, d_hidden);
     else
-        ops::gelu_backward(backend_, d_activated, a.hidden, d_hidden);
+        ops::gelu_backward(backend_, d_activated, a.hidden, d_hidden, ops::GeluForm::tanh);
     {
         const backend::ArenaScope restored(scratch);
         Tensor normed = a.normed;

@@ -147,7 +147,8 @@ void Vision::merge_and_project(State& state, const Tensor& output, backend::Aren
     // The merger is column-parallel and the projector row-parallel, as the two GEMMs of a Megatron MLP: the
     // activation between them stays on its rank.
     ops::linear_gelu(backend_, sequence_parallel_.all_gather(as_tokens(state.normed), tp_rows, scratch),
-                     merge_weight_->weight, merge_bias_->weight, state.merged, state.activated);
+                     merge_weight_->weight, merge_bias_->weight, state.merged, state.activated,
+                     ops::GeluForm::tanh);
     const Tensor partial = sequence_parallel_.rows_of_all(output, tp_rows, scratch);
     ops::linear(backend_, state.activated, project_weight_->weight, partial);
     sequence_parallel_.reduce_scatter(partial, output, tp_rows, scratch);
@@ -212,7 +213,7 @@ void Vision::merge_backward(State& state, const Tensor& d_output, const Tensor& 
     // Every tp rank has a copy of this bias and adds the gradient of its local rows only. The sum over the
     // copies is taken at the end of the step (parallel/parameter_group.hpp).
     ops::bias_backward(backend_, d_output, project_bias_->gradient, scratch);
-    ops::gelu_backward(backend_, d_activated, state.merged, d_merged);
+    ops::gelu_backward(backend_, d_activated, state.merged, d_merged, ops::GeluForm::tanh);
     {
         const backend::ArenaScope gathered(scratch);
         const Tensor partial = sequence_parallel_.rows_of_all(as_tokens(d_normed), tp_rows, scratch);

@@ -4,7 +4,6 @@
 #include "ops/device_scratch.hpp"
 #include "ops/dispatch.hpp"
 #include "ops/elementwise.hpp"
-#include "ops/gelu.hpp"
 
 namespace maestro::ops {
 
@@ -62,13 +61,15 @@ void linear(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor&
 }
 
 void linear_gelu(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y,
-                 const Tensor& active) {
+                 const Tensor& active, GeluForm form) {
     MAESTRO_CHECK(active.size() == y.size() && active.dtype == y.dtype && bias.size() == y.columns(),
                   "y {}, active {}, bias {}", y.describe(), active.describe(), bias.describe());
-    if (y.size() == 0 || b.gemm_with(gemm_of(x, w, y, false), {.bias = bias.data, .activated = active.data}))
-        return;
+    const auto gemm = gemm_of(x, w, y, false);
+    if (y.size() == 0) return;
+    // The epilogue of cuBLASLt is the tanh approximation.
+    if (form == GeluForm::tanh && b.gemm_with(gemm, {.bias = bias.data, .activated = active.data})) return;
     linear(b, x, w, y, bias);
-    gelu(b, y, active);
+    gelu(b, y, active, form);
 }
 
 void add_bias(backend::Backend& b, const Tensor& bias, const Tensor& y) {

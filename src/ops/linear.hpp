@@ -4,14 +4,15 @@
 #pragma once
 
 #include "backend/arena.hpp"
+#include "ops/gelu.hpp"
 
 namespace maestro::ops {
 
 /// y[T, O] = x[T, I] w[O, I]^T, plus bias[O] unless it is absent.
 void linear(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias = {});
-/// The same with a bias, and active[T, O] = GELU(y).
+/// The same with a bias, and active[T, O] = GELU(y). On GPUs one GEMM computes both with the tanh form.
 void linear_gelu(backend::Backend& b, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y,
-                 const Tensor& active);
+                 const Tensor& active, GeluForm form);
 /// y[T, O] += bias[O] in each row.
 void add_bias(backend::Backend& b, const Tensor& bias, const Tensor& y);
 /// y[T, O] += x[T, I] w[O, I]^T, or y = addend[T, O] + x w^T with an addend, of y's type. In bf16 the sum is

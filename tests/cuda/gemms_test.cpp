@@ -61,7 +61,8 @@ protected:
     }
 };
 
-double gelu_of(double x) {
+double gelu_of(double x, GeluForm form) {
+    if (form == GeluForm::exact) return x * 0.5 * std::erfc(-x / std::sqrt(2.0));
     return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
 }
 
@@ -96,11 +97,14 @@ TEST_F(Gemms, ActivateInTheSamePass) {
     over_shapes([&](DType type, std::int64_t rows, std::int64_t outputs, const std::string& what) {
         const Layer l = layer(type, rows, outputs);
         const Tensor y = view(type, rows, outputs, 0), active = view(type, rows, outputs, 0);
-        linear_gelu(b_, l.x, l.w, l.bias, y, active);
-        expect_each(y, l.expected, 10 * rounding(type), what);
-        auto expected = l.expected;
-        for (double& value : expected) value = gelu_of(value);
-        expect_each(active, expected, 10 * rounding(type), what + ", active");
+        for (const GeluForm form : {GeluForm::tanh, GeluForm::exact}) {
+            linear_gelu(b_, l.x, l.w, l.bias, y, active, form);
+            expect_each(y, l.expected, 10 * rounding(type), what);
+            auto expected = l.expected;
+            for (double& value : expected) value = gelu_of(value, form);
+            expect_each(active, expected, 10 * rounding(type),
+                        what + (form == GeluForm::exact ? ", exact" : ", active"));
+        }
     });
 }
 
@@ -130,7 +134,7 @@ TEST_F(Gemms, WithAnEpilogueAreOneLaunch) {
     const Layer l = layer(DType::f32, 32, 16);
     const Tensor y = view(DType::f32, 32, 16, 0), active = view(DType::f32, 32, 16, 0);
     b_.reset_counts();
-    linear_gelu(b_, l.x, l.w, l.bias, y, active);
+    linear_gelu(b_, l.x, l.w, l.bias, y, active, GeluForm::tanh);
     EXPECT_EQ(b_.counts().launches, 1);
 }
 

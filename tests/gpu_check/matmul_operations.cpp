@@ -21,7 +21,7 @@ std::vector<Operation> gemms() {
              const Tensor x = w.random(t, {s.rows, s.inputs}), weights = w.random(t, {s.outputs, s.inputs}),
                           bias = w.random(t, {s.outputs}), y = w.result(t, {s.rows, s.outputs}),
                           active = w.result(t, {s.rows, s.outputs});
-             return [=, &w] { ops::linear_gelu(w.b, x, weights, bias, y, active); };
+             return [=, &w] { ops::linear_gelu(w.b, x, weights, bias, y, active, ops::GeluForm::tanh); };
          },
          Operation::Shape::gemm},
         {"linear_accumulate", kArithmetic, kAll,

@@ -61,13 +61,24 @@ std::vector<Operation> elementwise() {
         {"gelu", kMemory, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Tensor x = w.random(t, {s.rows, s.columns}, 2), y = w.result(t, {s.rows, s.columns});
-             return [&w, x, y] { ops::gelu(w.b, x, y); };
+             return [&w, x, y] { ops::gelu(w.b, x, y, ops::GeluForm::tanh); };
          }},
         {"gelu_backward", kMemory, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Tensor dy = w.random(t, {s.rows, s.columns}), x = w.random(t, {s.rows, s.columns}, 2),
                           dx = w.result(t, {s.rows, s.columns});
-             return [&w, dy, x, dx] { ops::gelu_backward(w.b, dy, x, dx); };
+             return [&w, dy, x, dx] { ops::gelu_backward(w.b, dy, x, dx, ops::GeluForm::tanh); };
+         }},
+        {"gelu, exact", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor x = w.random(t, {s.rows, s.columns}, 2), y = w.result(t, {s.rows, s.columns});
+             return [&w, x, y] { ops::gelu(w.b, x, y, ops::GeluForm::exact); };
+         }},
+        {"gelu_backward, exact", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor dy = w.random(t, {s.rows, s.columns}), x = w.random(t, {s.rows, s.columns}, 2),
+                          dx = w.result(t, {s.rows, s.columns});
+             return [&w, dy, x, dx] { ops::gelu_backward(w.b, dy, x, dx, ops::GeluForm::exact); };
          }},
         {"swiglu", kMemory, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {

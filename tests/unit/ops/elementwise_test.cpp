@@ -27,7 +27,7 @@ TEST_F(Elementwise, ActivationsMatchTheirFormulas) {
                 const double gate = get(x, r * 70 + c);
                 swiglu_of.push_back(gate / (1 + std::exp(-gate)) * get(x, r * 70 + 35 + c));
             }
-        gelu(b_, x, y);
+        gelu(b_, x, y, GeluForm::tanh);
         expect_near(y, gelu_of, rounding(type), "gelu");
         swiglu(b_, x, gated);
         expect_near(gated, swiglu_of, rounding(type), "swiglu");
@@ -38,7 +38,7 @@ TEST_F(Elementwise, ActivationsHandleHugeInputs) {
     const Tensor x = filled(DType::f32, {1, 4}, 0), y = filled(DType::f32, {1, 4}),
                  gated = filled(DType::f32, {1, 2});
     for (std::int64_t i = 0; i < 4; ++i) set(x, i, i % 2 == 0 ? 1e30 : -1e30);
-    gelu(b_, x, y);
+    gelu(b_, x, y, GeluForm::tanh);
     EXPECT_EQ(get(y, 0), static_cast<double>(1e30f));
     EXPECT_EQ(get(y, 1), 0);
     set(x, 2, 1);
@@ -60,7 +60,7 @@ TEST_F(Elementwise, BackwardPassesInFloatAndBf16MatchDouble) {
                          bias = filled(sums, {48});
             rms_norm(b_, in, weight, y, rstd, 1e-6);
             rms_norm_backward(b_, gradient, in, weight, rstd, dx, dw, false, scratch_);
-            gelu_backward(b_, gradient, in, dg);
+            gelu_backward(b_, gradient, in, dg, GeluForm::tanh);
             swiglu_backward(b_, narrow, in, ds);
             bias_backward(b_, gradient, bias, scratch_);
             return std::vector<Tensor>{dx, dw, dg, ds, bias};

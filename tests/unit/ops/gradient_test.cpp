@@ -94,11 +94,13 @@ TEST_F(Gradient, Activations) {
         return dot(y, probe);
     });
     const Tensor x = random({4, 5}), dx = zeros({4, 5});
-    gelu_backward(b_, probe, x, dx);
-    expect_gradient(b_, "gelu", x, dx, [&] {
-        gelu(b_, x, y);
-        return dot(y, probe);
-    });
+    for (const GeluForm form : {GeluForm::tanh, GeluForm::exact}) {
+        gelu_backward(b_, probe, x, dx, form);
+        expect_gradient(b_, form == GeluForm::tanh ? "gelu, tanh" : "gelu, exact", x, dx, [&] {
+            gelu(b_, x, y, form);
+            return dot(y, probe);
+        });
+    }
 }
 
 TEST_F(Gradient, HeadNormAndRotation) {
