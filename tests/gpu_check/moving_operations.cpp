@@ -2,12 +2,15 @@
 #include "ops/columns.hpp"
 #include "ops/embedding.hpp"
 #include "ops/patchify.hpp"
+#include "ops/position_table.hpp"
 #include "ops/rows.hpp"
 #include "types.hpp"
 
 namespace maestro::gpu_check {
 
 namespace {
+
+constexpr std::int64_t kPositions = 48 * 48;  ///< rows of a table of positions
 
 std::vector<Operation> tables() {
     return {
@@ -24,6 +27,20 @@ std::vector<Operation> tables() {
                           dy = w.random(t, {s.rows, s.columns}),
                           dtable = w.sum(sums_of(t), {s.vocabulary, s.columns});
              return [=, &w] { ops::embedding_backward(w.b, ids, dy, dtable, w.scratch); };
+         }},
+        {"position_embedding", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor index = w.list(w.indices(4 * s.rows, kPositions)),
+                          weight = w.random(DType::f64, {4 * s.rows}),
+                          table = w.random(t, {kPositions, s.columns}), x = w.sum(t, {s.rows, s.columns});
+             return [=, &w] { ops::position_embedding(w.b, index, weight, table, x); };
+         }},
+        {"position_embedding_backward", kMemory, kAll,
+         [](Workbench& w, DType t, const Sizes& s) -> Run {
+             const Tensor index = w.list(w.indices(4 * s.rows, kPositions)),
+                          weight = w.random(DType::f64, {4 * s.rows}), dy = w.random(t, {s.rows, s.columns}),
+                          dtable = w.sum(sums_of(t), {kPositions, s.columns});
+             return [=, &w] { ops::position_embedding_backward(w.b, index, weight, dy, dtable, w.scratch); };
          }},
         {"scatter_rows", kMemory, kAll,
          [](Workbench& w, DType t, const Sizes& s) -> Run {

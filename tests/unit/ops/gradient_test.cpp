@@ -12,6 +12,7 @@
 #include "ops/gelu.hpp"
 #include "ops/layer_norm.hpp"
 #include "ops/linear.hpp"
+#include "ops/position_table.hpp"
 #include "ops/rms_norm.hpp"
 #include "ops/rotary.hpp"
 #include "ops/rows.hpp"
@@ -193,6 +194,19 @@ TEST_F(Gradient, EmbeddingAndRows) {
     expect_gradient(b_, "rows", few, d_few, [&] {
         zero(b_, y);
         scatter_rows(b_, few, places, y);
+        return dot(y, probe);
+    });
+}
+
+TEST_F(Gradient, PositionTable) {
+    const std::vector<GridPosition> patches{{0, 0, 2, 4}, {1, 1, 2, 4}, {1, 2, 5, 3}, {4, 0, 5, 3}};
+    const InterpolatedRows rows = interpolate_rows(patches, 3);
+    const Tensor index = list(rows.index), weight = list(rows.weight), table = random({9, 4}),
+                 y = zeros({4, 4}), probe = random({4, 4}), d = zeros({9, 4});
+    position_embedding_backward(b_, index, weight, probe, d, scratch_);
+    expect_gradient(b_, "table", table, d, [&] {
+        zero(b_, y);
+        position_embedding(b_, index, weight, table, y);
         return dot(y, probe);
     });
 }
