@@ -1,16 +1,18 @@
 // GPU implementation of ops/rotary.hpp.
 #pragma once
 
+#include <span>
+
+#include "base/rotary_pairs.hpp"
 #include "base/stream.hpp"
 #include "kernels/array.hpp"
 #include "kernels/row_chunks.hpp"
 
 namespace maestro::kernels {
 
-/// cos, sin [T, C]: the angle of column j is position * theta^(-(j % frequencies) / frequencies). The first
-/// `frequencies` columns use the positions in `first`, the others those in `second`.
-void fill_rotary(Stream stream, const Array& first, const Array& second, std::int64_t frequencies,
-                 double theta, const Array& cos, const Array& sin);
+/// cos, sin [T, C] of the angles of C pairs, from positions[T] (i32) along each axis.
+void fill_rotary(Stream stream, std::span<const Array> positions, const RotaryPairs& pairs, const Array& cos,
+                 const Array& sin);
 
 /// A head has 2 * cos.columns channels, at most 256.
 void head_norm_rotary(Stream stream, const Array& qkv, const Array& q_norm, const Array& k_norm,

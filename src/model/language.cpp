@@ -1,5 +1,6 @@
 #include "model/language.hpp"
 
+#include <array>
 #include <utility>
 
 #include "backend/host_access.hpp"
@@ -12,12 +13,23 @@
 
 namespace maestro::model {
 
+namespace {
+
+RotaryPairs rotary_of(const ModelSpec& spec) {
+    RotaryPairs pairs = ops::rotary_1d(spec.head_dim, spec.rope_theta);
+    ops::scale(pairs, spec.rope_scaling);
+    return pairs;
+}
+
+}  // namespace
+
 Language::Language(backend::Backend& backend, const ModelSpec& spec, const Role& role, parallel::Mesh mesh)
     : Module(backend, role, std::move(mesh)),
       backend_(backend),
       spec_(spec),
       role_(role),
       vocabulary_(mesh_.tp_part(spec.vocabulary)),
+      rotary_(rotary_of(spec)),
       sequence_parallel_(backend, mesh_.tp()),
       embedding_(role.stage.first() ? &declare_by_token("embedding.weight", spec.width, role.trained,
                                                         spec.tie_embeddings && role.stage.count > 1
@@ -76,8 +88,8 @@ void Language::copy_to_device(State& state, backend::Arena& kept, backend::Arena
     }
     sequences.copy_to_device(backend_, role_.needs_backward, sequences.partition.sequences(), kept);
     const backend::ArenaScope scope(scratch);
-    ops::fill_rotary_1d(backend_, backend::to_device(backend_, state.slice_positions, scratch),
-                        spec_.rope_theta, sequences.cos, sequences.sin);
+    const std::array positions = {backend::to_device(backend_, state.slice_positions, scratch)};
+    ops::fill_rotary(backend_, positions, rotary_, sequences.cos, sequences.sin);
 }
 
 void Language::embed(const State& state, const Tensor& stream, backend::Arena& scratch) const {

@@ -47,6 +47,7 @@
 
 #include <optional>
 
+#include "base/rotary_pairs.hpp"
 #include "model/norm.hpp"
 #include "model/transformer.hpp"
 
@@ -139,6 +140,7 @@ private:
     /// Of the encoders whose edges deliver embeddings: how each expands a marker.
     std::vector<Geometry> expansions_;
     int stream_input_ = -1;  ///< the input edge from the stage before; -1 on the first stage
+    RotaryPairs rotary_;
     parallel::SequenceParallel sequence_parallel_;
     const parallel::Parameter* embedding_;  ///< null after the first stage
     Transformer layers_;

@@ -16,6 +16,7 @@
 #include "base/edge_tensor.hpp"
 #include "base/picture_size.hpp"
 #include "base/recompute.hpp"
+#include "base/rotary_pairs.hpp"
 #include "base/tp_overlap.hpp"
 #include "parallel/mesh.hpp"
 #include "parallel/parameter_store.hpp"
@@ -102,6 +103,7 @@ struct ModelSpec {
     int mlp = 128;
     int vocabulary = 0;  ///< language models only
     double rope_theta = 10000;
+    RotaryScaling rope_scaling = {};  ///< language models only
     double norm_eps = 1e-6;
     bool tie_embeddings = true;  ///< language models only
     int patch = 0;               ///< vision models only, like merge and channels

@@ -1,5 +1,6 @@
 #include "model/vision.hpp"
 
+#include <array>
 #include <utility>
 
 #include "backend/host_access.hpp"
@@ -38,6 +39,7 @@ Vision::Vision(backend::Backend& backend, const ModelSpec& spec, const Role& rol
       spec_(spec),
       role_(role),
       patches_per_token_(std::int64_t{spec.merge} * spec.merge),
+      rotary_(ops::rotary_2d(spec.head_dim, spec.rope_theta)),
       sequence_parallel_(backend, mesh_.tp()),
       patch_weight_(role.stage.first()
                         ? &store_.declare("patch.weight",
@@ -131,9 +133,9 @@ void Vision::set_positions(const PackedPictures& packed, State& state, backend::
     const backend::ArenaScope scope(scratch);
     const std::vector<std::int32_t> y = parallel::pick(packed.y, slice, partition.offsets()),
                                     x = parallel::pick(packed.x, slice, partition.offsets());
-    ops::fill_rotary_2d(backend_, backend::to_device(backend_, y, scratch),
-                        backend::to_device(backend_, x, scratch), spec_.rope_theta, sequences.cos,
-                        sequences.sin);
+    const std::array positions = {backend::to_device(backend_, y, scratch),
+                                  backend::to_device(backend_, x, scratch)};
+    ops::fill_rotary(backend_, positions, rotary_, sequences.cos, sequences.sin);
 }
 
 void Vision::merge_and_project(State& state, const Tensor& output, backend::Arena& kept,

@@ -11,6 +11,7 @@
 
 #include <optional>
 
+#include "base/rotary_pairs.hpp"
 #include "model/norm.hpp"
 #include "model/transformer.hpp"
 
@@ -59,6 +60,7 @@ private:
     ModelSpec spec_;
     Role role_;
     std::int64_t patches_per_token_;  ///< merge^2
+    RotaryPairs rotary_;
     parallel::SequenceParallel sequence_parallel_;
     const parallel::Parameter *patch_weight_, *patch_bias_;  ///< null after the first stage
     Transformer layers_;

@@ -1,7 +1,10 @@
 #include "ops/rotary.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <numbers>
+#include <vector>
 
 #include "kernels/rotary.hpp"
 #include "ops/device_scratch.hpp"
@@ -11,36 +14,7 @@ namespace maestro::ops {
 
 namespace {
 
-constexpr std::int64_t kMaxHeadDim = 256;
-
-/// Sets one element of both tables. The angle is computed in double: in fp32, those of the fast pairs would
-/// be off by 0.001 at position 30,000.
-template <class A>
-void set_angle(const Tensor& cos, const Tensor& sin, std::int64_t at, double angle) {
-    cos.as<A>()[at] = static_cast<A>(std::cos(angle));
-    sin.as<A>()[at] = static_cast<A>(std::sin(angle));
-}
-
-/// Fills both tables with angle(row, pair) on the CPU, or by `kernel` on a GPU.
-template <class Angle, class Kernel>
-void fill(backend::Backend& b, std::int64_t rows, const Tensor& cos, const Tensor& sin, Angle&& angle,
-          Kernel&& kernel) {
-    MAESTRO_CHECK(cos.rows() == rows && sin.size() == cos.size(), "{} positions for {}", rows,
-                  cos.describe());
-    const std::int64_t half = cos.columns();
-    b.launch(
-        {0, 2.0 * static_cast<double>(cos.bytes())},
-        [&] {
-            for (std::int64_t t = 0; t < cos.rows(); ++t)
-                for (std::int64_t j = 0; j < half; ++j) {
-                    if (cos.dtype == DType::f64)
-                        set_angle<double>(cos, sin, t * half + j, angle(t, j));
-                    else
-                        set_angle<float>(cos, sin, t * half + j, angle(t, j));
-                }
-        },
-        kernel);
-}
+constexpr std::int64_t kMaxHeadDim = 2 * RotaryPairs::kMost;
 
 struct Heads {
     std::int64_t dim;         ///< channels of a head
@@ -132,32 +106,70 @@ void norm_weight_backward(const BackwardTensors& t, const Heads& h, const Tensor
 
 }  // namespace
 
-void fill_rotary_1d(backend::Backend& b, const Tensor& positions, double theta, const Tensor& cos,
-                    const Tensor& sin) {
-    const auto dim = static_cast<double>(2 * cos.columns());
-    fill(
-        b, positions.size(), cos, sin,
-        [&](std::int64_t t, std::int64_t j) {
-            return positions.as<std::int32_t>()[t] * std::pow(theta, -2.0 * static_cast<double>(j) / dim);
-        },
-        [&](Stream stream) {
-            kernels::fill_rotary(stream, positions, positions, cos.columns(), theta, cos, sin);
-        });
+RotaryPairs rotary_1d(std::int64_t dim, double theta) {
+    MAESTRO_CHECK(dim > 0 && dim % 2 == 0 && dim <= kMaxHeadDim, "head of {} channels (at most {})", dim,
+                  kMaxHeadDim);
+    RotaryPairs pairs{.count = static_cast<int>(dim / 2)};
+    for (int j = 0; j < pairs.count; ++j)
+        pairs.frequency[j] = std::pow(theta, -2.0 * j / static_cast<double>(dim));
+    return pairs;
 }
 
-void fill_rotary_2d(backend::Backend& b, const Tensor& y, const Tensor& x, double theta, const Tensor& cos,
-                    const Tensor& sin) {
-    const std::int64_t quarter = cos.columns() / 2;
-    MAESTRO_CHECK(cos.columns() % 2 == 0 && y.size() == x.size(),
-                  "2-D rotary positions need a head size that is a multiple of 4");
-    fill(
-        b, y.size(), cos, sin,
-        [&](std::int64_t t, std::int64_t j) {
-            const auto position = (j < quarter ? y : x).as<std::int32_t>()[t];
-            return position *
-                   std::pow(theta, -static_cast<double>(j % quarter) / static_cast<double>(quarter));
+RotaryPairs rotary_2d(std::int64_t dim, double theta) {
+    MAESTRO_CHECK(dim > 0 && dim % 4 == 0 && dim <= kMaxHeadDim,
+                  "2-D rotary positions need a head size that is a multiple of 4, not {}", dim);
+    RotaryPairs pairs{.count = static_cast<int>(dim / 2)};
+    const int quarter = pairs.count / 2;
+    for (int j = 0; j < pairs.count; ++j) {
+        pairs.frequency[j] = std::pow(theta, -static_cast<double>(j % quarter) / quarter);
+        pairs.axis[j] = j < quarter ? 0 : 1;
+    }
+    return pairs;
+}
+
+void scale(RotaryPairs& pairs, const RotaryScaling& s) {
+    if (s.factor == 1) return;
+    for (int j = 0; j < pairs.count; ++j) {
+        double& frequency = pairs.frequency[j];
+        const double turns = s.original_length * frequency / (2 * std::numbers::pi);
+        const double kept = std::clamp(
+            (turns - s.low_frequency_factor) / (s.high_frequency_factor - s.low_frequency_factor), 0.0, 1.0);
+        frequency = (1 - kept) * frequency / s.factor + kept * frequency;
+    }
+}
+
+void fill_rotary(backend::Backend& b, std::span<const Tensor> positions, const RotaryPairs& pairs,
+                 const Tensor& cos, const Tensor& sin) {
+    MAESTRO_CHECK(
+        positions.size() <= RotaryPairs::kAxes && cos.columns() == pairs.count && sin.size() == cos.size(),
+        "{} axes, {} pairs, {}", positions.size(), pairs.count, cos.describe());
+    for (const Tensor& axis : positions)
+        MAESTRO_CHECK(axis.size() == cos.rows(), "{} positions for {}", axis.size(), cos.describe());
+    for (int j = 0; j < pairs.count; ++j)
+        MAESTRO_CHECK(pairs.axis[j] < positions.size(), "axis {} of {}", pairs.axis[j], positions.size());
+    b.launch(
+        {0, 2.0 * static_cast<double>(cos.bytes())},
+        [&] {
+            const auto fill = [&]<class A>(A) {
+                for (std::int64_t t = 0; t < cos.rows(); ++t)
+                    for (int j = 0; j < pairs.count; ++j) {
+                        // In double: in fp32, angles of the fast pairs would be off by 0.001 at position
+                        // 30,000.
+                        const double angle =
+                            positions[pairs.axis[j]].as<std::int32_t>()[t] * pairs.frequency[j];
+                        cos.as<A>()[t * pairs.count + j] = static_cast<A>(std::cos(angle));
+                        sin.as<A>()[t * pairs.count + j] = static_cast<A>(std::sin(angle));
+                    }
+            };
+            if (cos.dtype == DType::f64)
+                fill(double{});
+            else
+                fill(float{});
         },
-        [&](Stream stream) { kernels::fill_rotary(stream, y, x, quarter, theta, cos, sin); });
+        [&](Stream stream) {
+            const std::vector<kernels::Array> of_axes(positions.begin(), positions.end());
+            kernels::fill_rotary(stream, of_axes, pairs, cos, sin);
+        });
 }
 
 void head_norm_rotary(backend::Backend& b, const Tensor& qkv, const Tensor& q_norm, const Tensor& k_norm,

@@ -4,19 +4,27 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "backend/arena.hpp"
+#include "base/rotary_pairs.hpp"
 
 namespace maestro::ops {
 
-/// cos[T, D/2], sin[T, D/2] of the angles position * theta^(-2j/D) for positions[T] (i32).
-void fill_rotary_1d(backend::Backend& b, const Tensor& positions, double theta, const Tensor& cos,
-                    const Tensor& sin);
-/// The same for patches of a picture: the first D/4 pairs rotate by y[T], the others by x[T] (i32), with the
+/// Pair j of a head of D = `dim` channels has the frequency theta^(-2j/D).
+RotaryPairs rotary_1d(std::int64_t dim, double theta);
+/// For patches of a picture: the first D/4 pairs rotate by the row, the others by the column, with the
 /// frequencies theta^(-2j/(D/2)) each (Qwen2-VL's vision encoder). Throws Error(broken_invariant) if D is not
 /// a multiple of 4.
-void fill_rotary_2d(backend::Backend& b, const Tensor& y, const Tensor& x, double theta, const Tensor& cos,
-                    const Tensor& sin);
+RotaryPairs rotary_2d(std::int64_t dim, double theta);
+
+/// Divides the frequencies of pairs that turn less than low_frequency_factor times over the original length,
+/// keeps those that turn more than high_frequency_factor times, and interpolates between.
+void scale(RotaryPairs& pairs, const RotaryScaling& scaling);
+
+/// cos[T, D/2], sin[T, D/2] of the angles of all pairs. positions[axis]: [T] (i32).
+void fill_rotary(backend::Backend& b, std::span<const Tensor> positions, const RotaryPairs& pairs,
+                 const Tensor& cos, const Tensor& sin);
 
 /// q[T, H D] and k[T, K D] from qkv[T, (H + 2 K) D]: the RMSNorm of each head with the weights q_norm[D] and
 /// k_norm[D], or none where these are absent, then the rotation. rstd[T, H + K], of the accumulation type, is

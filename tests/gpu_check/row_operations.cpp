@@ -1,4 +1,6 @@
 // Elementwise and row-wise operations.
+#include <array>
+
 #include "ops/adamw.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/gelu.hpp"
@@ -170,20 +172,22 @@ struct Heads {
 
 std::vector<Operation> rotary() {
     return {
-        {"fill_rotary_1d", kMemory, kSums,
+        {"fill_rotary of a text", kMemory, kSums,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Tensor indices = w.list(w.indices(s.rows, 4096)),
                           cos = w.result(t, {s.rows, s.head_columns / 2}),
                           sin = w.result(t, {s.rows, s.head_columns / 2});
-             return [=, &w] { ops::fill_rotary_1d(w.b, indices, 10'000, cos, sin); };
+             const RotaryPairs pairs = ops::rotary_1d(s.head_columns, 10'000);
+             return [=, &w] { ops::fill_rotary(w.b, std::array{indices}, pairs, cos, sin); };
          },
          Operation::Shape::attention},
-        {"fill_rotary_2d", kMemory, kSums,
+        {"fill_rotary of pictures", kMemory, kSums,
          [](Workbench& w, DType t, const Sizes& s) -> Run {
              const Tensor y = w.list(w.indices(s.rows, 64)), x = w.list(w.indices(s.rows, 64)),
                           cos = w.result(t, {s.rows, s.head_columns / 2}),
                           sin = w.result(t, {s.rows, s.head_columns / 2});
-             return [=, &w] { ops::fill_rotary_2d(w.b, y, x, 10'000, cos, sin); };
+             const RotaryPairs pairs = ops::rotary_2d(s.head_columns, 10'000);
+             return [=, &w] { ops::fill_rotary(w.b, std::array{y, x}, pairs, cos, sin); };
          },
          Operation::Shape::attention},
         {"head_norm_rotary", kMemory, kAll,

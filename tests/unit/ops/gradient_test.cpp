@@ -1,6 +1,7 @@
 // The backward pass of every operation against central differences, in double.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 #include <vector>
 
@@ -110,7 +111,7 @@ TEST_F(Gradient, HeadNormAndRotation) {
                  k_norm = random({kDim});
     const Tensor cos = zeros({kRows, kDim / 2}), sin = zeros({kRows, kDim / 2});
     const std::vector<std::int32_t> positions{0, 1, 2, 0, 7};
-    fill_rotary_1d(b_, list(positions), 10000, cos, sin);
+    fill_rotary(b_, std::array{list(positions)}, rotary_1d(kDim, 10000), cos, sin);
     const Tensor q = zeros({kRows, kHeads * kDim}), k = zeros({kRows, kKeys * kDim}),
                  rstd = zeros({kRows, kHeads + kKeys});
     const Tensor probe_q = random({kRows, kHeads * kDim}), probe_k = random({kRows, kKeys * kDim});

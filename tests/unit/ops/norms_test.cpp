@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 namespace maestro::ops {
 namespace {
 
@@ -98,9 +100,9 @@ protected:
     double dot(const std::vector<std::int32_t>& y, const std::vector<std::int32_t>& x, const Tensor& qkv) {
         const Tensor cos = filled(DType::f64, {2, kDim / 2}), sin = filled(DType::f64, {2, kDim / 2});
         if (y.empty())
-            fill_rotary_1d(b_, list(x), 10000, cos, sin);
+            fill_rotary(b_, std::array{list(x)}, rotary_1d(kDim, 10000), cos, sin);
         else
-            fill_rotary_2d(b_, list(y), list(x), 10000, cos, sin);
+            fill_rotary(b_, std::array{list(y), list(x)}, rotary_2d(kDim, 10000), cos, sin);
         const Tensor q = filled(DType::f64, {2, kDim}), k = filled(DType::f64, {2, kDim}),
                      rstd = filled(DType::f64, {2, 2});
         head_norm_rotary(b_, qkv, {}, {}, cos, sin, q, k, rstd, 1e-6);
@@ -124,7 +126,7 @@ TEST_F(Rotary, DotProductsDependOnTheDistanceOnly) {
 TEST_F(Rotary, RotatesPairsOfTheTwoHalves) {
     const std::vector<std::int32_t> positions{0, 1, 250};
     const Tensor cos = filled(DType::f64, {3, 4}), sin = filled(DType::f64, {3, 4});
-    fill_rotary_1d(b_, list(positions), 100, cos, sin);
+    fill_rotary(b_, std::array{list(positions)}, rotary_1d(8, 100), cos, sin);
     const Tensor qkv = random(DType::f64, {3, 24}), q = filled(DType::f64, {3, 8}),
                  k = filled(DType::f64, {3, 8}), rstd = filled(DType::f64, {3, 2});
     head_norm_rotary(b_, qkv, {}, {}, cos, sin, q, k, rstd, 1e-6);

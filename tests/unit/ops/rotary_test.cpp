@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <array>
+
 #include "support/views.hpp"
 
 namespace maestro::ops {
@@ -45,14 +47,14 @@ TEST_F(RotaryAngles, MatchDoubleAtAnyPosition) {
                     const auto t = positions(rows, 0), y = positions(rows, 3);
                     const std::string what = fmt::format("{} x {}", rows, columns);
                     const Tensor cos = view(type, rows, columns, 1), sin = view(type, rows, columns, 1);
-                    fill_rotary_1d(b_, list(t), theta, cos, sin);
+                    fill_rotary(b_, std::array{list(t)}, rotary_1d(2 * columns, theta), cos, sin);
                     expect_angles(cos, sin, what, [&](std::size_t row, std::int64_t j) {
                         return t[row] *
                                std::pow(theta, -static_cast<double>(j) / static_cast<double>(columns));
                     });
                     if (columns % 2 != 0) continue;
                     const Tensor cos2 = view(type, rows, columns, 0), sin2 = view(type, rows, columns, 0);
-                    fill_rotary_2d(b_, list(y), list(t), theta, cos2, sin2);
+                    fill_rotary(b_, std::array{list(y), list(t)}, rotary_2d(2 * columns, theta), cos2, sin2);
                     expect_angles(cos2, sin2, what + " of two", [&](std::size_t row, std::int64_t j) {
                         const std::int64_t half = columns / 2;
                         return (j < half ? y : t)[row] *
@@ -61,13 +63,29 @@ TEST_F(RotaryAngles, MatchDoubleAtAnyPosition) {
                 }
 }
 
+/// The frequencies that transformers 5.24 computes (modeling_rope_utils, rope_type "llama3") for theta 10000,
+/// factor 8, low_freq_factor 1, high_freq_factor 4 and original_max_position_embeddings 64.
+TEST(RotaryScaling, IsThatOfLlama3) {
+    RotaryPairs pairs = rotary_1d(16, 1e4);
+    scale(pairs, {.factor = 8, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_length = 64});
+    const double expected[] = {1,
+                               0.244384587,
+                               0.0130422562,
+                               0.00395284733,
+                               0.00124999997,
+                               0.000395284733,
+                               0.000125000006,
+                               3.95284733e-05};
+    for (int j = 0; j < 8; ++j) EXPECT_NEAR(pairs.frequency[j], expected[j], 2e-7 * expected[j]) << j;
+}
+
 // With one column the frequency is theta^0 = 1, so that the angle is exact.
 TEST_F(RotaryAngles, AreAsAccurateAtLatePositions) {
     std::vector<std::int32_t> all = positions(8, 0);
     for (std::int32_t i = 0; i < 100; ++i) all.push_back(i * 21'474'836 + i);
     const auto rows = static_cast<std::int64_t>(all.size());
     const Tensor cos = view(DType::f64, rows, 1, 0), sin = view(DType::f64, rows, 1, 0);
-    fill_rotary_1d(b_, list(all), 1e4, cos, sin);
+    fill_rotary(b_, std::array{list(all)}, rotary_1d(2, 1e4), cos, sin);
     const auto c = values(cos), s = values(sin);
     for (std::size_t i = 0; i < all.size(); ++i) {
         EXPECT_NEAR(c[i], std::cos(static_cast<double>(all[i])), 5e-16) << all[i];
